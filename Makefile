@@ -1,0 +1,96 @@
+# Everything a contributor types. `make help` lists it; CONTRIBUTING.md says how long each target takes.
+#
+# demo, test and bench build what they need into a private .venv: the release extension, installed so that
+# changes to Python files need no new build. Stamp files in .venv remember what was done; nothing is built or
+# installed twice. CARGO_TARGET_DIR is honoured.
+
+PYTHON ?= python3
+VENV   ?= .venv
+
+PY     := $(VENV)/bin/python
+PIP    := $(PY) -m pip --disable-pip-version-check --quiet
+MADE   := $(VENV)/.made
+# The newest of these decides whether the extension is built again.
+RUST   := Cargo.toml $(wildcard Cargo.lock) pyproject.toml $(shell find src -name '*.rs' 2>/dev/null)
+# Other event loops to compare with. What has no wheel for this Python is left out, and says so.
+PEERS  := uvloop rloop rsloop zuvloop
+# Tests with the python feature embed an interpreter: pyo3 links the library of the venv's Python.
+LIBDIR  = $(shell $(PY) -c 'import sysconfig; print(sysconfig.get_config_var("LIBDIR"))')
+EMBED   = PYO3_PYTHON=$(abspath $(PY)) LD_LIBRARY_PATH=$(LIBDIR)$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}
+CAN_EMBED = $(PY) -c 'import sys, pathlib, sysconfig as s; v = s.get_config_var; \
+	sys.exit(not (pathlib.Path(v("LIBDIR")) / v("LDLIBRARY")).exists())'
+
+.DEFAULT_GOAL := help
+.PHONY: help venv build demo test test-rust test-python conformance lint types bench bench-quick clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# -- what is built -------------------------------------------------------------------------------------------------
+
+$(MADE)-venv:
+	@command -v cargo >/dev/null || { echo "wakeloop is built from Rust source: install cargo (1.95 or newer) first"; exit 1; }
+	$(PYTHON) -m venv $(VENV) || { echo "$(PYTHON) cannot make virtual environments: install its venv package"; exit 1; }
+	$(PIP) install 'maturin>=1.14,<2'
+	@touch $@
+
+$(MADE)-extension: $(MADE)-venv $(RUST)
+	VIRTUAL_ENV=$(abspath $(VENV)) $(VENV)/bin/maturin develop --release --quiet
+	@touch $@
+
+$(MADE)-demo: $(MADE)-venv pyproject.toml
+	$(PIP) install $$($(PY) .ci/requirements.py demo)
+	@for loop in uvloop; do $(PIP) install --only-binary :all: $$loop || echo "$$loop has no wheel for this Python: left out"; done
+	@touch $@
+
+$(MADE)-bench: $(MADE)-demo
+	$(PIP) install $$($(PY) .ci/requirements.py bench)
+	@for loop in $(PEERS); do $(PIP) install --only-binary :all: $$loop || echo "$$loop has no wheel for this Python: left out"; done
+	@touch $@
+
+$(MADE)-test: $(MADE)-demo
+	$(PIP) install $$($(PY) .ci/requirements.py test)
+	@touch $@
+
+build: $(MADE)-extension ## the release extension in .venv
+
+# -- demo and tests ------------------------------------------------------------------------------------------------
+
+demo: $(MADE)-extension $(MADE)-demo ## real services on asyncio, uvloop and wakeloop side by side; writes demo.png
+	$(PY) -m wakeloop bench
+
+test: lint test-rust test-python ## everything a change must pass
+
+lint: $(MADE)-venv ## rustfmt, and clippy with and without the Python half
+	cargo fmt --check
+	cargo clippy --all-targets --no-default-features --quiet -- -D warnings
+	PYO3_PYTHON=$(abspath $(PY)) cargo clippy --all-targets --quiet -- -D warnings
+
+test-rust: $(MADE)-venv ## the runtime without Python, then the whole crate
+	cargo test --no-default-features --quiet
+	@if $(CAN_EMBED); then echo '$(EMBED) cargo test --quiet'; $(EMBED) cargo test --quiet; \
+	else echo "skipped: cargo test with the python feature ($(PYTHON) has no library to link)"; fi
+
+test-python: $(MADE)-extension $(MADE)-test ## pytest, and CPython's own asyncio tests in short
+	$(PY) -m pytest
+	$(PY) -m tests.conformance --quick
+
+conformance: $(MADE)-extension $(MADE)-test ## CPython's own asyncio tests, all of them
+	$(PY) -m tests.conformance
+
+types: $(MADE)-extension $(MADE)-test ## mypy over the package and the benchmarks
+	$(PIP) install 'mypy>=1.11,<3'
+	$(PY) -m mypy
+
+# -- benchmarks ----------------------------------------------------------------------------------------------------
+
+bench: $(MADE)-extension $(MADE)-bench ## every scenario on every loop; the result is in benchmarks/out
+	$(PY) benchmarks/run.py
+
+bench-quick: $(MADE)-extension $(MADE)-bench ## the same with fewer and shorter rounds
+	$(PY) benchmarks/run.py --quick
+
+clean: ## removes what was built: .venv, target, caches
+	rm -rf $(VENV) target .pytest_cache .mypy_cache benchmarks/out demo.png
+	find python -name '*.so' -delete
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

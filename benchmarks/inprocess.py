@@ -1,0 +1,230 @@
+"""Scenarios that need no second process: what a turn, a callback, a timer and a task cost.
+
+Each function does one batch of work on the loop it is given and returns the number of operations; the worker
+repeats it for as long as a round lasts and divides the CPU time of the process by that number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+from loops import LoopFactory
+
+Loop = asyncio.AbstractEventLoop
+Scenario = Callable[[Loop], int]
+
+SCENARIOS: dict[str, Scenario] = {}
+# These make their own loops, so they are given the factory.
+FACTORY_SCENARIOS: dict[str, Callable[[LoopFactory], int]] = {}
+
+
+def scenario(name: str) -> Callable[[Scenario], Scenario]:
+    def register(function: Scenario) -> Scenario:
+        SCENARIOS[name] = function
+        return function
+
+    return register
+
+
+def nothing(*args: object) -> None:
+    pass
+
+
+# -- callbacks ---------------------------------------------------------------------------------------------------
+
+
+@scenario("call_soon/noargs")
+def call_soon(loop: Loop) -> int:
+    for _ in range(10_000):
+        loop.call_soon(nothing)
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    return 10_000
+
+
+@scenario("call_soon/3args")
+def call_soon_three_arguments(loop: Loop) -> int:
+    for _ in range(10_000):
+        loop.call_soon(nothing, 1, 2, 3)
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    return 10_000
+
+
+@scenario("call_soon/chain")
+def chain(loop: Loop) -> int:
+    """One callback per turn: each schedules the next."""
+    left = 10_000
+
+    def step() -> None:
+        nonlocal left
+        left -= 1
+        if left:
+            loop.call_soon(step)
+        else:
+            loop.stop()
+
+    loop.call_soon(step)
+    loop.run_forever()
+    return 10_000
+
+
+@scenario("call_soon_threadsafe/flood")
+def threadsafe_burst(loop: Loop) -> int:
+    """Another thread schedules a burst while the loop waits."""
+    count = 10_000
+
+    def flood() -> None:
+        for _ in range(count):
+            loop.call_soon_threadsafe(nothing)
+        loop.call_soon_threadsafe(loop.stop)
+
+    thread = threading.Thread(target=flood)
+    loop.call_soon(thread.start)
+    loop.run_forever()
+    thread.join()
+    return count
+
+
+# -- timers ------------------------------------------------------------------------------------------------------
+
+
+@scenario("call_later/schedule+cancel")
+def schedule_and_cancel(loop: Loop) -> int:
+    """What a timeout that never fires costs."""
+    for _ in range(10_000):
+        loop.call_later(30, nothing).cancel()
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    return 10_000
+
+
+@scenario("call_later/100k-firing")
+def timers_firing(loop: Loop) -> int:
+    count = 100_000
+    for i in range(count):
+        loop.call_later(0.001 + (i * 7919 % count) * 1e-7, nothing)
+    loop.call_later(0.02, loop.stop)
+    loop.run_forever()
+    return count
+
+
+# -- tasks -------------------------------------------------------------------------------------------------------
+
+
+@scenario("task/sleep0")
+def sleep_zero(loop: Loop) -> int:
+    async def main() -> None:
+        for _ in range(5_000):
+            await asyncio.sleep(0)
+
+    loop.run_until_complete(main())
+    return 5_000
+
+
+@scenario("task/sleep0-100tasks")
+def sleep_zero_hundred(loop: Loop) -> int:
+    async def one() -> None:
+        for _ in range(100):
+            await asyncio.sleep(0)
+
+    async def main() -> None:
+        await asyncio.gather(*[one() for _ in range(100)])
+
+    loop.run_until_complete(main())
+    return 10_000
+
+
+async def trivial() -> None:
+    pass
+
+
+@scenario("task/create+await")
+def create_and_await(loop: Loop) -> int:
+    async def main() -> None:
+        for _ in range(3_000):
+            await asyncio.create_task(trivial())
+
+    loop.run_until_complete(main())
+    return 3_000
+
+
+@scenario("task/gather1000")
+def gather_thousand(loop: Loop) -> int:
+    async def main() -> None:
+        for _ in range(5):
+            await asyncio.gather(*[trivial() for _ in range(1_000)])
+
+    loop.run_until_complete(main())
+    return 5_000
+
+
+@scenario("task/queue-pingpong")
+def queue_ping_pong(loop: Loop) -> int:
+    rounds = 2_000
+
+    async def main() -> None:
+        there: asyncio.Queue[int] = asyncio.Queue(1)
+        back: asyncio.Queue[int] = asyncio.Queue(1)
+
+        async def pong() -> None:
+            for _ in range(rounds):
+                await back.put(await there.get())
+
+        task = asyncio.create_task(pong())
+        for i in range(rounds):
+            await there.put(i)
+            assert await back.get() == i
+        await task
+
+    loop.run_until_complete(main())
+    return rounds
+
+
+@scenario("future/set_result-wake")
+def future_wake(loop: Loop) -> int:
+    async def main() -> None:
+        for _ in range(5_000):
+            future = loop.create_future()
+            loop.call_soon(future.set_result, None)
+            await future
+
+    loop.run_until_complete(main())
+    return 5_000
+
+
+@scenario("task/timeout-ctx")
+def timeout_context(loop: Loop) -> int:
+    async def main() -> None:
+        for _ in range(2_000):
+            async with asyncio.timeout(30):
+                await asyncio.sleep(0)
+
+    loop.run_until_complete(main())
+    return 2_000
+
+
+@scenario("executor/round-trip")
+def executor_round_trip(loop: Loop) -> int:
+    async def main() -> None:
+        for _ in range(500):
+            await loop.run_in_executor(None, nothing)
+
+    loop.run_until_complete(main())
+    return 500
+
+
+# -- the loop itself ---------------------------------------------------------------------------------------------
+
+
+def run_trivial(new_loop: LoopFactory) -> int:
+    """asyncio.run of a coroutine that does nothing: what starting and closing a loop costs."""
+    for _ in range(50):
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(trivial())
+    return 50
+
+
+FACTORY_SCENARIOS["loop/run-trivial"] = run_trivial

@@ -1,0 +1,48 @@
+"""The event loops under test, by name.
+
+A name is a module with ``new_event_loop()``; ``asyncio`` is the selector loop of the standard library.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections.abc import Callable
+
+KNOWN = ("asyncio", "uvloop", "rloop", "rsloop", "zuvloop", "wakeloop")
+REFERENCE = "uvloop"
+
+LoopFactory = Callable[[], asyncio.AbstractEventLoop]
+
+
+def factory(name: str) -> LoopFactory:
+    """The function that makes loops of this name; ImportError where the loop is not installed."""
+    if name not in KNOWN:
+        raise ValueError(f"unknown loop {name!r}: choose from {', '.join(KNOWN)}")
+    if name == "asyncio":
+        return asyncio.SelectorEventLoop
+    module = importlib.import_module(name)
+    if not hasattr(module, "new_event_loop"):
+        raise ImportError(f"{name} at {module.__file__} has no event loop: it is not built")
+    made: LoopFactory = module.new_event_loop
+    return made
+
+
+def version(name: str) -> str:
+    """What the results file says of this loop."""
+    if name == "asyncio":
+        return "standard library"
+    return str(getattr(importlib.import_module(name), "__version__", "unknown"))
+
+
+def split(names: list[str]) -> tuple[list[str], dict[str, str]]:
+    """Which of these loops can be imported here, and why the others cannot."""
+    present, missing = [], {}
+    for name in names:
+        try:
+            factory(name)
+        except ImportError as error:
+            missing[name] = str(error)
+        else:
+            present.append(name)
+    return present, missing

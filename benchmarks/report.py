@@ -1,0 +1,84 @@
+"""Results: the table on the terminal, the JSON file, and the ratios both speak of.
+
+A *sample* is one round of one loop on one scenario: ``cpu_us`` per operation, ``rate`` per second, and for
+servers ``p50_us`` and ``p99_us``. The ratio of a loop is the reference's CPU time over its own, taken round by
+round, because the rounds of one scenario follow each other closely and share what the machine did meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any, TypedDict
+
+from loops import REFERENCE, version
+
+
+class Row(TypedDict, total=False):
+    """One loop on one scenario: its samples in the order of the rounds, or why there are none."""
+
+    samples: list[dict[str, float]]
+    fail: str
+
+
+Rows = dict[str, dict[str, Row]]
+
+
+def median_of(row: Row, key: str) -> float | None:
+    values = [sample[key] for sample in row.get("samples", []) if sample.get(key) is not None]
+    return statistics.median(values) if values else None
+
+
+def ratios(row: Row, reference: Row) -> list[float]:
+    """Round by round: above 1 is cheaper than the reference."""
+    pairs = zip(row.get("samples", []), reference.get("samples", []))
+    return [theirs["cpu_us"] / ours["cpu_us"] for ours, theirs in pairs if ours["cpu_us"]]
+
+
+def cell(row: Row, reference: Row | None) -> str:
+    if "fail" in row:
+        return "FAIL"
+    text = f"{median_of(row, 'cpu_us'):.2f}"
+    if reference and reference is not row and (spread := ratios(row, reference)):
+        text += f"  {statistics.median(spread):.2f}x [{min(spread):.2f}-{max(spread):.2f}]"
+    return text
+
+
+def line(name: str, row: dict[str, Row], loops: list[str], width: int) -> str:
+    """One scenario: CPU microseconds per operation of each loop, and the ratio to the reference."""
+    reference = row.get(REFERENCE)
+    return f"{name:<{width}}" + "".join(f"{cell(row[loop], reference):>26}" for loop in loops)
+
+
+def heading(loops: list[str], width: int) -> str:
+    return f"{'CPU us per operation':<{width}}" + "".join(f"{loop:>26}" for loop in loops)
+
+
+def failures(rows: Rows) -> list[str]:
+    return [
+        f"FAIL {name} on {loop}: {row['fail']}"
+        for name, by_loop in rows.items()
+        for loop, row in by_loop.items()
+        if "fail" in row
+    ]
+
+
+def meta(loops: list[str], **settings: Any) -> dict[str, Any]:
+    """Where and with what the figures were measured."""
+    return {
+        "date": time.strftime("%Y-%m-%d %H:%M:%S"),
+        "python": sys.version,
+        "machine": f"{platform.platform()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}",
+        "loops": {name: version(name) for name in loops},
+        **settings,
+    }
+
+
+def save(path: Path, rows: Rows, about: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"meta": about, "rows": rows}, indent=1) + "\n")

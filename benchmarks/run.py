@@ -1,0 +1,205 @@
+"""The benchmark suite: every scenario on every loop, rounds interleaved, CPU time per operation.
+
+    python benchmarks/run.py [--only GLOB]... [--loops a,b,c] [--quick] [--rounds N] [--list]
+
+In each round the loops take their turn, in an order that rotates. A server lives through all rounds of its
+scenario; every other process is new in each round (not with --quick), because two processes of the same program
+differ by more than two rounds in one. Servers stand on one core and the load generator on another, where there
+are two.
+The CPU time is the whole server process's, read by the load generator at both ends of its measured window.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import report
+import udp
+from clients import CLIENTS
+from inprocess import FACTORY_SCENARIOS, SCENARIOS
+from loops import split
+from processes import Child, ChildError, cores, load_process, run_load
+from servers import SERVERS
+
+HERE = Path(__file__).parent
+NAMES = [*SCENARIOS, *FACTORY_SCENARIOS, *SERVERS, *CLIENTS]
+DEFAULT_LOOPS = "asyncio,uvloop,rloop,rsloop,zuvloop,wakeloop"
+START_PATIENCE = 30.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    loops: list[str]
+    rounds: int
+    inprocess_seconds: float
+    server_seconds: float
+    server_warmup: float
+    server_cpu: int
+    load_cpu: int
+    fresh: bool
+
+
+class Load:
+    """The load generator's process, started when a scenario first needs it and again after it failed."""
+
+    def __init__(self, cpu: int) -> None:
+        self._cpu = cpu
+        self._process: Child | None = None
+
+    def run(self, pid: int, **options: Any) -> dict[str, Any]:
+        if self._process is None:
+            self._process = load_process(self._cpu)
+        try:
+            return run_load(self._process, pid, **options)
+        except ChildError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.close()
+            self._process = None
+
+
+class Contender:
+    """One loop on one scenario: its processes, while they live, and its samples."""
+
+    def __init__(self, scenario: str, loop: str, settings: Settings) -> None:
+        self.scenario, self.loop, self.settings = scenario, loop, settings
+        self.row: report.Row = {"samples": []}
+        self.stack = ExitStack()
+        self.process: Child | None = None
+        self.path, self.port = "", 0
+
+    def _start(self) -> Child:
+        more = []
+        if self.scenario in SERVERS:
+            self.path = f"{self.stack.enter_context(tempfile.TemporaryDirectory())}/s"
+            more = ["--path", self.path, "--cpu", str(self.settings.server_cpu)]
+        elif self.scenario in CLIENTS:
+            peer = self._worker("uvloop" if split(["uvloop"])[0] else "asyncio", "tcp/proto/1k/c10")
+            more = ["--port", str(peer.receive(START_PATIENCE)["port"])]
+        self.process = self._worker(self.loop, self.scenario, *more)
+        self.port = self.process.receive(START_PATIENCE).get("port", 0)
+        return self.process
+
+    def _worker(self, loop: str, scenario: str, *more: str) -> Child:
+        script = str(HERE / "worker.py")
+        return self.stack.enter_context(Child(script, "--loop", loop, "--scenario", scenario, *more))
+
+    def round(self, load: Load) -> None:
+        """Adds one sample, or gives up on this loop for this scenario."""
+        if "fail" in self.row:
+            return
+        served = self.scenario in SERVERS
+        try:
+            process = self.process or self._start()
+            self.row["samples"].append(self._load_server(process, load) if served else self._work(process))
+        except ChildError as error:
+            self.row = {"fail": str(error)}
+            self.close()
+        if self.settings.fresh and not served:
+            self.close()
+
+    def close(self) -> None:
+        self.process = None
+        self.stack.close()
+
+    def _work(self, process: Child) -> dict[str, float]:
+        seconds = self.settings.inprocess_seconds
+        answer = process.ask(seconds, START_PATIENCE + 10 * seconds)
+        operations = answer["operations"]
+        return {"cpu_us": answer["cpu"] / operations * 1e6, "rate": operations / answer["wall"]}
+
+    def _load_server(self, process: Child, load: Load) -> dict[str, float]:
+        options = dict(SERVERS[self.scenario].load)
+        duration, warmup = self.settings.server_seconds, self.settings.server_warmup
+        if options["kind"] == "udp":
+            result = udp.run(self.port, process.pid, options, duration, warmup, self.settings.load_cpu)
+        else:
+            where = {"port": self.port} if self.port else {"path": self.path}
+            result = load.run(process.pid, duration=duration, warmup=warmup, **where, **options)
+        if result["errors"]:
+            raise ChildError(f"errors {result['errors']}; the first: {result['first_error']}")
+        if not result["requests"]:
+            raise ChildError("no request was answered")
+        return {
+            "cpu_us": result["watched_cpu_seconds"] / result["requests"] * 1e6,
+            "rate": result["rate"],
+            "p50_us": result["latency_us"]["p50"],
+            "p99_us": result["latency_us"]["p99"],
+            "load_cpu_us": result["own_cpu_seconds"] / result["requests"] * 1e6,
+        }
+
+
+def run_scenario(name: str, settings: Settings, load: Load) -> dict[str, report.Row]:
+    contenders = [Contender(name, loop, settings) for loop in settings.loops]
+    with ExitStack() as stack:
+        for contender in contenders:
+            stack.callback(contender.close)
+        for number in range(settings.rounds):
+            turn = number % len(contenders)
+            for contender in contenders[turn:] + contenders[:turn]:
+                contender.round(load)
+    return {contender.loop: contender.row for contender in contenders}
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="wakeloop's benchmark suite")
+    parser.add_argument("--only", action="append", metavar="GLOB", help="scenarios by name; may be repeated")
+    parser.add_argument("--loops", default=DEFAULT_LOOPS, help="names, separated by commas; missing ones are left out")
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
+    parser.add_argument("--rounds", type=int, help="rounds per scenario")
+    parser.add_argument("--out", type=Path, help="the JSON file (benchmarks/out/<time>.json)")
+    parser.add_argument("--list", action="store_true", help="names the scenarios and ends")
+    return parser.parse_args()
+
+
+def main() -> int:
+    arguments = parse()
+    only = arguments.only or ["*"]
+    names = [name for name in NAMES if any(fnmatch.fnmatchcase(name, glob) for glob in only)]
+    if arguments.list or not names:
+        print("\n".join(names or ["no scenario has such a name; --list names them"]))
+        return 0 if names else 2
+    loops, missing = split(arguments.loops.split(","))
+    for name, why in missing.items():
+        print(f"{name} is left out: {why}")
+    server_cpu, load_cpu = cores()
+    quick = arguments.quick
+    rounds = arguments.rounds or (3 if quick else 7)
+    lengths = (0.1, 0.3, 0.1) if quick else (0.25, 1.0, 0.25)
+    settings = Settings(loops, rounds, *lengths, server_cpu, load_cpu, fresh=not quick)
+    about = report.meta(loops, rounds=rounds, quick=quick)
+    width = max(map(len, [*names, "CPU us per operation"])) + 1
+    rows: report.Rows = {}
+    load, start = Load(load_cpu), time.monotonic()
+    print(report.heading(loops, width), flush=True)
+    try:
+        for number, name in enumerate(names, 1):
+            if sys.stdout.isatty():
+                print(f"\r{number}/{len(names)} {name} …", end="\r", flush=True)
+            rows[name] = run_scenario(name, settings, load)
+            print(report.line(name, rows[name], loops, width), flush=True)
+    except KeyboardInterrupt:
+        print("interrupted; what was measured is saved")
+    finally:
+        load.close()
+    for text in report.failures(rows):
+        print(text)
+    out = arguments.out or HERE / "out" / time.strftime("%Y%m%d-%H%M%S.json")
+    report.save(out, rows, {**about, "seconds": round(time.monotonic() - start, 1)})
+    print(f"{len(rows)} scenarios in {time.monotonic() - start:.0f} s; {out}")
+    return 1 if report.failures(rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

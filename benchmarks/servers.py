@@ -1,0 +1,240 @@
+"""Server scenarios: what one request costs the server, with the client in another process.
+
+A ``Server`` is a coroutine function that listens on the address it is given (a TCP port it chooses, or the path
+of a Unix socket) and returns that address, and the options the load generator runs with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+KIB = 1024
+
+
+@dataclass(frozen=True)
+class Server:
+    """How to serve, and what load to put on it."""
+
+    listen: Callable[[str], Coroutine[Any, Any, int]]
+    """Given the path for a Unix socket (unused by TCP), listens and returns the TCP port, or 0 for the path."""
+    load: dict[str, Any] = field(default_factory=dict)
+
+
+SERVERS: dict[str, Server] = {}
+
+
+def port_of(server: asyncio.Server) -> int:
+    return int(server.sockets[0].getsockname()[1])
+
+
+# Loops hold their servers, transports and tasks weakly in places: what must live is kept here.
+_alive: list[object] = []
+
+
+def keep(thing: Any) -> Any:
+    _alive.append(thing)
+    return thing
+
+
+# -- protocols ---------------------------------------------------------------------------------------------------
+
+
+class Echo(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport: asyncio.Transport = transport  # type: ignore[assignment]
+
+    def data_received(self, data: bytes) -> None:
+        self.transport.write(data)
+
+
+class BufferedEcho(asyncio.BufferedProtocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport: asyncio.Transport = transport  # type: ignore[assignment]
+        self.buffer = bytearray(256 * KIB)
+        self.view = memoryview(self.buffer)
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.transport.write(bytes(self.view[:nbytes]))
+
+
+class HeaderAndBody(Echo):
+    """Answers in two writes, as HTTP servers do; the load keeps messages in one piece (1 KiB)."""
+
+    def data_received(self, data: bytes) -> None:
+        self.transport.write(data[:100])
+        self.transport.write(data[100:])
+
+
+class CloseAtOnce(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
+
+
+async def serve_protocol(protocol: type[asyncio.BaseProtocol], path: str) -> int:
+    loop = asyncio.get_running_loop()
+    return port_of(keep(await loop.create_server(protocol, "127.0.0.1", 0, backlog=1024)))
+
+
+async def serve_unix_protocol(protocol: type[asyncio.BaseProtocol], path: str) -> int:
+    keep(await asyncio.get_running_loop().create_unix_server(protocol, path, backlog=1024))
+    return 0
+
+
+# -- streams -----------------------------------------------------------------------------------------------------
+
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+def echo_exactly(size: int) -> Handler:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                writer.write(await reader.readexactly(size))
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+    return handle
+
+
+async def echo_lines(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while line := await reader.readline():
+            writer.write(line)
+            await writer.drain()
+    except ConnectionError:
+        pass
+    writer.close()
+
+
+async def serve_streams(handle: Handler, path: str) -> int:
+    return port_of(keep(await asyncio.start_server(handle, "127.0.0.1", 0, backlog=1024, limit=KIB * KIB)))
+
+
+async def serve_unix_streams(handle: Handler, path: str) -> int:
+    keep(await asyncio.start_unix_server(handle, path, backlog=1024, limit=KIB * KIB))
+    return 0
+
+
+# -- sockets and datagrams ---------------------------------------------------------------------------------------
+
+
+async def serve_sockets(size: int, path: str) -> int:
+    """sock_accept, sock_recv and sock_sendall."""
+    loop = asyncio.get_running_loop()
+    listener = keep(socket.create_server(("127.0.0.1", 0), backlog=1024))
+    listener.setblocking(False)
+
+    async def echo(connection: socket.socket) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with connection:
+            try:
+                while data := await loop.sock_recv(connection, 2 * size):
+                    await loop.sock_sendall(connection, data)
+            except ConnectionError:
+                pass
+
+    async def accept() -> None:
+        while True:
+            connection, _ = await loop.sock_accept(listener)
+            keep(loop.create_task(echo(connection)))
+
+    keep(loop.create_task(accept()))
+    return int(listener.getsockname()[1])
+
+
+class DatagramEcho(asyncio.DatagramProtocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport: asyncio.DatagramTransport = transport  # type: ignore[assignment]
+
+    def datagram_received(self, data: bytes, addr: Any) -> None:
+        self.transport.sendto(data, addr)
+
+
+async def serve_datagrams(path: str) -> int:
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.create_datagram_endpoint(DatagramEcho, local_addr=("127.0.0.1", 0))
+    keep(transport)
+    return int(transport.get_extra_info("sockname")[1])
+
+
+# -- HTTP --------------------------------------------------------------------------------------------------------
+
+HELLO = b"Hello, world!"
+
+
+async def hello_app(scope: Any, receive: Any, send: Any) -> None:
+    headers = [(b"content-type", b"text/plain"), (b"content-length", b"%d" % len(HELLO))]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": HELLO})
+
+
+async def serve_uvicorn(http: Any, path: str) -> int:
+    import uvicorn
+
+    # A host and a port, not a socket made here: asyncio sets TCP_NODELAY only on sockets whose protocol it knows.
+    config = uvicorn.Config(
+        hello_app, host="127.0.0.1", port=0, http=http, lifespan="off", access_log=False, log_level="warning"
+    )
+    server = uvicorn.Server(config)
+    serving = keep(asyncio.get_running_loop().create_task(server.serve()))
+    while not server.started:
+        await asyncio.wait([serving], timeout=0.01)
+        if serving.done():
+            await serving
+    return port_of(server.servers[0])
+
+
+async def serve_aiohttp(path: str) -> int:
+    from aiohttp import web
+
+    async def hello(request: web.Request) -> web.Response:
+        return web.Response(body=HELLO)
+
+    app = web.Application()
+    app.router.add_get("/", hello)
+    runner = keep(web.AppRunner(app, access_log=None))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    return int(runner.addresses[0][1])
+
+
+# -- the table ---------------------------------------------------------------------------------------------------
+
+
+def echo_load(size: int, connections: int, **more: Any) -> dict[str, Any]:
+    return {"kind": "echo", "size": size, "connections": connections, **more}
+
+
+def add(name: str, listen: Callable[[str], Coroutine[Any, Any, int]], load: dict[str, Any]) -> None:
+    SERVERS[name] = Server(listen, load)
+
+
+for _connections in (1, 10, 100):
+    add(f"tcp/proto/1k/c{_connections}", partial(serve_protocol, Echo), echo_load(KIB, _connections))
+add("tcp/proto/10k/c10", partial(serve_protocol, Echo), echo_load(10 * KIB, 10))
+add("tcp/proto/100k/c10", partial(serve_protocol, Echo), echo_load(100 * KIB, 10))
+add("tcp/buffered/1k/c10", partial(serve_protocol, BufferedEcho), echo_load(KIB, 10))
+add("tcp/two-writes/1k/c10", partial(serve_protocol, HeaderAndBody), echo_load(KIB, 10))
+add("tcp/streams/1k/c1", partial(serve_streams, echo_exactly(KIB)), echo_load(KIB, 1))
+add("tcp/streams/1k/c10", partial(serve_streams, echo_exactly(KIB)), echo_load(KIB, 10))
+add("tcp/streams/100k/c10", partial(serve_streams, echo_exactly(100 * KIB)), echo_load(100 * KIB, 10))
+add("tcp/readline/1k/c10", partial(serve_streams, echo_lines), echo_load(KIB, 10, lines=True))
+add("tcp/sock/1k/c10", partial(serve_sockets, KIB), echo_load(KIB, 10))
+add("tcp/accept+close/c10", partial(serve_protocol, CloseAtOnce), {"kind": "accept", "connections": 10})
+add("unix/proto/1k/c10", partial(serve_unix_protocol, Echo), echo_load(KIB, 10))
+add("unix/streams/1k/c10", partial(serve_unix_streams, echo_exactly(KIB)), echo_load(KIB, 10))
+add("udp/1k/c10", serve_datagrams, {"kind": "udp", "size": KIB, "connections": 10})
+
+_http = {"kind": "http", "connections": 10, "expect_body": HELLO}
+add("http/uvicorn-httptools", partial(serve_uvicorn, "httptools"), _http)
+add("http/uvicorn-h11", partial(serve_uvicorn, "h11"), _http)
+add("http/aiohttp", serve_aiohttp, _http)

@@ -1,0 +1,28 @@
+"""wakeloop: a Rust event loop for asyncio, and a Rust async runtime beside it.
+
+    wakeloop.run(main())                                             # like asyncio.run
+    asyncio.run(main(), loop_factory=wakeloop.new_event_loop)        # Python 3.12 and later
+    asyncio.set_event_loop_policy(wakeloop.EventLoopPolicy())        # for code that asks the policy
+"""
+
+from __future__ import annotations
+
+import os as _os
+
+from . import _core
+from ._core import RuntimePanic, __version__
+from .loop import EventLoop, new_event_loop, run
+from .policy import EventLoopPolicy, install
+
+__all__ = (
+    "EventLoop",
+    "EventLoopPolicy",
+    "RuntimePanic",
+    "__version__",
+    "install",
+    "new_event_loop",
+    "run",
+)
+
+_core.learn_c_caller()
+_os.register_at_fork(after_in_child=_core._forked)

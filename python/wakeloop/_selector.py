@@ -1,0 +1,68 @@
+"""What stands where asyncio's loop has its selector.
+
+Inherited code asks it which events a descriptor waits for, and tools that drive the loop themselves
+(nest_asyncio, looptime) call ``select``. There is no second poller behind it: it answers from the native
+core's own table.
+"""
+
+from __future__ import annotations
+
+import selectors
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Iterator
+
+if TYPE_CHECKING:
+    from .loop import EventLoop
+
+
+class SelectorFacade(selectors.BaseSelector):
+    """A selector that shows the native table and polls through the native core."""
+
+    def __init__(self, loop: EventLoop) -> None:
+        self._loop: EventLoop | None = loop
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        raise NotImplementedError("use loop.add_reader() and loop.add_writer()")
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        raise NotImplementedError("use loop.remove_reader() and loop.remove_writer()")
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Poll once and hand everything that is due to the loop's Python-side queue."""
+        loop = self._loop
+        if loop is not None:
+            loop._ready.extend(loop._select(0 if loop._ready else timeout))
+        return []
+
+    def get_key(self, fileobj: Any) -> selectors.SelectorKey:
+        fd = fileobj if isinstance(fileobj, int) else fileobj.fileno()
+        events, reader, writer = self._loop._watch_of(fd) if self._loop is not None else (0, None, None)
+        if not events:
+            raise KeyError(f"{fileobj!r} is not registered")
+        return selectors.SelectorKey(fileobj, fd, events, (reader, writer))
+
+    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
+        return _Registered(self)
+
+    def close(self) -> None:
+        self._loop = None
+
+
+class _Registered(Mapping[Any, selectors.SelectorKey]):
+    """The registered descriptors, as ``BaseSelector.get_map`` shows them."""
+
+    def __init__(self, selector: SelectorFacade) -> None:
+        self._selector = selector
+
+    def _fds(self) -> list[int]:
+        loop = self._selector._loop
+        return [] if loop is None else loop._watched()
+
+    def __getitem__(self, fileobj: Any) -> selectors.SelectorKey:
+        return self._selector.get_key(fileobj)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._fds())
+
+    def __len__(self) -> int:
+        return len(self._fds())

@@ -1,0 +1,164 @@
+"""The cold paths of the native core: errors, debug mode, and what happens once in a connection's life.
+
+Called from Rust with the arguments in the signatures here. The texts are asyncio's, because people's log
+filters know them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+import warnings
+from asyncio import base_events, constants, format_helpers, trsock
+
+# asyncio's own logger is looked up through its module each time: tests replace it there.
+
+
+def probe_c_caller(stub_class) -> None:
+    """Let a C task make its first call_soon on a stub loop, which records how it was called."""
+
+    async def nothing() -> None:
+        pass
+
+    coroutine = nothing()
+    try:
+        task = asyncio.Task(coroutine, loop=stub_class())
+        # The stub never runs it: that is no reason to warn.
+        task._log_destroy_pending = False
+        asyncio.tasks._unregister_task(task)
+    finally:
+        coroutine.close()
+
+
+def callback_failed(loop, handle, exception) -> None:
+    """A callback raised: tell the loop's exception handler, as Handle._run does."""
+    callback = format_helpers._format_callback_source(handle._callback, handle._args)
+    context = {
+        "message": f"Exception in callback {callback}",
+        "exception": exception,
+        "handle": handle,
+    }
+    if handle._source_traceback:
+        context["source_traceback"] = handle._source_traceback
+    loop.call_exception_handler(context)
+
+
+def callback_took(loop, handle, seconds: float) -> None:
+    """Debug mode: log a callback that held the loop for long."""
+    if seconds >= loop.slow_callback_duration:
+        base_events.logger.warning(
+            "Executing %s took %.3f seconds", base_events._format_handle(handle), seconds
+        )
+
+
+def check_callback(loop, callback, method: str, check_thread: bool):
+    """Debug mode: the checks that asyncio makes on scheduling, and where it happened."""
+    if check_thread:
+        loop._check_thread()
+    loop._check_callback(callback, method)
+    return caller_stack()
+
+
+def caller_stack():
+    """The stack of whoever called into the native core."""
+    return format_helpers.extract_stack(sys._getframe(2))
+
+
+def check_socket(loop, sock) -> None:
+    """What asyncio's sock_* methods check first."""
+    base_events._check_ssl_socket(sock)
+    if loop._debug and sock.gettimeout() != 0:
+        raise ValueError("the socket must be non-blocking")
+
+
+def fatal_error(loop, transport, protocol, exception, message: str) -> None:
+    """A transport cannot go on; the core closes it after this."""
+    if isinstance(exception, OSError):
+        if loop.get_debug():
+            base_events.logger.debug("%r: %s", transport, message, exc_info=exception)
+    else:
+        loop.call_exception_handler(
+            {"message": message, "exception": exception, "transport": transport, "protocol": protocol}
+        )
+
+
+def protocol_failed(loop, transport, protocol, exception, message: str) -> None:
+    """pause_writing or resume_writing raised; the connection goes on."""
+    loop.call_exception_handler(
+        {"message": message, "exception": exception, "transport": transport, "protocol": protocol}
+    )
+
+
+def write_after_lost() -> None:
+    """The fifth write to a connection that is gone, and every one after it."""
+    base_events.logger.warning("socket.send() raised exception.")
+
+
+def fail_waiter(waiter) -> None:
+    """The connection ended while a sendfile waited for its buffer to drain."""
+    if not waiter.done():
+        waiter.set_exception(ConnectionError("Connection is closed by peer"))
+
+
+def unclosed_transport(transport) -> None:
+    warnings.warn(f"unclosed transport {transport!r}", ResourceWarning, source=transport)
+
+
+def received_eof(transport) -> None:
+    base_events.logger.debug("%r received EOF", transport)
+
+
+def paused_reading(transport) -> None:
+    base_events.logger.debug("%r pauses reading", transport)
+
+
+def resumed_reading(transport) -> None:
+    base_events.logger.debug("%r resumes reading", transport)
+
+
+def adopt_socket(fd: int) -> socket.socket:
+    """A socket object for a descriptor that the native accept made; it owns the descriptor from now on."""
+    sock = socket.socket(fileno=fd)
+    sock.setblocking(False)
+    return sock
+
+
+def connection_failed(loop, exception, protocol) -> None:
+    """Debug mode: an incoming connection got no transport."""
+    context = {
+        "message": "Error on transport creation for incoming connection",
+        "exception": exception,
+    }
+    if protocol is not None:
+        context["protocol"] = protocol
+    loop.call_exception_handler(context)
+
+
+def accept_broken(loop, sock, exception) -> None:
+    """accept() failed in a way that waiting does not mend."""
+    loop.call_exception_handler(
+        {
+            "message": "Exception in callback accept",
+            "exception": exception,
+            "socket": trsock.TransportSocket(sock),
+        }
+    )
+
+
+def accept_exhausted(loop, factory, sock, server, backlog: int, exception) -> None:
+    """Out of descriptors or memory: the listener rests and tries again."""
+    loop.call_exception_handler(
+        {
+            "message": "socket.accept() out of system resource",
+            "exception": exception,
+            "socket": trsock.TransportSocket(sock),
+        }
+    )
+
+    def again() -> None:
+        # The server may have been closed meanwhile.
+        if sock.fileno() >= 0:
+            loop._start_serving(factory, sock, None, server, backlog)
+
+    loop.call_later(constants.ACCEPT_RETRY_DELAY, again)

@@ -1,0 +1,294 @@
+"""The event loop: the native core in front, CPython's own selector loop behind it.
+
+What runs per callback or per packet is native (``_core.EventLoop``, first in the method order). What runs
+once per connection, server or loop is inherited from the asyncio of the interpreter at hand, so argument
+rules, happy eyeballs, subprocesses, signals and executors are CPython's own and follow it. This module is
+what has to be said in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import selectors
+import socket
+import sys
+import weakref
+from asyncio import base_events, constants, events, sslproto
+from typing import Any, Callable, Coroutine, TypeVar
+
+from . import _core
+from ._selector import SelectorFacade
+
+__all__ = ("EventLoop", "new_event_loop", "run")
+
+_T = TypeVar("_T")
+_monotonic = _core.EventLoop.time
+
+
+class EventLoop(_core.EventLoop, asyncio.SelectorEventLoop):
+    """An asyncio event loop whose hot paths are native.
+
+    Not thread-safe but for ``call_soon_threadsafe``, as every asyncio loop. Belongs to the process that
+    made it: a forked child that runs it gets a RuntimeError.
+    """
+
+    # A subclass whose __init__ never reaches ours still has to be closable.
+    _selector: Any = None
+    _wake_reader: socket.socket | None = None
+    _wake_writer: socket.socket | None = None
+    _transports: Any = ()
+    _internal_fds = 0
+    _signal_handlers: dict[int, Any] = {}
+    _default_executor = None
+    _executor_shutdown_called = False
+
+    def __init__(self) -> None:
+        super().__init__(SelectorFacade(self))
+        self._note_clock()
+
+    def _note_clock(self) -> None:
+        """Ask ``time()`` for the time if somebody has put another clock there, as test clocks do."""
+        self._custom_time = type(self).time is not _monotonic or "time" in self.__dict__
+
+    # -- running ---------------------------------------------------------------------------------
+
+    if hasattr(base_events.BaseEventLoop, "_run_forever_setup"):
+
+        def run_forever(self) -> None:
+            """Run until stop() is called."""
+            self._run_forever_setup()
+            try:
+                self._note_clock()
+                self._run()
+            finally:
+                self._run_forever_cleanup()
+
+    else:
+
+        def run_forever(self) -> None:
+            """Run until stop() is called."""
+            self._check_closed()
+            self._check_running()
+            self._set_coroutine_origin_tracking(self._debug)
+            hooks = sys.get_asyncgen_hooks()
+            import threading
+
+            try:
+                self._thread_id = threading.get_ident()
+                sys.set_asyncgen_hooks(
+                    firstiter=self._asyncgen_firstiter_hook, finalizer=self._asyncgen_finalizer_hook
+                )
+                events._set_running_loop(self)
+                self._note_clock()
+                self._run()
+            finally:
+                self._stopping = False
+                self._thread_id = None
+                events._set_running_loop(None)
+                self._set_coroutine_origin_tracking(False)
+                sys.set_asyncgen_hooks(*hooks)
+
+    def close(self) -> None:
+        """Close the loop: nothing pending will run. Safe to call twice."""
+        if self.is_running():
+            raise RuntimeError("Cannot close a running event loop")
+        if self.is_closed():
+            return
+        super().close()
+        self._close_native()
+
+    def create_task(self, coro, **kwargs):
+        """Schedule a coroutine; see asyncio.loop.create_task."""
+        if self._task_factory is None and not self._closed and not self._debug:
+            return asyncio.Task(coro, loop=self, **kwargs)
+        return super().create_task(coro, **kwargs)
+
+    # -- waking up -------------------------------------------------------------------------------
+    #
+    # The core wakes itself through its own descriptor. asyncio's socket pair is needed only as the target
+    # of signal.set_wakeup_fd(), so it is made when add_signal_handler first asks for it.
+
+    def _make_self_pipe(self) -> None:
+        pass
+
+    def _close_self_pipe(self) -> None:
+        if self._wake_reader is None or self._wake_writer is None:
+            return
+        self._remove_reader(self._wake_reader.fileno())
+        self._wake_reader.close()
+        self._wake_writer.close()
+        self._wake_reader = self._wake_writer = None
+        self._internal_fds -= 1
+
+    def _wake_pair(self) -> None:
+        if self._wake_reader is None and not self.is_closed():
+            self._wake_reader, self._wake_writer = socket.socketpair()
+            self._wake_reader.setblocking(False)
+            self._wake_writer.setblocking(False)
+            self._internal_fds += 1
+            self._add_reader(self._wake_reader.fileno(), self._read_from_self)
+
+    @property
+    def _ssock(self) -> socket.socket | None:
+        self._wake_pair()
+        return self._wake_reader
+
+    @property
+    def _csock(self) -> socket.socket | None:
+        self._wake_pair()
+        return self._wake_writer
+
+    # -- descriptors -----------------------------------------------------------------------------
+
+    def _ensure_fd_no_transport(self, fd) -> None:
+        number = fd
+        if not isinstance(number, int):
+            try:
+                number = int(number.fileno())
+            except (AttributeError, TypeError, ValueError):
+                raise ValueError(f"Invalid file object: {fd!r}") from None
+        transport = self._source_of(number) if number >= 0 else None
+        if transport is None:
+            transport = self._transports.get(number)
+        if isinstance(transport, asyncio.BaseTransport) and not transport.is_closing():
+            raise RuntimeError(f"File descriptor {fd!r} is used by transport {transport!r}")
+
+    # -- transports ------------------------------------------------------------------------------
+
+    def _make_socket_transport(self, sock, protocol, waiter=None, *, extra=None, server=None, **kwargs):
+        self._ensure_fd_no_transport(sock)
+        context = kwargs.get("context")
+        base_events._set_nodelay(sock)
+        if context is not None:
+            return context.run(_core.make_stream, self, sock, protocol, waiter, extra, server)
+        return _core.make_stream(self, sock, protocol, waiter, extra, server)
+
+    def _make_ssl_transport(
+        self,
+        rawsock,
+        protocol,
+        sslcontext,
+        waiter=None,
+        *,
+        server_side=False,
+        server_hostname=None,
+        extra=None,
+        server=None,
+        ssl_handshake_timeout=constants.SSL_HANDSHAKE_TIMEOUT,
+        ssl_shutdown_timeout=constants.SSL_SHUTDOWN_TIMEOUT,
+        **kwargs,
+    ):
+        self._ensure_fd_no_transport(rawsock)
+        ssl_protocol = sslproto.SSLProtocol(
+            self,
+            protocol,
+            sslcontext,
+            waiter,
+            server_side,
+            server_hostname,
+            ssl_handshake_timeout=ssl_handshake_timeout,
+            ssl_shutdown_timeout=ssl_shutdown_timeout,
+        )
+        self._make_socket_transport(rawsock, ssl_protocol, extra=extra, server=server, **kwargs)
+        return ssl_protocol._app_transport
+
+    def _start_serving(
+        self,
+        protocol_factory,
+        sock,
+        sslcontext=None,
+        server=None,
+        backlog=100,
+        ssl_handshake_timeout=constants.SSL_HANDSHAKE_TIMEOUT,
+        ssl_shutdown_timeout=constants.SSL_SHUTDOWN_TIMEOUT,
+        **kwargs,
+    ):
+        if sslcontext is not None:
+            # Accepted and wrapped by asyncio's own code, on our transport.
+            return super()._start_serving(
+                protocol_factory,
+                sock,
+                sslcontext,
+                server,
+                backlog,
+                ssl_handshake_timeout,
+                ssl_shutdown_timeout,
+                **kwargs,
+            )
+        # Linux and the BSDs hand TCP_NODELAY on to accepted sockets: one call here instead of one each.
+        base_events._set_nodelay(sock)
+        _core.start_listener(self, protocol_factory, sock, server, backlog, _fixed_name(sock))
+
+    async def _sendfile_native(self, transp, file, offset, count):
+        # The transport's descriptor stays registered as it is; a duplicate waits for room instead.
+        resume_reading = transp.is_reading()
+        transp.pause_reading()
+        await transp._make_empty_waiter()
+        try:
+            with transp._sock.dup() as sock:
+                sock.setblocking(False)
+                return await self.sock_sendfile(sock, file, offset, count, fallback=False)
+        finally:
+            transp._reset_empty_waiter()
+            if resume_reading:
+                transp.resume_reading()
+
+    # -- awaitable socket calls ------------------------------------------------------------------
+
+    async def sock_connect(self, sock, address):
+        """Connect a non-blocking socket; see asyncio.loop.sock_connect."""
+        base_events._check_ssl_socket(sock)
+        if self._debug and sock.gettimeout() != 0:
+            raise ValueError("the socket must be non-blocking")
+        if sock.family == socket.AF_INET or (base_events._HAS_IPv6 and sock.family == socket.AF_INET6):
+            resolved = await self._ensure_resolved(
+                address, family=sock.family, type=sock.type, proto=sock.proto, loop=self
+            )
+            _, _, _, _, address = resolved[0]
+        self._ensure_fd_no_transport(sock)
+        try:
+            sock.connect(address)
+            return
+        except (BlockingIOError, InterruptedError):
+            pass
+        failure = await self._sock_connected(sock)
+        if failure != 0:
+            raise OSError(failure, f"Connect call failed {address}")
+
+    # -- stepping from Python --------------------------------------------------------------------
+
+    def _run_once(self) -> None:
+        """One iteration driven from Python, for tools that replace run_forever."""
+        timeout = 0 if self._stopping or self._ready else None
+        self._process_events(self._selector.select(timeout))
+        for _ in range(len(self._ready)):
+            handle = self._ready.popleft()
+            if not handle._cancelled:
+                handle._run()
+
+
+def _fixed_name(sock: socket.socket) -> Any:
+    """The address every connection accepted from ``sock`` has on our side, if there is one such address."""
+    if sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return None
+    name = sock.getsockname()
+    return None if name[0] in ("0.0.0.0", "::", "") else name
+
+
+def new_event_loop() -> EventLoop:
+    """Make a new event loop; give this to ``asyncio.run(..., loop_factory=...)``."""
+    return EventLoop()
+
+
+def run(main: Coroutine[Any, Any, _T], *, debug: bool | None = None) -> _T:
+    """Run a coroutine on a new wakeloop loop, as asyncio.run does.
+
+    Raises RuntimeError when called from a running loop. Cancels what is left, closes async generators and
+    the default executor, and closes the loop.
+    """
+    if events._get_running_loop() is not None:
+        raise RuntimeError("wakeloop.run() cannot be called from a running event loop")
+    with asyncio.Runner(debug=debug, loop_factory=new_event_loop) as runner:
+        return runner.run(main)

@@ -1,0 +1,124 @@
+//! Bytes in and out of Python: exact `bytes` without the buffer protocol, everything else with it.
+
+use std::mem::MaybeUninit;
+
+use pyo3::ffi;
+
+use super::error::Raised;
+use super::object::Ref;
+
+unsafe extern "C" {
+    /// Public and documented C API; pyo3-ffi keeps its declaration to itself.
+    fn _PyBytes_Resize(bytes: *mut *mut ffi::PyObject, size: ffi::Py_ssize_t) -> std::ffi::c_int;
+}
+
+/// A `Py_buffer` on the stack, released when dropped.
+pub(crate) struct Buffer(ffi::Py_buffer);
+
+impl Buffer {
+    /// A contiguous read-only view of `object`.
+    pub(crate) fn readable(object: *mut ffi::PyObject) -> Result<Buffer, Raised> {
+        Buffer::get(object, ffi::PyBUF_SIMPLE)
+    }
+
+    /// A contiguous writable view of `object`.
+    pub(crate) fn writable(object: *mut ffi::PyObject) -> Result<Buffer, Raised> {
+        Buffer::get(object, ffi::PyBUF_WRITABLE)
+    }
+
+    fn get(object: *mut ffi::PyObject, flags: i32) -> Result<Buffer, Raised> {
+        let mut view = MaybeUninit::<ffi::Py_buffer>::uninit();
+        // SAFETY: a live object; on success the view is filled, on failure an error is set.
+        unsafe {
+            if ffi::PyObject_GetBuffer(object, view.as_mut_ptr(), flags) < 0 {
+                return Err(Raised);
+            }
+            Ok(Buffer(view.assume_init()))
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len as usize
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut u8 {
+        self.0.buf.cast()
+    }
+
+    /// The bytes. They may change under us if Python code runs, so the slice must not outlive the next
+    /// call into Python.
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        if self.len() == 0 {
+            return &[];
+        }
+        // SAFETY: the exporter keeps `len` bytes at `buf` alive until the view is released.
+        unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len()) }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: the view was filled by PyObject_GetBuffer and is released once.
+        unsafe { ffi::PyBuffer_Release(&mut self.0) }
+    }
+}
+
+impl std::fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Buffer({} bytes)", self.len())
+    }
+}
+
+/// `bytes(data)`.
+#[inline(always)]
+pub(crate) fn bytes_from(data: &[u8]) -> Result<Ref, Raised> {
+    // SAFETY: the data is copied.
+    unsafe { Ref::from_owned(ffi::PyBytes_FromStringAndSize(data.as_ptr().cast(), data.len() as ffi::Py_ssize_t)) }
+        .ok_or(Raised)
+}
+
+/// A `bytes` object that nobody has seen yet: it is filled in place and then cut to size.
+#[derive(Debug)]
+pub(crate) struct RawBytes(Ref);
+
+impl RawBytes {
+    pub(crate) fn with_capacity(size: usize) -> Result<RawBytes, Raised> {
+        // SAFETY: null data asks for uninitialised content.
+        unsafe { Ref::from_owned(ffi::PyBytes_FromStringAndSize(std::ptr::null(), size as ffi::Py_ssize_t)) }
+            .map(RawBytes)
+            .ok_or(Raised)
+    }
+
+    /// Where the content goes.
+    pub(crate) fn as_mut_ptr(&mut self) -> *mut u8 {
+        // SAFETY: a bytes object that only we know.
+        unsafe { ffi::PyBytes_AsString(self.0.as_ptr()).cast() }
+    }
+
+    /// Cuts the object to the `size` bytes that were filled.
+    ///
+    /// # Safety
+    /// The first `size` bytes were written, and `size` is at most the capacity.
+    pub(crate) unsafe fn finish(self, size: usize) -> Result<Ref, Raised> {
+        let mut object = self.0.into_ptr();
+        // SAFETY: the only reference to a bytes object; on failure the object is gone and null is left.
+        unsafe {
+            if _PyBytes_Resize(&mut object, size as ffi::Py_ssize_t) < 0 {
+                return Err(Raised);
+            }
+            Ref::from_owned(object).ok_or(Raised)
+        }
+    }
+}
+
+/// The content of a `bytes` object (or of an instance of a subclass).
+///
+/// # Safety
+/// `object` is such an object, and outlives the slice.
+#[inline(always)]
+pub(crate) unsafe fn bytes_slice<'a>(object: *mut ffi::PyObject) -> &'a [u8] {
+    // SAFETY: bytes are immutable and the caller keeps the object alive.
+    unsafe {
+        std::slice::from_raw_parts(ffi::PyBytes_AsString(object).cast(), ffi::PyBytes_Size(object) as usize)
+    }
+}

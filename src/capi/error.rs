@@ -1,0 +1,141 @@
+//! Python errors on the native side.
+//!
+//! Native code in this crate reports a Python error the way C does: the error indicator is set and the
+//! function returns a zero-sized marker. [`Raised`] is an ordinary error, [`Fatal`] one that has to leave
+//! `run_forever` (`SystemExit`, `KeyboardInterrupt`), as in asyncio.
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+use super::object::Ref;
+
+/// The error indicator is set.
+#[derive(Debug)]
+pub(crate) struct Raised;
+
+/// The error indicator is set, to an error that stops the loop.
+#[derive(Debug)]
+pub(crate) struct Fatal;
+
+impl Raised {
+    /// Takes the error out of the indicator, with its traceback attached.
+    pub(crate) fn take(self) -> Ref {
+        take_exception()
+    }
+}
+
+/// The current exception, taken out of the indicator. With nothing set (a C function that broke its
+/// contract) a `SystemError` is made up: the caller always has something to report.
+pub(crate) fn take_exception() -> Ref {
+    // SAFETY: called with the GIL held; each call hands out an owned reference or null.
+    unsafe {
+        #[cfg(Py_3_12)]
+        let raised = ffi::PyErr_GetRaisedException();
+        #[cfg(not(Py_3_12))]
+        let raised = {
+            let (mut kind, mut value, mut trace) = (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
+            ffi::PyErr_Fetch(&mut kind, &mut value, &mut trace);
+            ffi::PyErr_NormalizeException(&mut kind, &mut value, &mut trace);
+            if !trace.is_null() && !value.is_null() {
+                ffi::PyException_SetTraceback(value, trace);
+            }
+            drop(Ref::from_owned(kind));
+            drop(Ref::from_owned(trace));
+            value
+        };
+        match Ref::from_owned(raised) {
+            Some(exception) => exception,
+            None => {
+                ffi::PyErr_SetString(ffi::PyExc_SystemError, c"error return without exception set".as_ptr());
+                take_exception()
+            }
+        }
+    }
+}
+
+/// Puts an exception (back) into the indicator.
+pub(crate) fn raise(exception: Ref) {
+    // SAFETY: the GIL is held; the exception's reference is given away.
+    unsafe {
+        #[cfg(Py_3_12)]
+        ffi::PyErr_SetRaisedException(exception.into_ptr());
+        #[cfg(not(Py_3_12))]
+        {
+            let kind = ffi::Py_TYPE(exception.as_ptr()).cast::<ffi::PyObject>();
+            ffi::Py_INCREF(kind);
+            let trace = ffi::PyException_GetTraceback(exception.as_ptr());
+            ffi::PyErr_Restore(kind, exception.into_ptr(), trace);
+        }
+    }
+}
+
+/// `SystemExit` and `KeyboardInterrupt` leave the loop; everything else goes to its exception handler.
+pub(crate) fn is_fatal(exception: &Ref) -> bool {
+    // SAFETY: live objects, GIL held.
+    unsafe {
+        ffi::PyErr_GivenExceptionMatches(exception.as_ptr(), ffi::PyExc_SystemExit) != 0
+            || ffi::PyErr_GivenExceptionMatches(exception.as_ptr(), ffi::PyExc_KeyboardInterrupt) != 0
+    }
+}
+
+/// Takes the current exception, unless it is a fatal one, which stays set.
+pub(crate) fn take_unless_fatal() -> Result<Ref, Fatal> {
+    let exception = take_exception();
+    if is_fatal(&exception) {
+        raise(exception);
+        return Err(Fatal);
+    }
+    Ok(exception)
+}
+
+/// Sets `kind(message)` and returns null, for functions that end in a C return value.
+pub(crate) fn raise_message(kind: *mut ffi::PyObject, message: &str) -> *mut ffi::PyObject {
+    // SAFETY: the GIL is held; the string object is dropped after `PyErr_SetObject` took its own reference.
+    unsafe {
+        let text = ffi::PyUnicode_FromStringAndSize(message.as_ptr().cast(), message.len() as ffi::Py_ssize_t);
+        if let Some(text) = Ref::from_owned(text) {
+            ffi::PyErr_SetObject(kind, text.as_ptr());
+        }
+    }
+    std::ptr::null_mut()
+}
+
+/// Sets the `OSError` subclass that Python raises for this errno.
+pub(crate) fn raise_errno(errno: i32) -> Raised {
+    // SAFETY: the GIL is held; `PyErr_SetFromErrno` reads errno, which we set just before.
+    unsafe {
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        {
+            *libc::__errno_location() = errno;
+        }
+        #[cfg(any(target_os = "macos", target_os = "ios", target_os = "freebsd"))]
+        {
+            *libc::__error() = errno;
+        }
+        ffi::PyErr_SetFromErrno(ffi::PyExc_OSError);
+    }
+    Raised
+}
+
+/// Sets the error indicator from an I/O error of the Rust side.
+pub(crate) fn raise_io(error: &std::io::Error) -> Raised {
+    match error.raw_os_error() {
+        Some(errno) => raise_errno(errno),
+        None => {
+            // SAFETY: reading a static of the interpreter.
+            raise_message(unsafe { ffi::PyExc_OSError }, &error.to_string());
+            Raised
+        }
+    }
+}
+
+/// Turns a pyo3 error into a set indicator.
+pub(crate) fn restore(py: Python<'_>, error: PyErr) -> Raised {
+    error.restore(py);
+    Raised
+}
+
+/// What is set in the indicator, as a pyo3 error.
+pub(crate) fn fetch(py: Python<'_>) -> PyErr {
+    PyErr::fetch(py)
+}

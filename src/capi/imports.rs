@@ -1,0 +1,80 @@
+//! Names and objects of Python that the hot path needs, looked up once at import.
+
+use std::sync::OnceLock;
+
+use pyo3::prelude::*;
+use pyo3::types::PyString;
+
+use super::object::Ref;
+
+macro_rules! table {
+    (names { $($name:ident),* $(,)? } objects { $($object:ident = $module:literal . $path:literal),* $(,)? }) => {
+        /// Interned names and imported objects. Immutable after import, alive as long as the process.
+        #[derive(Debug)]
+        pub(crate) struct Imports {
+            $(pub(crate) $name: Ref,)*
+            $(pub(crate) $object: Ref,)*
+            pub(crate) runtime_panic: Ref,
+        }
+
+        impl Imports {
+            fn load(py: Python<'_>, runtime_panic: Bound<'_, PyAny>) -> PyResult<Imports> {
+                Ok(Imports {
+                    $($name: PyString::intern(py, stringify!($name)).into_any().into(),)*
+                    $($object: py.import($module)?.getattr($path)?.into(),)*
+                    runtime_panic: runtime_panic.into(),
+                })
+            }
+        }
+    };
+}
+
+table! {
+    names {
+        _accept_failed, _attach, _current_handle, _detach, _fatal_error, _loop, _source_traceback,
+        add_done_callback, buffer_updated, call_exception_handler, cancelled, close, connection_lost,
+        connection_made, context, data_received, done, eof_received, fileno, get_buffer, gettimeout,
+        pause_writing, resume_writing, set_exception, set_result, shutdown, slow_callback_duration, time,
+    }
+    objects {
+        handle_class = "asyncio"."Handle",
+        timer_handle_class = "asyncio"."TimerHandle",
+        buffered_protocol = "asyncio"."BufferedProtocol",
+        future = "asyncio"."Future",
+        task = "asyncio"."Task",
+        socket = "socket"."socket",
+        transport_socket = "asyncio.trsock"."TransportSocket",
+    }
+}
+
+struct Shared(Imports);
+
+// SAFETY: immutable after import; every use holds the GIL (the contract of `Ref`), and the references are
+// never dropped.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+static IMPORTS: OnceLock<Shared> = OnceLock::new();
+
+/// Fills the table. Called by the module's initialisation, before any type of ours can be used.
+pub(crate) fn load(py: Python<'_>, runtime_panic: Bound<'_, PyAny>) -> PyResult<()> {
+    let imports = Imports::load(py, runtime_panic)?;
+    let _ = IMPORTS.set(Shared(imports));
+    Ok(())
+}
+
+/// The table.
+#[inline(always)]
+pub(crate) fn imports() -> &'static Imports {
+    match IMPORTS.get() {
+        Some(shared) => &shared.0,
+        // The module's initialisation fills the table before it publishes any type.
+        None => unreachable!("the imports are loaded before any type is"),
+    }
+}
+
+/// A function of `wakeloop._support`, where the cold paths live in Python.
+pub(crate) fn support<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+    py.import("wakeloop._support")?.getattr(name)
+}

@@ -1,0 +1,22 @@
+//! The one room that speaks CPython's raw C API.
+//!
+//! pyo3 serves everything that runs per loop or per connection. What runs per callback or per packet
+//! goes through here instead, because the measured difference is several hundred instructions a call
+//! (see `shared` figures in the crate documentation): plain vectorcalls, heap types with freelists and
+//! method tables of `METH_FASTCALL` functions.
+//!
+//! Every function in this room that takes or returns a Python pointer must be called with the GIL held.
+//! The module is declared `gil_used = true`: the ready queue, the freelists and the identity test on
+//! `_asyncio`'s keyword tuple all lean on it.
+
+pub(crate) mod args;
+pub(crate) mod buffer;
+pub(crate) mod call;
+pub(crate) mod error;
+pub(crate) mod imports;
+pub(crate) mod object;
+pub(crate) mod types;
+
+pub(crate) use args::Args;
+pub(crate) use error::{Fatal, Raised};
+pub(crate) use object::{Ref, Slot};

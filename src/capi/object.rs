@@ -1,0 +1,178 @@
+//! Owned references without the bookkeeping of `Py<T>`.
+//!
+//! `Py<T>` may be dropped on any thread, so its drop looks up whether this thread is attached. The hot
+//! path always is; [`Ref`] says so in its contract and decrements inline.
+
+use std::cell::Cell;
+use std::ptr::NonNull;
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+/// An owned reference to a Python object. Neither `Send` nor `Sync`: made, cloned and dropped with the
+/// GIL held. Dropping one may run arbitrary Python code, so never drop it while loop state is borrowed.
+#[repr(transparent)]
+#[derive(Debug)]
+pub(crate) struct Ref(NonNull<ffi::PyObject>);
+
+impl Ref {
+    /// Takes over the reference that the caller owns; `None` for null (a Python error is then set).
+    ///
+    /// # Safety
+    /// `object` is null or an owned reference, and the GIL is held.
+    #[inline(always)]
+    pub(crate) unsafe fn from_owned(object: *mut ffi::PyObject) -> Option<Ref> {
+        NonNull::new(object).map(Ref)
+    }
+
+    /// A new reference to a borrowed object.
+    ///
+    /// # Safety
+    /// `object` points to a live Python object, and the GIL is held.
+    #[inline(always)]
+    pub(crate) unsafe fn from_borrowed(object: *mut ffi::PyObject) -> Ref {
+        // SAFETY: the caller says that `object` lives, hence is not null, and that the GIL is held.
+        unsafe {
+            ffi::Py_INCREF(object);
+            Ref(NonNull::new_unchecked(object))
+        }
+    }
+
+    /// A new reference, or `None` for null.
+    ///
+    /// # Safety
+    /// As [`Ref::from_borrowed`], but null is allowed.
+    #[inline(always)]
+    pub(crate) unsafe fn from_nullable(object: *mut ffi::PyObject) -> Option<Ref> {
+        // SAFETY: not null in this branch; the rest is the caller's word.
+        if object.is_null() { None } else { Some(unsafe { Ref::from_borrowed(object) }) }
+    }
+
+    /// A reference to `None`.
+    pub(crate) fn none() -> Ref {
+        // SAFETY: `None` lives as long as the interpreter, and a `Ref` is made only with the GIL held.
+        unsafe { Ref::from_borrowed(ffi::Py_None()) }
+    }
+
+    /// The object, borrowed.
+    #[inline(always)]
+    pub(crate) fn as_ptr(&self) -> *mut ffi::PyObject {
+        self.0.as_ptr()
+    }
+
+    /// Gives the reference away, to C code that takes it over.
+    #[inline(always)]
+    pub(crate) fn into_ptr(self) -> *mut ffi::PyObject {
+        let object = self.0.as_ptr();
+        std::mem::forget(self);
+        object
+    }
+
+    /// Another reference to the same object.
+    #[inline(always)]
+    pub(crate) fn clone_ref(&self) -> Ref {
+        // SAFETY: we own a reference, so the object lives; the GIL is held as for every use of a `Ref`.
+        unsafe { Ref::from_borrowed(self.as_ptr()) }
+    }
+
+    /// The object as pyo3 sees it.
+    pub(crate) fn bind<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
+        // SAFETY: we own a reference and `py` proves the GIL.
+        unsafe { Bound::from_borrowed_ptr(py, self.as_ptr()) }
+    }
+}
+
+impl From<Bound<'_, PyAny>> for Ref {
+    fn from(object: Bound<'_, PyAny>) -> Ref {
+        // SAFETY: `into_ptr` hands out an owned, non-null reference, and `Bound` proves the GIL.
+        unsafe { Ref(NonNull::new_unchecked(object.into_ptr())) }
+    }
+}
+
+impl Drop for Ref {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // SAFETY: we own the reference and the GIL is held (the type's contract).
+        unsafe { ffi::Py_DECREF(self.as_ptr()) }
+    }
+}
+
+/// A field of a native object that may hold a reference. Zeroed memory is an empty slot.
+#[repr(transparent)]
+pub(crate) struct Slot(Cell<*mut ffi::PyObject>);
+
+impl Slot {
+    pub(crate) const fn empty() -> Slot {
+        Slot(Cell::new(std::ptr::null_mut()))
+    }
+
+    pub(crate) fn new(object: Option<Ref>) -> Slot {
+        Slot(Cell::new(object.map_or(std::ptr::null_mut(), Ref::into_ptr)))
+    }
+
+    /// The object or null, borrowed: do not keep it across anything that may run Python code.
+    #[inline(always)]
+    pub(crate) fn as_ptr(&self) -> *mut ffi::PyObject {
+        self.0.get()
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.get().is_null()
+    }
+
+    /// A new reference to what the slot holds.
+    #[inline(always)]
+    pub(crate) fn get(&self) -> Option<Ref> {
+        // SAFETY: a slot holds null or an owned reference, and is used only with the GIL held.
+        unsafe { Ref::from_nullable(self.0.get()) }
+    }
+
+    /// Moves the content out and leaves the slot empty.
+    #[inline(always)]
+    pub(crate) fn take(&self) -> Option<Ref> {
+        // SAFETY: the slot owned this reference and no longer does.
+        unsafe { Ref::from_owned(self.0.replace(std::ptr::null_mut())) }
+    }
+
+    /// Fills the slot. The old content is dropped last, when the slot is already sound again: its
+    /// destructor may come back here.
+    #[inline(always)]
+    pub(crate) fn set(&self, object: Option<Ref>) {
+        let new = object.map_or(std::ptr::null_mut(), Ref::into_ptr);
+        let old = self.0.replace(new);
+        // SAFETY: the slot owned `old` and no longer does.
+        drop(unsafe { Ref::from_owned(old) });
+    }
+
+    pub(crate) fn clear(&self) {
+        drop(self.take());
+    }
+
+    /// For `tp_traverse`.
+    ///
+    /// # Safety
+    /// Called by the collector with its own `visit` and `arg`.
+    pub(crate) unsafe fn visit(&self, visit: ffi::visitproc, arg: *mut std::ffi::c_void) -> i32 {
+        let object = self.0.get();
+        // SAFETY: the collector's own visitor on an object that we own.
+        if object.is_null() { 0 } else { unsafe { visit(object, arg) } }
+    }
+
+    /// What a Python getter returns: a new reference to the content, or to `None`.
+    pub(crate) fn get_or_none(&self) -> *mut ffi::PyObject {
+        self.get().unwrap_or_else(Ref::none).into_ptr()
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+impl std::fmt::Debug for Slot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Slot({:p})", self.0.get())
+    }
+}

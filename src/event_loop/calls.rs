@@ -1,0 +1,350 @@
+//! `call_soon` and its kin: the loop's methods that run per callback, as fast functions.
+//!
+//! **No Handle for asyncio's own C code.** The Task and Future of `_asyncio` call
+//! `loop.call_soon(callback[, argument], context=...)` and throw the Handle away. They always pass the very
+//! same tuple of keyword names, which nobody else has; [`learn_c_caller`] finds it out at import by letting
+//! a C task make one step on a stub loop. A call that carries that tuple is queued without a Handle. If the
+//! probe finds nothing, everything takes the ordinary way.
+
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+use super::core::{Core, core_of};
+use super::handle::{Handle, Parts, TimerHandle};
+use super::ready::Entry;
+use crate::capi::call::{call, copy_current_context, guard};
+use crate::capi::error::raise_message;
+use crate::capi::imports::{imports, support};
+use crate::capi::types::Method;
+use crate::capi::{Args, Raised, Ref};
+
+/// The tuple of keyword names that `_asyncio` passes to `call_soon`, or null.
+static C_KEYWORDS: AtomicPtr<ffi::PyObject> = AtomicPtr::new(null_mut());
+
+/// Remembers what [`probe`] saw.
+pub(crate) fn learn_c_caller(py: Python<'_>) {
+    // The probe is optional: whatever goes wrong in it, the ordinary way works.
+    if let Err(error) = support(py, "probe_c_caller").and_then(|probe| {
+        probe.call1((py.get_type::<Probe>(),))?;
+        Ok(())
+    }) {
+        drop(error);
+    }
+}
+
+/// The stub loop of the probe: a task's first `call_soon` lands here.
+#[pyclass(module = "wakeloop._core", frozen)]
+#[derive(Debug)]
+pub(crate) struct Probe;
+
+#[pymethods]
+impl Probe {
+    #[new]
+    fn new() -> Probe {
+        Probe
+    }
+
+    fn get_debug(&self) -> bool {
+        false
+    }
+}
+
+unsafe extern "C" fn probe(
+    _object: *mut ffi::PyObject,
+    values: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    names: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    // SAFETY: the arguments of this very call.
+    let arguments = unsafe { Args::new(values, count, names) };
+    if arguments.keywords() == 1 && C_KEYWORDS.load(Ordering::Relaxed).is_null() {
+        // Kept for ever, so that no other tuple can take its address. Relaxed: written under the GIL, once.
+        // SAFETY: a live tuple.
+        C_KEYWORDS.store(unsafe { Ref::from_borrowed(names) }.into_ptr(), Ordering::Relaxed);
+    }
+    Ref::none().into_ptr()
+}
+
+/// The probe's own method, added like the loop's.
+pub(crate) const PROBE_METHODS: &[Method] = &[Method::Fast(c"call_soon", probe, c"Record the caller.")];
+
+/// A context for a callback: the given one or a copy of the current one.
+#[inline(always)]
+fn context_for(given: *mut ffi::PyObject) -> Result<Ref, Raised> {
+    // SAFETY: a borrowed argument of the running call, or null.
+    match unsafe { Ref::from_nullable(given) } {
+        Some(context) => Ok(context),
+        None => copy_current_context(),
+    }
+}
+
+/// What debug mode checks and records, in asyncio's own words.
+#[cold]
+fn debug_call(core: &Core, callback: *mut ffi::PyObject, function: &str, thread: bool) -> Result<Ref, Raised> {
+    // SAFETY: every caller holds the GIL.
+    let py = unsafe { Python::assume_attached() };
+    let check = support(py, "check_callback").map_err(|error| crate::capi::error::restore(py, error))?;
+    let name = pyo3::types::PyString::new(py, function);
+    let thread = pyo3::types::PyBool::new(py, thread);
+    call(&Ref::from(check), &[core.object(), callback, name.as_ptr(), thread.as_ptr()])
+}
+
+#[inline(always)]
+fn soon(core: &Core, arguments: Args, function: &str, thread: bool) -> Result<Ref, Raised> {
+    arguments.at_least(1, function, "callback")?;
+    let given = arguments.context(function)?;
+    core.check_usable()?;
+    let traceback =
+        if core.debug.get() { Some(debug_call(core, arguments.at(0), function, thread)?) } else { None };
+    let parts = Parts {
+        // SAFETY: a borrowed argument of the running call.
+        callback: unsafe { Ref::from_borrowed(arguments.at(0)) },
+        arguments: arguments.rest(1),
+        context: context_for(given)?,
+        reusable: false,
+    };
+    let handle = Handle::create(core, parts)?;
+    if traceback.is_some() {
+        // SAFETY: just made.
+        unsafe { Handle::of(handle.as_ptr()) }.set_source_traceback(traceback);
+    }
+    core.ready.push(Entry::Handle(handle.clone_ref()));
+    core.wake_if_parked();
+    Ok(handle)
+}
+
+unsafe extern "C" fn call_soon(
+    object: *mut ffi::PyObject,
+    values: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    names: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    // SAFETY: the method sits on our loop class; the arguments are those of this call.
+    let (core, arguments) = unsafe { (core_of(object), Args::new(values, count, names)) };
+    // Relaxed: written once at import, under the GIL.
+    if !names.is_null()
+        && names == C_KEYWORDS.load(Ordering::Relaxed)
+        && arguments.len() - 1 <= 1
+        && !core.debug.get()
+        && !core.closed.get()
+    {
+        // SAFETY: borrowed arguments of the running call; one or two positional ones and the context.
+        let (callback, context) =
+            unsafe { (Ref::from_borrowed(arguments.at(0)), Ref::from_borrowed(arguments.keyword_value(0))) };
+        let argument = match arguments.len() {
+            // SAFETY: as above.
+            2 => Some(unsafe { Ref::from_borrowed(arguments.at(1)) }),
+            _ => None,
+        };
+        return guard(move || {
+            core.ready.push(Entry::Call { callback, argument, context });
+            core.wake_if_parked();
+            Ref::none().into_ptr()
+        });
+    }
+    guard(|| soon(core, arguments, "call_soon", true).map_or(null_mut(), Ref::into_ptr))
+}
+
+unsafe extern "C" fn call_soon_threadsafe(
+    object: *mut ffi::PyObject,
+    values: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    names: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    // SAFETY: as in `call_soon`.
+    let (core, arguments) = unsafe { (core_of(object), Args::new(values, count, names)) };
+    guard(|| soon(core, arguments, "call_soon_threadsafe", false).map_or(null_mut(), Ref::into_ptr))
+}
+
+/// `now + delay`, by Python's own addition unless both are plain numbers: what cannot be added raises
+/// what adding raises.
+#[inline(always)]
+fn deadline_after(core: &Core, delay: *mut ffi::PyObject) -> Result<f64, Raised> {
+    // SAFETY: live objects throughout; owned results are wrapped at once.
+    unsafe {
+        if delay == ffi::Py_None() {
+            raise_message(ffi::PyExc_TypeError, "delay must not be None");
+            return Err(Raised);
+        }
+        let now = core.now()?;
+        if ffi::PyFloat_CheckExact(delay) != 0 {
+            return Ok(now + ffi::PyFloat_AS_DOUBLE(delay));
+        }
+        let now = Ref::from_owned(ffi::PyFloat_FromDouble(now)).ok_or(Raised)?;
+        let when = Ref::from_owned(ffi::PyNumber_Add(now.as_ptr(), delay)).ok_or(Raised)?;
+        seconds(when.as_ptr())
+    }
+}
+
+#[inline(always)]
+fn seconds(value: *mut ffi::PyObject) -> Result<f64, Raised> {
+    // SAFETY: a live object; -1 with an error set means failure.
+    unsafe {
+        let seconds = ffi::PyFloat_AsDouble(value);
+        if seconds == -1.0 && !ffi::PyErr_Occurred().is_null() { Err(Raised) } else { Ok(seconds) }
+    }
+}
+
+#[inline(always)]
+fn at(core: &Core, when: f64, arguments: Args, function: &str) -> Result<Ref, Raised> {
+    let given = arguments.context(function)?;
+    core.check_usable()?;
+    let traceback =
+        if core.debug.get() { Some(debug_call(core, arguments.at(1), function, true)?) } else { None };
+    let parts = Parts {
+        // SAFETY: a borrowed argument of the running call.
+        callback: unsafe { Ref::from_borrowed(arguments.at(1)) },
+        arguments: arguments.rest(2),
+        context: context_for(given)?,
+        reusable: false,
+    };
+    let handle = TimerHandle::create(core, when, parts)?;
+    if traceback.is_some() {
+        // SAFETY: just made.
+        unsafe { Handle::of(handle.as_ptr()) }.set_source_traceback(traceback);
+    }
+    core.timers.insert(when, handle.clone_ref());
+    core.wake_if_parked();
+    Ok(handle)
+}
+
+unsafe extern "C" fn call_later(
+    object: *mut ffi::PyObject,
+    values: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    names: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    // SAFETY: as in `call_soon`.
+    let (core, arguments) = unsafe { (core_of(object), Args::new(values, count, names)) };
+    guard(|| {
+        arguments
+            .at_least(2, "call_later", if arguments.len() == 0 { "delay" } else { "callback" })
+            .and_then(|()| deadline_after(core, arguments.at(0)))
+            .and_then(|when| at(core, when, arguments, "call_later"))
+            .map_or(null_mut(), Ref::into_ptr)
+    })
+}
+
+unsafe extern "C" fn call_at(
+    object: *mut ffi::PyObject,
+    values: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    names: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    // SAFETY: as in `call_soon`.
+    let (core, arguments) = unsafe { (core_of(object), Args::new(values, count, names)) };
+    guard(|| {
+        arguments
+            .at_least(2, "call_at", if arguments.len() == 0 { "when" } else { "callback" })
+            .and_then(|()| {
+                // SAFETY: comparing with the address of `None`.
+                if arguments.at(0) == unsafe { ffi::Py_None() } {
+                    // SAFETY: reading a static of the interpreter.
+                    raise_message(unsafe { ffi::PyExc_TypeError }, "when cannot be None");
+                    return Err(Raised);
+                }
+                seconds(arguments.at(0))
+            })
+            .and_then(|when| at(core, when, arguments, "call_at"))
+            .map_or(null_mut(), Ref::into_ptr)
+    })
+}
+
+unsafe extern "C" fn time(_object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    // SAFETY: an owned float or null with an error.
+    unsafe { ffi::PyFloat_FromDouble(super::core::monotonic()) }
+}
+
+unsafe extern "C" fn get_debug(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    // SAFETY: the method sits on our loop class.
+    unsafe { ffi::PyBool_FromLong(core_of(object).debug.get().into()) }
+}
+
+unsafe extern "C" fn is_closed(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    // SAFETY: the method sits on our loop class.
+    unsafe { ffi::PyBool_FromLong(core_of(object).closed.get().into()) }
+}
+
+unsafe extern "C" fn is_running(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    // SAFETY: the method sits on our loop class.
+    unsafe { ffi::PyBool_FromLong((!core_of(object).thread_id.is_empty()).into()) }
+}
+
+unsafe extern "C" fn stop(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    // SAFETY: the method sits on our loop class.
+    unsafe { core_of(object) }.stopping.set(true);
+    Ref::none().into_ptr()
+}
+
+unsafe extern "C" fn create_future(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    guard(|| new_future(object).map_or(null_mut(), Ref::into_ptr))
+}
+
+/// `asyncio.Future(loop=loop)`.
+pub(crate) fn new_future(event_loop: *mut ffi::PyObject) -> Result<Ref, Raised> {
+    let names = imports();
+    let stack = [null_mut(), event_loop];
+    // SAFETY: no positional and one keyword argument, whose name is in the tuple.
+    unsafe {
+        Ref::from_owned(ffi::PyObject_Vectorcall(
+            names.future.as_ptr(),
+            stack.as_ptr().add(1),
+            ffi::PY_VECTORCALL_ARGUMENTS_OFFSET,
+            loop_keyword(),
+        ))
+    }
+    .ok_or(Raised)
+}
+
+/// The tuple `("loop",)`, made once.
+fn loop_keyword() -> *mut ffi::PyObject {
+    static TUPLE: AtomicPtr<ffi::PyObject> = AtomicPtr::new(null_mut());
+    // Relaxed: written under the GIL; the tuple is never freed.
+    let tuple = TUPLE.load(Ordering::Relaxed);
+    if !tuple.is_null() {
+        return tuple;
+    }
+    // SAFETY: a tuple of one interned string; should making it fail, null means "no keywords" and the call
+    // that follows reports the lack of memory by itself.
+    unsafe {
+        let tuple = ffi::PyTuple_New(1);
+        if !tuple.is_null() {
+            ffi::PyTuple_SET_ITEM(tuple, 0, ffi::PyUnicode_InternFromString(c"loop".as_ptr()));
+            TUPLE.store(tuple, Ordering::Relaxed);
+        }
+        tuple
+    }
+}
+
+/// What is put on the loop class.
+pub(crate) const METHODS: &[Method] = &[
+    Method::Fast(
+        c"call_soon",
+        call_soon,
+        c"call_soon(callback, *args, context=None)\n\nCall the callback in the next turn. Returns a Handle. First in, first out.",
+    ),
+    Method::Fast(
+        c"call_soon_threadsafe",
+        call_soon_threadsafe,
+        c"call_soon_threadsafe(callback, *args, context=None)\n\nAs call_soon, from any thread: wakes the loop if it sleeps.",
+    ),
+    Method::Fast(
+        c"call_later",
+        call_later,
+        c"call_later(delay, callback, *args, context=None)\n\nCall the callback after delay seconds, never earlier. Returns a TimerHandle.",
+    ),
+    Method::Fast(
+        c"call_at",
+        call_at,
+        c"call_at(when, callback, *args, context=None)\n\nCall the callback when loop.time() has reached when. Returns a TimerHandle.",
+    ),
+    Method::NoArgs(c"time", time, c"Seconds on the monotonic clock, as a float."),
+    Method::NoArgs(c"get_debug", get_debug, c"True in debug mode."),
+    Method::NoArgs(c"is_closed", is_closed, c"True once the loop was closed."),
+    Method::NoArgs(c"is_running", is_running, c"True while run_forever is active."),
+    Method::NoArgs(c"stop", stop, c"Leave run_forever at the end of this turn."),
+    Method::NoArgs(c"create_future", create_future, c"A new asyncio.Future of this loop."),
+];

@@ -1,0 +1,433 @@
+//! What a loop is made of.
+
+use std::cell::{Cell, UnsafeCell};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use pyo3::ffi;
+
+use super::handle::{Handle, Parts};
+use super::inbox::Inbox;
+use super::metrics::Counters;
+use super::ready::{Entry, NativeStep, ReadyQueue};
+use super::source::FdTable;
+use super::timers::Timers;
+use crate::capi::call::{call, copy_current_context, getattr};
+use crate::capi::error::{raise, raise_message, take_unless_fatal};
+use crate::capi::imports::{imports, support};
+use crate::capi::{Fatal, Raised, Ref, Slot};
+use crate::reactor::{Event, Poller, Readiness, Token};
+
+/// How many events one poll hands out. Enough for a busy server's batch; more wait in the kernel.
+const EVENTS: usize = 1024;
+/// The loop-wide receive buffer. Small messages are copied out of it, so one is enough for all connections.
+pub(crate) const RECEIVE: usize = 256 * 1024;
+/// The waker's token: descriptor -1, a generation that no entry ever has.
+pub(crate) const WAKER: Token = Token(usize::MAX - 1);
+
+/// Bumped in every forked child: a loop that remembers another value belongs to the parent.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+/// Where the core lies inside its Python object; the same for every loop.
+static OFFSET: AtomicUsize = AtomicUsize::new(0);
+
+/// A transport that has something to send before the loop may block.
+pub(crate) type Flush = fn(&Ref, &Core) -> Result<(), Fatal>;
+
+/// The native state of a loop. Lives inside its Python object.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) ready: ReadyQueue,
+    pub(crate) timers: Timers,
+    pub(crate) fds: FdTable,
+    pub(crate) inbox: Arc<Inbox>,
+    pub(crate) counters: Counters,
+    poller: UnsafeCell<Option<Poller>>,
+    /// True while the loop thread is inside a blocking poll, without the GIL.
+    pub(crate) polling: Cell<bool>,
+    /// Events of the last poll that are not dispatched yet.
+    events: UnsafeCell<VecDeque<Event>>,
+    /// Sources that want to be called again in the next turn although no edge will come.
+    again: UnsafeCell<Vec<(Token, Readiness)>>,
+    /// Descriptors whose registration another thread changed while the loop was parked.
+    pub(crate) deferred: UnsafeCell<Vec<std::os::fd::RawFd>>,
+    flush: UnsafeCell<Vec<(Ref, Flush)>>,
+    receive: UnsafeCell<Vec<u8>>,
+    pub(crate) closed: Cell<bool>,
+    pub(crate) stopping: Cell<bool>,
+    pub(crate) debug: Cell<bool>,
+    /// The native run_forever is on some stack.
+    pub(crate) running: Cell<bool>,
+    /// `time` is overridden: the loop asks it instead of the clock.
+    pub(crate) custom_time: Cell<bool>,
+    pub(crate) thread_id: Slot,
+    pub(crate) task_factory: Slot,
+    forks: u32,
+}
+
+/// The core of a loop object.
+///
+/// # Safety
+/// `object` is a live instance of our loop class, and the result does not outlive it.
+#[inline(always)]
+pub(crate) unsafe fn core_of<'a>(object: *mut ffi::PyObject) -> &'a Core {
+    // SAFETY: the caller's word. Relaxed: the offset is stored once, at import.
+    unsafe { &*object.cast::<u8>().add(OFFSET.load(Ordering::Relaxed)).cast::<Core>() }
+}
+
+/// Learns where the core lies in its object. Called once, by the module's initialisation.
+pub(crate) fn learn_offset(object: *mut ffi::PyObject, core: &Core) {
+    // Relaxed: before any loop can be used.
+    OFFSET.store(std::ptr::from_ref(core) as usize - object as usize, Ordering::Relaxed);
+}
+
+/// Called in a forked child, before anything else of ours runs there.
+pub(crate) fn forked() {
+    // Relaxed: the child has one thread.
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// The clock of `loop.time()`: CLOCK_MONOTONIC in seconds, computed as `time.monotonic()` does.
+#[inline(always)]
+pub(crate) fn monotonic() -> f64 {
+    monotonic_nanos() as f64 / 1e9
+}
+
+/// CLOCK_MONOTONIC in nanoseconds.
+#[inline(always)]
+pub(crate) fn monotonic_nanos() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a valid clock and a valid place; this cannot fail.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+impl Core {
+    pub(crate) fn new() -> io::Result<Core> {
+        let poller = Poller::with_capacity(EVENTS)?;
+        let waker = poller.waker(WAKER)?;
+        Ok(Core {
+            ready: ReadyQueue::new(),
+            timers: Timers::new(),
+            fds: FdTable::new(),
+            inbox: Arc::new(Inbox::new(waker)),
+            counters: Counters::default(),
+            poller: UnsafeCell::new(Some(poller)),
+            polling: Cell::new(false),
+            events: UnsafeCell::new(VecDeque::new()),
+            again: UnsafeCell::new(Vec::new()),
+            deferred: UnsafeCell::new(Vec::new()),
+            flush: UnsafeCell::new(Vec::new()),
+            receive: UnsafeCell::new(Vec::new()),
+            closed: Cell::new(false),
+            stopping: Cell::new(false),
+            debug: Cell::new(false),
+            running: Cell::new(false),
+            custom_time: Cell::new(false),
+            thread_id: Slot::empty(),
+            task_factory: Slot::empty(),
+            // Relaxed: changes only in a child that has one thread.
+            forks: FORKS.load(Ordering::Relaxed),
+        })
+    }
+
+    /// The Python object that this core lies in, borrowed.
+    #[inline(always)]
+    pub(crate) fn object(&self) -> *mut ffi::PyObject {
+        // Relaxed: stored once, at import.
+        std::ptr::from_ref(self).cast::<u8>().wrapping_sub(OFFSET.load(Ordering::Relaxed)).cast_mut().cast()
+    }
+
+    /// The Python object, owned.
+    pub(crate) fn this(&self) -> Ref {
+        // SAFETY: the object lives at least as long as this borrow of its inside.
+        unsafe { Ref::from_borrowed(self.object()) }
+    }
+
+    /// Is this a forked child with its parent's loop?
+    pub(crate) fn is_parents(&self) -> bool {
+        // Relaxed: changes only in a child that has one thread.
+        self.forks != FORKS.load(Ordering::Relaxed)
+    }
+
+    /// `RuntimeError` for a loop that cannot be used: closed, or the parent's.
+    #[inline(always)]
+    pub(crate) fn check_usable(&self) -> Result<(), Raised> {
+        if self.closed.get() { self.unusable() } else { Ok(()) }
+    }
+
+    #[cold]
+    fn unusable(&self) -> Result<(), Raised> {
+        // SAFETY: reading a static of the interpreter.
+        raise_message(unsafe { ffi::PyExc_RuntimeError }, "Event loop is closed");
+        Err(Raised)
+    }
+
+    /// Raises unless this process made the loop: after a fork, epoll set and wake-up descriptor are shared
+    /// with the parent, and using them from here would steal its events.
+    pub(crate) fn check_process(&self) -> Result<(), Raised> {
+        if !self.is_parents() {
+            return Ok(());
+        }
+        raise_message(
+            // SAFETY: reading a static of the interpreter.
+            unsafe { ffi::PyExc_RuntimeError },
+            "this event loop belongs to the parent process; a forked child has to make its own",
+        );
+        Err(Raised)
+    }
+
+    /// The poller, while the loop is open. Must not be used while another thread is parked in it
+    /// ([`Core::polling`]): such changes are deferred.
+    pub(crate) fn poller(&self) -> Option<&Poller> {
+        debug_assert!(!self.polling.get());
+        // SAFETY: GIL held, and nobody is inside the poll, the only place that borrows it mutably.
+        unsafe { (*self.poller.get()).as_ref() }
+    }
+
+    /// The poller for the poll itself.
+    #[allow(clippy::mut_from_ref, reason = "loop thread only; the turn is the only caller")]
+    pub(crate) fn poller_mut(&self) -> Option<&mut Poller> {
+        // SAFETY: only the turn calls this, on the loop thread, and `polling` keeps others out meanwhile.
+        unsafe { (*self.poller.get()).as_mut() }
+    }
+
+    /// Gives up the poller; the loop is closing.
+    pub(crate) fn drop_poller(&self) {
+        // SAFETY: GIL held, the loop is not running.
+        drop(unsafe { (*self.poller.get()).take() });
+    }
+
+    #[allow(clippy::mut_from_ref, reason = "GIL-guarded cell; callers end the borrow before Python runs")]
+    pub(crate) fn events(&self) -> &mut VecDeque<Event> {
+        // SAFETY: see the reason above.
+        unsafe { &mut *self.events.get() }
+    }
+
+    /// Calls the source behind `token` in the next turn as if the poller had reported it.
+    pub(crate) fn call_again(&self, token: Token, readiness: Readiness) {
+        // SAFETY: GIL held, nothing runs inside.
+        unsafe { (*self.again.get()).push((token, readiness)) }
+    }
+
+    pub(crate) fn take_again(&self) -> Option<Vec<(Token, Readiness)>> {
+        // SAFETY: as in `call_again`.
+        let again = unsafe { &mut *self.again.get() };
+        if again.is_empty() { None } else { Some(std::mem::take(again)) }
+    }
+
+    pub(crate) fn has_again(&self) -> bool {
+        // SAFETY: as in `call_again`.
+        unsafe { !(*self.again.get()).is_empty() }
+    }
+
+    /// Has `object` flushed at the end of this turn.
+    #[inline(always)]
+    pub(crate) fn flush_later(&self, object: Ref, flush: Flush) {
+        // SAFETY: GIL held, nothing runs inside.
+        unsafe { (*self.flush.get()).push((object, flush)) }
+    }
+
+    /// Sends what this turn has written. Flushing may run Python code (resume_writing, a failed
+    /// connection), which may write again: so until nothing is left.
+    #[inline(always)]
+    pub(crate) fn flush_all(&self) -> Result<(), Fatal> {
+        loop {
+            // SAFETY: GIL held; the list is moved out before anything runs.
+            let list = unsafe { &mut *self.flush.get() };
+            if list.is_empty() {
+                return Ok(());
+            }
+            let mut batch = std::mem::take(list);
+            let mut outcome = Ok(());
+            for (object, flush) in batch.drain(..) {
+                // The rest is flushed even if one of them hits a fatal error: nothing written is held.
+                outcome = outcome.and(flush(&object, self));
+            }
+            // SAFETY: as above. The empty vector goes back, so that a busy loop does not allocate.
+            let list = unsafe { &mut *self.flush.get() };
+            if list.is_empty() {
+                *list = batch;
+            }
+            outcome?;
+        }
+    }
+
+    /// The loop-wide receive buffer. The caller copies out of it before anything else can run.
+    #[allow(clippy::mut_from_ref, reason = "loop thread only; the content is copied before Python runs")]
+    pub(crate) fn receive_buffer(&self) -> &mut [u8] {
+        // SAFETY: see the reason above.
+        let buffer = unsafe { &mut *self.receive.get() };
+        if buffer.is_empty() {
+            *buffer = vec![0; RECEIVE];
+        }
+        buffer
+    }
+
+    /// Queues a native object's step.
+    pub(crate) fn call_native(&self, object: Ref, run: NativeStep) {
+        self.ready.push(Entry::Native { object, run });
+        self.wake_if_parked();
+    }
+
+    /// After a push by another thread: wakes the loop if it sleeps in the poll.
+    #[inline(always)]
+    pub(crate) fn wake_if_parked(&self) {
+        if self.polling.get() {
+            self.inbox.wake();
+        }
+    }
+
+    /// `call_soon(callback, argument)` in the current context, from native code.
+    pub(crate) fn call_soon(&self, callback: Ref, argument: Option<Ref>) -> Result<(), Raised> {
+        let context = copy_current_context()?;
+        self.ready.push(Entry::Call { callback, argument, context });
+        self.wake_if_parked();
+        Ok(())
+    }
+
+    /// Hands an error of a handle's callback to the loop's exception handler. A fatal one stays set.
+    #[cold]
+    pub(crate) fn report_handle(&self, handle: &Ref, raised: Raised) -> Result<(), Fatal> {
+        let Raised = raised;
+        let exception = take_unless_fatal()?;
+        self.support("callback_failed", &[self.object(), handle.as_ptr(), exception.as_ptr()])
+    }
+
+    /// The same for a callback that never had a Handle: it gets one now, for the report.
+    #[cold]
+    pub(crate) fn report_call(
+        &self,
+        callback: &Ref,
+        argument: Option<&Ref>,
+        context: &Ref,
+        raised: Raised,
+    ) -> Result<(), Fatal> {
+        let Raised = raised;
+        let exception = take_unless_fatal()?;
+        let argument = argument.map(Ref::as_ptr);
+        let parts = Parts {
+            callback: callback.clone_ref(),
+            arguments: argument.as_slice(),
+            context: context.clone_ref(),
+            reusable: false,
+        };
+        match Handle::create(self, parts) {
+            Ok(handle) => {
+                self.support("callback_failed", &[self.object(), handle.as_ptr(), exception.as_ptr()])
+            }
+            Err(raised) => self.unraisable(raised),
+        }
+    }
+
+    /// Calls a function of `wakeloop._support`. Its errors can only be printed, unless they are fatal.
+    #[cold]
+    pub(crate) fn support(&self, function: &str, arguments: &[*mut ffi::PyObject]) -> Result<(), Fatal> {
+        // SAFETY: every caller is on a Python thread with the GIL held.
+        let py = unsafe { pyo3::Python::assume_attached() };
+        let outcome = match support(py, function) {
+            Ok(function) => call(&Ref::from(function), arguments).map(drop),
+            Err(error) => Err(crate::capi::error::restore(py, error)),
+        };
+        match outcome {
+            Ok(()) => Ok(()),
+            Err(raised) => self.unraisable(raised),
+        }
+    }
+
+    /// The last resort for an error: `sys.unraisablehook`. A fatal one stays set.
+    #[cold]
+    pub(crate) fn unraisable(&self, raised: Raised) -> Result<(), Fatal> {
+        let Raised = raised;
+        let exception = take_unless_fatal()?;
+        raise(exception);
+        // SAFETY: an error is set; the call prints and clears it.
+        unsafe { ffi::PyErr_WriteUnraisable(self.object()) };
+        Ok(())
+    }
+
+    /// Now, on the clock that timers are set by.
+    #[inline(always)]
+    pub(crate) fn now(&self) -> Result<f64, Raised> {
+        if self.custom_time.get() { self.custom_now() } else { Ok(monotonic()) }
+    }
+
+    #[cold]
+    fn custom_now(&self) -> Result<f64, Raised> {
+        let time = getattr(self.object(), imports().time.as_ptr())?;
+        let now = crate::capi::call::call0(&time)?;
+        // SAFETY: a live object; -1 with an error set means failure.
+        let value = unsafe { ffi::PyFloat_AsDouble(now.as_ptr()) };
+        // SAFETY: asks for the indicator only.
+        if value == -1.0 && !unsafe { ffi::PyErr_Occurred() }.is_null() { Err(Raised) } else { Ok(value) }
+    }
+
+    /// Takes a listener away from its descriptor, which the caller is about to close or to let rest.
+    pub(crate) fn remove_listener(&self, fd: std::os::fd::RawFd) -> bool {
+        if !self.fds.is_listener(fd) {
+            return false;
+        }
+        let listener = self.fds.remove(fd);
+        if let Some(poller) = self.poller().filter(|_| !self.is_parents()) {
+            // A descriptor that is closed already has left the poller by itself.
+            let _ = poller.deregister(fd);
+        }
+        drop(listener);
+        true
+    }
+
+    /// # Safety
+    /// Called by the collector; `visit` runs no Python code.
+    pub(crate) unsafe fn traverse(&self, visit: &mut dyn FnMut(*mut ffi::PyObject) -> i32) -> i32 {
+        let mut deep = |object: *mut ffi::PyObject| {
+            // SAFETY: a live object that one of our queues owns. A handle is not tracked by the collector,
+            // so its inside is entered from here, but only if nobody else could still reach it.
+            unsafe {
+                if super::handle::is_handle(object) && ffi::Py_REFCNT(object) == 1 {
+                    let result = Handle::of(object).visit(visit);
+                    if result != 0 {
+                        return result;
+                    }
+                }
+                visit(object)
+            }
+        };
+        // SAFETY: the caller's word.
+        unsafe {
+            for result in [
+                self.ready.traverse(&mut deep),
+                self.timers.traverse(&mut deep),
+                self.fds.traverse(&mut deep),
+            ] {
+                if result != 0 {
+                    return result;
+                }
+            }
+            for slot in [&self.thread_id, &self.task_factory] {
+                if !slot.is_empty() {
+                    let result = deep(slot.as_ptr());
+                    if result != 0 {
+                        return result;
+                    }
+                }
+            }
+        }
+        0
+    }
+
+    /// Lets everything go that could hold a reference back to the loop, as `close()` and the collector do.
+    pub(crate) fn clear(&self) {
+        self.ready.clear();
+        self.timers.clear();
+        for fd in self.fds.descriptors() {
+            drop(self.fds.remove(fd));
+        }
+        // SAFETY: GIL held; each list is moved out before its content is dropped.
+        unsafe {
+            drop(std::mem::take(&mut *self.flush.get()));
+            drop(std::mem::take(&mut *self.events.get()));
+            drop(std::mem::take(&mut *self.again.get()));
+        }
+    }
+}

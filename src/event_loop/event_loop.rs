@@ -1,0 +1,366 @@
+//! The class that Python's `EventLoop` inherits from first: everything that is asked once in a while.
+//!
+//! What runs per callback is in [`super::calls`] and is put on the same class by hand. The class never
+//! defines `__init__`, `close`, `_stop_serving` or `_process_self_data`: those are cooperative methods of
+//! asyncio's own classes, and a native one in front of them would cut the chain.
+
+use std::os::fd::RawFd;
+
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::ffi;
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+
+use super::core::{Core, monotonic_nanos};
+use super::handle::{Handle, Parts, is_handle};
+use super::ready::Entry;
+use super::watch::{self, Direction};
+use super::turn;
+use crate::capi::call::copy_current_context;
+use crate::capi::error::fetch;
+use crate::capi::{Raised, Ref, Slot};
+
+/// The native half of wakeloop.EventLoop.
+#[pyclass(module = "wakeloop._core", name = "EventLoop", subclass, frozen)]
+#[derive(Debug)]
+pub(crate) struct EventLoop {
+    core: Core,
+}
+
+// SAFETY: the module is declared `gil_used`: every access holds the GIL, and the one place that gives it
+// up (the blocking poll) keeps others away from what it uses by `Core::polling`.
+unsafe impl Send for EventLoop {}
+// SAFETY: as above.
+unsafe impl Sync for EventLoop {}
+
+impl EventLoop {
+    pub(crate) fn core(&self) -> &Core {
+        &self.core
+    }
+
+    /// A loop that only shows where things lie in it.
+    pub(crate) fn sample() -> PyResult<EventLoop> {
+        Ok(EventLoop { core: Core::new()? })
+    }
+}
+
+fn raised<T>(py: Python<'_>, result: Result<T, Raised>) -> PyResult<T> {
+    result.map_err(|Raised| fetch(py))
+}
+
+fn set_slot(slot: &Slot, value: Bound<'_, PyAny>) {
+    slot.set(if value.is_none() { None } else { Some(value.into()) });
+}
+
+fn get_slot(py: Python<'_>, slot: &Slot) -> Py<PyAny> {
+    match slot.get() {
+        Some(value) => value.bind(py).clone().unbind(),
+        None => py.None(),
+    }
+}
+
+/// The descriptor of what `add_reader` and friends take: a number or an object with `fileno()`. Errors as
+/// the selectors module words them.
+fn descriptor(file: &Bound<'_, PyAny>) -> PyResult<RawFd> {
+    let invalid = || PyValueError::new_err(format!("Invalid file object: {file:?}"));
+    let number = if file.is_instance_of::<pyo3::types::PyInt>() {
+        file.extract::<i64>().map_err(|_| invalid())?
+    } else {
+        file.call_method0("fileno").and_then(|fd| fd.extract::<i64>()).map_err(|_| invalid())?
+    };
+    if number < 0 || number > i64::from(RawFd::MAX) {
+        return Err(PyValueError::new_err(format!("Invalid file descriptor: {number}")));
+    }
+    Ok(number as RawFd)
+}
+
+#[pymethods]
+impl EventLoop {
+    /// Arguments are the subclass's business: they are accepted and left to its `__init__`.
+    #[new]
+    #[pyo3(signature = (*_args, **_kwargs))]
+    fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<EventLoop> {
+        Ok(EventLoop { core: Core::new()? })
+    }
+
+    /// The native run: turns until stop() or a fatal error. The caller has set up what asyncio sets up.
+    fn _run(slf: &Bound<'_, Self>) -> PyResult<()> {
+        let core = &slf.get().core;
+        raised(slf.py(), core.check_usable())?;
+        raised(slf.py(), core.check_process())?;
+        if core.running.get() {
+            return Err(PyRuntimeError::new_err("This event loop is already running"));
+        }
+        turn::run(core).map_err(|crate::capi::Fatal| fetch(slf.py()))
+    }
+
+    /// One poll for a `_run_once` written in Python; returns the handles that are due, oldest first.
+    fn _select<'py>(slf: &Bound<'py, Self>, timeout: Option<f64>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let (py, core) = (slf.py(), &slf.get().core);
+        raised(py, core.check_usable())?;
+        turn::select(core, timeout).map_err(|crate::capi::Fatal| fetch(py))?;
+        let mut handles = Vec::new();
+        while let Some(entry) = core.ready.pop() {
+            handles.push(raised(py, entry_handle(core, entry))?.bind(py).clone());
+        }
+        Ok(handles)
+    }
+
+    /// Queue a handle that is already made: asyncio.Handle from inherited code, or one of ours.
+    fn _add_callback(&self, handle: Bound<'_, PyAny>) {
+        let handle = Ref::from(handle);
+        let entry = if is_handle(handle.as_ptr()) { Entry::Handle(handle) } else { Entry::Foreign(handle) };
+        self.core.ready.push(entry);
+        self.core.wake_if_parked();
+    }
+
+    /// Wake the loop if it sleeps.
+    fn _write_to_self(&self) {
+        self.core.wake_if_parked();
+    }
+
+    /// Inherited timers are asyncio's own objects and never in our heap: nothing to count.
+    fn _timer_handle_cancelled(&self, _handle: Bound<'_, PyAny>) {}
+
+    #[pyo3(signature = (fd, callback, *args))]
+    fn _add_reader<'py>(
+        slf: &Bound<'py, Self>,
+        fd: &Bound<'py, PyAny>,
+        callback: Bound<'py, PyAny>,
+        args: &Bound<'py, PyTuple>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        add_watch(slf, fd, Direction::Read, callback, args)
+    }
+
+    #[pyo3(signature = (fd, callback, *args))]
+    fn _add_writer<'py>(
+        slf: &Bound<'py, Self>,
+        fd: &Bound<'py, PyAny>,
+        callback: Bound<'py, PyAny>,
+        args: &Bound<'py, PyTuple>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        add_watch(slf, fd, Direction::Write, callback, args)
+    }
+
+    /// Stop watching for reading; a listener counts as a reader. True if there was one.
+    fn _remove_reader(&self, fd: &Bound<'_, PyAny>) -> PyResult<bool> {
+        if self.core.closed.get() {
+            return Ok(false);
+        }
+        let fd = descriptor(fd)?;
+        Ok(self.core.remove_listener(fd) || watch::remove(&self.core, fd, Direction::Read))
+    }
+
+    /// Stop watching for writing. True if there was a writer.
+    fn _remove_writer(&self, fd: &Bound<'_, PyAny>) -> PyResult<bool> {
+        if self.core.closed.get() {
+            return Ok(false);
+        }
+        Ok(watch::remove(&self.core, descriptor(fd)?, Direction::Write))
+    }
+
+    /// The native object (transport or listener) that has this descriptor, or None.
+    fn _source_of<'py>(&self, py: Python<'py>, fd: RawFd) -> Option<Bound<'py, PyAny>> {
+        self.core.fds.source(fd).map(|object| object.bind(py).clone())
+    }
+
+    /// What the selector facade shows for a descriptor: (events, reader handle, writer handle).
+    fn _watch_of<'py>(&self, py: Python<'py>, fd: RawFd) -> (u32, Option<Bound<'py, PyAny>>, Option<Bound<'py, PyAny>>) {
+        let handle = |direction| watch::selector_handle(&self.core, fd, direction).map(|it| it.bind(py).clone());
+        (watch::selector_events(&self.core, fd), handle(Direction::Read), handle(Direction::Write))
+    }
+
+    /// The descriptors that are watched.
+    fn _watched(&self) -> Vec<RawFd> {
+        let fds = self.core.fds.descriptors();
+        fds.into_iter().filter(|&fd| watch::selector_events(&self.core, fd) != 0).collect()
+    }
+
+    /// Give up everything native. The loop is not running and `_closed` is already set.
+    fn _close_native(&self) {
+        self.core.closed.set(true);
+        self.core.clear();
+        self.core.drop_poller();
+    }
+
+    /// What the loop has done so far, as a dict of numbers: counts, and times in seconds.
+    fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let (core, counters) = (&self.core, &self.core.counters);
+        let metrics = PyDict::new(py);
+        for (name, value) in [
+            ("turns", counters.turns.get()),
+            ("polls", counters.polls.get()),
+            ("blocking_polls", counters.blocking_polls.get()),
+            ("io_events", counters.events.get()),
+            ("callbacks", counters.callbacks.get()),
+            ("timers_fired", counters.timers_fired.get()),
+            ("messages", counters.messages.get()),
+            ("connections_accepted", counters.connections_accepted.get()),
+            ("ready", core.ready.len() as u64),
+            ("timers", core.timers.len() as u64),
+        ] {
+            metrics.set_item(name, value)?;
+        }
+        let running = counters.running_at(monotonic_nanos());
+        metrics.set_item("idle_seconds", counters.idle.get() as f64 / 1e9)?;
+        metrics.set_item("running_seconds", running as f64 / 1e9)?;
+        Ok(metrics)
+    }
+
+    #[getter]
+    fn get__closed(&self) -> bool {
+        self.core.closed.get()
+    }
+
+    #[setter]
+    fn set__closed(&self, value: bool) {
+        self.core.closed.set(value);
+    }
+
+    #[getter]
+    fn get__stopping(&self) -> bool {
+        self.core.stopping.get()
+    }
+
+    #[setter]
+    fn set__stopping(&self, value: bool) {
+        self.core.stopping.set(value);
+    }
+
+    #[getter]
+    fn get__debug(&self) -> bool {
+        self.core.debug.get()
+    }
+
+    #[setter]
+    fn set__debug(&self, value: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.core.debug.set(value.is_truthy()?);
+        Ok(())
+    }
+
+    #[getter]
+    fn get__custom_time(&self) -> bool {
+        self.core.custom_time.get()
+    }
+
+    #[setter]
+    fn set__custom_time(&self, value: bool) {
+        self.core.custom_time.set(value);
+    }
+
+    #[getter]
+    fn get__thread_id(&self, py: Python<'_>) -> Py<PyAny> {
+        get_slot(py, &self.core.thread_id)
+    }
+
+    #[setter]
+    fn set__thread_id(&self, value: Bound<'_, PyAny>) {
+        set_slot(&self.core.thread_id, value);
+    }
+
+    #[getter]
+    fn get__task_factory(&self, py: Python<'_>) -> Py<PyAny> {
+        get_slot(py, &self.core.task_factory)
+    }
+
+    #[setter]
+    fn set__task_factory(&self, value: Bound<'_, PyAny>) {
+        set_slot(&self.core.task_factory, value);
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        let mut outcome = Ok(());
+        let mut visitor = |object: *mut ffi::PyObject| {
+            // SAFETY: `Py` is a transparent non-null pointer; the object lives as long as the queue holds it.
+            let object = unsafe { &*(&raw const object).cast::<Py<PyAny>>() };
+            match visit.call(object) {
+                Ok(()) => 0,
+                Err(error) => {
+                    outcome = Err(error);
+                    1
+                }
+            }
+        };
+        // SAFETY: the collector's visitor runs no Python code.
+        unsafe { self.core.traverse(&mut visitor) };
+        outcome
+    }
+
+    fn __clear__(&self) {
+        self.core.clear();
+        self.core.task_factory.clear();
+        self.core.thread_id.clear();
+    }
+}
+
+/// An entry of the ready queue as a handle with `_run`, for those who run entries themselves.
+fn entry_handle(core: &Core, entry: Entry) -> Result<Ref, Raised> {
+    match entry {
+        Entry::Handle(handle) | Entry::Foreign(handle) => Ok(handle),
+        Entry::Call { callback, argument, context } => {
+            let argument = argument.as_ref().map(Ref::as_ptr);
+            Handle::create(core, Parts { callback, arguments: argument.as_slice(), context, reusable: false })
+        }
+        Entry::Native { object, run } => step_handle(core, object, run),
+    }
+}
+
+/// A native step wrapped so that Python can run it.
+fn step_handle(core: &Core, object: Ref, run: super::ready::NativeStep) -> Result<Ref, Raised> {
+    // SAFETY: every caller holds the GIL.
+    let py = unsafe { Python::assume_attached() };
+    let step = Step { object: Slot::new(Some(object)), run, event_loop: Slot::new(Some(core.this())) };
+    let step = Bound::new(py, step).map_err(|error| crate::capi::error::restore(py, error))?;
+    let callback = step.getattr("run").map_err(|error| crate::capi::error::restore(py, error))?;
+    let context = copy_current_context()?;
+    Handle::create(core, Parts { callback: callback.into(), arguments: &[], context, reusable: false })
+}
+
+/// A native step for a loop that is driven from Python.
+#[pyclass(frozen)]
+struct Step {
+    object: Slot,
+    run: super::ready::NativeStep,
+    event_loop: Slot,
+}
+
+// SAFETY: as for EventLoop: used and dropped with the GIL held.
+unsafe impl Send for Step {}
+// SAFETY: as above.
+unsafe impl Sync for Step {}
+
+#[pymethods]
+impl Step {
+    fn run(&self, py: Python<'_>) -> PyResult<()> {
+        let (Some(object), Some(event_loop)) = (self.object.take(), self.event_loop.take()) else {
+            return Ok(());
+        };
+        // SAFETY: `step_handle` put one of our loops there.
+        let core = unsafe { super::core::core_of(event_loop.as_ptr()) };
+        (self.run)(&object, core).map_err(|crate::capi::Fatal| fetch(py))
+    }
+}
+
+fn add_watch<'py>(
+    slf: &Bound<'py, EventLoop>,
+    fd: &Bound<'py, PyAny>,
+    direction: Direction,
+    callback: Bound<'py, PyAny>,
+    args: &Bound<'py, PyTuple>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let (py, core) = (slf.py(), &slf.get().core);
+    raised(py, core.check_usable())?;
+    let fd = descriptor(fd)?;
+    let arguments: Vec<_> = args.iter_borrowed().map(|argument| argument.as_ptr()).collect();
+    let context = raised(py, copy_current_context())?;
+    let parts = Parts { callback: callback.into(), arguments: &arguments, context, reusable: true };
+    let handle = raised(py, Handle::create(core, parts))?;
+    if core.debug.get() {
+        let stack = crate::capi::imports::support(py, "caller_stack")?.call0()?;
+        // SAFETY: just made.
+        unsafe { Handle::of(handle.as_ptr()) }.set_source_traceback(Some(stack.into()));
+    }
+    raised(py, watch::add(core, fd, direction, handle.clone_ref()))?;
+    Ok(handle.bind(py).clone())
+}

@@ -1,0 +1,718 @@
+//! Handle and TimerHandle: what `call_soon` and `call_later` return.
+//!
+//! Raw heap types, not tracked by the collector: a tracked Handle costs 263 instructions more per
+//! callback, a pyclass 490. A cycle through a Handle is broken when it runs or is cancelled, because
+//! both empty it; the loop's own traverse enters the handles that only the loop owns.
+//!
+//! The callback and up to three arguments lie inline; slot 0 of the argument array stays free for
+//! `PY_VECTORCALL_ARGUMENTS_OFFSET`. More arguments are kept as a tuple. A handle is emptied onto the
+//! stack before its callback runs, so that a cancel during the run finds nothing to free; handles of
+//! `add_reader`/`add_writer` run again and again and are copied instead.
+//!
+//! `isinstance(handle, asyncio.Handle)` holds through `__class__`, as for a proxy: inheriting would cost
+//! what the plain layout saves. Repr, ordering and equality are asyncio's own functions.
+
+use std::cell::Cell;
+use std::ffi::{c_int, c_void};
+use std::mem::offset_of;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+use super::core::{Core, core_of};
+use crate::capi::call::{call, getattr, guard, in_context, method, vectorcall};
+use crate::capi::error::raise_message;
+use crate::capi::imports::imports;
+use crate::capi::types::{Attribute, Method, TypeSpec};
+use crate::capi::{Raised, Ref, Slot};
+use crate::timer;
+
+/// How many arguments lie inline.
+const INLINE: usize = 3;
+/// How many dead handles of each kind are kept for reuse. A burst that is larger falls back to malloc.
+const FREELIST: usize = 256;
+
+/// A scheduled callback.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Handle {
+    base: ffi::PyObject,
+    callback: Slot,
+    /// Slot 0 is spare; an inline call uses 1..=count, a tuple call has the tuple in 1.
+    arguments: [Cell<*mut ffi::PyObject>; INLINE + 1],
+    count: Cell<u8>,
+    tupled: Cell<bool>,
+    cancelled: Cell<bool>,
+    /// Kept by add_reader and add_writer: runs more than once.
+    reusable: Cell<bool>,
+    timer: bool,
+    context: Slot,
+    event_loop: Slot,
+    source_traceback: Slot,
+    /// The repr from before a cancel in debug mode, when the callback is already gone.
+    shown: Slot,
+    weaklist: Cell<*mut ffi::PyObject>,
+}
+
+/// A scheduled callback with a deadline, which knows its place in the timer heap.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct TimerHandle {
+    handle: Handle,
+    when: Cell<f64>,
+    slot: Cell<timer::Slot>,
+}
+
+/// What the timer heap owns.
+#[derive(Debug)]
+pub(crate) struct TimerRef(pub(crate) Ref);
+
+impl timer::Slotted for TimerRef {
+    #[inline(always)]
+    fn set_slot(&self, slot: timer::Slot) {
+        // SAFETY: a TimerRef is made from TimerHandle objects only.
+        unsafe { (*self.0.as_ptr().cast::<TimerHandle>()).slot.set(slot) }
+    }
+}
+
+static HANDLE_TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(null_mut());
+static TIMER_TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(null_mut());
+
+/// Dead objects waiting for reuse. Guarded by the GIL.
+struct Freelist(std::cell::UnsafeCell<Vec<*mut ffi::PyObject>>);
+// SAFETY: touched only with the GIL held, and never across a call that could release it.
+unsafe impl Sync for Freelist {}
+static HANDLES: Freelist = Freelist(std::cell::UnsafeCell::new(Vec::new()));
+static TIMERS: Freelist = Freelist(std::cell::UnsafeCell::new(Vec::new()));
+
+impl Freelist {
+    #[inline(always)]
+    fn pop(&self) -> Option<*mut ffi::PyObject> {
+        // SAFETY: GIL held, no Python code runs inside.
+        unsafe { (*self.0.get()).pop() }
+    }
+
+    /// Keeps the object, or says that there is no room.
+    #[inline(always)]
+    fn push(&self, object: *mut ffi::PyObject) -> bool {
+        // SAFETY: GIL held, no Python code runs inside.
+        let list = unsafe { &mut *self.0.get() };
+        if list.len() >= FREELIST {
+            return false;
+        }
+        list.push(object);
+        true
+    }
+}
+
+/// Is it one of ours (either kind)?
+#[inline(always)]
+pub(crate) fn is_handle(object: *mut ffi::PyObject) -> bool {
+    // SAFETY: a live object.
+    let kind = unsafe { ffi::Py_TYPE(object) };
+    // Relaxed: written once at import, with the GIL held, before any handle exists.
+    kind == HANDLE_TYPE.load(Ordering::Relaxed) || kind == TIMER_TYPE.load(Ordering::Relaxed)
+}
+
+/// Allocates or reuses an object of one of the two types, with an owned reference to it.
+#[inline(always)]
+fn allocate(list: &Freelist, kind: &AtomicPtr<ffi::PyTypeObject>, size: usize) -> Option<*mut ffi::PyObject> {
+    // Relaxed: as in `is_handle`.
+    let kind = kind.load(Ordering::Relaxed);
+    // SAFETY: either a dead object of exactly this type and size, or fresh memory of that size;
+    // PyObject_Init sets type and count and takes the reference to the type that dealloc gives back.
+    unsafe {
+        let object = match list.pop() {
+            Some(object) => object,
+            None => {
+                let object = ffi::PyObject_Malloc(size).cast::<ffi::PyObject>();
+                if object.is_null() {
+                    ffi::PyErr_NoMemory();
+                    return None;
+                }
+                object
+            }
+        };
+        Some(ffi::PyObject_Init(object, kind))
+    }
+}
+
+/// What a new handle is made of.
+pub(crate) struct Parts<'a> {
+    pub(crate) callback: Ref,
+    pub(crate) arguments: &'a [*mut ffi::PyObject],
+    pub(crate) context: Ref,
+    pub(crate) reusable: bool,
+}
+
+/// Fills the fields behind the object header.
+#[inline(always)]
+unsafe fn fill(handle: *mut Handle, core: &Core, parts: Parts<'_>, timer: bool) -> Result<(), Raised> {
+    let count = parts.arguments.len();
+    let mut inline = [null_mut(); INLINE + 1];
+    let tupled = count > INLINE;
+    if tupled {
+        // SAFETY: a fresh tuple of `count` slots, each of which gets an owned reference.
+        unsafe {
+            let tuple = ffi::PyTuple_New(count as ffi::Py_ssize_t);
+            for (index, &argument) in parts.arguments.iter().enumerate() {
+                if tuple.is_null() {
+                    break;
+                }
+                ffi::Py_INCREF(argument);
+                ffi::PyTuple_SET_ITEM(tuple, index as ffi::Py_ssize_t, argument);
+            }
+            inline[1] = tuple;
+        }
+    } else {
+        for (place, &argument) in inline[1..].iter_mut().zip(parts.arguments) {
+            // SAFETY: arguments are borrowed from the caller's frame.
+            unsafe { ffi::Py_INCREF(argument) };
+            *place = argument;
+        }
+    }
+    // SAFETY: `handle` points to memory of the right size whose header is initialised; the rest is
+    // written here without reading what was there.
+    unsafe {
+        let failed = tupled && inline[1].is_null();
+        (&raw mut (*handle).callback).write(Slot::new(Some(parts.callback)));
+        (&raw mut (*handle).arguments).write(inline.map(Cell::new));
+        (&raw mut (*handle).count).write(Cell::new(if tupled { 1 } else { count as u8 }));
+        (&raw mut (*handle).tupled).write(Cell::new(tupled));
+        (&raw mut (*handle).cancelled).write(Cell::new(false));
+        (&raw mut (*handle).reusable).write(Cell::new(parts.reusable));
+        (&raw mut (*handle).timer).write(timer);
+        (&raw mut (*handle).context).write(Slot::new(Some(parts.context)));
+        (&raw mut (*handle).event_loop).write(Slot::new(Some(Ref::from_borrowed(core.object()))));
+        (&raw mut (*handle).source_traceback).write(Slot::empty());
+        (&raw mut (*handle).shown).write(Slot::empty());
+        (&raw mut (*handle).weaklist).write(Cell::new(null_mut()));
+        if failed { Err(Raised) } else { Ok(()) }
+    }
+}
+
+impl Handle {
+    /// A new Handle. It is not queued.
+    #[inline(always)]
+    pub(crate) fn create(core: &Core, parts: Parts<'_>) -> Result<Ref, Raised> {
+        let object = allocate(&HANDLES, &HANDLE_TYPE, size_of::<Handle>()).ok_or(Raised)?;
+        // SAFETY: fresh memory of the right type; `fill` initialises every field even when it fails, so
+        // that dropping the reference is sound.
+        unsafe {
+            let filled = fill(object.cast(), core, parts, false);
+            let handle = Ref::from_owned(object).ok_or(Raised)?;
+            filled.map(|()| handle)
+        }
+    }
+
+    /// The handle behind a reference to one.
+    ///
+    /// # Safety
+    /// `object` is a Handle or a TimerHandle ([`is_handle`]) and outlives the result.
+    #[inline(always)]
+    pub(crate) unsafe fn of<'a>(object: *mut ffi::PyObject) -> &'a Handle {
+        // SAFETY: both types begin with this layout; all fields are cells.
+        unsafe { &*object.cast() }
+    }
+
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancelled.get()
+    }
+
+    pub(crate) fn set_source_traceback(&self, traceback: Option<Ref>) {
+        self.source_traceback.set(traceback);
+    }
+
+    /// Empties the handle: callback and arguments go, the context stays for whoever asks.
+    pub(crate) fn clear(&self) {
+        let callback = self.callback.take();
+        let count = self.count.replace(0) as usize;
+        let mut taken = [null_mut(); INLINE + 1];
+        for (place, argument) in taken[1..=count].iter_mut().zip(&self.arguments[1..=count]) {
+            *place = argument.replace(null_mut());
+        }
+        // Only now may destructors run: the handle is sound again.
+        drop(callback);
+        for argument in &taken[1..=count] {
+            // SAFETY: the handle owned these references.
+            drop(unsafe { Ref::from_owned(*argument) });
+        }
+    }
+
+    /// Cancels: the callback will not run, and what it held is let go.
+    pub(crate) fn cancel(&self) {
+        self.cancelled.set(true);
+        self.clear();
+    }
+
+    /// Runs the callback in its context. A cancelled or spent handle does nothing. On an error the
+    /// callback is put back first, so that the report can name it.
+    #[inline(always)]
+    pub(crate) fn run(&self) -> Result<(), Raised> {
+        if self.callback.is_empty() {
+            return Ok(());
+        }
+        if self.reusable.get() {
+            return self.run_copy();
+        }
+        let Some(callback) = self.callback.take() else { return Ok(()) };
+        let count = self.count.replace(0) as usize;
+        let mut stack = [null_mut(); INLINE + 1];
+        for index in 1..=count {
+            stack[index] = self.arguments[index].get();
+        }
+        let result = self.invoke(&callback, &mut stack, count);
+        match result {
+            Ok(()) => {
+                drop(callback);
+                for argument in &stack[1..=count] {
+                    // SAFETY: moved out of the handle above; a callee may use the spare slot only.
+                    drop(unsafe { Ref::from_owned(*argument) });
+                }
+                Ok(())
+            }
+            Err(raised) => {
+                if self.cancelled.get() {
+                    for argument in &stack[1..=count] {
+                        // SAFETY: as above. The error is kept out of the destructors' way by being set.
+                        drop(unsafe { Ref::from_owned(*argument) });
+                    }
+                } else {
+                    for index in 1..=count {
+                        self.arguments[index].set(stack[index]);
+                    }
+                    self.count.set(count as u8);
+                    self.callback.set(Some(callback));
+                }
+                Err(raised)
+            }
+        }
+    }
+
+    /// Runs and keeps what it holds: a watcher's handle, or any handle in debug mode, where the slow
+    /// callback log names the callback afterwards.
+    #[cold]
+    pub(crate) fn run_copy(&self) -> Result<(), Raised> {
+        let Some(callback) = self.callback.get() else { return Ok(()) };
+        let count = self.count.get() as usize;
+        let mut stack = [null_mut(); INLINE + 1];
+        let mut owned = [const { None }; INLINE + 1];
+        for index in 1..=count {
+            stack[index] = self.arguments[index].get();
+            // SAFETY: the handle holds a reference.
+            owned[index] = unsafe { Ref::from_nullable(stack[index]) };
+        }
+        self.invoke(&callback, &mut stack, count)
+    }
+
+    #[inline(always)]
+    fn invoke(
+        &self,
+        callback: &Ref,
+        stack: &mut [*mut ffi::PyObject; INLINE + 1],
+        count: usize,
+    ) -> Result<(), Raised> {
+        let Some(context) = self.context.get() else { return Ok(()) };
+        in_context(&context, || {
+            if self.tupled.get() {
+                // SAFETY: a live callable and a tuple.
+                unsafe { Ref::from_owned(ffi::PyObject_Call(callback.as_ptr(), stack[1], null_mut())) }
+                    .ok_or(Raised)
+            } else {
+                // SAFETY: `count` live arguments behind one spare slot.
+                unsafe { vectorcall(callback.as_ptr(), stack.as_mut_ptr().add(1), count) }
+            }
+        })
+        .map(drop)
+    }
+
+    /// The arguments as Python shows them: a tuple, or `None` once they are gone.
+    fn arguments_tuple(&self) -> Result<Ref, Raised> {
+        if self.callback.is_empty() {
+            return Ok(Ref::none());
+        }
+        if self.tupled.get() {
+            // SAFETY: a tupled handle holds its tuple in place 1.
+            return Ok(unsafe { Ref::from_borrowed(self.arguments[1].get()) });
+        }
+        let count = self.count.get() as usize;
+        // SAFETY: a fresh tuple whose slots are filled with new references.
+        unsafe {
+            let tuple = Ref::from_owned(ffi::PyTuple_New(count as ffi::Py_ssize_t)).ok_or(Raised)?;
+            for index in 0..count {
+                let argument = self.arguments[index + 1].get();
+                ffi::Py_INCREF(argument);
+                ffi::PyTuple_SET_ITEM(tuple.as_ptr(), index as ffi::Py_ssize_t, argument);
+            }
+            Ok(tuple)
+        }
+    }
+
+    /// For the loop's traverse: enters the handle's own references.
+    ///
+    /// # Safety
+    /// Called by the collector, and only for handles that nobody but the caller refers to.
+    pub(crate) unsafe fn visit(&self, visit: &mut dyn FnMut(*mut ffi::PyObject) -> i32) -> i32 {
+        let slots = [&self.callback, &self.context, &self.event_loop].map(Slot::as_ptr);
+        let arguments = self.arguments.iter().skip(1).take(self.count.get() as usize).map(Cell::get);
+        for object in slots.into_iter().chain(arguments).filter(|object| !object.is_null()) {
+            let result = visit(object);
+            if result != 0 {
+                return result;
+            }
+        }
+        0
+    }
+}
+
+impl TimerHandle {
+    /// A new TimerHandle. It is not in the heap yet.
+    #[inline(always)]
+    pub(crate) fn create(core: &Core, when: f64, parts: Parts<'_>) -> Result<Ref, Raised> {
+        let object = allocate(&TIMERS, &TIMER_TYPE, size_of::<TimerHandle>()).ok_or(Raised)?;
+        // SAFETY: as in `Handle::create`; the two fields behind the handle are written first.
+        unsafe {
+            let timer = object.cast::<TimerHandle>();
+            (&raw mut (*timer).when).write(Cell::new(when));
+            (&raw mut (*timer).slot).write(Cell::new(timer::Slot::NONE));
+            let filled = fill(object.cast(), core, parts, true);
+            let handle = Ref::from_owned(object).ok_or(Raised)?;
+            filled.map(|()| handle)
+        }
+    }
+
+    /// # Safety
+    /// `object` is a TimerHandle and outlives the result.
+    unsafe fn of<'a>(object: *mut ffi::PyObject) -> &'a TimerHandle {
+        // SAFETY: the caller's word; all fields are cells.
+        unsafe { &*object.cast() }
+    }
+}
+
+unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
+    // SAFETY: CPython calls this once, for an object of one of the two types with no references left.
+    unsafe {
+        let handle = Handle::of(object);
+        if !handle.weaklist.get().is_null() {
+            ffi::PyObject_ClearWeakRefs(object);
+        }
+        handle.clear();
+        handle.context.clear();
+        handle.event_loop.clear();
+        handle.source_traceback.clear();
+        handle.shown.clear();
+        let kind = ffi::Py_TYPE(object);
+        let list = if handle.timer { &TIMERS } else { &HANDLES };
+        if !list.push(object) {
+            ffi::PyObject_Free(object.cast());
+        }
+        ffi::Py_DECREF(kind.cast());
+    }
+}
+
+unsafe extern "C" fn cancel(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    guard(|| {
+        // SAFETY: the method table belongs to our two types.
+        let handle = unsafe { Handle::of(object) };
+        if handle.timer {
+            // SAFETY: a TimerHandle.
+            let slot = unsafe { TimerHandle::of(object) }.slot.get();
+            if let Some(event_loop) = handle.event_loop.get()
+                && !slot.is_none()
+            {
+                // SAFETY: `event_loop` is one of our loops: `create` put it there.
+                drop(unsafe { core_of(event_loop.as_ptr()) }.timers.remove(slot));
+            }
+        }
+        if !handle.cancelled.replace(true) {
+            // SAFETY: as above.
+            let debug = handle.event_loop.get().is_some_and(|it| unsafe { core_of(it.as_ptr()) }.debug.get());
+            if debug {
+                // SAFETY: a live handle.
+                handle.shown.set(unsafe { Ref::from_owned(ffi::PyObject_Repr(object)) });
+                if handle.shown.is_empty() {
+                    return null_mut();
+                }
+            }
+            handle.clear();
+        }
+        Ref::none().into_ptr()
+    })
+}
+
+unsafe extern "C" fn cancelled(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    // SAFETY: the method table belongs to our two types.
+    unsafe { ffi::PyBool_FromLong(Handle::of(object).cancelled.get().into()) }
+}
+
+unsafe extern "C" fn get_context(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    // SAFETY: the method table belongs to our two types.
+    unsafe { Handle::of(object) }.context.get_or_none()
+}
+
+unsafe extern "C" fn when(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    // SAFETY: only TimerHandle has this method.
+    unsafe { ffi::PyFloat_FromDouble(TimerHandle::of(object).when.get()) }
+}
+
+/// `_run()`: for a `_run_once` written in Python, which third parties have. Errors go where asyncio
+/// sends them; the fatal two are raised.
+unsafe extern "C" fn run(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    guard(|| {
+        // SAFETY: the method table belongs to our two types; held for the time of the run.
+        let held = unsafe { Ref::from_borrowed(object) };
+        // SAFETY: as above.
+        let handle = unsafe { Handle::of(object) };
+        if let (Err(raised), Some(event_loop)) = (handle.run(), handle.event_loop.get()) {
+            // SAFETY: one of our loops.
+            let core = unsafe { core_of(event_loop.as_ptr()) };
+            if core.report_handle(&held, raised).is_err() {
+                return null_mut();
+            }
+        }
+        Ref::none().into_ptr()
+    })
+}
+
+unsafe extern "C" fn repr_info(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    guard(|| asyncio_method(object, c"_repr_info", &[]))
+}
+
+/// Calls the function that asyncio's class of the same kind has under this name, with us as `self`.
+fn asyncio_method(
+    object: *mut ffi::PyObject,
+    name: &std::ffi::CStr,
+    arguments: &[*mut ffi::PyObject],
+) -> *mut ffi::PyObject {
+    // SAFETY: one of our two types; `arguments` live.
+    unsafe {
+        let class = class_of(object);
+        let Some(function) = Ref::from_owned(ffi::PyObject_GetAttrString(class.as_ptr(), name.as_ptr())) else {
+            return null_mut();
+        };
+        let mut all = vec![object];
+        all.extend_from_slice(arguments);
+        call(&function, &all).map_or(null_mut(), Ref::into_ptr)
+    }
+}
+
+/// The asyncio class that the handle stands in for.
+///
+/// # Safety
+/// `object` is a Handle or a TimerHandle.
+unsafe fn class_of(object: *mut ffi::PyObject) -> &'static Ref {
+    // SAFETY: the caller's word.
+    if unsafe { Handle::of(object) }.timer { &imports().timer_handle_class } else { &imports().handle_class }
+}
+
+unsafe extern "C" fn repr(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    guard(|| asyncio_method(object, c"__repr__", &[]))
+}
+
+unsafe extern "C" fn compare(
+    object: *mut ffi::PyObject,
+    other: *mut ffi::PyObject,
+    operation: c_int,
+) -> *mut ffi::PyObject {
+    guard(|| {
+        let name = match operation {
+            ffi::Py_LT => c"__lt__",
+            ffi::Py_LE => c"__le__",
+            ffi::Py_EQ => c"__eq__",
+            ffi::Py_GT => c"__gt__",
+            ffi::Py_GE => c"__ge__",
+            _ => return not_equal(object, other),
+        };
+        // SAFETY: the slot belongs to our two types.
+        if unsafe { Handle::of(object) }.timer {
+            asyncio_method(object, name, &[other])
+        } else {
+            identity(object, other, operation)
+        }
+    })
+}
+
+fn not_equal(object: *mut ffi::PyObject, other: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    // SAFETY: one of our two types.
+    if !unsafe { Handle::of(object) }.timer {
+        return identity(object, other, ffi::Py_NE);
+    }
+    let equal = asyncio_method(object, c"__eq__", &[other]);
+    // SAFETY: an owned reference or null; `PyObject_Not` on a bool cannot fail.
+    unsafe {
+        if equal.is_null() || equal == ffi::Py_NotImplemented() {
+            return equal;
+        }
+        let equal = Ref::from_owned(equal);
+        let negated = equal.map_or(0, |it| ffi::PyObject_Not(it.as_ptr()));
+        ffi::PyBool_FromLong(negated.into())
+    }
+}
+
+/// Plain handles compare by identity, as any object that does not say otherwise.
+fn identity(object: *mut ffi::PyObject, other: *mut ffi::PyObject, operation: c_int) -> *mut ffi::PyObject {
+    // SAFETY: statics of the interpreter; NotImplemented is handed out with a new reference.
+    unsafe {
+        match operation {
+            ffi::Py_EQ if object == other => ffi::PyBool_FromLong(1),
+            ffi::Py_NE if object == other => ffi::PyBool_FromLong(0),
+            _ => Ref::from_borrowed(ffi::Py_NotImplemented()).into_ptr(),
+        }
+    }
+}
+
+unsafe extern "C" fn hash(object: *mut ffi::PyObject) -> ffi::Py_hash_t {
+    // SAFETY: the slot belongs to our two types.
+    unsafe {
+        if Handle::of(object).timer {
+            let when = ffi::PyFloat_FromDouble(TimerHandle::of(object).when.get());
+            return Ref::from_owned(when).map_or(-1, |when| ffi::PyObject_Hash(when.as_ptr()));
+        }
+        // As for any object that hashes by identity.
+        let address = object as usize;
+        let rotated = address.rotate_right(4) as ffi::Py_hash_t;
+        if rotated == -1 { -2 } else { rotated }
+    }
+}
+
+macro_rules! getter {
+    ($name:ident, $handle:ident => $value:expr) => {
+        unsafe extern "C" fn $name(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
+            // SAFETY: the attribute table belongs to our two types.
+            let $handle = unsafe { Handle::of(object) };
+            $value
+        }
+    };
+}
+
+getter!(get_callback, handle => handle.callback.get_or_none());
+getter!(get_arguments, handle => guard(|| handle.arguments_tuple().map_or(null_mut(), Ref::into_ptr)));
+getter!(get_context_field, handle => handle.context.get_or_none());
+getter!(get_loop, handle => handle.event_loop.get_or_none());
+// SAFETY (in the macro's body): making a bool cannot fail.
+getter!(get_cancelled, handle => unsafe { ffi::PyBool_FromLong(handle.cancelled.get().into()) });
+getter!(get_source_traceback, handle => handle.source_traceback.get_or_none());
+getter!(get_repr, handle => handle.shown.get_or_none());
+
+unsafe extern "C" fn get_class(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
+    // SAFETY: the attribute table belongs to our two types.
+    unsafe { class_of(object) }.clone_ref().into_ptr()
+}
+
+unsafe extern "C" fn get_when(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
+    // SAFETY: only TimerHandle has this attribute.
+    unsafe { ffi::PyFloat_FromDouble(TimerHandle::of(object).when.get()) }
+}
+
+unsafe extern "C" fn get_scheduled(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
+    // SAFETY: only TimerHandle has this attribute.
+    unsafe { ffi::PyBool_FromLong((!TimerHandle::of(object).slot.get().is_none()).into()) }
+}
+
+unsafe extern "C" fn set_traceback(
+    object: *mut ffi::PyObject,
+    value: *mut ffi::PyObject,
+    _: *mut c_void,
+) -> c_int {
+    // SAFETY: the attribute table belongs to our two types; `value` is null for a deletion.
+    unsafe { Handle::of(object).source_traceback.set(Ref::from_nullable(value)) };
+    0
+}
+
+const METHODS: &[Method] = &[
+    Method::NoArgs(c"cancel", cancel, c"Cancel the callback: it will not run."),
+    Method::NoArgs(c"cancelled", cancelled, c"True if cancel() was called."),
+    Method::NoArgs(c"get_context", get_context, c"The context in which the callback runs."),
+    Method::NoArgs(c"_run", run, c"Run the callback now, as asyncio.Handle._run does."),
+    Method::NoArgs(c"_repr_info", repr_info, c"The parts of the repr, as asyncio.Handle has them."),
+];
+
+const TIMER_METHODS: &[Method] = &[
+    Method::NoArgs(c"cancel", cancel, c"Cancel the callback and take it out of the timer heap."),
+    Method::NoArgs(c"cancelled", cancelled, c"True if cancel() was called."),
+    Method::NoArgs(c"get_context", get_context, c"The context in which the callback runs."),
+    Method::NoArgs(c"when", when, c"The deadline in seconds, on the clock of loop.time()."),
+    Method::NoArgs(c"_run", run, c"Run the callback now, as asyncio.Handle._run does."),
+    Method::NoArgs(c"_repr_info", repr_info, c"The parts of the repr, as asyncio.Handle has them."),
+];
+
+const fn attribute(name: &'static std::ffi::CStr, get: ffi::getter) -> Attribute {
+    Attribute { name, get, set: None }
+}
+
+const ATTRIBUTES: [Attribute; 8] = [
+    attribute(c"__class__", get_class),
+    attribute(c"_callback", get_callback),
+    attribute(c"_args", get_arguments),
+    attribute(c"_context", get_context_field),
+    attribute(c"_loop", get_loop),
+    attribute(c"_cancelled", get_cancelled),
+    attribute(c"_repr", get_repr),
+    Attribute { name: c"_source_traceback", get: get_source_traceback, set: Some(set_traceback) },
+];
+
+/// Makes the two types. Called once, by the module's initialisation.
+pub(crate) fn make_types(py: Python<'_>) -> PyResult<()> {
+    let slots = [
+        (ffi::Py_tp_dealloc, dealloc as *mut c_void),
+        (ffi::Py_tp_repr, repr as *mut c_void),
+        (ffi::Py_tp_richcompare, compare as *mut c_void),
+        (ffi::Py_tp_hash, hash as *mut c_void),
+    ];
+    let flags = (ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION) as u64;
+    let mut timer_attributes = Vec::from(ATTRIBUTES);
+    timer_attributes.push(attribute(c"_when", get_when));
+    timer_attributes.push(attribute(c"_scheduled", get_scheduled));
+    let handle = TypeSpec {
+        name: c"wakeloop._core.Handle",
+        size: size_of::<Handle>(),
+        flags,
+        methods: METHODS,
+        attributes: &ATTRIBUTES,
+        weaklist_offset: Some(offset_of!(Handle, weaklist)),
+        dict_offset: None,
+        slots: &slots,
+        bases: None,
+    };
+    let timer = TypeSpec {
+        name: c"wakeloop._core.TimerHandle",
+        size: size_of::<TimerHandle>(),
+        flags,
+        methods: TIMER_METHODS,
+        attributes: &timer_attributes,
+        weaklist_offset: Some(offset_of!(Handle, weaklist)),
+        dict_offset: None,
+        slots: &slots,
+        bases: None,
+    };
+    // Relaxed: published under the GIL, read under the GIL.
+    HANDLE_TYPE.store(handle.build(py)?, Ordering::Relaxed);
+    TIMER_TYPE.store(timer.build(py)?, Ordering::Relaxed);
+    Ok(())
+}
+
+/// Runs a handle that is not ours: `asyncio.Handle` from inherited code or a third party.
+pub(crate) fn run_foreign(handle: &Ref) -> Result<(), Raised> {
+    // SAFETY: a C literal; an owned reference or null.
+    let name = unsafe { Ref::from_owned(ffi::PyUnicode_InternFromString(c"_run".as_ptr())) }.ok_or(Raised)?;
+    // SAFETY: as above.
+    let flag = unsafe { Ref::from_owned(ffi::PyUnicode_InternFromString(c"_cancelled".as_ptr())) }.ok_or(Raised)?;
+    let cancelled = getattr(handle.as_ptr(), flag.as_ptr())?;
+    // SAFETY: a live object.
+    match unsafe { ffi::PyObject_IsTrue(cancelled.as_ptr()) } {
+        1 => Ok(()),
+        0 => method(handle, name.as_ptr(), &[]).map(drop),
+        _ => Err(Raised),
+    }
+}
+
+/// `TypeError`, as Python words it, for a first argument that is missing.
+pub(crate) fn missing(function: &str, what: &str) -> *mut ffi::PyObject {
+    // SAFETY: reading a static of the interpreter.
+    raise_message(
+        unsafe { ffi::PyExc_TypeError },
+        &format!("{function}() missing 1 required positional argument: '{what}'"),
+    )
+}

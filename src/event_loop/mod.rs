@@ -1,0 +1,27 @@
+//! asyncio's event loop: the native half of `wakeloop.EventLoop`.
+//!
+//! Read in this order: [`core`] (what a loop is made of), [`turn`] (one turn of it), [`ready`] and
+//! [`handle`] (what runs), [`source`] and [`watch`] (what a file descriptor leads to), [`sock`] (awaitable
+//! socket calls), [`inbox`] (how other threads reach it), [`calls`] (`call_soon` and its kin), and
+//! [`event_loop`] (the class that Python sees).
+//!
+//! **Ownership.** A loop's state belongs to the thread that runs it; other threads touch it only with the
+//! GIL held, as they do with asyncio's own loop. No state is borrowed across a call into Python, so every
+//! structure here is a cell whose methods finish before anything else can run. The one place that gives
+//! the GIL up is the blocking poll; what must not happen meanwhile is said there.
+//!
+//! The room never names a transport: a token leads to a [`source::Source`].
+
+pub(crate) mod calls;
+pub(crate) mod core;
+#[allow(clippy::module_inception, reason = "the class is called EventLoop, and so is its file")]
+pub(crate) mod event_loop;
+pub(crate) mod handle;
+pub(crate) mod inbox;
+pub(crate) mod metrics;
+pub(crate) mod ready;
+pub(crate) mod sock;
+pub(crate) mod source;
+pub(crate) mod timers;
+pub(crate) mod turn;
+pub(crate) mod watch;

@@ -1,0 +1,529 @@
+//! Awaitable socket calls: `sock_recv`, `sock_recv_into`, `sock_sendall`, `sock_accept`, and the waiting
+//! half of `sock_connect`.
+//!
+//! The object is a coroutine in all but name: it has `send`, `throw`, `close` and `__await__`, so that
+//! tasks, `wait_for` and `create_task` take it. Each step tries the system call first; only if it would
+//! block is a future made and put on the descriptor, and the future is what the awaiting task sees. A
+//! cancel arrives as `throw` and ends the wait.
+
+use std::cell::{Cell, UnsafeCell};
+use std::ffi::c_void;
+use std::io;
+use std::os::fd::RawFd;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+use super::calls::new_future;
+use super::core::{Core, core_of};
+use super::watch::{self, Direction};
+use crate::capi::buffer::{Buffer, RawBytes, bytes_from};
+use crate::capi::call::{guard, method};
+use crate::capi::error::{raise, raise_io, raise_message, take_exception};
+use crate::capi::imports::imports;
+use crate::capi::types::{Method, TypeSpec};
+use crate::capi::{Args, Raised, Ref, Slot};
+
+/// Up to here a message is received into a buffer of the loop and copied out; larger requests are received
+/// straight into the bytes object that is handed out.
+const COPIED: usize = 64 * 1024;
+
+/// What is to be done.
+#[derive(Debug)]
+enum Action {
+    Receive(usize),
+    ReceiveInto(Slot),
+    Send { data: Buffer, sent: Cell<usize> },
+    Accept,
+    /// Wait until the socket is writable; the connect itself has been started.
+    Connect,
+    Done,
+}
+
+/// One awaitable call.
+#[repr(C)]
+#[derive(Debug)]
+struct SockCall {
+    base: ffi::PyObject,
+    event_loop: Slot,
+    socket: Slot,
+    fd: Cell<RawFd>,
+    waiter: Slot,
+    action: UnsafeCell<Action>,
+}
+
+static TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(null_mut());
+
+/// What one try came to.
+enum Step {
+    Finished(Ref),
+    Blocked(Direction),
+}
+
+impl SockCall {
+    fn create(event_loop: *mut ffi::PyObject, socket: *mut ffi::PyObject, action: Action) -> Result<Ref, Raised> {
+        // SAFETY: fresh memory of the type's size; every field is written before the object is seen.
+        unsafe {
+            let object = ffi::PyType_GenericAlloc(TYPE.load(Ordering::Relaxed), 0);
+            let owned = Ref::from_owned(object).ok_or(Raised)?;
+            let call = object.cast::<SockCall>();
+            (&raw mut (*call).event_loop).write(Slot::new(Some(Ref::from_borrowed(event_loop))));
+            (&raw mut (*call).socket).write(Slot::new(Some(Ref::from_borrowed(socket))));
+            (&raw mut (*call).fd).write(Cell::new(-1));
+            (&raw mut (*call).waiter).write(Slot::empty());
+            (&raw mut (*call).action).write(UnsafeCell::new(action));
+            Ok(owned)
+        }
+    }
+
+    /// # Safety
+    /// `object` is a SockCall and outlives the result.
+    unsafe fn of<'a>(object: *mut ffi::PyObject) -> &'a SockCall {
+        // SAFETY: the caller's word; all fields are cells.
+        unsafe { &*object.cast() }
+    }
+
+    fn core(&self) -> &Core {
+        // SAFETY: `create` put one of our loops there, and it stays until dealloc.
+        unsafe { core_of(self.event_loop.as_ptr()) }
+    }
+
+    /// Tries, and waits if the call would block. `Ok(Some)` is the result, `Ok(None)` means that the task
+    /// has to wait for the future in `waiter`.
+    fn step(&self) -> Result<Option<Ref>, Raised> {
+        self.end_wait();
+        let socket = self.socket.get().ok_or(Raised)?;
+        if self.fd.get() < 0 {
+            self.fd.set(file_descriptor(&socket)?);
+        }
+        match self.attempt()? {
+            Step::Finished(result) => {
+                self.finish();
+                Ok(Some(result))
+            }
+            Step::Blocked(direction) => {
+                let future = new_future(self.event_loop.as_ptr())?;
+                watch::wait(self.core(), self.fd.get(), direction, &socket, future.clone_ref())?;
+                self.waiter.set(Some(future));
+                Ok(None)
+            }
+        }
+    }
+
+    fn attempt(&self) -> Result<Step, Raised> {
+        let fd = self.fd.get();
+        // SAFETY: GIL held; nothing below replaces the action while it is borrowed, except `finish`, which
+        // runs after this returned.
+        match unsafe { &*self.action.get() } {
+            Action::Receive(size) => receive(self.core(), fd, *size),
+            Action::ReceiveInto(target) => {
+                let buffer = Buffer::writable(target.as_ptr())?;
+                // SAFETY: the view keeps the memory alive and writable.
+                let count = unsafe { libc::recv(fd, buffer.as_ptr().cast(), buffer.len(), libc::MSG_DONTWAIT) };
+                sized(count, Direction::Read, |count| {
+                    // SAFETY: making an int.
+                    unsafe { Ref::from_owned(ffi::PyLong_FromSize_t(count)) }.ok_or(Raised)
+                })
+            }
+            Action::Send { data, sent } => loop {
+                let rest = &data.as_slice()[sent.get()..];
+                if rest.is_empty() {
+                    return Ok(Step::Finished(Ref::none()));
+                }
+                // SAFETY: `rest` is valid for its length.
+                let count = unsafe { libc::send(fd, rest.as_ptr().cast(), rest.len(), SEND_FLAGS) };
+                if count < 0 {
+                    return would_block(Direction::Write);
+                }
+                sent.set(sent.get() + count as usize);
+            },
+            Action::Accept => accept(self.socket.as_ptr(), fd),
+            Action::Connect => connected(fd),
+            Action::Done => {
+                // SAFETY: reading a static of the interpreter.
+                raise_message(unsafe { ffi::PyExc_RuntimeError }, "cannot reuse already awaited coroutine");
+                Err(Raised)
+            }
+        }
+    }
+
+    /// Takes the future off the descriptor, if it is still there.
+    fn end_wait(&self) {
+        if let Some(future) = self.waiter.take() {
+            let core = self.core();
+            for direction in [Direction::Read, Direction::Write] {
+                watch::unwait(core, self.fd.get(), direction, &future);
+            }
+        }
+    }
+
+    /// Nothing will be tried any more; what the action held is let go.
+    fn finish(&self) {
+        self.end_wait();
+        // SAFETY: GIL held, no borrow of the action is alive; the old one is dropped outside.
+        drop(unsafe { std::mem::replace(&mut *self.action.get(), Action::Done) });
+    }
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const SEND_FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+const SEND_FLAGS: i32 = libc::MSG_DONTWAIT;
+
+fn sized(
+    count: isize,
+    direction: Direction,
+    result: impl FnOnce(usize) -> Result<Ref, Raised>,
+) -> Result<Step, Raised> {
+    if count < 0 { would_block(direction) } else { result(count as usize).map(Step::Finished) }
+}
+
+/// The meaning of -1: wait, try again, or a real error.
+fn would_block(direction: Direction) -> Result<Step, Raised> {
+    let error = io::Error::last_os_error();
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(Step::Blocked(direction)),
+        _ => Err(raise_io(&error)),
+    }
+}
+
+fn receive(core: &Core, fd: RawFd, size: usize) -> Result<Step, Raised> {
+    if size <= COPIED {
+        let buffer = &mut core.receive_buffer()[..size];
+        // SAFETY: the buffer is valid for its length, and nothing else runs before it is copied.
+        let count = unsafe { libc::recv(fd, buffer.as_mut_ptr().cast(), size, libc::MSG_DONTWAIT) };
+        return sized(count, Direction::Read, |count| bytes_from(&buffer[..count]));
+    }
+    let mut bytes = RawBytes::with_capacity(size)?;
+    // SAFETY: the object has room for `size` bytes and is seen by nobody else.
+    let count = unsafe { libc::recv(fd, bytes.as_mut_ptr().cast(), size, libc::MSG_DONTWAIT) };
+    // SAFETY: `recv` has written `count` bytes.
+    sized(count, Direction::Read, |count| unsafe { bytes.finish(count) })
+}
+
+/// `socket.accept()` itself: it knows every address family. The listening socket does not block, so
+/// `BlockingIOError` is the sign to wait.
+fn accept(socket: *mut ffi::PyObject, fd: RawFd) -> Result<Step, Raised> {
+    let mut ready = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one valid pollfd, no waiting.
+    if unsafe { libc::poll(&mut ready, 1, 0) } == 0 {
+        return Ok(Step::Blocked(Direction::Read));
+    }
+    // SAFETY: every caller holds the GIL; the socket is held by the call object.
+    let (py, socket) = unsafe { (Python::assume_attached(), Ref::from_borrowed(socket)) };
+    let outcome = socket.bind(py).call_method0("accept").and_then(|pair| {
+        pair.get_item(0)?.call_method1("setblocking", (false,))?;
+        Ok(pair)
+    });
+    match outcome {
+        Ok(pair) => Ok(Step::Finished(pair.into())),
+        Err(error)
+            if error.is_instance_of::<pyo3::exceptions::PyBlockingIOError>(py)
+                || error.is_instance_of::<pyo3::exceptions::PyInterruptedError>(py) =>
+        {
+            Ok(Step::Blocked(Direction::Read))
+        }
+        Err(error) => Err(crate::capi::error::restore(py, error)),
+    }
+}
+
+/// Has the connect that was started come to an end? `SO_ERROR` as an int, 0 for success.
+fn connected(fd: RawFd) -> Result<Step, Raised> {
+    let mut ready = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
+    // SAFETY: one valid pollfd, no waiting.
+    if unsafe { libc::poll(&mut ready, 1, 0) } == 0 {
+        return Ok(Step::Blocked(Direction::Write));
+    }
+    let mut error: libc::c_int = 0;
+    let mut size = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: a place of the right size.
+    let done = unsafe {
+        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, (&raw mut error).cast::<c_void>(), &mut size)
+    };
+    if done < 0 {
+        return Err(raise_io(&io::Error::last_os_error()));
+    }
+    // SAFETY: making an int.
+    unsafe { Ref::from_owned(ffi::PyLong_FromLong(error.into())) }.ok_or(Raised).map(Step::Finished)
+}
+
+fn file_descriptor(socket: &Ref) -> Result<RawFd, Raised> {
+    let number = method(socket, imports().fileno.as_ptr(), &[])?;
+    // SAFETY: a live object; -1 with an error set means failure, and without one a closed socket.
+    let fd = unsafe { ffi::PyLong_AsLong(number.as_ptr()) };
+    // SAFETY: asks for the indicator only.
+    if fd < 0 && !unsafe { ffi::PyErr_Occurred() }.is_null() {
+        return Err(Raised);
+    }
+    if fd < 0 {
+        return Err(crate::capi::error::raise_errno(libc::EBADF));
+    }
+    Ok(fd as RawFd)
+}
+
+unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
+    // SAFETY: called once by CPython for a SockCall without references. It is not tracked by the collector.
+    unsafe {
+        let call = SockCall::of(object);
+        call.finish();
+        call.socket.clear();
+        call.event_loop.clear();
+        let kind = ffi::Py_TYPE(object);
+        ffi::PyObject_Free(object.cast());
+        ffi::Py_DECREF(kind.cast());
+    }
+}
+
+unsafe extern "C" fn itself(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    // SAFETY: a live object.
+    unsafe { Ref::from_borrowed(object) }.into_ptr()
+}
+
+/// `am_send`: what the C task calls. Returns without raising StopIteration.
+unsafe extern "C" fn am_send(
+    object: *mut ffi::PyObject,
+    _value: *mut ffi::PyObject,
+    result: *mut *mut ffi::PyObject,
+) -> ffi::PySendResult {
+    let mut outcome = ffi::PySendResult::PYGEN_ERROR;
+    let value = guard(|| {
+        // SAFETY: the slot belongs to SockCall.
+        let call = unsafe { SockCall::of(object) };
+        match call.step() {
+            Ok(Some(value)) => {
+                outcome = ffi::PySendResult::PYGEN_RETURN;
+                value.into_ptr()
+            }
+            Ok(None) => match yielded(call) {
+                Ok(future) => {
+                    outcome = ffi::PySendResult::PYGEN_NEXT;
+                    future.into_ptr()
+                }
+                Err(Raised) => null_mut(),
+            },
+            Err(Raised) => {
+                keep_error(call);
+                null_mut()
+            }
+        }
+    });
+    // SAFETY: the caller's place for the result.
+    unsafe { *result = value };
+    outcome
+}
+
+/// The future as a task expects it from an `await`: marked as blocking.
+fn yielded(call: &SockCall) -> Result<Ref, Raised> {
+    let future = call.waiter.get().ok_or(Raised)?;
+    // SAFETY: live objects; the attribute exists on every asyncio future.
+    let done = unsafe {
+        ffi::PyObject_SetAttrString(future.as_ptr(), c"_asyncio_future_blocking".as_ptr(), ffi::Py_True())
+    };
+    if done < 0 { Err(Raised) } else { Ok(future) }
+}
+
+/// Ends the call on an error that is set, and leaves the error set.
+fn keep_error(call: &SockCall) {
+    let exception = take_exception();
+    call.finish();
+    raise(exception);
+}
+
+/// `tp_iternext`: the same for a plain `yield from`, which wants StopIteration.
+unsafe extern "C" fn next(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    let mut result = null_mut();
+    // SAFETY: a SockCall and a place for the result.
+    match unsafe { am_send(object, ffi::Py_None(), &mut result) } {
+        ffi::PySendResult::PYGEN_RETURN => {
+            // SAFETY: an owned reference; the exception takes its own.
+            unsafe {
+                let value = Ref::from_owned(result);
+                let value = value.unwrap_or_else(Ref::none);
+                if let Some(stop) = Ref::from_owned(ffi::PyObject_CallOneArg(ffi::PyExc_StopIteration, value.as_ptr())) {
+                    raise(stop);
+                }
+            }
+            null_mut()
+        }
+        _ => result,
+    }
+}
+
+unsafe extern "C" fn send(object: *mut ffi::PyObject, _value: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    // SAFETY: the method sits on SockCall.
+    unsafe { next(object) }
+}
+
+/// `throw(type[, value[, traceback]])`: ends the wait and raises.
+unsafe extern "C" fn throw(
+    object: *mut ffi::PyObject,
+    values: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    names: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    guard(|| {
+        // SAFETY: the method sits on SockCall; the arguments are those of this call.
+        let (call, arguments) = unsafe { (SockCall::of(object), Args::new(values, count, names)) };
+        if arguments.at_least(1, "throw", "type").is_err() {
+            return null_mut();
+        }
+        call.finish();
+        let (kind, value) = (arguments.at(0), arguments.rest(1).first().copied());
+        // SAFETY: live objects; a class is called to make its exception, as the generator's throw does.
+        unsafe {
+            let given = value.filter(|value| *value != ffi::Py_None());
+            match given {
+                Some(value) if ffi::PyExceptionInstance_Check(value) != 0 => raise(Ref::from_borrowed(value)),
+                Some(value) => ffi::PyErr_SetObject(kind, value),
+                None if ffi::PyExceptionInstance_Check(kind) != 0 => raise(Ref::from_borrowed(kind)),
+                None => ffi::PyErr_SetNone(kind),
+            }
+        }
+        null_mut()
+    })
+}
+
+unsafe extern "C" fn close(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    guard(|| {
+        // SAFETY: the method sits on SockCall.
+        unsafe { SockCall::of(object) }.finish();
+        Ref::none().into_ptr()
+    })
+}
+
+/// Makes the awaitable for `_sock_call(kind, sock, argument)`. The argument checks that asyncio makes are
+/// the caller's.
+unsafe extern "C" fn sock_call(
+    object: *mut ffi::PyObject,
+    values: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    names: *mut ffi::PyObject,
+    make: fn(*mut ffi::PyObject) -> Result<Action, Raised>,
+    function: &str,
+) -> *mut ffi::PyObject {
+    guard(|| {
+        // SAFETY: the arguments of the running call.
+        let arguments = unsafe { Args::new(values, count, names) };
+        let parameters = match function {
+            "sock_recv" => ["sock", "n"],
+            "sock_recv_into" => ["sock", "buf"],
+            "sock_sendall" => ["sock", "data"],
+            _ => ["sock", ""],
+        };
+        let required = if parameters[1].is_empty() { 1 } else { 2 };
+        let bound = match arguments.bind(function, parameters, required) {
+            Ok(bound) => bound,
+            Err(Raised) => return null_mut(),
+        };
+        // SAFETY: the method sits on our loop class.
+        let core = unsafe { core_of(object) };
+        if check_socket(core, bound[0]).is_err() {
+            return null_mut();
+        }
+        make(bound[1]).and_then(|action| SockCall::create(object, bound[0], action)).map_or(null_mut(), Ref::into_ptr)
+    })
+}
+
+/// An ordinary socket passes at once; anything else is asked what asyncio asks.
+fn check_socket(core: &Core, socket: *mut ffi::PyObject) -> Result<(), Raised> {
+    // SAFETY: a live object.
+    let plain = unsafe { ffi::Py_TYPE(socket).cast::<ffi::PyObject>() } == imports().socket.as_ptr();
+    if plain && !core.debug.get() {
+        return Ok(());
+    }
+    // SAFETY: every caller holds the GIL.
+    let py = unsafe { Python::assume_attached() };
+    let check = crate::capi::imports::support(py, "check_socket")
+        .map_err(|error| crate::capi::error::restore(py, error))?;
+    crate::capi::call::call(&Ref::from(check), &[core.object(), socket]).map(drop)
+}
+
+fn receive_action(size: *mut ffi::PyObject) -> Result<Action, Raised> {
+    // SAFETY: a live object; -1 with an error set means failure.
+    let size = unsafe { ffi::PyNumber_AsSsize_t(size, ffi::PyExc_OverflowError) };
+    if size == -1 {
+        // SAFETY: asks for the indicator only.
+        if !unsafe { ffi::PyErr_Occurred() }.is_null() {
+            return Err(Raised);
+        }
+    }
+    if size < 0 {
+        // SAFETY: reading a static of the interpreter.
+        raise_message(unsafe { ffi::PyExc_ValueError }, "negative buffersize in recv");
+        return Err(Raised);
+    }
+    Ok(Action::Receive(size as usize))
+}
+
+fn receive_into_action(target: *mut ffi::PyObject) -> Result<Action, Raised> {
+    // SAFETY: a borrowed argument.
+    Ok(Action::ReceiveInto(Slot::new(Some(unsafe { Ref::from_borrowed(target) }))))
+}
+
+fn send_action(data: *mut ffi::PyObject) -> Result<Action, Raised> {
+    Ok(Action::Send { data: Buffer::readable(data)?, sent: Cell::new(0) })
+}
+
+macro_rules! sock_method {
+    ($name:ident, $make:expr) => {
+        unsafe extern "C" fn $name(
+            object: *mut ffi::PyObject,
+            values: *const *mut ffi::PyObject,
+            count: ffi::Py_ssize_t,
+            names: *mut ffi::PyObject,
+        ) -> *mut ffi::PyObject {
+            // SAFETY: the method sits on our loop class; the arguments are those of this call.
+            unsafe { sock_call(object, values, count, names, $make, stringify!($name)) }
+        }
+    };
+}
+
+sock_method!(sock_recv, receive_action);
+sock_method!(sock_recv_into, receive_into_action);
+sock_method!(sock_sendall, send_action);
+sock_method!(sock_accept, |_| Ok(Action::Accept));
+sock_method!(_sock_connected, |_| Ok(Action::Connect));
+
+/// What is put on the loop class.
+pub(crate) const METHODS: &[Method] = &[
+    Method::Fast(c"sock_recv", sock_recv, c"Receive up to n bytes from a non-blocking socket. Awaitable."),
+    Method::Fast(c"sock_recv_into", sock_recv_into, c"Receive into a writable buffer. Awaitable; gives the count."),
+    Method::Fast(c"sock_sendall", sock_sendall, c"Send all the data. Awaitable."),
+    Method::Fast(c"sock_accept", sock_accept, c"Accept a connection. Awaitable; gives (socket, address)."),
+    Method::Fast(
+        c"_sock_connected",
+        _sock_connected,
+        c"Wait for a connect that was started. Awaitable; gives SO_ERROR.",
+    ),
+];
+
+/// Makes the type. Called once, by the module's initialisation.
+pub(crate) fn make_type(py: Python<'_>) -> PyResult<()> {
+    let kind = TypeSpec {
+        name: c"wakeloop._core.SockCall",
+        size: size_of::<SockCall>(),
+        flags: (ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION) as u64,
+        methods: &[
+            Method::OneArg(c"send", send, c"Take one step, as a coroutine's send does."),
+            Method::Fast(c"throw", throw, c"End the wait and raise, as a coroutine's throw does."),
+            Method::NoArgs(c"close", close, c"End the wait."),
+        ],
+        attributes: &[],
+        weaklist_offset: None,
+        dict_offset: None,
+        slots: &[
+            (ffi::Py_tp_dealloc, dealloc as *mut c_void),
+            (ffi::Py_am_await, itself as *mut c_void),
+            (ffi::Py_am_send, am_send as *mut c_void),
+            (ffi::Py_tp_iter, itself as *mut c_void),
+            (ffi::Py_tp_iternext, next as *mut c_void),
+        ],
+        bases: None,
+    }
+    .build(py)?;
+    // Relaxed: published under the GIL.
+    TYPE.store(kind, Ordering::Relaxed);
+    Ok(())
+}

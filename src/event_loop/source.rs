@@ -1,0 +1,174 @@
+//! What a token leads to.
+//!
+//! The table is indexed by file descriptor, the token is descriptor and generation in one word: an event
+//! for a descriptor that was closed and taken by a new owner within the same batch carries the old
+//! generation and is dropped.
+
+use std::cell::UnsafeCell;
+use std::os::fd::RawFd;
+
+use super::core::Core;
+use super::watch::Watch;
+use crate::capi::{Fatal, Ref};
+use crate::reactor::{Readiness, Token};
+
+const _: () = assert!(size_of::<usize>() == 8, "a token packs two 32-bit numbers into one word");
+
+/// A native object that the poller's events go to: a transport or a listener.
+pub(crate) trait Source {
+    /// Counts as a reader: `remove_reader` takes it away.
+    const LISTENER: bool = false;
+
+    /// Its descriptor is ready. Runs on the loop thread, outside any context.
+    ///
+    /// Ordinary errors are dealt with inside; `Err` leaves run_forever.
+    fn on_ready(object: &Ref, core: &Core, readiness: Readiness) -> Result<(), Fatal>;
+}
+
+/// An owned, type-erased [`Source`].
+#[derive(Debug)]
+pub(crate) struct SourceRef {
+    pub(crate) object: Ref,
+    on_ready: fn(&Ref, &Core, Readiness) -> Result<(), Fatal>,
+    listener: bool,
+}
+
+impl SourceRef {
+    pub(crate) fn new<S: Source>(object: Ref) -> SourceRef {
+        SourceRef { object, on_ready: S::on_ready, listener: S::LISTENER }
+    }
+}
+
+/// What stands behind a descriptor.
+#[derive(Debug)]
+pub(crate) enum Kind {
+    Free,
+    Source(SourceRef),
+    Watch(Box<Watch>),
+}
+
+#[derive(Debug)]
+struct Entry {
+    generation: u32,
+    kind: Kind,
+}
+
+/// The table of descriptors.
+#[derive(Debug)]
+pub(crate) struct FdTable(UnsafeCell<Vec<Entry>>);
+
+impl FdTable {
+    pub(crate) fn new() -> FdTable {
+        FdTable(UnsafeCell::new(Vec::new()))
+    }
+
+    #[allow(clippy::mut_from_ref, reason = "GIL-guarded cell; no caller holds the borrow across Python code")]
+    fn entries(&self) -> &mut Vec<Entry> {
+        // SAFETY: GIL held; every method of this type ends its borrow before it returns, and drops what it
+        // removed only through its caller.
+        unsafe { &mut *self.0.get() }
+    }
+
+    /// Puts something behind a free descriptor and gives its token.
+    pub(crate) fn insert(&self, fd: RawFd, kind: Kind) -> Token {
+        let entries = self.entries();
+        let index = fd as usize;
+        if index >= entries.len() {
+            entries.resize_with(index + 1, || Entry { generation: 0, kind: Kind::Free });
+        }
+        let entry = &mut entries[index];
+        entry.generation = entry.generation.wrapping_add(1) & 0x7fff_ffff;
+        let old = std::mem::replace(&mut entry.kind, kind);
+        let token = pack(fd, entry.generation);
+        drop(old);
+        token
+    }
+
+    /// Takes away what is behind a descriptor; its token is dead from now on.
+    pub(crate) fn remove(&self, fd: RawFd) -> Kind {
+        match self.entries().get_mut(fd as usize) {
+            Some(entry) => {
+                entry.generation = entry.generation.wrapping_add(1) & 0x7fff_ffff;
+                std::mem::replace(&mut entry.kind, Kind::Free)
+            }
+            None => Kind::Free,
+        }
+    }
+
+    /// The current token of a descriptor.
+    pub(crate) fn token(&self, fd: RawFd) -> Token {
+        pack(fd, self.entries().get(fd as usize).map_or(0, |entry| entry.generation))
+    }
+
+    /// The watch behind a descriptor, if that is what is there.
+    pub(crate) fn watch(&self, fd: RawFd) -> Option<&Watch> {
+        match self.entries().get(fd as usize) {
+            Some(Entry { kind: Kind::Watch(watch), .. }) => Some(watch),
+            _ => None,
+        }
+    }
+
+    /// The native object behind a descriptor, if that is what is there.
+    pub(crate) fn source(&self, fd: RawFd) -> Option<Ref> {
+        match self.entries().get(fd as usize) {
+            Some(Entry { kind: Kind::Source(source), .. }) => Some(source.object.clone_ref()),
+            _ => None,
+        }
+    }
+
+    /// Is a listener behind the descriptor?
+    pub(crate) fn is_listener(&self, fd: RawFd) -> bool {
+        matches!(self.entries().get(fd as usize), Some(Entry { kind: Kind::Source(source), .. }) if source.listener)
+    }
+
+    /// Delivers one event. A token of an earlier generation leads nowhere.
+    #[inline(always)]
+    pub(crate) fn dispatch(&self, core: &Core, token: Token, readiness: Readiness) -> Result<(), Fatal> {
+        let (fd, generation) = unpack(token);
+        let Some(entry) = self.entries().get(fd as usize).filter(|entry| entry.generation == generation) else {
+            return Ok(());
+        };
+        match &entry.kind {
+            Kind::Source(source) => {
+                // An owned reference lives through the dispatch: the source may close itself in it.
+                let (object, on_ready) = (source.object.clone_ref(), source.on_ready);
+                on_ready(&object, core, readiness)
+            }
+            Kind::Watch(watch) => watch.on_ready(core, fd, readiness),
+            Kind::Free => Ok(()),
+        }
+    }
+
+    /// Every descriptor that has something behind it.
+    pub(crate) fn descriptors(&self) -> Vec<RawFd> {
+        let entries = self.entries().iter().enumerate();
+        entries.filter(|(_, entry)| !matches!(entry.kind, Kind::Free)).map(|(fd, _)| fd as RawFd).collect()
+    }
+
+    /// For the collector.
+    ///
+    /// # Safety
+    /// Called by the collector; `visit` runs no Python code.
+    pub(crate) unsafe fn traverse(&self, visit: &mut dyn FnMut(*mut pyo3::ffi::PyObject) -> i32) -> i32 {
+        for entry in self.entries().iter() {
+            let result = match &entry.kind {
+                Kind::Free => 0,
+                Kind::Source(source) => visit(source.object.as_ptr()),
+                // SAFETY: as for this function.
+                Kind::Watch(watch) => unsafe { watch.traverse(visit) },
+            };
+            if result != 0 {
+                return result;
+            }
+        }
+        0
+    }
+}
+
+fn pack(fd: RawFd, generation: u32) -> Token {
+    Token((generation as usize) << 32 | fd as u32 as usize)
+}
+
+fn unpack(token: Token) -> (RawFd, u32) {
+    (token.0 as u32 as RawFd, (token.0 >> 32) as u32)
+}

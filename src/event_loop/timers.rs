@@ -1,0 +1,76 @@
+//! The loop's timers: the shared heap, keyed by seconds on the clock of `loop.time()`.
+
+use std::cell::UnsafeCell;
+
+use super::handle::TimerRef;
+use crate::capi::Ref;
+use crate::timer::{Slot, TimerHeap};
+
+/// Deadlines and the handles that wait for them. A handle knows its place, so that a cancel removes it at
+/// once: no dead timers are left in the heap.
+#[derive(Debug)]
+pub(crate) struct Timers(UnsafeCell<TimerHeap<f64, TimerRef>>);
+
+impl Timers {
+    pub(crate) fn new() -> Timers {
+        Timers(UnsafeCell::new(TimerHeap::new()))
+    }
+
+    /// Adds a handle. A deadline that is not a number is due at once: it compares with nothing, and a heap
+    /// in which it stayed would lose its order.
+    #[inline(always)]
+    pub(crate) fn insert(&self, when: f64, handle: Ref) {
+        let when = if when.is_nan() { f64::NEG_INFINITY } else { when };
+        // SAFETY: GIL held; inserting moves entries and runs nothing.
+        unsafe { (*self.0.get()).insert(when, TimerRef(handle)) }
+    }
+
+    /// Takes a handle out. The caller drops it, when the heap is no longer borrowed.
+    #[inline(always)]
+    pub(crate) fn remove(&self, slot: Slot) -> Option<TimerRef> {
+        // SAFETY: as in `insert`.
+        unsafe { (*self.0.get()).remove(slot) }
+    }
+
+    /// The earliest deadline.
+    #[inline(always)]
+    pub(crate) fn next(&self) -> Option<f64> {
+        // SAFETY: as in `insert`.
+        unsafe { (*self.0.get()).peek() }
+    }
+
+    /// The next handle whose deadline is not after `now`.
+    #[inline(always)]
+    pub(crate) fn pop_due(&self, now: f64) -> Option<Ref> {
+        // SAFETY: as in `insert`.
+        unsafe { (*self.0.get()).pop_due(now) }.map(|(_, handle)| handle.0)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        // SAFETY: as in `insert`.
+        unsafe { (*self.0.get()).len() }
+    }
+
+    /// Empties the heap, one handle at a time: what a handle held may come back here when it is dropped.
+    pub(crate) fn clear(&self) {
+        // SAFETY: as in `insert`; the popped entry is dropped after the borrow ended.
+        while let Some(entry) = unsafe { (*self.0.get()).pop() } {
+            drop(entry);
+        }
+    }
+
+    /// For the collector.
+    ///
+    /// # Safety
+    /// Called by the collector; `visit` runs no Python code.
+    pub(crate) unsafe fn traverse(&self, visit: &mut dyn FnMut(*mut pyo3::ffi::PyObject) -> i32) -> i32 {
+        // SAFETY: nothing moves the heap while the collector visits.
+        for (_, handle) in unsafe { (*self.0.get()).iter() } {
+            let result = visit(handle.0.as_ptr());
+            if result != 0 {
+                return result;
+            }
+        }
+        0
+    }
+}

@@ -1,0 +1,332 @@
+//! One turn of the loop.
+//!
+//! 1. Poll, unless callbacks are ready and the last poll is recent. With callbacks ready the poll does not
+//!    block and keeps the GIL; otherwise it sleeps until the next deadline without the GIL.
+//! 2. Dispatch the events: straight to the transport, listener or watcher behind the token.
+//! 3. Move due timers to the ready queue.
+//! 4. Run what was ready at the start of this step, in order. What it schedules runs next turn.
+//! 5. Send what the turn has written, before the next poll can block.
+//!
+//! A fatal error (`SystemExit`, `KeyboardInterrupt`) leaves in the middle; what was not dispatched or run
+//! stays queued for the next run.
+
+use std::io;
+use std::time::Duration;
+
+use pyo3::ffi;
+
+use super::core::{Core, WAKER, monotonic_nanos};
+use super::handle::{Handle, run_foreign};
+use super::metrics::add;
+use super::ready::Entry;
+use super::watch;
+use crate::capi::call::{call0, call1, in_context};
+use crate::capi::error::{raise, raise_io, take_unless_fatal};
+use crate::capi::imports::imports;
+use crate::capi::{Fatal, Raised, Ref};
+use crate::reactor::Event;
+
+/// A busy loop polls at least every so many turns ...
+const TURNS_WITHOUT_POLL: u32 = 61;
+/// ... and at least this often, in nanoseconds: what a ready socket behind a chain of callbacks waits.
+const TIME_WITHOUT_POLL: u64 = 150_000;
+/// The longest single sleep, in seconds. A day, as in asyncio; longer waits go round.
+const LONGEST_SLEEP: f64 = 86_400.0;
+
+/// Runs until `stop()` or a fatal error.
+pub(crate) fn run(core: &Core) -> Result<(), Fatal> {
+    core.counters.started.set(monotonic_nanos());
+    core.running.set(true);
+    let mut state = Turns { since_poll: TURNS_WITHOUT_POLL, last_poll: 0 };
+    let outcome = loop {
+        if let Err(fatal) = state.turn(core) {
+            break Err(fatal);
+        }
+        if core.stopping.get() {
+            break Ok(());
+        }
+    };
+    core.running.set(false);
+    core.counters.running.set(core.counters.running_at(monotonic_nanos()));
+    core.counters.started.set(0);
+    match outcome {
+        Ok(()) => core.flush_all(),
+        Err(fatal) => {
+            let exception = crate::capi::error::take_exception();
+            let flushed = core.flush_all();
+            if flushed.is_err() {
+                // Two fatal errors at once: the first one wins.
+                drop(Raised.take());
+            }
+            raise(exception);
+            Err(fatal)
+        }
+    }
+}
+
+struct Turns {
+    since_poll: u32,
+    last_poll: u64,
+}
+
+impl Turns {
+    #[inline(always)]
+    fn turn(&mut self, core: &Core) -> Result<(), Fatal> {
+        add(&core.counters.turns, 1);
+        let mut now = monotonic_nanos();
+        let recent = !core.ready.is_empty()
+            && self.since_poll < TURNS_WITHOUT_POLL
+            && now.wrapping_sub(self.last_poll) < TIME_WITHOUT_POLL
+            && !core.stopping.get()
+            && !core.custom_time.get();
+        if recent {
+            self.since_poll += 1;
+        } else {
+            if poll(core, now)? {
+                now = monotonic_nanos();
+            }
+            self.since_poll = 0;
+            self.last_poll = now;
+        }
+        collect(core)?;
+        due_timers(core, now)?;
+        let count = core.ready.len();
+        run_ready(core, count)?;
+        core.flush_all()
+    }
+}
+
+/// Polls; true if it may have slept. Events end up in the core's queue.
+fn poll(core: &Core, now: u64) -> Result<bool, Fatal> {
+    let idle = core.ready.is_empty()
+        && !core.stopping.get()
+        && !core.has_again()
+        && core.events().is_empty();
+    let timeout = if idle { sleep_for(core, now)? } else { Some(Duration::ZERO) };
+    poll_for(core, timeout)
+}
+
+/// Polls for at most `timeout`; true if it may have slept.
+pub(crate) fn poll_for(core: &Core, timeout: Option<Duration>) -> Result<bool, Fatal> {
+    add(&core.counters.polls, 1);
+    let Some(poller) = core.poller_mut() else { return Ok(false) };
+    let mut slept = false;
+    let polled = if timeout == Some(Duration::ZERO) {
+        poller.poll(timeout)
+    } else {
+        signals(core)?;
+        if !core.ready.is_empty() || !core.inbox.park() {
+            // A signal handler queued something, or a message came in.
+            return Ok(false);
+        }
+        slept = true;
+        add(&core.counters.blocking_polls, 1);
+        let before = monotonic_nanos();
+        core.polling.set(true);
+        // SAFETY: the GIL is held; between the two calls nothing of Python is touched: the poller is plain
+        // Rust, and `polling` keeps other threads from changing it meanwhile.
+        let polled = unsafe {
+            let state = ffi::PyEval_SaveThread();
+            let polled = poller.poll(timeout);
+            ffi::PyEval_RestoreThread(state);
+            polled
+        };
+        core.polling.set(false);
+        core.inbox.unpark();
+        add(&core.counters.idle, monotonic_nanos() - before);
+        polled
+    };
+    match polled {
+        Ok(()) => {
+            let before = core.events().len();
+            core.events().extend(poller.events().filter(|event| event.token != WAKER));
+            add(&core.counters.events, (core.events().len() - before) as u64);
+        }
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+        Err(error) => {
+            let raised = raise_io(&error);
+            core.unraisable(raised)?;
+        }
+    }
+    signals(core)?;
+    if slept {
+        watch::apply_deferred(core)?;
+    }
+    Ok(slept)
+}
+
+/// Runs the Python signal handlers that are due. Their exceptions leave run_forever, as asyncio's do:
+/// there they come out of `select`.
+fn signals(_core: &Core) -> Result<(), Fatal> {
+    // SAFETY: GIL held. Outside the main thread this is a test of one flag.
+    if unsafe { ffi::PyErr_CheckSignals() } == 0 { Ok(()) } else { Err(Fatal) }
+}
+
+/// How long the poll may sleep: `None` for ever.
+fn sleep_for(core: &Core, now: u64) -> Result<Option<Duration>, Fatal> {
+    let Some(when) = core.timers.next() else { return Ok(None) };
+    let now = if core.custom_time.get() {
+        match core.now() {
+            Ok(now) => now,
+            // A broken clock ends the run, as in asyncio.
+            Err(Raised) => return Err(Fatal),
+        }
+    } else {
+        now as f64 / 1e9
+    };
+    let left = when - now;
+    if left > 0.0 { Ok(Some(Duration::from_secs_f64(left.min(LONGEST_SLEEP)))) } else { Ok(Some(Duration::ZERO)) }
+}
+
+/// Delivers messages, repeated calls and events.
+#[inline(always)]
+fn collect(core: &Core) -> Result<(), Fatal> {
+    if let Some(messages) = core.inbox.take() {
+        add(&core.counters.messages, messages.len() as u64);
+        let mut outcome = Ok(());
+        for message in messages {
+            outcome = outcome.and(message(core));
+        }
+        outcome?;
+    }
+    if let Some(again) = core.take_again() {
+        core.events().extend(again.into_iter().map(|(token, readiness)| Event { token, readiness }));
+    }
+    while let Some(event) = core.events().pop_front() {
+        core.fds.dispatch(core, event.token, event.readiness)?;
+    }
+    Ok(())
+}
+
+/// Moves timers that are due to the ready queue: never early, in order of their deadlines.
+#[inline(always)]
+fn due_timers(core: &Core, now: u64) -> Result<(), Fatal> {
+    let Some(next) = core.timers.next() else { return Ok(()) };
+    let now = if core.custom_time.get() {
+        core.now().map_err(|Raised| Fatal)?
+    } else {
+        now as f64 / 1e9
+    };
+    if next > now {
+        return Ok(());
+    }
+    while let Some(handle) = core.timers.pop_due(now) {
+        add(&core.counters.timers_fired, 1);
+        core.ready.push(Entry::Handle(handle));
+    }
+    Ok(())
+}
+
+/// Runs the first `count` entries of the ready queue.
+#[inline(always)]
+fn run_ready(core: &Core, count: usize) -> Result<(), Fatal> {
+    add(&core.counters.callbacks, count as u64);
+    for _ in 0..count {
+        let Some(entry) = core.ready.pop() else { break };
+        if core.debug.get() {
+            run_debug(core, entry)?;
+        } else {
+            run_entry(core, entry)?;
+        }
+    }
+    Ok(())
+}
+
+#[inline(always)]
+fn run_entry(core: &Core, entry: Entry) -> Result<(), Fatal> {
+    match entry {
+        Entry::Call { callback, argument, context } => {
+            let result = in_context(&context, || match &argument {
+                Some(argument) => call1(&callback, argument.as_ptr()),
+                None => call0(&callback),
+            });
+            match result {
+                Ok(_) => Ok(()),
+                Err(raised) => core.report_call(&callback, argument.as_ref(), &context, raised),
+            }
+        }
+        Entry::Handle(handle) => {
+            // SAFETY: entries of this kind hold our own handles.
+            match unsafe { Handle::of(handle.as_ptr()) }.run() {
+                Ok(()) => Ok(()),
+                Err(raised) => core.report_handle(&handle, raised),
+            }
+        }
+        Entry::Native { object, run } => run(&object, core),
+        Entry::Foreign(handle) => run_foreign(&handle).or_else(|raised| match take_unless_fatal() {
+            // `_run` reports its own errors; what comes out of it is worth no less than a print.
+            Ok(exception) => {
+                raise(exception);
+                core.unraisable(raised)
+            }
+            Err(fatal) => Err(fatal),
+        }),
+    }
+}
+
+/// As [`run_entry`], with what asyncio's debug mode adds: the current handle, and a line in the log for a
+/// callback that takes long.
+#[cold]
+fn run_debug(core: &Core, entry: Entry) -> Result<(), Fatal> {
+    let handle = match entry {
+        Entry::Handle(handle) | Entry::Foreign(handle) => handle,
+        // Queued by C code before debug mode was switched on.
+        other => return run_entry(core, other),
+    };
+    let ours = super::handle::is_handle(handle.as_ptr());
+    // SAFETY: just tested, where it matters.
+    if ours && unsafe { Handle::of(handle.as_ptr()) }.is_cancelled() {
+        return Ok(());
+    }
+    let name = imports()._current_handle.as_ptr();
+    let set = |value: *mut ffi::PyObject| {
+        // SAFETY: live objects; a failure is an error that is reported below.
+        if unsafe { ffi::PyObject_SetAttr(core.object(), name, value) } < 0 { Err(Raised) } else { Ok(()) }
+    };
+    set(handle.as_ptr()).or_else(|raised| core.unraisable(raised))?;
+    // SAFETY: reading a static of the interpreter.
+    let none = unsafe { ffi::Py_None() };
+    let before = core.now().map_err(|Raised| Fatal)?;
+    let outcome = if ours {
+        // SAFETY: just tested. The copy keeps the callback, so that the log can name it.
+        match unsafe { Handle::of(handle.as_ptr()) }.run_copy() {
+            Ok(()) => Ok(()),
+            Err(raised) => core.report_handle(&handle, raised),
+        }
+    } else {
+        run_entry(core, Entry::Foreign(handle.clone_ref()))
+    };
+    let fatal = outcome.is_err().then(crate::capi::error::take_exception);
+    set(none).or_else(|raised| core.unraisable(raised))?;
+    if let Some(exception) = fatal {
+        raise(exception);
+        return Err(Fatal);
+    }
+    let took = core.now().map_err(|Raised| Fatal)? - before;
+    // SAFETY: making a float; null on lack of memory.
+    let seconds = unsafe { Ref::from_owned(ffi::PyFloat_FromDouble(took)) };
+    if let Some(seconds) = seconds {
+        core.support("callback_took", &[core.object(), handle.as_ptr(), seconds.as_ptr()])?;
+    }
+    Ok(())
+}
+
+/// For a `_run_once` written in Python (nest_asyncio and the like): one poll, everything that is due moved
+/// out of the native queues. The caller runs the returned handles.
+pub(crate) fn select(core: &Core, timeout: Option<f64>) -> Result<(), Fatal> {
+    let now = monotonic_nanos();
+    let wanted = match timeout {
+        _ if !core.ready.is_empty() || core.has_again() => Some(Duration::ZERO),
+        Some(seconds) if seconds <= 0.0 => Some(Duration::ZERO),
+        Some(seconds) => Some(Duration::from_secs_f64(seconds.min(LONGEST_SLEEP))),
+        None => None,
+    };
+    let timeout = match (wanted, sleep_for(core, now)?) {
+        (Some(wanted), Some(timer)) => Some(wanted.min(timer)),
+        (wanted, timer) => wanted.or(timer),
+    };
+    core.flush_all()?;
+    poll_for(core, timeout)?;
+    collect(core)?;
+    due_timers(core, monotonic_nanos())
+}

@@ -1,0 +1,344 @@
+//! Watched descriptors: `add_reader`, `add_writer`, and the waits of the awaitable socket calls.
+//!
+//! One descriptor can be in the poller once, so both kinds share an entry. While anyone asked for a
+//! callback the registration is level-triggered, as asyncio promises. A descriptor that only `sock_*`
+//! calls wait on is registered once, edge-triggered in both directions, and stays: the calls try first,
+//! so an edge that nobody waited for loses nothing, and no `epoll_ctl` is needed per wait. Because a
+//! closed descriptor leaves the poller by itself and its number comes back with another socket, such an
+//! entry remembers its socket object by a weak reference.
+
+use std::cell::Cell;
+use std::io;
+use std::os::fd::RawFd;
+
+use pyo3::ffi;
+
+use super::core::Core;
+use super::handle::{Handle, is_handle};
+use super::ready::Entry;
+use super::source::Kind;
+use crate::capi::call::method;
+use crate::capi::error::{raise_io, raise_message};
+use crate::capi::imports::imports;
+use crate::capi::{Fatal, Raised, Ref, Slot};
+use crate::reactor::{Interest, Readiness};
+
+/// Which way a watcher looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Read,
+    Write,
+}
+
+/// How the descriptor stands in the poller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Unregistered,
+    Level(Interest),
+    Edge,
+}
+
+/// Who waits on one descriptor: per direction a Handle or the future of a socket call.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    reader: Slot,
+    writer: Slot,
+    mode: Cell<Mode>,
+    /// A weak reference to the socket that edge mode was set up for.
+    owner: Slot,
+}
+
+impl Watch {
+    fn new() -> Watch {
+        Watch {
+            reader: Slot::empty(),
+            writer: Slot::empty(),
+            mode: Cell::new(Mode::Unregistered),
+            owner: Slot::empty(),
+        }
+    }
+
+    fn side(&self, direction: Direction) -> &Slot {
+        match direction {
+            Direction::Read => &self.reader,
+            Direction::Write => &self.writer,
+        }
+    }
+
+    fn has_handle(&self) -> bool {
+        [&self.reader, &self.writer].iter().any(|slot| !slot.is_empty() && is_handle(slot.as_ptr()))
+    }
+
+    /// What a level-triggered registration has to ask for.
+    fn interest(&self) -> Option<Interest> {
+        match (self.reader.is_empty(), self.writer.is_empty()) {
+            (false, false) => Some(Interest::BOTH),
+            (false, true) => Some(Interest::READ),
+            (true, false) => Some(Interest::WRITE),
+            (true, true) => None,
+        }
+    }
+
+    /// The descriptor is ready: handles go to the ready queue, futures are completed. An error or a
+    /// hang-up wakes both sides, as the selectors module does it.
+    pub(crate) fn on_ready(&self, core: &Core, fd: RawFd, readiness: Readiness) -> Result<(), Fatal> {
+        let trouble = Readiness::ERROR | Readiness::WRITE_CLOSED | Readiness::PRIORITY;
+        let mut futures = [None, None];
+        if readiness.intersects(Readiness::READABLE | Readiness::READ_CLOSED | trouble) {
+            futures[0] = wake(core, &self.reader);
+        }
+        if readiness.intersects(Readiness::WRITABLE | trouble) {
+            futures[1] = wake(core, &self.writer);
+        }
+        if futures.iter().any(Option::is_some) && matches!(self.mode.get(), Mode::Level(_)) {
+            // A future's wait is over; in level mode its side must not report again.
+            update(core, fd);
+        }
+        // From here on Python may run, and `self` may be gone.
+        for future in futures.into_iter().flatten() {
+            complete(core, &future)?;
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// Called by the collector; `visit` runs no Python code.
+    pub(crate) unsafe fn traverse(&self, visit: &mut dyn FnMut(*mut ffi::PyObject) -> i32) -> i32 {
+        for slot in [&self.reader, &self.writer, &self.owner] {
+            if !slot.is_empty() {
+                let result = visit(slot.as_ptr());
+                if result != 0 {
+                    return result;
+                }
+            }
+        }
+        0
+    }
+}
+
+/// Queues a side's handle, or takes out its future.
+fn wake(core: &Core, side: &Slot) -> Option<Ref> {
+    let waiter = side.get()?;
+    if is_handle(waiter.as_ptr()) {
+        core.ready.push(Entry::Handle(waiter));
+        return None;
+    }
+    side.take()
+}
+
+/// `future.set_result(None)` unless it is done, which a cancelled one is.
+pub(crate) fn complete(core: &Core, future: &Ref) -> Result<(), Fatal> {
+    let names = imports();
+    let outcome = method(future, names.done.as_ptr(), &[]).and_then(|done| {
+        // SAFETY: `done()` returns a bool.
+        if done.as_ptr() == unsafe { ffi::Py_True() } {
+            return Ok(());
+        }
+        // SAFETY: reading a static of the interpreter.
+        method(future, names.set_result.as_ptr(), &[unsafe { ffi::Py_None() }]).map(drop)
+    });
+    outcome.or_else(|raised| core.unraisable(raised))
+}
+
+/// Brings the poller in line with what is waited for on `fd`. While another thread is parked in the
+/// poll, only notes it down and wakes that thread, which does it then.
+fn update(core: &Core, fd: RawFd) -> io::Result<()> {
+    if core.polling.get() {
+        // SAFETY: GIL held, nothing runs inside.
+        unsafe { (*core.deferred.get()).push(fd) };
+        core.inbox.wake();
+        return Ok(());
+    }
+    apply(core, fd)
+}
+
+fn apply(core: &Core, fd: RawFd) -> io::Result<()> {
+    let (Some(poller), Some(watch)) = (core.poller(), core.fds.watch(fd)) else { return Ok(()) };
+    let token = core.fds.token(fd);
+    let old = watch.mode.get();
+    if old == Mode::Edge && !watch.has_handle() {
+        return Ok(());
+    }
+    let Some(interest) = watch.interest() else {
+        if old != Mode::Unregistered {
+            // A descriptor that was closed before it was removed has left the poller by itself.
+            let _ = poller.deregister(fd);
+        }
+        drop(core.fds.remove(fd));
+        return Ok(());
+    };
+    let registered = match old {
+        Mode::Level(now) if now == interest => return Ok(()),
+        Mode::Unregistered => match poller.register_level(fd, token, interest) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                poller.reregister_level(fd, token, interest)
+            }
+            other => other,
+        },
+        _ => match poller.reregister_level(fd, token, interest) {
+            // Closed and opened again behind our back.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => poller.register_level(fd, token, interest),
+            other => other,
+        },
+    };
+    if registered.is_ok() {
+        watch.mode.set(Mode::Level(interest));
+    }
+    registered
+}
+
+/// Applies what other threads asked for while the loop was parked. Their call has returned already, so
+/// an error goes to the exception handler.
+pub(crate) fn apply_deferred(core: &Core) -> Result<(), Fatal> {
+    // SAFETY: GIL held; the list is moved out first.
+    let list = unsafe { std::mem::take(&mut *core.deferred.get()) };
+    for fd in list {
+        if let Err(error) = apply(core, fd) {
+            let raised = raise_io(&error);
+            core.unraisable(raised)?;
+        }
+    }
+    Ok(())
+}
+
+/// Sets the callback of one side and returns the handle it replaced, cancelled.
+pub(crate) fn add(core: &Core, fd: RawFd, direction: Direction, handle: Ref) -> Result<(), Raised> {
+    core.check_process()?;
+    if core.fds.source(fd).is_some() {
+        // SAFETY: reading a static of the interpreter.
+        let kind = unsafe { ffi::PyExc_RuntimeError };
+        raise_message(kind, &format!("File descriptor {fd} is used by a transport"));
+        return Err(Raised);
+    }
+    let fresh = core.fds.watch(fd).is_none();
+    if fresh {
+        core.fds.insert(fd, Kind::Watch(Box::new(Watch::new())));
+    }
+    let Some(watch) = core.fds.watch(fd) else { return Ok(()) };
+    let side = watch.side(direction);
+    let old = side.take();
+    side.set(Some(handle));
+    if let Err(error) = update(core, fd) {
+        if let Some(watch) = core.fds.watch(fd) {
+            let failed = watch.side(direction).take();
+            watch.side(direction).set(old);
+            if watch.interest().is_none() {
+                drop(core.fds.remove(fd));
+            }
+            drop(failed);
+        }
+        return Err(raise_io(&error));
+    }
+    release(core, old);
+    Ok(())
+}
+
+/// Takes away the callback of one side. True if there was one.
+pub(crate) fn remove(core: &Core, fd: RawFd, direction: Direction) -> bool {
+    let Some(watch) = core.fds.watch(fd) else { return false };
+    let side = watch.side(direction);
+    if side.is_empty() || !is_handle(side.as_ptr()) {
+        return false;
+    }
+    let old = side.take();
+    // Taking an interest back cannot fail in a way that the caller could act on.
+    let _ = update(core, fd);
+    release(core, old);
+    true
+}
+
+/// Lets a replaced or removed waiter go: a handle is cancelled, as asyncio does it.
+fn release(_core: &Core, waiter: Option<Ref>) {
+    if let Some(waiter) = waiter
+        && is_handle(waiter.as_ptr())
+    {
+        // SAFETY: just tested.
+        unsafe { Handle::of(waiter.as_ptr()) }.cancel();
+    }
+}
+
+/// Waits until `fd` is ready: `future` is completed then. `socket` says whose descriptor it is.
+pub(crate) fn wait(
+    core: &Core,
+    fd: RawFd,
+    direction: Direction,
+    socket: &Ref,
+    future: Ref,
+) -> Result<(), Raised> {
+    core.check_process()?;
+    if core.fds.watch(fd).is_none() {
+        core.fds.insert(fd, Kind::Watch(Box::new(Watch::new())));
+    }
+    let Some(watch) = core.fds.watch(fd) else { return Ok(()) };
+    let old = watch.side(direction).take();
+    watch.side(direction).set(Some(future));
+    let outcome = if watch.has_handle() || core.polling.get() || matches!(watch.mode.get(), Mode::Level(_)) {
+        update(core, fd).map_err(|error| raise_io(&error))
+    } else {
+        keep_edge(core, fd, watch, socket)
+    };
+    if outcome.is_err() {
+        drop(core.fds.watch(fd).and_then(|watch| watch.side(direction).take()));
+    }
+    release(core, old);
+    outcome
+}
+
+/// Makes sure that `fd` is registered for edges, for this very socket.
+fn keep_edge(core: &Core, fd: RawFd, watch: &Watch, socket: &Ref) -> Result<(), Raised> {
+    if watch.mode.get() == Mode::Edge && refers_to(&watch.owner, socket) {
+        return Ok(());
+    }
+    // SAFETY: a live object; objects without weak references raise.
+    let owner = unsafe { Ref::from_owned(ffi::PyWeakref_NewRef(socket.as_ptr(), std::ptr::null_mut())) };
+    let owner = owner.ok_or(Raised)?;
+    let Some(poller) = core.poller() else { return Ok(()) };
+    let token = core.fds.token(fd);
+    let registered = match poller.register_edge(fd, token, Interest::BOTH) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            poller.reregister_edge(fd, token, Interest::BOTH)
+        }
+        other => other,
+    };
+    registered.map_err(|error| raise_io(&error))?;
+    watch.mode.set(Mode::Edge);
+    watch.owner.set(Some(owner));
+    Ok(())
+}
+
+fn refers_to(weak: &Slot, object: &Ref) -> bool {
+    if weak.is_empty() {
+        return false;
+    }
+    let mut referent = std::ptr::null_mut();
+    // SAFETY: the slot holds a weak reference; the call gives an owned reference or null.
+    unsafe {
+        ffi::compat::PyWeakref_GetRef(weak.as_ptr(), &mut referent);
+        Ref::from_owned(referent).is_some_and(|referent| referent.as_ptr() == object.as_ptr())
+    }
+}
+
+/// Ends the wait of `future`, if it still waits.
+pub(crate) fn unwait(core: &Core, fd: RawFd, direction: Direction, future: &Ref) {
+    let Some(watch) = core.fds.watch(fd) else { return };
+    let side = watch.side(direction);
+    if side.as_ptr() == future.as_ptr() {
+        let own = side.take();
+        if matches!(watch.mode.get(), Mode::Level(_)) {
+            // As in `remove`.
+            let _ = update(core, fd);
+        }
+        drop(own);
+    }
+}
+
+/// The interest as the selectors module writes it: bit 0 read, bit 1 write. For the selector facade.
+pub(crate) fn selector_events(core: &Core, fd: RawFd) -> u32 {
+    let Some(watch) = core.fds.watch(fd) else { return 0 };
+    u32::from(!watch.reader.is_empty()) | u32::from(!watch.writer.is_empty()) << 1
+}
+
+/// The handle of one side, for whoever reads the selector facade.
+pub(crate) fn selector_handle(core: &Core, fd: RawFd, direction: Direction) -> Option<Ref> {
+    core.fds.watch(fd)?.side(direction).get().filter(|waiter| is_handle(waiter.as_ptr()))
+}

@@ -1,0 +1,26 @@
+//! wakeloop: a Rust async runtime under Python's asyncio.
+//!
+//! One crate, two halves on shared foundations. A room uses only rooms on lower floors:
+//!
+//! | floor | rooms |
+//! |---|---|
+//! | 4 | [`load`]: the load generator; `primitives`: what Python awaits and Rust runs |
+//! | 3 | `transport`: asyncio's transports; `bridge`: where the halves meet |
+//! | 2 | `event_loop`: asyncio's loop; [`runtime`]: the async runtime for Rust futures |
+//! | 1 | `capi`: raw CPython C API; [`reactor`]: mio; [`timer`]: the timer heap |
+//!
+//! The Python half is behind the feature `python` (on by default); without it the crate is the runtime
+//! alone and knows nothing of Python.
+
+pub mod reactor;
+pub mod runtime;
+pub mod timer;
+
+#[cfg(feature = "python")]
+mod capi;
+#[cfg(feature = "python")]
+mod event_loop;
+#[cfg(feature = "python")]
+mod module;
+#[cfg(feature = "python")]
+mod transport;

@@ -1,0 +1,263 @@
+//! One connection: it asks, reads the answer and compares it.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::pin;
+use std::sync::{Arc, OnceLock};
+use std::task::Poll;
+use std::time::Duration;
+
+use super::http::{self, Head};
+use super::pattern::Pattern;
+use super::tally::{Fault, Kind};
+use super::{Http, Target, Work};
+use crate::runtime::net::{TcpStream, UnixStream};
+use crate::runtime::time::timeout;
+
+/// A message up to this size is written before the answer is read. A longer one is written and read at once: a
+/// server that echoes while it reads would otherwise wait for us while we wait for it.
+const WRITTEN_FIRST: usize = 64 * 1024;
+/// The first size of the buffer for HTTP answers.
+const ANSWER: usize = 16 * 1024;
+
+/// What every conversation of a run has in common.
+#[derive(Debug)]
+pub(super) struct Plan {
+    target: Target,
+    patience: Duration,
+    question: Question,
+}
+
+#[derive(Debug)]
+enum Question {
+    Echo { pattern: Pattern, lines: bool },
+    Http { head: Vec<u8>, pattern: Option<Pattern>, expected: OnceLock<Vec<u8>> },
+    Accept,
+}
+
+impl Plan {
+    pub(super) fn new(target: &Target, work: &Work, patience: Duration) -> Self {
+        let question = match work {
+            Work::Echo { size, lines } => {
+                Question::Echo { pattern: Pattern::new(*size, *lines), lines: *lines }
+            }
+            Work::Http(Http { host, path, post_size, expect_body }) => Question::Http {
+                head: http::request(host, path, *post_size),
+                pattern: post_size.map(|size| Pattern::new(size, false)),
+                expected: expect_body.clone().map_or_else(OnceLock::new, OnceLock::from),
+            },
+            Work::Accept => Question::Accept,
+        };
+        Plan { target: target.clone(), patience, question }
+    }
+
+    async fn connect(&self) -> Result<Stream, Fault> {
+        match timeout(self.patience, Stream::connect(&self.target)).await {
+            Ok(Ok(stream)) => Ok(stream),
+            Ok(Err(error)) => Err(Fault::new(Kind::Connect, error.to_string())),
+            Err(_) => Err(Fault::new(Kind::ConnectTimeout, format!("after {:?}", self.patience))),
+        }
+    }
+}
+
+/// A connection and its place in the pattern.
+#[derive(Debug)]
+pub(super) struct Conversation {
+    plan: Arc<Plan>,
+    id: usize,
+    asked: u64,
+    /// None where each exchange makes its own.
+    stream: Option<Stream>,
+    request: Vec<u8>,
+    answer: Vec<u8>,
+}
+
+impl Conversation {
+    pub(super) async fn open(plan: Arc<Plan>, id: usize) -> Result<Self, Fault> {
+        let stream = match plan.question {
+            Question::Accept => None,
+            _ => Some(plan.connect().await?),
+        };
+        Ok(Conversation { plan, id, asked: 0, stream, request: Vec::new(), answer: Vec::new() })
+    }
+
+    /// An exchange that may not take longer than the plan's patience.
+    pub(super) async fn exchange_in_time(&mut self) -> Result<usize, Fault> {
+        let patience = self.plan.patience;
+        match timeout(patience, self.exchange()).await {
+            Ok(result) => result,
+            Err(_) => Err(Fault::new(Kind::Stalled, format!("no answer within {patience:?}"))),
+        }
+    }
+
+    /// Asks once and checks the answer; returns the payload bytes received.
+    pub(super) async fn exchange(&mut self) -> Result<usize, Fault> {
+        let Conversation { plan, id, asked, stream, request, answer } = self;
+        let number = *asked;
+        *asked += 1;
+        match (&plan.question, stream) {
+            (Question::Echo { pattern, lines }, Some(stream)) => {
+                let mut message = pattern.message(*id, number);
+                if *lines {
+                    request.clear();
+                    request.extend_from_slice(message);
+                    *request.last_mut().ok_or_else(|| Fault::new(Kind::Malformed, "an empty line"))? = b'\n';
+                    message = request;
+                }
+                echo(stream, message, answer).await
+            }
+            (Question::Http { head, pattern, expected }, Some(stream)) => {
+                let body = pattern.as_ref().map_or(&[][..], |pattern| pattern.message(*id, number));
+                request.clear();
+                request.extend_from_slice(head);
+                request.extend_from_slice(body);
+                stream.write_all(request).await?;
+                let (answered, end) = read_answer(stream, answer).await?;
+                let received = &answer[answered.length..end];
+                let wanted = match (expected.get(), pattern) {
+                    (None, Some(_)) => body,
+                    (Some(wanted), _) => wanted,
+                    (None, None) => expected.get_or_init(|| received.to_vec()),
+                };
+                if answered.status != 200 {
+                    return Err(Fault::new(Kind::Status, answered.status.to_string()));
+                }
+                compare(wanted, received)
+            }
+            _ => {
+                let mut byte = [0];
+                match plan.connect().await?.read(&mut byte).await? {
+                    0 => Ok(0),
+                    _ => Err(Fault::new(Kind::Mismatch, "data from a server that should close at once")),
+                }
+            }
+        }
+    }
+}
+
+async fn echo(stream: &Stream, message: &[u8], answer: &mut Vec<u8>) -> Result<usize, Fault> {
+    // One byte more than the answer: what comes behind it shows, and the read that ends it falls short of the
+    // buffer, which tells the runtime without another system call that the socket is empty.
+    answer.resize(message.len() + 1, 0);
+    let received = if message.len() <= WRITTEN_FIRST {
+        stream.write_all(message).await?;
+        read_at_least(stream, answer, message.len()).await?
+    } else {
+        both(stream.write_all(message), read_at_least(stream, answer, message.len())).await?.1
+    };
+    compare(message, &answer[..received])
+}
+
+/// Reads until `wanted` bytes are there, or more if they came along; returns how many are.
+async fn read_at_least(stream: &Stream, buffer: &mut [u8], wanted: usize) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < wanted {
+        match stream.read(&mut buffer[filled..]).await? {
+            0 => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, format!("after {filled} bytes"))),
+            n => filled += n,
+        }
+    }
+    Ok(filled)
+}
+
+/// Reads one whole answer, and nothing behind it, into the start of `buffer`; returns its head and its end.
+async fn read_answer(stream: &Stream, buffer: &mut Vec<u8>) -> Result<(Head, usize), Fault> {
+    if buffer.is_empty() {
+        buffer.resize(ANSWER, 0);
+    }
+    let (mut filled, mut head) = (0, None);
+    loop {
+        if head.is_none() {
+            head = http::parse_head(&buffer[..filled])?;
+        }
+        if let Some(Head { length, body, .. }) = head {
+            let end = length + body;
+            if filled > end {
+                return Err(Fault::new(Kind::Malformed, format!("{} bytes behind an answer", filled - end)));
+            }
+            // One byte more than the answer, so that anything behind it shows.
+            buffer.resize(buffer.len().max(end + 1), 0);
+            if let (true, Some(head)) = (filled == end, head.take()) {
+                return Ok((head, end));
+            }
+        } else if filled == buffer.len() {
+            buffer.resize(2 * filled, 0);
+        }
+        match stream.read(&mut buffer[filled..]).await? {
+            0 => return Err(Fault::new(Kind::ClosedEarly, format!("after {filled} bytes of an answer"))),
+            n => filled += n,
+        }
+    }
+}
+
+fn compare(wanted: &[u8], received: &[u8]) -> Result<usize, Fault> {
+    if wanted == received {
+        return Ok(received.len());
+    }
+    let place = wanted.iter().zip(received).take_while(|(a, b)| a == b).count();
+    let detail = format!("{} bytes for {}, different from byte {place} on", received.len(), wanted.len());
+    Err(Fault::new(Kind::Mismatch, detail))
+}
+
+/// Drives both to their end, or to the first error.
+async fn both<A, B>(
+    first: impl Future<Output = io::Result<A>>,
+    second: impl Future<Output = io::Result<B>>,
+) -> io::Result<(A, B)> {
+    let (mut first, mut second) = (pin!(first), pin!(second));
+    let (mut first_result, mut second_result) = (None, None);
+    poll_fn(|context| {
+        if first_result.is_none()
+            && let Poll::Ready(result) = first.as_mut().poll(context)
+        {
+            first_result = Some(result?);
+        }
+        if second_result.is_none()
+            && let Poll::Ready(result) = second.as_mut().poll(context)
+        {
+            second_result = Some(result?);
+        }
+        match (first_result.take(), second_result.take()) {
+            (Some(first), Some(second)) => Poll::Ready(Ok((first, second))),
+            (first, second) => {
+                (first_result, second_result) = (first, second);
+                Poll::Pending
+            }
+        }
+    })
+    .await
+}
+
+/// TCP or Unix.
+#[derive(Debug)]
+enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Stream {
+    async fn connect(target: &Target) -> io::Result<Self> {
+        Ok(match target {
+            Target::Tcp(address) => {
+                let stream = TcpStream::connect(*address).await?;
+                stream.set_nodelay(true)?;
+                Stream::Tcp(stream)
+            }
+            Target::Unix(path) => Stream::Unix(UnixStream::connect(path).await?),
+        })
+    }
+
+    async fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.read(buffer).await,
+            Stream::Unix(stream) => stream.read(buffer).await,
+        }
+    }
+
+    async fn write_all(&self, data: &[u8]) -> io::Result<()> {
+        match self {
+            Stream::Tcp(stream) => stream.write_all(data).await,
+            Stream::Unix(stream) => stream.write_all(data).await,
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The load generator: many connections that ask, check every byte of the answer, and time it.
+//!
+//! It is the runtime's first client: one task per connection, one worker thread unless told otherwise, so that a
+//! server on one core is the bottleneck and not the load. Nothing here knows Python except [`python`].
+//!
+//! A run has phases that never overlap: connect (idle connections prove themselves with one exchange), warm-up,
+//! the measured window, and the end (every idle connection must answer once more). Only answers that complete
+//! inside the window are counted. At both ends of the window the run reads its own CPU clock and, on request,
+//! that of the server process, so "CPU time per request" covers exactly the requests that were counted.
+//!
+//! - *Closed loop*: a connection sends its next request when the last was answered.
+//! - *Open loop* (`rate`): every request has the moment at which it was due, and its latency counts from there,
+//!   however late the server made the connection. Nothing is omitted; what was due and never sent is reported.
+//!
+//! An error ends its connection. All errors are counted by kind; a caller that ignores them does so knowingly.
+
+mod clock;
+mod conversation;
+mod histogram;
+mod http;
+mod pattern;
+#[cfg(feature = "python")]
+pub mod python;
+mod run;
+mod tally;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub use histogram::Summary;
+pub use run::run;
+
+/// Where the server listens.
+#[derive(Clone, Debug)]
+pub enum Target {
+    Tcp(SocketAddr),
+    Unix(PathBuf),
+}
+
+/// What a connection asks, and what it takes for a right answer.
+#[derive(Clone, Debug)]
+pub enum Work {
+    /// `size` bytes that come back unchanged; with `lines` they end in the only newline among them.
+    Echo { size: usize, lines: bool },
+    /// HTTP/1.1 with keep-alive; see [`Http`].
+    Http(Http),
+    /// A new connection each time, which the server closes without a word.
+    Accept,
+}
+
+/// One HTTP request, repeated.
+#[derive(Clone, Debug)]
+pub struct Http {
+    pub host: String,
+    pub path: String,
+    /// Sends a POST with a body of this many bytes, different each time; otherwise GET.
+    pub post_size: Option<usize>,
+    /// The body every answer must have. Without it a POST must be echoed, and all answers to a GET must be the
+    /// same as the first.
+    pub expect_body: Option<Vec<u8>>,
+}
+
+/// One run.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub target: Target,
+    pub work: Work,
+    /// Connections that ask all the time.
+    pub connections: usize,
+    /// Connections held open beside them.
+    pub idle: usize,
+    /// Requests per second over all connections: open loop. Without it: closed loop.
+    pub rate: Option<f64>,
+    pub warmup: Duration,
+    /// The length of the measured window.
+    pub duration: Duration,
+    /// Ends the window after this many requests, if that is sooner. (After a warm-up, those under way when the
+    /// window opens are counted as well.)
+    pub count: Option<u64>,
+    pub workers: usize,
+    /// How long a connect, and at the end an outstanding answer, may take.
+    pub patience: Duration,
+    /// A process whose CPU time is read at both ends of the window.
+    pub watch_pid: Option<i32>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            target: Target::Tcp(SocketAddr::from(([127, 0, 0, 1], 0))),
+            work: Work::Echo { size: 1024, lines: false },
+            connections: 10,
+            idle: 0,
+            rate: None,
+            warmup: Duration::ZERO,
+            duration: Duration::from_secs(1),
+            count: None,
+            workers: 1,
+            patience: Duration::from_secs(10),
+            watch_pid: None,
+        }
+    }
+}
+
+/// What a run found.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Right answers inside the window.
+    pub requests: u64,
+    /// The length of the window.
+    pub seconds: f64,
+    /// Payload bytes of those answers.
+    pub bytes: u64,
+    pub connect_seconds: f64,
+    /// Idle connections that answered at the start and again at the end.
+    pub idle_answered: usize,
+    pub latency: Summary,
+    /// Open loop: how late the generator itself sent, on connections that were free when the request was due.
+    pub lag: Option<Summary>,
+    /// Open loop: requests that were due inside the window and were never sent.
+    pub unsent: u64,
+    /// Every error of the whole run, by kind.
+    pub errors: BTreeMap<&'static str, u64>,
+    pub first_error: Option<String>,
+    /// CPU time of this process in the window.
+    pub own_cpu: Duration,
+    /// CPU time of the watched process in the window.
+    pub watched_cpu: Option<Duration>,
+}

@@ -1,0 +1,152 @@
+//! The Python face: `_core.load(**options) -> dict`, used by `python -m wakeloop load`, `make demo` and the
+//! benchmarks. The GIL is released for the whole run, apart from a look at pending signals ten times a second.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use super::{Config, Http, Report, Summary, Target, Work};
+
+/// load(**options) -> dict
+///
+/// Puts a load on a server and reports. Options: port and host, or path (a Unix socket); kind ("echo", "http",
+/// "accept"); size, lines (echo); url_path, post_size, expect_body (http); connections, idle, rate, warmup,
+/// duration, count, workers, patience, watch_pid. Durations are seconds. See `wakeloop.demo.load` for each.
+#[pyfunction]
+#[pyo3(signature = (**options))]
+pub fn load(py: Python<'_>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Py<PyDict>> {
+    let config = read_config(&Options(options.map_or_else(|| Ok(PyDict::new(py)), |given| given.copy())?))?;
+    let mut interrupt = None;
+    let report = py.detach(|| {
+        super::run(&config, &mut || match Python::attach(|py| py.check_signals()) {
+            Ok(()) => true,
+            Err(error) => {
+                interrupt = Some(error);
+                false
+            }
+        })
+    });
+    match (report, interrupt) {
+        (_, Some(error)) => Err(error),
+        (Err(error), None) if error.kind() == io::ErrorKind::InvalidInput => {
+            Err(PyValueError::new_err(error.to_string()))
+        }
+        (report, None) => Ok(describe(py, &report?)?.unbind()),
+    }
+}
+
+/// The options not read yet.
+struct Options<'py>(Bound<'py, PyDict>);
+
+impl<'py> Options<'py> {
+    /// The option of this name, if it was given and is not None.
+    fn take<T>(&self, name: &str) -> PyResult<Option<T>>
+    where
+        T: for<'a> FromPyObject<'a, 'py, Error = PyErr>,
+    {
+        let Some(value) = self.0.get_item(name)? else { return Ok(None) };
+        self.0.del_item(name)?;
+        if value.is_none() { Ok(None) } else { value.extract().map(Some) }
+    }
+
+    fn take_seconds(&self, name: &str, default: Duration) -> PyResult<Duration> {
+        let Some(seconds) = self.take::<f64>(name)? else { return Ok(default) };
+        Duration::try_from_secs_f64(seconds)
+            .map_err(|error| PyValueError::new_err(format!("{name}: {error}")))
+    }
+
+    /// All options must have been read.
+    fn finish(&self) -> PyResult<()> {
+        match self.0.keys().get_item(0) {
+            Ok(name) => Err(PyTypeError::new_err(format!("load() has no option {name}"))),
+            Err(_) => Ok(()),
+        }
+    }
+}
+
+fn read_config(options: &Options<'_>) -> PyResult<Config> {
+    let default = Config::default();
+    let target = match (options.take::<PathBuf>("path")?, options.take::<u16>("port")?) {
+        (Some(path), None) => Target::Unix(path),
+        (None, Some(port)) => {
+            let host = options.take::<String>("host")?.unwrap_or_else(|| "127.0.0.1".into());
+            let host: IpAddr =
+                host.parse().map_err(|_| PyValueError::new_err("host must be an IP address"))?;
+            Target::Tcp(SocketAddr::new(host, port))
+        }
+        _ => return Err(PyTypeError::new_err("load() needs either a port or the path of a Unix socket")),
+    };
+    let work = match options.take::<String>("kind")?.as_deref().unwrap_or("echo") {
+        "echo" => Work::Echo {
+            size: options.take("size")?.unwrap_or(1024),
+            lines: options.take("lines")?.unwrap_or(false),
+        },
+        "http" => Work::Http(Http {
+            host: match &target {
+                Target::Tcp(address) => address.to_string(),
+                Target::Unix(_) => "localhost".into(),
+            },
+            path: options.take("url_path")?.unwrap_or_else(|| "/".into()),
+            post_size: options.take("post_size")?,
+            expect_body: options.take("expect_body")?,
+        }),
+        "accept" => Work::Accept,
+        other => {
+            return Err(PyValueError::new_err(format!("kind must be echo, http or accept, not {other}")));
+        }
+    };
+    let config = Config {
+        target,
+        work,
+        connections: options.take("connections")?.unwrap_or(default.connections),
+        idle: options.take("idle")?.unwrap_or(default.idle),
+        rate: options.take("rate")?,
+        warmup: options.take_seconds("warmup", default.warmup)?,
+        duration: options.take_seconds("duration", default.duration)?,
+        count: options.take("count")?,
+        workers: options.take("workers")?.unwrap_or(default.workers),
+        patience: options.take_seconds("patience", default.patience)?,
+        watch_pid: options.take("watch_pid")?,
+    };
+    options.finish()?;
+    Ok(config)
+}
+
+fn describe<'py>(py: Python<'py>, report: &Report) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("requests", report.requests)?;
+    dict.set_item("seconds", report.seconds)?;
+    dict.set_item("rate", report.requests as f64 / report.seconds)?;
+    dict.set_item("bytes", report.bytes)?;
+    dict.set_item("connect_seconds", report.connect_seconds)?;
+    dict.set_item("idle_answered", report.idle_answered)?;
+    dict.set_item("latency_us", describe_summary(py, &report.latency)?)?;
+    dict.set_item("lag_us", report.lag.map(|lag| describe_summary(py, &lag)).transpose()?)?;
+    dict.set_item("unsent", report.unsent)?;
+    dict.set_item("errors", &report.errors)?;
+    dict.set_item("first_error", report.first_error.as_deref())?;
+    dict.set_item("own_cpu_seconds", report.own_cpu.as_secs_f64())?;
+    dict.set_item("watched_cpu_seconds", report.watched_cpu.map(|cpu| cpu.as_secs_f64()))?;
+    Ok(dict)
+}
+
+fn describe_summary<'py>(py: Python<'py>, summary: &Summary) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("count", summary.count)?;
+    for (name, value) in [
+        ("mean", summary.mean),
+        ("p50", summary.p50),
+        ("p90", summary.p90),
+        ("p99", summary.p99),
+        ("p99.9", summary.p999),
+        ("max", summary.max),
+    ] {
+        dict.set_item(name, value.as_secs_f64() * 1e6)?;
+    }
+    Ok(dict)
+}

@@ -1,0 +1,253 @@
+//! Runs against small servers on threads of the standard library, right ones and wrong ones.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixListener;
+use std::thread;
+use std::time::Duration;
+
+use super::{Config, Http, Report, Target, Work, run};
+
+/// Serves each connection with `serve` on a thread of its own, until the test process ends.
+fn server(serve: impl Fn(TcpStream) + Copy + Send + 'static) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("its address");
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            thread::spawn(move || serve(stream));
+        }
+    });
+    address
+}
+
+fn echo(mut stream: impl Read + Write) {
+    let mut buffer = vec![0; 64 * 1024];
+    while let Ok(n @ 1..) = stream.read(&mut buffer) {
+        if stream.write_all(&buffer[..n]).is_err() {
+            break;
+        }
+    }
+}
+
+/// Answers every request (by its empty line) with `answer`.
+fn answer_http(stream: TcpStream, answer: &str) {
+    let mut writer = stream.try_clone().expect("a second handle");
+    for line in BufReader::new(stream).lines().map_while(Result::ok) {
+        if line.is_empty() && writer.write_all(answer.as_bytes()).is_err() {
+            break;
+        }
+    }
+}
+
+fn config(address: SocketAddr, work: Work) -> Config {
+    Config {
+        target: Target::Tcp(address),
+        work,
+        connections: 4,
+        duration: Duration::from_millis(150),
+        patience: Duration::from_millis(500),
+        ..Config::default()
+    }
+}
+
+fn go(config: &Config) -> Report {
+    run(config, &mut || true).expect("the run itself works")
+}
+
+#[track_caller]
+fn assert_right(report: &Report) {
+    assert!(report.errors.is_empty(), "{report:?}");
+    assert!(report.requests > 0 && report.latency.count == report.requests, "{report:?}");
+    assert!(
+        report.latency.p50 <= report.latency.p99 && report.latency.p99 <= report.latency.max,
+        "{report:?}"
+    );
+}
+
+#[track_caller]
+fn assert_only_error(report: &Report, kind: &str) {
+    assert!(report.errors.len() == 1 && report.errors.contains_key(kind), "{report:?}");
+    assert!(report.first_error.as_ref().is_some_and(|text| text.starts_with(kind)), "{report:?}");
+}
+
+#[test]
+fn echo_of_many_sizes() {
+    let address = server(echo);
+    for (size, lines) in [(1, false), (1024, false), (1024, true), (300 * 1024, false)] {
+        let report = go(&config(address, Work::Echo { size, lines }));
+        assert_right(&report);
+        assert_eq!(report.bytes, report.requests * size as u64);
+    }
+}
+
+#[test]
+fn a_count_ends_the_window() {
+    let config = Config {
+        count: Some(500),
+        connections: 2,
+        duration: Duration::from_secs(20),
+        watch_pid: Some(std::process::id() as i32),
+        ..config(server(echo), Work::Echo { size: 64, lines: false })
+    };
+    let report = go(&config);
+    assert_right(&report);
+    assert!((500..=502).contains(&report.requests) && report.seconds < 15.0, "{report:?}");
+    assert!(report.watched_cpu.expect("a process was watched") >= report.own_cpu);
+}
+
+#[test]
+fn an_open_loop_keeps_its_rate() {
+    let config = Config {
+        rate: Some(500.0),
+        duration: Duration::from_millis(600),
+        ..config(server(echo), Work::Echo { size: 64, lines: false })
+    };
+    let report = go(&config);
+    assert_right(&report);
+    assert!((250..=301).contains(&report.requests), "{report:?}");
+    assert!(report.lag.is_some_and(|lag| lag.count > 0), "{report:?}");
+}
+
+#[test]
+fn an_open_loop_counts_waiting_as_latency() {
+    let slow = |mut stream: TcpStream| {
+        let mut byte = [0];
+        while let Ok(1) = stream.read(&mut byte) {
+            thread::sleep(Duration::from_millis(20));
+            if stream.write_all(&byte).is_err() {
+                break;
+            }
+        }
+    };
+    let config = Config {
+        rate: Some(500.0),
+        connections: 1,
+        duration: Duration::from_millis(400),
+        ..config(server(slow), Work::Echo { size: 1, lines: false })
+    };
+    let report = go(&config);
+    assert_right(&report);
+    assert!(report.latency.max > Duration::from_millis(250), "{report:?}");
+    assert!(report.unsent > 100, "{report:?}");
+}
+
+#[test]
+fn idle_connections_answer_at_both_ends() {
+    let config = Config { idle: 100, ..config(server(echo), Work::Echo { size: 32, lines: false }) };
+    let report = go(&config);
+    assert_right(&report);
+    assert_eq!(report.idle_answered, 100);
+}
+
+#[test]
+fn unix_socket() {
+    let path = std::env::temp_dir().join(format!("wakeloop-load-{}", std::process::id()));
+    let listener = UnixListener::bind(&path).expect("a socket in the temporary directory");
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            thread::spawn(move || echo(stream));
+        }
+    });
+    let work = Work::Echo { size: 1024, lines: false };
+    let report =
+        go(&Config { target: Target::Unix(path.clone()), ..config(([127, 0, 0, 1], 0).into(), work) });
+    drop(std::fs::remove_file(path));
+    assert_right(&report);
+}
+
+fn get(expect_body: Option<&[u8]>) -> Work {
+    Work::Http(Http {
+        host: "localhost".into(),
+        path: "/".into(),
+        post_size: None,
+        expect_body: expect_body.map(<[u8]>::to_vec),
+    })
+}
+
+#[test]
+fn http_get() {
+    let hello = |stream: TcpStream| answer_http(stream, "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello");
+    let address = server(hello);
+    assert_right(&go(&config(address, get(Some(b"hello")))));
+    assert_right(&go(&config(address, get(None))));
+    assert_only_error(&go(&config(address, get(Some(b"hallo")))), "mismatch");
+}
+
+#[test]
+fn http_answers_that_are_wrong() {
+    let missing = |stream: TcpStream| answer_http(stream, "HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n");
+    assert_only_error(&go(&config(server(missing), get(Some(b"")))), "status");
+    let chatty = |stream: TcpStream| answer_http(stream, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\nmore");
+    assert_only_error(&go(&config(server(chatty), get(Some(b"")))), "malformed");
+}
+
+#[test]
+fn a_wrong_byte_is_noticed() {
+    let wrong = |mut stream: TcpStream| {
+        let (mut buffer, mut seen) = ([0; 1024], 0);
+        while let Ok(n @ 1..) = stream.read(&mut buffer) {
+            if seen + n > 100_000 && seen <= 100_000 {
+                buffer[0] ^= 1;
+            }
+            seen += n;
+            if stream.write_all(&buffer[..n]).is_err() {
+                break;
+            }
+        }
+    };
+    let report = go(&config(server(wrong), Work::Echo { size: 1024, lines: false }));
+    assert_only_error(&report, "mismatch");
+    assert_eq!(report.errors["mismatch"], 4);
+}
+
+#[test]
+fn servers_that_close_or_say_nothing() {
+    let work = || Work::Echo { size: 1024, lines: false };
+    let close = |mut stream: TcpStream| drop(stream.read_exact(&mut [0; 1024]));
+    assert_only_error(&go(&config(server(close), work())), "closed early");
+    let mute = |mut stream: TcpStream| drop(stream.read_to_end(&mut Vec::new()));
+    let report = go(&config(server(mute), work()));
+    assert_only_error(&report, "stalled");
+    assert_eq!(report.errors["stalled"], 4);
+}
+
+#[test]
+fn nobody_listens() {
+    let address =
+        TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port");
+    let report = go(&config(address, Work::Echo { size: 1024, lines: false }));
+    assert_only_error(&report, "connect");
+    assert_eq!(report.requests, 0);
+}
+
+#[test]
+fn accept_and_close() {
+    assert_right(&go(&config(server(drop), Work::Accept)));
+}
+
+#[test]
+fn the_caller_can_stop_it() {
+    let config = Config {
+        duration: Duration::from_secs(60),
+        ..config(server(echo), Work::Echo { size: 64, lines: false })
+    };
+    let error = run(&config, &mut || false).expect_err("stopped");
+    assert_eq!(error.kind(), std::io::ErrorKind::Interrupted);
+}
+
+#[test]
+fn options_that_make_no_sense() {
+    let work = || Work::Echo { size: 64, lines: false };
+    let good = || config(([127, 0, 0, 1], 1).into(), work());
+    for bad in [
+        Config { work: Work::Echo { size: 0, lines: false }, ..good() },
+        Config { rate: Some(0.0), ..good() },
+        Config { rate: Some(1.0), count: Some(1), ..good() },
+        Config { connections: 0, ..good() },
+        Config { workers: 0, ..good() },
+        Config { work: Work::Accept, idle: 1, ..good() },
+    ] {
+        let error = run(&bad, &mut || true).expect_err("refused");
+        assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+    }
+}

@@ -1,0 +1,55 @@
+//! The Python module `wakeloop._core`.
+
+use pyo3::exceptions::PyException;
+use pyo3::prelude::*;
+
+use crate::capi;
+use crate::event_loop::{calls, core, event_loop::EventLoop, handle, sock};
+use crate::transport::{accept, stream};
+
+pyo3::create_exception!(
+    wakeloop,
+    RuntimePanic,
+    PyException,
+    "A panic in Rust code, caught at the border to Python. The process goes on; the operation did not finish."
+);
+
+/// Called by `os.register_at_fork` in every child.
+#[pyfunction]
+fn _forked() {
+    core::forked();
+}
+
+/// The native half of wakeloop.
+///
+/// The ready queue, the freelists and the identity test on `_asyncio`'s keyword tuple lean on the GIL, so
+/// the module says that it uses it.
+#[pymodule(gil_used = true)]
+fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    capi::imports::load(py, py.get_type::<RuntimePanic>().into_any())?;
+    handle::make_types(py)?;
+    sock::make_type(py)?;
+    capi::types::add_methods(&py.get_type::<EventLoop>(), calls::METHODS)?;
+    capi::types::add_methods(&py.get_type::<EventLoop>(), sock::METHODS)?;
+    capi::types::add_methods(&py.get_type::<calls::Probe>(), calls::PROBE_METHODS)?;
+
+    let sample = Bound::new(py, EventLoop::sample()?)?;
+    core::learn_offset(sample.as_ptr(), sample.get().core());
+
+    module.add_class::<EventLoop>()?;
+    module.add("StreamTransport", stream::make_type(py)?)?;
+    module.add("RuntimePanic", py.get_type::<RuntimePanic>())?;
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_function(wrap_pyfunction!(stream::make_stream, module)?)?;
+    module.add_function(wrap_pyfunction!(accept::start_listener, module)?)?;
+    module.add_function(wrap_pyfunction!(_forked, module)?)?;
+    module.add_function(wrap_pyfunction!(learn_c_caller, module)?)?;
+    Ok(())
+}
+
+/// Finds out how `_asyncio` calls `call_soon`; called once by the package, when its Python half is there.
+#[pyfunction]
+fn learn_c_caller(py: Python<'_>) {
+    calls::learn_c_caller(py);
+}

@@ -1,0 +1,173 @@
+//! The poller and its registration handle.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use mio::unix::SourceFd;
+
+use super::{Event, Interest, Readiness, Token, Waker, sys};
+
+/// The token of the poller's own descriptors; their events are not shown.
+pub(super) const INTERNAL: mio::Token = mio::Token(usize::MAX);
+
+/// Waits for readiness on registered file descriptors.
+pub struct Poller {
+    poll: mio::Poll,
+    events: mio::Events,
+    precision: sys::Precision,
+}
+
+impl Poller {
+    /// A poller that hands out at most `events` events per poll.
+    ///
+    /// # Errors
+    /// When the system has no descriptor left for the epoll or kqueue instance.
+    pub fn with_capacity(events: usize) -> io::Result<Poller> {
+        Ok(Poller {
+            poll: mio::Poll::new()?,
+            events: mio::Events::with_capacity(events.max(1)),
+            precision: sys::Precision::new(),
+        })
+    }
+
+    /// Reports changes of readiness: after an event, the next one comes only when more arrives.
+    ///
+    /// # Errors
+    /// `AlreadyExists` for a registered descriptor, `PermissionDenied` for a regular file, and whatever else
+    /// `epoll_ctl(2)` or `kevent(2)` says.
+    pub fn register_edge(&self, fd: RawFd, token: Token, interest: Interest) -> io::Result<()> {
+        let token = checked(token)?;
+        self.poll.registry().register(&mut SourceFd(&fd), token, interest.to_mio())
+    }
+
+    /// Changes token and interest of a registration and makes it edge-triggered; what is ready already is
+    /// reported once more.
+    ///
+    /// # Errors
+    /// `NotFound` if the descriptor is not registered.
+    pub fn reregister_edge(&self, fd: RawFd, token: Token, interest: Interest) -> io::Result<()> {
+        let token = checked(token)?;
+        self.poll.registry().reregister(&mut SourceFd(&fd), token, interest.to_mio())
+    }
+
+    /// Reports readiness on every poll as long as it lasts.
+    ///
+    /// # Errors
+    /// As [`Poller::register_edge`].
+    pub fn register_level(&self, fd: RawFd, token: Token, interest: Interest) -> io::Result<()> {
+        sys::register_level(self.poll.as_raw_fd(), fd, checked(token)?.0, interest)
+    }
+
+    /// Changes token and interest of a registration and makes it level-triggered.
+    ///
+    /// # Errors
+    /// `NotFound` if the descriptor is not registered (Linux; kqueue registers it).
+    pub fn reregister_level(&self, fd: RawFd, token: Token, interest: Interest) -> io::Result<()> {
+        sys::reregister_level(self.poll.as_raw_fd(), fd, checked(token)?.0, interest)
+    }
+
+    /// Ends a registration of either kind. Events that the last poll already collected still show.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none, an error of kind other or uncategorised (`EBADF`) if `fd` is closed.
+    pub fn deregister(&self, fd: RawFd) -> io::Result<()> {
+        self.poll.registry().deregister(&mut SourceFd(&fd))
+    }
+
+    /// The waker of this poller; its wakes appear as events under `token`. Make one only.
+    ///
+    /// # Errors
+    /// When the system has no descriptor left.
+    pub fn waker(&self, token: Token) -> io::Result<Waker> {
+        checked(token)?;
+        Waker::new(self.poll.registry(), token)
+    }
+
+    /// A handle through which other threads register descriptors. Costs one descriptor, shared by its clones.
+    ///
+    /// # Errors
+    /// When the system has no descriptor left.
+    pub fn registrar(&self) -> io::Result<Registrar> {
+        Ok(Registrar { registry: Arc::new(self.poll.registry().try_clone()?) })
+    }
+
+    /// Waits until something is ready or `timeout` has passed: `None` waits for ever, zero does not block.
+    ///
+    /// It may return early and empty-handed, never more than scheduling noise late; a caller with a deadline
+    /// looks at the clock and polls again. On Linux, a wait of two milliseconds or more takes whole
+    /// milliseconds and leaves the rest to the next call, which arms a timerfd: so only a deadline that is
+    /// really reached costs an extra system call. A zero timeout is exactly one system call.
+    ///
+    /// # Errors
+    /// `Interrupted` when a signal arrived: the caller decides whether that matters. The events are then empty.
+    pub fn poll(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        let done = self.precision.poll(&mut self.poll, &mut self.events, timeout);
+        if done.is_err() {
+            self.events.clear();
+        }
+        done
+    }
+
+    /// What the last poll found.
+    pub fn events(&self) -> impl Iterator<Item = Event> {
+        self.events
+            .iter()
+            .filter(|event| event.token() != INTERNAL)
+            .map(|event| Event { token: Token(event.token().0), readiness: Readiness::from_mio(event) })
+    }
+}
+
+impl AsRawFd for Poller {
+    /// The epoll or kqueue descriptor itself, for those that nest pollers.
+    fn as_raw_fd(&self) -> RawFd {
+        self.poll.as_raw_fd()
+    }
+}
+
+impl fmt::Debug for Poller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Poller").field("fd", &self.poll.as_raw_fd()).finish_non_exhaustive()
+    }
+}
+
+/// Registers descriptors with a [`Poller`] from any thread. Clones share one handle; it outlives its poller
+/// harmlessly.
+#[derive(Clone)]
+pub struct Registrar {
+    registry: Arc<mio::Registry>,
+}
+
+impl Registrar {
+    /// As [`Poller::register_edge`].
+    ///
+    /// # Errors
+    /// As [`Poller::register_edge`].
+    pub fn register_edge(&self, fd: RawFd, token: Token, interest: Interest) -> io::Result<()> {
+        self.registry.register(&mut SourceFd(&fd), checked(token)?, interest.to_mio())
+    }
+
+    /// As [`Poller::deregister`].
+    ///
+    /// # Errors
+    /// As [`Poller::deregister`].
+    pub fn deregister(&self, fd: RawFd) -> io::Result<()> {
+        self.registry.deregister(&mut SourceFd(&fd))
+    }
+}
+
+impl fmt::Debug for Registrar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("reactor::Registrar")
+    }
+}
+
+fn checked(token: Token) -> io::Result<mio::Token> {
+    let token = mio::Token(token.0);
+    if token == INTERNAL {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "this token is the poller's own"));
+    }
+    Ok(token)
+}

@@ -1,0 +1,64 @@
+//! macOS and the BSDs: kqueue filters without EV_CLEAR are level-triggered, and its timeouts have nanoseconds.
+
+use std::io;
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+use super::super::Interest;
+use super::check;
+
+pub(in super::super) fn register_level(
+    poll: RawFd,
+    fd: RawFd,
+    token: usize,
+    interest: Interest,
+) -> io::Result<()> {
+    filter(poll, fd, token, libc::EVFILT_READ as _, interest.is_read())?;
+    filter(poll, fd, token, libc::EVFILT_WRITE as _, interest.is_write())
+}
+
+pub(in super::super) fn reregister_level(
+    poll: RawFd,
+    fd: RawFd,
+    token: usize,
+    interest: Interest,
+) -> io::Result<()> {
+    // EV_ADD on an existing filter updates it, but keeps EV_CLEAR of an edge-triggered one: start afresh.
+    filter(poll, fd, token, libc::EVFILT_READ as _, false)?;
+    filter(poll, fd, token, libc::EVFILT_WRITE as _, false)?;
+    register_level(poll, fd, token, interest)
+}
+
+/// Adds one filter, or removes it; removing one that is not there is fine.
+fn filter(poll: RawFd, fd: RawFd, token: usize, filter: i16, wanted: bool) -> io::Result<()> {
+    // SAFETY: all-zero is a valid `kevent`, which has more fields on some systems than on others.
+    let mut change: libc::kevent = unsafe { std::mem::zeroed() };
+    change.ident = fd as _;
+    change.filter = filter as _;
+    change.flags = if wanted { libc::EV_ADD } else { libc::EV_DELETE } as _;
+    change.udata = token as _;
+    // SAFETY: one change is read from a valid pointer, no events are written (their count is zero).
+    let result = unsafe { libc::kevent(poll, &change, 1, std::ptr::null_mut(), 0, std::ptr::null()) };
+    match check(result as libc::c_int) {
+        Err(error) if !wanted && error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+/// kqueue is precise by itself.
+pub(in super::super) struct Precision;
+
+impl Precision {
+    pub(in super::super) fn new() -> Precision {
+        Precision
+    }
+
+    pub(in super::super) fn poll(
+        &mut self,
+        poll: &mut mio::Poll,
+        events: &mut mio::Events,
+        timeout: Option<Duration>,
+    ) -> io::Result<()> {
+        poll.poll(events, timeout)
+    }
+}

@@ -1,0 +1,121 @@
+//! Linux: `epoll_ctl` without EPOLLET for level triggering, a timerfd for precision.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+use mio::unix::SourceFd;
+
+use super::super::Interest;
+use super::super::poller::INTERNAL;
+use super::check;
+
+pub(in super::super) fn register_level(
+    poll: RawFd,
+    fd: RawFd,
+    token: usize,
+    interest: Interest,
+) -> io::Result<()> {
+    control(poll, libc::EPOLL_CTL_ADD, fd, token, interest)
+}
+
+pub(in super::super) fn reregister_level(
+    poll: RawFd,
+    fd: RawFd,
+    token: usize,
+    interest: Interest,
+) -> io::Result<()> {
+    control(poll, libc::EPOLL_CTL_MOD, fd, token, interest)
+}
+
+fn control(
+    poll: RawFd,
+    operation: libc::c_int,
+    fd: RawFd,
+    token: usize,
+    interest: Interest,
+) -> io::Result<()> {
+    // No EPOLLRDHUP: a half-closed peer is readable anyway, and for a writer alone it would fire for ever.
+    let mut mask = 0;
+    if interest.is_read() {
+        mask |= libc::EPOLLIN;
+    }
+    if interest.is_write() {
+        mask |= libc::EPOLLOUT;
+    }
+    // mio keeps its token in the same 64 bits.
+    let mut event = libc::epoll_event { events: mask as u32, u64: token as u64 };
+    // SAFETY: `event` is valid for the call, which copies it; a stale descriptor number is an error, not a hazard.
+    check(unsafe { libc::epoll_ctl(poll, operation, fd, &mut event) }).map(drop)
+}
+
+/// From here on a wait takes whole milliseconds by epoll's own timeout.
+const COARSE: Duration = Duration::from_millis(2);
+
+/// Finite waits by `epoll_wait` as long as milliseconds do, by a timerfd for the rest.
+pub(in super::super) struct Precision {
+    timer: Timer,
+}
+
+enum Timer {
+    Unused,
+    Ready(OwnedFd),
+    /// Creating it failed (a sandbox, no descriptors left): mio's rounding has to do.
+    Unavailable,
+}
+
+impl Precision {
+    pub(in super::super) fn new() -> Precision {
+        Precision { timer: Timer::Unused }
+    }
+
+    pub(in super::super) fn poll(
+        &mut self,
+        poll: &mut mio::Poll,
+        events: &mut mio::Events,
+        timeout: Option<Duration>,
+    ) -> io::Result<()> {
+        let timeout = match timeout {
+            Some(wait) if wait >= COARSE => Some(whole_millis(wait)),
+            Some(wait) if !wait.is_zero() && self.arm(poll.registry(), wait) => None,
+            other => other,
+        };
+        poll.poll(events, timeout)
+    }
+
+    /// Makes the poller return after `wait` (positive, below [`COARSE`]). False if there is no timerfd.
+    ///
+    /// A timer left over from a poll that I/O ended early is replaced, or ends one later poll early.
+    fn arm(&mut self, registry: &mio::Registry, wait: Duration) -> bool {
+        if matches!(self.timer, Timer::Unused) {
+            self.timer = match create(registry) {
+                Ok(timer) => Timer::Ready(timer),
+                Err(_) => Timer::Unavailable,
+            };
+        }
+        let Timer::Ready(timer) = &self.timer else { return false };
+        let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let value = libc::timespec { tv_sec: 0, tv_nsec: wait.subsec_nanos() as libc::c_long };
+        let spec = libc::itimerspec { it_interval: zero, it_value: value };
+        // SAFETY: the descriptor is ours and open, `spec` is valid for the call, and no old value is asked for.
+        check(unsafe { libc::timerfd_settime(timer.as_raw_fd(), 0, &spec, std::ptr::null_mut()) }).is_ok()
+    }
+}
+
+/// Edge-triggered, and each arming resets the expiry count: so it never has to be read.
+fn create(registry: &mio::Registry) -> io::Result<OwnedFd> {
+    // SAFETY: no pointers are involved.
+    let fd = check(unsafe {
+        libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_NONBLOCK | libc::TFD_CLOEXEC)
+    })?;
+    // SAFETY: the descriptor was just made and nobody else knows it.
+    let timer = unsafe { OwnedFd::from_raw_fd(fd) };
+    registry.register(&mut SourceFd(&fd), INTERNAL, mio::Interest::READABLE)?;
+    Ok(timer)
+}
+
+fn whole_millis(wait: Duration) -> Duration {
+    // epoll's timeout is an i32; a wait of 24 days ends early and is taken up again.
+    let millis = wait.as_millis().min(i32::MAX as u128);
+    Duration::from_millis(millis as u64)
+}

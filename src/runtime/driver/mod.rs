@@ -1,0 +1,141 @@
+//! The driver: sockets and timers behind one wait.
+//!
+//! [`Driver`] is the half that waits; at most one thread at a time has it. [`Handle`] is the half that all threads
+//! use: to register a socket, to arm and cancel a timer, to end the wait.
+//!
+//! Who arms a timer that is due before the wait would end, ends the wait, so that it can be made shorter. The
+//! question "is somebody waiting, and until when" and the heap are under one lock, so none is missed.
+
+mod registration;
+mod timers;
+
+use std::fmt;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::task::Waker;
+use std::time::Duration;
+
+use super::trace::Tracer;
+use super::unpoisoned;
+use crate::reactor::{Poller, Registrar, Token, Waker as PollWaker};
+use registration::Registrations;
+use timers::Timers;
+
+pub(super) use registration::{Direction, Registration};
+pub(super) use timers::{Armed, TimerEntry};
+
+/// The token of the waker; registrations count up from zero.
+const WAKER: Token = Token(usize::MAX - 1);
+const EVENTS: usize = 256;
+
+/// The half that waits.
+pub(super) struct Driver {
+    poller: Poller,
+    /// What a turn is going to wake, kept for its capacity.
+    ready: Vec<Waker>,
+}
+
+/// The half for everybody.
+pub(super) struct Handle {
+    registrar: Registrar,
+    waker: PollWaker,
+    registrations: Registrations,
+    timers: Timers,
+    closed: AtomicBool,
+}
+
+impl Driver {
+    pub(super) fn new(tracer: Option<Arc<dyn Tracer>>) -> io::Result<(Driver, Handle)> {
+        let poller = Poller::with_capacity(EVENTS)?;
+        let handle = Handle {
+            registrar: poller.registrar()?,
+            waker: poller.waker(WAKER)?,
+            registrations: Registrations::new(),
+            timers: Timers::new(tracer),
+            closed: AtomicBool::new(false),
+        };
+        Ok((Driver { poller, ready: Vec::new() }, handle))
+    }
+
+    /// One wait: until a socket is ready, a timer is due, or `unpark`; or a mere look, if not `block`. Wakes the
+    /// tasks concerned and returns how many timers fired.
+    pub(super) fn turn(&mut self, handle: &Handle, block: bool) -> u64 {
+        let timeout = if block { handle.timers.begin_wait() } else { Some(Duration::ZERO) };
+        // A look at no sockets can be spared, a wait is also for the waker.
+        if block || !handle.registrations.is_empty() {
+            // An error (a signal, mostly) counts as a wait without events.
+            if self.poller.poll(timeout).is_ok() {
+                let events = self.poller.events().filter(|event| event.token != WAKER);
+                handle.registrations.dispatch(events, &mut self.ready);
+            }
+        }
+        let fired = handle.timers.end_wait(&mut self.ready);
+        wake_all(&mut self.ready);
+        fired
+    }
+}
+
+impl Handle {
+    /// Ends the current or the next wait.
+    pub(super) fn unpark(&self) {
+        // It can only fail if the eventfd is gone, and it is ours.
+        let _ = self.waker.wake();
+    }
+
+    /// Whether a look could find anything.
+    pub(super) fn needs_look(&self) -> bool {
+        !self.registrations.is_empty() || self.timers.is_due()
+    }
+
+    /// The runtime is going: sockets report an error from now on, sleeps that still wait are woken to panic.
+    pub(super) fn close(&self) {
+        // Ordering: pairs with `is_closed`: who is woken below sees it.
+        self.closed.store(true, Release);
+        let mut ready = Vec::new();
+        self.registrations.close(&mut ready);
+        self.timers.close(&mut ready);
+        wake_all(&mut ready);
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        // Ordering: pairs with `close`.
+        self.closed.load(Acquire)
+    }
+
+    pub(super) fn timers(&self) -> &Timers {
+        &self.timers
+    }
+
+    /// Timers that wait.
+    pub(super) fn armed(&self) -> usize {
+        self.timers.len()
+    }
+
+    /// Sockets that are registered.
+    pub(super) fn registered(&self) -> usize {
+        self.registrations.len()
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("driver::Handle").finish_non_exhaustive()
+    }
+}
+
+/// Wakers can be anybody's: one that panics must take neither the worker nor the other wakers along.
+fn wake_all(ready: &mut Vec<Waker>) {
+    for waker in ready.drain(..) {
+        let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+    }
+}
+
+/// A lock that is only held for sections that cannot panic.
+type Locked<T> = Mutex<T>;
+
+fn lock<T>(mutex: &Locked<T>) -> std::sync::MutexGuard<'_, T> {
+    unpoisoned(mutex.lock())
+}

@@ -1,0 +1,302 @@
+//! A registered socket: what is known of its readiness, and who waits for it.
+//!
+//! A socket is registered once, edge-triggered, for both directions; after that only events and system calls tell
+//! what it is ready for. The readiness word:
+//!
+//! ```text
+//!   63 ....... 9   8          7 ....... 0
+//!   tick           SHUTDOWN   ready bits (`Readiness`)
+//! ```
+//!
+//! The tick counts events. An operation that found the socket exhausted clears its direction only if the tick is
+//! still the one it saw before its system call: an edge that came in between must not be wiped out, as it will
+//! not come again. The closed and error bits and SHUTDOWN are never cleared.
+
+use std::cell::Cell;
+use std::fmt;
+use std::future::poll_fn;
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use std::task::{Context, Poll, Waker};
+
+use slab::Slab;
+
+use super::{Handle, Locked, lock};
+use crate::reactor::{Event, Interest, Readiness, Token};
+use crate::runtime::coop;
+
+const READY: usize = 0xFF;
+const SHUTDOWN: usize = 1 << 8;
+const TICK: usize = 1 << 9;
+
+/// Which way the bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Direction {
+    Read,
+    Write,
+}
+
+impl Direction {
+    /// The bits that make an operation worth trying.
+    const fn wanted(self) -> usize {
+        let set = match self {
+            Direction::Read => [Readiness::READABLE, Readiness::READ_CLOSED, Readiness::ERROR],
+            Direction::Write => [Readiness::WRITABLE, Readiness::WRITE_CLOSED, Readiness::ERROR],
+        };
+        (set[0].bits() | set[1].bits() | set[2].bits()) as usize
+    }
+
+    /// The bit that an exhausted socket loses.
+    const fn cleared(self) -> usize {
+        match self {
+            Direction::Read => Readiness::READABLE.bits() as usize,
+            Direction::Write => Readiness::WRITABLE.bits() as usize,
+        }
+    }
+}
+
+/// All registrations of a driver, by token.
+pub(super) struct Registrations {
+    table: Locked<Slab<Arc<Socket>>>,
+    /// `table.len()`, readable without the lock.
+    count: AtomicUsize,
+}
+
+/// What the driver and the owner share.
+struct Socket {
+    readiness: AtomicUsize,
+    waiters: Locked<Waiters>,
+}
+
+/// One list per direction. Nearly always of zero or one entry.
+#[derive(Default)]
+struct Waiters {
+    read: Vec<(u64, Waker)>,
+    write: Vec<(u64, Waker)>,
+    next_key: u64,
+}
+
+impl Waiters {
+    fn of(&mut self, direction: Direction) -> &mut Vec<(u64, Waker)> {
+        match direction {
+            Direction::Read => &mut self.read,
+            Direction::Write => &mut self.write,
+        }
+    }
+}
+
+impl Registrations {
+    pub(super) fn new() -> Registrations {
+        Registrations { table: Locked::new(Slab::new()), count: AtomicUsize::new(0) }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.count.load(Relaxed)
+    }
+
+    /// Notes what happened; whom it concerns goes to `ready`. An event of a socket that was deregistered in the same
+    /// batch may find another in its place: that one tries an operation in vain, no more.
+    pub(super) fn dispatch(&self, events: impl Iterator<Item = Event>, ready: &mut Vec<Waker>) {
+        let table = lock(&self.table);
+        for Event { token, readiness } in events {
+            if let Some(socket) = table.get(token.0) {
+                socket.add(usize::from(readiness.bits()), ready);
+            }
+        }
+    }
+
+    pub(super) fn close(&self, ready: &mut Vec<Waker>) {
+        for (_, socket) in lock(&self.table).iter() {
+            socket.add(READY | SHUTDOWN, ready);
+        }
+    }
+}
+
+impl Socket {
+    fn add(&self, bits: usize, ready: &mut Vec<Waker>) {
+        // Ordering: Release is for the waiter that sees the bits and goes on to its system call; Acquire keeps the
+        // lock below behind it. With the waiter's order (enter the list, then look again) no event is missed.
+        let update = |word: usize| Some((word | bits).wrapping_add(TICK));
+        let before = self.readiness.fetch_update(AcqRel, Relaxed, update);
+        let word = before.unwrap_or_else(|word| word) | bits;
+        let mut waiters = lock(&self.waiters);
+        for direction in [Direction::Read, Direction::Write] {
+            if word & (direction.wanted() | SHUTDOWN) != 0 {
+                ready.extend(waiters.of(direction).drain(..).map(|(_, waker)| waker));
+            }
+        }
+    }
+
+    /// The direction is exhausted, as of `seen`.
+    fn clear(&self, seen: usize, direction: Direction) {
+        let update = |word: usize| (word / TICK == seen / TICK).then_some(word & !direction.cleared());
+        // Ordering: pairs with `add`. If the tick moved on, the new edge stays.
+        let _ = self.readiness.fetch_update(AcqRel, Acquire, update);
+    }
+
+    fn load(&self) -> usize {
+        // Ordering: pairs with `add`.
+        self.readiness.load(Acquire)
+    }
+}
+
+/// The owner's side of a registered descriptor. Ends the registration when dropped: drop it before the descriptor
+/// is closed.
+pub(in super::super) struct Registration {
+    driver: Arc<Handle>,
+    socket: Arc<Socket>,
+    key: usize,
+    fd: RawFd,
+}
+
+impl Registration {
+    /// Registers `fd`, which must be non-blocking. `ready`: whether to assume that operations succeed at first
+    /// (connected sockets, listeners) rather than to wait for an event (a connect under way).
+    pub(in super::super) fn new(driver: &Arc<Handle>, fd: RawFd, ready: bool) -> io::Result<Registration> {
+        if driver.is_closed() {
+            return Err(gone());
+        }
+        let assumed = if ready { Readiness::READABLE | Readiness::WRITABLE } else { Readiness::EMPTY };
+        let socket = Arc::new(Socket {
+            readiness: AtomicUsize::new(usize::from(assumed.bits())),
+            waiters: Locked::default(),
+        });
+        let registrations = &driver.registrations;
+        let mut table = lock(&registrations.table);
+        let key = table.insert(socket.clone());
+        registrations.count.store(table.len(), Relaxed);
+        drop(table);
+        // From here on, dropping it cleans up.
+        let registration = Registration { driver: driver.clone(), socket, key, fd };
+        driver.registrar.register_edge(fd, Token(key), Interest::BOTH)?;
+        Ok(registration)
+    }
+
+    /// Tries `operation` when the socket may be ready, waits when it is not. `Ok(short)` from `exhausted` says that a
+    /// success leaves nothing behind, so that the next call waits at once.
+    ///
+    /// Cancel-safe as far as `operation` is: it runs to its end or not at all. Any number of tasks may wait.
+    pub(in super::super) async fn run<R>(
+        &self,
+        direction: Direction,
+        mut operation: impl FnMut() -> io::Result<R>,
+        exhausted: impl Fn(&R) -> bool,
+    ) -> io::Result<R> {
+        let waiting = Waiting { socket: &self.socket, direction, key: Cell::new(None) };
+        // The closure owns what it changes, so that the future is `Send`.
+        poll_fn(move |cx| {
+            if coop::poll_proceed(cx).is_pending() {
+                return Poll::Pending;
+            }
+            loop {
+                let seen = match waiting.poll(cx) {
+                    Poll::Ready(seen) => seen,
+                    Poll::Pending => return Poll::Pending,
+                };
+                if seen & SHUTDOWN != 0 {
+                    return Poll::Ready(Err(gone()));
+                }
+                match operation() {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        self.socket.clear(seen, direction);
+                        // A closed or error bit stays, and still the operation would block: only a new event helps.
+                        if waiting.is_stuck(seen, cx) {
+                            return Poll::Pending;
+                        }
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => return Poll::Ready(Err(error)),
+                    Ok(result) => {
+                        if exhausted(&result) {
+                            self.socket.clear(seen, direction);
+                        }
+                        return Poll::Ready(Ok(result));
+                    }
+                }
+            }
+        })
+        .await
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        // It fails if the descriptor never was registered, or if epoll is gone.
+        let _ = self.driver.registrar.deregister(self.fd);
+        let registrations = &self.driver.registrations;
+        let mut table = lock(&registrations.table);
+        table.try_remove(self.key);
+        registrations.count.store(table.len(), Relaxed);
+    }
+}
+
+impl fmt::Debug for Registration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ready = Readiness::from_bits((self.socket.load() & READY) as u8);
+        f.debug_struct("Registration").field("fd", &self.fd).field("ready", &ready).finish()
+    }
+}
+
+/// One operation that may have to wait; leaves the list when dropped.
+struct Waiting<'a> {
+    socket: &'a Socket,
+    direction: Direction,
+    key: Cell<Option<u64>>,
+}
+
+impl Waiting<'_> {
+    /// The readiness word, once it has a bit of interest.
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<usize> {
+        let wanted = self.direction.wanted() | SHUTDOWN;
+        let word = self.socket.load();
+        if word & wanted != 0 {
+            return Poll::Ready(word);
+        }
+        self.enter(cx);
+        // Once more: an event that came before we were in the list woke nobody.
+        let word = self.socket.load();
+        if word & wanted != 0 { Poll::Ready(word) } else { Poll::Pending }
+    }
+
+    /// After an operation that would block although a sticky bit is set: waits for the next tick.
+    fn is_stuck(&self, seen: usize, cx: &mut Context<'_>) -> bool {
+        if seen & (self.direction.wanted() & !self.direction.cleared()) == 0 {
+            return false;
+        }
+        self.enter(cx);
+        self.socket.load() / TICK == seen / TICK
+    }
+
+    fn enter(&self, cx: &Context<'_>) {
+        let mut waiters = lock(&self.socket.waiters);
+        if let Some(key) = self.key.get()
+            && let Some((_, waker)) = waiters.of(self.direction).iter_mut().find(|(other, _)| *other == key)
+        {
+            waker.clone_from(cx.waker());
+            return;
+        }
+        let key = waiters.next_key;
+        waiters.next_key += 1;
+        waiters.of(self.direction).push((key, cx.waker().clone()));
+        self.key.set(Some(key));
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if let Some(key) = self.key.get() {
+            lock(&self.socket.waiters).of(self.direction).retain(|(other, _)| *other != key);
+        }
+    }
+}
+
+fn gone() -> io::Error {
+    io::Error::other("the runtime of this socket was shut down")
+}

@@ -1,0 +1,254 @@
+//! The sleeps of a runtime: entries that live in their futures, and the heap that points to them.
+//!
+//! Rules of access to a [`TimerEntry`]:
+//!
+//! 1. `slot` and `waker` are touched under the lock of the heap only.
+//! 2. An entry in the heap is ARMED; it does not move and is not freed until it was taken out.
+//! 3. Who takes it out to fire it stores FIRED as the very last touch. So an owner that sees FIRED may free it
+//!    without the lock, and an owner that does not takes the lock and removes it first.
+//!
+//! Time is counted in nanoseconds since the heap was made: deadlines compare as integers, and 64 bits last for
+//! 584 years.
+
+use std::cell::{Cell, UnsafeCell};
+use std::marker::PhantomPinned;
+use std::pin::Pin;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU8, AtomicU64};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use super::{Locked, lock};
+use crate::runtime::trace::{TraceEvent, Tracer};
+use crate::timer::{Slot, Slotted, TimerHeap};
+
+const UNARMED: u8 = 0;
+const ARMED: u8 = 1;
+const FIRED: u8 = 2;
+
+/// `Queue::waiting_until` when nobody waits: every deadline comes in time.
+const NOBODY: u64 = 0;
+const NEVER: u64 = u64::MAX;
+
+/// The timer of one sleep, inside the sleep.
+pub(in super::super) struct TimerEntry {
+    state: AtomicU8,
+    slot: Cell<Slot>,
+    waker: UnsafeCell<Option<Waker>>,
+    _pinned: PhantomPinned,
+}
+
+// SAFETY: the state is atomic, the rest is under the lock (rule 1).
+unsafe impl Send for TimerEntry {}
+// SAFETY: as above.
+unsafe impl Sync for TimerEntry {}
+
+/// The heap's pointer to an entry; valid while it is in the heap (rule 2).
+struct EntryRef(NonNull<TimerEntry>);
+
+// SAFETY: entries are `Send` and `Sync`.
+unsafe impl Send for EntryRef {}
+
+impl Slotted for EntryRef {
+    fn set_slot(&self, slot: Slot) {
+        // SAFETY: valid by rule 2; the heap, and so this call, is under the lock.
+        unsafe { self.0.as_ref() }.slot.set(slot);
+    }
+}
+
+impl EntryRef {
+    /// Marks the entry, which just left the heap, as fired and gives its waker.
+    fn fire(self) -> Option<Waker> {
+        // SAFETY: until FIRED is stored the owner cannot free the entry without the lock, which we hold.
+        let entry = unsafe { self.0.as_ref() };
+        // SAFETY: under the lock (rule 1).
+        let waker = unsafe { (*entry.waker.get()).take() };
+        // Ordering: pairs with `has_fired`; the last touch (rule 3).
+        entry.state.store(FIRED, Release);
+        waker
+    }
+}
+
+impl TimerEntry {
+    pub(in super::super) fn new() -> TimerEntry {
+        TimerEntry {
+            state: AtomicU8::new(UNARMED),
+            slot: Cell::new(Slot::NONE),
+            waker: UnsafeCell::new(None),
+            _pinned: PhantomPinned,
+        }
+    }
+
+    pub(in super::super) fn has_fired(&self) -> bool {
+        // Ordering: pairs with `fire`.
+        self.state.load(Acquire) == FIRED
+    }
+
+    /// Whether the entry is, or was when nobody looked, in the heap.
+    pub(in super::super) fn is_armed(&self) -> bool {
+        // Ordering: pairs with `fire`: not ARMED any more means that nobody touches the entry.
+        self.state.load(Acquire) == ARMED
+    }
+}
+
+pub(in super::super) struct Timers {
+    epoch: Instant,
+    tracer: Option<Arc<dyn Tracer>>,
+    queue: Locked<Queue>,
+    /// The first deadline, for looks without the lock; NEVER if there is none.
+    next: AtomicU64,
+}
+
+struct Queue {
+    heap: TimerHeap<u64, EntryRef>,
+    /// When the wait that is under way ends by itself.
+    waiting_until: u64,
+    closed: bool,
+}
+
+/// How an arming went.
+#[must_use]
+#[derive(PartialEq, Eq)]
+pub(in super::super) enum Armed {
+    /// In the heap.
+    Waiting,
+    /// In the heap, and due before the wait that is under way ends: end it.
+    EndWait,
+    /// The runtime is gone.
+    Closed,
+}
+
+impl Timers {
+    pub(super) fn new(tracer: Option<Arc<dyn Tracer>>) -> Timers {
+        Timers {
+            epoch: Instant::now(),
+            tracer,
+            queue: Locked::new(Queue { heap: TimerHeap::new(), waiting_until: NOBODY, closed: false }),
+            next: AtomicU64::new(NEVER),
+        }
+    }
+
+    fn ticks(&self, at: Instant) -> u64 {
+        at.saturating_duration_since(self.epoch).as_nanos().min(u128::from(NEVER - 1)) as u64
+    }
+
+    fn instant(&self, ticks: u64) -> Instant {
+        self.epoch.checked_add(Duration::from_nanos(ticks)).unwrap_or(self.epoch)
+    }
+
+    /// Puts an entry that was never armed into the heap.
+    ///
+    /// # Safety
+    /// The entry is passed to [`Timers::cancel`] before it is freed, unless it has fired; always on the same
+    /// `Timers`.
+    pub(in super::super) unsafe fn arm(&self, entry: Pin<&TimerEntry>, deadline: Instant, waker: &Waker) -> Armed {
+        let when = self.ticks(deadline);
+        let waker = waker.clone();
+        let mut queue = lock(&self.queue);
+        if queue.closed {
+            return Armed::Closed;
+        }
+        // SAFETY: under the lock (rule 1).
+        unsafe { *entry.waker.get() = Some(waker) };
+        entry.state.store(ARMED, Relaxed);
+        queue.heap.insert(when, EntryRef(NonNull::from(entry.get_ref())));
+        if when < self.next.load(Relaxed) {
+            self.next.store(when, Relaxed);
+        }
+        if when < queue.waiting_until {
+            // Once is enough: whoever waits will look at the heap again.
+            queue.waiting_until = NOBODY;
+            return Armed::EndWait;
+        }
+        Armed::Waiting
+    }
+
+    /// Makes `waker` the one to wake. False if the entry fired meanwhile.
+    pub(in super::super) fn refresh(&self, entry: Pin<&TimerEntry>, waker: &Waker) -> bool {
+        let queue = lock(&self.queue);
+        if entry.has_fired() {
+            return false;
+        }
+        // SAFETY: under the lock (rule 1).
+        let slot = unsafe { &mut *entry.waker.get() };
+        let replaced = match slot {
+            Some(old) if old.will_wake(waker) => None,
+            _ => slot.replace(waker.clone()),
+        };
+        drop(queue);
+        drop(replaced);
+        true
+    }
+
+    /// Takes an armed entry out of the heap; nothing touches it afterwards.
+    pub(in super::super) fn cancel(&self, entry: &TimerEntry) {
+        let mut queue = lock(&self.queue);
+        if entry.has_fired() {
+            return;
+        }
+        let slot = entry.slot.get();
+        drop(queue.heap.remove(slot));
+        // `next` may now be too early, which costs one look in vain.
+        entry.state.store(UNARMED, Relaxed);
+        // SAFETY: under the lock (rule 1).
+        let waker = unsafe { (*entry.waker.get()).take() };
+        drop(queue);
+        drop(waker);
+    }
+
+    /// Whether a deadline has passed.
+    pub(super) fn is_due(&self) -> bool {
+        let next = self.next.load(Relaxed);
+        next != NEVER && next <= self.ticks(Instant::now())
+    }
+
+    /// How long the driver may wait.
+    pub(super) fn begin_wait(&self) -> Option<Duration> {
+        let mut queue = lock(&self.queue);
+        match queue.heap.peek() {
+            None => {
+                queue.waiting_until = NEVER;
+                None
+            }
+            Some(next) => {
+                queue.waiting_until = next;
+                Some(Duration::from_nanos(next.saturating_sub(self.ticks(Instant::now()))))
+            }
+        }
+    }
+
+    /// The wait is over: takes out what is due. Returns how many.
+    pub(super) fn end_wait(&self, ready: &mut Vec<Waker>) -> u64 {
+        let mut queue = lock(&self.queue);
+        queue.waiting_until = NOBODY;
+        if queue.heap.is_empty() {
+            return 0;
+        }
+        let now = self.ticks(Instant::now());
+        let mut fired = 0;
+        while let Some((when, entry)) = queue.heap.pop_due(now) {
+            if let Some(tracer) = &self.tracer {
+                tracer.event(TraceEvent::TimerFired { deadline: self.instant(when) });
+            }
+            ready.extend(entry.fire());
+            fired += 1;
+        }
+        self.next.store(queue.heap.peek().unwrap_or(NEVER), Relaxed);
+        fired
+    }
+
+    /// Fires everything and refuses what comes later.
+    pub(super) fn close(&self, ready: &mut Vec<Waker>) {
+        let mut queue = lock(&self.queue);
+        queue.closed = true;
+        for (_, entry) in queue.heap.drain() {
+            ready.extend(entry.fire());
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        lock(&self.queue).heap.len()
+    }
+}

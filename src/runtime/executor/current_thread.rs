@@ -1,0 +1,168 @@
+//! A runtime without threads: its only worker is run by whoever is in `block_on`.
+//!
+//! The first caller takes the worker and drives all tasks besides its own future; other callers wait for theirs
+//! and take over when the worker becomes free.
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+
+use super::super::{coop, unpoisoned};
+use super::{Parker, Shared, Worker};
+
+/// The place of the worker, and those who wait for it.
+pub(in super::super) struct CurrentThread {
+    seat: Mutex<Seat>,
+}
+
+struct Seat {
+    worker: Option<Worker>,
+    waiting: Vec<Arc<Signal>>,
+}
+
+/// The waker of one `block_on`.
+struct Signal {
+    woken: AtomicBool,
+    shared: Arc<Shared>,
+    parker: Parker,
+}
+
+impl Wake for Signal {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // Ordering: Release hands what came before the wake to the poll; pairs with `take`.
+        if !self.woken.swap(true, AcqRel) {
+            // We may drive, or wait for another who does.
+            self.shared.unpark(0);
+            self.parker.unpark(None);
+        }
+    }
+}
+
+impl Signal {
+    fn take(&self) -> bool {
+        // Ordering: pairs with `wake_by_ref`.
+        self.woken.swap(false, AcqRel)
+    }
+}
+
+impl CurrentThread {
+    pub(in super::super) fn new(worker: Worker) -> CurrentThread {
+        CurrentThread { seat: Mutex::new(Seat { worker: Some(worker), waiting: Vec::new() }) }
+    }
+
+    /// Runs `future` and, with it, the tasks of the runtime.
+    pub(in super::super) fn block_on<F: Future>(&self, shared: &Arc<Shared>, future: F) -> F::Output {
+        let mut future = pin!(future);
+        let signal = Arc::new(Signal {
+            woken: AtomicBool::new(true),
+            shared: shared.clone(),
+            parker: Parker::current(),
+        });
+        let waker = Waker::from(signal.clone());
+        let mut context = Context::from_waker(&waker);
+        loop {
+            if let Some(driving) = self.sit_down(&signal) {
+                if let Poll::Ready(output) = driving.drive(future.as_mut(), &mut context) {
+                    return output;
+                }
+            } else if signal.take()
+                && let Poll::Ready(output) = future.as_mut().poll(&mut context)
+            {
+                self.stop_waiting(&signal);
+                return output;
+            } else {
+                signal.parker.park();
+            }
+        }
+    }
+
+    /// Ends the worker, if nobody drives it right now; who does will end it.
+    pub(in super::super) fn close(&self) {
+        let worker = unpoisoned(self.seat.lock()).worker.take();
+        if let Some(worker) = worker {
+            worker.run();
+        }
+    }
+
+    fn sit_down<'a>(&'a self, signal: &'a Arc<Signal>) -> Option<Driving<'a>> {
+        let mut seat = unpoisoned(self.seat.lock());
+        match seat.worker.take() {
+            Some(worker) => {
+                seat.waiting.retain(|other| !Arc::ptr_eq(other, signal));
+                Some(Driving { place: self, signal, worker: Some(worker) })
+            }
+            None => {
+                if !seat.waiting.iter().any(|other| Arc::ptr_eq(other, signal)) {
+                    seat.waiting.push(signal.clone());
+                }
+                None
+            }
+        }
+    }
+
+    fn stop_waiting(&self, signal: &Arc<Signal>) {
+        let mut seat = unpoisoned(self.seat.lock());
+        seat.waiting.retain(|other| !Arc::ptr_eq(other, signal));
+        // We may have been the one who was told that the seat is free.
+        if seat.worker.is_some()
+            && let Some(next) = seat.waiting.last()
+        {
+            next.parker.unpark(None);
+        }
+    }
+}
+
+/// The right to run the worker; puts it back, also when a panic passes through.
+struct Driving<'a> {
+    place: &'a CurrentThread,
+    signal: &'a Arc<Signal>,
+    worker: Option<Worker>,
+}
+
+impl Driving<'_> {
+    /// `Pending` if the runtime was closed.
+    fn drive<F: Future>(mut self, mut future: Pin<&mut F>, context: &mut Context<'_>) -> Poll<F::Output> {
+        {
+            let Some(worker) = &self.worker else { return Poll::Pending };
+            let _entered = worker.enter();
+            let signal = self.signal;
+            // Ordering: pairs with `wake_by_ref`.
+            let mut interrupted = || signal.woken.load(Acquire);
+            while !signal.shared.is_closing() {
+                if signal.take() {
+                    coop::refill();
+                    let polled = worker.as_poll(|| future.as_mut().poll(context));
+                    coop::lift();
+                    if polled.is_ready() {
+                        return polled;
+                    }
+                }
+                worker.turn(&mut interrupted);
+            }
+        }
+        if let Some(worker) = self.worker.take() {
+            worker.run();
+        }
+        // The future may have been woken for good by the shutdown: it is polled on without the worker.
+        // Ordering: pairs with `take`.
+        self.signal.woken.store(true, Release);
+        Poll::Pending
+    }
+}
+
+impl Drop for Driving<'_> {
+    fn drop(&mut self) {
+        let mut seat = unpoisoned(self.place.seat.lock());
+        seat.worker = self.worker.take();
+        if let Some(next) = seat.waiting.last() {
+            next.parker.unpark(None);
+        }
+    }
+}

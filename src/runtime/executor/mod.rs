@@ -1,0 +1,31 @@
+//! The executor: workers that poll scheduled tasks and steal from each other.
+//!
+//! | part             | what it is                                                              |
+//! |------------------|-------------------------------------------------------------------------|
+//! | `worker`         | the loop of one worker and its private state                            |
+//! | `shared`         | what all workers share: injector, idle word, list of tasks, driver      |
+//! | `queue`          | the queues                                                              |
+//! | `idle`, `park`   | who sleeps, and how; the protocol is in README.md                       |
+//! | `owned`          | the live tasks, for the shutdown                                        |
+//! | `current_thread` | a worker without a thread of its own, run by `block_on`                 |
+//!
+//! A scheduled task is a `Runnable` in exactly one place: a worker's LIFO slot, a worker's queue, the injector,
+//! or a worker's hands.
+//!
+//! Shutdown, in order: (1) the closing flag is set and all workers are unparked; (2) each worker closes the list of
+//! tasks, which drops the idle ones, and drops what its queue holds; (3) the last to come drops what the
+//! injector holds until the list is empty, tasks that a foreign thread is about to inject included;
+//! (4) the driver tells the sockets and sleeps that are left. So every future is dropped once, on a worker.
+
+mod current_thread;
+mod idle;
+mod owned;
+mod park;
+mod queue;
+mod shared;
+mod worker;
+
+pub(super) use current_thread::CurrentThread;
+pub(super) use park::Parker;
+pub(super) use shared::{Options, Shared, reschedule, schedule};
+pub(super) use worker::{Worker, current_worker};

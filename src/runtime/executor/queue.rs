@@ -1,0 +1,89 @@
+//! Where scheduled tasks wait: a queue per worker that others steal from, and one for everybody.
+//!
+//! Private types over crossbeam-deque, so that another structure can be tried behind them.
+
+use crossbeam_deque::{Injector as Deque, Steal, Stealer, Worker};
+
+use super::super::task::Runnable;
+
+/// A worker's own queue, first in first out. Owned by one thread.
+pub(super) struct Local(Worker<Runnable>);
+
+/// The end of a [`Local`] that other workers take from.
+pub(super) struct Remote(Stealer<Runnable>);
+
+/// The queue for tasks that come from outside the workers. Any thread pushes, workers take batches.
+pub(super) struct Injector(Deque<Runnable>);
+
+/// A batch from the injector is at most this long.
+const MAX_BATCH: usize = 32;
+
+impl Local {
+    pub(super) fn new() -> (Local, Remote) {
+        let worker = Worker::new_fifo();
+        let stealer = worker.stealer();
+        (Local(worker), Remote(stealer))
+    }
+
+    pub(super) fn push(&self, task: Runnable) {
+        self.0.push(task);
+    }
+
+    pub(super) fn pop(&self) -> Option<Runnable> {
+        self.0.pop()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+impl Remote {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Moves about half of the tasks to `to` and returns one of them.
+    pub(super) fn steal(&self, to: &Local) -> Option<Runnable> {
+        until_settled(|| self.0.steal_batch_and_pop(&to.0))
+    }
+}
+
+impl Injector {
+    pub(super) fn new() -> Injector {
+        Injector(Deque::new())
+    }
+
+    pub(super) fn push(&self, task: Runnable) {
+        self.0.push(task);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Takes one task.
+    pub(super) fn pop(&self) -> Option<Runnable> {
+        until_settled(|| self.0.steal())
+    }
+
+    /// Moves a fair share for one of `workers` workers to `to` and returns one of the tasks.
+    pub(super) fn take_share(&self, to: &Local, workers: usize) -> Option<Runnable> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let share = (self.0.len() / workers + 1).min(MAX_BATCH);
+        until_settled(|| self.0.steal_batch_with_limit_and_pop(&to.0, share))
+    }
+}
+
+/// A steal that lost a race is tried again: `Retry` means that somebody else got on.
+fn until_settled(mut attempt: impl FnMut() -> Steal<Runnable>) -> Option<Runnable> {
+    loop {
+        match attempt() {
+            Steal::Success(task) => return Some(task),
+            Steal::Empty => return None,
+            Steal::Retry => std::hint::spin_loop(),
+        }
+    }
+}

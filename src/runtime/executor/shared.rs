@@ -1,0 +1,324 @@
+//! What the workers of a runtime share, and how tasks get in from outside.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError};
+use std::time::{Duration, Instant};
+
+use crossbeam_utils::CachePadded;
+
+use super::super::blocking::Pool;
+use super::super::driver::{self, Driver};
+use super::super::metrics::Counters;
+use super::super::task::{self, JoinHandle, Runnable};
+use super::super::trace::{TraceEvent, Tracer};
+use super::super::unpoisoned;
+use super::idle::Idle;
+use super::owned::Owned;
+use super::park::Parker;
+use super::queue::{Injector, Local, Remote};
+use super::worker::{Worker, current_worker};
+
+/// The runtime behind every handle, worker and spawned task. Lives in an `Arc`; tasks point to it without one,
+/// see `owned`.
+pub(in super::super) struct Shared {
+    injector: CachePadded<Injector>,
+    idle: CachePadded<Idle>,
+    owned: Owned,
+    members: Box<[CachePadded<Member>]>,
+    closing: AtomicBool,
+    injected: CachePadded<AtomicU64>,
+    driver: Arc<driver::Handle>,
+    /// The worker that holds the lock sleeps in the driver.
+    driver_seat: Mutex<Driver>,
+    pool: Pool,
+    tracer: Option<Arc<dyn Tracer>>,
+    /// Workers that have not left yet.
+    present: Mutex<usize>,
+    left: Condvar,
+    started: Instant,
+}
+
+/// What the others see of a worker.
+struct Member {
+    queue: Remote,
+    parker: Parker,
+    counters: Counters,
+}
+
+/// What the builder decides.
+pub(in super::super) struct Options {
+    pub(in super::super) workers: usize,
+    pub(in super::super) tracer: Option<Arc<dyn Tracer>>,
+    pub(in super::super) pool: Pool,
+}
+
+impl Shared {
+    /// A runtime whose workers have yet to be run.
+    pub(in super::super) fn new(options: Options) -> io::Result<(Arc<Shared>, Vec<Worker>)> {
+        let (driver, handle) = Driver::new(options.tracer.clone())?;
+        let (locals, members): (Vec<Local>, Vec<_>) = (0..options.workers)
+            .map(|_| {
+                let (local, queue) = Local::new();
+                let member = Member { queue, parker: Parker::default(), counters: Counters::default() };
+                (local, CachePadded::new(member))
+            })
+            .unzip();
+        let shared = Arc::new(Shared {
+            injector: CachePadded::new(Injector::new()),
+            idle: CachePadded::new(Idle::new(options.workers)),
+            owned: Owned::new(options.workers + 1),
+            members: members.into_boxed_slice(),
+            closing: AtomicBool::new(false),
+            injected: CachePadded::new(AtomicU64::new(0)),
+            driver: Arc::new(handle),
+            driver_seat: Mutex::new(driver),
+            pool: options.pool,
+            tracer: options.tracer,
+            present: Mutex::new(options.workers),
+            left: Condvar::new(),
+            started: Instant::now(),
+        });
+        let workers = locals.into_iter().enumerate();
+        let workers = workers.map(|(index, local)| Worker::new(shared.clone(), index, local)).collect();
+        Ok((shared, workers))
+    }
+
+    /// Spawns from any thread. On a closed runtime the task is cancelled at once.
+    pub(in super::super) fn spawn<F>(self: &Arc<Self>, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        let (task, handle) = task::new(future, Arc::as_ptr(self));
+        let traced = self.is_traced().then(|| task.header());
+        let home = |index| match self.owned.insert(task, index) {
+            Ok(task) => {
+                if let Some(header) = traced {
+                    // SAFETY: we hold the `Runnable`.
+                    self.trace(TraceEvent::Spawned { task: unsafe { header.as_ref() }.id() });
+                }
+                Some(task)
+            }
+            Err(refused) => {
+                drop(refused);
+                None
+            }
+        };
+        // SAFETY: the reference does not outlive this call, which the worker is in the middle of.
+        match unsafe { current_worker(Arc::as_ptr(self)) } {
+            Some(worker) => {
+                if let Some(task) = home(worker.index()) {
+                    worker.post(task);
+                }
+            }
+            None => {
+                if let Some(task) = home(self.members.len()) {
+                    self.inject(task);
+                }
+            }
+        }
+        handle
+    }
+
+    /// Queues a task for whichever worker comes first.
+    pub(super) fn inject(&self, task: Runnable) {
+        self.injector.push(task);
+        self.injected.fetch_add(1, Relaxed);
+        self.wake_one();
+    }
+
+    /// After posting work that others could take: wakes a worker if that is called for.
+    pub(super) fn wake_one(&self) {
+        if let Some(worker) = self.idle.notify() {
+            self.unpark(worker);
+        }
+    }
+
+    pub(super) fn unpark(&self, worker: usize) {
+        self.members[worker].parker.unpark(Some(&self.driver));
+    }
+
+    /// Whether anything is queued where any worker could take it.
+    pub(super) fn has_work(&self) -> bool {
+        !self.injector.is_empty() || self.members.iter().any(|member| !member.queue.is_empty())
+    }
+
+    pub(super) fn injector(&self) -> &Injector {
+        &self.injector
+    }
+
+    pub(super) fn idle(&self) -> &Idle {
+        &self.idle
+    }
+
+    pub(in super::super) fn owned(&self) -> &Owned {
+        &self.owned
+    }
+
+    pub(super) fn parker(&self, worker: usize) -> &Parker {
+        &self.members[worker].parker
+    }
+
+    pub(super) fn counters(&self, worker: usize) -> &Counters {
+        &self.members[worker].counters
+    }
+
+    pub(super) fn steal(&self, victim: usize, to: &Local) -> Option<Runnable> {
+        self.members[victim].queue.steal(to)
+    }
+
+    pub(in super::super) fn workers(&self) -> usize {
+        self.members.len()
+    }
+
+    pub(in super::super) fn driver(&self) -> &Arc<driver::Handle> {
+        &self.driver
+    }
+
+    pub(in super::super) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    pub(in super::super) fn started(&self) -> Instant {
+        self.started
+    }
+
+    pub(in super::super) fn injected(&self) -> u64 {
+        self.injected.load(Relaxed)
+    }
+
+    pub(in super::super) fn all_counters(&self) -> impl Iterator<Item = &Counters> {
+        self.members.iter().map(|member| &member.counters)
+    }
+
+    /// The driver, unless another worker has it.
+    pub(super) fn try_driver(&self) -> Option<MutexGuard<'_, Driver>> {
+        match self.driver_seat.try_lock() {
+            Ok(driver) => Some(driver),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    pub(in super::super) fn is_traced(&self) -> bool {
+        self.tracer.is_some()
+    }
+
+    pub(in super::super) fn trace(&self, event: TraceEvent) {
+        if let Some(tracer) = &self.tracer {
+            tracer.event(event);
+        }
+    }
+
+    /// Step 1 of the shutdown. Returns at once; safe to call again.
+    pub(in super::super) fn close(&self) {
+        // Ordering: pairs with `is_closing`; workers that are about to park are reached by their unpark.
+        self.closing.store(true, Release);
+        (0..self.members.len()).for_each(|worker| self.unpark(worker));
+        self.pool.close();
+    }
+
+    pub(super) fn is_closing(&self) -> bool {
+        // Ordering: pairs with `close`.
+        self.closing.load(Acquire)
+    }
+
+    /// Steps 2 to 4, for each worker that leaves; `drain` empties its own queue.
+    pub(super) fn leave(&self, drain: impl FnOnce()) {
+        self.owned.close(drop);
+        drain();
+        let mut present = unpoisoned(self.present.lock());
+        if *present == 1 {
+            drop(present);
+            self.drain_to_the_last();
+            self.driver.close();
+            present = unpoisoned(self.present.lock());
+        }
+        *present -= 1;
+        drop(present);
+        self.left.notify_all();
+    }
+
+    /// A worker that could not even be started.
+    pub(in super::super) fn leave_unstarted(&self, worker: Worker) {
+        self.leave(|| drop(worker));
+    }
+
+    fn drain_to_the_last(&self) {
+        loop {
+            while let Some(task) = self.injector.pop() {
+                drop(task);
+            }
+            if self.owned.is_empty() {
+                return;
+            }
+            // Some foreign thread is between waking a task and injecting it.
+            std::thread::sleep(Duration::from_micros(20));
+        }
+    }
+
+    /// Waits until all workers have left; false if the deadline came first.
+    pub(in super::super) fn wait_left(&self, deadline: Option<Instant>) -> bool {
+        let mut present = unpoisoned(self.present.lock());
+        while *present > 0 {
+            present = match deadline {
+                None => unpoisoned(self.left.wait(present)),
+                Some(deadline) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return false;
+                    }
+                    unpoisoned(self.left.wait_timeout(present, left)).0
+                }
+            };
+        }
+        true
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("workers", &self.members.len()).finish_non_exhaustive()
+    }
+}
+
+/// Queues a woken task: on the worker we are on, if it belongs to the task's runtime, else in the injector.
+///
+/// # Safety
+/// `shared` is the executor of `task`.
+pub(in super::super) unsafe fn schedule(shared: *const Shared, task: Runnable) {
+    // SAFETY: while we hold the `Runnable` of one of its tasks the executor lives (see `owned`). As soon as the
+    // task is queued it may complete and the executor may go; a worker holds its own `Arc`, here we take one.
+    unsafe {
+        if (*shared).is_traced() {
+            (*shared).trace(TraceEvent::Woken { task: task.header().as_ref().id() });
+        }
+        match current_worker(shared) {
+            Some(worker) => worker.post(task),
+            None => {
+                Arc::increment_strong_count(shared);
+                Arc::from_raw(shared).inject(task);
+            }
+        }
+    }
+}
+
+/// Queues a task that was woken during its poll, behind all others.
+///
+/// # Safety
+/// `shared` is the executor of `task`.
+pub(in super::super) unsafe fn reschedule(shared: *const Shared, task: Runnable) {
+    // SAFETY: by contract.
+    match unsafe { current_worker(shared) } {
+        Some(worker) => {
+            worker.post_behind(task);
+        }
+        // SAFETY: by contract.
+        None => unsafe { schedule(shared, task) },
+    }
+}
+

@@ -1,0 +1,326 @@
+//! One worker: its queue, its LIFO slot, and the loop that polls, searches and parks.
+//!
+//! A `Worker` is owned and run by one thread at a time. Wakers reach the worker of the current thread through a
+//! thread-local pointer, which is set exactly while the worker runs.
+
+use std::cell::Cell;
+use std::ptr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::super::coop;
+use super::super::metrics::Counters;
+use super::super::task::Runnable;
+use super::super::trace::TraceEvent;
+use super::queue::Local;
+use super::shared::Shared;
+
+/// Polls between two looks at the driver while there is always something to poll. Small enough for sockets to be
+/// seen within a fraction of a millisecond, large enough for the system call not to show.
+const DRIVER_INTERVAL: u32 = 61;
+/// Polls between two looks at the injector while the own queue is not empty.
+const INJECTOR_INTERVAL: u32 = 31;
+/// Polls in a row that the LIFO slot may take before its task queues up like the others.
+const MAX_LIFO_STREAK: u32 = 3;
+
+thread_local! {
+    static CURRENT: Cell<*const Worker> = const { Cell::new(ptr::null()) };
+}
+
+/// The private half of a worker; the shared half is its `Member`.
+pub(in super::super) struct Worker {
+    shared: Arc<Shared>,
+    index: usize,
+    local: Local,
+    /// The task that was woken last by the task being polled: often the one it talks to, its data still in cache.
+    lifo: Cell<Option<Runnable>>,
+    tick: Cell<u32>,
+    random: Cell<u64>,
+    /// In the middle of a poll (as opposed to a turn of the driver).
+    polling: Cell<bool>,
+    /// Counted as searching in the idle word.
+    searching: Cell<bool>,
+    /// Work was put where others can take it, and nobody was seen asleep at that moment.
+    posted: Cell<bool>,
+}
+
+impl Worker {
+    pub(super) fn new(shared: Arc<Shared>, index: usize, local: Local) -> Worker {
+        Worker {
+            shared,
+            index,
+            local,
+            lifo: Cell::new(None),
+            tick: Cell::new(0),
+            random: Cell::new(0x9E37_79B9_7F4A_7C15u64.wrapping_mul(index as u64 + 1)),
+            polling: Cell::new(false),
+            searching: Cell::new(false),
+            posted: Cell::new(false),
+        }
+    }
+
+    pub(in super::super) fn index(&self) -> usize {
+        self.index
+    }
+
+    pub(in super::super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Polls tasks until the runtime closes, then cleans up.
+    pub(in super::super) fn run(self) {
+        self.shared.parker(self.index).adopt();
+        let guard = Entered::new(&self);
+        while !self.shared.is_closing() {
+            self.turn(&mut || false);
+        }
+        self.shared.clone().leave(|| {
+            self.drain();
+            // From here on wakes on this thread go to the injector.
+            drop(guard);
+            drop(self.lifo.take());
+        });
+    }
+
+    /// Polls one task, or finds one elsewhere, or sleeps. `interrupted` ends the sleep.
+    pub(super) fn turn(&self, interrupted: &mut dyn FnMut() -> bool) {
+        if let Some(task) = self.next() {
+            self.poll(task);
+        } else if let Some(task) = self.search() {
+            self.poll(task);
+        } else {
+            self.park(interrupted);
+        }
+    }
+
+    /// Drops every task that is queued here, also those that the dropping wakes.
+    pub(super) fn drain(&self) {
+        while let Some(task) = self.lifo.take().or_else(|| self.local.pop()) {
+            drop(task);
+        }
+    }
+
+    /// Makes `self` the worker of the current thread for as long as the guard lives.
+    pub(super) fn enter(&self) -> Entered<'_> {
+        Entered::new(self)
+    }
+
+    fn counters(&self) -> &Counters {
+        self.shared.counters(self.index)
+    }
+
+    // ---- tasks in
+
+    /// Queues a task that was spawned or woken on this thread.
+    pub(super) fn post(&self, task: Runnable) {
+        if !self.polling.get() {
+            // A turn of the driver: others are told once, when it is over.
+            self.local.push(task);
+            return;
+        }
+        if let Some(older) = self.lifo.replace(Some(task)) {
+            self.local.push(older);
+            self.tell_others();
+        }
+    }
+
+    /// Queues a task that gave way: it must not come back before the others.
+    pub(super) fn post_behind(&self, task: Runnable) {
+        self.local.push(task);
+        // Alone in the queue it is polled next, here. With company it may move, but nothing is lost if a worker
+        // that is just falling asleep misses it: so no fence.
+        if self.local.len() > 1 && self.shared.idle().maybe_asleep() {
+            self.shared.wake_one();
+        }
+    }
+
+    /// There is work others could take. The cheap look misses only a worker that is falling asleep right now; the
+    /// reliable one is made up for at the end of the poll, once for all that was posted.
+    fn tell_others(&self) {
+        if self.shared.idle().maybe_asleep() {
+            self.shared.wake_one();
+        } else {
+            self.posted.set(true);
+        }
+    }
+
+    // ---- tasks out
+
+    fn next(&self) -> Option<Runnable> {
+        let tick = self.tick.get().wrapping_add(1);
+        self.tick.set(tick);
+        if tick.is_multiple_of(DRIVER_INTERVAL) {
+            self.look_at_driver();
+        }
+        if tick.is_multiple_of(INJECTOR_INTERVAL)
+            && let Some(task) = self.shared.injector().pop()
+        {
+            return Some(task);
+        }
+        if let Some(task) = self.local.pop() {
+            return Some(task);
+        }
+        let task = self.shared.injector().take_share(&self.local, self.shared.workers())?;
+        if self.local.len() > 0 {
+            self.tell_others();
+        }
+        Some(task)
+    }
+
+    fn search(&self) -> Option<Runnable> {
+        let workers = self.shared.workers();
+        if workers == 1 {
+            return None;
+        }
+        if !self.searching.get() {
+            if !self.shared.idle().start_search() {
+                return None;
+            }
+            self.searching.set(true);
+        }
+        let start = self.next_random() as usize % workers;
+        for victim in (start..workers).chain(0..start).filter(|victim| *victim != self.index) {
+            if let Some(task) = self.shared.steal(victim, &self.local) {
+                self.counters().steals.add(1);
+                return Some(task);
+            }
+        }
+        self.shared.injector().take_share(&self.local, workers)
+    }
+
+    /// xorshift: quality does not matter here, as long as workers do not march in step.
+    fn next_random(&self) -> u64 {
+        let mut x = self.random.get();
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        self.random.set(x);
+        x
+    }
+
+    // ---- polling
+
+    fn poll(&self, task: Runnable) {
+        if self.searching.replace(false) && self.shared.idle().end_search() {
+            // Where one task was there may be more: somebody else goes on searching, one at a time.
+            self.shared.wake_one();
+        }
+        coop::refill();
+        self.polling.set(true);
+        task.run();
+        let mut polls = 1;
+        while let Some(task) = self.lifo.take() {
+            if polls > MAX_LIFO_STREAK || !coop::has_budget() {
+                self.local.push(task);
+                self.posted.set(true);
+                break;
+            }
+            polls += 1;
+            task.run();
+        }
+        self.polling.set(false);
+        coop::lift();
+        let counters = self.counters();
+        counters.polls.add(polls.into());
+        if polls > 1 {
+            counters.lifo_hits.add((polls - 1).into());
+        }
+        if self.posted.replace(false) && self.shared.workers() > 1 {
+            self.shared.wake_one();
+        }
+    }
+
+    /// Runs a poll of something that is not a task, with the tasks it wakes treated as in a task's poll.
+    pub(super) fn as_poll<R>(&self, poll: impl FnOnce() -> R) -> R {
+        struct Done<'a>(&'a Worker);
+        impl Drop for Done<'_> {
+            fn drop(&mut self) {
+                self.0.polling.set(false);
+                if let Some(task) = self.0.lifo.take() {
+                    self.0.local.push(task);
+                }
+            }
+        }
+        self.polling.set(true);
+        let _done = Done(self);
+        poll()
+    }
+
+    // ---- the driver, and sleep
+
+    fn look_at_driver(&self) {
+        let handle = self.shared.driver();
+        if handle.needs_look()
+            && let Some(mut driver) = self.shared.try_driver()
+        {
+            let fired = driver.turn(handle, false);
+            drop(driver);
+            self.counters().timers_fired.add(fired);
+            if self.local.len() > 1 {
+                self.tell_others();
+            }
+        }
+    }
+
+    fn park(&self, interrupted: &mut dyn FnMut() -> bool) {
+        let shared = &*self.shared;
+        let idle = shared.idle();
+        idle.park(self.index, self.searching.replace(false));
+        // What was posted before we counted as asleep may have woken nobody. Whoever still searches looks again
+        // before it sleeps; if nobody does, it is up to us.
+        if (idle.nobody_searches() && shared.has_work()) || shared.is_closing() || interrupted() {
+            self.searching.set(idle.unpark(self.index));
+            return;
+        }
+        let counters = self.counters();
+        counters.parks.add(1);
+        shared.trace(TraceEvent::Parked { worker: self.index });
+        let asleep = Instant::now();
+        let parker = shared.parker(self.index);
+        match shared.try_driver() {
+            Some(mut driver) => {
+                let fired = parker.park_in(&mut driver, shared.driver(), || {
+                    self.local.len() > 0 || interrupted()
+                });
+                counters.timers_fired.add(fired);
+            }
+            None => parker.park(),
+        }
+        counters.idle_nanos.add(asleep.elapsed().as_nanos() as u64);
+        counters.wakeups.add(1);
+        shared.trace(TraceEvent::Unparked { worker: self.index });
+        self.searching.set(idle.unpark(self.index));
+        if self.local.len() > 1 {
+            shared.wake_one();
+        }
+    }
+}
+
+/// While this lives, `current_worker` finds the worker.
+pub(super) struct Entered<'a> {
+    worker: &'a Worker,
+    outer: *const Worker,
+}
+
+impl<'a> Entered<'a> {
+    fn new(worker: &'a Worker) -> Entered<'a> {
+        Entered { worker, outer: CURRENT.replace(worker) }
+    }
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        debug_assert!(ptr::eq(CURRENT.get(), self.worker));
+        CURRENT.set(self.outer);
+    }
+}
+
+/// The worker that the current thread runs, if it belongs to `shared` (any, if null).
+///
+/// # Safety
+/// The caller lets go of the reference before it returns to the worker's loop.
+pub(in super::super) unsafe fn current_worker<'a>(shared: *const Shared) -> Option<&'a Worker> {
+    // SAFETY: the pointer is set exactly while the worker runs on this thread, further out on this stack.
+    let worker = unsafe { CURRENT.get().as_ref() }?;
+    (shared.is_null() || ptr::eq(Arc::as_ptr(&worker.shared), shared)).then_some(worker)
+}

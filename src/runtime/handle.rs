@@ -1,0 +1,199 @@
+//! The runtime as its users hold it.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::ptr;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::executor::{CurrentThread, Shared, current_worker};
+use super::metrics::Metrics;
+use super::task::JoinHandle;
+use super::{Builder, block_on, blocking, context};
+
+/// A running runtime. Dropping it ends it: all futures are dropped, its threads joined.
+///
+/// The drop waits for polls and blocking jobs that are under way. To wait no longer than some time, use
+/// [`Runtime::shutdown_timeout`]; to leave it running until the process ends, `std::mem::forget` it. Dropped on one of
+/// its own threads it cannot wait and only gives the order.
+pub struct Runtime {
+    handle: Handle,
+    threads: Vec<thread::JoinHandle<()>>,
+}
+
+impl Runtime {
+    /// A runtime with a worker per core; see [`Builder`] for more.
+    ///
+    /// # Errors
+    /// As [`Builder::build`].
+    pub fn new() -> io::Result<Runtime> {
+        Builder::new().build()
+    }
+
+    /// See [`Builder::new`].
+    pub fn builder() -> Builder {
+        Builder::new()
+    }
+
+    pub(super) fn new_parts(
+        shared: Arc<Shared>,
+        current_thread: Option<Arc<CurrentThread>>,
+        threads: Vec<thread::JoinHandle<()>>,
+    ) -> Runtime {
+        Runtime { handle: Handle { shared, current_thread }, threads }
+    }
+
+    /// A handle: cheap to clone, for any thread.
+    pub fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+
+    /// As [`Handle::block_on`].
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        self.handle.block_on(future)
+    }
+
+    /// As [`Handle::spawn`].
+    pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        self.handle.spawn(future)
+    }
+
+    /// As [`Handle::spawn_blocking`].
+    pub fn spawn_blocking<F, T>(&self, f: F) -> JoinHandle<T>
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        self.handle.spawn_blocking(f)
+    }
+
+    /// As [`Handle::metrics`].
+    pub fn metrics(&self) -> Metrics {
+        self.handle.metrics()
+    }
+
+    /// Ends the runtime and waits at most `limit` for polls and blocking jobs that are under way. True if all threads
+    /// ended; else they end when what they do returns, and tasks that are still there are dropped then.
+    pub fn shutdown_timeout(mut self, limit: Duration) -> bool {
+        self.shut_down(Instant::now().checked_add(limit))
+    }
+
+    fn shut_down(&mut self, deadline: Option<Instant>) -> bool {
+        let shared = &self.handle.shared;
+        shared.close();
+        if let Some(seat) = &self.handle.current_thread {
+            seat.close();
+        }
+        let threads = std::mem::take(&mut self.threads);
+        if self.on_own_thread() {
+            return false;
+        }
+        let ended = shared.wait_left(deadline) && shared.pool().wait_left(deadline);
+        if ended {
+            for thread in threads {
+                // A worker that panicked said so on stderr; there is nobody else to tell.
+                let _ = thread.join();
+            }
+        }
+        ended
+    }
+
+    fn on_own_thread(&self) -> bool {
+        let own = Arc::as_ptr(&self.handle.shared);
+        context::try_with(|shared| ptr::eq(Arc::as_ptr(shared), own)).unwrap_or(false)
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        self.shut_down(None);
+    }
+}
+
+impl fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Runtime").field("workers", &self.handle.shared.workers()).finish_non_exhaustive()
+    }
+}
+
+/// Spawns on a runtime and asks it questions, from any thread, also when it is gone.
+#[derive(Clone)]
+pub struct Handle {
+    shared: Arc<Shared>,
+    current_thread: Option<Arc<CurrentThread>>,
+}
+
+impl Handle {
+    /// Starts a task. It runs whether or not its handle is awaited.
+    ///
+    /// From a worker of this runtime the task stays with that worker until another steals it; from elsewhere it goes to
+    /// whichever worker comes first. On a runtime that was shut down the task is cancelled at once.
+    pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        self.shared.spawn(future)
+    }
+
+    /// Runs `f` on a thread where blocking is allowed. See [`blocking::spawn_blocking`].
+    pub fn spawn_blocking<F, T>(&self, f: F) -> JoinHandle<T>
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        blocking::spawn_on(&self.shared, f)
+    }
+
+    /// Runs `future` on this thread until it is ready; sleeps, sockets and [`spawn`] inside use this runtime.
+    ///
+    /// # Panics
+    /// On a thread that is itself a worker, which would then sleep with tasks in its queue. And if the future does.
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        // SAFETY: only asked whether there is one.
+        assert!(
+            unsafe { current_worker(ptr::null()) }.is_none(),
+            "block_on inside a task would block its worker: await the future instead"
+        );
+        let _entered = context::enter(self.shared.clone());
+        match &self.current_thread {
+            Some(seat) => seat.block_on(&self.shared, future),
+            None => block_on(future),
+        }
+    }
+
+    /// What the runtime has done so far.
+    pub fn metrics(&self) -> Metrics {
+        Metrics::of(&self.shared)
+    }
+
+    /// The handle of the runtime that the current thread belongs to: a worker's, a blocking job's, or the one whose
+    /// `block_on` is under way.
+    pub fn try_current() -> Option<Handle> {
+        context::try_with(|shared| Handle { shared: shared.clone(), current_thread: None })
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle").field("workers", &self.shared.workers()).finish_non_exhaustive()
+    }
+}
+
+/// Starts a task on the runtime of the current thread. See [`Handle::spawn`].
+///
+/// # Panics
+/// If the thread belongs to no runtime.
+pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    context::with(|shared| shared.spawn(future))
+}

@@ -1,0 +1,183 @@
+//! `join!` and `select!`: several futures in one task.
+
+/// Polls several futures together and gives all outputs as a tuple. Up to twelve.
+///
+/// ```
+/// use wakeloop::runtime::{block_on, yield_now};
+///
+/// let (a, b) = block_on(async { wakeloop::join!(async { yield_now().await; 1 }, async { 2 }) });
+/// assert_eq!((a, b), (1, 2));
+/// ```
+#[macro_export]
+macro_rules! join {
+    ($($future:expr),+ $(,)?) => {
+        $crate::__join_pinned!([] [a b c d e f g h i j k l] $($future,)+)
+    };
+}
+
+/// Gives each future a name, pins it, and polls all until each has its output.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __join_pinned {
+    ([$($done:tt)*] [$name:ident $($names:ident)*] $future:expr, $($rest:tt)*) => {
+        $crate::__join_pinned!([$($done)* ($name $future)] [$($names)*] $($rest)*)
+    };
+    ([$(($name:ident $future:expr))+] [$($unused:ident)*]) => {{
+        $(let mut $name = ::std::pin::pin!($crate::runtime::macro_support::Output::new($future));)+
+        ::std::future::poll_fn(|cx| {
+            let mut all = true;
+            $(all &= $name.as_mut().advance(cx);)+
+            if all { ::std::task::Poll::Ready(()) } else { ::std::task::Poll::Pending }
+        })
+        .await;
+        ($($name.as_mut().take(),)+)
+    }};
+}
+
+/// Polls several futures together and runs the arm of the one that is ready first; the others are dropped. If several
+/// are ready, the one written first wins.
+///
+/// ```
+/// use wakeloop::runtime::block_on;
+///
+/// let text = block_on(async {
+///     wakeloop::select! {
+///         _ = std::future::pending::<()>() => "never".to_string(),
+///         n = async { 7 } => format!("got {n}"),
+///     }
+/// });
+/// assert_eq!(text, "got 7");
+/// ```
+#[macro_export]
+macro_rules! select {
+    ($($pattern:pat = $future:expr => $arm:expr),+ $(,)?) => {
+        $crate::__select_nested!([] $(($pattern, $future, $arm))+)
+    };
+}
+
+/// Two futures at a time: the first, or whatever the rest gives.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __select_nested {
+    ([] ($pattern:pat, $future:expr, $arm:expr)) => {{
+        let $pattern = $future.await;
+        $arm
+    }};
+    ([] ($pattern:pat, $future:expr, $arm:expr) $(($patterns:pat, $futures:expr, $arms:expr))+) => {{
+        match $crate::runtime::macro_support::either($future, $crate::__select_future!($(($futures))+)).await {
+            $crate::runtime::macro_support::Either::First($pattern) => $arm,
+            $crate::runtime::macro_support::Either::Second(rest) => {
+                $crate::__select_match!(rest $(($patterns, $arms))+)
+            }
+        }
+    }};
+}
+
+/// The future of the second and later arms.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __select_future {
+    (($future:expr)) => { $future };
+    (($future:expr) $(($futures:expr))+) => {
+        $crate::runtime::macro_support::either($future, $crate::__select_future!($(($futures))+))
+    };
+}
+
+/// The arms of the second and later futures.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __select_match {
+    ($value:ident ($pattern:pat, $arm:expr)) => {{
+        let $pattern = $value;
+        $arm
+    }};
+    ($value:ident ($pattern:pat, $arm:expr) $(($patterns:pat, $arms:expr))+) => {
+        match $value {
+            $crate::runtime::macro_support::Either::First($pattern) => $arm,
+            $crate::runtime::macro_support::Either::Second(rest) => {
+                $crate::__select_match!(rest $(($patterns, $arms))+)
+            }
+        }
+    };
+}
+
+/// What the macros expand to. Not for direct use.
+#[doc(hidden)]
+pub mod support {
+    use std::future::Future;
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
+    use pin_project_lite::pin_project;
+
+    pin_project! {
+        /// A future, later its output.
+        #[project = OutputProjection]
+        #[derive(Debug)]
+        pub enum Output<F: Future> {
+            Running { #[pin] future: F },
+            Ready { output: Option<F::Output> },
+        }
+    }
+
+    impl<F: Future> Output<F> {
+        pub fn new(future: F) -> Self {
+            Output::Running { future }
+        }
+
+        /// True once the output is there.
+        pub fn advance(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> bool {
+            let output = match self.as_mut().project() {
+                OutputProjection::Ready { .. } => return true,
+                OutputProjection::Running { future } => match future.poll(cx) {
+                    Poll::Pending => return false,
+                    Poll::Ready(output) => output,
+                },
+            };
+            self.set(Output::Ready { output: Some(output) });
+            true
+        }
+
+        /// After `advance` returned true, once.
+        pub fn take(self: Pin<&mut Self>) -> F::Output {
+            match self.project() {
+                OutputProjection::Ready { output } => output.take().expect("the output is taken once"),
+                OutputProjection::Running { .. } => unreachable!("all futures were polled to their ends"),
+            }
+        }
+    }
+
+    /// The output of whichever was ready.
+    #[derive(Debug)]
+    pub enum Either<A, B> {
+        First(A),
+        Second(B),
+    }
+
+    pin_project! {
+        #[derive(Debug)]
+        pub struct Race<A, B> {
+            #[pin]
+            first: A,
+            #[pin]
+            second: B,
+        }
+    }
+
+    /// Polls `first`, then `second`.
+    pub fn either<A: Future, B: Future>(first: A, second: B) -> Race<A, B> {
+        Race { first, second }
+    }
+
+    impl<A: Future, B: Future> Future for Race<A, B> {
+        type Output = Either<A::Output, B::Output>;
+
+        fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+            let this = self.project();
+            if let Poll::Ready(output) = this.first.poll(cx) {
+                return Poll::Ready(Either::First(output));
+            }
+            this.second.poll(cx).map(Either::Second)
+        }
+    }
+}

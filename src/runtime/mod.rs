@@ -1,0 +1,61 @@
+//! An async runtime for Rust futures: work-stealing workers, one driver for sockets and timers, a pool for what
+//! blocks. It knows nothing of Python.
+//!
+//! ```
+//! use std::time::Duration;
+//! use wakeloop::runtime::{self, Runtime, time};
+//!
+//! let rt = Runtime::new()?;
+//! let answer = rt.block_on(async {
+//!     let task = runtime::spawn(async {
+//!         time::sleep(Duration::from_millis(1)).await;
+//!         42
+//!     });
+//!     task.await.unwrap()
+//! });
+//! assert_eq!(answer, 42);
+//! # Ok::<(), std::io::Error>(())
+//! ```
+//!
+//! From the bottom up: `task` (one allocation per future), `driver` (reactor and timers), `executor` (workers),
+//! then [`time`], [`net`], [`sync`], [`blocking`] for users, and [`Runtime`], [`Builder`], [`Handle`] on top.
+//!
+//! Any thread may hold a [`Handle`] or a waker, at any time, also after the runtime is gone. Sleeps and sockets belong
+//! to the runtime on whose thread they were first used and may be awaited anywhere.
+
+mod block_on;
+pub mod blocking;
+mod builder;
+mod context;
+mod coop;
+mod demo;
+mod driver;
+mod executor;
+mod handle;
+mod lock;
+mod macros;
+pub mod metrics;
+pub mod net;
+pub mod sync;
+mod task;
+pub mod time;
+mod trace;
+mod yield_now;
+
+pub use block_on::block_on;
+pub use blocking::spawn_blocking;
+pub use builder::Builder;
+pub use demo::run_demo;
+pub use handle::{Handle, Runtime, spawn};
+pub use metrics::Metrics;
+pub use task::{AbortHandle, JoinError, JoinHandle};
+pub use trace::{TraceEvent, Tracer};
+pub use yield_now::yield_now;
+
+#[doc(hidden)]
+pub use macros::support as macro_support;
+
+/// A poisoned lock is no reason to stop: what the runtime's locks guard is consistent between statements.
+fn unpoisoned<T>(result: Result<T, std::sync::PoisonError<T>>) -> T {
+    result.unwrap_or_else(std::sync::PoisonError::into_inner)
+}

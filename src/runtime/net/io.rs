@@ -1,0 +1,131 @@
+//! A non-blocking source with its registration: the part that all sockets share.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::sync::Arc;
+
+use socket2::{SockAddr, Socket};
+
+use crate::runtime::context;
+use crate::runtime::driver::{Direction, Handle, Registration};
+
+/// `source` is non-blocking and registered for as long as this lives.
+pub(super) struct Io<S> {
+    // Dropped first: a descriptor is deregistered before it is closed.
+    registration: Registration,
+    source: S,
+}
+
+/// Whether to try at once or to wait for the first event.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum First {
+    Try,
+    Wait,
+}
+
+impl<S: AsRawFd> Io<S> {
+    /// Registers `source`, already non-blocking, with the runtime of the current thread.
+    pub(super) fn new(source: S, first: First) -> io::Result<Io<S>> {
+        Io::on(&driver()?, source, first)
+    }
+
+    /// As `new`, with a driver at hand.
+    fn on(driver: &Arc<Handle>, source: S, first: First) -> io::Result<Io<S>> {
+        let registration = Registration::new(driver, source.as_raw_fd(), first == First::Try)?;
+        Ok(Io { registration, source })
+    }
+
+    pub(super) fn source(&self) -> &S {
+        &self.source
+    }
+
+    /// Reads into a buffer of `room` bytes: a short read means that no more is there.
+    pub(super) async fn read_some(
+        &self,
+        room: usize,
+        mut read: impl FnMut(&S) -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        let short = move |&got: &usize| got < room && got > 0;
+        self.registration.run(Direction::Read, || read(&self.source), short).await
+    }
+
+    /// Writes up to `len` bytes: a short write means that no more fits.
+    pub(super) async fn write_some(
+        &self,
+        len: usize,
+        mut write: impl FnMut(&S) -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        let short = move |&sent: &usize| sent < len;
+        self.registration.run(Direction::Write, || write(&self.source), short).await
+    }
+
+    /// Any operation of which one success says nothing about the next.
+    pub(super) async fn run<R>(
+        &self,
+        direction: Direction,
+        mut operation: impl FnMut(&S) -> io::Result<R>,
+    ) -> io::Result<R> {
+        self.registration.run(direction, || operation(&self.source), |_| false).await
+    }
+
+    /// Gives the source up, still non-blocking.
+    pub(super) fn into_source(self) -> S {
+        drop(self.registration);
+        self.source
+    }
+}
+
+impl<S: AsRawFd + From<OwnedFd>> Io<S> {
+    /// Connects a new stream socket.
+    pub(super) async fn connect(address: &SockAddr) -> io::Result<Io<S>> {
+        let socket = Socket::new(address.domain(), socket2::Type::STREAM, None)?;
+        socket.set_nonblocking(true)?;
+        let done = match socket.connect(address) {
+            Ok(()) => true,
+            Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => false,
+            Err(error) => return Err(error),
+        };
+        let first = if done { First::Try } else { First::Wait };
+        let io = Io::new(socket, first)?;
+        if !done {
+            let finish = |socket: &Socket| match socket.take_error()? {
+                Some(error) => Err(error),
+                None => match socket.peer_addr() {
+                    Err(error) if error.kind() == io::ErrorKind::NotConnected => {
+                        Err(io::ErrorKind::WouldBlock.into())
+                    }
+                    other => other.map(drop),
+                },
+            };
+            io.run(Direction::Write, finish).await?;
+        }
+        Ok(io.map(|socket| S::from(OwnedFd::from(socket))))
+    }
+}
+
+impl<S> Io<S> {
+    /// Another type for the same descriptor.
+    fn map<T>(self, convert: impl FnOnce(S) -> T) -> Io<T> {
+        Io { registration: self.registration, source: convert(self.source) }
+    }
+}
+
+impl<S: fmt::Debug> fmt::Debug for Io<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.source.fmt(f)
+    }
+}
+
+/// The driver of the current thread's runtime.
+fn driver() -> io::Result<Arc<Handle>> {
+    context::try_with(|shared| shared.driver().clone()).ok_or_else(|| {
+        io::Error::other("a socket needs a wakeloop runtime: make it in a task or inside block_on")
+    })
+}
+
+/// A listening or datagram socket as its std type.
+pub(super) fn into_std<S: FromRawFd>(socket: Socket) -> S {
+    // SAFETY: the descriptor is open and its ownership passes on.
+    unsafe { S::from_raw_fd(socket.into_raw_fd()) }
+}

@@ -1,0 +1,19 @@
+//! Sockets: TCP, Unix and UDP, over the runtime's driver.
+//!
+//! A socket belongs to the runtime on whose thread it was made and may be used from any task on any runtime. All
+//! methods take `&self`: one task may read while another writes, without splitting.
+//!
+//! Unless a method says otherwise it is cancel-safe: dropped before it is ready, it has done nothing.
+//! After the runtime is gone, operations fail.
+
+mod io;
+mod resolve;
+mod stream;
+mod tcp;
+mod udp;
+mod unix;
+
+pub use resolve::Target;
+pub use tcp::{TcpListener, TcpStream};
+pub use udp::UdpSocket;
+pub use unix::{UnixListener, UnixStream};

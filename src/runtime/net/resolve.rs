@@ -1,0 +1,109 @@
+//! From what users write to socket addresses.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+
+use crate::runtime::{JoinError, spawn_blocking};
+
+/// Where to connect or bind: an address, or a name to be looked up on the blocking pool.
+///
+/// Converts from `SocketAddr`, `(IpAddr, u16)`, `"host:port"` and `(host, port)`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Target {
+    /// Known.
+    Address(SocketAddr),
+    /// To be looked up.
+    Name {
+        /// Host name or address.
+        host: String,
+        /// Port.
+        port: u16,
+    },
+    /// `host:port`, to be looked up.
+    Text(String),
+}
+
+impl From<SocketAddr> for Target {
+    fn from(address: SocketAddr) -> Target {
+        Target::Address(address)
+    }
+}
+
+impl From<(IpAddr, u16)> for Target {
+    fn from(address: (IpAddr, u16)) -> Target {
+        Target::Address(address.into())
+    }
+}
+
+impl From<&str> for Target {
+    fn from(text: &str) -> Target {
+        text.parse().map_or_else(|_| Target::Text(text.to_owned()), Target::Address)
+    }
+}
+
+impl From<String> for Target {
+    fn from(text: String) -> Target {
+        text.parse().map_or_else(|_| Target::Text(text), Target::Address)
+    }
+}
+
+impl From<&String> for Target {
+    fn from(text: &String) -> Target {
+        Target::from(text.as_str())
+    }
+}
+
+impl From<(&str, u16)> for Target {
+    fn from((host, port): (&str, u16)) -> Target {
+        Target::from((host.to_owned(), port))
+    }
+}
+
+impl From<(String, u16)> for Target {
+    fn from((host, port): (String, u16)) -> Target {
+        match host.parse::<IpAddr>() {
+            Ok(address) => Target::Address((address, port).into()),
+            Err(_) => Target::Name { host, port },
+        }
+    }
+}
+
+impl Target {
+    /// All addresses, in the resolver's order; at least one.
+    pub(super) async fn resolve(self) -> io::Result<Vec<SocketAddr>> {
+        let addresses = match self {
+            Target::Address(address) => return Ok(vec![address]),
+            Target::Name { host, port } => look_up((host, port)).await?,
+            Target::Text(text) => look_up(text).await?,
+        };
+        if addresses.is_empty() {
+            return Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
+        }
+        Ok(addresses)
+    }
+}
+
+async fn look_up(name: impl ToSocketAddrs + Send + 'static) -> io::Result<Vec<SocketAddr>> {
+    let found = spawn_blocking(move || name.to_socket_addrs().map(Iterator::collect));
+    match found.await {
+        Ok(addresses) => addresses,
+        Err(JoinError::Cancelled) => Err(io::Error::other("the runtime was shut down")),
+        Err(JoinError::Panic(_)) => Err(io::Error::other("the resolver panicked")),
+    }
+}
+
+/// Tries one address after the other; the error is that of the last.
+pub(super) async fn first_that<T>(
+    addresses: Vec<SocketAddr>,
+    mut attempt: impl AsyncFnMut(SocketAddr) -> io::Result<T>,
+) -> io::Result<T> {
+    let mut last = None;
+    for address in addresses {
+        match attempt(address).await {
+            Ok(value) => return Ok(value),
+            Err(error) => last = Some(error),
+        }
+    }
+    Err(last.unwrap_or_else(|| io::ErrorKind::AddrNotAvailable.into()))
+}

@@ -1,0 +1,97 @@
+//! What TCP and Unix streams have in common, written once.
+
+/// Implements the byte-stream methods for a struct with a field `io: Io<$source>`.
+macro_rules! stream_methods {
+    ($stream:ident, $source:ty) => {
+        impl $stream {
+            /// Reads at most `buffer.len()` bytes; 0 means that the peer has sent its last (or an empty buffer).
+            ///
+            /// # Errors
+            /// What `recv(2)` says.
+            pub async fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+                self.io.read_some(buffer.len(), |mut source| source.read(buffer)).await
+            }
+
+            /// Fills `buffer`. Not cancel-safe: what was read until then is lost.
+            ///
+            /// # Errors
+            /// `UnexpectedEof` if the stream ends before; else as `read`.
+            pub async fn read_exact(&self, mut buffer: &mut [u8]) -> io::Result<()> {
+                while !buffer.is_empty() {
+                    match self.read(buffer).await? {
+                        0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                        n => buffer = &mut buffer[n..],
+                    }
+                }
+                Ok(())
+            }
+
+            /// Writes as much as fits into the socket's buffer; how much that was.
+            ///
+            /// # Errors
+            /// What `send(2)` says. A closed peer is an error, never a signal.
+            pub async fn write(&self, data: &[u8]) -> io::Result<usize> {
+                self.io.write_some(data.len(), |mut source| source.write(data)).await
+            }
+
+            /// Writes all. Not cancel-safe: dropped midway, an unknown part was written.
+            ///
+            /// # Errors
+            /// As `write`; `WriteZero` if the system takes nothing.
+            pub async fn write_all(&self, mut data: &[u8]) -> io::Result<()> {
+                while !data.is_empty() {
+                    match self.write(data).await? {
+                        0 => return Err(io::ErrorKind::WriteZero.into()),
+                        n => data = &data[n..],
+                    }
+                }
+                Ok(())
+            }
+
+            /// Writes several buffers in one system call; how many bytes of them.
+            ///
+            /// # Errors
+            /// As `write`.
+            pub async fn write_vectored(&self, data: &[IoSlice<'_>]) -> io::Result<usize> {
+                let len = data.iter().map(|slice| slice.len()).sum();
+                self.io.write_some(len, |mut source| source.write_vectored(data)).await
+            }
+
+            /// Ends one direction or both. Does not wait.
+            ///
+            /// # Errors
+            /// `NotConnected` if the peer is gone already.
+            pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+                self.io.source().shutdown(how)
+            }
+
+            /// Takes the socket off the runtime. It stays non-blocking.
+            pub fn into_std(self) -> $source {
+                self.io.into_source()
+            }
+
+            /// Puts a connected socket on the runtime of the current thread and makes it non-blocking.
+            ///
+            /// # Errors
+            /// Without a runtime, and when the socket cannot be registered.
+            pub fn from_std(socket: $source) -> io::Result<$stream> {
+                socket.set_nonblocking(true)?;
+                Ok($stream { io: Io::new(socket, First::Try)? })
+            }
+        }
+
+        impl AsFd for $stream {
+            fn as_fd(&self) -> BorrowedFd<'_> {
+                self.io.source().as_fd()
+            }
+        }
+
+        impl AsRawFd for $stream {
+            fn as_raw_fd(&self) -> RawFd {
+                self.io.source().as_raw_fd()
+            }
+        }
+    };
+}
+
+pub(super) use stream_methods;

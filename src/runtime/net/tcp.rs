@@ -1,0 +1,133 @@
+//! TCP.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::net::{self, Shutdown, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::io::{First, Io, into_std};
+use super::resolve::{Target, first_that};
+use super::stream::stream_methods;
+use crate::runtime::driver::Direction;
+use crate::runtime::time::timeout;
+
+/// Connections the kernel keeps ready for `accept`.
+const BACKLOG: i32 = 1024;
+
+/// Accepts TCP connections.
+#[derive(Debug)]
+pub struct TcpListener {
+    io: Io<net::TcpListener>,
+}
+
+impl TcpListener {
+    /// Listens at `target` (port 0: any free port), with SO_REUSEADDR.
+    ///
+    /// # Errors
+    /// When the name does not resolve, or the address is in use or not ours.
+    pub async fn bind(target: impl Into<Target>) -> io::Result<TcpListener> {
+        let addresses = target.into().resolve().await?;
+        first_that(addresses, async |address| {
+            let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+            socket.set_reuse_address(true)?;
+            socket.bind(&address.into())?;
+            socket.listen(BACKLOG)?;
+            TcpListener::from_std(into_std(socket))
+        })
+        .await
+    }
+
+    /// Waits for a connection.
+    ///
+    /// # Errors
+    /// What `accept(2)` says: a connection that was reset in the queue, or no descriptors left. The listener goes
+    /// on in either case.
+    pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        let (stream, peer) = self.io.run(Direction::Read, |listener| listener.accept()).await?;
+        Ok((TcpStream::from_std(stream)?, peer))
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// What `getsockname(2)` says.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.io.source().local_addr()
+    }
+
+    /// Puts a listening socket on the runtime of the current thread and makes it non-blocking.
+    ///
+    /// # Errors
+    /// Without a runtime, and when the socket cannot be registered.
+    pub fn from_std(listener: net::TcpListener) -> io::Result<TcpListener> {
+        listener.set_nonblocking(true)?;
+        Ok(TcpListener { io: Io::new(listener, First::Try)? })
+    }
+
+    /// Takes the socket off the runtime. It stays non-blocking.
+    pub fn into_std(self) -> net::TcpListener {
+        self.io.into_source()
+    }
+}
+
+impl AsRawFd for TcpListener {
+    fn as_raw_fd(&self) -> RawFd {
+        self.io.source().as_raw_fd()
+    }
+}
+
+/// A TCP connection.
+#[derive(Debug)]
+pub struct TcpStream {
+    io: Io<net::TcpStream>,
+}
+
+stream_methods!(TcpStream, net::TcpStream);
+
+impl TcpStream {
+    /// Connects, trying the addresses of a name one after the other.
+    ///
+    /// # Errors
+    /// When the name does not resolve, else that of the last attempt.
+    pub async fn connect(target: impl Into<Target>) -> io::Result<TcpStream> {
+        let addresses = target.into().resolve().await?;
+        first_that(addresses, async |address| Ok(TcpStream { io: Io::connect(&address.into()).await? })).await
+    }
+
+    /// As `connect`, with a limit for all attempts together.
+    ///
+    /// # Errors
+    /// `TimedOut` when the limit is reached, else as `connect`.
+    pub async fn connect_timeout(target: impl Into<Target>, limit: Duration) -> io::Result<TcpStream> {
+        match timeout(limit, TcpStream::connect(target)).await {
+            Ok(connected) => connected,
+            Err(elapsed) => Err(elapsed.into()),
+        }
+    }
+
+    /// Our end.
+    ///
+    /// # Errors
+    /// What `getsockname(2)` says.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.io.source().local_addr()
+    }
+
+    /// The other end.
+    ///
+    /// # Errors
+    /// `NotConnected` if the peer is gone already.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.io.source().peer_addr()
+    }
+
+    /// Sends small writes at once instead of collecting them (TCP_NODELAY).
+    ///
+    /// # Errors
+    /// What `setsockopt(2)` says.
+    pub fn set_nodelay(&self, on: bool) -> io::Result<()> {
+        self.io.source().set_nodelay(on)
+    }
+}

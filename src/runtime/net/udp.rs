@@ -1,0 +1,95 @@
+//! UDP.
+
+use std::io;
+use std::net::{self, SocketAddr};
+use std::os::fd::{AsRawFd, RawFd};
+
+use super::io::{First, Io};
+use super::resolve::{Target, first_that};
+use crate::runtime::driver::Direction;
+
+/// A datagram socket.
+#[derive(Debug)]
+pub struct UdpSocket {
+    io: Io<net::UdpSocket>,
+}
+
+impl UdpSocket {
+    /// Binds to `target` (port 0: any free port).
+    ///
+    /// # Errors
+    /// When the name does not resolve, or the address is in use or not ours.
+    pub async fn bind(target: impl Into<Target>) -> io::Result<UdpSocket> {
+        let addresses = target.into().resolve().await?;
+        first_that(addresses, async |address| UdpSocket::from_std(net::UdpSocket::bind(address)?)).await
+    }
+
+    /// Makes `target` the default destination and drops what others send. Does not wait, except for a name.
+    ///
+    /// # Errors
+    /// As `bind`.
+    pub async fn connect(&self, target: impl Into<Target>) -> io::Result<()> {
+        let addresses = target.into().resolve().await?;
+        first_that(addresses, async |address| self.io.source().connect(address)).await
+    }
+
+    /// Sends one datagram; its length.
+    ///
+    /// # Errors
+    /// What `sendto(2)` says; one that is too long is an error, never cut.
+    pub async fn send_to(&self, data: &[u8], to: SocketAddr) -> io::Result<usize> {
+        self.io.run(Direction::Write, |socket| socket.send_to(data, to)).await
+    }
+
+    /// Receives one datagram: its length and sender. What does not fit into `buffer` is lost.
+    ///
+    /// # Errors
+    /// What `recvfrom(2)` says.
+    pub async fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        self.io.run(Direction::Read, |socket| socket.recv_from(buffer)).await
+    }
+
+    /// As `send_to`, to the connected peer.
+    ///
+    /// # Errors
+    /// As `send_to`; `ConnectionRefused` if the peer said so to an earlier datagram.
+    pub async fn send(&self, data: &[u8]) -> io::Result<usize> {
+        self.io.run(Direction::Write, |socket| socket.send(data)).await
+    }
+
+    /// As `recv_from`, from the connected peer.
+    ///
+    /// # Errors
+    /// As `recv_from`.
+    pub async fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.io.run(Direction::Read, |socket| socket.recv(buffer)).await
+    }
+
+    /// Our address.
+    ///
+    /// # Errors
+    /// What `getsockname(2)` says.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.io.source().local_addr()
+    }
+
+    /// Puts a socket on the runtime of the current thread and makes it non-blocking.
+    ///
+    /// # Errors
+    /// Without a runtime, and when the socket cannot be registered.
+    pub fn from_std(socket: net::UdpSocket) -> io::Result<UdpSocket> {
+        socket.set_nonblocking(true)?;
+        Ok(UdpSocket { io: Io::new(socket, First::Try)? })
+    }
+
+    /// Takes the socket off the runtime. It stays non-blocking.
+    pub fn into_std(self) -> net::UdpSocket {
+        self.io.into_source()
+    }
+}
+
+impl AsRawFd for UdpSocket {
+    fn as_raw_fd(&self) -> RawFd {
+        self.io.source().as_raw_fd()
+    }
+}

@@ -1,0 +1,96 @@
+//! Unix domain stream sockets.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::net::Shutdown;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::unix::net::{self, SocketAddr};
+use std::path::Path;
+
+use socket2::SockAddr;
+
+use super::io::{First, Io};
+use super::stream::stream_methods;
+use crate::runtime::driver::Direction;
+
+/// Accepts connections at a path.
+#[derive(Debug)]
+pub struct UnixListener {
+    io: Io<net::UnixListener>,
+}
+
+impl UnixListener {
+    /// Listens at `path`, which must not exist and is not removed afterwards.
+    ///
+    /// # Errors
+    /// `AddrInUse` if the path exists; what `bind(2)` says.
+    pub fn bind(path: impl AsRef<Path>) -> io::Result<UnixListener> {
+        UnixListener::from_std(net::UnixListener::bind(path)?)
+    }
+
+    /// Waits for a connection.
+    ///
+    /// # Errors
+    /// What `accept(2)` says; the listener goes on.
+    pub async fn accept(&self) -> io::Result<(UnixStream, SocketAddr)> {
+        let (stream, peer) = self.io.run(Direction::Read, |listener| listener.accept()).await?;
+        Ok((UnixStream::from_std(stream)?, peer))
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// What `getsockname(2)` says.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.io.source().local_addr()
+    }
+
+    /// Puts a listening socket on the runtime of the current thread and makes it non-blocking.
+    ///
+    /// # Errors
+    /// Without a runtime, and when the socket cannot be registered.
+    pub fn from_std(listener: net::UnixListener) -> io::Result<UnixListener> {
+        listener.set_nonblocking(true)?;
+        Ok(UnixListener { io: Io::new(listener, First::Try)? })
+    }
+}
+
+impl AsRawFd for UnixListener {
+    fn as_raw_fd(&self) -> RawFd {
+        self.io.source().as_raw_fd()
+    }
+}
+
+/// A connection between processes of one machine.
+#[derive(Debug)]
+pub struct UnixStream {
+    io: Io<net::UnixStream>,
+}
+
+stream_methods!(UnixStream, net::UnixStream);
+
+impl UnixStream {
+    /// Connects to the listener at `path`.
+    ///
+    /// # Errors
+    /// What `connect(2)` says.
+    pub async fn connect(path: impl AsRef<Path>) -> io::Result<UnixStream> {
+        Ok(UnixStream { io: Io::connect(&SockAddr::unix(path)?).await? })
+    }
+
+    /// Two connected streams.
+    ///
+    /// # Errors
+    /// What `socketpair(2)` says, and without a runtime.
+    pub fn pair() -> io::Result<(UnixStream, UnixStream)> {
+        let (a, b) = net::UnixStream::pair()?;
+        Ok((UnixStream::from_std(a)?, UnixStream::from_std(b)?))
+    }
+
+    /// The other end.
+    ///
+    /// # Errors
+    /// `NotConnected` if the peer is gone already.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.io.source().peer_addr()
+    }
+}

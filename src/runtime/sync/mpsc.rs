@@ -1,0 +1,339 @@
+//! Many senders, one receiver, values in order.
+//!
+//! One lock around a ring buffer. [`unbounded`] never makes a sender wait; [`bounded`] does when `capacity` values
+//! are in the buffer.
+
+use std::collections::VecDeque;
+use std::error::Error;
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
+
+use super::wait_list::{Grant, WaitList};
+use crate::runtime::{coop, unpoisoned};
+
+/// A channel that holds at most `capacity` values (at least 1).
+pub fn bounded<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
+    let channel = Channel::new(capacity.max(1));
+    (Sender { channel: channel.clone() }, Receiver { channel })
+}
+
+/// A channel that holds any number of values.
+pub fn unbounded<T>() -> (UnboundedSender<T>, Receiver<T>) {
+    let channel = Channel::new(usize::MAX);
+    (UnboundedSender { sender: Sender { channel: channel.clone() } }, Receiver { channel })
+}
+
+struct Channel<T>(Mutex<State<T>>);
+
+struct State<T> {
+    values: VecDeque<T>,
+    /// Room that was granted to a sender in line and not used yet.
+    granted: usize,
+    capacity: usize,
+    waiting: WaitList,
+    receiver: Option<Waker>,
+    senders: usize,
+    closed: bool,
+}
+
+impl<T> Channel<T> {
+    fn new(capacity: usize) -> Arc<Channel<T>> {
+        Arc::new(Channel(Mutex::new(State {
+            values: VecDeque::new(),
+            granted: 0,
+            capacity,
+            waiting: WaitList::default(),
+            receiver: None,
+            senders: 1,
+            closed: false,
+        })))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        unpoisoned(self.0.lock())
+    }
+}
+
+impl<T> State<T> {
+    fn has_room(&self) -> bool {
+        self.values.len() + self.granted < self.capacity && self.waiting.is_empty()
+    }
+
+    /// Passes room on to the first sender in line.
+    fn grant_room(&mut self) -> Option<Waker> {
+        if self.values.len() + self.granted >= self.capacity {
+            return None;
+        }
+        let waker = self.waiting.grant_first(Grant::Own)?;
+        self.granted += 1;
+        Some(waker)
+    }
+}
+
+/// The sending half of [`bounded`]; clone it for more senders.
+pub struct Sender<T> {
+    channel: Arc<Channel<T>>,
+}
+
+impl<T> Sender<T> {
+    /// Sends `value`, waiting for room. Dropped before it is ready, the value is not sent.
+    ///
+    /// # Errors
+    /// The value, if the receiver is gone.
+    pub async fn send(&self, value: T) -> Result<(), SendError<T>> {
+        let mut value = Some(value);
+        let mut place = Place { channel: &self.channel, key: None };
+        poll_fn(move |cx| {
+            if coop::poll_proceed(cx).is_pending() {
+                return Poll::Pending;
+            }
+            let mut state = self.channel.lock();
+            if let Some(key) = place.key {
+                if state.waiting.poll(key, cx.waker()).is_none() {
+                    return Poll::Pending;
+                }
+                if state.waiting.leave(key) == Some(Grant::Own) {
+                    state.granted -= 1;
+                }
+                place.key = None;
+            } else if !state.closed && !state.has_room() {
+                place.key = Some(state.waiting.join(1, cx.waker()));
+                return Poll::Pending;
+            }
+            match value.take() {
+                Some(value) => Poll::Ready(push(state, value)),
+                None => Poll::Ready(Ok(())),
+            }
+        })
+        .await
+    }
+
+    /// Sends `value` if there is room. From any thread, never waits.
+    ///
+    /// # Errors
+    /// The value, if the buffer is full or the receiver is gone.
+    pub fn try_send(&self, value: T) -> Result<(), TrySendError<T>> {
+        let state = self.channel.lock();
+        if !state.closed && !state.has_room() {
+            return Err(TrySendError::Full(value));
+        }
+        push(state, value).map_err(|SendError(value)| TrySendError::Closed(value))
+    }
+
+    /// Whether the receiver is gone.
+    pub fn is_closed(&self) -> bool {
+        self.channel.lock().closed
+    }
+}
+
+fn push<T>(mut state: MutexGuard<'_, State<T>>, value: T) -> Result<(), SendError<T>> {
+    if state.closed {
+        return Err(SendError(value));
+    }
+    state.values.push_back(value);
+    let waker = state.receiver.take();
+    drop(state);
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+    Ok(())
+}
+
+/// A place in the line of senders, left when dropped.
+struct Place<'a, T> {
+    channel: &'a Channel<T>,
+    key: Option<usize>,
+}
+
+impl<T> Drop for Place<'_, T> {
+    fn drop(&mut self) {
+        if let Some(key) = self.key.take() {
+            let mut state = self.channel.lock();
+            if state.waiting.leave(key) == Some(Grant::Own) {
+                state.granted -= 1;
+            }
+            let waker = state.grant_room();
+            drop(state);
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        }
+    }
+}
+
+impl<T> Clone for Sender<T> {
+    fn clone(&self) -> Sender<T> {
+        self.channel.lock().senders += 1;
+        Sender { channel: self.channel.clone() }
+    }
+}
+
+impl<T> Drop for Sender<T> {
+    fn drop(&mut self) {
+        let mut state = self.channel.lock();
+        state.senders -= 1;
+        let waker = if state.senders == 0 { state.receiver.take() } else { None };
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// The sending half of [`unbounded`]; clone it for more senders.
+pub struct UnboundedSender<T> {
+    sender: Sender<T>,
+}
+
+impl<T> UnboundedSender<T> {
+    /// Sends `value`. From any thread, never waits.
+    ///
+    /// # Errors
+    /// The value, if the receiver is gone.
+    pub fn send(&self, value: T) -> Result<(), SendError<T>> {
+        push(self.sender.channel.lock(), value)
+    }
+
+    /// Whether the receiver is gone.
+    pub fn is_closed(&self) -> bool {
+        self.sender.is_closed()
+    }
+}
+
+impl<T> Clone for UnboundedSender<T> {
+    fn clone(&self) -> UnboundedSender<T> {
+        UnboundedSender { sender: self.sender.clone() }
+    }
+}
+
+/// The receiving half.
+pub struct Receiver<T> {
+    channel: Arc<Channel<T>>,
+}
+
+impl<T> Receiver<T> {
+    /// The next value; `None` when all senders are gone and all values received. Cancel-safe.
+    pub async fn recv(&mut self) -> Option<T> {
+        poll_fn(|cx| self.poll_recv(cx)).await
+    }
+
+    /// As `recv`, for hand-written futures.
+    pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Option<T>> {
+        if coop::poll_proceed(cx).is_pending() {
+            return Poll::Pending;
+        }
+        let mut state = self.channel.lock();
+        if let Some(value) = state.values.pop_front() {
+            let waker = state.grant_room();
+            drop(state);
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+            return Poll::Ready(Some(value));
+        }
+        if state.senders == 0 || state.closed {
+            return Poll::Ready(None);
+        }
+        match &mut state.receiver {
+            Some(old) => old.clone_from(cx.waker()),
+            none => *none = Some(cx.waker().clone()),
+        }
+        Poll::Pending
+    }
+
+    /// The next value, if it is there already.
+    pub fn try_recv(&mut self) -> Option<T> {
+        let mut state = self.channel.lock();
+        let value = state.values.pop_front()?;
+        let waker = state.grant_room();
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        Some(value)
+    }
+
+    /// Refuses further values; those in the buffer can still be received.
+    pub fn close(&mut self) {
+        let mut state = self.channel.lock();
+        state.closed = true;
+        let mut wakers = Vec::new();
+        while !state.waiting.is_empty() {
+            wakers.extend(state.waiting.grant_first(Grant::Shared));
+        }
+        drop(state);
+        for waker in wakers {
+            waker.wake();
+        }
+    }
+}
+
+impl<T> Drop for Receiver<T> {
+    fn drop(&mut self) {
+        self.close();
+        let values = std::mem::take(&mut self.channel.lock().values);
+        // Not under the lock: they may hold senders of this very channel.
+        drop(values);
+    }
+}
+
+/// The receiver is gone; here is the value.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct SendError<T>(pub T);
+
+/// Why a value could not be sent at once.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum TrySendError<T> {
+    /// No room.
+    Full(T),
+    /// The receiver is gone.
+    Closed(T),
+}
+
+impl<T> fmt::Debug for SendError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SendError(..)")
+    }
+}
+
+impl<T> fmt::Display for SendError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the receiver is gone")
+    }
+}
+
+impl<T> Error for SendError<T> {}
+
+impl<T> fmt::Debug for TrySendError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            TrySendError::Full(_) => "Full(..)",
+            TrySendError::Closed(_) => "Closed(..)",
+        })
+    }
+}
+
+impl<T> fmt::Display for TrySendError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            TrySendError::Full(_) => "the channel is full",
+            TrySendError::Closed(_) => "the receiver is gone",
+        })
+    }
+}
+
+impl<T> Error for TrySendError<T> {}
+
+macro_rules! opaque_debug {
+    ($($name:ident)*) => {$(
+        impl<T> fmt::Debug for $name<T> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(concat!("mpsc::", stringify!($name)))
+            }
+        }
+    )*};
+}
+
+opaque_debug! { Sender UnboundedSender Receiver }

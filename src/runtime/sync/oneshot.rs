@@ -1,0 +1,210 @@
+//! One value from one task to another. One allocation, no lock.
+//!
+//! The state word: `SENT` (the sender is done; with or without a value), `CLOSED` (the receiver is gone), `WAITING`
+//! (the waker slot is set). The value belongs to the sender until `SENT`, then to the receiver; to the sender
+//! again if `CLOSED` came first. The waker slot belongs to the receiver while `WAITING` is clear; while it is set
+//! nobody touches it until `SENT` passes it to the sender, unless `CLOSED` came first.
+
+use std::cell::UnsafeCell;
+use std::error::Error;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU8;
+use std::sync::atomic::Ordering::{AcqRel, Acquire};
+use std::task::{Context, Poll, Waker};
+
+use crate::runtime::coop;
+
+const SENT: u8 = 1;
+const CLOSED: u8 = 2;
+const WAITING: u8 = 4;
+
+/// A channel for one value.
+pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
+    let inner = Arc::new(Inner {
+        state: AtomicU8::new(0),
+        value: UnsafeCell::new(None),
+        waker: UnsafeCell::new(None),
+    });
+    (Sender { inner: Some(inner.clone()) }, Receiver { inner, done: false })
+}
+
+struct Inner<T> {
+    state: AtomicU8,
+    value: UnsafeCell<Option<T>>,
+    waker: UnsafeCell<Option<Waker>>,
+}
+
+// SAFETY: the state hands value and waker to one side at a time.
+unsafe impl<T: Send> Send for Inner<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for Inner<T> {}
+
+/// Sends the value. Dropped without that, the receiver gets an error.
+pub struct Sender<T> {
+    /// Taken by `send`.
+    inner: Option<Arc<Inner<T>>>,
+}
+
+impl<T> Sender<T> {
+    /// Sends `value`; it comes back if nobody will receive it. From any thread, never waits.
+    ///
+    /// # Errors
+    /// The value, if the receiver is gone.
+    pub fn send(mut self, value: T) -> Result<(), T> {
+        let Some(inner) = self.inner.take() else { return Err(value) };
+        // SAFETY: before SENT the value is the sender's.
+        unsafe { *inner.value.get() = Some(value) };
+        if inner.finish() {
+            return Ok(());
+        }
+        // SAFETY: CLOSED came first, so the value stayed ours.
+        match unsafe { (*inner.value.get()).take() } {
+            Some(value) => Err(value),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the receiver is gone.
+    pub fn is_closed(&self) -> bool {
+        // Ordering: pairs with the receiver's drop.
+        self.inner.as_ref().is_none_or(|inner| inner.state.load(Acquire) & CLOSED != 0)
+    }
+}
+
+impl<T> Drop for Sender<T> {
+    fn drop(&mut self) {
+        if let Some(inner) = self.inner.take() {
+            inner.finish();
+        }
+    }
+}
+
+impl<T> Inner<T> {
+    /// The sender is done. False if the receiver is gone.
+    fn finish(&self) -> bool {
+        // Ordering: Release hands the value to the receiver, Acquire gets the waker from it.
+        let before = self.state.fetch_or(SENT, AcqRel);
+        if before & CLOSED != 0 {
+            return false;
+        }
+        if before & WAITING != 0 {
+            // SAFETY: set, and passed to us by SENT.
+            if let Some(waker) = unsafe { (*self.waker.get()).take() } {
+                waker.wake();
+            }
+        }
+        true
+    }
+}
+
+/// Receives the value: a future of it. Cancel-safe: poll it by reference and the value is not lost.
+pub struct Receiver<T> {
+    inner: Arc<Inner<T>>,
+    done: bool,
+}
+
+impl<T> Receiver<T> {
+    /// The value, if it is there already; `Ok(None)` if it may still come.
+    ///
+    /// # Errors
+    /// If the sender was dropped without sending, or the value was received before.
+    pub fn try_recv(&mut self) -> Result<Option<T>, RecvError> {
+        if self.done {
+            return Err(RecvError(()));
+        }
+        // Ordering: pairs with `finish`.
+        if self.inner.state.load(Acquire) & SENT == 0 {
+            return Ok(None);
+        }
+        self.take().map(Some)
+    }
+
+    /// After SENT was seen.
+    fn take(&mut self) -> Result<T, RecvError> {
+        self.done = true;
+        // SAFETY: SENT passed the value to us.
+        unsafe { (*self.inner.value.get()).take() }.ok_or(RecvError(()))
+    }
+
+    /// Sets or clears WAITING; false if SENT came first.
+    fn flip_waiting(&self) -> bool {
+        let flip = |state| (state & SENT == 0).then_some(state ^ WAITING);
+        // Ordering: Release hands the slot to the sender, Acquire (also on failure) gets the value from it.
+        self.inner.state.fetch_update(AcqRel, Acquire, flip).is_ok()
+    }
+}
+
+impl<T> Unpin for Receiver<T> {}
+
+impl<T> Future for Receiver<T> {
+    type Output = Result<T, RecvError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if self.done {
+            return Poll::Ready(Err(RecvError(())));
+        }
+        if coop::poll_proceed(cx).is_pending() {
+            return Poll::Pending;
+        }
+        // Ordering: pairs with `finish`.
+        let state = self.inner.state.load(Acquire);
+        if state & SENT != 0 {
+            return Poll::Ready(self.take());
+        }
+        let slot = self.inner.waker.get();
+        if state & WAITING != 0 {
+            // The sender may take the waker at any moment: first it is taken back, then looked at.
+            if !self.flip_waiting() {
+                return Poll::Ready(self.take());
+            }
+        }
+        // SAFETY: WAITING is clear: the slot is ours.
+        let old = match unsafe { &mut *slot } {
+            Some(old) if old.will_wake(cx.waker()) => None,
+            slot => slot.replace(cx.waker().clone()),
+        };
+        if !self.flip_waiting() {
+            return Poll::Ready(self.take());
+        }
+        drop(old);
+        Poll::Pending
+    }
+}
+
+impl<T> Drop for Receiver<T> {
+    fn drop(&mut self) {
+        // Ordering: Acquire gets the value from a sender that was first; Release is for `is_closed`.
+        let before = self.inner.state.fetch_or(CLOSED, AcqRel);
+        if before & SENT != 0 && !self.done {
+            // SAFETY: SENT came first, so the value is ours.
+            drop(unsafe { (*self.inner.value.get()).take() });
+        }
+    }
+}
+
+impl<T> fmt::Debug for Sender<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("oneshot::Sender")
+    }
+}
+
+impl<T> fmt::Debug for Receiver<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("oneshot::Receiver")
+    }
+}
+
+/// The sender was dropped without sending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecvError(());
+
+impl fmt::Display for RecvError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the sender is gone")
+    }
+}
+
+impl Error for RecvError {}

@@ -1,0 +1,150 @@
+//! A number of permits that tasks take and give back.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Mutex;
+use std::task::{Context, Poll};
+
+use super::wait_list::{Grant, WaitList};
+use crate::runtime::{coop, unpoisoned};
+
+/// Hands out permits, first come first served: who asks for many is not overtaken by those who ask for few.
+#[derive(Debug)]
+pub struct Semaphore {
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    permits: usize,
+    waiting: WaitList,
+}
+
+impl Semaphore {
+    /// With `permits` to hand out.
+    pub fn new(permits: usize) -> Semaphore {
+        Semaphore { state: Mutex::new(State { permits, waiting: WaitList::default() }) }
+    }
+
+    /// How many permits are free.
+    pub fn available(&self) -> usize {
+        unpoisoned(self.state.lock()).permits
+    }
+
+    /// Waits for `permits` at once. Cancel-safe, but loses its place in the line.
+    pub fn acquire(&self, permits: usize) -> Acquire<'_> {
+        Acquire { semaphore: self, permits, key: None }
+    }
+
+    /// Takes `permits` if they are free and nobody is in line.
+    pub fn try_acquire(&self, permits: usize) -> Option<Permit<'_>> {
+        let mut state = unpoisoned(self.state.lock());
+        if !state.waiting.is_empty() || state.permits < permits {
+            return None;
+        }
+        state.permits -= permits;
+        Some(Permit { semaphore: self, permits })
+    }
+
+    /// Adds permits: more than there were, or those of a [`Permit`] that was forgotten.
+    pub fn release(&self, permits: usize) {
+        let mut state = unpoisoned(self.state.lock());
+        state.permits += permits;
+        let mut wakers = Vec::new();
+        while let Some(need) = state.waiting.first_need()
+            && need <= state.permits
+        {
+            state.permits -= need;
+            wakers.extend(state.waiting.grant_first(Grant::Own));
+        }
+        drop(state);
+        for waker in wakers {
+            waker.wake();
+        }
+    }
+}
+
+/// The future of [`Semaphore::acquire`].
+#[must_use = "a permit is taken when this is awaited"]
+pub struct Acquire<'a> {
+    semaphore: &'a Semaphore,
+    permits: usize,
+    key: Option<usize>,
+}
+
+impl<'a> Future for Acquire<'a> {
+    type Output = Permit<'a>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Permit<'a>> {
+        if coop::poll_proceed(cx).is_pending() {
+            return Poll::Pending;
+        }
+        let (semaphore, permits) = (self.semaphore, self.permits);
+        match self.key {
+            None => {
+                let mut state = unpoisoned(semaphore.state.lock());
+                if !state.waiting.is_empty() || state.permits < permits {
+                    let key = state.waiting.join(permits, cx.waker());
+                    drop(state);
+                    self.key = Some(key);
+                    return Poll::Pending;
+                }
+                state.permits -= permits;
+            }
+            Some(key) => {
+                let mut state = unpoisoned(semaphore.state.lock());
+                if state.waiting.poll(key, cx.waker()).is_none() {
+                    return Poll::Pending;
+                }
+                state.waiting.leave(key);
+                drop(state);
+                self.key = None;
+            }
+        }
+        Poll::Ready(Permit { semaphore, permits })
+    }
+}
+
+impl Drop for Acquire<'_> {
+    fn drop(&mut self) {
+        if let Some(key) = self.key.take() {
+            let grant = unpoisoned(self.semaphore.state.lock()).waiting.leave(key);
+            // Served but not taken: give it back. Not served: the next in line may need less.
+            self.semaphore.release(if grant.is_some() { self.permits } else { 0 });
+        }
+    }
+}
+
+/// Permits of a [`Semaphore`], given back when dropped.
+pub struct Permit<'a> {
+    semaphore: &'a Semaphore,
+    permits: usize,
+}
+
+impl Permit<'_> {
+    /// Keeps the permits from coming back.
+    pub fn forget(mut self) {
+        self.permits = 0;
+    }
+}
+
+impl Drop for Permit<'_> {
+    fn drop(&mut self) {
+        if self.permits > 0 {
+            self.semaphore.release(self.permits);
+        }
+    }
+}
+
+impl fmt::Debug for Acquire<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acquire").field("permits", &self.permits).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Permit<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Permit").field("permits", &self.permits).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,334 @@
+//! The allocation of a task and the operations on it.
+
+use std::alloc::{Layout, dealloc};
+use std::any::Any;
+use std::cell::{Cell, UnsafeCell};
+use std::future::Future;
+use std::mem::{ManuallyDrop, MaybeUninit};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::ptr::{self, NonNull};
+use std::task::{Context, Poll, Waker};
+
+use super::super::executor::{self, Shared};
+use super::super::trace::TraceEvent;
+use super::join::{JoinError, JoinHandle};
+use super::state::{Paused, Start, State, Woken};
+use super::waker;
+
+/// `Header::owner` of a task that is in no list.
+const UNOWNED: u32 = u32::MAX;
+
+/// What all tasks have in common. 64 bytes; with an output of up to 16 bytes a small task takes 80.
+#[repr(C)]
+pub(in super::super) struct Header {
+    pub(super) state: State,
+    vtable: &'static Vtable,
+    /// The executor, null for a blocking job, which is never scheduled by a wake.
+    shared: *const Shared,
+    /// Neighbours in the list of live tasks, which also guards them.
+    pub(in super::super) links: UnsafeCell<Links>,
+    join_waker: UnsafeCell<MaybeUninit<Waker>>,
+    /// Which shard of the list; set before the task is published.
+    pub(in super::super) owner: Cell<u32>,
+}
+
+#[derive(Clone, Copy, Default)]
+pub(in super::super) struct Links {
+    pub(in super::super) prev: Option<NonNull<Header>>,
+    pub(in super::super) next: Option<NonNull<Header>>,
+}
+
+/// The operations that depend on the type of the future.
+struct Vtable {
+    /// Polls or cancels; consumes the `Runnable`.
+    run: unsafe fn(NonNull<Header>),
+    /// Drops the future and completes with `Cancelled`; consumes the `Runnable`.
+    cancel: unsafe fn(NonNull<Header>),
+    /// Moves the output to a `*mut Result<T, JoinError>`.
+    take_output: unsafe fn(NonNull<Header>, *mut ()),
+    /// Drops the output in place.
+    drop_output: unsafe fn(NonNull<Header>),
+    /// Frees the memory; future and output are gone by then.
+    free: unsafe fn(NonNull<Header>),
+}
+
+#[repr(C)]
+struct Task<F: Future> {
+    header: Header,
+    payload: UnsafeCell<Payload<F>>,
+}
+
+/// Future until the holder of the `Runnable` has done with it, then output.
+union Payload<F: Future> {
+    future: ManuallyDrop<F>,
+    output: ManuallyDrop<Result<F::Output, JoinError>>,
+}
+
+/// Makes a scheduled task. The caller queues the `Runnable`.
+///
+/// `shared` is null or stays valid until the task is complete.
+pub(in super::super) fn new<F>(future: F, shared: *const Shared) -> (Runnable, JoinHandle<F::Output>)
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    let task = Box::new(Task {
+        header: Header {
+            state: State::new(),
+            vtable: Task::<F>::VTABLE,
+            shared,
+            links: UnsafeCell::default(),
+            join_waker: UnsafeCell::new(MaybeUninit::uninit()),
+            owner: Cell::new(UNOWNED),
+        },
+        payload: UnsafeCell::new(Payload { future: ManuallyDrop::new(future) }),
+    });
+    let header = NonNull::from(Box::leak(task)).cast::<Header>();
+    // SAFETY: `State::new` counts two references and one `Runnable`; here they are.
+    (Runnable(header), unsafe { JoinHandle::from_raw(header) })
+}
+
+/// The exclusive right, and the duty, to poll a scheduled task once. Dropping it cancels the task.
+pub(in super::super) struct Runnable(NonNull<Header>);
+
+// SAFETY: the future is `Send` (see `new`), the header's shared fields are atomic or guarded as the head of the
+// module says.
+unsafe impl Send for Runnable {}
+
+impl Runnable {
+    /// Polls the future, or drops it if the task was cancelled, and sees to what follows.
+    pub(in super::super) fn run(self) {
+        let header = self.into_raw();
+        // SAFETY: we hold the `Runnable` and give it up.
+        unsafe { (header.as_ref().vtable.run)(header) }
+    }
+
+    pub(in super::super) fn header(&self) -> NonNull<Header> {
+        self.0
+    }
+
+    fn into_raw(self) -> NonNull<Header> {
+        ManuallyDrop::new(self).0
+    }
+}
+
+impl Drop for Runnable {
+    fn drop(&mut self) {
+        // SAFETY: we hold the `Runnable` and give it up.
+        unsafe { (self.0.as_ref().vtable.cancel)(self.0) }
+    }
+}
+
+impl Header {
+    /// Names the task in traces.
+    pub(in super::super) fn id(&self) -> usize {
+        ptr::from_ref(self).addr()
+    }
+
+    /// Asks the task to stop; a `Runnable` if it was idle: the caller drops or queues it.
+    ///
+    /// # Safety
+    /// `header` is a live task.
+    pub(in super::super) unsafe fn claim_for_cancel(header: NonNull<Header>) -> Option<Runnable> {
+        // SAFETY: alive, by contract.
+        match unsafe { header.as_ref() }.state.cancel() {
+            Woken::Schedule => Some(Runnable(header)),
+            Woken::Nothing | Woken::Free => None,
+        }
+    }
+
+    /// Queues the task.
+    ///
+    /// # Safety
+    /// The caller just moved the task's WAKES from 0 to 1.
+    pub(super) unsafe fn schedule(header: NonNull<Header>) {
+        // SAFETY: by contract; so the task cannot complete meanwhile and the executor lives (rule 5). A blocking
+        // job (null) starts scheduled and completes in its only poll: it never comes here.
+        unsafe { executor::schedule(header.as_ref().shared, Runnable(header)) }
+    }
+
+    /// Gives one reference up.
+    ///
+    /// # Safety
+    /// The caller owns a reference and does not use it again.
+    pub(super) unsafe fn release(header: NonNull<Header>) {
+        // SAFETY: our reference keeps it alive; if it was the last, nobody else knows the task.
+        unsafe {
+            if header.as_ref().state.release() {
+                Header::free(header);
+            }
+        }
+    }
+
+    /// # Safety
+    /// The last reference is gone.
+    pub(super) unsafe fn free(header: NonNull<Header>) {
+        // SAFETY: by contract.
+        unsafe { (header.as_ref().vtable.free)(header) }
+    }
+
+    /// # Safety
+    /// The task is complete, the output is the caller's, `to` is valid for a `Result<T, JoinError>`.
+    pub(super) unsafe fn take_output(header: NonNull<Header>, to: *mut ()) {
+        // SAFETY: by contract.
+        unsafe { (header.as_ref().vtable.take_output)(header, to) }
+    }
+
+    /// # Safety
+    /// The task is complete and the output is the caller's.
+    pub(super) unsafe fn drop_output(header: NonNull<Header>) {
+        // SAFETY: by contract.
+        unsafe { (header.as_ref().vtable.drop_output)(header) }
+    }
+
+    /// The slot of the join waker; rule 3 says when it may be touched.
+    pub(super) fn join_waker(&self) -> *mut MaybeUninit<Waker> {
+        self.join_waker.get()
+    }
+
+    /// The executor, if tracing is on.
+    fn tracing(&self) -> Option<&Shared> {
+        // SAFETY: called by the holder of the `Runnable` only (rule 5).
+        let shared = unsafe { self.shared.as_ref() }?;
+        shared.is_traced().then_some(shared)
+    }
+}
+
+impl<F> Task<F>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    const VTABLE: &'static Vtable = &Vtable {
+        run: Self::run,
+        cancel: Self::cancel,
+        take_output: Self::take_output,
+        drop_output: Self::drop_output,
+        free: Self::free,
+    };
+
+    /// # Safety
+    /// The caller gives up the `Runnable`.
+    unsafe fn run(header: NonNull<Header>) {
+        // SAFETY: the task is alive until it completes, which is up to us.
+        let task = unsafe { header.cast::<Self>().as_ref() };
+        let head = &task.header;
+        if head.state.start() == Start::Cancel {
+            // SAFETY: we hold the `Runnable`.
+            return unsafe { Self::cancel(header) };
+        }
+        if let Some(shared) = head.tracing() {
+            shared.trace(TraceEvent::Polled { task: head.id() });
+        }
+        let polled = waker::with_borrowed(header, |waker| {
+            let mut context = Context::from_waker(waker);
+            catch_unwind(AssertUnwindSafe(|| {
+                // SAFETY: the payload is a future and ours (rule 1); it never moves again: it lives on the heap
+                // and is dropped in place.
+                let future = unsafe { Pin::new_unchecked(&mut *(*task.payload.get()).future) };
+                future.poll(&mut context)
+            }))
+        });
+        match polled {
+            Ok(Poll::Pending) => {
+                if let Some(shared) = head.tracing() {
+                    shared.trace(TraceEvent::Pending { task: head.id() });
+                }
+                match head.state.pause() {
+                    Paused::Idle => {}
+                    // SAFETY: the `Runnable` is still ours, and so the executor lives (rule 5).
+                    Paused::Again => unsafe { executor::reschedule(head.shared, Runnable(header)) },
+                    // SAFETY: the `Runnable` is still ours.
+                    Paused::Cancel => unsafe { Self::cancel(header) },
+                }
+            }
+            // SAFETY: the `Runnable` is still ours, here and below.
+            Ok(Poll::Ready(output)) => unsafe { Self::finish(header, Ok(output)) },
+            Err(panic) => unsafe { Self::finish(header, Err(JoinError::Panic(panic))) },
+        }
+    }
+
+    /// # Safety
+    /// The caller gives up the `Runnable`.
+    unsafe fn cancel(header: NonNull<Header>) {
+        // SAFETY: by contract.
+        unsafe { Self::finish(header, Err(JoinError::Cancelled)) }
+    }
+
+    /// Replaces the future by the output, completes, and tells whoever waits.
+    ///
+    /// # Safety
+    /// The caller gives up the `Runnable`, and the payload is a future.
+    unsafe fn finish(header: NonNull<Header>, output: Result<F::Output, JoinError>) {
+        // SAFETY: the task's own reference, released at the end, keeps it alive.
+        let task = unsafe { header.cast::<Self>().as_ref() };
+        let head = &task.header;
+        let payload = task.payload.get();
+        // SAFETY: the future is ours (rule 1) and not used again.
+        let dropped = quietly(|| unsafe { ManuallyDrop::drop(&mut (*payload).future) });
+        let output = match dropped {
+            Ok(()) => output,
+            Err(panic) => {
+                drop(quietly(|| drop(output)));
+                Err(JoinError::Panic(panic))
+            }
+        };
+        // SAFETY: nothing lives in the payload now, and it is still ours.
+        unsafe { (*payload).output = ManuallyDrop::new(output) };
+        if let Some(shared) = head.tracing() {
+            shared.trace(TraceEvent::Completed { task: head.id() });
+        }
+        // Out of the list first: who joins the task finds it gone from the metrics.
+        if head.owner.get() != UNOWNED {
+            // SAFETY: the executor lives while the task is in its list.
+            unsafe { (*head.shared).owned().remove(header) };
+        }
+        let completed = head.state.complete();
+        if completed.drop_output {
+            // SAFETY: nobody else will touch the output (rule 2).
+            drop(quietly(|| unsafe { Self::drop_output(header) }));
+        }
+        if completed.wake_joiner {
+            // SAFETY: the slot is set and passed to us (rule 3).
+            let waker = unsafe { (*head.join_waker()).assume_init_read() };
+            drop(quietly(|| waker.wake()));
+        }
+        // SAFETY: the reference of being alive.
+        unsafe { Header::release(header) };
+    }
+
+    /// # Safety
+    /// As [`Header::take_output`].
+    unsafe fn take_output(header: NonNull<Header>, to: *mut ()) {
+        // SAFETY: the payload is an output and the caller's to move; `to` is valid.
+        unsafe {
+            let task = header.cast::<Self>().as_ref();
+            let output = ManuallyDrop::take(&mut (*task.payload.get()).output);
+            to.cast::<Result<F::Output, JoinError>>().write(output);
+        }
+    }
+
+    /// # Safety
+    /// As [`Header::drop_output`].
+    unsafe fn drop_output(header: NonNull<Header>) {
+        // SAFETY: the payload is an output and the caller's to drop.
+        unsafe {
+            let task = header.cast::<Self>().as_ref();
+            ManuallyDrop::drop(&mut (*task.payload.get()).output);
+        }
+    }
+
+    /// # Safety
+    /// As [`Header::free`].
+    unsafe fn free(header: NonNull<Header>) {
+        // SAFETY: allocated by `Box` with this layout. Nothing in it needs dropping: the payload is a union whose
+        // content is gone, the join waker's slot is empty, the rest is plain data.
+        unsafe { dealloc(header.as_ptr().cast(), Layout::new::<Self>()) };
+    }
+}
+
+/// Runs user code whose panic has nowhere to go but into a result.
+fn quietly(f: impl FnOnce()) -> Result<(), Box<dyn Any + Send>> {
+    catch_unwind(AssertUnwindSafe(f))
+}

@@ -1,0 +1,252 @@
+//! The handles of a task: waiting for it and stopping it.
+
+use std::any::Any;
+use std::error::Error;
+use std::fmt;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::ptr::NonNull;
+use std::task::{Context, Poll};
+
+use super::super::coop;
+use super::cell::Header;
+use super::state::{JoinSlot, Woken};
+
+/// Why a task has no output.
+pub enum JoinError {
+    /// It was aborted, or its runtime was shut down.
+    Cancelled,
+    /// It panicked, with this payload.
+    Panic(Box<dyn Any + Send>),
+}
+
+impl JoinError {
+    /// Whether the task was aborted or its runtime shut down.
+    pub fn is_cancelled(&self) -> bool {
+        matches!(self, JoinError::Cancelled)
+    }
+
+    /// Whether the task panicked.
+    pub fn is_panic(&self) -> bool {
+        matches!(self, JoinError::Panic(_))
+    }
+
+    /// The text of the panic, if it has one.
+    pub fn panic_message(&self) -> Option<&str> {
+        match self {
+            JoinError::Cancelled => None,
+            JoinError::Panic(payload) => payload
+                .downcast_ref::<&str>()
+                .copied()
+                .or_else(|| payload.downcast_ref::<String>().map(String::as_str)),
+        }
+    }
+}
+
+impl fmt::Display for JoinError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self, self.panic_message()) {
+            (JoinError::Cancelled, _) => f.write_str("the task was cancelled"),
+            (JoinError::Panic(_), Some(message)) => write!(f, "the task panicked: {message}"),
+            (JoinError::Panic(_), None) => f.write_str("the task panicked"),
+        }
+    }
+}
+
+impl fmt::Debug for JoinError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            JoinError::Cancelled => f.write_str("Cancelled"),
+            JoinError::Panic(_) => f.debug_tuple("Panic").field(&self.panic_message().unwrap_or("..")).finish(),
+        }
+    }
+}
+
+impl Error for JoinError {}
+
+/// Waits for a spawned task: a future of its output.
+///
+/// Dropping the handle detaches the task, which runs on. The handle is cancel-safe, may be awaited on any thread
+/// and any executor, and must not be polled again after it was ready.
+pub struct JoinHandle<T> {
+    task: NonNull<Header>,
+    taken: bool,
+    output: PhantomData<T>,
+}
+
+// SAFETY: through the handle a `T` can be moved to its thread and nothing else; the header is made for sharing.
+unsafe impl<T: Send> Send for JoinHandle<T> {}
+// SAFETY: with a shared reference one can only abort and ask, both atomic.
+unsafe impl<T: Send> Sync for JoinHandle<T> {}
+
+impl<T> Unpin for JoinHandle<T> {}
+
+impl<T> JoinHandle<T> {
+    /// # Safety
+    /// The caller passes one reference and the JOIN_INTEREST of a task whose output is `T`.
+    pub(super) unsafe fn from_raw(task: NonNull<Header>) -> JoinHandle<T> {
+        JoinHandle { task, taken: false, output: PhantomData }
+    }
+
+    /// Asks the task to stop: its future is dropped by a worker before its next poll, and the handle yields
+    /// [`JoinError::Cancelled`]. Without effect on a task that is complete, or completes in the poll that is under
+    /// way; a blocking job that has begun is not interrupted. Returns at once; await the handle to know it is over.
+    pub fn abort(&self) {
+        // SAFETY: our reference keeps the task alive.
+        unsafe { abort(self.task) }
+    }
+
+    /// A handle that can stop the task but not await it.
+    pub fn abort_handle(&self) -> AbortHandle {
+        // SAFETY: our reference keeps the task alive.
+        unsafe { self.task.as_ref() }.state.retain();
+        AbortHandle { task: self.task }
+    }
+
+    /// Whether the output is there.
+    pub fn is_finished(&self) -> bool {
+        // SAFETY: our reference keeps the task alive.
+        unsafe { self.task.as_ref() }.state.load().is_complete()
+    }
+
+    fn take(&mut self) -> Poll<Result<T, JoinError>> {
+        self.taken = true;
+        let mut output = MaybeUninit::<Result<T, JoinError>>::uninit();
+        // SAFETY: the task is complete (all callers saw it), its output is of this type and still there (`taken`
+        // was false); the call writes it.
+        unsafe {
+            Header::take_output(self.task, output.as_mut_ptr().cast());
+            Poll::Ready(output.assume_init())
+        }
+    }
+}
+
+impl<T> Future for JoinHandle<T> {
+    type Output = Result<T, JoinError>;
+
+    /// # Panics
+    /// If polled again after it was ready.
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        assert!(!self.taken, "a JoinHandle was polled after it was ready");
+        if coop::poll_proceed(cx).is_pending() {
+            return Poll::Pending;
+        }
+        let task = self.task;
+        // SAFETY: our reference keeps the task alive.
+        let header = unsafe { task.as_ref() };
+        let now = header.state.load();
+        if now.is_complete() {
+            return self.take();
+        }
+        let slot = header.join_waker();
+        if now.has_join_waker() {
+            // SAFETY: the slot is set and both sides only read it now (rule 3). If the completer has meanwhile taken
+            // the waker, its bits are still there and only compared.
+            if unsafe { (*slot).assume_init_ref() }.will_wake(cx.waker()) {
+                return Poll::Pending;
+            }
+            if header.state.retract_join_waker() == JoinSlot::Complete {
+                return self.take();
+            }
+            // SAFETY: taken back, so ours and set.
+            unsafe { (*slot).assume_init_drop() };
+        }
+        // SAFETY: JOIN_WAKER is clear, so the slot is ours, and empty.
+        unsafe { (*slot).write(cx.waker().clone()) };
+        if header.state.publish_join_waker() == JoinSlot::Complete {
+            // SAFETY: the completer found JOIN_WAKER clear, so the waker stayed ours.
+            unsafe { (*slot).assume_init_drop() };
+            return self.take();
+        }
+        Poll::Pending
+    }
+}
+
+impl<T> Drop for JoinHandle<T> {
+    fn drop(&mut self) {
+        // SAFETY: our reference keeps the task alive until `release`. What `detach` says is ours is ours.
+        unsafe {
+            let header = self.task.as_ref();
+            let detached = header.state.detach();
+            if detached.drop_waker {
+                (*header.join_waker()).assume_init_drop();
+            }
+            let dropped = if detached.drop_output && !self.taken {
+                catch_unwind(AssertUnwindSafe(|| Header::drop_output(self.task)))
+            } else {
+                Ok(())
+            };
+            Header::release(self.task);
+            if let Err(panic) = dropped
+                && !std::thread::panicking()
+            {
+                std::panic::resume_unwind(panic);
+            }
+        }
+    }
+}
+
+impl<T> fmt::Debug for JoinHandle<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JoinHandle").field("finished", &self.is_finished()).finish()
+    }
+}
+
+/// Stops a task. Does not keep it, nor its output, from being what it is: dropping it does nothing.
+pub struct AbortHandle {
+    task: NonNull<Header>,
+}
+
+// SAFETY: abort and the reference count are atomic.
+unsafe impl Send for AbortHandle {}
+// SAFETY: as above.
+unsafe impl Sync for AbortHandle {}
+
+impl AbortHandle {
+    /// As [`JoinHandle::abort`].
+    pub fn abort(&self) {
+        // SAFETY: our reference keeps the task alive.
+        unsafe { abort(self.task) }
+    }
+
+    /// Whether the task is over.
+    pub fn is_finished(&self) -> bool {
+        // SAFETY: our reference keeps the task alive.
+        unsafe { self.task.as_ref() }.state.load().is_complete()
+    }
+}
+
+impl Clone for AbortHandle {
+    fn clone(&self) -> AbortHandle {
+        // SAFETY: our reference keeps the task alive.
+        unsafe { self.task.as_ref() }.state.retain();
+        AbortHandle { task: self.task }
+    }
+}
+
+impl Drop for AbortHandle {
+    fn drop(&mut self) {
+        // SAFETY: our reference, not used again.
+        unsafe { Header::release(self.task) }
+    }
+}
+
+impl fmt::Debug for AbortHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AbortHandle").field("finished", &self.is_finished()).finish()
+    }
+}
+
+/// # Safety
+/// The caller holds a reference.
+unsafe fn abort(task: NonNull<Header>) {
+    // SAFETY: alive by contract; with `Schedule` WAKES just went from 0 to 1.
+    unsafe {
+        if task.as_ref().state.cancel() == Woken::Schedule {
+            Header::schedule(task);
+        }
+    }
+}

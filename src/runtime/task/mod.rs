@@ -1,0 +1,30 @@
+//! A task: one heap allocation that holds a future, later its output, and everything needed to schedule it.
+//!
+//! | part       | what it is                                                                      |
+//! |------------|---------------------------------------------------------------------------------|
+//! | `state`    | the one atomic word that decides who may do what; read its head first           |
+//! | `cell`     | the allocation: header, future or output, and the operations on them            |
+//! | `waker`    | the `Waker` of a task                                                           |
+//! | `join`     | [`JoinHandle`], [`AbortHandle`], [`JoinError`]                                  |
+//!
+//! Rules of access:
+//!
+//! 1. The future is touched only by the holder of the task's [`Runnable`], of which there is at most one.
+//! 2. The output is written by that holder before `COMPLETE`; after it, it belongs to the `JoinHandle` if that
+//!    still lived at that moment, else to the completer.
+//! 3. The join waker's slot belongs to the `JoinHandle` while `JOIN_WAKER` is clear; while it is set both sides
+//!    only read; with `COMPLETE` a set slot passes to the completer, who takes the waker out.
+//! 4. The list links are touched under the lock of the list only.
+//! 5. The pointer to the executor is followed only by the holder of the `Runnable`: until the task is complete the
+//!    executor cannot be freed (see `executor::owned`).
+//!
+//! A future is dropped as soon as it is ready, panicked or was cancelled, by the holder of the `Runnable`, never
+//! by a waker or a `JoinHandle`.
+
+mod cell;
+mod join;
+mod state;
+mod waker;
+
+pub(super) use cell::{Header, Runnable, new};
+pub use join::{AbortHandle, JoinError, JoinHandle};

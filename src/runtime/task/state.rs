@@ -1,0 +1,355 @@
+//! The state word of a task: this file is its specification.
+//!
+//! ```text
+//!   63 ........ 6   5 4     3           2            1               0
+//!   references      WAKES   CANCELLED   JOIN_WAKER   JOIN_INTEREST   COMPLETE
+//! ```
+//!
+//! - `COMPLETE`: the future is gone; the output is in its place unless nobody wants it. Never cleared.
+//! - `JOIN_INTEREST`: the `JoinHandle` lives. Cleared once, by its drop.
+//! - `JOIN_WAKER`: the waker slot holds a waker that the completer is to take. Only the `JoinHandle` sets or
+//!   clears it, and only before `COMPLETE`.
+//! - `CANCELLED`: the future is to be dropped instead of polled. Never cleared. Setting it also counts as a wake.
+//! - `WAKES`: 0, 1 or 2, a count that saturates. See the phase table.
+//! - references: one for the task being alive (from spawn to completion), one for the `JoinHandle`, one per
+//!   `AbortHandle` and `Waker`. Memory is freed by whoever takes the count to zero.
+//!
+//! | WAKES | COMPLETE | phase     | who may touch the future                        |
+//! |-------|----------|-----------|-------------------------------------------------|
+//! | 0     | 0        | idle      | nobody, until someone wakes it (0 → 1)          |
+//! | 1     | 0        | scheduled | the one holder of its `Runnable`: queue, worker |
+//! | 2     | 0        | scheduled, woken again | the same; after the poll it goes round once more |
+//! | any   | 1        | complete  | nobody; the output belongs to the `JoinHandle` while JOIN_INTEREST, else to the completer |
+//!
+//! There is no "running" bit. Whoever moves `WAKES` from 0 to 1 creates the task's only `Runnable` and has to
+//! queue it; a wake that comes while the task is queued or being polled moves 1 to 2; the end of a poll moves
+//! 1 to 0 (idle) or 2 to 1 (round again, still the same `Runnable`). So the start of a poll needs no
+//! read-modify-write, and a wake with its poll costs two. If a task was woken twice before its poll starts, the
+//! poll takes the second wake along.
+//!
+//! A wake is a read-modify-write even if it changes nothing (2 stays 2): the poll that follows has to see what
+//! the waking thread wrote before.
+
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+const COMPLETE: usize = 1 << 0;
+const JOIN_INTEREST: usize = 1 << 1;
+const JOIN_WAKER: usize = 1 << 2;
+const CANCELLED: usize = 1 << 3;
+const WAKE: usize = 1 << 4;
+const WAKES: usize = 3 << 4;
+const REF: usize = 1 << 6;
+
+/// Beyond this the count is near overflow: as with `Arc`, only leaking handles in a loop gets there.
+const MAX_STATE: usize = isize::MAX as usize;
+
+/// What a wake asks of the waker.
+#[must_use]
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Woken {
+    /// The task was idle: a `Runnable` came into being and must be queued.
+    Schedule,
+    /// It runs anyway, or is complete.
+    Nothing,
+    /// As `Nothing`, and the reference given up was the last: free the task.
+    Free,
+}
+
+/// What to do with a `Runnable`.
+#[must_use]
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Start {
+    /// Poll the future.
+    Poll,
+    /// Drop it.
+    Cancel,
+}
+
+/// How the task stands after a poll that returned `Pending`.
+#[must_use]
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Paused {
+    /// Idle: the `Runnable` is no more, the task must not be touched.
+    Idle,
+    /// Woken meanwhile: queue the `Runnable` again.
+    Again,
+    /// Cancelled meanwhile: drop the future.
+    Cancel,
+}
+
+/// Who else has something to do now that the task is complete.
+#[must_use]
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Completed {
+    /// The `JoinHandle` is gone: the completer drops the output.
+    pub drop_output: bool,
+    /// The completer takes the join waker and wakes it.
+    pub wake_joiner: bool,
+}
+
+/// What the drop of a `JoinHandle` has to clean up.
+#[must_use]
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Detached {
+    /// The task completed before: the output is the handle's.
+    pub drop_output: bool,
+    /// The waker slot was taken back from the completer.
+    pub drop_waker: bool,
+}
+
+/// Whether the join waker could be published or taken back before completion.
+#[must_use]
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum JoinSlot {
+    /// Done.
+    Ours,
+    /// Too late: the task is complete.
+    Complete,
+}
+
+/// A copy of the state word.
+#[derive(Clone, Copy)]
+pub(super) struct Snapshot(usize);
+
+impl Snapshot {
+    pub(super) fn is_complete(self) -> bool {
+        self.0 & COMPLETE != 0
+    }
+
+    pub(super) fn has_join_waker(self) -> bool {
+        self.0 & JOIN_WAKER != 0
+    }
+}
+
+/// The word itself.
+#[derive(Debug)]
+pub(super) struct State(AtomicUsize);
+
+impl State {
+    /// A new task: scheduled, alive, with a `JoinHandle`.
+    pub(super) fn new() -> State {
+        State(AtomicUsize::new(2 * REF + WAKE + JOIN_INTEREST))
+    }
+
+    /// The word as the `JoinHandle` sees it.
+    pub(super) fn load(&self) -> Snapshot {
+        // Ordering: pairs with the Release in `complete`; who sees COMPLETE sees the output.
+        Snapshot(self.0.load(Acquire))
+    }
+
+    /// A wake through a borrowed waker.
+    pub(super) fn wake_by_ref(&self) -> Woken {
+        let mut now = self.0.load(Relaxed);
+        loop {
+            if now & COMPLETE != 0 {
+                return Woken::Nothing;
+            }
+            let next = woken(now);
+            // Ordering: Release hands what the waking thread wrote to the poll, Acquire pairs with `pause`, whose
+            // poll left the future as the next poller finds it.
+            match self.0.compare_exchange_weak(now, next, AcqRel, Relaxed) {
+                Ok(_) if now & WAKES == 0 => return Woken::Schedule,
+                Ok(_) => return Woken::Nothing,
+                Err(seen) => now = seen,
+            }
+        }
+    }
+
+    /// A wake through an owned waker, whose reference it gives up.
+    pub(super) fn wake_by_value(&self) -> Woken {
+        let mut now = self.0.load(Relaxed);
+        loop {
+            if now & COMPLETE != 0 {
+                return if self.release() { Woken::Free } else { Woken::Nothing };
+            }
+            // Not complete: the task holds a reference to itself, so this is not the last.
+            // Ordering: as in `wake_by_ref`.
+            match self.0.compare_exchange_weak(now, woken(now) - REF, AcqRel, Relaxed) {
+                Ok(_) if now & WAKES == 0 => return Woken::Schedule,
+                Ok(_) => return Woken::Nothing,
+                Err(seen) => now = seen,
+            }
+        }
+    }
+
+    /// Asks for the future to be dropped.
+    pub(super) fn cancel(&self) -> Woken {
+        let mut now = self.0.load(Relaxed);
+        loop {
+            if now & (COMPLETE | CANCELLED) != 0 {
+                return Woken::Nothing;
+            }
+            // Ordering: as in `wake_by_ref`.
+            match self.0.compare_exchange_weak(now, woken(now) | CANCELLED, AcqRel, Relaxed) {
+                Ok(_) if now & WAKES == 0 => return Woken::Schedule,
+                Ok(_) => return Woken::Nothing,
+                Err(seen) => now = seen,
+            }
+        }
+    }
+
+    /// The holder of the `Runnable` is about to poll.
+    pub(super) fn start(&self) -> Start {
+        // Ordering: pairs with the Release of every wake so far and of the `pause` that ended the last poll.
+        let mut now = self.0.load(Acquire);
+        debug_assert!(now & WAKES != 0 && now & COMPLETE == 0);
+        if now & WAKES != WAKE {
+            // Ordering: Acquire, as the load above: a wake may have come in between.
+            now = self.0.fetch_sub(WAKE, Acquire);
+        }
+        if now & CANCELLED != 0 { Start::Cancel } else { Start::Poll }
+    }
+
+    /// The poll returned `Pending`.
+    pub(super) fn pause(&self) -> Paused {
+        let mut now = self.0.load(Relaxed);
+        loop {
+            if now & CANCELLED != 0 {
+                return Paused::Cancel;
+            }
+            // Ordering: Release hands the future to the next poller (`start`, by way of a wake); Acquire pairs
+            // with the wakes that this poll missed, as `start` may then not see the word change again.
+            match self.0.compare_exchange_weak(now, now - WAKE, AcqRel, Relaxed) {
+                Ok(_) if now & WAKES == WAKE => return Paused::Idle,
+                Ok(_) => return Paused::Again,
+                Err(seen) => now = seen,
+            }
+        }
+    }
+
+    /// The output is in place.
+    pub(super) fn complete(&self) -> Completed {
+        // Ordering: Release publishes the output to the `JoinHandle`; Acquire pairs with `publish_join_waker`.
+        let before = self.0.fetch_or(COMPLETE, AcqRel);
+        debug_assert!(before & COMPLETE == 0);
+        Completed {
+            drop_output: before & JOIN_INTEREST == 0,
+            wake_joiner: before & JOIN_WAKER != 0,
+        }
+    }
+
+    /// The slot holds a waker: from now on it is the completer's.
+    pub(super) fn publish_join_waker(&self) -> JoinSlot {
+        self.flip_join_waker()
+    }
+
+    /// Takes the slot back.
+    pub(super) fn retract_join_waker(&self) -> JoinSlot {
+        self.flip_join_waker()
+    }
+
+    fn flip_join_waker(&self) -> JoinSlot {
+        let mut now = self.0.load(Relaxed);
+        loop {
+            if now & COMPLETE != 0 {
+                // Ordering: pairs with `complete`: the caller goes on to take the output.
+                std::sync::atomic::fence(Acquire);
+                return JoinSlot::Complete;
+            }
+            // Ordering: Release hands the slot's content to `complete`.
+            match self.0.compare_exchange_weak(now, now ^ JOIN_WAKER, Release, Relaxed) {
+                Ok(_) => return JoinSlot::Ours,
+                Err(seen) => now = seen,
+            }
+        }
+    }
+
+    /// The `JoinHandle` goes; its reference is released separately, after the clean-up.
+    pub(super) fn detach(&self) -> Detached {
+        let mut now = self.0.load(Relaxed);
+        loop {
+            let complete = now & COMPLETE != 0;
+            let cleared = if complete { JOIN_INTEREST } else { JOIN_INTEREST | JOIN_WAKER };
+            // Ordering: Acquire pairs with `complete` if it came first, as the output is ours then; Release lets
+            // `complete` see that we are done with the waker slot.
+            match self.0.compare_exchange_weak(now, now & !cleared, AcqRel, Relaxed) {
+                Ok(_) => {
+                    return Detached {
+                        drop_output: complete,
+                        drop_waker: !complete && now & JOIN_WAKER != 0,
+                    };
+                }
+                Err(seen) => now = seen,
+            }
+        }
+    }
+
+    /// One more reference.
+    pub(super) fn retain(&self) {
+        // A new reference comes from an existing one, so there is nothing to order (as in `Arc`).
+        let before = self.0.fetch_add(REF, Relaxed);
+        if before > MAX_STATE {
+            std::process::abort();
+        }
+    }
+
+    /// One reference less; true if it was the last.
+    pub(super) fn release(&self) -> bool {
+        // Ordering: Release and the Acquire fence pair with each other: who frees the task does so after everyone
+        // else's last use.
+        let last = self.0.fetch_sub(REF, Release) / REF == 1;
+        if last {
+            std::sync::atomic::fence(Acquire);
+        }
+        last
+    }
+}
+
+fn woken(state: usize) -> usize {
+    if state & WAKES < 2 * WAKE { state + WAKE } else { state }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wake_during_the_poll_sends_the_task_round_once() {
+        let state = State::new();
+        assert_eq!(state.start(), Start::Poll);
+        for _ in 0..3 {
+            assert_eq!(state.wake_by_ref(), Woken::Nothing);
+        }
+        assert_eq!(state.pause(), Paused::Again);
+        assert_eq!(state.start(), Start::Poll);
+        assert_eq!(state.pause(), Paused::Idle);
+        assert_eq!(state.wake_by_ref(), Woken::Schedule);
+    }
+
+    #[test]
+    fn wakes_before_the_poll_are_taken_along() {
+        let state = State::new();
+        assert_eq!(state.wake_by_ref(), Woken::Nothing);
+        assert_eq!(state.start(), Start::Poll);
+        assert_eq!(state.pause(), Paused::Idle);
+    }
+
+    #[test]
+    fn a_cancel_is_noticed_before_and_after_the_poll() {
+        let state = State::new();
+        assert_eq!(state.cancel(), Woken::Nothing);
+        assert_eq!(state.start(), Start::Cancel);
+        let state = State::new();
+        assert_eq!(state.start(), Start::Poll);
+        assert_eq!(state.cancel(), Woken::Nothing);
+        assert_eq!(state.pause(), Paused::Cancel);
+        let state = State::new();
+        assert_eq!(state.start(), Start::Poll);
+        assert_eq!(state.pause(), Paused::Idle);
+        assert_eq!(state.cancel(), Woken::Schedule);
+        assert_eq!(state.cancel(), Woken::Nothing);
+    }
+
+    #[test]
+    fn the_last_reference_frees() {
+        let state = State::new();
+        state.retain();
+        assert_eq!(state.start(), Start::Poll);
+        assert_eq!(state.complete(), Completed { drop_output: false, wake_joiner: false });
+        assert_eq!(state.wake_by_value(), Woken::Nothing);
+        assert_eq!(state.detach(), Detached { drop_output: true, drop_waker: false });
+        assert!(!state.release());
+        assert!(state.release());
+    }
+}

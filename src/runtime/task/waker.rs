@@ -1,0 +1,65 @@
+//! The `Waker` of a task: its pointer is the task's header.
+//!
+//! The vtable is one static and the same for all tasks, so `Waker::will_wake` compares two pointers that are equal
+//! exactly if the task is: a future polled again keeps the waker it has.
+//!
+//! Safe on any thread, at any time, also after the task completed or its runtime is gone.
+
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+use std::task::{RawWaker, RawWakerVTable, Waker};
+
+use super::cell::Header;
+use super::state::Woken;
+
+static VTABLE: RawWakerVTable = RawWakerVTable::new(clone, wake, wake_by_ref, drop_waker);
+
+/// Calls `f` with a waker that lends the reference of the task being alive: no reference is counted unless `f`
+/// clones it.
+pub(super) fn with_borrowed<R>(header: NonNull<Header>, f: impl FnOnce(&Waker) -> R) -> R {
+    // SAFETY: the functions of the vtable keep the contract of `RawWaker`. This waker is never dropped, so it
+    // gives no reference back that it did not take.
+    let waker = ManuallyDrop::new(unsafe { Waker::new(header.as_ptr().cast(), &VTABLE) });
+    f(&waker)
+}
+
+/// # Safety
+/// `data` comes from a waker of this vtable.
+unsafe fn header(data: *const ()) -> NonNull<Header> {
+    // SAFETY: it was a `NonNull<Header>` in `with_borrowed`, and the waker's reference keeps the task alive.
+    unsafe { NonNull::new_unchecked(data.cast_mut().cast()) }
+}
+
+unsafe fn clone(data: *const ()) -> RawWaker {
+    // SAFETY: by the contract of `RawWakerVTable`, here and in the three below.
+    unsafe { header(data).as_ref() }.state.retain();
+    RawWaker::new(data, &VTABLE)
+}
+
+unsafe fn wake(data: *const ()) {
+    // SAFETY: as in `clone`; the reference is given up by `wake_by_value`. With `Schedule` the task is alive until
+    // its `Runnable` ran, with `Free` the last reference was ours.
+    unsafe {
+        let header = header(data);
+        match header.as_ref().state.wake_by_value() {
+            Woken::Schedule => Header::schedule(header),
+            Woken::Nothing => {}
+            Woken::Free => Header::free(header),
+        }
+    }
+}
+
+unsafe fn wake_by_ref(data: *const ()) {
+    // SAFETY: as in `clone`.
+    unsafe {
+        let header = header(data);
+        if header.as_ref().state.wake_by_ref() == Woken::Schedule {
+            Header::schedule(header);
+        }
+    }
+}
+
+unsafe fn drop_waker(data: *const ()) {
+    // SAFETY: as in `clone`; the reference is given up.
+    unsafe { Header::release(header(data)) }
+}

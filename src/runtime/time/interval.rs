@@ -1,0 +1,41 @@
+//! A tick every so often.
+
+use std::pin::Pin;
+use std::time::{Duration, Instant};
+
+use super::sleep::{Sleep, sleep_until};
+
+/// Ticks now and then every `period`.
+///
+/// # Panics
+/// If `period` is zero.
+pub fn interval(period: Duration) -> Interval {
+    assert!(!period.is_zero(), "an interval needs a period");
+    Interval { period, sleep: Box::pin(sleep_until(Instant::now())) }
+}
+
+/// Made by [`interval`].
+#[derive(Debug)]
+pub struct Interval {
+    period: Duration,
+    sleep: Pin<Box<Sleep>>,
+}
+
+impl Interval {
+    /// Waits for the next tick; when it was due. Ticks are counted from the first, so they do not drift; those that were
+    /// missed by a slow caller are skipped. Cancel-safe.
+    pub async fn tick(&mut self) -> Instant {
+        self.sleep.as_mut().await;
+        let due = self.sleep.deadline();
+        let late = due.elapsed().as_nanos() / self.period.as_nanos();
+        let steps = u32::try_from(late).unwrap_or(u32::MAX).saturating_add(1);
+        let next = self.period.checked_mul(steps).and_then(|wait| due.checked_add(wait));
+        self.sleep.set(sleep_until(next.unwrap_or_else(|| Instant::now() + self.period)));
+        due
+    }
+
+    /// The time between two ticks.
+    pub fn period(&self) -> Duration {
+        self.period
+    }
+}

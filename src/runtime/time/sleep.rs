@@ -1,0 +1,120 @@
+//! Waiting for a point in time.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use crate::runtime::driver::{Armed, Handle, TimerEntry};
+use crate::runtime::trace::TraceEvent;
+use crate::runtime::{context, coop};
+
+/// What "for ever" is cut down to, as `Instant` has an end: about 30 years.
+const FOR_EVER: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+
+/// Waits for `duration`, counted from this call. Never less; more by what it takes to be woken, some tens of
+/// microseconds on an idle machine. Cancel-safe.
+pub fn sleep(duration: Duration) -> Sleep {
+    let now = Instant::now();
+    sleep_until(now.checked_add(duration).unwrap_or_else(|| now + FOR_EVER))
+}
+
+/// Waits until `deadline`. Cancel-safe.
+pub fn sleep_until(deadline: Instant) -> Sleep {
+    Sleep { deadline, timer: None, entry: TimerEntry::new() }
+}
+
+/// The future of [`sleep`] and [`sleep_until`]; ready again if polled again.
+///
+/// # Panics
+/// When polled on a thread that belongs to no runtime, or after its runtime was shut down, unless the deadline has
+/// passed.
+#[must_use = "a sleep does nothing unless awaited"]
+pub struct Sleep {
+    deadline: Instant,
+    /// The driver whose heap the entry is, or was, in.
+    timer: Option<Arc<Handle>>,
+    /// Pinned, and `!Unpin`: so is `Sleep`.
+    entry: TimerEntry,
+}
+
+impl Sleep {
+    /// When it ends.
+    pub fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    fn arm(self: Pin<&mut Self>, cx: &mut Context<'_>) {
+        // SAFETY: the entry is not moved out of; it stays pinned as a field of `self`.
+        let this = unsafe { self.get_unchecked_mut() };
+        let driver = context::with(|shared| {
+            shared.trace(TraceEvent::TimerArmed { deadline: this.deadline });
+            shared.driver().clone()
+        });
+        let driver = this.timer.insert(driver);
+        // SAFETY: pinned as said; `drop` cancels it on the same driver.
+        let armed =
+            unsafe { driver.timers().arm(Pin::new_unchecked(&this.entry), this.deadline, cx.waker()) };
+        match armed {
+            Armed::Waiting => {}
+            Armed::EndWait => driver.unpark(),
+            Armed::Closed => closed(),
+        }
+    }
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if coop::poll_proceed(cx).is_pending() {
+            return Poll::Pending;
+        }
+        let this = self.as_ref().get_ref();
+        if this.entry.has_fired() {
+            if Instant::now() < this.deadline {
+                // Only a shutdown fires early.
+                closed();
+            }
+            return Poll::Ready(());
+        }
+        match &this.timer {
+            Some(driver) if this.entry.is_armed() => {
+                // SAFETY: `entry` is a field of the pinned `self`.
+                let entry = unsafe { Pin::new_unchecked(&this.entry) };
+                if driver.timers().refresh(entry, cx.waker()) {
+                    return Poll::Pending;
+                }
+                self.poll(cx)
+            }
+            _ if Instant::now() >= this.deadline => Poll::Ready(()),
+            _ => {
+                self.as_mut().arm(cx);
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        if let Some(driver) = &self.timer
+            && self.entry.is_armed()
+        {
+            driver.timers().cancel(&self.entry);
+        }
+    }
+}
+
+impl fmt::Debug for Sleep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sleep").field("deadline", &self.deadline).finish_non_exhaustive()
+    }
+}
+
+#[cold]
+fn closed() -> ! {
+    panic!("the runtime of this sleep was shut down")
+}

@@ -1,0 +1,238 @@
+//! A listening socket: accepts connections and makes transports of them.
+//!
+//! Registered level-triggered, so that it need not be drained: a server with one connection at a time pays
+//! for one `accept`, and the number taken per event doubles while it is used up. When the process is out
+//! of descriptors or memory the listener rests for a second, as asyncio's does.
+
+use std::cell::Cell;
+use std::io;
+use std::os::fd::RawFd;
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+use super::address;
+use super::stream::{Parts, Stream};
+use crate::capi::call::{call0, copy_current_context, in_context};
+use crate::capi::error::{fetch, raise_io, take_unless_fatal};
+use crate::capi::{Fatal, Raised, Ref, Slot};
+use crate::event_loop::core::Core;
+use crate::event_loop::event_loop::EventLoop;
+use crate::event_loop::metrics::add;
+use crate::event_loop::source::{Kind, Source, SourceRef};
+use crate::reactor::{Interest, Readiness};
+
+/// One listening socket of a server.
+#[pyclass(module = "wakeloop._core", frozen)]
+#[derive(Debug)]
+pub(crate) struct Listener {
+    fd: RawFd,
+    /// How many connections one event takes at most: the backlog.
+    backlog: usize,
+    /// How many the next event takes.
+    budget: Cell<usize>,
+    factory: Slot,
+    socket: Slot,
+    server: Slot,
+    context: Slot,
+    /// The address it is bound to, where every accepted connection has the same (no wildcard).
+    sockname: Slot,
+}
+
+// SAFETY: used with the GIL held only, like everything of the loop.
+unsafe impl Send for Listener {}
+// SAFETY: as above.
+unsafe impl Sync for Listener {}
+
+#[pymethods]
+impl Listener {
+    fn __traverse__(&self, visit: pyo3::gc::PyVisit<'_>) -> Result<(), pyo3::gc::PyTraverseError> {
+        for slot in [&self.factory, &self.socket, &self.server, &self.context, &self.sockname] {
+            let object = slot.as_ptr();
+            if !object.is_null() {
+                // SAFETY: `Py` is a transparent non-null pointer, and the slot keeps the object alive.
+                visit.call(unsafe { &*(&raw const object).cast::<Py<PyAny>>() })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn __clear__(&self) {
+        for slot in [&self.factory, &self.socket, &self.server, &self.context, &self.sockname] {
+            slot.clear();
+        }
+    }
+}
+
+/// `_start_serving`'s native half, for plain connections.
+#[pyfunction]
+#[pyo3(signature = (event_loop, factory, sock, server, backlog, sockname))]
+pub(crate) fn start_listener(
+    py: Python<'_>,
+    event_loop: &Bound<'_, EventLoop>,
+    factory: Bound<'_, PyAny>,
+    sock: Bound<'_, PyAny>,
+    server: Option<Bound<'_, PyAny>>,
+    backlog: i64,
+    sockname: Option<Bound<'_, PyAny>>,
+) -> PyResult<()> {
+    let core = event_loop.get().core();
+    let error = |Raised| fetch(py);
+    core.check_usable().map_err(error)?;
+    core.check_process().map_err(error)?;
+    let fd: RawFd = sock.call_method0("fileno")?.extract()?;
+    let listener = Listener {
+        fd,
+        backlog: backlog.clamp(1, 4096) as usize,
+        budget: Cell::new(1),
+        factory: Slot::new(Some(factory.into())),
+        socket: Slot::new(Some(sock.into())),
+        server: Slot::new(server.map(Ref::from)),
+        context: Slot::new(Some(copy_current_context().map_err(error)?)),
+        sockname: Slot::new(sockname.map(Ref::from)),
+    };
+    let listener = Ref::from(Bound::new(py, listener)?.into_any());
+    let token = core.fds.insert(fd, Kind::Source(SourceRef::new::<Listening>(listener)));
+    let Some(poller) = core.poller() else { return Ok(()) };
+    let registered = match poller.register_level(fd, token, Interest::READ) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            poller.reregister_level(fd, token, Interest::READ)
+        }
+        other => other,
+    };
+    if let Err(error) = registered {
+        drop(core.fds.remove(fd));
+        return Err(error.into());
+    }
+    Ok(())
+}
+
+/// What a listener's token leads to.
+#[derive(Debug)]
+struct Listening;
+
+impl Source for Listening {
+    const LISTENER: bool = true;
+
+    fn on_ready(object: &Ref, core: &Core, _readiness: Readiness) -> Result<(), Fatal> {
+        // SAFETY: the GIL is held while the loop dispatches.
+        let py = unsafe { Python::assume_attached() };
+        let bound = object.bind(py);
+        let Ok(listener) = bound.cast::<Listener>() else { return Ok(()) };
+        listener.get().accept(object, core)
+    }
+}
+
+impl Listener {
+    fn accept(&self, object: &Ref, core: &Core) -> Result<(), Fatal> {
+        let budget = self.budget.get();
+        for _ in 0..budget {
+            match address::accept(self.fd) {
+                Ok((fd, peer)) => {
+                    add(&core.counters.connections_accepted, 1);
+                    self.connection(core, fd, &peer)?;
+                    // The factory may have closed the server, and the number may be another socket's now.
+                    if core.fds.source(self.fd).is_none_or(|source| source.as_ptr() != object.as_ptr()) {
+                        return Ok(());
+                    }
+                }
+                Err(error) => {
+                    self.budget.set(1);
+                    return self.failed(core, &error);
+                }
+            }
+        }
+        self.budget.set((budget * 2).min(self.backlog));
+        Ok(())
+    }
+
+    #[cold]
+    fn failed(&self, core: &Core, error: &io::Error) -> Result<(), Fatal> {
+        if matches!(
+            error.kind(),
+            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted
+        ) {
+            return Ok(());
+        }
+        let exhausted = matches!(
+            error.raw_os_error(),
+            Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)
+        );
+        let raised = raise_io(error);
+        let Raised = raised;
+        let exception = take_unless_fatal()?;
+        let socket = self.socket.get().unwrap_or_else(Ref::none);
+        if !exhausted {
+            return core.support("accept_broken", &[core.object(), socket.as_ptr(), exception.as_ptr()]);
+        }
+        core.remove_listener(self.fd);
+        let [factory, server] = [&self.factory, &self.server].map(|slot| slot.get().unwrap_or_else(Ref::none));
+        // SAFETY: making an int; `None` stands in on lack of memory.
+        let backlog = unsafe { Ref::from_owned(ffi::PyLong_FromSize_t(self.backlog)) }.unwrap_or_else(Ref::none);
+        core.support(
+            "accept_exhausted",
+            &[
+                core.object(),
+                factory.as_ptr(),
+                socket.as_ptr(),
+                server.as_ptr(),
+                backlog.as_ptr(),
+                exception.as_ptr(),
+            ],
+        )
+    }
+
+    /// Makes a protocol and a transport for a fresh descriptor, in a context of its own.
+    fn connection(&self, core: &Core, fd: RawFd, peer: &libc::sockaddr_storage) -> Result<(), Fatal> {
+        let mut protocol = None;
+        match self.transport(core, fd, peer, &mut protocol) {
+            Ok(()) => Ok(()),
+            Err(Raised) => {
+                if !owned_by_transport(core, fd) {
+                    // SAFETY: accepted just now, and nobody else knows it.
+                    unsafe { libc::close(fd) };
+                }
+                let exception = take_unless_fatal()?;
+                if !core.debug.get() {
+                    return Ok(());
+                }
+                let protocol = protocol.unwrap_or_else(Ref::none);
+                core.support("connection_failed", &[core.object(), exception.as_ptr(), protocol.as_ptr()])
+            }
+        }
+    }
+
+    fn transport(
+        &self,
+        core: &Core,
+        fd: RawFd,
+        peer: &libc::sockaddr_storage,
+        protocol: &mut Option<Ref>,
+    ) -> Result<(), Raised> {
+        let (Some(factory), Some(context)) = (self.factory.get(), self.context.get()) else { return Ok(()) };
+        // SAFETY: a context; an owned reference or null with an error.
+        let context = unsafe { Ref::from_owned(ffi::PyContext_Copy(context.as_ptr())) }.ok_or(Raised)?;
+        let made = in_context(&context, || call0(&factory))?;
+        *protocol = Some(made.clone_ref());
+        Stream::create(
+            core,
+            Parts {
+                fd,
+                socket: None,
+                protocol: made,
+                context,
+                waiter: None,
+                extra: None,
+                server: self.server.get(),
+                sockname: self.sockname.get(),
+                peer: address::internet(peer),
+            },
+        )
+        .map(drop)
+    }
+}
+
+/// Did the transport get far enough to own the descriptor?
+fn owned_by_transport(core: &Core, fd: RawFd) -> bool {
+    core.fds.source(fd).is_some()
+}

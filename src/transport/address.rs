@@ -1,0 +1,70 @@
+//! Socket addresses as Python shows them.
+
+use std::mem::MaybeUninit;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::RawFd;
+
+use pyo3::prelude::*;
+
+/// The Internet address in a raw socket address; `None` for other families.
+pub(crate) fn internet(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
+    match i32::from(storage.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: the family says that this is a sockaddr_in, and the storage is large enough.
+            let raw = unsafe { &*std::ptr::from_ref(storage).cast::<libc::sockaddr_in>() };
+            let ip = Ipv4Addr::from(u32::from_be(raw.sin_addr.s_addr));
+            Some(SocketAddrV4::new(ip, u16::from_be(raw.sin_port)).into())
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as above, for sockaddr_in6.
+            let raw = unsafe { &*std::ptr::from_ref(storage).cast::<libc::sockaddr_in6>() };
+            let ip = Ipv6Addr::from(raw.sin6_addr.s6_addr);
+            let port = u16::from_be(raw.sin6_port);
+            Some(SocketAddrV6::new(ip, port, raw.sin6_flowinfo, raw.sin6_scope_id).into())
+        }
+        _ => None,
+    }
+}
+
+/// The tuple that `socket.getpeername()` gives for an Internet address.
+pub(crate) fn to_python<'py>(py: Python<'py>, address: &SocketAddr) -> PyResult<Bound<'py, PyAny>> {
+    let pair = match address {
+        SocketAddr::V4(v4) => (v4.ip().to_string(), v4.port()).into_pyobject(py)?.into_any(),
+        SocketAddr::V6(v6) => {
+            // Python adds the zone's name to a link-local address; leave those to it.
+            (v6.ip().to_string(), v6.port(), u32::from_be(v6.flowinfo()), v6.scope_id()).into_pyobject(py)?.into_any()
+        }
+    };
+    Ok(pair)
+}
+
+/// Accepts one connection, non-blocking and closed on exec, with its peer's address.
+pub(crate) fn accept(listener: RawFd) -> std::io::Result<(RawFd, libc::sockaddr_storage)> {
+    let mut storage = MaybeUninit::<libc::sockaddr_storage>::zeroed();
+    let mut size = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+    #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
+    // SAFETY: a place for the address and its true size.
+    let fd = unsafe {
+        libc::accept4(
+            listener,
+            storage.as_mut_ptr().cast(),
+            &mut size,
+            libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC,
+        )
+    };
+    #[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd")))]
+    // SAFETY: as above; the flags are set afterwards, on a descriptor that nobody else knows.
+    let fd = unsafe {
+        let fd = libc::accept(listener, storage.as_mut_ptr().cast(), &mut size);
+        if fd >= 0 {
+            libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC);
+            libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK);
+        }
+        fd
+    };
+    if fd < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: zeroed above, so initialised whatever the kernel wrote; a family of 0 is no Internet address.
+    Ok((fd, unsafe { storage.assume_init() }))
+}

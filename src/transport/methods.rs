@@ -1,0 +1,340 @@
+//! The stream transport as Python sees it: one table of methods, one of attributes.
+
+use std::ffi::c_void;
+use std::ptr::null_mut;
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+use super::send;
+use super::stream::{Stream, stream_of};
+use crate::capi::call::guard;
+use crate::capi::error::{raise_message, restore};
+use crate::capi::types::{Attribute, Method};
+use crate::capi::{Args, Fatal, Raised, Ref};
+use crate::event_loop::calls::new_future;
+use crate::reactor::Readiness;
+
+/// A method's frame: the transport held for the time of the call, and `None` or null as the result.
+fn with(
+    object: *mut ffi::PyObject,
+    body: impl FnOnce(&Ref, &Stream) -> Result<(), Raised>,
+) -> *mut ffi::PyObject {
+    guard(|| {
+        // SAFETY: the tables below belong to the stream transport; the caller holds a reference.
+        let (held, stream) = unsafe { (Ref::from_borrowed(object), stream_of(object)) };
+        match body(&held, stream) {
+            Ok(()) => Ref::none().into_ptr(),
+            Err(Raised) => null_mut(),
+        }
+    })
+}
+
+/// The fields of the receiver, for a method that runs no other code.
+fn fields<'a>(object: *mut ffi::PyObject) -> &'a Stream {
+    // SAFETY: as in `with`.
+    unsafe { stream_of(object) }
+}
+
+fn truth(value: bool) -> *mut ffi::PyObject {
+    // SAFETY: making a bool cannot fail.
+    unsafe { ffi::PyBool_FromLong(value.into()) }
+}
+
+/// An error of a pyo3 call as a set indicator.
+fn python<T>(result: PyResult<T>) -> Result<T, Raised> {
+    // SAFETY: the methods of this file run with the GIL held.
+    result.map_err(|error| restore(unsafe { Python::assume_attached() }, error))
+}
+
+unsafe extern "C" fn write(object: *mut ffi::PyObject, data: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    with(object, |held, stream| send::write(held, stream, data))
+}
+
+unsafe extern "C" fn writelines(object: *mut ffi::PyObject, list: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    with(object, |held, stream| {
+        // SAFETY: a borrowed argument.
+        let list = unsafe { Ref::from_borrowed(list) };
+        send::writelines(held, stream, &list)
+    })
+}
+
+unsafe extern "C" fn write_eof(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    with(object, send::write_eof)
+}
+
+unsafe extern "C" fn can_write_eof(_object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    truth(true)
+}
+
+unsafe extern "C" fn close(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    with(object, |held, stream| send::close(held, stream).map_err(|Fatal| Raised))
+}
+
+unsafe extern "C" fn abort(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    with(object, |held, stream| {
+        stream.force_close(held, None);
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn force_close(object: *mut ffi::PyObject, error: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    with(object, |held, stream| {
+        // SAFETY: a borrowed argument.
+        stream.force_close(held, Some(unsafe { Ref::from_borrowed(error) }));
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn is_closing(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    truth(fields(object).closing.get())
+}
+
+unsafe extern "C" fn is_reading(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    truth(fields(object).is_reading())
+}
+
+unsafe extern "C" fn pause_reading(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    with(object, |held, stream| {
+        if !stream.is_reading() {
+            return Ok(());
+        }
+        stream.paused.set(true);
+        debug_line(held, stream, "paused_reading")
+    })
+}
+
+unsafe extern "C" fn resume_reading(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    with(object, |held, stream| {
+        if stream.closing.get() || !stream.paused.replace(false) {
+            return Ok(());
+        }
+        if stream.started.get() && !stream.read_done.get() {
+            // What arrived meanwhile made its edge already: look without one.
+            let core = stream.core();
+            core.call_again(stream.token.get(), Readiness::READABLE | Readiness::READ_CLOSED);
+            core.wake_if_parked();
+        }
+        debug_line(held, stream, "resumed_reading")
+    })
+}
+
+fn debug_line(object: &Ref, stream: &Stream, function: &str) -> Result<(), Raised> {
+    let core = stream.core();
+    if !core.debug.get() {
+        return Ok(());
+    }
+    core.support(function, &[object.as_ptr()]).map_err(|Fatal| Raised)
+}
+
+unsafe extern "C" fn set_protocol(object: *mut ffi::PyObject, protocol: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    with(object, |_, stream| {
+        // SAFETY: a borrowed argument.
+        stream.set_protocol(unsafe { Ref::from_borrowed(protocol) })
+    })
+}
+
+unsafe extern "C" fn get_protocol(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    fields(object).protocol.get_or_none()
+}
+
+unsafe extern "C" fn get_extra_info(
+    object: *mut ffi::PyObject,
+    values: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    names: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    guard(|| {
+        // SAFETY: the arguments of this call; the caller holds the transport and the GIL.
+        let (stream, arguments, py) =
+            unsafe { (stream_of(object), Args::new(values, count, names), Python::assume_attached()) };
+        let Ok([name, default]) = arguments.bind("get_extra_info", ["name", "default"], 1) else {
+            return null_mut();
+        };
+        // SAFETY: borrowed arguments.
+        let (name, default) = unsafe { (Bound::from_borrowed_ptr(py, name), Ref::from_nullable(default)) };
+        match python(stream.extra_info(py, &name)) {
+            Ok(Some(value)) => value.into_ptr(),
+            Ok(None) => default.unwrap_or_else(Ref::none).into_ptr(),
+            Err(Raised) => null_mut(),
+        }
+    })
+}
+
+unsafe extern "C" fn get_write_buffer_size(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    guard(|| {
+        // SAFETY: as in `with`.
+        let held = unsafe { Ref::from_borrowed(object) };
+        match send::buffer_size(&held, fields(object)) {
+            // SAFETY: making an int.
+            Ok(size) => unsafe { ffi::PyLong_FromSize_t(size) },
+            Err(Raised) => null_mut(),
+        }
+    })
+}
+
+unsafe extern "C" fn get_write_buffer_limits(
+    object: *mut ffi::PyObject,
+    _: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    guard(|| {
+        let stream = fields(object);
+        // SAFETY: the methods of this file run with the GIL held.
+        let py = unsafe { Python::assume_attached() };
+        match python((stream.low.get(), stream.high.get()).into_pyobject(py)) {
+            Ok(pair) => pair.into_any().into_ptr(),
+            Err(Raised) => null_mut(),
+        }
+    })
+}
+
+unsafe extern "C" fn set_write_buffer_limits(
+    object: *mut ffi::PyObject,
+    values: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    names: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    with(object, |held, stream| {
+        // SAFETY: the arguments of this call.
+        let arguments = unsafe { Args::new(values, count, names) };
+        let [high, low] = arguments.bind("set_write_buffer_limits", ["high", "low"], 0)?;
+        let (high, low) = limits(number(high)?, number(low)?)?;
+        stream.high.set(high);
+        stream.low.set(low);
+        send::maybe_pause(held, stream)
+    })
+}
+
+/// An optional integer argument.
+fn number(value: *mut ffi::PyObject) -> Result<Option<i64>, Raised> {
+    // SAFETY: a borrowed argument or null; -1 with an error set means failure.
+    unsafe {
+        if value.is_null() || value == ffi::Py_None() {
+            return Ok(None);
+        }
+        let number = ffi::PyLong_AsLongLong(value);
+        if number == -1 && !ffi::PyErr_Occurred().is_null() { Err(Raised) } else { Ok(Some(number)) }
+    }
+}
+
+/// asyncio's defaults: 64 KiB, and low a quarter of high.
+fn limits(high: Option<i64>, low: Option<i64>) -> Result<(usize, usize), Raised> {
+    let high = high.unwrap_or_else(|| low.map_or(64 * 1024, |low| low.saturating_mul(4)));
+    let low = low.unwrap_or(high / 4);
+    if high >= low && low >= 0 {
+        return Ok((high as usize, low as usize));
+    }
+    // SAFETY: reading a static of the interpreter.
+    raise_message(unsafe { ffi::PyExc_ValueError }, &format!("high ({high}) must be >= low ({low}) must be >= 0"));
+    Err(Raised)
+}
+
+unsafe extern "C" fn make_empty_waiter(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    guard(|| {
+        // SAFETY: as in `with`.
+        let held = unsafe { Ref::from_borrowed(object) };
+        let stream = fields(object);
+        if !stream.empty_waiter.is_empty() {
+            // SAFETY: reading a static of the interpreter.
+            return raise_message(unsafe { ffi::PyExc_RuntimeError }, "Empty waiter is already set");
+        }
+        let made = send::buffer_size(&held, stream).and_then(|size| {
+            let waiter = new_future(stream.event_loop.as_ptr())?;
+            if size == 0 {
+                crate::event_loop::watch::complete(stream.core(), &waiter).map_err(|Fatal| Raised)?;
+            }
+            stream.empty_waiter.set(Some(waiter.clone_ref()));
+            Ok(waiter)
+        });
+        made.map_or(null_mut(), Ref::into_ptr)
+    })
+}
+
+unsafe extern "C" fn reset_empty_waiter(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    fields(object).empty_waiter.clear();
+    Ref::none().into_ptr()
+}
+
+unsafe extern "C" fn get_loop(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
+    let stream = fields(object);
+    // asyncio lets go of the loop with the connection.
+    if stream.fd.get() < 0 { Ref::none().into_ptr() } else { stream.event_loop.get_or_none() }
+}
+
+unsafe extern "C" fn get_sock(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
+    guard(|| {
+        // SAFETY: the methods of this file run with the GIL held.
+        let py = unsafe { Python::assume_attached() };
+        match python(fields(object).python_socket(py)) {
+            Ok(socket) => socket.unwrap_or_else(Ref::none).into_ptr(),
+            Err(Raised) => null_mut(),
+        }
+    })
+}
+
+unsafe extern "C" fn get_sock_fd(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
+    // SAFETY: making an int.
+    unsafe { ffi::PyLong_FromLong(fields(object).fd.get().into()) }
+}
+
+unsafe extern "C" fn get_extra(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
+    guard(|| {
+        // SAFETY: the methods of this file run with the GIL held.
+        let py = unsafe { Python::assume_attached() };
+        python(fields(object).full_extra(py)).map_or(null_mut(), |extra| extra.into_any().into_ptr())
+    })
+}
+
+unsafe extern "C" fn get_protocol_paused(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
+    truth(fields(object).protocol_paused.get())
+}
+
+pub(crate) const METHODS: &[Method] = &[
+    Method::OneArg(
+        c"write",
+        write,
+        c"write(data)\n\nSend bytes. Small writes of one turn leave together at its end; nothing blocks.",
+    ),
+    Method::OneArg(c"writelines", writelines, c"writelines(list_of_data)\n\nSend several pieces, in order."),
+    Method::NoArgs(c"write_eof", write_eof, c"Close the write side once everything pending is sent."),
+    Method::NoArgs(c"can_write_eof", can_write_eof, c"True: a socket can be half-closed."),
+    Method::NoArgs(
+        c"close",
+        close,
+        c"Stop reading, send what is pending, then call connection_lost(None) and close the socket.",
+    ),
+    Method::NoArgs(c"abort", abort, c"Close at once; what is pending is lost."),
+    Method::OneArg(c"_force_close", force_close, c"Close at once with an exception for connection_lost."),
+    Method::NoArgs(c"is_closing", is_closing, c"True if the transport is closing or closed."),
+    Method::NoArgs(c"is_reading", is_reading, c"True unless closing or paused."),
+    Method::NoArgs(c"pause_reading", pause_reading, c"Deliver no data until resume_reading()."),
+    Method::NoArgs(c"resume_reading", resume_reading, c"Deliver data again."),
+    Method::OneArg(c"set_protocol", set_protocol, c"Give the connection to another protocol."),
+    Method::NoArgs(c"get_protocol", get_protocol, c"The protocol, or None after connection_lost."),
+    Method::Fast(
+        c"get_extra_info",
+        get_extra_info,
+        c"get_extra_info(name, default=None)\n\nsocket, sockname or peername.",
+    ),
+    Method::NoArgs(c"get_write_buffer_size", get_write_buffer_size, c"How many bytes the socket did not take yet."),
+    Method::NoArgs(c"get_write_buffer_limits", get_write_buffer_limits, c"(low, high) water marks in bytes."),
+    Method::Fast(
+        c"set_write_buffer_limits",
+        set_write_buffer_limits,
+        c"set_write_buffer_limits(high=None, low=None)\n\nWhen pause_writing and resume_writing are called.",
+    ),
+    Method::NoArgs(c"_make_empty_waiter", make_empty_waiter, c"A future that is done when all is sent."),
+    Method::NoArgs(c"_reset_empty_waiter", reset_empty_waiter, c"Forget that future."),
+];
+
+/// What inherited code of asyncio reads beside the methods.
+pub(crate) fn attributes() -> Vec<Attribute> {
+    let read = |name, get| Attribute { name, get, set: None };
+    vec![
+        read(c"_loop", get_loop as ffi::getter),
+        read(c"_sock", get_sock),
+        read(c"_sock_fd", get_sock_fd),
+        read(c"_extra", get_extra),
+        read(c"_protocol_paused", get_protocol_paused),
+    ]
+}

@@ -1,0 +1,229 @@
+//! From the socket to the protocol.
+//!
+//! One `recv` per event: a short read means that the socket is drained, unless the event also carried a
+//! close or an error, which must be read too. After [`READS`] full reads the transport queues itself for
+//! the next turn, so that one fast peer starves nobody.
+//!
+//! Small messages are received into the loop's buffer and copied into a `bytes` of their exact size. After
+//! a large one the next receive goes straight into a `bytes` of [`DIRECT`] bytes that is then cut: below
+//! glibc's mmap threshold, where a fresh 256 KiB object would cost three system calls.
+
+use std::io;
+
+use super::stream::{Delivery, Stream, call_in_context};
+use crate::capi::buffer::{Buffer, RawBytes, bytes_from};
+use crate::capi::call::{call1, getattr};
+use crate::capi::error::{raise_io, raise_message};
+use crate::capi::imports::imports;
+use crate::capi::{Fatal, Raised, Ref};
+use crate::event_loop::core::{Core, RECEIVE};
+use crate::reactor::Readiness;
+use pyo3::ffi;
+
+/// Full reads per event.
+const READS: usize = 4;
+/// From this size on a message counts as large.
+const LARGE: usize = 32 * 1024;
+/// The size of a direct receive.
+const DIRECT: usize = 120 * 1024;
+
+/// What one receive came to.
+enum Received {
+    /// Data was delivered; `full` if there was no room for more.
+    Data { full: bool },
+    /// Nothing is there.
+    Empty,
+    /// The peer has closed its side.
+    Eof,
+    /// The connection is over or somebody else's now.
+    Stop,
+}
+
+/// The descriptor is readable, or something is wrong with it, which reading will tell.
+#[inline(always)]
+pub(crate) fn on_readable(object: &Ref, stream: &Stream, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
+    let closed = readiness.intersects(Readiness::READ_CLOSED | Readiness::WRITE_CLOSED | Readiness::ERROR);
+    for _ in 0..READS {
+        if !stream.is_reading() || stream.read_done.get() || stream.conn_lost.get() > 0 || stream.fd.get() < 0 {
+            return Ok(());
+        }
+        let received = match stream.delivery.get() {
+            Delivery::Data => receive_data(object, stream, core)?,
+            Delivery::Buffer => receive_into(object, stream)?,
+        };
+        match received {
+            Received::Data { full } if full || closed => {}
+            Received::Data { .. } | Received::Empty | Received::Stop => return Ok(()),
+            Received::Eof => return on_eof(object, stream),
+        }
+    }
+    if stream.is_reading() {
+        core.call_again(stream.token.get(), readiness | Readiness::READABLE);
+    }
+    Ok(())
+}
+
+/// -1 from `recv`: nothing there, or a broken connection.
+#[cold]
+fn failed(object: &Ref, stream: &Stream, error: io::Error) -> Result<Received, Fatal> {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => Ok(Received::Empty),
+        // An interrupted read is tried again in the next turn.
+        io::ErrorKind::Interrupted => {
+            stream.core().call_again(stream.token.get(), Readiness::READABLE);
+            Ok(Received::Empty)
+        }
+        _ => {
+            let raised = raise_io(&error);
+            stream.fatal_error(object, raised, "Fatal read error on socket transport")?;
+            Ok(Received::Stop)
+        }
+    }
+}
+
+#[inline(always)]
+fn receive_data(object: &Ref, stream: &Stream, core: &Core) -> Result<Received, Fatal> {
+    let (data, full) = match take_bytes(stream, core) {
+        Ok(Some(taken)) => taken,
+        Ok(None) => return Ok(Received::Eof),
+        Err(Some(error)) => return failed(object, stream, error),
+        // No memory for the message: it is still in the socket, but the connection cannot go on.
+        Err(None) => {
+            stream.fatal_error(object, Raised, "Fatal read error on socket transport")?;
+            return Ok(Received::Stop);
+        }
+    };
+    let delivered = match stream.receiver.get() {
+        Some(receiver) => stream.in_context(|| call1(&receiver, data.as_ptr())),
+        // No such method: the lookup raises what asyncio's would.
+        None => missing(stream, imports().data_received.as_ptr()),
+    };
+    match delivered {
+        Ok(_) => Ok(Received::Data { full }),
+        Err(raised) => {
+            stream.fatal_error(object, raised, "Fatal error: protocol.data_received() call failed.")?;
+            Ok(Received::Stop)
+        }
+    }
+}
+
+/// Receives once. `Ok(None)` is the end of the stream, `Err(None)` a Python error that is set.
+#[inline(always)]
+fn take_bytes(stream: &Stream, core: &Core) -> Result<Option<(Ref, bool)>, Option<io::Error>> {
+    let fd = stream.fd.get();
+    if stream.large.get() {
+        let mut bytes = RawBytes::with_capacity(DIRECT).map_err(|Raised| None)?;
+        // SAFETY: the object has room for that many bytes and is seen by nobody else.
+        let count = unsafe { libc::recv(fd, bytes.as_mut_ptr().cast(), DIRECT, libc::MSG_DONTWAIT) };
+        if count < 0 {
+            return Err(Some(io::Error::last_os_error()));
+        }
+        let count = count as usize;
+        if count == 0 {
+            return Ok(None);
+        }
+        stream.large.set(count >= LARGE);
+        // SAFETY: `recv` has written `count` bytes.
+        let data = unsafe { bytes.finish(count) }.map_err(|Raised| None)?;
+        return Ok(Some((data, count == DIRECT)));
+    }
+    let buffer = core.receive_buffer();
+    // SAFETY: the buffer is valid for its length; it is copied before anything else can run.
+    let count = unsafe { libc::recv(fd, buffer.as_mut_ptr().cast(), RECEIVE, libc::MSG_DONTWAIT) };
+    if count < 0 {
+        return Err(Some(io::Error::last_os_error()));
+    }
+    let count = count as usize;
+    if count == 0 {
+        return Ok(None);
+    }
+    stream.large.set(count >= LARGE);
+    let data = bytes_from(&buffer[..count]).map_err(|Raised| None)?;
+    Ok(Some((data, count == RECEIVE)))
+}
+
+/// `protocol.get_buffer(-1)`, a receive straight into it, `protocol.buffer_updated(n)`.
+fn receive_into(object: &Ref, stream: &Stream) -> Result<Received, Fatal> {
+    let buffer = match get_buffer(stream) {
+        Ok(buffer) => buffer,
+        Err(raised) => {
+            stream.fatal_error(object, raised, "Fatal error: protocol.get_buffer() call failed.")?;
+            return Ok(Received::Stop);
+        }
+    };
+    // `get_buffer` was Python: it may have closed or paused us.
+    if stream.fd.get() < 0 || stream.conn_lost.get() > 0 {
+        return Ok(Received::Stop);
+    }
+    let room = buffer.len();
+    // SAFETY: the view keeps the memory alive and writable.
+    let count = unsafe { libc::recv(stream.fd.get(), buffer.as_ptr().cast(), room, libc::MSG_DONTWAIT) };
+    drop(buffer);
+    if count < 0 {
+        return failed(object, stream, io::Error::last_os_error());
+    }
+    if count == 0 {
+        return Ok(Received::Eof);
+    }
+    // SAFETY: making an int.
+    let size = unsafe { Ref::from_owned(ffi::PyLong_FromSsize_t(count)) }.ok_or(Raised);
+    let updated = size.and_then(|size| match stream.updated.get() {
+        Some(updated) => stream.in_context(|| call1(&updated, size.as_ptr())),
+        None => missing(stream, imports().buffer_updated.as_ptr()),
+    });
+    match updated {
+        Ok(_) => Ok(Received::Data { full: count as usize == room }),
+        Err(raised) => {
+            stream.fatal_error(object, raised, "Fatal error: protocol.buffer_updated() call failed.")?;
+            Ok(Received::Stop)
+        }
+    }
+}
+
+fn get_buffer(stream: &Stream) -> Result<Buffer, Raised> {
+    // SAFETY: making an int; small ints live as long as the interpreter.
+    let hint = unsafe { Ref::from_owned(ffi::PyLong_FromLong(-1)) }.ok_or(Raised)?;
+    let target = match stream.receiver.get() {
+        Some(receiver) => stream.in_context(|| call1(&receiver, hint.as_ptr()))?,
+        None => missing(stream, imports().get_buffer.as_ptr())?,
+    };
+    let buffer = Buffer::writable(target.as_ptr())?;
+    if buffer.len() == 0 {
+        // SAFETY: reading a static of the interpreter.
+        raise_message(unsafe { ffi::PyExc_RuntimeError }, "get_buffer() returned an empty buffer");
+        return Err(Raised);
+    }
+    Ok(buffer)
+}
+
+/// The AttributeError of a protocol that lacks a method.
+#[cold]
+fn missing(stream: &Stream, name: *mut ffi::PyObject) -> Result<Ref, Raised> {
+    getattr(stream.protocol.get().unwrap_or_else(Ref::none).as_ptr(), name)
+}
+
+/// The peer has closed its side: the protocol decides whether ours stays open.
+fn on_eof(object: &Ref, stream: &Stream) -> Result<(), Fatal> {
+    let Some(protocol) = stream.protocol.get() else { return Ok(()) };
+    let core = stream.core();
+    if core.debug.get() {
+        core.support("received_eof", &[object.as_ptr()])?;
+    }
+    let answer = getattr(protocol.as_ptr(), imports().eof_received.as_ptr())
+        .and_then(|eof_received| call_in_context(stream, &eof_received))
+        // SAFETY: a live object; -1 with an error set means failure.
+        .and_then(|answer| match unsafe { ffi::PyObject_IsTrue(answer.as_ptr()) } {
+            -1 => Err(Raised),
+            truth => Ok(truth == 1),
+        });
+    match answer {
+        Ok(true) => {
+            stream.read_done.set(true);
+            Ok(())
+        }
+        Ok(false) => super::send::close(object, stream),
+        Err(raised) => {
+            stream.fatal_error(object, raised, "Fatal error: protocol.eof_received() call failed.")
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! From the protocol to the socket.
+//!
+//! A small immutable write is kept by reference and leaves at the end of the turn, together with whatever
+//! else the turn writes to the same connection: header and body cost one system call. At [`AT_ONCE`] bytes,
+//! above the high-water mark, or outside a running loop it is sent immediately, so that buffer sizes and
+//! `pause_writing` are what asyncio's would be. Nothing written is held while the loop sleeps.
+
+use pyo3::ffi;
+
+use super::stream::{Stream, connection_lost, stream_of};
+use super::write_buffer::{Sent, send_one};
+use crate::capi::buffer::{Buffer, bytes_from, bytes_slice};
+use crate::capi::call::{getattr, call0, method};
+use crate::capi::error::{raise_io, raise_message, take_unless_fatal};
+use crate::capi::imports::imports;
+use crate::capi::{Fatal, Raised, Ref};
+use crate::event_loop::core::Core;
+use crate::event_loop::watch::complete;
+
+/// From this many pending bytes on, a write is sent at once.
+const AT_ONCE: usize = 64 * 1024;
+/// After so many writes to a lost connection asyncio begins to warn.
+const WARN_AFTER: u32 = 5;
+
+/// `transport.write(data)`.
+#[inline(always)]
+pub(crate) fn write(object: &Ref, stream: &Stream, data: *mut ffi::PyObject) -> Result<(), Raised> {
+    // SAFETY: a borrowed argument of the running call.
+    if unsafe { ffi::PyBytes_Check(data) } == 0 {
+        return write_other(object, stream, data);
+    }
+    check_writable(stream, "Cannot call write() after write_eof()", "unable to write; sendfile is in progress")?;
+    // SAFETY: just tested; the object outlives the slice.
+    let size = unsafe { bytes_slice(data) }.len();
+    if size == 0 {
+        return Ok(());
+    }
+    if stream.conn_lost.get() > 0 {
+        return write_to_lost(stream);
+    }
+    // SAFETY: a borrowed argument.
+    stream.buffer().push(unsafe { Ref::from_borrowed(data) }, 0);
+    pushed(object, stream)
+}
+
+/// After a push: decide whether the socket gets it now.
+#[inline(always)]
+fn pushed(object: &Ref, stream: &Stream) -> Result<(), Raised> {
+    let pending = stream.buffer().len();
+    if stream.blocked.get() {
+        return maybe_pause(object, stream);
+    }
+    let core = stream.core();
+    if pending < AT_ONCE && pending <= stream.high.get() && core.running.get() {
+        if !stream.queued.replace(true) {
+            core.flush_later(object.clone_ref(), flush);
+            core.wake_if_parked();
+        }
+        return Ok(());
+    }
+    send_now(object, stream, core)?;
+    maybe_pause(object, stream)
+}
+
+/// Sends what is pending on behalf of a caller in Python: a fatal error is the caller's.
+fn send_now(object: &Ref, stream: &Stream, core: &Core) -> Result<(), Raised> {
+    let _ = core;
+    match send_pending(stream) {
+        Ok(_) => Ok(()),
+        Err(raised) => stream
+            .fatal_error(object, raised, "Fatal write error on socket transport")
+            .map_err(|Fatal| Raised),
+    }
+}
+
+/// Sends as much as the socket takes. An error of the socket is set as a Python error.
+fn send_pending(stream: &Stream) -> Result<Sent, Raised> {
+    let mut done = Vec::new();
+    let outcome = stream.buffer().send(stream.fd.get(), &mut done);
+    stream.blocked.set(matches!(outcome, Ok(Sent::Blocked)));
+    drop(done);
+    outcome.map_err(|error| raise_io(&error))
+}
+
+fn check_writable(stream: &Stream, after_eof: &str, in_sendfile: &str) -> Result<(), Raised> {
+    let message = if stream.eof.get() {
+        after_eof
+    } else if !stream.empty_waiter.is_empty() {
+        in_sendfile
+    } else {
+        return Ok(());
+    };
+    // SAFETY: reading a static of the interpreter.
+    raise_message(unsafe { ffi::PyExc_RuntimeError }, message);
+    Err(Raised)
+}
+
+#[cold]
+fn write_to_lost(stream: &Stream) -> Result<(), Raised> {
+    if stream.conn_lost.get() >= WARN_AFTER {
+        stream.core().support("write_after_lost", &[]).map_err(|Fatal| Raised)?;
+    }
+    stream.conn_lost.set(stream.conn_lost.get() + 1);
+    Ok(())
+}
+
+/// `write` of a bytearray or memoryview. Its content may change as soon as we return, so it is sent or
+/// copied now.
+fn write_other(object: &Ref, stream: &Stream, data: *mut ffi::PyObject) -> Result<(), Raised> {
+    // SAFETY: live objects throughout.
+    unsafe {
+        if ffi::PyByteArray_Check(data) == 0 && ffi::PyMemoryView_Check(data) == 0 {
+            let kind = Ref::from_owned(ffi::PyObject_GetAttrString(ffi::Py_TYPE(data).cast(), c"__name__".as_ptr()));
+            let name = kind.ok_or(Raised)?.bind(pyo3::Python::assume_attached()).to_string();
+            raise_message(
+                ffi::PyExc_TypeError,
+                &format!("data argument must be a bytes-like object, not '{name}'"),
+            );
+            return Err(Raised);
+        }
+    }
+    check_writable(stream, "Cannot call write() after write_eof()", "unable to write; sendfile is in progress")?;
+    write_copy(object, stream, data)
+}
+
+fn write_copy(object: &Ref, stream: &Stream, data: *mut ffi::PyObject) -> Result<(), Raised> {
+    let view = contiguous(data)?;
+    if view.len() == 0 {
+        return Ok(());
+    }
+    if stream.conn_lost.get() > 0 {
+        drop(view);
+        return write_to_lost(stream);
+    }
+    let mut sent = 0;
+    if stream.buffer().is_empty() && !stream.blocked.get() {
+        sent = match send_one(stream.fd.get(), view.as_slice()) {
+            Ok(count) => count,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                stream.blocked.set(true);
+                0
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => 0,
+            Err(error) => {
+                drop(view);
+                return stream
+                    .fatal_error(object, raise_io(&error), "Fatal write error on socket transport")
+                    .map_err(|Fatal| Raised);
+            }
+        };
+    }
+    if sent == view.len() {
+        return Ok(());
+    }
+    let rest = bytes_from(&view.as_slice()[sent..])?;
+    drop(view);
+    stream.buffer().push(rest, 0);
+    if sent > 0 {
+        // A short send does not make the socket full; going on until it says so brings the edge.
+        send_now(object, stream, stream.core())?;
+    }
+    pushed(object, stream)
+}
+
+/// A contiguous view; a memoryview with holes is copied first, as `socket.send` does.
+fn contiguous(data: *mut ffi::PyObject) -> Result<Buffer, Raised> {
+    Buffer::readable(data)
+}
+
+/// `transport.writelines(list)`.
+pub(crate) fn writelines(object: &Ref, stream: &Stream, list: &Ref) -> Result<(), Raised> {
+    check_writable(
+        stream,
+        "Cannot call writelines() after write_eof()",
+        "unable to writelines; sendfile is in progress",
+    )?;
+    // All of it is looked at before any of it is sent, so that a wrong item sends nothing.
+    // SAFETY: live objects; each owned result is wrapped at once.
+    let items = unsafe { Ref::from_owned(ffi::PySequence_List(list.as_ptr())) }.ok_or(Raised)?;
+    // SAFETY: a list that only we know, so its items stay.
+    let count = unsafe { ffi::PyList_Size(items.as_ptr()) };
+    let mut pieces = Vec::with_capacity(count.max(0) as usize);
+    for index in 0..count {
+        // SAFETY: `index` is below the size; a borrowed reference to an item.
+        let item = unsafe { ffi::PyList_GetItem(items.as_ptr(), index) };
+        // SAFETY: as above.
+        let piece = unsafe {
+            if ffi::PyBytes_Check(item) != 0 { Ref::from_borrowed(item) } else { bytes_from(Buffer::readable(item)?.as_slice())? }
+        };
+        pieces.push(piece);
+    }
+    if stream.conn_lost.get() > 0 {
+        return if pieces.is_empty() { Ok(()) } else { write_to_lost(stream) };
+    }
+    let mut any = false;
+    for piece in pieces {
+        // SAFETY: a bytes object.
+        if !unsafe { bytes_slice(piece.as_ptr()) }.is_empty() {
+            stream.buffer().push(piece, 0);
+            any = true;
+        }
+    }
+    if any { pushed(object, stream) } else { Ok(()) }
+}
+
+/// At the end of a turn, or when the socket has room again.
+pub(crate) fn flush(object: &Ref, core: &Core) -> Result<(), Fatal> {
+    // SAFETY: flushes are queued for transports only.
+    let stream = unsafe { stream_of(object.as_ptr()) };
+    stream.queued.set(false);
+    if stream.conn_lost.get() > 0 || stream.fd.get() < 0 || stream.buffer().is_empty() {
+        return Ok(());
+    }
+    match send_pending(stream) {
+        Ok(_) => drained(object, stream, core),
+        Err(raised) => {
+            let waiter = stream.empty_waiter.get();
+            stream.fatal_error(object, raised, "Fatal write error on socket transport")?;
+            match waiter {
+                Some(waiter) => fail_empty_waiter(core, &waiter),
+                None => Ok(()),
+            }
+        }
+    }
+}
+
+/// After a send outside a `write` call: whoever waits for room or for the end is told.
+fn drained(object: &Ref, stream: &Stream, core: &Core) -> Result<(), Fatal> {
+    maybe_resume(object, stream)?;
+    if !stream.buffer().is_empty() {
+        // Not all went out, or resume_writing wrote more: the protocol may have to pause.
+        return maybe_pause(object, stream).or_else(|raised| core.unraisable(raised));
+    }
+    if let Some(waiter) = stream.empty_waiter.get() {
+        complete(core, &waiter)?;
+    }
+    if stream.closing.get() {
+        if stream.conn_lost.get() == 0 {
+            stream.conn_lost.set(1);
+            return connection_lost(object, core);
+        }
+    } else if stream.eof.get() {
+        shut_down(stream);
+    }
+    Ok(())
+}
+
+/// Half-closes the socket. A peer that is gone already is noticed by the next read.
+fn shut_down(stream: &Stream) {
+    // SAFETY: the transport owns the descriptor.
+    unsafe { libc::shutdown(stream.fd.get(), libc::SHUT_WR) };
+}
+
+/// `transport.close()`.
+pub(crate) fn close(object: &Ref, stream: &Stream) -> Result<(), Fatal> {
+    if stream.closing.replace(true) {
+        return Ok(());
+    }
+    if !stream.buffer().is_empty() && !stream.blocked.get() {
+        if let Err(raised) = send_pending(stream) {
+            return stream.fatal_error(object, raised, "Fatal write error on socket transport");
+        }
+    }
+    if stream.buffer().is_empty() && stream.conn_lost.get() == 0 {
+        stream.lose(object, None);
+    }
+    Ok(())
+}
+
+/// `transport.write_eof()`.
+pub(crate) fn write_eof(object: &Ref, stream: &Stream) -> Result<(), Raised> {
+    if stream.closing.get() || stream.eof.replace(true) {
+        return Ok(());
+    }
+    if !stream.buffer().is_empty() && !stream.blocked.get() {
+        send_now(object, stream, stream.core())?;
+    }
+    if stream.buffer().is_empty() && stream.conn_lost.get() == 0 {
+        // SAFETY: the transport owns the descriptor.
+        if unsafe { libc::shutdown(stream.fd.get(), libc::SHUT_WR) } < 0 {
+            return Err(raise_io(&std::io::Error::last_os_error()));
+        }
+    }
+    Ok(())
+}
+
+/// `get_write_buffer_size()`: what asyncio would answer, so the socket gets its chance first.
+pub(crate) fn buffer_size(object: &Ref, stream: &Stream) -> Result<usize, Raised> {
+    if stream.queued.get() && !stream.blocked.get() && stream.conn_lost.get() == 0 && !stream.buffer().is_empty() {
+        send_now(object, stream, stream.core())?;
+    }
+    Ok(stream.buffer().len())
+}
+
+/// Asks the protocol to pause if the buffer is above its high-water mark.
+pub(crate) fn maybe_pause(object: &Ref, stream: &Stream) -> Result<(), Raised> {
+    if stream.buffer().len() <= stream.high.get() || stream.protocol_paused.replace(true) {
+        return Ok(());
+    }
+    tell_protocol(object, stream, imports().pause_writing.as_ptr(), "protocol.pause_writing() failed", false)
+        .map_err(|Fatal| Raised)
+}
+
+/// Tells the protocol to go on once the buffer is down to its low-water mark.
+pub(crate) fn maybe_resume(object: &Ref, stream: &Stream) -> Result<(), Fatal> {
+    if !stream.protocol_paused.get() || stream.buffer().len() > stream.low.get() {
+        return Ok(());
+    }
+    stream.protocol_paused.set(false);
+    tell_protocol(object, stream, imports().resume_writing.as_ptr(), "protocol.resume_writing() failed", true)
+}
+
+/// Calls a flow-control method; its errors go to the exception handler, in asyncio's words.
+fn tell_protocol(
+    object: &Ref,
+    stream: &Stream,
+    name: *mut ffi::PyObject,
+    message: &str,
+    enter: bool,
+) -> Result<(), Fatal> {
+    let Some(protocol) = stream.protocol.get() else { return Ok(()) };
+    let outcome = if enter {
+        getattr(protocol.as_ptr(), name).and_then(|function| stream.in_context(|| call0(&function)))
+    } else {
+        method(&protocol, name, &[])
+    };
+    let Err(Raised) = outcome else { return Ok(()) };
+    let exception = take_unless_fatal()?;
+    let core = stream.core();
+    // SAFETY: the GIL is held.
+    let message = pyo3::types::PyString::new(unsafe { pyo3::Python::assume_attached() }, message);
+    core.support(
+        "protocol_failed",
+        &[core.object(), object.as_ptr(), protocol.as_ptr(), exception.as_ptr(), message.as_ptr()],
+    )
+}
+
+/// The connection ended under a sendfile that waits for the buffer to drain.
+pub(crate) fn fail_empty_waiter(core: &Core, waiter: &Ref) -> Result<(), Fatal> {
+    core.support("fail_waiter", &[waiter.as_ptr()])
+}

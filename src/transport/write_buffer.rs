@@ -1,0 +1,130 @@
+//! What a transport still has to send.
+//!
+//! Everything in it is immutable `bytes`, kept by reference: small writes of one turn are gathered and
+//! leave in one `sendmsg`. Nothing here calls into Python but the release of what was sent.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::RawFd;
+
+use crate::capi::Ref;
+use crate::capi::buffer::bytes_slice;
+
+/// How many pieces one `sendmsg` takes. The kernel allows 1,024; past some dozens nothing is gained.
+const PIECES: usize = 64;
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+const FLAGS: i32 = libc::MSG_DONTWAIT;
+
+/// A `bytes` object of which the first `sent` bytes are gone.
+#[derive(Debug)]
+struct Piece {
+    bytes: Ref,
+    sent: usize,
+}
+
+impl Piece {
+    fn rest(&self) -> &[u8] {
+        // SAFETY: a piece is made of a bytes object, which it keeps alive.
+        unsafe { &bytes_slice(self.bytes.as_ptr())[self.sent..] }
+    }
+}
+
+/// The queue of pieces and its size in bytes.
+#[derive(Debug, Default)]
+pub(crate) struct WriteBuffer {
+    pieces: VecDeque<Piece>,
+    size: usize,
+}
+
+/// How a flush ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// Everything is with the kernel.
+    All,
+    /// The socket takes no more; an edge will tell when it does.
+    Blocked,
+}
+
+impl WriteBuffer {
+    pub(crate) fn len(&self) -> usize {
+        self.size
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.size == 0
+    }
+
+    /// Appends `bytes` without its first `sent` bytes.
+    ///
+    /// The object must be a `bytes` (or a subclass) with more than `sent` bytes.
+    pub(crate) fn push(&mut self, bytes: Ref, sent: usize) {
+        let piece = Piece { bytes, sent };
+        self.size += piece.rest().len();
+        self.pieces.push_back(piece);
+    }
+
+    /// Takes everything out, for the caller to drop once the buffer is no longer borrowed.
+    pub(crate) fn take(&mut self) -> impl Sized + use<> {
+        self.size = 0;
+        std::mem::take(&mut self.pieces)
+    }
+
+    /// Sends until the buffer is empty or the socket is full. What is sent lands in `done`, for the caller
+    /// to drop when the buffer is no longer borrowed.
+    ///
+    /// # Errors
+    /// What the socket reports, except that it would block.
+    pub(crate) fn send(&mut self, fd: RawFd, done: &mut Vec<Ref>) -> io::Result<Sent> {
+        while self.size > 0 {
+            let count = if self.pieces.len() == 1 { send_one(fd, self.pieces[0].rest()) } else { self.send_many(fd) };
+            match count {
+                Ok(count) => self.advance(count, done),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Sent::Blocked),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Sent::All)
+    }
+
+    fn send_many(&self, fd: RawFd) -> io::Result<usize> {
+        let mut vectors = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PIECES];
+        let mut count = 0;
+        for (vector, piece) in vectors.iter_mut().zip(&self.pieces) {
+            let rest = piece.rest();
+            *vector = libc::iovec { iov_base: rest.as_ptr().cast_mut().cast(), iov_len: rest.len() };
+            count += 1;
+        }
+        // SAFETY: all-zero is a valid message header; the vectors point to live bytes objects.
+        let sent = unsafe {
+            let mut message: libc::msghdr = std::mem::zeroed();
+            message.msg_iov = vectors.as_mut_ptr();
+            message.msg_iovlen = count as _;
+            libc::sendmsg(fd, &message, FLAGS)
+        };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
+    }
+
+    fn advance(&mut self, mut count: usize, done: &mut Vec<Ref>) {
+        self.size -= count;
+        while let Some(piece) = self.pieces.front_mut() {
+            let rest = piece.rest().len();
+            if count < rest {
+                piece.sent += count;
+                return;
+            }
+            count -= rest;
+            done.extend(self.pieces.pop_front().map(|piece| piece.bytes));
+        }
+    }
+}
+
+/// One plain send.
+pub(crate) fn send_one(fd: RawFd, data: &[u8]) -> io::Result<usize> {
+    // SAFETY: `data` is valid for its length.
+    let sent = unsafe { libc::send(fd, data.as_ptr().cast(), data.len(), FLAGS) };
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
+}

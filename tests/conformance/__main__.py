@@ -1,0 +1,188 @@
+"""CPython's own asyncio tests, run against the loop under test.
+
+    python -m tests.conformance                          everything, compared with asyncio's own results
+    python -m tests.conformance --quick                  the part that `make test` runs
+    python -m tests.conformance --module test_events     one module (may be repeated)
+    python -m tests.conformance --loop asyncio           asyncio alone, for the record
+    python -m tests.conformance --loop package:Class     any other loop
+
+The tests are those of the interpreter that runs this. Asyncio's results are the baseline; they are kept in the
+temporary directory, per interpreter. A test that passes there and not here is a regression, unless
+exceptions.toml lists it with a reason. Exit code 1: an unlisted regression, or tests that never met the loop.
+"""
+
+import argparse
+import collections
+import hashlib
+import importlib.util
+import json
+import os
+import pkgutil
+import sys
+import tempfile
+
+from . import comparison, runner
+
+#: Tests of other platforms' loops; they never make a Unix loop.
+FOREIGN = {"test_proactor_events", "test_windows_events", "test_windows_utils"}
+
+#: Classes that repeat another's tests with a different selector or task implementation, which our loop does not see.
+REPETITIONS = (
+    "PollEventLoopTests",
+    "SelectEventLoopTests",
+    "ProactorStartTLSTests",
+    "CTaskSubclass_PyFuture_Tests",
+    "CTask_CFuture_SubclassTests",
+    "CTask_PyFuture_Tests",
+    "PyTask_CFutureSubclass_Tests",
+    "PyTask_CFuture_Tests",
+    "PyTask_PyFuture_SubclassTests",
+    "SubprocessFastWatcherTests",
+    "SubprocessSafeWatcherTests",
+    "SubprocessMultiLoopWatcherTests",
+)
+
+BASELINE_LIMIT = 120
+
+
+def arguments():
+    parser = argparse.ArgumentParser(prog="python -m tests.conformance", description="CPython's asyncio tests on our loop.")
+    parser.add_argument("--loop", default="wakeloop", help="wakeloop, asyncio, uvloop or package.module:Class")
+    parser.add_argument("--module", action="append", dest="modules", metavar="test_NAME")
+    parser.add_argument("--compare", action=argparse.BooleanOptionalAction, help="compare with asyncio (default: yes)")
+    parser.add_argument("--quick", action="store_true", help="leave out the classes that repeat others' tests")
+    parser.add_argument("--fresh", action="store_true", help="run asyncio's baseline again")
+    parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
+    parser.add_argument("--json", metavar="FILE", help="write all the results to FILE")
+    parser.add_argument("--verbose", action="store_true", help="show the last lines of every failure in full")
+    options = parser.parse_args()
+    if options.compare is None:
+        options.compare = options.loop != "asyncio"
+    return options
+
+
+def available_modules():
+    import test.test_asyncio as package
+
+    names = (module.name for module in pkgutil.iter_modules(package.__path__))
+    return sorted(name for name in names if name.startswith("test_") and name not in FOREIGN)
+
+
+class Baseline:
+    """Asyncio's own results, read from the cache or made."""
+
+    def __init__(self, skip_classes):
+        key = hashlib.sha256(f"{sys.version}{sys.executable}{sorted(skip_classes)}".encode()).hexdigest()[:16]
+        name = f"wakeloop-conformance-{os.getuid()}"
+        self._directory = os.path.join(tempfile.gettempdir(), name, key)
+        os.makedirs(self._directory, mode=0o700, exist_ok=True)
+        self._suite = runner.Suite("asyncio", limit_of=lambda name: BASELINE_LIMIT, skip_classes=skip_classes)
+
+    def runs(self, modules, jobs, fresh):
+        missing = [module for module in modules if fresh or not os.path.exists(self._path(module))]
+        for module, run in self._suite.run(missing, jobs).items():
+            with open(self._path(module), "w") as file:
+                json.dump(run.to_json(), file)
+        return {module: self._read(module) for module in modules}
+
+    def _path(self, module):
+        return os.path.join(self._directory, f"{module}.json")
+
+    def _read(self, module):
+        with open(self._path(module)) as file:
+            return runner.ModuleRun.from_json(json.load(file))
+
+
+def type_name(loop):
+    """The name under which the worker counts loops of the class under test."""
+    from .worker import loop_class
+
+    cls = loop_class(loop)
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def totals(results):
+    """Passed, failed and skipped tests; an accepted exception is neither."""
+    counts = collections.Counter(result.outcome for result in results)
+    return counts["pass"], sum(counts.values()) - counts["pass"] - counts["skip"], counts["skip"]
+
+
+def closing_line(passed, failed, skipped):
+    print(f"{passed} passed, {failed} failed, {skipped} skipped")
+
+
+def tell(name, result, verbose):
+    print(f"  {name}: {result.outcome if result else 'did not run'}")
+    if result:
+        lines = result.detail.splitlines()
+        for line in lines if verbose else lines[-4:]:
+            print(f"      {line}")
+
+
+def main():
+    options = arguments()
+    if importlib.util.find_spec("test") is None or importlib.util.find_spec("test.test_asyncio") is None:
+        print(f"{sys.executable} carries no test.test_asyncio: nothing to compare with")
+        closing_line(0, 0, 0)
+        return 0
+    modules = options.modules or available_modules()
+    unknown = set(modules) - set(available_modules())
+    if unknown:
+        print(f"no such test module: {', '.join(sorted(unknown))}")
+        return 2
+    own_name = type_name(options.loop)
+    exceptions = comparison.read_exceptions()
+    skip_classes = REPETITIONS if options.quick else ()
+
+    baseline, limit_of = None, lambda name: BASELINE_LIMIT
+    if options.compare:
+        baseline = Baseline(skip_classes).runs(modules, options.jobs, options.fresh)
+        usual = {name: result.seconds for run in baseline.values() for name, result in run.results.items()}
+        limit_of = lambda name: 30 + 5 * usual.get(name, 0)  # noqa: E731
+
+    suite = runner.Suite(options.loop, limit_of=limit_of, skip_classes=skip_classes)
+    runs = suite.run(modules, options.jobs, excused=lambda name: any(e.covers(name) for e in exceptions))
+    loops = sum((run.loops for run in runs.values()), collections.Counter())
+    results = {name: result for run in runs.values() for name, result in run.results.items()}
+    passed, failed, skipped = totals(results.values())
+
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump({module: run.to_json() for module, run in runs.items()}, file, indent=1)
+
+    print("loops made: " + (", ".join(f"{number} {kind}" for kind, number in loops.most_common()) or "none"))
+    good = True
+    flaky = [name for name, result in results.items() if result.flaky]
+    if flaky:
+        print(f"passed only when run again ({len(flaky)}): " + ", ".join(flaky))
+    if not loops.get(own_name) and (not options.compare or any(run.loops for run in baseline.values())):
+        print(f"not one loop of these tests was a {own_name}: the substitution does not work")
+        good = False
+    if options.compare:
+        found = comparison.compare(baseline, runs, exceptions, own_name)
+        for name, excuse in found.accepted.items():
+            print(f"  accepted: {name}: {excuse.reason}")
+        for exception in found.stale:
+            print(f"  stale exception, its tests pass: {exception.test}")
+        for module in found.unsubstituted:
+            print(f"  {module}: asyncio made loops there, ours was never made")
+        print(f"regressions against asyncio: {len(found.regressions)}")
+        for name, result in found.regressions.items():
+            tell(name, result, options.verbose)
+        good = good and not found.regressions and not found.unsubstituted
+        # What fails on asyncio as well, and what is listed, is not our failure.
+        excused = len([name for name in results if not results[name].good and name not in found.regressions])
+        not_run = len([result for result in found.regressions.values() if result is None or result.good])
+        skipped_as_regression = len([r for r in found.regressions.values() if r is not None and r.outcome == "skip"])
+        closing_line(passed, failed - excused + not_run, skipped - skipped_as_regression)
+    else:
+        for name, result in results.items():
+            if not result.good:
+                tell(name, result, options.verbose)
+        good = good and not failed
+        closing_line(passed, failed, skipped)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,198 @@
+"""Runs modules of `test.test_asyncio`, each in a worker process, and collects one Result per test.
+
+A test that outlives its time limit, or takes the process down with it, costs itself only: the worker is ended, the
+test is recorded as `timeout` or `crash`, and a new worker goes on with the tests that are left.
+"""
+
+import collections
+import concurrent.futures
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+WORKER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "worker.py")
+
+#: A module whose workers died this often is not carried on: its remaining tests count as not run.
+MOST_DEATHS = 25
+
+#: For the time a worker takes to import and to load.
+START_LIMIT = 120
+
+
+@dataclasses.dataclass
+class Result:
+    outcome: str  # pass, fail, error, skip, timeout, crash
+    detail: str = ""
+    seconds: float = 0.0
+    flaky: bool = False
+
+    @property
+    def good(self):
+        return self.outcome in ("pass", "skip")
+
+
+@dataclasses.dataclass
+class ModuleRun:
+    results: dict = dataclasses.field(default_factory=dict)
+    loops: collections.Counter = dataclasses.field(default_factory=collections.Counter)
+    seconds: float = 0.0
+
+    def to_json(self):
+        results = {name: dataclasses.asdict(result) for name, result in self.results.items()}
+        return {"results": results, "loops": dict(self.loops), "seconds": self.seconds}
+
+    @classmethod
+    def from_json(cls, data):
+        results = {name: Result(**fields) for name, fields in data["results"].items()}
+        return cls(results, collections.Counter(data["loops"]), data["seconds"])
+
+
+class Worker:
+    """One worker process; `follow` yields its report lines until it is done, dead or ended by a time limit."""
+
+    def __init__(self, directory, instructions, limit_of):
+        self._report = tempfile.NamedTemporaryFile(dir=directory, suffix=".jsonl")
+        self._errors = tempfile.TemporaryFile(dir=directory)
+        self._limit_of = limit_of
+        self.timed_out = False
+        environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONASYNCIODEBUG", "PYTHONDEVMODE")}
+        self._process = subprocess.Popen(
+            [sys.executable, "-X", "faulthandler", WORKER],
+            stdin=subprocess.PIPE,
+            stdout=self._errors,
+            stderr=self._errors,
+            cwd=directory,
+            env=environment,
+            start_new_session=True,
+        )
+        self._process.stdin.write(json.dumps(instructions | {"report": self._report.name}).encode())
+        self._process.stdin.close()
+
+    def follow(self):
+        deadline, rest, ended = time.monotonic() + START_LIMIT, b"", False
+        while True:
+            chunk = self._report.read()
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in map(json.loads, lines):
+                if "start" in line:
+                    deadline = time.monotonic() + self._limit_of(line["start"])
+                elif "end" in line:
+                    deadline = time.monotonic() + START_LIMIT
+                yield line
+                if "done" in line:
+                    # What a test left behind at interpreter exit must not hold the run up.
+                    deadline = min(deadline, time.monotonic() + 20)
+            if ended and not chunk:
+                return
+            ended = self._process.poll() is not None
+            if not ended and time.monotonic() > deadline:
+                self.timed_out = True
+                self.end()
+            if not chunk:
+                time.sleep(0.02)
+
+    def end(self):
+        """End the worker and its children; faulthandler writes where it stood."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGABRT)
+            try:
+                self._process.wait(5)
+            except subprocess.TimeoutExpired:
+                pass
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self._process.wait()
+
+    def close(self):
+        self.end()
+        self._errors.seek(0)
+        tail = self._errors.read().decode(errors="replace")[-1500:]
+        self._errors.close()
+        self._report.close()
+        code = self._process.returncode
+        return f"{'no answer' if self.timed_out else f'exit code {code}'}\n{tail}"
+
+
+class Suite:
+    """The tests under one loop: `run_module` is the way in, `rerun` decides about flakiness."""
+
+    def __init__(self, loop, *, limit_of, skip_classes=(), say=print):
+        self.loop = loop
+        self._limit_of = limit_of
+        self._skip_classes = skip_classes
+        self._say = say
+
+    def run_module(self, module, only=None):
+        run, started, deaths = ModuleRun(), time.monotonic(), 0
+        with tempfile.TemporaryDirectory(prefix="conformance-", ignore_cleanup_errors=True) as directory:
+            while deaths < MOST_DEATHS:
+                worker = Worker(
+                    directory,
+                    {
+                        "loop": self.loop,
+                        "module": module,
+                        "only": only,
+                        "without": list(run.results),
+                        "skip_classes": self._skip_classes,
+                    },
+                    self._limit_of,
+                )
+                running, done = None, False
+                try:
+                    for line in worker.follow():
+                        if "start" in line:
+                            running = line["start"]
+                        elif "end" in line:
+                            running = None
+                            run.results[line["end"]] = Result(line["outcome"], line["detail"], line["seconds"])
+                            run.loops.update(line["loops"])
+                        else:
+                            done = True
+                finally:
+                    last_words = worker.close()
+                if done:
+                    break
+                deaths += 1
+                culprit = running or f"{module} (outside of any test)"
+                run.results[culprit] = Result("timeout" if worker.timed_out else "crash", last_words)
+                if running is None:
+                    break
+        run.seconds = time.monotonic() - started
+        return run
+
+    def rerun(self, module, run, names):
+        """Give each failed test of `names` two more chances, alone; one success makes it flaky and good."""
+        for name in names:
+            for _ in range(2):
+                again = self.run_module(module, only=[name]).results.get(name)
+                if again is not None and again.good:
+                    again.flaky = True
+                    again.detail = run.results[name].detail
+                    run.results[name] = again
+                    break
+
+    def run(self, modules, jobs, *, excused=lambda name: False):
+        """Run `modules`, several at once; then the failures again, when the machine is quiet. {module: ModuleRun}"""
+        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            runs = dict(zip(modules, pool.map(self._run_and_say, modules)))
+        for module, run in runs.items():
+            failed = [name for name, result in run.results.items() if not result.good and not excused(name)]
+            if len(failed) > 60:
+                self._say(f"  {module}: {len(failed)} failures, too many to be flaky; not run again")
+                continue
+            self.rerun(module, run, [name for name in failed if " " not in name])
+        return runs
+
+    def _run_and_say(self, module):
+        run = self.run_module(module)
+        counts = collections.Counter(result.outcome for result in run.results.values())
+        summary = ", ".join(f"{number} {outcome}" for outcome, number in sorted(counts.items()))
+        self._say(f"  {self.loop:<9} {module:<26} {run.seconds:6.1f} s  {summary}")
+        return run

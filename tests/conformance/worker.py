@@ -1,0 +1,196 @@
+"""Runs one module of `test.test_asyncio` in this process, with the loop under test in place of asyncio's own.
+
+Started by the runner as a script, one process a module, so that a crash or a hang costs one test and not the run.
+Each line of the report file is one JSON object: {"start": id}, {"end": id, "outcome": ..., ...} or {"done": true}.
+
+The order of the first lines of `substitute` is the point of the file: the loop under test may inherit from
+asyncio.SelectorEventLoop, so its module is imported (and captures the genuine class) before the name is replaced.
+"""
+
+import collections
+import importlib
+import json
+import os
+import sys
+import time
+import traceback
+import unittest
+
+PACKAGE = "test.test_asyncio."
+
+#: How many loops of which type were constructed since the last report line.
+constructed = collections.Counter()
+
+
+def loop_class(name):
+    """The class behind a name such as `asyncio`, `wakeloop`, `uvloop` or `package.module:Class`."""
+    import asyncio
+
+    if name == "asyncio":
+        return asyncio.SelectorEventLoop
+    if name == "uvloop":
+        name = "uvloop:Loop"
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute or "EventLoop")
+
+
+def count_constructions(cls):
+    """Make `cls` count its instances, and drop the selector that CPython's tests pass to SelectorEventLoop."""
+    original = cls.__init__
+
+    def __init__(self, *args, **kwargs):
+        constructed[f"{type(self).__module__}.{type(self).__qualname__}"] += 1
+        original(self, *args, **kwargs)
+
+    def without_selector(self, selector=None):
+        constructed[f"{type(self).__module__}.{type(self).__qualname__}"] += 1
+        original(self)
+
+    import asyncio
+
+    cls.__init__ = __init__ if cls is asyncio.unix_events._UnixSelectorEventLoop else without_selector
+
+
+def substitute(name):
+    """Put the loop under test wherever asyncio and its tests look for a real event loop."""
+    import asyncio
+    from asyncio import unix_events
+
+    cls = loop_class(name)
+    genuine = unix_events._UnixSelectorEventLoop
+    if cls is not genuine and issubclass(cls, genuine):
+        # The genuine __init__ runs inside ours: count there only what is of no other class.
+        original = genuine.__init__
+
+        def __init__(self, *args, **kwargs):
+            if type(self) is genuine:
+                constructed[f"{genuine.__module__}.{genuine.__qualname__}"] += 1
+            original(self, *args, **kwargs)
+
+        genuine.__init__ = __init__
+    else:
+        count_constructions(genuine)
+    if cls is genuine:
+        return cls
+    count_constructions(cls)
+    for module in (asyncio, unix_events):
+        module.SelectorEventLoop = cls
+        if hasattr(module, "EventLoop"):
+            module.EventLoop = cls
+    unix_events._UnixDefaultEventLoopPolicy._loop_factory = cls
+    return cls
+
+
+class Report:
+    """Appends lines to the report file; a child forked by a test has no business there."""
+
+    def __init__(self, path):
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self._pid = os.getpid()
+
+    def write(self, **line):
+        if os.getpid() == self._pid:
+            os.write(self._fd, (json.dumps(line) + "\n").encode())
+
+
+def short(test):
+    return test.id().removeprefix(PACKAGE)
+
+
+class Recorder(unittest.TestResult):
+    """Reports the first thing that went wrong in each test, subtests included."""
+
+    def __init__(self, report):
+        super().__init__()
+        self._report = report
+        self._verdict = None
+        self._running = None
+
+    def startTest(self, test):
+        super().startTest(test)
+        self._verdict = None
+        self._running = short(test)
+        self._started = time.monotonic()
+        self._report.write(start=self._running)
+
+    def stopTest(self, test):
+        super().stopTest(test)
+        outcome, detail = self._verdict or ("error", "the test ended without an outcome")
+        self._report.write(
+            end=short(test),
+            outcome=outcome,
+            detail=detail,
+            seconds=round(time.monotonic() - self._started, 3),
+            loops=dict(constructed),
+        )
+        constructed.clear()
+        self._running = None
+
+    def _judge(self, test, outcome, detail=""):
+        if self._running is None:  # setUpClass, setUpModule
+            self._report.write(end=short(test), outcome=outcome, detail=detail, seconds=0, loops={})
+        elif self._verdict is None or self._verdict[0] in ("pass", "skip"):
+            self._verdict = (outcome, detail)
+
+    def addSuccess(self, test):
+        if self._verdict is None:
+            self._verdict = ("pass", "")
+
+    def addExpectedFailure(self, test, err):
+        self._judge(test, "pass")
+
+    def addUnexpectedSuccess(self, test):
+        self._judge(test, "fail", "unexpected success")
+
+    def addSkip(self, test, reason):
+        self._judge(test, "skip", reason)
+
+    def addFailure(self, test, err):
+        self._judge(test, "fail", self._tail(err))
+
+    def addError(self, test, err):
+        self._judge(test, "error", self._tail(err))
+
+    def addSubTest(self, test, subtest, err):
+        if err is not None:
+            outcome = "fail" if issubclass(err[0], test.failureException) else "error"
+            self._judge(test, outcome, f"{subtest._subDescription()} {self._tail(err)}")
+
+    @staticmethod
+    def _tail(err):
+        return "".join(traceback.format_exception(*err)).strip()[-1500:]
+
+
+def flatten(suite):
+    for item in suite:
+        if isinstance(item, unittest.TestSuite):
+            yield from flatten(item)
+        else:
+            yield item
+
+
+def main():
+    instructions = json.load(sys.stdin)
+    report = Report(instructions["report"])
+    sys.path.remove(os.path.dirname(os.path.abspath(__file__)))
+    substitute(instructions["loop"])
+    only, without = instructions.get("only"), set(instructions.get("without", ()))
+    skip_classes = tuple(instructions.get("skip_classes", ()))
+    try:
+        loaded = unittest.defaultTestLoader.loadTestsFromModule(importlib.import_module(PACKAGE + instructions["module"]))
+    except unittest.SkipTest as skip:
+        report.write(end=instructions["module"], outcome="skip", detail=str(skip), seconds=0, loops={})
+        report.write(done=True)
+        return
+    selected = unittest.TestSuite()
+    for test in flatten(loaded):
+        name = short(test)
+        if name in without or (only is not None and name not in only) or type(test).__name__ in skip_classes:
+            continue
+        selected.addTest(test)
+    selected.run(Recorder(report))
+    report.write(done=True)
+
+
+if __name__ == "__main__":
+    main()

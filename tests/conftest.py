@@ -1,0 +1,127 @@
+"""Fixtures of the Python tests.
+
+Every test that takes `loop_factory`, `loop` or `run` runs once on wakeloop and once on asyncio, the control group:
+what passes there states asyncio's behaviour and not ours. `--loop asyncio` runs the control group alone.
+"""
+
+import asyncio
+import faulthandler
+import logging
+
+import pytest
+
+from tests.support import certificate, leaks, loops
+
+TIMEOUT = 30
+
+
+def pytest_addoption(parser):
+    parser.addoption("--loop", action="append", metavar="NAME", help="asyncio, wakeloop or uvloop; may be repeated")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "control: runs on CPython's own loop, to prove the test itself")
+    config.addinivalue_line("markers", "native: about wakeloop alone, without a counterpart in asyncio")
+    config.addinivalue_line("filterwarnings", "error::ResourceWarning")
+    config.addinivalue_line("filterwarnings", "error::pytest.PytestUnraisableExceptionWarning")
+    config.addinivalue_line("filterwarnings", "error:.*was never awaited:RuntimeWarning")
+    config.addinivalue_line("filterwarnings", "ignore:'asyncio..*policy:DeprecationWarning")
+    names = config.getoption("--loop") or ["wakeloop", "asyncio"]
+    try:
+        config.stash[FACTORIES] = {name: loops.factory(name) for name in names}
+    except ImportError as error:
+        raise pytest.UsageError(f"{error}; `--loop asyncio` runs the control group alone") from error
+
+
+FACTORIES = pytest.StashKey()
+
+
+def pytest_collection_modifyitems(config, items):
+    kept, left_out = [], []
+    for item in items:
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TIMEOUT))
+        native_only = item.get_closest_marker("native") and "wakeloop" not in config.stash[FACTORIES]
+        (left_out if native_only else kept).append(item)
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = kept
+
+
+def pytest_generate_tests(metafunc):
+    if "loop_name" in metafunc.fixturenames:
+        names = metafunc.config.stash[FACTORIES]
+        if metafunc.definition.get_closest_marker("native"):
+            names = [name for name in names if name == "wakeloop"]
+        marks = {"asyncio": pytest.mark.control}
+        metafunc.parametrize("loop_name", [pytest.param(name, marks=marks.get(name, ())) for name in names])
+
+
+@pytest.fixture
+def loop_factory(loop_name, pytestconfig):
+    return pytestconfig.stash[FACTORIES][loop_name]
+
+
+@pytest.fixture
+def run(loop_factory):
+    """`run(coroutine)`: what asyncio.run does, on a new loop of the kind under test."""
+
+    def run(coroutine, **options):
+        with asyncio.Runner(loop_factory=loop_factory, **options) as runner:
+            return runner.run(coroutine)
+
+    return run
+
+
+@pytest.fixture
+def loop(loop_factory):
+    """A loop that does not run yet, for tests that drive it by hand."""
+    loop = loop_factory()
+    yield loop
+    if not loop.is_closed():
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+
+@pytest.fixture
+def asyncio_log(caplog):
+    """The records of the `asyncio` logger; a test that does not ask for them must cause none."""
+    caplog.set_level(logging.DEBUG, logger="asyncio")
+    return caplog
+
+
+@pytest.fixture(scope="session")
+def runtime():
+    """The runtime's workers and their descriptors, started before anything is counted."""
+    import wakeloop
+
+    wakeloop.run(wakeloop.sleep(0.001))
+
+
+@pytest.fixture(scope="session")
+def tls(tmp_path_factory):
+    return certificate.Certificate(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind(request):
+    """Fails a test that leaks, or that makes asyncio complain where the test did not expect it."""
+    if "runtime" in request.fixturenames:
+        request.getfixturevalue("runtime")
+    if "tls" in request.fixturenames:
+        request.getfixturevalue("tls")
+    complaints = []
+    if "asyncio_log" not in request.fixturenames:
+        handler = logging.Handler(logging.WARNING)
+        handler.emit = lambda record: complaints.append(record.getMessage())
+        logging.getLogger("asyncio").addHandler(handler)
+    faulthandler.dump_traceback_later(4 * TIMEOUT, exit=True)  # a loop that does not even answer SIGALRM
+    before = leaks.Snapshot()
+    yield
+    faulthandler.cancel_dump_traceback_later()
+    kept = before.check()
+    if "asyncio_log" not in request.fixturenames:
+        logging.getLogger("asyncio").removeHandler(handler)
+    assert not kept, f"left behind: {', '.join(kept)}"
+    assert not complaints, f"asyncio complained: {complaints}"

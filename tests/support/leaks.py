@@ -1,0 +1,58 @@
+"""What a test may leave behind: nothing. Descriptors, threads and child processes, before and after."""
+
+import gc
+import os
+import threading
+import time
+
+
+def descriptors():
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
+        except FileNotFoundError:
+            pass  # the descriptor of this very listing
+    return found
+
+
+def children():
+    found = set()
+    for task in os.listdir("/proc/self/task"):
+        try:
+            with open(f"/proc/self/task/{task}/children") as file:
+                found.update(map(int, file.read().split()))
+        except FileNotFoundError:
+            pass  # a thread that has just ended
+    return found
+
+
+class Snapshot:
+    """Python threads only: the runtime's own workers are not Python's, and stay for the life of the process."""
+
+    def __init__(self):
+        gc.collect()
+        self._descriptors = descriptors()
+        self._threads = set(threading.enumerate())
+        self._children = children()
+
+    def left_behind(self):
+        kept = [
+            f"descriptor {fd} ({target})"
+            for fd, target in descriptors().items()
+            if self._descriptors.get(fd) != target
+        ]
+        kept += [f"thread {thread.name}" for thread in set(threading.enumerate()) - self._threads]
+        kept += [f"child process {pid}" for pid in children() - self._children]
+        return kept
+
+    def check(self, patience=2.0):
+        """What is still there after `patience` seconds: executor threads and child processes end in their own time."""
+        deadline = time.monotonic() + patience
+        while self.left_behind():
+            gc.collect()
+            kept = self.left_behind()
+            if not kept or time.monotonic() > deadline:
+                return kept
+            time.sleep(0.02)
+        return []

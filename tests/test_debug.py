@@ -1,0 +1,192 @@
+"""Debug mode says what asyncio's says, where asyncio says it."""
+
+import asyncio
+import logging
+import sys
+import threading
+import time
+
+import pytest
+
+from tests.test_scheduling import run_once
+
+
+@pytest.fixture
+def debug(loop):
+    loop.set_debug(True)
+    loop.slow_callback_duration = 60
+    return loop
+
+
+def callback(*args):
+    pass
+
+
+def sluggish(seconds=0.03):
+    time.sleep(seconds)
+
+
+def test_a_slow_callback_is_logged(debug, asyncio_log):
+    debug.slow_callback_duration = 0.01
+    debug.call_soon(sluggish)
+    run_once(debug)
+    (record,) = [record for record in asyncio_log.records if record.levelno == logging.WARNING]
+    line = sluggish.__code__.co_firstlineno
+    message = record.getMessage()
+    assert record.name == "asyncio"
+    assert message.startswith(f"Executing <Handle sluggish() at {__file__}:{line} created at {__file__}:")
+    assert message.endswith(" seconds") and 0.03 <= float(message.split()[-2]) < 10
+
+
+def test_a_slow_step_of_a_task_is_logged_with_the_task(run, asyncio_log):
+    async def main():
+        asyncio.get_running_loop().slow_callback_duration = 0.01
+        asyncio.current_task().set_name("the slow one")
+        await asyncio.sleep(0)
+        time.sleep(0.03)
+        await asyncio.sleep(0)
+
+    run(main(), debug=True)
+    assert "Executing <Task pending name='the slow one' coro=<" in asyncio_log.text
+
+
+def test_a_fast_callback_is_not_logged(debug, asyncio_log):
+    debug.call_soon(callback)
+    run_once(debug)
+    assert [record for record in asyncio_log.records if record.levelno >= logging.WARNING] == []
+
+
+def test_without_debug_nothing_is_timed(loop, asyncio_log):
+    loop.slow_callback_duration = 0.001
+    loop.call_soon(sluggish, 0.01)
+    run_once(loop)
+    assert [record for record in asyncio_log.records if record.levelno >= logging.WARNING] == []
+
+
+@pytest.mark.parametrize("method, delay", [("call_soon", ()), ("call_later", (0,)), ("call_at", (0,))])
+def test_scheduling_from_another_thread_is_refused(debug, method, delay):
+    errors = []
+
+    def attempt():
+        try:
+            getattr(debug, method)(*delay, callback)
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    def start():
+        thread = threading.Thread(target=attempt)
+        thread.start()
+        thread.join()
+
+    debug.call_soon(start)
+    run_once(debug)
+    assert errors == ["Non-thread-safe operation invoked on an event loop other than the current one"]
+
+
+def test_a_loop_that_does_not_run_may_be_filled_from_any_thread(debug):
+    thread = threading.Thread(target=debug.call_soon, args=(callback,))
+    thread.start()
+    thread.join()
+    run_once(debug)
+
+
+@pytest.mark.parametrize("method, delay", [("call_soon", ()), ("call_later", (0,)), ("call_soon_threadsafe", ())])
+def test_what_cannot_be_called_back_is_refused(debug, method, delay):
+    async def coroutine():
+        pass
+
+    schedule = getattr(debug, method)
+    with pytest.raises(TypeError, match=f"coroutines cannot be used with {method.replace('call_later', 'call_at|call_later')}"):
+        schedule(*delay, coroutine)
+    with pytest.raises(TypeError, match="a callable object was expected by .*, got 'not callable'"):
+        schedule(*delay, "not callable")
+
+
+def test_handles_remember_where_they_were_created(debug):
+    handle = debug.call_soon(callback)
+    line = sys._getframe().f_lineno - 1
+    assert handle._source_traceback[-1].lineno == line
+    assert handle._source_traceback[-1].filename == __file__
+    timer = debug.call_later(10, callback)
+    assert timer._source_traceback[-1].lineno == line + 4
+    timer.cancel()
+
+
+def test_without_debug_handles_remember_nothing(loop):
+    assert loop.call_soon(callback)._source_traceback is None
+
+
+def test_the_exception_handler_is_told_the_source_traceback(debug, asyncio_log):
+    contexts = []
+    debug.set_exception_handler(lambda loop, context: contexts.append(context))
+    debug.call_soon(int, "not a number")
+    line = sys._getframe().f_lineno - 1
+    run_once(debug)
+    assert contexts[0]["source_traceback"][-1].lineno == line
+    debug.set_exception_handler(None)
+    debug.call_soon(int, "not a number")
+    run_once(debug)
+    assert "Object created at (most recent call last):" in asyncio_log.text
+
+
+def test_coroutine_origins_are_tracked_while_a_debug_loop_runs(loop):
+    depths = []
+    before = sys.get_coroutine_origin_tracking_depth()
+    loop.set_debug(True)
+    loop.call_soon(lambda: depths.append(sys.get_coroutine_origin_tracking_depth()))
+    run_once(loop)
+    assert depths[0] > 0 and sys.get_coroutine_origin_tracking_depth() == before
+
+
+def test_debug_can_be_switched_while_the_loop_runs(run, asyncio_log):
+    async def main():
+        loop = asyncio.get_running_loop()
+        assert loop.get_debug() is False
+        loop.set_debug(True)
+        assert loop.get_debug() is True
+        await asyncio.sleep(0)
+        assert loop.call_soon(callback)._source_traceback
+        loop.set_debug(False)
+        assert loop.call_soon(callback)._source_traceback is None
+        await asyncio.sleep(0)
+
+    run(main())
+
+
+def test_the_environment_switches_debug_on(loop_name):
+    import os
+    import subprocess
+
+    from tests.support.loops import PRELUDE
+
+    source = PRELUDE[loop_name] + "loop = new_loop(); print(loop.get_debug()); loop.close()"
+    for value, expected in (("1", "True\n"), ("", "False\n")):
+        environment = {**os.environ, "PYTHONASYNCIODEBUG": value}
+        assert subprocess.check_output([sys.executable, "-c", source], env=environment, text=True) == expected
+    assert subprocess.check_output([sys.executable, "-X", "dev", "-c", source], text=True) == "True\n"
+
+
+def test_everything_works_in_debug_mode(run, asyncio_log):
+    """Callbacks, timers, threads, streams and subprocesses: the slow ways through the loop are whole ways."""
+
+    async def echo(reader, writer):
+        writer.write(await reader.readexactly(5))
+        writer.close()
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        loop.slow_callback_duration = 60
+        server = await asyncio.start_server(echo, "127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        writer.write(b"hello")
+        assert await reader.read() == b"hello"
+        writer.close()
+        await writer.wait_closed()
+        server.close()
+        await server.wait_closed()
+        assert await loop.run_in_executor(None, int, "5") == 5
+        await asyncio.gather(*(asyncio.sleep(0.001) for _ in range(100)))
+        process = await asyncio.create_subprocess_exec("/bin/echo", "child", stdout=asyncio.subprocess.PIPE)
+        assert (await process.communicate())[0] == b"child\n"
+
+    run(main(), debug=True)

@@ -1,0 +1,130 @@
+"""Pipe transports."""
+
+import asyncio
+import os
+
+import pytest
+
+from tests.support.protocol import Recording
+
+
+class Writing(asyncio.BaseProtocol):
+    def __init__(self):
+        self.calls = []
+        self.lost = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport):
+        self.calls.append("connection_made")
+
+    def pause_writing(self):
+        self.calls.append("pause_writing")
+
+    def resume_writing(self):
+        self.calls.append("resume_writing")
+
+    def connection_lost(self, exc):
+        self.lost.set_result(exc)
+
+
+async def ends():
+    """(read transport, its protocol, write transport, its protocol) of one pipe."""
+    loop = asyncio.get_running_loop()
+    reader, writer = os.pipe()
+    reading, received = await loop.connect_read_pipe(Recording, os.fdopen(reader, "rb", 0))
+    writing, wrote = await loop.connect_write_pipe(Writing, os.fdopen(writer, "wb", 0))
+    return reading, received, writing, wrote
+
+
+def test_what_goes_in_comes_out_and_then_the_end(run):
+    async def main():
+        _, received, writing, wrote = await ends()
+        payload = os.urandom(3_000_000)
+        writing.write(payload[:10])
+        writing.write(bytearray(payload[10:]))
+        writing.write_eof()
+        await received.lost
+        assert received.data == payload
+        assert received.calls == ["connection_made", "data_received", "eof_received", "connection_lost"]
+        assert await wrote.lost is None
+        assert wrote.calls == ["connection_made", "pause_writing", "resume_writing"]
+
+    run(main())
+
+
+def test_reading_can_be_paused(run):
+    async def main():
+        reading, received, writing, _ = await ends()
+        reading.pause_reading()
+        writing.write(b"data")
+        await asyncio.sleep(0.02)
+        assert received.data == b"" and not reading.is_reading()
+        reading.resume_reading()
+        await received.received(4)
+        writing.close()
+        await received.lost
+
+    run(main())
+
+
+def test_a_reader_that_goes_away_ends_the_writer(run):
+    async def main():
+        reading, received, writing, wrote = await ends()
+        reading.close()
+        await received.lost
+        assert isinstance(await wrote.lost, (BrokenPipeError, type(None)))
+        assert writing.is_closing()
+
+    run(main())
+
+
+def test_abort_drops_what_is_buffered(run):
+    async def main():
+        reading, received, writing, wrote = await ends()
+        reading.pause_reading()
+        writing.write(bytes(1 << 20))
+        assert writing.get_write_buffer_size() > 0
+        writing.abort()
+        assert await wrote.lost is None
+        reading.close()
+        await received.lost
+
+    run(main())
+
+
+def test_transports_are_asyncios_and_know_their_pipe(run):
+    async def main():
+        reading, received, writing, wrote = await ends()
+        assert isinstance(reading, asyncio.ReadTransport) and isinstance(writing, asyncio.WriteTransport)
+        assert reading.get_extra_info("pipe").fileno() >= 0 and writing.get_extra_info("pipe").fileno() >= 0
+        assert writing.can_write_eof()
+        repr(reading), repr(writing)
+        writing.close()
+        await asyncio.gather(received.lost, wrote.lost)
+
+    run(main())
+
+
+def test_a_file_is_no_pipe(run, tmp_path):
+    async def main():
+        loop = asyncio.get_running_loop()
+        with open(tmp_path / "file", "wb") as file:
+            with pytest.raises(ValueError, match="only for pipes, sockets and character devices|only for sockets"):
+                await loop.connect_write_pipe(Writing, file)
+            with pytest.raises(ValueError, match="only for pipes/sockets|Pipe transport is for"):
+                await loop.connect_read_pipe(Recording, file)
+
+    run(main())
+
+
+def test_a_terminal_can_be_read(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        master, slave = os.openpty()
+        transport, protocol = await loop.connect_read_pipe(Recording, os.fdopen(master, "rb", 0))
+        os.write(slave, b"typed\n")
+        await protocol.received(6)
+        transport.close()
+        await protocol.lost
+        os.close(slave)
+
+    run(main())

@@ -1,0 +1,240 @@
+"""The ends and the forks of whole processes: nothing hangs, crashes or speaks."""
+
+import pytest
+
+from tests.support.script import run_script
+
+
+def silent(loop_name, body, **options):
+    outcome = run_script(loop_name, body, **options)
+    assert outcome.code == 0 and outcome.err == "", outcome
+    return outcome.out
+
+
+@pytest.mark.parametrize("state", ["never run", "run and closed", "parked in a daemon thread", "busy in a daemon thread"])
+def test_the_interpreter_ends_quietly_with_a_loop(loop_name, state):
+    body = {
+        "never run": "loop = new_loop(); loop.call_soon(print); loop.call_later(100, print)",
+        "run and closed": "loop = new_loop(); loop.run_until_complete(asyncio.sleep(0)); loop.close()",
+        "parked in a daemon thread": """
+            import threading, time
+            loop = new_loop()
+            threading.Thread(target=loop.run_forever, daemon=True).start()
+            time.sleep(0.05)
+        """,
+        "busy in a daemon thread": """
+            import threading, time
+            loop = new_loop()
+            def chain():
+                loop.call_soon(chain)
+                loop.call_later(0.001, int)
+            def limited(n=0):
+                loop.call_soon(limited, n + 1)
+            loop.call_soon(limited)
+            threading.Thread(target=loop.run_forever, daemon=True).start()
+            time.sleep(0.05)
+        """,
+    }[state]
+    silent(loop_name, body, options=("-W", "ignore"))
+
+
+def test_the_interpreter_ends_quietly_with_connections_open_in_a_daemon_thread(loop_name):
+    body = """
+        import threading, time
+        loop = new_loop()
+        async def main():
+            async def echo(reader, writer):
+                while data := await reader.read(100):
+                    writer.write(data)
+            server = await asyncio.start_server(echo, "127.0.0.1", 0)
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            while True:
+                writer.write(b"ping")
+                await reader.readexactly(4)
+        def work():
+            asyncio.set_event_loop(loop)
+            loop.run_until_complete(main())
+        threading.Thread(target=work, daemon=True).start()
+        time.sleep(0.1)
+        print("ending")
+    """
+    assert silent(loop_name, body, options=("-W", "ignore")) == "ending\n"
+
+
+def test_an_error_in_main_ends_the_program_with_its_traceback(loop_name):
+    body = """
+        async def main():
+            asyncio.create_task(asyncio.sleep(60))
+            await asyncio.sleep(0)
+            raise ZeroDivisionError("in main")
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(main())
+    """
+    outcome = run_script(loop_name, body)
+    assert outcome.code == 1 and outcome.err.rstrip().endswith("ZeroDivisionError: in main")
+    assert "Fatal" not in outcome.err
+
+
+def test_a_child_after_fork_can_make_and_run_its_own_loop(loop_name):
+    body = """
+        import os, warnings
+        warnings.simplefilter("ignore")
+        parents = new_loop()
+        parents.run_until_complete(asyncio.sleep(0.001))
+        pid = os.fork()
+        if pid == 0:
+            loop = new_loop()
+            loop.run_until_complete(asyncio.sleep(0.01))
+            loop.close()
+            os._exit(7)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        parents.run_until_complete(asyncio.sleep(0.001))
+        parents.close()
+        print("parent fine")
+    """
+    assert silent(loop_name, body) == "7\nparent fine\n"
+
+
+def test_a_child_forked_inside_a_running_loop_can_run_its_own(loop_name):
+    """asyncio forgets the running loop in the child; the parent's loop must not notice the child at all."""
+    body = """
+        import os, warnings
+        warnings.simplefilter("ignore")
+        async def main():
+            pid = os.fork()
+            if pid == 0:
+                loop = new_loop()
+                code = 0 if loop.run_until_complete(asyncio.sleep(0.01, "ran")) == "ran" else 1
+                os._exit(code)
+            await asyncio.sleep(0.05)
+            reader, writer = os.pipe()
+            got = asyncio.get_running_loop().create_future()
+            asyncio.get_running_loop().add_reader(reader, lambda: got.done() or got.set_result(os.read(reader, 10)))
+            os.write(writer, b"alive")
+            print(await got, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(main())
+    """
+    assert silent(loop_name, body) == "b'alive' 0\n"
+
+
+@pytest.mark.native
+def test_using_the_parents_loop_after_fork_says_what_is_wrong(loop_name):
+    body = """
+        import os, warnings
+        warnings.simplefilter("ignore")
+        loop = new_loop()
+        loop.run_until_complete(asyncio.sleep(0))
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                loop.run_forever()
+            except RuntimeError as error:
+                code = 0 if "fork" in str(error) else 2
+            os._exit(code)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        loop.close()
+    """
+    assert silent(loop_name, body) == "0\n"
+
+
+@pytest.mark.native
+def test_a_child_after_fork_has_working_primitives(loop_name):
+    body = """
+        import os, warnings
+        warnings.simplefilter("ignore")
+        wakeloop.run(wakeloop.sleep(0.01))
+        pid = os.fork()
+        if pid == 0:
+            os._exit(wakeloop.run(wakeloop.sleep(0.01, 7)))
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        wakeloop.run(wakeloop.sleep(0.01))
+    """
+    assert silent(loop_name, body) == "7\n"
+
+
+def test_multiprocessing_works_under_a_running_loop(loop_name, tmp_path):
+    script = tmp_path / "program.py"
+    from tests.support.loops import PRELUDE
+
+    script.write_text(
+        PRELUDE[loop_name]
+        + """
+import concurrent.futures, multiprocessing, warnings
+warnings.simplefilter("ignore")
+def square(n):
+    return n * n
+async def main():
+    loop = asyncio.get_running_loop()
+    for method in ("fork", "spawn"):
+        with concurrent.futures.ProcessPoolExecutor(2, multiprocessing.get_context(method)) as pool:
+            print(await asyncio.gather(*(loop.run_in_executor(pool, square, n) for n in range(5))))
+if __name__ == "__main__":
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(main())
+"""
+    )
+    assert silent(loop_name, f"import runpy; runpy.run_path({str(script)!r}, run_name='__main__')", timeout=30).count("[0, 1, 4, 9, 16]") == 2
+
+
+@pytest.mark.native
+def test_a_plain_program_starts_no_thread(loop_name):
+    body = """
+        import os
+        async def main():
+            await asyncio.sleep(0.01)
+            async def echo(reader, writer):
+                writer.write(await reader.read(100))
+                writer.close()
+            server = await asyncio.start_server(echo, "127.0.0.1", 0)
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            writer.write(b"hi")
+            await reader.read()
+            writer.close()
+            return len(os.listdir("/proc/self/task"))
+        print(wakeloop.run(main()))
+    """
+    assert silent(loop_name, body) == "1\n"
+
+
+def test_an_idle_loop_uses_no_cpu(loop_name):
+    body = """
+        import time
+        async def main():
+            start = time.process_time()
+            await asyncio.sleep(0.5)
+            print(time.process_time() - start < 0.02)
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(main())
+    """
+    assert silent(loop_name, body) == "True\n"
+
+
+@pytest.mark.native
+def test_an_idle_runtime_uses_no_cpu(loop_name):
+    body = """
+        import time
+        async def main():
+            server = await wakeloop.start_echo_server("127.0.0.1", 0)
+            await wakeloop.sleep(0.05)
+            start = time.process_time()
+            await asyncio.sleep(0.5)
+            print(time.process_time() - start < 0.02)
+            await server.close()
+        wakeloop.run(main())
+    """
+    assert silent(loop_name, body) == "True\n"
+
+
+@pytest.mark.native
+def test_the_interpreter_ends_quietly_while_primitives_wait(loop_name):
+    body = """
+        import threading, time
+        async def main():
+            server = await wakeloop.start_echo_server("127.0.0.1", 0)
+            await asyncio.gather(*(wakeloop.sleep(60) for _ in range(100)))
+        threading.Thread(target=lambda: wakeloop.run(main()), daemon=True).start()
+        time.sleep(0.1)
+    """
+    silent(loop_name, body, options=("-W", "ignore"))

@@ -1,0 +1,329 @@
+"""create_server and the Server it returns."""
+
+import asyncio
+import contextvars
+import socket
+import sys
+
+import pytest
+
+from tests.support.protocol import Recording
+
+variable = contextvars.ContextVar("variable", default="unset")
+
+
+class Greeting(asyncio.Protocol):
+    def connection_made(self, transport):
+        transport.write(b"hello")
+        transport.close()
+
+
+async def greeting_of(address):
+    reader, writer = await asyncio.open_connection(*address)
+    greeting = await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    return greeting
+
+
+def test_a_server_serves_until_it_is_closed(run):
+    async def main():
+        server = await asyncio.get_running_loop().create_server(Greeting, "127.0.0.1", 0)
+        assert server.is_serving() and len(server.sockets) == 1
+        address = server.sockets[0].getsockname()
+        assert await greeting_of(address) == b"hello"
+        server.close()
+        assert not server.is_serving() and server.sockets == ()
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(*address)
+        await server.wait_closed()
+        server.close()
+
+    run(main())
+
+
+def test_a_server_is_a_context_manager_and_knows_its_loop(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        async with await loop.create_server(Greeting, "127.0.0.1", 0) as server:
+            assert server.get_loop() is loop
+            assert isinstance(server.sockets[0], asyncio.trsock.TransportSocket)
+            assert await greeting_of(server.sockets[0].getsockname()) == b"hello"
+        assert not server.is_serving()
+
+    run(main())
+
+
+def test_a_server_that_does_not_start_serving_waits_to_be_told(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(Greeting, "127.0.0.1", 0, start_serving=False)
+        assert not server.is_serving()
+        address = server.sockets[0].getsockname()
+        await server.start_serving()
+        await server.start_serving()
+        assert server.is_serving() and await greeting_of(address) == b"hello"
+        server.close()
+        await server.wait_closed()
+
+    run(main())
+
+
+def test_serve_forever_serves_until_cancelled_and_closes(run):
+    async def main():
+        server = await asyncio.get_running_loop().create_server(Greeting, "127.0.0.1", 0, start_serving=False)
+        address = server.sockets[0].getsockname()
+        serving = asyncio.create_task(server.serve_forever())
+        await asyncio.sleep(0)
+        with pytest.raises(RuntimeError, match="already being awaited"):
+            await server.serve_forever()
+        assert await greeting_of(address) == b"hello"
+        serving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await serving
+        assert not server.is_serving()
+        with pytest.raises(RuntimeError, match="is closed"):
+            await server.serve_forever()
+
+    run(main())
+
+
+def test_closing_a_server_leaves_its_connections_open(run):
+    async def main():
+        accepted = []
+
+        def factory():
+            accepted.append(Recording())
+            return accepted[-1]
+
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(factory, "127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        writer.write(b"before")
+        while not accepted:
+            await asyncio.sleep(0)
+        await accepted[0].received(6)
+        server.close()
+        writer.write(b" after")
+        await accepted[0].received(12)
+        accepted[0].transport.write(b"answer")
+        assert await reader.read(100) == b"answer"
+        waiting = asyncio.create_task(server.wait_closed())
+        await asyncio.sleep(0.01)
+        if sys.version_info >= (3, 12):
+            assert not waiting.done(), "since 3.12 wait_closed waits for the connections"
+        writer.close()
+        await accepted[0].lost
+        await waiting
+
+    run(main())
+
+
+@pytest.mark.skipif(sys.version_info < (3, 13), reason="close_clients is new in 3.13")
+@pytest.mark.parametrize("method", ["close_clients", "abort_clients"])
+def test_close_clients_and_abort_clients_end_the_connections(run, method):
+    async def main():
+        accepted = []
+
+        def factory():
+            accepted.append(Recording())
+            return accepted[-1]
+
+        server = await asyncio.get_running_loop().create_server(factory, "127.0.0.1", 0)
+        streams = [await asyncio.open_connection(*server.sockets[0].getsockname()) for _ in range(5)]
+        while len(accepted) < 5 or not all(protocol.transport for protocol in accepted):
+            await asyncio.sleep(0)
+        server.close()
+        getattr(server, method)()
+        async with asyncio.timeout(5):
+            await asyncio.gather(*(protocol.lost for protocol in accepted))
+            await server.wait_closed()
+        for reader, writer in streams:
+            assert await reader.read() == b""
+            writer.close()
+            await writer.wait_closed()
+
+    run(main())
+
+
+def test_hundreds_of_clients_at_once_are_all_served(run):
+    async def main():
+        server = await asyncio.get_running_loop().create_server(Greeting, "127.0.0.1", 0, backlog=500)
+        address = server.sockets[0].getsockname()
+        assert await asyncio.gather(*(greeting_of(address) for _ in range(400))) == [b"hello"] * 400
+        server.close()
+        await server.wait_closed()
+
+    run(main())
+
+
+def test_clients_that_vanish_before_they_are_accepted_do_no_harm(run):
+    async def main():
+        server = await asyncio.get_running_loop().create_server(Greeting, "127.0.0.1", 0)
+        address = server.sockets[0].getsockname()
+        for _ in range(50):
+            sock = socket.create_connection(address)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            sock.close()
+        assert await greeting_of(address) == b"hello"
+        server.close()
+        await server.wait_closed()
+
+    loop_problems_are_fine = []
+
+    async def quiet():
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: loop_problems_are_fine.append(context))
+        await main()
+
+    run(quiet())
+
+
+def test_no_context_variable_leaks_from_one_connection_to_the_next(run):
+    seen = []
+
+    class Marking(asyncio.Protocol):
+        def __init__(self):
+            seen.append(("factory", variable.get()))
+            variable.set("factory")
+
+        def connection_made(self, transport):
+            self.transport = transport
+            seen.append(("made", variable.get()))
+            variable.set("made")
+
+        def data_received(self, data):
+            seen.append(("data", variable.get()))
+            variable.set("data")
+            self.transport.close()
+
+        def connection_lost(self, exc):
+            seen.append(("lost", variable.get() in ("made", "data")))
+
+    async def main():
+        variable.set("server")
+        server = await asyncio.get_running_loop().create_server(Marking, "127.0.0.1", 0)
+        variable.set("after")
+        for _ in range(3):
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            writer.write(b"x")
+            await reader.read()
+            writer.close()
+            await writer.wait_closed()
+        server.close()
+        await server.wait_closed()
+        assert [value for name, value in seen if name == "factory"] == ["server"] * 3
+        assert "after" not in [value for _, value in seen]
+        assert variable.get() == "after"
+
+    run(main())
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_exception_in_the_factory_is_reported_in_debug_mode_and_serving_goes_on(run):
+    """asyncio leaves the accepted socket to the garbage collector, which warns."""
+
+    async def main():
+        loop, problems, calls = asyncio.get_running_loop(), [], []
+        loop.set_exception_handler(lambda loop, context: problems.append(context))
+
+        def factory():
+            calls.append(1)
+            if len(calls) == 1:
+                raise ZeroDivisionError
+            return Greeting()
+
+        server = await loop.create_server(factory, "127.0.0.1", 0)
+        address = server.sockets[0].getsockname()
+        reader, writer = await asyncio.open_connection(*address)
+        while not problems:
+            await asyncio.sleep(0.001)
+        assert problems[0]["message"] == "Error on transport creation for incoming connection"
+        assert isinstance(problems[0]["exception"], ZeroDivisionError)
+        problems.clear()
+        assert await greeting_of(address) == b"hello"
+        writer.close()
+        await writer.wait_closed()
+        server.close()
+
+    run(main(), debug=True)
+
+
+def test_one_server_listens_on_several_sockets(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(Greeting, ["127.0.0.1", "127.0.0.2"], 0)
+        addresses = [sock.getsockname() for sock in server.sockets]
+        assert {address[0] for address in addresses} == {"127.0.0.1", "127.0.0.2"}
+        for address in addresses:
+            assert await greeting_of(address) == b"hello"
+        server.close()
+        await server.wait_closed()
+
+    run(main())
+
+
+def test_a_server_takes_a_socket_of_the_users(run):
+    async def main():
+        sock = socket.socket()
+        sock.bind(("127.0.0.1", 0))
+        server = await asyncio.get_running_loop().create_server(Greeting, sock=sock)
+        assert await greeting_of(sock.getsockname()) == b"hello"
+        server.close()
+        await server.wait_closed()
+        assert sock.fileno() == -1
+
+    run(main())
+
+
+def test_two_servers_share_a_port_with_reuse_port(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        one = await loop.create_server(Greeting, "127.0.0.1", 0, reuse_port=True)
+        address = one.sockets[0].getsockname()
+        other = await loop.create_server(Greeting, *address, reuse_port=True)
+        for _ in range(20):
+            assert await greeting_of(address) == b"hello"
+        for server in (one, other):
+            server.close()
+            await server.wait_closed()
+
+    run(main())
+
+
+def test_a_port_in_use_is_an_error_that_names_it(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(Greeting, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(OSError, match=f"error while attempting to bind on address.*{port}"):
+            await loop.create_server(Greeting, "127.0.0.1", port)
+        server.close()
+        await server.wait_closed()
+
+    run(main())
+
+
+def test_too_many_open_files_pauses_accepting_and_it_recovers(run, asyncio_log):
+    import resource
+
+    async def main():
+        loop, problems = asyncio.get_running_loop(), []
+        loop.set_exception_handler(lambda loop, context: problems.append(context["message"]))
+        server = await loop.create_server(Greeting, "127.0.0.1", 0)
+        with socket.socket() as client:
+            client.setblocking(False)
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (client.fileno() + 1, hard))
+            try:
+                await loop.sock_connect(client, server.sockets[0].getsockname())
+                while not problems:
+                    await asyncio.sleep(0.005)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            assert set(problems) == {"socket.accept() out of system resource"}
+            async with asyncio.timeout(10):
+                assert await loop.sock_recv(client, 100) == b"hello"
+        server.close()
+        await server.wait_closed()
+
+    run(main())

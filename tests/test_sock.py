@@ -1,0 +1,341 @@
+"""The sock_* methods: plain sockets, awaited."""
+
+import asyncio
+import hashlib
+import os
+import socket
+import sys
+
+import pytest
+
+from tests.support.sockets import listener, socketpair, tcp_pair
+
+
+def test_data_that_is_there_already_is_received_and_sent(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        with socketpair() as (near, far):
+            await loop.sock_sendall(near, b"hello")
+            assert await loop.sock_recv(far, 100) == b"hello"
+
+    run(main())
+
+
+def test_data_that_comes_later_is_waited_for(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        with socketpair() as (near, far):
+            loop.call_later(0.01, far.send, b"later")
+            assert await loop.sock_recv(near, 100) == b"later"
+            buffer = bytearray(10)
+            loop.call_later(0.01, far.send, b"into")
+            assert await loop.sock_recv_into(near, memoryview(buffer)[2:]) == 4
+            assert buffer == b"\0\0into\0\0\0\0"
+            loop.call_later(0.01, far.close)
+            assert await loop.sock_recv(near, 100) == b""
+
+    run(main())
+
+
+def test_accept_and_connect_meet(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        with listener() as server, socket.socket() as client:
+            client.setblocking(False)
+            accepting = asyncio.create_task(loop.sock_accept(server))
+            await asyncio.sleep(0.01)
+            assert await loop.sock_connect(client, server.getsockname()) is None
+            accepted, address = await accepting
+            with accepted:
+                assert isinstance(accepted, socket.socket) and accepted.gettimeout() == 0
+                assert address == client.getsockname()
+                await loop.sock_sendall(accepted, b"welcome")
+                assert await loop.sock_recv(client, 100) == b"welcome"
+
+    run(main())
+
+
+def test_a_refused_connection_is_an_error(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        with listener() as server:
+            address = server.getsockname()
+        with socket.socket() as client:
+            client.setblocking(False)
+            with pytest.raises(ConnectionRefusedError):
+                await loop.sock_connect(client, address)
+
+    run(main())
+
+
+@pytest.mark.parametrize("pairs", [socketpair, tcp_pair])
+def test_a_large_transfer_arrives_whole(run, pairs):
+    payload = os.urandom(1 << 20) * 16
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        with pairs() as (near, far):
+
+            async def receive():
+                digest, size = hashlib.sha256(), 0
+                while size < len(payload):
+                    data = await loop.sock_recv(far, 100_000)
+                    digest.update(data)
+                    size += len(data)
+                return digest.digest()
+
+            _, digest = await asyncio.gather(loop.sock_sendall(near, payload), receive())
+            assert digest == hashlib.sha256(payload).digest()
+
+    run(main())
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_every_kind_of_buffer_can_be_sent(run, kind):
+    async def main():
+        loop = asyncio.get_running_loop()
+        with socketpair() as (near, far):
+            await loop.sock_sendall(near, kind(b"data"))
+            assert await loop.sock_recv(far, 10) == b"data"
+            await loop.sock_sendall(near, kind(b""))
+
+    run(main())
+
+
+def test_one_socket_receives_and_sends_at_the_same_time(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        with socketpair() as (near, far):
+
+            async def echo():
+                while data := await loop.sock_recv(far, 65536):
+                    await loop.sock_sendall(far, data)
+
+            async def receive():
+                received = bytearray()
+                while len(received) < 4_000_000:
+                    received += await loop.sock_recv(near, 65536)
+                return received
+
+            echoing = asyncio.create_task(echo())
+            payload = os.urandom(4_000_000)
+            _, received = await asyncio.gather(loop.sock_sendall(near, payload), receive())
+            assert received == payload
+            near.shutdown(socket.SHUT_WR)
+            await echoing
+
+    run(main())
+
+
+def test_a_cancelled_receive_takes_no_data(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        with socketpair() as (near, far):
+            for _ in range(20):
+                receiving = asyncio.create_task(loop.sock_recv(near, 100))
+                await asyncio.sleep(0)
+                receiving.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await receiving
+                far.send(b"kept")
+                assert await loop.sock_recv(near, 100) == b"kept"
+            assert loop.remove_reader(near) is False
+
+    run(main())
+
+
+def test_cancelling_send_connect_and_accept_leaves_nothing_registered(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        with socketpair() as (near, far), listener() as server:
+            for operation, sock in ((loop.sock_sendall(near, bytes(1 << 24)), near), (loop.sock_accept(server), server)):
+                task = asyncio.create_task(operation)
+                await asyncio.sleep(0.001)
+                assert not task.done()
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                assert loop.remove_reader(sock) is False and loop.remove_writer(sock) is False
+
+    run(main())
+
+
+def test_a_socket_that_reuses_a_closed_ones_number_works(run):
+    """The classic: a pending receive on a closed socket must not capture the next socket with its number."""
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        for _ in range(30):
+            near, far = socket.socketpair()
+            near.setblocking(False)
+            receiving = asyncio.create_task(loop.sock_recv(near, 100))
+            await asyncio.sleep(0)
+            receiving.cancel()
+            number = near.fileno()
+            near.close()
+            far.close()
+            with pytest.raises(asyncio.CancelledError):
+                await receiving
+            with socketpair() as (one, other):
+                assert number in (one.fileno(), other.fileno())
+                mine, its = (one, other) if one.fileno() == number else (other, one)
+                loop.call_later(0.0001, its.send, b"fresh")
+                async with asyncio.timeout(5):
+                    assert await loop.sock_recv(mine, 100) == b"fresh"
+
+    run(main())
+
+
+def test_datagrams_are_received_from_and_sent_to(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        with socket.socket(type=socket.SOCK_DGRAM) as one, socket.socket(type=socket.SOCK_DGRAM) as other:
+            for sock in (one, other):
+                sock.setblocking(False)
+                sock.bind(("127.0.0.1", 0))
+            receiving = asyncio.create_task(loop.sock_recvfrom(other, 100))
+            await asyncio.sleep(0)
+            assert await loop.sock_sendto(one, b"datagram", other.getsockname()) == 8
+            assert await receiving == (b"datagram", one.getsockname())
+            buffer = bytearray(20)
+            await loop.sock_sendto(one, b"into", other.getsockname())
+            assert await loop.sock_recvfrom_into(other, buffer) == (4, one.getsockname())
+            assert buffer[:4] == b"into"
+
+    run(main())
+
+
+def test_debug_mode_refuses_a_blocking_socket(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        one, other = socket.socketpair()
+        with one, other:
+            one.setblocking(True)
+            for operation in (
+                loop.sock_recv(one, 1),
+                loop.sock_recv_into(one, bytearray(1)),
+                loop.sock_sendall(one, b"x"),
+                loop.sock_accept(one),
+                loop.sock_connect(one, "address"),
+            ):
+                with pytest.raises(ValueError, match="the socket must be non-blocking"):
+                    await operation
+
+    run(main(), debug=True)
+
+
+def test_errors_of_the_socket_are_raised_where_it_is_awaited(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        with socketpair() as (near, far):
+            far.close()
+            with pytest.raises(BrokenPipeError):
+                await loop.sock_sendall(near, b"x")
+        with pytest.raises(OSError):
+            await loop.sock_recv(near, 1)
+        with socket.socket() as unconnected:
+            unconnected.setblocking(False)
+            with pytest.raises(OSError, match="not connected"):
+                await loop.sock_recv(unconnected, 1)
+
+    run(main())
+
+
+def test_a_reset_is_raised_in_a_waiting_receive(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        with tcp_pair() as (near, far):
+            receiving = asyncio.create_task(loop.sock_recv(near, 10))
+            await asyncio.sleep(0)
+            far.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            far.close()
+            with pytest.raises(ConnectionResetError):
+                await receiving
+
+    run(main())
+
+
+def test_tls_sockets_are_refused(run, tls):
+    async def main():
+        loop = asyncio.get_running_loop()
+        near, far = socket.socketpair()
+        with far, near:
+            wrapped = tls.client().wrap_socket(near, do_handshake_on_connect=False, server_hostname="localhost")
+            with wrapped, pytest.raises(TypeError, match="Socket cannot be of type SSLSocket"):
+                await loop.sock_recv(wrapped, 10)
+
+    run(main())
+
+
+def test_a_transports_socket_is_refused(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        with socketpair() as (near, _):
+            transport, _ = await loop.create_connection(asyncio.Protocol, sock=near)
+            with pytest.raises(RuntimeError, match="is used by transport"):
+                await loop.sock_recv(near, 10)
+            transport.abort()
+            await asyncio.sleep(0)
+
+    run(main())
+
+
+def test_sendfile_sends_a_file_and_a_part_of_it(run, tmp_path):
+    content = os.urandom(300_000)
+    path = tmp_path / "file"
+    path.write_bytes(content)
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        for offset, count, expected in ((0, None, content), (1000, 5000, content[1000:6000])):
+            with tcp_pair() as (near, far), path.open("rb") as file:
+
+                async def receive(size, far=far):
+                    received = bytearray()
+                    while len(received) < size:
+                        received += await loop.sock_recv(far, 65536)
+                    return received
+
+                receiving = asyncio.create_task(receive(len(expected)))
+                assert await loop.sock_sendfile(near, file, offset, count) == len(expected)
+                assert await receiving == expected
+
+    run(main())
+
+
+def test_connect_accepted_socket_makes_a_transport(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        with tcp_pair() as (near, far):
+            transport, protocol = await loop.connect_accepted_socket(asyncio.Protocol, near)
+            assert transport.get_extra_info("peername") == far.getsockname()
+            transport.write(b"hello")
+            assert await loop.sock_recv(far, 10) == b"hello"
+            transport.close()
+            await asyncio.sleep(0)
+
+    run(main())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts descriptors under /proc")
+def test_a_thousand_short_connections_leave_no_descriptor(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        with listener() as server:
+
+            async def serve():
+                for _ in range(1000):
+                    accepted, _ = await loop.sock_accept(server)
+                    with accepted:
+                        await loop.sock_sendall(accepted, await loop.sock_recv(accepted, 10))
+
+            serving = asyncio.create_task(serve())
+            for number in range(1000):
+                with socket.socket() as client:
+                    client.setblocking(False)
+                    await loop.sock_connect(client, server.getsockname())
+                    await loop.sock_sendall(client, str(number).encode())
+                    assert await loop.sock_recv(client, 10) == str(number).encode()
+            await serving
+
+    run(main())

@@ -1,0 +1,197 @@
+"""call_soon_threadsafe and what is built on it."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+
+@pytest.fixture
+def running(loop):
+    """A loop that runs in its own thread, parked."""
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    while not loop.is_running():
+        time.sleep(0.001)
+    yield loop
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+
+
+def test_a_parked_loop_wakes_at_once(running):
+    for _ in range(50):
+        time.sleep(0.002)
+        woken, start = threading.Event(), time.monotonic()
+        running.call_soon_threadsafe(woken.set)
+        assert woken.wait(5)
+        assert time.monotonic() - start < 1
+
+
+def test_a_burst_from_one_thread_keeps_its_order(running):
+    seen, done = [], threading.Event()
+    for number in range(20_000):
+        running.call_soon_threadsafe(seen.append, number)
+    running.call_soon_threadsafe(done.set)
+    assert done.wait(20) and seen == list(range(20_000))
+
+
+def test_bursts_from_many_threads_lose_nothing_and_keep_each_threads_order(running):
+    seen, done = [], threading.Event()
+
+    def burst(name):
+        for number in range(2000):
+            running.call_soon_threadsafe(seen.append, (name, number))
+            if number % 100 == 0:
+                time.sleep(0)
+
+    threads = [threading.Thread(target=burst, args=(name,)) for name in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    running.call_soon_threadsafe(done.set)
+    assert done.wait(20) and len(seen) == 16_000
+    for name in range(8):
+        assert [number for owner, number in seen if owner == name] == list(range(2000))
+
+
+def test_wakes_are_not_lost_between_turns(running):
+    """Ping-pong: the loop parks after every callback, and every wake-up has to reach it."""
+    answer = threading.Event()
+    for _ in range(3000):
+        running.call_soon_threadsafe(answer.set)
+        assert answer.wait(5)
+        answer.clear()
+
+
+def test_a_threadsafe_call_can_be_cancelled(running):
+    seen, done, blocked = [], threading.Event(), threading.Event()
+    running.call_soon_threadsafe(blocked.wait, 5)
+    handle = running.call_soon_threadsafe(seen.append, "cancelled")
+    handle.cancel()
+    blocked.set()
+    running.call_soon_threadsafe(done.set)
+    assert done.wait(5) and seen == [] and handle.cancelled()
+
+
+def test_calls_made_before_the_loop_runs_are_kept(loop):
+    seen = []
+    thread = threading.Thread(target=lambda: [loop.call_soon_threadsafe(seen.append, n) for n in range(100)])
+    thread.start()
+    thread.join()
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    assert seen == list(range(100))
+
+
+def test_calls_from_the_loops_own_thread_run_in_turn(loop):
+    seen = []
+    for number in range(100):
+        (loop.call_soon if number % 2 else loop.call_soon_threadsafe)(seen.append, number)
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    assert seen == list(range(100))
+
+
+def test_a_closed_loop_refuses(loop_factory):
+    loop = loop_factory()
+    loop.close()
+    with pytest.raises(RuntimeError, match="Event loop is closed"):
+        loop.call_soon_threadsafe(print)
+
+
+def test_closing_under_fire_raises_in_the_callers_and_nothing_worse(loop_factory):
+    for _ in range(20):
+        loop, refused = loop_factory(), []
+
+        def fire(loop=loop, refused=refused):
+            try:
+                while True:
+                    loop.call_soon_threadsafe(int)
+            except RuntimeError as error:
+                refused.append(str(error))
+
+        threads = [threading.Thread(target=fire) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        loop.call_later(0.005, loop.stop)
+        loop.run_forever()
+        loop.close()
+        for thread in threads:
+            thread.join()
+        assert refused == ["Event loop is closed"] * 3
+
+
+def test_stop_from_another_thread_ends_the_run(loop):
+    thread = threading.Timer(0.02, loop.call_soon_threadsafe, (loop.stop,))
+    thread.start()
+    loop.run_forever()
+    thread.join()
+
+
+def test_run_coroutine_threadsafe_brings_back_result_error_and_cancellation(running):
+    async def answer():
+        await asyncio.sleep(0.001)
+        return "answer"
+
+    async def fail():
+        raise KeyError("wrong")
+
+    assert asyncio.run_coroutine_threadsafe(answer(), running).result(5) == "answer"
+    with pytest.raises(KeyError):
+        asyncio.run_coroutine_threadsafe(fail(), running).result(5)
+    cancelled, slept = threading.Event(), threading.Event()
+
+    async def sleep():
+        try:
+            slept.set()
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    future = asyncio.run_coroutine_threadsafe(sleep(), running)
+    assert slept.wait(5) and future.cancel() and cancelled.wait(5)
+
+
+def test_a_busy_thread_does_not_keep_wakes_from_the_loop(running):
+    """A thread that never waits holds the interpreter for its switch interval; calls still come through, in order."""
+    stop, seen, done = False, [], threading.Event()
+
+    def burn():
+        while not stop:
+            sum(range(100))
+
+    burner = threading.Thread(target=burn)
+    burner.start()
+    try:
+        for number in range(20):
+            running.call_soon_threadsafe(seen.append, number)
+            time.sleep(0.001)
+        running.call_soon_threadsafe(done.set)
+        assert done.wait(10) and seen == list(range(20))
+    finally:
+        stop = True
+        burner.join()
+
+
+def test_two_loops_in_two_threads_talk_to_each_other(loop_factory):
+    loops = [loop_factory(), loop_factory()]
+    threads = [threading.Thread(target=loop.run_forever) for loop in loops]
+    for thread in threads:
+        thread.start()
+    finished, rounds = threading.Event(), 2000
+
+    def ping(number):
+        if number == rounds:
+            finished.set()
+        else:
+            loops[number % 2].call_soon_threadsafe(ping, number + 1)
+
+    ping(0)
+    assert finished.wait(20)
+    for loop, thread in zip(loops, threads):
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

@@ -1,0 +1,438 @@
+"""TCP transports: the order of a connection's events, its ends, its state. Writing is in test_writing."""
+
+import asyncio
+import gc
+import os
+import socket
+import weakref
+
+import pytest
+
+from tests.support.protocol import Buffered, Recording, close, pair
+from tests.support.sockets import tcp_pair
+
+
+def test_events_come_in_order_and_each_once(run):
+    async def main():
+        near, far = await pair()
+        far.transport.write(b"data")
+        far.transport.write_eof()
+        await near.received(4)
+        await near.ended
+        near.transport.close()
+        await asyncio.gather(near.lost, far.lost)
+        assert near.calls == ["connection_made", "data_received", "eof_received", "connection_lost"]
+        assert near.error is None and far.error is None
+
+    run(main())
+
+
+def test_data_and_end_in_one_segment_come_as_data_then_end(run):
+    async def main():
+        for _ in range(100):
+            with tcp_pair() as (sock, peer):
+                peer.send(b"last words")
+                peer.close()
+                _, protocol = await asyncio.get_running_loop().create_connection(Recording, sock=sock)
+                await protocol.lost
+                assert protocol.calls == ["connection_made", "data_received", "eof_received", "connection_lost"]
+                assert protocol.data == b"last words"
+
+    run(main())
+
+
+def test_connection_lost_comes_on_a_later_turn_than_close(run):
+    async def main():
+        near, far = await pair()
+        for protocol in (near, far):
+            protocol.transport.close()
+            assert protocol.transport.is_closing() and protocol.calls[-1] != "connection_lost"
+        await asyncio.gather(near.lost, far.lost)
+        near.transport.close()
+        near.transport.abort()
+        await asyncio.sleep(0.01)
+        assert near.calls.count("connection_lost") == 1
+
+    run(main())
+
+
+def test_connection_made_comes_before_create_connection_returns(run):
+    async def main():
+        near, far = await pair()
+        assert near.connected.done() and near.transport is near.connected.result()
+        await close(near, far)
+
+    run(main())
+
+
+def test_the_peer_sees_the_end_when_close_completes(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        with tcp_pair() as (sock, peer):
+            transport, protocol = await loop.create_connection(Recording, sock=sock)
+            transport.write(b"bye")
+            transport.close()
+            await protocol.lost
+            async with asyncio.timeout(5):
+                assert await loop.sock_recv(peer, 100) == b"bye"
+                assert await loop.sock_recv(peer, 100) == b""
+
+    run(main())
+
+
+def test_after_write_eof_the_other_direction_stays_open(run):
+    class HalfOpen(Recording):
+        def eof_received(self):
+            super().eof_received()
+            return True
+
+    async def main():
+        near, far = await pair(far=HalfOpen)
+        assert near.transport.can_write_eof()
+        near.transport.write(b"question")
+        near.transport.write_eof()
+        near.transport.write_eof()
+        await far.ended
+        assert not far.transport.is_closing()
+        with pytest.raises(RuntimeError, match="Cannot call write\\(\\) after write_eof\\(\\)"):
+            near.transport.write(b"more")
+        with pytest.raises(RuntimeError, match="Cannot call write(lines)?\\(\\) after write_eof\\(\\)"):
+            near.transport.writelines([b"more"])
+        far.transport.write(b"late answer")
+        far.transport.close()
+        await near.lost
+        assert near.data == b"late answer" and far.data == b"question"
+
+    run(main())
+
+
+def test_write_eof_waits_for_what_was_written(run):
+    async def main():
+        near, far = await pair()
+        payload = os.urandom(8 << 20)
+        near.transport.write(payload)
+        near.transport.write_eof()
+        await far.ended
+        assert far.data == payload
+        await close(near, far)
+
+    run(main())
+
+
+def test_abort_drops_what_was_not_sent(run):
+    async def main():
+        with tcp_pair() as (sock, peer):
+            transport, protocol = await asyncio.get_running_loop().create_connection(Recording, sock=sock)
+            transport.write(bytes(32 << 20))
+            assert transport.get_write_buffer_size() > 0
+            transport.abort()
+            assert transport.is_closing() and transport.get_write_buffer_size() == 0
+            assert await protocol.lost is None
+
+    run(main())
+
+
+def test_a_reset_by_the_peer_is_the_exception_of_connection_lost(run):
+    async def main():
+        with tcp_pair() as (sock, peer):
+            _, protocol = await asyncio.get_running_loop().create_connection(Recording, sock=sock)
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            peer.close()
+            assert isinstance(await protocol.lost, ConnectionResetError)
+
+    run(main())
+
+
+def test_pause_reading_stops_data_and_resume_brings_all_of_it(run):
+    async def main():
+        near, far = await pair()
+        assert near.transport.is_reading()
+        near.transport.pause_reading()
+        near.transport.pause_reading()
+        assert not near.transport.is_reading()
+        far.transport.write(b"while paused")
+        await asyncio.sleep(0.02)
+        assert near.data == b""
+        near.transport.resume_reading()
+        near.transport.resume_reading()
+        await near.received(12)
+        assert near.transport.is_reading()
+        await close(near, far)
+
+    run(main())
+
+
+def test_the_end_waits_while_reading_is_paused(run):
+    async def main():
+        near, far = await pair()
+        near.transport.pause_reading()
+        far.transport.write(b"data")
+        far.transport.close()
+        await asyncio.sleep(0.02)
+        assert near.calls == ["connection_made"]
+        near.transport.resume_reading()
+        await near.lost
+        assert near.data == b"data" and near.calls[-2:] == ["eof_received", "connection_lost"]
+
+    run(main())
+
+
+def test_reading_paused_in_connection_made_stays_paused(run):
+    class Paused(Recording):
+        def connection_made(self, transport):
+            super().connection_made(transport)
+            transport.pause_reading()
+
+    async def main():
+        near, far = await pair(near=Paused)
+        far.transport.write(b"data")
+        await asyncio.sleep(0.02)
+        assert near.data == b""
+        near.transport.resume_reading()
+        await near.received(4)
+        await close(near, far)
+
+    run(main())
+
+
+def test_pausing_inside_data_received_stops_the_next_delivery(run):
+    class OneAtATime(Recording):
+        deliveries = 0
+
+        def data_received(self, data):
+            super().data_received(data)
+            self.deliveries += 1
+            self.transport.pause_reading()
+
+    async def main():
+        near, far = await pair(near=OneAtATime)
+        far.transport.write(os.urandom(4 << 20))
+        await asyncio.sleep(0.05)
+        assert near.deliveries == 1
+        while len(near.data) < 4 << 20:
+            before = near.deliveries
+            near.transport.resume_reading()
+            while near.deliveries == before:
+                await asyncio.sleep(0)
+            assert near.deliveries == before + 1
+        await close(near, far)
+
+    run(main())
+
+
+def test_closing_inside_data_received_ends_the_deliveries(run):
+    class First(Recording):
+        def data_received(self, data):
+            assert "closed" not in self.calls
+            super().data_received(data)
+            self.calls.append("closed")
+            self.transport.close()
+
+    async def main():
+        near, far = await pair(near=First)
+        far.transport.write(os.urandom(4 << 20))
+        await near.lost
+        assert near.calls == ["connection_made", "data_received", "closed", "connection_lost"]
+        await close(far)
+
+    run(main())
+
+
+def test_a_buffered_protocol_receives_into_its_own_buffer(run):
+    async def main():
+        near, far = await pair(near=lambda: Buffered(1000))
+        payload = os.urandom(100_000)
+        far.transport.write(payload)
+        far.transport.write_eof()
+        await near.lost
+        assert near.data == payload and near.ended and set(near.hints) == {-1}
+        await close(far)
+
+    run(main())
+
+
+def test_an_empty_buffer_is_a_fatal_error(run, asyncio_log):
+    class Empty(Buffered):
+        def get_buffer(self, sizehint):
+            return bytearray()
+
+    async def main():
+        near, far = await pair(near=Empty)
+        far.transport.write(b"x")
+        error = await near.lost
+        assert isinstance(error, RuntimeError) and "empty buffer" in str(error)
+        await close(far)
+
+    run(main())
+
+
+def test_set_protocol_changes_who_hears_the_next_data(run):
+    async def main():
+        near, far = await pair()
+        far.transport.write(b"first")
+        await near.received(5)
+        second = Recording()
+        second.connection_made(near.transport)
+        near.transport.set_protocol(second)
+        assert near.transport.get_protocol() is second
+        far.transport.write(b"second")
+        await second.received(6)
+        third = Buffered()
+        near.transport.set_protocol(third)
+        far.transport.write(b"third")
+        while third.data != b"third":
+            await asyncio.sleep(0.001)
+        assert near.data == b"first" and second.data == b"second"
+        far.transport.close()
+        await third.lost
+        await far.lost
+
+    run(main())
+
+
+def test_a_method_put_on_the_protocol_instance_is_the_one_called(run):
+    """asyncio looks data_received up for every delivery; a cache has to notice set_protocol at least."""
+
+    async def main():
+        near, far = await pair()
+        replaced = asyncio.get_running_loop().create_future()
+        near.data_received = replaced.set_result
+        near.transport.set_protocol(near)
+        far.transport.write(b"data")
+        assert await replaced == b"data"
+        await close(near, far)
+
+    run(main())
+
+
+def test_extra_info_has_the_keys_and_types_of_asyncio(run):
+    async def main():
+        near, far = await pair()
+        transport = near.transport
+        sock = transport.get_extra_info("socket")
+        assert type(sock) is asyncio.trsock.TransportSocket and sock.family == socket.AF_INET
+        assert transport.get_extra_info("sockname") == sock.getsockname()
+        assert transport.get_extra_info("peername") == far.transport.get_extra_info("sockname")
+        assert far.transport.get_extra_info("peername") == transport.get_extra_info("sockname")
+        assert transport.get_extra_info("sslcontext") is None
+        assert transport.get_extra_info("unknown", "default") == "default"
+        assert transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+        await close(near, far)
+        assert transport.get_extra_info("peername") is not None
+
+    run(main())
+
+
+def test_transports_are_asyncios_and_can_be_weakly_referenced(run):
+    async def main():
+        near, far = await pair()
+        assert isinstance(near.transport, asyncio.Transport)
+        assert isinstance(near.transport, asyncio.ReadTransport) and isinstance(near.transport, asyncio.WriteTransport)
+        assert {near.transport: 1}[near.transport] == 1
+        reference = weakref.ref(near.transport)
+        assert reference() is near.transport
+        await close(near, far)
+        near.transport = near.connected = None
+        del near
+        await asyncio.sleep(0)
+        gc.collect()
+        assert reference() is None
+
+    run(main())
+
+
+def test_a_transport_dropped_unclosed_warns(loop_factory):
+    sock, peer = socket.socketpair()
+    loop = loop_factory()
+    transport, _ = loop.run_until_complete(loop.create_connection(asyncio.Protocol, sock=sock))
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    with pytest.warns(ResourceWarning, match="unclosed transport"):
+        del transport, loop, _
+        gc.collect()
+    sock.close()
+    peer.close()
+
+
+FAILING = ["connection_made", "data_received", "eof_received", "connection_lost", "get_buffer", "buffer_updated"]
+
+
+@pytest.mark.parametrize("method", FAILING)
+def test_an_exception_in_a_protocol_reaches_the_handler_and_the_loop_lives(run, method):
+    def explode(self, *args):
+        raise ZeroDivisionError(method)
+
+    async def main():
+        loop, problems = asyncio.get_running_loop(), []
+        loop.set_exception_handler(lambda loop, context: problems.append(context))
+        base = Buffered if method in ("get_buffer", "buffer_updated") else Recording
+        failing = type("Failing", (base,), {method: explode})
+        with tcp_pair() as (sock, peer):
+            transport, protocol = await loop.create_connection(failing, sock=sock)
+            peer.send(b"data")
+            await asyncio.sleep(0.02)
+            peer.close()
+            while not problems:
+                await asyncio.sleep(0.001)
+            transport.close()
+            await asyncio.sleep(0.01)
+            exceptions = [context["exception"] for context in problems]
+            assert [str(exception) for exception in exceptions] == [method]
+            if method not in ("connection_made", "connection_lost"):
+                assert problems[0]["transport"] is transport and problems[0]["protocol"] is protocol
+                assert await protocol.lost is exceptions[0]
+            assert transport.is_closing()
+
+    run(main())
+
+
+def test_keyboard_interrupt_in_a_protocol_leaves_the_loop(loop):
+    class Interrupting(asyncio.Protocol):
+        def data_received(self, data):
+            raise KeyboardInterrupt
+
+    with tcp_pair() as (sock, peer):
+        transport, _ = loop.run_until_complete(loop.create_connection(Interrupting, sock=sock))
+        peer.send(b"x")
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(asyncio.sleep(5))
+        assert not loop.is_running() and not loop.is_closed()
+        transport.abort()
+        loop.run_until_complete(asyncio.sleep(0))
+
+
+def test_many_connections_open_and_close_at_once(run):
+    async def main():
+        pairs = await asyncio.gather(*(pair() for _ in range(200)))
+        for number, (near, _) in enumerate(pairs):
+            near.transport.write(str(number).encode() * 10)
+            near.transport.close()
+        await asyncio.gather(*(far.lost for _, far in pairs), *(near.lost for near, _ in pairs))
+        assert [bytes(far.data) for _, far in pairs] == [str(number).encode() * 10 for number in range(200)]
+
+    run(main())
+
+
+def test_repr_tells_the_state(run):
+    async def main():
+        near, far = await pair()
+        assert "closed" not in repr(near.transport) and f"fd={near.transport.get_extra_info('socket').fileno()}" in repr(near.transport)
+        near.transport.close()
+        assert "closing" in repr(near.transport) or "closed" in repr(near.transport)
+        await close(near, far)
+        assert "closed" in repr(near.transport)
+
+    run(main())
+
+
+def test_pausing_and_resuming_a_closed_transport_is_harmless(run):
+    async def main():
+        near, far = await pair()
+        await close(near, far)
+        near.transport.pause_reading()
+        near.transport.resume_reading()
+        assert not near.transport.is_reading()
+        near.transport.write(b"")
+        near.transport.write_eof() if not near.transport.is_closing() else None
+
+    run(main())

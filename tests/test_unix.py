@@ -1,0 +1,150 @@
+"""Unix sockets: by path, abstract, and their cleaning up."""
+
+import asyncio
+import os
+import socket
+import sys
+
+import pytest
+
+from tests.support.sockets import socketpair
+
+
+async def shout(reader, writer):
+    while line := await reader.readline():
+        writer.write(line.upper())
+    writer.close()
+
+
+async def talk(path):
+    reader, writer = await asyncio.open_unix_connection(path)
+    writer.write(b"hello\n")
+    assert await reader.readline() == b"HELLO\n"
+    writer.write_eof()
+    assert await reader.read() == b""
+    writer.close()
+    await writer.wait_closed()
+
+
+def test_a_server_on_a_path_answers(run, tmp_path):
+    async def main():
+        path = str(tmp_path / "socket")
+        server = await asyncio.start_unix_server(shout, path)
+        await asyncio.gather(*(talk(path) for _ in range(50)))
+        await talk(tmp_path / "socket")
+        server.close()
+        await server.wait_closed()
+        assert os.path.exists(path) is (sys.version_info < (3, 13))
+
+    run(main())
+
+
+def test_an_abstract_address_answers_and_leaves_nothing(run):
+    async def main():
+        path = f"\0wakeloop-test-{os.getpid()}"
+        server = await asyncio.start_unix_server(shout, path)
+        await asyncio.gather(*(talk(path) for _ in range(10)))
+        server.close()
+        await server.wait_closed()
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_unix_connection(path)
+
+    run(main())
+
+
+@pytest.mark.skipif(sys.version_info < (3, 13), reason="cleanup_socket is new in 3.13")
+def test_cleanup_socket_false_leaves_the_path(run, tmp_path):
+    async def main():
+        path = tmp_path / "socket"
+        server = await asyncio.start_unix_server(shout, path, cleanup_socket=False)
+        server.close()
+        await server.wait_closed()
+        assert path.is_socket()
+
+    run(main())
+
+
+@pytest.mark.skipif(sys.version_info < (3, 13), reason="cleanup_socket is new in 3.13")
+def test_a_path_that_is_another_servers_by_now_is_left_alone(run, tmp_path):
+    async def main():
+        path = tmp_path / "socket"
+        first = await asyncio.start_unix_server(shout, path)
+        second = await asyncio.start_unix_server(shout, path)
+        first.close()
+        await first.wait_closed()
+        assert path.is_socket()
+        await talk(path)
+        second.close()
+        await second.wait_closed()
+        assert not path.exists()
+
+    run(main())
+
+
+def test_a_stale_socket_is_replaced_and_a_file_is_not(run, tmp_path):
+    async def main():
+        stale = tmp_path / "stale"
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.bind(str(stale))
+        server = await asyncio.start_unix_server(shout, stale)
+        await talk(stale)
+        server.close()
+        await server.wait_closed()
+        file = tmp_path / "file"
+        file.write_text("precious")
+        with pytest.raises(OSError, match="is already in use"):
+            await asyncio.start_unix_server(shout, file)
+        assert file.read_text() == "precious"
+
+    run(main())
+
+
+def test_extra_info_of_a_unix_transport(run, tmp_path):
+    async def main():
+        path = str(tmp_path / "socket")
+        server = await asyncio.start_unix_server(shout, path)
+        reader, writer = await asyncio.open_unix_connection(path)
+        assert writer.get_extra_info("peername") == path
+        assert writer.get_extra_info("sockname") in ("", None, b"")
+        assert writer.get_extra_info("socket").family == socket.AF_UNIX
+        writer.close()
+        await writer.wait_closed()
+        server.close()
+        await server.wait_closed()
+
+    run(main())
+
+
+def test_a_socketpair_makes_two_transports(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        with socketpair() as (near, far):
+            reader, writer = await asyncio.open_unix_connection(sock=near)
+            payload = os.urandom(1_000_000)
+            writer.write(payload)
+            received = bytearray()
+            while len(received) < len(payload):
+                received += await loop.sock_recv(far, 65536)
+            assert received == payload
+            far.close()
+            assert await reader.read() == b""
+            writer.close()
+            await writer.wait_closed()
+
+    run(main())
+
+
+def test_what_is_no_unix_socket_is_refused(run, tmp_path):
+    async def main():
+        loop = asyncio.get_running_loop()
+        with socket.socket(socket.AF_INET) as sock:
+            with pytest.raises(ValueError, match="A UNIX Domain Stream Socket was expected"):
+                await loop.create_unix_connection(asyncio.Protocol, sock=sock)
+            with pytest.raises(ValueError, match="A UNIX Domain Stream Socket was expected"):
+                await loop.create_unix_server(asyncio.Protocol, sock=sock)
+        with pytest.raises(ValueError, match="path was not specified"):
+            await loop.create_unix_server(asyncio.Protocol)
+        with pytest.raises(FileNotFoundError):
+            await loop.create_unix_connection(asyncio.Protocol, str(tmp_path / "absent"))
+
+    run(main())

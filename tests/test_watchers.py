@@ -1,0 +1,228 @@
+"""add_reader, add_writer and their opposites: level-triggered, replaceable, on numbers and objects."""
+
+import asyncio
+import os
+import socket
+
+import pytest
+
+from tests.support.sockets import socketpair
+from tests.test_scheduling import run_once
+
+
+def test_a_reader_is_called_while_there_is_something_to_read(loop):
+    """Level-triggered: nothing is read between the calls, and the calls do not end."""
+    with socketpair() as (near, far):
+        calls = []
+
+        def readable():
+            calls.append(1)
+            if len(calls) == 5:
+                near.recv(100)
+                loop.call_later(0.02, loop.stop)
+
+        loop.add_reader(near, readable)
+        far.send(b"x")
+        loop.run_forever()
+        assert len(calls) == 5
+        assert loop.remove_reader(near) is True
+
+
+def test_a_writer_is_called_on_every_turn_while_there_is_room(loop):
+    with socketpair() as (near, _):
+        calls = []
+
+        def writable():
+            calls.append(1)
+            if len(calls) == 5:
+                assert loop.remove_writer(near) is True
+                loop.call_later(0.01, loop.stop)
+
+        loop.add_writer(near, writable)
+        loop.run_forever()
+        assert len(calls) == 5
+
+
+def test_a_writer_waits_for_room(loop):
+    with socketpair() as (near, far):
+        seen = []
+        with pytest.raises(BlockingIOError):
+            while True:
+                near.send(bytes(65536))
+        loop.add_writer(near, lambda: (seen.append("writable"), loop.remove_writer(near), loop.stop()))
+        loop.call_later(0.02, seen.append, "nothing for 20 ms")
+        loop.call_later(0.03, lambda: drain(far))
+        loop.run_forever()
+        assert seen == ["nothing for 20 ms", "writable"]
+
+
+def drain(sock):
+    try:
+        while sock.recv(1 << 20):
+            pass
+    except BlockingIOError:
+        pass
+
+
+def test_reader_and_writer_of_one_descriptor_are_independent(loop):
+    with socketpair() as (near, far):
+        seen = []
+        loop.add_reader(near, lambda: (seen.append("read"), near.recv(1)))
+        loop.add_writer(near, lambda: (seen.append("write"), loop.remove_writer(near)))
+        far.send(b"x")
+        loop.call_later(0.02, loop.stop)
+        loop.run_forever()
+        assert sorted(seen) == ["read", "write"]
+        far.send(b"x")
+        loop.call_later(0.02, loop.stop)
+        loop.run_forever()
+        assert sorted(seen) == ["read", "read", "write"]
+        assert loop.remove_writer(near) is False
+        assert loop.remove_reader(near) is True
+        assert loop.remove_reader(near) is False
+
+
+def test_adding_again_replaces_the_callback(loop):
+    with socketpair() as (near, far):
+        seen = []
+        loop.add_reader(near, seen.append, "first")
+        loop.add_reader(near.fileno(), lambda: (seen.append("second"), near.recv(1), loop.stop()))
+        far.send(b"x")
+        loop.run_forever()
+        assert seen == ["second"]
+        assert loop.remove_reader(near) is True
+
+
+def test_a_callback_can_replace_and_remove_itself_and_others(loop):
+    with socketpair() as (one, one_far), socketpair() as (two, two_far):
+        seen = []
+
+        def first(name):
+            seen.append(name)
+            loop.remove_reader(one)
+            loop.remove_reader(two)
+
+        loop.add_reader(one, first, "one")
+        loop.add_reader(two, first, "two")
+        one_far.send(b"x")
+        two_far.send(b"x")
+        loop.call_later(0.03, loop.stop)
+        loop.run_forever()
+        assert len(seen) == 1, "both were ready, and whichever ran first removed the other"
+
+
+def test_arguments_and_context_reach_the_callback(loop):
+    with socketpair() as (near, far):
+        seen = []
+        loop.add_reader(near, lambda *args: (seen.append(args), near.recv(1), loop.stop()), 1, 2, 3, 4)
+        far.send(b"x")
+        loop.run_forever()
+        assert seen == [(1, 2, 3, 4)]
+        loop.remove_reader(near)
+
+
+def test_end_of_file_and_hang_up_make_a_reader_ready(loop):
+    reader, writer = os.pipe()
+    seen = []
+    try:
+        loop.add_reader(reader, lambda: (seen.append(os.read(reader, 10)), loop.stop()))
+        os.close(writer)
+        loop.run_forever()
+        assert seen == [b""]
+        loop.remove_reader(reader)
+    finally:
+        os.close(reader)
+
+
+def test_a_broken_pipe_makes_a_writer_ready(loop):
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    try:
+        with pytest.raises(BlockingIOError):
+            while True:
+                os.write(writer, bytes(65536))
+        loop.add_writer(writer, loop.stop)
+        loop.call_later(0.01, os.close, reader)
+        loop.run_forever()
+        with pytest.raises(BrokenPipeError):
+            os.write(writer, b"x")
+        loop.remove_writer(writer)
+    finally:
+        os.close(writer)
+
+
+def test_a_reused_descriptor_number_is_a_new_descriptor(loop):
+    """Closed after removal, opened again under the same number: the new one is watched."""
+    for _ in range(20):
+        with socketpair() as (near, far):
+            loop.add_reader(near, lambda near=near: (near.recv(1), loop.stop()))
+            far.send(b"x")
+            loop.run_forever()
+            assert loop.remove_reader(near)
+
+
+def test_what_is_no_descriptor_is_refused(loop):
+    for bad in (-1, "name", None, 1.5, object()):
+        for method in (loop.add_reader, loop.add_writer):
+            with pytest.raises((ValueError, TypeError)):
+                method(bad, print)
+    with pytest.raises(ValueError):
+        loop.add_reader(-1, print)
+    closed = socket.socket()
+    closed.close()
+    with pytest.raises(ValueError):
+        loop.add_reader(closed, print)
+    run_once(loop)
+
+
+def test_a_descriptor_that_cannot_be_polled_is_an_error_of_the_system(loop, tmp_path):
+    with open(tmp_path / "file", "w") as file, pytest.raises(PermissionError):
+        loop.add_reader(file, print)
+    run_once(loop)
+
+
+def test_a_closed_loop_takes_no_watchers(loop_factory):
+    loop = loop_factory()
+    with socketpair() as (near, _):
+        loop.add_reader(near, print)
+        loop.close()
+        with pytest.raises(RuntimeError, match="Event loop is closed"):
+            loop.add_reader(near, print)
+        with pytest.raises(RuntimeError, match="Event loop is closed"):
+            loop.add_writer(near, print)
+
+
+def test_the_descriptor_of_a_transport_may_not_be_watched(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        with socketpair() as (near, _):
+            transport, _ = await loop.create_connection(asyncio.Protocol, sock=near)
+            for method in (loop.add_reader, loop.add_writer):
+                with pytest.raises(RuntimeError, match="is used by transport"):
+                    method(near.fileno(), print)
+            with pytest.raises(RuntimeError, match="is used by transport"):
+                loop.remove_reader(near.fileno())
+            transport.abort()
+            await asyncio.sleep(0)
+
+    run(main())
+
+
+def test_hundreds_of_descriptors_are_served_fairly(loop):
+    pairs = [socket.socketpair() for _ in range(200)]
+    counts = dict.fromkeys(range(200), 0)
+
+    def readable(number):
+        counts[number] += 1
+        if sum(counts.values()) >= 2000:
+            loop.stop()
+
+    for number, (near, far) in enumerate(pairs):
+        loop.add_reader(near, readable, number)
+        far.send(b"x")
+    loop.run_forever()
+    for near, far in pairs:
+        loop.remove_reader(near)
+        near.close()
+        far.close()
+    assert min(counts.values()) > 0 and max(counts.values()) - min(counts.values()) <= 10

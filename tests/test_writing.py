@@ -1,0 +1,353 @@
+"""What transports do with what is written: types, order, buffering, flow control."""
+
+import asyncio
+import hashlib
+import os
+import socket
+
+import pytest
+
+from tests.support.protocol import Recording, close, pair
+from tests.support.sockets import tcp_pair
+
+
+def test_two_writes_arrive_in_order_and_before_anything_later(run):
+    async def main():
+        near, far = await pair()
+        for number in range(2000):
+            near.transport.write(b"head%d," % number)
+            near.transport.write(b"body%d;" % number)
+            if number % 7 == 0:
+                await asyncio.sleep(0)
+        expected = b"".join(b"head%d,body%d;" % (number, number) for number in range(2000))
+        assert await far.received(len(expected)) == expected
+        await close(near, far)
+
+    run(main())
+
+
+def test_sizes_around_every_threshold_keep_their_order(run):
+    """Small writes may be held to the end of the turn, large ones not: they must not overtake each other."""
+
+    async def main():
+        near, far = await pair()
+        expected = bytearray()
+        for size in (1, 65535, 3, 65536, 5, 65537, 7, 131072, 1, 1, 262145, 2, 16384, 4, 4096, 100_000, 9):
+            for data in (os.urandom(size), bytearray(os.urandom(size)), memoryview(os.urandom(size))):
+                expected += data
+                near.transport.write(data)
+        assert await far.received(len(expected)) == expected
+        await close(near, far)
+
+    run(main())
+
+
+def test_a_mutable_buffer_may_be_changed_after_a_write_that_was_sent(run):
+    async def main():
+        near, far = await pair()
+        for size in (10, 5000):
+            buffer = bytearray(b"a" * size)
+            near.transport.write(buffer)
+            near.transport.writelines([buffer, memoryview(buffer)])
+            buffer[:] = b"b" * size
+        expected = b"a" * 30 + b"a" * 15_000
+        assert await far.received(len(expected)) == expected
+        await close(near, far)
+
+    run(main())
+
+
+@pytest.mark.native
+def test_a_mutable_buffer_may_be_changed_after_any_write(run):
+    """Since 3.12 asyncio keeps a view of what it could not send, and sends what the buffer holds by then."""
+
+    async def main():
+        for size in (70_000, 4 << 20):
+            near, far = await pair()
+            buffer = bytearray(b"a" * size)
+            near.transport.write(buffer)
+            near.transport.write(memoryview(buffer))
+            near.transport.writelines([buffer, b"-", buffer])
+            buffer[:] = b"b" * size
+            del buffer[:]
+            assert await far.received(4 * size + 1) == b"a" * 3 * size + b"-" + b"a" * size
+            await close(near, far)
+
+    run(main())
+
+
+def test_every_kind_of_bytes_can_be_written(run):
+    import array
+
+    async def main():
+        near, far = await pair()
+        text = b"0123456789"
+        near.transport.write(text)
+        near.transport.write(bytearray(text))
+        near.transport.write(memoryview(text))
+        near.transport.write(memoryview(text)[2:5])
+        near.transport.write(memoryview(array.array("I", [1, 2, 3])))
+        near.transport.writelines([text, bytearray(text), memoryview(text)])
+        near.transport.writelines(iter([b"from", b"an", b"iterator"]))
+        near.transport.writelines([])
+        near.transport.write(b"")
+        expected = text * 3 + b"234" + array.array("I", [1, 2, 3]).tobytes() + text * 3 + b"fromaniterator"
+        assert await far.received(len(expected)) == expected
+        await close(near, far)
+
+    run(main())
+
+
+@pytest.mark.parametrize("bad", ["text", None, 1, [b"x"], object(), 1.5])
+def test_what_is_not_bytes_is_a_type_error_that_says_so(run, bad):
+    async def main():
+        near, far = await pair()
+        message = f"data argument must be a bytes-like object, not '{type(bad).__name__}'"
+        message = f"data argument must be a bytes, bytearray, or memoryview object, not '{type(bad).__name__}'|{message}"
+        with pytest.raises(TypeError, match=message):
+            near.transport.write(bad)
+        near.transport.write(b"still works")
+        await far.received(11)
+        await close(near, far)
+
+    run(main())
+
+
+def test_write_after_close_is_silent_and_warns_from_the_fifth_on(run, asyncio_log):
+    async def main():
+        near, far = await pair()
+        near.transport.close()
+        near.transport.write(b"ignored")
+        await near.lost
+        asyncio_log.clear()
+        for _ in range(3):
+            near.transport.write(b"ignored")
+        assert asyncio_log.text == ""
+        for _ in range(2):
+            near.transport.write(b"ignored")
+        assert [record.getMessage() for record in asyncio_log.records] == ["socket.send() raised exception."] * 2
+        await far.lost
+        assert far.data == b"", "what was written after close is not sent"
+
+    run(main())
+
+
+def test_a_write_to_a_connection_that_was_reset_ends_it_quietly(run):
+    async def main():
+        loop, problems = asyncio.get_running_loop(), []
+        loop.set_exception_handler(lambda loop, context: problems.append(context))
+        with tcp_pair() as (sock, peer):
+            transport, protocol = await loop.create_connection(Recording, sock=sock)
+            transport.pause_reading()
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            peer.close()
+            await asyncio.sleep(0.01)
+            transport.write(b"into the void")
+            assert isinstance(await protocol.lost, (BrokenPipeError, ConnectionResetError))
+        assert problems == []
+
+    run(main())
+
+
+def test_close_sends_what_is_still_buffered(run):
+    async def main():
+        near, far = await pair()
+        payload = os.urandom(16 << 20)
+        near.transport.write(payload)
+        near.transport.close()
+        await asyncio.gather(near.lost, far.lost)
+        assert far.data == payload
+
+    run(main())
+
+
+def test_sixty_four_megabytes_both_ways_arrive_unchanged(run):
+    block = os.urandom(1 << 20)
+    expected = hashlib.sha256(block * 64).hexdigest()
+
+    class Digesting(asyncio.Protocol):
+        def __init__(self):
+            self.digest, self.size = hashlib.sha256(), 0
+            self.lost = asyncio.get_running_loop().create_future()
+            self.whole = asyncio.get_running_loop().create_future()
+            self.writable = asyncio.Event()
+            self.writable.set()
+
+        def connection_made(self, transport):
+            self.transport = transport
+
+        def data_received(self, data):
+            self.digest.update(data)
+            self.size += len(data)
+            if self.size == 64 << 20:
+                self.whole.set_result(self.digest.hexdigest())
+
+        def pause_writing(self):
+            self.writable.clear()
+
+        def resume_writing(self):
+            self.writable.set()
+
+        def connection_lost(self, exc):
+            self.lost.set_result(exc)
+
+    async def send(protocol):
+        for _ in range(64):
+            await protocol.writable.wait()
+            protocol.transport.write(block)
+
+    async def main():
+        near, far = await pair(Digesting, Digesting)
+        await asyncio.gather(send(near), send(far))
+        assert await asyncio.gather(near.whole, far.whole) == [expected] * 2
+        await close(near, far)
+
+    Digesting.transport = None
+    run(main())
+
+
+def test_a_slow_reader_pauses_the_writer_and_draining_resumes_it(run):
+    async def main():
+        near, far = await pair()
+        far.transport.pause_reading()
+        written = 0
+        while "pause_writing" not in near.calls:
+            near.transport.write(bytes(50_000))
+            written += 50_000
+            await asyncio.sleep(0)
+            assert written < 64 << 20
+        assert near.transport.get_write_buffer_size() > near.transport.get_write_buffer_limits()[1]
+        assert "resume_writing" not in near.calls
+        far.transport.resume_reading()
+        await far.received(written)
+        await asyncio.sleep(0.01)
+        assert near.calls == ["connection_made", "pause_writing", "resume_writing"]
+        assert near.transport.get_write_buffer_size() == 0
+        await close(near, far)
+
+    run(main())
+
+
+def test_one_large_write_pauses_at_once(run):
+    async def main():
+        with tcp_pair() as (sock, peer):
+            transport, protocol = await asyncio.get_running_loop().create_connection(Recording, sock=sock)
+            transport.write(bytes(32 << 20))
+            assert protocol.calls == ["connection_made", "pause_writing"], "in the call of write itself"
+            transport.abort()
+            await protocol.lost
+
+    run(main())
+
+
+def test_the_limits_of_the_write_buffer_are_asyncios(run):
+    async def main():
+        near, far = await pair()
+        transport = near.transport
+        assert transport.get_write_buffer_limits() == (16384, 65536)
+        for arguments, expected in (
+            ({"high": 1000}, (250, 1000)),
+            ({"high": 1000, "low": 10}, (10, 1000)),
+            ({"low": 100}, (100, 400)),
+            ({"high": 0}, (0, 0)),
+            ({}, (16384, 65536)),
+        ):
+            transport.set_write_buffer_limits(**arguments)
+            assert transport.get_write_buffer_limits() == expected
+        with pytest.raises(ValueError, match="must be >= low"):
+            transport.set_write_buffer_limits(high=1, low=2)
+        with pytest.raises(ValueError, match="must be >= low"):
+            transport.set_write_buffer_limits(low=-1)
+        await close(near, far)
+
+    run(main())
+
+
+def test_a_limit_of_zero_pauses_on_anything_that_is_not_sent(run):
+    async def main():
+        with tcp_pair() as (sock, peer):
+            transport, protocol = await asyncio.get_running_loop().create_connection(Recording, sock=sock)
+            transport.set_write_buffer_limits(high=0)
+            while transport.get_write_buffer_size() == 0:
+                transport.write(bytes(100_000))
+                await asyncio.sleep(0)
+            assert protocol.calls[-1] == "pause_writing"
+            transport.abort()
+            await protocol.lost
+
+    run(main())
+
+
+def test_writing_inside_connection_made_and_the_other_callbacks_works(run):
+    class Chatty(Recording):
+        def connection_made(self, transport):
+            super().connection_made(transport)
+            transport.write(b"hello ")
+
+        def data_received(self, data):
+            super().data_received(data)
+            self.transport.write(b"you said " + data)
+
+        def eof_received(self):
+            super().eof_received()
+            self.transport.write(b" bye")
+
+    async def main():
+        near, far = await pair(far=Chatty)
+        near.transport.write(b"hi")
+        await near.received(len(b"hello you said hi"))
+        near.transport.write_eof()
+        await near.lost
+        assert near.data == b"hello you said hi bye"
+        await far.lost
+
+    run(main())
+
+
+def test_a_write_from_a_turn_is_sent_before_the_loop_waits(run):
+    """Nothing written is held while the loop blocks, whichever kind of callback wrote it."""
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        with tcp_pair() as (sock, peer):
+            transport, protocol = await loop.create_connection(Recording, sock=sock)
+            for schedule in (
+                lambda: loop.call_soon(transport.write, b"soon"),
+                lambda: loop.call_later(0.001, transport.write, b"late"),
+                lambda: loop.call_soon_threadsafe(transport.write, b"safe"),
+                lambda: transport.write(b"task"),
+            ):
+                schedule()
+                async with asyncio.timeout(5):
+                    assert len(await loop.sock_recv(peer, 100)) == 4
+            transport.close()
+            await protocol.lost
+
+    run(main())
+
+
+def test_a_write_just_before_the_loop_stops_is_sent(loop):
+    with tcp_pair() as (sock, peer):
+        transport, protocol = loop.run_until_complete(loop.create_connection(asyncio.Protocol, sock=sock))
+        loop.call_soon(transport.write, b"before stop")
+        loop.call_soon(loop.stop)
+        loop.run_forever()
+        peer.settimeout(5)
+        assert peer.recv(100) == b"before stop"
+        transport.write(b"while stopped")
+        loop.run_until_complete(asyncio.sleep(0))
+        assert peer.recv(100) == b"while stopped"
+        transport.close()
+        loop.run_until_complete(asyncio.sleep(0.01))
+
+
+def test_writelines_of_many_pieces_arrives_whole(run):
+    async def main():
+        near, far = await pair()
+        pieces = [os.urandom(number % 3000) for number in range(3000)]
+        near.transport.writelines(pieces)
+        expected = b"".join(pieces)
+        assert await far.received(len(expected)) == expected
+        await close(near, far)
+
+    run(main())

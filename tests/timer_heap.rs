@@ -1,0 +1,131 @@
+//! The timer heap against a sorted map, and the promises its head makes.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use proptest::prelude::*;
+use wakeloop::timer::{Slot, Slotted, TimerHeap};
+
+struct Item {
+    id: u64,
+    slot: Cell<Slot>,
+}
+
+impl Item {
+    fn new(id: u64) -> Rc<Item> {
+        Rc::new(Item { id, slot: Cell::new(Slot::NONE) })
+    }
+}
+
+impl Slotted for Item {
+    fn set_slot(&self, slot: Slot) {
+        self.slot.set(slot);
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Insert(u16),
+    Remove(usize),
+    PopDue(u16),
+    Pop,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (0..64u16).prop_map(Step::Insert),
+        2 => any::<usize>().prop_map(Step::Remove),
+        1 => (0..64u16).prop_map(Step::PopDue),
+        1 => Just(Step::Pop),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn behaves_like_a_sorted_map(steps in prop::collection::vec(step(), 0..400)) {
+        let mut heap = TimerHeap::new();
+        let mut model: BTreeMap<(u16, u64), Rc<Item>> = BTreeMap::new();
+        for (id, step) in steps.into_iter().enumerate() {
+            let id = id as u64;
+            match step {
+                Step::Insert(when) => {
+                    let item = Item::new(id);
+                    heap.insert(when, item.clone());
+                    model.insert((when, id), item);
+                }
+                Step::Remove(pick) if !model.is_empty() => {
+                    let key = *model.keys().nth(pick % model.len()).unwrap();
+                    let item = model.remove(&key).unwrap();
+                    let removed = heap.remove(item.slot.get()).unwrap();
+                    prop_assert_eq!(removed.id, item.id);
+                    prop_assert!(item.slot.get().is_none());
+                }
+                Step::Remove(_) => prop_assert!(heap.remove(Slot::NONE).is_none()),
+                Step::PopDue(now) => {
+                    let due = model.first_key_value().map(|(key, _)| *key).filter(|key| key.0 <= now);
+                    let popped = heap.pop_due(now).map(|(when, item)| (when, item.id));
+                    prop_assert_eq!(popped, due);
+                    due.map(|key| model.remove(&key));
+                }
+                Step::Pop => {
+                    let popped = heap.pop().map(|(when, item)| (when, item.id));
+                    prop_assert_eq!(popped, model.pop_first().map(|(key, _)| key));
+                }
+            }
+            prop_assert_eq!(heap.len(), model.len());
+            prop_assert_eq!(heap.peek(), model.first_key_value().map(|(key, _)| key.0));
+        }
+        while let Some((when, item)) = heap.pop() {
+            let (key, _) = model.pop_first().unwrap();
+            prop_assert_eq!((when, item.id), key);
+            prop_assert!(item.slot.get().is_none());
+        }
+        prop_assert!(model.is_empty());
+    }
+}
+
+#[test]
+fn equal_deadlines_leave_in_the_order_they_came() {
+    let mut heap = TimerHeap::new();
+    for id in 0..1000 {
+        heap.insert(1.5, Item::new(id));
+    }
+    for id in 0..1000 {
+        assert_eq!(heap.pop_due(1.5).unwrap().1.id, id);
+    }
+    assert!(heap.is_empty());
+}
+
+#[test]
+fn nothing_is_due_before_its_time() {
+    let mut heap = TimerHeap::new();
+    heap.insert(2.0, Item::new(1));
+    assert!(heap.pop_due(1.999).is_none());
+    assert_eq!(heap.pop_due(2.0).unwrap().1.id, 1);
+}
+
+#[test]
+fn drained_and_cleared_items_know_that_they_left() {
+    let items: Vec<_> = (0..100).map(Item::new).collect();
+    let mut heap = TimerHeap::new();
+    for item in &items {
+        heap.insert(item.id ^ 37, &**item);
+    }
+    assert_eq!(heap.iter().count(), 100);
+    heap.drain().take(10).for_each(drop);
+    assert!(heap.is_empty(), "what the caller did not take goes with the iterator");
+    assert!(items.iter().all(|item| item.slot.get().is_none()));
+    heap.insert(1, &items[0]);
+    heap.clear();
+    assert!(items[0].slot.get().is_none());
+}
+
+#[test]
+fn a_foreign_slot_is_harmless() {
+    let mut heap = TimerHeap::new();
+    heap.insert(1, Item::new(1));
+    assert!(heap.remove(Slot::from_raw(5)).is_none());
+    assert!(heap.remove(Slot::NONE).is_none());
+    assert_eq!(heap.len(), 1);
+}
