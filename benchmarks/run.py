@@ -175,8 +175,8 @@ def main() -> int:
         print(f"{name} is left out: {why}")
     server_cpu, load_cpu = cores()
     quick = arguments.quick
-    rounds = arguments.rounds or (3 if quick else 7)
-    lengths = (0.1, 0.3, 0.1) if quick else (0.25, 1.0, 0.25)
+    rounds = arguments.rounds or (3 if quick else 11)
+    lengths = (0.1, 0.3, 0.1) if quick else (0.2, 0.5, 0.15)
     settings = Settings(loops, rounds, *lengths, server_cpu, load_cpu, fresh=not quick)
     about = report.meta(loops, rounds=rounds, quick=quick)
     width = max(map(len, [*names, "CPU us per operation"])) + 1

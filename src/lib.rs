@@ -12,15 +12,20 @@
 //! The Python half is behind the feature `python` (on by default); without it the crate is the runtime
 //! alone and knows nothing of Python.
 
+pub mod load;
 pub mod reactor;
 pub mod runtime;
 pub mod timer;
 
+#[cfg(feature = "python")]
+mod bridge;
 #[cfg(feature = "python")]
 mod capi;
 #[cfg(feature = "python")]
 mod event_loop;
 #[cfg(feature = "python")]
 mod module;
+#[cfg(feature = "python")]
+mod primitives;
 #[cfg(feature = "python")]
 mod transport;

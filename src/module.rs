@@ -3,8 +3,10 @@
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 
+use crate::bridge::port::ForeignPort;
 use crate::capi;
 use crate::event_loop::{calls, core, event_loop::EventLoop, handle, sock};
+use crate::primitives::{echo, metrics, sleep};
 use crate::transport::{accept, stream};
 
 pyo3::create_exception!(
@@ -40,6 +42,14 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<EventLoop>()?;
     module.add("StreamTransport", stream::make_type(py)?)?;
     module.add("RuntimePanic", py.get_type::<RuntimePanic>())?;
+    module.add_class::<ForeignPort>()?;
+    module.add_class::<echo::EchoServer>()?;
+    module.add_function(wrap_pyfunction!(sleep::sleep, module)?)?;
+    module.add_function(wrap_pyfunction!(echo::start_echo_server, module)?)?;
+    module.add_function(wrap_pyfunction!(metrics::runtime_metrics, module)?)?;
+    module.add_function(wrap_pyfunction!(metrics::configure, module)?)?;
+    module.add_function(wrap_pyfunction!(demo, module)?)?;
+    module.add_function(wrap_pyfunction!(crate::load::python::load, module)?)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_function(wrap_pyfunction!(stream::make_stream, module)?)?;
     module.add_function(wrap_pyfunction!(accept::start_listener, module)?)?;
@@ -52,4 +62,14 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
 #[pyfunction]
 fn learn_c_caller(py: Python<'_>) {
     calls::learn_c_caller(py);
+}
+
+/// demo()
+/// --
+///
+/// Run the runtime's scheduling demo and print every event of it.
+#[pyfunction]
+fn demo(py: Python<'_>) -> PyResult<()> {
+    py.detach(|| crate::runtime::run_demo(&mut std::io::stdout().lock()))?;
+    Ok(())
 }

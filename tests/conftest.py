@@ -20,7 +20,6 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "control: runs on CPython's own loop, to prove the test itself")
     config.addinivalue_line("markers", "native: about wakeloop alone, without a counterpart in asyncio")
     config.addinivalue_line("filterwarnings", "error::ResourceWarning")
     config.addinivalue_line("filterwarnings", "error::pytest.PytestUnraisableExceptionWarning")

@@ -10,18 +10,31 @@ from __future__ import annotations
 import os as _os
 
 from . import _core
-from ._core import RuntimePanic, __version__
+from ._core import (
+    EchoServer,
+    RuntimePanic,
+    __version__,
+    configure,
+    runtime_metrics,
+    sleep,
+    start_echo_server,
+)
 from .loop import EventLoop, new_event_loop, run
 from .policy import EventLoopPolicy, install
 
 __all__ = (
+    "EchoServer",
     "EventLoop",
     "EventLoopPolicy",
     "RuntimePanic",
     "__version__",
+    "configure",
     "install",
     "new_event_loop",
     "run",
+    "runtime_metrics",
+    "sleep",
+    "start_echo_server",
 )
 
 _core.learn_c_caller()

@@ -12,7 +12,6 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-use super::core::Core;
 use crate::capi::Fatal;
 use crate::reactor::Waker;
 
@@ -20,7 +19,7 @@ const AWAKE: u8 = 0;
 const PARKED: u8 = 1;
 
 /// What a thread without the GIL leaves for the loop; run on the loop thread with the GIL held.
-pub(crate) type Message = Box<dyn FnOnce(&Core) -> Result<(), Fatal> + Send>;
+pub(crate) type Message = Box<dyn FnOnce() -> Result<(), Fatal> + Send>;
 
 /// Shared between a loop and everyone who may have to wake it. Outlives the loop.
 pub(crate) struct Inbox {

@@ -185,7 +185,7 @@ fn collect(core: &Core) -> Result<(), Fatal> {
         add(&core.counters.messages, messages.len() as u64);
         let mut outcome = Ok(());
         for message in messages {
-            outcome = outcome.and(message(core));
+            outcome = outcome.and(message());
         }
         outcome?;
     }

@@ -80,7 +80,7 @@ def main(argv: list[str] | None = None) -> int:
         reference = "uvloop" if "uvloop" in loops else loops[0]
         results = Results(contest.entries, reference, rounds)
 
-    console = Console() if sys.stdout.isatty() else Console(width=130)
+    console = Console() if sys.stdout.isatty() else Console(width=100)
     console.print(show.table(results))
     for note in (show.machine(results), *show.notes(results)):
         print(note)

@@ -41,11 +41,11 @@ def _http(path: str, body: bytes) -> dict[str, Any]:
 
 _ECHO = {"kind": "echo", "size": MESSAGE}
 SERVICES = (
-    Service("uvicorn, hello", "uvicorn", _http("/", HELLO)),
-    Service("uvicorn, JSON", "uvicorn", _http("/json", DOCUMENT)),
-    Service("uvicorn, 10 KiB", "uvicorn", _http("/body", BODY)),
-    Service("streams echo, 1 KiB", "streams", _ECHO),
-    Service("protocol echo, 1 KiB", "protocol", _ECHO),
+    Service("uvicorn hello", "uvicorn", _http("/", HELLO)),
+    Service("uvicorn JSON", "uvicorn", _http("/json", DOCUMENT)),
+    Service("uvicorn 10 KiB", "uvicorn", _http("/body", BODY)),
+    Service("streams 1 KiB", "streams", _ECHO),
+    Service("protocol 1 KiB", "protocol", _ECHO),
 )
 # The Rust primitive does the work of the last service, and is compared with uvloop there.
 RUST_SERVICE = SERVICES[-1]
@@ -59,8 +59,10 @@ class Sample:
     cpu_us: float
     p50_us: float
     p99_us: float
+    busy: float
+    """The part of a core that the server used: well below 1 it could have answered more."""
     load_busy: float
-    """The part of its core that the load generator used: near 1 the server could have answered more."""
+    """The part of its core that the load generator used."""
 
 
 @dataclass
@@ -205,6 +207,7 @@ class Contest:
                 cpu_us=answer["watched_cpu_seconds"] / requests * 1e6,
                 p50_us=latency["p50"],
                 p99_us=latency["p99"],
+                busy=answer["watched_cpu_seconds"] / answer["seconds"],
                 load_busy=answer["own_cpu_seconds"] / answer["seconds"],
             )
         )

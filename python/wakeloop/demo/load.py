@@ -8,12 +8,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
 import sys
 from typing import Any
 from urllib.parse import urlsplit
 
 from wakeloop._core import load
 from wakeloop.demo.processes import die_with_parent, pin
+
+
+def allow_many_files() -> None:
+    """Raises the soft limit on open files to the hard one: thousands of connections need it."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def serve() -> None:
@@ -91,6 +98,7 @@ def main(argv: list[str] | None = None) -> int:
     made = parser()
     arguments = made.parse_args(argv)
     pin(arguments.cpu)
+    allow_many_files()
     if arguments.serve:
         serve()
         return 0

@@ -13,15 +13,15 @@ from wakeloop.demo.compare import CONNECTIONS, RUST, Entry, Results
 if TYPE_CHECKING:
     from rich.table import Table
 
-COLUMNS = ("service", "loop", "requests/s", "CPU us/request", "p50 us", "p99 us")
-SATURATED = 0.97
+COLUMNS = ("service", "loop", "req/s", "CPU us", "p50 us", "p99 us")
+HELD_BACK = 0.9
 COLOURS = {"asyncio": "#9aa0a6", "uvloop": "#e0a030", "wakeloop": "#2878b8", RUST: "#b04a3a"}
 
 
 def cells(results: Results, entry: Entry) -> list[str]:
     """One row of the table."""
     if not entry.samples:
-        return [entry.service.title, entry.loop, *["-"] * 5, f"{entry.errors}: {entry.trouble}"]
+        return [entry.service.title, entry.loop, *["-"] * 5, "FAIL"]
     reference = results.reference_for(entry)
     spread = entry.ratios(reference) if reference else []
     return [
@@ -31,26 +31,31 @@ def cells(results: Results, entry: Entry) -> list[str]:
         f"{entry.median('cpu_us'):.2f}",
         f"{entry.median('p50_us'):.0f}",
         f"{entry.median('p99_us'):.0f}",
-        f"{statistics.median(spread):.2f} ({min(spread):.2f}-{max(spread):.2f})" if spread else "1",
-        str(entry.errors) + (f": {entry.trouble}" if entry.trouble else ""),
+        f"{statistics.median(spread):.2f} {min(spread):.2f}-{max(spread):.2f}" if spread else "1",
+        str(entry.errors),
     ]
 
 
 def headings(results: Results) -> list[str]:
-    return [*COLUMNS, f"vs {results.reference} by CPU", "errors"]
+    return [*COLUMNS, f"x {results.reference}", "err"]
 
 
 def table(results: Results) -> Table:
-    """For rich."""
+    """For rich; it fits a terminal of 80 columns."""
+    from rich import box
     from rich.table import Table
 
-    made = Table(title=f"{CONNECTIONS} connections, medians of {results.rounds} rounds")
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for number, name in enumerate(headings(results)):
-        made.add_column(name, justify="left" if number < 2 else "right", no_wrap=number != len(COLUMNS) + 1)
+        made.add_column(name, justify="left" if number < 2 else "right", no_wrap=True)
+    service = None
     for number, entry in enumerate(results.entries):
-        last = number + 1 == len(results.entries) or results.entries[number + 1].service != entry.service
-        style = "bold" if entry.loop in ("wakeloop", RUST) else None
-        made.add_row(*cells(results, entry), style=style, end_section=last)
+        row = cells(results, entry)
+        if entry.service == service:
+            row[0] = ""
+        service = entry.service
+        last = number + 1 == len(results.entries) or results.entries[number + 1].service != service
+        made.add_row(*row, style="bold" if entry.loop in ("wakeloop", RUST) else None, end_section=last)
     return made
 
 
@@ -69,13 +74,16 @@ def machine(results: Results) -> str:
 
 def notes(results: Results) -> list[str]:
     """What a reader of the table should know."""
-    said = [f"CPU us/request is the server process's; the ratio is {results.reference}'s over each loop's own."]
+    said = [
+        f"{CONNECTIONS} connections; medians of {results.rounds} rounds. CPU us: of the server's process, per request.",
+        f"x {results.reference}: {results.reference}'s CPU time per request over the loop's own; median, then the range.",
+    ]
     samples = [sample for entry in results.entries for sample in entry.samples]
-    full = sum(sample.load_busy > SATURATED for sample in samples)
-    if full:
+    if held_back := sum(sample.busy < HELD_BACK for sample in samples):
         said.append(
-            f"In {full} of {len(samples)} measurements the load generator's core was full: there the server could"
-            " have answered more requests; its CPU time per request holds."
+            f"In {held_back} of {len(samples)} measurements the server was idle for a tenth of the time or more: the"
+            " load generator, or other\nprograms on this machine, held it back. Its requests/s could be higher there;"
+            " the CPU time per request holds."
         )
     return said
 

@@ -1,0 +1,8 @@
+//! Where the two halves meet: a Rust future on the runtime, awaited by Python on an event loop.
+//!
+//! [`port`] is the way back to a loop: wakeloop's own by its inbox, any other asyncio loop by a descriptor
+//! that it watches. [`awaitable`] is what Python awaits. [`runtime`] is the process's one runtime.
+
+pub(crate) mod awaitable;
+pub(crate) mod port;
+pub(crate) mod runtime;

@@ -1,0 +1,131 @@
+//! The way back to a loop from threads without the GIL.
+//!
+//! wakeloop's own loop has an inbox. Any other asyncio loop watches the reading end of a socket pair with
+//! `add_reader`: the sender queues its message and writes one byte, and the loop's own thread, which has the
+//! GIL anyway, takes everything that came in. So no worker ever waits for the GIL, and a burst costs the
+//! foreign loop one callback, where `call_soon_threadsafe` would cost a Handle and a GIL switch each.
+
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use pyo3::prelude::*;
+
+use crate::capi::error::fetch;
+use crate::capi::Fatal;
+use crate::event_loop::event_loop::EventLoop;
+use crate::event_loop::inbox::{Inbox, Message};
+
+/// Sends messages to one loop. `Send` and `Sync`; outlives the loop, after which messages go nowhere.
+#[derive(Clone, Debug)]
+pub(crate) enum Port {
+    Own(Arc<Inbox>),
+    Foreign(Arc<Foreign>),
+}
+
+impl Port {
+    /// The port of `event_loop`. A foreign loop gets one on first use, remembered by `wakeloop._ports`.
+    pub(crate) fn of(event_loop: &Bound<'_, PyAny>) -> PyResult<Port> {
+        if let Ok(own) = event_loop.cast::<EventLoop>() {
+            return Ok(Port::Own(own.get().core().inbox.clone()));
+        }
+        let ports = event_loop.py().import("wakeloop._ports")?;
+        let port = ports.getattr("port_of")?.call1((event_loop,))?.cast_into::<ForeignPort>()?;
+        Ok(Port::Foreign(port.get().shared.clone()))
+    }
+
+    /// Leaves a message. Needs no GIL and never blocks for long.
+    pub(crate) fn send(&self, message: Message) {
+        match self {
+            Port::Own(inbox) => inbox.send(message),
+            Port::Foreign(foreign) => foreign.send(message),
+        }
+    }
+}
+
+/// The queue of a foreign loop.
+pub(crate) struct Foreign {
+    messages: Mutex<Vec<Message>>,
+    /// A byte is on its way, so that a burst writes one.
+    signalled: AtomicBool,
+    writer: UnixStream,
+}
+
+impl Foreign {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Message>> {
+        // Pushing to a Vec leaves no half-way state behind a panic.
+        self.messages.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn send(&self, message: Message) {
+        self.lock().push(message);
+        // Ordering: AcqRel, pairs with the swap in `drain`: whoever finds it false writes the byte.
+        if !self.signalled.swap(true, Ordering::AcqRel) {
+            // Full or closed: then a byte is there already, or nobody reads any more.
+            let _ = (&self.writer).write(&[1]);
+        }
+    }
+
+    fn take(&self) -> Vec<Message> {
+        // Ordering: AcqRel, pairs with the swap in `send`: a push after our look writes a new byte.
+        self.signalled.swap(false, Ordering::AcqRel);
+        std::mem::take(&mut *self.lock())
+    }
+}
+
+impl std::fmt::Debug for Foreign {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Foreign").field("signalled", &self.signalled).finish_non_exhaustive()
+    }
+}
+
+/// The reading end, which a foreign loop watches.
+#[pyclass(module = "wakeloop._core", frozen)]
+#[derive(Debug)]
+pub(crate) struct ForeignPort {
+    shared: Arc<Foreign>,
+    reader: UnixStream,
+}
+
+#[pymethods]
+impl ForeignPort {
+    #[new]
+    fn new() -> PyResult<ForeignPort> {
+        let (reader, writer) = UnixStream::pair()?;
+        reader.set_nonblocking(true)?;
+        writer.set_nonblocking(true)?;
+        let shared =
+            Foreign { messages: Mutex::new(Vec::new()), signalled: AtomicBool::new(false), writer };
+        Ok(ForeignPort { shared: Arc::new(shared), reader })
+    }
+
+    /// What the loop watches.
+    fn fileno(&self) -> i32 {
+        self.reader.as_raw_fd()
+    }
+
+    /// The loop's reader callback: runs everything that came in.
+    fn drain(&self, py: Python<'_>) -> PyResult<()> {
+        let mut bytes = [0; 64];
+        while matches!((&self.reader).read(&mut bytes), Ok(count) if count == bytes.len()) {}
+        let mut outcome = Ok(());
+        for message in self.shared.take() {
+            outcome = outcome.and(message());
+        }
+        outcome.map_err(|Fatal| fetch(py))
+    }
+}
+
+/// An error inside a message: there is nobody to raise it to.
+pub(crate) fn report(py: Python<'_>, error: PyErr) -> Result<(), Fatal> {
+    if error.is_instance_of::<pyo3::exceptions::PySystemExit>(py)
+        || error.is_instance_of::<pyo3::exceptions::PyKeyboardInterrupt>(py)
+    {
+        error.restore(py);
+        return Err(Fatal);
+    }
+    error.write_unraisable(py, None);
+    Ok(())
+}

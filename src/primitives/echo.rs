@@ -1,0 +1,258 @@
+//! `wakeloop.start_echo_server`: a TCP echo server that never takes the GIL.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener as StdListener, ToSocketAddrs};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::bridge::awaitable::{Operation, Outcome};
+use crate::runtime::net::{TcpListener, TcpStream};
+use crate::runtime::sync::Notify;
+use crate::runtime::{self, AbortHandle};
+
+/// A connection begins with this much buffer, so that 10,000 idle ones cost little ...
+const SMALL: usize = 2 * 1024;
+/// ... and gets this much once a read has filled it.
+const LARGE: usize = 64 * 1024;
+/// How long an accept that failed for lack of descriptors or memory waits before it tries again.
+const RETRY: Duration = Duration::from_millis(100);
+/// Pending connections the kernel keeps; it cuts this to its own limit.
+const BACKLOG: i32 = 4096;
+
+/// Counts that workers write and `stats()` reads. Relaxed throughout: they order nothing.
+#[derive(Debug, Default)]
+struct Stats {
+    accepted: AtomicU64,
+    closed: AtomicU64,
+    reads: AtomicU64,
+    bytes: AtomicU64,
+    errors: AtomicU64,
+}
+
+/// A running echo server.
+#[pyclass(module = "wakeloop", frozen, weakref)]
+#[derive(Debug)]
+pub(crate) struct EchoServer {
+    address: SocketAddr,
+    stats: Arc<Stats>,
+    shared: Arc<Shared>,
+}
+
+/// What stops the server: the accepting task, and through it every connection.
+#[derive(Debug, Default)]
+struct Shared {
+    tasks: Mutex<Tasks>,
+    /// Told when the last connection is gone.
+    empty: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Tasks {
+    stopped: bool,
+    accept: Option<AbortHandle>,
+    /// One entry per open connection; `None` until its task is spawned.
+    connections: slab::Slab<Option<AbortHandle>>,
+}
+
+impl Shared {
+    fn tasks(&self) -> MutexGuard<'_, Tasks> {
+        // Nothing is done under this lock that leaves a half-way state behind a panic.
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn stop(&self) {
+        let mut tasks = self.tasks();
+        tasks.stopped = true;
+        if let Some(accept) = tasks.accept.take() {
+            accept.abort();
+        }
+        for connection in tasks.connections.iter().filter_map(|(_, task)| task.as_ref()) {
+            connection.abort();
+        }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+#[pymethods]
+impl EchoServer {
+    /// The port that the server listens on.
+    #[getter]
+    fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    /// The address that the server listens on.
+    #[getter]
+    fn host(&self) -> String {
+        self.address.ip().to_string()
+    }
+
+    /// Counts since the start: accepted, open, reads, bytes, errors.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let stats = &self.stats;
+        let accepted = stats.accepted.load(Ordering::Relaxed);
+        let dict = PyDict::new(py);
+        dict.set_item("accepted", accepted)?;
+        dict.set_item("open", accepted.saturating_sub(stats.closed.load(Ordering::Relaxed)))?;
+        dict.set_item("reads", stats.reads.load(Ordering::Relaxed))?;
+        dict.set_item("bytes", stats.bytes.load(Ordering::Relaxed))?;
+        dict.set_item("errors", stats.errors.load(Ordering::Relaxed))?;
+        Ok(dict)
+    }
+
+    /// Stop listening and close every connection. Awaitable; done when all of them are closed.
+    fn close(&self) -> Operation {
+        let shared = self.shared.clone();
+        Operation::new("close", async move {
+            shared.stop();
+            while !shared.tasks().connections.is_empty() {
+                shared.empty.notified().await;
+            }
+            // One permit is kept for whoever else closes the server.
+            shared.empty.notify_one();
+            Outcome::Value(Box::new(|py| Ok(py.None())))
+        })
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<wakeloop.EchoServer {}>", self.address)
+    }
+}
+
+/// start_echo_server(host, port)
+/// --
+///
+/// Start a TCP echo server on the Rust runtime: accepting, reading and writing happen on its workers,
+/// without the GIL. Awaitable; gives an EchoServer. Raises OSError if the address cannot be bound.
+#[pyfunction]
+pub(crate) fn start_echo_server(host: String, port: u16) -> Operation {
+    Operation::new("start_echo_server", async move {
+        match start(host, port).await {
+            Ok(server) => Outcome::Value(Box::new(move |py| Ok(Bound::new(py, server)?.into_any().unbind()))),
+            Err(error) => Outcome::Error(error),
+        }
+    })
+}
+
+async fn start(host: String, port: u16) -> io::Result<EchoServer> {
+    // Looking up a name blocks.
+    let job = runtime::spawn_blocking(move || bind(&host, port));
+    let listener = job.await.map_err(|error| io::Error::other(error.to_string()))??;
+    let address = listener.local_addr()?;
+    let listener = TcpListener::from_std(listener)?;
+    let stats = Arc::new(Stats::default());
+    let shared = Arc::new(Shared::default());
+    // The tasks hold the server weakly: an EchoServer that nobody holds any more stops by itself.
+    let accepting = accept(listener, Arc::downgrade(&shared), stats.clone());
+    let task = runtime::spawn(accepting);
+    shared.tasks().accept = Some(task.abort_handle());
+    Ok(EchoServer { address, stats, shared })
+}
+
+fn bind(host: &str, port: u16) -> io::Result<StdListener> {
+    let mut failure = io::Error::new(io::ErrorKind::NotFound, format!("{host} has no address"));
+    for address in (host, port).to_socket_addrs()? {
+        match listen(address) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
+}
+
+fn listen(address: SocketAddr) -> io::Result<StdListener> {
+    let socket = socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    // Inherited by what is accepted.
+    socket.set_tcp_nodelay(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket.into())
+}
+
+async fn accept(listener: TcpListener, shared: Weak<Shared>, stats: Arc<Stats>) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let Some(shared) = shared.upgrade() else { return };
+                stats.accepted.fetch_add(1, Ordering::Relaxed);
+                connect(&shared, stream, &stats);
+            }
+            Err(error) => {
+                stats.errors.fetch_add(1, Ordering::Relaxed);
+                if error.kind() != io::ErrorKind::ConnectionAborted {
+                    runtime::time::sleep(RETRY).await;
+                }
+            }
+        }
+    }
+}
+
+/// Spawns a connection's task and remembers how to end it.
+fn connect(shared: &Arc<Shared>, stream: TcpStream, stats: &Arc<Stats>) {
+    let key = shared.tasks().connections.insert(None);
+    let open = Open { shared: Arc::downgrade(shared), key, stats: stats.clone() };
+    // Not under the lock: a task that is dropped at once gives its entry back through it.
+    let task = runtime::spawn(async move {
+        let open = open;
+        if echo(stream, &open.stats).await.is_err() {
+            open.stats.errors.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let mut tasks = shared.tasks();
+    if tasks.stopped {
+        task.abort();
+    }
+    // Keys are given out by the accepting task alone, so this one cannot have a new owner yet.
+    if let Some(entry) = tasks.connections.get_mut(key) {
+        *entry = Some(task.abort_handle());
+    }
+}
+
+/// Gives a connection's entry back however its task ends.
+struct Open {
+    shared: Weak<Shared>,
+    key: usize,
+    stats: Arc<Stats>,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.stats.closed.fetch_add(1, Ordering::Relaxed);
+        let Some(shared) = self.shared.upgrade() else { return };
+        let mut tasks = shared.tasks();
+        let own = tasks.connections.try_remove(self.key);
+        let last = tasks.connections.is_empty();
+        drop(tasks);
+        drop(own);
+        if last {
+            shared.empty.notify_one();
+        }
+    }
+}
+
+async fn echo(stream: TcpStream, stats: &Stats) -> io::Result<()> {
+    let mut buffer = vec![0; SMALL];
+    loop {
+        let count = stream.read(&mut buffer).await?;
+        if count == 0 {
+            return Ok(());
+        }
+        stats.reads.fetch_add(1, Ordering::Relaxed);
+        stats.bytes.fetch_add(count as u64, Ordering::Relaxed);
+        stream.write_all(&buffer[..count]).await?;
+        if count == buffer.len() && count < LARGE {
+            buffer = vec![0; LARGE];
+        }
+    }
+}

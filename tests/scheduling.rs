@@ -1,0 +1,355 @@
+//! Fairness, wakeups under stress, idleness, and what runs where.
+
+use std::future::{Future, poll_fn};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use wakeloop::runtime::net::UnixStream;
+use wakeloop::runtime::sync::{Notify, Semaphore, mpsc, oneshot};
+use wakeloop::runtime::time::{sleep, timeout};
+use wakeloop::runtime::{self, Builder, Runtime, block_on, yield_now};
+
+const LONG: Duration = Duration::from_secs(30);
+
+fn runtimes() -> [Runtime; 3] {
+    [Builder::new_current_thread(), Builder::new().worker_threads(1), Builder::new().worker_threads(2)]
+        .map(|builder| builder.build().unwrap())
+}
+
+#[test]
+fn tasks_that_always_wake_themselves_starve_neither_timers_nor_sockets_nor_others() {
+    for rt in runtimes() {
+        let stop = Arc::new(AtomicBool::new(false));
+        let busy: Vec<_> = (0..4)
+            .map(|n| {
+                let stop = stop.clone();
+                rt.spawn(async move {
+                    while !stop.load(SeqCst) {
+                        if n % 2 == 0 {
+                            yield_now().await;
+                        } else {
+                            // Always ready: only the budget makes it give way.
+                            let (sender, receiver) = oneshot::channel();
+                            sender.send(()).unwrap();
+                            receiver.await.unwrap();
+                        }
+                    }
+                })
+            })
+            .collect();
+        let checked = rt.spawn(async {
+            timeout(LONG, async {
+                sleep(Duration::from_millis(2)).await;
+                let (a, b) = UnixStream::pair().unwrap();
+                let reader = runtime::spawn(async move {
+                    let mut buffer = [0; 1];
+                    b.read_exact(&mut buffer).await.unwrap();
+                });
+                sleep(Duration::from_millis(1)).await;
+                a.write_all(b"x").await.unwrap();
+                reader.await.unwrap();
+            })
+            .await
+        });
+        rt.block_on(checked).unwrap().unwrap();
+        stop.store(true, SeqCst);
+        rt.block_on(async {
+            for task in busy {
+                task.await.unwrap();
+            }
+        });
+    }
+}
+
+#[test]
+fn two_tasks_that_wake_each_other_let_a_third_run() {
+    let rt = Builder::new().worker_threads(1).build().unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let (a, b) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let players: Vec<_> = [(a.clone(), b.clone()), (b.clone(), a.clone())]
+        .into_iter()
+        .map(|(mine, theirs)| {
+            let stop = stop.clone();
+            rt.spawn(async move {
+                while !stop.load(SeqCst) {
+                    theirs.notify_one();
+                    mine.notified().await;
+                }
+                theirs.notify_one();
+            })
+        })
+        .collect();
+    let third = rt.spawn(async move {
+        for _ in 0..100 {
+            yield_now().await;
+        }
+    });
+    rt.block_on(async { timeout(LONG, third).await }).unwrap().unwrap();
+    stop.store(true, SeqCst);
+    rt.block_on(async {
+        for player in players {
+            timeout(LONG, player).await.unwrap().unwrap();
+        }
+    });
+}
+
+#[test]
+fn no_wakeup_is_lost_when_threads_and_workers_fall_asleep_and_wake_all_the_time() {
+    for workers in [1, 2, 4] {
+        let rt = Builder::new().worker_threads(workers).build().unwrap();
+        let deadline = Instant::now() + Duration::from_millis(700);
+        let mut rounds = 0u32;
+        while Instant::now() < deadline {
+            // Each round lets everybody go to sleep in between, more or less.
+            let (to_task, from_thread) = oneshot::channel();
+            let task = rt.spawn(async move {
+                let n: u32 = from_thread.await.unwrap();
+                runtime::spawn(async move { n + 1 }).await.unwrap()
+            });
+            if rounds.is_multiple_of(7) {
+                std::thread::sleep(Duration::from_micros(u64::from(rounds % 90)));
+            }
+            to_task.send(rounds).unwrap();
+            let joined = rt.block_on(async { timeout(LONG, task).await.expect("a wakeup was lost") });
+            assert_eq!(joined.unwrap(), rounds + 1);
+            rounds += 1;
+        }
+        assert!(rounds > 10);
+    }
+}
+
+#[test]
+fn messages_go_round_a_ring_of_tasks_without_getting_stuck() {
+    for rt in runtimes() {
+        let (first, mut inbox) = mpsc::bounded::<u32>(1);
+        let mut tasks = Vec::new();
+        for _ in 0..50 {
+            let (next, receiver) = mpsc::bounded(1);
+            let mut mine = std::mem::replace(&mut inbox, receiver);
+            tasks.push(rt.spawn(async move {
+                while let Some(n) = mine.recv().await {
+                    next.send(n + 1).await.unwrap();
+                }
+            }));
+        }
+        rt.block_on(async {
+            for lap in 0..100 {
+                first.send(lap).await.unwrap();
+                let arrived = timeout(LONG, inbox.recv()).await.expect("stuck");
+                assert_eq!(arrived, Some(lap + 50));
+            }
+            drop(first);
+            for task in tasks {
+                timeout(LONG, task).await.unwrap().unwrap();
+            }
+        });
+    }
+}
+
+#[test]
+fn several_threads_spawn_at_once() {
+    let rt = Builder::new().worker_threads(2).build().unwrap();
+    let done = Arc::new(AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            let (handle, done) = (rt.handle(), done.clone());
+            scope.spawn(move || {
+                let tasks: Vec<_> = (0..2000)
+                    .map(|_| {
+                        let done = done.clone();
+                        handle.spawn(async move { done.fetch_add(1, SeqCst) })
+                    })
+                    .collect();
+                for task in tasks {
+                    block_on(task).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(done.load(SeqCst), 8000);
+    let metrics = rt.metrics();
+    assert_eq!((metrics.tasks_spawned, metrics.tasks_completed), (8000, 8000));
+    assert!(metrics.injected >= 8000 && metrics.polls >= 8000);
+}
+
+#[test]
+fn a_long_poll_does_not_hold_up_what_it_spawned_before() {
+    let rt = Builder::new().worker_threads(2).build().unwrap();
+    let ran = Arc::new(AtomicUsize::new(0));
+    let seen = ran.clone();
+    let task = rt.spawn(async move {
+        for _ in 0..10 {
+            let ran = seen.clone();
+            runtime::spawn(async move { ran.fetch_add(1, SeqCst) });
+        }
+        let deadline = Instant::now() + LONG;
+        // All but the last one spawned can be stolen while we hog this worker.
+        while seen.load(SeqCst) < 9 && Instant::now() < deadline {
+            std::hint::spin_loop();
+        }
+        seen.load(SeqCst)
+    });
+    assert!(rt.block_on(task).unwrap() >= 9);
+}
+
+#[test]
+fn an_idle_runtime_sleeps() {
+    for rt in [Builder::new().worker_threads(1), Builder::new().worker_threads(4)] {
+        let rt = rt.build().unwrap();
+        rt.block_on(async {
+            let (_a, b) = UnixStream::pair().unwrap();
+            let reader = runtime::spawn(async move { b.read(&mut [0; 1]).await });
+            let sleeper = runtime::spawn(sleep(LONG));
+            sleep(Duration::from_millis(50)).await;
+            reader.abort();
+            sleeper.abort();
+            let _ = reader.await;
+        });
+        std::thread::sleep(Duration::from_millis(100));
+        let before = rt.metrics();
+        std::thread::sleep(Duration::from_millis(300));
+        let after = rt.metrics();
+        assert_eq!(before.wakeups, after.wakeups);
+        assert_eq!(before.polls, after.polls);
+    }
+}
+
+#[test]
+fn a_budget_is_given_back_between_polls() {
+    let rt = Builder::new().worker_threads(1).build().unwrap();
+    let polls = Arc::new(AtomicUsize::new(0));
+    let seen = polls.clone();
+    let task = rt.spawn(async move {
+        let (sender, mut receiver) = mpsc::unbounded();
+        for n in 0..1000 {
+            sender.send(n).unwrap();
+        }
+        drop(sender);
+        let mut sum = 0;
+        poll_fn(|cx| {
+            seen.fetch_add(1, SeqCst);
+            loop {
+                match receiver.poll_recv(cx) {
+                    Poll::Ready(Some(n)) => sum += n,
+                    Poll::Ready(None) => return Poll::Ready(()),
+                    Poll::Pending => return Poll::Pending,
+                }
+            }
+        })
+        .await;
+        sum
+    });
+    assert_eq!(rt.block_on(task).unwrap(), 499_500);
+    assert!(polls.load(SeqCst) > 3, "a thousand messages in {} polls", polls.load(SeqCst));
+}
+
+#[test]
+fn two_threads_can_block_on_a_runtime_without_threads() {
+    let rt = Builder::new_current_thread().build().unwrap();
+    let (sender, receiver) = oneshot::channel();
+    std::thread::scope(|scope| {
+        let handle = rt.handle();
+        scope.spawn(move || {
+            handle.block_on(async {
+                sleep(Duration::from_millis(20)).await;
+                runtime::spawn(async move { sender.send(1).unwrap() }).await.unwrap();
+            });
+        });
+        let handle = rt.handle();
+        scope.spawn(move || {
+            assert_eq!(handle.block_on(async { timeout(LONG, receiver).await }), Ok(Ok(1)));
+            handle.block_on(sleep(Duration::from_millis(5)));
+        });
+    });
+}
+
+#[test]
+fn block_on_inside_a_task_is_refused() {
+    let rt = Builder::new().worker_threads(1).build().unwrap();
+    let handle = rt.handle();
+    let error = rt.block_on(rt.spawn(async move { handle.block_on(async {}) })).unwrap_err();
+    assert!(error.is_panic());
+}
+
+#[test]
+fn a_blocking_job_belongs_to_the_runtime_and_the_pool_has_a_cap() {
+    let rt = Builder::new().worker_threads(1).max_blocking_threads(2).build().unwrap();
+    let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let jobs: Vec<_> = (0..20)
+        .map(|n| {
+            let (now, most) = (now.clone(), most.clone());
+            rt.spawn_blocking(move || {
+                most.fetch_max(now.fetch_add(1, SeqCst) + 1, SeqCst);
+                std::thread::sleep(Duration::from_millis(1));
+                now.fetch_sub(1, SeqCst);
+                block_on(runtime::spawn(async move { n })).unwrap()
+            })
+        })
+        .collect();
+    for (n, job) in jobs.into_iter().enumerate() {
+        assert_eq!(rt.block_on(job).unwrap(), n);
+    }
+    assert!(most.load(SeqCst) <= 2);
+    let error = rt.block_on(rt.spawn_blocking(|| -> () { panic!("blocked") })).unwrap_err();
+    assert_eq!(error.panic_message(), Some("blocked"));
+}
+
+#[test]
+fn an_idle_blocking_thread_leaves() {
+    let rt = Builder::new().worker_threads(1).blocking_keep_alive(Duration::from_millis(10)).build().unwrap();
+    rt.block_on(rt.spawn_blocking(|| {})).unwrap();
+    let deadline = Instant::now() + LONG;
+    while rt.metrics().blocking_threads > 0 {
+        assert!(Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(rt.block_on(rt.spawn_blocking(|| 4)).unwrap(), 4);
+}
+
+#[test]
+fn a_semaphore_never_gives_more_than_it_has() {
+    let rt = Builder::new().worker_threads(2).build().unwrap();
+    let semaphore = Arc::new(Semaphore::new(3));
+    let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let tasks: Vec<_> = (0..100)
+        .map(|n| {
+            let (semaphore, now, most) = (semaphore.clone(), now.clone(), most.clone());
+            runtime::Handle::spawn(&rt.handle(), async move {
+                let _permit = semaphore.acquire(1 + n % 3).await;
+                most.fetch_max(now.fetch_add(1 + n % 3, SeqCst) + 1 + n % 3, SeqCst);
+                yield_now().await;
+                now.fetch_sub(1 + n % 3, SeqCst);
+            })
+        })
+        .collect();
+    for (n, task) in tasks.into_iter().enumerate() {
+        if n % 10 == 0 {
+            task.abort();
+        }
+        let _ = rt.block_on(async { timeout(LONG, task).await.expect("stuck") });
+    }
+    assert!(most.load(SeqCst) <= 3 || now.load(SeqCst) > 0);
+    assert_eq!(semaphore.available(), 3);
+}
+
+#[test]
+fn a_notification_for_a_dropped_waiter_goes_to_the_next() {
+    let notify = Notify::new();
+    block_on(async {
+        let mut first = Box::pin(notify.notified());
+        let mut second = Box::pin(notify.notified());
+        poll_fn(|cx| {
+            assert!(first.as_mut().poll(cx).is_pending());
+            assert!(second.as_mut().poll(cx).is_pending());
+            Poll::Ready(())
+        })
+        .await;
+        notify.notify_one();
+        drop(first);
+        second.await;
+        notify.notify_one();
+        notify.notified().await;
+    });
+}

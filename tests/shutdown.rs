@@ -1,0 +1,229 @@
+//! The end of a runtime, in every state its tasks can be in.
+
+use std::future::pending;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use wakeloop::runtime::net::{TcpListener, TcpStream};
+use wakeloop::runtime::sync::oneshot;
+use wakeloop::runtime::time::sleep;
+use wakeloop::runtime::{self, Builder, Runtime, spawn_blocking, yield_now};
+
+const LONG: Duration = Duration::from_secs(100);
+
+struct Counted(Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, SeqCst);
+    }
+}
+
+fn builders() -> [Builder; 3] {
+    [Builder::new_current_thread(), Builder::new().worker_threads(1), Builder::new().worker_threads(3)]
+}
+
+/// The threads of this process whose name starts so; names are cut at 15 bytes.
+fn threads_named(prefix: &str) -> usize {
+    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return 0 };
+    tasks
+        .flatten()
+        .filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok())
+        .filter(|name| name.starts_with(prefix))
+        .count()
+}
+
+#[test]
+fn dropping_the_runtime_drops_every_future_once_and_leaves_no_thread() {
+    for (n, builder) in builders().into_iter().enumerate() {
+        let name = format!("gone{n}");
+        let rt = builder.thread_name(&name).build().unwrap();
+        let drops = Arc::new(AtomicUsize::new(0));
+        let guard = || Counted(drops.clone());
+        rt.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            for _ in 0..10 {
+                let (one, two, three, four) = (guard(), guard(), guard(), guard());
+                runtime::spawn(async move {
+                    let _guard = one;
+                    sleep(LONG).await;
+                });
+                runtime::spawn(async move {
+                    let _guard = two;
+                    let stream = TcpStream::connect(address).await.unwrap();
+                    stream.read(&mut [0; 8]).await.unwrap();
+                });
+                runtime::spawn(async move {
+                    let _guard = three;
+                    loop {
+                        yield_now().await;
+                    }
+                });
+                runtime::spawn(async move {
+                    let _guard = four;
+                    pending::<()>().await;
+                });
+            }
+            let five = guard();
+            runtime::spawn(async move {
+                let _guard = five;
+                let mut streams = Vec::new();
+                loop {
+                    streams.push(listener.accept().await.unwrap());
+                }
+            });
+            let six = guard();
+            spawn_blocking(move || drop(six)).await.unwrap();
+            sleep(Duration::from_millis(20)).await;
+        });
+        let handle = rt.handle();
+        drop(rt);
+        assert_eq!(drops.load(SeqCst), 42);
+        assert_eq!(handle.metrics().tasks_live, 0);
+        assert_eq!(handle.metrics().sockets, 0);
+        assert_eq!(handle.metrics().timers_armed, 0);
+        // A thread that was joined may take a moment to leave the list.
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while threads_named(&name) > 0 {
+            assert!(Instant::now() < deadline, "threads are left");
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn a_spawn_after_the_end_is_cancelled_at_once() {
+    for builder in builders() {
+        let rt = builder.build().unwrap();
+        let handle = rt.handle();
+        drop(rt);
+        let late = handle.spawn(async { 1 });
+        assert!(late.is_finished());
+        assert!(runtime::block_on(late).unwrap_err().is_cancelled());
+        let late = handle.spawn_blocking(|| 1);
+        assert!(runtime::block_on(late).unwrap_err().is_cancelled());
+    }
+}
+
+#[test]
+fn a_future_that_spawns_while_it_is_dropped_gets_no_further() {
+    struct Spawns(runtime::Handle, Arc<AtomicUsize>);
+    impl Drop for Spawns {
+        fn drop(&mut self) {
+            let (handle, count) = (self.0.clone(), self.1.clone());
+            let again = Spawns(handle.clone(), count.clone());
+            if count.fetch_add(1, SeqCst) < 3 {
+                self.0.spawn(async move {
+                    let _again = again;
+                    pending::<()>().await;
+                });
+            } else {
+                std::mem::forget(again);
+            }
+        }
+    }
+    for builder in builders() {
+        let rt = builder.build().unwrap();
+        let count = Arc::new(AtomicUsize::new(0));
+        let first = Spawns(rt.handle(), count.clone());
+        rt.spawn(async move {
+            let _first = first;
+            pending::<()>().await;
+        });
+        drop(rt);
+        assert_eq!(count.load(SeqCst), 4);
+    }
+}
+
+#[test]
+fn a_runtime_dropped_by_its_own_task_ends_without_waiting_for_itself() {
+    let rt = Builder::new().worker_threads(2).build().unwrap();
+    let handle = rt.handle();
+    let (sender, receiver) = oneshot::channel::<Runtime>();
+    let task = handle.spawn(async move {
+        drop(receiver.await);
+    });
+    sender.send(rt).unwrap();
+    let _ = runtime::block_on(task);
+}
+
+#[test]
+fn a_shutdown_with_a_limit_does_not_wait_for_a_stuck_task() {
+    let rt = Builder::new().worker_threads(2).build().unwrap();
+    let go = Arc::new(AtomicBool::new(false));
+    let (stuck, started) = (go.clone(), Arc::new(AtomicBool::new(false)));
+    let running = started.clone();
+    rt.spawn(async move {
+        running.store(true, SeqCst);
+        while !stuck.load(SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
+    while !started.load(SeqCst) {
+        std::thread::yield_now();
+    }
+    assert!(!rt.shutdown_timeout(Duration::from_millis(50)));
+    go.store(true, SeqCst);
+}
+
+#[test]
+fn a_shutdown_with_a_limit_that_is_not_needed_succeeds() {
+    for builder in builders() {
+        let rt = builder.build().unwrap();
+        rt.spawn(pending::<()>());
+        assert!(rt.shutdown_timeout(Duration::from_secs(20)));
+    }
+}
+
+#[test]
+fn wakes_from_other_threads_race_with_the_end() {
+    for round in 0..200 {
+        let rt = Builder::new().worker_threads(1 + round % 2).build().unwrap();
+        let drops = Arc::new(AtomicUsize::new(0));
+        let senders: Vec<_> = (0..20)
+            .map(|_| {
+                let (sender, receiver) = oneshot::channel::<()>();
+                let guard = Counted(drops.clone());
+                rt.spawn(async move {
+                    let _guard = guard;
+                    let _ = receiver.await;
+                });
+                sender
+            })
+            .collect();
+        let handle = rt.handle();
+        let thread = std::thread::spawn(move || {
+            for sender in senders {
+                let _ = sender.send(());
+                handle.spawn(yield_now());
+            }
+        });
+        drop(rt);
+        assert_eq!(drops.load(SeqCst), 20);
+        thread.join().unwrap();
+    }
+}
+
+#[test]
+fn a_forgotten_runtime_goes_on() {
+    let rt = Builder::new().worker_threads(1).build().unwrap();
+    let handle = rt.handle();
+    std::mem::forget(rt);
+    assert_eq!(runtime::block_on(handle.spawn(async { 3 })).unwrap(), 3);
+}
+
+#[test]
+fn hooks_run_on_each_thread_once() {
+    let (started, stopped) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (on_start, on_stop) = (started.clone(), stopped.clone());
+    let rt = Builder::new()
+        .worker_threads(3)
+        .on_thread_start(move || _ = on_start.fetch_add(1, SeqCst))
+        .on_thread_stop(move || _ = on_stop.fetch_add(1, SeqCst))
+        .build()
+        .unwrap();
+    drop(rt);
+    assert_eq!((started.load(SeqCst), stopped.load(SeqCst)), (3, 3));
+}

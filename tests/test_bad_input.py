@@ -1,0 +1,271 @@
+"""Wrong arguments, method by method: the exception is asyncio's, and the loop lives on.
+
+The table is run on asyncio's own loop of this interpreter first; the type of what it raises is what we must raise.
+Where asyncio accepts an argument without a word (it calls the callable later, or never), so must we.
+"""
+
+import asyncio
+import socket
+import sys
+
+import pytest
+
+from tests.test_scheduling import run_once
+
+
+class Hostile:
+    """Fails whatever is asked of it."""
+
+    def __index__(self):
+        raise ZeroDivisionError
+
+    __float__ = __bool__ = __len__ = __iter__ = __call__ = __radd__ = __index__
+
+
+def function(*args):
+    pass
+
+
+THINGS = {
+    "none": None,
+    "text": "text",
+    "bytes": b"bytes",
+    "minus one": -1,
+    "huge": 2**70,
+    "float": 1.5,
+    "list": [],
+    "object": object(),
+    "type": int,
+    "hostile": Hostile(),
+}
+
+#: Method -> the arguments of a good call; each is replaced in turn by every thing above.
+METHODS = {
+    "call_later": (1000, function),
+    "call_at": (1000, function),
+    "run_until_complete": (None,),
+    "run_in_executor": (None, function),
+    "set_exception_handler": (None,),
+    "set_task_factory": (None,),
+    "add_reader": ("socket", function),
+    "add_writer": ("socket", function),
+    "remove_reader": ("socket",),
+    "remove_writer": ("socket",),
+    "add_signal_handler": (10, function),
+    "remove_signal_handler": (10,),
+}
+
+#: asyncio accepts these and trips over them when it runs, if it ever does: no example to follow.
+LATE = {("call_at", 0), ("call_later", 1), ("call_at", 1), ("run_in_executor", 1), ("add_reader", 1), ("add_writer", 1)}
+
+SOCK_METHODS = {
+    "sock_recv": ("socket", 10),
+    "sock_recv_into": ("socket", bytearray(10)),
+    "sock_sendall": ("socket", b"data"),
+    "sock_accept": ("socket",),
+    "sock_connect": ("socket", ("127.0.0.1", 1)),
+}
+
+TRANSPORT_METHODS = {
+    "write": (b"data",),
+    "writelines": ([b"data"],),
+    "set_write_buffer_limits": (1000,),
+    "get_extra_info": ("name",),
+}
+
+
+def outcome(call):
+    """The type of the exception that `call` raises, or None."""
+    try:
+        call()
+    except Exception as error:
+        return type(error)
+    return None
+
+
+def variations(table):
+    for method, good in table.items():
+        yield method, "no arguments", ()
+        yield method, "too many", (*good, *[None] * 9) if method not in ("call_later", "call_at", "run_in_executor", "add_reader", "add_writer", "add_signal_handler") else ()  # fmt: skip
+        for position in range(len(good)):
+            if (method, position) in LATE:
+                continue
+            for name, thing in THINGS.items():
+                yield method, f"{name} as argument {position + 1}", (*good[:position], thing, *good[position + 1 :])
+
+
+def on_a_loop(factory, method, arguments):
+    loop = factory()
+    near, far = socket.socketpair()
+    try:
+        near.setblocking(False)
+        arguments = tuple(near if argument == "socket" else argument for argument in arguments)
+        result = outcome(lambda: getattr(loop, method)(*arguments))
+        loop.remove_reader(near), loop.remove_writer(near)
+        loop.set_task_factory(None)
+        alive(loop)
+        return result
+    finally:
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+        near.close()
+        far.close()
+
+
+def alive(loop):
+    seen = []
+    loop.call_soon(seen.append, 1)
+    run_once(loop)
+    assert seen == [1]
+    assert loop.run_until_complete(asyncio.sleep(0.0001, 2)) == 2
+
+
+def differences(expected, found):
+    return {case: f"{found[case]}, asyncio {expected[case]}" for case in expected if found[case] is not expected[case]}
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("method", METHODS)
+def test_loop_methods_raise_what_asyncio_raises(loop_factory, method):
+    cases = {(m, name): arguments for m, name, arguments in variations({method: METHODS[method]})}
+    expected = {case: on_a_loop(asyncio.SelectorEventLoop, method, arguments) for case, arguments in cases.items()}
+    found = {case: on_a_loop(loop_factory, method, arguments) for case, arguments in cases.items()}
+    assert differences(expected, found) == {}
+
+
+@pytest.mark.parametrize("method", SOCK_METHODS)
+def test_sock_methods_raise_what_asyncio_raises(loop_factory, method):
+    def attempt(factory, arguments):
+        loop = factory()
+        near, far = socket.socketpair()
+        near.setblocking(False)
+
+        async def call():
+            given = tuple(near if argument == "socket" else argument for argument in arguments)
+            async with asyncio.timeout(0.01):
+                await getattr(loop, method)(*given)
+
+        try:
+            result = outcome(lambda: loop.run_until_complete(call()))
+            alive(loop)
+            return result
+        finally:
+            loop.close()
+            near.close()
+            far.close()
+
+    cases = {(m, name): arguments for m, name, arguments in variations({method: SOCK_METHODS[method]})}
+    expected = {case: attempt(asyncio.SelectorEventLoop, arguments) for case, arguments in cases.items()}
+    found = {case: attempt(loop_factory, arguments) for case, arguments in cases.items()}
+    assert differences(expected, found) == {}
+
+
+@pytest.mark.parametrize("method", TRANSPORT_METHODS)
+def test_transport_methods_raise_what_asyncio_raises(loop_factory, method):
+    def attempt(factory, arguments):
+        loop = factory()
+        near, far = socket.socketpair()
+        transport, _ = loop.run_until_complete(loop.create_connection(asyncio.Protocol, sock=near))
+        try:
+            result = outcome(lambda: getattr(transport, method)(*arguments))
+            alive(loop)
+            return result
+        finally:
+            transport.abort()
+            run_once(loop)
+            loop.close()
+            far.close()
+
+    cases = {(m, name): arguments for m, name, arguments in variations({method: TRANSPORT_METHODS[method]})}
+    expected = {case: attempt(asyncio.SelectorEventLoop, arguments) for case, arguments in cases.items()}
+    found = {case: attempt(loop_factory, arguments) for case, arguments in cases.items()}
+    assert differences(expected, found) == {}
+
+
+@pytest.mark.parametrize("thing", [None, "text", 5, object(), Hostile()], ids=lambda thing: type(thing).__name__)
+def test_a_callback_that_cannot_be_called_is_reported_when_it_runs(loop, thing):
+    problems = []
+    loop.set_exception_handler(lambda loop, context: problems.append(type(context["exception"])))
+    loop.call_soon(thing)
+    loop.call_soon_threadsafe(thing)
+    loop.call_later(0, thing)
+    run_once(loop)
+    assert problems == [ZeroDivisionError if isinstance(thing, Hostile) else TypeError] * 3
+    alive(loop)
+
+
+@pytest.mark.parametrize("context", ["text", 5, object(), {}])
+def test_a_context_that_is_none_is_refused_or_reported(loop, context, asyncio_log):
+    loop.set_exception_handler(lambda loop, context: None)
+    try:
+        loop.call_soon(function, context=context)
+    except TypeError:
+        pass
+    else:
+        outcome(lambda: run_once(loop))
+    alive(loop)
+
+
+def test_unknown_keywords_are_type_errors(loop):
+    for call in (
+        lambda: loop.call_soon(function, unknown=1),
+        lambda: loop.call_later(1, function, unknown=1),
+        lambda: loop.call_at(1, function, unknown=1),
+        lambda: loop.call_soon_threadsafe(function, unknown=1),
+        lambda: loop.time(1),
+        lambda: loop.stop(1),
+        lambda: loop.create_future(1),
+        lambda: loop.call_soon(),
+        lambda: loop.call_later(),
+        lambda: loop.call_later(1),
+        lambda: loop.get_debug(1),
+        lambda: loop.is_running(1),
+    ):
+        with pytest.raises(TypeError):
+            call()
+    alive(loop)
+
+
+def test_keywords_work_where_asyncio_has_them(loop):
+    loop.call_soon(callback=function)
+    loop.call_later(delay=0, callback=function)
+    loop.call_at(when=0, callback=function)
+    loop.call_soon_threadsafe(callback=function)
+    run_once(loop)
+
+
+def test_attributes_of_a_protocol_that_fail_end_only_the_connection(run):
+    class Treacherous(asyncio.Protocol):
+        @property
+        def data_received(self):
+            raise ZeroDivisionError
+
+    async def main():
+        loop, problems = asyncio.get_running_loop(), []
+        loop.set_exception_handler(lambda loop, context: problems.append(context))
+        near, far = socket.socketpair()
+        with far:
+            try:
+                transport, _ = await loop.create_connection(Treacherous, sock=near)
+            except ZeroDivisionError:
+                near.close()
+            else:
+                far.send(b"x")
+                await asyncio.sleep(0.01)
+                transport.abort()
+            await asyncio.sleep(0.01)
+
+    run(main())
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="shorter stacks before 3.12")
+def test_deep_recursion_in_a_callback_is_an_exception_like_any_other(loop):
+    def recurse():
+        recurse()
+
+    problems = []
+    loop.set_exception_handler(lambda loop, context: problems.append(type(context["exception"])))
+    loop.call_soon(recurse)
+    run_once(loop)
+    assert problems == [RecursionError]
+    alive(loop)

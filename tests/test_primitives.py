@@ -1,0 +1,331 @@
+"""What Python awaits and the Rust runtime runs: sleep and the echo server."""
+
+import asyncio
+import gc
+import math
+import os
+import random
+import socket
+import threading
+import time
+
+import pytest
+
+pytestmark = pytest.mark.usefixtures("runtime")
+
+wakeloop = pytest.importorskip("wakeloop", reason="the primitives are wakeloop's; the control group has none")
+
+
+async def main_sleeps(seconds, *result):
+    return await wakeloop.sleep(seconds, *result)
+
+
+def test_sleep_returns_its_result(run):
+    assert run(main_sleeps(0.001)) is None
+    assert run(main_sleeps(0.001, "result")) == "result"
+    assert run(main_sleeps(0, "at once")) == "at once"
+    assert run(main_sleeps(-1, "past")) == "past"
+
+
+def test_sleep_never_returns_early_and_hardly_late(run):
+    async def main():
+        late = []
+        for _ in range(200):
+            seconds = random.uniform(0, 0.004)
+            start = time.monotonic()
+            await wakeloop.sleep(seconds)
+            late.append(time.monotonic() - start - seconds)
+        assert min(late) >= 0
+        assert sorted(late)[100] < 0.002
+
+    run(main())
+
+
+def test_ten_thousand_sleeps_at_once_wake_in_the_order_of_their_deadlines(run):
+    async def main():
+        start, woken = time.monotonic(), []
+
+        async def sleeper(number):
+            await wakeloop.sleep(0.05 + (number % 100) / 1000)
+            woken.append(number % 100)
+
+        await asyncio.gather(*(sleeper(number) for number in range(10_000)))
+        assert len(woken) == 10_000 and time.monotonic() - start < 5
+        out_of_order = sum(1 for before, after in zip(woken, woken[1:]) if after < before - 20)
+        assert out_of_order == 0
+
+    run(main())
+
+
+def test_a_cancelled_sleep_raises_and_lets_go(run):
+    async def main():
+        async def sleeper():
+            await wakeloop.sleep(60)
+
+        for delay in (0, 0.001):
+            tasks = [asyncio.create_task(sleeper()) for _ in range(1000)]
+            await asyncio.sleep(delay)
+            for task in tasks:
+                task.cancel()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+            assert {type(result) for result in results} == {asyncio.CancelledError}
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await wakeloop.sleep(60)
+
+    run(main())
+
+
+def test_cancellation_that_races_with_the_wake_up_loses_neither(run):
+    async def main():
+        async def sleeper(seconds):
+            await wakeloop.sleep(seconds)
+            return "slept"
+
+        outcomes = []
+        for _ in range(500):
+            task = asyncio.create_task(sleeper(0.001))
+            await asyncio.sleep(random.uniform(0, 0.002))
+            task.cancel()
+            try:
+                outcomes.append(await task)
+            except asyncio.CancelledError:
+                outcomes.append("cancelled")
+        assert set(outcomes) <= {"slept", "cancelled"} and len(outcomes) == 500
+
+    run(main())
+
+
+def test_a_sleep_that_is_never_awaited_or_dropped_halfway_is_harmless(run):
+    async def main():
+        sleeping = wakeloop.sleep(60)
+        del sleeping
+        gc.collect()
+        task = asyncio.create_task(main_sleeps(60))
+        await asyncio.sleep(0)
+        task.cancel()
+        del task
+        await asyncio.sleep(0)
+        gc.collect()
+
+    run(main())
+
+
+@pytest.mark.parametrize("bad", [None, "1", object(), math.nan])
+def test_a_duration_that_is_none_is_refused(run, bad):
+    async def main():
+        with pytest.raises((TypeError, ValueError)):
+            await wakeloop.sleep(bad)
+        await wakeloop.sleep(0)
+
+    run(main())
+
+
+@pytest.mark.parametrize("huge", [1e300, math.inf, 2.0**63])
+def test_a_huge_duration_waits_until_it_is_cancelled(run, huge):
+    async def main():
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await wakeloop.sleep(huge)
+
+    run(main())
+
+
+def test_a_loop_that_closes_while_sleeps_are_pending_does_not_mind(loop):
+    tasks = [loop.create_task(main_sleeps(0.01)) for _ in range(100)]
+    loop.run_until_complete(asyncio.sleep(0))
+    for task in tasks:
+        task.cancel()
+    loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+    pending = loop.create_task(main_sleeps(0.005))
+    loop.run_until_complete(asyncio.sleep(0))
+    pending.cancel()
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    time.sleep(0.02)
+
+
+def test_loops_in_several_threads_sleep_at_once(loop_factory):
+    done = []
+
+    def work():
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            runner.run(sleeps())
+        done.append(1)
+
+    async def sleeps():
+        await asyncio.gather(*(wakeloop.sleep(random.uniform(0, 0.05)) for _ in range(500)))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(done) == 4
+
+
+def exchange(port, message, times=1):
+    """A blocking client: it needs no event loop to talk to a server of the runtime's."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as sock:
+        for _ in range(times):
+            sock.sendall(message)
+            received = bytearray()
+            while len(received) < len(message):
+                data = sock.recv(65536)
+                assert data
+                received += data
+            assert received == message
+
+
+def test_the_echo_server_sends_every_byte_back(run):
+    async def main():
+        server = await wakeloop.start_echo_server("127.0.0.1", 0)
+        assert server.host == "127.0.0.1" and 0 < server.port < 65536
+        reader, writer = await asyncio.open_connection(server.host, server.port)
+        for size in (1, 1000, 65_537, 1_000_000):
+            message = os.urandom(size)
+            writer.write(message)
+            assert await reader.readexactly(size) == message
+        writer.write_eof()
+        assert await reader.read() == b""
+        writer.close()
+        await writer.wait_closed()
+        await server.close()
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", server.port)
+
+    run(main())
+
+
+def test_the_echo_server_serves_hundreds_at_once(run):
+    async def main():
+        server = await wakeloop.start_echo_server("127.0.0.1", 0)
+
+        async def client(number):
+            reader, writer = await asyncio.open_connection(server.host, server.port)
+            for turn in range(10):
+                message = b"%d:%d\n" % (number, turn)
+                writer.write(message)
+                assert await reader.readline() == message
+            writer.close()
+            await writer.wait_closed()
+
+        await asyncio.gather(*(client(number) for number in range(300)))
+        await server.close()
+
+    run(main())
+
+
+def test_the_echo_server_needs_neither_the_loop_nor_the_interpreter(run):
+    """Its loop is blocked in Python code, and it serves all the same."""
+
+    async def main():
+        server = await wakeloop.start_echo_server("127.0.0.1", 0)
+        exchange(server.port, os.urandom(10_000), times=50)  # the loop does not run during this
+        await server.close()
+
+    run(main())
+
+
+def test_a_thread_that_hogs_the_interpreter_does_not_slow_the_echo(run):
+    """The client is another process; in this one a thread computes without a pause."""
+    import subprocess
+    import sys
+
+    client = """
+import socket, sys, time
+sock = socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=10)
+sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+for _ in range(10):
+    sock.sendall(b"warm"); sock.recv(4)
+times = []
+for _ in range(200):
+    start = time.perf_counter(); sock.sendall(b"ping"); assert sock.recv(4) == b"ping"
+    times.append(time.perf_counter() - start)
+print(sorted(times)[100])
+"""
+
+    async def main():
+        server = await wakeloop.start_echo_server("127.0.0.1", 0)
+        stop = threading.Event()
+
+        def burn():
+            while not stop.is_set():
+                sum(range(1000))
+
+        burner = threading.Thread(target=burn)
+        burner.start()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", client, str(server.port), stdout=subprocess.PIPE
+            )
+            out, _ = await process.communicate()
+        finally:
+            stop.set()
+            burner.join()
+        await server.close()
+        assert process.returncode == 0
+        assert float(out) < 0.004, "a round trip that waits for the interpreter takes its switch interval, 5 ms"
+
+    run(main())
+
+
+def test_closing_the_echo_server_ends_its_connections(run):
+    async def main():
+        server = await wakeloop.start_echo_server("127.0.0.1", 0)
+        streams = [await asyncio.open_connection(server.host, server.port) for _ in range(10)]
+        for reader, writer in streams:
+            writer.write(b"x")
+            assert await reader.readexactly(1) == b"x"
+        async with asyncio.timeout(5):
+            await server.close()
+            for reader, writer in streams:
+                try:
+                    assert await reader.read() == b""
+                except ConnectionError:
+                    pass
+                writer.close()
+        await server.close()
+
+    run(main())
+
+
+def test_an_address_that_cannot_be_bound_is_pythons_os_error(run):
+    async def main():
+        server = await wakeloop.start_echo_server("127.0.0.1", 0)
+        with pytest.raises(OSError) as caught:
+            await wakeloop.start_echo_server("127.0.0.1", server.port)
+        assert caught.value.errno is not None
+        await server.close()
+        with pytest.raises(OSError):
+            await wakeloop.start_echo_server("192.0.2.1", 0)
+        with pytest.raises((TypeError, OverflowError, ValueError)):
+            await wakeloop.start_echo_server("127.0.0.1", 70_000)
+
+    run(main())
+
+
+def number(stats, name):
+    return stats[name] if isinstance(stats, dict) else getattr(stats, name)
+
+
+def test_the_stats_of_the_echo_server_count(run):
+    async def main():
+        server = await wakeloop.start_echo_server("127.0.0.1", 0)
+        before = server.stats()
+        for _ in range(3):
+            exchange(server.port, b"x" * 1000, times=10)
+        await asyncio.sleep(0.05)
+        after = server.stats()
+        names = list(before) if isinstance(before, dict) else [name for name in dir(before) if not name.startswith("_")]
+        assert any("connections" in name for name in names) and any("bytes" in name for name in names)
+        grown = {name: number(after, name) - number(before, name) for name in names if isinstance(number(before, name), int)}
+        assert 3 in grown.values(), grown
+        assert 30_000 in grown.values(), grown
+        await server.close()
+
+    run(main())
+
+
+def test_a_panic_is_an_exception():
+    assert issubclass(wakeloop.RuntimePanic, Exception)
