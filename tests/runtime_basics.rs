@@ -48,7 +48,8 @@ fn a_thousand_tasks_yield_a_hundred_times() {
 
 #[test]
 fn bytes_come_back_from_an_echo_server() {
-    let runtimes = [Builder::new_current_thread(), Builder::new().worker_threads(1), Builder::new().worker_threads(2)];
+    let runtimes =
+        [Builder::new_current_thread(), Builder::new().worker_threads(1), Builder::new().worker_threads(2)];
     for builder in runtimes {
         let rt = builder.build().unwrap();
         rt.block_on(async {

@@ -232,8 +232,9 @@ fn wakes_before_during_and_after_the_poll_cost_one_poll_each_at_most() {
         rt.block_on(handle).unwrap();
         assert_eq!(polls.load(SeqCst), 3);
         for _ in 0..100 {
-            waker.clone().wake();
+            let another = waker.clone();
             waker.wake_by_ref();
+            another.wake();
         }
         drop(rt);
         waker.wake();

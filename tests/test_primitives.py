@@ -41,18 +41,17 @@ def test_sleep_never_returns_early_and_hardly_late(run):
     run(main())
 
 
-def test_ten_thousand_sleeps_at_once_wake_in_the_order_of_their_deadlines(run):
+def test_ten_thousand_sleeps_at_once_all_wake_and_none_early(run):
     async def main():
-        start, woken = time.monotonic(), []
+        start, late = time.monotonic(), []
 
-        async def sleeper(number):
-            await wakeloop.sleep(0.05 + (number % 100) / 1000)
-            woken.append(number % 100)
+        async def sleeper(seconds):
+            deadline = time.monotonic() + seconds
+            await wakeloop.sleep(seconds)
+            late.append(time.monotonic() - deadline)
 
-        await asyncio.gather(*(sleeper(number) for number in range(10_000)))
-        assert len(woken) == 10_000 and time.monotonic() - start < 5
-        out_of_order = sum(1 for before, after in zip(woken, woken[1:]) if after < before - 20)
-        assert out_of_order == 0
+        await asyncio.gather(*(sleeper(0.05 + number % 100 / 1000) for number in range(10_000)))
+        assert len(late) == 10_000 and min(late) >= 0 and time.monotonic() - start < 5
 
     run(main())
 
@@ -305,24 +304,24 @@ def test_an_address_that_cannot_be_bound_is_pythons_os_error(run):
     run(main())
 
 
-def number(stats, name):
-    return stats[name] if isinstance(stats, dict) else getattr(stats, name)
-
-
 def test_the_stats_of_the_echo_server_count(run):
     async def main():
         server = await wakeloop.start_echo_server("127.0.0.1", 0)
-        before = server.stats()
+        assert server.stats() == {"accepted": 0, "open": 0, "reads": 0, "bytes": 0, "errors": 0}
         for _ in range(3):
             exchange(server.port, b"x" * 1000, times=10)
-        await asyncio.sleep(0.05)
-        after = server.stats()
-        names = list(before) if isinstance(before, dict) else [name for name in dir(before) if not name.startswith("_")]
-        assert any("connections" in name for name in names) and any("bytes" in name for name in names)
-        grown = {name: number(after, name) - number(before, name) for name in names if isinstance(number(before, name), int)}
-        assert 3 in grown.values(), grown
-        assert 30_000 in grown.values(), grown
+        reader, writer = await asyncio.open_connection(server.host, server.port)
+        writer.write(b"y")
+        await reader.readexactly(1)
+        async with asyncio.timeout(5):
+            while server.stats()["open"] != 1:
+                await asyncio.sleep(0.001)
+        stats = server.stats()
+        assert (stats["accepted"], stats["bytes"], stats["errors"]) == (4, 30_001, 0) and stats["reads"] >= 31
+        writer.close()
+        await writer.wait_closed()
         await server.close()
+        assert server.stats()["open"] == 0
 
     run(main())
 

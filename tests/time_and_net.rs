@@ -110,7 +110,8 @@ fn a_large_transfer_goes_both_ways_at_once_on_one_stream() {
         rt.block_on(async {
             let listener = TcpListener::bind(("localhost", 0)).await.unwrap();
             let address = listener.local_addr().unwrap();
-            let client = runtime::spawn(async move { both_ways(TcpStream::connect(address).await.unwrap()).await });
+            let client =
+                runtime::spawn(async move { both_ways(TcpStream::connect(address).await.unwrap()).await });
             let (stream, peer) = listener.accept().await.unwrap();
             assert_eq!(stream.peer_addr().unwrap(), peer);
             assert_eq!(stream.local_addr().unwrap(), address);
@@ -125,7 +126,8 @@ fn a_large_transfer_goes_both_ways_at_once_on_one_stream() {
         let writing = stream.clone();
         let writer = runtime::spawn(async move {
             let data: Vec<u8> = (0..SIZE).map(|n| n as u8).collect();
-            let sent = writing.write_vectored(&[IoSlice::new(&data[..10]), IoSlice::new(&data[10..20])]).await;
+            let sent =
+                writing.write_vectored(&[IoSlice::new(&data[..10]), IoSlice::new(&data[10..20])]).await;
             writing.write_all(&data[sent.unwrap()..]).await.unwrap();
             writing.shutdown(Shutdown::Write).unwrap();
         });

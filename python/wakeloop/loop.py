@@ -24,6 +24,11 @@ from ._selector import SelectorFacade
 __all__ = ("EventLoop", "new_event_loop", "run")
 
 _T = TypeVar("_T")
+
+# What loop.start_tls() and loop.sendfile() ask a transport for.
+_core.StreamTransport._start_tls_compatible = True
+_core.StreamTransport._sendfile_compatible = constants._SendfileMode.TRY_NATIVE
+
 _monotonic = _core.EventLoop.time
 
 
@@ -111,23 +116,23 @@ class EventLoop(_core.EventLoop, asyncio.SelectorEventLoop):
     # of signal.set_wakeup_fd(), so it is made when add_signal_handler first asks for it.
 
     def _make_self_pipe(self) -> None:
-        pass
+        # The core's own descriptor counts as asyncio's pair does.
+        self._internal_fds += 1
 
     def _close_self_pipe(self) -> None:
+        self._internal_fds -= 1
         if self._wake_reader is None or self._wake_writer is None:
             return
         self._remove_reader(self._wake_reader.fileno())
         self._wake_reader.close()
         self._wake_writer.close()
         self._wake_reader = self._wake_writer = None
-        self._internal_fds -= 1
 
     def _wake_pair(self) -> None:
         if self._wake_reader is None and not self.is_closed():
             self._wake_reader, self._wake_writer = socket.socketpair()
             self._wake_reader.setblocking(False)
             self._wake_writer.setblocking(False)
-            self._internal_fds += 1
             self._add_reader(self._wake_reader.fileno(), self._read_from_self)
 
     @property
@@ -205,7 +210,7 @@ class EventLoop(_core.EventLoop, asyncio.SelectorEventLoop):
         ssl_shutdown_timeout=constants.SSL_SHUTDOWN_TIMEOUT,
         **kwargs,
     ):
-        if sslcontext is not None:
+        if sslcontext is not None or not isinstance(sock, socket.socket):
             # Accepted and wrapped by asyncio's own code, on our transport.
             return super()._start_serving(
                 protocol_factory,

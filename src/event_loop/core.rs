@@ -59,6 +59,9 @@ pub(crate) struct Core {
     pub(crate) debug: Cell<bool>,
     /// The native run_forever is on some stack.
     pub(crate) running: Cell<bool>,
+    /// A descriptor was used since the last poll: what that set off (a connection to a listener of ours, say)
+    /// may be waiting, so the next turn polls even if it is busy.
+    pub(crate) touched: Cell<bool>,
     /// `time` is overridden: the loop asks it instead of the clock.
     pub(crate) custom_time: Cell<bool>,
     pub(crate) thread_id: Slot,
@@ -124,6 +127,7 @@ impl Core {
             stopping: Cell::new(false),
             debug: Cell::new(false),
             running: Cell::new(false),
+            touched: Cell::new(false),
             custom_time: Cell::new(false),
             thread_id: Slot::empty(),
             task_factory: Slot::empty(),
@@ -182,6 +186,7 @@ impl Core {
     /// ([`Core::polling`]): such changes are deferred.
     pub(crate) fn poller(&self) -> Option<&Poller> {
         debug_assert!(!self.polling.get());
+        self.touched.set(true);
         // SAFETY: GIL held, and nobody is inside the poll, the only place that borrows it mutably.
         unsafe { (*self.poller.get()).as_ref() }
     }

@@ -37,8 +37,9 @@ enum Action {
     ReceiveInto(Slot),
     Send { data: Buffer, sent: Cell<usize> },
     Accept,
-    /// Wait until the socket is writable; the connect itself has been started.
-    Connect,
+    /// Wait until the socket is writable; the connect itself has been started. The first step only waits:
+    /// looking at the socket takes its error away, and a caller who cancels at once must still find it.
+    Connect { waited: Cell<bool> },
     Done,
 }
 
@@ -114,6 +115,7 @@ impl SockCall {
 
     fn attempt(&self) -> Result<Step, Raised> {
         let fd = self.fd.get();
+        self.core().touched.set(true);
         // SAFETY: GIL held; nothing below replaces the action while it is borrowed, except `finish`, which
         // runs after this returned.
         match unsafe { &*self.action.get() } {
@@ -140,7 +142,8 @@ impl SockCall {
                 sent.set(sent.get() + count as usize);
             },
             Action::Accept => accept(self.socket.as_ptr(), fd),
-            Action::Connect => connected(fd),
+            Action::Connect { waited } if !waited.replace(true) => Ok(Step::Blocked(Direction::Write)),
+            Action::Connect { .. } => connected(fd),
             Action::Done => {
                 // SAFETY: reading a static of the interpreter.
                 raise_message(unsafe { ffi::PyExc_RuntimeError }, "cannot reuse already awaited coroutine");
@@ -484,7 +487,7 @@ sock_method!(sock_recv, receive_action);
 sock_method!(sock_recv_into, receive_into_action);
 sock_method!(sock_sendall, send_action);
 sock_method!(sock_accept, |_| Ok(Action::Accept));
-sock_method!(_sock_connected, |_| Ok(Action::Connect));
+sock_method!(_sock_connected, |_| Ok(Action::Connect { waited: Cell::new(false) }));
 
 /// What is put on the loop class.
 pub(crate) const METHODS: &[Method] = &[

@@ -1,6 +1,6 @@
 //! One turn of the loop.
 //!
-//! 1. Poll, unless callbacks are ready and the last poll is recent. With callbacks ready the poll does not
+//! 1. Poll, unless callbacks are ready, the last poll is recent and no descriptor was used since. With callbacks ready the poll does not
 //!    block and keeps the GIL; otherwise it sleeps until the next deadline without the GIL.
 //! 2. Dispatch the events: straight to the transport, listener or watcher behind the token.
 //! 3. Move due timers to the ready queue.
@@ -78,6 +78,7 @@ impl Turns {
             && self.since_poll < TURNS_WITHOUT_POLL
             && now.wrapping_sub(self.last_poll) < TIME_WITHOUT_POLL
             && !core.stopping.get()
+            && !core.touched.get()
             && !core.custom_time.get();
         if recent {
             self.since_poll += 1;
@@ -85,6 +86,7 @@ impl Turns {
             if poll(core, now)? {
                 now = monotonic_nanos();
             }
+            core.touched.set(false);
             self.since_poll = 0;
             self.last_poll = now;
         }

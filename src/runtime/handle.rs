@@ -21,6 +21,8 @@ use super::{Builder, block_on, blocking, context};
 pub struct Runtime {
     handle: Handle,
     threads: Vec<thread::JoinHandle<()>>,
+    /// The end was ordered, and waited for as long as somebody wanted.
+    over: bool,
 }
 
 impl Runtime {
@@ -42,7 +44,7 @@ impl Runtime {
         current_thread: Option<Arc<CurrentThread>>,
         threads: Vec<thread::JoinHandle<()>>,
     ) -> Runtime {
-        Runtime { handle: Handle { shared, current_thread }, threads }
+        Runtime { handle: Handle { shared, current_thread }, threads, over: false }
     }
 
     /// A handle: cheap to clone, for any thread.
@@ -85,6 +87,7 @@ impl Runtime {
     }
 
     fn shut_down(&mut self, deadline: Option<Instant>) -> bool {
+        self.over = true;
         let shared = &self.handle.shared;
         shared.close();
         if let Some(seat) = &self.handle.current_thread {
@@ -112,7 +115,9 @@ impl Runtime {
 
 impl Drop for Runtime {
     fn drop(&mut self) {
-        self.shut_down(None);
+        if !self.over {
+            self.shut_down(None);
+        }
     }
 }
 
@@ -157,10 +162,8 @@ impl Handle {
     /// On a thread that is itself a worker, which would then sleep with tasks in its queue. And if the future does.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         // SAFETY: only asked whether there is one.
-        assert!(
-            unsafe { current_worker(ptr::null()) }.is_none(),
-            "block_on inside a task would block its worker: await the future instead"
-        );
+        let on_worker = unsafe { current_worker(ptr::null()) }.is_some();
+        assert!(!on_worker, "block_on inside a task would block its worker: await the future instead");
         let _entered = context::enter(self.shared.clone());
         match &self.current_thread {
             Some(seat) => seat.block_on(&self.shared, future),

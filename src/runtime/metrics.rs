@@ -32,7 +32,6 @@ pub(super) struct Counters {
     pub(super) parks: Counter,
     pub(super) wakeups: Counter,
     pub(super) lifo_hits: Counter,
-    pub(super) timers_fired: Counter,
     pub(super) idle_nanos: Counter,
 }
 
@@ -95,7 +94,7 @@ impl Metrics {
             injected: shared.injected(),
             parks: sum(|one| &one.parks),
             wakeups: sum(|one| &one.wakeups),
-            timers_fired: sum(|one| &one.timers_fired),
+            timers_fired: shared.driver().fired(),
             timers_armed: shared.driver().armed(),
             sockets: shared.driver().registered(),
             busy: (uptime * workers as u32).saturating_sub(idle),

@@ -75,6 +75,7 @@ fn send_now(object: &Ref, stream: &Stream, core: &Core) -> Result<(), Raised> {
 
 /// Sends as much as the socket takes. An error of the socket is set as a Python error.
 fn send_pending(stream: &Stream) -> Result<Sent, Raised> {
+    stream.core().touched.set(true);
     let mut done = Vec::new();
     let outcome = stream.buffer().send(stream.fd.get(), &mut done);
     stream.blocked.set(matches!(outcome, Ok(Sent::Blocked)));

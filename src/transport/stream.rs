@@ -178,6 +178,7 @@ impl Stream {
             tell_server(&server, imports()._attach.as_ptr(), &object)?;
             stream.server.set(Some(server));
         }
+        core.touched.set(true);
         // From here on the transport owns the descriptor.
         stream.socket.set(parts.socket);
         stream.fd.set(parts.fd);

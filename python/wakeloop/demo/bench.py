@@ -19,7 +19,7 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m wakeloop bench",
         description="Serves a uvicorn application and echo servers on several event loops and compares them.",
     )
-    made.add_argument("--quick", action="store_true", help="three short rounds")
+    made.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
     made.add_argument("--loops", default=",".join(LOOPS), help=f"names, separated by commas ({','.join(LOOPS)})")
     made.add_argument("--json", type=Path, metavar="FILE", help="also write every figure there")
     made.add_argument("--markdown", type=Path, metavar="FILE", help="also write the table there")
@@ -69,7 +69,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"{name} is not installed for this Python: left out")
     if not loops:
         return 2
-    rounds, window, warmup = (3, 0.4, 0.1) if arguments.quick else (5, 0.8, 0.2)
+    rounds, window, warmup = (5, 0.2, 0.05) if arguments.quick else (10, 0.4, 0.1)
     start = time.monotonic()
     with Contest(loops, window, warmup) as contest:
         try:

@@ -23,7 +23,7 @@ CONNECTIONS = 32
 START_PATIENCE = 30.0
 PRACTICE = 0.2
 LOOPS = ("asyncio", "uvloop", "wakeloop")
-RUST = "rust runtime"
+RUST = "rust echo"
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class Contest:
             if key in self.servers or entry.trouble:
                 continue
             server, loop = key
-            report(f"starting {server} on {entry.loop}")
+            report(f"starting {server} on {loop}")
             try:
                 child = self.stack.enter_context(
                     Child(

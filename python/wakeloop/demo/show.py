@@ -13,7 +13,7 @@ from wakeloop.demo.compare import CONNECTIONS, RUST, Entry, Results
 if TYPE_CHECKING:
     from rich.table import Table
 
-COLUMNS = ("service", "loop", "req/s", "CPU us", "p50 us", "p99 us")
+COLUMNS = ("service", "loop", "req/s", "CPU us", "p50", "p99")
 HELD_BACK = 0.9
 COLOURS = {"asyncio": "#9aa0a6", "uvloop": "#e0a030", "wakeloop": "#2878b8", RUST: "#b04a3a"}
 
@@ -75,7 +75,7 @@ def machine(results: Results) -> str:
 def notes(results: Results) -> list[str]:
     """What a reader of the table should know."""
     said = [
-        f"{CONNECTIONS} connections; medians of {results.rounds} rounds. CPU us: of the server's process, per request.",
+        f"{CONNECTIONS} connections; medians of {results.rounds} rounds. CPU us: of the server, per request; p50, p99 in us.",
         f"x {results.reference}: {results.reference}'s CPU time per request over the loop's own; median, then the range.",
     ]
     samples = [sample for entry in results.entries for sample in entry.samples]
@@ -120,7 +120,7 @@ def chart(results: Results, path: Path) -> None:
     axes.set_title(machine(results), fontsize=9)
     axes.spines[["top", "right"]].set_visible(False)
     axes.margins(x=0.12)
-    figure.legend(loc="lower left", ncols=len(loops), fontsize=8, frameon=False)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.09), ncols=len(loops), fontsize=8, frameon=False)
     figure.tight_layout()
     figure.savefig(path, dpi=130)
     pyplot.close(figure)

@@ -12,9 +12,9 @@ mod timers;
 use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -61,8 +61,8 @@ impl Driver {
     }
 
     /// One wait: until a socket is ready, a timer is due, or `unpark`; or a mere look, if not `block`. Wakes the
-    /// tasks concerned and returns how many timers fired.
-    pub(super) fn turn(&mut self, handle: &Handle, block: bool) -> u64 {
+    /// tasks concerned.
+    pub(super) fn turn(&mut self, handle: &Handle, block: bool) {
         let timeout = if block { handle.timers.begin_wait() } else { Some(Duration::ZERO) };
         // A look at no sockets can be spared, a wait is also for the waker.
         if block || !handle.registrations.is_empty() {
@@ -72,9 +72,8 @@ impl Driver {
                 handle.registrations.dispatch(events, &mut self.ready);
             }
         }
-        let fired = handle.timers.end_wait(&mut self.ready);
+        handle.timers.end_wait(&mut self.ready);
         wake_all(&mut self.ready);
-        fired
     }
 }
 
@@ -112,6 +111,11 @@ impl Handle {
     /// Timers that wait.
     pub(super) fn armed(&self) -> usize {
         self.timers.len()
+    }
+
+    /// Timers that came due so far.
+    pub(super) fn fired(&self) -> u64 {
+        self.timers.fired()
     }
 
     /// Sockets that are registered.

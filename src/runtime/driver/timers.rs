@@ -99,6 +99,8 @@ pub(in super::super) struct Timers {
     queue: Locked<Queue>,
     /// The first deadline, for looks without the lock; NEVER if there is none.
     next: AtomicU64,
+    /// How many have fired, for the metrics. Written under the lock.
+    fired: AtomicU64,
 }
 
 struct Queue {
@@ -107,6 +109,10 @@ struct Queue {
     waiting_until: u64,
     closed: bool,
 }
+
+/// Timers fired per turn. A burst of thousands is so handed out piece by piece: the first tasks run, and other workers
+/// join in, while the last still stand in the heap.
+const BATCH: u64 = 128;
 
 /// How an arming went.
 #[must_use]
@@ -127,6 +133,7 @@ impl Timers {
             tracer,
             queue: Locked::new(Queue { heap: TimerHeap::new(), waiting_until: NOBODY, closed: false }),
             next: AtomicU64::new(NEVER),
+            fired: AtomicU64::new(0),
         }
     }
 
@@ -143,7 +150,12 @@ impl Timers {
     /// # Safety
     /// The entry is passed to [`Timers::cancel`] before it is freed, unless it has fired; always on the same
     /// `Timers`.
-    pub(in super::super) unsafe fn arm(&self, entry: Pin<&TimerEntry>, deadline: Instant, waker: &Waker) -> Armed {
+    pub(in super::super) unsafe fn arm(
+        &self,
+        entry: Pin<&TimerEntry>,
+        deadline: Instant,
+        waker: &Waker,
+    ) -> Armed {
         let when = self.ticks(deadline);
         let waker = waker.clone();
         let mut queue = lock(&self.queue);
@@ -189,7 +201,7 @@ impl Timers {
             return;
         }
         let slot = entry.slot.get();
-        drop(queue.heap.remove(slot));
+        queue.heap.remove(slot);
         // `next` may now be too early, which costs one look in vain.
         entry.state.store(UNARMED, Relaxed);
         // SAFETY: under the lock (rule 1).
@@ -219,24 +231,32 @@ impl Timers {
         }
     }
 
-    /// The wait is over: takes out what is due. Returns how many.
-    pub(super) fn end_wait(&self, ready: &mut Vec<Waker>) -> u64 {
+    /// The wait is over: takes out what is due, up to a batch. The rest is for the next turn, which comes soon: a wait
+    /// with something due is a mere look.
+    pub(super) fn end_wait(&self, ready: &mut Vec<Waker>) {
         let mut queue = lock(&self.queue);
         queue.waiting_until = NOBODY;
         if queue.heap.is_empty() {
-            return 0;
+            return;
         }
         let now = self.ticks(Instant::now());
-        let mut fired = 0;
-        while let Some((when, entry)) = queue.heap.pop_due(now) {
+        let mut fired = self.fired.load(Relaxed);
+        let enough = fired + BATCH;
+        while fired < enough
+            && let Some((when, entry)) = queue.heap.pop_due(now)
+        {
             if let Some(tracer) = &self.tracer {
                 tracer.event(TraceEvent::TimerFired { deadline: self.instant(when) });
             }
             ready.extend(entry.fire());
             fired += 1;
         }
+        self.fired.store(fired, Relaxed);
         self.next.store(queue.heap.peek().unwrap_or(NEVER), Relaxed);
-        fired
+    }
+
+    pub(super) fn fired(&self) -> u64 {
+        self.fired.load(Relaxed)
     }
 
     /// Fires everything and refuses what comes later.

@@ -68,11 +68,15 @@ impl Idle {
         true
     }
 
-    /// A searching worker found something. True if it was the last: then another should search in its stead.
+    /// A searching worker found something. True if it was the last: if there is more to find, another should search in
+    /// its stead.
     #[must_use]
     pub(super) fn end_search(&self) -> bool {
         // Ordering: as in `start_search`.
-        self.word.fetch_sub(1, SeqCst) & SEARCHING == 1
+        let last = self.word.fetch_sub(1, SeqCst) & SEARCHING == 1;
+        // Ordering: pairs with the fence in `notify`. A poster that saw us search posted before our caller looks.
+        fence(SeqCst);
+        last
     }
 
     /// A worker is going to sleep. After this it looks at all queues once more before it does.

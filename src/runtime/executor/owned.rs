@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use crossbeam_utils::CachePadded;
 
-use super::super::task::{Header, Runnable};
 use super::super::lock::SpinLock;
+use super::super::task::{Header, Runnable};
 
 pub(in super::super) struct Owned {
     shards: Box<[CachePadded<Shard>]>,

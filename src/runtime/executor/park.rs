@@ -59,26 +59,24 @@ impl Parker {
     }
 
     /// Sleeps in the driver until unparked or until `has_work` says that what the driver woke is for this thread.
-    /// Returns how many timers fired.
     pub(super) fn park_in(
         &self,
         driver: &mut Driver,
         handle: &driver::Handle,
         mut has_work: impl FnMut() -> bool,
-    ) -> u64 {
-        let mut fired = 0;
+    ) {
         if !self.enter(IN_DRIVER) {
-            return fired;
+            return;
         }
         loop {
-            fired += driver.turn(handle, true);
+            driver.turn(handle, true);
             if has_work() {
                 // Ordering: Acquire pairs with `unpark`, in case one came at the same time.
                 self.state.swap(EMPTY, Acquire);
-                return fired;
+                return;
             }
             if self.take_notification() {
-                return fired;
+                return;
             }
         }
     }

@@ -321,4 +321,3 @@ pub(in super::super) unsafe fn reschedule(shared: *const Shared, task: Runnable)
         None => unsafe { schedule(shared, task) },
     }
 }
-

@@ -201,30 +201,29 @@ impl Worker {
     // ---- polling
 
     fn poll(&self, task: Runnable) {
-        if self.searching.replace(false) && self.shared.idle().end_search() {
-            // Where one task was there may be more: somebody else goes on searching, one at a time.
+        if self.searching.replace(false) && self.shared.idle().end_search() && self.shared.has_work() {
+            // Where one task was there are more: somebody else goes on searching, one at a time.
             self.shared.wake_one();
         }
+        let counters = self.counters();
         coop::refill();
         self.polling.set(true);
+        // Counted before: who awaits the task finds its polls in the metrics.
+        counters.polls.add(1);
         task.run();
-        let mut polls = 1;
+        let mut streak = 0;
         while let Some(task) = self.lifo.take() {
-            if polls > MAX_LIFO_STREAK || !coop::has_budget() {
-                self.local.push(task);
-                self.posted.set(true);
+            if streak == MAX_LIFO_STREAK || !coop::has_budget() {
+                self.post_behind(task);
                 break;
             }
-            polls += 1;
+            streak += 1;
+            counters.polls.add(1);
+            counters.lifo_hits.add(1);
             task.run();
         }
         self.polling.set(false);
         coop::lift();
-        let counters = self.counters();
-        counters.polls.add(polls.into());
-        if polls > 1 {
-            counters.lifo_hits.add((polls - 1).into());
-        }
         if self.posted.replace(false) && self.shared.workers() > 1 {
             self.shared.wake_one();
         }
@@ -253,9 +252,8 @@ impl Worker {
         if handle.needs_look()
             && let Some(mut driver) = self.shared.try_driver()
         {
-            let fired = driver.turn(handle, false);
+            driver.turn(handle, false);
             drop(driver);
-            self.counters().timers_fired.add(fired);
             if self.local.len() > 1 {
                 self.tell_others();
             }
@@ -279,10 +277,8 @@ impl Worker {
         let parker = shared.parker(self.index);
         match shared.try_driver() {
             Some(mut driver) => {
-                let fired = parker.park_in(&mut driver, shared.driver(), || {
-                    self.local.len() > 0 || interrupted()
-                });
-                counters.timers_fired.add(fired);
+                let has_work = || self.local.len() > 0 || interrupted();
+                parker.park_in(&mut driver, shared.driver(), has_work);
             }
             None => parker.park(),
         }

@@ -243,8 +243,9 @@ where
                     Paused::Cancel => unsafe { Self::cancel(header) },
                 }
             }
-            // SAFETY: the `Runnable` is still ours, here and below.
+            // SAFETY: the `Runnable` is still ours.
             Ok(Poll::Ready(output)) => unsafe { Self::finish(header, Ok(output)) },
+            // SAFETY: as above.
             Err(panic) => unsafe { Self::finish(header, Err(JoinError::Panic(panic))) },
         }
     }

@@ -60,7 +60,9 @@ impl fmt::Debug for JoinError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             JoinError::Cancelled => f.write_str("Cancelled"),
-            JoinError::Panic(_) => f.debug_tuple("Panic").field(&self.panic_message().unwrap_or("..")).finish(),
+            JoinError::Panic(_) => {
+                f.debug_tuple("Panic").field(&self.panic_message().unwrap_or("..")).finish()
+            }
         }
     }
 }

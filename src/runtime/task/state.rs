@@ -223,10 +223,7 @@ impl State {
         // Ordering: Release publishes the output to the `JoinHandle`; Acquire pairs with `publish_join_waker`.
         let before = self.0.fetch_or(COMPLETE, AcqRel);
         debug_assert!(before & COMPLETE == 0);
-        Completed {
-            drop_output: before & JOIN_INTEREST == 0,
-            wake_joiner: before & JOIN_WAKER != 0,
-        }
+        Completed { drop_output: before & JOIN_INTEREST == 0, wake_joiner: before & JOIN_WAKER != 0 }
     }
 
     /// The slot holds a waker: from now on it is the completer's.
