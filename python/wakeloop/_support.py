@@ -31,6 +31,11 @@ def probe_c_caller(stub_class) -> None:
         coroutine.close()
 
 
+def create_task(loop, *args, **kwargs):
+    """asyncio's own create_task: factories, debug mode, keywords that only it knows."""
+    return base_events.BaseEventLoop.create_task(loop, *args, **kwargs)
+
+
 def callback_failed(loop, handle, exception) -> None:
     """A callback raised: tell the loop's exception handler, as Handle._run does."""
     callback = format_helpers._format_callback_source(handle._callback, handle._args)

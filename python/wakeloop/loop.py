@@ -104,12 +104,6 @@ class EventLoop(_core.EventLoop, asyncio.SelectorEventLoop):
         super().close()
         self._close_native()
 
-    def create_task(self, coro, **kwargs):
-        """Schedule a coroutine; see asyncio.loop.create_task."""
-        if self._task_factory is None and not self._closed and not self._debug:
-            return asyncio.Task(coro, loop=self, **kwargs)
-        return super().create_task(coro, **kwargs)
-
     # -- waking up -------------------------------------------------------------------------------
     #
     # The core wakes itself through its own descriptor. asyncio's socket pair is needed only as the target

@@ -25,10 +25,12 @@ use crate::capi::Slot;
 use crate::capi::call::panic_text;
 use crate::runtime::AbortHandle;
 
+/// Makes the result of an operation, on the loop's thread.
+type Make = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
+
 /// What an operation came to, on its way to the loop.
 pub(crate) enum Outcome {
-    /// Made into a Python object on the loop's thread.
-    Value(Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>),
+    Value(Make),
     Error(io::Error),
     Panic(Box<dyn Any + Send>),
 }
@@ -38,7 +40,9 @@ impl Outcome {
         match self {
             Outcome::Value(make) => make(py),
             Outcome::Error(error) => Err(error.into()),
-            Outcome::Panic(payload) => Err(crate::module::RuntimePanic::new_err(panic_text(payload.as_ref()))),
+            Outcome::Panic(payload) => {
+                Err(crate::module::RuntimePanic::new_err(panic_text(payload.as_ref())))
+            }
         }
     }
 }

@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex};
 
 use pyo3::prelude::*;
 
-use crate::capi::error::fetch;
 use crate::capi::Fatal;
+use crate::capi::error::fetch;
 use crate::event_loop::event_loop::EventLoop;
 use crate::event_loop::inbox::{Inbox, Message};
 
@@ -96,8 +96,7 @@ impl ForeignPort {
         let (reader, writer) = UnixStream::pair()?;
         reader.set_nonblocking(true)?;
         writer.set_nonblocking(true)?;
-        let shared =
-            Foreign { messages: Mutex::new(Vec::new()), signalled: AtomicBool::new(false), writer };
+        let shared = Foreign { messages: Mutex::new(Vec::new()), signalled: AtomicBool::new(false), writer };
         Ok(ForeignPort { shared: Arc::new(shared), reader })
     }
 

@@ -48,14 +48,21 @@ impl Args {
     }
 
     #[inline(always)]
+    pub(crate) fn keywords(&self) -> usize {
+        // SAFETY: a tuple of names or null.
+        if self.names.is_null() { 0 } else { unsafe { ffi::PyTuple_GET_SIZE(self.names) as usize } }
+    }
+
+    /// The tuple of keyword names, or null.
     pub(crate) fn names(&self) -> *mut ffi::PyObject {
         self.names
     }
 
+    /// The name of keyword `index`, borrowed.
     #[inline(always)]
-    pub(crate) fn keywords(&self) -> usize {
-        // SAFETY: a tuple of names or null.
-        if self.names.is_null() { 0 } else { unsafe { ffi::PyTuple_GET_SIZE(self.names) as usize } }
+    pub(crate) fn keyword_name(&self, index: usize) -> *mut ffi::PyObject {
+        // SAFETY: `index` is below the tuple's size.
+        unsafe { ffi::PyTuple_GET_ITEM(self.names, index as ffi::Py_ssize_t) }
     }
 
     /// The value of keyword `index`.
@@ -104,7 +111,10 @@ impl Args {
         raise_message(
             // SAFETY: reading a static of the interpreter.
             unsafe { ffi::PyExc_TypeError },
-            &format!("{function}() missing {} required positional argument: '{first_missing}'", count - self.positional),
+            &format!(
+                "{function}() missing {} required positional argument: '{first_missing}'",
+                count - self.positional
+            ),
         );
         Err(Raised)
     }
@@ -142,7 +152,10 @@ impl Args {
             match parameters.iter().position(|parameter| *parameter == text) {
                 Some(place) if bound[place].is_null() => bound[place] = self.keyword_value(index),
                 Some(_) => {
-                    raise_message(type_error, &format!("{function}() got multiple values for argument '{text}'"));
+                    raise_message(
+                        type_error,
+                        &format!("{function}() got multiple values for argument '{text}'"),
+                    );
                     return Err(Raised);
                 }
                 None => {

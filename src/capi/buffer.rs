@@ -73,8 +73,10 @@ impl std::fmt::Debug for Buffer {
 #[inline(always)]
 pub(crate) fn bytes_from(data: &[u8]) -> Result<Ref, Raised> {
     // SAFETY: the data is copied.
-    unsafe { Ref::from_owned(ffi::PyBytes_FromStringAndSize(data.as_ptr().cast(), data.len() as ffi::Py_ssize_t)) }
-        .ok_or(Raised)
+    unsafe {
+        Ref::from_owned(ffi::PyBytes_FromStringAndSize(data.as_ptr().cast(), data.len() as ffi::Py_ssize_t))
+    }
+    .ok_or(Raised)
 }
 
 /// A `bytes` object that nobody has seen yet: it is filled in place and then cut to size.

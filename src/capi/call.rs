@@ -62,7 +62,11 @@ pub(crate) unsafe fn vectorcall(
 }
 
 /// Calls `object.name(*arguments)` without making a bound method.
-pub(crate) fn method(object: &Ref, name: *mut ffi::PyObject, arguments: &[*mut ffi::PyObject]) -> Result<Ref, Raised> {
+pub(crate) fn method(
+    object: &Ref,
+    name: *mut ffi::PyObject,
+    arguments: &[*mut ffi::PyObject],
+) -> Result<Ref, Raised> {
     let mut stack = [std::ptr::null_mut(); 8];
     debug_assert!(arguments.len() + 1 < stack.len());
     stack[1] = object.as_ptr();

@@ -33,7 +33,8 @@ pub(crate) fn take_exception() -> Ref {
         let raised = ffi::PyErr_GetRaisedException();
         #[cfg(not(Py_3_12))]
         let raised = {
-            let (mut kind, mut value, mut trace) = (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
+            let (mut kind, mut value, mut trace) =
+                (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
             ffi::PyErr_Fetch(&mut kind, &mut value, &mut trace);
             ffi::PyErr_NormalizeException(&mut kind, &mut value, &mut trace);
             if !trace.is_null() && !value.is_null() {
@@ -92,7 +93,8 @@ pub(crate) fn take_unless_fatal() -> Result<Ref, Fatal> {
 pub(crate) fn raise_message(kind: *mut ffi::PyObject, message: &str) -> *mut ffi::PyObject {
     // SAFETY: the GIL is held; the string object is dropped after `PyErr_SetObject` took its own reference.
     unsafe {
-        let text = ffi::PyUnicode_FromStringAndSize(message.as_ptr().cast(), message.len() as ffi::Py_ssize_t);
+        let text =
+            ffi::PyUnicode_FromStringAndSize(message.as_ptr().cast(), message.len() as ffi::Py_ssize_t);
         if let Some(text) = Ref::from_owned(text) {
             ffi::PyErr_SetObject(kind, text.as_ptr());
         }

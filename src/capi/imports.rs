@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use pyo3::prelude::*;
-use pyo3::types::PyString;
+use pyo3::types::{PyString, PyTuple};
 
 use super::object::Ref;
 
@@ -15,6 +15,9 @@ macro_rules! table {
             $(pub(crate) $name: Ref,)*
             $(pub(crate) $object: Ref,)*
             pub(crate) runtime_panic: Ref,
+            /// The keyword names with which futures and tasks are made.
+            pub(crate) future_keywords: Ref,
+            pub(crate) task_keywords: Ref,
         }
 
         impl Imports {
@@ -23,6 +26,8 @@ macro_rules! table {
                     $($name: PyString::intern(py, stringify!($name)).into_any().into(),)*
                     $($object: py.import($module)?.getattr($path)?.into(),)*
                     runtime_panic: runtime_panic.into(),
+                    future_keywords: interned(py, ["loop"])?,
+                    task_keywords: interned(py, ["loop", "name", "context"])?,
                 })
             }
         }
@@ -31,10 +36,8 @@ macro_rules! table {
 
 table! {
     names {
-        _accept_failed, _attach, _current_handle, _detach, _fatal_error, _loop, _source_traceback,
-        add_done_callback, buffer_updated, call_exception_handler, cancelled, close, connection_lost,
-        connection_made, context, data_received, done, eof_received, fileno, get_buffer, gettimeout,
-        pause_writing, resume_writing, set_exception, set_result, shutdown, slow_callback_duration, time,
+        _attach, _current_handle, _detach, buffer_updated, close, connection_lost, connection_made, context,
+        data_received, done, eof_received, fileno, get_buffer, name, pause_writing, resume_writing, set_result, time,
     }
     objects {
         handle_class = "asyncio"."Handle",
@@ -45,6 +48,10 @@ table! {
         socket = "socket"."socket",
         transport_socket = "asyncio.trsock"."TransportSocket",
     }
+}
+
+fn interned<const N: usize>(py: Python<'_>, names: [&str; N]) -> PyResult<Ref> {
+    Ok(PyTuple::new(py, names.map(|name| PyString::intern(py, name)))?.into_any().into())
 }
 
 struct Shared(Imports);

@@ -17,7 +17,8 @@ pub(crate) type FastFunction = unsafe extern "C" fn(
 ) -> *mut ffi::PyObject;
 
 /// A function without arguments (`METH_NOARGS`).
-pub(crate) type PlainFunction = unsafe extern "C" fn(*mut ffi::PyObject, *mut ffi::PyObject) -> *mut ffi::PyObject;
+pub(crate) type PlainFunction =
+    unsafe extern "C" fn(*mut ffi::PyObject, *mut ffi::PyObject) -> *mut ffi::PyObject;
 
 /// One row of a method table.
 #[derive(Debug)]
@@ -75,7 +76,7 @@ pub(crate) fn add_methods(kind: &Bound<'_, pyo3::types::PyType>, table: &[Method
 pub(crate) struct TypeSpec<'a> {
     pub(crate) name: &'static CStr,
     pub(crate) size: usize,
-    pub(crate) flags: u64,
+    pub(crate) flags: std::ffi::c_ulong,
     pub(crate) methods: &'a [Method],
     pub(crate) attributes: &'a [Attribute],
     /// Offsets of `__weaklist__` and `__dict__`, if the type has them.
@@ -103,7 +104,9 @@ impl TypeSpec<'_> {
             .collect();
         attributes.push(ffi::PyGetSetDef::default());
         let mut members = Vec::new();
-        for (name, offset) in [(c"__weaklistoffset__", self.weaklist_offset), (c"__dictoffset__", self.dict_offset)] {
+        for (name, offset) in
+            [(c"__weaklistoffset__", self.weaklist_offset), (c"__dictoffset__", self.dict_offset)]
+        {
             if let Some(offset) = offset {
                 members.push(ffi::PyMemberDef {
                     name: name.as_ptr(),

@@ -83,7 +83,12 @@ fn context_for(given: *mut ffi::PyObject) -> Result<Ref, Raised> {
 
 /// What debug mode checks and records, in asyncio's own words.
 #[cold]
-fn debug_call(core: &Core, callback: *mut ffi::PyObject, function: &str, thread: bool) -> Result<Ref, Raised> {
+fn debug_call(
+    core: &Core,
+    callback: *mut ffi::PyObject,
+    function: &str,
+    thread: bool,
+) -> Result<Ref, Raised> {
     // SAFETY: every caller holds the GIL.
     let py = unsafe { Python::assume_attached() };
     let check = support(py, "check_callback").map_err(|error| crate::capi::error::restore(py, error))?;
@@ -293,30 +298,84 @@ pub(crate) fn new_future(event_loop: *mut ffi::PyObject) -> Result<Ref, Raised> 
             names.future.as_ptr(),
             stack.as_ptr().add(1),
             ffi::PY_VECTORCALL_ARGUMENTS_OFFSET,
-            loop_keyword(),
+            names.future_keywords.as_ptr(),
         ))
     }
     .ok_or(Raised)
 }
 
-/// The tuple `("loop",)`, made once.
-fn loop_keyword() -> *mut ffi::PyObject {
-    static TUPLE: AtomicPtr<ffi::PyObject> = AtomicPtr::new(null_mut());
-    // Relaxed: written under the GIL; the tuple is never freed.
-    let tuple = TUPLE.load(Ordering::Relaxed);
-    if !tuple.is_null() {
-        return tuple;
-    }
-    // SAFETY: a tuple of one interned string; should making it fail, null means "no keywords" and the call
-    // that follows reports the lack of memory by itself.
-    unsafe {
-        let tuple = ffi::PyTuple_New(1);
-        if !tuple.is_null() {
-            ffi::PyTuple_SET_ITEM(tuple, 0, ffi::PyUnicode_InternFromString(c"loop".as_ptr()));
-            TUPLE.store(tuple, Ordering::Relaxed);
+/// `create_task`: the C Task at once in the plain case; debug mode, a task factory, a closed loop and any
+/// keyword but `name` and `context` are asyncio's own function's business.
+unsafe extern "C" fn create_task(
+    object: *mut ffi::PyObject,
+    values: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    names: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    // SAFETY: as in `call_soon`.
+    let (core, arguments) = unsafe { (core_of(object), Args::new(values, count, names)) };
+    guard(|| {
+        let plain =
+            arguments.len() == 1 && core.task_factory.is_empty() && !core.debug.get() && !core.closed.get();
+        match plain.then(|| task_keywords(arguments)).flatten() {
+            Some([name, context]) => new_task(object, arguments.at(0), name, context),
+            None => inherited_task(object, arguments),
         }
-        tuple
+        .map_or(null_mut(), Ref::into_ptr)
+    })
+}
+
+/// The values of `name` and `context`, `None` where absent; nothing if there is any other keyword.
+#[inline(always)]
+fn task_keywords(arguments: Args) -> Option<[*mut ffi::PyObject; 2]> {
+    // SAFETY: the address of `None`.
+    let mut found = [unsafe { ffi::Py_None() }; 2];
+    for index in 0..arguments.keywords() {
+        let name = arguments.keyword_name(index);
+        let place = [&imports().name, &imports().context].iter().position(|known| known.as_ptr() == name)?;
+        found[place] = arguments.keyword_value(index);
     }
+    Some(found)
+}
+
+fn new_task(
+    event_loop: *mut ffi::PyObject,
+    coroutine: *mut ffi::PyObject,
+    name: *mut ffi::PyObject,
+    context: *mut ffi::PyObject,
+) -> Result<Ref, Raised> {
+    let stack = [null_mut(), coroutine, event_loop, name, context];
+    // SAFETY: one positional and three keyword arguments, whose names are in the tuple.
+    unsafe {
+        Ref::from_owned(ffi::PyObject_Vectorcall(
+            imports().task.as_ptr(),
+            stack.as_ptr().add(1),
+            1 | ffi::PY_VECTORCALL_ARGUMENTS_OFFSET,
+            imports().task_keywords.as_ptr(),
+        ))
+    }
+    .ok_or(Raised)
+}
+
+#[cold]
+fn inherited_task(event_loop: *mut ffi::PyObject, arguments: Args) -> Result<Ref, Raised> {
+    // SAFETY: the GIL is held, as in every method.
+    let py = unsafe { Python::assume_attached() };
+    let create = support(py, "create_task").map_err(|error| crate::capi::error::restore(py, error))?;
+    let mut stack = vec![event_loop];
+    stack.extend_from_slice(arguments.rest(0));
+    let positional = stack.len();
+    stack.extend((0..arguments.keywords()).map(|index| arguments.keyword_value(index)));
+    // SAFETY: the positional values, then one value per name.
+    unsafe {
+        Ref::from_owned(ffi::PyObject_Vectorcall(
+            create.as_ptr(),
+            stack.as_ptr(),
+            positional,
+            arguments.names(),
+        ))
+    }
+    .ok_or(Raised)
 }
 
 /// What is put on the loop class.
@@ -346,5 +405,10 @@ pub(crate) const METHODS: &[Method] = &[
     Method::NoArgs(c"is_closed", is_closed, c"True once the loop was closed."),
     Method::NoArgs(c"is_running", is_running, c"True while run_forever is active."),
     Method::NoArgs(c"stop", stop, c"Leave run_forever at the end of this turn."),
+    Method::Fast(
+        c"create_task",
+        create_task,
+        c"create_task(coro, *, name=None, context=None, **kwargs)\n\nRun a coroutine as a task of this loop.",
+    ),
     Method::NoArgs(c"create_future", create_future, c"A new asyncio.Future of this loop."),
 ];

@@ -14,7 +14,7 @@ use super::metrics::Counters;
 use super::ready::{Entry, NativeStep, ReadyQueue};
 use super::source::FdTable;
 use super::timers::Timers;
-use crate::capi::call::{call, copy_current_context, getattr};
+use crate::capi::call::{call, getattr};
 use crate::capi::error::{raise, raise_message, take_unless_fatal};
 use crate::capi::imports::{imports, support};
 use crate::capi::{Fatal, Raised, Ref, Slot};
@@ -282,14 +282,6 @@ impl Core {
         if self.polling.get() {
             self.inbox.wake();
         }
-    }
-
-    /// `call_soon(callback, argument)` in the current context, from native code.
-    pub(crate) fn call_soon(&self, callback: Ref, argument: Option<Ref>) -> Result<(), Raised> {
-        let context = copy_current_context()?;
-        self.ready.push(Entry::Call { callback, argument, context });
-        self.wake_if_parked();
-        Ok(())
     }
 
     /// Hands an error of a handle's callback to the loop's exception handler. A fatal one stays set.

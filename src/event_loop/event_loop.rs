@@ -15,8 +15,8 @@ use pyo3::types::{PyDict, PyTuple};
 use super::core::{Core, monotonic_nanos};
 use super::handle::{Handle, Parts, is_handle};
 use super::ready::Entry;
-use super::watch::{self, Direction};
 use super::turn;
+use super::watch::{self, Direction};
 use crate::capi::call::copy_current_context;
 use crate::capi::error::fetch;
 use crate::capi::{Raised, Ref, Slot};
@@ -166,8 +166,13 @@ impl EventLoop {
     }
 
     /// What the selector facade shows for a descriptor: (events, reader handle, writer handle).
-    fn _watch_of<'py>(&self, py: Python<'py>, fd: RawFd) -> (u32, Option<Bound<'py, PyAny>>, Option<Bound<'py, PyAny>>) {
-        let handle = |direction| watch::selector_handle(&self.core, fd, direction).map(|it| it.bind(py).clone());
+    fn _watch_of<'py>(
+        &self,
+        py: Python<'py>,
+        fd: RawFd,
+    ) -> (u32, Option<Bound<'py, PyAny>>, Option<Bound<'py, PyAny>>) {
+        let handle =
+            |direction| watch::selector_handle(&self.core, fd, direction).map(|it| it.bind(py).clone());
         (watch::selector_events(&self.core, fd), handle(Direction::Read), handle(Direction::Write))
     }
 
@@ -208,64 +213,64 @@ impl EventLoop {
         Ok(metrics)
     }
 
-    #[getter]
-    fn get__closed(&self) -> bool {
+    #[getter(_closed)]
+    fn get_closed(&self) -> bool {
         self.core.closed.get()
     }
 
-    #[setter]
-    fn set__closed(&self, value: bool) {
+    #[setter(_closed)]
+    fn set_closed(&self, value: bool) {
         self.core.closed.set(value);
     }
 
-    #[getter]
-    fn get__stopping(&self) -> bool {
+    #[getter(_stopping)]
+    fn get_stopping(&self) -> bool {
         self.core.stopping.get()
     }
 
-    #[setter]
-    fn set__stopping(&self, value: bool) {
+    #[setter(_stopping)]
+    fn set_stopping(&self, value: bool) {
         self.core.stopping.set(value);
     }
 
-    #[getter]
-    fn get__debug(&self) -> bool {
+    #[getter(_debug)]
+    fn get_debug(&self) -> bool {
         self.core.debug.get()
     }
 
-    #[setter]
-    fn set__debug(&self, value: &Bound<'_, PyAny>) -> PyResult<()> {
+    #[setter(_debug)]
+    fn set_debug(&self, value: &Bound<'_, PyAny>) -> PyResult<()> {
         self.core.debug.set(value.is_truthy()?);
         Ok(())
     }
 
-    #[getter]
-    fn get__custom_time(&self) -> bool {
+    #[getter(_custom_time)]
+    fn get_custom_time(&self) -> bool {
         self.core.custom_time.get()
     }
 
-    #[setter]
-    fn set__custom_time(&self, value: bool) {
+    #[setter(_custom_time)]
+    fn set_custom_time(&self, value: bool) {
         self.core.custom_time.set(value);
     }
 
-    #[getter]
-    fn get__thread_id(&self, py: Python<'_>) -> Py<PyAny> {
+    #[getter(_thread_id)]
+    fn get_thread_id(&self, py: Python<'_>) -> Py<PyAny> {
         get_slot(py, &self.core.thread_id)
     }
 
-    #[setter]
-    fn set__thread_id(&self, value: Bound<'_, PyAny>) {
+    #[setter(_thread_id)]
+    fn set_thread_id(&self, value: Bound<'_, PyAny>) {
         set_slot(&self.core.thread_id, value);
     }
 
-    #[getter]
-    fn get__task_factory(&self, py: Python<'_>) -> Py<PyAny> {
+    #[getter(_task_factory)]
+    fn get_task_factory(&self, py: Python<'_>) -> Py<PyAny> {
         get_slot(py, &self.core.task_factory)
     }
 
-    #[setter]
-    fn set__task_factory(&self, value: Bound<'_, PyAny>) {
+    #[setter(_task_factory)]
+    fn set_task_factory(&self, value: Bound<'_, PyAny>) {
         set_slot(&self.core.task_factory, value);
     }
 

@@ -23,7 +23,6 @@ use pyo3::prelude::*;
 
 use super::core::{Core, core_of};
 use crate::capi::call::{call, getattr, guard, in_context, method, vectorcall};
-use crate::capi::error::raise_message;
 use crate::capi::imports::imports;
 use crate::capi::types::{Attribute, Method, TypeSpec};
 use crate::capi::{Raised, Ref, Slot};
@@ -260,8 +259,8 @@ impl Handle {
         let Some(callback) = self.callback.take() else { return Ok(()) };
         let count = self.count.replace(0) as usize;
         let mut stack = [null_mut(); INLINE + 1];
-        for index in 1..=count {
-            stack[index] = self.arguments[index].get();
+        for (place, argument) in stack[1..=count].iter_mut().zip(&self.arguments[1..=count]) {
+            *place = argument.get();
         }
         let result = self.invoke(&callback, &mut stack, count);
         match result {
@@ -280,8 +279,8 @@ impl Handle {
                         drop(unsafe { Ref::from_owned(*argument) });
                     }
                 } else {
-                    for index in 1..=count {
-                        self.arguments[index].set(stack[index]);
+                    for (argument, value) in self.arguments[1..=count].iter().zip(&stack[1..=count]) {
+                        argument.set(*value);
                     }
                     self.count.set(count as u8);
                     self.callback.set(Some(callback));
@@ -299,8 +298,8 @@ impl Handle {
         let count = self.count.get() as usize;
         let mut stack = [null_mut(); INLINE + 1];
         let mut owned = [const { None }; INLINE + 1];
-        for index in 1..=count {
-            stack[index] = self.arguments[index].get();
+        for (index, argument) in self.arguments.iter().enumerate().take(count + 1).skip(1) {
+            stack[index] = argument.get();
             // SAFETY: the handle holds a reference.
             owned[index] = unsafe { Ref::from_nullable(stack[index]) };
         }
@@ -489,7 +488,8 @@ fn asyncio_method(
     // SAFETY: one of our two types; `arguments` live.
     unsafe {
         let class = class_of(object);
-        let Some(function) = Ref::from_owned(ffi::PyObject_GetAttrString(class.as_ptr(), name.as_ptr())) else {
+        let Some(function) = Ref::from_owned(ffi::PyObject_GetAttrString(class.as_ptr(), name.as_ptr()))
+        else {
             return null_mut();
         };
         let mut all = vec![object];
@@ -591,8 +591,10 @@ getter!(get_callback, handle => handle.callback.get_or_none());
 getter!(get_arguments, handle => guard(|| handle.arguments_tuple().map_or(null_mut(), Ref::into_ptr)));
 getter!(get_context_field, handle => handle.context.get_or_none());
 getter!(get_loop, handle => handle.event_loop.get_or_none());
-// SAFETY (in the macro's body): making a bool cannot fail.
-getter!(get_cancelled, handle => unsafe { ffi::PyBool_FromLong(handle.cancelled.get().into()) });
+getter!(get_cancelled, handle => {
+    // SAFETY: making a bool cannot fail.
+    unsafe { ffi::PyBool_FromLong(handle.cancelled.get().into()) }
+});
 getter!(get_source_traceback, handle => handle.source_traceback.get_or_none());
 getter!(get_repr, handle => handle.shown.get_or_none());
 
@@ -661,7 +663,7 @@ pub(crate) fn make_types(py: Python<'_>) -> PyResult<()> {
         (ffi::Py_tp_richcompare, compare as *mut c_void),
         (ffi::Py_tp_hash, hash as *mut c_void),
     ];
-    let flags = (ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION) as u64;
+    let flags = ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION;
     let mut timer_attributes = Vec::from(ATTRIBUTES);
     timer_attributes.push(attribute(c"_when", get_when));
     timer_attributes.push(attribute(c"_scheduled", get_scheduled));
@@ -698,7 +700,8 @@ pub(crate) fn run_foreign(handle: &Ref) -> Result<(), Raised> {
     // SAFETY: a C literal; an owned reference or null.
     let name = unsafe { Ref::from_owned(ffi::PyUnicode_InternFromString(c"_run".as_ptr())) }.ok_or(Raised)?;
     // SAFETY: as above.
-    let flag = unsafe { Ref::from_owned(ffi::PyUnicode_InternFromString(c"_cancelled".as_ptr())) }.ok_or(Raised)?;
+    let flag =
+        unsafe { Ref::from_owned(ffi::PyUnicode_InternFromString(c"_cancelled".as_ptr())) }.ok_or(Raised)?;
     let cancelled = getattr(handle.as_ptr(), flag.as_ptr())?;
     // SAFETY: a live object.
     match unsafe { ffi::PyObject_IsTrue(cancelled.as_ptr()) } {
@@ -706,13 +709,4 @@ pub(crate) fn run_foreign(handle: &Ref) -> Result<(), Raised> {
         0 => method(handle, name.as_ptr(), &[]).map(drop),
         _ => Err(Raised),
     }
-}
-
-/// `TypeError`, as Python words it, for a first argument that is missing.
-pub(crate) fn missing(function: &str, what: &str) -> *mut ffi::PyObject {
-    // SAFETY: reading a static of the interpreter.
-    raise_message(
-        unsafe { ffi::PyExc_TypeError },
-        &format!("{function}() missing 1 required positional argument: '{what}'"),
-    )
 }

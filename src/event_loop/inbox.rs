@@ -102,6 +102,9 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 impl std::fmt::Debug for Inbox {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Inbox").field("state", &self.state).field("filled", &self.filled).finish_non_exhaustive()
+        f.debug_struct("Inbox")
+            .field("state", &self.state)
+            .field("filled", &self.filled)
+            .finish_non_exhaustive()
     }
 }

@@ -35,11 +35,16 @@ const COPIED: usize = 64 * 1024;
 enum Action {
     Receive(usize),
     ReceiveInto(Slot),
-    Send { data: Buffer, sent: Cell<usize> },
+    Send {
+        data: Buffer,
+        sent: Cell<usize>,
+    },
     Accept,
     /// Wait until the socket is writable; the connect itself has been started. The first step only waits:
     /// looking at the socket takes its error away, and a caller who cancels at once must still find it.
-    Connect { waited: Cell<bool> },
+    Connect {
+        waited: Cell<bool>,
+    },
     Done,
 }
 
@@ -64,7 +69,11 @@ enum Step {
 }
 
 impl SockCall {
-    fn create(event_loop: *mut ffi::PyObject, socket: *mut ffi::PyObject, action: Action) -> Result<Ref, Raised> {
+    fn create(
+        event_loop: *mut ffi::PyObject,
+        socket: *mut ffi::PyObject,
+        action: Action,
+    ) -> Result<Ref, Raised> {
         // SAFETY: fresh memory of the type's size; every field is written before the object is seen.
         unsafe {
             let object = ffi::PyType_GenericAlloc(TYPE.load(Ordering::Relaxed), 0);
@@ -123,7 +132,8 @@ impl SockCall {
             Action::ReceiveInto(target) => {
                 let buffer = Buffer::writable(target.as_ptr())?;
                 // SAFETY: the view keeps the memory alive and writable.
-                let count = unsafe { libc::recv(fd, buffer.as_ptr().cast(), buffer.len(), libc::MSG_DONTWAIT) };
+                let count =
+                    unsafe { libc::recv(fd, buffer.as_ptr().cast(), buffer.len(), libc::MSG_DONTWAIT) };
                 sized(count, Direction::Read, |count| {
                     // SAFETY: making an int.
                     unsafe { Ref::from_owned(ffi::PyLong_FromSize_t(count)) }.ok_or(Raised)
@@ -344,7 +354,9 @@ unsafe extern "C" fn next(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
             unsafe {
                 let value = Ref::from_owned(result);
                 let value = value.unwrap_or_else(Ref::none);
-                if let Some(stop) = Ref::from_owned(ffi::PyObject_CallOneArg(ffi::PyExc_StopIteration, value.as_ptr())) {
+                if let Some(stop) =
+                    Ref::from_owned(ffi::PyObject_CallOneArg(ffi::PyExc_StopIteration, value.as_ptr()))
+                {
                     raise(stop);
                 }
             }
@@ -396,9 +408,11 @@ unsafe extern "C" fn close(object: *mut ffi::PyObject, _: *mut ffi::PyObject) ->
     })
 }
 
-/// Makes the awaitable for `_sock_call(kind, sock, argument)`. The argument checks that asyncio makes are
-/// the caller's.
-unsafe extern "C" fn sock_call(
+/// A method that makes an awaitable: binds the arguments and makes asyncio's checks.
+///
+/// # Safety
+/// `object` is one of our loops, and the rest are the arguments of the running call.
+unsafe fn sock_call(
     object: *mut ffi::PyObject,
     values: *const *mut ffi::PyObject,
     count: ffi::Py_ssize_t,
@@ -425,7 +439,9 @@ unsafe extern "C" fn sock_call(
         if check_socket(core, bound[0]).is_err() {
             return null_mut();
         }
-        make(bound[1]).and_then(|action| SockCall::create(object, bound[0], action)).map_or(null_mut(), Ref::into_ptr)
+        make(bound[1])
+            .and_then(|action| SockCall::create(object, bound[0], action))
+            .map_or(null_mut(), Ref::into_ptr)
     })
 }
 
@@ -492,7 +508,11 @@ sock_method!(_sock_connected, |_| Ok(Action::Connect { waited: Cell::new(false) 
 /// What is put on the loop class.
 pub(crate) const METHODS: &[Method] = &[
     Method::Fast(c"sock_recv", sock_recv, c"Receive up to n bytes from a non-blocking socket. Awaitable."),
-    Method::Fast(c"sock_recv_into", sock_recv_into, c"Receive into a writable buffer. Awaitable; gives the count."),
+    Method::Fast(
+        c"sock_recv_into",
+        sock_recv_into,
+        c"Receive into a writable buffer. Awaitable; gives the count.",
+    ),
     Method::Fast(c"sock_sendall", sock_sendall, c"Send all the data. Awaitable."),
     Method::Fast(c"sock_accept", sock_accept, c"Accept a connection. Awaitable; gives (socket, address)."),
     Method::Fast(
@@ -507,7 +527,7 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<()> {
     let kind = TypeSpec {
         name: c"wakeloop._core.SockCall",
         size: size_of::<SockCall>(),
-        flags: (ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION) as u64,
+        flags: ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION,
         methods: &[
             Method::OneArg(c"send", send, c"Take one step, as a coroutine's send does."),
             Method::Fast(c"throw", throw, c"End the wait and raise, as a coroutine's throw does."),

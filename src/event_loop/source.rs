@@ -125,7 +125,8 @@ impl FdTable {
     #[inline(always)]
     pub(crate) fn dispatch(&self, core: &Core, token: Token, readiness: Readiness) -> Result<(), Fatal> {
         let (fd, generation) = unpack(token);
-        let Some(entry) = self.entries().get(fd as usize).filter(|entry| entry.generation == generation) else {
+        let Some(entry) = self.entries().get(fd as usize).filter(|entry| entry.generation == generation)
+        else {
             return Ok(());
         };
         match &entry.kind {

@@ -100,10 +100,7 @@ impl Turns {
 
 /// Polls; true if it may have slept. Events end up in the core's queue.
 fn poll(core: &Core, now: u64) -> Result<bool, Fatal> {
-    let idle = core.ready.is_empty()
-        && !core.stopping.get()
-        && !core.has_again()
-        && core.events().is_empty();
+    let idle = core.ready.is_empty() && !core.stopping.get() && !core.has_again() && core.events().is_empty();
     let timeout = if idle { sleep_for(core, now)? } else { Some(Duration::ZERO) };
     poll_for(core, timeout)
 }
@@ -177,7 +174,11 @@ fn sleep_for(core: &Core, now: u64) -> Result<Option<Duration>, Fatal> {
         now as f64 / 1e9
     };
     let left = when - now;
-    if left > 0.0 { Ok(Some(Duration::from_secs_f64(left.min(LONGEST_SLEEP)))) } else { Ok(Some(Duration::ZERO)) }
+    if left > 0.0 {
+        Ok(Some(Duration::from_secs_f64(left.min(LONGEST_SLEEP))))
+    } else {
+        Ok(Some(Duration::ZERO))
+    }
 }
 
 /// Delivers messages, repeated calls and events.
@@ -204,11 +205,7 @@ fn collect(core: &Core) -> Result<(), Fatal> {
 #[inline(always)]
 fn due_timers(core: &Core, now: u64) -> Result<(), Fatal> {
     let Some(next) = core.timers.next() else { return Ok(()) };
-    let now = if core.custom_time.get() {
-        core.now().map_err(|Raised| Fatal)?
-    } else {
-        now as f64 / 1e9
-    };
+    let now = if core.custom_time.get() { core.now().map_err(|Raised| Fatal)? } else { now as f64 / 1e9 };
     if next > now {
         return Ok(());
     }

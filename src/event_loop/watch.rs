@@ -92,7 +92,8 @@ impl Watch {
         }
         if futures.iter().any(Option::is_some) && matches!(self.mode.get(), Mode::Level(_)) {
             // A future's wait is over; in level mode its side must not report again.
-            update(core, fd);
+            // Taking an interest back cannot fail in a way that anyone could act on.
+            let _ = update(core, fd);
         }
         // From here on Python may run, and `self` may be gone.
         for future in futures.into_iter().flatten() {
@@ -177,7 +178,9 @@ fn apply(core: &Core, fd: RawFd) -> io::Result<()> {
         },
         _ => match poller.reregister_level(fd, token, interest) {
             // Closed and opened again behind our back.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => poller.register_level(fd, token, interest),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                poller.register_level(fd, token, interest)
+            }
             other => other,
         },
     };

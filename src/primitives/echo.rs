@@ -2,8 +2,8 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener, ToSocketAddrs};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use pyo3::prelude::*;

@@ -154,10 +154,8 @@ impl Listener {
         ) {
             return Ok(());
         }
-        let exhausted = matches!(
-            error.raw_os_error(),
-            Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)
-        );
+        let exhausted =
+            matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM));
         let raised = raise_io(error);
         let Raised = raised;
         let exception = take_unless_fatal()?;
@@ -166,9 +164,11 @@ impl Listener {
             return core.support("accept_broken", &[core.object(), socket.as_ptr(), exception.as_ptr()]);
         }
         core.remove_listener(self.fd);
-        let [factory, server] = [&self.factory, &self.server].map(|slot| slot.get().unwrap_or_else(Ref::none));
+        let [factory, server] =
+            [&self.factory, &self.server].map(|slot| slot.get().unwrap_or_else(Ref::none));
         // SAFETY: making an int; `None` stands in on lack of memory.
-        let backlog = unsafe { Ref::from_owned(ffi::PyLong_FromSize_t(self.backlog)) }.unwrap_or_else(Ref::none);
+        let backlog =
+            unsafe { Ref::from_owned(ffi::PyLong_FromSize_t(self.backlog)) }.unwrap_or_else(Ref::none);
         core.support(
             "accept_exhausted",
             &[

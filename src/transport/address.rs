@@ -32,7 +32,9 @@ pub(crate) fn to_python<'py>(py: Python<'py>, address: &SocketAddr) -> PyResult<
         SocketAddr::V4(v4) => (v4.ip().to_string(), v4.port()).into_pyobject(py)?.into_any(),
         SocketAddr::V6(v6) => {
             // Python adds the zone's name to a link-local address; leave those to it.
-            (v6.ip().to_string(), v6.port(), u32::from_be(v6.flowinfo()), v6.scope_id()).into_pyobject(py)?.into_any()
+            (v6.ip().to_string(), v6.port(), u32::from_be(v6.flowinfo()), v6.scope_id())
+                .into_pyobject(py)?
+                .into_any()
         }
     };
     Ok(pair)

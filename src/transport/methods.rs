@@ -78,7 +78,10 @@ unsafe extern "C" fn abort(object: *mut ffi::PyObject, _: *mut ffi::PyObject) ->
     })
 }
 
-unsafe extern "C" fn force_close(object: *mut ffi::PyObject, error: *mut ffi::PyObject) -> *mut ffi::PyObject {
+unsafe extern "C" fn force_close(
+    object: *mut ffi::PyObject,
+    error: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
     with(object, |held, stream| {
         // SAFETY: a borrowed argument.
         stream.force_close(held, Some(unsafe { Ref::from_borrowed(error) }));
@@ -127,7 +130,10 @@ fn debug_line(object: &Ref, stream: &Stream, function: &str) -> Result<(), Raise
     core.support(function, &[object.as_ptr()]).map_err(|Fatal| Raised)
 }
 
-unsafe extern "C" fn set_protocol(object: *mut ffi::PyObject, protocol: *mut ffi::PyObject) -> *mut ffi::PyObject {
+unsafe extern "C" fn set_protocol(
+    object: *mut ffi::PyObject,
+    protocol: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
     with(object, |_, stream| {
         // SAFETY: a borrowed argument.
         stream.set_protocol(unsafe { Ref::from_borrowed(protocol) })
@@ -161,7 +167,10 @@ unsafe extern "C" fn get_extra_info(
     })
 }
 
-unsafe extern "C" fn get_write_buffer_size(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+unsafe extern "C" fn get_write_buffer_size(
+    object: *mut ffi::PyObject,
+    _: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
     guard(|| {
         // SAFETY: as in `with`.
         let held = unsafe { Ref::from_borrowed(object) };
@@ -225,11 +234,17 @@ fn limits(high: Option<i64>, low: Option<i64>) -> Result<(usize, usize), Raised>
         return Ok((high as usize, low as usize));
     }
     // SAFETY: reading a static of the interpreter.
-    raise_message(unsafe { ffi::PyExc_ValueError }, &format!("high ({high}) must be >= low ({low}) must be >= 0"));
+    raise_message(
+        unsafe { ffi::PyExc_ValueError },
+        &format!("high ({high}) must be >= low ({low}) must be >= 0"),
+    );
     Err(Raised)
 }
 
-unsafe extern "C" fn make_empty_waiter(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+unsafe extern "C" fn make_empty_waiter(
+    object: *mut ffi::PyObject,
+    _: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
     guard(|| {
         // SAFETY: as in `with`.
         let held = unsafe { Ref::from_borrowed(object) };
@@ -250,7 +265,10 @@ unsafe extern "C" fn make_empty_waiter(object: *mut ffi::PyObject, _: *mut ffi::
     })
 }
 
-unsafe extern "C" fn reset_empty_waiter(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+unsafe extern "C" fn reset_empty_waiter(
+    object: *mut ffi::PyObject,
+    _: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
     fields(object).empty_waiter.clear();
     Ref::none().into_ptr()
 }
@@ -316,7 +334,11 @@ pub(crate) const METHODS: &[Method] = &[
         get_extra_info,
         c"get_extra_info(name, default=None)\n\nsocket, sockname or peername.",
     ),
-    Method::NoArgs(c"get_write_buffer_size", get_write_buffer_size, c"How many bytes the socket did not take yet."),
+    Method::NoArgs(
+        c"get_write_buffer_size",
+        get_write_buffer_size,
+        c"How many bytes the socket did not take yet.",
+    ),
     Method::NoArgs(c"get_write_buffer_limits", get_write_buffer_limits, c"(low, high) water marks in bytes."),
     Method::Fast(
         c"set_write_buffer_limits",

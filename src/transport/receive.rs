@@ -41,10 +41,16 @@ enum Received {
 
 /// The descriptor is readable, or something is wrong with it, which reading will tell.
 #[inline(always)]
-pub(crate) fn on_readable(object: &Ref, stream: &Stream, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
+pub(crate) fn on_readable(
+    object: &Ref,
+    stream: &Stream,
+    core: &Core,
+    readiness: Readiness,
+) -> Result<(), Fatal> {
     let closed = readiness.intersects(Readiness::READ_CLOSED | Readiness::WRITE_CLOSED | Readiness::ERROR);
     for _ in 0..READS {
-        if !stream.is_reading() || stream.read_done.get() || stream.conn_lost.get() > 0 || stream.fd.get() < 0 {
+        if !stream.is_reading() || stream.read_done.get() || stream.conn_lost.get() > 0 || stream.fd.get() < 0
+        {
             return Ok(());
         }
         let received = match stream.delivery.get() {

@@ -10,7 +10,7 @@ use pyo3::ffi;
 use super::stream::{Stream, connection_lost, stream_of};
 use super::write_buffer::{Sent, send_one};
 use crate::capi::buffer::{Buffer, bytes_from, bytes_slice};
-use crate::capi::call::{getattr, call0, method};
+use crate::capi::call::{call0, getattr, method};
 use crate::capi::error::{raise_io, raise_message, take_unless_fatal};
 use crate::capi::imports::imports;
 use crate::capi::{Fatal, Raised, Ref};
@@ -29,7 +29,11 @@ pub(crate) fn write(object: &Ref, stream: &Stream, data: *mut ffi::PyObject) -> 
     if unsafe { ffi::PyBytes_Check(data) } == 0 {
         return write_other(object, stream, data);
     }
-    check_writable(stream, "Cannot call write() after write_eof()", "unable to write; sendfile is in progress")?;
+    check_writable(
+        stream,
+        "Cannot call write() after write_eof()",
+        "unable to write; sendfile is in progress",
+    )?;
     // SAFETY: just tested; the object outlives the slice.
     let size = unsafe { bytes_slice(data) }.len();
     if size == 0 {
@@ -111,7 +115,8 @@ fn write_other(object: &Ref, stream: &Stream, data: *mut ffi::PyObject) -> Resul
     // SAFETY: live objects throughout.
     unsafe {
         if ffi::PyByteArray_Check(data) == 0 && ffi::PyMemoryView_Check(data) == 0 {
-            let kind = Ref::from_owned(ffi::PyObject_GetAttrString(ffi::Py_TYPE(data).cast(), c"__name__".as_ptr()));
+            let kind =
+                Ref::from_owned(ffi::PyObject_GetAttrString(ffi::Py_TYPE(data).cast(), c"__name__".as_ptr()));
             let name = kind.ok_or(Raised)?.bind(pyo3::Python::assume_attached()).to_string();
             raise_message(
                 ffi::PyExc_TypeError,
@@ -120,7 +125,11 @@ fn write_other(object: &Ref, stream: &Stream, data: *mut ffi::PyObject) -> Resul
             return Err(Raised);
         }
     }
-    check_writable(stream, "Cannot call write() after write_eof()", "unable to write; sendfile is in progress")?;
+    check_writable(
+        stream,
+        "Cannot call write() after write_eof()",
+        "unable to write; sendfile is in progress",
+    )?;
     write_copy(object, stream, data)
 }
 
@@ -186,7 +195,11 @@ pub(crate) fn writelines(object: &Ref, stream: &Stream, list: &Ref) -> Result<()
         let item = unsafe { ffi::PyList_GetItem(items.as_ptr(), index) };
         // SAFETY: as above.
         let piece = unsafe {
-            if ffi::PyBytes_Check(item) != 0 { Ref::from_borrowed(item) } else { bytes_from(Buffer::readable(item)?.as_slice())? }
+            if ffi::PyBytes_Check(item) != 0 {
+                Ref::from_borrowed(item)
+            } else {
+                bytes_from(Buffer::readable(item)?.as_slice())?
+            }
         };
         pieces.push(piece);
     }
@@ -257,10 +270,11 @@ pub(crate) fn close(object: &Ref, stream: &Stream) -> Result<(), Fatal> {
     if stream.closing.replace(true) {
         return Ok(());
     }
-    if !stream.buffer().is_empty() && !stream.blocked.get() {
-        if let Err(raised) = send_pending(stream) {
-            return stream.fatal_error(object, raised, "Fatal write error on socket transport");
-        }
+    if !stream.buffer().is_empty()
+        && !stream.blocked.get()
+        && let Err(raised) = send_pending(stream)
+    {
+        return stream.fatal_error(object, raised, "Fatal write error on socket transport");
     }
     if stream.buffer().is_empty() && stream.conn_lost.get() == 0 {
         stream.lose(object, None);
@@ -287,7 +301,11 @@ pub(crate) fn write_eof(object: &Ref, stream: &Stream) -> Result<(), Raised> {
 
 /// `get_write_buffer_size()`: what asyncio would answer, so the socket gets its chance first.
 pub(crate) fn buffer_size(object: &Ref, stream: &Stream) -> Result<usize, Raised> {
-    if stream.queued.get() && !stream.blocked.get() && stream.conn_lost.get() == 0 && !stream.buffer().is_empty() {
+    if stream.queued.get()
+        && !stream.blocked.get()
+        && stream.conn_lost.get() == 0
+        && !stream.buffer().is_empty()
+    {
         send_now(object, stream, stream.core())?;
     }
     Ok(stream.buffer().len())

@@ -28,7 +28,7 @@ use pyo3::types::{PyDict, PyTuple};
 
 use super::write_buffer::WriteBuffer;
 use crate::capi::call::{call0, call1, getattr, guard, in_context, method};
-use crate::capi::error::{fetch, raise, raise_errno, raise_io, restore, take_exception, take_unless_fatal};
+use crate::capi::error::{fetch, raise, raise_errno, raise_io, take_exception, take_unless_fatal};
 use crate::capi::imports::{imports, support};
 use crate::capi::types::{Attribute, TypeSpec};
 use crate::capi::{Fatal, Raised, Ref, Slot};
@@ -194,7 +194,10 @@ impl Stream {
         unsafe { core_of(self.event_loop.as_ptr()) }
     }
 
-    #[allow(clippy::mut_from_ref, reason = "GIL-guarded cell; the borrow ends before anything of Python is dropped")]
+    #[allow(
+        clippy::mut_from_ref,
+        reason = "GIL-guarded cell; the borrow ends before anything of Python is dropped"
+    )]
     pub(crate) fn buffer(&self) -> &mut WriteBuffer {
         // SAFETY: see the reason above.
         unsafe { &mut *self.buffer.get() }
@@ -208,7 +211,8 @@ impl Stream {
     pub(crate) fn set_protocol(&self, protocol: Ref) -> Result<(), Raised> {
         let names = imports();
         // SAFETY: live objects; -1 with an error set means failure.
-        let buffered = unsafe { ffi::PyObject_IsInstance(protocol.as_ptr(), names.buffered_protocol.as_ptr()) };
+        let buffered =
+            unsafe { ffi::PyObject_IsInstance(protocol.as_ptr(), names.buffered_protocol.as_ptr()) };
         let (delivery, receiver) = match buffered {
             0 => (Delivery::Data, &names.data_received),
             1 => (Delivery::Buffer, &names.get_buffer),
@@ -227,8 +231,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Runs `body` in the connection's context, unless that is entered already (a callback that calls
-    /// back into the transport): then it is the current one anyway.
+    /// Runs `body` in the connection's context.
     pub(crate) fn in_context<T>(&self, body: impl FnOnce() -> Result<T, Raised>) -> Result<T, Raised> {
         match self.context.get() {
             Some(context) => in_context(&context, body),
@@ -323,7 +326,9 @@ impl Stream {
         let function = if name == "sockname" { "getsockname" } else { "getpeername" };
         match socket.bind(py).call_method0(function) {
             Ok(address) => Ok(address),
-            Err(error) if error.is_instance_of::<pyo3::exceptions::PyOSError>(py) => Ok(py.None().into_bound(py)),
+            Err(error) if error.is_instance_of::<pyo3::exceptions::PyOSError>(py) => {
+                Ok(py.None().into_bound(py))
+            }
             Err(error) => Err(error),
         }
     }
@@ -474,7 +479,13 @@ fn start(object: &Ref, core: &Core) -> Result<(), Fatal> {
 
 /// asyncio's words for a callback that failed, with the callback named.
 #[cold]
-fn report(stream: &Stream, core: &Core, callback: &Ref, argument: Option<&Ref>, raised: Raised) -> Result<(), Fatal> {
+fn report(
+    stream: &Stream,
+    core: &Core,
+    callback: &Ref,
+    argument: Option<&Ref>,
+    raised: Raised,
+) -> Result<(), Fatal> {
     let context = stream.context.get().unwrap_or_else(Ref::none);
     core.report_call(callback, argument, &context, raised)
 }
@@ -538,7 +549,8 @@ impl Source for Transport {
     fn on_ready(object: &Ref, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
         // SAFETY: the source was registered with a transport.
         let stream = unsafe { stream_of(object.as_ptr()) };
-        if stream.blocked.get() && readiness.intersects(Readiness::WRITABLE | Readiness::ERROR | Readiness::WRITE_CLOSED)
+        if stream.blocked.get()
+            && readiness.intersects(Readiness::WRITABLE | Readiness::ERROR | Readiness::WRITE_CLOSED)
         {
             super::send::flush(object, core)?;
         }
@@ -601,7 +613,11 @@ unsafe extern "C" fn finalize(object: *mut ffi::PyObject) {
     });
 }
 
-unsafe extern "C" fn traverse(object: *mut ffi::PyObject, visit: ffi::visitproc, argument: *mut c_void) -> c_int {
+unsafe extern "C" fn traverse(
+    object: *mut ffi::PyObject,
+    visit: ffi::visitproc,
+    argument: *mut c_void,
+) -> c_int {
     // SAFETY: the collector's call for one of our transports; a heap type is visited by its instances.
     unsafe {
         let result = visit(ffi::Py_TYPE(object).cast(), argument);
@@ -672,7 +688,7 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     let spec = TypeSpec {
         name: c"wakeloop._core.StreamTransport",
         size: base_size + size_of::<Stream>(),
-        flags: (ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_HAVE_GC | ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION) as u64,
+        flags: ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_HAVE_GC | ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION,
         methods: super::methods::METHODS,
         attributes: &attributes,
         weaklist_offset: Some(base_size + offset_of!(Stream, weaklist)),
@@ -735,11 +751,6 @@ pub(crate) fn make_stream<'py>(
 fn restored(py: Python<'_>, raised: Raised) -> PyErr {
     let Raised = raised;
     fetch(py)
-}
-
-/// For [`super::accept`]: an error of the Rust side as a set indicator.
-pub(crate) fn set_error(py: Python<'_>, error: PyErr) -> Raised {
-    restore(py, error)
 }
 
 /// Calls a function of no arguments in the connection's context.

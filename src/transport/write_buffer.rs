@@ -79,7 +79,8 @@ impl WriteBuffer {
     /// What the socket reports, except that it would block.
     pub(crate) fn send(&mut self, fd: RawFd, done: &mut Vec<Ref>) -> io::Result<Sent> {
         while self.size > 0 {
-            let count = if self.pieces.len() == 1 { send_one(fd, self.pieces[0].rest()) } else { self.send_many(fd) };
+            let count =
+                if self.pieces.len() == 1 { send_one(fd, self.pieces[0].rest()) } else { self.send_many(fd) };
             match count {
                 Ok(count) => self.advance(count, done),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Sent::Blocked),
