@@ -40,12 +40,12 @@ $(MADE)-extension: $(MADE)-venv $(RUST)
 
 $(MADE)-demo: $(MADE)-venv pyproject.toml
 	$(PIP) install $$($(PY) .ci/requirements.py demo)
-	@for loop in uvloop; do $(PIP) install --only-binary :all: $$loop || echo "$$loop has no wheel for this Python: left out"; done
+	@for loop in uvloop; do $(PIP) install --only-binary :all: $$loop 2>/dev/null || echo "$$loop has no wheel for this Python: left out"; done
 	@touch $@
 
 $(MADE)-bench: $(MADE)-demo
 	$(PIP) install $$($(PY) .ci/requirements.py bench)
-	@for loop in $(PEERS); do $(PIP) install --only-binary :all: $$loop || echo "$$loop has no wheel for this Python: left out"; done
+	@for loop in $(PEERS); do $(PIP) install --only-binary :all: $$loop 2>/dev/null || echo "$$loop has no wheel for this Python: left out"; done
 	@touch $@
 
 $(MADE)-test: $(MADE)-demo

@@ -29,6 +29,7 @@ fn _forked() {
 #[pymodule(gil_used = true)]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
+    capi::call::find_functions();
     capi::imports::load(py, py.get_type::<RuntimePanic>().into_any())?;
     handle::make_types(py)?;
     sock::make_type(py)?;

@@ -76,7 +76,7 @@ def test_the_transports_are_what_inherited_code_asks_for(run):
         assert isinstance(transport, asyncio.transports._FlowControlMixin)
         assert transport._start_tls_compatible is True
         assert transport._sendfile_compatible is asyncio.constants._SendfileMode.TRY_NATIVE
-        assert transport._sock_fd in loop._transports and transport._loop is loop
+        assert transport._sock_fd == transport.get_extra_info("socket").fileno() and transport._loop is loop
         assert transport._protocol_paused is False
         assert callable(transport._force_close)
         assert "Transport" in type(transport).__name__ and not type(transport).__module__.startswith("asyncio.")

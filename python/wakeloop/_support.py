@@ -36,6 +36,24 @@ def create_task(loop, *args, **kwargs):
     return base_events.BaseEventLoop.create_task(loop, *args, **kwargs)
 
 
+_LEADING = {
+    "call_soon": ("callback",),
+    "call_soon_threadsafe": ("callback",),
+    "call_later": ("delay", "callback"),
+    "call_at": ("when", "callback"),
+}
+
+
+def by_keyword(loop, method: str, *args, **kwargs):
+    """Make positional what a caller has named, and call again."""
+    values = list(args)
+    for name in _LEADING[method][len(args) :]:
+        if name not in kwargs:
+            raise TypeError(f"{method}() missing 1 required positional argument: {name!r}")
+        values.append(kwargs.pop(name))
+    return getattr(loop, method)(*values, **kwargs)
+
+
 def callback_failed(loop, handle, exception) -> None:
     """A callback raised: tell the loop's exception handler, as Handle._run does."""
     callback = format_helpers._format_callback_source(handle._callback, handle._args)

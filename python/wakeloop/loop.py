@@ -148,7 +148,7 @@ class EventLoop(_core.EventLoop, asyncio.SelectorEventLoop):
                 number = int(number.fileno())
             except (AttributeError, TypeError, ValueError):
                 raise ValueError(f"Invalid file object: {fd!r}") from None
-        transport = self._source_of(number) if number >= 0 else None
+        transport = self._source_of(number) if 0 <= number < 1 << 31 else None
         if transport is None:
             transport = self._transports.get(number)
         if isinstance(transport, asyncio.BaseTransport) and not transport.is_closing():

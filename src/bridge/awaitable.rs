@@ -13,6 +13,7 @@ use std::future::Future;
 use std::io;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use pyo3::exceptions::{PyRuntimeError, PyStopIteration};
@@ -23,6 +24,7 @@ use super::port::{Port, report};
 use super::runtime;
 use crate::capi::Slot;
 use crate::capi::call::panic_text;
+use crate::capi::error::io_error;
 use crate::runtime::AbortHandle;
 
 /// Makes the result of an operation, on the loop's thread.
@@ -39,7 +41,7 @@ impl Outcome {
     fn into_result(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         match self {
             Outcome::Value(make) => make(py),
-            Outcome::Error(error) => Err(error.into()),
+            Outcome::Error(error) => Err(io_error(py, &error)),
             Outcome::Panic(payload) => {
                 Err(crate::module::RuntimePanic::new_err(panic_text(payload.as_ref())))
             }
@@ -55,6 +57,7 @@ pub(crate) type Work = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 pub(crate) struct Operation {
     work: Cell<Option<Work>>,
     abort: Cell<Option<AbortHandle>>,
+    target: Cell<Option<Arc<Target>>>,
     future: Slot,
     name: &'static str,
 }
@@ -77,6 +80,7 @@ impl Operation {
         Operation {
             work: Cell::new(Some(Box::pin(work))),
             abort: Cell::new(None),
+            target: Cell::new(None),
             future: Slot::empty(),
             name,
         }
@@ -87,10 +91,11 @@ impl Operation {
         let event_loop = py.import("asyncio")?.getattr("get_running_loop")?.call0()?;
         let port = Port::of(&event_loop)?;
         let future = event_loop.call_method0("create_future")?;
-        let target = Completion { port, future: future.clone().unbind() };
-        let task = runtime::handle()?.spawn(async move {
+        let target = Arc::new(Target { port, future: Mutex::new(Some(future.clone().unbind())) });
+        self.target.set(Some(target.clone()));
+        let task = runtime::handle().map_err(|error| io_error(py, &error))?.spawn(async move {
             let outcome = Caught(work).await;
-            target.complete(outcome);
+            complete(target, outcome);
         });
         self.abort.set(Some(task.abort_handle()));
         self.future.set(Some(future.clone().into()));
@@ -123,6 +128,10 @@ impl Operation {
         self.future.clear();
         if let Some(abort) = self.abort.take() {
             abort.abort();
+        }
+        if let Some(target) = self.target.take() {
+            // Here, with the GIL, and not whenever a worker gets round to the abort.
+            drop(target.take());
         }
     }
 }
@@ -197,22 +206,29 @@ impl Drop for Operation {
     }
 }
 
-/// Where a finished operation reports. Dropped without a report (the runtime ended, the task was aborted)
-/// it says nothing: whoever aborted it does not wait any more.
-struct Completion {
+/// Where a finished operation reports. The future is taken by whoever comes first: the message that
+/// completes it, or the operation when nobody waits any more.
+struct Target {
     port: Port,
-    future: Py<PyAny>,
+    future: Mutex<Option<Py<PyAny>>>,
 }
 
-impl Completion {
-    fn complete(self, outcome: Outcome) {
-        let future = self.future;
-        self.port.send(Box::new(move || {
-            // SAFETY: messages are run by a loop's thread with the GIL held.
-            let py = unsafe { Python::assume_attached() };
-            deliver(py, future.bind(py), outcome).or_else(|error| report(py, error))
-        }));
+impl Target {
+    fn take(&self) -> Option<Py<PyAny>> {
+        // Taking leaves no half-way state behind a panic.
+        self.future.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
+}
+
+/// Sends the outcome to the loop; called on a worker.
+fn complete(target: Arc<Target>, outcome: Outcome) {
+    let port = target.port.clone();
+    port.send(Box::new(move || {
+        let Some(future) = target.take() else { return Ok(()) };
+        // SAFETY: messages are run by a loop's thread with the GIL held.
+        let py = unsafe { Python::assume_attached() };
+        deliver(py, future.bind(py), outcome).or_else(|error| report(py, error))
+    }));
 }
 
 fn deliver(py: Python<'_>, future: &Bound<'_, PyAny>, outcome: Outcome) -> PyResult<()> {

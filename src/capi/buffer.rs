@@ -4,7 +4,7 @@ use std::mem::MaybeUninit;
 
 use pyo3::ffi;
 
-use super::error::Raised;
+use super::error::{Raised, raise_message};
 use super::object::Ref;
 
 unsafe extern "C" {
@@ -23,7 +23,7 @@ impl Buffer {
 
     /// A contiguous writable view of `object`.
     pub(crate) fn writable(object: *mut ffi::PyObject) -> Result<Buffer, Raised> {
-        Buffer::get(object, ffi::PyBUF_WRITABLE)
+        Buffer::get(object, ffi::PyBUF_WRITABLE).map_err(|raised| read_only(object, raised))
     }
 
     fn get(object: *mut ffi::PyObject, flags: i32) -> Result<Buffer, Raised> {
@@ -67,6 +67,23 @@ impl std::fmt::Debug for Buffer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Buffer({} bytes)", self.len())
     }
+}
+
+/// A buffer that cannot be written is the caller's mistake: a TypeError, as in `socket.recv_into`.
+#[cold]
+fn read_only(object: *mut ffi::PyObject, raised: Raised) -> Raised {
+    // SAFETY: an error is set; a live object, whose type has a name.
+    unsafe {
+        if ffi::PyErr_ExceptionMatches(ffi::PyExc_BufferError) == 0 {
+            return raised;
+        }
+        let name = std::ffi::CStr::from_ptr((*ffi::Py_TYPE(object)).tp_name).to_string_lossy();
+        raise_message(
+            ffi::PyExc_TypeError,
+            &format!("a read-write bytes-like object is required, not {name}"),
+        );
+    }
+    raised
 }
 
 /// `bytes(data)`.

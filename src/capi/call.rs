@@ -3,6 +3,12 @@
 //! `PyContext_Enter`/`Exit` around a plain vectorcall costs about 2,000 instructions less than calling
 //! `Context.run`, which is what asyncio does per callback.
 
+//!
+//! **Daemon threads at exit.** Before 3.14, a thread that asks for the GIL while the interpreter shuts down is
+//! ended by `pthread_exit`, which unwinds its stack. A Rust frame that catches panics would turn that into an
+//! abort of the process. So the calls that run Python code are declared `C-unwind` here, and a guard in front
+//! of them parks the thread for good when such an unwind comes through: the process is ending anyway.
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use pyo3::ffi;
@@ -10,11 +16,99 @@ use pyo3::ffi;
 use super::error::{Raised, raise_message};
 use super::object::Ref;
 
+/// CPython's own functions once more, with the right to unwind.
+///
+/// Found by `dlsym`, not declared: pyo3-ffi declares the same symbols as never unwinding, link-time
+/// optimisation merges declarations of one symbol, and then no guard would ever run.
+mod raw {
+    use std::mem::transmute;
+    use std::sync::atomic::{AtomicPtr, Ordering};
+
+    use pyo3::ffi::{self, PyObject};
+
+    type NoArgs = unsafe extern "C-unwind" fn(*mut PyObject) -> *mut PyObject;
+    type Tuple = unsafe extern "C-unwind" fn(*mut PyObject, *mut PyObject, *mut PyObject) -> *mut PyObject;
+    type Vector = unsafe extern "C-unwind" fn(
+        *mut PyObject,
+        *const *mut PyObject,
+        usize,
+        *mut PyObject,
+    ) -> *mut PyObject;
+
+    macro_rules! found {
+        ($($function:ident: $kind:ty = $symbol:literal, ($($argument:ident: $type:ty),*);)*) => {
+            $(
+                #[allow(non_snake_case, reason = "named like the function it is")]
+                #[inline(always)]
+                pub(super) unsafe fn $function($($argument: $type),*) -> *mut PyObject {
+                    // Relaxed: stored once, at import, under the GIL.
+                    let address = addresses::$function.load(Ordering::Relaxed);
+                    // SAFETY: the address is that of the function with this signature: found by its name, or
+                    // pyo3's own declaration of it.
+                    unsafe { transmute::<*mut (), $kind>(address)($($argument),*) }
+                }
+            )*
+
+            #[allow(non_upper_case_globals, reason = "named like the functions they point to")]
+            mod addresses {
+                use super::*;
+                $(pub(super) static $function: AtomicPtr<()> = AtomicPtr::new(ffi::$function as *mut ());)*
+            }
+
+            /// Looks the functions up.
+            pub(super) fn find() {
+                $(
+                    // SAFETY: a C string; the handle means "as any symbol of this process is found".
+                    let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, $symbol.as_ptr()) };
+                    if !address.is_null() {
+                        addresses::$function.store(address.cast(), Ordering::Relaxed);
+                    }
+                )*
+            }
+        };
+    }
+
+    found! {
+        PyObject_CallNoArgs: NoArgs = c"PyObject_CallNoArgs", (callable: *mut PyObject);
+        PyObject_Call: Tuple = c"PyObject_Call",
+            (callable: *mut PyObject, arguments: *mut PyObject, keywords: *mut PyObject);
+        PyObject_Vectorcall: Vector = c"PyObject_Vectorcall",
+            (callable: *mut PyObject, arguments: *const *mut PyObject, count: usize, names: *mut PyObject);
+        PyObject_VectorcallMethod: Vector = c"PyObject_VectorcallMethod",
+            (name: *mut PyObject, arguments: *const *mut PyObject, count: usize, names: *mut PyObject);
+    }
+}
+
+/// Finds the functions that may unwind. Called once, by the module's initialisation.
+pub(crate) fn find_functions() {
+    raw::find();
+}
+
+/// Parks the thread when it is dropped: only an unwind drops it.
+struct ParkOnUnwind;
+
+impl Drop for ParkOnUnwind {
+    fn drop(&mut self) {
+        loop {
+            std::thread::park();
+        }
+    }
+}
+
+/// Runs Python code under the guard.
+#[inline(always)]
+fn guarded<T>(call: impl FnOnce() -> T) -> T {
+    let guard = ParkOnUnwind;
+    let result = call();
+    std::mem::forget(guard);
+    result
+}
+
 /// Calls `callable()`.
 #[inline(always)]
 pub(crate) fn call0(callable: &Ref) -> Result<Ref, Raised> {
     // SAFETY: a live callable; `PyObject_CallNoArgs` returns an owned reference or null with an error.
-    unsafe { Ref::from_owned(ffi::PyObject_CallNoArgs(callable.as_ptr())) }.ok_or(Raised)
+    unsafe { Ref::from_owned(guarded(|| raw::PyObject_CallNoArgs(callable.as_ptr()))) }.ok_or(Raised)
 }
 
 /// Calls `callable(argument)`.
@@ -29,12 +123,14 @@ pub(crate) fn call1(callable: &Ref, argument: *mut ffi::PyObject) -> Result<Ref,
 pub(crate) fn call(callable: &Ref, arguments: &[*mut ffi::PyObject]) -> Result<Ref, Raised> {
     // SAFETY: live arguments in a plain array; no offset flag, so nothing in front of it is touched.
     unsafe {
-        Ref::from_owned(ffi::PyObject_Vectorcall(
-            callable.as_ptr(),
-            arguments.as_ptr(),
-            arguments.len(),
-            std::ptr::null_mut(),
-        ))
+        Ref::from_owned(guarded(|| {
+            raw::PyObject_Vectorcall(
+                callable.as_ptr(),
+                arguments.as_ptr(),
+                arguments.len(),
+                std::ptr::null_mut(),
+            )
+        }))
     }
     .ok_or(Raised)
 }
@@ -51,12 +147,26 @@ pub(crate) unsafe fn vectorcall(
 ) -> Result<Ref, Raised> {
     // SAFETY: the caller's contract.
     unsafe {
-        Ref::from_owned(ffi::PyObject_Vectorcall(
-            callable,
-            arguments,
-            count | ffi::PY_VECTORCALL_ARGUMENTS_OFFSET,
-            std::ptr::null_mut(),
-        ))
+        Ref::from_owned(guarded(|| {
+            raw::PyObject_Vectorcall(
+                callable,
+                arguments,
+                count | ffi::PY_VECTORCALL_ARGUMENTS_OFFSET,
+                std::ptr::null_mut(),
+            )
+        }))
+    }
+    .ok_or(Raised)
+}
+
+/// Calls `callable(*arguments)` with a tuple.
+///
+/// # Safety
+/// `arguments` is a tuple.
+pub(crate) unsafe fn call_tuple(callable: &Ref, arguments: *mut ffi::PyObject) -> Result<Ref, Raised> {
+    // SAFETY: a live callable and the caller's tuple.
+    unsafe {
+        Ref::from_owned(guarded(|| raw::PyObject_Call(callable.as_ptr(), arguments, std::ptr::null_mut())))
     }
     .ok_or(Raised)
 }
@@ -73,12 +183,14 @@ pub(crate) fn method(
     stack[2..2 + arguments.len()].copy_from_slice(arguments);
     // SAFETY: the receiver and the arguments live; slot 0 is the spare of the offset flag.
     unsafe {
-        Ref::from_owned(ffi::PyObject_VectorcallMethod(
-            name,
-            stack.as_ptr().add(1),
-            (arguments.len() + 1) | ffi::PY_VECTORCALL_ARGUMENTS_OFFSET,
-            std::ptr::null_mut(),
-        ))
+        Ref::from_owned(guarded(|| {
+            raw::PyObject_VectorcallMethod(
+                name,
+                stack.as_ptr().add(1),
+                (arguments.len() + 1) | ffi::PY_VECTORCALL_ARGUMENTS_OFFSET,
+                std::ptr::null_mut(),
+            )
+        }))
     }
     .ok_or(Raised)
 }

@@ -131,6 +131,12 @@ pub(crate) fn raise_io(error: &std::io::Error) -> Raised {
     }
 }
 
+/// An I/O error of the Rust side as the exception that Python itself would raise, errno included.
+pub(crate) fn io_error(py: Python<'_>, error: &std::io::Error) -> PyErr {
+    let Raised = raise_io(error);
+    fetch(py)
+}
+
 /// Turns a pyo3 error into a set indicator.
 pub(crate) fn restore(py: Python<'_>, error: PyErr) -> Raised {
     error.restore(py);

@@ -99,7 +99,6 @@ fn debug_call(
 
 #[inline(always)]
 fn soon(core: &Core, arguments: Args, function: &str, thread: bool) -> Result<Ref, Raised> {
-    arguments.at_least(1, function, "callback")?;
     let given = arguments.context(function)?;
     core.check_usable()?;
     let traceback =
@@ -132,7 +131,7 @@ unsafe extern "C" fn call_soon(
     // Relaxed: written once at import, under the GIL.
     if !names.is_null()
         && names == C_KEYWORDS.load(Ordering::Relaxed)
-        && arguments.len() - 1 <= 1
+        && matches!(arguments.len(), 1 | 2)
         && !core.debug.get()
         && !core.closed.get()
     {
@@ -150,7 +149,13 @@ unsafe extern "C" fn call_soon(
             Ref::none().into_ptr()
         });
     }
-    guard(|| soon(core, arguments, "call_soon", true).map_or(null_mut(), Ref::into_ptr))
+    guard(|| {
+        let handle = match arguments.len() {
+            0 => by_keyword(object, arguments, "call_soon"),
+            _ => soon(core, arguments, "call_soon", true),
+        };
+        handle.map_or(null_mut(), Ref::into_ptr)
+    })
 }
 
 unsafe extern "C" fn call_soon_threadsafe(
@@ -161,7 +166,13 @@ unsafe extern "C" fn call_soon_threadsafe(
 ) -> *mut ffi::PyObject {
     // SAFETY: as in `call_soon`.
     let (core, arguments) = unsafe { (core_of(object), Args::new(values, count, names)) };
-    guard(|| soon(core, arguments, "call_soon_threadsafe", false).map_or(null_mut(), Ref::into_ptr))
+    guard(|| {
+        let handle = match arguments.len() {
+            0 => by_keyword(object, arguments, "call_soon_threadsafe"),
+            _ => soon(core, arguments, "call_soon_threadsafe", false),
+        };
+        handle.map_or(null_mut(), Ref::into_ptr)
+    })
 }
 
 /// `now + delay`, by Python's own addition unless both are plain numbers: what cannot be added raises
@@ -225,11 +236,13 @@ unsafe extern "C" fn call_later(
     // SAFETY: as in `call_soon`.
     let (core, arguments) = unsafe { (core_of(object), Args::new(values, count, names)) };
     guard(|| {
-        arguments
-            .at_least(2, "call_later", if arguments.len() == 0 { "delay" } else { "callback" })
-            .and_then(|()| deadline_after(core, arguments.at(0)))
-            .and_then(|when| at(core, when, arguments, "call_later"))
-            .map_or(null_mut(), Ref::into_ptr)
+        let handle = match arguments.len() {
+            0 | 1 => by_keyword(object, arguments, "call_later"),
+            _ => {
+                deadline_after(core, arguments.at(0)).and_then(|when| at(core, when, arguments, "call_later"))
+            }
+        };
+        handle.map_or(null_mut(), Ref::into_ptr)
     })
 }
 
@@ -242,20 +255,62 @@ unsafe extern "C" fn call_at(
     // SAFETY: as in `call_soon`.
     let (core, arguments) = unsafe { (core_of(object), Args::new(values, count, names)) };
     guard(|| {
-        arguments
-            .at_least(2, "call_at", if arguments.len() == 0 { "when" } else { "callback" })
-            .and_then(|()| {
-                // SAFETY: comparing with the address of `None`.
-                if arguments.at(0) == unsafe { ffi::Py_None() } {
-                    // SAFETY: reading a static of the interpreter.
-                    raise_message(unsafe { ffi::PyExc_TypeError }, "when cannot be None");
-                    return Err(Raised);
-                }
-                seconds(arguments.at(0))
-            })
-            .and_then(|when| at(core, when, arguments, "call_at"))
-            .map_or(null_mut(), Ref::into_ptr)
+        let handle = match arguments.len() {
+            0 | 1 => by_keyword(object, arguments, "call_at"),
+            _ => deadline(arguments.at(0)).and_then(|when| at(core, when, arguments, "call_at")),
+        };
+        handle.map_or(null_mut(), Ref::into_ptr)
     })
+}
+
+/// `when` as it was given.
+#[inline(always)]
+fn deadline(when: *mut ffi::PyObject) -> Result<f64, Raised> {
+    // SAFETY: comparing with the address of `None`; reading a static of the interpreter.
+    unsafe {
+        if when == ffi::Py_None() {
+            raise_message(ffi::PyExc_TypeError, "when cannot be None");
+            return Err(Raised);
+        }
+    }
+    seconds(when)
+}
+
+/// A call that names what it usually does not, such as `call_soon(callback=f)`: put in order by Python.
+#[cold]
+fn by_keyword(event_loop: *mut ffi::PyObject, arguments: Args, function: &str) -> Result<Ref, Raised> {
+    // SAFETY: the GIL is held, as in every method.
+    let py = unsafe { Python::assume_attached() };
+    let function = pyo3::types::PyString::new(py, function);
+    pass_on(event_loop, "by_keyword", &[function.as_ptr()], arguments)
+}
+
+/// Calls `wakeloop._support.<name>(loop, *first, *args, **kwargs)`.
+#[cold]
+fn pass_on(
+    event_loop: *mut ffi::PyObject,
+    name: &str,
+    first: &[*mut ffi::PyObject],
+    arguments: Args,
+) -> Result<Ref, Raised> {
+    // SAFETY: the GIL is held, as in every method.
+    let py = unsafe { Python::assume_attached() };
+    let callee = support(py, name).map_err(|error| crate::capi::error::restore(py, error))?;
+    let mut stack = vec![event_loop];
+    stack.extend_from_slice(first);
+    stack.extend_from_slice(arguments.rest(0));
+    let positional = stack.len();
+    stack.extend((0..arguments.keywords()).map(|index| arguments.keyword_value(index)));
+    // SAFETY: the positional values, then one value per name.
+    unsafe {
+        Ref::from_owned(ffi::PyObject_Vectorcall(
+            callee.as_ptr(),
+            stack.as_ptr(),
+            positional,
+            arguments.names(),
+        ))
+    }
+    .ok_or(Raised)
 }
 
 unsafe extern "C" fn time(_object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
@@ -319,7 +374,7 @@ unsafe extern "C" fn create_task(
             arguments.len() == 1 && core.task_factory.is_empty() && !core.debug.get() && !core.closed.get();
         match plain.then(|| task_keywords(arguments)).flatten() {
             Some([name, context]) => new_task(object, arguments.at(0), name, context),
-            None => inherited_task(object, arguments),
+            None => pass_on(object, "create_task", &[], arguments),
         }
         .map_or(null_mut(), Ref::into_ptr)
     })
@@ -352,27 +407,6 @@ fn new_task(
             stack.as_ptr().add(1),
             1 | ffi::PY_VECTORCALL_ARGUMENTS_OFFSET,
             imports().task_keywords.as_ptr(),
-        ))
-    }
-    .ok_or(Raised)
-}
-
-#[cold]
-fn inherited_task(event_loop: *mut ffi::PyObject, arguments: Args) -> Result<Ref, Raised> {
-    // SAFETY: the GIL is held, as in every method.
-    let py = unsafe { Python::assume_attached() };
-    let create = support(py, "create_task").map_err(|error| crate::capi::error::restore(py, error))?;
-    let mut stack = vec![event_loop];
-    stack.extend_from_slice(arguments.rest(0));
-    let positional = stack.len();
-    stack.extend((0..arguments.keywords()).map(|index| arguments.keyword_value(index)));
-    // SAFETY: the positional values, then one value per name.
-    unsafe {
-        Ref::from_owned(ffi::PyObject_Vectorcall(
-            create.as_ptr(),
-            stack.as_ptr(),
-            positional,
-            arguments.names(),
         ))
     }
     .ok_or(Raised)

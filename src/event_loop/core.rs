@@ -202,6 +202,7 @@ impl Core {
     pub(crate) fn drop_poller(&self) {
         // SAFETY: GIL held, the loop is not running.
         drop(unsafe { (*self.poller.get()).take() });
+        self.inbox.close();
     }
 
     #[allow(clippy::mut_from_ref, reason = "GIL-guarded cell; callers end the borrow before Python runs")]

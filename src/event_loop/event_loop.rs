@@ -6,7 +6,7 @@
 
 use std::os::fd::RawFd;
 
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyOverflowError, PyRuntimeError, PyValueError};
 use pyo3::ffi;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -65,14 +65,28 @@ fn get_slot(py: Python<'_>, slot: &Slot) -> Py<PyAny> {
 fn descriptor(file: &Bound<'_, PyAny>) -> PyResult<RawFd> {
     let invalid = || PyValueError::new_err(format!("Invalid file object: {file:?}"));
     let number = if file.is_instance_of::<pyo3::types::PyInt>() {
-        file.extract::<i64>().map_err(|_| invalid())?
+        file.clone()
     } else {
-        file.call_method0("fileno").and_then(|fd| fd.extract::<i64>()).map_err(|_| invalid())?
+        file.call_method0("fileno").map_err(|_| invalid())?
     };
-    if number < 0 || number > i64::from(RawFd::MAX) {
+    if !number.is_instance_of::<pyo3::types::PyInt>() {
+        return Err(invalid());
+    }
+    if number.lt(0)? {
         return Err(PyValueError::new_err(format!("Invalid file descriptor: {number}")));
     }
-    Ok(number as RawFd)
+    number
+        .extract::<RawFd>()
+        .map_err(|_| PyOverflowError::new_err("Python int too large to convert to C int"))
+}
+
+/// As [`descriptor`], for taking something away: a number that no descriptor can have has nothing.
+fn possible_descriptor(file: &Bound<'_, PyAny>) -> PyResult<Option<RawFd>> {
+    match descriptor(file) {
+        Ok(fd) => Ok(Some(fd)),
+        Err(error) if error.is_instance_of::<PyOverflowError>(file.py()) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 #[pymethods]
@@ -148,7 +162,7 @@ impl EventLoop {
         if self.core.closed.get() {
             return Ok(false);
         }
-        let fd = descriptor(fd)?;
+        let Some(fd) = possible_descriptor(fd)? else { return Ok(false) };
         Ok(self.core.remove_listener(fd) || watch::remove(&self.core, fd, Direction::Read))
     }
 
@@ -157,7 +171,8 @@ impl EventLoop {
         if self.core.closed.get() {
             return Ok(false);
         }
-        Ok(watch::remove(&self.core, descriptor(fd)?, Direction::Write))
+        let Some(fd) = possible_descriptor(fd)? else { return Ok(false) };
+        Ok(watch::remove(&self.core, fd, Direction::Write))
     }
 
     /// The native object (transport or listener) that has this descriptor, or None.

@@ -22,7 +22,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::core::{Core, core_of};
-use crate::capi::call::{call, getattr, guard, in_context, method, vectorcall};
+use crate::capi::call::{call, call_tuple, getattr, guard, in_context, method, vectorcall};
 use crate::capi::imports::imports;
 use crate::capi::types::{Attribute, Method, TypeSpec};
 use crate::capi::{Raised, Ref, Slot};
@@ -316,9 +316,8 @@ impl Handle {
         let Some(context) = self.context.get() else { return Ok(()) };
         in_context(&context, || {
             if self.tupled.get() {
-                // SAFETY: a live callable and a tuple.
-                unsafe { Ref::from_owned(ffi::PyObject_Call(callback.as_ptr(), stack[1], null_mut())) }
-                    .ok_or(Raised)
+                // SAFETY: a tupled handle has its tuple in place 1.
+                unsafe { call_tuple(callback, stack[1]) }
             } else {
                 // SAFETY: `count` live arguments behind one spare slot.
                 unsafe { vectorcall(callback.as_ptr(), stack.as_mut_ptr().add(1), count) }

@@ -27,7 +27,8 @@ pub(crate) struct Inbox {
     /// True while `messages` is not empty; spares the loop the lock in every other turn.
     filled: AtomicBool,
     messages: Mutex<Vec<Message>>,
-    waker: Waker,
+    /// Gone once the loop is closed: its descriptor must not outlive the poller.
+    waker: Mutex<Option<Waker>>,
 }
 
 impl Inbox {
@@ -36,7 +37,7 @@ impl Inbox {
             state: AtomicU8::new(AWAKE),
             filled: AtomicBool::new(false),
             messages: Mutex::new(Vec::new()),
-            waker,
+            waker: Mutex::new(Some(waker)),
         }
     }
 
@@ -56,10 +57,17 @@ impl Inbox {
     #[inline(always)]
     pub(crate) fn wake(&self) {
         // Ordering: SeqCst, pairs with the swap in `park`: see the head of this file.
-        if self.state.swap(AWAKE, Ordering::SeqCst) == PARKED {
+        if self.state.swap(AWAKE, Ordering::SeqCst) == PARKED
+            && let Some(waker) = &*lock(&self.waker)
+        {
             // A failure here means that the poller is gone, and with it the sleeper.
-            let _ = self.waker.wake();
+            let _ = waker.wake();
         }
+    }
+
+    /// The loop is closed: nobody sleeps here any more.
+    pub(crate) fn close(&self) {
+        drop(lock(&self.waker).take());
     }
 
     /// The loop is about to block. False if something came in: then it must not.

@@ -45,6 +45,8 @@ enum Action {
     Connect {
         waited: Cell<bool>,
     },
+    /// The arguments were wrong in this way.
+    Fail(Slot),
     Done,
 }
 
@@ -104,6 +106,13 @@ impl SockCall {
     /// has to wait for the future in `waiter`.
     fn step(&self) -> Result<Option<Ref>, Raised> {
         self.end_wait();
+        // SAFETY: GIL held; the borrow ends with the statement.
+        if let Action::Fail(exception) = unsafe { &*self.action.get() }
+            && let Some(exception) = exception.take()
+        {
+            raise(exception);
+            return Err(Raised);
+        }
         let socket = self.socket.get().ok_or(Raised)?;
         if self.fd.get() < 0 {
             self.fd.set(file_descriptor(&socket)?);
@@ -154,7 +163,7 @@ impl SockCall {
             Action::Accept => accept(self.socket.as_ptr(), fd),
             Action::Connect { waited } if !waited.replace(true) => Ok(Step::Blocked(Direction::Write)),
             Action::Connect { .. } => connected(fd),
-            Action::Done => {
+            Action::Fail(_) | Action::Done => {
                 // SAFETY: reading a static of the interpreter.
                 raise_message(unsafe { ffi::PyExc_RuntimeError }, "cannot reuse already awaited coroutine");
                 Err(Raised)
@@ -436,12 +445,11 @@ unsafe fn sock_call(
         };
         // SAFETY: the method sits on our loop class.
         let core = unsafe { core_of(object) };
-        if check_socket(core, bound[0]).is_err() {
-            return null_mut();
-        }
-        make(bound[1])
-            .and_then(|action| SockCall::create(object, bound[0], action))
-            .map_or(null_mut(), Ref::into_ptr)
+        // A wrong argument is raised where the call is awaited, as a coroutine would.
+        let action = check_socket(core, bound[0])
+            .and_then(|()| make(bound[1]))
+            .unwrap_or_else(|raised| Action::Fail(Slot::new(Some(raised.take()))));
+        SockCall::create(object, bound[0], action).map_or(null_mut(), Ref::into_ptr)
     })
 }
 

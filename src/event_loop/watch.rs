@@ -269,6 +269,9 @@ pub(crate) fn wait(
     future: Ref,
 ) -> Result<(), Raised> {
     core.check_process()?;
+    if core.fds.source(fd).is_some() {
+        return Err(used_by_transport(core, socket));
+    }
     if core.fds.watch(fd).is_none() {
         core.fds.insert(fd, Kind::Watch(Box::new(Watch::new())));
     }
@@ -285,6 +288,18 @@ pub(crate) fn wait(
     }
     release(core, old);
     outcome
+}
+
+/// `RuntimeError`, in asyncio's words, for a descriptor that a transport reads from.
+#[cold]
+fn used_by_transport(core: &Core, socket: &Ref) -> Raised {
+    let refused = method(&core.this(), imports()._ensure_fd_no_transport.as_ptr(), &[socket.as_ptr()]);
+    if refused.is_ok() {
+        // The transport is closing; its descriptor is still its own.
+        // SAFETY: reading a static of the interpreter.
+        raise_message(unsafe { ffi::PyExc_RuntimeError }, "File descriptor is used by a transport");
+    }
+    Raised
 }
 
 /// Makes sure that `fd` is registered for edges, for this very socket.

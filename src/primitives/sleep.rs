@@ -2,24 +2,24 @@
 
 use std::time::Duration;
 
-use pyo3::exceptions::{PyOverflowError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::bridge::awaitable::{Operation, Outcome};
 use crate::runtime;
 
-/// Seconds from Python as a duration. Negative is zero, as for asyncio.sleep.
+/// Longer waits than this (a hundred years) are for ever.
+const LONGEST: f64 = 100.0 * 365.25 * 86_400.0;
+
+/// Seconds from Python as a duration: negative is zero, as for asyncio.sleep; `None` is for ever.
 ///
 /// # Errors
-/// `ValueError` for NaN, `OverflowError` beyond what a duration holds (584 billion years) or infinity.
-pub(crate) fn duration(seconds: f64) -> PyResult<Duration> {
+/// `ValueError` for NaN.
+pub(crate) fn duration(seconds: f64) -> PyResult<Option<Duration>> {
     if seconds.is_nan() {
         return Err(PyValueError::new_err("Invalid delay: NaN (not a number)"));
     }
-    if seconds <= 0.0 {
-        return Ok(Duration::ZERO);
-    }
-    Duration::try_from_secs_f64(seconds).map_err(|error| PyOverflowError::new_err(error.to_string()))
+    Ok((seconds <= LONGEST).then(|| Duration::from_secs_f64(seconds.max(0.0))))
 }
 
 /// sleep(delay, result=None)
@@ -32,7 +32,10 @@ pub(crate) fn duration(seconds: f64) -> PyResult<Duration> {
 pub(crate) fn sleep(delay: f64, result: Option<Py<PyAny>>) -> PyResult<Operation> {
     let delay = duration(delay)?;
     Ok(Operation::new("sleep", async move {
-        runtime::time::sleep(delay).await;
+        match delay {
+            Some(delay) => runtime::time::sleep(delay).await,
+            None => std::future::pending().await,
+        }
         Outcome::Value(Box::new(move |py| Ok(result.unwrap_or_else(|| py.None()))))
     }))
 }

@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use super::address;
 use super::stream::{Parts, Stream};
 use crate::capi::call::{call0, copy_current_context, in_context};
-use crate::capi::error::{fetch, raise_io, take_unless_fatal};
+use crate::capi::error::{fetch, io_error, raise_io, take_unless_fatal};
 use crate::capi::{Fatal, Raised, Ref, Slot};
 use crate::event_loop::core::Core;
 use crate::event_loop::event_loop::EventLoop;
@@ -102,7 +102,7 @@ pub(crate) fn start_listener(
     };
     if let Err(error) = registered {
         drop(core.fds.remove(fd));
-        return Err(error.into());
+        return Err(io_error(py, &error));
     }
     Ok(())
 }

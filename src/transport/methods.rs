@@ -214,15 +214,28 @@ unsafe extern "C" fn set_write_buffer_limits(
     })
 }
 
-/// An optional integer argument.
+/// An optional number of bytes. asyncio keeps whatever compares; what is too large means "never".
 fn number(value: *mut ffi::PyObject) -> Result<Option<i64>, Raised> {
     // SAFETY: a borrowed argument or null; -1 with an error set means failure.
     unsafe {
         if value.is_null() || value == ffi::Py_None() {
             return Ok(None);
         }
-        let number = ffi::PyLong_AsLongLong(value);
-        if number == -1 && !ffi::PyErr_Occurred().is_null() { Err(Raised) } else { Ok(Some(number)) }
+        let mut overflow = 0;
+        let number = if ffi::PyLong_Check(value) != 0 {
+            ffi::PyLong_AsLongLongAndOverflow(value, &mut overflow)
+        } else {
+            // Saturates, as any limit beyond what memory holds may.
+            ffi::PyFloat_AsDouble(value) as i64
+        };
+        if number == -1 && !ffi::PyErr_Occurred().is_null() {
+            return Err(Raised);
+        }
+        Ok(Some(match overflow {
+            0 => number,
+            1.. => i64::MAX,
+            _ => i64::MIN,
+        }))
     }
 }
 

@@ -345,6 +345,8 @@ impl Stream {
                 return Ok(Some(value));
             }
         }
+        // What no dict takes as a key is an error, as it is for asyncio's dict.
+        name.hash()?;
         let text = match name.extract::<std::borrow::Cow<'_, str>>() {
             Ok(text) => text,
             Err(_) => return Ok(None),

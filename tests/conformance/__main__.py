@@ -152,6 +152,8 @@ def main():
 
     print("loops made: " + (", ".join(f"{number} {kind}" for kind, number in loops.most_common()) or "none"))
     good = True
+    met = len([result for result in results.values() if result.outcome == "pass" and result.loops.get(own_name)])
+    print(f"of the passed tests, {met} made such a loop; the rest are about asyncio's other parts, or its own classes")
     flaky = [name for name, result in results.items() if result.flaky]
     if flaky:
         print(f"passed only when run again ({len(flaky)}): " + ", ".join(flaky))

@@ -30,6 +30,7 @@ class Result:
     detail: str = ""
     seconds: float = 0.0
     flaky: bool = False
+    loops: dict = dataclasses.field(default_factory=dict)  # type name -> how many it made
 
     @property
     def good(self):
@@ -151,7 +152,9 @@ class Suite:
                             running = line["start"]
                         elif "end" in line:
                             running = None
-                            run.results[line["end"]] = Result(line["outcome"], line["detail"], line["seconds"])
+                            run.results[line["end"]] = Result(
+                                line["outcome"], line["detail"], line["seconds"], loops=line["loops"]
+                            )
                             run.loops.update(line["loops"])
                         else:
                             done = True

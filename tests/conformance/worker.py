@@ -81,6 +81,25 @@ def substitute(name):
     return cls
 
 
+class Instead:
+    """A module with some names replaced, for a test module that reaches through it."""
+
+    def __init__(self, module, **replaced):
+        self.__dict__.update(replaced)
+        self._module = module
+
+    def __getattr__(self, name):
+        return getattr(self._module, name)
+
+
+def substitute_base(module, cls):
+    """test_base_events tests the half that loops inherit, on bare BaseEventLoop objects: there too, be ours."""
+    import asyncio
+
+    if issubclass(cls, asyncio.BaseEventLoop) and cls is not asyncio.unix_events._UnixSelectorEventLoop:
+        module.base_events = Instead(asyncio.base_events, BaseEventLoop=cls)
+
+
 class Report:
     """Appends lines to the report file; a child forked by a test has no business there."""
 
@@ -173,15 +192,18 @@ def main():
     instructions = json.load(sys.stdin)
     report = Report(instructions["report"])
     sys.path.remove(os.path.dirname(os.path.abspath(__file__)))
-    substitute(instructions["loop"])
+    cls = substitute(instructions["loop"])
     only, without = instructions.get("only"), set(instructions.get("without", ()))
     skip_classes = tuple(instructions.get("skip_classes", ()))
     try:
-        loaded = unittest.defaultTestLoader.loadTestsFromModule(importlib.import_module(PACKAGE + instructions["module"]))
+        module = importlib.import_module(PACKAGE + instructions["module"])
+        loaded = unittest.defaultTestLoader.loadTestsFromModule(module)
     except unittest.SkipTest as skip:
         report.write(end=instructions["module"], outcome="skip", detail=str(skip), seconds=0, loops={})
         report.write(done=True)
         return
+    if instructions["module"] == "test_base_events":
+        substitute_base(module, cls)
     selected = unittest.TestSuite()
     for test in flatten(loaded):
         name = short(test)
