@@ -7,14 +7,16 @@ import weakref
 
 from ._core import ForeignPort
 
-_ports: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, ForeignPort] = weakref.WeakKeyDictionary()
+# The loop's own reader callback is what keeps a port alive, so closing the loop closes its descriptors.
+_ports: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[ForeignPort]] = weakref.WeakKeyDictionary()
 
 
 def port_of(loop: asyncio.AbstractEventLoop) -> ForeignPort:
     """The port of ``loop``, made on first use. Called on the loop's own thread, while it runs."""
-    port = _ports.get(loop)
+    known = _ports.get(loop)
+    port = known() if known is not None else None
     if port is None:
         port = ForeignPort()
         loop.add_reader(port.fileno(), port.drain)
-        _ports[loop] = port
+        _ports[loop] = weakref.ref(port)
     return port

@@ -82,7 +82,7 @@ impl std::fmt::Debug for Foreign {
 }
 
 /// The reading end, which a foreign loop watches.
-#[pyclass(module = "wakeloop._core", frozen)]
+#[pyclass(module = "wakeloop._core", frozen, weakref)]
 #[derive(Debug)]
 pub(crate) struct ForeignPort {
     shared: Arc<Foreign>,

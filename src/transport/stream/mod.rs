@@ -14,9 +14,11 @@
 //! **Contexts.** Each connection has one context, copied when the transport is made (for an accepted
 //! connection from that of `start_serving`); every callback of the protocol runs in it.
 
+mod extra;
+mod python;
+
 use std::cell::{Cell, UnsafeCell};
 use std::ffi::{c_int, c_void};
-use std::mem::offset_of;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::ptr::null_mut;
@@ -24,13 +26,13 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+
+pub(crate) use python::{make_stream, make_type};
 
 use super::write_buffer::WriteBuffer;
-use crate::capi::call::{call0, call1, getattr, guard, in_context, method};
-use crate::capi::error::{fetch, raise, raise_errno, raise_io, take_exception, take_unless_fatal};
-use crate::capi::imports::{imports, support};
-use crate::capi::types::{Attribute, TypeSpec};
+use crate::capi::call::{call0, call1, getattr, in_context, method};
+use crate::capi::error::{raise, raise_io, take_exception, take_unless_fatal};
+use crate::capi::imports::imports;
 use crate::capi::{Fatal, Raised, Ref, Slot};
 use crate::event_loop::core::{Core, core_of};
 use crate::event_loop::source::{Kind, Source, SourceRef};
@@ -276,106 +278,6 @@ impl Stream {
         told
     }
 
-    /// The Python socket, made now if nobody needed it before.
-    pub(crate) fn python_socket(&self, py: Python<'_>) -> PyResult<Option<Ref>> {
-        if let Some(socket) = self.socket.get() {
-            return Ok(Some(socket));
-        }
-        if self.fd.get() < 0 {
-            return Ok(None);
-        }
-        let socket = Ref::from(support(py, "adopt_socket")?.call1((self.fd.get(),))?);
-        self.socket.set(Some(socket.clone_ref()));
-        Ok(Some(socket))
-    }
-
-    /// The dict of extra information with everything in it that asyncio puts there.
-    pub(crate) fn full_extra<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let extra = match self.extra.get() {
-            Some(extra) => extra.bind(py).clone().cast_into::<PyDict>()?,
-            None => PyDict::new(py),
-        };
-        self.extra.set(Some(extra.clone().into_any().into()));
-        if !extra.contains("socket")?
-            && let Some(socket) = self.python_socket(py)?
-        {
-            let shown = call1(&imports().transport_socket, socket.as_ptr()).map_err(|Raised| fetch(py))?;
-            extra.set_item("socket", shown.bind(py))?;
-        }
-        for name in ["sockname", "peername"] {
-            if !extra.contains(name)? {
-                extra.set_item(name, self.address(py, name)?)?;
-            }
-        }
-        Ok(extra)
-    }
-
-    /// `sockname` or `peername`, or `None` where the socket has none.
-    fn address<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
-        if name == "sockname"
-            && let Some(known) = self.sockname.get()
-        {
-            return Ok(known.bind(py).clone());
-        }
-        if name == "peername"
-            && let Some(peer) = self.peer.get()
-        {
-            return super::address::to_python(py, &peer);
-        }
-        let Some(socket) = self.python_socket(py)? else { return Ok(py.None().into_bound(py)) };
-        let function = if name == "sockname" { "getsockname" } else { "getpeername" };
-        match socket.bind(py).call_method0(function) {
-            Ok(address) => Ok(address),
-            Err(error) if error.is_instance_of::<pyo3::exceptions::PyOSError>(py) => {
-                Ok(py.None().into_bound(py))
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// `get_extra_info(name)` for one name, computing no more than that.
-    pub(crate) fn extra_info<'py>(
-        &self,
-        py: Python<'py>,
-        name: &Bound<'py, PyAny>,
-    ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        if let Some(extra) = self.extra.get() {
-            let extra = extra.bind(py).clone().cast_into::<PyDict>()?;
-            if let Some(value) = extra.get_item(name)? {
-                return Ok(Some(value));
-            }
-        }
-        // What no dict takes as a key is an error, as it is for asyncio's dict.
-        name.hash()?;
-        let text = match name.extract::<std::borrow::Cow<'_, str>>() {
-            Ok(text) => text,
-            Err(_) => return Ok(None),
-        };
-        match text.as_ref() {
-            "socket" | "sockname" | "peername" => self.full_extra_item(py, &text),
-            _ => Ok(None),
-        }
-    }
-
-    fn full_extra_item<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let extra = match self.extra.get() {
-            Some(extra) => extra.bind(py).clone().cast_into::<PyDict>()?,
-            None => {
-                let extra = PyDict::new(py);
-                self.extra.set(Some(extra.clone().into_any().into()));
-                extra
-            }
-        };
-        let value = if name == "socket" {
-            let Some(socket) = self.python_socket(py)? else { return Ok(None) };
-            call1(&imports().transport_socket, socket.as_ptr()).map_err(|Raised| fetch(py))?.bind(py).clone()
-        } else {
-            self.address(py, name)?
-        };
-        extra.set_item(name, &value)?;
-        Ok(Some(value))
-    }
-
     /// Closes the descriptor, through its Python socket if it has one.
     fn close_descriptor(&self) -> Result<(), Raised> {
         let fd = self.fd.replace(-1);
@@ -563,196 +465,6 @@ impl Source for Transport {
         }
         Ok(())
     }
-}
-
-unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
-    // SAFETY: called once by CPython for a transport without references.
-    unsafe {
-        if ffi::PyObject_CallFinalizerFromDealloc(object) < 0 {
-            return;
-        }
-        ffi::PyObject_GC_UnTrack(object.cast());
-        let stream = std::ptr::from_ref(stream_of(object)).cast_mut();
-        if !(*stream).weaklist.get().is_null() {
-            ffi::PyObject_ClearWeakRefs(object);
-        }
-        std::ptr::drop_in_place(stream);
-        let kind = ffi::Py_TYPE(object);
-        ffi::PyObject_GC_Del(object.cast());
-        ffi::Py_DECREF(kind.cast());
-    }
-}
-
-/// asyncio's `__del__`: a transport that nobody closed is closed here, with a ResourceWarning.
-unsafe extern "C" fn finalize(object: *mut ffi::PyObject) {
-    let _ = guard(|| {
-        // SAFETY: a transport that is about to die; an error that is set is kept across the warning.
-        unsafe {
-            let stream = stream_of(object);
-            if stream.fd.get() < 0 {
-                return 0;
-            }
-            let pending = (!ffi::PyErr_Occurred().is_null()).then(take_exception);
-            let held = Ref::from_borrowed(object);
-            let core = stream.core();
-            let told = core.support("unclosed_transport", &[held.as_ptr()]);
-            if told.is_err() {
-                ffi::PyErr_WriteUnraisable(object);
-            }
-            let server = stream.server.take();
-            let closed = stream.close_descriptor().and_then(|()| match server {
-                Some(server) => tell_server(&server, imports()._detach.as_ptr(), &held),
-                None => Ok(()),
-            });
-            if closed.is_err() {
-                ffi::PyErr_WriteUnraisable(object);
-            }
-            if let Some(exception) = pending {
-                raise(exception);
-            }
-        }
-        0
-    });
-}
-
-unsafe extern "C" fn traverse(
-    object: *mut ffi::PyObject,
-    visit: ffi::visitproc,
-    argument: *mut c_void,
-) -> c_int {
-    // SAFETY: the collector's call for one of our transports; a heap type is visited by its instances.
-    unsafe {
-        let result = visit(ffi::Py_TYPE(object).cast(), argument);
-        if result != 0 { result } else { stream_of(object).traverse(visit, argument) }
-    }
-}
-
-unsafe extern "C" fn clear(object: *mut ffi::PyObject) -> c_int {
-    // SAFETY: the collector's call for one of our transports. The loop stays: methods need it, and the
-    // loop's own clear breaks the cycle.
-    let stream = unsafe { stream_of(object) };
-    for slot in [
-        &stream.protocol,
-        &stream.receiver,
-        &stream.updated,
-        &stream.context,
-        &stream.extra,
-        &stream.server,
-        &stream.waiter,
-        &stream.empty_waiter,
-        &stream.lost_with,
-        &stream.dict,
-    ] {
-        slot.clear();
-    }
-    0
-}
-
-unsafe extern "C" fn repr(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    guard(|| {
-        // SAFETY: a live transport; repr holds the GIL.
-        let (stream, py) = unsafe { (stream_of(object), Python::assume_attached()) };
-        let mut text = String::from("<wakeloop.StreamTransport");
-        if stream.fd.get() < 0 {
-            text.push_str(" closed");
-        } else if stream.closing.get() {
-            text.push_str(" closing");
-        }
-        if stream.fd.get() >= 0 {
-            let read = if stream.is_reading() && stream.started.get() { "polling" } else { "idle" };
-            let write = if stream.blocked.get() { "polling" } else { "idle" };
-            let size = stream.buffer().len();
-            text.push_str(&format!(" fd={} read={read} write=<{write}, bufsize={size}>", stream.fd.get()));
-        }
-        text.push('>');
-        pyo3::types::PyString::new(py, &text).into_ptr()
-    })
-}
-
-/// Makes the type. Called once, by the module's initialisation.
-pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
-    let base = py.import("asyncio.transports")?.getattr("_FlowControlMixin")?;
-    let base_type = base.clone().cast_into::<pyo3::types::PyType>()?;
-    // SAFETY: a live type object.
-    let base_size = unsafe { (*base_type.as_type_ptr()).tp_basicsize } as usize;
-    let base_size = base_size.next_multiple_of(align_of::<Stream>());
-    BASE.store(base_size, Ordering::Relaxed);
-    let attach = py.import("asyncio.base_events")?.getattr("Server")?.getattr("_attach")?;
-    let takes: usize = attach.getattr("__code__")?.getattr("co_argcount")?.extract()?;
-    SERVER_TAKES_TRANSPORT.store(takes > 1, Ordering::Relaxed);
-
-    let mut attributes: Vec<Attribute> = super::methods::attributes();
-    attributes.push(Attribute {
-        name: c"__dict__",
-        get: ffi::PyObject_GenericGetDict,
-        set: Some(ffi::PyObject_GenericSetDict),
-    });
-    let spec = TypeSpec {
-        name: c"wakeloop._core.StreamTransport",
-        size: base_size + size_of::<Stream>(),
-        flags: ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_HAVE_GC | ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION,
-        methods: super::methods::METHODS,
-        attributes: &attributes,
-        weaklist_offset: Some(base_size + offset_of!(Stream, weaklist)),
-        dict_offset: Some(base_size + offset_of!(Stream, dict)),
-        slots: &[
-            (ffi::Py_tp_dealloc, dealloc as *mut c_void),
-            (ffi::Py_tp_finalize, finalize as *mut c_void),
-            (ffi::Py_tp_traverse, traverse as *mut c_void),
-            (ffi::Py_tp_clear, clear as *mut c_void),
-            (ffi::Py_tp_repr, repr as *mut c_void),
-        ],
-        bases: Some(PyTuple::new(py, [base])?),
-    };
-    let kind = spec.build(py)?;
-    // Relaxed: published under the GIL.
-    TYPE.store(kind, Ordering::Relaxed);
-    // SAFETY: the type was just made and lives for ever.
-    Ok(unsafe { Bound::from_borrowed_ptr(py, kind.cast()) })
-}
-
-/// `_make_socket_transport`'s native half.
-#[pyfunction]
-#[pyo3(signature = (event_loop, sock, protocol, waiter, extra, server))]
-pub(crate) fn make_stream<'py>(
-    py: Python<'py>,
-    event_loop: &Bound<'py, crate::event_loop::event_loop::EventLoop>,
-    sock: Bound<'py, PyAny>,
-    protocol: Bound<'py, PyAny>,
-    waiter: Option<Bound<'py, PyAny>>,
-    extra: Option<Bound<'py, PyDict>>,
-    server: Option<Bound<'py, PyAny>>,
-) -> PyResult<Bound<'py, PyAny>> {
-    let core = event_loop.get().core();
-    let fd: RawFd = sock.call_method0("fileno")?.extract()?;
-    if fd < 0 {
-        return Err(restored(py, raise_errno(libc::EBADF)));
-    }
-    let context = crate::capi::call::copy_current_context().map_err(|Raised| fetch(py))?;
-    let transport = Stream::create(
-        core,
-        Parts {
-            fd,
-            socket: Some(sock.into()),
-            protocol: protocol.into(),
-            context,
-            waiter: waiter.map(Ref::from),
-            // The caller's dict is not ours to fill.
-            extra: extra.map(|extra| extra.copy()).transpose()?.map(|extra| extra.into_any().into()),
-            server: server.map(Ref::from),
-            sockname: None,
-            peer: None,
-        },
-    );
-    match transport {
-        Ok(transport) => Ok(transport.bind(py).clone()),
-        Err(Raised) => Err(fetch(py)),
-    }
-}
-
-fn restored(py: Python<'_>, raised: Raised) -> PyErr {
-    let Raised = raised;
-    fetch(py)
 }
 
 /// Calls a function of no arguments in the connection's context.

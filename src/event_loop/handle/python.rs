@@ -1,0 +1,324 @@
+//! Handle and TimerHandle as Python sees them: the two types and what is in their tables.
+//!
+//! Repr, ordering and equality are asyncio's own Python functions, called with our object as `self`; they
+//! read the attributes that are given here.
+
+use std::ffi::{c_int, c_void};
+use std::mem::offset_of;
+use std::ptr::null_mut;
+use std::sync::atomic::Ordering;
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+use super::{HANDLE_TYPE, HANDLES, Handle, TIMER_TYPE, TIMERS, TimerHandle};
+use crate::capi::Ref;
+use crate::capi::call::{call, guard};
+use crate::capi::imports::imports;
+use crate::capi::types::{Attribute, Method, TypeSpec};
+use crate::event_loop::core::core_of;
+
+unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
+    // SAFETY: CPython calls this once, for an object of one of the two types with no references left.
+    unsafe {
+        let handle = Handle::of(object);
+        if !handle.weaklist.get().is_null() {
+            ffi::PyObject_ClearWeakRefs(object);
+        }
+        handle.clear();
+        handle.context.clear();
+        handle.event_loop.clear();
+        handle.source_traceback.clear();
+        handle.shown.clear();
+        let kind = ffi::Py_TYPE(object);
+        let list = if handle.timer { &TIMERS } else { &HANDLES };
+        if !list.push(object) {
+            ffi::PyObject_Free(object.cast());
+        }
+        ffi::Py_DECREF(kind.cast());
+    }
+}
+
+unsafe extern "C" fn cancel(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    guard(|| {
+        // SAFETY: the method table belongs to our two types.
+        let handle = unsafe { Handle::of(object) };
+        if handle.timer {
+            // SAFETY: a TimerHandle.
+            let slot = unsafe { TimerHandle::of(object) }.slot.get();
+            if let Some(event_loop) = handle.event_loop.get()
+                && !slot.is_none()
+            {
+                // SAFETY: `event_loop` is one of our loops: `create` put it there.
+                drop(unsafe { core_of(event_loop.as_ptr()) }.timers.remove(slot));
+            }
+        }
+        if !handle.cancelled.replace(true) {
+            // SAFETY: as above.
+            let debug = handle.event_loop.get().is_some_and(|it| unsafe { core_of(it.as_ptr()) }.debug.get());
+            if debug {
+                // SAFETY: a live handle.
+                handle.shown.set(unsafe { Ref::from_owned(ffi::PyObject_Repr(object)) });
+                if handle.shown.is_empty() {
+                    return null_mut();
+                }
+            }
+            handle.clear();
+        }
+        Ref::none().into_ptr()
+    })
+}
+
+unsafe extern "C" fn cancelled(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    // SAFETY: the method table belongs to our two types.
+    unsafe { ffi::PyBool_FromLong(Handle::of(object).cancelled.get().into()) }
+}
+
+unsafe extern "C" fn get_context(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    // SAFETY: the method table belongs to our two types.
+    unsafe { Handle::of(object) }.context.get_or_none()
+}
+
+unsafe extern "C" fn when(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    // SAFETY: only TimerHandle has this method.
+    unsafe { ffi::PyFloat_FromDouble(TimerHandle::of(object).when.get()) }
+}
+
+/// `_run()`: for a `_run_once` written in Python, which third parties have. Errors go where asyncio
+/// sends them; the fatal two are raised.
+unsafe extern "C" fn run(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    guard(|| {
+        // SAFETY: the method table belongs to our two types; held for the time of the run.
+        let held = unsafe { Ref::from_borrowed(object) };
+        // SAFETY: as above.
+        let handle = unsafe { Handle::of(object) };
+        if let (Err(raised), Some(event_loop)) = (handle.run(), handle.event_loop.get()) {
+            // SAFETY: one of our loops.
+            let core = unsafe { core_of(event_loop.as_ptr()) };
+            if core.report_handle(&held, raised).is_err() {
+                return null_mut();
+            }
+        }
+        Ref::none().into_ptr()
+    })
+}
+
+unsafe extern "C" fn repr_info(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    guard(|| asyncio_method(object, c"_repr_info", &[]))
+}
+
+/// Calls the function that asyncio's class of the same kind has under this name, with us as `self`.
+fn asyncio_method(
+    object: *mut ffi::PyObject,
+    name: &std::ffi::CStr,
+    arguments: &[*mut ffi::PyObject],
+) -> *mut ffi::PyObject {
+    // SAFETY: one of our two types; `arguments` live.
+    unsafe {
+        let class = class_of(object);
+        let Some(function) = Ref::from_owned(ffi::PyObject_GetAttrString(class.as_ptr(), name.as_ptr()))
+        else {
+            return null_mut();
+        };
+        let mut all = vec![object];
+        all.extend_from_slice(arguments);
+        call(&function, &all).map_or(null_mut(), Ref::into_ptr)
+    }
+}
+
+/// The asyncio class that the handle stands in for.
+///
+/// # Safety
+/// `object` is a Handle or a TimerHandle.
+unsafe fn class_of(object: *mut ffi::PyObject) -> &'static Ref {
+    // SAFETY: the caller's word.
+    if unsafe { Handle::of(object) }.timer { &imports().timer_handle_class } else { &imports().handle_class }
+}
+
+unsafe extern "C" fn repr(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    guard(|| asyncio_method(object, c"__repr__", &[]))
+}
+
+unsafe extern "C" fn compare(
+    object: *mut ffi::PyObject,
+    other: *mut ffi::PyObject,
+    operation: c_int,
+) -> *mut ffi::PyObject {
+    guard(|| {
+        let name = match operation {
+            ffi::Py_LT => c"__lt__",
+            ffi::Py_LE => c"__le__",
+            ffi::Py_EQ => c"__eq__",
+            ffi::Py_GT => c"__gt__",
+            ffi::Py_GE => c"__ge__",
+            _ => return not_equal(object, other),
+        };
+        // SAFETY: the slot belongs to our two types.
+        if unsafe { Handle::of(object) }.timer {
+            asyncio_method(object, name, &[other])
+        } else {
+            identity(object, other, operation)
+        }
+    })
+}
+
+fn not_equal(object: *mut ffi::PyObject, other: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    // SAFETY: one of our two types.
+    if !unsafe { Handle::of(object) }.timer {
+        return identity(object, other, ffi::Py_NE);
+    }
+    let equal = asyncio_method(object, c"__eq__", &[other]);
+    // SAFETY: an owned reference or null; `PyObject_Not` on a bool cannot fail.
+    unsafe {
+        if equal.is_null() || equal == ffi::Py_NotImplemented() {
+            return equal;
+        }
+        let equal = Ref::from_owned(equal);
+        let negated = equal.map_or(0, |it| ffi::PyObject_Not(it.as_ptr()));
+        ffi::PyBool_FromLong(negated.into())
+    }
+}
+
+/// Plain handles compare by identity, as any object that does not say otherwise.
+fn identity(object: *mut ffi::PyObject, other: *mut ffi::PyObject, operation: c_int) -> *mut ffi::PyObject {
+    // SAFETY: statics of the interpreter; NotImplemented is handed out with a new reference.
+    unsafe {
+        match operation {
+            ffi::Py_EQ if object == other => ffi::PyBool_FromLong(1),
+            ffi::Py_NE if object == other => ffi::PyBool_FromLong(0),
+            _ => Ref::from_borrowed(ffi::Py_NotImplemented()).into_ptr(),
+        }
+    }
+}
+
+unsafe extern "C" fn hash(object: *mut ffi::PyObject) -> ffi::Py_hash_t {
+    // SAFETY: the slot belongs to our two types.
+    unsafe {
+        if Handle::of(object).timer {
+            let when = ffi::PyFloat_FromDouble(TimerHandle::of(object).when.get());
+            return Ref::from_owned(when).map_or(-1, |when| ffi::PyObject_Hash(when.as_ptr()));
+        }
+        // As for any object that hashes by identity.
+        let address = object as usize;
+        let rotated = address.rotate_right(4) as ffi::Py_hash_t;
+        if rotated == -1 { -2 } else { rotated }
+    }
+}
+
+macro_rules! getter {
+    ($name:ident, $handle:ident => $value:expr) => {
+        unsafe extern "C" fn $name(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
+            // SAFETY: the attribute table belongs to our two types.
+            let $handle = unsafe { Handle::of(object) };
+            $value
+        }
+    };
+}
+
+getter!(get_callback, handle => handle.callback.get_or_none());
+getter!(get_arguments, handle => guard(|| handle.arguments_tuple().map_or(null_mut(), Ref::into_ptr)));
+getter!(get_context_field, handle => handle.context.get_or_none());
+getter!(get_loop, handle => handle.event_loop.get_or_none());
+getter!(get_cancelled, handle => {
+    // SAFETY: making a bool cannot fail.
+    unsafe { ffi::PyBool_FromLong(handle.cancelled.get().into()) }
+});
+getter!(get_source_traceback, handle => handle.source_traceback.get_or_none());
+getter!(get_repr, handle => handle.shown.get_or_none());
+
+unsafe extern "C" fn get_class(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
+    // SAFETY: the attribute table belongs to our two types.
+    unsafe { class_of(object) }.clone_ref().into_ptr()
+}
+
+unsafe extern "C" fn get_when(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
+    // SAFETY: only TimerHandle has this attribute.
+    unsafe { ffi::PyFloat_FromDouble(TimerHandle::of(object).when.get()) }
+}
+
+unsafe extern "C" fn get_scheduled(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
+    // SAFETY: only TimerHandle has this attribute.
+    unsafe { ffi::PyBool_FromLong((!TimerHandle::of(object).slot.get().is_none()).into()) }
+}
+
+unsafe extern "C" fn set_traceback(
+    object: *mut ffi::PyObject,
+    value: *mut ffi::PyObject,
+    _: *mut c_void,
+) -> c_int {
+    // SAFETY: the attribute table belongs to our two types; `value` is null for a deletion.
+    unsafe { Handle::of(object).source_traceback.set(Ref::from_nullable(value)) };
+    0
+}
+
+const METHODS: &[Method] = &[
+    Method::NoArgs(c"cancel", cancel, c"Cancel the callback: it will not run."),
+    Method::NoArgs(c"cancelled", cancelled, c"True if cancel() was called."),
+    Method::NoArgs(c"get_context", get_context, c"The context in which the callback runs."),
+    Method::NoArgs(c"_run", run, c"Run the callback now, as asyncio.Handle._run does."),
+    Method::NoArgs(c"_repr_info", repr_info, c"The parts of the repr, as asyncio.Handle has them."),
+];
+
+const TIMER_METHODS: &[Method] = &[
+    Method::NoArgs(c"cancel", cancel, c"Cancel the callback and take it out of the timer heap."),
+    Method::NoArgs(c"cancelled", cancelled, c"True if cancel() was called."),
+    Method::NoArgs(c"get_context", get_context, c"The context in which the callback runs."),
+    Method::NoArgs(c"when", when, c"The deadline in seconds, on the clock of loop.time()."),
+    Method::NoArgs(c"_run", run, c"Run the callback now, as asyncio.Handle._run does."),
+    Method::NoArgs(c"_repr_info", repr_info, c"The parts of the repr, as asyncio.Handle has them."),
+];
+
+const fn attribute(name: &'static std::ffi::CStr, get: ffi::getter) -> Attribute {
+    Attribute { name, get, set: None }
+}
+
+const ATTRIBUTES: [Attribute; 8] = [
+    attribute(c"__class__", get_class),
+    attribute(c"_callback", get_callback),
+    attribute(c"_args", get_arguments),
+    attribute(c"_context", get_context_field),
+    attribute(c"_loop", get_loop),
+    attribute(c"_cancelled", get_cancelled),
+    attribute(c"_repr", get_repr),
+    Attribute { name: c"_source_traceback", get: get_source_traceback, set: Some(set_traceback) },
+];
+
+/// Makes the two types. Called once, by the module's initialisation.
+pub(crate) fn make_types(py: Python<'_>) -> PyResult<()> {
+    let slots = [
+        (ffi::Py_tp_dealloc, dealloc as *mut c_void),
+        (ffi::Py_tp_repr, repr as *mut c_void),
+        (ffi::Py_tp_richcompare, compare as *mut c_void),
+        (ffi::Py_tp_hash, hash as *mut c_void),
+    ];
+    let flags = ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION;
+    let mut timer_attributes = Vec::from(ATTRIBUTES);
+    timer_attributes.push(attribute(c"_when", get_when));
+    timer_attributes.push(attribute(c"_scheduled", get_scheduled));
+    let handle = TypeSpec {
+        name: c"wakeloop._core.Handle",
+        size: size_of::<Handle>(),
+        flags,
+        methods: METHODS,
+        attributes: &ATTRIBUTES,
+        weaklist_offset: Some(offset_of!(Handle, weaklist)),
+        dict_offset: None,
+        slots: &slots,
+        bases: None,
+    };
+    let timer = TypeSpec {
+        name: c"wakeloop._core.TimerHandle",
+        size: size_of::<TimerHandle>(),
+        flags,
+        methods: TIMER_METHODS,
+        attributes: &timer_attributes,
+        weaklist_offset: Some(offset_of!(Handle, weaklist)),
+        dict_offset: None,
+        slots: &slots,
+        bases: None,
+    };
+    // Relaxed: published under the GIL, read under the GIL.
+    HANDLE_TYPE.store(handle.build(py)?, Ordering::Relaxed);
+    TIMER_TYPE.store(timer.build(py)?, Ordering::Relaxed);
+    Ok(())
+}

@@ -1,0 +1,113 @@
+//! What `get_extra_info` knows of a connection, computed when somebody asks.
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use super::Stream;
+use crate::capi::call::call1;
+use crate::capi::error::fetch;
+use crate::capi::imports::{imports, support};
+use crate::capi::{Raised, Ref};
+use crate::transport::address;
+
+impl Stream {
+    /// The Python socket, made now if nobody needed it before.
+    pub(crate) fn python_socket(&self, py: Python<'_>) -> PyResult<Option<Ref>> {
+        if let Some(socket) = self.socket.get() {
+            return Ok(Some(socket));
+        }
+        if self.fd.get() < 0 {
+            return Ok(None);
+        }
+        let socket = Ref::from(support(py, "adopt_socket")?.call1((self.fd.get(),))?);
+        self.socket.set(Some(socket.clone_ref()));
+        Ok(Some(socket))
+    }
+
+    /// The dict of extra information with everything in it that asyncio puts there.
+    pub(crate) fn full_extra<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let extra = match self.extra.get() {
+            Some(extra) => extra.bind(py).clone().cast_into::<PyDict>()?,
+            None => PyDict::new(py),
+        };
+        self.extra.set(Some(extra.clone().into_any().into()));
+        if !extra.contains("socket")?
+            && let Some(socket) = self.python_socket(py)?
+        {
+            let shown = call1(&imports().transport_socket, socket.as_ptr()).map_err(|Raised| fetch(py))?;
+            extra.set_item("socket", shown.bind(py))?;
+        }
+        for name in ["sockname", "peername"] {
+            if !extra.contains(name)? {
+                extra.set_item(name, self.address(py, name)?)?;
+            }
+        }
+        Ok(extra)
+    }
+
+    /// `sockname` or `peername`, or `None` where the socket has none.
+    fn address<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+        if name == "sockname"
+            && let Some(known) = self.sockname.get()
+        {
+            return Ok(known.bind(py).clone());
+        }
+        if name == "peername"
+            && let Some(peer) = self.peer.get()
+        {
+            return address::to_python(py, &peer);
+        }
+        let Some(socket) = self.python_socket(py)? else { return Ok(py.None().into_bound(py)) };
+        let function = if name == "sockname" { "getsockname" } else { "getpeername" };
+        match socket.bind(py).call_method0(function) {
+            Ok(address) => Ok(address),
+            Err(error) if error.is_instance_of::<pyo3::exceptions::PyOSError>(py) => {
+                Ok(py.None().into_bound(py))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// `get_extra_info(name)` for one name, computing no more than that.
+    pub(crate) fn extra_info<'py>(
+        &self,
+        py: Python<'py>,
+        name: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        if let Some(extra) = self.extra.get() {
+            let extra = extra.bind(py).clone().cast_into::<PyDict>()?;
+            if let Some(value) = extra.get_item(name)? {
+                return Ok(Some(value));
+            }
+        }
+        // What no dict takes as a key is an error, as it is for asyncio's dict.
+        name.hash()?;
+        let text = match name.extract::<std::borrow::Cow<'_, str>>() {
+            Ok(text) => text,
+            Err(_) => return Ok(None),
+        };
+        match text.as_ref() {
+            "socket" | "sockname" | "peername" => self.full_extra_item(py, &text),
+            _ => Ok(None),
+        }
+    }
+
+    fn full_extra_item<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let extra = match self.extra.get() {
+            Some(extra) => extra.bind(py).clone().cast_into::<PyDict>()?,
+            None => {
+                let extra = PyDict::new(py);
+                self.extra.set(Some(extra.clone().into_any().into()));
+                extra
+            }
+        };
+        let value = if name == "socket" {
+            let Some(socket) = self.python_socket(py)? else { return Ok(None) };
+            call1(&imports().transport_socket, socket.as_ptr()).map_err(|Raised| fetch(py))?.bind(py).clone()
+        } else {
+            self.address(py, name)?
+        };
+        extra.set_item(name, &value)?;
+        Ok(Some(value))
+    }
+}
