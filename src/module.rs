@@ -5,9 +5,9 @@ use pyo3::prelude::*;
 
 use crate::bridge::port::ForeignPort;
 use crate::capi;
-use crate::event_loop::{calls, core, event_loop::EventLoop, handle, sock};
+use crate::event_loop::{calls, core, event_loop::EventLoop, handle, sock, sock_datagram};
 use crate::primitives::{echo, metrics, sleep};
-use crate::transport::{accept, stream};
+use crate::transport::{accept, datagram, stream};
 
 pyo3::create_exception!(
     wakeloop,
@@ -35,6 +35,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     sock::make_type(py)?;
     capi::types::add_methods(&py.get_type::<EventLoop>(), calls::METHODS)?;
     capi::types::add_methods(&py.get_type::<EventLoop>(), sock::METHODS)?;
+    capi::types::add_methods(&py.get_type::<EventLoop>(), sock_datagram::METHODS)?;
     capi::types::add_methods(&py.get_type::<calls::Probe>(), calls::PROBE_METHODS)?;
 
     let sample = Bound::new(py, EventLoop::sample()?)?;
@@ -42,6 +43,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
 
     module.add_class::<EventLoop>()?;
     module.add("StreamTransport", stream::make_type(py)?)?;
+    module.add("DatagramTransport", datagram::make_type(py)?)?;
     module.add("RuntimePanic", py.get_type::<RuntimePanic>())?;
     module.add_class::<ForeignPort>()?;
     module.add_class::<echo::EchoServer>()?;
@@ -53,6 +55,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(crate::load::python::load, module)?)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_function(wrap_pyfunction!(stream::make_stream, module)?)?;
+    module.add_function(wrap_pyfunction!(datagram::make_datagram, module)?)?;
     module.add_function(wrap_pyfunction!(accept::start_listener, module)?)?;
     module.add_function(wrap_pyfunction!(_forked, module)?)?;
     module.add_function(wrap_pyfunction!(learn_c_caller, module)?)?;

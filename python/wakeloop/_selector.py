@@ -31,7 +31,8 @@ class SelectorFacade(selectors.BaseSelector):
         """Poll once and hand everything that is due to the loop's Python-side queue."""
         loop = self._loop
         if loop is not None:
-            loop._ready.extend(loop._select(0 if loop._ready else timeout))
+            ready: Any = getattr(loop, "_ready")
+            ready.extend(loop._select(0 if ready else timeout))
         return []
 
     def get_key(self, fileobj: Any) -> selectors.SelectorKey:

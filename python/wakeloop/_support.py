@@ -4,13 +4,16 @@ Called from Rust with the arguments in the signatures here. The texts are asynci
 filters know them.
 """
 
+# CPython's private hooks, which this module is about, are not in typeshed.
+# mypy: ignore-errors
+
 from __future__ import annotations
 
 import asyncio
 import socket
 import sys
 import warnings
-from asyncio import base_events, constants, format_helpers, trsock
+from asyncio import base_events, constants, format_helpers, selector_events, trsock
 
 # asyncio's own logger is looked up through its module each time: tests replace it there.
 
@@ -95,6 +98,11 @@ def check_socket(loop, sock) -> None:
         raise ValueError("the socket must be non-blocking")
 
 
+def inherited_sock_call(loop, name: str, *args):
+    """asyncio's own coroutine for a socket that is not an ordinary one."""
+    return getattr(selector_events.BaseSelectorEventLoop, name)(loop, *args)
+
+
 def fatal_error(loop, transport, protocol, exception, message: str) -> None:
     """A transport cannot go on; the core closes it after this."""
     if isinstance(exception, OSError):
@@ -138,6 +146,57 @@ def paused_reading(transport) -> None:
 
 def resumed_reading(transport) -> None:
     base_events.logger.debug("%r resumes reading", transport)
+
+
+def socket_details(sock: socket.socket, extra) -> dict:
+    """What get_extra_info() knows of a socket. A peer's name that is given already stays."""
+    details = dict(extra or ())
+    details["socket"] = trsock.TransportSocket(sock)
+    for name, ask in (("sockname", sock.getsockname), ("peername", sock.getpeername)):
+        if name == "peername" and name in details:
+            continue
+        try:
+            details[name] = ask()
+        except OSError:
+            details[name] = None
+    return details
+
+
+# The families whose addresses the native datagram transport understands; others get asyncio's.
+DATAGRAM_FAMILIES = frozenset(
+    getattr(socket, name) for name in ("AF_INET", "AF_INET6", "AF_UNIX") if hasattr(socket, name)
+)
+
+
+def _datagram_rules() -> tuple[bool, int]:
+    """Whether this asyncio sends empty datagrams, and what it counts for each beside its data (3.13: 8)."""
+    kind = selector_events._SelectorDatagramTransport
+
+    class Blocked:
+        """As much of a transport as sendto() looks at while another datagram waits."""
+
+        _address, _conn_lost, _buffer_size = None, 0, 0
+        _header_size = getattr(kind, "_header_size", 0)
+
+        def __init__(self) -> None:
+            self._buffer = [None]
+
+        def _maybe_pause_protocol(self) -> None:
+            pass
+
+    transport = Blocked()
+    try:
+        kind.sendto(transport, b"")
+        sends_empty = len(transport._buffer) > 1
+        transport._buffer_size = 0
+        kind.sendto(transport, b"x")
+    except AttributeError:
+        # A newer asyncio that looks at more: as the newest one known.
+        return True, 8
+    return sends_empty, transport._buffer_size - 1
+
+
+DATAGRAM_RULES = _datagram_rules()
 
 
 def adopt_socket(fd: int) -> socket.socket:

@@ -6,6 +6,9 @@ rules, happy eyeballs, subprocesses, signals and executors are CPython's own and
 what has to be said in between.
 """
 
+# CPython's private hooks, which this module is about, are not in typeshed.
+# mypy: ignore-errors
+
 from __future__ import annotations
 
 import asyncio
@@ -18,7 +21,7 @@ import weakref
 from asyncio import base_events, constants, events, sslproto
 from typing import Any, Callable, Coroutine, TypeVar
 
-from . import _core
+from . import _core, _support
 from ._selector import SelectorFacade
 
 __all__ = ("EventLoop", "new_event_loop", "run")
@@ -163,6 +166,16 @@ class EventLoop(_core.EventLoop, asyncio.SelectorEventLoop):
         if context is not None:
             return context.run(_core.make_stream, self, sock, protocol, waiter, extra, server)
         return _core.make_stream(self, sock, protocol, waiter, extra, server)
+
+    def _make_datagram_transport(self, sock, protocol, address=None, waiter=None, extra=None, **kwargs):
+        if type(sock) is not socket.socket or sock.family not in _support.DATAGRAM_FAMILIES:
+            return super()._make_datagram_transport(sock, protocol, address, waiter, extra, **kwargs)
+        self._ensure_fd_no_transport(sock)
+        details, rules = _support.socket_details(sock, extra), _support.DATAGRAM_RULES
+        context = kwargs.get("context")
+        if context is not None:
+            return context.run(_core.make_datagram, self, sock, protocol, address, waiter, details, rules)
+        return _core.make_datagram(self, sock, protocol, address, waiter, details, rules)
 
     def _make_ssl_transport(
         self,

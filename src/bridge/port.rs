@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use pyo3::prelude::*;
 
 use crate::capi::Fatal;
-use crate::capi::error::fetch;
+use crate::capi::error::{Outcome, fetch};
 use crate::event_loop::event_loop::EventLoop;
 use crate::event_loop::inbox::{Inbox, Message};
 
@@ -109,11 +109,11 @@ impl ForeignPort {
     fn drain(&self, py: Python<'_>) -> PyResult<()> {
         let mut bytes = [0; 64];
         while matches!((&self.reader).read(&mut bytes), Ok(count) if count == bytes.len()) {}
-        let mut outcome = Ok(());
+        let mut outcome = Outcome::default();
         for message in self.shared.take() {
-            outcome = outcome.and(message());
+            outcome.note(message());
         }
-        outcome.map_err(|Fatal| fetch(py))
+        outcome.finish().map_err(|Fatal| fetch(py))
     }
 }
 

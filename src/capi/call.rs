@@ -171,6 +171,26 @@ pub(crate) unsafe fn call_tuple(callable: &Ref, arguments: *mut ffi::PyObject) -
     .ok_or(Raised)
 }
 
+/// A vectorcall with keywords, whose callee may use the slot in front of the arguments.
+///
+/// # Safety
+/// `arguments` points to `positional` live objects and then one per name, with one writable spare slot in
+/// front of them; `names` is a tuple of strings or null.
+#[inline(always)]
+pub(crate) unsafe fn call_keywords(
+    callable: &Ref,
+    arguments: *const *mut ffi::PyObject,
+    positional: usize,
+    names: *mut ffi::PyObject,
+) -> Result<Ref, Raised> {
+    let count = positional | ffi::PY_VECTORCALL_ARGUMENTS_OFFSET;
+    // SAFETY: the caller's contract.
+    unsafe {
+        Ref::from_owned(guarded(|| raw::PyObject_Vectorcall(callable.as_ptr(), arguments, count, names)))
+    }
+    .ok_or(Raised)
+}
+
 /// Calls `object.name(*arguments)` without making a bound method.
 pub(crate) fn method(
     object: &Ref,

@@ -17,6 +17,32 @@ pub(crate) struct Raised;
 #[derive(Debug)]
 pub(crate) struct Fatal;
 
+/// Several steps of which each may hit a fatal error: all of them are taken, and the first error is kept out
+/// of the indicator meanwhile, so that no step runs Python with an exception set.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome(Option<Ref>);
+
+impl Outcome {
+    /// Takes note of a step's result.
+    pub(crate) fn note(&mut self, step: Result<(), Fatal>) {
+        if let Err(Fatal) = step {
+            let exception = take_exception();
+            self.0.get_or_insert(exception);
+        }
+    }
+
+    /// Sets the first error again.
+    pub(crate) fn finish(self) -> Result<(), Fatal> {
+        match self.0 {
+            Some(exception) => {
+                raise(exception);
+                Err(Fatal)
+            }
+            None => Ok(()),
+        }
+    }
+}
+
 impl Raised {
     /// Takes the error out of the indicator, with its traceback attached.
     pub(crate) fn take(self) -> Ref {

@@ -15,6 +15,7 @@ pub(crate) mod call;
 pub(crate) mod error;
 pub(crate) mod imports;
 pub(crate) mod object;
+pub(crate) mod sockaddr;
 pub(crate) mod types;
 
 pub(crate) use args::Args;

@@ -176,3 +176,18 @@ impl std::fmt::Debug for Slot {
         write!(f, "Slot({:p})", self.0.get())
     }
 }
+
+#[cfg(not(Py_3_13))]
+unsafe extern "C" {
+    /// Public since 3.13, and the same function under a private name before.
+    #[link_name = "_Py_IsFinalizing"]
+    fn Py_IsFinalizing() -> std::ffi::c_int;
+}
+#[cfg(Py_3_13)]
+use pyo3::ffi::Py_IsFinalizing;
+
+/// Is the interpreter shutting down? Then modules are half gone, and what is left to say stays unsaid.
+pub(crate) fn interpreter_ends() -> bool {
+    // SAFETY: reads a flag; callable at any time.
+    unsafe { Py_IsFinalizing() != 0 }
+}

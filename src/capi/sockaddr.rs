@@ -6,7 +6,6 @@
 
 use std::mem::offset_of;
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::ptr::null_mut;
 
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -88,7 +87,7 @@ impl SockAddr {
 
     /// The address as `socket.recvfrom()` shows it; `Ok(None)` for a family that only Python knows.
     #[inline(always)]
-    pub(crate) fn to_python(&self) -> Result<Option<Ref>, Raised> {
+    pub(crate) fn as_python(&self) -> Result<Option<Ref>, Raised> {
         if self.len == 0 {
             // The sender has no name, or the socket has one peer only.
             return Ok(Some(Ref::none()));
@@ -126,9 +125,7 @@ impl SockAddr {
         } else {
             let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
             // SAFETY: as above.
-            unsafe {
-                ffi::PyUnicode_DecodeFSDefaultAndSize(name.as_ptr().cast(), end as ffi::Py_ssize_t)
-            }
+            unsafe { ffi::PyUnicode_DecodeFSDefaultAndSize(name.as_ptr().cast(), end as ffi::Py_ssize_t) }
         };
         // SAFETY: an owned reference or null with an error.
         unsafe { Ref::from_owned(object) }.ok_or(Raised)
@@ -170,7 +167,9 @@ pub(crate) fn is_plain_socket(socket: *mut ffi::PyObject) -> bool {
 /// The items of an exact tuple.
 fn items(object: *mut ffi::PyObject) -> Option<(*mut ffi::PyObject, usize)> {
     // SAFETY: a live object; the size is read of a tuple only.
-    unsafe { (ffi::PyTuple_CheckExact(object) != 0).then(|| (object, ffi::PyTuple_GET_SIZE(object) as usize)) }
+    unsafe {
+        (ffi::PyTuple_CheckExact(object) != 0).then(|| (object, ffi::PyTuple_GET_SIZE(object) as usize))
+    }
 }
 
 /// Item `index` of a tuple, as a `str` without surrogates.
@@ -320,10 +319,4 @@ pub(crate) fn tuple<const N: usize>(values: [Ref; N]) -> Result<Ref, Raised> {
         }
         Ok(tuple)
     }
-}
-
-/// Null as a borrowed Python argument that was not given.
-pub(crate) fn given(object: *mut ffi::PyObject) -> bool {
-    // SAFETY: comparing with the address of `None`.
-    object != null_mut() && object != unsafe { ffi::Py_None() }
 }

@@ -15,7 +15,7 @@ use pyo3::prelude::*;
 use super::core::{Core, core_of};
 use super::handle::{Handle, Parts, TimerHandle};
 use super::ready::Entry;
-use crate::capi::call::{call, copy_current_context, guard};
+use crate::capi::call::{call, call_keywords, copy_current_context, guard};
 use crate::capi::error::raise_message;
 use crate::capi::imports::{imports, support};
 use crate::capi::types::Method;
@@ -134,6 +134,9 @@ unsafe extern "C" fn call_soon(
         && matches!(arguments.len(), 1 | 2)
         && !core.debug.get()
         && !core.closed.get()
+        // `add_done_callback(callback, context=None)` passes the None on: a copy of the current one.
+        // SAFETY: comparing with the address of `None`.
+        && arguments.keyword_value(0) != unsafe { ffi::Py_None() }
     {
         // SAFETY: borrowed arguments of the running call; one or two positional ones and the context.
         let (callback, context) =
@@ -301,16 +304,10 @@ fn pass_on(
     stack.extend_from_slice(arguments.rest(0));
     let positional = stack.len();
     stack.extend((0..arguments.keywords()).map(|index| arguments.keyword_value(index)));
-    // SAFETY: the positional values, then one value per name.
-    unsafe {
-        Ref::from_owned(ffi::PyObject_Vectorcall(
-            callee.as_ptr(),
-            stack.as_ptr(),
-            positional,
-            arguments.names(),
-        ))
-    }
-    .ok_or(Raised)
+    // The receiver is the callee's first argument; a spare slot stands in front of it.
+    stack.insert(0, null_mut());
+    // SAFETY: the positional values, then one value per name, behind the spare slot.
+    unsafe { call_keywords(&Ref::from(callee), stack.as_mut_ptr().add(1), positional, arguments.names()) }
 }
 
 unsafe extern "C" fn time(_object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
@@ -346,17 +343,9 @@ unsafe extern "C" fn create_future(object: *mut ffi::PyObject, _: *mut ffi::PyOb
 /// `asyncio.Future(loop=loop)`.
 pub(crate) fn new_future(event_loop: *mut ffi::PyObject) -> Result<Ref, Raised> {
     let names = imports();
-    let stack = [null_mut(), event_loop];
+    let mut stack = [null_mut(), event_loop];
     // SAFETY: no positional and one keyword argument, whose name is in the tuple.
-    unsafe {
-        Ref::from_owned(ffi::PyObject_Vectorcall(
-            names.future.as_ptr(),
-            stack.as_ptr().add(1),
-            ffi::PY_VECTORCALL_ARGUMENTS_OFFSET,
-            names.future_keywords.as_ptr(),
-        ))
-    }
-    .ok_or(Raised)
+    unsafe { call_keywords(&names.future, stack.as_mut_ptr().add(1), 0, names.future_keywords.as_ptr()) }
 }
 
 /// `create_task`: the C Task at once in the plain case; debug mode, a task factory, a closed loop and any
@@ -399,17 +388,9 @@ fn new_task(
     name: *mut ffi::PyObject,
     context: *mut ffi::PyObject,
 ) -> Result<Ref, Raised> {
-    let stack = [null_mut(), coroutine, event_loop, name, context];
+    let mut stack = [null_mut(), coroutine, event_loop, name, context];
     // SAFETY: one positional and three keyword arguments, whose names are in the tuple.
-    unsafe {
-        Ref::from_owned(ffi::PyObject_Vectorcall(
-            imports().task.as_ptr(),
-            stack.as_ptr().add(1),
-            1 | ffi::PY_VECTORCALL_ARGUMENTS_OFFSET,
-            imports().task_keywords.as_ptr(),
-        ))
-    }
-    .ok_or(Raised)
+    unsafe { call_keywords(&imports().task, stack.as_mut_ptr().add(1), 1, imports().task_keywords.as_ptr()) }
 }
 
 /// What is put on the loop class.

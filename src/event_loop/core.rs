@@ -15,7 +15,7 @@ use super::ready::{Entry, NativeStep, ReadyQueue};
 use super::source::FdTable;
 use super::timers::Timers;
 use crate::capi::call::{call, getattr};
-use crate::capi::error::{raise, raise_message, take_unless_fatal};
+use crate::capi::error::{Outcome, raise, raise_message, take_unless_fatal};
 use crate::capi::imports::{imports, support};
 use crate::capi::{Fatal, Raised, Ref, Slot};
 use crate::reactor::{Event, Poller, Readiness, Token};
@@ -246,18 +246,23 @@ impl Core {
                 return Ok(());
             }
             let mut batch = std::mem::take(list);
-            let mut outcome = Ok(());
+            // The rest is flushed even if one of them hits a fatal error: nothing written is held.
+            let mut outcome = Outcome::default();
             for (object, flush) in batch.drain(..) {
-                // The rest is flushed even if one of them hits a fatal error: nothing written is held.
-                outcome = outcome.and(flush(&object, self));
+                outcome.note(flush(&object, self));
             }
             // SAFETY: as above. The empty vector goes back, so that a busy loop does not allocate.
             let list = unsafe { &mut *self.flush.get() };
             if list.is_empty() {
                 *list = batch;
             }
-            outcome?;
+            outcome.finish()?;
         }
+    }
+
+    pub(crate) fn has_flush(&self) -> bool {
+        // SAFETY: as in `flush_all`.
+        unsafe { !(*self.flush.get()).is_empty() }
     }
 
     /// The loop-wide receive buffer. The caller copies out of it before anything else can run.
@@ -322,6 +327,10 @@ impl Core {
     /// Calls a function of `wakeloop._support`. Its errors can only be printed, unless they are fatal.
     #[cold]
     pub(crate) fn support(&self, function: &str, arguments: &[*mut ffi::PyObject]) -> Result<(), Fatal> {
+        if crate::capi::object::interpreter_ends() {
+            // The modules are being taken apart, and nobody listens any more.
+            return Ok(());
+        }
         // SAFETY: every caller is on a Python thread with the GIL held.
         let py = unsafe { pyo3::Python::assume_attached() };
         let outcome = match support(py, function) {
@@ -416,10 +425,19 @@ impl Core {
 
     /// Lets everything go that could hold a reference back to the loop, as `close()` and the collector do.
     pub(crate) fn clear(&self) {
-        self.ready.clear();
-        self.timers.clear();
+        while let Some(entry) = self.ready.pop() {
+            if let super::ready::Entry::Handle(handle) = &entry {
+                super::handle::empty(handle);
+            }
+        }
+        while let Some(handle) = self.timers.pop() {
+            super::handle::empty(&handle);
+        }
         for fd in self.fds.descriptors() {
-            drop(self.fds.remove(fd));
+            let kind = self.fds.remove(fd);
+            if let super::source::Kind::Watch(watch) = &kind {
+                watch.empty();
+            }
         }
         // SAFETY: GIL held; each list is moved out before its content is dropped.
         unsafe {

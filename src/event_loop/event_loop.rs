@@ -67,11 +67,9 @@ fn descriptor(file: &Bound<'_, PyAny>) -> PyResult<RawFd> {
     let number = if file.is_instance_of::<pyo3::types::PyInt>() {
         file.clone()
     } else {
-        file.call_method0("fileno").map_err(|_| invalid())?
+        let integer = file.py().get_type::<pyo3::types::PyInt>();
+        file.call_method0("fileno").and_then(|fd| integer.call1((fd,))).map_err(|_| invalid())?
     };
-    if !number.is_instance_of::<pyo3::types::PyInt>() {
-        return Err(invalid());
-    }
     if number.lt(0)? {
         return Err(PyValueError::new_err(format!("Invalid file descriptor: {number}")));
     }

@@ -1,8 +1,8 @@
 //! asyncio's event loop: the native half of `wakeloop.EventLoop`.
 //!
 //! Read in this order: [`core`] (what a loop is made of), [`turn`] (one turn of it), [`ready`] and
-//! [`handle`] (what runs), [`source`] and [`watch`] (what a file descriptor leads to), [`sock`] (awaitable
-//! socket calls), [`inbox`] (how other threads reach it), [`calls`] (`call_soon` and its kin), and
+//! [`handle`] (what runs), [`source`] and [`watch`] (what a file descriptor leads to), [`sock`] and
+//! [`sock_datagram`] (awaitable socket calls), [`inbox`] (how other threads reach it), [`calls`] (`call_soon` and its kin), and
 //! [`event_loop`] (the class that Python sees).
 //!
 //! **Ownership.** A loop's state belongs to the thread that runs it; other threads touch it only with the
@@ -21,6 +21,7 @@ pub(crate) mod inbox;
 pub(crate) mod metrics;
 pub(crate) mod ready;
 pub(crate) mod sock;
+pub(crate) mod sock_datagram;
 pub(crate) mod source;
 pub(crate) mod timers;
 pub(crate) mod turn;

@@ -59,13 +59,6 @@ impl ReadyQueue {
         self.len() == 0
     }
 
-    /// Empties the queue. Entries are dropped one by one with the queue sound in between.
-    pub(crate) fn clear(&self) {
-        while let Some(entry) = self.pop() {
-            drop(entry);
-        }
-    }
-
     /// For the collector: every object that only the queue keeps alive, one level deep.
     ///
     /// # Safety

@@ -7,7 +7,7 @@
 //! cancel arrives as `throw` and ends the wait.
 
 use std::cell::{Cell, UnsafeCell};
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::io;
 use std::os::fd::RawFd;
 use std::ptr::null_mut;
@@ -18,21 +18,22 @@ use pyo3::prelude::*;
 
 use super::calls::new_future;
 use super::core::{Core, core_of};
+use super::sock_datagram::Exchange;
 use super::watch::{self, Direction};
 use crate::capi::buffer::{Buffer, RawBytes, bytes_from};
 use crate::capi::call::{guard, method};
-use crate::capi::error::{raise, raise_io, raise_message, take_exception};
+use crate::capi::error::{raise, raise_errno, raise_io, raise_message, take_exception};
 use crate::capi::imports::imports;
 use crate::capi::types::{Method, TypeSpec};
 use crate::capi::{Args, Raised, Ref, Slot};
 
 /// Up to here a message is received into a buffer of the loop and copied out; larger requests are received
 /// straight into the bytes object that is handed out.
-const COPIED: usize = 64 * 1024;
+pub(crate) const COPIED: usize = 64 * 1024;
 
 /// What is to be done.
 #[derive(Debug)]
-enum Action {
+pub(crate) enum Action {
     Receive(usize),
     ReceiveInto(Slot),
     Send {
@@ -40,6 +41,8 @@ enum Action {
         sent: Cell<usize>,
     },
     Accept,
+    /// A call that knows addresses.
+    Exchange(Exchange),
     /// Wait until the socket is writable; the connect itself has been started. The first step only waits:
     /// looking at the socket takes its error away, and a caller who cancels at once must still find it.
     Connect {
@@ -53,38 +56,41 @@ enum Action {
 /// One awaitable call.
 #[repr(C)]
 #[derive(Debug)]
-struct SockCall {
+pub(crate) struct SockCall {
     base: ffi::PyObject,
     event_loop: Slot,
     socket: Slot,
     fd: Cell<RawFd>,
     waiter: Slot,
+    /// The collector knows the object.
+    tracked: Cell<bool>,
     action: UnsafeCell<Action>,
 }
 
 static TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(null_mut());
 
 /// What one try came to.
-enum Step {
+pub(crate) enum Step {
     Finished(Ref),
     Blocked(Direction),
 }
 
 impl SockCall {
-    fn create(
+    pub(crate) fn create(
         event_loop: *mut ffi::PyObject,
         socket: *mut ffi::PyObject,
         action: Action,
     ) -> Result<Ref, Raised> {
         // SAFETY: fresh memory of the type's size; every field is written before the object is seen.
         unsafe {
-            let object = ffi::PyType_GenericAlloc(TYPE.load(Ordering::Relaxed), 0);
+            let object = ffi::PyObject_GC_New::<ffi::PyObject>(TYPE.load(Ordering::Relaxed));
             let owned = Ref::from_owned(object).ok_or(Raised)?;
             let call = object.cast::<SockCall>();
             (&raw mut (*call).event_loop).write(Slot::new(Some(Ref::from_borrowed(event_loop))));
             (&raw mut (*call).socket).write(Slot::new(Some(Ref::from_borrowed(socket))));
             (&raw mut (*call).fd).write(Cell::new(-1));
             (&raw mut (*call).waiter).write(Slot::empty());
+            (&raw mut (*call).tracked).write(Cell::new(false));
             (&raw mut (*call).action).write(UnsafeCell::new(action));
             Ok(owned)
         }
@@ -105,6 +111,7 @@ impl SockCall {
     /// Tries, and waits if the call would block. `Ok(Some)` is the result, `Ok(None)` means that the task
     /// has to wait for the future in `waiter`.
     fn step(&self) -> Result<Option<Ref>, Raised> {
+        let resumed = !self.waiter.is_empty();
         self.end_wait();
         // SAFETY: GIL held; the borrow ends with the statement.
         if let Action::Fail(exception) = unsafe { &*self.action.get() }
@@ -116,6 +123,9 @@ impl SockCall {
         let socket = self.socket.get().ok_or(Raised)?;
         if self.fd.get() < 0 {
             self.fd.set(file_descriptor(&socket)?);
+        } else if resumed && file_descriptor(&socket)? != self.fd.get() {
+            // Closed while we waited; the number may be another connection's by now.
+            return Err(raise_errno(libc::EBADF));
         }
         match self.attempt()? {
             Step::Finished(result) => {
@@ -126,6 +136,7 @@ impl SockCall {
                 let future = new_future(self.event_loop.as_ptr())?;
                 watch::wait(self.core(), self.fd.get(), direction, &socket, future.clone_ref())?;
                 self.waiter.set(Some(future));
+                self.track();
                 Ok(None)
             }
         }
@@ -139,6 +150,8 @@ impl SockCall {
         match unsafe { &*self.action.get() } {
             Action::Receive(size) => receive(self.core(), fd, *size),
             Action::ReceiveInto(target) => {
+                // Held: asking for the buffer may run Python code that closes this call.
+                let target = target.get().unwrap_or_else(Ref::none);
                 let buffer = Buffer::writable(target.as_ptr())?;
                 // SAFETY: the view keeps the memory alive and writable.
                 let count =
@@ -161,6 +174,9 @@ impl SockCall {
                 sent.set(sent.get() + count as usize);
             },
             Action::Accept => accept(self.socket.as_ptr(), fd),
+            Action::Exchange(exchange) => {
+                exchange.attempt(self.core(), fd, &self.socket.get().ok_or(Raised)?)
+            }
             Action::Connect { waited } if !waited.replace(true) => Ok(Step::Blocked(Direction::Write)),
             Action::Connect { .. } => connected(fd),
             Action::Fail(_) | Action::Done => {
@@ -168,6 +184,15 @@ impl SockCall {
                 raise_message(unsafe { ffi::PyExc_RuntimeError }, "cannot reuse already awaited coroutine");
                 Err(Raised)
             }
+        }
+    }
+
+    /// Shows the call to the collector, from its first wait on: the future leads to the task, and the task to
+    /// us. A call that ends at once never costs that.
+    fn track(&self) {
+        if !self.tracked.replace(true) {
+            // SAFETY: a live object with a collector's header that is not tracked yet; its fields are filled.
+            unsafe { ffi::PyObject_GC_Track(std::ptr::from_ref(self).cast_mut().cast()) }
         }
     }
 
@@ -190,11 +215,11 @@ impl SockCall {
 }
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
-const SEND_FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+pub(crate) const SEND_FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-const SEND_FLAGS: i32 = libc::MSG_DONTWAIT;
+pub(crate) const SEND_FLAGS: i32 = libc::MSG_DONTWAIT;
 
-fn sized(
+pub(crate) fn sized(
     count: isize,
     direction: Direction,
     result: impl FnOnce(usize) -> Result<Ref, Raised>,
@@ -286,16 +311,51 @@ fn file_descriptor(socket: &Ref) -> Result<RawFd, Raised> {
 }
 
 unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
-    // SAFETY: called once by CPython for a SockCall without references. It is not tracked by the collector.
+    // SAFETY: called once by CPython for a SockCall without references.
     unsafe {
         let call = SockCall::of(object);
+        if call.tracked.get() {
+            ffi::PyObject_GC_UnTrack(object.cast());
+        }
         call.finish();
         call.socket.clear();
         call.event_loop.clear();
         let kind = ffi::Py_TYPE(object);
-        ffi::PyObject_Free(object.cast());
+        ffi::PyObject_GC_Del(object.cast());
         ffi::Py_DECREF(kind.cast());
     }
+}
+
+unsafe extern "C" fn traverse(
+    object: *mut ffi::PyObject,
+    visit: ffi::visitproc,
+    argument: *mut c_void,
+) -> c_int {
+    // SAFETY: the collector's call for one of our objects; a heap type is visited by its instances.
+    unsafe {
+        let call = SockCall::of(object);
+        let mut result = visit(ffi::Py_TYPE(object).cast(), argument);
+        let held = match &*call.action.get() {
+            Action::ReceiveInto(held) | Action::Fail(held) => Some(held),
+            _ => None,
+        };
+        for slot in
+            [Some(&call.event_loop), Some(&call.socket), Some(&call.waiter), held].into_iter().flatten()
+        {
+            if result == 0 {
+                result = slot.visit(visit, argument);
+            }
+        }
+        result
+    }
+}
+
+unsafe extern "C" fn clear(object: *mut ffi::PyObject) -> c_int {
+    // SAFETY: the collector's call for one of our objects.
+    let call = unsafe { SockCall::of(object) };
+    call.finish();
+    call.socket.clear();
+    0
 }
 
 unsafe extern "C" fn itself(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
@@ -454,7 +514,7 @@ unsafe fn sock_call(
 }
 
 /// An ordinary socket passes at once; anything else is asked what asyncio asks.
-fn check_socket(core: &Core, socket: *mut ffi::PyObject) -> Result<(), Raised> {
+pub(crate) fn check_socket(core: &Core, socket: *mut ffi::PyObject) -> Result<(), Raised> {
     // SAFETY: a live object.
     let plain = unsafe { ffi::Py_TYPE(socket).cast::<ffi::PyObject>() } == imports().socket.as_ptr();
     if plain && !core.debug.get() {
@@ -535,7 +595,7 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<()> {
     let kind = TypeSpec {
         name: c"wakeloop._core.SockCall",
         size: size_of::<SockCall>(),
-        flags: ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION,
+        flags: ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_HAVE_GC | ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION,
         methods: &[
             Method::OneArg(c"send", send, c"Take one step, as a coroutine's send does."),
             Method::Fast(c"throw", throw, c"End the wait and raise, as a coroutine's throw does."),
@@ -546,6 +606,8 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<()> {
         dict_offset: None,
         slots: &[
             (ffi::Py_tp_dealloc, dealloc as *mut c_void),
+            (ffi::Py_tp_traverse, traverse as *mut c_void),
+            (ffi::Py_tp_clear, clear as *mut c_void),
             (ffi::Py_am_await, itself as *mut c_void),
             (ffi::Py_am_send, am_send as *mut c_void),
             (ffi::Py_tp_iter, itself as *mut c_void),

@@ -5,6 +5,7 @@
 //! generation and is dropped.
 
 use std::cell::UnsafeCell;
+use std::io;
 use std::os::fd::RawFd;
 
 use super::core::Core;
@@ -70,10 +71,18 @@ impl FdTable {
     }
 
     /// Puts something behind a free descriptor and gives its token.
-    pub(crate) fn insert(&self, fd: RawFd, kind: Kind) -> Token {
+    ///
+    /// # Errors
+    /// `EBADF` for a number that is no open descriptor: the table is as long as the largest one, and a number
+    /// out of the blue must not make it long.
+    pub(crate) fn insert(&self, fd: RawFd, kind: Kind) -> io::Result<Token> {
         let entries = self.entries();
         let index = fd as usize;
         if index >= entries.len() {
+            // SAFETY: asks for a flag, with any number.
+            if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
+                return Err(io::Error::last_os_error());
+            }
             entries.resize_with(index + 1, || Entry { generation: 0, kind: Kind::Free });
         }
         let entry = &mut entries[index];
@@ -81,7 +90,7 @@ impl FdTable {
         let old = std::mem::replace(&mut entry.kind, kind);
         let token = pack(fd, entry.generation);
         drop(old);
-        token
+        Ok(token)
     }
 
     /// Takes away what is behind a descriptor; its token is dead from now on.

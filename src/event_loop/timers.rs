@@ -51,12 +51,10 @@ impl Timers {
         unsafe { (*self.0.get()).len() }
     }
 
-    /// Empties the heap, one handle at a time: what a handle held may come back here when it is dropped.
-    pub(crate) fn clear(&self) {
-        // SAFETY: as in `insert`; the popped entry is dropped after the borrow ended.
-        while let Some(entry) = unsafe { (*self.0.get()).pop() } {
-            drop(entry);
-        }
+    /// Takes out the next handle, due or not.
+    pub(crate) fn pop(&self) -> Option<Ref> {
+        // SAFETY: as in `insert`.
+        unsafe { (*self.0.get()).pop() }.map(|(_, handle)| handle.0)
     }
 
     /// For the collector.

@@ -21,7 +21,7 @@ use super::metrics::add;
 use super::ready::Entry;
 use super::watch;
 use crate::capi::call::{call0, call1, in_context};
-use crate::capi::error::{raise, raise_io, take_unless_fatal};
+use crate::capi::error::{Outcome, raise, raise_io, take_unless_fatal};
 use crate::capi::imports::imports;
 use crate::capi::{Fatal, Raised, Ref};
 use crate::reactor::Event;
@@ -49,19 +49,11 @@ pub(crate) fn run(core: &Core) -> Result<(), Fatal> {
     core.running.set(false);
     core.counters.running.set(core.counters.running_at(monotonic_nanos()));
     core.counters.started.set(0);
-    match outcome {
-        Ok(()) => core.flush_all(),
-        Err(fatal) => {
-            let exception = crate::capi::error::take_exception();
-            let flushed = core.flush_all();
-            if flushed.is_err() {
-                // Two fatal errors at once: the first one wins.
-                drop(Raised.take());
-            }
-            raise(exception);
-            Err(fatal)
-        }
-    }
+    // Two fatal errors at once: the first one wins.
+    let mut last = Outcome::default();
+    last.note(outcome);
+    last.note(core.flush_all());
+    last.finish()
 }
 
 struct Turns {
@@ -100,22 +92,34 @@ impl Turns {
 
 /// Polls; true if it may have slept. Events end up in the core's queue.
 fn poll(core: &Core, now: u64) -> Result<bool, Fatal> {
-    let idle = core.ready.is_empty() && !core.stopping.get() && !core.has_again() && core.events().is_empty();
-    let timeout = if idle { sleep_for(core, now)? } else { Some(Duration::ZERO) };
+    if idle(core) {
+        // A signal handler may stop the loop, queue a callback or set a timer: before the timeout is worked out.
+        signals(core)?;
+    }
+    let timeout = if idle(core) { sleep_for(core, now)? } else { Some(Duration::ZERO) };
     poll_for(core, timeout)
 }
 
-/// Polls for at most `timeout`; true if it may have slept.
-pub(crate) fn poll_for(core: &Core, timeout: Option<Duration>) -> Result<bool, Fatal> {
+/// Nothing is left to do before something happens.
+fn idle(core: &Core) -> bool {
+    core.ready.is_empty()
+        && !core.stopping.get()
+        && !core.has_again()
+        && !core.has_flush()
+        && core.events().is_empty()
+}
+
+/// Polls for at most `timeout`; true if it may have slept. Between the caller's look at what is due and the
+/// poll no Python code runs.
+fn poll_for(core: &Core, timeout: Option<Duration>) -> Result<bool, Fatal> {
     add(&core.counters.polls, 1);
     let Some(poller) = core.poller_mut() else { return Ok(false) };
     let mut slept = false;
     let polled = if timeout == Some(Duration::ZERO) {
         poller.poll(timeout)
     } else {
-        signals(core)?;
-        if !core.ready.is_empty() || !core.inbox.park() {
-            // A signal handler queued something, or a message came in.
+        if !core.inbox.park() {
+            // A message came in.
             return Ok(false);
         }
         slept = true;
@@ -147,10 +151,10 @@ pub(crate) fn poll_for(core: &Core, timeout: Option<Duration>) -> Result<bool, F
             core.unraisable(raised)?;
         }
     }
-    signals(core)?;
     if slept {
         watch::apply_deferred(core)?;
     }
+    signals(core)?;
     Ok(slept)
 }
 
@@ -186,11 +190,11 @@ fn sleep_for(core: &Core, now: u64) -> Result<Option<Duration>, Fatal> {
 fn collect(core: &Core) -> Result<(), Fatal> {
     if let Some(messages) = core.inbox.take() {
         add(&core.counters.messages, messages.len() as u64);
-        let mut outcome = Ok(());
+        let mut outcome = Outcome::default();
         for message in messages {
-            outcome = outcome.and(message());
+            outcome.note(message());
         }
-        outcome?;
+        outcome.finish()?;
     }
     if let Some(again) = core.take_again() {
         core.events().extend(again.into_iter().map(|(token, readiness)| Event { token, readiness }));
@@ -307,12 +311,17 @@ fn run_debug(core: &Core, entry: Entry) -> Result<(), Fatal> {
     if let Some(seconds) = seconds {
         core.support("callback_took", &[core.object(), handle.as_ptr(), seconds.as_ptr()])?;
     }
+    if ours {
+        super::handle::spent(&handle);
+    }
     Ok(())
 }
 
 /// For a `_run_once` written in Python (nest_asyncio and the like): one poll, everything that is due moved
 /// out of the native queues. The caller runs the returned handles.
 pub(crate) fn select(core: &Core, timeout: Option<f64>) -> Result<(), Fatal> {
+    core.flush_all()?;
+    signals(core)?;
     let now = monotonic_nanos();
     let wanted = match timeout {
         _ if !core.ready.is_empty() || core.has_again() => Some(Duration::ZERO),
@@ -324,7 +333,6 @@ pub(crate) fn select(core: &Core, timeout: Option<f64>) -> Result<(), Fatal> {
         (Some(wanted), Some(timer)) => Some(wanted.min(timer)),
         (wanted, timer) => wanted.or(timer),
     };
-    core.flush_all()?;
     poll_for(core, timeout)?;
     collect(core)?;
     due_timers(core, monotonic_nanos())

@@ -83,23 +83,34 @@ impl Watch {
     /// hang-up wakes both sides, as the selectors module does it.
     pub(crate) fn on_ready(&self, core: &Core, fd: RawFd, readiness: Readiness) -> Result<(), Fatal> {
         let trouble = Readiness::ERROR | Readiness::WRITE_CLOSED | Readiness::PRIORITY;
-        let mut futures = [None, None];
+        let mut waiters = [None, None];
         if readiness.intersects(Readiness::READABLE | Readiness::READ_CLOSED | trouble) {
-            futures[0] = wake(core, &self.reader);
+            waiters[0] = wake(core, &self.reader);
         }
         if readiness.intersects(Readiness::WRITABLE | trouble) {
-            futures[1] = wake(core, &self.writer);
+            waiters[1] = wake(core, &self.writer);
         }
-        if futures.iter().any(Option::is_some) && matches!(self.mode.get(), Mode::Level(_)) {
-            // A future's wait is over; in level mode its side must not report again.
-            // Taking an interest back cannot fail in a way that anyone could act on.
+        if waiters.iter().any(Option::is_some) && matches!(self.mode.get(), Mode::Level(_)) {
+            // A wait that is over must not report again. Taking an interest back cannot fail in a way that
+            // anyone could act on.
             let _ = update(core, fd);
         }
         // From here on Python may run, and `self` may be gone.
-        for future in futures.into_iter().flatten() {
+        for future in waiters.into_iter().flatten().filter(|waiter| !is_handle(waiter.as_ptr())) {
             complete(core, &future)?;
         }
         Ok(())
+    }
+
+    /// The loop is closed: nothing here will run.
+    pub(crate) fn empty(&self) {
+        for side in [&self.reader, &self.writer] {
+            if let Some(waiter) = side.take()
+                && is_handle(waiter.as_ptr())
+            {
+                super::handle::empty(&waiter);
+            }
+        }
     }
 
     /// # Safety
@@ -117,10 +128,12 @@ impl Watch {
     }
 }
 
-/// Queues a side's handle, or takes out its future.
+/// Queues a side's handle, or takes out its future. A handle that was cancelled directly is taken out too,
+/// as asyncio does it: left in place, it would report its readiness for ever.
 fn wake(core: &Core, side: &Slot) -> Option<Ref> {
     let waiter = side.get()?;
-    if is_handle(waiter.as_ptr()) {
+    // SAFETY: just tested.
+    if is_handle(waiter.as_ptr()) && !unsafe { Handle::of(waiter.as_ptr()) }.is_cancelled() {
         core.ready.push(Entry::Handle(waiter));
         return None;
     }
@@ -155,6 +168,13 @@ fn update(core: &Core, fd: RawFd) -> io::Result<()> {
 
 fn apply(core: &Core, fd: RawFd) -> io::Result<()> {
     let (Some(poller), Some(watch)) = (core.poller(), core.fds.watch(fd)) else { return Ok(()) };
+    if core.is_parents() {
+        // A forked child shares the poller with its parent, whose registration this is.
+        if watch.interest().is_none() {
+            drop(core.fds.remove(fd));
+        }
+        return Ok(());
+    }
     let token = core.fds.token(fd);
     let old = watch.mode.get();
     if old == Mode::Edge && !watch.has_handle() {
@@ -204,6 +224,15 @@ pub(crate) fn apply_deferred(core: &Core) -> Result<(), Fatal> {
     Ok(())
 }
 
+/// Makes sure that a watch stands behind `fd`.
+fn ensure(core: &Core, fd: RawFd) -> Result<(), Raised> {
+    if core.fds.watch(fd).is_none() {
+        let watch = Kind::Watch(Box::new(Watch::new()));
+        core.fds.insert(fd, watch).map_err(|error| raise_io(&error))?;
+    }
+    Ok(())
+}
+
 /// Sets the callback of one side and returns the handle it replaced, cancelled.
 pub(crate) fn add(core: &Core, fd: RawFd, direction: Direction, handle: Ref) -> Result<(), Raised> {
     core.check_process()?;
@@ -213,10 +242,7 @@ pub(crate) fn add(core: &Core, fd: RawFd, direction: Direction, handle: Ref) -> 
         raise_message(kind, &format!("File descriptor {fd} is used by a transport"));
         return Err(Raised);
     }
-    let fresh = core.fds.watch(fd).is_none();
-    if fresh {
-        core.fds.insert(fd, Kind::Watch(Box::new(Watch::new())));
-    }
+    ensure(core, fd)?;
     let Some(watch) = core.fds.watch(fd) else { return Ok(()) };
     let side = watch.side(direction);
     let old = side.take();
@@ -272,16 +298,18 @@ pub(crate) fn wait(
     if core.fds.source(fd).is_some() {
         return Err(used_by_transport(core, socket));
     }
-    if core.fds.watch(fd).is_none() {
-        core.fds.insert(fd, Kind::Watch(Box::new(Watch::new())));
-    }
+    // Made before the watch is looked up: on 3.11 making an object can run the collector.
+    // SAFETY: a live object; objects without weak references raise.
+    let owner = unsafe { Ref::from_owned(ffi::PyWeakref_NewRef(socket.as_ptr(), std::ptr::null_mut())) };
+    let owner = owner.ok_or(Raised)?;
+    ensure(core, fd)?;
     let Some(watch) = core.fds.watch(fd) else { return Ok(()) };
     let old = watch.side(direction).take();
     watch.side(direction).set(Some(future));
     let outcome = if watch.has_handle() || core.polling.get() || matches!(watch.mode.get(), Mode::Level(_)) {
         update(core, fd).map_err(|error| raise_io(&error))
     } else {
-        keep_edge(core, fd, watch, socket)
+        keep_edge(core, fd, watch, socket, owner)
     };
     if outcome.is_err() {
         drop(core.fds.watch(fd).and_then(|watch| watch.side(direction).take()));
@@ -303,13 +331,10 @@ fn used_by_transport(core: &Core, socket: &Ref) -> Raised {
 }
 
 /// Makes sure that `fd` is registered for edges, for this very socket.
-fn keep_edge(core: &Core, fd: RawFd, watch: &Watch, socket: &Ref) -> Result<(), Raised> {
+fn keep_edge(core: &Core, fd: RawFd, watch: &Watch, socket: &Ref, owner: Ref) -> Result<(), Raised> {
     if watch.mode.get() == Mode::Edge && refers_to(&watch.owner, socket) {
         return Ok(());
     }
-    // SAFETY: a live object; objects without weak references raise.
-    let owner = unsafe { Ref::from_owned(ffi::PyWeakref_NewRef(socket.as_ptr(), std::ptr::null_mut())) };
-    let owner = owner.ok_or(Raised)?;
     let Some(poller) = core.poller() else { return Ok(()) };
     let token = core.fds.token(fd);
     let registered = match poller.register_edge(fd, token, Interest::BOTH) {

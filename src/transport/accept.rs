@@ -92,7 +92,8 @@ pub(crate) fn start_listener(
         sockname: Slot::new(sockname.map(Ref::from)),
     };
     let listener = Ref::from(Bound::new(py, listener)?.into_any());
-    let token = core.fds.insert(fd, Kind::Source(SourceRef::new::<Listening>(listener)));
+    let source = Kind::Source(SourceRef::new::<Listening>(listener));
+    let token = core.fds.insert(fd, source).map_err(|error| io_error(py, &error))?;
     let Some(poller) = core.poller() else { return Ok(()) };
     let registered = match poller.register_level(fd, token, Interest::READ) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -169,17 +170,12 @@ impl Listener {
         // SAFETY: making an int; `None` stands in on lack of memory.
         let backlog =
             unsafe { Ref::from_owned(ffi::PyLong_FromSize_t(self.backlog)) }.unwrap_or_else(Ref::none);
-        core.support(
-            "accept_exhausted",
-            &[
-                core.object(),
-                factory.as_ptr(),
-                socket.as_ptr(),
-                server.as_ptr(),
-                backlog.as_ptr(),
-                exception.as_ptr(),
-            ],
-        )
+        let arguments = [&core.this(), &factory, &socket, &server, &backlog, &exception].map(Ref::as_ptr);
+        let Some(context) = self.context.get() else { return core.support("accept_exhausted", &arguments) };
+        // The listener that comes back after the rest is started in the context of the first.
+        let told =
+            in_context(&context, || core.support("accept_exhausted", &arguments).map_err(|Fatal| Raised));
+        told.or_else(|raised| core.unraisable(raised))
     }
 
     /// Makes a protocol and a transport for a fresh descriptor, in a context of its own.

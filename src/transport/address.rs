@@ -6,7 +6,7 @@ use std::os::fd::RawFd;
 
 use pyo3::prelude::*;
 
-/// The Internet address in a raw socket address; `None` for other families.
+/// The Internet address in a raw socket address; `None` for other families and for addresses with a zone.
 pub(crate) fn internet(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
     match i32::from(storage.ss_family) {
         libc::AF_INET => {
@@ -20,6 +20,10 @@ pub(crate) fn internet(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
             let raw = unsafe { &*std::ptr::from_ref(storage).cast::<libc::sockaddr_in6>() };
             let ip = Ipv6Addr::from(raw.sin6_addr.s6_addr);
             let port = u16::from_be(raw.sin6_port);
+            if raw.sin6_scope_id != 0 {
+                // Python shows the zone by its name.
+                return None;
+            }
             Some(SocketAddrV6::new(ip, port, raw.sin6_flowinfo, raw.sin6_scope_id).into())
         }
         _ => None,
@@ -38,6 +42,25 @@ pub(crate) fn to_python<'py>(py: Python<'py>, address: &SocketAddr) -> PyResult<
         }
     };
     Ok(pair)
+}
+
+/// What `getsockname` or `getpeername` says, if it is an Internet address without a zone; the rest is for
+/// the Python socket.
+pub(crate) fn name_of(
+    fd: RawFd,
+    ask: unsafe extern "C" fn(libc::c_int, *mut libc::sockaddr, *mut libc::socklen_t) -> libc::c_int,
+) -> Option<SocketAddr> {
+    let mut storage = MaybeUninit::<libc::sockaddr_storage>::zeroed();
+    let mut size = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+    // SAFETY: one of the two functions, a place for the address and its true size; zeroed, so initialised
+    // whatever was written.
+    let storage = unsafe {
+        if ask(fd, storage.as_mut_ptr().cast(), &mut size) < 0 {
+            return None;
+        }
+        storage.assume_init()
+    };
+    internet(&storage)
 }
 
 /// Accepts one connection, non-blocking and closed on exec, with its peer's address.

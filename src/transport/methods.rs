@@ -36,7 +36,7 @@ fn fields<'a>(object: *mut ffi::PyObject) -> &'a Stream {
     unsafe { stream_of(object) }
 }
 
-fn truth(value: bool) -> *mut ffi::PyObject {
+pub(crate) fn truth(value: bool) -> *mut ffi::PyObject {
     // SAFETY: making a bool cannot fail.
     unsafe { ffi::PyBool_FromLong(value.into()) }
 }
@@ -215,7 +215,7 @@ unsafe extern "C" fn set_write_buffer_limits(
 }
 
 /// An optional number of bytes. asyncio keeps whatever compares; what is too large means "never".
-fn number(value: *mut ffi::PyObject) -> Result<Option<i64>, Raised> {
+pub(crate) fn number(value: *mut ffi::PyObject) -> Result<Option<i64>, Raised> {
     // SAFETY: a borrowed argument or null; -1 with an error set means failure.
     unsafe {
         if value.is_null() || value == ffi::Py_None() {
@@ -240,7 +240,7 @@ fn number(value: *mut ffi::PyObject) -> Result<Option<i64>, Raised> {
 }
 
 /// asyncio's defaults: 64 KiB, and low a quarter of high.
-fn limits(high: Option<i64>, low: Option<i64>) -> Result<(usize, usize), Raised> {
+pub(crate) fn limits(high: Option<i64>, low: Option<i64>) -> Result<(usize, usize), Raised> {
     let high = high.unwrap_or_else(|| low.map_or(64 * 1024, |low| low.saturating_mul(4)));
     let low = low.unwrap_or(high / 4);
     if high >= low && low >= 0 {

@@ -2,10 +2,16 @@
 //!
 //! [`stream`] is the TCP and Unix socket transport: its life from connection_made to connection_lost.
 //! [`receive`] brings bytes to the protocol, [`write_buffer`] takes them from it, [`accept`] makes
-//! transports of what arrives at a listening socket, [`methods`] is what Python sees.
+//! transports of what arrives at a listening socket, [`methods`] is what Python sees. [`datagram`] is the
+//! datagram transport, on [`endpoint`], which is what transports around an object of Python's have in common.
 
 pub(crate) mod accept;
 pub(crate) mod address;
+pub(crate) mod datagram;
+pub(crate) mod datagram_receive;
+pub(crate) mod datagram_send;
+pub(crate) mod endpoint;
+pub(crate) mod endpoint_methods;
 pub(crate) mod methods;
 pub(crate) mod receive;
 pub(crate) mod send;

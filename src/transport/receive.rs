@@ -99,18 +99,36 @@ fn receive_data(object: &Ref, stream: &Stream, core: &Core) -> Result<Received, 
             return Ok(Received::Stop);
         }
     };
-    let delivered = match stream.receiver.get() {
+    let delivered = deliver(object, stream, |stream| match stream.receiver.get() {
         Some(receiver) => stream.in_context(|| call1(&receiver, data.as_ptr())),
         // No such method: the lookup raises what asyncio's would.
         None => missing(stream, imports().data_received.as_ptr()),
-    };
+    });
     match delivered {
-        Ok(_) => Ok(Received::Data { full }),
+        Ok(flushed) => flushed.map(|()| Received::Data { full }),
         Err(raised) => {
             stream.fatal_error(object, raised, "Fatal error: protocol.data_received() call failed.")?;
             Ok(Received::Stop)
         }
     }
+}
+
+/// Hands data to the protocol and sends what it answered. The outer result is the protocol's, the inner one
+/// that of the sending.
+#[inline(always)]
+fn deliver(
+    object: &Ref,
+    stream: &Stream,
+    call: impl FnOnce(&Stream) -> Result<Ref, Raised>,
+) -> Result<Result<(), Fatal>, Raised> {
+    stream.delivering.set(true);
+    let delivered = call(stream);
+    stream.delivering.set(false);
+    drop(delivered?);
+    if stream.buffer().is_empty() || stream.blocked.get() {
+        return Ok(Ok(()));
+    }
+    Ok(super::send::flush(object, stream.core()))
 }
 
 /// Receives once. `Ok(None)` is the end of the stream, `Err(None)` a Python error that is set.
@@ -173,12 +191,14 @@ fn receive_into(object: &Ref, stream: &Stream) -> Result<Received, Fatal> {
     }
     // SAFETY: making an int.
     let size = unsafe { Ref::from_owned(ffi::PyLong_FromSsize_t(count)) }.ok_or(Raised);
-    let updated = size.and_then(|size| match stream.updated.get() {
-        Some(updated) => stream.in_context(|| call1(&updated, size.as_ptr())),
-        None => missing(stream, imports().buffer_updated.as_ptr()),
+    let updated = size.and_then(|size| {
+        deliver(object, stream, |stream| match stream.updated.get() {
+            Some(updated) => stream.in_context(|| call1(&updated, size.as_ptr())),
+            None => missing(stream, imports().buffer_updated.as_ptr()),
+        })
     });
     match updated {
-        Ok(_) => Ok(Received::Data { full: count as usize == room }),
+        Ok(flushed) => flushed.map(|()| Received::Data { full: count as usize == room }),
         Err(raised) => {
             stream.fatal_error(object, raised, "Fatal error: protocol.buffer_updated() call failed.")?;
             Ok(Received::Stop)

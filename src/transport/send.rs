@@ -1,14 +1,15 @@
 //! From the protocol to the socket.
 //!
-//! A small immutable write is kept by reference and leaves at the end of the turn, together with whatever
-//! else the turn writes to the same connection: header and body cost one system call. At [`AT_ONCE`] bytes,
+//! A small immutable write is kept by reference and leaves at the end of the turn, or, if it is made while the
+//! protocol receives, when it has received: together with whatever else is written to the same connection by
+//! then, so that header and body cost one system call. At [`AT_ONCE`] bytes,
 //! above the high-water mark, or outside a running loop it is sent immediately, so that buffer sizes and
 //! `pause_writing` are what asyncio's would be. Nothing written is held while the loop sleeps.
 
 use pyo3::ffi;
 
 use super::stream::{Stream, connection_lost, stream_of};
-use super::write_buffer::{Sent, send_one};
+use super::write_buffer::{Done, Sent, send_one};
 use crate::capi::buffer::{Buffer, bytes_from, bytes_slice};
 use crate::capi::call::{call0, getattr, method};
 use crate::capi::error::{raise_io, raise_message, take_unless_fatal};
@@ -54,8 +55,12 @@ fn pushed(object: &Ref, stream: &Stream) -> Result<(), Raised> {
     if stream.blocked.get() {
         return maybe_pause(object, stream);
     }
+    let small = pending < AT_ONCE && pending <= stream.high.get();
+    if small && stream.delivering.get() {
+        return Ok(());
+    }
     let core = stream.core();
-    if pending < AT_ONCE && pending <= stream.high.get() && core.running.get() {
+    if small && core.running.get() {
         if !stream.queued.replace(true) {
             core.flush_later(object.clone_ref(), flush);
             core.wake_if_parked();
@@ -80,7 +85,7 @@ fn send_now(object: &Ref, stream: &Stream, core: &Core) -> Result<(), Raised> {
 /// Sends as much as the socket takes. An error of the socket is set as a Python error.
 fn send_pending(stream: &Stream) -> Result<Sent, Raised> {
     stream.core().touched.set(true);
-    let mut done = Vec::new();
+    let mut done = Done::default();
     let outcome = stream.buffer().send(stream.fd.get(), &mut done);
     stream.blocked.set(matches!(outcome, Ok(Sent::Blocked)));
     drop(done);
@@ -270,6 +275,10 @@ pub(crate) fn close(object: &Ref, stream: &Stream) -> Result<(), Fatal> {
     if stream.closing.replace(true) {
         return Ok(());
     }
+    if stream.core().check_usable().is_err() {
+        // asyncio's call_soon would refuse the step that ends the connection; the descriptor waits for its owner.
+        return Err(Fatal);
+    }
     if !stream.buffer().is_empty()
         && !stream.blocked.get()
         && let Err(raised) = send_pending(stream)
@@ -301,14 +310,21 @@ pub(crate) fn write_eof(object: &Ref, stream: &Stream) -> Result<(), Raised> {
 
 /// `get_write_buffer_size()`: what asyncio would answer, so the socket gets its chance first.
 pub(crate) fn buffer_size(object: &Ref, stream: &Stream) -> Result<usize, Raised> {
-    if stream.queued.get()
-        && !stream.blocked.get()
-        && stream.conn_lost.get() == 0
-        && !stream.buffer().is_empty()
-    {
+    if !stream.blocked.get() && stream.conn_lost.get() == 0 && !stream.buffer().is_empty() {
         send_now(object, stream, stream.core())?;
     }
     Ok(stream.buffer().len())
+}
+
+/// Sends what asyncio would have sent already, before a connection is closed by force. Whatever the socket
+/// says, the connection is over.
+pub(crate) fn send_last(stream: &Stream) {
+    if !stream.buffer().is_empty()
+        && !stream.blocked.get()
+        && let Err(raised) = send_pending(stream)
+    {
+        drop(raised.take());
+    }
 }
 
 /// Asks the protocol to pause if the buffer is above its high-water mark.

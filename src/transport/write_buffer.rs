@@ -39,6 +39,24 @@ pub(crate) struct WriteBuffer {
     size: usize,
 }
 
+/// What a send has used up, for the caller to drop when the buffer is no longer borrowed. One piece is the
+/// rule, and needs no allocation.
+#[derive(Debug, Default)]
+pub(crate) struct Done {
+    first: Option<Ref>,
+    more: Vec<Ref>,
+}
+
+impl Done {
+    fn push(&mut self, bytes: Ref) {
+        if self.first.is_none() {
+            self.first = Some(bytes);
+        } else {
+            self.more.push(bytes);
+        }
+    }
+}
+
 /// How a flush ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Sent {
@@ -77,7 +95,7 @@ impl WriteBuffer {
     ///
     /// # Errors
     /// What the socket reports, except that it would block.
-    pub(crate) fn send(&mut self, fd: RawFd, done: &mut Vec<Ref>) -> io::Result<Sent> {
+    pub(crate) fn send(&mut self, fd: RawFd, done: &mut Done) -> io::Result<Sent> {
         while self.size > 0 {
             let count =
                 if self.pieces.len() == 1 { send_one(fd, self.pieces[0].rest()) } else { self.send_many(fd) };
@@ -109,7 +127,7 @@ impl WriteBuffer {
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
     }
 
-    fn advance(&mut self, mut count: usize, done: &mut Vec<Ref>) {
+    fn advance(&mut self, mut count: usize, done: &mut Done) {
         self.size -= count;
         while let Some(piece) = self.pieces.front_mut() {
             let rest = piece.rest().len();
@@ -118,7 +136,9 @@ impl WriteBuffer {
                 return;
             }
             count -= rest;
-            done.extend(self.pieces.pop_front().map(|piece| piece.bytes));
+            if let Some(piece) = self.pieces.pop_front() {
+                done.push(piece.bytes);
+            }
         }
     }
 }

@@ -223,7 +223,7 @@ impl Handle {
         self.source_traceback.set(traceback);
     }
 
-    /// Empties the handle: callback and arguments go, the context stays for whoever asks.
+    /// Empties the handle of callback and arguments.
     pub(crate) fn clear(&self) {
         let callback = self.callback.take();
         let count = self.count.replace(0) as usize;
@@ -239,10 +239,12 @@ impl Handle {
         }
     }
 
-    /// Cancels: the callback will not run, and what it held is let go.
+    /// Cancels: the callback will not run, and what it held is let go. The context too: a handle is not seen
+    /// by the collector, and a context variable may lead back to whoever holds it.
     pub(crate) fn cancel(&self) {
         self.cancelled.set(true);
         self.clear();
+        self.context.clear();
     }
 
     /// Runs the callback in its context. A cancelled or spent handle does nothing. On an error the
@@ -255,13 +257,15 @@ impl Handle {
         if self.reusable.get() {
             return self.run_copy();
         }
-        let Some(callback) = self.callback.take() else { return Ok(()) };
+        let (Some(callback), Some(context)) = (self.callback.take(), self.context.take()) else {
+            return Ok(());
+        };
         let count = self.count.replace(0) as usize;
         let mut stack = [null_mut(); INLINE + 1];
         for (place, argument) in stack[1..=count].iter_mut().zip(&self.arguments[1..=count]) {
             *place = argument.get();
         }
-        let result = self.invoke(&callback, &mut stack, count);
+        let result = self.invoke(&callback, &context, &mut stack, count);
         match result {
             Ok(()) => {
                 drop(callback);
@@ -283,6 +287,7 @@ impl Handle {
                     }
                     self.count.set(count as u8);
                     self.callback.set(Some(callback));
+                    self.context.set(Some(context));
                 }
                 Err(raised)
             }
@@ -293,7 +298,9 @@ impl Handle {
     /// callback log names the callback afterwards.
     #[cold]
     pub(crate) fn run_copy(&self) -> Result<(), Raised> {
-        let Some(callback) = self.callback.get() else { return Ok(()) };
+        let (Some(callback), Some(context)) = (self.callback.get(), self.context.get()) else {
+            return Ok(());
+        };
         let count = self.count.get() as usize;
         let mut stack = [null_mut(); INLINE + 1];
         let mut owned = [const { None }; INLINE + 1];
@@ -302,18 +309,18 @@ impl Handle {
             // SAFETY: the handle holds a reference.
             owned[index] = unsafe { Ref::from_nullable(stack[index]) };
         }
-        self.invoke(&callback, &mut stack, count)
+        self.invoke(&callback, &context, &mut stack, count)
     }
 
     #[inline(always)]
     fn invoke(
         &self,
         callback: &Ref,
+        context: &Ref,
         stack: &mut [*mut ffi::PyObject; INLINE + 1],
         count: usize,
     ) -> Result<(), Raised> {
-        let Some(context) = self.context.get() else { return Ok(()) };
-        in_context(&context, || {
+        in_context(context, || {
             if self.tupled.get() {
                 // SAFETY: a tupled handle has its tuple in place 1.
                 unsafe { call_tuple(callback, stack[1]) }
@@ -385,6 +392,22 @@ impl TimerHandle {
     unsafe fn of<'a>(object: *mut ffi::PyObject) -> &'a TimerHandle {
         // SAFETY: the caller's word; all fields are cells.
         unsafe { &*object.cast() }
+    }
+}
+
+/// Lets go of all that a handle holds: its loop is closed, and it will not run.
+pub(crate) fn empty(handle: &Ref) {
+    // SAFETY: callers pass handles of ours.
+    let handle = unsafe { Handle::of(handle.as_ptr()) };
+    handle.clear();
+    handle.context.clear();
+}
+
+/// After a run that kept what the handle held: it is let go, unless the handle runs again.
+pub(crate) fn spent(handle: &Ref) {
+    // SAFETY: callers pass handles of ours.
+    if !unsafe { Handle::of(handle.as_ptr()) }.reusable.get() {
+        empty(handle);
     }
 }
 

@@ -3,6 +3,7 @@
 //! Repr, ordering and equality are asyncio's own Python functions, called with our object as `self`; they
 //! read the attributes that are given here.
 
+use std::cell::{Cell, RefCell};
 use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
 use std::ptr::null_mut;
@@ -18,13 +19,46 @@ use crate::capi::imports::imports;
 use crate::capi::types::{Attribute, Method, TypeSpec};
 use crate::event_loop::core::core_of;
 
+/// How many deallocations may nest. A handle can be an argument of another, and a long chain of them would
+/// use up the stack; past this the rest waits in [`LATER`].
+const NESTED: usize = 50;
+
+thread_local! {
+    static DEPTH: Cell<usize> = const { Cell::new(0) };
+    /// Dead handles whose content is let go when the outermost deallocation is done.
+    static LATER: RefCell<Vec<*mut ffi::PyObject>> = const { RefCell::new(Vec::new()) };
+}
+
 unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
     // SAFETY: CPython calls this once, for an object of one of the two types with no references left.
     unsafe {
-        let handle = Handle::of(object);
-        if !handle.weaklist.get().is_null() {
+        if !Handle::of(object).weaklist.get().is_null() {
             ffi::PyObject_ClearWeakRefs(object);
         }
+        let depth = DEPTH.get();
+        if depth == NESTED {
+            LATER.with_borrow_mut(|later| later.push(object));
+            return;
+        }
+        DEPTH.set(depth + 1);
+        free(object);
+        while depth == 0
+            && let Some(next) = LATER.with_borrow_mut(Vec::pop)
+        {
+            free(next);
+        }
+        DEPTH.set(depth);
+    }
+}
+
+/// Empties a dead handle and gives its memory back.
+///
+/// # Safety
+/// `object` is a Handle or TimerHandle without references, and this is called once for it.
+unsafe fn free(object: *mut ffi::PyObject) {
+    // SAFETY: the caller's word.
+    unsafe {
+        let handle = Handle::of(object);
         handle.clear();
         handle.context.clear();
         handle.event_loop.clear();
@@ -63,7 +97,7 @@ unsafe extern "C" fn cancel(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -
                     return null_mut();
                 }
             }
-            handle.clear();
+            handle.cancel();
         }
         Ref::none().into_ptr()
     })

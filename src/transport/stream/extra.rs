@@ -52,10 +52,9 @@ impl Stream {
         {
             return Ok(known.bind(py).clone());
         }
-        if name == "peername"
-            && let Some(peer) = self.peer.get()
-        {
-            return address::to_python(py, &peer);
+        let stored = if name == "sockname" { self.name.get() } else { self.peer.get() };
+        if let Some(stored) = stored {
+            return address::to_python(py, &stored);
         }
         let Some(socket) = self.python_socket(py)? else { return Ok(py.None().into_bound(py)) };
         let function = if name == "sockname" { "getsockname" } else { "getpeername" };
@@ -89,6 +88,13 @@ impl Stream {
         match text.as_ref() {
             "socket" | "sockname" | "peername" => self.full_extra_item(py, &text),
             _ => Ok(None),
+        }
+    }
+
+    /// The descriptor is about to be closed: keeps what can only be asked while it is open.
+    pub(super) fn remember_addresses(&self) {
+        if self.fd.get() >= 0 && self.sockname.is_empty() && self.name.get().is_none() {
+            self.name.set(address::name_of(self.fd.get(), libc::getsockname));
         }
     }
 

@@ -31,7 +31,7 @@ pub(crate) use python::{make_stream, make_type};
 
 use super::write_buffer::WriteBuffer;
 use crate::capi::call::{call0, call1, getattr, in_context, method};
-use crate::capi::error::{raise, raise_io, take_exception, take_unless_fatal};
+use crate::capi::error::{Outcome, raise_io, take_unless_fatal};
 use crate::capi::imports::imports;
 use crate::capi::{Fatal, Raised, Ref, Slot};
 use crate::event_loop::core::{Core, core_of};
@@ -64,12 +64,16 @@ pub(crate) struct Stream {
     pub(crate) socket: Slot,
     pub(crate) extra: Slot,
     server: Slot,
+    /// The protocol's bound `connection_made`, until it was called.
+    made: Slot,
     waiter: Slot,
     pub(crate) empty_waiter: Slot,
     /// What `connection_lost` will be called with.
     lost_with: Slot,
     /// The name of our end, where the listener knows it without asking.
     sockname: Slot,
+    /// Both ends, kept in the kernel's form until somebody asks: they outlive the connection.
+    name: Cell<Option<SocketAddr>>,
     peer: Cell<Option<SocketAddr>>,
     pub(crate) buffer: UnsafeCell<WriteBuffer>,
     pub(crate) high: Cell<usize>,
@@ -86,6 +90,8 @@ pub(crate) struct Stream {
     /// write_eof() was called.
     pub(crate) eof: Cell<bool>,
     pub(crate) protocol_paused: Cell<bool>,
+    /// The protocol is receiving data: what it writes is sent when it returns.
+    pub(crate) delivering: Cell<bool>,
     /// Waits for the end of the turn to be flushed.
     pub(crate) queued: Cell<bool>,
     /// The socket was full at the last send; an edge will tell.
@@ -147,10 +153,12 @@ impl Stream {
                 socket: Slot::empty(),
                 extra: Slot::new(parts.extra),
                 server: Slot::empty(),
+                made: Slot::empty(),
                 waiter: Slot::new(parts.waiter),
                 empty_waiter: Slot::empty(),
                 lost_with: Slot::empty(),
                 sockname: Slot::new(parts.sockname),
+                name: Cell::new(None),
                 peer: Cell::new(parts.peer),
                 buffer: UnsafeCell::default(),
                 high: Cell::new(HIGH_WATER),
@@ -165,6 +173,7 @@ impl Stream {
                 read_done: Cell::new(false),
                 eof: Cell::new(false),
                 protocol_paused: Cell::new(false),
+                delivering: Cell::new(false),
                 queued: Cell::new(false),
                 blocked: Cell::new(false),
                 large: Cell::new(false),
@@ -175,6 +184,7 @@ impl Stream {
         };
         // SAFETY: just made.
         let stream = unsafe { stream_of(object.as_ptr()) };
+        stream.made.set(Some(getattr(parts.protocol.as_ptr(), imports().connection_made.as_ptr())?));
         stream.set_protocol(parts.protocol)?;
         if let Some(server) = parts.server {
             tell_server(&server, imports()._attach.as_ptr(), &object)?;
@@ -185,7 +195,7 @@ impl Stream {
         stream.socket.set(parts.socket);
         stream.fd.set(parts.fd);
         let source = Kind::Source(SourceRef::new::<Transport>(object.clone_ref()));
-        stream.token.set(core.fds.insert(parts.fd, source));
+        stream.token.set(core.fds.insert(parts.fd, source).map_err(|error| raise_io(&error))?);
         core.call_native(object.clone_ref(), start);
         Ok(object)
     }
@@ -248,11 +258,12 @@ impl Stream {
         self.core().call_native(object.clone_ref(), connection_lost);
     }
 
-    /// asyncio's `_force_close`: what is unsent is dropped.
+    /// asyncio's `_force_close`: what the socket does not take is dropped.
     pub(crate) fn force_close(&self, object: &Ref, exception: Option<Ref>) {
         if self.conn_lost.get() > 0 || self.fd.get() < 0 {
             return;
         }
+        super::send::send_last(self);
         let unsent = self.buffer().take();
         drop(unsent);
         self.closing.set(true);
@@ -280,6 +291,7 @@ impl Stream {
 
     /// Closes the descriptor, through its Python socket if it has one.
     fn close_descriptor(&self) -> Result<(), Raised> {
+        self.remember_addresses();
         let fd = self.fd.replace(-1);
         let socket = self.socket.take();
         if fd >= 0 {
@@ -312,6 +324,7 @@ impl Stream {
             &self.socket,
             &self.extra,
             &self.server,
+            &self.made,
             &self.waiter,
             &self.empty_waiter,
             &self.lost_with,
@@ -354,31 +367,26 @@ fn tell_server(server: &Ref, name: *mut ffi::PyObject, transport: &Ref) -> Resul
     }
 }
 
-/// The first step: `connection_made`, then reading, then whoever waits for the connection.
+/// The first step: `connection_made`, then reading, then whoever waits for the connection. A fatal error in
+/// the first leaves when the other two are done: the connection goes on in the next run.
 fn start(object: &Ref, core: &Core) -> Result<(), Fatal> {
     // SAFETY: the step was queued with a transport.
     let stream = unsafe { stream_of(object.as_ptr()) };
-    if let Some(protocol) = stream.protocol.get() {
-        let made = getattr(protocol.as_ptr(), imports().connection_made.as_ptr());
-        let outcome = match made {
-            Ok(made) => {
-                let outcome = stream.in_context(|| call1(&made, object.as_ptr()));
-                outcome.map(drop).or_else(|raised| report(stream, core, &made, Some(object), raised))
-            }
-            Err(raised) => core.unraisable(raised),
-        };
-        outcome?;
+    let mut outcome = Outcome::default();
+    if let Some(made) = stream.made.take() {
+        let result = stream.in_context(|| call1(&made, object.as_ptr()));
+        outcome.note(result.map(drop).or_else(|raised| report(stream, core, &made, Some(object), raised)));
     }
     stream.started.set(true);
     if stream.conn_lost.get() == 0
         && let Err(error) = register(stream, core)
     {
-        stream.fatal_error(object, raise_io(&error), "Fatal error on transport")?;
+        outcome.note(stream.fatal_error(object, raise_io(&error), "Fatal error on transport"));
     }
-    match stream.waiter.take() {
-        Some(waiter) => complete(core, &waiter),
-        None => Ok(()),
+    if let Some(waiter) = stream.waiter.take() {
+        outcome.note(complete(core, &waiter));
     }
+    outcome.finish()
 }
 
 /// asyncio's words for a callback that failed, with the callback named.
@@ -411,37 +419,30 @@ pub(crate) fn connection_lost(object: &Ref, core: &Core) -> Result<(), Fatal> {
     // SAFETY: the step was queued with a transport.
     let stream = unsafe { stream_of(object.as_ptr()) };
     let exception = stream.lost_with.take().unwrap_or_else(Ref::none);
-    let mut outcome = Ok(());
+    // A fatal error waits until the connection is cleaned up.
+    let mut outcome = Outcome::default();
     if let Some(protocol) = stream.protocol.get() {
-        outcome = match getattr(protocol.as_ptr(), imports().connection_lost.as_ptr()) {
+        outcome.note(match getattr(protocol.as_ptr(), imports().connection_lost.as_ptr()) {
             Ok(lost) => stream
                 .in_context(|| call1(&lost, exception.as_ptr()))
                 .map(drop)
                 .or_else(|raised| report(stream, core, &lost, Some(&exception), raised)),
             Err(raised) => core.unraisable(raised),
-        };
+        });
     }
-    // A fatal error waits until the connection is cleaned up.
-    let fatal = outcome.is_err().then(take_exception);
-    let closed = stream.close_descriptor().or_else(|raised| core.unraisable(raised));
+    outcome.note(stream.close_descriptor().or_else(|raised| core.unraisable(raised)));
     stream.protocol.clear();
     stream.receiver.clear();
     stream.updated.clear();
-    let detached = match stream.server.take() {
-        Some(server) => {
-            tell_server(&server, imports()._detach.as_ptr(), object).or_else(|raised| core.unraisable(raised))
-        }
-        None => Ok(()),
-    };
+    if let Some(server) = stream.server.take() {
+        let detached = tell_server(&server, imports()._detach.as_ptr(), object);
+        outcome.note(detached.or_else(|raised| core.unraisable(raised)));
+    }
     if let Some(waiter) = stream.empty_waiter.get() {
-        super::send::fail_empty_waiter(core, &waiter)?;
+        outcome.note(super::send::fail_empty_waiter(core, &waiter));
     }
     stream.context.clear();
-    if let Some(exception) = fatal {
-        raise(exception);
-        return Err(Fatal);
-    }
-    closed.and(detached)
+    outcome.finish()
 }
 
 /// What a token of ours leads to.
@@ -453,15 +454,20 @@ impl Source for Transport {
     fn on_ready(object: &Ref, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
         // SAFETY: the source was registered with a transport.
         let stream = unsafe { stream_of(object.as_ptr()) };
+        // Reading comes first: what the peer said before it closed must not be lost to the error of a write.
+        if readiness.intersects(
+            Readiness::READABLE | Readiness::READ_CLOSED | Readiness::WRITE_CLOSED | Readiness::ERROR,
+        ) && let Err(Fatal) = super::receive::on_readable(object, stream, core, readiness)
+        {
+            // The edge is spent; the rest of what it told is for the next run.
+            core.call_again(stream.token.get(), readiness);
+            return Err(Fatal);
+        }
         if stream.blocked.get()
+            && stream.conn_lost.get() == 0
             && readiness.intersects(Readiness::WRITABLE | Readiness::ERROR | Readiness::WRITE_CLOSED)
         {
             super::send::flush(object, core)?;
-        }
-        if readiness.intersects(
-            Readiness::READABLE | Readiness::READ_CLOSED | Readiness::WRITE_CLOSED | Readiness::ERROR,
-        ) {
-            super::receive::on_readable(object, stream, core, readiness)?;
         }
         Ok(())
     }

@@ -16,7 +16,7 @@ use crate::capi::imports::imports;
 use crate::capi::types::{Attribute, TypeSpec};
 use crate::capi::{Raised, Ref};
 use crate::event_loop::event_loop::EventLoop;
-use crate::transport::methods;
+use crate::transport::{address, methods};
 
 unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
     // SAFETY: called once by CPython for a transport without references.
@@ -42,7 +42,7 @@ unsafe extern "C" fn finalize(object: *mut ffi::PyObject) {
         // SAFETY: a transport that is about to die; an error that is set is kept across the warning.
         unsafe {
             let stream = stream_of(object);
-            if stream.fd.get() < 0 {
+            if stream.fd.get() < 0 || crate::capi::object::interpreter_ends() {
                 return 0;
             }
             let pending = (!ffi::PyErr_Occurred().is_null()).then(take_exception);
@@ -91,6 +91,7 @@ unsafe extern "C" fn clear(object: *mut ffi::PyObject) -> c_int {
         &stream.context,
         &stream.extra,
         &stream.server,
+        &stream.made,
         &stream.waiter,
         &stream.empty_waiter,
         &stream.lost_with,
@@ -182,6 +183,7 @@ pub(crate) fn make_stream<'py>(
         let Raised = raise_errno(libc::EBADF);
         return Err(fetch(py));
     }
+    let peer = address::name_of(fd, libc::getpeername);
     let context = crate::capi::call::copy_current_context().map_err(|Raised| fetch(py))?;
     let transport = Stream::create(
         core,
@@ -195,7 +197,7 @@ pub(crate) fn make_stream<'py>(
             extra: extra.map(|extra| extra.copy()).transpose()?.map(|extra| extra.into_any().into()),
             server: server.map(Ref::from),
             sockname: None,
-            peer: None,
+            peer,
         },
     );
     match transport {

@@ -1,0 +1,237 @@
+//! `sock_recvfrom`, `sock_recvfrom_into` and `sock_sendto`: the awaitable socket calls that know addresses.
+//!
+//! They are steps of a [`SockCall`](super::sock::SockCall), as the calls without addresses are: tried first,
+//! then waited for. Served here are ordinary sockets of the Internet and Unix families; anything else gets
+//! asyncio's own coroutine. A destination that has to be looked up, or is wrong, is given to Python's socket.
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+use super::core::{Core, core_of};
+use super::sock::{Action, COPIED, SEND_FLAGS, SockCall, Step, check_socket, sized};
+use super::watch::Direction;
+use crate::capi::buffer::{Buffer, RawBytes, bytes_from};
+use crate::capi::call::{call, guard, method};
+use crate::capi::error::{raise_message, restore};
+use crate::capi::imports::{imports, support};
+use crate::capi::sockaddr::{self, SockAddr, tuple};
+use crate::capi::types::Method;
+use crate::capi::{Args, Raised, Ref, Slot};
+
+/// What is to be done.
+#[derive(Debug)]
+pub(crate) enum Exchange {
+    Receive(usize),
+    ReceiveInto {
+        target: Slot,
+        size: usize,
+    },
+    Send {
+        data: Buffer,
+        address: SockAddr,
+    },
+    /// By `socket.sendto(data, address)`.
+    SendByPython {
+        data: Slot,
+        address: Slot,
+    },
+}
+
+impl Exchange {
+    /// One try.
+    pub(crate) fn attempt(&self, core: &Core, fd: i32, socket: &Ref) -> Result<Step, Raised> {
+        match self {
+            Exchange::Receive(size) => receive(core, fd, *size),
+            Exchange::ReceiveInto { target, size } => receive_into(fd, target, *size),
+            Exchange::Send { data, address } => {
+                let data = data.as_slice();
+                // SAFETY: data and address are valid for their lengths.
+                let count = unsafe {
+                    let place = data.as_ptr().cast();
+                    libc::sendto(fd, place, data.len(), SEND_FLAGS, address.as_ptr(), address.len())
+                };
+                sized(count, Direction::Write, number)
+            }
+            Exchange::SendByPython { data, address } => {
+                let arguments = [data.as_ptr(), address.as_ptr()];
+                match method(socket, imports().sendto.as_ptr(), &arguments) {
+                    Ok(count) => Ok(Step::Finished(count)),
+                    Err(raised) => blocked(raised),
+                }
+            }
+        }
+    }
+}
+
+/// A non-blocking Python call failed: did it only mean "wait"?
+fn blocked(raised: Raised) -> Result<Step, Raised> {
+    // SAFETY: an error is set; the classes are statics of the interpreter.
+    unsafe {
+        if ffi::PyErr_ExceptionMatches(ffi::PyExc_BlockingIOError) == 0
+            && ffi::PyErr_ExceptionMatches(ffi::PyExc_InterruptedError) == 0
+        {
+            return Err(raised);
+        }
+        ffi::PyErr_Clear();
+    }
+    Ok(Step::Blocked(Direction::Write))
+}
+
+fn number(count: usize) -> Result<Ref, Raised> {
+    // SAFETY: an owned int or null with an error.
+    unsafe { Ref::from_owned(ffi::PyLong_FromSize_t(count)) }.ok_or(Raised)
+}
+
+/// (what was received, where it came from).
+fn pair(received: Ref, sender: &SockAddr) -> Result<Ref, Raised> {
+    let sender = sender.as_python()?.unwrap_or_else(Ref::none);
+    tuple([received, sender])
+}
+
+fn receive(core: &Core, fd: i32, size: usize) -> Result<Step, Raised> {
+    let mut sender = SockAddr::room();
+    let (address, length) = sender.places();
+    if size <= COPIED {
+        let buffer = &mut core.receive_buffer()[..size];
+        let place = buffer.as_mut_ptr().cast();
+        // SAFETY: the buffer is valid for its length and copied before anything else runs; the places are
+        // those of a live address.
+        let count = unsafe { libc::recvfrom(fd, place, size, libc::MSG_DONTWAIT, address, length) };
+        return sized(count, Direction::Read, |count| pair(bytes_from(&buffer[..count])?, &sender));
+    }
+    let mut bytes = RawBytes::with_capacity(size)?;
+    let place = bytes.as_mut_ptr().cast();
+    // SAFETY: the object has room for `size` bytes and is seen by nobody else.
+    let count = unsafe { libc::recvfrom(fd, place, size, libc::MSG_DONTWAIT, address, length) };
+    sized(count, Direction::Read, |count| {
+        // SAFETY: `recvfrom` has written `count` bytes.
+        pair(unsafe { bytes.finish(count) }?, &sender)
+    })
+}
+
+fn receive_into(fd: i32, target: &Slot, size: usize) -> Result<Step, Raised> {
+    let buffer = Buffer::writable(target.as_ptr())?;
+    if size > buffer.len() {
+        // SAFETY: reading a static of the interpreter.
+        let kind = unsafe { ffi::PyExc_ValueError };
+        raise_message(kind, "nbytes is greater than the length of the buffer");
+        return Err(Raised);
+    }
+    let mut sender = SockAddr::room();
+    let (address, length) = sender.places();
+    let place = buffer.as_ptr().cast();
+    // SAFETY: the view keeps the memory alive and writable, and it has room for `size` bytes.
+    let count = unsafe { libc::recvfrom(fd, place, size, libc::MSG_DONTWAIT, address, length) };
+    drop(buffer);
+    sized(count, Direction::Read, |count| pair(number(count)?, &sender))
+}
+
+/// A size argument that must not be negative.
+fn size_of_argument(value: *mut ffi::PyObject, function: &str) -> Result<usize, Raised> {
+    // SAFETY: a live object; -1 with an error set means failure.
+    let size = unsafe { ffi::PyNumber_AsSsize_t(value, ffi::PyExc_OverflowError) };
+    // SAFETY: asks for the indicator only.
+    if size == -1 && !unsafe { ffi::PyErr_Occurred() }.is_null() {
+        return Err(Raised);
+    }
+    if size < 0 {
+        // SAFETY: reading a static of the interpreter.
+        raise_message(unsafe { ffi::PyExc_ValueError }, &format!("negative buffersize in {function}"));
+        return Err(Raised);
+    }
+    Ok(size as usize)
+}
+
+fn slot(object: *mut ffi::PyObject) -> Slot {
+    // SAFETY: a borrowed argument of the running call.
+    Slot::new(Some(unsafe { Ref::from_borrowed(object) }))
+}
+
+/// The call of an ordinary socket; `make` is given its family. Another socket's is asyncio's own coroutine.
+fn exchange(
+    event_loop: *mut ffi::PyObject,
+    function: &str,
+    arguments: &[*mut ffi::PyObject],
+    make: impl FnOnce(i32) -> Result<Exchange, Raised>,
+) -> Result<Ref, Raised> {
+    // SAFETY: the methods below sit on our loop class.
+    let core = unsafe { core_of(event_loop) };
+    let socket = arguments[0];
+    check_socket(core, socket)?;
+    let family = if sockaddr::is_plain_socket(socket) { sockaddr::family(socket)? } else { libc::AF_UNSPEC };
+    if matches!(family, libc::AF_INET | libc::AF_INET6 | libc::AF_UNIX) {
+        return SockCall::create(event_loop, socket, Action::Exchange(make(family)?));
+    }
+    // SAFETY: every method runs with the GIL held.
+    let py = unsafe { Python::assume_attached() };
+    let inherited = support(py, "inherited_sock_call").map_err(|error| restore(py, error))?;
+    let name = pyo3::types::PyString::new(py, function);
+    let mut stack = vec![event_loop, name.as_ptr()];
+    stack.extend(arguments.iter().filter(|argument| !argument.is_null()));
+    call(&Ref::from(inherited), &stack)
+}
+
+macro_rules! exchange_method {
+    ($name:ident, $parameters:expr, $required:expr, $make:expr) => {
+        unsafe extern "C" fn $name(
+            object: *mut ffi::PyObject,
+            values: *const *mut ffi::PyObject,
+            count: ffi::Py_ssize_t,
+            names: *mut ffi::PyObject,
+        ) -> *mut ffi::PyObject {
+            guard(|| {
+                // SAFETY: the arguments of the running call.
+                let arguments = unsafe { Args::new(values, count, names) };
+                arguments
+                    .bind(stringify!($name), $parameters, $required)
+                    .and_then(|bound| {
+                        exchange(object, stringify!($name), &bound, |family| $make(family, &bound))
+                    })
+                    .map_or(std::ptr::null_mut(), Ref::into_ptr)
+            })
+        }
+    };
+}
+
+exchange_method!(sock_recvfrom, ["sock", "bufsize"], 2, |_, bound: &[*mut ffi::PyObject; 2]| {
+    size_of_argument(bound[1], "recvfrom").map(Exchange::Receive)
+});
+
+exchange_method!(sock_recvfrom_into, ["sock", "buf", "nbytes"], 2, |_, bound: &[*mut ffi::PyObject; 3]| {
+    let given = if bound[2].is_null() { 0 } else { size_of_argument(bound[2], "recvfrom_into")? };
+    let size = match given {
+        0 => {
+            // SAFETY: a live object; -1 with an error set means failure.
+            let size = unsafe { ffi::PyObject_Size(bound[1]) };
+            usize::try_from(size).map_err(|_| Raised)?
+        }
+        given => given,
+    };
+    Ok(Exchange::ReceiveInto { target: slot(bound[1]), size })
+});
+
+exchange_method!(sock_sendto, ["sock", "data", "address"], 3, |family, bound: &[*mut ffi::PyObject; 3]| {
+    Ok(match SockAddr::from_python(family, bound[2]) {
+        Some(address) => Exchange::Send { data: Buffer::readable(bound[1])?, address },
+        None => Exchange::SendByPython { data: slot(bound[1]), address: slot(bound[2]) },
+    })
+});
+
+/// What is put on the loop class.
+pub(crate) const METHODS: &[Method] = &[
+    Method::Fast(
+        c"sock_recvfrom",
+        sock_recvfrom,
+        c"Receive a datagram of up to bufsize bytes. Awaitable; gives (data, address).",
+    ),
+    Method::Fast(
+        c"sock_recvfrom_into",
+        sock_recvfrom_into,
+        c"Receive a datagram into a writable buffer. Awaitable; gives (count, address).",
+    ),
+    Method::Fast(
+        c"sock_sendto",
+        sock_sendto,
+        c"Send a datagram to an address. Awaitable; gives the count of bytes.",
+    ),
+];

@@ -1,0 +1,310 @@
+//! The datagram transport: UDP and Unix datagram sockets, connected or not.
+//!
+//! An [`Endpoint`](super::endpoint::Endpoint): its life and its watching are described there.
+//! [`datagram_receive`](super::datagram_receive) brings datagrams to the protocol, several per system call
+//! when several wait; [`datagram_send`](super::datagram_send) takes them from it, at once or, from the second
+//! one of a turn on, together at its end.
+//!
+//! Sockets of other families, and objects that only look like a socket, are not served here: they get
+//! asyncio's own transport.
+
+use std::cell::{Cell, UnsafeCell};
+use std::collections::VecDeque;
+use std::mem::offset_of;
+use std::ptr::null_mut;
+use std::sync::atomic::AtomicPtr;
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use super::datagram_receive::{self, Peers};
+use super::datagram_send::{self, Outgoing};
+use super::endpoint::{self, Endpoint, Variant, fields, lose, watch_or_fail};
+use super::endpoint_methods::{get_descriptor, get_owner, reading, with, writing};
+use crate::capi::call::guard;
+use crate::capi::error::{fetch, raise_errno};
+use crate::capi::sockaddr;
+use crate::capi::types::{Attribute, Method};
+use crate::capi::{Args, Fatal, Raised, Ref, Slot};
+use crate::event_loop::core::Core;
+use crate::event_loop::event_loop::EventLoop;
+use crate::event_loop::source::Source;
+use crate::reactor::{Interest, Readiness};
+
+/// The fields behind asyncio's base classes.
+#[derive(Debug)]
+pub(crate) struct Datagram {
+    pub(crate) endpoint: Endpoint,
+    /// The only address that may be sent to, if `create_datagram_endpoint` was given one.
+    pub(crate) address: Slot,
+    /// The socket has a peer: no address goes to the kernel.
+    pub(crate) connected: bool,
+    pub(crate) family: i32,
+    /// A datagram without data is sent, as from Python 3.13 on; before, it is ignored.
+    pub(crate) sends_empty: bool,
+    /// What the write buffer's size counts for each datagram beside its data.
+    pub(crate) header: usize,
+    pub(crate) pending: UnsafeCell<VecDeque<Outgoing>>,
+    pub(crate) pending_size: Cell<usize>,
+    /// The last address that was sent to and what it means. The tuple is kept, so that it stays the same.
+    pub(crate) last_target: UnsafeCell<Option<(Ref, sockaddr::SockAddr)>>,
+    /// Waits for the end of the turn to be flushed.
+    pub(crate) queued: Cell<bool>,
+    /// The socket was full at the last send; the poller will tell when it has room.
+    pub(crate) blocked: Cell<bool>,
+    /// The turn in which a datagram was last sent at once.
+    pub(crate) sent_in: Cell<u64>,
+    /// What came in one system call with a datagram during which the protocol paused: (data, address).
+    pub(crate) held_back: UnsafeCell<VecDeque<(Ref, Ref)>>,
+    pub(crate) peers: UnsafeCell<Peers>,
+    /// The next receive tries for several datagrams.
+    pub(crate) expect_more: Cell<bool>,
+}
+
+static TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(null_mut());
+
+impl Variant for Datagram {
+    const NAME: &'static str = "DatagramTransport";
+    const ENDPOINT: usize = offset_of!(Datagram, endpoint);
+
+    fn kind() -> &'static AtomicPtr<ffi::PyTypeObject> {
+        &TYPE
+    }
+
+    #[inline(always)]
+    fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    fn interest(&self) -> Option<Interest> {
+        let write = self.blocked.get() && !self.endpoint.ending.get();
+        match (self.endpoint.is_reading(), write) {
+            (true, true) => Some(Interest::BOTH),
+            (true, false) => Some(Interest::READ),
+            (false, true) => Some(Interest::WRITE),
+            (false, false) => None,
+        }
+    }
+
+    fn unsent(&self) -> usize {
+        self.pending_size.get()
+    }
+
+    fn drop_unsent(&self) {
+        self.pending_size.set(0);
+        self.blocked.set(false);
+        // Dropped when the cell is whole again.
+        drop((std::mem::take(self.pending()), std::mem::take(self.held_back())));
+    }
+
+    fn resumed(&self, core: &Core) {
+        if !self.held_back().is_empty() {
+            core.call_again(self.endpoint.token.get(), Readiness::READABLE);
+            core.wake_if_parked();
+        }
+    }
+
+    fn each_slot(&self, each: &mut dyn FnMut(&Slot)) {
+        each(&self.address);
+    }
+
+    fn describe(&self, text: &mut String) {
+        let read = endpoint::polling(&self.endpoint, Interest::READ);
+        let write = endpoint::polling(&self.endpoint, Interest::WRITE);
+        let size = self.pending_size.get();
+        text.push_str(&format!(" read={read} write=<{write}, bufsize={size}>"));
+    }
+}
+
+impl Datagram {
+    #[allow(clippy::mut_from_ref, reason = "GIL-guarded cell; the borrow ends before Python runs")]
+    pub(crate) fn pending(&self) -> &mut VecDeque<Outgoing> {
+        // SAFETY: see the reason above.
+        unsafe { &mut *self.pending.get() }
+    }
+
+    #[allow(clippy::mut_from_ref, reason = "GIL-guarded cell; the borrow ends before Python runs")]
+    pub(crate) fn held_back(&self) -> &mut VecDeque<(Ref, Ref)> {
+        // SAFETY: see the reason above.
+        unsafe { &mut *self.held_back.get() }
+    }
+
+    /// Can datagrams still be delivered?
+    #[inline(always)]
+    pub(crate) fn is_open(&self) -> bool {
+        !self.endpoint.ending.get() && !self.endpoint.closing.get() && self.endpoint.fd.get() >= 0
+    }
+}
+
+impl Source for Datagram {
+    #[inline(always)]
+    fn on_ready(object: &Ref, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
+        // SAFETY: the source was registered with a datagram transport.
+        let datagram = unsafe { fields::<Datagram>(object.as_ptr()) };
+        if datagram.blocked.get()
+            && readiness.intersects(Readiness::WRITABLE | Readiness::ERROR | Readiness::WRITE_CLOSED)
+        {
+            datagram_send::flush(object, core)?;
+        }
+        if readiness.intersects(
+            Readiness::READABLE | Readiness::READ_CLOSED | Readiness::WRITE_CLOSED | Readiness::ERROR,
+        ) {
+            datagram_receive::on_readable(datagram, core)?;
+        }
+        Ok(())
+    }
+}
+
+unsafe extern "C" fn sendto(
+    object: *mut ffi::PyObject,
+    values: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    names: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    with(object, |held, datagram: &Datagram| {
+        // SAFETY: the arguments of this call.
+        let arguments = unsafe { Args::new(values, count, names) };
+        // SAFETY: the address of `None`.
+        let none = unsafe { ffi::Py_None() };
+        let (data, address) = match (arguments.len(), arguments.keywords()) {
+            (2, 0) => (arguments.at(0), arguments.at(1)),
+            (1, 0) => (arguments.at(0), none),
+            _ => {
+                let [data, address] = arguments.bind("sendto", ["data", "addr"], 1)?;
+                (data, if address.is_null() { none } else { address })
+            }
+        };
+        datagram_send::sendto(held, datagram, data, address)
+    })
+}
+
+unsafe extern "C" fn close(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    with(object, |held, datagram: &Datagram| {
+        let endpoint = &datagram.endpoint;
+        if endpoint.closing.replace(true) {
+            return Ok(());
+        }
+        datagram_send::send_queued(held, datagram)?;
+        if datagram.pending().is_empty() {
+            lose(held, datagram, None);
+        }
+        watch_or_fail(held, datagram, endpoint.core()).map_err(|Fatal| Raised)
+    })
+}
+
+unsafe extern "C" fn abort(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    with(object, |held, datagram: &Datagram| {
+        // asyncio would have sent these when they were written; only what the socket refused is lost.
+        datagram_send::send_queued(held, datagram)?;
+        endpoint::force_close(held, datagram, None);
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn get_write_buffer_size(
+    object: *mut ffi::PyObject,
+    _: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    guard(|| {
+        // SAFETY: the method sits on datagram transports; the caller holds a reference.
+        let (held, datagram) = unsafe { (Ref::from_borrowed(object), fields::<Datagram>(object)) };
+        match datagram_send::send_queued(&held, datagram) {
+            // SAFETY: making an int.
+            Ok(()) => unsafe { ffi::PyLong_FromSize_t(datagram.pending_size.get()) },
+            Err(Raised) => null_mut(),
+        }
+    })
+}
+
+/// Makes the type. Called once, by the module's initialisation.
+pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    let mut methods = reading::<Datagram>();
+    methods.extend(writing::<Datagram>());
+    methods.extend([
+        Method::Fast(
+            c"sendto",
+            sendto,
+            c"sendto(data, addr=None)\n\nSend a datagram. Several of one turn may leave together at its end; nothing blocks.",
+        ),
+        Method::NoArgs(
+            c"close",
+            close,
+            c"Stop receiving, send what is pending, then call connection_lost(None) and close the socket.",
+        ),
+        Method::NoArgs(c"abort", abort, c"Close at once; what the socket did not take is lost."),
+        Method::NoArgs(
+            c"get_write_buffer_size",
+            get_write_buffer_size,
+            c"The size of the datagrams that the socket did not take yet.",
+        ),
+    ]);
+    let attributes = vec![
+        Attribute { name: c"_sock", get: get_owner::<Datagram>, set: None },
+        Attribute { name: c"_sock_fd", get: get_descriptor::<Datagram>, set: None },
+    ];
+    endpoint::make_type::<Datagram>(
+        py,
+        c"wakeloop._core.DatagramTransport",
+        &["_FlowControlMixin", "DatagramTransport"],
+        methods,
+        attributes,
+    )
+}
+
+/// `_make_datagram_transport`'s native half, for an ordinary socket of a family that we know. `extra` is
+/// complete and the transport's own; `rules` is (sends_empty, header) of the interpreter's asyncio.
+#[pyfunction]
+#[pyo3(signature = (event_loop, sock, protocol, address, waiter, extra, rules))]
+#[allow(clippy::too_many_arguments, reason = "the hook's own arguments, and what Python has found out")]
+pub(crate) fn make_datagram<'py>(
+    py: Python<'py>,
+    event_loop: &Bound<'py, EventLoop>,
+    sock: Bound<'py, PyAny>,
+    protocol: Bound<'py, PyAny>,
+    address: Bound<'py, PyAny>,
+    waiter: Option<Bound<'py, PyAny>>,
+    extra: Bound<'py, PyDict>,
+    rules: (bool, usize),
+) -> PyResult<Bound<'py, PyAny>> {
+    let fd: i32 = sock.call_method0("fileno")?.extract()?;
+    if fd < 0 {
+        let Raised = raise_errno(libc::EBADF);
+        return Err(fetch(py));
+    }
+    let connected = match extra.get_item("peername")? {
+        Some(peer) => peer.is_truthy()?,
+        None => false,
+    };
+    let address = if address.is_truthy()? { Some(Ref::from(address)) } else { None };
+    let made = sockaddr::family(sock.as_ptr()).and_then(|family| {
+        let parts = endpoint::Parts {
+            owner: sock.into(),
+            fd,
+            protocol: protocol.into(),
+            waiter: waiter.map(Ref::from),
+            extra: extra.into_any().into(),
+        };
+        endpoint::create(event_loop.get().core(), parts, |endpoint| Datagram {
+            endpoint,
+            address: Slot::new(address),
+            connected,
+            family,
+            sends_empty: rules.0,
+            header: rules.1,
+            pending: UnsafeCell::default(),
+            pending_size: Cell::new(0),
+            last_target: UnsafeCell::default(),
+            queued: Cell::new(false),
+            blocked: Cell::new(false),
+            sent_in: Cell::new(0),
+            held_back: UnsafeCell::default(),
+            peers: UnsafeCell::default(),
+            expect_more: Cell::new(false),
+        })
+    });
+    match made {
+        Ok(transport) => Ok(transport.bind(py).clone()),
+        Err(Raised) => Err(fetch(py)),
+    }
+}

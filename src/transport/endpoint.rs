@@ -1,0 +1,603 @@
+//! What datagram and pipe transports have in common: a descriptor of Python's, a life, and flow control.
+//!
+//! Each of them is a raw heap type with [`Endpoint`] among its fields, made by [`make_type`]; what differs
+//! is its [`Variant`].
+//!
+//! **Life.** Made around a Python object that owns the descriptor (a socket or a file). A queued step calls
+//! `connection_made` and begins to watch. Closing stops the reading, lets what is pending go out and queues
+//! a step that calls `connection_lost`, closes the Python object and lets everything go. `ending` is true
+//! from that moment on and makes it happen once.
+//!
+//! **Watching is level-triggered**, unlike for streams, and only for what is wanted. One read per event is
+//! then always right: a datagram socket, a terminal or a packet pipe does not tell by a short read that it
+//! is drained. And every datagram that the kernel has sent off counts as an edge for writing, so that
+//! a registration for both would wake the loop once per `sendto`. What is watched is also taken back
+//! before the descriptor is closed: a duplicate of it in a child would keep it in the poller.
+//!
+//! **Contexts.** Callbacks of the protocol run in the context in which the transport was made.
+
+use std::cell::Cell;
+use std::ffi::{CStr, c_int, c_void};
+use std::mem::offset_of;
+use std::os::fd::RawFd;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use crate::capi::call::{call0, copy_current_context, getattr, guard, in_context, method};
+use crate::capi::error::{raise, raise_io, take_exception, take_unless_fatal};
+use crate::capi::imports::imports;
+use crate::capi::types::{Attribute, Method, TypeSpec};
+use crate::capi::{Fatal, Raised, Ref, Slot};
+use crate::event_loop::core::{Core, core_of};
+use crate::event_loop::source::{Kind, Source, SourceRef};
+use crate::event_loop::watch::complete;
+use crate::reactor::{Interest, Token};
+
+/// Above this many unsent bytes the protocol is asked to pause, as in asyncio.
+const HIGH_WATER: usize = 64 * 1024;
+/// After so many writes to a lost connection asyncio begins to warn.
+const WARN_AFTER: u32 = 5;
+
+/// The fields that every variant has.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    pub(crate) event_loop: Slot,
+    pub(crate) protocol: Slot,
+    pub(crate) context: Slot,
+    /// The Python object that owns the descriptor: a socket, or a file.
+    pub(crate) owner: Slot,
+    /// The dict behind `get_extra_info`.
+    pub(crate) extra: Slot,
+    waiter: Slot,
+    /// What `connection_lost` will be called with.
+    lost_with: Slot,
+    pub(crate) high: Cell<usize>,
+    pub(crate) low: Cell<usize>,
+    pub(crate) fd: Cell<RawFd>,
+    pub(crate) token: Cell<Token>,
+    watched: Cell<Option<Interest>>,
+    /// asyncio's counter: above 0 the connection is lost, and writes to it are counted.
+    pub(crate) conn_lost: Cell<u32>,
+    pub(crate) started: Cell<bool>,
+    pub(crate) closing: Cell<bool>,
+    /// `connection_lost` is queued or was called.
+    pub(crate) ending: Cell<bool>,
+    pub(crate) paused: Cell<bool>,
+    pub(crate) protocol_paused: Cell<bool>,
+    weaklist: Cell<*mut ffi::PyObject>,
+    dict: Slot,
+}
+
+/// What an endpoint is made of. The context is the current one.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) owner: Ref,
+    pub(crate) fd: RawFd,
+    pub(crate) protocol: Ref,
+    pub(crate) waiter: Option<Ref>,
+    pub(crate) extra: Ref,
+}
+
+/// A kind of endpoint. The type that implements it is the object's fields behind asyncio's base class.
+pub(crate) trait Variant: Source + Sized + 'static {
+    /// As `repr` shows it.
+    const NAME: &'static str;
+    /// Where [`Endpoint`] lies among the fields.
+    const ENDPOINT: usize;
+    /// A function of `wakeloop._support` that tells of an error which ends the transport.
+    const TELL_FATAL: &'static str = "fatal_error";
+
+    /// Where the type is kept.
+    fn kind() -> &'static AtomicPtr<ffi::PyTypeObject>;
+    fn endpoint(&self) -> &Endpoint;
+    /// What the poller should report as things stand; asked once the endpoint has started.
+    fn interest(&self) -> Option<Interest>;
+    /// Bytes that wait for the descriptor to take them.
+    fn unsent(&self) -> usize {
+        0
+    }
+    /// Forgets them.
+    fn drop_unsent(&self) {}
+    /// resume_reading() was called: what was held back meanwhile is due.
+    fn resumed(&self, _core: &Core) {}
+    /// The slots of its own, for the collector.
+    fn each_slot(&self, _each: &mut dyn FnMut(&Slot)) {}
+    /// What `repr` says of an open endpoint after its descriptor.
+    fn describe(&self, text: &mut String);
+}
+
+/// Where the fields begin in every object: behind asyncio's largest base class.
+static OFFSET: AtomicUsize = AtomicUsize::new(0);
+
+/// The fields of an endpoint.
+///
+/// # Safety
+/// `object` is an endpoint of this variant and outlives the result.
+#[inline(always)]
+pub(crate) unsafe fn fields<'a, T: Variant>(object: *mut ffi::PyObject) -> &'a T {
+    // SAFETY: the caller's word. Relaxed: the offset is stored once, at import.
+    unsafe { &*object.cast::<u8>().add(OFFSET.load(Ordering::Relaxed)).cast::<T>() }
+}
+
+/// Makes an endpoint and queues its start. On failure the descriptor stays the caller's.
+pub(crate) fn create<T: Variant>(
+    core: &Core,
+    parts: Parts,
+    make: impl FnOnce(Endpoint) -> T,
+) -> Result<Ref, Raised> {
+    core.check_process()?;
+    let context = copy_current_context()?;
+    // SAFETY: fresh, zeroed memory of the type; every field of ours is written before anyone sees it, and
+    // zeroed slots of asyncio's base are empty.
+    let object = unsafe {
+        let object = ffi::PyType_GenericAlloc(T::kind().load(Ordering::Relaxed), 0);
+        if object.is_null() {
+            return Err(Raised);
+        }
+        let place = object.cast::<u8>().add(OFFSET.load(Ordering::Relaxed)).cast::<T>();
+        place.write(make(Endpoint {
+            event_loop: Slot::new(Some(core.this())),
+            protocol: Slot::new(Some(parts.protocol)),
+            context: Slot::new(Some(context)),
+            owner: Slot::new(Some(parts.owner)),
+            extra: Slot::new(Some(parts.extra)),
+            waiter: Slot::new(parts.waiter),
+            lost_with: Slot::empty(),
+            high: Cell::new(HIGH_WATER),
+            low: Cell::new(HIGH_WATER / 4),
+            fd: Cell::new(parts.fd),
+            token: Cell::new(Token(0)),
+            watched: Cell::new(None),
+            conn_lost: Cell::new(0),
+            started: Cell::new(false),
+            closing: Cell::new(false),
+            ending: Cell::new(false),
+            paused: Cell::new(false),
+            protocol_paused: Cell::new(false),
+            weaklist: Cell::new(null_mut()),
+            dict: Slot::empty(),
+        }));
+        Ref::from_owned(object).ok_or(Raised)?
+    };
+    // SAFETY: just made.
+    let endpoint = unsafe { fields::<T>(object.as_ptr()) }.endpoint();
+    core.touched.set(true);
+    let source = Kind::Source(SourceRef::new::<T>(object.clone_ref()));
+    endpoint.token.set(core.fds.insert(parts.fd, source).map_err(|error| raise_io(&error))?);
+    core.call_native(object.clone_ref(), start::<T>);
+    Ok(object)
+}
+
+impl Endpoint {
+    #[inline(always)]
+    pub(crate) fn core(&self) -> &Core {
+        // SAFETY: `create` put one of our loops there, and it stays until dealloc.
+        unsafe { core_of(self.event_loop.as_ptr()) }
+    }
+
+    pub(crate) fn is_reading(&self) -> bool {
+        !self.closing.get() && !self.paused.get()
+    }
+
+    /// Runs `body` in the endpoint's context.
+    #[inline(always)]
+    pub(crate) fn in_context<T>(&self, body: impl FnOnce() -> Result<T, Raised>) -> Result<T, Raised> {
+        match self.context.get() {
+            Some(context) => in_context(&context, body),
+            None => body(),
+        }
+    }
+
+    /// Calls a method of the protocol from the loop, in the endpoint's context. What it raises goes to the
+    /// exception handler, and the endpoint lives on.
+    #[inline(always)]
+    pub(crate) fn tell(
+        &self,
+        core: &Core,
+        name: *mut ffi::PyObject,
+        arguments: &[*mut ffi::PyObject],
+    ) -> Result<(), Fatal> {
+        let Some(protocol) = self.protocol.get() else { return Ok(()) };
+        match self.in_context(|| method(&protocol, name, arguments)) {
+            Ok(_) => Ok(()),
+            Err(raised) => self.report(core, &protocol, name, arguments, raised),
+        }
+    }
+
+    /// asyncio's words for a callback that failed, with the callback named.
+    #[cold]
+    fn report(
+        &self,
+        core: &Core,
+        protocol: &Ref,
+        name: *mut ffi::PyObject,
+        arguments: &[*mut ffi::PyObject],
+        raised: Raised,
+    ) -> Result<(), Fatal> {
+        let Raised = raised;
+        let exception = take_unless_fatal()?;
+        let callback = getattr(protocol.as_ptr(), name).unwrap_or_else(|Raised| {
+            drop(take_exception());
+            protocol.clone_ref()
+        });
+        raise(exception);
+        let context = self.context.get().unwrap_or_else(Ref::none);
+        // SAFETY: the caller's arguments, alive for the call.
+        let first = arguments.first().map(|argument| unsafe { Ref::from_borrowed(*argument) });
+        core.report_call(&callback, first.as_ref(), &context, Raised)
+    }
+
+    /// A write to a connection that is gone: silent at first, then with asyncio's warning.
+    #[cold]
+    pub(crate) fn write_to_lost(&self, warning: &str) -> Result<(), Raised> {
+        if self.conn_lost.get() >= WARN_AFTER {
+            self.core().support(warning, &[]).map_err(|Fatal| Raised)?;
+        }
+        self.conn_lost.set(self.conn_lost.get().saturating_add(1));
+        Ok(())
+    }
+}
+
+/// Brings the poller in line with what the endpoint wants to hear of.
+pub(crate) fn watch<T: Variant>(object: &Ref, variant: &T, core: &Core) -> std::io::Result<()> {
+    let endpoint = variant.endpoint();
+    let fd = endpoint.fd.get();
+    let wanted = if endpoint.started.get() && fd >= 0 { variant.interest() } else { None };
+    let now = endpoint.watched.get();
+    if wanted == now || core.is_parents() {
+        return Ok(());
+    }
+    if core.polling.get() {
+        // Another thread called while the loop is parked in the poller: the loop's thread does it.
+        core.call_native(object.clone_ref(), watch_later::<T>);
+        return Ok(());
+    }
+    let (Some(poller), token) = (core.poller(), endpoint.token.get()) else { return Ok(()) };
+    match (now, wanted) {
+        (None, Some(interest)) => match poller.register_level(fd, token, interest) {
+            // Known from a `sock_connect` that waited on it.
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                poller.reregister_level(fd, token, interest)?;
+            }
+            other => other?,
+        },
+        (Some(_), Some(interest)) => poller.reregister_level(fd, token, interest)?,
+        // What is not there any more needs no taking away.
+        (_, None) => {
+            let _ = poller.deregister(fd);
+        }
+    }
+    endpoint.watched.set(wanted);
+    Ok(())
+}
+
+fn watch_later<T: Variant>(object: &Ref, core: &Core) -> Result<(), Fatal> {
+    // SAFETY: the step was queued with an endpoint of this variant.
+    let variant = unsafe { fields::<T>(object.as_ptr()) };
+    watch_or_fail(object, variant, core)
+}
+
+/// As [`watch`]; an endpoint that cannot be watched is lost.
+pub(crate) fn watch_or_fail<T: Variant>(object: &Ref, variant: &T, core: &Core) -> Result<(), Fatal> {
+    match watch(object, variant, core) {
+        Ok(()) => Ok(()),
+        Err(error) => fatal_error(object, variant, raise_io(&error), "Fatal error on transport"),
+    }
+}
+
+/// The first step: `connection_made`, then watching, then whoever waits for the connection.
+fn start<T: Variant>(object: &Ref, core: &Core) -> Result<(), Fatal> {
+    // SAFETY: the step was queued with an endpoint of this variant.
+    let variant = unsafe { fields::<T>(object.as_ptr()) };
+    let endpoint = variant.endpoint();
+    endpoint.tell(core, imports().connection_made.as_ptr(), &[object.as_ptr()])?;
+    endpoint.started.set(true);
+    watch_or_fail(object, variant, core)?;
+    match endpoint.waiter.take() {
+        Some(waiter) => complete(core, &waiter),
+        None => Ok(()),
+    }
+}
+
+/// Queues `connection_lost(exception)`, once.
+pub(crate) fn lose<T: Variant>(object: &Ref, variant: &T, exception: Option<Ref>) {
+    let endpoint = variant.endpoint();
+    if endpoint.ending.replace(true) {
+        return;
+    }
+    endpoint.conn_lost.set(endpoint.conn_lost.get().saturating_add(1));
+    endpoint.lost_with.set(exception);
+    endpoint.core().call_native(object.clone_ref(), connection_lost::<T>);
+}
+
+/// Ends the endpoint without sending what is pending.
+pub(crate) fn force_close<T: Variant>(object: &Ref, variant: &T, exception: Option<Ref>) {
+    let endpoint = variant.endpoint();
+    if endpoint.ending.get() || endpoint.fd.get() < 0 {
+        return;
+    }
+    variant.drop_unsent();
+    endpoint.closing.set(true);
+    // Only taking an interest back, which cannot fail in a way that anyone could act on.
+    let _ = watch(object, variant, endpoint.core());
+    lose(object, variant, exception);
+}
+
+/// asyncio's `_fatal_error`, with the error that is set.
+#[cold]
+pub(crate) fn fatal_error<T: Variant>(
+    object: &Ref,
+    variant: &T,
+    raised: Raised,
+    message: &str,
+) -> Result<(), Fatal> {
+    let Raised = raised;
+    let exception = take_unless_fatal()?;
+    // SAFETY: every caller holds the GIL.
+    let message = pyo3::types::PyString::new(unsafe { Python::assume_attached() }, message);
+    let endpoint = variant.endpoint();
+    let core = endpoint.core();
+    let protocol = endpoint.protocol.get().unwrap_or_else(Ref::none);
+    let told = core.support(
+        T::TELL_FATAL,
+        &[core.object(), object.as_ptr(), protocol.as_ptr(), exception.as_ptr(), message.as_ptr()],
+    );
+    force_close(object, variant, Some(exception));
+    told
+}
+
+/// The last step.
+pub(crate) fn connection_lost<T: Variant>(object: &Ref, core: &Core) -> Result<(), Fatal> {
+    // SAFETY: the step was queued with an endpoint of this variant.
+    let variant = unsafe { fields::<T>(object.as_ptr()) };
+    let endpoint = variant.endpoint();
+    let exception = endpoint.lost_with.take().unwrap_or_else(Ref::none);
+    let told = endpoint.tell(core, imports().connection_lost.as_ptr(), &[exception.as_ptr()]);
+    // A fatal error waits until the endpoint is cleaned up.
+    let fatal = told.is_err().then(take_exception);
+    let closed = release(object, variant).or_else(|raised| core.unraisable(raised));
+    variant.drop_unsent();
+    endpoint.protocol.clear();
+    endpoint.context.clear();
+    if let Some(exception) = fatal {
+        raise(exception);
+        return Err(Fatal);
+    }
+    closed
+}
+
+/// Leaves the loop and closes the owner of the descriptor.
+fn release<T: Variant>(object: &Ref, variant: &T) -> Result<(), Raised> {
+    let endpoint = variant.endpoint();
+    let core = endpoint.core();
+    endpoint.started.set(false);
+    // As in `force_close`.
+    let _ = watch(object, variant, core);
+    let fd = endpoint.fd.replace(-1);
+    // Only our own entry: the number may have a new owner already.
+    if fd >= 0 && core.fds.token(fd) == endpoint.token.get() {
+        drop(core.fds.remove(fd));
+    }
+    match endpoint.owner.take() {
+        Some(owner) => method(&owner, imports().close.as_ptr(), &[]).map(drop),
+        None => Ok(()),
+    }
+}
+
+/// Asks the protocol to pause if more than the high-water mark is unsent.
+pub(crate) fn maybe_pause<T: Variant>(object: &Ref, variant: &T) -> Result<(), Raised> {
+    let endpoint = variant.endpoint();
+    if variant.unsent() <= endpoint.high.get() || endpoint.protocol_paused.replace(true) {
+        return Ok(());
+    }
+    // Called from a write, in the writer's own context.
+    flow(object, endpoint, "protocol.pause_writing() failed", |protocol| {
+        method(protocol, imports().pause_writing.as_ptr(), &[])
+    })
+    .map_err(|Fatal| Raised)
+}
+
+/// Tells the protocol to go on once no more than the low-water mark is unsent.
+pub(crate) fn maybe_resume<T: Variant>(object: &Ref, variant: &T) -> Result<(), Fatal> {
+    let endpoint = variant.endpoint();
+    if !endpoint.protocol_paused.get() || variant.unsent() > endpoint.low.get() {
+        return Ok(());
+    }
+    endpoint.protocol_paused.set(false);
+    flow(object, endpoint, "protocol.resume_writing() failed", |protocol| {
+        let function = getattr(protocol.as_ptr(), imports().resume_writing.as_ptr())?;
+        endpoint.in_context(|| call0(&function))
+    })
+}
+
+/// A flow-control call; its errors go to the exception handler, in asyncio's words.
+fn flow(
+    object: &Ref,
+    endpoint: &Endpoint,
+    message: &str,
+    call: impl FnOnce(&Ref) -> Result<Ref, Raised>,
+) -> Result<(), Fatal> {
+    let Some(protocol) = endpoint.protocol.get() else { return Ok(()) };
+    let Err(Raised) = call(&protocol) else { return Ok(()) };
+    let exception = take_unless_fatal()?;
+    let core = endpoint.core();
+    // SAFETY: the GIL is held.
+    let message = pyo3::types::PyString::new(unsafe { Python::assume_attached() }, message);
+    core.support(
+        "protocol_failed",
+        &[core.object(), object.as_ptr(), protocol.as_ptr(), exception.as_ptr(), message.as_ptr()],
+    )
+}
+
+unsafe extern "C" fn dealloc<T: Variant>(object: *mut ffi::PyObject) {
+    // SAFETY: called once by CPython for an endpoint without references.
+    unsafe {
+        if ffi::PyObject_CallFinalizerFromDealloc(object) < 0 {
+            return;
+        }
+        ffi::PyObject_GC_UnTrack(object.cast());
+        let variant = std::ptr::from_ref(fields::<T>(object)).cast_mut();
+        if !(*variant).endpoint().weaklist.get().is_null() {
+            ffi::PyObject_ClearWeakRefs(object);
+        }
+        std::ptr::drop_in_place(variant);
+        let kind = ffi::Py_TYPE(object);
+        ffi::PyObject_GC_Del(object.cast());
+        ffi::Py_DECREF(kind.cast());
+    }
+}
+
+/// asyncio's `__del__`: an endpoint that nobody closed is closed here, with a ResourceWarning.
+unsafe extern "C" fn finalize<T: Variant>(object: *mut ffi::PyObject) {
+    let _ = guard(|| {
+        // SAFETY: an endpoint that is about to die; an error that is set is kept across the warning.
+        unsafe {
+            let variant = fields::<T>(object);
+            if variant.endpoint().owner.is_empty() {
+                return 0;
+            }
+            let pending = (!ffi::PyErr_Occurred().is_null()).then(take_exception);
+            let held = Ref::from_borrowed(object);
+            let told = variant.endpoint().core().support("unclosed_transport", &[object]);
+            if told.is_err() {
+                ffi::PyErr_WriteUnraisable(object);
+            }
+            if release(&held, variant).is_err() {
+                ffi::PyErr_WriteUnraisable(object);
+            }
+            if let Some(exception) = pending {
+                raise(exception);
+            }
+        }
+        0
+    });
+}
+
+unsafe extern "C" fn traverse<T: Variant>(
+    object: *mut ffi::PyObject,
+    visit: ffi::visitproc,
+    argument: *mut c_void,
+) -> c_int {
+    // SAFETY: the collector's call, with its own visitor, for one of our endpoints; a heap type is visited
+    // by its instances.
+    unsafe {
+        let mut result = visit(ffi::Py_TYPE(object).cast(), argument);
+        let variant = fields::<T>(object);
+        let endpoint = variant.endpoint();
+        let mut each = |slot: &Slot| {
+            if result == 0 {
+                result = slot.visit(visit, argument);
+            }
+        };
+        each(&endpoint.event_loop);
+        each(&endpoint.owner);
+        each_clearable(variant, &mut each);
+        result
+    }
+}
+
+unsafe extern "C" fn clear<T: Variant>(object: *mut ffi::PyObject) -> c_int {
+    // SAFETY: the collector's call for one of our endpoints. The loop stays, because methods need it and
+    // its own clear breaks the cycle; the owner stays, because the descriptor is still ours to close.
+    let variant = unsafe { fields::<T>(object) };
+    each_clearable(variant, &mut |slot| slot.clear());
+    0
+}
+
+fn each_clearable<T: Variant>(variant: &T, each: &mut dyn FnMut(&Slot)) {
+    let endpoint = variant.endpoint();
+    for slot in [
+        &endpoint.protocol,
+        &endpoint.context,
+        &endpoint.extra,
+        &endpoint.waiter,
+        &endpoint.lost_with,
+        &endpoint.dict,
+    ] {
+        each(slot);
+    }
+    variant.each_slot(each);
+}
+
+unsafe extern "C" fn repr<T: Variant>(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    guard(|| {
+        // SAFETY: a live endpoint; repr holds the GIL.
+        let (variant, py) = unsafe { (fields::<T>(object), Python::assume_attached()) };
+        let endpoint = variant.endpoint();
+        let mut text = format!("<wakeloop.{}", T::NAME);
+        if endpoint.owner.is_empty() {
+            text.push_str(" closed");
+        } else if endpoint.closing.get() {
+            text.push_str(" closing");
+        }
+        if endpoint.fd.get() >= 0 {
+            text.push_str(&format!(" fd={}", endpoint.fd.get()));
+            variant.describe(&mut text);
+        }
+        text.push('>');
+        pyo3::types::PyString::new(py, &text).into_ptr()
+    })
+}
+
+/// "polling" or "idle", as asyncio says it.
+pub(crate) fn polling(endpoint: &Endpoint, direction: Interest) -> &'static str {
+    let watched = endpoint.watched.get().is_some_and(|watched| match direction {
+        Interest::WRITE => watched.is_write(),
+        _ => watched.is_read(),
+    });
+    if watched { "polling" } else { "idle" }
+}
+
+/// Makes a variant's type, on bases of `asyncio.transports`. Called by the module's initialisation.
+pub(crate) fn make_type<'py, T: Variant>(
+    py: Python<'py>,
+    name: &'static CStr,
+    bases: &[&str],
+    methods: Vec<Method>,
+    attributes: Vec<Attribute>,
+) -> PyResult<Bound<'py, PyAny>> {
+    const { assert!(align_of::<T>() <= 16) };
+    let module = py.import("asyncio.transports")?;
+    let largest = module.getattr("_FlowControlMixin")?.cast_into::<pyo3::types::PyType>()?;
+    // SAFETY: a live type object.
+    let size = unsafe { (*largest.as_type_ptr()).tp_basicsize } as usize;
+    // Relaxed: the same value each time, stored under the GIL.
+    OFFSET.store(size.next_multiple_of(16), Ordering::Relaxed);
+    let bases = bases.iter().map(|base| module.getattr(*base)).collect::<PyResult<Vec<_>>>()?;
+    let mut all_methods = super::endpoint_methods::common::<T>();
+    all_methods.extend(methods);
+    let mut all_attributes = super::endpoint_methods::attributes::<T>();
+    all_attributes.extend(attributes);
+    all_attributes.push(Attribute {
+        name: c"__dict__",
+        get: ffi::PyObject_GenericGetDict,
+        set: Some(ffi::PyObject_GenericSetDict),
+    });
+    let start = size.next_multiple_of(16);
+    let spec = TypeSpec {
+        name,
+        size: start + size_of::<T>(),
+        flags: ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_HAVE_GC | ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION,
+        methods: &all_methods,
+        attributes: &all_attributes,
+        weaklist_offset: Some(start + T::ENDPOINT + offset_of!(Endpoint, weaklist)),
+        dict_offset: Some(start + T::ENDPOINT + offset_of!(Endpoint, dict)),
+        slots: &[
+            (ffi::Py_tp_dealloc, dealloc::<T> as *mut c_void),
+            (ffi::Py_tp_finalize, finalize::<T> as *mut c_void),
+            (ffi::Py_tp_traverse, traverse::<T> as *mut c_void),
+            (ffi::Py_tp_clear, clear::<T> as *mut c_void),
+            (ffi::Py_tp_repr, repr::<T> as *mut c_void),
+        ],
+        bases: Some(PyTuple::new(py, bases)?),
+    };
+    let kind = spec.build(py)?;
+    // Relaxed: published under the GIL.
+    T::kind().store(kind, Ordering::Relaxed);
+    // SAFETY: the type was just made and lives for ever.
+    Ok(unsafe { Bound::from_borrowed_ptr(py, kind.cast()) })
+}

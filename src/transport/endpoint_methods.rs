@@ -1,0 +1,258 @@
+//! The methods and attributes that every endpoint shows Python.
+
+use std::ffi::c_void;
+use std::ptr::null_mut;
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+use super::endpoint::{Variant, fields, force_close, maybe_pause, watch_or_fail};
+use super::methods::{limits, number, truth};
+use crate::capi::call::guard;
+use crate::capi::error::restore;
+use crate::capi::types::{Attribute, Method};
+use crate::capi::{Args, Fatal, Raised, Ref};
+
+/// A method's frame: the endpoint held for the time of the call, and `None` or null as the result.
+pub(crate) fn with<T: Variant>(
+    object: *mut ffi::PyObject,
+    body: impl FnOnce(&Ref, &T) -> Result<(), Raised>,
+) -> *mut ffi::PyObject {
+    guard(|| {
+        // SAFETY: the tables below belong to endpoints of this variant; the caller holds a reference.
+        let (held, variant) = unsafe { (Ref::from_borrowed(object), fields::<T>(object)) };
+        match body(&held, variant) {
+            Ok(()) => Ref::none().into_ptr(),
+            Err(Raised) => null_mut(),
+        }
+    })
+}
+
+/// The fields of the receiver.
+fn of<'a, T: Variant>(object: *mut ffi::PyObject) -> &'a T {
+    // SAFETY: as in `with`.
+    unsafe { fields::<T>(object) }
+}
+
+/// `abort()` of a variant that has nothing to do before it.
+pub(crate) unsafe extern "C" fn abort<T: Variant>(
+    object: *mut ffi::PyObject,
+    _: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    with(object, |held, variant: &T| {
+        force_close(held, variant, None);
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn is_closing<T: Variant>(
+    object: *mut ffi::PyObject,
+    _: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    truth(of::<T>(object).endpoint().closing.get())
+}
+
+unsafe extern "C" fn is_reading<T: Variant>(
+    object: *mut ffi::PyObject,
+    _: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    truth(of::<T>(object).endpoint().is_reading())
+}
+
+unsafe extern "C" fn pause_reading<T: Variant>(
+    object: *mut ffi::PyObject,
+    _: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    with(object, |held, variant: &T| {
+        if !variant.endpoint().is_reading() {
+            return Ok(());
+        }
+        variant.endpoint().paused.set(true);
+        changed_reading(held, variant, "paused_reading")
+    })
+}
+
+unsafe extern "C" fn resume_reading<T: Variant>(
+    object: *mut ffi::PyObject,
+    _: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    with(object, |held, variant: &T| {
+        let endpoint = variant.endpoint();
+        if endpoint.closing.get() || !endpoint.paused.replace(false) {
+            return Ok(());
+        }
+        variant.resumed(endpoint.core());
+        changed_reading(held, variant, "resumed_reading")
+    })
+}
+
+fn changed_reading<T: Variant>(object: &Ref, variant: &T, line: &str) -> Result<(), Raised> {
+    let core = variant.endpoint().core();
+    watch_or_fail(object, variant, core).map_err(|Fatal| Raised)?;
+    if !core.debug.get() {
+        return Ok(());
+    }
+    core.support(line, &[object.as_ptr()]).map_err(|Fatal| Raised)
+}
+
+unsafe extern "C" fn set_protocol<T: Variant>(
+    object: *mut ffi::PyObject,
+    protocol: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    with(object, |_, variant: &T| {
+        // SAFETY: a borrowed argument.
+        variant.endpoint().protocol.set(Some(unsafe { Ref::from_borrowed(protocol) }));
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn get_protocol<T: Variant>(
+    object: *mut ffi::PyObject,
+    _: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    of::<T>(object).endpoint().protocol.get_or_none()
+}
+
+unsafe extern "C" fn get_extra_info<T: Variant>(
+    object: *mut ffi::PyObject,
+    values: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    names: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    guard(|| {
+        // SAFETY: the arguments of this call; the caller holds the endpoint and the GIL.
+        let (arguments, py) = unsafe { (Args::new(values, count, names), Python::assume_attached()) };
+        let Ok([name, default]) = arguments.bind("get_extra_info", ["name", "default"], 1) else {
+            return null_mut();
+        };
+        // SAFETY: borrowed arguments.
+        let (name, default) = unsafe { (Bound::from_borrowed_ptr(py, name), Ref::from_nullable(default)) };
+        let extra = of::<T>(object).endpoint().extra.get();
+        let found = extra.map_or(Ok(None), |extra| {
+            extra.bind(py).cast::<pyo3::types::PyDict>().map_err(PyErr::from)?.get_item(name)
+        });
+        match found.map_err(|error| restore(py, error)) {
+            Ok(Some(value)) => value.into_ptr(),
+            Ok(None) => default.unwrap_or_else(Ref::none).into_ptr(),
+            Err(Raised) => null_mut(),
+        }
+    })
+}
+
+unsafe extern "C" fn get_write_buffer_limits<T: Variant>(
+    object: *mut ffi::PyObject,
+    _: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    guard(|| {
+        let endpoint = of::<T>(object).endpoint();
+        // SAFETY: the methods of this file run with the GIL held.
+        let py = unsafe { Python::assume_attached() };
+        match (endpoint.low.get(), endpoint.high.get()).into_pyobject(py) {
+            Ok(pair) => pair.into_any().into_ptr(),
+            Err(error) => {
+                error.restore(py);
+                null_mut()
+            }
+        }
+    })
+}
+
+unsafe extern "C" fn set_write_buffer_limits<T: Variant>(
+    object: *mut ffi::PyObject,
+    values: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    names: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    with(object, |held, variant: &T| {
+        // SAFETY: the arguments of this call.
+        let arguments = unsafe { Args::new(values, count, names) };
+        let [high, low] = arguments.bind("set_write_buffer_limits", ["high", "low"], 0)?;
+        let (high, low) = limits(number(high)?, number(low)?)?;
+        variant.endpoint().high.set(high);
+        variant.endpoint().low.set(low);
+        maybe_pause(held, variant)
+    })
+}
+
+unsafe extern "C" fn get_loop<T: Variant>(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
+    let endpoint = of::<T>(object).endpoint();
+    // asyncio lets go of the loop with the connection.
+    if endpoint.fd.get() < 0 { Ref::none().into_ptr() } else { endpoint.event_loop.get_or_none() }
+}
+
+unsafe extern "C" fn get_extra<T: Variant>(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
+    of::<T>(object).endpoint().extra.get_or_none()
+}
+
+unsafe extern "C" fn get_protocol_paused<T: Variant>(
+    object: *mut ffi::PyObject,
+    _: *mut c_void,
+) -> *mut ffi::PyObject {
+    truth(of::<T>(object).endpoint().protocol_paused.get())
+}
+
+/// The Python object that owns the descriptor, for a variant's own name of it.
+pub(crate) unsafe extern "C" fn get_owner<T: Variant>(
+    object: *mut ffi::PyObject,
+    _: *mut c_void,
+) -> *mut ffi::PyObject {
+    of::<T>(object).endpoint().owner.get_or_none()
+}
+
+/// The descriptor, for a variant's own name of it.
+pub(crate) unsafe extern "C" fn get_descriptor<T: Variant>(
+    object: *mut ffi::PyObject,
+    _: *mut c_void,
+) -> *mut ffi::PyObject {
+    // SAFETY: making an int.
+    unsafe { ffi::PyLong_FromLong(of::<T>(object).endpoint().fd.get().into()) }
+}
+
+/// What every endpoint can do.
+pub(crate) fn common<T: Variant>() -> Vec<Method> {
+    vec![
+        Method::NoArgs(c"is_closing", is_closing::<T>, c"True if the transport is closing or closed."),
+        Method::OneArg(c"set_protocol", set_protocol::<T>, c"Give the transport to another protocol."),
+        Method::NoArgs(c"get_protocol", get_protocol::<T>, c"The protocol, or None after connection_lost."),
+        Method::Fast(
+            c"get_extra_info",
+            get_extra_info::<T>,
+            c"get_extra_info(name, default=None)\n\nThe socket and its names, or the pipe.",
+        ),
+    ]
+}
+
+/// What those that read can do.
+pub(crate) fn reading<T: Variant>() -> Vec<Method> {
+    vec![
+        Method::NoArgs(c"is_reading", is_reading::<T>, c"True unless closing or paused."),
+        Method::NoArgs(c"pause_reading", pause_reading::<T>, c"Deliver nothing until resume_reading()."),
+        Method::NoArgs(c"resume_reading", resume_reading::<T>, c"Deliver again."),
+    ]
+}
+
+/// What those that write can do.
+pub(crate) fn writing<T: Variant>() -> Vec<Method> {
+    vec![
+        Method::NoArgs(
+            c"get_write_buffer_limits",
+            get_write_buffer_limits::<T>,
+            c"(low, high) water marks in bytes.",
+        ),
+        Method::Fast(
+            c"set_write_buffer_limits",
+            set_write_buffer_limits::<T>,
+            c"set_write_buffer_limits(high=None, low=None)\n\nWhen pause_writing and resume_writing are called.",
+        ),
+    ]
+}
+
+/// What inherited code of asyncio reads beside the methods.
+pub(crate) fn attributes<T: Variant>() -> Vec<Attribute> {
+    let read = |name, get| Attribute { name, get, set: None };
+    vec![
+        read(c"_loop", get_loop::<T> as ffi::getter),
+        read(c"_extra", get_extra::<T>),
+        read(c"_protocol_paused", get_protocol_paused::<T>),
+    ]
+}
