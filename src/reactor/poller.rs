@@ -97,9 +97,9 @@ impl Poller {
     /// Waits until something is ready or `timeout` has passed: `None` waits for ever, zero does not block.
     ///
     /// It may return early and empty-handed, never more than scheduling noise late; a caller with a deadline
-    /// looks at the clock and polls again. On Linux, a wait of two milliseconds or more takes whole
-    /// milliseconds and leaves the rest to the next call, which arms a timerfd: so only a deadline that is
-    /// really reached costs an extra system call. A zero timeout is exactly one system call.
+    /// looks at the clock and polls again. On Linux, a wait of ten milliseconds or more leaves
+    /// its last part, as much as epoll may run over, to the next call, which arms a timerfd: so only a deadline
+    /// that is really reached, or a short one, costs an extra system call. A zero timeout is exactly one system call.
     ///
     /// # Errors
     /// `Interrupted` when a signal arrived: the caller decides whether that matters. The events are then empty.

@@ -1,31 +1,30 @@
 //! The timer heap that both halves of wakeloop use: the event loop for its handles, the runtime for its sleeps.
 //!
-//! A 4-ary min-heap of `(when, sequence, item)`. Three properties make it fit for timers:
+//! A 4-ary min-heap of `(when, sequence, number)`, beside a table of the items by number. Three properties make
+//! it fit for timers:
 //!
-//! - **Removal is real.** The heap tells every item where it stands ([`Slotted::set_slot`]), so a cancelled
-//!   timer leaves at once, in O(log n). Nothing dead is kept, counted or swept later.
+//! - **Removal is real.** An item is told its number once, when it comes in ([`Slotted::set_slot`]), and the heap
+//!   keeps the place of every number, so a cancelled timer leaves at once, in O(log n). Nothing dead is kept,
+//!   counted or swept later.
 //! - **Equal deadlines fire in the order they were inserted.** The sequence number breaks ties.
-//! - **Items move, they are never cloned.** A sift opens a hole and shifts entries through it: one move and one
-//!   `set_slot` per level.
+//! - **Items rest.** A sift moves keys and writes places, both in dense arrays. Items are scattered over the
+//!   memory of their owners, and a burst of thousands, due after a long sleep, finds that memory cold: telling
+//!   each item of every move made such a burst twice as late.
 //!
 //! Four children instead of two halve the height, and the four keys a step compares lie next to each other.
 //!
 //! Policy-free: no clock, no threads, no lock. The owner decides what `K` means (seconds as `f64`, `Instant`, …)
-//! and serialises access. Deadlines must be comparable with each other: a NaN among `f64` deadlines never
-//! endangers memory, but it leaves the order unspecified.
+//! and serialises access. Deadlines must be comparable with each other: a NaN among `f64` deadlines leaves the
+//! order unspecified.
 
 use std::fmt;
 use std::iter::FusedIterator;
 use std::rc::Rc;
 use std::sync::Arc;
 
-mod hole;
-
-use hole::Hole;
-
 const ARITY: usize = 4;
 
-/// Where an item stands in a [`TimerHeap`]; [`Slot::NONE`] while it is in none.
+/// The number under which an item is in a [`TimerHeap`]; [`Slot::NONE`] while it is in none.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Slot(u32);
 
@@ -36,11 +35,6 @@ impl Slot {
     /// Whether the item is in no heap.
     pub const fn is_none(self) -> bool {
         self.0 == u32::MAX
-    }
-
-    fn from_index(index: usize) -> Slot {
-        // `insert` refuses to grow to an index that does not fit.
-        Slot(index as u32)
     }
 
     /// The raw number, for owners that keep the slot in an atomic.
@@ -66,10 +60,9 @@ impl fmt::Debug for Slot {
     }
 }
 
-/// An item that remembers its place in the heap, so that it can be removed later.
+/// An item that remembers its number in the heap, so that it can be removed later.
 ///
-/// The heap calls `set_slot` every time the item comes to rest: after an insertion, whenever another insertion or
-/// removal moved it, and with [`Slot::NONE`] when it leaves. The implementation stores the value (in a `Cell` or
+/// The heap calls `set_slot` when the item comes in, and with [`Slot::NONE`] when it leaves. The implementation stores the value (in a `Cell` or
 /// a relaxed atomic) and must not touch the heap.
 pub trait Slotted {
     /// Remember `slot`.
@@ -100,14 +93,16 @@ impl<T: Slotted + ?Sized> Slotted for Arc<T> {
     }
 }
 
-/// One element of the heap.
-struct Entry<K, T> {
+/// One key of the heap.
+#[derive(Clone, Copy)]
+struct Entry<K> {
     when: K,
     seq: u64,
-    item: T,
+    number: u32,
 }
 
-impl<K: Copy + PartialOrd, T> Entry<K, T> {
+impl<K: Copy + PartialOrd> Entry<K> {
+    #[inline(always)]
     fn before(&self, other: &Self) -> bool {
         self.when < other.when || (self.when == other.when && self.seq < other.seq)
     }
@@ -115,14 +110,26 @@ impl<K: Copy + PartialOrd, T> Entry<K, T> {
 
 /// A min-heap of deadlines. See the module's head.
 pub struct TimerHeap<K: Copy + PartialOrd, T: Slotted> {
-    entries: Vec<Entry<K, T>>,
+    entries: Vec<Entry<K>>,
+    /// By number: the index in `entries`, meaningful while there is an item.
+    places: Vec<u32>,
+    /// By number.
+    items: Vec<Option<T>>,
+    /// Numbers without an item.
+    free: Vec<u32>,
     next_seq: u64,
 }
 
 impl<K: Copy + PartialOrd, T: Slotted> TimerHeap<K, T> {
     /// An empty heap; allocates nothing yet.
     pub const fn new() -> Self {
-        TimerHeap { entries: Vec::new(), next_seq: 0 }
+        TimerHeap {
+            entries: Vec::new(),
+            places: Vec::new(),
+            items: Vec::new(),
+            free: Vec::new(),
+            next_seq: 0,
+        }
     }
 
     /// How many items are waiting.
@@ -142,21 +149,35 @@ impl<K: Copy + PartialOrd, T: Slotted> TimerHeap<K, T> {
     pub fn insert(&mut self, when: K, item: T) {
         let index = self.entries.len();
         assert!(index < Slot::NONE.0 as usize, "too many timers");
-        let seq = self.next_seq;
+        let number = match self.free.pop() {
+            Some(number) => number,
+            None => {
+                self.items.push(None);
+                self.places.push(0);
+                (self.items.len() - 1) as u32
+            }
+        };
+        item.set_slot(Slot(number));
+        self.items[number as usize] = Some(item);
+        let entry = Entry { when, seq: self.next_seq, number };
         self.next_seq += 1;
-        self.entries.push(Entry { when, seq, item });
-        self.sift_up(index);
+        self.entries.push(entry);
+        self.sift_up(index, entry);
     }
 
     /// Takes the item at `slot` out and sets its slot to [`Slot::NONE`].
     ///
-    /// `None` if `slot` is `NONE` or beyond the end. A slot is only meaningful together with the item that holds
-    /// it: a stale slot removes whichever item stands there now.
+    /// `None` if `slot` is `NONE` or in no use. A slot is only meaningful together with the item that holds it: a
+    /// stale slot removes whichever item has its number now.
     pub fn remove(&mut self, slot: Slot) -> Option<T> {
-        self.take(slot.0 as usize).map(|entry| entry.item)
+        let item = self.release(slot.0)?;
+        let index = self.places[slot.0 as usize] as usize;
+        self.close(index);
+        Some(item)
     }
 
     /// The earliest deadline.
+    #[inline]
     pub fn peek(&self) -> Option<K> {
         self.entries.first().map(|entry| entry.when)
     }
@@ -168,12 +189,17 @@ impl<K: Copy + PartialOrd, T: Slotted> TimerHeap<K, T> {
 
     /// Takes out the first item, due or not.
     pub fn pop(&mut self) -> Option<(K, T)> {
-        self.take(0).map(|entry| (entry.when, entry.item))
+        let Entry { when, number, .. } = *self.entries.first()?;
+        let item = self.release(number)?;
+        self.close(0);
+        Some((when, item))
     }
 
     /// Every waiting item with its deadline, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (&K, &T)> {
-        self.entries.iter().map(|entry| (&entry.when, &entry.item))
+        self.entries
+            .iter()
+            .filter_map(|entry| Some((&entry.when, self.items[entry.number as usize].as_ref()?)))
     }
 
     /// Empties the heap, giving the items in no particular order; their slots are `NONE` when they come out.
@@ -187,54 +213,68 @@ impl<K: Copy + PartialOrd, T: Slotted> TimerHeap<K, T> {
         self.drain().for_each(drop);
     }
 
-    fn take(&mut self, index: usize) -> Option<Entry<K, T>> {
-        if index >= self.entries.len() {
-            return None;
-        }
-        let removed = self.entries.swap_remove(index);
-        if index < self.entries.len() {
-            // The last entry fills the gap; relative to its new neighbours it may be too late or too early.
-            let parent = index.wrapping_sub(1) / ARITY;
-            if index > 0 && self.entries[index].before(&self.entries[parent]) {
-                self.sift_up(index);
-            } else {
-                self.sift_down(index);
-            }
-        }
-        removed.item.set_slot(Slot::NONE);
-        Some(removed)
+    /// Takes the item out of the table and gives its number back. The key is the caller's to remove.
+    fn release(&mut self, number: u32) -> Option<T> {
+        let item = self.items.get_mut(number as usize)?.take()?;
+        self.free.push(number);
+        item.set_slot(Slot::NONE);
+        Some(item)
     }
 
-    fn sift_up(&mut self, index: usize) {
-        let mut hole = Hole::open(&mut self.entries, index);
-        while hole.index() > 0 {
-            let parent = (hole.index() - 1) / ARITY;
-            if !hole.held().before(hole.get(parent)) {
+    /// Removes the key at `index`: the last one fills the gap.
+    fn close(&mut self, index: usize) {
+        let Some(last) = self.entries.pop() else { return };
+        if index == self.entries.len() {
+            return;
+        }
+        // Relative to its new neighbours it may be too late or too early.
+        let parent = index.wrapping_sub(1) / ARITY;
+        if index > 0 && last.before(&self.entries[parent]) {
+            self.sift_up(index, last);
+        } else {
+            self.sift_down(index, last);
+        }
+    }
+
+    fn put(&mut self, index: usize, entry: Entry<K>) {
+        self.entries[index] = entry;
+        self.places[entry.number as usize] = index as u32;
+    }
+
+    /// Places `entry` at `index`, which is free, or above it.
+    fn sift_up(&mut self, mut index: usize, entry: Entry<K>) {
+        while index > 0 {
+            let parent = (index - 1) / ARITY;
+            if !entry.before(&self.entries[parent]) {
                 break;
             }
-            hole.fill_from(parent);
+            self.put(index, self.entries[parent]);
+            index = parent;
         }
+        self.put(index, entry);
     }
 
-    fn sift_down(&mut self, index: usize) {
+    /// Places `entry` at `index`, which is free, or below it.
+    fn sift_down(&mut self, mut index: usize, entry: Entry<K>) {
         let len = self.entries.len();
-        let mut hole = Hole::open(&mut self.entries, index);
         loop {
-            let first = hole.index() * ARITY + 1;
+            let first = index * ARITY + 1;
             if first >= len {
                 break;
             }
             let mut least = first;
             for child in first + 1..(first + ARITY).min(len) {
-                if hole.get(child).before(hole.get(least)) {
+                if self.entries[child].before(&self.entries[least]) {
                     least = child;
                 }
             }
-            if !hole.get(least).before(hole.held()) {
+            if !self.entries[least].before(&entry) {
                 break;
             }
-            hole.fill_from(least);
+            self.put(index, self.entries[least]);
+            index = least;
         }
+        self.put(index, entry);
     }
 }
 
@@ -260,9 +300,8 @@ impl<K: Copy + PartialOrd, T: Slotted> Iterator for Drain<'_, K, T> {
 
     fn next(&mut self) -> Option<(K, T)> {
         // Popping from the back keeps the rest a valid heap at every step.
-        let entry = self.heap.entries.pop()?;
-        entry.item.set_slot(Slot::NONE);
-        Some((entry.when, entry.item))
+        let Entry { when, number, .. } = self.heap.entries.pop()?;
+        Some((when, self.heap.release(number)?))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

@@ -49,10 +49,18 @@ fn control(
     check(unsafe { libc::epoll_ctl(poll, operation, fd, &mut event) }).map(drop)
 }
 
-/// From here on a wait takes whole milliseconds by epoll's own timeout.
-const COARSE: Duration = Duration::from_millis(2);
+/// Below this a wait is the timerfd's. Above, most of it is epoll's own timeout, which costs no extra call.
+const COARSE: Duration = Duration::from_millis(10);
 
-/// Finite waits by `epoll_wait` as long as milliseconds do, by a timerfd for the rest.
+/// How much of a long wait is left to the timerfd.
+///
+/// The kernel lets a poll's timeout run over by a thousandth of it, by a two-hundredth for a process with a
+/// positive nice value, and by 100 ms at most (`select_estimate_accuracy` in fs/select.c).
+fn margin(wait: Duration) -> Duration {
+    (wait / 200).clamp(Duration::from_millis(1), Duration::from_millis(100))
+}
+
+/// Finite waits by `epoll_wait` as long as its accuracy does, by a timerfd for the rest.
 pub(in super::super) struct Precision {
     timer: Timer,
 }
@@ -76,7 +84,7 @@ impl Precision {
         timeout: Option<Duration>,
     ) -> io::Result<()> {
         let timeout = match timeout {
-            Some(wait) if wait >= COARSE => Some(whole_millis(wait)),
+            Some(wait) if wait >= COARSE => Some(whole_millis(wait - margin(wait))),
             Some(wait) if !wait.is_zero() && self.arm(poll.registry(), wait) => None,
             other => other,
         };
