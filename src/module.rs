@@ -7,7 +7,7 @@ use crate::bridge::port::ForeignPort;
 use crate::capi;
 use crate::event_loop::{calls, core, event_loop::EventLoop, handle, sock, sock_datagram};
 use crate::primitives::{echo, metrics, sleep};
-use crate::transport::{accept, datagram, stream};
+use crate::transport::{accept, datagram, read_pipe, stream, write_pipe};
 
 pyo3::create_exception!(
     wakeloop,
@@ -44,6 +44,8 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<EventLoop>()?;
     module.add("StreamTransport", stream::make_type(py)?)?;
     module.add("DatagramTransport", datagram::make_type(py)?)?;
+    module.add("ReadPipeTransport", read_pipe::make_type(py)?)?;
+    module.add("WritePipeTransport", write_pipe::make_type(py)?)?;
     module.add("RuntimePanic", py.get_type::<RuntimePanic>())?;
     module.add_class::<ForeignPort>()?;
     module.add_class::<echo::EchoServer>()?;
@@ -56,6 +58,8 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_function(wrap_pyfunction!(stream::make_stream, module)?)?;
     module.add_function(wrap_pyfunction!(datagram::make_datagram, module)?)?;
+    module.add_function(wrap_pyfunction!(read_pipe::make_read_pipe, module)?)?;
+    module.add_function(wrap_pyfunction!(write_pipe::make_write_pipe, module)?)?;
     module.add_function(wrap_pyfunction!(accept::start_listener, module)?)?;
     module.add_function(wrap_pyfunction!(_forked, module)?)?;
     module.add_function(wrap_pyfunction!(learn_c_caller, module)?)?;

@@ -10,10 +10,13 @@ filters know them.
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import socket
+import stat
 import sys
 import warnings
-from asyncio import base_events, constants, format_helpers, selector_events, trsock
+from asyncio import base_events, constants, events, format_helpers, selector_events, trsock
 
 # asyncio's own logger is looked up through its module each time: tests replace it there.
 
@@ -55,6 +58,18 @@ def by_keyword(loop, method: str, *args, **kwargs):
             raise TypeError(f"{method}() missing 1 required positional argument: {name!r}")
         values.append(kwargs.pop(name))
     return getattr(loop, method)(*values, **kwargs)
+
+
+def call_soon_threadsafe(loop, callback, *args, context=None):
+    """Python 3.14 and later: asyncio's handle for other threads, in the native queue."""
+    loop._check_closed()
+    if loop._debug:
+        loop._check_callback(callback, "call_soon_threadsafe")
+    handle = events._ThreadSafeHandle(callback, args, loop, context)
+    if handle._source_traceback:
+        del handle._source_traceback[-1]
+    loop._add_callback(handle)
+    return handle
 
 
 def callback_failed(loop, handle, exception) -> None:
@@ -114,6 +129,15 @@ def fatal_error(loop, transport, protocol, exception, message: str) -> None:
         )
 
 
+def read_pipe_failed(loop, transport, protocol, exception, message: str) -> None:
+    """As fatal_error, for a pipe that is read: a terminal's EIO is its ordinary end, the rest is news."""
+    if isinstance(exception, OSError) and exception.errno == errno.EIO:
+        if loop.get_debug():
+            base_events.logger.debug("%r: %s", transport, message, exc_info=exception)
+    else:
+        protocol_failed(loop, transport, protocol, exception, message)
+
+
 def protocol_failed(loop, transport, protocol, exception, message: str) -> None:
     """pause_writing or resume_writing raised; the connection goes on."""
     loop.call_exception_handler(
@@ -124,6 +148,15 @@ def protocol_failed(loop, transport, protocol, exception, message: str) -> None:
 def write_after_lost() -> None:
     """The fifth write to a connection that is gone, and every one after it."""
     base_events.logger.warning("socket.send() raised exception.")
+
+
+def pipe_write_after_lost() -> None:
+    """The same for a pipe."""
+    base_events.logger.warning("pipe closed by peer or os.write(pipe, data) raised exception.")
+
+
+def closed_by_peer(transport) -> None:
+    base_events.logger.info("%r was closed by peer", transport)
 
 
 def fail_waiter(waiter) -> None:
@@ -160,6 +193,46 @@ def socket_details(sock: socket.socket, extra) -> dict:
         except OSError:
             details[name] = None
     return details
+
+
+def pipe_details(loop, pipe, extra, refusal: str):
+    """(who owns the descriptor, what get_extra_info() knows, whether the other end's close is noticed).
+
+    Raises ValueError with the given text for what is no pipe.
+    """
+    details = dict(extra or ())
+    details["pipe"] = pipe
+    fd = pipe.fileno()
+    mode = os.fstat(fd).st_mode
+    if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISCHR(mode)):
+        raise ValueError(refusal)
+    os.set_blocking(fd, False)
+    notices_close = stat.S_ISSOCK(mode) or (stat.S_ISFIFO(mode) and not sys.platform.startswith("aix"))
+    if loop._source_of(fd) is not None or loop._watch_of(fd)[0]:
+        pipe = _Duplicate(pipe)
+    return pipe, details, notices_close
+
+
+class _Duplicate:
+    """A descriptor of its own for the second transport of a pipe: most often a terminal, read and written.
+
+    The core has one place per descriptor.
+    """
+
+    def __init__(self, pipe) -> None:
+        self._pipe, self._fd = pipe, os.dup(pipe.fileno())
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def close(self) -> None:
+        self.__del__()
+        self._pipe.close()
+
+    def __del__(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
 
 
 # The families whose addresses the native datagram transport understands; others get asyncio's.

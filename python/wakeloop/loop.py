@@ -177,6 +177,16 @@ class EventLoop(_core.EventLoop, asyncio.SelectorEventLoop):
             return context.run(_core.make_datagram, self, sock, protocol, address, waiter, details, rules)
         return _core.make_datagram(self, sock, protocol, address, waiter, details, rules)
 
+    def _make_read_pipe_transport(self, pipe, protocol, waiter=None, extra=None):
+        refusal = "Pipe transport is for pipes/sockets only."
+        owner, details, _ = _support.pipe_details(self, pipe, extra, refusal)
+        return _core.make_read_pipe(self, owner, protocol, waiter, details)
+
+    def _make_write_pipe_transport(self, pipe, protocol, waiter=None, extra=None):
+        refusal = "Pipe transport is only for pipes, sockets and character devices"
+        owner, details, notices_close = _support.pipe_details(self, pipe, extra, refusal)
+        return _core.make_write_pipe(self, owner, protocol, waiter, details, notices_close)
+
     def _make_ssl_transport(
         self,
         rawsock,

@@ -36,7 +36,7 @@ macro_rules! table {
 
 table! {
     names {
-        _attach, _current_handle, _detach, _ensure_fd_no_transport, buffer_updated, close, connection_lost, connection_made, context,
+        _attach, _cancelled, _current_handle, _run, _detach, _ensure_fd_no_transport, buffer_updated, close, connection_lost, connection_made, context,
         data_received, datagram_received, done, eof_received, error_received, fileno, get_buffer, name, pause_writing, resume_writing, sendto, set_result, time,
     }
     objects {

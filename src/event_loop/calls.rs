@@ -172,6 +172,8 @@ unsafe extern "C" fn call_soon_threadsafe(
     guard(|| {
         let handle = match arguments.len() {
             0 => by_keyword(object, arguments, "call_soon_threadsafe"),
+            // Since 3.14 the handle's cancel() blocks while the callback runs: that class is asyncio's own.
+            _ if cfg!(Py_3_14) => pass_on(object, "call_soon_threadsafe", &[], arguments),
             _ => soon(core, arguments, "call_soon_threadsafe", false),
         };
         handle.map_or(null_mut(), Ref::into_ptr)

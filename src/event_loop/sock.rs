@@ -337,6 +337,7 @@ unsafe extern "C" fn traverse(
         let mut result = visit(ffi::Py_TYPE(object).cast(), argument);
         let held = match &*call.action.get() {
             Action::ReceiveInto(held) | Action::Fail(held) => Some(held),
+            Action::Exchange(exchange) => exchange.held(),
             _ => None,
         };
         for slot in

@@ -38,6 +38,15 @@ pub(crate) enum Exchange {
 }
 
 impl Exchange {
+    /// What the collector should see of it: an object of the caller's own.
+    pub(crate) fn held(&self) -> Option<&Slot> {
+        match self {
+            Exchange::ReceiveInto { target, .. } => Some(target),
+            Exchange::SendByPython { address, .. } => Some(address),
+            _ => None,
+        }
+    }
+
     /// One try.
     pub(crate) fn attempt(&self, core: &Core, fd: i32, socket: &Ref) -> Result<Step, Raised> {
         match self {
@@ -53,8 +62,9 @@ impl Exchange {
                 sized(count, Direction::Write, number)
             }
             Exchange::SendByPython { data, address } => {
-                let arguments = [data.as_ptr(), address.as_ptr()];
-                match method(socket, imports().sendto.as_ptr(), &arguments) {
+                // Held: Python runs, and may close this call.
+                let (data, address) = (data.get().ok_or(Raised)?, address.get().ok_or(Raised)?);
+                match method(socket, imports().sendto.as_ptr(), &[data.as_ptr(), address.as_ptr()]) {
                     Ok(count) => Ok(Step::Finished(count)),
                     Err(raised) => blocked(raised),
                 }
@@ -110,6 +120,8 @@ fn receive(core: &Core, fd: i32, size: usize) -> Result<Step, Raised> {
 }
 
 fn receive_into(fd: i32, target: &Slot, size: usize) -> Result<Step, Raised> {
+    // Held: asking for the buffer may run Python code that closes this call.
+    let target = target.get().unwrap_or_else(Ref::none);
     let buffer = Buffer::writable(target.as_ptr())?;
     if size > buffer.len() {
         // SAFETY: reading a static of the interpreter.
@@ -157,11 +169,15 @@ fn exchange(
     // SAFETY: the methods below sit on our loop class.
     let core = unsafe { core_of(event_loop) };
     let socket = arguments[0];
-    check_socket(core, socket)?;
     let family = if sockaddr::is_plain_socket(socket) { sockaddr::family(socket)? } else { libc::AF_UNSPEC };
     if matches!(family, libc::AF_INET | libc::AF_INET6 | libc::AF_UNIX) {
-        return SockCall::create(event_loop, socket, Action::Exchange(make(family)?));
+        // A wrong argument is raised where the call is awaited, as a coroutine would.
+        let action = check_socket(core, socket)
+            .and_then(|()| make(family))
+            .map_or_else(|raised| Action::Fail(Slot::new(Some(raised.take()))), Action::Exchange);
+        return SockCall::create(event_loop, socket, action);
     }
+    // It makes asyncio's checks itself.
     // SAFETY: every method runs with the GIL held.
     let py = unsafe { Python::assume_attached() };
     let inherited = support(py, "inherited_sock_call").map_err(|error| restore(py, error))?;

@@ -21,7 +21,8 @@ use pyo3::types::PyDict;
 use super::datagram_receive::{self, Peers};
 use super::datagram_send::{self, Outgoing};
 use super::endpoint::{self, Endpoint, Variant, fields, lose, watch_or_fail};
-use super::endpoint_methods::{get_descriptor, get_owner, reading, with, writing};
+use super::endpoint_methods::{get_descriptor, get_owner, reading, set_owner, with, writing};
+use super::endpoint_type::make_type as make_endpoint_type;
 use crate::capi::call::guard;
 use crate::capi::error::{fetch, raise_errno};
 use crate::capi::sockaddr;
@@ -75,6 +76,23 @@ impl Variant for Datagram {
     #[inline(always)]
     fn endpoint(&self) -> &Endpoint {
         &self.endpoint
+    }
+
+    #[inline(always)]
+    fn act(object: &Ref, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
+        // SAFETY: the source was registered with a datagram transport.
+        let datagram = unsafe { fields::<Datagram>(object.as_ptr()) };
+        if datagram.blocked.get()
+            && readiness.intersects(Readiness::WRITABLE | Readiness::ERROR | Readiness::WRITE_CLOSED)
+        {
+            datagram_send::flush(object, core)?;
+        }
+        if readiness.intersects(
+            Readiness::READABLE | Readiness::READ_CLOSED | Readiness::WRITE_CLOSED | Readiness::ERROR,
+        ) {
+            datagram_receive::on_readable(datagram, core)?;
+        }
+        Ok(())
     }
 
     fn interest(&self) -> Option<Interest> {
@@ -140,19 +158,7 @@ impl Datagram {
 impl Source for Datagram {
     #[inline(always)]
     fn on_ready(object: &Ref, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
-        // SAFETY: the source was registered with a datagram transport.
-        let datagram = unsafe { fields::<Datagram>(object.as_ptr()) };
-        if datagram.blocked.get()
-            && readiness.intersects(Readiness::WRITABLE | Readiness::ERROR | Readiness::WRITE_CLOSED)
-        {
-            datagram_send::flush(object, core)?;
-        }
-        if readiness.intersects(
-            Readiness::READABLE | Readiness::READ_CLOSED | Readiness::WRITE_CLOSED | Readiness::ERROR,
-        ) {
-            datagram_receive::on_readable(datagram, core)?;
-        }
-        Ok(())
+        endpoint::on_ready::<Datagram>(object, core, readiness)
     }
 }
 
@@ -240,10 +246,10 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         ),
     ]);
     let attributes = vec![
-        Attribute { name: c"_sock", get: get_owner::<Datagram>, set: None },
+        Attribute { name: c"_sock", get: get_owner::<Datagram>, set: Some(set_owner::<Datagram>) },
         Attribute { name: c"_sock_fd", get: get_descriptor::<Datagram>, set: None },
     ];
-    endpoint::make_type::<Datagram>(
+    make_endpoint_type::<Datagram>(
         py,
         c"wakeloop._core.DatagramTransport",
         &["_FlowControlMixin", "DatagramTransport"],

@@ -82,22 +82,42 @@ impl Sent {
     }
 }
 
-/// `transport.sendto(data, addr)`.
-#[inline(always)]
-pub(crate) fn sendto(
-    object: &Ref,
-    datagram: &Datagram,
-    data: *mut ffi::PyObject,
-    address: *mut ffi::PyObject,
-) -> Result<(), Raised> {
-    // SAFETY: a borrowed argument of the running call.
-    if unsafe { ffi::PyBytes_Check(data) } != 0 {
-        // SAFETY: as above; the object outlives the call.
-        return send_bytes(object, datagram, unsafe { bytes_slice(data) }, data, address);
+/// What `sendto` is given: a bytes object, or a view of something that may change.
+enum Data {
+    Bytes(Ref),
+    View(Buffer),
+}
+
+impl Data {
+    #[inline(always)]
+    fn of(data: *mut ffi::PyObject) -> Result<Data, Raised> {
+        // SAFETY: a borrowed argument of the running call.
+        unsafe {
+            if ffi::PyBytes_Check(data) != 0 {
+                return Ok(Data::Bytes(Ref::from_borrowed(data)));
+            }
+        }
+        check_kind(data)?;
+        Buffer::readable(data).map(Data::View)
     }
-    check_kind(data)?;
-    let view = Buffer::readable(data)?;
-    send_bytes(object, datagram, view.as_slice(), std::ptr::null_mut(), address)
+
+    /// The content. Not kept across anything that may run Python code, which could change it.
+    #[inline(always)]
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            // SAFETY: a bytes object that is held.
+            Data::Bytes(bytes) => unsafe { bytes_slice(bytes.as_ptr()) },
+            Data::View(view) => view.as_slice(),
+        }
+    }
+
+    /// The content for later: itself if it cannot change, or a copy.
+    fn keep(self) -> Result<Ref, Raised> {
+        match self {
+            Data::Bytes(bytes) => Ok(bytes),
+            Data::View(view) => bytes_from(view.as_slice()),
+        }
+    }
 }
 
 /// asyncio's TypeError for what is not bytes-like.
@@ -117,16 +137,16 @@ fn check_kind(data: *mut ffi::PyObject) -> Result<(), Raised> {
     Err(Raised)
 }
 
-/// `bytes` is the object behind `data` if it is immutable, null otherwise.
+/// `transport.sendto(data, addr)`.
 #[inline(always)]
-fn send_bytes(
+pub(crate) fn sendto(
     object: &Ref,
     datagram: &Datagram,
-    data: &[u8],
-    bytes: *mut ffi::PyObject,
+    data: *mut ffi::PyObject,
     address: *mut ffi::PyObject,
 ) -> Result<(), Raised> {
-    if data.is_empty() && !datagram.sends_empty {
+    let data = Data::of(data)?;
+    if !datagram.sends_empty && data.as_slice().is_empty() {
         return Ok(());
     }
     let endpoint = &datagram.endpoint;
@@ -139,7 +159,7 @@ fn send_bytes(
     core.touched.set(true);
     if datagram.pending().is_empty() && !datagram.blocked.get() && !later(datagram, core) {
         datagram.sent_in.set(core.counters.turns.get());
-        match send_now(datagram, data, &target) {
+        match send_now(datagram, data.as_slice(), &target) {
             Sent::Some(_) => return Ok(()),
             Sent::Blocked => datagram.blocked.set(true),
             Sent::Refused(exception) => return refused(datagram, &exception),
@@ -147,13 +167,9 @@ fn send_bytes(
         }
         watch_or_fail(object, datagram, core).map_err(|Fatal| Raised)?;
     }
-    // SAFETY: a borrowed argument of the running call, or null.
-    let bytes = match unsafe { Ref::from_nullable(bytes) } {
-        Some(bytes) => bytes,
-        None => bytes_from(data)?,
-    };
-    datagram.pending_size.set(datagram.pending_size.get() + data.len() + datagram.header);
-    datagram.pending().push_back(Outgoing { bytes, target });
+    let outgoing = Outgoing { bytes: data.keep()?, target };
+    datagram.pending_size.set(datagram.pending_size.get() + datagram.size(&outgoing));
+    datagram.pending().push_back(outgoing);
     kept(object, datagram, core)
 }
 
@@ -395,8 +411,13 @@ fn drop_head(datagram: &Datagram, count: usize) {
     drop(gone);
 }
 
-/// Sends until the queue is empty or the socket is full.
-fn send_all(object: &Ref, datagram: &Datagram, core: &Core) -> Result<(), Fatal> {
+/// Sends until the queue is empty or the socket is full. `tell` brings an exception to `error_received`.
+fn send_all(
+    object: &Ref,
+    datagram: &Datagram,
+    core: &Core,
+    tell: impl Fn(&Ref) -> Result<(), Raised>,
+) -> Result<(), Raised> {
     core.touched.set(true);
     datagram.blocked.set(false);
     datagram.sent_in.set(core.counters.turns.get());
@@ -412,23 +433,28 @@ fn send_all(object: &Ref, datagram: &Datagram, core: &Core) -> Result<(), Fatal>
                 if !apart {
                     drop_head(datagram, 1);
                 }
-                error_received(datagram, core, &exception)?;
+                tell(&exception)?;
             }
-            Sent::Broken => broken(object, datagram)?,
+            Sent::Broken => broken(object, datagram).map_err(|Fatal| Raised)?,
         }
     }
     Ok(())
 }
 
 /// Sends what is only kept until the end of the turn, for a caller in Python who must not see the delay.
+/// `error_received` is called as from `sendto`: the transport's context may be entered already.
 pub(crate) fn send_queued(object: &Ref, datagram: &Datagram) -> Result<(), Raised> {
     if datagram.blocked.get() || datagram.pending().is_empty() || datagram.endpoint.fd.get() < 0 {
         return Ok(());
     }
     let core = datagram.endpoint.core();
-    send_all(object, datagram, core)
-        .and_then(|()| watch_or_fail(object, datagram, core))
-        .map_err(|Fatal| Raised)
+    let sent = send_all(object, datagram, core, |exception| refused(datagram, exception));
+    if sent.is_err() && !datagram.pending().is_empty() && !datagram.queued.replace(true) {
+        // error_received has raised, which is the caller's; the rest leaves at the end of the turn.
+        core.flush_later(object.clone_ref(), flush);
+    }
+    sent?;
+    watch_or_fail(object, datagram, core).map_err(|Fatal| Raised)
 }
 
 /// At the end of a turn, or when the socket has room again.
@@ -440,7 +466,11 @@ pub(crate) fn flush(object: &Ref, core: &Core) -> Result<(), Fatal> {
     if endpoint.fd.get() < 0 || datagram.pending().is_empty() {
         return Ok(());
     }
-    send_all(object, datagram, core)?;
+    send_all(object, datagram, core, |exception| {
+        error_received(datagram, core, exception).map_err(|Fatal| Raised)
+    })
+    // What error_received raises was reported, so only a fatal error comes out.
+    .map_err(|Raised| Fatal)?;
     maybe_resume(object, datagram)?;
     if datagram.pending().is_empty() {
         if endpoint.closing.get() && !endpoint.ending.replace(true) {

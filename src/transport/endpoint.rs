@@ -1,6 +1,6 @@
 //! What datagram and pipe transports have in common: a descriptor of Python's, a life, and flow control.
 //!
-//! Each of them is a raw heap type with [`Endpoint`] among its fields, made by [`make_type`]; what differs
+//! Each of them is a raw heap type with [`Endpoint`] among its fields, made by [`make_type`](super::endpoint_type::make_type); what differs
 //! is its [`Variant`].
 //!
 //! **Life.** Made around a Python object that owns the descriptor (a socket or a file). A queued step calls
@@ -14,28 +14,28 @@
 //! a registration for both would wake the loop once per `sendto`. What is watched is also taken back
 //! before the descriptor is closed: a duplicate of it in a child would keep it in the poller.
 //!
+//! **Order.** What was ready before the poll runs before what the poll found, as in asyncio: an event that
+//! comes while callbacks wait is put behind them. (A datagram may have been there before the callback that
+//! is going to wait for it.)
+//!
 //! **Contexts.** Callbacks of the protocol run in the context in which the transport was made.
 
 use std::cell::Cell;
-use std::ffi::{CStr, c_int, c_void};
-use std::mem::offset_of;
 use std::os::fd::RawFd;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
 
-use crate::capi::call::{call0, copy_current_context, getattr, guard, in_context, method};
+use crate::capi::call::{call0, copy_current_context, getattr, in_context, method};
 use crate::capi::error::{raise, raise_io, take_exception, take_unless_fatal};
 use crate::capi::imports::imports;
-use crate::capi::types::{Attribute, Method, TypeSpec};
 use crate::capi::{Fatal, Raised, Ref, Slot};
 use crate::event_loop::core::{Core, core_of};
 use crate::event_loop::source::{Kind, Source, SourceRef};
 use crate::event_loop::watch::complete;
-use crate::reactor::{Interest, Token};
+use crate::reactor::{Interest, Readiness, Token};
 
 /// Above this many unsent bytes the protocol is asked to pause, as in asyncio.
 const HIGH_WATER: usize = 64 * 1024;
@@ -52,14 +52,16 @@ pub(crate) struct Endpoint {
     pub(crate) owner: Slot,
     /// The dict behind `get_extra_info`.
     pub(crate) extra: Slot,
-    waiter: Slot,
+    pub(super) waiter: Slot,
     /// What `connection_lost` will be called with.
-    lost_with: Slot,
+    pub(super) lost_with: Slot,
     pub(crate) high: Cell<usize>,
     pub(crate) low: Cell<usize>,
     pub(crate) fd: Cell<RawFd>,
     pub(crate) token: Cell<Token>,
     watched: Cell<Option<Interest>>,
+    /// An event that waits for its place in the turn.
+    waiting: Cell<Readiness>,
     /// asyncio's counter: above 0 the connection is lost, and writes to it are counted.
     pub(crate) conn_lost: Cell<u32>,
     pub(crate) started: Cell<bool>,
@@ -68,8 +70,8 @@ pub(crate) struct Endpoint {
     pub(crate) ending: Cell<bool>,
     pub(crate) paused: Cell<bool>,
     pub(crate) protocol_paused: Cell<bool>,
-    weaklist: Cell<*mut ffi::PyObject>,
-    dict: Slot,
+    pub(super) weaklist: Cell<*mut ffi::PyObject>,
+    pub(super) dict: Slot,
 }
 
 /// What an endpoint is made of. The context is the current one.
@@ -94,6 +96,8 @@ pub(crate) trait Variant: Source + Sized + 'static {
     /// Where the type is kept.
     fn kind() -> &'static AtomicPtr<ffi::PyTypeObject>;
     fn endpoint(&self) -> &Endpoint;
+    /// The descriptor is ready. As [`Source::on_ready`], in its place in the turn.
+    fn act(object: &Ref, core: &Core, readiness: Readiness) -> Result<(), Fatal>;
     /// What the poller should report as things stand; asked once the endpoint has started.
     fn interest(&self) -> Option<Interest>;
     /// Bytes that wait for the descriptor to take them.
@@ -111,7 +115,7 @@ pub(crate) trait Variant: Source + Sized + 'static {
 }
 
 /// Where the fields begin in every object: behind asyncio's largest base class.
-static OFFSET: AtomicUsize = AtomicUsize::new(0);
+pub(super) static OFFSET: AtomicUsize = AtomicUsize::new(0);
 
 /// The fields of an endpoint.
 ///
@@ -143,15 +147,16 @@ pub(crate) fn create<T: Variant>(
             event_loop: Slot::new(Some(core.this())),
             protocol: Slot::new(Some(parts.protocol)),
             context: Slot::new(Some(context)),
-            owner: Slot::new(Some(parts.owner)),
+            owner: Slot::empty(),
             extra: Slot::new(Some(parts.extra)),
             waiter: Slot::new(parts.waiter),
             lost_with: Slot::empty(),
             high: Cell::new(HIGH_WATER),
             low: Cell::new(HIGH_WATER / 4),
-            fd: Cell::new(parts.fd),
+            fd: Cell::new(-1),
             token: Cell::new(Token(0)),
             watched: Cell::new(None),
+            waiting: Cell::new(Readiness::EMPTY),
             conn_lost: Cell::new(0),
             started: Cell::new(false),
             closing: Cell::new(false),
@@ -168,6 +173,9 @@ pub(crate) fn create<T: Variant>(
     core.touched.set(true);
     let source = Kind::Source(SourceRef::new::<T>(object.clone_ref()));
     endpoint.token.set(core.fds.insert(parts.fd, source).map_err(|error| raise_io(&error))?);
+    // From here on the endpoint owns the descriptor.
+    endpoint.owner.set(Some(parts.owner));
+    endpoint.fd.set(parts.fd);
     core.call_native(object.clone_ref(), start::<T>);
     Ok(object)
 }
@@ -289,6 +297,28 @@ pub(crate) fn watch_or_fail<T: Variant>(object: &Ref, variant: &T, core: &Core) 
     }
 }
 
+/// [`Source::on_ready`] of every variant: acts now, or behind the callbacks that wait already.
+#[inline(always)]
+pub(crate) fn on_ready<T: Variant>(object: &Ref, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
+    if core.ready.is_empty() {
+        return T::act(object, core, readiness);
+    }
+    // SAFETY: the source was registered with an endpoint of this variant.
+    let endpoint = unsafe { fields::<T>(object.as_ptr()) }.endpoint();
+    if endpoint.waiting.replace(endpoint.waiting.get() | readiness).is_empty() {
+        core.call_native(object.clone_ref(), act_later::<T>);
+    }
+    Ok(())
+}
+
+fn act_later<T: Variant>(object: &Ref, core: &Core) -> Result<(), Fatal> {
+    // SAFETY: the step was queued with an endpoint of this variant.
+    let endpoint = unsafe { fields::<T>(object.as_ptr()) }.endpoint();
+    let readiness = endpoint.waiting.replace(Readiness::EMPTY);
+    // A callback in front of it may have closed the endpoint.
+    if endpoint.fd.get() < 0 { Ok(()) } else { T::act(object, core, readiness) }
+}
+
 /// The first step: `connection_made`, then watching, then whoever waits for the connection.
 fn start<T: Variant>(object: &Ref, core: &Core) -> Result<(), Fatal> {
     // SAFETY: the step was queued with an endpoint of this variant.
@@ -371,7 +401,7 @@ pub(crate) fn connection_lost<T: Variant>(object: &Ref, core: &Core) -> Result<(
 }
 
 /// Leaves the loop and closes the owner of the descriptor.
-fn release<T: Variant>(object: &Ref, variant: &T) -> Result<(), Raised> {
+pub(super) fn release<T: Variant>(object: &Ref, variant: &T) -> Result<(), Raised> {
     let endpoint = variant.endpoint();
     let core = endpoint.core();
     endpoint.started.set(false);
@@ -433,171 +463,14 @@ fn flow(
     )
 }
 
-unsafe extern "C" fn dealloc<T: Variant>(object: *mut ffi::PyObject) {
-    // SAFETY: called once by CPython for an endpoint without references.
-    unsafe {
-        if ffi::PyObject_CallFinalizerFromDealloc(object) < 0 {
-            return;
-        }
-        ffi::PyObject_GC_UnTrack(object.cast());
-        let variant = std::ptr::from_ref(fields::<T>(object)).cast_mut();
-        if !(*variant).endpoint().weaklist.get().is_null() {
-            ffi::PyObject_ClearWeakRefs(object);
-        }
-        std::ptr::drop_in_place(variant);
-        let kind = ffi::Py_TYPE(object);
-        ffi::PyObject_GC_Del(object.cast());
-        ffi::Py_DECREF(kind.cast());
-    }
-}
-
-/// asyncio's `__del__`: an endpoint that nobody closed is closed here, with a ResourceWarning.
-unsafe extern "C" fn finalize<T: Variant>(object: *mut ffi::PyObject) {
-    let _ = guard(|| {
-        // SAFETY: an endpoint that is about to die; an error that is set is kept across the warning.
-        unsafe {
-            let variant = fields::<T>(object);
-            if variant.endpoint().owner.is_empty() {
-                return 0;
-            }
-            let pending = (!ffi::PyErr_Occurred().is_null()).then(take_exception);
-            let held = Ref::from_borrowed(object);
-            let told = variant.endpoint().core().support("unclosed_transport", &[object]);
-            if told.is_err() {
-                ffi::PyErr_WriteUnraisable(object);
-            }
-            if release(&held, variant).is_err() {
-                ffi::PyErr_WriteUnraisable(object);
-            }
-            if let Some(exception) = pending {
-                raise(exception);
-            }
-        }
-        0
-    });
-}
-
-unsafe extern "C" fn traverse<T: Variant>(
-    object: *mut ffi::PyObject,
-    visit: ffi::visitproc,
-    argument: *mut c_void,
-) -> c_int {
-    // SAFETY: the collector's call, with its own visitor, for one of our endpoints; a heap type is visited
-    // by its instances.
-    unsafe {
-        let mut result = visit(ffi::Py_TYPE(object).cast(), argument);
-        let variant = fields::<T>(object);
-        let endpoint = variant.endpoint();
-        let mut each = |slot: &Slot| {
-            if result == 0 {
-                result = slot.visit(visit, argument);
-            }
-        };
-        each(&endpoint.event_loop);
-        each(&endpoint.owner);
-        each_clearable(variant, &mut each);
-        result
-    }
-}
-
-unsafe extern "C" fn clear<T: Variant>(object: *mut ffi::PyObject) -> c_int {
-    // SAFETY: the collector's call for one of our endpoints. The loop stays, because methods need it and
-    // its own clear breaks the cycle; the owner stays, because the descriptor is still ours to close.
-    let variant = unsafe { fields::<T>(object) };
-    each_clearable(variant, &mut |slot| slot.clear());
-    0
-}
-
-fn each_clearable<T: Variant>(variant: &T, each: &mut dyn FnMut(&Slot)) {
-    let endpoint = variant.endpoint();
-    for slot in [
-        &endpoint.protocol,
-        &endpoint.context,
-        &endpoint.extra,
-        &endpoint.waiter,
-        &endpoint.lost_with,
-        &endpoint.dict,
-    ] {
-        each(slot);
-    }
-    variant.each_slot(each);
-}
-
-unsafe extern "C" fn repr<T: Variant>(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    guard(|| {
-        // SAFETY: a live endpoint; repr holds the GIL.
-        let (variant, py) = unsafe { (fields::<T>(object), Python::assume_attached()) };
-        let endpoint = variant.endpoint();
-        let mut text = format!("<wakeloop.{}", T::NAME);
-        if endpoint.owner.is_empty() {
-            text.push_str(" closed");
-        } else if endpoint.closing.get() {
-            text.push_str(" closing");
-        }
-        if endpoint.fd.get() >= 0 {
-            text.push_str(&format!(" fd={}", endpoint.fd.get()));
-            variant.describe(&mut text);
-        }
-        text.push('>');
-        pyo3::types::PyString::new(py, &text).into_ptr()
-    })
-}
-
-/// "polling" or "idle", as asyncio says it.
+/// "polling" or "idle", as asyncio says it, or "open" once the loop is closed and does neither.
 pub(crate) fn polling(endpoint: &Endpoint, direction: Interest) -> &'static str {
+    if endpoint.core().closed.get() {
+        return "open";
+    }
     let watched = endpoint.watched.get().is_some_and(|watched| match direction {
         Interest::WRITE => watched.is_write(),
         _ => watched.is_read(),
     });
     if watched { "polling" } else { "idle" }
-}
-
-/// Makes a variant's type, on bases of `asyncio.transports`. Called by the module's initialisation.
-pub(crate) fn make_type<'py, T: Variant>(
-    py: Python<'py>,
-    name: &'static CStr,
-    bases: &[&str],
-    methods: Vec<Method>,
-    attributes: Vec<Attribute>,
-) -> PyResult<Bound<'py, PyAny>> {
-    const { assert!(align_of::<T>() <= 16) };
-    let module = py.import("asyncio.transports")?;
-    let largest = module.getattr("_FlowControlMixin")?.cast_into::<pyo3::types::PyType>()?;
-    // SAFETY: a live type object.
-    let size = unsafe { (*largest.as_type_ptr()).tp_basicsize } as usize;
-    // Relaxed: the same value each time, stored under the GIL.
-    OFFSET.store(size.next_multiple_of(16), Ordering::Relaxed);
-    let bases = bases.iter().map(|base| module.getattr(*base)).collect::<PyResult<Vec<_>>>()?;
-    let mut all_methods = super::endpoint_methods::common::<T>();
-    all_methods.extend(methods);
-    let mut all_attributes = super::endpoint_methods::attributes::<T>();
-    all_attributes.extend(attributes);
-    all_attributes.push(Attribute {
-        name: c"__dict__",
-        get: ffi::PyObject_GenericGetDict,
-        set: Some(ffi::PyObject_GenericSetDict),
-    });
-    let start = size.next_multiple_of(16);
-    let spec = TypeSpec {
-        name,
-        size: start + size_of::<T>(),
-        flags: ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_HAVE_GC | ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION,
-        methods: &all_methods,
-        attributes: &all_attributes,
-        weaklist_offset: Some(start + T::ENDPOINT + offset_of!(Endpoint, weaklist)),
-        dict_offset: Some(start + T::ENDPOINT + offset_of!(Endpoint, dict)),
-        slots: &[
-            (ffi::Py_tp_dealloc, dealloc::<T> as *mut c_void),
-            (ffi::Py_tp_finalize, finalize::<T> as *mut c_void),
-            (ffi::Py_tp_traverse, traverse::<T> as *mut c_void),
-            (ffi::Py_tp_clear, clear::<T> as *mut c_void),
-            (ffi::Py_tp_repr, repr::<T> as *mut c_void),
-        ],
-        bases: Some(PyTuple::new(py, bases)?),
-    };
-    let kind = spec.build(py)?;
-    // Relaxed: published under the GIL.
-    T::kind().store(kind, Ordering::Relaxed);
-    // SAFETY: the type was just made and lives for ever.
-    Ok(unsafe { Bound::from_borrowed_ptr(py, kind.cast()) })
 }

@@ -199,6 +199,20 @@ pub(crate) unsafe extern "C" fn get_owner<T: Variant>(
     of::<T>(object).endpoint().owner.get_or_none()
 }
 
+/// Takes the descriptor's owner away: who does that closes it himself, and gets no ResourceWarning.
+pub(crate) unsafe extern "C" fn set_owner<T: Variant>(
+    object: *mut ffi::PyObject,
+    value: *mut ffi::PyObject,
+    _: *mut c_void,
+) -> std::ffi::c_int {
+    guard(|| {
+        // SAFETY: a borrowed argument, or null for a deletion; the address of `None`.
+        let value = unsafe { Ref::from_nullable(value).filter(|it| it.as_ptr() != ffi::Py_None()) };
+        of::<T>(object).endpoint().owner.set(value);
+        0
+    })
+}
+
 /// The descriptor, for a variant's own name of it.
 pub(crate) unsafe extern "C" fn get_descriptor<T: Variant>(
     object: *mut ffi::PyObject,

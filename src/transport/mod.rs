@@ -3,7 +3,8 @@
 //! [`stream`] is the TCP and Unix socket transport: its life from connection_made to connection_lost.
 //! [`receive`] brings bytes to the protocol, [`write_buffer`] takes them from it, [`accept`] makes
 //! transports of what arrives at a listening socket, [`methods`] is what Python sees. [`datagram`] is the
-//! datagram transport, on [`endpoint`], which is what transports around an object of Python's have in common.
+//! datagram transport, [`read_pipe`] and [`write_pipe`] are those of pipes, all on [`endpoint`], which is what
+//! transports around an object of Python's have in common.
 
 pub(crate) mod accept;
 pub(crate) mod address;
@@ -12,8 +13,11 @@ pub(crate) mod datagram_receive;
 pub(crate) mod datagram_send;
 pub(crate) mod endpoint;
 pub(crate) mod endpoint_methods;
+pub(crate) mod endpoint_type;
 pub(crate) mod methods;
+pub(crate) mod read_pipe;
 pub(crate) mod receive;
 pub(crate) mod send;
 pub(crate) mod stream;
 pub(crate) mod write_buffer;
+pub(crate) mod write_pipe;

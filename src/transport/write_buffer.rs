@@ -96,9 +96,31 @@ impl WriteBuffer {
     /// # Errors
     /// What the socket reports, except that it would block.
     pub(crate) fn send(&mut self, fd: RawFd, done: &mut Done) -> io::Result<Sent> {
+        self.drain(fd, done, send_one, send_many)
+    }
+
+    /// The same for a descriptor that is no socket.
+    ///
+    /// # Errors
+    /// What the descriptor reports, except that it would block.
+    pub(crate) fn write(&mut self, fd: RawFd, done: &mut Done) -> io::Result<Sent> {
+        self.drain(fd, done, write_one, write_many)
+    }
+
+    #[inline(always)]
+    fn drain(
+        &mut self,
+        fd: RawFd,
+        done: &mut Done,
+        one: fn(RawFd, &[u8]) -> io::Result<usize>,
+        many: fn(RawFd, &mut [libc::iovec]) -> io::Result<usize>,
+    ) -> io::Result<Sent> {
         while self.size > 0 {
-            let count =
-                if self.pieces.len() == 1 { send_one(fd, self.pieces[0].rest()) } else { self.send_many(fd) };
+            let count = if self.pieces.len() == 1 {
+                one(fd, self.pieces[0].rest())
+            } else {
+                self.with_vectors(|vectors| many(fd, vectors))
+            };
             match count {
                 Ok(count) => self.advance(count, done),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Sent::Blocked),
@@ -109,7 +131,8 @@ impl WriteBuffer {
         Ok(Sent::All)
     }
 
-    fn send_many(&self, fd: RawFd) -> io::Result<usize> {
+    /// Shows the first pieces as the kernel wants them.
+    fn with_vectors<T>(&self, body: impl FnOnce(&mut [libc::iovec]) -> T) -> T {
         let mut vectors = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PIECES];
         let mut count = 0;
         for (vector, piece) in vectors.iter_mut().zip(&self.pieces) {
@@ -117,14 +140,7 @@ impl WriteBuffer {
             *vector = libc::iovec { iov_base: rest.as_ptr().cast_mut().cast(), iov_len: rest.len() };
             count += 1;
         }
-        // SAFETY: all-zero is a valid message header; the vectors point to live bytes objects.
-        let sent = unsafe {
-            let mut message: libc::msghdr = std::mem::zeroed();
-            message.msg_iov = vectors.as_mut_ptr();
-            message.msg_iovlen = count as _;
-            libc::sendmsg(fd, &message, FLAGS)
-        };
-        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
+        body(&mut vectors[..count])
     }
 
     fn advance(&mut self, mut count: usize, done: &mut Done) {
@@ -141,6 +157,32 @@ impl WriteBuffer {
             }
         }
     }
+}
+
+/// Several pieces in one send.
+fn send_many(fd: RawFd, vectors: &mut [libc::iovec]) -> io::Result<usize> {
+    // SAFETY: all-zero is a valid message header; the vectors point to what the caller keeps alive.
+    let sent = unsafe {
+        let mut message: libc::msghdr = std::mem::zeroed();
+        message.msg_iov = vectors.as_mut_ptr();
+        message.msg_iovlen = vectors.len() as _;
+        libc::sendmsg(fd, &message, FLAGS)
+    };
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
+}
+
+/// One plain write.
+pub(crate) fn write_one(fd: RawFd, data: &[u8]) -> io::Result<usize> {
+    // SAFETY: `data` is valid for its length.
+    let sent = unsafe { libc::write(fd, data.as_ptr().cast(), data.len()) };
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
+}
+
+/// Several pieces in one write.
+fn write_many(fd: RawFd, vectors: &mut [libc::iovec]) -> io::Result<usize> {
+    // SAFETY: the vectors point to what the caller keeps alive.
+    let sent = unsafe { libc::writev(fd, vectors.as_ptr(), vectors.len() as _) };
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
 }
 
 /// One plain send.

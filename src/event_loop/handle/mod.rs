@@ -24,6 +24,7 @@ pub(crate) use python::make_types;
 
 use super::core::Core;
 use crate::capi::call::{call_tuple, getattr, in_context, method, vectorcall};
+use crate::capi::imports::imports;
 use crate::capi::{Raised, Ref, Slot};
 use crate::timer;
 
@@ -413,16 +414,12 @@ pub(crate) fn spent(handle: &Ref) {
 
 /// Runs a handle that is not ours: `asyncio.Handle` from inherited code or a third party.
 pub(crate) fn run_foreign(handle: &Ref) -> Result<(), Raised> {
-    // SAFETY: a C literal; an owned reference or null.
-    let name = unsafe { Ref::from_owned(ffi::PyUnicode_InternFromString(c"_run".as_ptr())) }.ok_or(Raised)?;
-    // SAFETY: as above.
-    let flag =
-        unsafe { Ref::from_owned(ffi::PyUnicode_InternFromString(c"_cancelled".as_ptr())) }.ok_or(Raised)?;
-    let cancelled = getattr(handle.as_ptr(), flag.as_ptr())?;
+    let names = imports();
+    let cancelled = getattr(handle.as_ptr(), names._cancelled.as_ptr())?;
     // SAFETY: a live object.
     match unsafe { ffi::PyObject_IsTrue(cancelled.as_ptr()) } {
         1 => Ok(()),
-        0 => method(handle, name.as_ptr(), &[]).map(drop),
+        0 => method(handle, names._run.as_ptr(), &[]).map(drop),
         _ => Err(Raised),
     }
 }

@@ -1,0 +1,176 @@
+//! How the type of an endpoint is made, and what CPython calls on its instances: the collector, `repr`, the
+//! end of an object's life.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::mem::offset_of;
+use std::sync::atomic::Ordering;
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use super::endpoint::{Endpoint, OFFSET, Variant, fields, release};
+use crate::capi::call::guard;
+use crate::capi::error::{raise, take_exception};
+use crate::capi::types::{Attribute, Method, TypeSpec};
+use crate::capi::{Ref, Slot};
+
+unsafe extern "C" fn dealloc<T: Variant>(object: *mut ffi::PyObject) {
+    // SAFETY: called once by CPython for an endpoint without references.
+    unsafe {
+        if ffi::PyObject_CallFinalizerFromDealloc(object) < 0 {
+            return;
+        }
+        ffi::PyObject_GC_UnTrack(object.cast());
+        let variant = std::ptr::from_ref(fields::<T>(object)).cast_mut();
+        if !(*variant).endpoint().weaklist.get().is_null() {
+            ffi::PyObject_ClearWeakRefs(object);
+        }
+        std::ptr::drop_in_place(variant);
+        let kind = ffi::Py_TYPE(object);
+        ffi::PyObject_GC_Del(object.cast());
+        ffi::Py_DECREF(kind.cast());
+    }
+}
+
+/// asyncio's `__del__`: an endpoint that nobody closed is closed here, with a ResourceWarning.
+unsafe extern "C" fn finalize<T: Variant>(object: *mut ffi::PyObject) {
+    let _ = guard(|| {
+        // SAFETY: an endpoint that is about to die; an error that is set is kept across the warning.
+        unsafe {
+            let variant = fields::<T>(object);
+            if variant.endpoint().owner.is_empty() {
+                return 0;
+            }
+            let pending = (!ffi::PyErr_Occurred().is_null()).then(take_exception);
+            let held = Ref::from_borrowed(object);
+            let told = variant.endpoint().core().support("unclosed_transport", &[object]);
+            if told.is_err() {
+                ffi::PyErr_WriteUnraisable(object);
+            }
+            if release(&held, variant).is_err() {
+                ffi::PyErr_WriteUnraisable(object);
+            }
+            if let Some(exception) = pending {
+                raise(exception);
+            }
+        }
+        0
+    });
+}
+
+unsafe extern "C" fn traverse<T: Variant>(
+    object: *mut ffi::PyObject,
+    visit: ffi::visitproc,
+    argument: *mut c_void,
+) -> c_int {
+    // SAFETY: the collector's call, with its own visitor, for one of our endpoints; a heap type is visited
+    // by its instances.
+    unsafe {
+        let mut result = visit(ffi::Py_TYPE(object).cast(), argument);
+        let variant = fields::<T>(object);
+        let endpoint = variant.endpoint();
+        let mut each = |slot: &Slot| {
+            if result == 0 {
+                result = slot.visit(visit, argument);
+            }
+        };
+        each(&endpoint.event_loop);
+        each(&endpoint.owner);
+        each_clearable(variant, &mut each);
+        result
+    }
+}
+
+unsafe extern "C" fn clear<T: Variant>(object: *mut ffi::PyObject) -> c_int {
+    // SAFETY: the collector's call for one of our endpoints. The loop stays, because methods need it and
+    // its own clear breaks the cycle; the owner stays, because the descriptor is still ours to close.
+    let variant = unsafe { fields::<T>(object) };
+    each_clearable(variant, &mut |slot| slot.clear());
+    0
+}
+
+fn each_clearable<T: Variant>(variant: &T, each: &mut dyn FnMut(&Slot)) {
+    let endpoint = variant.endpoint();
+    for slot in [
+        &endpoint.protocol,
+        &endpoint.context,
+        &endpoint.extra,
+        &endpoint.waiter,
+        &endpoint.lost_with,
+        &endpoint.dict,
+    ] {
+        each(slot);
+    }
+    variant.each_slot(each);
+}
+
+unsafe extern "C" fn repr<T: Variant>(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    guard(|| {
+        // SAFETY: a live endpoint; repr holds the GIL.
+        let (variant, py) = unsafe { (fields::<T>(object), Python::assume_attached()) };
+        let endpoint = variant.endpoint();
+        let mut text = format!("<wakeloop.{}", T::NAME);
+        if endpoint.owner.is_empty() {
+            text.push_str(" closed");
+        } else if endpoint.closing.get() {
+            text.push_str(" closing");
+        }
+        if endpoint.fd.get() >= 0 {
+            text.push_str(&format!(" fd={}", endpoint.fd.get()));
+            variant.describe(&mut text);
+        }
+        text.push('>');
+        pyo3::types::PyString::new(py, &text).into_ptr()
+    })
+}
+
+/// Makes a variant's type, on bases of `asyncio.transports`. Called by the module's initialisation.
+pub(crate) fn make_type<'py, T: Variant>(
+    py: Python<'py>,
+    name: &'static CStr,
+    bases: &[&str],
+    methods: Vec<Method>,
+    attributes: Vec<Attribute>,
+) -> PyResult<Bound<'py, PyAny>> {
+    const { assert!(align_of::<T>() <= 16) };
+    let module = py.import("asyncio.transports")?;
+    let largest = module.getattr("_FlowControlMixin")?.cast_into::<pyo3::types::PyType>()?;
+    // SAFETY: a live type object.
+    let size = unsafe { (*largest.as_type_ptr()).tp_basicsize } as usize;
+    // Relaxed: the same value each time, stored under the GIL.
+    OFFSET.store(size.next_multiple_of(16), Ordering::Relaxed);
+    let bases = bases.iter().map(|base| module.getattr(*base)).collect::<PyResult<Vec<_>>>()?;
+    let mut all_methods = super::endpoint_methods::common::<T>();
+    all_methods.extend(methods);
+    let mut all_attributes = super::endpoint_methods::attributes::<T>();
+    all_attributes.extend(attributes);
+    all_attributes.push(Attribute {
+        name: c"__dict__",
+        get: ffi::PyObject_GenericGetDict,
+        set: Some(ffi::PyObject_GenericSetDict),
+    });
+    let start = size.next_multiple_of(16);
+    let spec = TypeSpec {
+        name,
+        size: start + size_of::<T>(),
+        flags: ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_HAVE_GC | ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION,
+        methods: &all_methods,
+        attributes: &all_attributes,
+        weaklist_offset: Some(start + T::ENDPOINT + offset_of!(Endpoint, weaklist)),
+        dict_offset: Some(start + T::ENDPOINT + offset_of!(Endpoint, dict)),
+        slots: &[
+            (ffi::Py_tp_dealloc, dealloc::<T> as *mut c_void),
+            (ffi::Py_tp_finalize, finalize::<T> as *mut c_void),
+            (ffi::Py_tp_traverse, traverse::<T> as *mut c_void),
+            (ffi::Py_tp_clear, clear::<T> as *mut c_void),
+            (ffi::Py_tp_repr, repr::<T> as *mut c_void),
+        ],
+        bases: Some(PyTuple::new(py, bases)?),
+    };
+    let kind = spec.build(py)?;
+    // Relaxed: published under the GIL.
+    T::kind().store(kind, Ordering::Relaxed);
+    // SAFETY: the type was just made and lives for ever.
+    Ok(unsafe { Bound::from_borrowed_ptr(py, kind.cast()) })
+}

@@ -1,0 +1,227 @@
+//! The reading end of a pipe, a FIFO, a socket or a character device.
+//!
+//! An [`Endpoint`](super::endpoint::Endpoint): its life and its watching are described there. A read goes
+//! where a stream's receive goes: small ones through the loop's buffer, after a large one straight into
+//! a bytes object.
+
+use std::cell::Cell;
+use std::io;
+use std::mem::offset_of;
+use std::ptr::null_mut;
+use std::sync::atomic::AtomicPtr;
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use super::endpoint::{self, Endpoint, Variant, fatal_error, fields, lose, watch_or_fail};
+use super::endpoint_methods::{abort, get_descriptor, get_owner, reading, set_owner};
+use super::endpoint_type::make_type as make_endpoint_type;
+use crate::capi::buffer::{RawBytes, bytes_from};
+use crate::capi::error::{fetch, raise_io};
+use crate::capi::imports::imports;
+use crate::capi::types::{Attribute, Method};
+use crate::capi::{Fatal, Raised, Ref};
+use crate::event_loop::core::{Core, RECEIVE};
+use crate::event_loop::event_loop::EventLoop;
+use crate::event_loop::source::Source;
+use crate::reactor::{Interest, Readiness};
+
+/// Full reads per event.
+const READS: usize = 4;
+/// From this size on a read counts as large.
+const LARGE: usize = 32 * 1024;
+/// The size of a direct read: below glibc's mmap threshold, and nearly twice what a pipe holds.
+const DIRECT: usize = 120 * 1024;
+
+/// The fields behind asyncio's base class.
+#[derive(Debug)]
+pub(crate) struct ReadPipe {
+    endpoint: Endpoint,
+    /// The last read was large: the next one goes straight into a bytes object.
+    large: Cell<bool>,
+}
+
+static TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(null_mut());
+
+impl Variant for ReadPipe {
+    const NAME: &'static str = "ReadPipeTransport";
+    const ENDPOINT: usize = offset_of!(ReadPipe, endpoint);
+    const TELL_FATAL: &'static str = "read_pipe_failed";
+
+    fn kind() -> &'static AtomicPtr<ffi::PyTypeObject> {
+        &TYPE
+    }
+
+    fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    fn act(object: &Ref, core: &Core, _readiness: Readiness) -> Result<(), Fatal> {
+        // SAFETY: the source was registered with a read pipe.
+        let pipe = unsafe { fields::<ReadPipe>(object.as_ptr()) };
+        core.touched.set(true);
+        for _ in 0..READS {
+            if !pipe.endpoint.is_reading() || pipe.endpoint.fd.get() < 0 {
+                break;
+            }
+            match pipe.read(core) {
+                Read::Data { data, full } => {
+                    pipe.endpoint.tell(core, imports().data_received.as_ptr(), &[data.as_ptr()])?;
+                    if !full {
+                        break;
+                    }
+                }
+                Read::Empty => break,
+                Read::Eof => return end(object, pipe, core),
+                Read::Failed => {
+                    return fatal_error(object, pipe, Raised, "Fatal read error on pipe transport");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn interest(&self) -> Option<Interest> {
+        self.endpoint.is_reading().then_some(Interest::READ)
+    }
+
+    fn describe(&self, text: &mut String) {
+        text.push(' ');
+        text.push_str(endpoint::polling(&self.endpoint, Interest::READ));
+    }
+}
+
+/// What one read came to.
+enum Read {
+    /// `full` if there was no room for more.
+    Data { data: Ref, full: bool },
+    /// Nothing is there.
+    Empty,
+    /// Every writer has closed its end.
+    Eof,
+    /// An error is set.
+    Failed,
+}
+
+impl Read {
+    /// The meaning of 0 and -1. Called at once, before anything else can change errno.
+    #[cold]
+    fn nothing(count: isize) -> Read {
+        if count == 0 {
+            return Read::Eof;
+        }
+        let error = io::Error::last_os_error();
+        match error.kind() {
+            // An interrupted read is tried again: the pipe is still reported as readable.
+            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Read::Empty,
+            _ => {
+                let Raised = raise_io(&error);
+                Read::Failed
+            }
+        }
+    }
+}
+
+impl Source for ReadPipe {
+    #[inline(always)]
+    fn on_ready(object: &Ref, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
+        endpoint::on_ready::<ReadPipe>(object, core, readiness)
+    }
+}
+
+impl ReadPipe {
+    fn read(&self, core: &Core) -> Read {
+        let fd = self.endpoint.fd.get();
+        let (data, count, room) = if self.large.get() {
+            let Ok(mut bytes) = RawBytes::with_capacity(DIRECT) else { return Read::Failed };
+            // SAFETY: the object has room for that many bytes and is seen by nobody else.
+            let count = unsafe { libc::read(fd, bytes.as_mut_ptr().cast(), DIRECT) };
+            if count <= 0 {
+                return Read::nothing(count);
+            }
+            // SAFETY: `read` has written `count` bytes.
+            (unsafe { bytes.finish(count as usize) }, count as usize, DIRECT)
+        } else {
+            let buffer = core.receive_buffer();
+            // SAFETY: the buffer is valid for its length; it is copied before anything else can run.
+            let count = unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), RECEIVE) };
+            if count <= 0 {
+                return Read::nothing(count);
+            }
+            (bytes_from(&buffer[..count as usize]), count as usize, RECEIVE)
+        };
+        self.large.set(count >= LARGE);
+        match data {
+            Ok(data) => Read::Data { data, full: count == room },
+            Err(Raised) => Read::Failed,
+        }
+    }
+}
+
+/// The end of the data: `eof_received` and then `connection_lost`, each as a step of its own.
+fn end(object: &Ref, pipe: &ReadPipe, core: &Core) -> Result<(), Fatal> {
+    if core.debug.get() {
+        core.support("closed_by_peer", &[object.as_ptr()])?;
+    }
+    pipe.endpoint.closing.set(true);
+    core.call_native(object.clone_ref(), eof_received);
+    lose(object, pipe, None);
+    watch_or_fail(object, pipe, core)
+}
+
+fn eof_received(object: &Ref, core: &Core) -> Result<(), Fatal> {
+    // SAFETY: the step was queued with a read pipe.
+    let pipe = unsafe { fields::<ReadPipe>(object.as_ptr()) };
+    pipe.endpoint.tell(core, imports().eof_received.as_ptr(), &[])
+}
+
+/// Makes the type. Called once, by the module's initialisation.
+pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    let mut methods = reading::<ReadPipe>();
+    methods.push(Method::NoArgs(
+        c"close",
+        abort::<ReadPipe>,
+        c"Stop reading, then call connection_lost(None) and close the pipe.",
+    ));
+    let attributes = vec![
+        Attribute { name: c"_pipe", get: get_owner::<ReadPipe>, set: Some(set_owner::<ReadPipe>) },
+        Attribute { name: c"_fileno", get: get_descriptor::<ReadPipe>, set: None },
+    ];
+    make_endpoint_type::<ReadPipe>(
+        py,
+        c"wakeloop._core.ReadPipeTransport",
+        &["ReadTransport"],
+        methods,
+        attributes,
+    )
+}
+
+/// `_make_read_pipe_transport`'s native half. The pipe was found to be one and does not block; `extra` is
+/// complete and the transport's own.
+#[pyfunction]
+#[pyo3(signature = (event_loop, pipe, protocol, waiter, extra))]
+pub(crate) fn make_read_pipe<'py>(
+    py: Python<'py>,
+    event_loop: &Bound<'py, EventLoop>,
+    pipe: Bound<'py, PyAny>,
+    protocol: Bound<'py, PyAny>,
+    waiter: Option<Bound<'py, PyAny>>,
+    extra: Bound<'py, PyDict>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let parts = endpoint::Parts {
+        fd: pipe.call_method0("fileno")?.extract()?,
+        owner: pipe.into(),
+        protocol: protocol.into(),
+        waiter: waiter.map(Ref::from),
+        extra: extra.into_any().into(),
+    };
+    let made = endpoint::create(event_loop.get().core(), parts, |endpoint| ReadPipe {
+        endpoint,
+        large: Cell::new(false),
+    });
+    match made {
+        Ok(transport) => Ok(transport.bind(py).clone()),
+        Err(Raised) => Err(fetch(py)),
+    }
+}

@@ -1,0 +1,354 @@
+"""Pipe transports, closer: order, limits, ends, terminals and sockets."""
+
+import asyncio
+import gc
+import os
+import socket
+import tty
+import warnings
+
+import pytest
+
+from tests.support.protocol import Recording
+from tests.test_pipes import Writing, ends
+
+
+async def reading(descriptor, protocol=Recording):
+    return await asyncio.get_running_loop().connect_read_pipe(protocol, os.fdopen(descriptor, "rb", 0))
+
+
+async def writing(descriptor, protocol=Writing):
+    return await asyncio.get_running_loop().connect_write_pipe(protocol, os.fdopen(descriptor, "wb", 0))
+
+
+async def read_all(descriptor, size):
+    """What a reader that is no transport gets."""
+    os.set_blocking(descriptor, False)
+    data = bytearray()
+    async with asyncio.timeout(10):
+        while len(data) < size:
+            try:
+                piece = os.read(descriptor, 1 << 20)
+            except BlockingIOError:
+                await asyncio.sleep(0)
+                continue
+            assert piece
+            data += piece
+    return bytes(data)
+
+
+def test_small_and_large_writes_keep_their_order(run):
+    async def main():
+        reader, writer = os.pipe()
+        transport, protocol = await writing(writer)
+        pieces = []
+        for number in range(300):
+            piece = os.urandom(1 + number * 37 % 5000)
+            kind = (bytes, bytearray, memoryview)[number % 3]
+            data = kind(piece)
+            transport.write(data)
+            if kind is bytearray:
+                data[:] = bytes(len(data))
+            pieces.append(piece)
+            if number % 50 == 0:
+                await asyncio.sleep(0)
+        transport.writelines([b"lines", b"", bytearray(b"and lines")])
+        expected = b"".join(pieces) + b"linesand lines"
+        assert await read_all(reader, len(expected)) == expected
+        transport.close()
+        assert await protocol.lost is None
+        os.close(reader)
+
+    run(main())
+
+
+def test_nothing_written_waits_for_the_next_turn(run):
+    async def main():
+        reader, writer = os.pipe()
+        transport, protocol = await writing(writer)
+        os.set_blocking(reader, False)
+        transport.write(b"one")
+        transport.write(b"two")
+        await asyncio.sleep(0)
+        assert os.read(reader, 100) == b"onetwo"
+        transport.write(b"three")
+        assert transport.get_write_buffer_size() == 0
+        assert os.read(reader, 100) == b"three"
+        for end in (transport.write_eof, transport.close):
+            end()
+        assert await protocol.lost is None
+        assert os.read(reader, 100) == b""
+        os.close(reader)
+
+    run(main())
+
+
+def test_what_is_written_before_abort_is_in_the_pipe(run):
+    async def main():
+        reader, writer = os.pipe()
+        transport, protocol = await writing(writer)
+        transport.write(b"last words")
+        transport.abort()
+        assert await protocol.lost is None
+        assert os.read(reader, 100) == b"last words"
+        os.close(reader)
+
+    run(main())
+
+
+def test_a_reader_that_goes_away_while_data_is_pending_is_an_error(run):
+    async def main():
+        reader, writer = os.pipe()
+        transport, protocol = await writing(writer)
+        transport.write(bytes(1 << 20))
+        assert transport.get_write_buffer_size() > 0
+        os.close(reader)
+        assert isinstance(await protocol.lost, BrokenPipeError)
+
+    run(main())
+
+
+def test_a_reader_that_goes_away_is_noticed_without_a_write(run):
+    async def main():
+        reader, writer = os.pipe()
+        transport, protocol = await writing(writer)
+        os.close(reader)
+        assert await asyncio.wait_for(protocol.lost, 5) is None
+
+    run(main())
+
+
+def test_writing_to_a_lost_pipe_is_silent_and_then_logged(run, asyncio_log):
+    async def main():
+        reader, writer = os.pipe()
+        transport, protocol = await writing(writer)
+        transport.close()
+        for _ in range(8):
+            transport.write(b"x")
+        await protocol.lost
+        os.close(reader)
+
+    run(main())
+    texts = [record.getMessage() for record in asyncio_log.records if "os.write" in record.getMessage()]
+    assert texts and set(texts) == {"pipe closed by peer or os.write(pipe, data) raised exception."}
+
+
+def test_what_is_no_bytes_cannot_be_written(run):
+    async def main():
+        reader, writer = os.pipe()
+        transport, protocol = await writing(writer)
+        with pytest.raises(AssertionError):
+            transport.write("text")
+        transport.write(b"")
+        transport.close()
+        await protocol.lost
+        os.close(reader)
+
+    run(main())
+
+
+def test_a_write_pipe_stays_open_after_its_protocol_is_changed(run):
+    async def main():
+        reader, writer = os.pipe()
+        transport, first = await writing(writer)
+        second = Writing()
+        transport.set_protocol(second)
+        assert transport.get_protocol() is second
+        transport.set_write_buffer_limits(high=10)
+        assert transport.get_write_buffer_limits() == (2, 10)
+        transport.write(bytes(200_000))
+        assert second.calls == ["pause_writing"]
+        await read_all(reader, 200_000)
+        async with asyncio.timeout(5):
+            while "resume_writing" not in second.calls:
+                await asyncio.sleep(0.001)
+        transport.close()
+        assert await second.lost is None and not first.lost.done()
+        os.close(reader)
+
+    run(main())
+
+
+def test_messages_of_every_size_come_through(run):
+    async def main():
+        read, received, write, wrote = await ends()
+        payload = os.urandom(2_000_000)
+        sent = 0
+        for size in (1, 10, 1000, 40_000, 65_536, 65_537, 200_000, 3, 1_000_000):
+            write.write(payload[sent : sent + size])
+            sent += size
+            await received.received(sent)
+        assert received.data == payload[:sent]
+        write.close()
+        assert await received.lost is None
+        await wrote.lost
+
+    run(main())
+
+
+def test_an_exception_in_data_received_is_reported_and_reading_goes_on(run):
+    class Failing(Recording):
+        def data_received(self, data):
+            super().data_received(data)
+            raise ZeroDivisionError
+
+    async def main():
+        problems = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: problems.append(context))
+        reader, writer = os.pipe()
+        transport, protocol = await reading(reader, Failing)
+        for _ in range(2):
+            os.write(writer, b"x")
+            await asyncio.sleep(0.01)
+        assert protocol.data == b"xx"
+        assert [type(context["exception"]) for context in problems] == [ZeroDivisionError] * 2
+        os.close(writer)
+        assert await protocol.lost is None
+
+    run(main())
+
+
+def test_closing_a_read_pipe_delivers_nothing_more(run):
+    async def main():
+        reader, writer = os.pipe()
+        transport, protocol = await reading(reader)
+        os.write(writer, b"unread")
+        transport.close()
+        transport.close()
+        assert transport.is_closing() and not transport.is_reading()
+        assert await protocol.lost is None
+        assert protocol.calls == ["connection_made", "connection_lost"]
+        os.close(writer)
+
+    run(main())
+
+
+def test_stream_readers_and_writers_work_on_pipes(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        reader, writer = os.pipe()
+        lines = asyncio.StreamReader()
+        source, _ = await loop.connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(lines), os.fdopen(reader, "rb", 0)
+        )
+        transport, protocol = await loop.connect_write_pipe(
+            asyncio.streams.FlowControlMixin, os.fdopen(writer, "wb", 0)
+        )
+        out = asyncio.StreamWriter(transport, protocol, None, loop)
+        for number in range(1000):
+            out.write(b"line %d\n" % number)
+            await out.drain()
+        out.close()
+        assert [await lines.readline() for _ in range(1001)] == [
+            *(b"line %d\n" % number for number in range(1000)),
+            b"",
+        ]
+        source.close()
+        await asyncio.sleep(0.01)
+
+    run(main())
+
+
+def test_sockets_are_pipes_too(run):
+    async def main():
+        ours, theirs = socket.socketpair()
+        transport, protocol = await asyncio.get_running_loop().connect_write_pipe(Writing, ours)
+        transport.write(b"over a socket")
+        await asyncio.sleep(0)
+        assert theirs.recv(100) == b"over a socket"
+        theirs.close()
+        assert await asyncio.wait_for(protocol.lost, 5) is None
+
+    run(main())
+
+
+def test_a_fifo_has_two_ends(run, tmp_path):
+    async def main():
+        path = tmp_path / "fifo"
+        os.mkfifo(path)
+        source, received = await reading(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+        sink, wrote = await writing(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+        sink.write(b"through the file system")
+        await received.received(23)
+        sink.close()
+        assert await received.lost is None and await wrote.lost is None
+
+    run(main())
+
+
+def test_a_terminal_is_read_and_written_through_one_descriptor(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        master, slave = os.openpty()
+        tty.setraw(slave)
+        terminal = os.fdopen(slave, "r+b", 0)
+        source, received = await loop.connect_read_pipe(Recording, terminal)
+        sink, wrote = await loop.connect_write_pipe(Writing, terminal)
+        os.write(master, b"typed")
+        await received.received(5)
+        sink.write(b"shown")
+        assert await read_all(master, 5) == b"shown"
+        assert source.get_extra_info("pipe") is terminal and sink.get_extra_info("pipe") is terminal
+        sink.close()
+        await wrote.lost
+        source.close()
+        await received.lost
+        os.close(master)
+
+    run(main())
+
+
+def test_a_terminal_that_is_hung_up_ends_its_reader_quietly(run):
+    async def main():
+        master, slave = os.openpty()
+        transport, protocol = await reading(master)
+        os.close(slave)
+        # Linux reports EIO, the BSDs an end of file.
+        assert isinstance(await asyncio.wait_for(protocol.lost, 5), (OSError, type(None)))
+
+    run(main())
+
+
+def test_a_device_can_be_written(run):
+    async def main():
+        transport, protocol = await writing(os.open(os.devnull, os.O_WRONLY))
+        for _ in range(10):
+            transport.write(bytes(100_000))
+        assert transport.get_write_buffer_size() == 0
+        transport.close()
+        assert await protocol.lost is None
+
+    run(main())
+
+
+def test_transports_describe_themselves(run):
+    async def main():
+        source, received, sink, wrote = await ends()
+        number = source.get_extra_info("pipe").fileno()
+        assert f"fd={number} polling" in repr(source)
+        source.pause_reading()
+        assert f"fd={number} idle" in repr(source)
+        source.resume_reading()
+        assert "idle bufsize=0" in repr(sink)
+        sink.close()
+        assert "closing" in repr(sink)
+        await wrote.lost
+        await received.lost
+        assert "closed" in repr(sink) and "closed" in repr(source)
+
+    run(main())
+
+
+def test_pipes_nobody_closed_warn(loop_factory):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ResourceWarning)
+        loop = loop_factory()
+        transports = loop.run_until_complete(ends())
+        pipes = [transports[0].get_extra_info("pipe"), transports[2].get_extra_info("pipe")]
+        loop.close()
+        assert "open" in repr(transports[0]) and "open" in repr(transports[2])
+        del transports, loop
+        gc.collect()
+    texts = [str(warning.message) for warning in caught]
+    assert sum("unclosed transport" in text for text in texts) == 2
+    assert all(pipe.closed for pipe in pipes)
