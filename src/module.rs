@@ -1,20 +1,13 @@
 //! The Python module `wakeloop._core`.
 
-use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 
+use crate::bridge::panic::RuntimePanic;
 use crate::bridge::port::ForeignPort;
 use crate::capi;
 use crate::event_loop::{calls, core, event_loop::EventLoop, handle, sock, sock_datagram};
 use crate::primitives::{echo, metrics, sleep};
 use crate::transport::{accept, datagram, read_pipe, stream, write_pipe};
-
-pyo3::create_exception!(
-    wakeloop,
-    RuntimePanic,
-    PyException,
-    "A panic in Rust code, caught at the border to Python. The process goes on; the operation did not finish."
-);
 
 /// Called by `os.register_at_fork` in every child.
 #[pyfunction]

@@ -20,6 +20,7 @@ use pyo3::exceptions::{PyRuntimeError, PyStopIteration};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 
+use super::panic::RuntimePanic;
 use super::port::{Port, report};
 use super::runtime;
 use crate::capi::Slot;
@@ -42,9 +43,7 @@ impl Outcome {
         match self {
             Outcome::Value(make) => make(py),
             Outcome::Error(error) => Err(io_error(py, &error)),
-            Outcome::Panic(payload) => {
-                Err(crate::module::RuntimePanic::new_err(panic_text(payload.as_ref())))
-            }
+            Outcome::Panic(payload) => Err(RuntimePanic::new_err(panic_text(payload.as_ref()))),
         }
     }
 }
