@@ -64,11 +64,11 @@ test: lint test-rust test-python ## everything a change must pass
 lint: $(MADE)-venv ## rustfmt, and clippy with and without the Python half
 	cargo fmt --check
 	cargo clippy --all-targets --no-default-features --quiet -- -D warnings
-	PYO3_PYTHON=$(abspath $(PY)) cargo clippy --all-targets --quiet -- -D warnings
+	PYO3_PYTHON=$(abspath $(PY)) cargo clippy --all-targets --features async-runtimes --quiet -- -D warnings
 
 test-rust: $(MADE)-venv ## the runtime without Python, then the whole crate
 	cargo test --no-default-features --quiet
-	@if $(CAN_EMBED); then echo '$(EMBED) cargo test --quiet'; $(EMBED) cargo test --quiet; \
+	@if $(CAN_EMBED); then echo '$(EMBED) cargo test --features async-runtimes --quiet'; $(EMBED) cargo test --features async-runtimes --quiet; \
 	else echo "skipped: cargo test with the python feature ($(PYTHON) has no library to link)"; fi
 
 test-python: $(MADE)-extension $(MADE)-test ## pytest, and CPython's own asyncio tests in short

@@ -18,7 +18,7 @@ pub mod runtime;
 pub mod timer;
 
 #[cfg(feature = "python")]
-mod bridge;
+pub mod bridge;
 #[cfg(feature = "python")]
 mod capi;
 #[cfg(feature = "python")]

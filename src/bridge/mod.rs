@@ -2,9 +2,12 @@
 //!
 //! [`port`] is the way back to a loop: wakeloop's own by its inbox, any other asyncio loop by a descriptor
 //! that it watches. [`awaitable`] is what Python awaits. [`runtime`] is the process's one runtime,
-//! [`panic`] what a panic on it becomes.
+//! [`panic`] what a panic on it becomes. `generic`, behind the feature `async-runtimes`, is for other crates
+//! that use pyo3-async-runtimes.
 
 pub(crate) mod awaitable;
+#[cfg(feature = "async-runtimes")]
+pub mod generic;
 pub(crate) mod panic;
 pub(crate) mod port;
 pub(crate) mod runtime;
