@@ -8,6 +8,8 @@ import weakref
 
 import pytest
 
+from tests.support.script import run_script
+
 
 def function(*args):
     pass
@@ -166,3 +168,68 @@ def test_handles_outlive_their_loop(loop_factory):
     timer.cancel()
     assert soon.cancelled() and timer.cancelled()
     repr(soon), repr(timer), timer.when()
+
+
+@pytest.mark.parametrize("schedule", ["call_soon(", "call_later(100, "])
+def test_a_long_chain_of_handles_dies_quietly(loop_name, schedule):
+    """Each is an argument of the next: freed one inside the other they would overrun the stack."""
+    body = f"""
+        loop, handle = new_loop(), None
+        for _ in range(300_000):
+            handle = loop.{schedule}print, handle)
+        handle = None
+        loop.close()
+        print("closed")
+    """
+    outcome = run_script(loop_name, body)
+    assert (outcome.out, outcome.err, outcome.code) == ("closed\n", "", 0), outcome
+
+
+def test_a_timer_kept_by_what_it_calls_is_collected_with_its_loop(loop_factory):
+    watched = []
+    for _ in range(10):
+        loop, callback = loop_factory(), Callback()
+        callback.handle = loop.call_later(100, callback)
+        watched.append(weakref.ref(callback))
+        loop.close()
+        del loop, callback
+    gc.collect()
+    assert [reference() for reference in watched] == [None] * 10
+
+
+@pytest.mark.parametrize("end", ["cancelled", "ran"])
+def test_a_handle_in_a_cycle_through_its_context_is_collected(run, end):
+    variable, watched = contextvars.ContextVar("variable"), []
+
+    async def request():
+        thing = Callback()
+        variable.set(thing)
+        watched.append(weakref.ref(thing))
+        thing.handle = asyncio.get_running_loop().call_later(0.001 if end == "ran" else 100, function)
+        await asyncio.sleep(0.005)
+        if end == "cancelled":
+            thing.handle.cancel()
+
+    async def main():
+        await asyncio.gather(*(request() for _ in range(10)))
+        await asyncio.sleep(0)
+        gc.collect()
+        assert [reference() for reference in watched] == [None] * 10, "while the loop runs"
+
+    run(main())
+
+
+@pytest.mark.parametrize("schedule", ["call_soon", "call_later", "call_soon_threadsafe"])
+def test_a_handle_that_ran_in_debug_mode_is_collected_with_its_callback(loop, schedule):
+    """In debug mode a handle remembers what it called, to the end."""
+    loop.set_debug(True)
+    delay = (0,) if schedule == "call_later" else ()
+    watched = []
+    for _ in range(10):
+        callback = Callback()
+        callback.handle = getattr(loop, schedule)(*delay, callback)
+        watched.append(weakref.ref(callback))
+        del callback
+    loop.run_until_complete(asyncio.sleep(0.005))
+    gc.collect()
+    assert [reference() for reference in watched] == [None] * 10

@@ -38,6 +38,21 @@ def test_the_interpreter_ends_quietly_with_a_loop(loop_name, state):
     silent(loop_name, body, options=("-W", "ignore"))
 
 
+@pytest.mark.parametrize("kept", ["transport", "loop, transport", "transport, loop, one, other"])
+def test_the_interpreter_ends_quietly_with_a_loop_and_a_connection_unclosed(loop_name, kept):
+    body = f"""
+        import socket
+        loop = new_loop()
+        one, other = socket.socketpair()
+        transport, protocol = loop.run_until_complete(loop.create_connection(asyncio.Protocol, sock=one))
+        transport.write(b"x")
+        kept = [{kept}]
+        kept.append(kept)
+        del loop, transport, protocol, one, other
+    """
+    silent(loop_name, body)
+
+
 def test_the_interpreter_ends_quietly_with_connections_open_in_a_daemon_thread(loop_name):
     body = """
         import threading, time

@@ -141,6 +141,24 @@ def test_the_context_argument_is_the_context_of_the_callback(loop):
     assert [c[variable] for c in (context, later, safe)] == ["inside", "timer", "threadsafe"]
 
 
+def test_a_context_of_none_is_the_context_of_the_caller(loop):
+    """A future hands on the None of its add_done_callback."""
+    seen, future = [], loop.create_future()
+
+    def schedule():
+        variable.set("caller")
+        loop.call_soon(lambda: seen.append(("soon", variable.get())), context=None)
+        loop.call_later(0, lambda: seen.append(("later", variable.get())), context=None)
+        loop.call_at(0, lambda: seen.append(("at", variable.get())), context=None)
+        loop.call_soon_threadsafe(lambda: seen.append(("threadsafe", variable.get())), context=None)
+        future.add_done_callback(lambda done: seen.append((done.result(), variable.get())), context=None)
+        future.set_result("future")
+
+    contextvars.copy_context().run(schedule)
+    loop.run_until_complete(asyncio.sleep(0.001))
+    assert sorted(seen) == [(name, "caller") for name in ("at", "future", "later", "soon", "threadsafe")]
+
+
 def test_what_a_callback_sets_stays_in_its_context(loop):
     before = variable.get()
     seen = []

@@ -178,6 +178,41 @@ def test_clients_that_vanish_before_they_are_accepted_do_no_harm(run):
     run(quiet())
 
 
+@pytest.mark.parametrize("asked", ["in connection_lost", "after it"])
+@pytest.mark.parametrize("reset", [False, True])
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_an_accepted_connection_that_ended_still_knows_both_addresses(run, host, reset, asked):
+    """A listener on every address does not tell which of them its connections came to."""
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        lost = loop.create_future()
+
+        class Asking(asyncio.Protocol):
+            def connection_made(self, transport):
+                self.transport = transport
+
+            def connection_lost(self, exc):
+                lost.set_result((self.transport, asked == "in connection_lost" and addresses_of(self.transport)))
+
+        def addresses_of(transport):
+            return transport.get_extra_info("sockname"), transport.get_extra_info("peername")
+
+        server = await loop.create_server(Asking, host, 0)
+        with socket.create_connection(("127.0.0.1", server.sockets[0].getsockname()[1])) as client:
+            await asyncio.sleep(0.01)
+            expected = client.getpeername(), client.getsockname()
+            if reset:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        transport, addresses = await lost
+        await asyncio.sleep(0)
+        assert (addresses or addresses_of(transport)) == expected
+        server.close()
+        await server.wait_closed()
+
+    run(main())
+
+
 def test_no_context_variable_leaks_from_one_connection_to_the_next(run):
     seen = []
 
@@ -303,13 +338,20 @@ def test_a_port_in_use_is_an_error_that_names_it(run):
     run(main())
 
 
-def test_too_many_open_files_pauses_accepting_and_it_recovers(run, asyncio_log):
+def test_too_many_open_files_pauses_accepting_and_it_recovers_in_its_context(run, asyncio_log):
     import resource
 
     async def main():
-        loop, problems = asyncio.get_running_loop(), []
+        loop, problems, seen = asyncio.get_running_loop(), [], []
         loop.set_exception_handler(lambda loop, context: problems.append(context["message"]))
-        server = await loop.create_server(Greeting, "127.0.0.1", 0)
+
+        def factory():
+            seen.append(variable.get())
+            return Greeting()
+
+        variable.set("server")
+        server = await loop.create_server(factory, "127.0.0.1", 0)
+        variable.set("after")
         with socket.socket() as client:
             client.setblocking(False)
             soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -323,6 +365,7 @@ def test_too_many_open_files_pauses_accepting_and_it_recovers(run, asyncio_log):
             assert set(problems) == {"socket.accept() out of system resource"}
             async with asyncio.timeout(10):
                 assert await loop.sock_recv(client, 100) == b"hello"
+            assert seen == ["server"]
         server.close()
         await server.wait_closed()
 

@@ -70,6 +70,23 @@ def test_an_exception_from_a_python_handler_leaves_the_loop(loop):
         loop.run_until_complete(asyncio.sleep(0))
 
 
+@pytest.mark.parametrize("schedule", ["call_soon(", "call_later(0.01, "])
+def test_a_stop_from_a_python_handler_just_before_the_loop_parks_is_not_lost(loop_name, schedule):
+    """The callback that sends the signal is no Python code: the handler runs when the turn is over already."""
+    body = f"""
+        import ctypes, faulthandler, os, signal
+        faulthandler.dump_traceback_later(10, exit=True)
+        loop = new_loop()
+        signal.signal(signal.SIGUSR1, lambda *args: loop.stop())
+        loop.{schedule}ctypes.PyDLL(None).kill, os.getpid(), int(signal.SIGUSR1))
+        loop.run_forever()
+        loop.close()
+        print("stopped")
+    """
+    outcome = run_script(loop_name, body)
+    assert (outcome.out, outcome.code) == ("stopped\n", 0), outcome
+
+
 def test_handlers_can_be_replaced_and_several_signals_told_apart(loop):
     seen = []
     for number in (signal.SIGUSR1, signal.SIGUSR2):

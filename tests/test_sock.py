@@ -1,10 +1,12 @@
 """The sock_* methods: plain sockets, awaited."""
 
 import asyncio
+import gc
 import hashlib
 import os
 import socket
 import sys
+import weakref
 
 import pytest
 
@@ -184,6 +186,57 @@ def test_a_socket_that_reuses_a_closed_ones_number_works(run):
                     assert await loop.sock_recv(mine, 100) == b"fresh"
 
     run(main())
+
+
+def test_a_receive_whose_socket_was_closed_takes_no_data_of_the_next_one(run):
+    """Nobody cancelled it, and its number lives on in another connection that the loop watches."""
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        near, far = socket.socketpair()
+        near.setblocking(False)
+        receiving = asyncio.create_task(loop.sock_recv(near, 100))
+        await asyncio.sleep(0.001)
+        number = near.fileno()
+        near.close()
+        far.close()
+        with socketpair() as (one, other):
+            assert number in (one.fileno(), other.fileno())
+            mine, its = (one, other) if one.fileno() == number else (other, one)
+            sending = asyncio.create_task(loop.sock_sendall(mine, bytes(1 << 20)))
+            await asyncio.sleep(0.001)
+            its.send(b"secret")
+            await asyncio.sleep(0.01)
+            receiving.cancel()
+            sending.cancel()
+            outcome, _ = await asyncio.gather(receiving, sending, return_exceptions=True)
+            assert isinstance(outcome, (asyncio.CancelledError, OSError))
+            assert mine.recv(100) == b"secret"
+
+    run(main())
+
+
+def test_a_receive_that_waits_when_its_loop_closes_is_collected(loop_factory):
+    watched = []
+    for _ in range(5):
+        loop = loop_factory()
+        near, far = socket.socketpair()
+        near.setblocking(False)
+
+        async def receive(loop=loop, near=near):
+            await loop.sock_recv(near, 10)
+
+        task = loop.create_task(receive())
+        task._log_destroy_pending = False
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+        near.close()
+        far.close()
+        watched += [weakref.ref(loop), weakref.ref(near), weakref.ref(task)]
+        del loop, near, far, task, receive
+    gc.collect()
+    gc.collect()
+    assert [reference() for reference in watched] == [None] * 15
 
 
 def test_datagrams_are_received_from_and_sent_to(run):

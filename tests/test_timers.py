@@ -176,6 +176,45 @@ def test_random_cancellation_among_thousands_leaves_the_right_ones(loop):
     assert sorted(fired) == sorted(set(timers) - cancelled)
 
 
+def test_ten_thousand_timers_put_in_and_taken_out_at_random_fire_in_order(loop):
+    """Taken out before the run and by each other, put in before the run and by each other."""
+    source, waiting, fired, start = random.Random(4), {}, [], loop.time()
+    numbers, left, taken_out = [], 10_000, 0
+
+    def put_in(earliest):
+        nonlocal left
+        left -= 1
+        when = earliest + source.uniform(0, 0.2)
+        waiting[left] = loop.call_at(when, fire, left, when)
+        numbers.append(left)
+
+    def take_out():
+        nonlocal taken_out
+        index = source.randrange(len(numbers))
+        numbers[index], numbers[-1] = numbers[-1], numbers[index]
+        timer = waiting.pop(numbers.pop(), None)
+        if timer is not None:
+            timer.cancel()
+            taken_out += 1
+
+    def fire(number, when):
+        del waiting[number]  # which fails for one that was taken out
+        fired.append(when)
+        if left:
+            take_out()
+            put_in(loop.time() + 0.001)
+        if not waiting:
+            loop.stop()
+
+    while left > 2000:
+        put_in(start + 0.05)
+        if source.random() < 0.4:
+            take_out()
+    loop.run_forever()
+    assert left == 0 and len(fired) + taken_out == 10_000 and taken_out > 3000
+    assert fired == sorted(fired)
+
+
 def test_a_timer_scheduled_by_a_timer_waits_for_its_own_deadline(loop):
     times = []
 

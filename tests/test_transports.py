@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 import socket
+import warnings
 import weakref
 
 import pytest
@@ -132,6 +133,23 @@ def test_abort_drops_what_was_not_sent(run):
     run(main())
 
 
+def test_abort_sends_what_was_written_just_before_it(run):
+    """asyncio's write sends at once: what it took from us is under way, and abort drops the rest alone."""
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        with tcp_pair() as (sock, peer):
+            transport, protocol = await loop.create_connection(Recording, sock=sock)
+            transport.write(b"bye")
+            transport.abort()
+            assert await protocol.lost is None
+            async with asyncio.timeout(5):
+                assert await loop.sock_recv(peer, 100) == b"bye"
+                assert await loop.sock_recv(peer, 100) == b""
+
+    run(main())
+
+
 def test_a_reset_by_the_peer_is_the_exception_of_connection_lost(run):
     async def main():
         with tcp_pair() as (sock, peer):
@@ -139,6 +157,25 @@ def test_a_reset_by_the_peer_is_the_exception_of_connection_lost(run):
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
             peer.close()
             assert isinstance(await protocol.lost, ConnectionResetError)
+
+    run(main())
+
+
+@pytest.mark.parametrize("turns", [0, 1, 5])
+def test_what_the_peer_said_before_it_reset_us_is_heard(run, turns):
+    """The early answer to a large upload: the peer closes with our data unread, and our next write fails."""
+
+    async def main():
+        with tcp_pair() as (sock, peer):
+            transport, protocol = await asyncio.get_running_loop().create_connection(Recording, sock=sock)
+            transport.write(bytes(16 << 20))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            assert transport.get_write_buffer_size() > 0
+            peer.send(b"413 Content Too Large")
+            peer.close()
+            assert isinstance(await protocol.lost, (ConnectionResetError, BrokenPipeError))
+            assert protocol.data == b"413 Content Too Large" and protocol.calls[-1] == "connection_lost"
 
     run(main())
 
@@ -323,6 +360,36 @@ def test_extra_info_has_the_keys_and_types_of_asyncio(run):
     run(main())
 
 
+@pytest.mark.parametrize("asked", ["in connection_lost", "after it"])
+@pytest.mark.parametrize("reset", [False, True])
+def test_a_connection_that_ended_still_knows_both_addresses(run, reset, asked):
+    """Even if nobody asked while the socket could still tell."""
+
+    class Asking(Recording):
+        addresses = None
+
+        def connection_lost(self, exc):
+            if asked == "in connection_lost":
+                self.addresses = addresses_of(self.transport)
+            super().connection_lost(exc)
+
+    def addresses_of(transport):
+        return transport.get_extra_info("sockname"), transport.get_extra_info("peername")
+
+    async def main():
+        with tcp_pair() as (sock, peer):
+            expected = sock.getsockname(), sock.getpeername()
+            transport, protocol = await asyncio.get_running_loop().create_connection(Asking, sock=sock)
+            if reset:
+                peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            peer.close()
+            await protocol.lost
+            await asyncio.sleep(0)
+            assert (protocol.addresses or addresses_of(transport)) == expected
+
+    run(main())
+
+
 def test_transports_are_asyncios_and_can_be_weakly_referenced(run):
     async def main():
         near, far = await pair()
@@ -348,6 +415,22 @@ def test_a_transport_dropped_unclosed_warns(loop_factory):
     loop.run_until_complete(asyncio.sleep(0))
     loop.close()
     with pytest.warns(ResourceWarning, match="unclosed transport"):
+        del transport, loop, _
+        gc.collect()
+    sock.close()
+    peer.close()
+
+
+@pytest.mark.parametrize("end", ["close", "abort"])
+def test_closing_a_transport_after_its_loop_is_a_runtime_error(loop_factory, end):
+    sock, peer = socket.socketpair()
+    loop = loop_factory()
+    transport, _ = loop.run_until_complete(loop.create_connection(asyncio.Protocol, sock=sock))
+    loop.close()
+    with pytest.raises(RuntimeError, match="Event loop is closed"):
+        getattr(transport, end)()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
         del transport, loop, _
         gc.collect()
     sock.close()
@@ -386,6 +469,26 @@ def test_an_exception_in_a_protocol_reaches_the_handler_and_the_loop_lives(run, 
     run(main())
 
 
+def test_what_a_protocol_wrote_before_its_exception_is_sent(run):
+    class Failing(Recording):
+        def data_received(self, data):
+            self.transport.write(b"answer")
+            raise ZeroDivisionError
+
+    async def main():
+        loop, problems = asyncio.get_running_loop(), []
+        loop.set_exception_handler(lambda loop, context: problems.append(context["exception"]))
+        with tcp_pair() as (sock, peer):
+            _, protocol = await loop.create_connection(Failing, sock=sock)
+            peer.send(b"question")
+            assert problems == [await protocol.lost] and isinstance(problems[0], ZeroDivisionError)
+            async with asyncio.timeout(5):
+                assert await loop.sock_recv(peer, 100) == b"answer"
+                assert await loop.sock_recv(peer, 100) == b""
+
+    run(main())
+
+
 def test_keyboard_interrupt_in_a_protocol_leaves_the_loop(loop):
     class Interrupting(asyncio.Protocol):
         def data_received(self, data):
@@ -399,6 +502,49 @@ def test_keyboard_interrupt_in_a_protocol_leaves_the_loop(loop):
         assert not loop.is_running() and not loop.is_closed()
         transport.abort()
         loop.run_until_complete(asyncio.sleep(0))
+
+
+def test_a_connection_interrupted_in_connection_made_is_made_in_the_next_run(loop):
+    class Interrupted(Recording):
+        def connection_made(self, transport):
+            super().connection_made(transport)
+            raise KeyboardInterrupt
+
+    with tcp_pair() as (sock, peer):
+        peer.send(b"hello")
+        connecting = loop.create_task(loop.create_connection(Interrupted, sock=sock))
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(connecting)
+        transport, protocol = loop.run_until_complete(asyncio.wait_for(connecting, 5))
+        assert protocol.transport is transport
+        peer.close()
+        assert loop.run_until_complete(asyncio.wait_for(protocol.lost, 5)) is None
+        assert protocol.data == b"hello" and protocol.calls[-2:] == ["eof_received", "connection_lost"]
+
+
+@pytest.mark.parametrize("end", ["with the data", "later"])
+def test_a_connection_interrupted_in_data_received_goes_on_in_the_next_run(loop, end):
+    class Interrupted(Recording):
+        def data_received(self, data):
+            super().data_received(data)
+            if self.data == b"one":
+                raise KeyboardInterrupt
+
+    with tcp_pair() as (sock, peer):
+        _, protocol = loop.run_until_complete(loop.create_connection(Interrupted, sock=sock))
+        peer.send(b"one")
+        if end == "with the data":
+            peer.close()
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_forever()
+        assert protocol.calls == ["connection_made", "data_received"]
+        if end == "later":
+            peer.send(b"two")
+            loop.run_until_complete(asyncio.sleep(0.01))
+            assert protocol.data == b"onetwo"
+            peer.close()
+        assert loop.run_until_complete(asyncio.wait_for(protocol.lost, 5)) is None
+        assert protocol.calls == ["connection_made", "data_received", "eof_received", "connection_lost"]
 
 
 def test_many_connections_open_and_close_at_once(run):

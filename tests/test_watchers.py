@@ -3,9 +3,11 @@
 import asyncio
 import os
 import socket
+import time
 
 import pytest
 
+from tests.support.script import run_script
 from tests.support.sockets import socketpair
 from tests.test_scheduling import run_once
 
@@ -111,6 +113,25 @@ def test_a_callback_can_replace_and_remove_itself_and_others(loop):
         assert len(seen) == 1, "both were ready, and whichever ran first removed the other"
 
 
+@pytest.mark.parametrize("kind", ["reader", "writer"])
+def test_a_watcher_whose_handle_was_cancelled_is_taken_out(loop, kind):
+    """It stays ready for ever: left in, it would wake the loop again and again."""
+    with socketpair() as (near, far):
+        far.send(b"x")
+        seen = []
+        handle = getattr(loop, f"_add_{kind}")(near.fileno(), seen.append, "called")
+        handle.cancel()
+        turns, start = turns_of(loop), time.process_time()
+        loop.run_until_complete(asyncio.sleep(0.2))
+        assert turns_of(loop) - turns < 10 and time.process_time() - start < 0.1
+        assert getattr(loop, f"remove_{kind}")(near) is False
+        assert seen == []
+
+
+def turns_of(loop):
+    return loop.metrics()["turns"] if hasattr(loop, "metrics") else 0
+
+
 def test_arguments_and_context_reach_the_callback(loop):
     with socketpair() as (near, far):
         seen = []
@@ -179,6 +200,25 @@ def test_a_descriptor_that_cannot_be_polled_is_an_error_of_the_system(loop, tmp_
     with open(tmp_path / "file", "w") as file, pytest.raises(PermissionError):
         loop.add_reader(file, print)
     run_once(loop)
+
+
+def test_a_number_far_beyond_every_descriptor_is_a_bad_descriptor(loop_name):
+    """A table as long as the number would take 16 GB."""
+    body = """
+        import errno, resource
+        resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
+        loop = new_loop()
+        for number in (100_000, 2**31 - 1):
+            for method in (loop.add_reader, loop.add_writer):
+                try:
+                    method(number, print)
+                except OSError as error:
+                    print(errno.errorcode[error.errno])
+        assert loop.run_until_complete(asyncio.sleep(0, "alive")) == "alive"
+        loop.close()
+    """
+    outcome = run_script(loop_name, body)
+    assert (outcome.out, outcome.err, outcome.code) == ("EBADF\n" * 4, "", 0), outcome
 
 
 def test_a_closed_loop_takes_no_watchers(loop_factory):

@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from tests.support.protocol import Recording, close, pair
-from tests.support.sockets import tcp_pair
+from tests.support.sockets import socketpair, tcp_pair
 
 
 def test_two_writes_arrive_in_order_and_before_anything_later(run):
@@ -276,6 +276,64 @@ def test_a_limit_of_zero_pauses_on_anything_that_is_not_sent(run):
             await protocol.lost
 
     run(main())
+
+
+def test_a_connection_interrupted_in_resume_writing_goes_on_in_the_next_run(loop):
+    payload = os.urandom(2 << 20)
+
+    class Interrupted(Recording):
+        def resume_writing(self):
+            super().resume_writing()
+            raise KeyboardInterrupt
+
+    with socketpair() as (sock, peer):
+        received = bytearray()
+        transport, protocol = loop.run_until_complete(loop.create_connection(Interrupted, sock=sock))
+        transport.set_write_buffer_limits(high=1 << 20, low=1 << 20)
+        transport.write(payload)
+        loop.add_reader(peer, lambda: received.extend(peer.recv(1 << 16)))
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_forever()
+        assert protocol.calls == ["connection_made", "pause_writing", "resume_writing"]
+        assert 0 < len(received) < len(payload)
+        transport.close()
+        assert loop.run_until_complete(asyncio.wait_for(protocol.lost, 5)) is None
+        while data := peer.recv(1 << 16):
+            received += data
+        assert received == payload
+        loop.remove_reader(peer)
+
+
+@pytest.mark.native
+def test_an_interrupt_while_a_turns_writes_are_sent_stops_none_of_them(loop):
+    """Ours are sent at the end of the turn, all connections' together: asyncio has nothing to resume here."""
+    resumed = []
+
+    class Interrupting(Recording):
+        def resume_writing(self):
+            resumed.append(self)
+            if len(resumed) == 1:
+                raise KeyboardInterrupt
+            assert sorted([-2, 1], key=abs) == [1, -2], "calls from C fail while an exception is set"
+
+    async def connect(sock):
+        return (await asyncio.get_running_loop().create_connection(Interrupting, sock=sock))[1]
+
+    def write():
+        for number, protocol in enumerate(protocols):
+            protocol.transport.write(b"%d" % number)
+            protocol.transport.set_write_buffer_limits(high=0)
+        assert [protocol.calls[-1] for protocol in protocols] == ["pause_writing"] * 3
+
+    with socketpair() as one, socketpair() as two, socketpair() as three:
+        protocols = [loop.run_until_complete(connect(near)) for near, _ in (one, two, three)]
+        loop.call_soon(write)
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_forever()
+        loop.run_until_complete(asyncio.sleep(0))
+        assert resumed == protocols
+        assert [far.recv(10) for _, far in (one, two, three)] == [b"0", b"1", b"2"]
+        loop.run_until_complete(close(*protocols))
 
 
 def test_writing_inside_connection_made_and_the_other_callbacks_works(run):

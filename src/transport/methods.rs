@@ -30,6 +30,11 @@ fn with(
     })
 }
 
+/// A closed loop takes no step that a live connection would need: RuntimeError, as asyncio's.
+fn check_loop(stream: &Stream) -> Result<(), Raised> {
+    if stream.conn_lost.get() > 0 { Ok(()) } else { stream.core().check_usable() }
+}
+
 /// The fields of the receiver, for a method that runs no other code.
 fn fields<'a>(object: *mut ffi::PyObject) -> &'a Stream {
     // SAFETY: as in `with`.
@@ -73,6 +78,7 @@ unsafe extern "C" fn close(object: *mut ffi::PyObject, _: *mut ffi::PyObject) ->
 
 unsafe extern "C" fn abort(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
     with(object, |held, stream| {
+        check_loop(stream)?;
         stream.force_close(held, None);
         Ok(())
     })
@@ -83,6 +89,7 @@ unsafe extern "C" fn force_close(
     error: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
     with(object, |held, stream| {
+        check_loop(stream)?;
         // SAFETY: a borrowed argument.
         stream.force_close(held, Some(unsafe { Ref::from_borrowed(error) }));
         Ok(())
@@ -109,9 +116,11 @@ unsafe extern "C" fn pause_reading(object: *mut ffi::PyObject, _: *mut ffi::PyOb
 
 unsafe extern "C" fn resume_reading(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
     with(object, |held, stream| {
-        if stream.closing.get() || !stream.paused.replace(false) {
+        if stream.closing.get() || !stream.paused.get() {
             return Ok(());
         }
+        check_loop(stream)?;
+        stream.paused.set(false);
         if stream.started.get() && !stream.read_done.get() {
             // What arrived meanwhile made its edge already: look without one.
             let core = stream.core();
