@@ -94,7 +94,7 @@ impl Turns {
 fn poll(core: &Core, now: u64) -> Result<bool, Fatal> {
     if idle(core) {
         // A signal handler may stop the loop, queue a callback or set a timer: before the timeout is worked out.
-        signals(core)?;
+        signals()?;
     }
     let timeout = if idle(core) { sleep_for(core, now)? } else { Some(Duration::ZERO) };
     poll_for(core, timeout)
@@ -154,13 +154,13 @@ fn poll_for(core: &Core, timeout: Option<Duration>) -> Result<bool, Fatal> {
     if slept {
         watch::apply_deferred(core)?;
     }
-    signals(core)?;
+    signals()?;
     Ok(slept)
 }
 
 /// Runs the Python signal handlers that are due. Their exceptions leave run_forever, as asyncio's do:
 /// there they come out of `select`.
-fn signals(_core: &Core) -> Result<(), Fatal> {
+fn signals() -> Result<(), Fatal> {
     // SAFETY: GIL held. Outside the main thread this is a test of one flag.
     if unsafe { ffi::PyErr_CheckSignals() } == 0 { Ok(()) } else { Err(Fatal) }
 }
@@ -321,7 +321,7 @@ fn run_debug(core: &Core, entry: Entry) -> Result<(), Fatal> {
 /// out of the native queues. The caller runs the returned handles.
 pub(crate) fn select(core: &Core, timeout: Option<f64>) -> Result<(), Fatal> {
     core.flush_all()?;
-    signals(core)?;
+    signals()?;
     let now = monotonic_nanos();
     let wanted = match timeout {
         _ if !core.ready.is_empty() || core.has_again() => Some(Duration::ZERO),

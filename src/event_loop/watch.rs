@@ -258,7 +258,7 @@ pub(crate) fn add(core: &Core, fd: RawFd, direction: Direction, handle: Ref) -> 
         }
         return Err(raise_io(&error));
     }
-    release(core, old);
+    release(old);
     Ok(())
 }
 
@@ -272,12 +272,12 @@ pub(crate) fn remove(core: &Core, fd: RawFd, direction: Direction) -> bool {
     let old = side.take();
     // Taking an interest back cannot fail in a way that the caller could act on.
     let _ = update(core, fd);
-    release(core, old);
+    release(old);
     true
 }
 
 /// Lets a replaced or removed waiter go: a handle is cancelled, as asyncio does it.
-fn release(_core: &Core, waiter: Option<Ref>) {
+fn release(waiter: Option<Ref>) {
     if let Some(waiter) = waiter
         && is_handle(waiter.as_ptr())
     {
@@ -314,7 +314,7 @@ pub(crate) fn wait(
     if outcome.is_err() {
         drop(core.fds.watch(fd).and_then(|watch| watch.side(direction).take()));
     }
-    release(core, old);
+    release(old);
     outcome
 }
 

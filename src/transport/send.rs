@@ -67,13 +67,12 @@ fn pushed(object: &Ref, stream: &Stream) -> Result<(), Raised> {
         }
         return Ok(());
     }
-    send_now(object, stream, core)?;
+    send_now(object, stream)?;
     maybe_pause(object, stream)
 }
 
 /// Sends what is pending on behalf of a caller in Python: a fatal error is the caller's.
-fn send_now(object: &Ref, stream: &Stream, core: &Core) -> Result<(), Raised> {
-    let _ = core;
+fn send_now(object: &Ref, stream: &Stream) -> Result<(), Raised> {
     match send_pending(stream) {
         Ok(_) => Ok(()),
         Err(raised) => stream
@@ -139,7 +138,7 @@ fn write_other(object: &Ref, stream: &Stream, data: *mut ffi::PyObject) -> Resul
 }
 
 fn write_copy(object: &Ref, stream: &Stream, data: *mut ffi::PyObject) -> Result<(), Raised> {
-    let view = contiguous(data)?;
+    let view = Buffer::readable(data)?;
     if view.len() == 0 {
         return Ok(());
     }
@@ -172,14 +171,9 @@ fn write_copy(object: &Ref, stream: &Stream, data: *mut ffi::PyObject) -> Result
     stream.buffer().push(rest, 0);
     if sent > 0 {
         // A short send does not make the socket full; going on until it says so brings the edge.
-        send_now(object, stream, stream.core())?;
+        send_now(object, stream)?;
     }
     pushed(object, stream)
-}
-
-/// A contiguous view; a memoryview with holes is copied first, as `socket.send` does.
-fn contiguous(data: *mut ffi::PyObject) -> Result<Buffer, Raised> {
-    Buffer::readable(data)
 }
 
 /// `transport.writelines(list)`.
@@ -297,7 +291,7 @@ pub(crate) fn write_eof(object: &Ref, stream: &Stream) -> Result<(), Raised> {
         return Ok(());
     }
     if !stream.buffer().is_empty() && !stream.blocked.get() {
-        send_now(object, stream, stream.core())?;
+        send_now(object, stream)?;
     }
     if stream.buffer().is_empty() && stream.conn_lost.get() == 0 {
         // SAFETY: the transport owns the descriptor.
@@ -311,7 +305,7 @@ pub(crate) fn write_eof(object: &Ref, stream: &Stream) -> Result<(), Raised> {
 /// `get_write_buffer_size()`: what asyncio would answer, so the socket gets its chance first.
 pub(crate) fn buffer_size(object: &Ref, stream: &Stream) -> Result<usize, Raised> {
     if !stream.blocked.get() && stream.conn_lost.get() == 0 && !stream.buffer().is_empty() {
-        send_now(object, stream, stream.core())?;
+        send_now(object, stream)?;
     }
     Ok(stream.buffer().len())
 }

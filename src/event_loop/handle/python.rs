@@ -285,19 +285,11 @@ unsafe extern "C" fn set_traceback(
     0
 }
 
-const METHODS: &[Method] = &[
+/// Both types have these; a timer's cancel also takes it out of the heap.
+const METHODS: [Method; 5] = [
     Method::NoArgs(c"cancel", cancel, c"Cancel the callback: it will not run."),
     Method::NoArgs(c"cancelled", cancelled, c"True if cancel() was called."),
     Method::NoArgs(c"get_context", get_context, c"The context in which the callback runs."),
-    Method::NoArgs(c"_run", run, c"Run the callback now, as asyncio.Handle._run does."),
-    Method::NoArgs(c"_repr_info", repr_info, c"The parts of the repr, as asyncio.Handle has them."),
-];
-
-const TIMER_METHODS: &[Method] = &[
-    Method::NoArgs(c"cancel", cancel, c"Cancel the callback and take it out of the timer heap."),
-    Method::NoArgs(c"cancelled", cancelled, c"True if cancel() was called."),
-    Method::NoArgs(c"get_context", get_context, c"The context in which the callback runs."),
-    Method::NoArgs(c"when", when, c"The deadline in seconds, on the clock of loop.time()."),
     Method::NoArgs(c"_run", run, c"Run the callback now, as asyncio.Handle._run does."),
     Method::NoArgs(c"_repr_info", repr_info, c"The parts of the repr, as asyncio.Handle has them."),
 ];
@@ -329,11 +321,17 @@ pub(crate) fn make_types(py: Python<'_>) -> PyResult<()> {
     let mut timer_attributes = Vec::from(ATTRIBUTES);
     timer_attributes.push(attribute(c"_when", get_when));
     timer_attributes.push(attribute(c"_scheduled", get_scheduled));
+    let mut timer_methods = Vec::from(METHODS);
+    timer_methods.push(Method::NoArgs(
+        c"when",
+        when,
+        c"The deadline in seconds, on the clock of loop.time().",
+    ));
     let handle = TypeSpec {
         name: c"wakeloop._core.Handle",
         size: size_of::<Handle>(),
         flags,
-        methods: METHODS,
+        methods: &METHODS,
         attributes: &ATTRIBUTES,
         weaklist_offset: Some(offset_of!(Handle, weaklist)),
         dict_offset: None,
@@ -344,7 +342,7 @@ pub(crate) fn make_types(py: Python<'_>) -> PyResult<()> {
         name: c"wakeloop._core.TimerHandle",
         size: size_of::<TimerHandle>(),
         flags,
-        methods: TIMER_METHODS,
+        methods: &timer_methods,
         attributes: &timer_attributes,
         weaklist_offset: Some(offset_of!(Handle, weaklist)),
         dict_offset: None,

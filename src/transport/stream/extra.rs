@@ -24,22 +24,22 @@ impl Stream {
         Ok(Some(socket))
     }
 
-    /// The dict of extra information with everything in it that asyncio puts there.
-    pub(crate) fn full_extra<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let extra = match self.extra.get() {
-            Some(extra) => extra.bind(py).clone().cast_into::<PyDict>()?,
-            None => PyDict::new(py),
-        };
-        self.extra.set(Some(extra.clone().into_any().into()));
-        if !extra.contains("socket")?
-            && let Some(socket) = self.python_socket(py)?
-        {
-            let shown = call1(&imports().transport_socket, socket.as_ptr()).map_err(|Raised| fetch(py))?;
-            extra.set_item("socket", shown.bind(py))?;
+    /// The dict of extra information, made now if nobody needed it before.
+    fn extra_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        if let Some(extra) = self.extra.get() {
+            return Ok(extra.bind(py).clone().cast_into()?);
         }
-        for name in ["sockname", "peername"] {
+        let extra = PyDict::new(py);
+        self.extra.set(Some(extra.clone().into_any().into()));
+        Ok(extra)
+    }
+
+    /// The dict with everything in it that asyncio puts there.
+    pub(crate) fn full_extra<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let extra = self.extra_dict(py)?;
+        for name in ["socket", "sockname", "peername"] {
             if !extra.contains(name)? {
-                extra.set_item(name, self.address(py, name)?)?;
+                self.fill_in(py, &extra, name)?;
             }
         }
         Ok(extra)
@@ -86,7 +86,7 @@ impl Stream {
             Err(_) => return Ok(None),
         };
         match text.as_ref() {
-            "socket" | "sockname" | "peername" => self.full_extra_item(py, &text),
+            "socket" | "sockname" | "peername" => self.fill_in(py, &self.extra_dict(py)?, &text),
             _ => Ok(None),
         }
     }
@@ -98,15 +98,13 @@ impl Stream {
         }
     }
 
-    fn full_extra_item<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let extra = match self.extra.get() {
-            Some(extra) => extra.bind(py).clone().cast_into::<PyDict>()?,
-            None => {
-                let extra = PyDict::new(py);
-                self.extra.set(Some(extra.clone().into_any().into()));
-                extra
-            }
-        };
+    /// Puts one of the three names into the dict, and gives its value.
+    fn fill_in<'py>(
+        &self,
+        py: Python<'py>,
+        extra: &Bound<'py, PyDict>,
+        name: &str,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let value = if name == "socket" {
             let Some(socket) = self.python_socket(py)? else { return Ok(None) };
             call1(&imports().transport_socket, socket.as_ptr()).map_err(|Raised| fetch(py))?.bind(py).clone()
