@@ -145,12 +145,12 @@ unsafe extern "C" fn set_protocol(
 ) -> *mut ffi::PyObject {
     with(object, |_, stream| {
         // SAFETY: a borrowed argument.
-        stream.set_protocol(unsafe { Ref::from_borrowed(protocol) })
+        stream.receiver.set(unsafe { Ref::from_borrowed(protocol) })
     })
 }
 
 unsafe extern "C" fn get_protocol(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    fields(object).protocol.get_or_none()
+    fields(object).receiver.protocol.get_or_none()
 }
 
 unsafe extern "C" fn get_extra_info(

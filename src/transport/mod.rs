@@ -1,7 +1,7 @@
 //! asyncio's transports.
 //!
 //! [`stream`] is the TCP and Unix socket transport: its life from connection_made to connection_lost.
-//! [`receive`] brings bytes to the protocol, [`write_buffer`] takes them from it, [`accept`] makes
+//! [`receive`] brings bytes to the protocol ([`receiver`] knows how it wants them), [`write_buffer`] takes them from it, [`accept`] makes
 //! transports of what arrives at a listening socket, [`methods`] is what Python sees. [`datagram`] is the
 //! datagram transport, [`read_pipe`] and [`write_pipe`] are those of pipes, all on [`endpoint`], which is what
 //! transports around an object of Python's have in common.
@@ -17,6 +17,7 @@ pub(crate) mod endpoint_type;
 pub(crate) mod methods;
 pub(crate) mod read_pipe;
 pub(crate) mod receive;
+pub(crate) mod receiver;
 pub(crate) mod send;
 pub(crate) mod stream;
 pub(crate) mod write_buffer;

@@ -10,10 +10,11 @@
 
 use std::io;
 
-use super::stream::{Delivery, Stream, call_in_context};
-use crate::capi::buffer::{Buffer, RawBytes, bytes_from};
-use crate::capi::call::{call1, getattr};
-use crate::capi::error::{raise_io, raise_message};
+use super::receiver::{Delivery, Receiver};
+use super::stream::{Stream, call_in_context};
+use crate::capi::buffer::{RawBytes, bytes_from};
+use crate::capi::call::getattr;
+use crate::capi::error::raise_io;
 use crate::capi::imports::imports;
 use crate::capi::{Fatal, Raised, Ref};
 use crate::event_loop::core::{Core, RECEIVE};
@@ -53,7 +54,7 @@ pub(crate) fn on_readable(
         {
             return Ok(());
         }
-        let received = match stream.delivery.get() {
+        let received = match stream.receiver.delivery() {
             Delivery::Data => receive_data(object, stream, core)?,
             Delivery::Buffer => receive_into(object, stream)?,
         };
@@ -99,11 +100,7 @@ fn receive_data(object: &Ref, stream: &Stream, core: &Core) -> Result<Received, 
             return Ok(Received::Stop);
         }
     };
-    let delivered = deliver(object, stream, |stream| match stream.receiver.get() {
-        Some(receiver) => stream.in_context(|| call1(&receiver, data.as_ptr())),
-        // No such method: the lookup raises what asyncio's would.
-        None => missing(stream, imports().data_received.as_ptr()),
-    });
+    let delivered = deliver(object, stream, |receiver| receiver.data_received(&data));
     match delivered {
         Ok(flushed) => flushed.map(|()| Received::Data { full }),
         Err(raised) => {
@@ -119,12 +116,12 @@ fn receive_data(object: &Ref, stream: &Stream, core: &Core) -> Result<Received, 
 fn deliver(
     object: &Ref,
     stream: &Stream,
-    call: impl FnOnce(&Stream) -> Result<Ref, Raised>,
+    call: impl FnOnce(&Receiver) -> Result<(), Raised>,
 ) -> Result<Result<(), Fatal>, Raised> {
     stream.delivering.set(true);
-    let delivered = call(stream);
+    let delivered = stream.in_context(|| call(&stream.receiver));
     stream.delivering.set(false);
-    drop(delivered?);
+    delivered?;
     if stream.buffer().is_empty() || stream.blocked.get() {
         return Ok(Ok(()));
     }
@@ -168,7 +165,7 @@ fn take_bytes(stream: &Stream, core: &Core) -> Result<Option<(Ref, bool)>, Optio
 
 /// `protocol.get_buffer(-1)`, a receive straight into it, `protocol.buffer_updated(n)`.
 fn receive_into(object: &Ref, stream: &Stream) -> Result<Received, Fatal> {
-    let buffer = match get_buffer(stream) {
+    let buffer = match stream.in_context(|| stream.receiver.get_buffer(-1)) {
         Ok(buffer) => buffer,
         Err(raised) => {
             stream.fatal_error(object, raised, "Fatal error: protocol.get_buffer() call failed.")?;
@@ -189,14 +186,7 @@ fn receive_into(object: &Ref, stream: &Stream) -> Result<Received, Fatal> {
     if count == 0 {
         return Ok(Received::Eof);
     }
-    // SAFETY: making an int.
-    let size = unsafe { Ref::from_owned(ffi::PyLong_FromSsize_t(count)) }.ok_or(Raised);
-    let updated = size.and_then(|size| {
-        deliver(object, stream, |stream| match stream.updated.get() {
-            Some(updated) => stream.in_context(|| call1(&updated, size.as_ptr())),
-            None => missing(stream, imports().buffer_updated.as_ptr()),
-        })
-    });
+    let updated = deliver(object, stream, |receiver| receiver.buffer_updated(count));
     match updated {
         Ok(flushed) => flushed.map(|()| Received::Data { full: count as usize == room }),
         Err(raised) => {
@@ -206,31 +196,9 @@ fn receive_into(object: &Ref, stream: &Stream) -> Result<Received, Fatal> {
     }
 }
 
-fn get_buffer(stream: &Stream) -> Result<Buffer, Raised> {
-    // SAFETY: making an int; small ints live as long as the interpreter.
-    let hint = unsafe { Ref::from_owned(ffi::PyLong_FromLong(-1)) }.ok_or(Raised)?;
-    let target = match stream.receiver.get() {
-        Some(receiver) => stream.in_context(|| call1(&receiver, hint.as_ptr()))?,
-        None => missing(stream, imports().get_buffer.as_ptr())?,
-    };
-    let buffer = Buffer::writable(target.as_ptr())?;
-    if buffer.len() == 0 {
-        // SAFETY: reading a static of the interpreter.
-        raise_message(unsafe { ffi::PyExc_RuntimeError }, "get_buffer() returned an empty buffer");
-        return Err(Raised);
-    }
-    Ok(buffer)
-}
-
-/// The AttributeError of a protocol that lacks a method.
-#[cold]
-fn missing(stream: &Stream, name: *mut ffi::PyObject) -> Result<Ref, Raised> {
-    getattr(stream.protocol.get().unwrap_or_else(Ref::none).as_ptr(), name)
-}
-
 /// The peer has closed its side: the protocol decides whether ours stays open.
 fn on_eof(object: &Ref, stream: &Stream) -> Result<(), Fatal> {
-    let Some(protocol) = stream.protocol.get() else { return Ok(()) };
+    let Some(protocol) = stream.receiver.protocol.get() else { return Ok(()) };
     let core = stream.core();
     if core.debug.get() {
         core.support("received_eof", &[object.as_ptr()])?;

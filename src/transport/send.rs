@@ -347,7 +347,7 @@ fn tell_protocol(
     message: &str,
     enter: bool,
 ) -> Result<(), Fatal> {
-    let Some(protocol) = stream.protocol.get() else { return Ok(()) };
+    let Some(protocol) = stream.receiver.protocol.get() else { return Ok(()) };
     let outcome = if enter {
         getattr(protocol.as_ptr(), name).and_then(|function| stream.in_context(|| call0(&function)))
     } else {

@@ -29,6 +29,7 @@ use pyo3::prelude::*;
 
 pub(crate) use python::{make_stream, make_type};
 
+use super::receiver::Receiver;
 use super::write_buffer::WriteBuffer;
 use crate::capi::call::{call0, call1, getattr, in_context, method};
 use crate::capi::error::{Outcome, raise_io, take_unless_fatal};
@@ -42,23 +43,11 @@ use crate::reactor::{Interest, Readiness, Token};
 /// Above this many unsent bytes the protocol is asked to pause, as in asyncio.
 const HIGH_WATER: usize = 64 * 1024;
 
-/// How the protocol wants its data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Delivery {
-    /// `data_received(bytes)`.
-    Data,
-    /// `get_buffer(sizehint)` and `buffer_updated(nbytes)`.
-    Buffer,
-}
-
 /// The fields behind the base class.
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) event_loop: Slot,
-    pub(crate) protocol: Slot,
-    /// The protocol's bound `data_received` or `get_buffer`, and `buffer_updated`.
-    pub(crate) receiver: Slot,
-    pub(crate) updated: Slot,
+    pub(crate) receiver: Receiver,
     pub(crate) context: Slot,
     /// The Python socket. An accepted connection has none until somebody asks for it.
     pub(crate) socket: Slot,
@@ -81,7 +70,6 @@ pub(crate) struct Stream {
     pub(crate) fd: Cell<RawFd>,
     pub(crate) token: Cell<Token>,
     pub(crate) conn_lost: Cell<u32>,
-    pub(crate) delivery: Cell<Delivery>,
     pub(crate) closing: Cell<bool>,
     pub(crate) paused: Cell<bool>,
     pub(crate) started: Cell<bool>,
@@ -146,9 +134,7 @@ impl Stream {
             let place = object.cast::<u8>().add(BASE.load(Ordering::Relaxed)).cast::<Stream>();
             place.write(Stream {
                 event_loop: Slot::new(Some(core.this())),
-                protocol: Slot::empty(),
-                receiver: Slot::empty(),
-                updated: Slot::empty(),
+                receiver: Receiver::empty(),
                 context: Slot::new(Some(parts.context)),
                 socket: Slot::empty(),
                 extra: Slot::new(parts.extra),
@@ -166,7 +152,6 @@ impl Stream {
                 fd: Cell::new(-1),
                 token: Cell::new(Token(0)),
                 conn_lost: Cell::new(0),
-                delivery: Cell::new(Delivery::Data),
                 closing: Cell::new(false),
                 paused: Cell::new(false),
                 started: Cell::new(false),
@@ -185,7 +170,7 @@ impl Stream {
         // SAFETY: just made.
         let stream = unsafe { stream_of(object.as_ptr()) };
         stream.made.set(Some(getattr(parts.protocol.as_ptr(), imports().connection_made.as_ptr())?));
-        stream.set_protocol(parts.protocol)?;
+        stream.receiver.set(parts.protocol)?;
         if let Some(server) = parts.server {
             tell_server(&server, imports()._attach.as_ptr(), &object)?;
             stream.server.set(Some(server));
@@ -217,30 +202,6 @@ impl Stream {
 
     pub(crate) fn is_reading(&self) -> bool {
         !self.closing.get() && !self.paused.get()
-    }
-
-    /// Caches the protocol's methods: looking them up costs more than many a protocol does per message.
-    pub(crate) fn set_protocol(&self, protocol: Ref) -> Result<(), Raised> {
-        let names = imports();
-        // SAFETY: live objects; -1 with an error set means failure.
-        let buffered =
-            unsafe { ffi::PyObject_IsInstance(protocol.as_ptr(), names.buffered_protocol.as_ptr()) };
-        let (delivery, receiver) = match buffered {
-            0 => (Delivery::Data, &names.data_received),
-            1 => (Delivery::Buffer, &names.get_buffer),
-            _ => return Err(Raised),
-        };
-        // A protocol without the method is an error when data arrives, not before, as in asyncio.
-        let receiver = optional(getattr(protocol.as_ptr(), receiver.as_ptr()))?;
-        let updated = match delivery {
-            Delivery::Data => None,
-            Delivery::Buffer => optional(getattr(protocol.as_ptr(), names.buffer_updated.as_ptr()))?,
-        };
-        self.delivery.set(delivery);
-        self.receiver.set(receiver);
-        self.updated.set(updated);
-        self.protocol.set(Some(protocol));
-        Ok(())
     }
 
     /// Runs `body` in the connection's context.
@@ -280,7 +241,7 @@ impl Stream {
         let py = unsafe { Python::assume_attached() };
         let message = pyo3::types::PyString::new(py, message);
         let core = self.core();
-        let protocol = self.protocol.get().unwrap_or_else(Ref::none);
+        let protocol = self.receiver.protocol.get().unwrap_or_else(Ref::none);
         let told = core.support(
             "fatal_error",
             &[core.object(), object.as_ptr(), protocol.as_ptr(), exception.as_ptr(), message.as_ptr()],
@@ -317,9 +278,6 @@ impl Stream {
     unsafe fn traverse(&self, visit: ffi::visitproc, argument: *mut c_void) -> c_int {
         for slot in [
             &self.event_loop,
-            &self.protocol,
-            &self.receiver,
-            &self.updated,
             &self.context,
             &self.socket,
             &self.extra,
@@ -337,24 +295,8 @@ impl Stream {
                 return result;
             }
         }
-        0
-    }
-}
-
-/// An attribute that may be missing; any other error stays one.
-fn optional(found: Result<Ref, Raised>) -> Result<Option<Ref>, Raised> {
-    match found {
-        Ok(value) => Ok(Some(value)),
-        Err(Raised) => {
-            // SAFETY: an error is set; only AttributeError is cleared.
-            unsafe {
-                if ffi::PyErr_ExceptionMatches(ffi::PyExc_AttributeError) == 0 {
-                    return Err(Raised);
-                }
-                ffi::PyErr_Clear();
-            }
-            Ok(None)
-        }
+        // SAFETY: as above.
+        unsafe { self.receiver.visit(visit, argument) }
     }
 }
 
@@ -421,7 +363,7 @@ pub(crate) fn connection_lost(object: &Ref, core: &Core) -> Result<(), Fatal> {
     let exception = stream.lost_with.take().unwrap_or_else(Ref::none);
     // A fatal error waits until the connection is cleaned up.
     let mut outcome = Outcome::default();
-    if let Some(protocol) = stream.protocol.get() {
+    if let Some(protocol) = stream.receiver.protocol.get() {
         outcome.note(match getattr(protocol.as_ptr(), imports().connection_lost.as_ptr()) {
             Ok(lost) => stream
                 .in_context(|| call1(&lost, exception.as_ptr()))
@@ -431,9 +373,7 @@ pub(crate) fn connection_lost(object: &Ref, core: &Core) -> Result<(), Fatal> {
         });
     }
     outcome.note(stream.close_descriptor().or_else(|raised| core.unraisable(raised)));
-    stream.protocol.clear();
     stream.receiver.clear();
-    stream.updated.clear();
     if let Some(server) = stream.server.take() {
         let detached = tell_server(&server, imports()._detach.as_ptr(), object);
         outcome.note(detached.or_else(|raised| core.unraisable(raised)));

@@ -85,9 +85,6 @@ unsafe extern "C" fn clear(object: *mut ffi::PyObject) -> c_int {
     // loop's own clear breaks the cycle.
     let stream = unsafe { stream_of(object) };
     for slot in [
-        &stream.protocol,
-        &stream.receiver,
-        &stream.updated,
         &stream.context,
         &stream.extra,
         &stream.server,
@@ -99,6 +96,7 @@ unsafe extern "C" fn clear(object: *mut ffi::PyObject) -> c_int {
     ] {
         slot.clear();
     }
+    stream.receiver.clear();
     0
 }
 

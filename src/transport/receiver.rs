@@ -1,0 +1,158 @@
+//! A protocol, and the way in which it wants its data.
+//!
+//! Stream and TLS transports both hand what arrives to a protocol. Its methods are looked up once, when it
+//! is set: looking them up costs more than many a protocol does per message.
+
+use std::cell::Cell;
+use std::ffi::{c_int, c_void};
+
+use pyo3::ffi;
+
+use crate::capi::buffer::Buffer;
+use crate::capi::call::{call1, getattr};
+use crate::capi::error::raise_message;
+use crate::capi::imports::imports;
+use crate::capi::{Raised, Ref, Slot};
+
+/// How the protocol wants its data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Delivery {
+    /// `data_received(bytes)`.
+    Data,
+    /// `get_buffer(sizehint)` and `buffer_updated(nbytes)`.
+    Buffer,
+}
+
+/// The protocol and its bound methods.
+#[derive(Debug)]
+pub(crate) struct Receiver {
+    pub(crate) protocol: Slot,
+    /// `data_received` or `get_buffer`.
+    function: Slot,
+    /// `buffer_updated`.
+    updated: Slot,
+    delivery: Cell<Delivery>,
+}
+
+impl Receiver {
+    pub(crate) const fn empty() -> Receiver {
+        Receiver {
+            protocol: Slot::empty(),
+            function: Slot::empty(),
+            updated: Slot::empty(),
+            delivery: Cell::new(Delivery::Data),
+        }
+    }
+
+    /// Takes a protocol in place of the one before.
+    pub(crate) fn set(&self, protocol: Ref) -> Result<(), Raised> {
+        let names = imports();
+        // SAFETY: live objects; -1 with an error set means failure.
+        let buffered =
+            unsafe { ffi::PyObject_IsInstance(protocol.as_ptr(), names.buffered_protocol.as_ptr()) };
+        let (delivery, function) = match buffered {
+            0 => (Delivery::Data, &names.data_received),
+            1 => (Delivery::Buffer, &names.get_buffer),
+            _ => return Err(Raised),
+        };
+        // A protocol without the method is an error when data arrives, not before, as in asyncio.
+        let function = optional(getattr(protocol.as_ptr(), function.as_ptr()))?;
+        let updated = match delivery {
+            Delivery::Data => None,
+            Delivery::Buffer => optional(getattr(protocol.as_ptr(), names.buffer_updated.as_ptr()))?,
+        };
+        self.delivery.set(delivery);
+        self.function.set(function);
+        self.updated.set(updated);
+        self.protocol.set(Some(protocol));
+        Ok(())
+    }
+
+    #[inline(always)]
+    pub(crate) fn delivery(&self) -> Delivery {
+        self.delivery.get()
+    }
+
+    /// `protocol.data_received(data)`.
+    #[inline(always)]
+    pub(crate) fn data_received(&self, data: &Ref) -> Result<(), Raised> {
+        match self.function.get() {
+            Some(function) => call1(&function, data.as_ptr()).map(drop),
+            // No such method: the lookup raises what asyncio's would.
+            None => self.missing(imports().data_received.as_ptr()).map(drop),
+        }
+    }
+
+    /// `protocol.get_buffer(hint)`: room for at least one byte.
+    pub(crate) fn get_buffer(&self, hint: isize) -> Result<Buffer, Raised> {
+        let hint = integer(hint)?;
+        let target = match self.function.get() {
+            Some(function) => call1(&function, hint.as_ptr())?,
+            None => self.missing(imports().get_buffer.as_ptr())?,
+        };
+        let buffer = Buffer::writable(target.as_ptr())?;
+        if buffer.len() == 0 {
+            // SAFETY: reading a static of the interpreter.
+            raise_message(unsafe { ffi::PyExc_RuntimeError }, "get_buffer() returned an empty buffer");
+            return Err(Raised);
+        }
+        Ok(buffer)
+    }
+
+    /// `protocol.buffer_updated(count)`.
+    pub(crate) fn buffer_updated(&self, count: isize) -> Result<(), Raised> {
+        let count = integer(count)?;
+        match self.updated.get() {
+            Some(updated) => call1(&updated, count.as_ptr()).map(drop),
+            None => self.missing(imports().buffer_updated.as_ptr()).map(drop),
+        }
+    }
+
+    /// The AttributeError of a protocol that lacks a method.
+    #[cold]
+    fn missing(&self, name: *mut ffi::PyObject) -> Result<Ref, Raised> {
+        getattr(self.protocol.get().unwrap_or_else(Ref::none).as_ptr(), name)
+    }
+
+    /// Lets the protocol go.
+    pub(crate) fn clear(&self) {
+        for slot in [&self.protocol, &self.function, &self.updated] {
+            slot.clear();
+        }
+    }
+
+    /// # Safety
+    /// Called by the collector with its own visitor.
+    pub(crate) unsafe fn visit(&self, visit: ffi::visitproc, argument: *mut c_void) -> c_int {
+        for slot in [&self.protocol, &self.function, &self.updated] {
+            // SAFETY: the collector's own visitor.
+            let result = unsafe { slot.visit(visit, argument) };
+            if result != 0 {
+                return result;
+            }
+        }
+        0
+    }
+}
+
+fn integer(value: isize) -> Result<Ref, Raised> {
+    // SAFETY: making an int; an owned reference or null with an error.
+    unsafe { Ref::from_owned(ffi::PyLong_FromSsize_t(value)) }.ok_or(Raised)
+}
+
+/// An attribute that may be missing; any other error stays one.
+fn optional(found: Result<Ref, Raised>) -> Result<Option<Ref>, Raised> {
+    match found {
+        Ok(value) => Ok(Some(value)),
+        Err(Raised) => {
+            // SAFETY: an error is set; only AttributeError is cleared.
+            unsafe {
+                if ffi::PyErr_ExceptionMatches(ffi::PyExc_AttributeError) == 0 {
+                    return Err(Raised);
+                }
+                ffi::PyErr_Clear();
+            }
+            Ok(None)
+        }
+    }
+}
