@@ -59,7 +59,7 @@ build: $(MADE)-extension ## the release extension in .venv
 demo: $(MADE)-extension $(MADE)-demo ## real services on asyncio, uvloop and wakeloop side by side; writes demo.png
 	$(PY) -m wakeloop bench
 
-test: lint test-rust test-python ## everything a change must pass
+test: lint types test-rust test-python ## everything a change must pass
 
 lint: $(MADE)-venv ## rustfmt, and clippy with and without the Python half
 	cargo fmt --check
@@ -78,9 +78,8 @@ test-python: $(MADE)-extension $(MADE)-test ## pytest, and CPython's own asyncio
 conformance: $(MADE)-extension $(MADE)-test ## CPython's own asyncio tests, all of them
 	$(PY) -m tests.conformance
 
-types: $(MADE)-extension $(MADE)-test ## mypy over the package and the benchmarks
-	$(PIP) install 'mypy>=1.11,<3'
-	$(PY) -m mypy
+types: $(MADE)-extension $(MADE)-test ## mypy --strict over the package, the stubs against the extension, a user's program
+	$(PY) -m pytest tests/test_typing.py
 
 # -- benchmarks ----------------------------------------------------------------------------------------------------
 

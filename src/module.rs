@@ -2,6 +2,7 @@
 
 use pyo3::prelude::*;
 
+use crate::bridge::awaitable::Operation;
 use crate::bridge::panic::RuntimePanic;
 use crate::bridge::port::ForeignPort;
 use crate::capi;
@@ -40,6 +41,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("ReadPipeTransport", read_pipe::make_type(py)?)?;
     module.add("WritePipeTransport", write_pipe::make_type(py)?)?;
     module.add("RuntimePanic", py.get_type::<RuntimePanic>())?;
+    module.add_class::<Operation>()?;
     module.add_class::<ForeignPort>()?;
     module.add_class::<echo::EchoServer>()?;
     module.add_function(wrap_pyfunction!(sleep::sleep, module)?)?;

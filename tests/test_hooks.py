@@ -26,6 +26,7 @@ REPLACED = [
     "_make_datagram_transport", "_make_read_pipe_transport", "_make_write_pipe_transport", "_make_subprocess_transport",
     "_check_closed", "_check_running", "_check_thread", "_check_callback", "_set_coroutine_origin_tracking",
     "_asyncgen_firstiter_hook", "_asyncgen_finalizer_hook", "_accept_connection", "_accept_connection2",
+    "_ensure_resolved", "_read_from_self",
 ]  # fmt: skip
 
 

@@ -582,3 +582,18 @@ def test_pausing_and_resuming_a_closed_transport_is_harmless(run):
         near.transport.write_eof() if not near.transport.is_closing() else None
 
     run(main())
+
+
+def test_arguments_can_be_named(run):
+    async def main():
+        near, far = await pair()
+        near.transport.set_protocol(protocol=near)
+        near.transport.write(data=b"one ")
+        near.transport.writelines(list_of_data=[b"two ", b"three"])
+        assert await far.received(13) == b"one two three"
+        for wrong in ({"bytes": b""}, {}):
+            with pytest.raises(TypeError):
+                near.transport.write(**wrong)
+        await close(near, far)
+
+    run(main())

@@ -4,9 +4,6 @@ Called from Rust with the arguments in the signatures here. The texts are asynci
 filters know them.
 """
 
-# CPython's private hooks, which this module is about, are not in typeshed.
-# mypy: ignore-errors
-
 from __future__ import annotations
 
 import asyncio
@@ -15,13 +12,20 @@ import os
 import socket
 import stat
 import sys
+import traceback
 import warnings
-from asyncio import base_events, constants, events, format_helpers, selector_events, trsock
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ._inherited import base_events, constants, events, format_helpers, selector_events, trsock
+
+if TYPE_CHECKING:
+    from .loop import EventLoop
 
 # asyncio's own logger is looked up through its module each time: tests replace it there.
 
 
-def probe_c_caller(stub_class) -> None:
+def probe_c_caller(stub_class: Callable[[], asyncio.AbstractEventLoop]) -> None:
     """Let a C task make its first call_soon on a stub loop, which records how it was called."""
 
     async def nothing() -> None:
@@ -29,7 +33,7 @@ def probe_c_caller(stub_class) -> None:
 
     coroutine = nothing()
     try:
-        task = asyncio.Task(coroutine, loop=stub_class())
+        task: Any = asyncio.Task(coroutine, loop=stub_class())
         # The stub never runs it: that is no reason to warn.
         task._log_destroy_pending = False
         asyncio.tasks._unregister_task(task)
@@ -37,7 +41,7 @@ def probe_c_caller(stub_class) -> None:
         coroutine.close()
 
 
-def create_task(loop, *args, **kwargs):
+def create_task(loop: EventLoop, *args: Any, **kwargs: Any) -> Any:
     """asyncio's own create_task: factories, debug mode, keywords that only it knows."""
     return base_events.BaseEventLoop.create_task(loop, *args, **kwargs)
 
@@ -50,7 +54,7 @@ _LEADING = {
 }
 
 
-def by_keyword(loop, method: str, *args, **kwargs):
+def by_keyword(loop: EventLoop, method: str, *args: Any, **kwargs: Any) -> Any:
     """Make positional what a caller has named, and call again."""
     values = list(args)
     for name in _LEADING[method][len(args) :]:
@@ -60,7 +64,7 @@ def by_keyword(loop, method: str, *args, **kwargs):
     return getattr(loop, method)(*values, **kwargs)
 
 
-def call_soon_threadsafe(loop, callback, *args, context=None):
+def call_soon_threadsafe(loop: EventLoop, callback: Callable[..., object], *args: Any, context: Any = None) -> Any:
     """Python 3.14 and later: asyncio's handle for other threads, in the native queue."""
     loop._check_closed()
     if loop._debug:
@@ -72,7 +76,7 @@ def call_soon_threadsafe(loop, callback, *args, context=None):
     return handle
 
 
-def callback_failed(loop, handle, exception) -> None:
+def callback_failed(loop: EventLoop, handle: Any, exception: BaseException) -> None:
     """A callback raised: tell the loop's exception handler, as Handle._run does."""
     callback = format_helpers._format_callback_source(handle._callback, handle._args)
     context = {
@@ -85,7 +89,7 @@ def callback_failed(loop, handle, exception) -> None:
     loop.call_exception_handler(context)
 
 
-def callback_took(loop, handle, seconds: float) -> None:
+def callback_took(loop: EventLoop, handle: Any, seconds: float) -> None:
     """Debug mode: log a callback that held the loop for long."""
     if seconds >= loop.slow_callback_duration:
         base_events.logger.warning(
@@ -93,7 +97,7 @@ def callback_took(loop, handle, seconds: float) -> None:
         )
 
 
-def check_callback(loop, callback, method: str, check_thread: bool):
+def check_callback(loop: EventLoop, callback: object, method: str, check_thread: bool) -> traceback.StackSummary:
     """Debug mode: the checks that asyncio makes on scheduling, and where it happened."""
     if check_thread:
         loop._check_thread()
@@ -101,24 +105,25 @@ def check_callback(loop, callback, method: str, check_thread: bool):
     return caller_stack()
 
 
-def caller_stack():
+def caller_stack() -> traceback.StackSummary:
     """The stack of whoever called into the native core."""
-    return format_helpers.extract_stack(sys._getframe(2))
+    stack: traceback.StackSummary = format_helpers.extract_stack(sys._getframe(2))
+    return stack
 
 
-def check_socket(loop, sock) -> None:
+def check_socket(loop: EventLoop, sock: socket.socket) -> None:
     """What asyncio's sock_* methods check first."""
     base_events._check_ssl_socket(sock)
     if loop._debug and sock.gettimeout() != 0:
         raise ValueError("the socket must be non-blocking")
 
 
-def inherited_sock_call(loop, name: str, *args):
+def inherited_sock_call(loop: EventLoop, name: str, *args: Any) -> Any:
     """asyncio's own coroutine for a socket that is not an ordinary one."""
     return getattr(selector_events.BaseSelectorEventLoop, name)(loop, *args)
 
 
-def fatal_error(loop, transport, protocol, exception, message: str) -> None:
+def fatal_error(loop: EventLoop, transport: Any, protocol: Any, exception: BaseException, message: str) -> None:
     """A transport cannot go on; the core closes it after this."""
     if isinstance(exception, OSError):
         if loop.get_debug():
@@ -129,7 +134,7 @@ def fatal_error(loop, transport, protocol, exception, message: str) -> None:
         )
 
 
-def read_pipe_failed(loop, transport, protocol, exception, message: str) -> None:
+def read_pipe_failed(loop: EventLoop, transport: Any, protocol: Any, exception: BaseException, message: str) -> None:
     """As fatal_error, for a pipe that is read: a terminal's EIO is its ordinary end, the rest is news."""
     if isinstance(exception, OSError) and exception.errno == errno.EIO:
         if loop.get_debug():
@@ -138,7 +143,7 @@ def read_pipe_failed(loop, transport, protocol, exception, message: str) -> None
         protocol_failed(loop, transport, protocol, exception, message)
 
 
-def protocol_failed(loop, transport, protocol, exception, message: str) -> None:
+def protocol_failed(loop: EventLoop, transport: Any, protocol: Any, exception: BaseException, message: str) -> None:
     """pause_writing or resume_writing raised; the connection goes on."""
     loop.call_exception_handler(
         {"message": message, "exception": exception, "transport": transport, "protocol": protocol}
@@ -155,33 +160,33 @@ def pipe_write_after_lost() -> None:
     base_events.logger.warning("pipe closed by peer or os.write(pipe, data) raised exception.")
 
 
-def closed_by_peer(transport) -> None:
+def closed_by_peer(transport: Any) -> None:
     base_events.logger.info("%r was closed by peer", transport)
 
 
-def fail_waiter(waiter) -> None:
+def fail_waiter(waiter: asyncio.Future[Any]) -> None:
     """The connection ended while a sendfile waited for its buffer to drain."""
     if not waiter.done():
         waiter.set_exception(ConnectionError("Connection is closed by peer"))
 
 
-def unclosed_transport(transport) -> None:
+def unclosed_transport(transport: Any) -> None:
     warnings.warn(f"unclosed transport {transport!r}", ResourceWarning, source=transport)
 
 
-def received_eof(transport) -> None:
+def received_eof(transport: Any) -> None:
     base_events.logger.debug("%r received EOF", transport)
 
 
-def paused_reading(transport) -> None:
+def paused_reading(transport: Any) -> None:
     base_events.logger.debug("%r pauses reading", transport)
 
 
-def resumed_reading(transport) -> None:
+def resumed_reading(transport: Any) -> None:
     base_events.logger.debug("%r resumes reading", transport)
 
 
-def socket_details(sock: socket.socket, extra) -> dict:
+def socket_details(sock: socket.socket, extra: Mapping[str, Any] | None) -> dict[str, Any]:
     """What get_extra_info() knows of a socket. A peer's name that is given already stays."""
     details = dict(extra or ())
     details["socket"] = trsock.TransportSocket(sock)
@@ -195,7 +200,9 @@ def socket_details(sock: socket.socket, extra) -> dict:
     return details
 
 
-def pipe_details(loop, pipe, extra, refusal: str):
+def pipe_details(
+    loop: EventLoop, pipe: Any, extra: Mapping[str, Any] | None, refusal: str
+) -> tuple[Any, dict[str, Any], bool]:
     """(who owns the descriptor, what get_extra_info() knows, whether the other end's close is noticed).
 
     Raises ValueError with the given text for what is no pipe.
@@ -219,7 +226,7 @@ class _Duplicate:
     The core has one place per descriptor.
     """
 
-    def __init__(self, pipe) -> None:
+    def __init__(self, pipe: Any) -> None:
         self._pipe, self._fd = pipe, os.dup(pipe.fileno())
 
     def fileno(self) -> int:
@@ -257,7 +264,7 @@ def _datagram_rules() -> tuple[bool, int]:
         def _maybe_pause_protocol(self) -> None:
             pass
 
-    transport = Blocked()
+    transport: Any = Blocked()
     try:
         kind.sendto(transport, b"")
         sends_empty = len(transport._buffer) > 1
@@ -279,9 +286,9 @@ def adopt_socket(fd: int) -> socket.socket:
     return sock
 
 
-def connection_failed(loop, exception, protocol) -> None:
+def connection_failed(loop: EventLoop, exception: BaseException, protocol: asyncio.BaseProtocol | None) -> None:
     """Debug mode: an incoming connection got no transport."""
-    context = {
+    context: dict[str, Any] = {
         "message": "Error on transport creation for incoming connection",
         "exception": exception,
     }
@@ -290,7 +297,7 @@ def connection_failed(loop, exception, protocol) -> None:
     loop.call_exception_handler(context)
 
 
-def accept_broken(loop, sock, exception) -> None:
+def accept_broken(loop: EventLoop, sock: socket.socket, exception: BaseException) -> None:
     """accept() failed in a way that waiting does not mend."""
     loop.call_exception_handler(
         {
@@ -301,7 +308,14 @@ def accept_broken(loop, sock, exception) -> None:
     )
 
 
-def accept_exhausted(loop, factory, sock, server, backlog: int, exception) -> None:
+def accept_exhausted(
+    loop: EventLoop,
+    factory: Callable[[], asyncio.BaseProtocol],
+    sock: socket.socket,
+    server: Any,
+    backlog: int,
+    exception: BaseException,
+) -> None:
     """Out of descriptors or memory: the listener rests and tries again."""
     loop.call_exception_handler(
         {

@@ -6,9 +6,6 @@ rules, happy eyeballs, subprocesses, signals and executors are CPython's own and
 what has to be said in between.
 """
 
-# CPython's private hooks, which this module is about, are not in typeshed.
-# mypy: ignore-errors
-
 from __future__ import annotations
 
 import asyncio
@@ -18,10 +15,10 @@ import selectors
 import socket
 import sys
 import weakref
-from asyncio import base_events, constants, events, sslproto
 from typing import Any, Callable, Coroutine, TypeVar
 
 from . import _core, _support
+from ._inherited import SelectorEventLoop, base_events, constants, events, sslproto
 from ._selector import SelectorFacade
 
 __all__ = ("EventLoop", "new_event_loop", "run")
@@ -35,7 +32,7 @@ _core.StreamTransport._sendfile_compatible = constants._SendfileMode.TRY_NATIVE
 _monotonic = _core.EventLoop.time
 
 
-class EventLoop(_core.EventLoop, asyncio.SelectorEventLoop):
+class EventLoop(_core.EventLoop, SelectorEventLoop):
     """An asyncio event loop whose hot paths are native.
 
     Not thread-safe but for ``call_soon_threadsafe``, as every asyncio loop. Belongs to the process that
@@ -144,7 +141,7 @@ class EventLoop(_core.EventLoop, asyncio.SelectorEventLoop):
 
     # -- descriptors -----------------------------------------------------------------------------
 
-    def _ensure_fd_no_transport(self, fd) -> None:
+    def _ensure_fd_no_transport(self, fd: Any) -> None:
         number = fd
         if not isinstance(number, int):
             try:
@@ -159,7 +156,9 @@ class EventLoop(_core.EventLoop, asyncio.SelectorEventLoop):
 
     # -- transports ------------------------------------------------------------------------------
 
-    def _make_socket_transport(self, sock, protocol, waiter=None, *, extra=None, server=None, **kwargs):
+    def _make_socket_transport(
+        self, sock: Any, protocol: Any, waiter: Any = None, *, extra: Any = None, server: Any = None, **kwargs: Any
+    ) -> Any:
         self._ensure_fd_no_transport(sock)
         context = kwargs.get("context")
         base_events._set_nodelay(sock)
@@ -167,7 +166,9 @@ class EventLoop(_core.EventLoop, asyncio.SelectorEventLoop):
             return context.run(_core.make_stream, self, sock, protocol, waiter, extra, server)
         return _core.make_stream(self, sock, protocol, waiter, extra, server)
 
-    def _make_datagram_transport(self, sock, protocol, address=None, waiter=None, extra=None, **kwargs):
+    def _make_datagram_transport(
+        self, sock: Any, protocol: Any, address: Any = None, waiter: Any = None, extra: Any = None, **kwargs: Any
+    ) -> Any:
         if type(sock) is not socket.socket or sock.family not in _support.DATAGRAM_FAMILIES:
             return super()._make_datagram_transport(sock, protocol, address, waiter, extra, **kwargs)
         self._ensure_fd_no_transport(sock)
@@ -177,31 +178,31 @@ class EventLoop(_core.EventLoop, asyncio.SelectorEventLoop):
             return context.run(_core.make_datagram, self, sock, protocol, address, waiter, details, rules)
         return _core.make_datagram(self, sock, protocol, address, waiter, details, rules)
 
-    def _make_read_pipe_transport(self, pipe, protocol, waiter=None, extra=None):
+    def _make_read_pipe_transport(self, pipe: Any, protocol: Any, waiter: Any = None, extra: Any = None) -> Any:
         refusal = "Pipe transport is for pipes/sockets only."
         owner, details, _ = _support.pipe_details(self, pipe, extra, refusal)
         return _core.make_read_pipe(self, owner, protocol, waiter, details)
 
-    def _make_write_pipe_transport(self, pipe, protocol, waiter=None, extra=None):
+    def _make_write_pipe_transport(self, pipe: Any, protocol: Any, waiter: Any = None, extra: Any = None) -> Any:
         refusal = "Pipe transport is only for pipes, sockets and character devices"
         owner, details, notices_close = _support.pipe_details(self, pipe, extra, refusal)
         return _core.make_write_pipe(self, owner, protocol, waiter, details, notices_close)
 
     def _make_ssl_transport(
         self,
-        rawsock,
-        protocol,
-        sslcontext,
-        waiter=None,
+        rawsock: Any,
+        protocol: Any,
+        sslcontext: Any,
+        waiter: Any = None,
         *,
-        server_side=False,
-        server_hostname=None,
-        extra=None,
-        server=None,
-        ssl_handshake_timeout=constants.SSL_HANDSHAKE_TIMEOUT,
-        ssl_shutdown_timeout=constants.SSL_SHUTDOWN_TIMEOUT,
-        **kwargs,
-    ):
+        server_side: bool = False,
+        server_hostname: str | None = None,
+        extra: Any = None,
+        server: Any = None,
+        ssl_handshake_timeout: float | None = constants.SSL_HANDSHAKE_TIMEOUT,
+        ssl_shutdown_timeout: float | None = constants.SSL_SHUTDOWN_TIMEOUT,
+        **kwargs: Any,
+    ) -> Any:
         self._ensure_fd_no_transport(rawsock)
         ssl_protocol = sslproto.SSLProtocol(
             self,
@@ -218,15 +219,15 @@ class EventLoop(_core.EventLoop, asyncio.SelectorEventLoop):
 
     def _start_serving(
         self,
-        protocol_factory,
-        sock,
-        sslcontext=None,
-        server=None,
-        backlog=100,
-        ssl_handshake_timeout=constants.SSL_HANDSHAKE_TIMEOUT,
-        ssl_shutdown_timeout=constants.SSL_SHUTDOWN_TIMEOUT,
-        **kwargs,
-    ):
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        sock: Any,
+        sslcontext: Any = None,
+        server: Any = None,
+        backlog: int = 100,
+        ssl_handshake_timeout: float | None = constants.SSL_HANDSHAKE_TIMEOUT,
+        ssl_shutdown_timeout: float | None = constants.SSL_SHUTDOWN_TIMEOUT,
+        **kwargs: Any,
+    ) -> None:
         if sslcontext is not None or not isinstance(sock, socket.socket):
             # Accepted and wrapped by asyncio's own code, on our transport.
             return super()._start_serving(
@@ -243,7 +244,7 @@ class EventLoop(_core.EventLoop, asyncio.SelectorEventLoop):
         base_events._set_nodelay(sock)
         _core.start_listener(self, protocol_factory, sock, server, backlog, _fixed_name(sock))
 
-    async def _sendfile_native(self, transp, file, offset, count):
+    async def _sendfile_native(self, transp: Any, file: Any, offset: int, count: int | None) -> int:
         # The transport's descriptor stays registered as it is; a duplicate waits for room instead.
         resume_reading = transp.is_reading()
         transp.pause_reading()
@@ -259,7 +260,7 @@ class EventLoop(_core.EventLoop, asyncio.SelectorEventLoop):
 
     # -- awaitable socket calls ------------------------------------------------------------------
 
-    async def sock_connect(self, sock, address):
+    async def sock_connect(self, sock: socket.socket, address: Any) -> None:
         """Connect a non-blocking socket; see asyncio.loop.sock_connect."""
         base_events._check_ssl_socket(sock)
         if self._debug and sock.gettimeout() != 0:

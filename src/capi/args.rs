@@ -119,6 +119,15 @@ impl Args {
         Err(Raised)
     }
 
+    /// The only argument of a function that has one parameter, positional or by name.
+    #[inline(always)]
+    pub(crate) fn one(&self, function: &str, parameter: &str) -> Result<*mut ffi::PyObject, Raised> {
+        if self.positional == 1 && self.names.is_null() {
+            return Ok(self.at(0));
+        }
+        self.bind(function, [parameter], 1).map(|[value]| value)
+    }
+
     /// Binds the arguments to a list of parameter names, positional or keyword; missing ones are null.
     pub(crate) fn bind<const N: usize>(
         &self,

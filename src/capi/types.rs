@@ -3,7 +3,7 @@
 //! A pyclass is always tracked by the collector and its methods go through a trampoline; a raw type
 //! decides both for itself. Tables live as long as the process: they are leaked once, at import.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -20,7 +20,8 @@ pub(crate) type FastFunction = unsafe extern "C" fn(
 pub(crate) type PlainFunction =
     unsafe extern "C" fn(*mut ffi::PyObject, *mut ffi::PyObject) -> *mut ffi::PyObject;
 
-/// One row of a method table.
+/// One row of a method table: the name, the function and the text for `help()`. A text that begins with
+/// the call, `name(parameters)` and an empty line, tells `inspect` and the stub checker the signature.
 #[derive(Debug)]
 pub(crate) enum Method {
     Fast(&'static CStr, FastFunction, &'static CStr),
@@ -44,7 +45,27 @@ impl Method {
                 (name, ffi::PyMethodDefPointer { PyCFunction: function }, ffi::METH_O, doc)
             }
         };
-        ffi::PyMethodDef { ml_name: name.as_ptr(), ml_meth: pointer, ml_flags: flags, ml_doc: doc.as_ptr() }
+        ffi::PyMethodDef {
+            ml_name: name.as_ptr(),
+            ml_meth: pointer,
+            ml_flags: flags,
+            ml_doc: doc_of(name, doc),
+        }
+    }
+}
+
+/// The text in the form from which CPython takes a signature: `name($self, parameters)`, a line `--`. Leaked
+/// with its table.
+fn doc_of(name: &CStr, doc: &'static CStr) -> *const c_char {
+    let signature = || -> Option<CString> {
+        let (name, doc) = (name.to_str().ok()?, doc.to_str().ok()?);
+        let (parameters, text) = doc.strip_prefix(name)?.strip_prefix('(')?.split_once(")\n\n")?;
+        let comma = if parameters.is_empty() { "" } else { ", " };
+        CString::new(format!("{name}($self{comma}{parameters})\n--\n\n{text}")).ok()
+    };
+    match signature() {
+        Some(whole) => CString::into_raw(whole),
+        None => doc.as_ptr(),
     }
 }
 

@@ -576,18 +576,26 @@ sock_method!(_sock_connected, |_| Ok(Action::Connect { waited: Cell::new(false) 
 
 /// What is put on the loop class.
 pub(crate) const METHODS: &[Method] = &[
-    Method::Fast(c"sock_recv", sock_recv, c"Receive up to n bytes from a non-blocking socket. Awaitable."),
+    Method::Fast(
+        c"sock_recv",
+        sock_recv,
+        c"sock_recv(sock, n)\n\nReceive up to n bytes from a non-blocking socket. Awaitable.",
+    ),
     Method::Fast(
         c"sock_recv_into",
         sock_recv_into,
-        c"Receive into a writable buffer. Awaitable; gives the count.",
+        c"sock_recv_into(sock, buf)\n\nReceive into a writable buffer. Awaitable; gives the count.",
     ),
-    Method::Fast(c"sock_sendall", sock_sendall, c"Send all the data. Awaitable."),
-    Method::Fast(c"sock_accept", sock_accept, c"Accept a connection. Awaitable; gives (socket, address)."),
+    Method::Fast(c"sock_sendall", sock_sendall, c"sock_sendall(sock, data)\n\nSend all the data. Awaitable."),
+    Method::Fast(
+        c"sock_accept",
+        sock_accept,
+        c"sock_accept(sock)\n\nAccept a connection. Awaitable; gives (socket, address).",
+    ),
     Method::Fast(
         c"_sock_connected",
         _sock_connected,
-        c"Wait for a connect that was started. Awaitable; gives SO_ERROR.",
+        c"_sock_connected(sock)\n\nWait for a connect that was started. Awaitable; gives SO_ERROR.",
     ),
 ];
 

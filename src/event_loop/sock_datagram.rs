@@ -238,16 +238,16 @@ pub(crate) const METHODS: &[Method] = &[
     Method::Fast(
         c"sock_recvfrom",
         sock_recvfrom,
-        c"Receive a datagram of up to bufsize bytes. Awaitable; gives (data, address).",
+        c"sock_recvfrom(sock, bufsize)\n\nReceive a datagram of up to bufsize bytes. Awaitable; gives (data, address).",
     ),
     Method::Fast(
         c"sock_recvfrom_into",
         sock_recvfrom_into,
-        c"Receive a datagram into a writable buffer. Awaitable; gives (count, address).",
+        c"sock_recvfrom_into(sock, buf, nbytes=0)\n\nReceive a datagram into a writable buffer. Awaitable; gives (count, address).",
     ),
     Method::Fast(
         c"sock_sendto",
         sock_sendto,
-        c"Send a datagram to an address. Awaitable; gives the count of bytes.",
+        c"sock_sendto(sock, data, address)\n\nSend a datagram to an address. Awaitable; gives the count of bytes.",
     ),
 ];

@@ -97,9 +97,13 @@ fn changed_reading<T: Variant>(object: &Ref, variant: &T, line: &str) -> Result<
 
 unsafe extern "C" fn set_protocol<T: Variant>(
     object: *mut ffi::PyObject,
-    protocol: *mut ffi::PyObject,
+    values: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    names: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
     with(object, |_, variant: &T| {
+        // SAFETY: the arguments of this call.
+        let protocol = unsafe { Args::new(values, count, names) }.one("set_protocol", "protocol")?;
         // SAFETY: a borrowed argument.
         variant.endpoint().protocol.set(Some(unsafe { Ref::from_borrowed(protocol) }));
         Ok(())
@@ -226,7 +230,11 @@ pub(crate) unsafe extern "C" fn get_descriptor<T: Variant>(
 pub(crate) fn common<T: Variant>() -> Vec<Method> {
     vec![
         Method::NoArgs(c"is_closing", is_closing::<T>, c"True if the transport is closing or closed."),
-        Method::OneArg(c"set_protocol", set_protocol::<T>, c"Give the transport to another protocol."),
+        Method::Fast(
+            c"set_protocol",
+            set_protocol::<T>,
+            c"set_protocol(protocol)\n\nGive the transport to another protocol.",
+        ),
         Method::NoArgs(c"get_protocol", get_protocol::<T>, c"The protocol, or None after connection_lost."),
         Method::Fast(
             c"get_extra_info",

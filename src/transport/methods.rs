@@ -52,12 +52,28 @@ fn python<T>(result: PyResult<T>) -> Result<T, Raised> {
     result.map_err(|error| restore(unsafe { Python::assume_attached() }, error))
 }
 
-unsafe extern "C" fn write(object: *mut ffi::PyObject, data: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    with(object, |held, stream| send::write(held, stream, data))
+unsafe extern "C" fn write(
+    object: *mut ffi::PyObject,
+    values: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    names: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    with(object, |held, stream| {
+        // SAFETY: the arguments of this call.
+        let data = unsafe { Args::new(values, count, names) }.one("write", "data")?;
+        send::write(held, stream, data)
+    })
 }
 
-unsafe extern "C" fn writelines(object: *mut ffi::PyObject, list: *mut ffi::PyObject) -> *mut ffi::PyObject {
+unsafe extern "C" fn writelines(
+    object: *mut ffi::PyObject,
+    values: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    names: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
     with(object, |held, stream| {
+        // SAFETY: the arguments of this call.
+        let list = unsafe { Args::new(values, count, names) }.one("writelines", "list_of_data")?;
         // SAFETY: a borrowed argument.
         let list = unsafe { Ref::from_borrowed(list) };
         send::writelines(held, stream, &list)
@@ -141,9 +157,13 @@ fn debug_line(object: &Ref, stream: &Stream, function: &str) -> Result<(), Raise
 
 unsafe extern "C" fn set_protocol(
     object: *mut ffi::PyObject,
-    protocol: *mut ffi::PyObject,
+    values: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    names: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
     with(object, |_, stream| {
+        // SAFETY: the arguments of this call.
+        let protocol = unsafe { Args::new(values, count, names) }.one("set_protocol", "protocol")?;
         // SAFETY: a borrowed argument.
         stream.receiver.set(unsafe { Ref::from_borrowed(protocol) })
     })
@@ -330,12 +350,12 @@ unsafe extern "C" fn get_protocol_paused(object: *mut ffi::PyObject, _: *mut c_v
 }
 
 pub(crate) const METHODS: &[Method] = &[
-    Method::OneArg(
+    Method::Fast(
         c"write",
         write,
         c"write(data)\n\nSend bytes. Small writes of one turn leave together at its end; nothing blocks.",
     ),
-    Method::OneArg(c"writelines", writelines, c"writelines(list_of_data)\n\nSend several pieces, in order."),
+    Method::Fast(c"writelines", writelines, c"writelines(list_of_data)\n\nSend several pieces, in order."),
     Method::NoArgs(c"write_eof", write_eof, c"Close the write side once everything pending is sent."),
     Method::NoArgs(c"can_write_eof", can_write_eof, c"True: a socket can be half-closed."),
     Method::NoArgs(
@@ -349,7 +369,11 @@ pub(crate) const METHODS: &[Method] = &[
     Method::NoArgs(c"is_reading", is_reading, c"True unless closing or paused."),
     Method::NoArgs(c"pause_reading", pause_reading, c"Deliver no data until resume_reading()."),
     Method::NoArgs(c"resume_reading", resume_reading, c"Deliver data again."),
-    Method::OneArg(c"set_protocol", set_protocol, c"Give the connection to another protocol."),
+    Method::Fast(
+        c"set_protocol",
+        set_protocol,
+        c"set_protocol(protocol)\n\nGive the connection to another protocol.",
+    ),
     Method::NoArgs(c"get_protocol", get_protocol, c"The protocol, or None after connection_lost."),
     Method::Fast(
         c"get_extra_info",

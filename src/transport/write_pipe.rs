@@ -31,7 +31,7 @@ use crate::capi::buffer::{Buffer, bytes_from, bytes_slice};
 use crate::capi::call::guard;
 use crate::capi::error::{fetch, raise_errno, raise_io, raise_message, restore};
 use crate::capi::types::{Attribute, Method};
-use crate::capi::{Fatal, Raised, Ref};
+use crate::capi::{Args, Fatal, Raised, Ref};
 use crate::event_loop::core::Core;
 use crate::event_loop::event_loop::EventLoop;
 use crate::event_loop::source::Source;
@@ -232,8 +232,15 @@ fn check_kind(data: *mut ffi::PyObject) -> Result<(), Raised> {
     Err(Raised)
 }
 
-unsafe extern "C" fn write(object: *mut ffi::PyObject, data: *mut ffi::PyObject) -> *mut ffi::PyObject {
+unsafe extern "C" fn write(
+    object: *mut ffi::PyObject,
+    values: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    names: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
     with(object, |held, pipe: &WritePipe| {
+        // SAFETY: the arguments of this call.
+        let data = unsafe { Args::new(values, count, names) }.one("write", "data")?;
         check_kind(data)?;
         // SAFETY: a borrowed argument, which outlives the slice.
         let (bytes, view) = unsafe {
@@ -330,7 +337,7 @@ unsafe extern "C" fn get_write_buffer_size(
 pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     let mut methods = writing::<WritePipe>();
     methods.extend([
-        Method::OneArg(
+        Method::Fast(
             c"write",
             write,
             c"write(data)\n\nWrite bytes. Small writes of one turn leave together at its end; nothing blocks.",

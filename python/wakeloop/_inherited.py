@@ -1,0 +1,55 @@
+"""What wakeloop uses of CPython's asyncio beyond its public interface, in one place and with types.
+
+typeshed leaves private names out. The modules are `Any` here; the methods that our loop calls on itself, or
+overrides, are declared on a class that exists for type checkers alone. `tests/test_hooks.py` looks for each of
+them in the interpreter at hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import asyncio.base_events
+import asyncio.constants
+import asyncio.events
+import asyncio.format_helpers
+import asyncio.selector_events
+import asyncio.sslproto
+import asyncio.trsock
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+base_events: Any = asyncio.base_events
+constants: Any = asyncio.constants
+events: Any = asyncio.events
+format_helpers: Any = asyncio.format_helpers
+selector_events: Any = asyncio.selector_events
+sslproto: Any = asyncio.sslproto
+trsock: Any = asyncio.trsock
+
+if TYPE_CHECKING:
+
+    class SelectorEventLoop(asyncio.SelectorEventLoop):
+        _ready: deque[Any]
+
+        def _asyncgen_finalizer_hook(self, agen: Any) -> None: ...
+        def _asyncgen_firstiter_hook(self, agen: Any) -> None: ...
+        def _check_callback(self, callback: object, method: str) -> None: ...
+        def _check_closed(self) -> None: ...
+        def _check_running(self) -> None: ...
+        def _check_thread(self) -> None: ...
+        async def _ensure_resolved(self, address: Any, **options: Any) -> list[Any]: ...
+        def _make_datagram_transport(
+            self, sock: Any, protocol: Any, address: Any = None, waiter: Any = None, extra: Any = None, **kwargs: Any
+        ) -> Any: ...
+        def _process_events(self, event_list: Iterable[Any]) -> None: ...
+        def _read_from_self(self) -> None: ...
+        def _run_forever_cleanup(self) -> None: ...
+        def _run_forever_setup(self) -> None: ...
+        def _set_coroutine_origin_tracking(self, enabled: bool) -> None: ...
+        def _start_serving(
+            self, protocol_factory: Callable[[], Any], sock: Any, *args: Any, **kwargs: Any
+        ) -> None: ...
+
+else:
+    SelectorEventLoop = asyncio.SelectorEventLoop

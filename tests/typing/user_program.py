@@ -1,0 +1,90 @@
+"""What a user of wakeloop who runs `mypy --strict` writes. Checked by tests/test_typing.py, never run.
+
+Every name of `wakeloop.__all__` is used here, so that nothing public is untyped. `assert_type` says what the
+type checker must make of it.
+"""
+
+import asyncio
+from typing import assert_type
+
+import wakeloop
+
+
+class Echo(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        if isinstance(self.transport, asyncio.WriteTransport):
+            self.transport.write(data)
+
+
+class Service(wakeloop.EventLoop):
+    """A loop of the user's own."""
+
+    def time(self) -> float:
+        return super().time() + 1.0
+
+
+def add(one: int, other: int) -> int:
+    return one + other
+
+
+async def sleeping() -> str:
+    assert_type(await wakeloop.sleep(0.1), None)
+    assert_type(await wakeloop.sleep(1, "done"), str)
+    await asyncio.wait_for(wakeloop.sleep(0.1), timeout=1)
+    assert_type(await asyncio.gather(sum_of(1, 2), sum_of(3, 4)), tuple[int, int])
+    return await wakeloop.sleep(0.1, result="slept")
+
+
+async def sum_of(one: int, other: int) -> int:
+    loop = asyncio.get_running_loop()
+    assert_type(await loop.run_in_executor(None, add, one, other), int)
+    return one + other
+
+
+async def serving() -> None:
+    server = await wakeloop.start_echo_server("127.0.0.1", 0)
+    assert_type(server, wakeloop.EchoServer)
+    assert_type((server.host, server.port), tuple[str, int])
+    assert_type(server.stats(), dict[str, int])
+    await server.close()
+
+
+async def on_the_loop(loop: wakeloop.EventLoop) -> None:
+    assert_type(loop.call_soon(add, 1, 2), asyncio.Handle)
+    assert_type(loop.call_later(0.5, print, "later"), asyncio.TimerHandle)
+    assert_type(loop.call_soon_threadsafe(add, 1, 2), asyncio.Handle)
+    assert_type(loop.create_task(sum_of(1, 2), name="sum"), asyncio.Task[int])
+    print(loop.metrics()["turns"])
+    server = await loop.create_server(Echo, "127.0.0.1", 0)
+    server.close()
+    transport, protocol = await loop.create_connection(Echo, "127.0.0.1", 80)
+    assert_type(protocol, Echo)
+    transport.close()
+
+
+async def main() -> int:
+    wakeloop.configure(workers=2)
+    if isinstance(loop := asyncio.get_running_loop(), wakeloop.EventLoop):
+        await on_the_loop(loop)
+    try:
+        await serving()
+    except wakeloop.RuntimePanic as panic:
+        print(panic)
+    print(wakeloop.runtime_metrics(), wakeloop.__version__)
+    return len(await sleeping())
+
+
+def start() -> None:
+    assert_type(wakeloop.run(main()), int)
+    assert_type(wakeloop.run(main(), debug=True), int)
+    with asyncio.Runner(loop_factory=wakeloop.new_event_loop) as runner:
+        assert_type(runner.run(main()), int)
+    wakeloop.install()
+    asyncio.set_event_loop_policy(wakeloop.EventLoopPolicy())
+    assert_type(asyncio.run(main()), int)
+    assert_type(wakeloop.new_event_loop(), wakeloop.EventLoop)
+    loop: asyncio.AbstractEventLoop = Service()
+    loop.close()
