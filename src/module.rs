@@ -1,6 +1,8 @@
 //! The Python module `wakeloop._core`.
 
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
+use pyo3::types::PyType;
 
 use crate::bridge::awaitable::Operation;
 use crate::bridge::panic::RuntimePanic;
@@ -27,9 +29,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     capi::imports::load(py, py.get_type::<RuntimePanic>().into_any())?;
     handle::make_types(py)?;
     sock::make_type(py)?;
-    capi::types::add_methods(&py.get_type::<EventLoop>(), calls::METHODS)?;
-    capi::types::add_methods(&py.get_type::<EventLoop>(), sock::METHODS)?;
-    capi::types::add_methods(&py.get_type::<EventLoop>(), sock_datagram::METHODS)?;
+    _add_methods(&py.get_type::<EventLoop>())?;
     capi::types::add_methods(&py.get_type::<calls::Probe>(), calls::PROBE_METHODS)?;
 
     let sample = Bound::new(py, EventLoop::sample()?)?;
@@ -58,7 +58,19 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(accept::start_listener, module)?)?;
     module.add_function(wrap_pyfunction!(_forked, module)?)?;
     module.add_function(wrap_pyfunction!(learn_c_caller, module)?)?;
+    module.add_function(wrap_pyfunction!(_add_methods, module)?)?;
     Ok(())
+}
+
+/// Puts the loop's fast methods on `kind`: the native class, and once more the Python class that inherits it.
+#[pyfunction]
+fn _add_methods(kind: &Bound<'_, PyType>) -> PyResult<()> {
+    if !kind.is_subclass_of::<EventLoop>()? {
+        return Err(PyTypeError::new_err("not a class of event loops"));
+    }
+    [calls::METHODS, sock::METHODS, sock_datagram::METHODS]
+        .into_iter()
+        .try_for_each(|table| capi::types::add_methods(kind, table))
 }
 
 /// Finds out how `_asyncio` calls `call_soon`; called once by the package, when its Python half is there.
