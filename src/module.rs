@@ -27,6 +27,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     capi::call::find_functions();
     capi::imports::load(py, py.get_type::<RuntimePanic>().into_any())?;
+    capi::context::learn(py);
     handle::make_types(py)?;
     sock::make_type(py)?;
     _add_methods(&py.get_type::<EventLoop>())?;
@@ -59,6 +60,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(_forked, module)?)?;
     module.add_function(wrap_pyfunction!(learn_c_caller, module)?)?;
     module.add_function(wrap_pyfunction!(_add_methods, module)?)?;
+    module.add_function(wrap_pyfunction!(_context_scratch, module)?)?;
     Ok(())
 }
 
@@ -71,6 +73,12 @@ fn _add_methods(kind: &Bound<'_, PyType>) -> PyResult<()> {
     [calls::METHODS, sock::METHODS, sock_datagram::METHODS]
         .into_iter()
         .try_for_each(|table| capi::types::add_methods(kind, table))
+}
+
+/// For the tests: both ways of giving a callback its context have to behave the same.
+#[pyfunction]
+fn _context_scratch(py: Python<'_>, on: bool) -> bool {
+    capi::context::enable(py, on)
 }
 
 /// Finds out how `_asyncio` calls `call_soon`; called once by the package, when its Python half is there.

@@ -15,7 +15,8 @@ use pyo3::prelude::*;
 use super::core::{Core, core_of};
 use super::handle::{Handle, Parts, TimerHandle};
 use super::ready::Entry;
-use crate::capi::call::{call, call_keywords, copy_current_context, guard};
+use crate::capi::call::{call, call_keywords, guard};
+use crate::capi::context::context_for;
 use crate::capi::error::raise_message;
 use crate::capi::imports::{imports, support};
 use crate::capi::types::Method;
@@ -70,16 +71,6 @@ unsafe extern "C" fn probe(
 
 /// The probe's own method, added like the loop's.
 pub(crate) const PROBE_METHODS: &[Method] = &[Method::Fast(c"call_soon", probe, c"Record the caller.")];
-
-/// A context for a callback: the given one or a copy of the current one.
-#[inline(always)]
-fn context_for(given: *mut ffi::PyObject) -> Result<Ref, Raised> {
-    // SAFETY: a borrowed argument of the running call, or null.
-    match unsafe { Ref::from_nullable(given) } {
-        Some(context) => Ok(context),
-        None => copy_current_context(),
-    }
-}
 
 /// What debug mode checks and records, in asyncio's own words.
 #[cold]

@@ -23,7 +23,8 @@ use pyo3::ffi;
 pub(crate) use python::make_types;
 
 use super::core::Core;
-use crate::capi::call::{call_tuple, getattr, in_context, method, vectorcall};
+use crate::capi::call::{call_tuple, getattr, method, vectorcall};
+use crate::capi::context::{as_object, run_in};
 use crate::capi::imports::imports;
 use crate::capi::{Raised, Ref, Slot};
 use crate::timer;
@@ -47,6 +48,7 @@ pub(crate) struct Handle {
     /// Kept by add_reader and add_writer: runs more than once.
     reusable: Cell<bool>,
     timer: bool,
+    /// What `capi::context::context_for` gave: a Context, or bare variables until somebody asks to see one.
     context: Slot,
     event_loop: Slot,
     source_traceback: Slot,
@@ -266,7 +268,7 @@ impl Handle {
         for (place, argument) in stack[1..=count].iter_mut().zip(&self.arguments[1..=count]) {
             *place = argument.get();
         }
-        let result = self.invoke(&callback, &context, &mut stack, count);
+        let result = self.invoke(&callback, context, &mut stack, count);
         match result {
             Ok(()) => {
                 drop(callback);
@@ -276,7 +278,7 @@ impl Handle {
                 }
                 Ok(())
             }
-            Err(raised) => {
+            Err((raised, context)) => {
                 if self.cancelled.get() {
                     for argument in &stack[1..=count] {
                         // SAFETY: as above. The error is kept out of the destructors' way by being set.
@@ -299,7 +301,7 @@ impl Handle {
     /// callback log names the callback afterwards.
     #[cold]
     pub(crate) fn run_copy(&self) -> Result<(), Raised> {
-        let (Some(callback), Some(context)) = (self.callback.get(), self.context.get()) else {
+        let (Some(callback), Some(context)) = (self.callback.get(), self.context_object()?) else {
             return Ok(());
         };
         let count = self.count.get() as usize;
@@ -310,18 +312,26 @@ impl Handle {
             // SAFETY: the handle holds a reference.
             owned[index] = unsafe { Ref::from_nullable(stack[index]) };
         }
-        self.invoke(&callback, &context, &mut stack, count)
+        self.invoke(&callback, context, &mut stack, count).map_err(|(raised, _)| raised)
+    }
+
+    /// The Context in which the callback runs, for whoever wants to see it. From then on it is that object.
+    fn context_object(&self) -> Result<Option<Ref>, Raised> {
+        let Some(context) = self.context.get() else { return Ok(None) };
+        let object = as_object(context)?;
+        self.context.set(Some(object.clone_ref()));
+        Ok(Some(object))
     }
 
     #[inline(always)]
     fn invoke(
         &self,
         callback: &Ref,
-        context: &Ref,
+        context: Ref,
         stack: &mut [*mut ffi::PyObject; INLINE + 1],
         count: usize,
-    ) -> Result<(), Raised> {
-        in_context(context, || {
+    ) -> Result<(), (Raised, Ref)> {
+        run_in(context, || {
             if self.tupled.get() {
                 // SAFETY: a tupled handle has its tuple in place 1.
                 unsafe { call_tuple(callback, stack[1]) }

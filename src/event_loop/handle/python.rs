@@ -110,7 +110,11 @@ unsafe extern "C" fn cancelled(object: *mut ffi::PyObject, _: *mut ffi::PyObject
 
 unsafe extern "C" fn get_context(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
     // SAFETY: the method table belongs to our two types.
-    unsafe { Handle::of(object) }.context.get_or_none()
+    guard(|| shown_context(unsafe { Handle::of(object) }))
+}
+
+fn shown_context(handle: &Handle) -> *mut ffi::PyObject {
+    handle.context_object().map_or(null_mut(), |context| context.unwrap_or_else(Ref::none).into_ptr())
 }
 
 unsafe extern "C" fn when(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
@@ -251,7 +255,7 @@ macro_rules! getter {
 
 getter!(get_callback, handle => handle.callback.get_or_none());
 getter!(get_arguments, handle => guard(|| handle.arguments_tuple().map_or(null_mut(), Ref::into_ptr)));
-getter!(get_context_field, handle => handle.context.get_or_none());
+getter!(get_context_field, handle => guard(|| shown_context(handle)));
 getter!(get_loop, handle => handle.event_loop.get_or_none());
 getter!(get_cancelled, handle => {
     // SAFETY: making a bool cannot fail.
