@@ -15,7 +15,7 @@ import selectors
 import socket
 import sys
 import weakref
-from typing import Any, Callable, Coroutine, TypeVar
+from typing import Any, Callable, Coroutine, Self, TypeVar
 
 from . import _core, _support
 from ._inherited import SelectorEventLoop, base_events, constants, events, sslproto
@@ -67,7 +67,16 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
 
     __slots__ = _STATE
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> EventLoop:
+    _selector: Any
+    _wake_reader: socket.socket | None
+    _wake_writer: socket.socket | None
+    _transports: Any
+    _internal_fds: int
+    _signal_handlers: dict[int, Any]
+    _default_executor: Any
+    _executor_shutdown_called: Any
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         # A subclass whose __init__ never reaches ours still has to be closable.
         self = super().__new__(cls, *args, **kwargs)
         self._selector = self._wake_reader = self._wake_writer = None
