@@ -83,8 +83,10 @@ types: $(MADE)-extension $(MADE)-test ## mypy --strict over the package, the stu
 
 # -- benchmarks ----------------------------------------------------------------------------------------------------
 
-bench: $(MADE)-extension $(MADE)-bench ## every scenario on every loop; the result is in benchmarks/out
-	$(PY) benchmarks/run.py
+bench: $(MADE)-extension $(MADE)-bench ## every scenario on every loop; makes benchmarks/RESULTS.md
+	$(PY) benchmarks/run.py --out benchmarks/out/full.json
+	$(PY) benchmarks/results.py benchmarks/out/full.json
+
 
 bench-quick: $(MADE)-extension $(MADE)-bench ## the same with fewer and shorter rounds
 	$(PY) benchmarks/run.py --quick

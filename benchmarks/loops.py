@@ -9,6 +9,8 @@ import asyncio
 import importlib
 from collections.abc import Callable
 
+from floor import FLOOR, floor_program
+
 KNOWN = ("asyncio", "uvloop", "rloop", "rsloop", "zuvloop", "wakeloop")
 REFERENCE = "uvloop"
 
@@ -32,6 +34,8 @@ def version(name: str) -> str:
     """What the results file says of this loop."""
     if name == "asyncio":
         return "standard library"
+    if name == FLOOR:
+        return "an epoll loop without Python"
     return str(getattr(importlib.import_module(name), "__version__", "unknown"))
 
 
@@ -40,7 +44,7 @@ def split(names: list[str]) -> tuple[list[str], dict[str, str]]:
     present, missing = [], {}
     for name in names:
         try:
-            factory(name)
+            floor_program() if name == FLOOR else factory(name)
         except ImportError as error:
             missing[name] = str(error)
         else:

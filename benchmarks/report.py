@@ -1,8 +1,9 @@
 """Results: the table on the terminal, the JSON file, and the ratios both speak of.
 
 A *sample* is one round of one loop on one scenario: ``cpu_us`` per operation, ``rate`` per second, and for
-servers ``p50_us`` and ``p99_us``. The ratio of a loop is the reference's CPU time over its own, taken round by
-round, because the rounds of one scenario follow each other closely and share what the machine did meanwhile.
+servers ``p50_us`` and ``p99_us``. A scenario is compared by one of these, its *metric*: the CPU time unless it
+says otherwise. The ratio of a loop is the reference's value over its own, taken round by round, because the
+rounds of one scenario follow each other closely and share what the machine did meanwhile.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ class Row(TypedDict, total=False):
 
     samples: list[dict[str, float]]
     fail: str
+    metric: str
 
 
 Rows = dict[str, dict[str, Row]]
@@ -37,13 +39,16 @@ def median_of(row: Row, key: str) -> float | None:
 def ratios(row: Row, reference: Row) -> list[float]:
     """Round by round: above 1 is cheaper than the reference."""
     pairs = zip(row.get("samples", []), reference.get("samples", []))
-    return [theirs["cpu_us"] / ours["cpu_us"] for ours, theirs in pairs if ours["cpu_us"]]
+    metric = row.get("metric", "cpu_us")
+    return [theirs[metric] / ours[metric] for ours, theirs in pairs if ours[metric]]
 
 
-def cell(row: Row, reference: Row | None) -> str:
+def cell(row: Row | None, reference: Row | None) -> str:
+    if row is None:
+        return "-"
     if "fail" in row:
         return "FAIL"
-    text = f"{median_of(row, 'cpu_us'):.2f}"
+    text = f"{median_of(row, row.get('metric', 'cpu_us')):.2f}"
     if reference and reference is not row and (spread := ratios(row, reference)):
         text += f"  {statistics.median(spread):.2f}x [{min(spread):.2f}-{max(spread):.2f}]"
     return text
@@ -52,7 +57,7 @@ def cell(row: Row, reference: Row | None) -> str:
 def line(name: str, row: dict[str, Row], loops: list[str], width: int) -> str:
     """One scenario: CPU microseconds per operation of each loop, and the ratio to the reference."""
     reference = row.get(REFERENCE)
-    return f"{name:<{width}}" + "".join(f"{cell(row[loop], reference):>26}" for loop in loops)
+    return f"{name:<{width}}" + "".join(f"{cell(row.get(loop), reference):>26}" for loop in loops)
 
 
 def heading(loops: list[str], width: int) -> str:

@@ -25,13 +25,14 @@ import report
 import udp
 from clients import CLIENTS
 from inprocess import FACTORY_SCENARIOS, SCENARIOS
+from floor import FLOOR, FLOOR_SCENARIOS, floor_program
 from loops import split
 from processes import Child, ChildError, cores, load_process, run_load
 from servers import SERVERS
 
 HERE = Path(__file__).parent
 NAMES = [*SCENARIOS, *FACTORY_SCENARIOS, *SERVERS, *CLIENTS]
-DEFAULT_LOOPS = "asyncio,uvloop,rloop,rsloop,zuvloop,wakeloop"
+DEFAULT_LOOPS = "asyncio,uvloop,rloop,rsloop,zuvloop,wakeloop,floor"
 START_PATIENCE = 30.0
 
 
@@ -78,12 +79,16 @@ class Contender:
         self.stack = ExitStack()
         self.process: Child | None = None
         self.path, self.port = "", 0
+        server = SERVERS.get(scenario)
+        self.metric = server.metric if server else "cpu_us"
+        self.fresh = server.fresh if server else settings.fresh
+        self.row["metric"] = self.metric
 
     def _start(self) -> Child:
         more = []
         if self.scenario in SERVERS:
             self.path = f"{self.stack.enter_context(tempfile.TemporaryDirectory())}/s"
-            more = ["--path", self.path, "--cpu", str(self.settings.server_cpu)]
+            more = ["--path", self.path, "--cpu", str(-1 if self.fresh else self.settings.server_cpu)]
         elif self.scenario in CLIENTS:
             peer = self._worker("uvloop" if split(["uvloop"])[0] else "asyncio", "tcp/proto/1k/c10")
             more = ["--port", str(peer.receive(START_PATIENCE)["port"])]
@@ -92,6 +97,8 @@ class Contender:
         return self.process
 
     def _worker(self, loop: str, scenario: str, *more: str) -> Child:
+        if loop == FLOOR:
+            return self.stack.enter_context(Child(str(self.settings.server_cpu), program=str(floor_program())))
         script = str(HERE / "worker.py")
         return self.stack.enter_context(Child(script, "--loop", loop, "--scenario", scenario, *more))
 
@@ -102,11 +109,12 @@ class Contender:
         served = self.scenario in SERVERS
         try:
             process = self.process or self._start()
-            self.row["samples"].append(self._load_server(process, load) if served else self._work(process))
+            sample = self._load_server(process, load) if served else self._work(process)
+            self.row["samples"].append(sample)
         except ChildError as error:
             self.row = {"fail": str(error)}
             self.close()
-        if self.settings.fresh and not served:
+        if self.fresh:
             self.close()
 
     def close(self) -> None:
@@ -121,6 +129,7 @@ class Contender:
 
     def _load_server(self, process: Child, load: Load) -> dict[str, float]:
         options = dict(SERVERS[self.scenario].load)
+        before = memory(process.pid, "VmRSS")
         duration, warmup = self.settings.server_seconds, self.settings.server_warmup
         if options["kind"] == "udp":
             result = udp.run(self.port, process.pid, options, duration, warmup, self.settings.load_cpu)
@@ -131,7 +140,10 @@ class Contender:
             raise ChildError(f"errors {result['errors']}; the first: {result['first_error']}")
         if not result["requests"]:
             raise ChildError("no request was answered")
+        idle = options.get("idle", 0)
+        grown = {"kib_per_idle": (memory(process.pid, "VmHWM") - before) / idle} if idle else {}
         return {
+            **grown,
             "cpu_us": result["watched_cpu_seconds"] / result["requests"] * 1e6,
             "rate": result["rate"],
             "p50_us": result["latency_us"]["p50"],
@@ -140,12 +152,23 @@ class Contender:
         }
 
 
+def memory(pid: int, field: str) -> int:
+    """A field of /proc/PID/status, in KiB; 0 where there is no such file."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith(field + ":")), 0)
+
+
 def run_scenario(name: str, settings: Settings, load: Load) -> dict[str, report.Row]:
-    contenders = [Contender(name, loop, settings) for loop in settings.loops]
+    loops = [loop for loop in settings.loops if loop != FLOOR or name in FLOOR_SCENARIOS]
+    contenders = [Contender(name, loop, settings) for loop in loops]
     with ExitStack() as stack:
         for contender in contenders:
             stack.callback(contender.close)
-        for number in range(settings.rounds):
+        fewer = SERVERS[name].rounds if name in SERVERS else None
+        for number in range(min(settings.rounds, fewer or settings.rounds)):
             turn = number % len(contenders)
             for contender in contenders[turn:] + contenders[:turn]:
                 contender.round(load)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,6 +24,12 @@ class Server:
     listen: Callable[[str], Coroutine[Any, Any, int]]
     """Given the path for a Unix socket (unused by TCP), listens and returns the TCP port, or 0 for the path."""
     load: dict[str, Any] = field(default_factory=dict)
+    metric: str = "cpu_us"
+    """What the loops are compared by: a key of a round's sample, lower is better."""
+    fresh: bool = False
+    """A new server process in each round, with both cores: for what a long life would change."""
+    rounds: int | None = None
+    """Fewer rounds than usual, because one takes long."""
 
 
 SERVERS: dict[str, Server] = {}
@@ -81,6 +88,17 @@ class CloseAtOnce(asyncio.Protocol):
 async def serve_protocol(protocol: type[asyncio.BaseProtocol], path: str) -> int:
     loop = asyncio.get_running_loop()
     return port_of(keep(await loop.create_server(protocol, "127.0.0.1", 0, backlog=1024)))
+
+
+async def serve_beside_a_busy_thread(path: str) -> int:
+    """An echo server in a process whose other thread never gives the GIL up by itself."""
+
+    def burn() -> None:
+        while True:
+            pass
+
+    threading.Thread(target=burn, daemon=True).start()
+    return await serve_protocol(Echo, path)
 
 
 async def serve_unix_protocol(protocol: type[asyncio.BaseProtocol], path: str) -> int:
@@ -166,6 +184,37 @@ async def serve_datagrams(path: str) -> int:
     return int(transport.get_extra_info("sockname")[1])
 
 
+# -- bulk --------------------------------------------------------------------------------------------------------
+
+CHUNK = bytes(range(256)) * 256
+CHUNKS = 64
+
+
+class Bulk(asyncio.Protocol):
+    """Answers each request with 4 MiB in writes of 64 KiB, as fast as the flow control lets it."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport: asyncio.Transport = transport  # type: ignore[assignment]
+        self.left, self.paused = 0, False
+
+    def data_received(self, data: bytes) -> None:
+        self.transport.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % (len(CHUNK) * CHUNKS))
+        self.left = CHUNKS
+        self.send()
+
+    def send(self) -> None:
+        while self.left and not self.paused:
+            self.left -= 1
+            self.transport.write(CHUNK)
+
+    def pause_writing(self) -> None:
+        self.paused = True
+
+    def resume_writing(self) -> None:
+        self.paused = False
+        self.send()
+
+
 # -- HTTP --------------------------------------------------------------------------------------------------------
 
 HELLO = b"Hello, world!"
@@ -214,8 +263,10 @@ def echo_load(size: int, connections: int, **more: Any) -> dict[str, Any]:
     return {"kind": "echo", "size": size, "connections": connections, **more}
 
 
-def add(name: str, listen: Callable[[str], Coroutine[Any, Any, int]], load: dict[str, Any]) -> None:
-    SERVERS[name] = Server(listen, load)
+def add(
+    name: str, listen: Callable[[str], Coroutine[Any, Any, int]], load: dict[str, Any], **more: Any
+) -> None:
+    SERVERS[name] = Server(listen, load, **more)
 
 
 for _connections in (1, 10, 100):
@@ -233,6 +284,17 @@ add("tcp/accept+close/c10", partial(serve_protocol, CloseAtOnce), {"kind": "acce
 add("unix/proto/1k/c10", partial(serve_unix_protocol, Echo), echo_load(KIB, 10))
 add("unix/streams/1k/c10", partial(serve_unix_streams, echo_exactly(KIB)), echo_load(KIB, 10))
 add("udp/1k/c10", serve_datagrams, {"kind": "udp", "size": KIB, "connections": 10})
+
+add("tcp/bulk/64k-writes/c4", partial(serve_protocol, Bulk),
+    {"kind": "http", "connections": 4, "expect_body": CHUNK * CHUNKS})  # fmt: skip
+
+# What is not CPU time: memory, and how long somebody waits.
+_crowd = partial(serve_protocol, Echo)
+add("tcp/idle-memory/c5000", _crowd, echo_load(KIB, 1, idle=5_000, rate=100.0), metric="kib_per_idle", fresh=True,
+    rounds=5)  # fmt: skip
+add("tcp/active-among-idle/c50+9950", _crowd, echo_load(KIB, 50, idle=9_950, rate=2_000.0), metric="p99_us",
+    fresh=True, rounds=5)  # fmt: skip
+add("tcp/busy-thread/c50", serve_beside_a_busy_thread, echo_load(KIB, 50), metric="p99_us", fresh=True, rounds=7)
 
 _http = {"kind": "http", "connections": 10, "expect_body": HELLO}
 add("http/uvicorn-httptools", partial(serve_uvicorn, "httptools"), _http)

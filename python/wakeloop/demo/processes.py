@@ -43,11 +43,11 @@ def cores() -> tuple[int, int]:
 
 
 class Child:
-    """A Python process that takes and gives one JSON object a line."""
+    """A process, a Python one unless told otherwise, that takes and gives one JSON object a line."""
 
-    def __init__(self, *arguments: str, directory: str | None = None) -> None:
+    def __init__(self, *arguments: str, directory: str | None = None, program: str = sys.executable) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, cwd=directory
+            [program, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, cwd=directory
         )
         self._pending = b""
 
