@@ -10,7 +10,7 @@ use crate::bridge::port::ForeignPort;
 use crate::capi;
 use crate::event_loop::{calls, core, event_loop::EventLoop, handle, sock, sock_datagram};
 use crate::primitives::{echo, metrics, sleep};
-use crate::transport::{accept, datagram, read_pipe, stream, write_pipe};
+use crate::transport::{accept, datagram, read_pipe, stream, tls, write_pipe};
 
 /// Called by `os.register_at_fork` in every child.
 #[pyfunction]
@@ -41,6 +41,10 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("DatagramTransport", datagram::make_type(py)?)?;
     module.add("ReadPipeTransport", read_pipe::make_type(py)?)?;
     module.add("WritePipeTransport", write_pipe::make_type(py)?)?;
+    tls::python::prepare(py)?;
+    module.add_class::<tls::python::TlsConnection>()?;
+    module.add("SSLTransport", tls::transport::make_type(py)?)?;
+    module.add_function(wrap_pyfunction!(tls::python::tls_problem, module)?)?;
     module.add("RuntimePanic", py.get_type::<RuntimePanic>())?;
     module.add_class::<Operation>()?;
     module.add_class::<ForeignPort>()?;

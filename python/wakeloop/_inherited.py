@@ -51,5 +51,15 @@ if TYPE_CHECKING:
             self, protocol_factory: Callable[[], Any], sock: Any, *args: Any, **kwargs: Any
         ) -> None: ...
 
+    class SSLProtocol(asyncio.BufferedProtocol):
+        _app_transport: Any
+        _app_transport_created: bool
+        _incoming: Any
+        _write_backlog: Any
+
+        def __init__(self, loop: Any, *args: Any, **kwargs: Any) -> None: ...
+        def _abort(self, *args: Any) -> None: ...
+
 else:
     SelectorEventLoop = asyncio.SelectorEventLoop
+    SSLProtocol = asyncio.sslproto.SSLProtocol

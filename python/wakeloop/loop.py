@@ -17,8 +17,8 @@ import sys
 import weakref
 from typing import Any, Callable, Coroutine, Self, TypeVar
 
-from . import _core, _support
-from ._inherited import SelectorEventLoop, base_events, constants, events, sslproto
+from . import _core, _support, _tls
+from ._inherited import SelectorEventLoop, base_events, constants, events
 from ._selector import SelectorFacade
 
 __all__ = ("EventLoop", "new_event_loop", "run")
@@ -240,7 +240,7 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
         **kwargs: Any,
     ) -> Any:
         self._ensure_fd_no_transport(rawsock)
-        ssl_protocol = sslproto.SSLProtocol(
+        ssl_protocol = _tls.make_protocol(
             self,
             protocol,
             sslcontext,
@@ -251,6 +251,66 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
             ssl_shutdown_timeout=ssl_shutdown_timeout,
         )
         self._make_socket_transport(rawsock, ssl_protocol, extra=extra, server=server, **kwargs)
+        return ssl_protocol._app_transport
+
+    @property
+    def tls_engine(self) -> str:
+        """Who encrypts the TLS connections of this process: "native", "sslobject" or "asyncio"."""
+        return _tls.engine()
+
+    async def start_tls(
+        self,
+        transport: Any,
+        protocol: Any,
+        sslcontext: Any,
+        *,
+        server_side: bool = False,
+        server_hostname: str | None = None,
+        ssl_handshake_timeout: float | None = None,
+        ssl_shutdown_timeout: float | None = None,
+    ) -> Any:
+        """Upgrade a transport to TLS; see asyncio.loop.start_tls."""
+        if type(transport) is not _core.StreamTransport or not _tls.is_context(sslcontext):
+            # TLS inside TLS, and everything that is an error.
+            return await super().start_tls(
+                transport,
+                protocol,
+                sslcontext,
+                server_side=server_side,
+                server_hostname=server_hostname,
+                ssl_handshake_timeout=ssl_handshake_timeout,
+                ssl_shutdown_timeout=ssl_shutdown_timeout,
+            )
+        waiter = self.create_future()
+        ssl_protocol = _tls.make_protocol(
+            self,
+            protocol,
+            sslcontext,
+            waiter,
+            server_side,
+            server_hostname,
+            ssl_handshake_timeout=ssl_handshake_timeout,
+            ssl_shutdown_timeout=ssl_shutdown_timeout,
+            call_connection_made=False,
+        )
+        # Nothing may reach the TLS protocol before its connection_made().
+        transport.pause_reading()
+        if server_side:
+            _tls.keep_read_ahead(protocol, ssl_protocol)
+        transport.set_protocol(ssl_protocol)
+        steps = [
+            self.call_soon(ssl_protocol.connection_made, transport),
+            self.call_soon(transport.resume_reading),
+        ]
+        try:
+            await waiter
+        except BaseException:
+            transport.close()
+            for step in steps:
+                step.cancel()
+            # The exception's traceback holds this frame.
+            del waiter
+            raise
         return ssl_protocol._app_transport
 
     def _start_serving(

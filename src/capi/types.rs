@@ -103,6 +103,9 @@ pub(crate) struct TypeSpec<'a> {
     /// Offsets of `__weaklist__` and `__dict__`, if the type has them.
     pub(crate) weaklist_offset: Option<usize>,
     pub(crate) dict_offset: Option<usize>,
+    /// Attributes that hold an object, and their offsets: as with `__slots__`, the interpreter itself traverses,
+    /// clears and releases them, where the type leaves that to its Python base class.
+    pub(crate) objects: &'a [(&'static CStr, usize)],
     pub(crate) slots: &'a [(c_int, *mut c_void)],
     pub(crate) bases: Option<Bound<'a, pyo3::types::PyTuple>>,
 }
@@ -138,6 +141,13 @@ impl TypeSpec<'_> {
                 });
             }
         }
+        members.extend(self.objects.iter().map(|(name, offset)| ffi::PyMemberDef {
+            name: name.as_ptr(),
+            type_code: ffi::Py_T_OBJECT_EX,
+            offset: *offset as ffi::Py_ssize_t,
+            flags: 0,
+            doc: std::ptr::null(),
+        }));
         members.push(ffi::PyMemberDef::default());
 
         let mut slots: Vec<_> =

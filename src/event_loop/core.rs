@@ -24,6 +24,10 @@ use crate::reactor::{Event, Poller, Readiness, Token};
 const EVENTS: usize = 1024;
 /// The loop-wide receive buffer. Small messages are copied out of it, so one is enough for all connections.
 pub(crate) const RECEIVE: usize = 256 * 1024;
+/// The room of a scratch vector: what a full receive decrypts to, with the rest of a record before it.
+pub(crate) const SCRATCH: usize = RECEIVE + 32 * 1024;
+/// How many scratch vectors a loop keeps: one for each direction.
+const SCRATCHES: usize = 2;
 /// The waker's token: descriptor -1, a generation that no entry ever has.
 pub(crate) const WAKER: Token = Token(usize::MAX - 1);
 
@@ -54,6 +58,7 @@ pub(crate) struct Core {
     pub(crate) deferred: UnsafeCell<Vec<std::os::fd::RawFd>>,
     flush: UnsafeCell<Vec<(Ref, Flush)>>,
     receive: UnsafeCell<Vec<u8>>,
+    scratch: UnsafeCell<Vec<Vec<u8>>>,
     pub(crate) closed: Cell<bool>,
     pub(crate) stopping: Cell<bool>,
     pub(crate) debug: Cell<bool>,
@@ -123,6 +128,7 @@ impl Core {
             deferred: UnsafeCell::new(Vec::new()),
             flush: UnsafeCell::new(Vec::new()),
             receive: UnsafeCell::new(Vec::new()),
+            scratch: UnsafeCell::new(Vec::new()),
             closed: Cell::new(false),
             stopping: Cell::new(false),
             debug: Cell::new(false),
@@ -274,6 +280,23 @@ impl Core {
             *buffer = vec![0; RECEIVE];
         }
         buffer
+    }
+
+    /// An empty vector with room for at least [`SCRATCH`] bytes, the caller's until it gives it back: unlike the
+    /// receive buffer it may be held while Python runs.
+    pub(crate) fn take_scratch(&self) -> Vec<u8> {
+        // SAFETY: GIL held, nothing runs inside.
+        unsafe { (*self.scratch.get()).pop() }.unwrap_or_else(|| Vec::with_capacity(SCRATCH))
+    }
+
+    /// Gives a vector from [`Core::take_scratch`] back. One that is not given back is freed like any other.
+    pub(crate) fn return_scratch(&self, mut vector: Vec<u8>) {
+        vector.clear();
+        // SAFETY: as in `take_scratch`.
+        let kept = unsafe { &mut *self.scratch.get() };
+        if kept.len() < SCRATCHES && (SCRATCH..=2 * SCRATCH).contains(&vector.capacity()) {
+            kept.push(vector);
+        }
     }
 
     /// Queues a native object's step.

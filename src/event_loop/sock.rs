@@ -613,6 +613,7 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<()> {
         attributes: &[],
         weaklist_offset: None,
         dict_offset: None,
+        objects: &[],
         slots: &[
             (ffi::Py_tp_dealloc, dealloc as *mut c_void),
             (ffi::Py_tp_traverse, traverse as *mut c_void),

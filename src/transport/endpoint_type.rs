@@ -159,6 +159,7 @@ pub(crate) fn make_type<'py, T: Variant>(
         attributes: &all_attributes,
         weaklist_offset: Some(start + T::ENDPOINT + offset_of!(Endpoint, weaklist)),
         dict_offset: Some(start + T::ENDPOINT + offset_of!(Endpoint, dict)),
+        objects: &[],
         slots: &[
             (ffi::Py_tp_dealloc, dealloc::<T> as *mut c_void),
             (ffi::Py_tp_finalize, finalize::<T> as *mut c_void),

@@ -4,7 +4,7 @@
 //! [`receive`] brings bytes to the protocol ([`receiver`] knows how it wants them), [`write_buffer`] takes them from it, [`accept`] makes
 //! transports of what arrives at a listening socket, [`methods`] is what Python sees. [`datagram`] is the
 //! datagram transport, [`read_pipe`] and [`write_pipe`] are those of pipes, all on [`endpoint`], which is what
-//! transports around an object of Python's have in common.
+//! transports around an object of Python's have in common. [`tls`] is TLS on top of a stream transport.
 
 pub(crate) mod accept;
 pub(crate) mod address;
@@ -20,5 +20,6 @@ pub(crate) mod receive;
 pub(crate) mod receiver;
 pub(crate) mod send;
 pub(crate) mod stream;
+pub(crate) mod tls;
 pub(crate) mod write_buffer;
 pub(crate) mod write_pipe;

@@ -12,6 +12,7 @@ use std::io;
 
 use super::receiver::{Delivery, Receiver};
 use super::stream::{Stream, call_in_context};
+use super::tls::read as tls;
 use crate::capi::buffer::{RawBytes, bytes_from};
 use crate::capi::call::getattr;
 use crate::capi::error::raise_io;
@@ -57,6 +58,7 @@ pub(crate) fn on_readable(
         let received = match stream.receiver.delivery() {
             Delivery::Data => receive_data(object, stream, core)?,
             Delivery::Buffer => receive_into(object, stream)?,
+            Delivery::Tls => receive_tls(object, stream, core)?,
         };
         match received {
             Received::Data { full } if full || closed => {}
@@ -161,6 +163,32 @@ fn take_bytes(stream: &Stream, core: &Core) -> Result<Option<(Ref, bool)>, Optio
     stream.large.set(count >= LARGE);
     let data = bytes_from(&buffer[..count]).map_err(|Raised| None)?;
     Ok(Some((data, count == RECEIVE)))
+}
+
+/// A receive for a TLS connection: it is decrypted out of the loop's buffer, and what comes of it is delivered.
+#[inline(always)]
+fn receive_tls(object: &Ref, stream: &Stream, core: &Core) -> Result<Received, Fatal> {
+    let Some(connection) = stream.receiver.protocol.get() else { return Ok(Received::Stop) };
+    let buffer = core.receive_buffer();
+    // SAFETY: the buffer is valid for its length; it is used up before Python code can run.
+    let count =
+        unsafe { libc::recv(stream.fd.get(), buffer.as_mut_ptr().cast(), RECEIVE, libc::MSG_DONTWAIT) };
+    if count < 0 {
+        return failed(object, stream, io::Error::last_os_error());
+    }
+    let count = count as usize;
+    if count == 0 {
+        return Ok(Received::Eof);
+    }
+    let outcome = tls::take(&connection, core, &buffer[..count])
+        .and_then(|taken| stream.in_context(|| tls::taken(&connection, taken)));
+    match outcome {
+        Ok(()) => Ok(Received::Data { full: count == RECEIVE }),
+        Err(raised) => {
+            stream.fatal_error(object, raised, "Fatal error: protocol.buffer_updated() call failed.")?;
+            Ok(Received::Stop)
+        }
+    }
 }
 
 /// `protocol.get_buffer(-1)`, a receive straight into it, `protocol.buffer_updated(n)`.

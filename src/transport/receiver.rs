@@ -8,6 +8,7 @@ use std::ffi::{c_int, c_void};
 
 use pyo3::ffi;
 
+use super::tls::connection::is_connection;
 use crate::capi::buffer::Buffer;
 use crate::capi::call::{call1, getattr};
 use crate::capi::error::raise_message;
@@ -21,6 +22,8 @@ pub(crate) enum Delivery {
     Data,
     /// `get_buffer(sizehint)` and `buffer_updated(nbytes)`.
     Buffer,
+    /// The protocol is our own TLS connection, which takes ciphertext natively.
+    Tls,
 }
 
 /// The protocol and its bound methods.
@@ -47,6 +50,13 @@ impl Receiver {
     /// Takes a protocol in place of the one before.
     pub(crate) fn set(&self, protocol: Ref) -> Result<(), Raised> {
         let names = imports();
+        if is_connection(protocol.as_ptr()) {
+            self.delivery.set(Delivery::Tls);
+            self.function.clear();
+            self.updated.clear();
+            self.protocol.set(Some(protocol));
+            return Ok(());
+        }
         // SAFETY: live objects; -1 with an error set means failure.
         let buffered =
             unsafe { ffi::PyObject_IsInstance(protocol.as_ptr(), names.buffered_protocol.as_ptr()) };
@@ -58,7 +68,7 @@ impl Receiver {
         // A protocol without the method is an error when data arrives, not before, as in asyncio.
         let function = optional(getattr(protocol.as_ptr(), function.as_ptr()))?;
         let updated = match delivery {
-            Delivery::Data => None,
+            Delivery::Data | Delivery::Tls => None,
             Delivery::Buffer => optional(getattr(protocol.as_ptr(), names.buffer_updated.as_ptr()))?,
         };
         self.delivery.set(delivery);
@@ -116,15 +126,20 @@ impl Receiver {
 
     /// Lets the protocol go.
     pub(crate) fn clear(&self) {
-        for slot in [&self.protocol, &self.function, &self.updated] {
+        for slot in self.slots() {
             slot.clear();
         }
+    }
+
+    /// What is held, for the collector.
+    pub(crate) fn slots(&self) -> [&Slot; 3] {
+        [&self.protocol, &self.function, &self.updated]
     }
 
     /// # Safety
     /// Called by the collector with its own visitor.
     pub(crate) unsafe fn visit(&self, visit: ffi::visitproc, argument: *mut c_void) -> c_int {
-        for slot in [&self.protocol, &self.function, &self.updated] {
+        for slot in self.slots() {
             // SAFETY: the collector's own visitor.
             let result = unsafe { slot.visit(visit, argument) };
             if result != 0 {

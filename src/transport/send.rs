@@ -139,16 +139,21 @@ fn write_other(object: &Ref, stream: &Stream, data: *mut ffi::PyObject) -> Resul
 
 fn write_copy(object: &Ref, stream: &Stream, data: *mut ffi::PyObject) -> Result<(), Raised> {
     let view = Buffer::readable(data)?;
-    if view.len() == 0 {
+    write_slice(object, stream, view.as_slice())
+}
+
+/// Sends what the socket takes of `data` now, in its turn behind what is pending, and keeps a copy of the rest.
+pub(crate) fn write_slice(object: &Ref, stream: &Stream, data: &[u8]) -> Result<(), Raised> {
+    if data.is_empty() {
         return Ok(());
     }
     if stream.conn_lost.get() > 0 {
-        drop(view);
         return write_to_lost(stream);
     }
     let mut sent = 0;
     if stream.buffer().is_empty() && !stream.blocked.get() {
-        sent = match send_one(stream.fd.get(), view.as_slice()) {
+        stream.core().touched.set(true);
+        sent = match send_one(stream.fd.get(), data) {
             Ok(count) => count,
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
                 stream.blocked.set(true);
@@ -156,18 +161,16 @@ fn write_copy(object: &Ref, stream: &Stream, data: *mut ffi::PyObject) -> Result
             }
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => 0,
             Err(error) => {
-                drop(view);
                 return stream
                     .fatal_error(object, raise_io(&error), "Fatal write error on socket transport")
                     .map_err(|Fatal| Raised);
             }
         };
     }
-    if sent == view.len() {
+    if sent == data.len() {
         return Ok(());
     }
-    let rest = bytes_from(&view.as_slice()[sent..])?;
-    drop(view);
+    let rest = bytes_from(&data[sent..])?;
     stream.buffer().push(rest, 0);
     if sent > 0 {
         // A short send does not make the socket full; going on until it says so brings the edge.

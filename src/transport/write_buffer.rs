@@ -84,6 +84,23 @@ impl WriteBuffer {
         self.pieces.push_back(piece);
     }
 
+    /// The first piece, as far as it is not sent.
+    pub(crate) fn front(&self) -> Option<(Ref, usize)> {
+        self.pieces.front().map(|piece| (piece.bytes.clone_ref(), piece.sent))
+    }
+
+    /// Copies the first `limit` bytes, or fewer if there are no more.
+    pub(crate) fn gather(&self, target: &mut Vec<u8>, limit: usize) {
+        for piece in &self.pieces {
+            let rest = piece.rest();
+            let room = limit - target.len();
+            if room == 0 {
+                return;
+            }
+            target.extend_from_slice(&rest[..rest.len().min(room)]);
+        }
+    }
+
     /// Takes everything out, for the caller to drop once the buffer is no longer borrowed.
     pub(crate) fn take(&mut self) -> impl Sized + use<> {
         self.size = 0;
@@ -143,7 +160,8 @@ impl WriteBuffer {
         body(&mut vectors[..count])
     }
 
-    fn advance(&mut self, mut count: usize, done: &mut Done) {
+    /// Drops the first `count` bytes. Pieces that are used up land in `done`.
+    pub(crate) fn advance(&mut self, mut count: usize, done: &mut Done) {
         self.size -= count;
         while let Some(piece) = self.pieces.front_mut() {
             let rest = piece.rest().len();

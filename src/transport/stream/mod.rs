@@ -120,6 +120,13 @@ pub(crate) unsafe fn stream_of<'a>(object: *mut ffi::PyObject) -> &'a Stream {
     unsafe { &*object.cast::<u8>().add(BASE.load(Ordering::Relaxed)).cast::<Stream>() }
 }
 
+/// Is `object` a stream transport?
+#[inline(always)]
+pub(crate) fn is_stream(object: *mut ffi::PyObject) -> bool {
+    // SAFETY: a live object. Relaxed: stored once, at import; the type has no subclasses.
+    unsafe { ffi::Py_TYPE(object) == TYPE.load(Ordering::Relaxed) }
+}
+
 impl Stream {
     /// Makes a transport and queues its start. On failure the descriptor stays the caller's.
     pub(crate) fn create(core: &Core, parts: Parts) -> Result<Ref, Raised> {

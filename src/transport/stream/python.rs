@@ -147,6 +147,7 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         attributes: &attributes,
         weaklist_offset: Some(base_size + offset_of!(Stream, weaklist)),
         dict_offset: Some(base_size + offset_of!(Stream, dict)),
+        objects: &[],
         slots: &[
             (ffi::Py_tp_dealloc, dealloc as *mut c_void),
             (ffi::Py_tp_finalize, finalize as *mut c_void),

@@ -1,0 +1,153 @@
+"""TLS connections: asyncio's SSLProtocol with a native data path in front.
+
+What runs once per connection (handshake, certificates, shutdown, timeouts, log lines) is inherited from the
+asyncio of the interpreter at hand; what runs per packet is ``_core.TlsConnection``. The two share their state
+through the attributes that asyncio's code has for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+from . import _core
+from ._inherited import SSLProtocol as InheritedProtocol
+
+try:
+    import ssl
+except ImportError:  # a CPython without it, which asyncio too allows for
+    _context_classes: tuple[type, ...] = ()
+else:
+    _context_classes = (ssl.SSLContext,)
+
+# What the native half replaces or calls. An asyncio that names one of these otherwise keeps its own data path.
+_HOOKS = (
+    "_abort",
+    "_call_eof_received",
+    "_control_app_writing",
+    "_control_ssl_reading",
+    "_do_flush",
+    "_do_handshake",
+    "_do_read",
+    "_do_shutdown",
+    "_do_write",
+    "_fatal_error",
+    "_get_app_transport",
+    "_get_read_buffer_size",
+    "_get_write_buffer_size",
+    "_process_outgoing",
+    "_set_app_protocol",
+    "_start_shutdown",
+    "_write_appdata",
+)
+_ENGINES = ("native", "sslobject", "asyncio")
+
+
+def engine() -> str:
+    """Who encrypts new connections of this process: "native", "sslobject" or "asyncio".
+
+    The environment variable WAKELOOP_TLS forces one of them.
+    """
+    wanted = os.environ.get("WAKELOOP_TLS") or "auto"
+    if wanted not in ("auto", *_ENGINES):
+        raise ValueError(f"WAKELOOP_TLS is {wanted!r}; it can be {', '.join(_ENGINES)} or auto")
+    if wanted in ("asyncio", "sslobject"):
+        return wanted
+    if missing := [name for name in _HOOKS if not hasattr(InheritedProtocol, name)]:
+        if wanted == "native":
+            raise RuntimeError(f"asyncio's SSLProtocol has no {', '.join(missing)}")
+        return "asyncio"
+    problem = _core.tls_problem()
+    if problem is None:
+        return "native"
+    if wanted == "native":
+        raise RuntimeError(f"the native TLS engine cannot be used: {problem}")
+    return "sslobject"
+
+
+class SSLTransport(_core.SSLTransport):
+    """What the application's protocol gets: asyncio's transport, writing natively."""
+
+    def __init__(self, loop: Any, ssl_protocol: SSLProtocol) -> None:
+        super().__init__(loop, ssl_protocol)
+        self._connection = ssl_protocol
+
+    def close(self) -> None:
+        """Send what is pending, shut TLS down, then close the connection."""
+        super().close()
+        if self._ssl_protocol is None and hasattr(self, "_connection"):
+            # Closed twice: asyncio's transport lets go of its protocol, and leaves no cycle.
+            del self._connection
+
+    def get_write_buffer_size(self) -> int:
+        """How many bytes could not be sent yet."""
+        if self._ssl_protocol is not None:
+            self._ssl_protocol._do_write_now()
+        return super().get_write_buffer_size()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Set when pause_writing() and resume_writing() are called."""
+        if self._ssl_protocol is not None:
+            self._ssl_protocol._do_write_now()
+        super().set_write_buffer_limits(high, low)
+
+    def _test__append_write_backlog(self, data: Any) -> None:
+        self._ssl_protocol._append_write_backlog(data)
+
+
+class SSLProtocol(_core.TlsConnection, InheritedProtocol):
+    """The protocol of a stream transport that carries TLS."""
+
+    # asyncio's receive buffer, which nothing here uses.
+    max_size = 0
+
+    def __init__(self, native: bool, loop: Any, *args: Any, **kwargs: Any) -> None:
+        self._loop = loop
+        self._begin(native, super().__init__, loop, *args, **kwargs)
+        # Unused as well, and 700 bytes.
+        self._write_backlog = []
+
+    def _get_app_transport(self) -> SSLTransport:
+        if self._app_transport is None:
+            if self._app_transport_created:
+                raise RuntimeError("Creating SSLTransport twice")
+            self._app_transport = SSLTransport(self._loop, self)
+            self._app_transport_created = True
+        transport: SSLTransport = self._app_transport
+        return transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The stream transport is gone."""
+        self._drop_pending()
+        super().connection_lost(exc)
+
+    def _abort(self, *args: Any) -> None:
+        self._send_last()
+        super()._abort(*args)
+
+
+def is_context(value: object) -> bool:
+    """Is it an ssl.SSLContext?"""
+    return isinstance(value, _context_classes)
+
+
+def make_protocol(*args: Any, **kwargs: Any) -> Any:
+    """A protocol that puts TLS on a stream transport, with the engine for this process."""
+    chosen = engine()
+    if chosen == "asyncio":
+        return InheritedProtocol(*args, **kwargs)
+    return SSLProtocol(chosen == "native", *args, **kwargs)
+
+
+def keep_read_ahead(protocol: Any, ssl_protocol: Any) -> None:
+    """What a stream reader holds when TLS begins is the peer's first part of it."""
+    if not isinstance(protocol, asyncio.StreamReaderProtocol):
+        return
+    reader: Any = getattr(protocol, "_stream_reader", None)
+    if reader is not None and reader._buffer:
+        if isinstance(ssl_protocol, SSLProtocol):
+            ssl_protocol._preload(reader._buffer)
+        else:
+            ssl_protocol._incoming.write(reader._buffer)
+        reader._buffer.clear()

@@ -1,0 +1,327 @@
+//! The BIO under a TLS connection: where its `SSL` finds what came from the peer, and leaves what goes there.
+//!
+//! One BIO serves both directions, in memory. What a receive has brought is lent to it for the time of one
+//! batch of reads, straight from the loop's buffer ([`Io::lend`], [`Io::take_back`]); what the batch does not
+//! use up is kept here. What the `SSL` writes collects in a vector, for which the loop lends its large one
+//! while it encrypts ([`Io::exchange_output`]).
+//!
+//! **Who may be here.** Mostly the loop's thread with the GIL held. But the `ssl.SSLObject` belongs to the user,
+//! and CPython calls OpenSSL without the GIL: so the state is behind a mutex, the callbacks neither touch
+//! Python nor panic, and what arrives while the connection itself is not at work is announced by `notify`.
+//!
+//! **Life.** The BIO owns one reference to the [`Io`], given back by its destroy callback whenever and wherever
+//! `SSL_free` runs; the connection owns another. The BIO_METHOD is static.
+
+use std::ffi::{c_char, c_int, c_long, c_void};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::library::{Bio, BioMethod, Functions, Library, Ssl};
+
+const SOURCE_SINK: c_int = 0x0400;
+const FLAGS_READ: c_int = 0x01;
+const FLAGS_SHOULD_RETRY: c_int = 0x08;
+/// Every flag of `BIO_clear_retry_flags`.
+const FLAGS_RETRY: c_int = 0x0f;
+
+const CTRL_EOF: c_int = 2;
+pub(super) const CTRL_PENDING: c_int = 10;
+const CTRL_FLUSH: c_int = 11;
+const CTRL_WPENDING: c_int = 13;
+
+/// A kept buffer larger than this is let go once it is empty.
+const KEEP: usize = 8 * 1024;
+
+/// Tells the connection that there is output which it did not cause.
+pub(crate) type Notify = Box<dyn Fn() + Send + Sync>;
+
+/// The memory behind a BIO.
+pub(crate) struct Io {
+    state: Mutex<State>,
+    notify: Notify,
+}
+
+struct State {
+    /// What is lent, of which the first `taken` bytes are used up. Valid until taken back.
+    lent: *const u8,
+    lent_size: usize,
+    /// What was kept, of which the first `taken` bytes are used up. Comes before anything lent.
+    kept: Vec<u8>,
+    taken: usize,
+    output: Vec<u8>,
+    /// The connection itself is at work, and will look at the output.
+    attended: bool,
+}
+
+// SAFETY: the pointer is to memory that its owner keeps valid until it takes it back, under the mutex; the rest
+// is owned data.
+unsafe impl Send for State {}
+
+impl State {
+    /// The input that is not used up.
+    fn input(&self) -> &[u8] {
+        if !self.kept.is_empty() {
+            return &self.kept[self.taken..];
+        }
+        if self.lent_size == 0 {
+            return &[];
+        }
+        // SAFETY: lent memory is valid until it is taken back, which clears the pointer.
+        unsafe { std::slice::from_raw_parts(self.lent.add(self.taken), self.lent_size - self.taken) }
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.taken += count;
+        if !self.kept.is_empty() && self.taken == self.kept.len() {
+            self.taken = 0;
+            release(&mut self.kept);
+        }
+    }
+
+    fn keep(&mut self, data: &[u8]) {
+        if self.taken > 0 {
+            self.kept.drain(..self.taken);
+            self.taken = 0;
+        }
+        self.kept.extend_from_slice(data);
+    }
+}
+
+/// Empties a vector, and gives its memory back if that is much.
+fn release(vector: &mut Vec<u8>) {
+    if vector.capacity() > KEEP {
+        *vector = Vec::new();
+    } else {
+        vector.clear();
+    }
+}
+
+impl Io {
+    pub(crate) fn new(notify: Notify) -> Io {
+        Io {
+            state: Mutex::new(State {
+                lent: std::ptr::null(),
+                lent_size: 0,
+                kept: Vec::new(),
+                taken: 0,
+                output: Vec::new(),
+                attended: false,
+            }),
+            notify,
+        }
+    }
+
+    /// No code of ours panics while it holds the lock; and after one that did, the vectors are whole.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lends `data` as the next input.
+    ///
+    /// # Safety
+    /// `data` stays valid until [`Io::take_back`].
+    pub(crate) unsafe fn lend(&self, data: &[u8]) {
+        let mut state = self.state();
+        state.attended = true;
+        if state.kept.is_empty() {
+            state.lent = data.as_ptr();
+            state.lent_size = data.len();
+            state.taken = 0;
+        } else {
+            state.keep(data);
+        }
+    }
+
+    /// Ends a loan; what was not used up of it is kept.
+    pub(crate) fn take_back(&self) {
+        let mut state = self.state();
+        state.attended = false;
+        if state.lent_size == 0 {
+            return;
+        }
+        let (lent, size, taken) = (state.lent, state.lent_size, state.taken);
+        state.lent = std::ptr::null();
+        state.lent_size = 0;
+        state.taken = 0;
+        if taken < size {
+            // SAFETY: the loan ends here, and not before.
+            state.keep(unsafe { std::slice::from_raw_parts(lent.add(taken), size - taken) });
+        }
+    }
+
+    /// Keeps `data` as input for later.
+    pub(crate) fn keep(&self, data: &[u8]) {
+        self.state().keep(data);
+    }
+
+    /// How many bytes of input are not used up.
+    pub(crate) fn input_size(&self) -> usize {
+        self.state().input().len()
+    }
+
+    /// How many bytes of output wait.
+    pub(crate) fn output_size(&self) -> usize {
+        self.state().output.len()
+    }
+
+    /// Puts another vector in the output's place and gives the one that was there. What it held moves over.
+    /// While `attended`, output causes no notification.
+    pub(crate) fn exchange_output(&self, mut vector: Vec<u8>, attended: bool) -> Vec<u8> {
+        let mut state = self.state();
+        state.attended = attended;
+        if attended && !state.output.is_empty() {
+            vector.extend_from_slice(&state.output);
+            release(&mut state.output);
+        }
+        std::mem::replace(&mut state.output, vector)
+    }
+
+    /// From here on output is announced again.
+    pub(crate) fn leave(&self) {
+        self.state().attended = false;
+    }
+
+    /// Drops everything; the connection is over.
+    pub(crate) fn clear(&self) {
+        let mut state = self.state();
+        if state.lent_size == 0 {
+            state.taken = 0;
+        }
+        state.kept = Vec::new();
+        state.output = Vec::new();
+    }
+}
+
+impl std::fmt::Debug for Io {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let state = self.state();
+        write!(f, "Io({} in, {} out)", state.input().len(), state.output.len())
+    }
+}
+
+impl Library {
+    /// Puts `io` under `ssl`, in the place of what it read from and wrote to before.
+    ///
+    /// # Safety
+    /// `ssl` is alive, and no other thread uses it.
+    pub(crate) unsafe fn attach(&self, ssl: Ssl, io: Arc<Io>) -> bool {
+        let functions = &self.functions;
+        // SAFETY: the method was made by this library. The BIO gets the reference that its destroy callback
+        // gives back; `SSL_set_bio` takes over the one reference to a BIO that serves both directions.
+        unsafe {
+            let bio = (functions.BIO_new)(self.method as BioMethod);
+            if bio.is_null() {
+                return false;
+            }
+            (functions.BIO_set_data)(bio, Arc::into_raw(io).cast_mut().cast());
+            (functions.BIO_set_init)(bio, 1);
+            (functions.SSL_set_bio)(ssl.0, bio, bio);
+        }
+        true
+    }
+}
+
+/// The functions that the callbacks need; they are given nothing but the BIO.
+static CALLBACKS: std::sync::OnceLock<Callbacks> = std::sync::OnceLock::new();
+
+struct Callbacks {
+    get_data: unsafe extern "C" fn(Bio) -> *mut c_void,
+    set_flags: unsafe extern "C" fn(Bio, c_int),
+    clear_flags: unsafe extern "C" fn(Bio, c_int),
+}
+
+/// The [`Io`] of a BIO, for the time of a callback.
+///
+/// # Safety
+/// `bio` is one of ours.
+unsafe fn io_of<'a>(bio: Bio) -> Option<(&'a Io, &'static Callbacks)> {
+    let callbacks = CALLBACKS.get()?;
+    // SAFETY: the data of our BIO is null or an `Arc` that it owns, which OpenSSL keeps during a callback.
+    unsafe { (callbacks.get_data)(bio).cast::<Io>().as_ref() }.map(|io| (io, callbacks))
+}
+
+unsafe extern "C" fn read(bio: Bio, target: *mut c_char, size: c_int) -> c_int {
+    // SAFETY: OpenSSL's call for a BIO of ours.
+    let Some((io, callbacks)) = (unsafe { io_of(bio) }) else { return -1 };
+    // SAFETY: as above.
+    unsafe { (callbacks.clear_flags)(bio, FLAGS_RETRY) };
+    let mut state = io.state();
+    let input = state.input();
+    let count = input.len().min(usize::try_from(size).unwrap_or(0));
+    if count == 0 {
+        // SAFETY: as above.
+        unsafe { (callbacks.set_flags)(bio, FLAGS_READ | FLAGS_SHOULD_RETRY) };
+        return -1;
+    }
+    // SAFETY: OpenSSL gives room for `size` bytes.
+    unsafe { std::ptr::copy_nonoverlapping(input.as_ptr(), target.cast(), count) };
+    state.advance(count);
+    count as c_int
+}
+
+unsafe extern "C" fn write(bio: Bio, source: *const c_char, size: c_int) -> c_int {
+    // SAFETY: OpenSSL's call for a BIO of ours.
+    let Some((io, callbacks)) = (unsafe { io_of(bio) }) else { return -1 };
+    // SAFETY: as above.
+    unsafe { (callbacks.clear_flags)(bio, FLAGS_RETRY) };
+    let Ok(count) = usize::try_from(size) else { return -1 };
+    let notify = {
+        let mut state = io.state();
+        let first = state.output.is_empty();
+        // SAFETY: OpenSSL gives `size` bytes.
+        state.output.extend_from_slice(unsafe { std::slice::from_raw_parts(source.cast(), count) });
+        first && !state.attended
+    };
+    if notify {
+        (io.notify)();
+    }
+    size
+}
+
+unsafe extern "C" fn ctrl(bio: Bio, command: c_int, _: c_long, _: *mut c_void) -> c_long {
+    // SAFETY: OpenSSL's call for a BIO of ours.
+    let Some((io, _)) = (unsafe { io_of(bio) }) else { return 0 };
+    match command {
+        CTRL_FLUSH => 1,
+        CTRL_PENDING => io.input_size() as c_long,
+        CTRL_WPENDING => io.output_size() as c_long,
+        // No end of input is ever told here: the transport tells of it.
+        CTRL_EOF => 0,
+        // Among them the offers of the kernel's TLS.
+        _ => 0,
+    }
+}
+
+unsafe extern "C" fn destroy(bio: Bio) -> c_int {
+    if let Some(callbacks) = CALLBACKS.get() {
+        // SAFETY: OpenSSL's last call for a BIO of ours: the reference that `attach` gave is given back.
+        unsafe {
+            let data = (callbacks.get_data)(bio).cast::<Io>();
+            if !data.is_null() {
+                drop(Arc::from_raw(data));
+            }
+        }
+    }
+    1
+}
+
+/// Makes the BIO_METHOD. Called once.
+pub(super) fn make_method(functions: &Functions) -> Result<BioMethod, String> {
+    let _ = CALLBACKS.set(Callbacks {
+        get_data: functions.BIO_get_data,
+        set_flags: functions.BIO_set_flags,
+        clear_flags: functions.BIO_clear_flags,
+    });
+    // SAFETY: the callbacks are functions of this library, which is never unloaded; so is the name.
+    unsafe {
+        let kind = (functions.BIO_get_new_index)();
+        let method = (functions.BIO_meth_new)(kind | SOURCE_SINK, c"wakeloop".as_ptr());
+        if kind < 0 || method.is_null() {
+            return Err("no BIO type is left".to_owned());
+        }
+        (functions.BIO_meth_set_read)(method, read);
+        (functions.BIO_meth_set_write)(method, write);
+        (functions.BIO_meth_set_ctrl)(method, ctrl);
+        (functions.BIO_meth_set_destroy)(method, destroy);
+        Ok(method)
+    }
+}

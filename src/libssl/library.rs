@@ -1,0 +1,208 @@
+//! Finding libssl, and the few of its functions that are called here.
+//!
+//! `_ssl`'s shared object is loaded already; `dlopen` with `RTLD_NOLOAD` gives a handle to it, and `dlsym` on
+//! that handle searches its own dependencies, whatever else in the process exports the same names. (Another
+//! OpenSSL, loaded with RTLD_GLOBAL by some extension, is what `dlopen(NULL)` would find.) The handle is
+//! kept for ever: so is the library.
+
+use std::ffi::{CStr, c_char, c_int, c_long, c_ulong, c_void};
+use std::sync::OnceLock;
+
+/// An `SSL*`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ssl(pub(super) *mut c_void);
+
+/// A `BIO*`.
+pub(super) type Bio = *mut c_void;
+/// A `BIO_METHOD*`.
+pub(super) type BioMethod = *mut c_void;
+
+pub(super) type BioRead = unsafe extern "C" fn(Bio, *mut c_char, c_int) -> c_int;
+pub(super) type BioWrite = unsafe extern "C" fn(Bio, *const c_char, c_int) -> c_int;
+pub(super) type BioCtrl = unsafe extern "C" fn(Bio, c_int, c_long, *mut c_void) -> c_long;
+pub(super) type BioDestroy = unsafe extern "C" fn(Bio) -> c_int;
+/// `CRYPTO_EX_new`.
+pub(super) type NewFunction =
+    unsafe extern "C" fn(*mut c_void, *mut c_void, *mut c_void, c_int, c_long, *mut c_void);
+
+macro_rules! functions {
+    ($($(#[$attribute:meta])* $name:ident($($argument:ty),*) $(-> $result:ty)?;)*) => {
+        /// The functions, by their C names.
+        #[allow(non_snake_case, reason = "named like the functions they point to")]
+        #[derive(Debug)]
+        pub(super) struct Functions {
+            $($(#[$attribute])* pub(super) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
+        }
+
+        impl Functions {
+            /// # Safety
+            /// `handle` is a loaded library whose functions of these names are OpenSSL's.
+            unsafe fn find(handle: *mut c_void) -> Result<Functions, String> {
+                Ok(Functions {
+                    $($name: {
+                        let name = concat!(stringify!($name), "\0");
+                        // SAFETY: a live handle and a C string.
+                        let address = unsafe { libc::dlsym(handle, name.as_ptr().cast()) };
+                        if address.is_null() {
+                            return Err(format!("{} is not there", stringify!($name)));
+                        }
+                        // SAFETY: the caller's word: the function with this signature in OpenSSL's headers.
+                        unsafe {
+                            std::mem::transmute::<
+                                *mut c_void,
+                                unsafe extern "C" fn($($argument),*) $(-> $result)?,
+                            >(address)
+                        }
+                    },)*
+                })
+            }
+        }
+    };
+}
+
+functions! {
+    SSL_read_ex(*mut c_void, *mut c_void, usize, *mut usize) -> c_int;
+    SSL_write_ex(*mut c_void, *const c_void, usize, *mut usize) -> c_int;
+    SSL_get_error(*const c_void, c_int) -> c_int;
+    SSL_get_rbio(*const c_void) -> Bio;
+    SSL_set_bio(*mut c_void, Bio, Bio);
+    SSL_get_ex_data(*const c_void, c_int) -> *mut c_void;
+    ERR_clear_error();
+    CRYPTO_get_ex_new_index(c_int, c_long, *mut c_void, NewFunction, *mut c_void, *mut c_void) -> c_int;
+    OpenSSL_version_num() -> c_ulong;
+    BIO_get_new_index() -> c_int;
+    BIO_meth_new(c_int, *const c_char) -> BioMethod;
+    BIO_meth_set_read(BioMethod, BioRead) -> c_int;
+    BIO_meth_set_write(BioMethod, BioWrite) -> c_int;
+    BIO_meth_set_ctrl(BioMethod, BioCtrl) -> c_int;
+    BIO_meth_set_destroy(BioMethod, BioDestroy) -> c_int;
+    BIO_new(BioMethod) -> Bio;
+    BIO_set_data(Bio, *mut c_void);
+    BIO_get_data(Bio) -> *mut c_void;
+    BIO_set_init(Bio, c_int);
+    BIO_set_flags(Bio, c_int);
+    BIO_clear_flags(Bio, c_int);
+    BIO_ctrl(Bio, c_int, c_long, *mut c_void) -> c_long;
+}
+
+/// What a read or a write came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// So many bytes.
+    Done(usize),
+    /// The peer has to say something first.
+    WantRead,
+    /// The peer has sent close_notify.
+    Closed,
+    /// Anything else; OpenSSL's error queue tells, and was left alone.
+    Failed,
+}
+
+const SSL_ERROR_WANT_READ: c_int = 2;
+const SSL_ERROR_WANT_WRITE: c_int = 3;
+const SSL_ERROR_ZERO_RETURN: c_int = 6;
+/// The first version with all that is called here.
+const OLDEST: c_ulong = 0x1010_1000;
+
+/// The process's libssl, set up for use.
+#[derive(Debug)]
+pub(crate) struct Library {
+    pub(super) functions: Functions,
+    pub(super) method: usize,
+}
+
+static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
+
+impl Library {
+    /// Finds the libssl behind the shared object at `path`, or, for an `_ssl` that is part of the interpreter,
+    /// the one of the process. Looked for once.
+    pub(crate) fn get(path: Option<&CStr>) -> Result<&'static Library, &'static str> {
+        LIBRARY.get_or_init(|| Library::open(path)).as_ref().map_err(String::as_str)
+    }
+
+    fn open(path: Option<&CStr>) -> Result<Library, String> {
+        let flags = match path {
+            Some(_) => libc::RTLD_LAZY | libc::RTLD_NOLOAD,
+            None => libc::RTLD_LAZY,
+        };
+        // SAFETY: a C string or null; nothing is loaded that is not there already.
+        let handle = unsafe { libc::dlopen(path.map_or(std::ptr::null(), CStr::as_ptr), flags) };
+        if handle.is_null() {
+            return Err("the shared object of _ssl is not loaded".to_owned());
+        }
+        // SAFETY: OpenSSL's names. That they are OpenSSL's functions is what the self-test goes on to find out.
+        let functions = unsafe { Functions::find(handle)? };
+        // SAFETY: no arguments.
+        let version = unsafe { (functions.OpenSSL_version_num)() };
+        if version < OLDEST {
+            return Err(format!("OpenSSL {version:#x} is too old"));
+        }
+        super::capture::listen(&functions)?;
+        let method = super::bio::make_method(&functions)? as usize;
+        Ok(Library { functions, method })
+    }
+
+    /// Empties the error queue of this thread, so that what is in it later belongs to what was called.
+    pub(crate) fn clear_errors(&self) {
+        // SAFETY: no arguments.
+        unsafe { (self.functions.ERR_clear_error)() }
+    }
+
+    /// Decrypts into `room`: `room.1` bytes at `room.0`, which need not be initialised.
+    ///
+    /// # Safety
+    /// `ssl` is alive, no other thread uses it, and the room is valid for writes.
+    #[inline(always)]
+    pub(crate) unsafe fn read(&self, ssl: Ssl, room: (*mut u8, usize)) -> Outcome {
+        let mut count = 0;
+        // SAFETY: the caller's word.
+        let result = unsafe { (self.functions.SSL_read_ex)(ssl.0, room.0.cast(), room.1, &mut count) };
+        if result > 0 { Outcome::Done(count) } else { self.outcome(ssl, result) }
+    }
+
+    /// Encrypts `data`, all of it or nothing.
+    ///
+    /// # Safety
+    /// `ssl` is alive, and no other thread uses it.
+    #[inline(always)]
+    pub(crate) unsafe fn write(&self, ssl: Ssl, data: &[u8]) -> Outcome {
+        let mut count = 0;
+        // SAFETY: the caller's word.
+        let result =
+            unsafe { (self.functions.SSL_write_ex)(ssl.0, data.as_ptr().cast(), data.len(), &mut count) };
+        if result > 0 { Outcome::Done(count) } else { self.outcome(ssl, result) }
+    }
+
+    fn outcome(&self, ssl: Ssl, result: c_int) -> Outcome {
+        // SAFETY: called on the thread of the call that failed, right after it.
+        match unsafe { (self.functions.SSL_get_error)(ssl.0, result) } {
+            SSL_ERROR_WANT_READ | SSL_ERROR_WANT_WRITE => Outcome::WantRead,
+            SSL_ERROR_ZERO_RETURN => Outcome::Closed,
+            _ => Outcome::Failed,
+        }
+    }
+
+    /// What the owner of `ssl` has stored as its application data.
+    ///
+    /// # Safety
+    /// `ssl` is alive.
+    pub(crate) unsafe fn app_data(&self, ssl: Ssl) -> *mut c_void {
+        // SAFETY: the caller's word; index 0 is the application data.
+        unsafe { (self.functions.SSL_get_ex_data)(ssl.0, 0) }
+    }
+
+    /// How many bytes wait in the BIO that `ssl` reads from.
+    ///
+    /// # Safety
+    /// `ssl` is alive.
+    pub(crate) unsafe fn pending_input(&self, ssl: Ssl) -> c_long {
+        // SAFETY: the caller's word; the question changes nothing.
+        unsafe {
+            let bio = (self.functions.SSL_get_rbio)(ssl.0);
+            if bio.is_null() {
+                return -1;
+            }
+            (self.functions.BIO_ctrl)(bio, super::bio::CTRL_PENDING, 0, std::ptr::null_mut())
+        }
+    }
+}

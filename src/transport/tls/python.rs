@@ -1,0 +1,415 @@
+//! The native half of `wakeloop._tls.SSLProtocol` as Python sees it.
+//!
+//! Attributes under the names of asyncio's SSLProtocol, whose code reads and writes them, and the methods that
+//! come before its own. Like the loop's native class, this one never defines `__init__`.
+
+use std::sync::Arc;
+
+use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyTuple, PyWeakrefMethods, PyWeakrefReference};
+
+use super::connection::{self, Connection, State};
+use super::engine::{self, Engine};
+use super::{read, write};
+use crate::capi::error::fetch;
+use crate::capi::{Fatal, Raised, Ref, Slot};
+use crate::event_loop::event_loop::EventLoop;
+use crate::libssl::bio::Notify;
+use crate::transport::methods::number;
+use crate::transport::stream::is_stream;
+
+/// The native half of a TLS connection.
+#[pyclass(module = "wakeloop._core", name = "TlsConnection", subclass, frozen)]
+#[derive(Debug)]
+pub(crate) struct TlsConnection {
+    connection: Connection,
+}
+
+// SAFETY: the module is declared `gil_used`, and every access holds the GIL. What other threads may reach
+// without it, the engine's `Io`, guards itself.
+unsafe impl Send for TlsConnection {}
+// SAFETY: as above.
+unsafe impl Sync for TlsConnection {}
+
+/// The members of asyncio's `SSLProtocolState`, in the order of [`State`].
+fn states(py: Python<'_>) -> PyResult<&'static [Py<PyAny>; 5]> {
+    static STATES: PyOnceLock<[Py<PyAny>; 5]> = PyOnceLock::new();
+    STATES.get_or_try_init(py, || {
+        let states = py.import("asyncio.sslproto")?.getattr("SSLProtocolState")?;
+        let member = |name: &str| states.getattr(name).map(Bound::unbind);
+        Ok([
+            member("UNWRAPPED")?,
+            member("DO_HANDSHAKE")?,
+            member("WRAPPED")?,
+            member("FLUSHING")?,
+            member("SHUTDOWN")?,
+        ])
+    })
+}
+
+const STATES: [State; 5] =
+    [State::Unwrapped, State::Handshake, State::Wrapped, State::Flushing, State::Shutdown];
+
+fn object(slf: &Bound<'_, TlsConnection>) -> Ref {
+    Ref::from(slf.clone().into_any())
+}
+
+fn python<T>(py: Python<'_>, result: Result<T, Raised>) -> PyResult<T> {
+    result.map_err(|Raised| fetch(py))
+}
+
+fn get<'py>(py: Python<'py>, slot: &Slot) -> Bound<'py, PyAny> {
+    slot.get().map_or_else(|| py.None().into_bound(py), |value| value.bind(py).clone())
+}
+
+fn set(slot: &Slot, value: Bound<'_, PyAny>) {
+    slot.set(if value.is_none() { None } else { Some(value.into()) });
+}
+
+/// A water mark: whatever asyncio would compare with.
+fn mark(value: &Bound<'_, PyAny>) -> PyResult<usize> {
+    let value = python(value.py(), number(value.as_ptr()))?;
+    Ok(usize::try_from(value.unwrap_or(0)).unwrap_or(0))
+}
+
+#[pymethods]
+impl TlsConnection {
+    #[new]
+    #[pyo3(signature = (*_args, **_kwargs))]
+    fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> TlsConnection {
+        TlsConnection { connection: Connection::new() }
+    }
+
+    /// Run asyncio's `__init__`, which makes the SSLObject, and take the engine for it.
+    #[pyo3(signature = (native, make, *args, **kwargs))]
+    fn _begin(
+        slf: &Bound<'_, Self>,
+        native: bool,
+        make: &Bound<'_, PyAny>,
+        args: &Bound<'_, PyTuple>,
+        kwargs: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<()> {
+        let connection = &slf.get().connection;
+        if connection.engine().is_some() {
+            return Err(PyRuntimeError::new_err("the TLS connection has begun already"));
+        }
+        let notify = notify(slf)?;
+        engine::choose(slf.as_any(), connection, native, notify, || make.call(args, kwargs).map(drop))
+    }
+
+    /// Keep ciphertext that came before the connection was one.
+    fn _preload(slf: &Bound<'_, Self>, data: &Bound<'_, PyAny>) -> PyResult<()> {
+        let data = python(slf.py(), crate::capi::buffer::Buffer::readable(data.as_ptr()))?;
+        match slf.get().connection.engine() {
+            Some(engine) => python(slf.py(), engine.feed(data.as_slice())),
+            None => Ok(()),
+        }
+    }
+
+    /// The connection is lost: drop what waits.
+    fn _drop_pending(&self) {
+        self.connection.lost();
+    }
+
+    /// Send what was written in this turn, before the connection is closed by force.
+    fn _send_last(slf: &Bound<'_, Self>) {
+        write::send_last(&object(slf), &slf.get().connection);
+    }
+
+    // -- asyncio's methods -----------------------------------------------------------------------
+
+    fn _set_app_protocol(slf: &Bound<'_, Self>, protocol: Bound<'_, PyAny>) -> PyResult<()> {
+        python(slf.py(), slf.get().connection.receiver.set(protocol.into()))
+    }
+
+    fn _do_read(slf: &Bound<'_, Self>) -> PyResult<()> {
+        python(slf.py(), read::read(&object(slf), &slf.get().connection, None))
+    }
+
+    fn _do_write(slf: &Bound<'_, Self>) -> PyResult<()> {
+        python(slf.py(), write::write_all(&object(slf), &slf.get().connection))
+    }
+
+    /// What was written in this turn is sent now, so that sizes are what asyncio would tell.
+    fn _do_write_now(slf: &Bound<'_, Self>) -> PyResult<()> {
+        let connection = &slf.get().connection;
+        if connection.state.get() != State::Wrapped || connection.queue().is_empty() {
+            return Ok(());
+        }
+        python(slf.py(), write::write_now(&object(slf), connection))
+    }
+
+    /// asyncio's own tests put data there that nobody has asked to send yet.
+    fn _append_write_backlog(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<()> {
+        write::push(&self.connection, python(py, write::immutable(data.as_ptr()))?);
+        Ok(())
+    }
+
+    fn _process_outgoing(slf: &Bound<'_, Self>) -> PyResult<()> {
+        python(slf.py(), write::process_outgoing(&object(slf), &slf.get().connection))
+    }
+
+    fn _get_write_buffer_size(&self) -> usize {
+        self.connection.unsent()
+    }
+
+    fn _get_read_buffer_size(&self) -> usize {
+        self.connection.unread()
+    }
+
+    /// The stream transport holds more than it wants to.
+    fn pause_writing(&self) {
+        self.connection.ssl_writing_paused.set(true);
+    }
+
+    /// It has sent enough of that.
+    fn resume_writing(slf: &Bound<'_, Self>) -> PyResult<()> {
+        let connection = &slf.get().connection;
+        connection.ssl_writing_paused.set(false);
+        let object = object(slf);
+        let resumed = match connection.state.get() {
+            State::Wrapped | State::Flushing => write::write_now(&object, connection),
+            State::Unwrapped | State::Handshake | State::Shutdown => {
+                write::process_outgoing(&object, connection)
+            }
+        };
+        python(slf.py(), resumed)
+    }
+
+    // -- asyncio's attributes --------------------------------------------------------------------
+
+    #[getter(_loop)]
+    fn event_loop<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
+        get(py, &self.connection.event_loop)
+    }
+
+    #[setter(_loop)]
+    fn set_event_loop(&self, event_loop: &Bound<'_, EventLoop>) -> PyResult<()> {
+        let slot = &self.connection.event_loop;
+        // It stays: whoever looks at the loop's inside relies on it.
+        if slot.is_empty() {
+            slot.set(Some(event_loop.clone().into_any().into()));
+        } else if slot.as_ptr() != event_loop.as_ptr() {
+            return Err(PyValueError::new_err("a TLS connection keeps its event loop"));
+        }
+        Ok(())
+    }
+
+    #[getter(_transport)]
+    fn transport<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
+        get(py, &self.connection.transport)
+    }
+
+    #[setter(_transport)]
+    fn set_transport(&self, transport: Bound<'_, PyAny>) -> PyResult<()> {
+        if !transport.is_none() && !is_stream(transport.as_ptr()) {
+            return Err(PyTypeError::new_err(format!("a stream transport is needed, not {transport:?}")));
+        }
+        set(&self.connection.transport, transport);
+        Ok(())
+    }
+
+    #[getter(_app_protocol)]
+    fn app_protocol<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
+        get(py, &self.connection.receiver.protocol)
+    }
+
+    #[setter(_app_protocol)]
+    fn set_app_protocol(&self, protocol: Bound<'_, PyAny>) -> PyResult<()> {
+        if protocol.is_none() {
+            self.connection.receiver.clear();
+            return Ok(());
+        }
+        python(protocol.py(), self.connection.receiver.set(protocol.clone().into()))
+    }
+
+    #[getter(_sslobj)]
+    fn sslobj<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
+        get(py, &self.connection.ssl_object)
+    }
+
+    #[setter(_sslobj)]
+    fn set_sslobj(&self, ssl_object: Bound<'_, PyAny>) {
+        set(&self.connection.ssl_object, ssl_object);
+    }
+
+    #[getter(_state)]
+    fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let index = STATES.iter().position(|state| *state == self.connection.state.get()).unwrap_or(0);
+        Ok(states(py)?[index].bind(py).clone())
+    }
+
+    #[setter(_state)]
+    fn set_state(&self, state: &Bound<'_, PyAny>) -> PyResult<()> {
+        let known = states(state.py())?;
+        match known.iter().position(|member| member.is(state)) {
+            Some(index) => {
+                self.connection.state.set(STATES[index]);
+                Ok(())
+            }
+            None => Err(PyValueError::new_err(format!("{state:?} is not a state of a TLS connection"))),
+        }
+    }
+
+    #[getter(_app_reading_paused)]
+    fn app_reading_paused(&self) -> bool {
+        self.connection.app_reading_paused.get()
+    }
+
+    #[setter(_app_reading_paused)]
+    fn set_app_reading_paused(&self, paused: bool) {
+        self.connection.app_reading_paused.set(paused);
+    }
+
+    #[getter(_app_writing_paused)]
+    fn app_writing_paused(&self) -> bool {
+        self.connection.app_writing_paused.get()
+    }
+
+    #[setter(_app_writing_paused)]
+    fn set_app_writing_paused(&self, paused: bool) {
+        self.connection.app_writing_paused.set(paused);
+    }
+
+    #[getter(_ssl_reading_paused)]
+    fn ssl_reading_paused(&self) -> bool {
+        self.connection.ssl_reading_paused.get()
+    }
+
+    #[setter(_ssl_reading_paused)]
+    fn set_ssl_reading_paused(&self, paused: bool) {
+        self.connection.ssl_reading_paused.set(paused);
+    }
+
+    #[getter(_ssl_writing_paused)]
+    fn ssl_writing_paused(&self) -> bool {
+        self.connection.ssl_writing_paused.get()
+    }
+
+    #[setter(_ssl_writing_paused)]
+    fn set_ssl_writing_paused(&self, paused: bool) {
+        self.connection.ssl_writing_paused.set(paused);
+    }
+
+    #[getter(_outgoing_high_water)]
+    fn outgoing_high_water(&self) -> usize {
+        self.connection.outgoing_high.get()
+    }
+
+    #[setter(_outgoing_high_water)]
+    fn set_outgoing_high_water(&self, size: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.connection.outgoing_high.set(mark(size)?);
+        Ok(())
+    }
+
+    #[getter(_outgoing_low_water)]
+    fn outgoing_low_water(&self) -> usize {
+        self.connection.outgoing_low.get()
+    }
+
+    #[setter(_outgoing_low_water)]
+    fn set_outgoing_low_water(&self, size: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.connection.outgoing_low.set(mark(size)?);
+        Ok(())
+    }
+
+    #[getter(_incoming_high_water)]
+    fn incoming_high_water(&self) -> usize {
+        self.connection.incoming_high.get()
+    }
+
+    #[setter(_incoming_high_water)]
+    fn set_incoming_high_water(&self, size: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.connection.incoming_high.set(mark(size)?);
+        Ok(())
+    }
+
+    #[getter(_incoming_low_water)]
+    fn incoming_low_water(&self) -> usize {
+        self.connection.incoming_low.get()
+    }
+
+    #[setter(_incoming_low_water)]
+    fn set_incoming_low_water(&self, size: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.connection.incoming_low.set(mark(size)?);
+        Ok(())
+    }
+
+    /// "native" or "sslobject": who encrypts this connection.
+    #[getter]
+    fn engine(&self) -> Option<&'static str> {
+        self.connection.engine().map(Engine::name)
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        let connection = &self.connection;
+        let mut each = |slot: &Slot| {
+            let object = slot.as_ptr();
+            if object.is_null() {
+                return Ok(());
+            }
+            // SAFETY: the slot owns the object; the reference is only shown to the collector.
+            visit.call(unsafe { &*(&raw const object).cast::<Py<PyAny>>() })
+        };
+        for slot in [&connection.event_loop, &connection.transport, &connection.ssl_object] {
+            each(slot)?;
+        }
+        connection.receiver.slots().into_iter().try_for_each(&mut each)?;
+        match connection.engine() {
+            Some(engine) => engine.slots().try_for_each(each),
+            None => Ok(()),
+        }
+    }
+
+    /// The loop stays: methods need it, and its own clear breaks the cycle. So does the engine, whose objects
+    /// refer to nothing but each other.
+    fn __clear__(&self) {
+        self.connection.receiver.clear();
+        self.connection.transport.clear();
+        self.connection.ssl_object.clear();
+    }
+}
+
+/// How the engine tells of output that nobody at work in the connection has caused, from whatever thread.
+fn notify(slf: &Bound<'_, TlsConnection>) -> PyResult<Notify> {
+    let Some(core) = slf.get().connection.core() else {
+        return Err(PyRuntimeError::new_err("a TLS connection needs its event loop first"));
+    };
+    let inbox = core.inbox.clone();
+    let target = Arc::new(PyWeakrefReference::new(slf)?.unbind());
+    Ok(Box::new(move || {
+        let target = target.clone();
+        inbox.send(Box::new(move || send_unattended(&target)));
+    }))
+}
+
+/// On the loop's thread: sends what such output is.
+fn send_unattended(target: &Py<PyWeakrefReference>) -> Result<(), Fatal> {
+    // SAFETY: messages are run with the GIL held.
+    let py = unsafe { Python::assume_attached() };
+    let Some(slf) = target.bind(py).upgrade() else { return Ok(()) };
+    let Ok(slf) = slf.cast_into::<TlsConnection>() else { return Ok(()) };
+    let connection = &slf.get().connection;
+    let object = object(&slf);
+    let sent = connection.in_context(|| write::process_outgoing(&object, connection));
+    match (sent, connection.core()) {
+        (Err(raised), Some(core)) => core.unraisable(raised),
+        _ => Ok(()),
+    }
+}
+
+/// Why the native engine cannot be used in this process, or None if it can.
+#[pyfunction]
+pub(crate) fn tls_problem(py: Python<'_>) -> Option<&'static str> {
+    engine::tested(py).err()
+}
+
+/// Makes the class known. Called once, by the module's initialisation.
+pub(crate) fn prepare(py: Python<'_>) -> PyResult<()> {
+    let sample = Bound::new(py, TlsConnection { connection: Connection::new() })?;
+    connection::learn(sample.as_ptr(), &sample.get().connection);
+    Ok(())
+}

@@ -1,0 +1,199 @@
+//! From the stream transport to the application's protocol.
+
+use super::connection::{Connection, State, call_named, connection_of};
+use super::engine::{End, Engine, fail};
+use crate::capi::buffer::bytes_from;
+use crate::capi::{Raised, Ref};
+use crate::event_loop::core::Core;
+use crate::transport::receiver::Delivery;
+
+/// What a receive has become, before any Python code runs.
+#[derive(Debug)]
+pub(crate) enum Taken {
+    /// It was decrypted.
+    Batch(Batch),
+    /// The engine keeps it; the connection's state says what comes next.
+    Kept,
+}
+
+/// Plaintext, in a vector of the loop's.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    plain: Vec<u8>,
+    end: End,
+}
+
+/// Takes what the socket gave out of the loop's buffer, which is free again afterwards.
+#[inline(always)]
+pub(crate) fn take(connection: &Ref, core: &Core, data: &[u8]) -> Result<Taken, Raised> {
+    // SAFETY: the stream transport calls this with its protocol, which it knows to be a connection.
+    let connection = unsafe { connection_of(connection.as_ptr()) };
+    match connection.engine() {
+        Some(Engine::Native(native))
+            if connection.state.get() == State::Wrapped
+                && !connection.app_reading_paused.get()
+                && !connection.in_engine.get() =>
+        {
+            let mut plain = core.take_scratch();
+            connection.in_engine.set(true);
+            let end = native.decrypt_lent(data, &mut plain);
+            connection.in_engine.set(false);
+            Ok(Taken::Batch(Batch { plain, end }))
+        }
+        // Nobody reads any more.
+        Some(_) if connection.state.get() == State::Unwrapped => Ok(Taken::Kept),
+        Some(engine) => engine.feed(data).map(|()| Taken::Kept),
+        None => Ok(Taken::Kept),
+    }
+}
+
+/// Goes on with what [`take`] has made of a receive. Runs in the connection's context.
+#[inline(always)]
+pub(crate) fn taken(object: &Ref, taken: Taken) -> Result<(), Raised> {
+    // SAFETY: as in `take`.
+    let connection = unsafe { connection_of(object.as_ptr()) };
+    match taken {
+        Taken::Batch(batch) => read(object, connection, Some(batch)),
+        Taken::Kept => match connection.state.get() {
+            State::Unwrapped => Ok(()),
+            State::Handshake => call_named(object, "_do_handshake", &[]),
+            State::Wrapped => read(object, connection, None),
+            State::Flushing => call_named(object, "_do_flush", &[]),
+            State::Shutdown => call_named(object, "_do_shutdown", &[]),
+        },
+    }
+}
+
+/// asyncio's `_do_read`: decrypts and delivers what is there, then sends what waits.
+pub(super) fn read(object: &Ref, connection: &Connection, batch: Option<Batch>) -> Result<(), Raised> {
+    if !connection.reads() || connection.in_engine.get() {
+        return Ok(());
+    }
+    match read_all(object, connection, batch) {
+        Ok(()) => Ok(()),
+        Err(raised) => connection.fatal_error(object, raised),
+    }
+}
+
+#[inline(always)]
+fn read_all(object: &Ref, connection: &Connection, mut batch: Option<Batch>) -> Result<(), Raised> {
+    let Some(core) = connection.core() else { return Ok(()) };
+    if !connection.app_reading_paused.get() {
+        let mut more = deliver_rest(object, connection)?;
+        while more {
+            let batch = match batch.take() {
+                Some(batch) => batch,
+                None => decrypt(connection, core)?,
+            };
+            more = deliver(object, connection, core, batch)?
+                && connection.reads()
+                && !connection.app_reading_paused.get();
+        }
+        super::write::write_pending(object, connection)?;
+    } else if connection.state.get() == State::Flushing {
+        // asyncio has encrypted all of it when it was written.
+        super::write::write_pending(object, connection)?;
+    }
+    connection.control_ssl_reading(object)
+}
+
+fn decrypt(connection: &Connection, core: &Core) -> Result<Batch, Raised> {
+    let mut plain = core.take_scratch();
+    let Some(engine) = connection.engine() else { return Ok(Batch { plain, end: End::Drained }) };
+    connection.in_engine.set(true);
+    let end = engine.decrypt(&mut plain);
+    connection.in_engine.set(false);
+    Ok(Batch { plain, end: end? })
+}
+
+/// Hands a batch to the protocol. True if there may be more to read.
+#[inline(always)]
+fn deliver(object: &Ref, connection: &Connection, core: &Core, batch: Batch) -> Result<bool, Raised> {
+    let Batch { plain, end } = batch;
+    let mut all = true;
+    if plain.is_empty() {
+        core.return_scratch(plain);
+    } else if connection.receiver.delivery() == Delivery::Data {
+        let data = bytes_from(&plain);
+        core.return_scratch(plain);
+        let data = data?;
+        delivering(connection, || connection.receiver.data_received(&data))?;
+    } else {
+        let delivered = deliver_buffered(connection, &plain);
+        if let Ok(count) = delivered
+            && count < plain.len()
+        {
+            all = false;
+            *connection.undelivered() = plain[count..].to_vec();
+        }
+        core.return_scratch(plain);
+        delivered?;
+    }
+    match end {
+        End::Drained => Ok(false),
+        End::More => Ok(all),
+        // What is not delivered comes first; the engine says it again.
+        End::Closed if !all => Ok(false),
+        End::Closed => {
+            call_named(object, "_call_eof_received", &[])?;
+            call_named(object, "_start_shutdown", &[])?;
+            Ok(false)
+        }
+        End::Failed(exception) => Err(fail(exception)),
+    }
+}
+
+/// Hands on what a protocol did not take before it paused. False if it has not taken all of it now either.
+fn deliver_rest(_object: &Ref, connection: &Connection) -> Result<bool, Raised> {
+    if connection.undelivered().is_empty() {
+        return Ok(true);
+    }
+    let plain = std::mem::take(connection.undelivered());
+    let count = if connection.receiver.delivery() == Delivery::Data {
+        let data = bytes_from(&plain)?;
+        delivering(connection, || connection.receiver.data_received(&data))?;
+        plain.len()
+    } else {
+        deliver_buffered(connection, &plain)?
+    };
+    if count < plain.len() {
+        *connection.undelivered() = plain[count..].to_vec();
+        return Ok(false);
+    }
+    Ok(connection.reads() && !connection.app_reading_paused.get())
+}
+
+/// Fills the buffers of a buffered protocol until all is delivered, or it wants no more for now. Returns how
+/// much it took.
+fn deliver_buffered(connection: &Connection, plain: &[u8]) -> Result<usize, Raised> {
+    let mut delivered = 0;
+    while delivered < plain.len() {
+        if delivered > 0 && (connection.app_reading_paused.get() || !connection.reads()) {
+            break;
+        }
+        let rest = &plain[delivered..];
+        if connection.receiver.delivery() == Delivery::Data {
+            // It was replaced in between.
+            let data = bytes_from(rest)?;
+            delivering(connection, || connection.receiver.data_received(&data))?;
+            return Ok(plain.len());
+        }
+        let buffer = connection.receiver.get_buffer(rest.len() as isize)?;
+        let count = buffer.len().min(rest.len());
+        // SAFETY: the view is writable and keeps its memory alive; the plaintext is a vector of ours.
+        unsafe { std::ptr::copy_nonoverlapping(rest.as_ptr(), buffer.as_ptr(), count) };
+        drop(buffer);
+        delivered += count;
+        delivering(connection, || connection.receiver.buffer_updated(count as isize))?;
+    }
+    Ok(delivered)
+}
+
+/// Runs a callback of the protocol; what it writes leaves when it is back.
+#[inline(always)]
+fn delivering(connection: &Connection, call: impl FnOnce() -> Result<(), Raised>) -> Result<(), Raised> {
+    let before = connection.delivering.replace(true);
+    let outcome = call();
+    connection.delivering.set(before);
+    outcome
+}
