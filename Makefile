@@ -21,7 +21,7 @@ CAN_EMBED = $(PY) -c 'import sys, pathlib, sysconfig as s; v = s.get_config_var;
 	sys.exit(not (pathlib.Path(v("LIBDIR")) / v("LDLIBRARY")).exists())'
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build demo test test-rust test-python conformance lint types bench bench-quick clean
+.PHONY: help venv build demo test test-rust test-python conformance lint types soak bench bench-quick clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -80,6 +80,9 @@ conformance: $(MADE)-extension $(MADE)-test ## CPython's own asyncio tests, all 
 
 types: $(MADE)-extension $(MADE)-test ## mypy --strict over the package, the stubs against the extension, a user's program
 	$(PY) -m pytest tests/test_typing.py
+
+soak: $(MADE)-extension $(MADE)-test ## twenty minutes of everything at once, again and again: nothing may grow
+	$(PY) -m tests.soak
 
 # -- benchmarks ----------------------------------------------------------------------------------------------------
 
