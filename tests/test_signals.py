@@ -1,6 +1,7 @@
 """Signals: handlers on a loop, and the way an interrupt takes."""
 
 import asyncio
+import ctypes
 import os
 import signal
 import threading
@@ -9,6 +10,7 @@ import time
 import pytest
 
 from tests.support.script import run_script, start_script
+from tests.support.sockets import socketpair
 
 
 def test_a_handler_runs_in_the_loop_with_its_arguments(loop):
@@ -211,3 +213,221 @@ def test_system_exit_in_a_callback_leaves_the_loop(loop_name):
         loop.run_forever()
     """
     assert run_script(loop_name, body).code == 3
+
+
+@pytest.mark.native
+def test_the_wakeup_descriptor_goes_back_to_its_owner(loop_factory):
+    """asyncio leaves it to nobody."""
+    with socketpair() as (_, owner), socketpair() as (_, newcomer):
+        signal.set_wakeup_fd(owner.fileno())
+        try:
+            loop = loop_factory()
+            loop.add_signal_handler(signal.SIGUSR1, print)
+            loop.add_signal_handler(signal.SIGUSR2, print)
+            loop.remove_signal_handler(signal.SIGUSR1)
+            loop.close()
+            assert signal.set_wakeup_fd(owner.fileno()) == owner.fileno()
+
+            loop = loop_factory()
+            with pytest.raises(RuntimeError):
+                loop.add_signal_handler(signal.SIGKILL, print)
+            assert signal.set_wakeup_fd(owner.fileno()) == owner.fileno()
+            loop.add_signal_handler(signal.SIGUSR1, print)
+            signal.set_wakeup_fd(newcomer.fileno())
+            loop.close()
+            assert signal.set_wakeup_fd(owner.fileno()) == newcomer.fileno()
+        finally:
+            signal.set_wakeup_fd(-1)
+
+
+@pytest.mark.native
+def test_the_wakeup_descriptor_goes_to_nobody_if_its_owner_is_gone(loop):
+    """The number may be another file's by now, which signal numbers must not be written to."""
+    with socketpair() as (_, owner), socketpair() as (stranger, _):
+        number = owner.fileno()
+        signal.set_wakeup_fd(number)
+        loop.add_signal_handler(signal.SIGUSR1, print)
+        os.dup2(stranger.fileno(), number)
+        loop.remove_signal_handler(signal.SIGUSR1)
+        assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_loops_one_after_another_have_handlers_of_their_own(loop_factory):
+    first, second, seen = loop_factory(), loop_factory(), []
+    for loop in (first, second):
+        loop.add_signal_handler(signal.SIGUSR1, lambda loop=loop: (seen.append(loop), loop.stop()))
+        loop.call_soon(os.kill, os.getpid(), signal.SIGUSR1)
+        loop.call_later(10, loop.stop)
+        loop.run_forever()
+        loop.close()
+    assert seen == [first, second]
+    assert signal.set_wakeup_fd(-1) == -1
+
+
+@pytest.mark.native
+def test_a_loop_that_lent_the_wakeup_descriptor_hears_signals_again(loop_factory):
+    """Two loops with handlers; the second is closed, the first goes on. On asyncio it would hear nothing more."""
+    first, second, seen = loop_factory(), loop_factory(), []
+    first.add_signal_handler(signal.SIGUSR1, lambda: (seen.append(1), first.stop()))
+    second.add_signal_handler(signal.SIGUSR2, print)
+    second.close()
+    first.call_soon(os.kill, os.getpid(), signal.SIGUSR1)
+    first.call_later(5, first.stop)
+    first.run_forever()
+    first.close()
+    assert seen == [1]
+
+
+def test_a_loop_in_another_thread_cannot_have_handlers(loop_factory):
+    outcome = []
+
+    def work():
+        loop = loop_factory()
+        try:
+            loop.add_signal_handler(signal.SIGUSR1, print)
+        except RuntimeError as error:
+            outcome.append(str(error))
+        outcome.append(loop.remove_signal_handler(signal.SIGUSR1))
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert outcome[0].startswith("set_wakeup_fd only works in main thread") and outcome[1] is False
+
+
+def test_system_calls_go_on_after_a_signal_with_a_handler(loop):
+    """asyncio sets SA_RESTART: C code that reads elsewhere in the process need not know EINTR."""
+    loop.add_signal_handler(signal.SIGUSR1, print)
+    with open("/proc/self/status") as status:
+        caught = next(line for line in status if line.startswith("SigCgt"))
+    assert int(caught.split()[1], 16) & 1 << signal.SIGUSR1 - 1
+    libc = ctypes.CDLL(None, use_errno=True)
+    reader, writer = os.pipe()
+    sender = threading.Timer(0.05, lambda: (signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1), os.write(writer, b"x")))
+    sender.start()
+    buffer = ctypes.create_string_buffer(1)
+    assert libc.read(reader, buffer, 1) == 1, ctypes.get_errno()
+    sender.join()
+    os.close(reader)
+    os.close(writer)
+    loop.remove_signal_handler(signal.SIGUSR1)
+
+
+def test_a_burst_of_signals_arrives(loop):
+    """Each wakes the loop; those that come while one is handled are not lost."""
+    count, seen = 200, []
+
+    def handler():
+        seen.append(1)
+        if len(seen) < count:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        else:
+            loop.stop()
+
+    loop.add_signal_handler(signal.SIGUSR1, handler)
+    loop.call_soon(os.kill, os.getpid(), signal.SIGUSR1)
+    loop.call_later(10, loop.stop)
+    loop.run_forever()
+    loop.remove_signal_handler(signal.SIGUSR1)
+    assert len(seen) == count
+
+
+@pytest.mark.parametrize("start", ["asyncio.run(main())", "run(main())", "run_with_runner(main())"])
+def test_control_c_under_each_way_to_run(loop_name, start):
+    """The first cancels the main task, which may still clean up; KeyboardInterrupt comes out of run()."""
+    body = f"""
+        import signal, sys, warnings
+        warnings.simplefilter("ignore")
+        if new_loop is not asyncio.SelectorEventLoop:
+            wakeloop.install()
+        run = asyncio.run if new_loop is asyncio.SelectorEventLoop else wakeloop.run
+        def run_with_runner(main):
+            with asyncio.Runner(loop_factory=new_loop) as runner:
+                return runner.run(main)
+        async def main():
+            other = asyncio.ensure_future(asyncio.sleep(60))
+            print("ready", flush=True)
+            try:
+                await asyncio.sleep(60)
+            finally:
+                await asyncio.sleep(0.01)
+                print("cleaned up", flush=True)
+        try:
+            {start}
+        except KeyboardInterrupt:
+            print("interrupted", signal.getsignal(signal.SIGINT) is signal.default_int_handler, flush=True)
+    """
+    process = start_script(loop_name, body)
+    assert process.stdout.readline() == "ready\n"
+    time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=10)
+    assert (out, err, process.returncode) == ("cleaned up\ninterrupted True\n", "", 0)
+
+
+def test_a_second_control_c_does_not_wait_for_the_clean_up(loop_name):
+    body = """
+        async def main():
+            print("ready", flush=True)
+            try:
+                await asyncio.sleep(60)
+            finally:
+                print("cleaning up", flush=True)
+                await asyncio.sleep(60)
+        try:
+            asyncio.Runner(loop_factory=new_loop).run(main())
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+    """
+    process = start_script(loop_name, body)
+    for line in ("ready\n", "cleaning up\n"):
+        assert process.stdout.readline() == line
+        time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=10)
+    assert out == "interrupted\n"
+
+
+def test_control_c_during_a_blocking_callback_interrupts_it(loop_name):
+    """The first one asks the main task, which cannot listen; the second raises where the code is."""
+    body = """
+        import time
+        async def main():
+            print("ready", flush=True)
+            try:
+                time.sleep(60)
+            except KeyboardInterrupt:
+                print("here", flush=True)
+                raise
+        try:
+            asyncio.Runner(loop_factory=new_loop).run(main())
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+    """
+    process = start_script(loop_name, body)
+    assert process.stdout.readline() == "ready\n"
+    for _ in range(2):
+        time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=10)
+    assert out == "here\ninterrupted\n"
+
+
+def test_the_loops_own_handler_for_control_c_is_kept_by_run(loop_name):
+    body = """
+        import signal
+        async def main():
+            stopped = asyncio.Event()
+            asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stopped.set)
+            print("ready", flush=True)
+            await stopped.wait()
+            print("stopped", flush=True)
+        asyncio.Runner(loop_factory=new_loop).run(main())
+    """
+    process = start_script(loop_name, body)
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=10)
+    assert (out, process.returncode) == ("stopped\n", 0), err

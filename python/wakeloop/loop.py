@@ -9,21 +9,24 @@ what has to be said in between.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import selectors
 import socket
 import sys
 import weakref
-from typing import Any, Callable, Coroutine, Self, TypeVar
+from typing import Any, Callable, Coroutine, Self, TypeVar, TypeVarTuple, Unpack
 
-from . import _core, _support, _tls
+from . import _children, _core, _support, _tls
 from ._inherited import SelectorEventLoop, base_events, constants, events
 from ._selector import SelectorFacade
+from ._wakeup import Loan
 
 __all__ = ("EventLoop", "new_event_loop", "run")
 
 _T = TypeVar("_T")
+_Ts = TypeVarTuple("_Ts")
 
 # What loop.start_tls() and loop.sendfile() ask a transport for.
 _core.StreamTransport._start_tls_compatible = True
@@ -35,6 +38,7 @@ _core.StreamTransport._sendfile_compatible = constants._SendfileMode.TRY_NATIVE
 _STATE = (
     "_asyncgens",
     "_asyncgens_shutdown_called",
+    "_child_threads",
     "_clock_resolution",
     "_coroutine_origin_tracking_enabled",
     "_coroutine_origin_tracking_saved_depth",
@@ -44,6 +48,7 @@ _STATE = (
     "_executor_shutdown_called",
     "_internal_fds",
     "_old_agen_hooks",
+    "_pidfds",
     "_ready",
     "_scheduled",
     "_selector",
@@ -53,6 +58,7 @@ _STATE = (
     "_unix_server_sockets",
     "_wake_reader",
     "_wake_writer",
+    "_wakeup",
     "_watcher",
     "slow_callback_duration",
 )
@@ -75,6 +81,10 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
     _signal_handlers: dict[int, Any]
     _default_executor: Any
     _executor_shutdown_called: Any
+    # Children that run, by the descriptors that tell of their end, and asyncio's threads where there are none.
+    _pidfds: set[int]
+    _child_threads: Any
+    _wakeup: Loan
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         # A subclass whose __init__ never reaches ours still has to be closable.
@@ -82,6 +92,7 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
         self._selector = self._wake_reader = self._wake_writer = None
         self._default_executor = self._executor_shutdown_called = None
         self._transports, self._signal_handlers, self._internal_fds = (), {}, 0
+        self._pidfds, self._child_threads, self._wakeup = set(), None, Loan()
         return self
 
     def __init__(self) -> None:
@@ -137,8 +148,11 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
             raise RuntimeError("Cannot close a running event loop")
         if self.is_closed():
             return
-        super().close()
-        self._close_native()
+        try:
+            _children.forget(self)
+            super().close()
+        finally:
+            self._close_native()
 
     # -- waking up -------------------------------------------------------------------------------
     #
@@ -171,9 +185,29 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
         return self._wake_reader
 
     @property
-    def _csock(self) -> socket.socket | None:
+    def _csock(self) -> Any:
         self._wake_pair()
         return self._wake_writer
+
+    def add_signal_handler(self, sig: int, callback: Callable[[Unpack[_Ts]], object], *args: Unpack[_Ts]) -> None:
+        """Call the callback in the loop at each such signal; see asyncio.loop.add_signal_handler."""
+        # asyncio does it too, and its error says what is wrong: no loop of the main thread, or a closed one.
+        with contextlib.suppress(AttributeError, ValueError, OSError):
+            self._wakeup.begin(self._csock.fileno())
+        try:
+            super().add_signal_handler(sig, callback, *args)
+        except BaseException:
+            if not self._signal_handlers:
+                with contextlib.suppress(ValueError), self._wakeup.ending():
+                    pass
+            raise
+
+    def remove_signal_handler(self, sig: int) -> bool:
+        """Take the handler of a signal away; True if there was one."""
+        if list(self._signal_handlers) != [sig]:
+            return super().remove_signal_handler(sig)
+        with self._wakeup.ending():
+            return super().remove_signal_handler(sig)
 
     # -- descriptors -----------------------------------------------------------------------------
 
@@ -223,6 +257,11 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
         refusal = "Pipe transport is only for pipes, sockets and character devices"
         owner, details, notices_close = _support.pipe_details(self, pipe, extra, refusal)
         return _core.make_write_pipe(self, owner, protocol, waiter, details, notices_close)
+
+    async def _make_subprocess_transport(self, *args: Any, **kwargs: Any) -> Any:
+        if _children.are_ours(self):
+            return await _children.spawn(self, *args, **kwargs)
+        return await super()._make_subprocess_transport(*args, **kwargs)
 
     def _make_ssl_transport(
         self,

@@ -1,0 +1,108 @@
+"""How a loop hears of the end of its child processes: a pidfd each, in the loop's own poller.
+
+The kernel makes a pidfd readable when its process ends: nothing polls, no signal is needed, no thread waits.
+Where there are no pidfds, or no descriptor is free for one, asyncio's thread per child stands in. Until Python
+3.13 the event loop policy has a child watcher; one that the program has chosen is used as asyncio uses it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from ._inherited import base_events, unix_events
+
+if TYPE_CHECKING:
+    from .loop import EventLoop
+
+# asyncio's own watchers: until 3.13 public and the policy's, from 3.14 on private and the loop's.
+_PIDFD: Any = getattr(unix_events, "PidfdChildWatcher", None) or getattr(unix_events, "_PidfdChildWatcher", None)
+_THREADED: Any = getattr(unix_events, "ThreadedChildWatcher", None) or getattr(unix_events, "_ThreadedChildWatcher")
+#: The one that is there if nobody has chosen: until 3.11 a thread per child.
+_DEFAULT: Any = _THREADED if sys.version_info < (3, 12) else _PIDFD
+_REAPED_ELSEWHERE = (
+    "Unknown child process pid %d, will report returncode 255"
+    if _DEFAULT is _THREADED
+    else "child process pid %d exit status already read:  will report returncode 255"
+)
+
+
+def are_ours(loop: EventLoop) -> bool:
+    """False if the program has chosen a child watcher itself."""
+    if hasattr(loop, "_watcher"):
+        return type(loop._watcher) is _DEFAULT
+    policy: Any = asyncio.get_event_loop_policy()
+    getter = type(policy).get_child_watcher
+    if getter is unix_events._UnixDefaultEventLoopPolicy.get_child_watcher:
+        return policy._watcher is None or type(policy._watcher) is _DEFAULT
+    # A policy that knows nothing of children leaves the choice to the loop.
+    return getter is getattr(asyncio.AbstractEventLoopPolicy, "get_child_watcher")
+
+
+async def spawn(loop: EventLoop, *args: Any, **kwargs: Any) -> Any:
+    """Start a process as asyncio does, with the arguments of `_make_subprocess_transport`; watch its end."""
+    waiter = loop.create_future()
+    transport = unix_events._UnixSubprocessTransport(loop, *args, waiter=waiter, **kwargs)
+    watch(loop, transport.get_pid(), transport)
+    try:
+        await waiter
+    except (SystemExit, KeyboardInterrupt):
+        raise
+    except BaseException:
+        transport.close()
+        await asyncio.shield(transport._wait())
+        raise
+    return transport
+
+
+def watch(loop: EventLoop, pid: int, transport: Any) -> None:
+    """Tell the transport, once, with what code its process has ended."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        if loop._child_threads is None:
+            loop._child_threads = _THREADED()
+        loop._child_threads.add_child_handler(pid, loop._child_watcher_callback, transport)
+        return
+    loop._pidfds.add(pidfd)
+    loop._add_reader(pidfd, _ended, loop, pid, pidfd, transport)
+
+
+def forget(loop: EventLoop) -> None:
+    """The loop closes: nobody will hear of the children that still run."""
+    while loop._pidfds:
+        pidfd = loop._pidfds.pop()
+        loop._remove_reader(pidfd)
+        os.close(pidfd)
+
+
+def _ended(loop: EventLoop, pid: int, pidfd: int, transport: Any) -> None:
+    loop._pidfds.discard(pidfd)
+    loop._remove_reader(pidfd)
+    try:
+        code = _reap(pid, pidfd)
+    except ChildProcessError:
+        # Somebody else has waited for it. If that was its own Popen object, the code is not lost.
+        code = transport._proc.returncode
+        if code is None:
+            base_events.logger.warning(_REAPED_ELSEWHERE, pid)
+            code = 255
+    finally:
+        os.close(pidfd)
+    loop._child_watcher_callback(pid, code, transport)
+
+
+def _reap(pid: int, pidfd: int) -> int:
+    """Wait for a process that has ended; its return code as subprocess counts."""
+    try:
+        # By descriptor: the number may belong to another process already if somebody else has waited.
+        status = os.waitid(os.P_PIDFD, pidfd, os.WEXITED)
+    except (AttributeError, OSError) as error:
+        if isinstance(error, ChildProcessError):
+            raise
+        # Linux 5.3 has pidfds that cannot be waited for.
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert status is not None
+    return status.si_status if status.si_code == os.CLD_EXITED else -status.si_status

@@ -1,0 +1,397 @@
+"""The end of child processes: noticed at once, by whom, and what is left of them."""
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+import time
+
+import pytest
+
+from tests.support import leaks
+from tests.support.script import run_script
+
+PIPE = asyncio.subprocess.PIPE
+SLEEP = ("/bin/sleep", "60")
+
+
+def spawn(*command, **options):
+    return asyncio.create_subprocess_exec(*command, **options)
+
+
+def popen_of(process):
+    return process._transport.get_extra_info("subprocess")
+
+
+def stdin_of(process):
+    return process._transport.get_pipe_transport(0).get_extra_info("pipe").fileno()
+
+
+def is_zombie_or_alive(pid):
+    return os.path.exists(f"/proc/{pid}")
+
+
+def possessions():
+    """What the kernel counts for this process: descriptors, threads, children."""
+    return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")), leaks.children()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at_once, total", [(1, 1000), (50, 1000)], ids=["one after another", "fifty at a time"])
+@pytest.mark.timeout(180)
+def test_a_thousand_processes_leave_nothing(run, at_once, total):
+    async def one():
+        process = await spawn("/bin/true")
+        return await process.wait()
+
+    async def main():
+        await one()
+        before = possessions()
+        for _ in range(total // at_once):
+            assert await asyncio.gather(*(one() for _ in range(at_once))) == [0] * at_once
+        # The thread that waited for the last child, where asyncio has one, ends a moment after the child.
+        for _ in range(100):
+            if possessions() == before:
+                break
+            await asyncio.sleep(0.01)
+        assert possessions() == before
+
+    run(main())
+
+
+@pytest.mark.native
+def test_no_thread_and_no_poll_waits_for_a_process(run):
+    async def main():
+        loop, before = asyncio.get_running_loop(), os.listdir("/proc/self/task")
+        process = await spawn(*SLEEP)
+        await asyncio.sleep(0.05)
+        polls = loop.metrics()["polls"]
+        await asyncio.sleep(0.3)
+        # The timer of the sleep itself is one.
+        assert loop.metrics()["polls"] - polls <= 2
+        assert os.listdir("/proc/self/task") == before
+        process.kill()
+        assert await process.wait() == -signal.SIGKILL
+
+    run(main())
+
+
+@pytest.mark.parametrize("error", [AttributeError, OSError(38, "not implemented"), OSError(24, "too many open files")])
+def test_a_thread_waits_where_there_are_no_pidfds(run, monkeypatch, error, request):
+    def refuse(pid, flags=0):
+        raise error
+
+    async def main():
+        if request.getfixturevalue("loop_name") == "asyncio" and sys.version_info >= (3, 12):
+            pytest.skip("asyncio looks once, when the policy or the loop is made")
+        process = await spawn("/bin/sh", "-c", "exit 5", stdout=PIPE)
+        assert await process.communicate() == (b"", None)
+        assert process.returncode == 5
+        process = await spawn(*SLEEP)
+        process.terminate()
+        assert await process.wait() == -signal.SIGTERM
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    run(main())
+
+
+def test_a_process_that_somebody_else_has_waited_for_ends_with_255(run, asyncio_log):
+    async def main():
+        process = await spawn("/bin/sh", "-c", "read line; exit 3", stdin=PIPE)
+        os.write(stdin_of(process), b"go\n")
+        # The loop does not run meanwhile; a thread of asyncio's does.
+        try:
+            os.waitpid(process.pid, 0)
+        except ChildProcessError:
+            assert await process.wait() == 3
+            return
+        assert await process.wait() == 255
+        assert [record for record in asyncio_log.records if "will report returncode 255" in record.getMessage()]
+
+    run(main())
+
+
+@pytest.mark.native
+def test_a_process_that_its_popen_object_has_waited_for_keeps_its_code(run):
+    async def main():
+        process = await spawn("/bin/sh", "-c", "read line; exit 3", stdin=PIPE)
+        os.write(stdin_of(process), b"go\n")
+        assert popen_of(process).wait() == 3
+        assert await process.wait() == 3
+
+    run(main())
+
+
+@pytest.mark.native
+def test_ignored_child_signals_do_not_hide_the_end(loop_name):
+    """With SIGCHLD ignored the kernel keeps no exit code: asyncio's 255, and no hang."""
+    body = """
+        import signal, logging
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+        async def main():
+            process = await asyncio.create_subprocess_exec("/bin/sleep", "0.1")
+            print(await asyncio.wait_for(process.wait(), 5))
+        asyncio.Runner(loop_factory=new_loop).run(main())
+    """
+    outcome = run_script(loop_name, body)
+    assert (outcome.code, outcome.out) == (0, "255\n"), outcome
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="child watchers are gone")
+@pytest.mark.parametrize("kind", ["a subclass", "asyncio's other one"])
+def test_a_watcher_that_the_program_has_chosen_is_used(loop_name, kind):
+    kinds = {
+        "a subclass": """
+            class Chosen(asyncio.ThreadedChildWatcher):
+                def add_child_handler(self, pid, callback, *args):
+                    print("asked")
+                    super().add_child_handler(pid, callback, *args)
+        """,
+        "asyncio's other one": """
+            import sys
+            Kind = asyncio.PidfdChildWatcher if sys.version_info < (3, 12) else asyncio.ThreadedChildWatcher
+            original = Kind.add_child_handler
+            def add_child_handler(self, *args):
+                print("asked")
+                original(self, *args)
+            Kind.add_child_handler, Chosen = add_child_handler, Kind
+        """,
+    }
+    body = kinds[kind] + """
+            async def main():
+                watcher = Chosen()
+                watcher.attach_loop(asyncio.get_running_loop())
+                asyncio.set_child_watcher(watcher)
+                process = await asyncio.create_subprocess_exec("/bin/sh", "-c", "exit 4")
+                print(await process.wait())
+            loop = new_loop()
+            loop.run_until_complete(main())
+            asyncio.get_event_loop_policy()._watcher = None
+            loop.close()
+    """  # fmt: skip
+    outcome = run_script(loop_name, body, options=("-W", "ignore"))
+    assert (outcome.code, outcome.out) == (0, "asked\n4\n"), outcome
+
+
+@pytest.mark.native
+def test_a_policy_that_knows_nothing_of_children_is_no_obstacle(loop_name):
+    body = """
+        class Policy(asyncio.events.AbstractEventLoopPolicy if not hasattr(asyncio, "AbstractEventLoopPolicy")
+                     else asyncio.AbstractEventLoopPolicy):
+            _loop = None
+            def get_event_loop(self):
+                return self._loop
+            def set_event_loop(self, loop):
+                self._loop = loop
+            def new_event_loop(self):
+                return new_loop()
+        asyncio.set_event_loop_policy(Policy())
+        async def main():
+            process = await asyncio.create_subprocess_exec("/bin/sh", "-c", "exit 4")
+            print(await process.wait())
+        asyncio.run(main())
+    """
+    outcome = run_script(loop_name, body, options=("-W", "ignore"))
+    assert (outcome.code, outcome.out) == (0, "4\n"), outcome
+
+
+def test_a_loop_in_another_thread_has_processes(loop_factory):
+    seen = []
+
+    async def main():
+        process = await spawn("/bin/sh", "-c", "echo here; exit 6", stdout=PIPE)
+        seen.append((await process.communicate(), process.returncode))
+
+    def work():
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            runner.run(main())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(20)
+    assert seen == [((b"here\n", None), 6)]
+
+
+def test_a_loop_in_another_thread_sees_a_slow_process_end(loop_factory):
+    """The process ends while the loop is parked, not before it looks."""
+    seen = []
+
+    async def main():
+        process = await spawn("/bin/sh", "-c", "sleep 0.1; exit 6")
+        seen.append(await asyncio.wait_for(process.wait(), 10))
+
+    def work():
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            runner.run(main())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(20)
+    assert seen == [6]
+
+
+@pytest.mark.native
+def test_a_loop_that_closes_with_processes_alive_keeps_no_descriptor(loop_name):
+    body = """
+        import os
+        loop = new_loop()
+        async def main():
+            return [await asyncio.create_subprocess_exec("/bin/sleep", "60") for _ in range(3)]
+        before = len(os.listdir("/proc/self/fd"))
+        loop = new_loop()
+        processes = loop.run_until_complete(main())
+        loop.close()
+        print(len(os.listdir("/proc/self/fd")) - before)
+        for process in processes:
+            popen = process._transport.get_extra_info("subprocess")
+            assert popen.poll() is None
+            popen.kill()
+            print(popen.wait())
+            process._transport._closed = True
+    """
+    outcome = run_script(loop_name, body)
+    assert (outcome.code, outcome.out.split()) == (0, ["0", "-9", "-9", "-9"]), outcome
+
+
+def test_the_interpreter_ends_quietly_with_a_process_alive(loop_name):
+    body = """
+        async def main():
+            process = await asyncio.create_subprocess_exec("/bin/sleep", "60", stdin=-1, stdout=-1)
+            process.kill()
+        asyncio.Runner(loop_factory=new_loop).run(main())
+    """
+    assert run_script(loop_name, body, options=("-W", "ignore")).code == 0
+
+
+def test_signals_after_the_end_find_no_process(run):
+    async def main():
+        process = await spawn("/bin/true")
+        await process.wait()
+        for call in (process.kill, process.terminate, lambda: process.send_signal(signal.SIGUSR1)):
+            with pytest.raises(ProcessLookupError):
+                call()
+        assert process.returncode == 0
+
+    run(main())
+
+
+def test_a_signal_between_the_end_and_its_notice_is_harmless(run):
+    async def main():
+        process = await spawn("/bin/true")
+        time.sleep(0.1)
+        process.kill()
+        process.send_signal(signal.SIGTERM)
+        assert await process.wait() == 0
+
+    run(main())
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1, signal.SIGSEGV, signal.SIGRTMIN + 1])
+def test_the_code_of_a_process_ended_by_a_signal_is_its_number_below_zero(run, number):
+    async def main():
+        process = await spawn(*SLEEP)
+        process.send_signal(number)
+        assert await process.wait() == -number
+
+    run(main())
+
+
+def test_a_stopped_process_has_not_ended(run):
+    async def main():
+        process = await spawn(*SLEEP)
+        process.send_signal(signal.SIGSTOP)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(process.wait(), 0.05)
+        process.send_signal(signal.SIGCONT)
+        process.kill()
+        assert await process.wait() == -signal.SIGKILL
+
+    run(main())
+
+
+def test_closing_the_transport_kills_the_process(run):
+    async def main():
+        process = await spawn(*SLEEP, stdin=PIPE, stdout=PIPE, stderr=PIPE)
+        process._transport.close()
+        assert await process.wait() == -signal.SIGKILL
+        assert not is_zombie_or_alive(process.pid)
+
+    run(main())
+
+
+@pytest.mark.native
+def test_closing_the_transport_just_after_the_end_keeps_the_code(run):
+    """asyncio's close() polls, which takes the code from its own watcher: it says 255."""
+
+    async def main():
+        process = await spawn("/bin/sh", "-c", "exit 3")
+        time.sleep(0.1)
+        process._transport.close()
+        assert await process.wait() == 3
+
+    run(main())
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 3, 4])
+def test_cancelling_a_start_kills_the_process(run, steps, asyncio_log):
+    pids = []
+
+    async def main():
+        class Remembering(asyncio.SubprocessProtocol):
+            def connection_made(self, transport):
+                pids.append(transport.get_pid())
+
+        loop = asyncio.get_running_loop()
+        task = asyncio.create_task(loop.subprocess_exec(Remembering, *SLEEP))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        task.cancel()
+        try:
+            transport, _ = await asyncio.wait_for(task, 5)
+            transport.close()
+            await transport._wait()
+        except asyncio.CancelledError:
+            pass
+
+    run(main())
+    assert not any(is_zombie_or_alive(pid) for pid in pids)
+
+
+def test_cancelling_communicate_leaves_a_process_that_can_be_ended(run):
+    async def main():
+        process = await spawn(*SLEEP, stdin=PIPE, stdout=PIPE)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(process.communicate(b"input"), 0.05)
+        assert process.returncode is None
+        process.kill()
+        assert await process.communicate() == (b"", None)
+        assert process.returncode == -signal.SIGKILL
+
+    run(main())
+
+
+def test_a_process_may_outlive_its_pipes(run):
+    async def main():
+        source = "import os, sys, time; os.close(1); os.close(2); sys.stdin.read(); sys.exit(9)"
+        process = await spawn(sys.executable, "-c", source, stdin=PIPE, stdout=PIPE, stderr=PIPE)
+        assert await process.stdout.read() == b"" == await process.stderr.read()
+        assert process.returncode is None
+        process.stdin.close()
+        assert await process.wait() == 9
+
+    run(main())
+
+
+def test_a_grandchild_may_keep_the_pipe_when_the_process_has_ended(run):
+    async def main():
+        process = await spawn("/bin/sh", "-c", "sleep 0.2 & exit 2", stdout=PIPE)
+        start = asyncio.get_running_loop().time()
+        while process.returncode is None:
+            await asyncio.sleep(0.005)
+        assert asyncio.get_running_loop().time() - start < 0.19
+        assert await process.stdout.read() == b""
+        assert await process.wait() == 2
+
+    run(main())
