@@ -1,8 +1,11 @@
 """Child processes."""
 
 import asyncio
+import contextlib
 import os
 import signal
+import socket
+import subprocess
 import sys
 
 import pytest
@@ -84,6 +87,169 @@ def test_every_argument_of_popen_is_taken(run):
         os.close(writer)
         assert os.read(reader, 100) == b"passed"
         os.close(reader)
+
+    run(main())
+
+
+IDENTITY = "import os; print(os.getuid(), os.getgid(), sorted(os.getgroups()), oct(os.umask(0)), os.getcwd())"
+MASK = "import signal; print(sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])), signal.getsignal(signal.SIGPIPE))"
+TABLE = {
+    "cwd": ({"cwd": "/"}, "import os; print(os.getcwd())"),
+    "env": ({"env": {"ONLY": "this"}}, "import os; print(os.environ.get('ONLY'), 'HOME' in os.environ)"),
+    "start_new_session": ({"start_new_session": True}, "import os; print(os.getsid(0) == os.getpid())"),
+    "process_group": ({"process_group": 0}, "import os; print(os.getpgid(0) == os.getpid(), os.getsid(0) == os.getpid())"),
+    "umask": ({"umask": 0o027}, IDENTITY),
+    "user": ({"user": os.getuid()}, IDENTITY),
+    "group": ({"group": os.getgid()}, IDENTITY),
+    "restore_signals": ({"restore_signals": False}, MASK),
+    "close_fds": ({"close_fds": False}, MASK),
+    "preexec_fn": ({"preexec_fn": lambda: os.environ.update(SET="before") or os.chdir("/")}, "import os; print(os.getcwd())"),
+    "pipesize": ({"pipesize": 65536 * 2}, "import fcntl; print(fcntl.fcntl(1, fcntl.F_GETPIPE_SZ))"),
+    "executable": ({"executable": "/bin/sh"}, "echo $0"),
+    "bufsize": ({"bufsize": 0}, "print(1)"),
+    "creationflags": ({"creationflags": 0, "startupinfo": None}, "print(1)"),
+}
+if os.getuid() == 0:
+    TABLE["another user"] = ({"user": 65534, "group": 65534, "extra_groups": [65533]}, IDENTITY)
+
+
+@pytest.mark.parametrize("options, source", TABLE.values(), ids=TABLE)
+def test_each_argument_does_what_popen_does(run, options, source):
+    command = [sys.executable, "-c", source]
+    if os.getuid() == 0 and "user" in options:
+        command[0] = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else command[0]
+
+    async def main():
+        process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=asyncio.subprocess.STDOUT, **options)
+        out, _ = await process.communicate()
+        return process.returncode, out
+
+    expected = subprocess.run(command, stdout=PIPE, stderr=subprocess.STDOUT, **options)  # noqa: PLW1510
+    assert run(main()) == (expected.returncode, expected.stdout)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"universal_newlines": True}, {"text": True}, {"encoding": "utf-8"}, {"errors": "replace"}, {"bufsize": 1},
+        {"shell": True}, {"no_such_argument": 1}, {"pass_fds": "x"}, {"user": "no such user"}, {"cwd": "/no/such/directory"},
+        {"stdin": -5}, {"process_group": "x"}, {"umask": "x"}, {"env": 5}, {"preexec_fn": 5},
+    ],
+)  # fmt: skip
+def test_wrong_arguments_raise_as_asyncio_does_and_leave_nothing(loop_factory, options):
+    async def main():
+        try:
+            process = await asyncio.create_subprocess_exec("/bin/true", **options)
+        except Exception as error:
+            return type(error), str(error)
+        return await process.wait()
+
+    def outcome(factory):
+        with asyncio.Runner(loop_factory=factory) as runner:
+            return runner.run(main())
+
+    assert outcome(loop_factory) == outcome(asyncio.SelectorEventLoop)
+
+
+def test_where_the_three_streams_may_go(run, tmp_path):
+    echo = "import sys; sys.stdout.write(sys.stdin.read()); sys.stdout.flush(); sys.stderr.write('!')"
+
+    async def main():
+        null, merge = asyncio.subprocess.DEVNULL, asyncio.subprocess.STDOUT
+        (tmp_path / "in").write_text("from a file")
+        with open(tmp_path / "in") as source, open(tmp_path / "out", "wb") as target:
+            process = await python(echo, stdin=source, stdout=target, stderr=target.fileno())
+            assert (process.stdin, process.stdout, process.stderr) == (None, None, None)
+            assert await process.wait() == 0
+        assert (tmp_path / "out").read_text() == "from a file!"
+        process = await python(echo, stdin=null, stdout=PIPE, stderr=merge)
+        assert process.stderr is None and await process.communicate() == (b"!", None)
+        process = await python(echo, stdin=PIPE, stdout=null, stderr=PIPE)
+        assert await process.communicate(b"lost") == (None, b"!")
+        one, other = socket.socketpair()
+        with one, other:
+            process = await python(echo, stdin=other, stdout=other, stderr=null)
+            other.close()
+            one.sendall(b"over a socket")
+            one.shutdown(socket.SHUT_WR)
+            await process.wait()
+            assert one.recv(100) == b"over a socket"
+        terminal, inside = os.openpty()
+        process = await asyncio.create_subprocess_exec("/bin/sh", "-c", "read line; echo got $line", stdin=inside, stdout=inside)
+        os.close(inside)
+        os.write(terminal, b"typed\n")
+        assert await process.wait() == 0
+        shown = b""
+        with contextlib.suppress(OSError):  # how a terminal ends
+            while chunk := os.read(terminal, 1000):
+                shown += chunk
+        assert b"got typed" in shown
+        os.close(terminal)
+
+    run(main())
+
+
+@pytest.mark.native
+def test_the_three_pipes_are_native(run):
+    async def main():
+        process = await asyncio.create_subprocess_exec("/bin/cat", stdin=PIPE, stdout=PIPE, stderr=PIPE)
+        kinds = [type(process._transport.get_pipe_transport(fd)).__name__ for fd in range(3)]
+        assert kinds == ["WritePipeTransport", "ReadPipeTransport", "ReadPipeTransport"]
+        assert all(type(process._transport.get_pipe_transport(fd)).__module__ == "wakeloop._core" for fd in range(3))
+        await process.communicate()
+
+    run(main())
+
+
+def test_a_process_that_does_not_read_its_input(run):
+    """The pipe breaks under the writer: communicate() takes no notice, drain() tells."""
+
+    async def main():
+        process = await asyncio.create_subprocess_exec("/bin/sh", "-c", "exec <&-; echo done", stdin=PIPE, stdout=PIPE)
+        assert await process.communicate(b"x" * 1_000_000) == (b"done\n", None)
+        process = await asyncio.create_subprocess_exec("/bin/sh", "-c", "exec <&-; sleep 60", stdin=PIPE)
+        with pytest.raises((BrokenPipeError, ConnectionResetError)):
+            while True:
+                process.stdin.write(b"x" * 100_000)
+                await process.stdin.drain()
+        process.kill()
+        await process.wait()
+
+    run(main())
+
+
+def test_output_waits_for_a_reader_that_rests(run):
+    """The stream's limit stops the reading; the process stops at a full pipe, and nothing is lost."""
+
+    async def main():
+        source = "import sys\nfor n in range(20000): print('%0100d' % n)"
+        process = await python(source, stdout=PIPE, limit=4096)
+        await asyncio.sleep(0.2)
+        lines = [int(line) async for line in process.stdout]
+        assert lines == list(range(20000)) and await process.wait() == 0
+
+    run(main())
+
+
+def test_both_directions_at_once_do_not_block_each_other(run):
+    async def main():
+        payload = os.urandom(1 << 20) * 8
+        process = await asyncio.create_subprocess_exec("/bin/cat", stdin=PIPE, stdout=PIPE)
+        out, _ = await process.communicate(payload)
+        assert out == payload
+
+    run(main())
+
+
+def test_many_processes_talk_at_once(run):
+    async def one(number):
+        process = await asyncio.create_subprocess_exec("/bin/cat", stdin=PIPE, stdout=PIPE, stderr=PIPE)
+        data = bytes([number]) * 200_000
+        out, err = await process.communicate(data)
+        assert (out, err, process.returncode) == (data, b"", 0)
+
+    async def main():
+        await asyncio.gather(*(one(number) for number in range(30)))
 
     run(main())
 
