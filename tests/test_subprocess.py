@@ -196,7 +196,7 @@ def test_the_three_pipes_are_native(run):
         kinds = [type(process._transport.get_pipe_transport(fd)).__name__ for fd in range(3)]
         assert kinds == ["WritePipeTransport", "ReadPipeTransport", "ReadPipeTransport"]
         assert all(type(process._transport.get_pipe_transport(fd)).__module__ == "wakeloop._core" for fd in range(3))
-        await process.communicate()
+        await process.communicate(b"")
 
     run(main())
 
