@@ -7,6 +7,7 @@ repeats it for as long as a round lasts and divides the CPU time of the process 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable
 
@@ -214,6 +215,91 @@ def executor_round_trip(loop: Loop) -> int:
 
     loop.run_until_complete(main())
     return 500
+
+
+# -- processes and pipes -----------------------------------------------------------------------------------------
+
+
+@scenario("subprocess/spawn+wait")
+def spawn_and_wait(loop: Loop) -> int:
+    async def main() -> None:
+        for _ in range(20):
+            process = await asyncio.create_subprocess_exec("/bin/true")
+            await process.wait()
+
+    loop.run_until_complete(main())
+    return 20
+
+
+@scenario("subprocess/communicate")
+def spawn_and_communicate(loop: Loop) -> int:
+    pipe, text = asyncio.subprocess.PIPE, b"x" * 1000
+
+    async def main() -> None:
+        for _ in range(20):
+            process = await asyncio.create_subprocess_exec("/bin/cat", stdin=pipe, stdout=pipe)
+            out, _ = await process.communicate(text)
+            assert out == text
+
+    loop.run_until_complete(main())
+    return 20
+
+
+class Sink(asyncio.Protocol):
+    """Counts what comes out of a pipe, up to its end."""
+
+    def __init__(self, ended: asyncio.Future[int]) -> None:
+        self._ended, self._size = ended, 0
+
+    def data_received(self, data: bytes) -> None:
+        self._size += len(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._ended.set_result(self._size)
+
+
+class Writer(asyncio.BaseProtocol):
+    """Fills a pipe with chunks, as fast as flow control allows."""
+
+    def __init__(self, chunk: bytes, count: int) -> None:
+        self._chunk, self._left, self._paused = chunk, count, False
+        self._transport: asyncio.WriteTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are not asyncio's.
+        self._transport = transport  # type: ignore[assignment]
+        self._fill()
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self._fill()
+
+    def _fill(self) -> None:
+        assert self._transport is not None
+        while self._left and not self._paused:
+            self._left -= 1
+            self._transport.write(self._chunk)
+        if not self._left:
+            # Not from within resume_writing: asyncio would lose what was written there.
+            asyncio.get_running_loop().call_soon(self._transport.close)
+
+
+@scenario("pipe/64k-chunks")
+def pipe_chunks(loop: Loop) -> int:
+    count, chunk = 500, bytes(64 * 1024)
+
+    async def main() -> None:
+        reader, writer = os.pipe()
+        ended: asyncio.Future[int] = loop.create_future()
+        await loop.connect_read_pipe(lambda: Sink(ended), open(reader, "rb", 0))
+        await loop.connect_write_pipe(lambda: Writer(chunk, count), open(writer, "wb", 0))
+        assert await ended == count * len(chunk)
+
+    loop.run_until_complete(main())
+    return count
 
 
 # -- the loop itself ---------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Pipe transports, closer: order, limits, ends, terminals and sockets."""
 
 import asyncio
+import fcntl
 import gc
 import os
 import socket
@@ -352,3 +353,63 @@ def test_pipes_nobody_closed_warn(loop_factory):
     texts = [str(warning.message) for warning in caught]
     assert sum("unclosed transport" in text for text in texts) == 2
     assert all(pipe.closed for pipe in pipes)
+
+
+class Refilling(Writing):
+    """Does something the moment the pipe has room again."""
+
+    then = None
+
+    def resume_writing(self):
+        super().resume_writing()
+        if self.then is not None:
+            self.then, then = None, self.then
+            then()
+
+
+@pytest.mark.parametrize("after", ["ask for the size", "abort", "close"])
+def test_a_pipe_that_was_full_takes_what_is_written_when_it_has_room_again(run, after):
+    """Most likely it is full again, so the write may wait for the poller; nobody must be able to tell."""
+
+    async def main():
+        reader, writer = os.pipe()
+        transport, protocol = await writing(writer, Refilling)
+
+        def then():
+            transport.write(b"more")
+            if after == "ask for the size":
+                assert transport.get_write_buffer_size() == 0
+            # From in here, asyncio would close the pipe before it writes.
+            asyncio.get_running_loop().call_soon(transport.abort if after == "abort" else transport.close)
+
+        transport.set_write_buffer_limits(0)  # room again means: all is written
+        protocol.then = then
+        transport.write(bytes(200_000))
+        assert transport.get_write_buffer_size() > 0
+        assert await read_all(reader, 200_004) == bytes(200_000) + b"more"
+        assert await protocol.lost is None
+        os.close(reader)
+
+    run(main())
+
+
+def test_a_pipe_that_was_full_is_written_at_once_when_the_loop_rests(loop):
+    reader, writer = os.pipe()
+    transport, protocol = loop.run_until_complete(writing(writer))
+    page = os.sysconf("SC_PAGE_SIZE")
+    whole = fcntl.fcntl(reader, fcntl.F_GETPIPE_SZ)
+
+    async def fill():
+        transport.write(bytes(whole + page))
+        os.read(reader, page)
+        while transport.get_write_buffer_size():
+            await asyncio.sleep(0.001)
+
+    loop.run_until_complete(fill())
+    assert len(os.read(reader, whole)) == whole
+    transport.write(b"now")
+    os.set_blocking(reader, False)
+    assert os.read(reader, 10) == b"now"
+    transport.close()
+    loop.run_until_complete(protocol.lost)
+    os.close(reader)

@@ -10,6 +10,7 @@
 
 use std::cell::{Cell, UnsafeCell};
 use std::collections::VecDeque;
+use std::ffi::CStr;
 use std::mem::offset_of;
 use std::ptr::null_mut;
 use std::sync::atomic::AtomicPtr;
@@ -20,13 +21,12 @@ use pyo3::types::PyDict;
 
 use super::datagram_receive::{self, Peers};
 use super::datagram_send::{self, Outgoing};
-use super::endpoint::{self, Endpoint, Variant, fields, lose, watch_or_fail};
-use super::endpoint_methods::{get_descriptor, get_owner, reading, set_owner, with, writing};
-use super::endpoint_type::make_type as make_endpoint_type;
-use crate::capi::call::guard;
-use crate::capi::error::{fetch, raise_errno};
+use super::endpoint::{self, Endpoint, Parts, Variant, fields, lose, watch_or_fail};
+use super::endpoint_methods::{reading, with, writing};
+use super::endpoint_type;
+use crate::capi::error::fetch;
 use crate::capi::sockaddr;
-use crate::capi::types::{Attribute, Method};
+use crate::capi::types::Method;
 use crate::capi::{Args, Fatal, Raised, Ref, Slot};
 use crate::event_loop::core::Core;
 use crate::event_loop::event_loop::EventLoop;
@@ -66,7 +66,9 @@ pub(crate) struct Datagram {
 static TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(null_mut());
 
 impl Variant for Datagram {
-    const NAME: &'static str = "DatagramTransport";
+    const NAME: &'static CStr = c"wakeloop._core.DatagramTransport";
+    const BASES: &'static [&'static str] = &["_FlowControlMixin", "DatagramTransport"];
+    const OWNER: (&'static CStr, &'static CStr) = (c"_sock", c"_sock_fd");
     const ENDPOINT: usize = offset_of!(Datagram, endpoint);
 
     fn kind() -> &'static AtomicPtr<ffi::PyTypeObject> {
@@ -103,6 +105,10 @@ impl Variant for Datagram {
             (false, true) => Some(Interest::WRITE),
             (false, false) => None,
         }
+    }
+
+    fn send_gathered(&self, object: &Ref) -> Result<(), Raised> {
+        datagram_send::send_queued(object, self)
     }
 
     fn unsent(&self) -> usize {
@@ -199,31 +205,6 @@ unsafe extern "C" fn close(object: *mut ffi::PyObject, _: *mut ffi::PyObject) ->
     })
 }
 
-unsafe extern "C" fn abort(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    with(object, |held, datagram: &Datagram| {
-        // asyncio would have sent these when they were written; only what the socket refused is lost.
-        datagram_send::send_queued(held, datagram)?;
-        endpoint::force_close(held, datagram, None);
-        Ok(())
-    })
-}
-
-unsafe extern "C" fn get_write_buffer_size(
-    object: *mut ffi::PyObject,
-    _: *mut ffi::PyObject,
-) -> *mut ffi::PyObject {
-    guard(|| {
-        // SAFETY: the method sits on datagram transports; the caller holds a reference.
-        let (held, datagram) = unsafe { (Ref::from_borrowed(object), fields::<Datagram>(object)) };
-        match datagram_send::send_queued(&held, datagram) {
-            // SAFETY: making an int.
-            Ok(()) => unsafe { ffi::PyLong_FromSize_t(datagram.pending_size.get()) },
-            Err(Raised) => null_mut(),
-        }
-    })
-}
-
-/// Makes the type. Called once, by the module's initialisation.
 pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     let mut methods = reading::<Datagram>();
     methods.extend(writing::<Datagram>());
@@ -238,24 +219,8 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
             close,
             c"Stop receiving, send what is pending, then call connection_lost(None) and close the socket.",
         ),
-        Method::NoArgs(c"abort", abort, c"Close at once; what the socket did not take is lost."),
-        Method::NoArgs(
-            c"get_write_buffer_size",
-            get_write_buffer_size,
-            c"The size of the datagrams that the socket did not take yet.",
-        ),
     ]);
-    let attributes = vec![
-        Attribute { name: c"_sock", get: get_owner::<Datagram>, set: Some(set_owner::<Datagram>) },
-        Attribute { name: c"_sock_fd", get: get_descriptor::<Datagram>, set: None },
-    ];
-    make_endpoint_type::<Datagram>(
-        py,
-        c"wakeloop._core.DatagramTransport",
-        &["_FlowControlMixin", "DatagramTransport"],
-        methods,
-        attributes,
-    )
+    endpoint_type::make_type::<Datagram>(py, methods)
 }
 
 /// `_make_datagram_transport`'s native half, for an ordinary socket of a family that we know. `extra` is
@@ -264,7 +229,6 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
 #[pyo3(signature = (event_loop, sock, protocol, address, waiter, extra, rules))]
 #[allow(clippy::too_many_arguments, reason = "the hook's own arguments, and what Python has found out")]
 pub(crate) fn make_datagram<'py>(
-    py: Python<'py>,
     event_loop: &Bound<'py, EventLoop>,
     sock: Bound<'py, PyAny>,
     protocol: Bound<'py, PyAny>,
@@ -273,44 +237,28 @@ pub(crate) fn make_datagram<'py>(
     extra: Bound<'py, PyDict>,
     rules: (bool, usize),
 ) -> PyResult<Bound<'py, PyAny>> {
-    let fd: i32 = sock.call_method0("fileno")?.extract()?;
-    if fd < 0 {
-        let Raised = raise_errno(libc::EBADF);
-        return Err(fetch(py));
-    }
     let connected = match extra.get_item("peername")? {
         Some(peer) => peer.is_truthy()?,
         None => false,
     };
     let address = if address.is_truthy()? { Some(Ref::from(address)) } else { None };
-    let made = sockaddr::family(sock.as_ptr()).and_then(|family| {
-        let parts = endpoint::Parts {
-            owner: sock.into(),
-            fd,
-            protocol: protocol.into(),
-            waiter: waiter.map(Ref::from),
-            extra: extra.into_any().into(),
-        };
-        endpoint::create(event_loop.get().core(), parts, |endpoint| Datagram {
-            endpoint,
-            address: Slot::new(address),
-            connected,
-            family,
-            sends_empty: rules.0,
-            header: rules.1,
-            pending: UnsafeCell::default(),
-            pending_size: Cell::new(0),
-            last_target: UnsafeCell::default(),
-            queued: Cell::new(false),
-            blocked: Cell::new(false),
-            sent_in: Cell::new(0),
-            held_back: UnsafeCell::default(),
-            peers: UnsafeCell::default(),
-            expect_more: Cell::new(false),
-        })
-    });
-    match made {
-        Ok(transport) => Ok(transport.bind(py).clone()),
-        Err(Raised) => Err(fetch(py)),
-    }
+    let family = sockaddr::family(sock.as_ptr()).map_err(|Raised| fetch(sock.py()))?;
+    let parts = Parts::new(sock, protocol, waiter, extra)?;
+    endpoint::make(event_loop, parts, |endpoint| Datagram {
+        endpoint,
+        address: Slot::new(address),
+        connected,
+        family,
+        sends_empty: rules.0,
+        header: rules.1,
+        pending: UnsafeCell::default(),
+        pending_size: Cell::new(0),
+        last_target: UnsafeCell::default(),
+        queued: Cell::new(false),
+        blocked: Cell::new(false),
+        sent_in: Cell::new(0),
+        held_back: UnsafeCell::default(),
+        peers: UnsafeCell::default(),
+        expect_more: Cell::new(false),
+    })
 }

@@ -1,7 +1,7 @@
 //! What datagram and pipe transports have in common: a descriptor of Python's, a life, and flow control.
 //!
-//! Each of them is a raw heap type with [`Endpoint`] among its fields, made by [`make_type`](super::endpoint_type::make_type); what differs
-//! is its [`Variant`].
+//! Each of them is a raw heap type with [`Endpoint`] among its fields, made by
+//! [`make_type`](super::endpoint_type::make_type); what differs is its [`Variant`].
 //!
 //! **Life.** Made around a Python object that owns the descriptor (a socket or a file). A queued step calls
 //! `connection_made` and begins to watch. Closing stops the reading, lets what is pending go out and queues
@@ -21,18 +21,21 @@
 //! **Contexts.** Callbacks of the protocol run in the context in which the transport was made.
 
 use std::cell::Cell;
+use std::ffi::CStr;
 use std::os::fd::RawFd;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
 use crate::capi::call::{call0, copy_current_context, getattr, in_context, method};
-use crate::capi::error::{raise, raise_io, take_exception, take_unless_fatal};
+use crate::capi::error::{fetch, raise, raise_errno, raise_io, take_exception, take_unless_fatal};
 use crate::capi::imports::imports;
 use crate::capi::{Fatal, Raised, Ref, Slot};
 use crate::event_loop::core::{Core, core_of};
+use crate::event_loop::event_loop::EventLoop;
 use crate::event_loop::source::{Kind, Source, SourceRef};
 use crate::event_loop::watch::complete;
 use crate::reactor::{Interest, Readiness, Token};
@@ -77,17 +80,44 @@ pub(crate) struct Endpoint {
 /// What an endpoint is made of. The context is the current one.
 #[derive(Debug)]
 pub(crate) struct Parts {
-    pub(crate) owner: Ref,
-    pub(crate) fd: RawFd,
-    pub(crate) protocol: Ref,
-    pub(crate) waiter: Option<Ref>,
-    pub(crate) extra: Ref,
+    owner: Ref,
+    fd: RawFd,
+    protocol: Ref,
+    waiter: Option<Ref>,
+    extra: Ref,
+}
+
+impl Parts {
+    /// `owner` has a `fileno()`; `extra` is complete and the transport's own.
+    pub(crate) fn new(
+        owner: Bound<'_, PyAny>,
+        protocol: Bound<'_, PyAny>,
+        waiter: Option<Bound<'_, PyAny>>,
+        extra: Bound<'_, PyDict>,
+    ) -> PyResult<Parts> {
+        let fd: RawFd = owner.call_method0("fileno")?.extract()?;
+        if fd < 0 {
+            let Raised = raise_errno(libc::EBADF);
+            return Err(fetch(owner.py()));
+        }
+        Ok(Parts {
+            fd,
+            owner: owner.into(),
+            protocol: protocol.into(),
+            waiter: waiter.map(Ref::from),
+            extra: extra.into_any().into(),
+        })
+    }
 }
 
 /// A kind of endpoint. The type that implements it is the object's fields behind asyncio's base class.
 pub(crate) trait Variant: Source + Sized + 'static {
-    /// As `repr` shows it.
-    const NAME: &'static str;
+    /// The type's name in Python, with its module.
+    const NAME: &'static CStr;
+    /// The names of its base classes in `asyncio.transports`.
+    const BASES: &'static [&'static str];
+    /// What asyncio calls the owner of the descriptor, and the descriptor.
+    const OWNER: (&'static CStr, &'static CStr);
     /// Where [`Endpoint`] lies among the fields.
     const ENDPOINT: usize;
     /// A function of `wakeloop._support` that tells of an error which ends the transport.
@@ -100,6 +130,11 @@ pub(crate) trait Variant: Source + Sized + 'static {
     fn act(object: &Ref, core: &Core, readiness: Readiness) -> Result<(), Fatal>;
     /// What the poller should report as things stand; asked once the endpoint has started.
     fn interest(&self) -> Option<Interest>;
+    /// Sends what was gathered in this turn, on behalf of a caller in Python: asyncio would have done that at
+    /// once. Only a fatal error is the caller's.
+    fn send_gathered(&self, _object: &Ref) -> Result<(), Raised> {
+        Ok(())
+    }
     /// Bytes that wait for the descriptor to take them.
     fn unsent(&self) -> usize {
         0
@@ -128,11 +163,18 @@ pub(crate) unsafe fn fields<'a, T: Variant>(object: *mut ffi::PyObject) -> &'a T
 }
 
 /// Makes an endpoint and queues its start. On failure the descriptor stays the caller's.
-pub(crate) fn create<T: Variant>(
-    core: &Core,
+pub(crate) fn make<'py, T: Variant>(
+    event_loop: &Bound<'py, EventLoop>,
     parts: Parts,
-    make: impl FnOnce(Endpoint) -> T,
-) -> Result<Ref, Raised> {
+    variant: impl FnOnce(Endpoint) -> T,
+) -> PyResult<Bound<'py, PyAny>> {
+    match create(event_loop.get().core(), parts, variant) {
+        Ok(transport) => Ok(transport.bind(event_loop.py()).clone()),
+        Err(Raised) => Err(fetch(event_loop.py())),
+    }
+}
+
+fn create<T: Variant>(core: &Core, parts: Parts, make: impl FnOnce(Endpoint) -> T) -> Result<Ref, Raised> {
     core.check_process()?;
     let context = copy_current_context()?;
     // SAFETY: fresh, zeroed memory of the type; every field of ours is written before anyone sees it, and

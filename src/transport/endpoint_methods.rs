@@ -34,14 +34,30 @@ fn of<'a, T: Variant>(object: *mut ffi::PyObject) -> &'a T {
     unsafe { fields::<T>(object) }
 }
 
-/// `abort()` of a variant that has nothing to do before it.
+/// Ends the endpoint at once; what was gathered in this turn counts as written before.
 pub(crate) unsafe extern "C" fn abort<T: Variant>(
     object: *mut ffi::PyObject,
     _: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
     with(object, |held, variant: &T| {
+        variant.send_gathered(held)?;
         force_close(held, variant, None);
         Ok(())
+    })
+}
+
+unsafe extern "C" fn get_write_buffer_size<T: Variant>(
+    object: *mut ffi::PyObject,
+    _: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    guard(|| {
+        // SAFETY: as in `with`.
+        let (held, variant) = unsafe { (Ref::from_borrowed(object), fields::<T>(object)) };
+        match variant.send_gathered(&held) {
+            // SAFETY: making an int.
+            Ok(()) => unsafe { ffi::PyLong_FromSize_t(variant.unsent()) },
+            Err(Raised) => null_mut(),
+        }
     })
 }
 
@@ -195,16 +211,13 @@ unsafe extern "C" fn get_protocol_paused<T: Variant>(
     truth(of::<T>(object).endpoint().protocol_paused.get())
 }
 
-/// The Python object that owns the descriptor, for a variant's own name of it.
-pub(crate) unsafe extern "C" fn get_owner<T: Variant>(
-    object: *mut ffi::PyObject,
-    _: *mut c_void,
-) -> *mut ffi::PyObject {
+/// The Python object that owns the descriptor.
+unsafe extern "C" fn get_owner<T: Variant>(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
     of::<T>(object).endpoint().owner.get_or_none()
 }
 
 /// Takes the descriptor's owner away: who does that closes it himself, and gets no ResourceWarning.
-pub(crate) unsafe extern "C" fn set_owner<T: Variant>(
+unsafe extern "C" fn set_owner<T: Variant>(
     object: *mut ffi::PyObject,
     value: *mut ffi::PyObject,
     _: *mut c_void,
@@ -217,8 +230,7 @@ pub(crate) unsafe extern "C" fn set_owner<T: Variant>(
     })
 }
 
-/// The descriptor, for a variant's own name of it.
-pub(crate) unsafe extern "C" fn get_descriptor<T: Variant>(
+unsafe extern "C" fn get_descriptor<T: Variant>(
     object: *mut ffi::PyObject,
     _: *mut c_void,
 ) -> *mut ffi::PyObject {
@@ -256,6 +268,12 @@ pub(crate) fn reading<T: Variant>() -> Vec<Method> {
 /// What those that write can do.
 pub(crate) fn writing<T: Variant>() -> Vec<Method> {
     vec![
+        Method::NoArgs(c"abort", abort::<T>, c"Close at once; what was not taken yet is lost."),
+        Method::NoArgs(
+            c"get_write_buffer_size",
+            get_write_buffer_size::<T>,
+            c"How many bytes wait to be taken.",
+        ),
         Method::NoArgs(
             c"get_write_buffer_limits",
             get_write_buffer_limits::<T>,
@@ -272,7 +290,10 @@ pub(crate) fn writing<T: Variant>() -> Vec<Method> {
 /// What inherited code of asyncio reads beside the methods.
 pub(crate) fn attributes<T: Variant>() -> Vec<Attribute> {
     let read = |name, get| Attribute { name, get, set: None };
+    let (owner, descriptor) = T::OWNER;
     vec![
+        Attribute { name: owner, get: get_owner::<T>, set: Some(set_owner::<T>) },
+        read(descriptor, get_descriptor::<T>),
         read(c"_loop", get_loop::<T> as ffi::getter),
         read(c"_extra", get_extra::<T>),
         read(c"_protocol_paused", get_protocol_paused::<T>),

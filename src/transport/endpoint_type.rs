@@ -1,7 +1,7 @@
 //! How the type of an endpoint is made, and what CPython calls on its instances: the collector, `repr`, the
 //! end of an object's life.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 
@@ -110,7 +110,8 @@ unsafe extern "C" fn repr<T: Variant>(object: *mut ffi::PyObject) -> *mut ffi::P
         // SAFETY: a live endpoint; repr holds the GIL.
         let (variant, py) = unsafe { (fields::<T>(object), Python::assume_attached()) };
         let endpoint = variant.endpoint();
-        let mut text = format!("<wakeloop.{}", T::NAME);
+        let name = T::NAME.to_string_lossy();
+        let mut text = format!("<wakeloop.{}", name.rsplit('.').next().unwrap_or(&name));
         if endpoint.owner.is_empty() {
             text.push_str(" closed");
         } else if endpoint.closing.get() {
@@ -125,14 +126,9 @@ unsafe extern "C" fn repr<T: Variant>(object: *mut ffi::PyObject) -> *mut ffi::P
     })
 }
 
-/// Makes a variant's type, on bases of `asyncio.transports`. Called by the module's initialisation.
-pub(crate) fn make_type<'py, T: Variant>(
-    py: Python<'py>,
-    name: &'static CStr,
-    bases: &[&str],
-    methods: Vec<Method>,
-    attributes: Vec<Attribute>,
-) -> PyResult<Bound<'py, PyAny>> {
+/// Makes a variant's type, with these methods beside those that every endpoint has. Called once, by the
+/// module's initialisation.
+pub(crate) fn make_type<T: Variant>(py: Python<'_>, methods: Vec<Method>) -> PyResult<Bound<'_, PyAny>> {
     const { assert!(align_of::<T>() <= 16) };
     let module = py.import("asyncio.transports")?;
     let largest = module.getattr("_FlowControlMixin")?.cast_into::<pyo3::types::PyType>()?;
@@ -140,11 +136,10 @@ pub(crate) fn make_type<'py, T: Variant>(
     let size = unsafe { (*largest.as_type_ptr()).tp_basicsize } as usize;
     // Relaxed: the same value each time, stored under the GIL.
     OFFSET.store(size.next_multiple_of(16), Ordering::Relaxed);
-    let bases = bases.iter().map(|base| module.getattr(*base)).collect::<PyResult<Vec<_>>>()?;
+    let bases = T::BASES.iter().map(|base| module.getattr(*base)).collect::<PyResult<Vec<_>>>()?;
     let mut all_methods = super::endpoint_methods::common::<T>();
     all_methods.extend(methods);
     let mut all_attributes = super::endpoint_methods::attributes::<T>();
-    all_attributes.extend(attributes);
     all_attributes.push(Attribute {
         name: c"__dict__",
         get: ffi::PyObject_GenericGetDict,
@@ -152,7 +147,7 @@ pub(crate) fn make_type<'py, T: Variant>(
     });
     let start = size.next_multiple_of(16);
     let spec = TypeSpec {
-        name,
+        name: T::NAME,
         size: start + size_of::<T>(),
         flags: ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_HAVE_GC | ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION,
         methods: &all_methods,

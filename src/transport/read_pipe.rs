@@ -5,6 +5,7 @@
 //! a bytes object.
 
 use std::cell::Cell;
+use std::ffi::CStr;
 use std::io;
 use std::mem::offset_of;
 use std::ptr::null_mut;
@@ -14,13 +15,13 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use super::endpoint::{self, Endpoint, Variant, fatal_error, fields, lose, watch_or_fail};
-use super::endpoint_methods::{abort, get_descriptor, get_owner, reading, set_owner};
-use super::endpoint_type::make_type as make_endpoint_type;
+use super::endpoint::{self, Endpoint, Parts, Variant, fatal_error, fields, lose, watch_or_fail};
+use super::endpoint_methods::{abort, reading};
+use super::endpoint_type;
 use crate::capi::buffer::{RawBytes, bytes_from};
-use crate::capi::error::{fetch, raise_io};
+use crate::capi::error::raise_io;
 use crate::capi::imports::imports;
-use crate::capi::types::{Attribute, Method};
+use crate::capi::types::Method;
 use crate::capi::{Fatal, Raised, Ref};
 use crate::event_loop::core::{Core, RECEIVE};
 use crate::event_loop::event_loop::EventLoop;
@@ -45,7 +46,9 @@ pub(crate) struct ReadPipe {
 static TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(null_mut());
 
 impl Variant for ReadPipe {
-    const NAME: &'static str = "ReadPipeTransport";
+    const NAME: &'static CStr = c"wakeloop._core.ReadPipeTransport";
+    const BASES: &'static [&'static str] = &["ReadTransport"];
+    const OWNER: (&'static CStr, &'static CStr) = (c"_pipe", c"_fileno");
     const ENDPOINT: usize = offset_of!(ReadPipe, endpoint);
     const TELL_FATAL: &'static str = "read_pipe_failed";
 
@@ -176,7 +179,6 @@ fn eof_received(object: &Ref, core: &Core) -> Result<(), Fatal> {
     pipe.endpoint.tell(core, imports().eof_received.as_ptr(), &[])
 }
 
-/// Makes the type. Called once, by the module's initialisation.
 pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     let mut methods = reading::<ReadPipe>();
     methods.push(Method::NoArgs(
@@ -184,44 +186,19 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         abort::<ReadPipe>,
         c"Stop reading, then call connection_lost(None) and close the pipe.",
     ));
-    let attributes = vec![
-        Attribute { name: c"_pipe", get: get_owner::<ReadPipe>, set: Some(set_owner::<ReadPipe>) },
-        Attribute { name: c"_fileno", get: get_descriptor::<ReadPipe>, set: None },
-    ];
-    make_endpoint_type::<ReadPipe>(
-        py,
-        c"wakeloop._core.ReadPipeTransport",
-        &["ReadTransport"],
-        methods,
-        attributes,
-    )
+    endpoint_type::make_type::<ReadPipe>(py, methods)
 }
 
-/// `_make_read_pipe_transport`'s native half. The pipe was found to be one and does not block; `extra` is
-/// complete and the transport's own.
+/// `_make_read_pipe_transport`'s native half. The pipe was found to be one and does not block.
 #[pyfunction]
 #[pyo3(signature = (event_loop, pipe, protocol, waiter, extra))]
 pub(crate) fn make_read_pipe<'py>(
-    py: Python<'py>,
     event_loop: &Bound<'py, EventLoop>,
     pipe: Bound<'py, PyAny>,
     protocol: Bound<'py, PyAny>,
     waiter: Option<Bound<'py, PyAny>>,
     extra: Bound<'py, PyDict>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let parts = endpoint::Parts {
-        fd: pipe.call_method0("fileno")?.extract()?,
-        owner: pipe.into(),
-        protocol: protocol.into(),
-        waiter: waiter.map(Ref::from),
-        extra: extra.into_any().into(),
-    };
-    let made = endpoint::create(event_loop.get().core(), parts, |endpoint| ReadPipe {
-        endpoint,
-        large: Cell::new(false),
-    });
-    match made {
-        Ok(transport) => Ok(transport.bind(py).clone()),
-        Err(Raised) => Err(fetch(py)),
-    }
+    let parts = Parts::new(pipe, protocol, waiter, extra)?;
+    endpoint::make(event_loop, parts, |endpoint| ReadPipe { endpoint, large: Cell::new(false) })
 }

@@ -62,7 +62,7 @@ impl Done {
 pub(crate) enum Sent {
     /// Everything is with the kernel.
     All,
-    /// The socket takes no more; an edge will tell when it does.
+    /// The descriptor takes no more; the poller will tell when it does.
     Blocked,
 }
 
@@ -113,15 +113,16 @@ impl WriteBuffer {
     /// # Errors
     /// What the socket reports, except that it would block.
     pub(crate) fn send(&mut self, fd: RawFd, done: &mut Done) -> io::Result<Sent> {
-        self.drain(fd, done, send_one, send_many)
+        self.drain(fd, done, send_one, send_many, false)
     }
 
-    /// The same for a descriptor that is no socket.
+    /// The same for a descriptor that is written to, and that is watched as long as it has room: one that
+    /// takes less than it could have is full, and needs not be tried again for an edge.
     ///
     /// # Errors
     /// What the descriptor reports, except that it would block.
     pub(crate) fn write(&mut self, fd: RawFd, done: &mut Done) -> io::Result<Sent> {
-        self.drain(fd, done, write_one, write_many)
+        self.drain(fd, done, write_one, write_many, true)
     }
 
     #[inline(always)]
@@ -131,15 +132,24 @@ impl WriteBuffer {
         done: &mut Done,
         one: fn(RawFd, &[u8]) -> io::Result<usize>,
         many: fn(RawFd, &mut [libc::iovec]) -> io::Result<usize>,
+        short_is_full: bool,
     ) -> io::Result<Sent> {
         while self.size > 0 {
-            let count = if self.pieces.len() == 1 {
-                one(fd, self.pieces[0].rest())
+            let (offered, count) = if self.pieces.len() == 1 {
+                let rest = self.pieces[0].rest();
+                (rest.len(), one(fd, rest))
             } else {
-                self.with_vectors(|vectors| many(fd, vectors))
+                self.with_vectors(|vectors| {
+                    (vectors.iter().map(|vector| vector.iov_len).sum(), many(fd, vectors))
+                })
             };
             match count {
-                Ok(count) => self.advance(count, done),
+                Ok(count) => {
+                    self.advance(count, done);
+                    if short_is_full && count < offered {
+                        return Ok(Sent::Blocked);
+                    }
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Sent::Blocked),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),

@@ -10,6 +10,7 @@
 //! readable; so both are watched for reading, which is how the end is noticed while nothing is written.
 
 use std::cell::{Cell, UnsafeCell};
+use std::ffi::CStr;
 use std::io;
 use std::mem::offset_of;
 use std::ptr::null_mut;
@@ -20,17 +21,16 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use super::endpoint::{
-    self, Endpoint, Variant, connection_lost, fatal_error, fields, force_close, lose, maybe_pause,
+    self, Endpoint, Parts, Variant, connection_lost, fatal_error, fields, force_close, lose, maybe_pause,
     maybe_resume, watch_or_fail,
 };
-use super::endpoint_methods::{get_descriptor, get_owner, set_owner, with, writing};
-use super::endpoint_type::make_type as make_endpoint_type;
+use super::endpoint_methods::{with, writing};
+use super::endpoint_type;
 use super::methods::truth;
 use super::write_buffer::{Done, Sent, WriteBuffer, write_one};
 use crate::capi::buffer::{Buffer, bytes_from, bytes_slice};
-use crate::capi::call::guard;
-use crate::capi::error::{fetch, raise_errno, raise_io, raise_message, restore};
-use crate::capi::types::{Attribute, Method};
+use crate::capi::error::{raise_errno, raise_io, raise_message, restore};
+use crate::capi::types::Method;
 use crate::capi::{Args, Fatal, Raised, Ref};
 use crate::event_loop::core::Core;
 use crate::event_loop::event_loop::EventLoop;
@@ -50,17 +50,30 @@ pub(crate) struct WritePipe {
     notices_close: bool,
     /// Waits for the end of the turn to be flushed.
     queued: Cell<bool>,
-    /// The pipe was full at the last write; the poller will tell when it has room.
-    blocked: Cell<bool>,
+    room: Cell<Room>,
     /// Was full a moment ago: still watched for writing, because one who fills a pipe will fill it again, and
     /// two changes of the registration each time cost more than one idle event at the end.
     lingers: Cell<bool>,
 }
 
+/// Whether the pipe will take more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Room {
+    /// As far as is known.
+    Some,
+    /// It was full a moment ago, and more was written since: most likely it is full again. The poller, which
+    /// is asked in any case, will tell; trying would be one system call too many.
+    Doubtful,
+    /// It was full at the last write; the poller will tell when it has room.
+    None,
+}
+
 static TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(null_mut());
 
 impl Variant for WritePipe {
-    const NAME: &'static str = "WritePipeTransport";
+    const NAME: &'static CStr = c"wakeloop._core.WritePipeTransport";
+    const BASES: &'static [&'static str] = &["_FlowControlMixin", "WriteTransport"];
+    const OWNER: (&'static CStr, &'static CStr) = (c"_pipe", c"_fileno");
     const ENDPOINT: usize = offset_of!(WritePipe, endpoint);
 
     fn kind() -> &'static AtomicPtr<ffi::PyTypeObject> {
@@ -78,7 +91,7 @@ impl Variant for WritePipe {
         if pipe.notices_close && readiness.intersects(Readiness::READABLE | trouble) {
             return closed_by_peer(object, pipe, core);
         }
-        if pipe.blocked.get() && readiness.intersects(Readiness::WRITABLE | trouble) {
+        if pipe.room.get() != Room::Some && readiness.intersects(Readiness::WRITABLE | trouble) {
             return flush(object, core);
         }
         if pipe.lingers.replace(false) {
@@ -91,7 +104,7 @@ impl Variant for WritePipe {
         if self.endpoint.ending.get() {
             return None;
         }
-        match (self.notices_close, self.blocked.get() || self.lingers.get()) {
+        match (self.notices_close, self.room.get() != Room::Some || self.lingers.get()) {
             (true, true) => Some(Interest::BOTH),
             (true, false) => Some(Interest::READ),
             (false, true) => Some(Interest::WRITE),
@@ -99,12 +112,23 @@ impl Variant for WritePipe {
         }
     }
 
+    fn send_gathered(&self, object: &Ref) -> Result<(), Raised> {
+        if self.room.get() == Room::None || self.buffer().is_empty() || self.endpoint.fd.get() < 0 {
+            return Ok(());
+        }
+        match write_pending(self) {
+            Ok(()) => watch_or_fail(object, self, self.endpoint.core()),
+            Err(raised) => fatal_error(object, self, raised, WRITE_ERROR),
+        }
+        .map_err(|Fatal| Raised)
+    }
+
     fn unsent(&self) -> usize {
         self.buffer().len()
     }
 
     fn drop_unsent(&self) {
-        self.blocked.set(false);
+        self.room.set(Room::Some);
         let unsent = self.buffer().take();
         drop(unsent);
     }
@@ -152,8 +176,9 @@ fn write_pending(pipe: &WritePipe) -> Result<(), Raised> {
     pipe.endpoint.core().touched.set(true);
     let mut done = Done::default();
     let outcome = pipe.buffer().write(pipe.endpoint.fd.get(), &mut done);
-    pipe.blocked.set(matches!(outcome, Ok(Sent::Blocked)));
-    if pipe.blocked.get() {
+    pipe.room.set(Room::Some);
+    if matches!(outcome, Ok(Sent::Blocked)) {
+        pipe.room.set(Room::None);
         pipe.lingers.set(true);
     }
     drop(done);
@@ -161,18 +186,6 @@ fn write_pending(pipe: &WritePipe) -> Result<(), Raised> {
         Ok(_) => Ok(()),
         Err(error) => Err(raise_io(&error)),
     }
-}
-
-/// Writes what was gathered, on behalf of a caller in Python: only a fatal error is the caller's.
-fn write_gathered(object: &Ref, pipe: &WritePipe) -> Result<(), Raised> {
-    if pipe.blocked.get() || pipe.buffer().is_empty() || pipe.endpoint.fd.get() < 0 {
-        return Ok(());
-    }
-    match write_pending(pipe) {
-        Ok(()) => watch_or_fail(object, pipe, pipe.endpoint.core()),
-        Err(raised) => fatal_error(object, pipe, raised, WRITE_ERROR),
-    }
-    .map_err(|Fatal| Raised)
 }
 
 /// At the end of a turn, or when the pipe has room again.
@@ -200,10 +213,13 @@ fn flush(object: &Ref, core: &Core) -> Result<(), Fatal> {
 /// After a push: does the pipe get it now?
 fn pushed(object: &Ref, pipe: &WritePipe) -> Result<(), Raised> {
     let pending = pipe.buffer().len();
-    if pipe.blocked.get() {
+    let core = pipe.endpoint.core();
+    if pipe.lingers.get() && pipe.room.get() == Room::Some && core.running.get() {
+        pipe.room.set(Room::Doubtful);
+    }
+    if pipe.room.get() != Room::Some {
         return maybe_pause(object, pipe);
     }
-    let core = pipe.endpoint.core();
     if pending < AT_ONCE && pending <= pipe.endpoint.high.get() && core.running.get() {
         if !pipe.queued.replace(true) {
             core.flush_later(object.clone_ref(), flush);
@@ -211,7 +227,7 @@ fn pushed(object: &Ref, pipe: &WritePipe) -> Result<(), Raised> {
         }
         return Ok(());
     }
-    write_gathered(object, pipe)?;
+    pipe.send_gathered(object)?;
     maybe_pause(object, pipe)
 }
 
@@ -278,7 +294,7 @@ unsafe extern "C" fn write(
 /// Writes what the pipe takes now; the rest as a copy.
 fn write_changeable(object: &Ref, pipe: &WritePipe, content: &[u8]) -> Result<Option<Ref>, Raised> {
     let mut written = 0;
-    if pipe.buffer().is_empty() && !pipe.blocked.get() {
+    if pipe.buffer().is_empty() && pipe.room.get() != Room::None {
         written = match write_one(pipe.endpoint.fd.get(), content) {
             Ok(count) => count,
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => 0,
@@ -297,7 +313,7 @@ unsafe extern "C" fn write_eof(object: *mut ffi::PyObject, _: *mut ffi::PyObject
         if pipe.endpoint.closing.get() || pipe.endpoint.fd.get() < 0 {
             return Ok(());
         }
-        write_gathered(held, pipe)?;
+        pipe.send_gathered(held)?;
         pipe.endpoint.closing.set(true);
         if pipe.buffer().is_empty() {
             lose(held, pipe, None);
@@ -310,30 +326,6 @@ unsafe extern "C" fn can_write_eof(_object: *mut ffi::PyObject, _: *mut ffi::PyO
     truth(true)
 }
 
-unsafe extern "C" fn abort(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    with(object, |held, pipe: &WritePipe| {
-        write_gathered(held, pipe)?;
-        force_close(held, pipe, None);
-        Ok(())
-    })
-}
-
-unsafe extern "C" fn get_write_buffer_size(
-    object: *mut ffi::PyObject,
-    _: *mut ffi::PyObject,
-) -> *mut ffi::PyObject {
-    guard(|| {
-        // SAFETY: the method sits on write pipes; the caller holds a reference.
-        let (held, pipe) = unsafe { (Ref::from_borrowed(object), fields::<WritePipe>(object)) };
-        match write_gathered(&held, pipe) {
-            // SAFETY: making an int.
-            Ok(()) => unsafe { ffi::PyLong_FromSize_t(pipe.buffer().len()) },
-            Err(Raised) => null_mut(),
-        }
-    })
-}
-
-/// Makes the type. Called once, by the module's initialisation.
 pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     let mut methods = writing::<WritePipe>();
     methods.extend([
@@ -349,32 +341,15 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
             write_eof,
             c"Write what is pending, then call connection_lost(None) and close the pipe.",
         ),
-        Method::NoArgs(c"abort", abort, c"Close at once; what the pipe did not take is lost."),
-        Method::NoArgs(
-            c"get_write_buffer_size",
-            get_write_buffer_size,
-            c"How many bytes the pipe did not take yet.",
-        ),
     ]);
-    let attributes = vec![
-        Attribute { name: c"_pipe", get: get_owner::<WritePipe>, set: Some(set_owner::<WritePipe>) },
-        Attribute { name: c"_fileno", get: get_descriptor::<WritePipe>, set: None },
-    ];
-    make_endpoint_type::<WritePipe>(
-        py,
-        c"wakeloop._core.WritePipeTransport",
-        &["_FlowControlMixin", "WriteTransport"],
-        methods,
-        attributes,
-    )
+    endpoint_type::make_type::<WritePipe>(py, methods)
 }
 
 /// `_make_write_pipe_transport`'s native half. The pipe was found to be one and does not block;
-/// `notices_close` says that it is a pipe or a socket; `extra` is complete and the transport's own.
+/// `notices_close` says that it is a pipe or a socket.
 #[pyfunction]
 #[pyo3(signature = (event_loop, pipe, protocol, waiter, extra, notices_close))]
 pub(crate) fn make_write_pipe<'py>(
-    py: Python<'py>,
     event_loop: &Bound<'py, EventLoop>,
     pipe: Bound<'py, PyAny>,
     protocol: Bound<'py, PyAny>,
@@ -382,23 +357,13 @@ pub(crate) fn make_write_pipe<'py>(
     extra: Bound<'py, PyDict>,
     notices_close: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let parts = endpoint::Parts {
-        fd: pipe.call_method0("fileno")?.extract()?,
-        owner: pipe.into(),
-        protocol: protocol.into(),
-        waiter: waiter.map(Ref::from),
-        extra: extra.into_any().into(),
-    };
-    let made = endpoint::create(event_loop.get().core(), parts, |endpoint| WritePipe {
+    let parts = Parts::new(pipe, protocol, waiter, extra)?;
+    endpoint::make(event_loop, parts, |endpoint| WritePipe {
         endpoint,
         buffer: UnsafeCell::default(),
         notices_close,
         queued: Cell::new(false),
-        blocked: Cell::new(false),
+        room: Cell::new(Room::Some),
         lingers: Cell::new(false),
-    });
-    match made {
-        Ok(transport) => Ok(transport.bind(py).clone()),
-        Err(Raised) => Err(fetch(py)),
-    }
+    })
 }
