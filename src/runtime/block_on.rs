@@ -1,5 +1,6 @@
 //! Running one future on the current thread, without a runtime.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -20,6 +21,25 @@ impl Wake for Unpark {
     }
 }
 
+/// What a thread sleeps on, with its waker.
+struct Bed {
+    unpark: Arc<Unpark>,
+    waker: Waker,
+}
+
+impl Bed {
+    fn new() -> Bed {
+        let unpark = Arc::new(Unpark(Parker::current()));
+        Bed { waker: Waker::from(unpark.clone()), unpark }
+    }
+}
+
+thread_local! {
+    /// The thread's bed while no `block_on` uses it: one that is nested makes its own. A wake for an earlier future
+    /// that comes late costs the present one a poll in vain, which every future has to bear.
+    static BED: Cell<Option<Bed>> = const { Cell::new(None) };
+}
+
 /// Polls `future` on this thread until it is ready, and sleeps in between.
 ///
 /// It needs no runtime, and gives none: sockets and sleeps that are first used inside need the runtime whose
@@ -27,13 +47,15 @@ impl Wake for Unpark {
 /// instead. Blocks the thread: not for use inside a task.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
-    let unpark = Arc::new(Unpark(Parker::current()));
-    let waker = Waker::from(unpark.clone());
-    let mut context = Context::from_waker(&waker);
-    loop {
+    let bed = BED.try_with(Cell::take).ok().flatten().unwrap_or_else(Bed::new);
+    let mut context = Context::from_waker(&bed.waker);
+    let output = loop {
         if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
-            return output;
+            break output;
         }
-        unpark.0.park();
-    }
+        bed.unpark.0.park();
+    };
+    // Fails at the end of a thread only.
+    let _ = BED.try_with(|kept| kept.set(Some(bed)));
+    output
 }

@@ -2,14 +2,18 @@
 //!
 //! A job is a task whose future runs the function in its first and only poll; so `JoinHandle`, panics and
 //! cancellation are those of tasks. Aborting a job that has not begun drops it; one that runs, runs on.
+//!
+//! At most one thread is on its way (woken or being started) at a time. When it arrives and finds more jobs than
+//! its own, it sends for the next before it begins. So a batch of jobs that block gets a thread each, one after the
+//! other, while a batch of tiny ones is done by the first few before a dozen threads were woken for nothing; and
+//! whoever submits, mostly a worker in a poll, pays for one wake at most.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
-use std::io;
 use std::pin::Pin;
 use std::ptr;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -75,13 +79,27 @@ struct Inner {
 struct State {
     jobs: VecDeque<Runnable>,
     threads: usize,
+    /// In the condvar, and not called.
     idle: usize,
+    /// Idle threads that were called and have not noticed yet.
+    called: usize,
+    /// A thread was called or is being started: it will see to what is in the queue.
+    coming: bool,
     closed: bool,
+}
+
+/// How the next thread comes.
+enum Summons {
+    /// Nobody, or nobody more, is needed.
+    None,
+    Call,
+    Start,
 }
 
 impl Pool {
     pub(super) fn new(cap: usize, keep_alive: Duration, options: ThreadOptions) -> Pool {
-        let state = State { jobs: VecDeque::new(), threads: 0, idle: 0, closed: false };
+        let state =
+            State { jobs: VecDeque::new(), threads: 0, idle: 0, called: 0, coming: false, closed: false };
         Pool(Arc::new(Inner {
             state: Mutex::new(state),
             work: Condvar::new(),
@@ -100,30 +118,9 @@ impl Pool {
             return;
         }
         state.jobs.push_back(job);
-        if state.idle >= state.jobs.len() {
-            drop(state);
-            self.0.work.notify_one();
-            return;
-        }
-        if state.threads >= self.0.cap {
-            return;
-        }
-        state.threads += 1;
+        let summons = state.summon(self.0.cap);
         drop(state);
-        if self.start(shared).is_err() {
-            let mut state = unpoisoned(self.0.state.lock());
-            state.threads -= 1;
-            // Threads that exist will come to it; without any it would wait for ever.
-            let stranded = if state.threads == 0 { std::mem::take(&mut state.jobs) } else { VecDeque::new() };
-            drop(state);
-            drop(stranded);
-        }
-    }
-
-    fn start(&self, shared: &Arc<Shared>) -> io::Result<()> {
-        let (inner, shared) = (self.0.clone(), shared.clone());
-        let options = self.0.options.clone();
-        options.spawn("blocking", move || inner.work(shared)).map(drop)
+        self.0.fetch(summons, shared);
     }
 
     pub(super) fn threads(&self) -> usize {
@@ -159,13 +156,61 @@ impl Pool {
     }
 }
 
+impl State {
+    /// Decides who comes for the jobs in the queue. The caller acts on it after unlocking.
+    fn summon(&mut self, cap: usize) -> Summons {
+        if self.coming || self.jobs.is_empty() {
+            return Summons::None;
+        }
+        if self.idle > 0 {
+            self.idle -= 1;
+            self.called += 1;
+            self.coming = true;
+            return Summons::Call;
+        }
+        if self.threads < cap {
+            self.threads += 1;
+            self.coming = true;
+            return Summons::Start;
+        }
+        Summons::None
+    }
+}
+
 impl Inner {
-    fn work(self: Arc<Self>, shared: Arc<Shared>) {
-        let entered = context::enter(shared);
+    fn fetch(self: &Arc<Self>, summons: Summons, shared: &Arc<Shared>) {
+        match summons {
+            Summons::None => {}
+            Summons::Call => self.work.notify_one(),
+            Summons::Start => {
+                let (inner, theirs) = (self.clone(), shared.clone());
+                if self.options.spawn("blocking", move || inner.work(theirs)).is_err() {
+                    self.not_started();
+                }
+            }
+        }
+    }
+
+    #[cold]
+    fn not_started(&self) {
         let mut state = unpoisoned(self.state.lock());
+        state.threads -= 1;
+        state.coming = false;
+        // Threads that exist will come to the jobs; without any they would wait for ever.
+        let stranded = if state.threads == 0 { std::mem::take(&mut state.jobs) } else { VecDeque::new() };
+        drop(state);
+        drop(stranded);
+    }
+
+    fn work(self: Arc<Self>, shared: Arc<Shared>) {
+        let entered = context::enter(&shared);
+        let mut state = unpoisoned(self.state.lock());
+        state.coming = false;
         loop {
             if let Some(job) = state.jobs.pop_front() {
+                let summons = state.summon(self.cap);
                 drop(state);
+                self.fetch(summons, &shared);
                 job.run();
                 state = unpoisoned(self.state.lock());
                 continue;
@@ -174,18 +219,37 @@ impl Inner {
                 break;
             }
             state.idle += 1;
-            let (relocked, waited) = unpoisoned(self.work.wait_timeout(state, self.keep_alive));
+            let (relocked, stays) = self.wait(state);
             state = relocked;
-            state.idle -= 1;
-            if waited.timed_out() && state.jobs.is_empty() {
+            if !stays {
                 break;
             }
         }
         drop(state);
-        // The runtime may end here, if this was its last reference: not under the lock.
         drop(entered);
+        // The runtime may end here, if this was its last reference: not under the lock.
+        drop(shared);
         unpoisoned(self.state.lock()).threads -= 1;
         self.left.notify_all();
+    }
+
+    /// Waits, counted as idle, to be called. False if nobody called in time, or the pool was closed.
+    fn wait<'a>(&self, mut state: MutexGuard<'a, State>) -> (MutexGuard<'a, State>, bool) {
+        let until = Instant::now().checked_add(self.keep_alive);
+        loop {
+            if state.called > 0 {
+                // Whichever of the waiting threads is first is the one that was called.
+                state.called -= 1;
+                state.coming = false;
+                return (state, true);
+            }
+            let left = until.map_or(self.keep_alive, |until| until.saturating_duration_since(Instant::now()));
+            if state.closed || left.is_zero() {
+                state.idle -= 1;
+                return (state, false);
+            }
+            state = unpoisoned(self.work.wait_timeout(state, left)).0;
+        }
     }
 }
 

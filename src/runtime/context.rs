@@ -2,29 +2,31 @@
 //!
 //! Workers are found by `executor::current_worker`; threads in `block_on` and in the blocking pool keep a handle here.
 
-use std::cell::RefCell;
+use std::cell::Cell;
+use std::marker::PhantomData;
 use std::ptr;
 use std::sync::Arc;
 
 use super::executor::{Shared, current_worker};
 
 thread_local! {
-    static OUTSIDE: RefCell<Option<Arc<Shared>>> = const { RefCell::new(None) };
+    static OUTSIDE: Cell<*const Arc<Shared>> = const { Cell::new(ptr::null()) };
 }
 
 /// While this lives, the thread belongs to a runtime.
-pub(super) struct Entered {
-    outer: Option<Arc<Shared>>,
+pub(super) struct Entered<'a> {
+    outer: *const Arc<Shared>,
+    shared: PhantomData<&'a Arc<Shared>>,
 }
 
-pub(super) fn enter(shared: Arc<Shared>) -> Entered {
-    Entered { outer: OUTSIDE.with_borrow_mut(|current| current.replace(shared)) }
+/// The guard must be dropped, not forgotten, and in the reverse order of entering.
+pub(super) fn enter(shared: &Arc<Shared>) -> Entered<'_> {
+    Entered { outer: OUTSIDE.replace(shared), shared: PhantomData }
 }
 
-impl Drop for Entered {
+impl Drop for Entered<'_> {
     fn drop(&mut self) {
-        let inner = OUTSIDE.with_borrow_mut(|current| std::mem::replace(current, self.outer.take()));
-        drop(inner);
+        OUTSIDE.set(self.outer);
     }
 }
 
@@ -34,9 +36,8 @@ pub(super) fn try_with<R>(f: impl FnOnce(&Arc<Shared>) -> R) -> Option<R> {
     if let Some(worker) = unsafe { current_worker(ptr::null()) } {
         return Some(f(worker.shared()));
     }
-    // Cloned, as `f` may come back here or enter another runtime.
-    let shared = OUTSIDE.try_with(|current| current.borrow().clone()).ok()??;
-    Some(f(&shared))
+    // SAFETY: not null only while an `Entered` further out on this stack borrows the `Arc`.
+    unsafe { OUTSIDE.get().as_ref() }.map(f)
 }
 
 /// As [`try_with`].

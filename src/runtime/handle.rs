@@ -164,7 +164,7 @@ impl Handle {
         // SAFETY: only asked whether there is one.
         let on_worker = unsafe { current_worker(ptr::null()) }.is_some();
         assert!(!on_worker, "block_on inside a task would block its worker: await the future instead");
-        let _entered = context::enter(self.shared.clone());
+        let _entered = context::enter(&self.shared);
         match &self.current_thread {
             Some(seat) => seat.block_on(&self.shared, future),
             None => block_on(future),

@@ -182,6 +182,12 @@ impl<K: Copy + PartialOrd, T: Slotted> TimerHeap<K, T> {
         self.entries.first().map(|entry| entry.when)
     }
 
+    /// The earliest deadline with its item.
+    pub fn peek_item(&self) -> Option<(K, &T)> {
+        let Entry { when, number, .. } = *self.entries.first()?;
+        Some((when, self.items[number as usize].as_ref()?))
+    }
+
     /// Takes out the first item if its deadline is at or before `now`.
     pub fn pop_due(&mut self, now: K) -> Option<(K, T)> {
         if self.peek()? <= now { self.pop() } else { None }

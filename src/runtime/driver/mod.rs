@@ -16,7 +16,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::trace::Tracer;
 use super::unpoisoned;
@@ -85,8 +85,8 @@ impl Handle {
     }
 
     /// Whether a look could find anything.
-    pub(super) fn needs_look(&self) -> bool {
-        !self.registrations.is_empty() || self.timers.is_due()
+    pub(super) fn needs_look(&self, now: Instant) -> bool {
+        !self.registrations.is_empty() || self.timers.is_due(now)
     }
 
     /// The runtime is going: sockets report an error from now on, sleeps that still wait are woken to panic.

@@ -2,13 +2,18 @@
 //!
 //! Rules of access to a [`TimerEntry`]:
 //!
-//! 1. `slot` and `waker` are touched under the lock of the heap only.
+//! 1. `slot`, `slack` and `waker` are touched under the lock of the heap only.
 //! 2. An entry in the heap is ARMED; it does not move and is not freed until it was taken out.
 //! 3. Who takes it out to fire it stores FIRED as the very last touch. So an owner that sees FIRED may free it
 //!    without the lock, and an owner that does not takes the lock and removes it first.
 //!
 //! Time is counted in nanoseconds since the heap was made: deadlines compare as integers, and 64 bits last for
 //! 584 years.
+//!
+//! Slack: a sleep that is alone is served as precisely as the system can. But thousands of long sleeps a few
+//! microseconds apart would cost a wait each, ten times what it takes to fire them. So a wait for a timer does not
+//! end sooner after the last one that fired something than the timer's slack, a small part of what it was armed
+//! for; what else comes due meanwhile is served with it.
 
 use std::cell::{Cell, UnsafeCell};
 use std::marker::PhantomPinned;
@@ -32,9 +37,16 @@ const FIRED: u8 = 2;
 const NOBODY: u64 = 0;
 const NEVER: u64 = u64::MAX;
 
+/// The slack of a timer: this part of its time,
+const SLACK_PART: u64 = 64;
+/// but in microseconds no more than this.
+const MAX_SLACK: u64 = 500;
+
 /// The timer of one sleep, inside the sleep.
 pub(in super::super) struct TimerEntry {
     state: AtomicU8,
+    /// In microseconds.
+    slack: Cell<u16>,
     slot: Cell<Slot>,
     waker: UnsafeCell<Option<Waker>>,
     _pinned: PhantomPinned,
@@ -75,6 +87,7 @@ impl TimerEntry {
     pub(in super::super) fn new() -> TimerEntry {
         TimerEntry {
             state: AtomicU8::new(UNARMED),
+            slack: Cell::new(0),
             slot: Cell::new(Slot::NONE),
             waker: UnsafeCell::new(None),
             _pinned: PhantomPinned,
@@ -107,7 +120,16 @@ struct Queue {
     heap: TimerHeap<u64, EntryRef>,
     /// When the wait that is under way ends by itself.
     waiting_until: u64,
+    /// When timers were last fired, all that were due.
+    served: u64,
     closed: bool,
+}
+
+impl Queue {
+    /// When a wait for `entry`, due at `when`, is to end. Under the lock.
+    fn end_of_wait(&self, when: u64, entry: &TimerEntry) -> u64 {
+        when.max(self.served.saturating_add(u64::from(entry.slack.get()) * 1000))
+    }
 }
 
 /// Timers fired per turn. A burst of thousands is so handed out piece by piece: the first tasks run, and other workers
@@ -131,7 +153,12 @@ impl Timers {
         Timers {
             epoch: Instant::now(),
             tracer,
-            queue: Locked::new(Queue { heap: TimerHeap::new(), waiting_until: NOBODY, closed: false }),
+            queue: Locked::new(Queue {
+                heap: TimerHeap::new(),
+                waiting_until: NOBODY,
+                served: 0,
+                closed: false,
+            }),
             next: AtomicU64::new(NEVER),
             fired: AtomicU64::new(0),
         }
@@ -153,15 +180,18 @@ impl Timers {
     pub(in super::super) unsafe fn arm(
         &self,
         entry: Pin<&TimerEntry>,
+        now: Instant,
         deadline: Instant,
         waker: &Waker,
     ) -> Armed {
         let when = self.ticks(deadline);
+        let slack = (when.saturating_sub(self.ticks(now)) / 1000 / SLACK_PART).min(MAX_SLACK);
         let waker = waker.clone();
         let mut queue = lock(&self.queue);
         if queue.closed {
             return Armed::Closed;
         }
+        entry.slack.set(slack as u16);
         // SAFETY: under the lock (rule 1).
         unsafe { *entry.waker.get() = Some(waker) };
         entry.state.store(ARMED, Relaxed);
@@ -169,7 +199,7 @@ impl Timers {
         if when < self.next.load(Relaxed) {
             self.next.store(when, Relaxed);
         }
-        if when < queue.waiting_until {
+        if queue.end_of_wait(when, &entry) < queue.waiting_until {
             // Once is enough: whoever waits will look at the heap again.
             queue.waiting_until = NOBODY;
             return Armed::EndWait;
@@ -211,24 +241,22 @@ impl Timers {
     }
 
     /// Whether a deadline has passed.
-    pub(super) fn is_due(&self) -> bool {
+    pub(super) fn is_due(&self, now: Instant) -> bool {
         let next = self.next.load(Relaxed);
-        next != NEVER && next <= self.ticks(Instant::now())
+        next != NEVER && next <= self.ticks(now)
     }
 
     /// How long the driver may wait.
     pub(super) fn begin_wait(&self) -> Option<Duration> {
         let mut queue = lock(&self.queue);
-        match queue.heap.peek() {
-            None => {
-                queue.waiting_until = NEVER;
-                None
-            }
-            Some(next) => {
-                queue.waiting_until = next;
-                Some(Duration::from_nanos(next.saturating_sub(self.ticks(Instant::now()))))
-            }
-        }
+        let Some((when, first)) = queue.heap.peek_item() else {
+            queue.waiting_until = NEVER;
+            return None;
+        };
+        // SAFETY: in the heap, so valid (rule 2).
+        let until = queue.end_of_wait(when, unsafe { first.0.as_ref() });
+        queue.waiting_until = until;
+        Some(Duration::from_nanos(until.saturating_sub(self.ticks(Instant::now()))))
     }
 
     /// The wait is over: takes out what is due, up to a batch. The rest is for the next turn, which comes soon: a wait
@@ -251,7 +279,11 @@ impl Timers {
             ready.extend(entry.fire());
             fired += 1;
         }
-        self.fired.store(fired, Relaxed);
+        if fired > self.fired.load(Relaxed) {
+            // What is left of a batch must not wait.
+            queue.served = if fired < enough { now } else { 0 };
+            self.fired.store(fired, Relaxed);
+        }
         self.next.store(queue.heap.peek().unwrap_or(NEVER), Relaxed);
     }
 

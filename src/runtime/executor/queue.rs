@@ -16,7 +16,7 @@ pub(super) struct Remote(Stealer<Runnable>);
 pub(super) struct Injector(Deque<Runnable>);
 
 /// A batch from the injector is at most this long.
-const MAX_BATCH: usize = 32;
+const MAX_BATCH: usize = 64;
 
 impl Local {
     pub(super) fn new() -> (Local, Remote) {

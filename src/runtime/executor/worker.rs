@@ -6,7 +6,7 @@
 use std::cell::Cell;
 use std::ptr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::super::coop;
 use super::super::metrics::Counters;
@@ -15,11 +15,13 @@ use super::super::trace::TraceEvent;
 use super::queue::Local;
 use super::shared::Shared;
 
-/// Polls between two looks at the driver while there is always something to poll. Small enough for sockets to be
-/// seen within a fraction of a millisecond, large enough for the system call not to show.
-const DRIVER_INTERVAL: u32 = 61;
-/// Polls between two looks at the injector while the own queue is not empty.
-const INJECTOR_INTERVAL: u32 = 31;
+/// How often a worker that always has something to poll looks at the driver and the injector. Short enough for
+/// sockets, timers and other threads to be served within a fraction of a millisecond, long enough for the system
+/// call not to show.
+const LOOK_PERIOD: Duration = Duration::from_micros(100);
+/// The same in turns: reading the clock each turn would cost more than many a poll, so a worker counts turns and
+/// adjusts the number to what its turns take. The bound is for the moment when short turns become long ones.
+const MAX_LOOK_INTERVAL: u32 = 127;
 /// Polls in a row that the LIFO slot may take before its task queues up like the others.
 const MAX_LIFO_STREAK: u32 = 3;
 
@@ -34,7 +36,12 @@ pub(in super::super) struct Worker {
     local: Local,
     /// The task that was woken last by the task being polled: often the one it talks to, its data still in cache.
     lifo: Cell<Option<Runnable>>,
-    tick: Cell<u32>,
+    /// Turns between two looks outside, as of late.
+    look_interval: Cell<u32>,
+    /// Turns until the next.
+    look_in: Cell<u32>,
+    /// When the last was, or the last sleep ended.
+    looked: Cell<Instant>,
     random: Cell<u64>,
     /// In the middle of a poll (as opposed to a turn of the driver).
     polling: Cell<bool>,
@@ -51,7 +58,9 @@ impl Worker {
             index,
             local,
             lifo: Cell::new(None),
-            tick: Cell::new(0),
+            look_interval: Cell::new(MAX_LOOK_INTERVAL),
+            look_in: Cell::new(MAX_LOOK_INTERVAL),
+            looked: Cell::new(Instant::now()),
             random: Cell::new(0x9E37_79B9_7F4A_7C15u64.wrapping_mul(index as u64 + 1)),
             polling: Cell::new(false),
             searching: Cell::new(false),
@@ -147,19 +156,20 @@ impl Worker {
     // ---- tasks out
 
     fn next(&self) -> Option<Runnable> {
-        let tick = self.tick.get().wrapping_add(1);
-        self.tick.set(tick);
-        if tick.is_multiple_of(DRIVER_INTERVAL) {
-            self.look_at_driver();
+        match self.look_in.get() {
+            0 => {
+                self.look_outside();
+                // Even if the own queue is never empty: a share of what waits in the injector, to its end.
+                if let Some(task) = self.take_injected() {
+                    return Some(task);
+                }
+            }
+            turns => self.look_in.set(turns - 1),
         }
-        if tick.is_multiple_of(INJECTOR_INTERVAL)
-            && let Some(task) = self.shared.injector().pop()
-        {
-            return Some(task);
-        }
-        if let Some(task) = self.local.pop() {
-            return Some(task);
-        }
+        self.local.pop().or_else(|| self.take_injected())
+    }
+
+    fn take_injected(&self) -> Option<Runnable> {
         let task = self.shared.injector().take_share(&self.local, self.shared.workers())?;
         if self.local.len() > 0 {
             self.tell_others();
@@ -247,9 +257,18 @@ impl Worker {
 
     // ---- the driver, and sleep
 
-    fn look_at_driver(&self) {
+    /// Looks at the driver, and at the clock to set the time of the next look.
+    fn look_outside(&self) {
+        let now = Instant::now();
+        let took = now.saturating_duration_since(self.looked.replace(now));
+        let turns = self.look_interval.get();
+        let fit = u128::from(turns) * LOOK_PERIOD.as_nanos() / took.as_nanos().max(1);
+        // Half way: one odd turn must not decide.
+        let turns = (turns + fit.min(u128::from(2 * MAX_LOOK_INTERVAL)) as u32).div_ceil(2);
+        self.look_interval.set(turns.clamp(1, MAX_LOOK_INTERVAL));
+        self.look_in.set(self.look_interval.get());
         let handle = self.shared.driver();
-        if handle.needs_look()
+        if handle.needs_look(now)
             && let Some(mut driver) = self.shared.try_driver()
         {
             driver.turn(handle, false);
@@ -282,7 +301,10 @@ impl Worker {
             }
             None => parker.park(),
         }
-        counters.idle_nanos.add(asleep.elapsed().as_nanos() as u64);
+        let awake = Instant::now();
+        counters.idle_nanos.add(awake.saturating_duration_since(asleep).as_nanos() as u64);
+        self.looked.set(awake);
+        self.look_in.set(self.look_interval.get());
         counters.wakeups.add(1);
         shared.trace(TraceEvent::Unparked { worker: self.index });
         self.searching.set(idle.unpark(self.index));

@@ -176,9 +176,13 @@ impl<T> Future for Receiver<T> {
 
 impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
+        if self.done {
+            // The sender is through with the channel, and so are we.
+            return;
+        }
         // Ordering: Acquire gets the value from a sender that was first; Release is for `is_closed`.
         let before = self.inner.state.fetch_or(CLOSED, AcqRel);
-        if before & SENT != 0 && !self.done {
+        if before & SENT != 0 {
             // SAFETY: SENT came first, so the value is ours.
             drop(unsafe { (*self.inner.value.get()).take() });
         }

@@ -15,7 +15,8 @@ use crate::runtime::{context, coop};
 const FOR_EVER: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
 
 /// Waits for `duration`, counted from this call. Never less; more by what it takes to be woken, some tens of
-/// microseconds on an idle machine. Cancel-safe.
+/// microseconds on an idle machine. Where sleeps end in quick succession they are served together, which adds at
+/// most a 64th of the duration, and never more than half a millisecond. Cancel-safe.
 pub fn sleep(duration: Duration) -> Sleep {
     let now = Instant::now();
     sleep_until(now.checked_add(duration).unwrap_or_else(|| now + FOR_EVER))
@@ -46,7 +47,7 @@ impl Sleep {
         self.deadline
     }
 
-    fn arm(self: Pin<&mut Self>, cx: &mut Context<'_>) {
+    fn arm(self: Pin<&mut Self>, now: Instant, cx: &mut Context<'_>) {
         // SAFETY: the entry is not moved out of; it stays pinned as a field of `self`.
         let this = unsafe { self.get_unchecked_mut() };
         let driver = context::with(|shared| {
@@ -56,7 +57,7 @@ impl Sleep {
         let driver = this.timer.insert(driver);
         // SAFETY: pinned as said; `drop` cancels it on the same driver.
         let armed =
-            unsafe { driver.timers().arm(Pin::new_unchecked(&this.entry), this.deadline, cx.waker()) };
+            unsafe { driver.timers().arm(Pin::new_unchecked(&this.entry), now, this.deadline, cx.waker()) };
         match armed {
             Armed::Waiting => {}
             Armed::EndWait => driver.unpark(),
@@ -89,9 +90,12 @@ impl Future for Sleep {
                 }
                 self.poll(cx)
             }
-            _ if Instant::now() >= this.deadline => Poll::Ready(()),
             _ => {
-                self.as_mut().arm(cx);
+                let now = Instant::now();
+                if now >= this.deadline {
+                    return Poll::Ready(());
+                }
+                self.as_mut().arm(now, cx);
                 Poll::Pending
             }
         }

@@ -1,0 +1,37 @@
+//! The runtime beside tokio and smol: `make bench-runtime`.
+//!
+//! Criterion would measure one runtime for seconds, then the next; on a machine that others use as well, the
+//! ratio of two such runs says more about the neighbours than about the runtimes. So rounds are interleaved: each
+//! round runs the scenario once on every runtime, in changing order, and what is reported is the median over the
+//! rounds of the ratio within a round. CPU time of the process stands beside wall time.
+//!
+//! ```text
+//! runtime-bench [FILTER...] [--rounds N] [--millis M] [--json FILE]   ratios of all scenarios that match
+//! runtime-bench once SCENARIO RUNTIME WORKERS N                       one body, for valgrind and perf
+//! runtime-bench instructions [FILTER...]                              instructions per repetition (callgrind)
+//! ```
+
+mod api;
+mod harness;
+mod instructions;
+mod report;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.first().map(String::as_str) {
+        Some("once") => instructions::once(&arguments[1..]),
+        Some("instructions") => instructions::compare(&arguments[1..]),
+        _ => match harness::Options::parse(&arguments) {
+            Some(options) => {
+                harness::run(&options);
+                ExitCode::SUCCESS
+            }
+            None => {
+                eprintln!("usage: runtime-bench [FILTER...] [--rounds N] [--millis M] [--json FILE]");
+                ExitCode::from(2)
+            }
+        },
+    }
+}
