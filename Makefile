@@ -21,7 +21,7 @@ CAN_EMBED = $(PY) -c 'import sys, pathlib, sysconfig as s; v = s.get_config_var;
 	sys.exit(not (pathlib.Path(v("LIBDIR")) / v("LDLIBRARY")).exists())'
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build demo test test-rust test-python conformance lint types soak bench bench-quick clean
+.PHONY: help venv build demo test test-rust test-python conformance lint types soak bench bench-quick bench-runtime clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -91,10 +91,13 @@ bench: $(MADE)-extension $(MADE)-bench ## every scenario on every loop; makes be
 	$(PY) benchmarks/results.py benchmarks/out/full.json
 
 
+bench-runtime: ## the Rust runtime beside tokio and smol; the result is in benchmarks/out/runtime.json
+	cargo run --release --quiet --manifest-path benchmarks/runtime/Cargo.toml -- --json benchmarks/out/runtime.json
+
 bench-quick: $(MADE)-extension $(MADE)-bench ## the same with fewer and shorter rounds
 	$(PY) benchmarks/run.py --quick
 
 clean: ## removes what was built: .venv, target, caches
-	rm -rf $(VENV) target .pytest_cache .mypy_cache benchmarks/out demo.png
+	rm -rf $(VENV) target benchmarks/runtime/target .pytest_cache .mypy_cache benchmarks/out demo.png
 	find python -name '*.so' -delete
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

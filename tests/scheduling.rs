@@ -64,6 +64,38 @@ fn tasks_that_always_wake_themselves_starve_neither_timers_nor_sockets_nor_other
 }
 
 #[test]
+fn a_flood_from_outside_is_not_dripped_in_between_busy_tasks() {
+    const FLOOD: usize = 5000;
+    let rt = Builder::new_current_thread().build().unwrap();
+    let (stop, polls) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let busy: Vec<_> = (0..4)
+        .map(|_| {
+            let (stop, polls) = (stop.clone(), polls.clone());
+            rt.spawn(async move {
+                while !stop.load(SeqCst) {
+                    polls.fetch_add(1, SeqCst);
+                    std::thread::sleep(Duration::from_micros(50));
+                    yield_now().await;
+                }
+            })
+        })
+        .collect();
+    // In the injector before anybody runs.
+    let flood: Vec<_> = (0..FLOOD).map(|_| rt.spawn(async {})).collect();
+    rt.block_on(async {
+        for task in flood {
+            task.await.unwrap();
+        }
+        stop.store(true, SeqCst);
+        for task in busy {
+            task.await.unwrap();
+        }
+    });
+    let polls = polls.load(SeqCst);
+    assert!(polls < FLOOD / 4, "{polls} polls of busy tasks before {FLOOD} others had theirs");
+}
+
+#[test]
 fn two_tasks_that_wake_each_other_let_a_third_run() {
     let rt = Builder::new().worker_threads(1).build().unwrap();
     let stop = Arc::new(AtomicBool::new(false));
@@ -294,6 +326,30 @@ fn a_blocking_job_belongs_to_the_runtime_and_the_pool_has_a_cap() {
     assert!(most.load(SeqCst) <= 2);
     let error = rt.block_on(rt.spawn_blocking(|| -> () { panic!("blocked") })).unwrap_err();
     assert_eq!(error.panic_message(), Some("blocked"));
+}
+
+#[test]
+fn blocking_jobs_that_wait_for_each_other_get_a_thread_each() {
+    const JOBS: usize = 20;
+    let rt = Builder::new_current_thread().max_blocking_threads(JOBS).build().unwrap();
+    for _ in 0..20 {
+        let barrier = Arc::new(std::sync::Barrier::new(JOBS));
+        let jobs: Vec<_> = (0..JOBS)
+            .map(|_| {
+                let barrier = barrier.clone();
+                rt.spawn_blocking(move || {
+                    barrier.wait();
+                })
+            })
+            .collect();
+        let met = rt.block_on(timeout(LONG, async {
+            for job in jobs {
+                job.await.unwrap();
+            }
+        }));
+        assert!(met.is_ok(), "a job waits for a thread");
+    }
+    assert_eq!(rt.metrics().blocking_threads, JOBS);
 }
 
 #[test]

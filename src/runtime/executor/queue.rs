@@ -15,8 +15,10 @@ pub(super) struct Remote(Stealer<Runnable>);
 /// The queue for tasks that come from outside the workers. Any thread pushes, workers take batches.
 pub(super) struct Injector(Deque<Runnable>);
 
-/// A batch from the injector is at most this long.
-const MAX_BATCH: usize = 64;
+/// What a worker takes from the injector at a time is at most this much. More than it can poll before it looks
+/// again, so that a flood from outside passes through the queues in about the order it came, and is not dripped in
+/// between what the worker has to do itself.
+const MAX_SHARE: usize = 512;
 
 impl Local {
     pub(super) fn new() -> (Local, Remote) {
@@ -72,8 +74,21 @@ impl Injector {
         if self.0.is_empty() {
             return None;
         }
-        let share = (self.0.len() / workers + 1).min(MAX_BATCH);
-        until_settled(|| self.0.steal_batch_with_limit_and_pop(&to.0, share))
+        let share = (self.0.len() / workers + 1).min(MAX_SHARE);
+        let before = to.len();
+        let first = until_settled(|| self.0.steal_batch_with_limit_and_pop(&to.0, share))?;
+        // One call gives a few dozen at most.
+        loop {
+            let taken = (to.len() - before) + 1;
+            if taken >= share {
+                break;
+            }
+            let more = until_settled(|| self.0.steal_batch_with_limit_and_pop(&to.0, share - taken));
+            let Some(task) = more else { break };
+            // The first of each further batch; a few places late.
+            to.push(task);
+        }
+        Some(first)
     }
 }
 

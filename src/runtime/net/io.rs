@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::Arc;
 
-use socket2::{SockAddr, Socket};
+use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::runtime::context;
 use crate::runtime::driver::{Direction, Handle, Registration};
@@ -79,8 +79,7 @@ impl<S: AsRawFd> Io<S> {
 impl<S: AsRawFd + From<OwnedFd>> Io<S> {
     /// Connects a new stream socket.
     pub(super) async fn connect(address: &SockAddr) -> io::Result<Io<S>> {
-        let socket = Socket::new(address.domain(), socket2::Type::STREAM, None)?;
-        socket.set_nonblocking(true)?;
+        let socket = nonblocking_stream(address.domain())?;
         let done = match socket.connect(address) {
             Ok(()) => true,
             Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => false,
@@ -122,6 +121,17 @@ fn driver() -> io::Result<Arc<Handle>> {
     context::try_with(|shared| shared.driver().clone()).ok_or_else(|| {
         io::Error::other("a socket needs a wakeloop runtime: make it in a task or inside block_on")
     })
+}
+
+fn nonblocking_stream(domain: Domain) -> io::Result<Socket> {
+    #[cfg(not(target_vendor = "apple"))]
+    return Socket::new(domain, Type::STREAM.nonblocking(), None);
+    #[cfg(target_vendor = "apple")]
+    {
+        let socket = Socket::new(domain, Type::STREAM, None)?;
+        socket.set_nonblocking(true)?;
+        Ok(socket)
+    }
 }
 
 /// A listening or datagram socket as its std type.

@@ -2,7 +2,7 @@
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{self, Shutdown, SocketAddr};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
@@ -19,7 +19,8 @@ const BACKLOG: i32 = 1024;
 /// Accepts TCP connections.
 #[derive(Debug)]
 pub struct TcpListener {
-    io: Io<net::TcpListener>,
+    /// mio's, whose `accept` gives a non-blocking socket without a second system call.
+    io: Io<mio::net::TcpListener>,
 }
 
 impl TcpListener {
@@ -46,7 +47,8 @@ impl TcpListener {
     /// on in either case.
     pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         let (stream, peer) = self.io.run(Direction::Read, |listener| listener.accept()).await?;
-        Ok((TcpStream::from_std(stream)?, peer))
+        let io = Io::new(net::TcpStream::from(OwnedFd::from(stream)), First::Try)?;
+        Ok((TcpStream { io }, peer))
     }
 
     /// Where it listens.
@@ -63,12 +65,12 @@ impl TcpListener {
     /// Without a runtime, and when the socket cannot be registered.
     pub fn from_std(listener: net::TcpListener) -> io::Result<TcpListener> {
         listener.set_nonblocking(true)?;
-        Ok(TcpListener { io: Io::new(listener, First::Try)? })
+        Ok(TcpListener { io: Io::new(mio::net::TcpListener::from_std(listener), First::Try)? })
     }
 
     /// Takes the socket off the runtime. It stays non-blocking.
     pub fn into_std(self) -> net::TcpListener {
-        self.io.into_source()
+        self.io.into_source().into()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::Shutdown;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::{self, SocketAddr};
 use std::path::Path;
 
@@ -15,7 +15,8 @@ use crate::runtime::driver::Direction;
 /// Accepts connections at a path.
 #[derive(Debug)]
 pub struct UnixListener {
-    io: Io<net::UnixListener>,
+    /// mio's, as in `TcpListener`.
+    io: Io<mio::net::UnixListener>,
 }
 
 impl UnixListener {
@@ -33,7 +34,8 @@ impl UnixListener {
     /// What `accept(2)` says; the listener goes on.
     pub async fn accept(&self) -> io::Result<(UnixStream, SocketAddr)> {
         let (stream, peer) = self.io.run(Direction::Read, |listener| listener.accept()).await?;
-        Ok((UnixStream::from_std(stream)?, peer))
+        let io = Io::new(net::UnixStream::from(OwnedFd::from(stream)), First::Try)?;
+        Ok((UnixStream { io }, peer))
     }
 
     /// Where it listens.
@@ -50,7 +52,7 @@ impl UnixListener {
     /// Without a runtime, and when the socket cannot be registered.
     pub fn from_std(listener: net::UnixListener) -> io::Result<UnixListener> {
         listener.set_nonblocking(true)?;
-        Ok(UnixListener { io: Io::new(listener, First::Try)? })
+        Ok(UnixListener { io: Io::new(mio::net::UnixListener::from_std(listener), First::Try)? })
     }
 }
 
