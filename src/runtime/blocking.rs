@@ -12,7 +12,6 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::ptr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -41,8 +40,7 @@ where
     F: FnOnce() -> T + Send + 'static,
     T: Send + 'static,
 {
-    // No executor: the job is never woken into a queue, as its only poll completes it.
-    let (job, handle) = task::new(Job(Some(f)), ptr::null());
+    let (job, handle) = task::new_job(Job(Some(f)));
     shared.pool().submit(job, shared);
     handle
 }

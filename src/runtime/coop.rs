@@ -25,6 +25,18 @@ pub(super) fn lift() {
     BUDGET.set(UNLIMITED);
 }
 
+/// Runs `poll` with the budget of a turn, inside another or none, which then goes on with what it had.
+pub(super) fn in_own_turn<R>(poll: impl FnOnce() -> R) -> R {
+    struct Restore(u32);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            BUDGET.set(self.0);
+        }
+    }
+    let _restore = Restore(BUDGET.replace(UNITS));
+    poll()
+}
+
 /// Whether the current turn has units left.
 pub(super) fn has_budget() -> bool {
     BUDGET.get() != 0

@@ -8,6 +8,7 @@
 //! | `idle`, `park`   | who sleeps, and how; the protocol is in README.md                       |
 //! | `owned`          | the live tasks, for the shutdown                                        |
 //! | `current_thread` | a worker without a thread of its own, run by `block_on`                 |
+//! | `local`          | [`LocalSet`]: tasks that are not `Send`, polled by a future              |
 //!
 //! A scheduled task is a `Runnable` in exactly one place: a worker's LIFO slot, a worker's queue, the injector,
 //! or a worker's hands.
@@ -19,6 +20,7 @@
 
 mod current_thread;
 mod idle;
+mod local;
 mod owned;
 mod park;
 mod queue;
@@ -26,6 +28,8 @@ mod shared;
 mod worker;
 
 pub(super) use current_thread::CurrentThread;
+pub use local::{LocalSet, spawn_local};
+pub(super) use local::{LocalShared, remove as remove_local, schedule as schedule_local};
 pub(super) use park::Parker;
 pub(super) use shared::{Options, Shared, reschedule, schedule};
 pub(super) use worker::{Worker, current_worker};

@@ -6,6 +6,9 @@
 //! Unless a method says otherwise it is cancel-safe: dropped before it is ready, it has done nothing.
 //! After the runtime is gone, operations fail.
 
+mod bytes;
+mod datagram;
+mod halves;
 mod io;
 mod resolve;
 mod stream;
@@ -13,6 +16,9 @@ mod tcp;
 mod udp;
 mod unix;
 
+pub use bytes::{BufWriter, ReadBytes, WriteBytes, copy, copy_both_ways};
+pub use datagram::UnixDatagram;
+pub use halves::{ReadHalf, WriteHalf};
 pub use resolve::Target;
 pub use tcp::{TcpListener, TcpStream};
 pub use udp::UdpSocket;

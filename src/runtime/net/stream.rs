@@ -57,6 +57,27 @@ macro_rules! stream_methods {
                 self.io.write_some(len, |mut source| source.write_vectored(data)).await
             }
 
+            /// Reads into several buffers in one system call, one after the other; how many bytes in all.
+            ///
+            /// # Errors
+            /// As `read`.
+            pub async fn read_vectored(&self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+                let room = buffers.iter().map(|slice| slice.len()).sum();
+                self.io.read_some(room, |mut source| source.read_vectored(buffers)).await
+            }
+
+            /// Two halves for two tasks, by reference. (The methods of the stream itself take `&self`: halves are for
+            /// those who want the directions apart in the types.)
+            pub fn split(&self) -> (ReadHalf<&$stream>, WriteHalf<&$stream>) {
+                (ReadHalf { stream: self }, WriteHalf { stream: self })
+            }
+
+            /// Two halves for two tasks that own them. The socket is closed when both are gone.
+            pub fn into_split(self) -> (ReadHalf<Arc<$stream>>, WriteHalf<Arc<$stream>>) {
+                let stream = Arc::new(self);
+                (ReadHalf { stream: stream.clone() }, WriteHalf { stream })
+            }
+
             /// Ends one direction or both. Does not wait.
             ///
             /// # Errors
@@ -77,6 +98,30 @@ macro_rules! stream_methods {
             pub fn from_std(socket: $source) -> io::Result<$stream> {
                 socket.set_nonblocking(true)?;
                 Ok($stream { io: Io::new(socket, First::Try)? })
+            }
+        }
+
+        impl ReadBytes for $stream {
+            async fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+                $stream::read(self, buffer).await
+            }
+
+            async fn read_vectored(&self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+                $stream::read_vectored(self, buffers).await
+            }
+        }
+
+        impl WriteBytes for $stream {
+            async fn write(&self, data: &[u8]) -> io::Result<usize> {
+                $stream::write(self, data).await
+            }
+
+            async fn write_vectored(&self, data: &[IoSlice<'_>]) -> io::Result<usize> {
+                $stream::write_vectored(self, data).await
+            }
+
+            fn finish(&self) -> io::Result<()> {
+                self.shutdown(Shutdown::Write)
             }
         }
 

@@ -1,12 +1,15 @@
 //! TCP.
 
-use std::io::{self, IoSlice, Read, Write};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{self, Shutdown, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
+use super::bytes::{ReadBytes, WriteBytes};
+use super::halves::{ReadHalf, WriteHalf};
 use super::io::{First, Io, into_std};
 use super::resolve::{Target, first_that};
 use super::stream::stream_methods;

@@ -1,13 +1,16 @@
 //! Unix domain stream sockets.
 
-use std::io::{self, IoSlice, Read, Write};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::{self, SocketAddr};
 use std::path::Path;
+use std::sync::Arc;
 
 use socket2::SockAddr;
 
+use super::bytes::{ReadBytes, WriteBytes};
+use super::halves::{ReadHalf, WriteHalf};
 use super::io::{First, Io};
 use super::stream::stream_methods;
 use crate::runtime::driver::Direction;

@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::ptr::{self, NonNull};
 use std::task::{Context, Poll, Waker};
 
-use super::super::executor::{self, Shared};
+use super::super::executor::{self, LocalShared, Shared};
 use super::super::trace::TraceEvent;
 use super::join::{JoinError, JoinHandle};
 use super::state::{Paused, Start, State, Woken};
@@ -24,13 +24,40 @@ const UNOWNED: u32 = u32::MAX;
 pub(in super::super) struct Header {
     pub(super) state: State,
     vtable: &'static Vtable,
-    /// The executor, null for a blocking job, which is never scheduled by a wake.
-    shared: *const Shared,
+    /// With `kind` a [`Home`], taken apart for the sake of eight bytes.
+    home: *const (),
     /// Neighbours in the list of live tasks, which also guards them.
     pub(in super::super) links: UnsafeCell<Links>,
     join_waker: UnsafeCell<MaybeUninit<Waker>>,
     /// Which shard of the list; set before the task is published.
     pub(in super::super) owner: Cell<u32>,
+    kind: Kind,
+}
+
+/// Where a task is queued when it is woken.
+#[derive(Clone, Copy)]
+enum Home {
+    Workers(*const Shared),
+    Local(*const LocalShared),
+    /// A blocking job: queued once, by hand. It completes in its only poll, so no wake queues it again.
+    Pool,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Workers,
+    Local,
+    Pool,
+}
+
+impl Home {
+    fn into_parts(self) -> (*const (), Kind) {
+        match self {
+            Home::Workers(shared) => (shared.cast(), Kind::Workers),
+            Home::Local(set) => (set.cast(), Kind::Local),
+            Home::Pool => (ptr::null(), Kind::Pool),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Default)]
@@ -67,17 +94,57 @@ union Payload<F: Future> {
 
 /// Makes a scheduled task. The caller queues the `Runnable`.
 ///
-/// `shared` is null or stays valid until the task is complete.
+/// `shared` stays valid until the task is complete.
 pub(in super::super) fn new<F>(future: F, shared: *const Shared) -> (Runnable, JoinHandle<F::Output>)
 where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
+    // SAFETY: future and output may be touched by any thread.
+    unsafe { allocate(future, Home::Workers(shared)) }
+}
+
+/// As [`new`], for the blocking pool.
+pub(in super::super) fn new_job<F>(future: F) -> (Runnable, JoinHandle<F::Output>)
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    // SAFETY: as in `new`.
+    unsafe { allocate(future, Home::Pool) }
+}
+
+/// As [`new`], for a set of local tasks.
+///
+/// # Safety
+/// The `Runnable` is run and dropped on this thread only; between threads it may be passed.
+pub(in super::super) unsafe fn new_local<F>(
+    future: F,
+    set: *const LocalShared,
+) -> (Runnable, JoinHandle<F::Output>)
+where
+    F: Future + 'static,
+    F::Output: 'static,
+{
+    // SAFETY: by contract. An output that is not `Send` makes the handle not `Send`, and without a handle it is
+    // dropped by whoever completes the task.
+    unsafe { allocate(future, Home::Local(set)) }
+}
+
+/// # Safety
+/// If future or output is not `Send`, the caller sees to it that the `Runnable` is run and dropped on this thread.
+unsafe fn allocate<F>(future: F, home: Home) -> (Runnable, JoinHandle<F::Output>)
+where
+    F: Future + 'static,
+    F::Output: 'static,
+{
+    let (home, kind) = home.into_parts();
     let task = Box::new(Task {
         header: Header {
             state: State::new(),
             vtable: Task::<F>::VTABLE,
-            shared,
+            home,
+            kind,
             links: UnsafeCell::default(),
             join_waker: UnsafeCell::new(MaybeUninit::uninit()),
             owner: Cell::new(UNOWNED),
@@ -92,7 +159,7 @@ where
 /// The exclusive right, and the duty, to poll a scheduled task once. Dropping it cancels the task.
 pub(in super::super) struct Runnable(NonNull<Header>);
 
-// SAFETY: the future is `Send` (see `new`), the header's shared fields are atomic or guarded as the head of the
+// SAFETY: the future is `Send`, or is polled on its thread only (see `allocate`); the header's shared fields are atomic or guarded as the head of the
 // module says.
 unsafe impl Send for Runnable {}
 
@@ -121,6 +188,14 @@ impl Drop for Runnable {
 }
 
 impl Header {
+    fn home(&self) -> Home {
+        match self.kind {
+            Kind::Workers => Home::Workers(self.home.cast()),
+            Kind::Local => Home::Local(self.home.cast()),
+            Kind::Pool => Home::Pool,
+        }
+    }
+
     /// Names the task in traces.
     pub(in super::super) fn id(&self) -> usize {
         ptr::from_ref(self).addr()
@@ -143,9 +218,29 @@ impl Header {
     /// # Safety
     /// The caller just moved the task's WAKES from 0 to 1.
     pub(super) unsafe fn schedule(header: NonNull<Header>) {
-        // SAFETY: by contract; so the task cannot complete meanwhile and the executor lives (rule 5). A blocking
-        // job (null) starts scheduled and completes in its only poll: it never comes here.
-        unsafe { executor::schedule(header.as_ref().shared, Runnable(header)) }
+        // SAFETY: by contract; so the task cannot complete meanwhile and its home lives (rule 5).
+        unsafe {
+            let task = Runnable(header);
+            match header.as_ref().home() {
+                Home::Workers(shared) => executor::schedule(shared, task),
+                Home::Local(set) => executor::schedule_local(set, task),
+                Home::Pool => drop(task),
+            }
+        }
+    }
+
+    /// Queues a task that was woken during its poll, behind the others.
+    ///
+    /// # Safety
+    /// The caller holds the `Runnable` and gives it up.
+    unsafe fn reschedule(header: NonNull<Header>) {
+        // SAFETY: by contract, and so the home lives (rule 5).
+        unsafe {
+            match header.as_ref().home() {
+                Home::Workers(shared) => executor::reschedule(shared, Runnable(header)),
+                Home::Local(_) | Home::Pool => Header::schedule(header),
+            }
+        }
     }
 
     /// Gives one reference up.
@@ -189,17 +284,14 @@ impl Header {
 
     /// The executor, if tracing is on.
     fn tracing(&self) -> Option<&Shared> {
+        let Home::Workers(shared) = self.home() else { return None };
         // SAFETY: called by the holder of the `Runnable` only (rule 5).
-        let shared = unsafe { self.shared.as_ref() }?;
+        let shared = unsafe { &*shared };
         shared.is_traced().then_some(shared)
     }
 }
 
-impl<F> Task<F>
-where
-    F: Future + Send + 'static,
-    F::Output: Send + 'static,
-{
+impl<F: Future> Task<F> {
     const VTABLE: &'static Vtable = &Vtable {
         run: Self::run,
         cancel: Self::cancel,
@@ -237,8 +329,8 @@ where
                 }
                 match head.state.pause() {
                     Paused::Idle => {}
-                    // SAFETY: the `Runnable` is still ours, and so the executor lives (rule 5).
-                    Paused::Again => unsafe { executor::reschedule(head.shared, Runnable(header)) },
+                    // SAFETY: the `Runnable` is still ours.
+                    Paused::Again => unsafe { Header::reschedule(header) },
                     // SAFETY: the `Runnable` is still ours.
                     Paused::Cancel => unsafe { Self::cancel(header) },
                 }
@@ -282,8 +374,14 @@ where
         }
         // Out of the list first: who joins the task finds it gone from the metrics.
         if head.owner.get() != UNOWNED {
-            // SAFETY: the executor lives while the task is in its list.
-            unsafe { (*head.shared).owned().remove(header) };
+            // SAFETY: the home lives while the task is in its list.
+            unsafe {
+                match head.home() {
+                    Home::Workers(shared) => (*shared).owned().remove(header),
+                    Home::Local(set) => executor::remove_local(set, header),
+                    Home::Pool => {}
+                }
+            }
         }
         let completed = head.state.complete();
         if completed.drop_output {

@@ -15,8 +15,8 @@
 //! 3. The join waker's slot belongs to the `JoinHandle` while `JOIN_WAKER` is clear; while it is set both sides
 //!    only read; with `COMPLETE` a set slot passes to the completer, who takes the waker out.
 //! 4. The list links are touched under the lock of the list only.
-//! 5. The pointer to the executor is followed only by the holder of the `Runnable`: until the task is complete the
-//!    executor cannot be freed (see `executor::owned`).
+//! 5. The pointer to the home (the executor, or the set of a local task) is followed only by the holder of the `Runnable`: until the task is complete
+//!    it cannot be freed (see `executor::owned`).
 //!
 //! A future is dropped as soon as it is ready, panicked or was cancelled, by the holder of the `Runnable`, never
 //! by a waker or a `JoinHandle`.
@@ -26,5 +26,5 @@ mod join;
 mod state;
 mod waker;
 
-pub(super) use cell::{Header, Runnable, new};
+pub(super) use cell::{Header, Runnable, new, new_job, new_local};
 pub use join::{AbortHandle, JoinError, JoinHandle};

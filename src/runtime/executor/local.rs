@@ -1,0 +1,286 @@
+//! Tasks that never leave their thread: for futures that are not `Send`.
+//!
+//! A [`LocalSet`] is an executor inside a future: [`LocalSet::run_until`] polls its tasks on the thread that polls
+//! it, which is always the same, as neither is `Send`. Its tasks are ordinary tasks (one allocation, `JoinHandle`,
+//! abort, panics) whose owner is the set. Wakers may be used anywhere: they only put the task's `Runnable` into
+//! the queue; to poll or to drop the future is for the thread of the set.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::marker::PhantomData;
+use std::pin::pin;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::AcqRel;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+use std::time::Duration;
+
+use super::super::task::{self, Header, JoinHandle, Runnable};
+use super::super::{coop, unpoisoned};
+use super::owned::Owned;
+
+/// Polls in a row before the set lets the thread's other futures, and the driver, have their turn.
+const TURNS: usize = 61;
+
+thread_local! {
+    /// The set whose `run_until` is being polled.
+    static CURRENT: Cell<*const LocalShared> = const { Cell::new(ptr::null()) };
+}
+
+/// A group of tasks that run on one thread and need not be `Send`.
+///
+/// ```
+/// use std::{cell::Cell, rc::Rc};
+/// use wakeloop::runtime::{LocalSet, Runtime, spawn_local, yield_now};
+///
+/// let rt = Runtime::new()?;
+/// let local = LocalSet::new();
+/// rt.block_on(local.run_until(async {
+///     let shared = Rc::new(Cell::new(0));
+///     let theirs = shared.clone();
+///     spawn_local(async move {
+///         yield_now().await;
+///         theirs.set(7);
+///     })
+///     .await
+///     .unwrap();
+///     assert_eq!(shared.get(), 7);
+/// }));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// Tasks are polled only while a `run_until` of the set is awaited. Dropping the set cancels those that are left.
+pub struct LocalSet {
+    shared: Arc<LocalShared>,
+    not_send: PhantomData<*const ()>,
+}
+
+/// What wakers of local tasks reach, from any thread.
+pub(in super::super) struct LocalShared {
+    owned: Owned,
+    queue: Mutex<Queue>,
+}
+
+#[derive(Default)]
+struct Queue {
+    tasks: VecDeque<Runnable>,
+    /// Of those in `run_until`, nearly always one; all are taken by the first wake.
+    wakers: Vec<Waker>,
+}
+
+impl LocalSet {
+    /// An empty set, for the current thread.
+    pub fn new() -> LocalSet {
+        let shared = LocalShared { owned: Owned::new(1), queue: Mutex::default() };
+        LocalSet { shared: Arc::new(shared), not_send: PhantomData }
+    }
+
+    /// Starts a task in this set.
+    pub fn spawn_local<F>(&self, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future + 'static,
+        F::Output: 'static,
+    {
+        spawn_in(&self.shared, future)
+    }
+
+    /// Runs `future` and, with it, the tasks of the set, until `future` is ready.
+    ///
+    /// Tasks that are not done then stay in the set, for another `run_until`. Several at a time (joined in one task)
+    /// share the work.
+    pub async fn run_until<F: Future>(&self, future: F) -> F::Output {
+        let mut future = pin!(future);
+        let root = Arc::new(Root { woken: AtomicBool::new(true), waker: Mutex::default() });
+        let waker = Waker::from(root.clone());
+        poll_fn(move |cx| {
+            let _entered = Entered::new(&self.shared);
+            // First, so that no wake from here on is missed.
+            self.shared.listen(cx);
+            root.listen(cx);
+            // Ordering: Acquire pairs with the Release in `wake`: the poll sees what came before the wake.
+            if root.woken.swap(false, AcqRel)
+                && let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker))
+            {
+                return Poll::Ready(output);
+            }
+            self.shared.run_some();
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+impl Default for LocalSet {
+    fn default() -> LocalSet {
+        LocalSet::new()
+    }
+}
+
+impl Drop for LocalSet {
+    fn drop(&mut self) {
+        let _entered = Entered::new(&self.shared);
+        self.shared.owned.close(drop);
+        loop {
+            while let Some(task) = self.shared.pop() {
+                drop(task);
+            }
+            if self.shared.owned.is_empty() {
+                return;
+            }
+            // A thread elsewhere is between waking a task and queueing it.
+            thread::sleep(Duration::from_micros(20));
+        }
+    }
+}
+
+impl fmt::Debug for LocalSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LocalSet")
+    }
+}
+
+/// Starts a task in the set whose [`LocalSet::run_until`] the caller is in.
+///
+/// # Panics
+/// Outside of it.
+pub fn spawn_local<F>(future: F) -> JoinHandle<F::Output>
+where
+    F: Future + 'static,
+    F::Output: 'static,
+{
+    // SAFETY: set exactly while an `Entered` further out on this stack borrows the `Arc`.
+    let shared = unsafe {
+        let current = CURRENT.get();
+        assert!(!current.is_null(), "spawn_local needs a LocalSet: call it inside run_until");
+        Arc::increment_strong_count(current);
+        Arc::from_raw(current)
+    };
+    spawn_in(&shared, future)
+}
+
+fn spawn_in<F>(shared: &Arc<LocalShared>, future: F) -> JoinHandle<F::Output>
+where
+    F: Future + 'static,
+    F::Output: 'static,
+{
+    // SAFETY: polled and dropped by this set only, which happens on its thread: `run_some` and the drop of the set
+    // are reached through a `LocalSet`, or through an `Entered` on its thread, and neither is `Send`.
+    let (task, handle) = unsafe { task::new_local(future, Arc::as_ptr(shared)) };
+    match shared.owned.insert(task, 0) {
+        Ok(task) => shared.push(task),
+        Err(refused) => drop(refused),
+    }
+    handle
+}
+
+impl LocalShared {
+    pub(in super::super) fn owned(&self) -> &Owned {
+        &self.owned
+    }
+
+    fn push(&self, task: Runnable) {
+        let mut queue = unpoisoned(self.queue.lock());
+        queue.tasks.push_back(task);
+        let wakers = std::mem::take(&mut queue.wakers);
+        drop(queue);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    fn pop(&self) -> Option<Runnable> {
+        unpoisoned(self.queue.lock()).tasks.pop_front()
+    }
+
+    fn listen(&self, cx: &Context<'_>) {
+        let mut queue = unpoisoned(self.queue.lock());
+        if !queue.wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
+            queue.wakers.push(cx.waker().clone());
+        }
+    }
+
+    /// On the set's thread. Polls a number of tasks; if some are left, `run_until` is woken to come again.
+    fn run_some(&self) {
+        for _ in 0..TURNS {
+            let Some(task) = self.pop() else { return };
+            coop::in_own_turn(|| task.run());
+        }
+        let mut queue = unpoisoned(self.queue.lock());
+        let wakers = if queue.tasks.is_empty() { Vec::new() } else { std::mem::take(&mut queue.wakers) };
+        drop(queue);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// Queues a woken task of a set.
+///
+/// # Safety
+/// `shared` is the set of `task`.
+pub(in super::super) unsafe fn schedule(shared: *const LocalShared, task: Runnable) {
+    // SAFETY: while the task is not complete the set waits for it, so it lives now; our own `Arc` outlasts the push.
+    unsafe {
+        Arc::increment_strong_count(shared);
+        Arc::from_raw(shared).push(task);
+    }
+}
+
+/// Takes a finished task out of its set.
+///
+/// # Safety
+/// `shared` is the set of `task`, which is alive and in its list.
+pub(in super::super) unsafe fn remove(shared: *const LocalShared, task: NonNull<Header>) {
+    // SAFETY: by contract; the set lives while its list has entries.
+    unsafe { (*shared).owned().remove(task) }
+}
+
+/// The waker of the future in `run_until`: it must not be polled for each wake of a task.
+struct Root {
+    woken: AtomicBool,
+    waker: Mutex<Option<Waker>>,
+}
+
+impl Root {
+    fn listen(&self, cx: &Context<'_>) {
+        let old = match &mut *unpoisoned(self.waker.lock()) {
+            Some(old) if old.will_wake(cx.waker()) => None,
+            slot => slot.replace(cx.waker().clone()),
+        };
+        drop(old);
+    }
+}
+
+impl Wake for Root {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // Ordering: Release hands what came before the wake to the poll.
+        if !self.woken.swap(true, AcqRel) {
+            let waker = unpoisoned(self.waker.lock()).clone();
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        }
+    }
+}
+
+/// While this lives, `spawn_local` finds the set.
+struct Entered<'a> {
+    outer: *const LocalShared,
+    set: PhantomData<&'a Arc<LocalShared>>,
+}
+
+impl<'a> Entered<'a> {
+    fn new(set: &'a Arc<LocalShared>) -> Entered<'a> {
+        Entered { outer: CURRENT.replace(Arc::as_ptr(set)), set: PhantomData }
+    }
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        CURRENT.set(self.outer);
+    }
+}

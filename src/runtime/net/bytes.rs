@@ -1,0 +1,203 @@
+//! What all byte streams can do, and what is built on it.
+//!
+//! The traits take `&self`, as the methods of the sockets do: one task may read while another writes.
+
+use std::future::Future;
+use std::io::{self, IoSlice, IoSliceMut};
+
+/// Something to read bytes from.
+pub trait ReadBytes {
+    /// Reads at most `buffer.len()` bytes; 0 means the end. Cancel-safe.
+    fn read(&self, buffer: &mut [u8]) -> impl Future<Output = io::Result<usize>> + Send;
+
+    /// Reads into several buffers in one system call, one after the other.
+    fn read_vectored(&self, buffers: &mut [IoSliceMut<'_>])
+    -> impl Future<Output = io::Result<usize>> + Send;
+}
+
+/// Something to write bytes to.
+pub trait WriteBytes {
+    /// Writes as much as fits now; how much that was. Cancel-safe.
+    fn write(&self, data: &[u8]) -> impl Future<Output = io::Result<usize>> + Send;
+
+    /// Writes several buffers in one system call, as much as fits.
+    fn write_vectored(&self, data: &[IoSlice<'_>]) -> impl Future<Output = io::Result<usize>> + Send;
+
+    /// Says that no more will come: the reader at the other end sees the end.
+    ///
+    /// # Errors
+    /// `NotConnected` if the peer is gone already.
+    fn finish(&self) -> io::Result<()>;
+
+    /// Writes all. Not cancel-safe: dropped midway, an unknown part was written.
+    fn write_all(&self, mut data: &[u8]) -> impl Future<Output = io::Result<()>> + Send
+    where
+        Self: Sync,
+    {
+        async move {
+            while !data.is_empty() {
+                match self.write(data).await? {
+                    0 => return Err(io::ErrorKind::WriteZero.into()),
+                    n => data = &data[n..],
+                }
+            }
+            Ok(())
+        }
+    }
+
+    /// Writes all of several buffers, in as few system calls as the socket allows. The slices are used up. Not
+    /// cancel-safe, as `write_all`.
+    fn write_all_vectored(&self, mut data: &mut [IoSlice<'_>]) -> impl Future<Output = io::Result<()>> + Send
+    where
+        Self: Sync,
+    {
+        async move {
+            // Empty slices in front would make 0 ambiguous.
+            IoSlice::advance_slices(&mut data, 0);
+            while !data.is_empty() {
+                match self.write_vectored(data).await? {
+                    0 => return Err(io::ErrorKind::WriteZero.into()),
+                    n => IoSlice::advance_slices(&mut data, n),
+                }
+            }
+            Ok(())
+        }
+    }
+}
+
+/// A buffer of [`copy`]: enough for a system call not to show, small enough for thousands of connections.
+const COPY_BUFFER: usize = 16 << 10;
+
+/// Copies from `from` to `to` until the end; how many bytes that were. Does not finish `to`.
+///
+/// # Errors
+/// The first of either side. What was read and not written is lost then.
+pub async fn copy<R, W>(from: &R, to: &W) -> io::Result<u64>
+where
+    R: ReadBytes + Sync,
+    W: WriteBytes + Sync,
+{
+    let mut buffer = vec![0; COPY_BUFFER];
+    let mut copied = 0;
+    loop {
+        match from.read(&mut buffer).await? {
+            0 => return Ok(copied),
+            n => {
+                to.write_all(&buffer[..n]).await?;
+                copied += n as u64;
+            }
+        }
+    }
+}
+
+/// Copies both ways at once and passes each end on, until both have ended; bytes from `a` to `b`, and from `b` to
+/// `a`. The heart of a proxy.
+///
+/// # Errors
+/// The first; the other direction is dropped then.
+pub async fn copy_both_ways<A, B>(a: &A, b: &B) -> io::Result<(u64, u64)>
+where
+    A: ReadBytes + WriteBytes + Sync,
+    B: ReadBytes + WriteBytes + Sync,
+{
+    async fn one_way<R: ReadBytes + Sync, W: WriteBytes + Sync>(from: &R, to: &W) -> io::Result<u64> {
+        let copied = copy(from, to).await?;
+        match to.finish() {
+            // It has finished by itself, with the same effect.
+            Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(copied),
+            result => result.map(|()| copied),
+        }
+    }
+    let mut there = std::pin::pin!(one_way(a, b));
+    let mut back = std::pin::pin!(one_way(b, a));
+    let (mut sent, mut received) = (None, None);
+    std::future::poll_fn(|cx| {
+        use std::task::Poll;
+        if sent.is_none()
+            && let Poll::Ready(result) = there.as_mut().poll(cx)
+        {
+            sent = Some(result?);
+        }
+        if received.is_none()
+            && let Poll::Ready(result) = back.as_mut().poll(cx)
+        {
+            received = Some(result?);
+        }
+        match (sent, received) {
+            (Some(sent), Some(received)) => Poll::Ready(Ok((sent, received))),
+            _ => Poll::Pending,
+        }
+    })
+    .await
+}
+
+/// Collects small writes and sends them together.
+///
+/// Nothing is sent before the buffer is full or [`BufWriter::flush`] is called. Dropped without a flush, what is in
+/// the buffer is lost.
+#[derive(Debug)]
+pub struct BufWriter<W> {
+    to: W,
+    buffer: Vec<u8>,
+    /// How much of the buffer was sent by a flush that was dropped midway.
+    sent: usize,
+}
+
+impl<W: WriteBytes + Sync> BufWriter<W> {
+    /// With a buffer of 8 KiB.
+    pub fn new(to: W) -> BufWriter<W> {
+        BufWriter::with_capacity(8 << 10, to)
+    }
+
+    /// With a buffer of `capacity` bytes.
+    pub fn with_capacity(capacity: usize, to: W) -> BufWriter<W> {
+        BufWriter { to, buffer: Vec::with_capacity(capacity.max(1)), sent: 0 }
+    }
+
+    /// Buffers `data`, or sends the buffer and `data` in one system call if they do not fit. Not cancel-safe.
+    ///
+    /// # Errors
+    /// As [`WriteBytes::write`].
+    pub async fn write_all(&mut self, data: &[u8]) -> io::Result<()> {
+        if self.buffer.len() + data.len() <= self.buffer.capacity() {
+            self.buffer.extend_from_slice(data);
+            return Ok(());
+        }
+        let mut slices = [IoSlice::new(&self.buffer[self.sent..]), IoSlice::new(data)];
+        self.to.write_all_vectored(&mut slices).await?;
+        self.buffer.clear();
+        self.sent = 0;
+        Ok(())
+    }
+
+    /// Sends what is in the buffer. Cancel-safe: the next flush goes on where this one was dropped.
+    ///
+    /// # Errors
+    /// As [`WriteBytes::write`]; `WriteZero` if the system takes nothing.
+    pub async fn flush(&mut self) -> io::Result<()> {
+        while self.sent < self.buffer.len() {
+            match self.to.write(&self.buffer[self.sent..]).await? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                n => self.sent += n,
+            }
+        }
+        self.buffer.clear();
+        self.sent = 0;
+        Ok(())
+    }
+
+    /// How many bytes wait in the buffer.
+    pub fn buffered(&self) -> usize {
+        self.buffer.len() - self.sent
+    }
+
+    /// The stream. What is written to it directly overtakes the buffer.
+    pub fn get_ref(&self) -> &W {
+        &self.to
+    }
+
+    /// The stream, without what is in the buffer.
+    pub fn into_inner(self) -> W {
+        self.to
+    }
+}

@@ -1,0 +1,192 @@
+//! Values that belong to a task rather than to a thread.
+//!
+//! A value is put into a thread-local slot for the length of each poll and taken out again: so it follows its
+//! future from worker to worker, and a task that is polled in between sees nothing of it.
+
+use std::cell::RefCell;
+use std::error::Error;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::thread::LocalKey;
+
+use pin_project_lite::pin_project;
+
+/// Declares task locals: statics of type [`TaskLocal`].
+///
+/// ```
+/// use wakeloop::runtime::{block_on, yield_now};
+///
+/// wakeloop::task_local! {
+///     static REQUEST: u64;
+/// }
+///
+/// block_on(REQUEST.scope(7, async {
+///     yield_now().await;
+///     assert_eq!(REQUEST.with(|id| *id), 7);
+/// }));
+/// assert!(REQUEST.try_with(|_| ()).is_err());
+/// ```
+#[macro_export]
+macro_rules! task_local {
+    ($($(#[$attribute:meta])* $visibility:vis static $name:ident: $type:ty);+ $(;)?) => {$(
+        $(#[$attribute])*
+        $visibility static $name: $crate::runtime::TaskLocal<$type> = {
+            ::std::thread_local! {
+                static SLOT: ::std::cell::RefCell<::std::option::Option<$type>> =
+                    const { ::std::cell::RefCell::new(::std::option::Option::None) };
+            }
+            $crate::runtime::TaskLocal::__new(&SLOT)
+        };
+    )+};
+}
+
+/// A value per task. Made by [`task_local!`](crate::task_local).
+pub struct TaskLocal<T: 'static> {
+    slot: &'static LocalKey<RefCell<Option<T>>>,
+}
+
+impl<T: 'static> TaskLocal<T> {
+    #[doc(hidden)]
+    pub const fn __new(slot: &'static LocalKey<RefCell<Option<T>>>) -> TaskLocal<T> {
+        TaskLocal { slot }
+    }
+
+    /// Runs `future` with `value` as the task's; a value further out is hidden meanwhile. Tasks that `future` spawns
+    /// do not inherit it.
+    pub fn scope<F: Future>(&'static self, value: T, future: F) -> Scope<T, F> {
+        Scope { local: self, value: Some(value), future: Some(future) }
+    }
+
+    /// As `scope`, for a function.
+    pub fn sync_scope<R>(&'static self, value: T, f: impl FnOnce() -> R) -> R {
+        let mut value = Some(value);
+        let _inside = Inside::enter(self, &mut value);
+        f()
+    }
+
+    /// Calls `f` with the value.
+    ///
+    /// # Panics
+    /// Outside of every `scope`.
+    pub fn with<R>(&'static self, f: impl FnOnce(&T) -> R) -> R {
+        match self.try_with(f) {
+            Ok(result) => result,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Calls `f` with the value.
+    ///
+    /// # Errors
+    /// Outside of every `scope`.
+    pub fn try_with<R>(&'static self, f: impl FnOnce(&T) -> R) -> Result<R, NoValue> {
+        let with = |slot: &RefCell<Option<T>>| slot.borrow().as_ref().map(f);
+        self.slot.try_with(with).ok().flatten().ok_or(NoValue(()))
+    }
+
+    /// A copy of the value.
+    ///
+    /// # Panics
+    /// Outside of every `scope`.
+    pub fn get(&'static self) -> T
+    where
+        T: Copy,
+    {
+        self.with(|value| *value)
+    }
+
+    /// Exchanges what is in the slot.
+    fn swap(&'static self, value: &mut Option<T>) {
+        // It fails only at the end of a thread, where no task is polled any more; nor while the value is in use:
+        // `with` lends it to a function, which cannot poll what holds it.
+        let _ = self.slot.try_with(|slot| {
+            if let Ok(mut slot) = slot.try_borrow_mut() {
+                std::mem::swap(&mut *slot, value);
+            }
+        });
+    }
+}
+
+impl<T> fmt::Debug for TaskLocal<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TaskLocal")
+    }
+}
+
+/// While this lives, the value is in the slot. Also takes it out when a panic passes through.
+struct Inside<'a, T: 'static> {
+    local: &'static TaskLocal<T>,
+    value: &'a mut Option<T>,
+}
+
+impl<'a, T> Inside<'a, T> {
+    fn enter(local: &'static TaskLocal<T>, value: &'a mut Option<T>) -> Inside<'a, T> {
+        local.swap(value);
+        Inside { local, value }
+    }
+}
+
+impl<T> Drop for Inside<'_, T> {
+    fn drop(&mut self) {
+        self.local.swap(self.value);
+    }
+}
+
+pin_project! {
+    /// The future of [`TaskLocal::scope`].
+    #[must_use = "a scope does nothing unless awaited"]
+    pub struct Scope<T: 'static, F> {
+        local: &'static TaskLocal<T>,
+        value: Option<T>,
+        // Gone once ready: it is dropped where it can see the value.
+        #[pin]
+        future: Option<F>,
+    }
+
+    impl<T: 'static, F> PinnedDrop for Scope<T, F> {
+        fn drop(this: Pin<&mut Self>) {
+            let mut this = this.project();
+            if this.future.is_some() {
+                let _inside = Inside::enter(this.local, this.value);
+                this.future.set(None);
+            }
+        }
+    }
+}
+
+impl<T, F: Future> Future for Scope<T, F> {
+    type Output = F::Output;
+
+    /// # Panics
+    /// If polled again after it was ready.
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let mut this = self.project();
+        let _inside = Inside::enter(this.local, this.value);
+        let future = this.future.as_mut().as_pin_mut().expect("a scope was polled after it was ready");
+        let polled = future.poll(cx);
+        if polled.is_ready() {
+            this.future.set(None);
+        }
+        polled
+    }
+}
+
+impl<T, F> fmt::Debug for Scope<T, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("task_local::Scope")
+    }
+}
+
+/// A task local was read outside of its scope.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoValue(());
+
+impl fmt::Display for NoValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("this task local has no value here: it is read outside of its scope")
+    }
+}
+
+impl Error for NoValue {}

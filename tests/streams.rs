@@ -1,0 +1,148 @@
+//! What is built on sockets: halves, copies, buffers, vectored calls, Unix datagrams.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::time::Duration;
+
+use wakeloop::runtime::net::{
+    BufWriter, ReadBytes, TcpListener, TcpStream, UnixDatagram, UnixStream, WriteBytes, copy, copy_both_ways,
+};
+use wakeloop::runtime::time::timeout;
+use wakeloop::runtime::{self, Builder, Runtime};
+
+const LONG: Duration = Duration::from_secs(30);
+
+fn runtime() -> Runtime {
+    Builder::new().worker_threads(2).build().unwrap()
+}
+
+fn run<F: Future<Output = ()>>(test: F) {
+    runtime().block_on(timeout(LONG, test)).expect("in time");
+}
+
+async fn read_to_end(from: &impl ReadBytes) -> Vec<u8> {
+    let (mut all, mut buffer) = (Vec::new(), vec![0; 4096]);
+    loop {
+        match from.read(&mut buffer).await.unwrap() {
+            0 => return all,
+            n => all.extend_from_slice(&buffer[..n]),
+        }
+    }
+}
+
+#[test]
+fn the_halves_of_a_stream_work_in_two_tasks() {
+    run(async {
+        let (here, there) = UnixStream::pair().unwrap();
+        let (reader, writer) = here.into_split();
+        let writing = runtime::spawn(async move {
+            for _ in 0..1000 {
+                writer.write_all(&[7; 1000]).await.unwrap();
+            }
+            writer.finish().unwrap();
+        });
+        let reading = runtime::spawn(async move { read_to_end(&reader).await.len() });
+        let (their_reader, their_writer) = there.split();
+        let copied = copy(&their_reader, &their_writer).await.unwrap();
+        their_writer.finish().unwrap();
+        writing.await.unwrap();
+        assert_eq!((copied, reading.await.unwrap()), (1_000_000, 1_000_000));
+    });
+}
+
+#[test]
+fn vectored_calls_take_and_fill_several_buffers() {
+    run(async {
+        let (here, there) = UnixStream::pair().unwrap();
+        let mut slices = [b"".as_slice(), b"one ", b"", b"two ", b"three"].map(IoSlice::new);
+        here.write_all_vectored(&mut slices).await.unwrap();
+        let (mut first, mut second) = ([0; 6], [0; 20]);
+        let mut buffers = [IoSliceMut::new(&mut first), IoSliceMut::new(&mut second)];
+        let n = there.read_vectored(&mut buffers).await.unwrap();
+        assert_eq!((n, &first, &second[..n - 6]), (13, b"one tw", b"o three".as_slice()));
+        // More than the socket takes at once.
+        let big = vec![5; 3_000_000];
+        let reading = runtime::spawn(async move { read_to_end(&there).await.len() });
+        let mut slices = [IoSlice::new(&big), IoSlice::new(&big)];
+        here.write_all_vectored(&mut slices).await.unwrap();
+        drop(here);
+        assert_eq!(reading.await.unwrap(), 6_000_000);
+    });
+}
+
+#[test]
+fn a_proxy_passes_bytes_and_ends_on_both_ways() {
+    run(async {
+        let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let server_address = server.local_addr().unwrap();
+        let proxy = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let proxy_address = proxy.local_addr().unwrap();
+        let serving = runtime::spawn(async move {
+            let (stream, _) = server.accept().await.unwrap();
+            // Answers only after the end: which therefore has to be passed on.
+            let got = read_to_end(&stream).await;
+            stream.write_all(format!("{} bytes", got.len()).as_bytes()).await.unwrap();
+        });
+        let proxying = runtime::spawn(async move {
+            let (client, _) = proxy.accept().await.unwrap();
+            let server = TcpStream::connect(server_address).await.unwrap();
+            copy_both_ways(&client, &server).await.unwrap()
+        });
+        let client = TcpStream::connect(proxy_address).await.unwrap();
+        client.write_all(&vec![1; 100_000]).await.unwrap();
+        client.finish().unwrap();
+        assert_eq!(read_to_end(&client).await, b"100000 bytes");
+        assert_eq!(proxying.await.unwrap(), (100_000, 12));
+        serving.await.unwrap();
+    });
+}
+
+#[test]
+fn a_buffered_writer_sends_when_full_and_when_told() {
+    run(async {
+        let (here, there) = UnixStream::pair().unwrap();
+        let mut writer = BufWriter::with_capacity(10, here);
+        writer.write_all(b"12345").await.unwrap();
+        writer.write_all(b"67890").await.unwrap();
+        assert_eq!(writer.buffered(), 10);
+        let nothing = timeout(Duration::from_millis(5), there.read(&mut [0; 1])).await;
+        assert!(nothing.is_err());
+        writer.write_all(b"abcdefghijklmnop").await.unwrap();
+        assert_eq!(writer.buffered(), 0);
+        writer.write_all(b"end").await.unwrap();
+        writer.flush().await.unwrap();
+        drop(writer);
+        assert_eq!(read_to_end(&there).await, b"1234567890abcdefghijklmnopend");
+    });
+}
+
+#[test]
+fn unix_datagrams_keep_their_order_and_make_the_sender_wait() {
+    run(async {
+        let (a, b) = UnixDatagram::pair().unwrap();
+        let sending = runtime::spawn(async move {
+            for n in 0..1000u32 {
+                assert_eq!(a.send(&n.to_le_bytes()).await.unwrap(), 4);
+            }
+        });
+        for n in 0..1000u32 {
+            let mut buffer = [0; 10];
+            assert_eq!(b.recv(&mut buffer).await.unwrap(), 4);
+            assert_eq!(u32::from_le_bytes(buffer[..4].try_into().unwrap()), n);
+        }
+        sending.await.unwrap();
+
+        let folder = std::env::temp_dir().join(format!("wakeloop-datagrams-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let (one, two) = (folder.join("one"), folder.join("two"));
+        let (first, second) = (UnixDatagram::bind(&one).unwrap(), UnixDatagram::bind(&two).unwrap());
+        first.send_to(b"hello", &two).await.unwrap();
+        let mut buffer = [0; 10];
+        let (n, from) = second.recv_from(&mut buffer).await.unwrap();
+        assert_eq!((&buffer[..n], from.as_pathname()), (b"hello".as_slice(), Some(one.as_path())));
+        let unbound = UnixDatagram::unbound().unwrap();
+        unbound.connect(&one).unwrap();
+        unbound.send(b"anonymous").await.unwrap();
+        assert_eq!(first.recv(&mut buffer).await.unwrap(), 9);
+        std::fs::remove_dir_all(&folder).unwrap();
+    });
+}
