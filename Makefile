@@ -21,7 +21,7 @@ CAN_EMBED = $(PY) -c 'import sys, pathlib, sysconfig as s; v = s.get_config_var;
 	sys.exit(not (pathlib.Path(v("LIBDIR")) / v("LDLIBRARY")).exists())'
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build demo test test-rust test-python conformance lint types soak bench bench-quick bench-runtime clean
+.PHONY: help venv build demo test test-rust test-python loom conformance lint types soak bench bench-quick bench-runtime clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -74,6 +74,9 @@ test-rust: $(MADE)-venv ## the runtime without Python, then the whole crate
 test-python: $(MADE)-extension $(MADE)-test ## pytest, and CPython's own asyncio tests in short
 	$(PY) -m pytest
 	$(PY) -m tests.conformance --quick
+
+loom: ## the concurrent core in every order of its threads, up to three preemptions
+	RUSTFLAGS="--cfg wakeloop_loom" CARGO_TARGET_DIR=target/loom cargo test --release --no-default-features --lib --quiet model
 
 conformance: $(MADE)-extension $(MADE)-test ## CPython's own asyncio tests, all of them
 	$(PY) -m tests.conformance

@@ -12,12 +12,13 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use super::builder::ThreadOptions;
 use super::executor::Shared;
+use super::shim::{Condvar, Mutex, MutexGuard};
 use super::task::{self, JoinHandle, Runnable};
 use super::{context, unpoisoned};
 
@@ -57,6 +58,19 @@ impl<F: FnOnce() -> T, T> Future for Job<F> {
             Some(f) => Poll::Ready(f()),
             None => unreachable!("a job is polled once"),
         }
+    }
+}
+
+/// What a thread of the pool needs besides the pool: its runtime.
+trait Surroundings: Clone + Send + 'static {
+    /// Runs `body` with the thread belonging to the runtime.
+    fn enter(&self, body: impl FnOnce());
+}
+
+impl Surroundings for Arc<Shared> {
+    fn enter(&self, body: impl FnOnce()) {
+        let _entered = context::enter(self);
+        body();
     }
 }
 
@@ -108,7 +122,7 @@ impl Pool {
         }))
     }
 
-    fn submit(&self, job: Runnable, shared: &Arc<Shared>) {
+    fn submit(&self, job: Runnable, shared: &impl Surroundings) {
         let mut state = unpoisoned(self.0.state.lock());
         if state.closed {
             drop(state);
@@ -176,13 +190,13 @@ impl State {
 }
 
 impl Inner {
-    fn fetch(self: &Arc<Self>, summons: Summons, shared: &Arc<Shared>) {
+    fn fetch(self: &Arc<Self>, summons: Summons, shared: &impl Surroundings) {
         match summons {
             Summons::None => {}
             Summons::Call => self.work.notify_one(),
             Summons::Start => {
                 let (inner, theirs) = (self.clone(), shared.clone());
-                if self.options.spawn("blocking", move || inner.work(theirs)).is_err() {
+                if self.options.spawn("blocking", move || inner.serve(theirs)).is_err() {
                     self.not_started();
                 }
             }
@@ -200,35 +214,37 @@ impl Inner {
         drop(stranded);
     }
 
-    fn work(self: Arc<Self>, shared: Arc<Shared>) {
-        let entered = context::enter(&shared);
+    /// The life of a thread.
+    fn serve(self: Arc<Self>, shared: impl Surroundings) {
+        shared.enter(|| self.work(&shared));
+        // The runtime may end here, if this was its last reference: not under the lock.
+        drop(shared);
+        unpoisoned(self.state.lock()).threads -= 1;
+        self.left.notify_all();
+    }
+
+    fn work(self: &Arc<Self>, shared: &impl Surroundings) {
         let mut state = unpoisoned(self.state.lock());
         state.coming = false;
         loop {
             if let Some(job) = state.jobs.pop_front() {
                 let summons = state.summon(self.cap);
                 drop(state);
-                self.fetch(summons, &shared);
+                self.fetch(summons, shared);
                 job.run();
                 state = unpoisoned(self.state.lock());
                 continue;
             }
             if state.closed {
-                break;
+                return;
             }
             state.idle += 1;
             let (relocked, stays) = self.wait(state);
-            state = relocked;
             if !stays {
-                break;
+                return;
             }
+            state = relocked;
         }
-        drop(state);
-        drop(entered);
-        // The runtime may end here, if this was its last reference: not under the lock.
-        drop(shared);
-        unpoisoned(self.state.lock()).threads -= 1;
-        self.left.notify_all();
     }
 
     /// Waits, counted as idle, to be called. False if nobody called in time, or the pool was closed.
@@ -256,3 +272,7 @@ impl fmt::Debug for Pool {
         f.debug_struct("Pool").field("threads", &self.threads()).finish_non_exhaustive()
     }
 }
+
+#[cfg(all(test, wakeloop_loom))]
+#[path = "blocking_model.rs"]
+mod model;

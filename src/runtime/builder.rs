@@ -5,12 +5,13 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::thread::available_parallelism;
 use std::time::Duration;
 
 use super::blocking::Pool;
 use super::executor::{CurrentThread, Options, Shared};
 use super::handle::Runtime;
+use super::shim::thread::{self, JoinHandle};
 use super::trace::Tracer;
 
 /// More workers than this do not fit the idle word, nor any machine.
@@ -248,7 +249,7 @@ fn default_workers() -> io::Result<usize> {
             .trim()
             .parse()
             .map_err(|_| invalid(format!("WAKELOOP_WORKERS must be a number, not {text:?}"))),
-        Err(_) => Ok(thread::available_parallelism().map_or(1, usize::from).min(MAX_WORKERS)),
+        Err(_) => Ok(available_parallelism().map_or(1, usize::from).min(MAX_WORKERS)),
     }
 }
 

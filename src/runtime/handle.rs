@@ -5,11 +5,11 @@ use std::future::Future;
 use std::io;
 use std::ptr;
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use super::executor::{CurrentThread, Shared, current_worker};
 use super::metrics::Metrics;
+use super::shim::thread;
 use super::task::JoinHandle;
 use super::{Builder, block_on, blocking, context};
 

@@ -6,9 +6,9 @@
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::{hint, thread};
+
+use super::shim::{AtomicBool, hint, thread};
 
 /// Looks at the lock before a waiter gives up its processor; about a microsecond.
 const SPINS: u32 = 64;
@@ -24,7 +24,7 @@ unsafe impl<T: Send> Send for SpinLock<T> {}
 unsafe impl<T: Send> Sync for SpinLock<T> {}
 
 impl<T> SpinLock<T> {
-    pub(super) const fn new(value: T) -> SpinLock<T> {
+    pub(super) fn new(value: T) -> SpinLock<T> {
         SpinLock { locked: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 

@@ -3,11 +3,11 @@
 //! Each worker counts for itself, without atomic read-modify-writes, on cache lines nobody else writes; a snapshot
 //! adds up. Numbers of one snapshot may be a moment apart from each other.
 
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use super::executor::Shared;
+use super::shim::AtomicU64;
 
 /// A counter with one writer.
 #[derive(Debug, Default)]

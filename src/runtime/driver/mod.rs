@@ -9,15 +9,18 @@
 mod registration;
 mod timers;
 
+#[cfg(all(test, wakeloop_loom))]
+mod model;
+
 use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Release};
-use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use super::shim::{AtomicBool, Mutex, MutexGuard};
 use super::trace::Tracer;
 use super::unpoisoned;
 use crate::reactor::{Poller, Registrar, Token, Waker as PollWaker};
@@ -140,6 +143,6 @@ fn wake_all(ready: &mut Vec<Waker>) {
 /// A lock that is only held for sections that cannot panic.
 type Locked<T> = Mutex<T>;
 
-fn lock<T>(mutex: &Locked<T>) -> std::sync::MutexGuard<'_, T> {
+fn lock<T>(mutex: &Locked<T>) -> MutexGuard<'_, T> {
     unpoisoned(mutex.lock())
 }

@@ -18,7 +18,6 @@ use std::future::poll_fn;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::task::{Context, Poll, Waker};
 
@@ -27,6 +26,7 @@ use slab::Slab;
 use super::{Handle, Locked, lock};
 use crate::reactor::{Event, Interest, Readiness, Token};
 use crate::runtime::coop;
+use crate::runtime::shim::AtomicUsize;
 
 const READY: usize = 0xFF;
 const SHUTDOWN: usize = 1 << 8;
@@ -66,7 +66,7 @@ pub(super) struct Registrations {
 }
 
 /// What the driver and the owner share.
-struct Socket {
+pub(super) struct Socket {
     readiness: AtomicUsize,
     waiters: Locked<Waiters>,
 }
@@ -120,7 +120,14 @@ impl Registrations {
 }
 
 impl Socket {
-    fn add(&self, bits: usize, ready: &mut Vec<Waker>) {
+    pub(super) fn new(assumed: Readiness) -> Socket {
+        Socket {
+            readiness: AtomicUsize::new(usize::from(assumed.bits())),
+            waiters: Locked::new(Waiters::default()),
+        }
+    }
+
+    pub(super) fn add(&self, bits: usize, ready: &mut Vec<Waker>) {
         // Ordering: Release is for the waiter that sees the bits and goes on to its system call; Acquire keeps the
         // lock below behind it. With the waiter's order (enter the list, then look again) no event is missed.
         let update = |word: usize| Some((word | bits).wrapping_add(TICK));
@@ -135,7 +142,7 @@ impl Socket {
     }
 
     /// The direction is exhausted, as of `seen`.
-    fn clear(&self, seen: usize, direction: Direction) {
+    pub(super) fn clear(&self, seen: usize, direction: Direction) {
         let update = |word: usize| (word / TICK == seen / TICK).then_some(word & !direction.cleared());
         // Ordering: pairs with `add`. If the tick moved on, the new edge stays.
         let _ = self.readiness.fetch_update(AcqRel, Acquire, update);
@@ -164,10 +171,7 @@ impl Registration {
             return Err(gone());
         }
         let assumed = if ready { Readiness::READABLE | Readiness::WRITABLE } else { Readiness::EMPTY };
-        let socket = Arc::new(Socket {
-            readiness: AtomicUsize::new(usize::from(assumed.bits())),
-            waiters: Locked::default(),
-        });
+        let socket = Arc::new(Socket::new(assumed));
         let registrations = &driver.registrations;
         let mut table = lock(&registrations.table);
         let key = table.insert(socket.clone());
@@ -189,7 +193,7 @@ impl Registration {
         mut operation: impl FnMut() -> io::Result<R>,
         exhausted: impl Fn(&R) -> bool,
     ) -> io::Result<R> {
-        let waiting = Waiting { socket: &self.socket, direction, key: Cell::new(None) };
+        let waiting = Waiting::new(&self.socket, direction);
         // The closure owns what it changes, so that the future is `Send`.
         poll_fn(move |cx| {
             if coop::poll_proceed(cx).is_pending() {
@@ -245,15 +249,19 @@ impl fmt::Debug for Registration {
 }
 
 /// One operation that may have to wait; leaves the list when dropped.
-struct Waiting<'a> {
+pub(super) struct Waiting<'a> {
     socket: &'a Socket,
     direction: Direction,
     key: Cell<Option<u64>>,
 }
 
-impl Waiting<'_> {
+impl<'a> Waiting<'a> {
+    pub(super) fn new(socket: &'a Socket, direction: Direction) -> Waiting<'a> {
+        Waiting { socket, direction, key: Cell::new(None) }
+    }
+
     /// The readiness word, once it has a bit of interest.
-    fn poll(&self, cx: &mut Context<'_>) -> Poll<usize> {
+    pub(super) fn poll(&self, cx: &mut Context<'_>) -> Poll<usize> {
         let wanted = self.direction.wanted() | SHUTDOWN;
         let word = self.socket.load();
         if word & wanted != 0 {

@@ -15,17 +15,17 @@
 //! end sooner after the last one that fired something than the timer's slack, a small part of what it was armed
 //! for; what else comes due meanwhile is served with it.
 
-use std::cell::{Cell, UnsafeCell};
+use std::cell::Cell;
 use std::marker::PhantomPinned;
 use std::pin::Pin;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU8, AtomicU64};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use super::{Locked, lock};
+use crate::runtime::shim::{AtomicU8, AtomicU64, UnsafeCell};
 use crate::runtime::trace::{TraceEvent, Tracer};
 use crate::timer::{Slot, Slotted, TimerHeap};
 
@@ -76,7 +76,7 @@ impl EntryRef {
         // SAFETY: until FIRED is stored the owner cannot free the entry without the lock, which we hold.
         let entry = unsafe { self.0.as_ref() };
         // SAFETY: under the lock (rule 1).
-        let waker = unsafe { (*entry.waker.get()).take() };
+        let waker = entry.waker.with_mut(|waker| unsafe { (*waker).take() });
         // Ordering: pairs with `has_fired`; the last touch (rule 3).
         entry.state.store(FIRED, Release);
         waker
@@ -193,7 +193,7 @@ impl Timers {
         }
         entry.slack.set(slack as u16);
         // SAFETY: under the lock (rule 1).
-        unsafe { *entry.waker.get() = Some(waker) };
+        entry.waker.with_mut(|slot| unsafe { *slot = Some(waker) });
         entry.state.store(ARMED, Relaxed);
         queue.heap.insert(when, EntryRef(NonNull::from(entry.get_ref())));
         if when < self.next.load(Relaxed) {
@@ -214,11 +214,10 @@ impl Timers {
             return false;
         }
         // SAFETY: under the lock (rule 1).
-        let slot = unsafe { &mut *entry.waker.get() };
-        let replaced = match slot {
+        let replaced = entry.waker.with_mut(|slot| match unsafe { &mut *slot } {
             Some(old) if old.will_wake(waker) => None,
-            _ => slot.replace(waker.clone()),
-        };
+            slot => slot.replace(waker.clone()),
+        });
         drop(queue);
         drop(replaced);
         true
@@ -235,7 +234,7 @@ impl Timers {
         // `next` may now be too early, which costs one look in vain.
         entry.state.store(UNARMED, Relaxed);
         // SAFETY: under the lock (rule 1).
-        let waker = unsafe { (*entry.waker.get()).take() };
+        let waker = entry.waker.with_mut(|waker| unsafe { (*waker).take() });
         drop(queue);
         drop(waker);
     }

@@ -5,11 +5,11 @@
 
 use std::future::Future;
 use std::pin::{Pin, pin};
-use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
-use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
+use super::super::shim::{AtomicBool, Mutex};
 use super::super::{coop, unpoisoned};
 use super::{Parker, Shared, Worker};
 

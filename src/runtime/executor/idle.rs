@@ -1,9 +1,8 @@
 //! Who sleeps and who searches. The protocol is told in README.md beside this file.
 
-use std::sync::Mutex;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::{AtomicUsize, fence};
 
+use super::super::shim::{AtomicUsize, Mutex, fence};
 use super::super::unpoisoned;
 
 /// One worker in the upper half of the word.

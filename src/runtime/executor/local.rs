@@ -12,13 +12,12 @@ use std::future::{Future, poll_fn};
 use std::marker::PhantomData;
 use std::pin::pin;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::AcqRel;
-use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread;
 use std::time::Duration;
 
+use super::super::shim::{AtomicBool, Mutex, thread};
 use super::super::task::{self, Header, JoinHandle, Runnable};
 use super::super::{coop, unpoisoned};
 use super::owned::Owned;
@@ -75,7 +74,7 @@ struct Queue {
 impl LocalSet {
     /// An empty set, for the current thread.
     pub fn new() -> LocalSet {
-        let shared = LocalShared { owned: Owned::new(1), queue: Mutex::default() };
+        let shared = LocalShared { owned: Owned::new(1), queue: Mutex::new(Queue::default()) };
         LocalSet { shared: Arc::new(shared), not_send: PhantomData }
     }
 
@@ -94,7 +93,7 @@ impl LocalSet {
     /// share the work.
     pub async fn run_until<F: Future>(&self, future: F) -> F::Output {
         let mut future = pin!(future);
-        let root = Arc::new(Root { woken: AtomicBool::new(true), waker: Mutex::default() });
+        let root = Arc::new(Root { woken: AtomicBool::new(true), waker: Mutex::new(None) });
         let waker = Waker::from(root.clone());
         poll_fn(move |cx| {
             let _entered = Entered::new(&self.shared);

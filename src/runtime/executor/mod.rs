@@ -27,6 +27,9 @@ mod queue;
 mod shared;
 mod worker;
 
+#[cfg(all(test, wakeloop_loom))]
+mod model;
+
 pub(super) use current_thread::CurrentThread;
 pub use local::{LocalSet, spawn_local};
 pub(super) use local::{LocalShared, remove as remove_local, schedule as schedule_local};

@@ -10,11 +10,11 @@
 use std::collections::VecDeque;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use crossbeam_utils::CachePadded;
 
 use super::super::lock::SpinLock;
+use super::super::shim::{AtomicBool, AtomicU64};
 use super::super::task::{Header, Runnable};
 
 pub(in super::super) struct Owned {

@@ -14,11 +14,11 @@
 //! so a token that it eats is not missed.
 
 use std::sync::OnceLock;
-use std::sync::atomic::AtomicU8;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::thread::{self, Thread};
 
 use super::super::driver::{self, Driver};
+use super::super::shim::AtomicU8;
+use super::super::shim::thread::{self, Thread};
 
 const EMPTY: u8 = 0;
 const ASLEEP: u8 = 1;

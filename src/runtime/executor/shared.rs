@@ -4,8 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, TryLockError};
 use std::time::{Duration, Instant};
 
 use crossbeam_utils::CachePadded;
@@ -13,6 +12,7 @@ use crossbeam_utils::CachePadded;
 use super::super::blocking::Pool;
 use super::super::driver::{self, Driver};
 use super::super::metrics::Counters;
+use super::super::shim::{AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard, thread};
 use super::super::task::{self, JoinHandle, Runnable};
 use super::super::trace::{TraceEvent, Tracer};
 use super::super::unpoisoned;
@@ -257,7 +257,7 @@ impl Shared {
                 return;
             }
             // Some foreign thread is between waking a task and injecting it.
-            std::thread::sleep(Duration::from_micros(20));
+            thread::sleep(Duration::from_micros(20));
         }
     }
 

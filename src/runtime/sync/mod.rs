@@ -8,5 +8,8 @@ pub mod oneshot;
 mod semaphore;
 mod wait_list;
 
+#[cfg(all(test, wakeloop_loom))]
+mod model;
+
 pub use notify::{Notified, Notify};
 pub use semaphore::{Acquire, Permit, Semaphore};

@@ -7,10 +7,11 @@ use std::collections::VecDeque;
 use std::error::Error;
 use std::fmt;
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::wait_list::{Grant, WaitList};
+use crate::runtime::shim::{Mutex, MutexGuard};
 use crate::runtime::{coop, unpoisoned};
 
 /// A channel that holds at most `capacity` values (at least 1).

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Mutex;
 use std::task::{Context, Poll};
 
 use super::wait_list::{Grant, WaitList};
+use crate::runtime::shim::Mutex;
 use crate::runtime::{coop, unpoisoned};
 
 /// Wakes one waiting task, or all. Carries no data.

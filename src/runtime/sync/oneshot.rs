@@ -5,17 +5,16 @@
 //! again if `CLOSED` came first. The waker slot belongs to the receiver while `WAITING` is clear; while it is set
 //! nobody touches it until `SENT` passes it to the sender, unless `CLOSED` came first.
 
-use std::cell::UnsafeCell;
 use std::error::Error;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU8;
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
 use std::task::{Context, Poll, Waker};
 
 use crate::runtime::coop;
+use crate::runtime::shim::{AtomicU8, UnsafeCell};
 
 const SENT: u8 = 1;
 const CLOSED: u8 = 2;
@@ -56,12 +55,12 @@ impl<T> Sender<T> {
     pub fn send(mut self, value: T) -> Result<(), T> {
         let Some(inner) = self.inner.take() else { return Err(value) };
         // SAFETY: before SENT the value is the sender's.
-        unsafe { *inner.value.get() = Some(value) };
+        inner.value.with_mut(|slot| unsafe { *slot = Some(value) });
         if inner.finish() {
             return Ok(());
         }
         // SAFETY: CLOSED came first, so the value stayed ours.
-        match unsafe { (*inner.value.get()).take() } {
+        match inner.value.with_mut(|slot| unsafe { (*slot).take() }) {
             Some(value) => Err(value),
             None => Ok(()),
         }
@@ -92,7 +91,7 @@ impl<T> Inner<T> {
         }
         if before & WAITING != 0 {
             // SAFETY: set, and passed to us by SENT.
-            if let Some(waker) = unsafe { (*self.waker.get()).take() } {
+            if let Some(waker) = self.waker.with_mut(|slot| unsafe { (*slot).take() }) {
                 waker.wake();
             }
         }
@@ -126,7 +125,7 @@ impl<T> Receiver<T> {
     fn take(&mut self) -> Result<T, RecvError> {
         self.done = true;
         // SAFETY: SENT passed the value to us.
-        unsafe { (*self.inner.value.get()).take() }.ok_or(RecvError(()))
+        self.inner.value.with_mut(|slot| unsafe { (*slot).take() }).ok_or(RecvError(()))
     }
 
     /// Sets or clears WAITING; false if SENT came first.
@@ -154,7 +153,6 @@ impl<T> Future for Receiver<T> {
         if state & SENT != 0 {
             return Poll::Ready(self.take());
         }
-        let slot = self.inner.waker.get();
         if state & WAITING != 0 {
             // The sender may take the waker at any moment: first it is taken back, then looked at.
             if !self.flip_waiting() {
@@ -162,10 +160,10 @@ impl<T> Future for Receiver<T> {
             }
         }
         // SAFETY: WAITING is clear: the slot is ours.
-        let old = match unsafe { &mut *slot } {
+        let old = self.inner.waker.with_mut(|slot| match unsafe { &mut *slot } {
             Some(old) if old.will_wake(cx.waker()) => None,
             slot => slot.replace(cx.waker().clone()),
-        };
+        });
         if !self.flip_waiting() {
             return Poll::Ready(self.take());
         }
@@ -184,7 +182,7 @@ impl<T> Drop for Receiver<T> {
         let before = self.inner.state.fetch_or(CLOSED, AcqRel);
         if before & SENT != 0 {
             // SAFETY: SENT came first, so the value is ours.
-            drop(unsafe { (*self.inner.value.get()).take() });
+            drop(self.inner.value.with_mut(|slot| unsafe { (*slot).take() }));
         }
     }
 }

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Mutex;
 use std::task::{Context, Poll};
 
 use super::wait_list::{Grant, WaitList};
+use crate::runtime::shim::Mutex;
 use crate::runtime::{coop, unpoisoned};
 
 /// Hands out permits, first come first served: who asks for many is not overtaken by those who ask for few.

@@ -2,7 +2,7 @@
 
 use std::alloc::{Layout, dealloc};
 use std::any::Any;
-use std::cell::{Cell, UnsafeCell};
+use std::cell::Cell;
 use std::future::Future;
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,6 +11,7 @@ use std::ptr::{self, NonNull};
 use std::task::{Context, Poll, Waker};
 
 use super::super::executor::{self, LocalShared, Shared};
+use super::super::shim::UnsafeCell;
 use super::super::trace::TraceEvent;
 use super::join::{JoinError, JoinHandle};
 use super::state::{Paused, Start, State, Woken};
@@ -27,7 +28,7 @@ pub(in super::super) struct Header {
     /// With `kind` a [`Home`], taken apart for the sake of eight bytes.
     home: *const (),
     /// Neighbours in the list of live tasks, which also guards them.
-    pub(in super::super) links: UnsafeCell<Links>,
+    pub(in super::super) links: std::cell::UnsafeCell<Links>,
     join_waker: UnsafeCell<MaybeUninit<Waker>>,
     /// Which shard of the list; set before the task is published.
     pub(in super::super) owner: Cell<u32>,
@@ -145,7 +146,7 @@ where
             vtable: Task::<F>::VTABLE,
             home,
             kind,
-            links: UnsafeCell::default(),
+            links: Default::default(),
             join_waker: UnsafeCell::new(MaybeUninit::uninit()),
             owner: Cell::new(UNOWNED),
         },
@@ -278,8 +279,8 @@ impl Header {
     }
 
     /// The slot of the join waker; rule 3 says when it may be touched.
-    pub(super) fn join_waker(&self) -> *mut MaybeUninit<Waker> {
-        self.join_waker.get()
+    pub(super) fn join_waker(&self) -> &UnsafeCell<MaybeUninit<Waker>> {
+        &self.join_waker
     }
 
     /// The executor, if tracing is on.
@@ -316,10 +317,12 @@ impl<F: Future> Task<F> {
         let polled = waker::with_borrowed(header, |waker| {
             let mut context = Context::from_waker(waker);
             catch_unwind(AssertUnwindSafe(|| {
-                // SAFETY: the payload is a future and ours (rule 1); it never moves again: it lives on the heap
-                // and is dropped in place.
-                let future = unsafe { Pin::new_unchecked(&mut *(*task.payload.get()).future) };
-                future.poll(&mut context)
+                task.payload.with_mut(|payload| {
+                    // SAFETY: the payload is a future and ours (rule 1); it never moves again: it lives on the heap
+                    // and is dropped in place.
+                    let future = unsafe { Pin::new_unchecked(&mut *(*payload).future) };
+                    future.poll(&mut context)
+                })
             }))
         });
         match polled {
@@ -357,9 +360,10 @@ impl<F: Future> Task<F> {
         // SAFETY: the task's own reference, released at the end, keeps it alive.
         let task = unsafe { header.cast::<Self>().as_ref() };
         let head = &task.header;
-        let payload = task.payload.get();
-        // SAFETY: the future is ours (rule 1) and not used again.
-        let dropped = quietly(|| unsafe { ManuallyDrop::drop(&mut (*payload).future) });
+        let dropped = quietly(|| {
+            // SAFETY: the future is ours (rule 1) and not used again.
+            task.payload.with_mut(|payload| unsafe { ManuallyDrop::drop(&mut (*payload).future) });
+        });
         let output = match dropped {
             Ok(()) => output,
             Err(panic) => {
@@ -368,7 +372,7 @@ impl<F: Future> Task<F> {
             }
         };
         // SAFETY: nothing lives in the payload now, and it is still ours.
-        unsafe { (*payload).output = ManuallyDrop::new(output) };
+        task.payload.with_mut(|payload| unsafe { (*payload).output = ManuallyDrop::new(output) });
         if let Some(shared) = head.tracing() {
             shared.trace(TraceEvent::Completed { task: head.id() });
         }
@@ -390,7 +394,7 @@ impl<F: Future> Task<F> {
         }
         if completed.wake_joiner {
             // SAFETY: the slot is set and passed to us (rule 3).
-            let waker = unsafe { (*head.join_waker()).assume_init_read() };
+            let waker = head.join_waker().with(|slot| unsafe { (*slot).assume_init_read() });
             drop(quietly(|| waker.wake()));
         }
         // SAFETY: the reference of being alive.
@@ -403,7 +407,7 @@ impl<F: Future> Task<F> {
         // SAFETY: the payload is an output and the caller's to move; `to` is valid.
         unsafe {
             let task = header.cast::<Self>().as_ref();
-            let output = ManuallyDrop::take(&mut (*task.payload.get()).output);
+            let output = task.payload.with_mut(|payload| ManuallyDrop::take(&mut (*payload).output));
             to.cast::<Result<F::Output, JoinError>>().write(output);
         }
     }
@@ -414,7 +418,7 @@ impl<F: Future> Task<F> {
         // SAFETY: the payload is an output and the caller's to drop.
         unsafe {
             let task = header.cast::<Self>().as_ref();
-            ManuallyDrop::drop(&mut (*task.payload.get()).output);
+            task.payload.with_mut(|payload| ManuallyDrop::drop(&mut (*payload).output));
         }
     }
 
@@ -432,7 +436,7 @@ fn quietly(f: impl FnOnce()) -> Result<(), Box<dyn Any + Send>> {
     catch_unwind(AssertUnwindSafe(f))
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(wakeloop_loom)))]
 mod tests {
     use super::*;
 

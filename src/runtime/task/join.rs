@@ -147,20 +147,20 @@ impl<T> Future for JoinHandle<T> {
         if now.has_join_waker() {
             // SAFETY: the slot is set and both sides only read it now (rule 3). If the completer has meanwhile taken
             // the waker, its bits are still there and only compared.
-            if unsafe { (*slot).assume_init_ref() }.will_wake(cx.waker()) {
+            if slot.with(|slot| unsafe { (*slot).assume_init_ref().will_wake(cx.waker()) }) {
                 return Poll::Pending;
             }
             if header.state.retract_join_waker() == JoinSlot::Complete {
                 return self.take();
             }
             // SAFETY: taken back, so ours and set.
-            unsafe { (*slot).assume_init_drop() };
+            slot.with_mut(|slot| unsafe { (*slot).assume_init_drop() });
         }
         // SAFETY: JOIN_WAKER is clear, so the slot is ours, and empty.
-        unsafe { (*slot).write(cx.waker().clone()) };
+        slot.with_mut(|slot| unsafe { (*slot).write(cx.waker().clone()) });
         if header.state.publish_join_waker() == JoinSlot::Complete {
             // SAFETY: the completer found JOIN_WAKER clear, so the waker stayed ours.
-            unsafe { (*slot).assume_init_drop() };
+            slot.with_mut(|slot| unsafe { (*slot).assume_init_drop() });
             return self.take();
         }
         Poll::Pending
@@ -174,7 +174,7 @@ impl<T> Drop for JoinHandle<T> {
             let header = self.task.as_ref();
             let detached = header.state.detach();
             if detached.drop_waker {
-                (*header.join_waker()).assume_init_drop();
+                header.join_waker().with_mut(|slot| (*slot).assume_init_drop());
             }
             let dropped = if detached.drop_output && !self.taken {
                 catch_unwind(AssertUnwindSafe(|| Header::drop_output(self.task)))

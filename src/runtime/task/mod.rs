@@ -26,5 +26,8 @@ mod join;
 mod state;
 mod waker;
 
+#[cfg(all(test, wakeloop_loom))]
+mod model;
+
 pub(super) use cell::{Header, Runnable, new, new_job, new_local};
 pub use join::{AbortHandle, JoinError, JoinHandle};

@@ -30,8 +30,9 @@
 //! A wake is a read-modify-write even if it changes nothing (2 stays 2): the poll that follows has to see what
 //! the waking thread wrote before.
 
-use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+use crate::runtime::shim::{AtomicUsize, fence};
 
 const COMPLETE: usize = 1 << 0;
 const JOIN_INTEREST: usize = 1 << 1;
@@ -241,7 +242,7 @@ impl State {
         loop {
             if now & COMPLETE != 0 {
                 // Ordering: pairs with `complete`: the caller goes on to take the output.
-                std::sync::atomic::fence(Acquire);
+                fence(Acquire);
                 return JoinSlot::Complete;
             }
             // Ordering: Release hands the slot's content to `complete`.
@@ -287,7 +288,7 @@ impl State {
         // else's last use.
         let last = self.0.fetch_sub(REF, Release) / REF == 1;
         if last {
-            std::sync::atomic::fence(Acquire);
+            fence(Acquire);
         }
         last
     }
@@ -297,7 +298,7 @@ fn woken(state: usize) -> usize {
     if state & WAKES < 2 * WAKE { state + WAKE } else { state }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(wakeloop_loom)))]
 mod tests {
     use super::*;
 

@@ -1,0 +1,80 @@
+//! The pool in every order: no job is lost or run twice, and the end waits for all threads.
+
+use std::sync::atomic::AtomicUsize as Plain;
+use std::sync::atomic::Ordering::SeqCst;
+
+use loom::thread;
+
+use super::*;
+
+impl Surroundings for () {
+    fn enter(&self, body: impl FnOnce()) {
+        body();
+    }
+}
+
+fn pool(cap: usize) -> Pool {
+    Pool::new(cap, Duration::from_secs(3600), ThreadOptions::default())
+}
+
+fn submit(pool: &Pool, runs: &Arc<Plain>) -> JoinHandle<()> {
+    let runs = runs.clone();
+    let (job, handle) = task::new_job(Job(Some(move || {
+        runs.fetch_add(1, SeqCst);
+    })));
+    pool.submit(job, &());
+    handle
+}
+
+#[test]
+fn every_job_runs_once_and_threads_leave() {
+    crate::runtime::loom_model(|| {
+        let (pool, runs) = (pool(1), Arc::new(Plain::new(0)));
+        let first = submit(&pool, &runs);
+        let second = submit(&pool, &runs);
+        // They may be dropped by the close, but then say so; and none is still to come.
+        loom::future::block_on(async {
+            first.await.unwrap();
+            second.await.unwrap();
+        });
+        pool.close();
+        assert!(pool.wait_left(None));
+        assert_eq!(runs.load(SeqCst), 2);
+    });
+}
+
+#[test]
+fn jobs_from_two_threads_get_their_threads() {
+    crate::runtime::loom_model(|| {
+        let (pool, runs) = (Arc::new(pool(1)), Arc::new(Plain::new(0)));
+        let other = thread::spawn({
+            let (pool, runs) = (pool.clone(), runs.clone());
+            move || submit(&pool, &runs)
+        });
+        let ours = submit(&pool, &runs);
+        let theirs = other.join().unwrap();
+        loom::future::block_on(async {
+            ours.await.unwrap();
+            theirs.await.unwrap();
+        });
+        pool.close();
+        assert!(pool.wait_left(None));
+        assert_eq!(runs.load(SeqCst), 2);
+    });
+}
+
+#[test]
+fn a_close_ends_what_has_not_begun() {
+    crate::runtime::loom_model(|| {
+        let (pool, runs) = (Arc::new(pool(1)), Arc::new(Plain::new(0)));
+        let closing = thread::spawn({
+            let pool = pool.clone();
+            move || pool.close()
+        });
+        let job = submit(&pool, &runs);
+        let ended = loom::future::block_on(job);
+        closing.join().unwrap();
+        assert!(pool.wait_left(None));
+        assert_eq!(runs.load(SeqCst), usize::from(ended.is_ok()));
+    });
+}

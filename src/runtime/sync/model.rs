@@ -1,0 +1,86 @@
+//! The channels in every order.
+
+use loom::future::block_on;
+use loom::thread;
+
+use super::{mpsc, oneshot};
+use crate::runtime::loom_model;
+
+#[test]
+fn a_oneshot_value_arrives() {
+    loom_model(|| {
+        let (sender, receiver) = oneshot::channel();
+        let sending = thread::spawn(move || sender.send(Box::new(7)).unwrap());
+        assert_eq!(*block_on(receiver).unwrap(), 7);
+        sending.join().unwrap();
+    });
+}
+
+#[test]
+fn a_oneshot_sender_that_goes_wakes_the_receiver() {
+    loom_model(|| {
+        let (sender, receiver) = oneshot::channel::<u8>();
+        let going = thread::spawn(move || drop(sender));
+        assert!(block_on(receiver).is_err());
+        going.join().unwrap();
+    });
+}
+
+#[test]
+fn a_oneshot_value_belongs_to_one_side_when_the_receiver_goes() {
+    loom_model(|| {
+        let (sender, mut receiver) = oneshot::channel();
+        let sending = thread::spawn(move || sender.send(Box::new(7)).is_err());
+        let got = receiver.try_recv().unwrap();
+        drop(receiver);
+        let came_back = sending.join().unwrap();
+        assert!(!(got.is_some() && came_back));
+    });
+}
+
+/// Polled twice with different wakers while the value comes: the last one counts.
+#[test]
+fn a_oneshot_receiver_may_change_its_waker() {
+    loom_model(|| {
+        let (sender, mut receiver) = oneshot::channel();
+        let sending = thread::spawn(move || sender.send(7).unwrap());
+        let mut noop = std::task::Context::from_waker(std::task::Waker::noop());
+        let got = match std::future::Future::poll(std::pin::Pin::new(&mut receiver), &mut noop) {
+            std::task::Poll::Ready(value) => value,
+            std::task::Poll::Pending => block_on(receiver),
+        };
+        assert_eq!(got, Ok(7));
+        sending.join().unwrap();
+    });
+}
+
+#[test]
+fn a_bounded_channel_passes_values_in_order_and_wakes_both_sides() {
+    loom_model(|| {
+        let (sender, mut receiver) = mpsc::bounded(1);
+        let sending = thread::spawn(move || {
+            block_on(async {
+                sender.send(1).await.unwrap();
+                sender.send(2).await.unwrap();
+            });
+        });
+        let got = block_on(async { (receiver.recv().await, receiver.recv().await, receiver.recv().await) });
+        assert_eq!(got, (Some(1), Some(2), None));
+        sending.join().unwrap();
+    });
+}
+
+#[test]
+fn two_senders_and_a_receiver_that_goes_end_well() {
+    loom_model(|| {
+        let (sender, mut receiver) = mpsc::bounded(1);
+        let other = sender.clone();
+        let first = thread::spawn(move || block_on(sender.send(1)).is_ok());
+        let second = thread::spawn(move || block_on(other.send(2)).is_ok());
+        let got = block_on(receiver.recv());
+        assert!(got.is_some());
+        drop(receiver);
+        let sent = [first.join().unwrap(), second.join().unwrap()];
+        assert!(sent[usize::from(got == Some(2))]);
+    });
+}

@@ -1,0 +1,134 @@
+//! Task state, join waker and reference count in every order, on a local set: it needs no driver.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize as Plain;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::task::{Poll, Waker};
+
+use loom::future::block_on;
+use loom::sync::atomic::AtomicUsize;
+use loom::thread;
+
+use crate::runtime::{LocalSet, loom_model};
+
+struct Drops(Arc<Plain>);
+
+impl Drop for Drops {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, SeqCst);
+    }
+}
+
+/// What was written before a wake is seen by the poll that follows, even with relaxed accesses; and the wake is
+/// not lost, whether it comes before, during or after the poll that waits for it.
+#[test]
+fn a_wake_from_another_thread_is_followed_by_a_poll_that_sees_what_came_before_it() {
+    loom_model(|| {
+        let local = LocalSet::new();
+        let flag = Arc::new(AtomicUsize::new(0));
+        let (give_waker, take_waker) = crate::runtime::sync::oneshot::channel::<Waker>();
+        let theirs = flag.clone();
+        let waking = thread::spawn(move || {
+            let waker = block_on(take_waker).unwrap();
+            theirs.store(1, Relaxed);
+            waker.wake();
+        });
+        block_on(local.run_until(async {
+            let mut give = Some(give_waker);
+            let task = local.spawn_local(poll_fn(move |cx| {
+                if let Some(give) = give.take() {
+                    give.send(cx.waker().clone()).unwrap();
+                }
+                if flag.load(Relaxed) == 1 { Poll::Ready(()) } else { Poll::Pending }
+            }));
+            task.await.unwrap();
+        }));
+        waking.join().unwrap();
+    });
+}
+
+/// Two wakes at once: the future is polled by one thread, never lost, freed once.
+#[test]
+fn two_wakers_race_with_the_poll_and_the_end() {
+    loom_model(|| {
+        let local = LocalSet::new();
+        let drops = Arc::new(Plain::new(0));
+        let count = Arc::new(AtomicUsize::new(0));
+        let (first, get_first) = crate::runtime::sync::oneshot::channel::<Waker>();
+        let theirs = count.clone();
+        let waking = thread::spawn(move || {
+            let waker = block_on(get_first).unwrap();
+            let again = waker.clone();
+            theirs.fetch_add(1, Relaxed);
+            waker.wake_by_ref();
+            theirs.fetch_add(1, Relaxed);
+            again.wake();
+        });
+        let guard = Drops(drops.clone());
+        block_on(local.run_until(async {
+            let mut give = Some(first);
+            local
+                .spawn_local(poll_fn(move |cx| {
+                    let _guard = &guard;
+                    if let Some(give) = give.take() {
+                        give.send(cx.waker().clone()).unwrap();
+                    }
+                    if count.load(Relaxed) == 2 { Poll::Ready(()) } else { Poll::Pending }
+                }))
+                .await
+                .unwrap();
+        }));
+        waking.join().unwrap();
+        assert_eq!(drops.load(SeqCst), 1);
+    });
+}
+
+/// The join handle is awaited on another thread while the task completes.
+#[test]
+fn a_joiner_on_another_thread_gets_the_output() {
+    loom_model(|| {
+        let local = LocalSet::new();
+        let handle = local.spawn_local(async { Box::new(7) });
+        let joining = thread::spawn(move || *block_on(handle).unwrap());
+        block_on(local.run_until(crate::runtime::yield_now()));
+        assert_eq!(joining.join().unwrap(), 7);
+    });
+}
+
+/// Polled with one waker, then another, while the task completes: the slot has one owner at a time.
+#[test]
+fn a_joiner_that_changes_its_waker_is_woken() {
+    loom_model(|| {
+        let local = LocalSet::new();
+        let mut handle = local.spawn_local(async { Box::new(7) });
+        let joining = thread::spawn(move || {
+            let mut noop = std::task::Context::from_waker(Waker::noop());
+            match std::future::Future::poll(std::pin::Pin::new(&mut handle), &mut noop) {
+                Poll::Ready(output) => *output.unwrap(),
+                Poll::Pending => *block_on(handle).unwrap(),
+            }
+        });
+        block_on(local.run_until(crate::runtime::yield_now()));
+        assert_eq!(joining.join().unwrap(), 7);
+    });
+}
+
+/// The handle is dropped, or aborts, while the task completes: the output is dropped once, by one side.
+#[test]
+fn an_output_without_a_taker_is_dropped_once() {
+    loom_model(|| {
+        let drops = Arc::new(Plain::new(0));
+        let local = LocalSet::new();
+        let guard = Drops(drops.clone());
+        let handle = local.spawn_local(async move { guard });
+        let going = thread::spawn(move || {
+            handle.abort();
+            drop(handle);
+        });
+        block_on(local.run_until(crate::runtime::yield_now()));
+        going.join().unwrap();
+        drop(local);
+        assert_eq!(drops.load(SeqCst), 1);
+    });
+}
