@@ -5,6 +5,7 @@
 # installed twice. CARGO_TARGET_DIR is honoured.
 
 PYTHON ?= python3
+PYTHON314 ?= python3.14
 VENV   ?= .venv
 
 PY     := $(VENV)/bin/python
@@ -21,10 +22,10 @@ CAN_EMBED = $(PY) -c 'import sys, pathlib, sysconfig as s; v = s.get_config_var;
 	sys.exit(not (pathlib.Path(v("LIBDIR")) / v("LDLIBRARY")).exists())'
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build demo test test-rust test-python loom conformance lint types soak bench bench-quick bench-runtime clean
+.PHONY: help venv build demo test test-rust test-python loom conformance lint types soak bench bench-quick bench-runtime clean conformance-modes conformance-3.14
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # -- what is built -------------------------------------------------------------------------------------------------
 
@@ -80,6 +81,14 @@ loom: ## the concurrent core in every order of its threads, up to three preempti
 
 conformance: $(MADE)-extension $(MADE)-test ## CPython's own asyncio tests, all of them
 	$(PY) -m tests.conformance
+
+conformance-modes: $(MADE)-extension $(MADE)-test ## the same in asyncio's debug mode and under python -X dev
+	$(PY) -m tests.conformance --mode debug
+	$(PY) -m tests.conformance --mode dev
+
+conformance-3.14: ## all three of them on Python 3.14; PYTHON314 says where that is
+	@command -v $(PYTHON314) >/dev/null || { echo "no $(PYTHON314): say make conformance-3.14 PYTHON314=/path/to/python3.14"; exit 1; }
+	$(MAKE) conformance conformance-modes PYTHON=$(PYTHON314) VENV=$(VENV)-3.14
 
 types: $(MADE)-extension $(MADE)-test ## mypy --strict over the package, the stubs against the extension, a user's program
 	$(PY) -m pytest tests/test_typing.py

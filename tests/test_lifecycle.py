@@ -253,6 +253,26 @@ def test_an_overridden_exception_handler_method_is_called(loop_factory):
     assert isinstance(contexts[0]["exception"], ValueError)
 
 
+def test_task_and_future_classes_put_into_asyncio_are_the_ones_that_are_made(loop, monkeypatch):
+    """nest_asyncio, debuggers and asyncio's own tests replace them; the loop asks asyncio each time, as asyncio does."""
+
+    class MyTask(asyncio.tasks._PyTask):
+        pass
+
+    class MyFuture(asyncio.futures._PyFuture):
+        pass
+
+    monkeypatch.setattr(asyncio.tasks, "Task", MyTask)
+    monkeypatch.setattr(asyncio.futures, "Future", MyFuture)
+
+    async def main():
+        return loop.create_future()
+
+    task = loop.create_task(main(), name="mine")
+    assert type(task) is MyTask and task.get_name() == "mine"
+    assert type(loop.run_until_complete(task)) is MyFuture
+
+
 def test_a_task_factory_makes_the_tasks(run):
     made = []
 

@@ -1,6 +1,7 @@
 """call_soon_threadsafe and what is built on it."""
 
 import asyncio
+import sys
 import threading
 import time
 
@@ -195,3 +196,92 @@ def test_two_loops_in_two_threads_talk_to_each_other(loop_factory):
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
+
+
+has_blocking_cancel = pytest.mark.skipif(sys.version_info < (3, 14), reason="the thread-safe handle is new in 3.14")
+
+
+@has_blocking_cancel
+@pytest.mark.parametrize("ask", ["cancel", "cancelled"])
+def test_cancelling_from_another_thread_waits_until_the_callback_has_run(running, ask):
+    started, may_end, seen, answers = threading.Event(), threading.Event(), [], []
+
+    def callback():
+        started.set()
+        may_end.wait(10)
+        seen.append("ran to its end")
+
+    handle = running.call_soon_threadsafe(callback)
+    assert isinstance(handle, asyncio.events._ThreadSafeHandle) and isinstance(handle, asyncio.Handle)
+    assert started.wait(5)
+    threads = [threading.Thread(target=lambda: answers.append((getattr(handle, ask)(), list(seen)))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.05)
+    assert answers == []
+    may_end.set()
+    for thread in threads:
+        thread.join(5)
+    assert answers == [(None if ask == "cancel" else False, ["ran to its end"])] * 3
+
+
+@has_blocking_cancel
+@pytest.mark.parametrize("debug", [False, True])
+def test_a_callback_may_cancel_its_own_thread_safe_handle(loop, debug):
+    loop.set_debug(debug)
+    seen = []
+
+    def callback():
+        handle.cancel()
+        seen.append(handle.cancelled())
+        loop.stop()
+
+    handle = loop.call_soon_threadsafe(callback)
+    loop.run_forever()
+    assert seen == [True] and "cancelled" in repr(handle)
+
+
+@has_blocking_cancel
+def test_a_thread_that_waits_to_cancel_goes_on_when_the_callback_fails(running, asyncio_log):
+    started, may_end = threading.Event(), threading.Event()
+
+    def callback():
+        started.set()
+        may_end.wait(10)
+        raise ValueError("on purpose")
+
+    handle = running.call_soon_threadsafe(callback)
+    assert started.wait(5)
+    thread = threading.Thread(target=handle.cancel)
+    thread.start()
+    time.sleep(0.02)
+    may_end.set()
+    thread.join(5)
+    assert not thread.is_alive() and handle.cancelled()
+    done = threading.Event()
+    running.call_soon_threadsafe(done.set)
+    assert done.wait(5) and "on purpose" in asyncio_log.text
+
+
+@has_blocking_cancel
+def test_after_a_cancel_the_callback_has_ended_or_never_begins(running):
+    """Thousands of races between a cancel and the run."""
+    begun, ended = set(), set()
+
+    def callback(number):
+        begun.add(number)
+        if number % 7 == 0:
+            time.sleep(0)
+        ended.add(number)
+
+    after_cancel = []
+    for number in range(3000):
+        handle = running.call_soon_threadsafe(callback, number)
+        if number % 3:
+            time.sleep(0)
+        handle.cancel()
+        after_cancel.append((number in begun, number in ended))
+    done = threading.Event()
+    running.call_soon_threadsafe(done.set)
+    assert done.wait(10)
+    assert after_cancel == [(number in begun, number in begun) for number in range(3000)]

@@ -597,3 +597,56 @@ def test_arguments_can_be_named(run):
         await close(near, far)
 
     run(main())
+
+
+def test_a_socket_with_methods_of_its_own_is_asked_through_them(run):
+    """A subclass of socket that counts, encrypts or records: the transport may not go round it."""
+    sent, received = [], []
+
+    class Recorder(socket.socket):
+        def send(self, data, *flags):
+            sent.append(bytes(data))
+            return super().send(data, *flags)
+
+        def recv(self, size, *flags):
+            received.append(super().recv(size, *flags))
+            return received[-1]
+
+    async def main():
+        near, far = socket.socketpair()
+        far.setblocking(False)
+        with far:
+            own = Recorder(near.family, near.type, near.proto, near.detach())
+            own.setblocking(False)
+            loop = asyncio.get_running_loop()
+            transport, protocol = await loop.create_connection(Recording, sock=own)
+            transport.write(b"ping")
+            assert await loop.sock_recv(far, 100) == b"ping"
+            await loop.sock_sendall(far, b"pong")
+            assert await protocol.received(4) == b"pong"
+            transport.close()
+            await protocol.lost
+
+    run(main())
+    assert sent == [b"ping"] and received == [b"pong"]
+
+
+def test_a_plain_subclass_of_socket_is_an_ordinary_socket(run):
+    class Named(socket.socket):
+        name = "mine"
+
+    async def main():
+        near, far = socket.socketpair()
+        far.setblocking(False)
+        with far:
+            own = Named(near.family, near.type, near.proto, near.detach())
+            own.setblocking(False)
+            loop = asyncio.get_running_loop()
+            transport, protocol = await loop.create_connection(Recording, sock=own)
+            transport.write(b"ping")
+            assert await loop.sock_recv(far, 100) == b"ping"
+            transport.close()
+            await protocol.lost
+            assert own.fileno() == -1
+
+    run(main())

@@ -12,6 +12,7 @@ import os
 import socket
 import stat
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
@@ -64,16 +65,9 @@ def by_keyword(loop: EventLoop, method: str, *args: Any, **kwargs: Any) -> Any:
     return getattr(loop, method)(*values, **kwargs)
 
 
-def call_soon_threadsafe(loop: EventLoop, callback: Callable[..., object], *args: Any, context: Any = None) -> Any:
-    """Python 3.14 and later: asyncio's handle for other threads, in the native queue."""
-    loop._check_closed()
-    if loop._debug:
-        loop._check_callback(callback, "call_soon_threadsafe")
-    handle = events._ThreadSafeHandle(callback, args, loop, context)
-    if handle._source_traceback:
-        del handle._source_traceback[-1]
-    loop._add_callback(handle)
-    return handle
+def new_gate() -> threading.Event:
+    """What a thread waits at that cancels a handle while its callback runs in the loop's thread."""
+    return threading.Event()
 
 
 def callback_failed(loop: EventLoop, handle: Any, exception: BaseException) -> None:
@@ -184,6 +178,19 @@ def paused_reading(transport: Any) -> None:
 
 def resumed_reading(transport: Any) -> None:
     base_events.logger.debug("%r resumes reading", transport)
+
+
+#: What a transport does with a socket. Whoever has overridden one of these wants to be asked.
+_SOCKET_CALLS = ("recv", "recv_into", "send", "sendmsg", "shutdown", "close", "detach", "fileno")
+
+
+def is_ordinary_socket(sock: object) -> bool:
+    """Whether reading and writing the descriptor is the same as asking the object: else asyncio's transport does."""
+    kind = type(sock)
+    return kind is socket.socket or (
+        issubclass(kind, socket.socket)
+        and all(getattr(kind, name) is getattr(socket.socket, name) for name in _SOCKET_CALLS)
+    )
 
 
 def socket_details(sock: socket.socket, extra: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -229,6 +229,8 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
     def _make_socket_transport(
         self, sock: Any, protocol: Any, waiter: Any = None, *, extra: Any = None, server: Any = None, **kwargs: Any
     ) -> Any:
+        if not _support.is_ordinary_socket(sock):
+            return super()._make_socket_transport(sock, protocol, waiter, extra=extra, server=server, **kwargs)
         self._ensure_fd_no_transport(sock)
         context = kwargs.get("context")
         base_events._set_nodelay(sock)

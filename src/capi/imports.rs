@@ -11,10 +11,17 @@ macro_rules! table {
     (names { $($name:ident),* $(,)? } objects { $($object:ident = $module:literal . $path:literal),* $(,)? }) => {
         /// Interned names and imported objects. Immutable after import, alive as long as the process.
         #[derive(Debug)]
+        #[allow(non_snake_case, reason = "a field is called as the name it holds")]
         pub(crate) struct Imports {
             $(pub(crate) $name: Ref,)*
             $(pub(crate) $object: Ref,)*
             pub(crate) runtime_panic: Ref,
+            /// asyncio's handle for other threads, which it has since 3.14; before, the plain one.
+            pub(crate) thread_safe_handle_class: Ref,
+            pub(crate) has_thread_safe_handle: bool,
+            /// The names of asyncio.futures and asyncio.tasks, in which others may put classes of their own.
+            pub(crate) futures_names: Ref,
+            pub(crate) tasks_names: Ref,
             /// The keyword names with which futures and tasks are made.
             pub(crate) future_keywords: Ref,
             pub(crate) task_keywords: Ref,
@@ -22,7 +29,16 @@ macro_rules! table {
 
         impl Imports {
             fn load(py: Python<'_>, runtime_panic: Bound<'_, PyAny>) -> PyResult<Imports> {
+                let events = py.import("asyncio.events")?;
+                let thread_safe_handle = events.getattr_opt("_ThreadSafeHandle")?;
                 Ok(Imports {
+                    has_thread_safe_handle: thread_safe_handle.is_some(),
+                    thread_safe_handle_class: match thread_safe_handle {
+                        Some(class) => class.into(),
+                        None => events.getattr("Handle")?.into(),
+                    },
+                    futures_names: py.import("asyncio.futures")?.dict().into_any().into(),
+                    tasks_names: py.import("asyncio.tasks")?.dict().into_any().into(),
                     $($name: PyString::intern(py, stringify!($name)).into_any().into(),)*
                     $($object: py.import($module)?.getattr($path)?.into(),)*
                     runtime_panic: runtime_panic.into(),
@@ -36,15 +52,14 @@ macro_rules! table {
 
 table! {
     names {
+        Future, Task,
         _attach, _cancelled, _current_handle, _run, _detach, _ensure_fd_no_transport, buffer_updated, close, connection_lost, connection_made, context,
-        data_received, datagram_received, done, eof_received, error_received, fileno, get_buffer, name, pause_writing, resume_writing, sendto, set_result, time,
+        data_received, datagram_received, done, eof_received, error_received, fileno, get_buffer, name, pause_writing, resume_writing, sendto, set, set_result, time, wait,
     }
     objects {
         handle_class = "asyncio"."Handle",
         timer_handle_class = "asyncio"."TimerHandle",
         buffered_protocol = "asyncio"."BufferedProtocol",
-        future = "asyncio"."Future",
-        task = "asyncio"."Task",
         socket = "socket"."socket",
         transport_socket = "asyncio.trsock"."TransportSocket",
     }

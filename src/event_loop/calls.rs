@@ -13,7 +13,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::core::{Core, core_of};
-use super::handle::{Handle, Parts, TimerHandle};
+use super::handle::{Handle, Parts, ThreadSafeHandle, TimerHandle};
 use super::ready::Entry;
 use crate::capi::call::{call, call_keywords, guard};
 use crate::capi::context::context_for;
@@ -89,7 +89,13 @@ fn debug_call(
 }
 
 #[inline(always)]
-fn soon(core: &Core, arguments: Args, function: &str, thread: bool) -> Result<Ref, Raised> {
+fn soon(
+    core: &Core,
+    arguments: Args,
+    function: &str,
+    thread: bool,
+    create: fn(&Core, Parts<'_>) -> Result<Ref, Raised>,
+) -> Result<Ref, Raised> {
     let given = arguments.context(function)?;
     core.check_usable()?;
     let traceback =
@@ -99,9 +105,8 @@ fn soon(core: &Core, arguments: Args, function: &str, thread: bool) -> Result<Re
         callback: unsafe { Ref::from_borrowed(arguments.at(0)) },
         arguments: arguments.rest(1),
         context: context_for(given)?,
-        reusable: false,
     };
-    let handle = Handle::create(core, parts)?;
+    let handle = create(core, parts)?;
     if traceback.is_some() {
         // SAFETY: just made.
         unsafe { Handle::of(handle.as_ptr()) }.set_source_traceback(traceback);
@@ -146,7 +151,7 @@ unsafe extern "C" fn call_soon(
     guard(|| {
         let handle = match arguments.len() {
             0 => by_keyword(object, arguments, "call_soon"),
-            _ => soon(core, arguments, "call_soon", true),
+            _ => soon(core, arguments, "call_soon", true, Handle::create),
         };
         handle.map_or(null_mut(), Ref::into_ptr)
     })
@@ -163,9 +168,14 @@ unsafe extern "C" fn call_soon_threadsafe(
     guard(|| {
         let handle = match arguments.len() {
             0 => by_keyword(object, arguments, "call_soon_threadsafe"),
-            // Since 3.14 the handle's cancel() blocks while the callback runs: that class is asyncio's own.
-            _ if cfg!(Py_3_14) => pass_on(object, "call_soon_threadsafe", &[], arguments),
-            _ => soon(core, arguments, "call_soon_threadsafe", false),
+            _ => {
+                // Whether asyncio has such a handle: since 3.14.
+                let create = match imports().has_thread_safe_handle {
+                    true => ThreadSafeHandle::create,
+                    false => Handle::create,
+                };
+                soon(core, arguments, "call_soon_threadsafe", false, create)
+            }
         };
         handle.map_or(null_mut(), Ref::into_ptr)
     })
@@ -211,7 +221,6 @@ fn at(core: &Core, when: f64, arguments: Args, function: &str) -> Result<Ref, Ra
         callback: unsafe { Ref::from_borrowed(arguments.at(1)) },
         arguments: arguments.rest(2),
         context: context_for(given)?,
-        reusable: false,
     };
     let handle = TimerHandle::create(core, when, parts)?;
     if traceback.is_some() {
@@ -333,12 +342,30 @@ unsafe extern "C" fn create_future(object: *mut ffi::PyObject, _: *mut ffi::PyOb
     guard(|| new_future(object).map_or(null_mut(), Ref::into_ptr))
 }
 
+/// What stands under `name` in an asyncio module, looked up each time as asyncio does: nest_asyncio and tests
+/// put another class there.
+#[inline(always)]
+fn replaceable(module: &Ref, name: &Ref) -> Result<Ref, Raised> {
+    // SAFETY: a module's dict and an interned string; the result is borrowed and made ours at once.
+    unsafe {
+        let found = ffi::PyDict_GetItemWithError(module.as_ptr(), name.as_ptr());
+        if let Some(found) = Ref::from_nullable(found) {
+            return Ok(found);
+        }
+        if ffi::PyErr_Occurred().is_null() {
+            ffi::PyErr_SetObject(ffi::PyExc_NameError, name.as_ptr());
+        }
+        Err(Raised)
+    }
+}
+
 /// `asyncio.Future(loop=loop)`.
 pub(crate) fn new_future(event_loop: *mut ffi::PyObject) -> Result<Ref, Raised> {
     let names = imports();
+    let future = replaceable(&names.futures_names, &names.Future)?;
     let mut stack = [null_mut(), event_loop];
     // SAFETY: no positional and one keyword argument, whose name is in the tuple.
-    unsafe { call_keywords(&names.future, stack.as_mut_ptr().add(1), 0, names.future_keywords.as_ptr()) }
+    unsafe { call_keywords(&future, stack.as_mut_ptr().add(1), 0, names.future_keywords.as_ptr()) }
 }
 
 /// `create_task`: the C Task at once in the plain case; debug mode, a task factory, a closed loop and any
@@ -381,9 +408,11 @@ fn new_task(
     name: *mut ffi::PyObject,
     context: *mut ffi::PyObject,
 ) -> Result<Ref, Raised> {
+    let names = imports();
+    let task = replaceable(&names.tasks_names, &names.Task)?;
     let mut stack = [null_mut(), coroutine, event_loop, name, context];
     // SAFETY: one positional and three keyword arguments, whose names are in the tuple.
-    unsafe { call_keywords(&imports().task, stack.as_mut_ptr().add(1), 1, imports().task_keywords.as_ptr()) }
+    unsafe { call_keywords(&task, stack.as_mut_ptr().add(1), 1, names.task_keywords.as_ptr()) }
 }
 
 /// What is put on the loop class.

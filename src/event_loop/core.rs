@@ -337,7 +337,6 @@ impl Core {
             callback: callback.clone_ref(),
             arguments: argument.as_slice(),
             context: context.clone_ref(),
-            reusable: false,
         };
         match Handle::create(self, parts) {
             Ok(handle) => {

@@ -318,7 +318,7 @@ fn entry_handle(core: &Core, entry: Entry) -> Result<Ref, Raised> {
         Entry::Handle(handle) | Entry::Foreign(handle) => Ok(handle),
         Entry::Call { callback, argument, context } => {
             let argument = argument.as_ref().map(Ref::as_ptr);
-            Handle::create(core, Parts { callback, arguments: argument.as_slice(), context, reusable: false })
+            Handle::create(core, Parts { callback, arguments: argument.as_slice(), context })
         }
         Entry::Native { object, run } => step_handle(core, object, run),
     }
@@ -332,7 +332,7 @@ fn step_handle(core: &Core, object: Ref, run: super::ready::NativeStep) -> Resul
     let step = Bound::new(py, step).map_err(|error| crate::capi::error::restore(py, error))?;
     let callback = step.getattr("run").map_err(|error| crate::capi::error::restore(py, error))?;
     let context = copy_current_context()?;
-    Handle::create(core, Parts { callback: callback.into(), arguments: &[], context, reusable: false })
+    Handle::create(core, Parts { callback: callback.into(), arguments: &[], context })
 }
 
 /// A native step for a loop that is driven from Python.
@@ -372,8 +372,8 @@ fn add_watch<'py>(
     let fd = descriptor(fd)?;
     let arguments: Vec<_> = args.iter_borrowed().map(|argument| argument.as_ptr()).collect();
     let context = raised(py, copy_current_context())?;
-    let parts = Parts { callback: callback.into(), arguments: &arguments, context, reusable: true };
-    let handle = raised(py, Handle::create(core, parts))?;
+    let parts = Parts { callback: callback.into(), arguments: &arguments, context };
+    let handle = raised(py, Handle::create_repeated(core, parts))?;
     if core.debug.get() {
         let stack = crate::capi::imports::support(py, "caller_stack")?.call0()?;
         // SAFETY: just made.

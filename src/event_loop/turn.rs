@@ -292,7 +292,7 @@ fn run_debug(core: &Core, entry: Entry) -> Result<(), Fatal> {
     let before = core.now().map_err(|Raised| Fatal)?;
     let outcome = if ours {
         // SAFETY: just tested. The copy keeps the callback, so that the log can name it.
-        match unsafe { Handle::of(handle.as_ptr()) }.run_copy() {
+        match unsafe { Handle::of(handle.as_ptr()) }.run_debug() {
             Ok(()) => Ok(()),
             Err(raised) => core.report_handle(&handle, raised),
         }

@@ -3,6 +3,7 @@
     python -m tests.conformance                          everything, compared with asyncio's own results
     python -m tests.conformance --quick                  the part that `make test` runs
     python -m tests.conformance --module test_events     one module (may be repeated)
+    python -m tests.conformance --mode debug             with PYTHONASYNCIODEBUG=1; `--mode dev` is `-X dev`
     python -m tests.conformance --loop asyncio           asyncio alone, for the record
     python -m tests.conformance --loop package:Class     any other loop
 
@@ -51,6 +52,7 @@ def arguments():
     parser.add_argument("--module", action="append", dest="modules", metavar="test_NAME")
     parser.add_argument("--compare", action=argparse.BooleanOptionalAction, help="compare with asyncio (default: yes)")
     parser.add_argument("--quick", action="store_true", help="leave out the classes that repeat others' tests")
+    parser.add_argument("--mode", choices=runner.MODES, default="normal", help="asyncio's debug mode, or Python's (-X dev)")
     parser.add_argument("--fresh", action="store_true", help="run asyncio's baseline again")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--json", metavar="FILE", help="write all the results to FILE")
@@ -71,12 +73,14 @@ def available_modules():
 class Baseline:
     """Asyncio's own results, read from the cache or made."""
 
-    def __init__(self, skip_classes):
-        key = hashlib.sha256(f"{sys.version}{sys.executable}{sorted(skip_classes)}".encode()).hexdigest()[:16]
+    def __init__(self, skip_classes, mode):
+        key = hashlib.sha256(f"{sys.version}{sys.executable}{sorted(skip_classes)}{mode}".encode()).hexdigest()[:16]
         name = f"wakeloop-conformance-{os.getuid()}"
         self._directory = os.path.join(tempfile.gettempdir(), name, key)
         os.makedirs(self._directory, mode=0o700, exist_ok=True)
-        self._suite = runner.Suite("asyncio", limit_of=lambda name: BASELINE_LIMIT, skip_classes=skip_classes)
+        self._suite = runner.Suite(
+            "asyncio", limit_of=lambda name: BASELINE_LIMIT, mode=mode, skip_classes=skip_classes
+        )
 
     def runs(self, modules, jobs, fresh):
         missing = [module for module in modules if fresh or not os.path.exists(self._path(module))]
@@ -136,11 +140,11 @@ def main():
 
     baseline, limit_of = None, lambda name: BASELINE_LIMIT
     if options.compare:
-        baseline = Baseline(skip_classes).runs(modules, options.jobs, options.fresh)
+        baseline = Baseline(skip_classes, options.mode).runs(modules, options.jobs, options.fresh)
         usual = {name: result.seconds for run in baseline.values() for name, result in run.results.items()}
         limit_of = lambda name: 30 + 5 * usual.get(name, 0)  # noqa: E731
 
-    suite = runner.Suite(options.loop, limit_of=limit_of, skip_classes=skip_classes)
+    suite = runner.Suite(options.loop, limit_of=limit_of, mode=options.mode, skip_classes=skip_classes)
     runs = suite.run(modules, options.jobs, excused=lambda name: any(e.covers(name) for e in exceptions))
     loops = sum((run.loops for run in runs.values()), collections.Counter())
     results = {name: result for run in runs.values() for name, result in run.results.items()}

@@ -20,6 +20,13 @@ WORKER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "worker.py")
 #: A module whose workers died this often is not carried on: its remaining tests count as not run.
 MOST_DEATHS = 25
 
+#: How the worker's Python is started: (environment, options). Asyncio's baseline is made in the same mode.
+MODES = {
+    "normal": ({}, ()),
+    "debug": ({"PYTHONASYNCIODEBUG": "1"}, ()),
+    "dev": ({}, ("-X", "dev")),
+}
+
 #: For the time a worker takes to import and to load.
 START_LIMIT = 120
 
@@ -56,19 +63,20 @@ class ModuleRun:
 class Worker:
     """One worker process; `follow` yields its report lines until it is done, dead or ended by a time limit."""
 
-    def __init__(self, directory, instructions, limit_of):
+    def __init__(self, directory, instructions, limit_of, mode="normal"):
         self._report = tempfile.NamedTemporaryFile(dir=directory, suffix=".jsonl")
         self._errors = tempfile.TemporaryFile(dir=directory)
         self._limit_of = limit_of
         self.timed_out = False
+        variables, options = MODES[mode]
         environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONASYNCIODEBUG", "PYTHONDEVMODE")}
         self._process = subprocess.Popen(
-            [sys.executable, "-X", "faulthandler", WORKER],
+            [sys.executable, "-X", "faulthandler", *options, WORKER],
             stdin=subprocess.PIPE,
             stdout=self._errors,
             stderr=self._errors,
             cwd=directory,
-            env=environment,
+            env=environment | variables,
             start_new_session=True,
         )
         self._process.stdin.write(json.dumps(instructions | {"report": self._report.name}).encode())
@@ -124,8 +132,9 @@ class Worker:
 class Suite:
     """The tests under one loop: `run_module` is the way in, `rerun` decides about flakiness."""
 
-    def __init__(self, loop, *, limit_of, skip_classes=(), say=print):
+    def __init__(self, loop, *, limit_of, mode="normal", skip_classes=(), say=print):
         self.loop = loop
+        self._mode = mode
         self._limit_of = limit_of
         self._skip_classes = skip_classes
         self._say = say
@@ -144,6 +153,7 @@ class Suite:
                         "skip_classes": self._skip_classes,
                     },
                     self._limit_of,
+                    self._mode,
                 )
                 running, done = None, False
                 try:

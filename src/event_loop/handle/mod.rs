@@ -1,4 +1,4 @@
-//! Handle and TimerHandle: what `call_soon` and `call_later` return.
+//! Handle, TimerHandle and ThreadSafeHandle: what `call_soon`, `call_later` and `call_soon_threadsafe` return.
 //!
 //! Raw heap types, not tracked by the collector: a tracked Handle costs 263 instructions more per
 //! callback, a pyclass 490. A cycle through a Handle is broken when it runs or is cancelled, because
@@ -13,6 +13,7 @@
 //! what the plain layout saves. Repr, ordering and equality are asyncio's own functions.
 
 mod python;
+mod threadsafe;
 
 use std::cell::Cell;
 use std::ptr::null_mut;
@@ -28,11 +29,25 @@ use crate::capi::context::{as_object, run_in};
 use crate::capi::imports::imports;
 use crate::capi::{Raised, Ref, Slot};
 use crate::timer;
+pub(crate) use threadsafe::ThreadSafeHandle;
 
 /// How many arguments lie inline.
 const INLINE: usize = 3;
 /// How many dead handles of each kind are kept for reuse. A burst that is larger falls back to malloc.
 const FREELIST: usize = 256;
+
+/// What a handle is for. In this order: [`Handle::run`] takes a detour for the last two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
+pub(crate) enum Kind {
+    /// Made by `call_soon`: runs once.
+    Once,
+    /// A [`TimerHandle`].
+    Timer,
+    /// Kept by `add_reader` and `add_writer`: runs more than once.
+    Repeated,
+    /// A [`ThreadSafeHandle`].
+    ThreadSafe,
+}
 
 /// A scheduled callback.
 #[repr(C)]
@@ -45,9 +60,7 @@ pub(crate) struct Handle {
     count: Cell<u8>,
     tupled: Cell<bool>,
     cancelled: Cell<bool>,
-    /// Kept by add_reader and add_writer: runs more than once.
-    reusable: Cell<bool>,
-    timer: bool,
+    kind: Kind,
     /// What `capi::context::context_for` gave: a Context, or bare variables until somebody asks to see one.
     context: Slot,
     event_loop: Slot,
@@ -80,6 +93,7 @@ impl timer::Slotted for TimerRef {
 
 static HANDLE_TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(null_mut());
 static TIMER_TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(null_mut());
+static THREAD_SAFE_TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(null_mut());
 
 /// Dead objects waiting for reuse. Guarded by the GIL.
 struct Freelist(std::cell::UnsafeCell<Vec<*mut ffi::PyObject>>);
@@ -87,6 +101,7 @@ struct Freelist(std::cell::UnsafeCell<Vec<*mut ffi::PyObject>>);
 unsafe impl Sync for Freelist {}
 static HANDLES: Freelist = Freelist(std::cell::UnsafeCell::new(Vec::new()));
 static TIMERS: Freelist = Freelist(std::cell::UnsafeCell::new(Vec::new()));
+static THREAD_SAFE: Freelist = Freelist(std::cell::UnsafeCell::new(Vec::new()));
 
 impl Freelist {
     #[inline(always)]
@@ -108,16 +123,16 @@ impl Freelist {
     }
 }
 
-/// Is it one of ours (either kind)?
+/// Is it one of ours (of any kind)?
 #[inline(always)]
 pub(crate) fn is_handle(object: *mut ffi::PyObject) -> bool {
     // SAFETY: a live object.
     let kind = unsafe { ffi::Py_TYPE(object) };
     // Relaxed: written once at import, with the GIL held, before any handle exists.
-    kind == HANDLE_TYPE.load(Ordering::Relaxed) || kind == TIMER_TYPE.load(Ordering::Relaxed)
+    [&HANDLE_TYPE, &TIMER_TYPE, &THREAD_SAFE_TYPE].iter().any(|known| kind == known.load(Ordering::Relaxed))
 }
 
-/// Allocates or reuses an object of one of the two types, with an owned reference to it.
+/// Allocates or reuses an object of one of the types, with an owned reference to it.
 #[inline(always)]
 fn allocate(list: &Freelist, kind: &AtomicPtr<ffi::PyTypeObject>, size: usize) -> Option<*mut ffi::PyObject> {
     // Relaxed: as in `is_handle`.
@@ -145,12 +160,11 @@ pub(crate) struct Parts<'a> {
     pub(crate) callback: Ref,
     pub(crate) arguments: &'a [*mut ffi::PyObject],
     pub(crate) context: Ref,
-    pub(crate) reusable: bool,
 }
 
 /// Fills the fields behind the object header.
 #[inline(always)]
-unsafe fn fill(handle: *mut Handle, core: &Core, parts: Parts<'_>, timer: bool) -> Result<(), Raised> {
+unsafe fn fill(handle: *mut Handle, core: &Core, parts: Parts<'_>, kind: Kind) -> Result<(), Raised> {
     let count = parts.arguments.len();
     let mut inline = [null_mut(); INLINE + 1];
     let tupled = count > INLINE;
@@ -183,8 +197,7 @@ unsafe fn fill(handle: *mut Handle, core: &Core, parts: Parts<'_>, timer: bool) 
         (&raw mut (*handle).count).write(Cell::new(if tupled { 1 } else { count as u8 }));
         (&raw mut (*handle).tupled).write(Cell::new(tupled));
         (&raw mut (*handle).cancelled).write(Cell::new(false));
-        (&raw mut (*handle).reusable).write(Cell::new(parts.reusable));
-        (&raw mut (*handle).timer).write(timer);
+        (&raw mut (*handle).kind).write(kind);
         (&raw mut (*handle).context).write(Slot::new(Some(parts.context)));
         (&raw mut (*handle).event_loop).write(Slot::new(Some(Ref::from_borrowed(core.object()))));
         (&raw mut (*handle).source_traceback).write(Slot::empty());
@@ -195,14 +208,24 @@ unsafe fn fill(handle: *mut Handle, core: &Core, parts: Parts<'_>, timer: bool) 
 }
 
 impl Handle {
-    /// A new Handle. It is not queued.
+    /// A new Handle that runs once. It is not queued.
     #[inline(always)]
     pub(crate) fn create(core: &Core, parts: Parts<'_>) -> Result<Ref, Raised> {
+        Handle::create_kind(core, parts, Kind::Once)
+    }
+
+    /// A new Handle that runs as often as it is asked to. It is not watched yet.
+    pub(crate) fn create_repeated(core: &Core, parts: Parts<'_>) -> Result<Ref, Raised> {
+        Handle::create_kind(core, parts, Kind::Repeated)
+    }
+
+    #[inline(always)]
+    fn create_kind(core: &Core, parts: Parts<'_>, kind: Kind) -> Result<Ref, Raised> {
         let object = allocate(&HANDLES, &HANDLE_TYPE, size_of::<Handle>()).ok_or(Raised)?;
         // SAFETY: fresh memory of the right type; `fill` initialises every field even when it fails, so
         // that dropping the reference is sound.
         unsafe {
-            let filled = fill(object.cast(), core, parts, false);
+            let filled = fill(object.cast(), core, parts, kind);
             let handle = Ref::from_owned(object).ok_or(Raised)?;
             filled.map(|()| handle)
         }
@@ -211,10 +234,10 @@ impl Handle {
     /// The handle behind a reference to one.
     ///
     /// # Safety
-    /// `object` is a Handle or a TimerHandle ([`is_handle`]) and outlives the result.
+    /// `object` is one of our handles ([`is_handle`]) and outlives the result.
     #[inline(always)]
     pub(crate) unsafe fn of<'a>(object: *mut ffi::PyObject) -> &'a Handle {
-        // SAFETY: both types begin with this layout; all fields are cells.
+        // SAFETY: all the types begin with this layout; all fields but the constant kind are cells.
         unsafe { &*object.cast() }
     }
 
@@ -257,9 +280,24 @@ impl Handle {
         if self.callback.is_empty() {
             return Ok(());
         }
-        if self.reusable.get() {
-            return self.run_copy();
+        match self.kind {
+            Kind::Once | Kind::Timer => self.run_once(),
+            Kind::Repeated => self.run_copy(),
+            Kind::ThreadSafe => self.run_locked(Handle::run_once),
         }
+    }
+
+    /// The same in debug mode, where the log may want to name the callback afterwards. [`spent`] is to follow.
+    #[cold]
+    pub(crate) fn run_debug(&self) -> Result<(), Raised> {
+        match self.kind {
+            Kind::ThreadSafe => self.run_locked(Handle::run_copy),
+            _ => self.run_copy(),
+        }
+    }
+
+    #[inline(always)]
+    fn run_once(&self) -> Result<(), Raised> {
         let (Some(callback), Some(context)) = (self.callback.take(), self.context.take()) else {
             return Ok(());
         };
@@ -300,7 +338,7 @@ impl Handle {
     /// Runs and keeps what it holds: a watcher's handle, or any handle in debug mode, where the slow
     /// callback log names the callback afterwards.
     #[cold]
-    pub(crate) fn run_copy(&self) -> Result<(), Raised> {
+    fn run_copy(&self) -> Result<(), Raised> {
         let (Some(callback), Some(context)) = (self.callback.get(), self.context_object()?) else {
             return Ok(());
         };
@@ -392,7 +430,7 @@ impl TimerHandle {
             let timer = object.cast::<TimerHandle>();
             (&raw mut (*timer).when).write(Cell::new(when));
             (&raw mut (*timer).slot).write(Cell::new(timer::Slot::NONE));
-            let filled = fill(object.cast(), core, parts, true);
+            let filled = fill(object.cast(), core, parts, Kind::Timer);
             let handle = Ref::from_owned(object).ok_or(Raised)?;
             filled.map(|()| handle)
         }
@@ -417,7 +455,7 @@ pub(crate) fn empty(handle: &Ref) {
 /// After a run that kept what the handle held: it is let go, unless the handle runs again.
 pub(crate) fn spent(handle: &Ref) {
     // SAFETY: callers pass handles of ours.
-    if !unsafe { Handle::of(handle.as_ptr()) }.reusable.get() {
+    if unsafe { Handle::of(handle.as_ptr()) }.kind != Kind::Repeated {
         empty(handle);
     }
 }

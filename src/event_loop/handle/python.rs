@@ -1,4 +1,4 @@
-//! Handle and TimerHandle as Python sees them: the two types and what is in their tables.
+//! Handles as Python sees them: the three types and what is in their tables.
 //!
 //! Repr, ordering and equality are asyncio's own Python functions, called with our object as `self`; they
 //! read the attributes that are given here.
@@ -12,7 +12,10 @@ use std::sync::atomic::Ordering;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::{HANDLE_TYPE, HANDLES, Handle, TIMER_TYPE, TIMERS, TimerHandle};
+use super::{
+    HANDLE_TYPE, HANDLES, Handle, Kind, THREAD_SAFE, THREAD_SAFE_TYPE, TIMER_TYPE, TIMERS, ThreadSafeHandle,
+    TimerHandle,
+};
 use crate::capi::Ref;
 use crate::capi::call::{call, guard};
 use crate::capi::imports::imports;
@@ -30,7 +33,7 @@ thread_local! {
 }
 
 unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
-    // SAFETY: CPython calls this once, for an object of one of the two types with no references left.
+    // SAFETY: CPython calls this once, for an object of one of the types with no references left.
     unsafe {
         if !Handle::of(object).weaklist.get().is_null() {
             ffi::PyObject_ClearWeakRefs(object);
@@ -54,7 +57,7 @@ unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
 /// Empties a dead handle and gives its memory back.
 ///
 /// # Safety
-/// `object` is a Handle or TimerHandle without references, and this is called once for it.
+/// `object` is one of our handles without references, and this is called once for it.
 unsafe fn free(object: *mut ffi::PyObject) {
     // SAFETY: the caller's word.
     unsafe {
@@ -65,7 +68,14 @@ unsafe fn free(object: *mut ffi::PyObject) {
         handle.source_traceback.clear();
         handle.shown.clear();
         let kind = ffi::Py_TYPE(object);
-        let list = if handle.timer { &TIMERS } else { &HANDLES };
+        let list = match handle.kind {
+            Kind::Once | Kind::Repeated => &HANDLES,
+            Kind::Timer => &TIMERS,
+            Kind::ThreadSafe => {
+                ThreadSafeHandle::of(object).clear();
+                &THREAD_SAFE
+            }
+        };
         if !list.push(object) {
             ffi::PyObject_Free(object.cast());
         }
@@ -75,9 +85,12 @@ unsafe fn free(object: *mut ffi::PyObject) {
 
 unsafe extern "C" fn cancel(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
     guard(|| {
-        // SAFETY: the method table belongs to our two types.
+        // SAFETY: the method table belongs to our types.
         let handle = unsafe { Handle::of(object) };
-        if handle.timer {
+        if handle.wait_for_run().is_err() {
+            return null_mut();
+        }
+        if handle.kind == Kind::Timer {
             // SAFETY: a TimerHandle.
             let slot = unsafe { TimerHandle::of(object) }.slot.get();
             if let Some(event_loop) = handle.event_loop.get()
@@ -104,12 +117,19 @@ unsafe extern "C" fn cancel(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -
 }
 
 unsafe extern "C" fn cancelled(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    // SAFETY: the method table belongs to our two types.
-    unsafe { ffi::PyBool_FromLong(Handle::of(object).cancelled.get().into()) }
+    guard(|| {
+        // SAFETY: the method table belongs to our types.
+        let handle = unsafe { Handle::of(object) };
+        match handle.wait_for_run() {
+            // SAFETY: making a bool cannot fail.
+            Ok(()) => unsafe { ffi::PyBool_FromLong(handle.cancelled.get().into()) },
+            Err(crate::capi::Raised) => null_mut(),
+        }
+    })
 }
 
 unsafe extern "C" fn get_context(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    // SAFETY: the method table belongs to our two types.
+    // SAFETY: the method table belongs to our types.
     guard(|| shown_context(unsafe { Handle::of(object) }))
 }
 
@@ -126,7 +146,7 @@ unsafe extern "C" fn when(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> 
 /// sends them; the fatal two are raised.
 unsafe extern "C" fn run(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
     guard(|| {
-        // SAFETY: the method table belongs to our two types; held for the time of the run.
+        // SAFETY: the method table belongs to our types; held for the time of the run.
         let held = unsafe { Ref::from_borrowed(object) };
         // SAFETY: as above.
         let handle = unsafe { Handle::of(object) };
@@ -151,7 +171,7 @@ fn asyncio_method(
     name: &std::ffi::CStr,
     arguments: &[*mut ffi::PyObject],
 ) -> *mut ffi::PyObject {
-    // SAFETY: one of our two types; `arguments` live.
+    // SAFETY: one of our types; `arguments` live.
     unsafe {
         let class = class_of(object);
         let Some(function) = Ref::from_owned(ffi::PyObject_GetAttrString(class.as_ptr(), name.as_ptr()))
@@ -167,10 +187,14 @@ fn asyncio_method(
 /// The asyncio class that the handle stands in for.
 ///
 /// # Safety
-/// `object` is a Handle or a TimerHandle.
+/// `object` is one of our handles.
 unsafe fn class_of(object: *mut ffi::PyObject) -> &'static Ref {
     // SAFETY: the caller's word.
-    if unsafe { Handle::of(object) }.timer { &imports().timer_handle_class } else { &imports().handle_class }
+    match unsafe { Handle::of(object) }.kind {
+        Kind::Once | Kind::Repeated => &imports().handle_class,
+        Kind::Timer => &imports().timer_handle_class,
+        Kind::ThreadSafe => &imports().thread_safe_handle_class,
+    }
 }
 
 unsafe extern "C" fn repr(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
@@ -191,8 +215,8 @@ unsafe extern "C" fn compare(
             ffi::Py_GE => c"__ge__",
             _ => return not_equal(object, other),
         };
-        // SAFETY: the slot belongs to our two types.
-        if unsafe { Handle::of(object) }.timer {
+        // SAFETY: the slot belongs to our types.
+        if unsafe { Handle::of(object) }.kind == Kind::Timer {
             asyncio_method(object, name, &[other])
         } else {
             identity(object, other, operation)
@@ -201,8 +225,8 @@ unsafe extern "C" fn compare(
 }
 
 fn not_equal(object: *mut ffi::PyObject, other: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    // SAFETY: one of our two types.
-    if !unsafe { Handle::of(object) }.timer {
+    // SAFETY: one of our types.
+    if unsafe { Handle::of(object) }.kind != Kind::Timer {
         return identity(object, other, ffi::Py_NE);
     }
     let equal = asyncio_method(object, c"__eq__", &[other]);
@@ -230,9 +254,9 @@ fn identity(object: *mut ffi::PyObject, other: *mut ffi::PyObject, operation: c_
 }
 
 unsafe extern "C" fn hash(object: *mut ffi::PyObject) -> ffi::Py_hash_t {
-    // SAFETY: the slot belongs to our two types.
+    // SAFETY: the slot belongs to our types.
     unsafe {
-        if Handle::of(object).timer {
+        if Handle::of(object).kind == Kind::Timer {
             let when = ffi::PyFloat_FromDouble(TimerHandle::of(object).when.get());
             return Ref::from_owned(when).map_or(-1, |when| ffi::PyObject_Hash(when.as_ptr()));
         }
@@ -246,7 +270,7 @@ unsafe extern "C" fn hash(object: *mut ffi::PyObject) -> ffi::Py_hash_t {
 macro_rules! getter {
     ($name:ident, $handle:ident => $value:expr) => {
         unsafe extern "C" fn $name(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
-            // SAFETY: the attribute table belongs to our two types.
+            // SAFETY: the attribute table belongs to our types.
             let $handle = unsafe { Handle::of(object) };
             $value
         }
@@ -265,7 +289,7 @@ getter!(get_source_traceback, handle => handle.source_traceback.get_or_none());
 getter!(get_repr, handle => handle.shown.get_or_none());
 
 unsafe extern "C" fn get_class(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
-    // SAFETY: the attribute table belongs to our two types.
+    // SAFETY: the attribute table belongs to our types.
     unsafe { class_of(object) }.clone_ref().into_ptr()
 }
 
@@ -284,12 +308,12 @@ unsafe extern "C" fn set_traceback(
     value: *mut ffi::PyObject,
     _: *mut c_void,
 ) -> c_int {
-    // SAFETY: the attribute table belongs to our two types; `value` is null for a deletion.
+    // SAFETY: the attribute table belongs to our types; `value` is null for a deletion.
     unsafe { Handle::of(object).source_traceback.set(Ref::from_nullable(value)) };
     0
 }
 
-/// Both types have these; a timer's cancel also takes it out of the heap.
+/// All the types have these; a timer's cancel also takes it out of the heap.
 const METHODS: [Method; 5] = [
     Method::NoArgs(c"cancel", cancel, c"Cancel the callback: it will not run."),
     Method::NoArgs(c"cancelled", cancelled, c"True if cancel() was called."),
@@ -313,7 +337,7 @@ const ATTRIBUTES: [Attribute; 8] = [
     Attribute { name: c"_source_traceback", get: get_source_traceback, set: Some(set_traceback) },
 ];
 
-/// Makes the two types. Called once, by the module's initialisation.
+/// Makes the types. Called once, by the module's initialisation.
 pub(crate) fn make_types(py: Python<'_>) -> PyResult<()> {
     let slots = [
         (ffi::Py_tp_dealloc, dealloc as *mut c_void),
@@ -355,8 +379,20 @@ pub(crate) fn make_types(py: Python<'_>) -> PyResult<()> {
         slots: &slots,
         bases: None,
     };
+    let thread_safe = TypeSpec {
+        name: c"wakeloop._core.ThreadSafeHandle",
+        size: size_of::<ThreadSafeHandle>(),
+        flags,
+        methods: &METHODS,
+        attributes: &ATTRIBUTES,
+        weaklist_offset: Some(offset_of!(Handle, weaklist)),
+        dict_offset: None,
+        slots: &slots,
+        bases: None,
+    };
     // Relaxed: published under the GIL, read under the GIL.
     HANDLE_TYPE.store(handle.build(py)?, Ordering::Relaxed);
+    THREAD_SAFE_TYPE.store(thread_safe.build(py)?, Ordering::Relaxed);
     TIMER_TYPE.store(timer.build(py)?, Ordering::Relaxed);
     Ok(())
 }
