@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from tests.support.protocol import Recording
 from tests.support.sockets import socketpair
 
 
@@ -111,6 +112,26 @@ def test_extra_info_of_a_unix_transport(run, tmp_path):
         await writer.wait_closed()
         server.close()
         await server.wait_closed()
+
+    run(main())
+
+
+def test_a_unix_connection_that_ended_still_knows_both_addresses(run, tmp_path):
+    async def main():
+        loop, path, served = asyncio.get_running_loop(), str(tmp_path / "socket"), []
+
+        def serve():
+            served.append(Recording())
+            return served[0]
+
+        server = await loop.create_unix_server(serve, path)
+        transport, client = await loop.create_unix_connection(Recording, path)
+        transport.close()
+        await client.lost
+        await served[0].lost
+        server.close()
+        assert [transport.get_extra_info(name) for name in ("sockname", "peername")] == ["", path]
+        assert [served[0].transport.get_extra_info(name) for name in ("sockname", "peername")] == [path, ""]
 
     run(main())
 

@@ -93,8 +93,16 @@ impl Stream {
 
     /// The descriptor is about to be closed: keeps what can only be asked while it is open.
     pub(super) fn remember_addresses(&self) {
-        if self.fd.get() >= 0 && self.sockname.is_empty() && self.name.get().is_none() {
-            self.name.set(address::name_of(self.fd.get(), libc::getsockname));
+        if self.fd.get() < 0 || self.name.get().is_some() {
+            return;
+        }
+        self.name.set(address::name_of(self.fd.get(), libc::getsockname));
+        if self.name.get().is_none() && !crate::capi::object::interpreter_ends() {
+            // A Unix socket, or an address with a zone: as Python objects, then.
+            // SAFETY: every caller holds the GIL.
+            let py = unsafe { Python::assume_attached() };
+            // A failure leaves a gap in what the dead connection knows, and that is all.
+            drop(self.full_extra(py));
         }
     }
 
