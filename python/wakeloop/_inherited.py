@@ -32,7 +32,7 @@ unix_events: Any = asyncio.unix_events
 if TYPE_CHECKING:
 
     class SelectorEventLoop(asyncio.SelectorEventLoop):
-        _ready: deque[Any]
+        _current_handle: Any
 
         def _asyncgen_finalizer_hook(self, agen: Any) -> None: ...
         def _asyncgen_firstiter_hook(self, agen: Any) -> None: ...

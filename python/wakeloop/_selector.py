@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 class SelectorFacade(selectors.BaseSelector):
     """A selector that shows the native table and polls through the native core."""
 
-    def __init__(self, loop: EventLoop) -> None:
+    def __init__(self, loop: EventLoop, given: selectors.BaseSelector | None = None) -> None:
         self._loop: EventLoop | None = loop
+        #: One that was given to the loop and is not needed; it belongs to the loop all the same.
+        self._given = given
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
         raise NotImplementedError("use loop.add_reader() and loop.add_writer()")
@@ -28,11 +30,9 @@ class SelectorFacade(selectors.BaseSelector):
         raise NotImplementedError("use loop.remove_reader() and loop.remove_writer()")
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Poll once and hand everything that is due to the loop's Python-side queue."""
-        loop = self._loop
-        if loop is not None:
-            ready: Any = getattr(loop, "_ready")
-            ready.extend(loop._select(0 if ready else timeout))
+        """Poll once and make everything ready that is due. The loop's own queue has it then, so nothing is returned."""
+        if self._loop is not None:
+            self._loop._select(timeout)
         return []
 
     def get_key(self, fileobj: Any) -> selectors.SelectorKey:
@@ -47,6 +47,8 @@ class SelectorFacade(selectors.BaseSelector):
 
     def close(self) -> None:
         self._loop = None
+        if self._given is not None:
+            self._given.close()
 
 
 class _Registered(Mapping[Any, selectors.SelectorKey]):

@@ -13,6 +13,7 @@ import socket
 import stat
 import sys
 import threading
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
@@ -68,6 +69,11 @@ def by_keyword(loop: EventLoop, method: str, *args: Any, **kwargs: Any) -> Any:
 def new_gate() -> threading.Event:
     """What a thread waits at that cancels a handle while its callback runs in the loop's thread."""
     return threading.Event()
+
+
+def clock() -> float:
+    """The time as asyncio's loop asks for it."""
+    return time.monotonic()
 
 
 def callback_failed(loop: EventLoop, handle: Any, exception: BaseException) -> None:

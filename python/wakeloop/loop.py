@@ -15,10 +15,12 @@ import os
 import selectors
 import socket
 import sys
+import time
+import types
 import weakref
 from typing import Any, Callable, Coroutine, Self, TypeVar, TypeVarTuple, Unpack
 
-from . import _children, _core, _support, _tls
+from . import _children, _core, _stepping, _support, _tls
 from ._inherited import SelectorEventLoop, base_events, constants, events
 from ._selector import SelectorFacade
 from ._wakeup import Loan
@@ -49,7 +51,6 @@ _STATE = (
     "_internal_fds",
     "_old_agen_hooks",
     "_pidfds",
-    "_ready",
     "_scheduled",
     "_selector",
     "_signal_handlers",
@@ -95,14 +96,18 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
         self._pidfds, self._child_threads, self._wakeup = set(), None, Loan()
         return self
 
-    def __init__(self) -> None:
-        super().__init__(SelectorFacade(self))
-        self._note_clock()
+    def __init__(self, selector: selectors.BaseSelector | None = None) -> None:
+        """A selector is taken as asyncio's loop takes one; only one with ways of its own is asked."""
+        own = selector is None or _stepping.is_plain(selector)
+        super().__init__(SelectorFacade(self, selector) if own else selector)
+        if not own and selector is not None:
+            _stepping.watch_core(self, selector)
 
-    def _note_clock(self) -> None:
-        """Ask ``time()`` for the time if somebody has put another clock there, as test clocks do."""
-        # Bound, so that a clock on the class and one on the instance are both seen.
-        self._custom_time = self.time != _monotonic.__get__(self)
+    def _has_own_clock(self) -> bool:
+        """Whether the time is somebody else's: overridden, put on the loop, or a patched time.monotonic."""
+        # Bound, so that a clock on the class and one on the instance are both seen; and without asking for the
+        # instance dict, which would be made by that.
+        return self.time != _monotonic.__get__(self) or not isinstance(time.monotonic, types.BuiltinFunctionType)
 
     # -- running ---------------------------------------------------------------------------------
 
@@ -112,8 +117,7 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
             """Run until stop() is called."""
             self._run_forever_setup()
             try:
-                self._note_clock()
-                self._run()
+                self._run_turns()
             finally:
                 self._run_forever_cleanup()
 
@@ -133,14 +137,23 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
                     firstiter=self._asyncgen_firstiter_hook, finalizer=self._asyncgen_finalizer_hook
                 )
                 events._set_running_loop(self)
-                self._note_clock()
-                self._run()
+                self._run_turns()
             finally:
                 self._stopping = False
                 self._thread_id = None
                 events._set_running_loop(None)
                 self._set_coroutine_origin_tracking(False)
                 sys.set_asyncgen_hooks(*hooks)
+
+    def _run_turns(self) -> None:
+        self._note_clock()
+        if not _stepping.has_own_turn(self, EventLoop._run_once):
+            self._run()
+            return
+        while True:
+            self._run_once()
+            if self._stopping:
+                break
 
     def close(self) -> None:
         """Close the loop: nothing pending will run. Safe to call twice."""
@@ -421,12 +434,17 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
 
     def _run_once(self) -> None:
         """One iteration driven from Python, for tools that replace run_forever."""
-        timeout = 0 if self._stopping or self._ready else None
-        self._process_events(self._selector.select(timeout))
-        for _ in range(len(self._ready)):
-            handle = self._ready.popleft()
-            if not handle._cancelled:
-                handle._run()
+        _stepping.run_once(self)
+
+    @property
+    def _ready(self) -> _stepping.ReadyView:
+        """The native queue, for those who look into asyncio's."""
+        return _stepping.ReadyView(self)
+
+    @_ready.setter
+    def _ready(self, value: Any) -> None:
+        # asyncio's constructor puts its deque here.
+        pass
 
 
 # Once more on the class itself: CPython calls a method of the exact type without going through its vectorcall.

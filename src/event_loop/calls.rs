@@ -312,9 +312,22 @@ fn pass_on(
     unsafe { call_keywords(&Ref::from(callee), stack.as_mut_ptr().add(1), positional, arguments.names()) }
 }
 
-unsafe extern "C" fn time(_object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+unsafe extern "C" fn time(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    // SAFETY: the method sits on our loop class.
+    if unsafe { core_of(object) }.custom_clock() {
+        return guard(|| python_clock().map_or(null_mut(), Ref::into_ptr));
+    }
     // SAFETY: an owned float or null with an error.
     unsafe { ffi::PyFloat_FromDouble(super::core::monotonic()) }
+}
+
+/// What `time.monotonic` says, which somebody may have replaced.
+#[cold]
+fn python_clock() -> Result<Ref, Raised> {
+    // SAFETY: the GIL is held, as in every method.
+    let py = unsafe { Python::assume_attached() };
+    let clock = support(py, "clock").map_err(|error| crate::capi::error::restore(py, error))?;
+    call(&Ref::from(clock), &[])
 }
 
 unsafe extern "C" fn get_debug(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use pyo3::ffi;
+use pyo3::types::PyAnyMethods;
 
 use super::handle::{Handle, Parts};
 use super::inbox::Inbox;
@@ -67,8 +68,10 @@ pub(crate) struct Core {
     /// A descriptor was used since the last poll: what that set off (a connection to a listener of ours, say)
     /// may be waiting, so the next turn polls even if it is busy.
     pub(crate) touched: Cell<bool>,
-    /// `time` is overridden: the loop asks it instead of the clock.
-    pub(crate) custom_time: Cell<bool>,
+    /// `time` is overridden: the loop asks it instead of the clock. Through [`Core::custom_clock`].
+    custom_time: Cell<bool>,
+    /// The version of the loop's class when that was last looked at.
+    class_version: Cell<std::ffi::c_uint>,
     pub(crate) thread_id: Slot,
     pub(crate) task_factory: Slot,
     forks: u32,
@@ -135,6 +138,7 @@ impl Core {
             running: Cell::new(false),
             touched: Cell::new(false),
             custom_time: Cell::new(false),
+            class_version: Cell::new(0),
             thread_id: Slot::empty(),
             task_factory: Slot::empty(),
             // Relaxed: changes only in a child that has one thread.
@@ -379,7 +383,32 @@ impl Core {
     /// Now, on the clock that timers are set by.
     #[inline(always)]
     pub(crate) fn now(&self) -> Result<f64, Raised> {
-        if self.custom_time.get() { self.custom_now() } else { Ok(monotonic()) }
+        if self.custom_clock() { self.custom_now() } else { Ok(monotonic()) }
+    }
+
+    /// Whether somebody has put another clock in the place of ours, as test clocks do: on the loop, on its
+    /// class, or by replacing `time.monotonic`. CPython gives a class that is changed another version.
+    #[inline(always)]
+    pub(crate) fn custom_clock(&self) -> bool {
+        // SAFETY: a live object.
+        let version = unsafe { (*ffi::Py_TYPE(self.object())).tp_version_tag };
+        if version != self.class_version.get() {
+            self.note_clock();
+        }
+        self.custom_time.get()
+    }
+
+    /// Looks at the clock anew.
+    #[cold]
+    pub(crate) fn note_clock(&self) {
+        // SAFETY: every caller holds the GIL.
+        let py = unsafe { pyo3::Python::assume_attached() };
+        let object = self.this();
+        let found = object.bind(py).call_method0("_has_own_clock").and_then(|answer| answer.is_truthy());
+        // The look itself gave the class a version, if it had none. A failure is the user's own `__getattr__`.
+        // SAFETY: a live object.
+        self.class_version.set(unsafe { (*ffi::Py_TYPE(object.as_ptr())).tp_version_tag });
+        self.custom_time.set(found.unwrap_or(false));
     }
 
     #[cold]

@@ -96,6 +96,11 @@ impl EventLoop {
         Ok(EventLoop { core: Core::new()? })
     }
 
+    /// Look anew whether somebody has put another clock in the place of ours.
+    fn _note_clock(&self) {
+        self.core.note_clock();
+    }
+
     /// The native run: turns until stop() or a fatal error. The caller has set up what asyncio sets up.
     fn _run(slf: &Bound<'_, Self>) -> PyResult<()> {
         let core = &slf.get().core;
@@ -107,24 +112,76 @@ impl EventLoop {
         turn::run(core).map_err(|crate::capi::Fatal| fetch(slf.py()))
     }
 
-    /// One poll for a `_run_once` written in Python; returns the handles that are due, oldest first.
-    fn _select<'py>(slf: &Bound<'py, Self>, timeout: Option<f64>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    /// For a `_run_once` written in Python: one poll, and everything that is due becomes ready.
+    fn _select(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        raised(py, self.core.check_usable())?;
+        raised(py, self.core.check_process())?;
+        turn::select(&self.core, timeout).map_err(|crate::capi::Fatal| fetch(py))
+    }
+
+    /// How long such a `_run_once` may sleep: seconds, or None for ever. What was written is sent first.
+    fn _wait(&self, py: Python<'_>) -> PyResult<Option<f64>> {
+        raised(py, self.core.check_usable())?;
+        turn::wait(&self.core).map_err(|crate::capi::Fatal| fetch(py))
+    }
+
+    /// Make timers ready that are due by now.
+    fn _wake_timers(&self, py: Python<'_>) -> PyResult<()> {
+        turn::due_timers(&self.core, monotonic_nanos()).map_err(|crate::capi::Fatal| fetch(py))
+    }
+
+    /// The loop is about to sleep in a selector that is not ours: from now on, what other threads schedule makes
+    /// the core's descriptor readable. False if something came in: then it must not sleep.
+    fn _park(&self) -> bool {
+        let parked = self.core.inbox.park();
+        self.core.polling.set(parked);
+        parked
+    }
+
+    /// It sleeps no longer.
+    fn _unpark(&self, py: Python<'_>) -> PyResult<()> {
+        self.core.polling.set(false);
+        self.core.inbox.unpark();
+        watch::apply_deferred(&self.core).map_err(|crate::capi::Fatal| fetch(py))
+    }
+
+    /// The descriptor that is readable when a poll would find something.
+    fn _poller_fd(&self) -> Option<RawFd> {
+        self.core.poller().map(std::os::fd::AsRawFd::as_raw_fd)
+    }
+
+    fn _ready_count(&self) -> usize {
+        self.core.ready.len()
+    }
+
+    /// The next handle to run, taken out of the queue.
+    fn _ready_next<'py>(slf: &Bound<'py, Self>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let (py, core) = (slf.py(), &slf.get().core);
-        raised(py, core.check_usable())?;
-        turn::select(core, timeout).map_err(|crate::capi::Fatal| fetch(py))?;
+        let Some(entry) = core.ready.pop() else { return Ok(None) };
+        Ok(Some(raised(py, entry_handle(core, entry))?.bind(py).clone()))
+    }
+
+    /// All that is ready, left in the queue.
+    fn _ready_handles<'py>(slf: &Bound<'py, Self>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let (py, core) = (slf.py(), &slf.get().core);
         let mut handles = Vec::new();
-        while let Some(entry) = core.ready.pop() {
-            handles.push(raised(py, entry_handle(core, entry))?.bind(py).clone());
+        for _ in 0..core.ready.len() {
+            let Some(entry) = core.ready.pop() else { break };
+            let handle = raised(py, entry_handle(core, entry))?;
+            handles.push(handle.bind(py).clone());
+            core.ready.push(as_entry(handle));
         }
         Ok(handles)
     }
 
     /// Queue a handle that is already made: asyncio.Handle from inherited code, or one of ours.
-    fn _add_callback(&self, handle: Bound<'_, PyAny>) {
-        let handle = Ref::from(handle);
-        let entry = if is_handle(handle.as_ptr()) { Entry::Handle(handle) } else { Entry::Foreign(handle) };
-        self.core.ready.push(entry);
+    fn _add_callback(&self, handle: Bound<'_, PyAny>) -> PyResult<()> {
+        if handle.getattr(pyo3::intern!(handle.py(), "_cancelled"))?.is_truthy()? {
+            return Ok(());
+        }
+        self.core.ready.push(as_entry(handle.into()));
         self.core.wake_if_parked();
+        Ok(())
     }
 
     /// Wake the loop if it sleeps.
@@ -257,14 +314,13 @@ impl EventLoop {
         Ok(())
     }
 
-    #[getter(_custom_time)]
-    fn get_custom_time(&self) -> bool {
-        self.core.custom_time.get()
+    /// As any object does; but a `time` put on the loop is a clock that counts from now on.
+    fn __setattr__(slf: &Bound<'_, Self>, name: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<()> {
+        set_attribute(slf, name, value.as_ptr())
     }
 
-    #[setter(_custom_time)]
-    fn set_custom_time(&self, value: bool) {
-        self.core.custom_time.set(value);
+    fn __delattr__(slf: &Bound<'_, Self>, name: &Bound<'_, PyAny>) -> PyResult<()> {
+        set_attribute(slf, name, std::ptr::null_mut())
     }
 
     #[getter(_thread_id)]
@@ -358,6 +414,26 @@ impl Step {
         let core = unsafe { super::core::core_of(event_loop.as_ptr()) };
         (self.run)(&object, core).map_err(|crate::capi::Fatal| fetch(py))
     }
+}
+
+fn as_entry(handle: Ref) -> Entry {
+    if is_handle(handle.as_ptr()) { Entry::Handle(handle) } else { Entry::Foreign(handle) }
+}
+
+fn set_attribute(
+    object: &Bound<'_, EventLoop>,
+    name: &Bound<'_, PyAny>,
+    value: *mut ffi::PyObject,
+) -> PyResult<()> {
+    // SAFETY: live objects; a null value deletes.
+    let outcome = unsafe { ffi::PyObject_GenericSetAttr(object.as_ptr(), name.as_ptr(), value) };
+    if outcome < 0 {
+        return Err(fetch(object.py()));
+    }
+    if name.as_ptr() == crate::capi::imports::imports().time.as_ptr() {
+        object.get().core.note_clock();
+    }
+    Ok(())
 }
 
 fn add_watch<'py>(

@@ -33,6 +33,10 @@ const TIME_WITHOUT_POLL: u64 = 150_000;
 /// The longest single sleep, in seconds. A day, as in asyncio; longer waits go round.
 const LONGEST_SLEEP: f64 = 86_400.0;
 
+/// What a clock that is not ours is forgiven, in seconds, as in asyncio: one that is moved on by exactly what is
+/// left until a deadline may miss it by a rounding.
+const CUSTOM_RESOLUTION: f64 = 1e-9;
+
 /// Runs until `stop()` or a fatal error.
 pub(crate) fn run(core: &Core) -> Result<(), Fatal> {
     core.counters.started.set(monotonic_nanos());
@@ -71,7 +75,7 @@ impl Turns {
             && now.wrapping_sub(self.last_poll) < TIME_WITHOUT_POLL
             && !core.stopping.get()
             && !core.touched.get()
-            && !core.custom_time.get();
+            && !core.custom_clock();
         if recent {
             self.since_poll += 1;
         } else {
@@ -167,8 +171,13 @@ fn signals() -> Result<(), Fatal> {
 
 /// How long the poll may sleep: `None` for ever.
 fn sleep_for(core: &Core, now: u64) -> Result<Option<Duration>, Fatal> {
+    Ok(seconds_left(core, now)?.map(Duration::from_secs_f64))
+}
+
+/// The same in seconds, between nothing and [`LONGEST_SLEEP`].
+fn seconds_left(core: &Core, now: u64) -> Result<Option<f64>, Fatal> {
     let Some(when) = core.timers.next() else { return Ok(None) };
-    let now = if core.custom_time.get() {
+    let now = if core.custom_clock() {
         match core.now() {
             Ok(now) => now,
             // A broken clock ends the run, as in asyncio.
@@ -178,11 +187,8 @@ fn sleep_for(core: &Core, now: u64) -> Result<Option<Duration>, Fatal> {
         now as f64 / 1e9
     };
     let left = when - now;
-    if left > 0.0 {
-        Ok(Some(Duration::from_secs_f64(left.min(LONGEST_SLEEP))))
-    } else {
-        Ok(Some(Duration::ZERO))
-    }
+    // What a clock says that is "not a number" must not reach Duration, which would panic: it is no wait.
+    Ok(Some(if left > 0.0 { left.min(LONGEST_SLEEP) } else { 0.0 }))
 }
 
 /// Delivers messages, repeated calls and events.
@@ -207,9 +213,13 @@ fn collect(core: &Core) -> Result<(), Fatal> {
 
 /// Moves timers that are due to the ready queue: never early, in order of their deadlines.
 #[inline(always)]
-fn due_timers(core: &Core, now: u64) -> Result<(), Fatal> {
+pub(crate) fn due_timers(core: &Core, now: u64) -> Result<(), Fatal> {
     let Some(next) = core.timers.next() else { return Ok(()) };
-    let now = if core.custom_time.get() { core.now().map_err(|Raised| Fatal)? } else { now as f64 / 1e9 };
+    let now = if core.custom_clock() {
+        core.now().map_err(|Raised| Fatal)? + CUSTOM_RESOLUTION
+    } else {
+        now as f64 / 1e9
+    };
     if next > now {
         return Ok(());
     }
@@ -317,8 +327,14 @@ fn run_debug(core: &Core, entry: Entry) -> Result<(), Fatal> {
     Ok(())
 }
 
-/// For a `_run_once` written in Python (nest_asyncio and the like): one poll, everything that is due moved
-/// out of the native queues. The caller runs the returned handles.
+/// How long a `_run_once` written in Python may sleep: seconds, `None` for ever. What was written is sent first.
+pub(crate) fn wait(core: &Core) -> Result<Option<f64>, Fatal> {
+    core.flush_all()?;
+    if idle(core) { seconds_left(core, monotonic_nanos()) } else { Ok(Some(0.0)) }
+}
+
+/// For a `_run_once` written in Python (nest_asyncio and the like): one poll, and everything that is due becomes
+/// ready. The caller runs it.
 pub(crate) fn select(core: &Core, timeout: Option<f64>) -> Result<(), Fatal> {
     core.flush_all()?;
     signals()?;
