@@ -35,7 +35,8 @@ def probe_c_caller(stub_class: Callable[[], asyncio.AbstractEventLoop]) -> None:
 
     coroutine = nothing()
     try:
-        task: Any = asyncio.Task(coroutine, loop=stub_class())
+        # Named, so that the first task of the program is still "Task-1".
+        task: Any = asyncio.Task(coroutine, loop=stub_class(), name="probe")
         # The stub never runs it: that is no reason to warn.
         task._log_destroy_pending = False
         asyncio.tasks._unregister_task(task)

@@ -240,6 +240,32 @@ pub(crate) fn in_context<T>(context: &Ref, body: impl FnOnce() -> Result<T, Rais
     result
 }
 
+/// As [`in_context`], for the one context that a native object runs all its callbacks in. When a loop runs inside
+/// of one of them, the next finds it entered: that one runs in a copy, as each callback of asyncio's does.
+#[inline(always)]
+pub(crate) fn in_kept_context<T>(
+    context: &Ref,
+    body: impl FnOnce() -> Result<T, Raised>,
+) -> Result<T, Raised> {
+    // SAFETY: as in `in_context`.
+    if unsafe { ffi::PyContext_Enter(context.as_ptr()) } < 0 {
+        return in_context(&copy_of_entered(context)?, body);
+    }
+    let result = body();
+    // SAFETY: as in `in_context`.
+    if unsafe { ffi::PyContext_Exit(context.as_ptr()) } < 0 && result.is_ok() {
+        return Err(Raised);
+    }
+    result
+}
+
+#[cold]
+fn copy_of_entered(context: &Ref) -> Result<Ref, Raised> {
+    drop(super::error::take_exception());
+    // SAFETY: a live object; the function itself checks that it is a context.
+    unsafe { Ref::from_owned(ffi::PyContext_Copy(context.as_ptr())) }.ok_or(Raised)
+}
+
 /// A copy of the current context.
 #[inline(always)]
 pub(crate) fn copy_current_context() -> Result<Ref, Raised> {

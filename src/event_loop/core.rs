@@ -58,6 +58,9 @@ pub(crate) struct Core {
     /// Descriptors whose registration another thread changed while the loop was parked.
     pub(crate) deferred: UnsafeCell<Vec<std::os::fd::RawFd>>,
     flush: UnsafeCell<Vec<(Ref, Flush)>>,
+    /// The transport whose protocol is receiving data, borrowed from the call that it receives in: what the
+    /// protocol writes to it is sent when it returns.
+    delivering: Cell<Option<(*mut ffi::PyObject, Flush)>>,
     receive: UnsafeCell<Vec<u8>>,
     scratch: UnsafeCell<Vec<Vec<u8>>>,
     pub(crate) closed: Cell<bool>,
@@ -130,6 +133,7 @@ impl Core {
             again: UnsafeCell::new(Vec::new()),
             deferred: UnsafeCell::new(Vec::new()),
             flush: UnsafeCell::new(Vec::new()),
+            delivering: Cell::new(None),
             receive: UnsafeCell::new(Vec::new()),
             scratch: UnsafeCell::new(Vec::new()),
             closed: Cell::new(false),
@@ -267,6 +271,30 @@ impl Core {
                 *list = batch;
             }
             outcome.finish()?;
+        }
+    }
+
+    /// `object` hands data to its protocol. What is returned is for [`Core::end_delivery`].
+    #[inline(always)]
+    pub(crate) fn begin_delivery(&self, object: &Ref, flush: Flush) -> Option<(*mut ffi::PyObject, Flush)> {
+        self.delivering.replace(Some((object.as_ptr(), flush)))
+    }
+
+    #[inline(always)]
+    pub(crate) fn end_delivery(&self, outer: Option<(*mut ffi::PyObject, Flush)>) {
+        self.delivering.set(outer);
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_delivering(&self, object: &Ref) -> bool {
+        self.delivering.get().is_some_and(|(delivering, _)| delivering == object.as_ptr())
+    }
+
+    /// The loop is run inside of a protocol's call: what that has written so far does not wait for its end.
+    pub(crate) fn nested(&self) {
+        if let Some((object, flush)) = self.delivering.take() {
+            // SAFETY: the call that lent it is still on the stack.
+            self.flush_later(unsafe { Ref::from_borrowed(object) }, flush);
         }
     }
 

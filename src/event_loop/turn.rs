@@ -329,6 +329,7 @@ fn run_debug(core: &Core, entry: Entry) -> Result<(), Fatal> {
 
 /// How long a `_run_once` written in Python may sleep: seconds, `None` for ever. What was written is sent first.
 pub(crate) fn wait(core: &Core) -> Result<Option<f64>, Fatal> {
+    core.nested();
     core.flush_all()?;
     if idle(core) { seconds_left(core, monotonic_nanos()) } else { Ok(Some(0.0)) }
 }
@@ -336,6 +337,7 @@ pub(crate) fn wait(core: &Core) -> Result<Option<f64>, Fatal> {
 /// For a `_run_once` written in Python (nest_asyncio and the like): one poll, and everything that is due becomes
 /// ready. The caller runs it.
 pub(crate) fn select(core: &Core, timeout: Option<f64>) -> Result<(), Fatal> {
+    core.nested();
     core.flush_all()?;
     signals()?;
     let now = monotonic_nanos();

@@ -30,7 +30,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::capi::call::{call0, copy_current_context, getattr, in_context, method};
+use crate::capi::call::{call0, copy_current_context, getattr, in_kept_context, method};
 use crate::capi::error::{fetch, raise, raise_errno, raise_io, take_exception, take_unless_fatal};
 use crate::capi::imports::imports;
 use crate::capi::{Fatal, Raised, Ref, Slot};
@@ -65,6 +65,8 @@ pub(crate) struct Endpoint {
     watched: Cell<Option<Interest>>,
     /// An event that waits for its place in the turn.
     waiting: Cell<Readiness>,
+    /// Inside of `act`: what comes in a loop that runs there waits until it returns.
+    acting: Cell<bool>,
     /// asyncio's counter: above 0 the connection is lost, and writes to it are counted.
     pub(crate) conn_lost: Cell<u32>,
     pub(crate) started: Cell<bool>,
@@ -199,6 +201,7 @@ fn create<T: Variant>(core: &Core, parts: Parts, make: impl FnOnce(Endpoint) -> 
             token: Cell::new(Token(0)),
             watched: Cell::new(None),
             waiting: Cell::new(Readiness::EMPTY),
+            acting: Cell::new(false),
             conn_lost: Cell::new(0),
             started: Cell::new(false),
             closing: Cell::new(false),
@@ -237,7 +240,7 @@ impl Endpoint {
     #[inline(always)]
     pub(crate) fn in_context<T>(&self, body: impl FnOnce() -> Result<T, Raised>) -> Result<T, Raised> {
         match self.context.get() {
-            Some(context) => in_context(&context, body),
+            Some(context) => in_kept_context(&context, body),
             None => body(),
         }
     }
@@ -342,11 +345,11 @@ pub(crate) fn watch_or_fail<T: Variant>(object: &Ref, variant: &T, core: &Core) 
 /// [`Source::on_ready`] of every variant: acts now, or behind the callbacks that wait already.
 #[inline(always)]
 pub(crate) fn on_ready<T: Variant>(object: &Ref, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
-    if core.ready.is_empty() {
-        return T::act(object, core, readiness);
-    }
     // SAFETY: the source was registered with an endpoint of this variant.
     let endpoint = unsafe { fields::<T>(object.as_ptr()) }.endpoint();
+    if core.ready.is_empty() && !endpoint.acting.get() {
+        return act::<T>(object, endpoint, core, readiness);
+    }
     if endpoint.waiting.replace(endpoint.waiting.get() | readiness).is_empty() {
         core.call_native(object.clone_ref(), act_later::<T>);
     }
@@ -356,9 +359,32 @@ pub(crate) fn on_ready<T: Variant>(object: &Ref, core: &Core, readiness: Readine
 fn act_later<T: Variant>(object: &Ref, core: &Core) -> Result<(), Fatal> {
     // SAFETY: the step was queued with an endpoint of this variant.
     let endpoint = unsafe { fields::<T>(object.as_ptr()) }.endpoint();
+    if endpoint.acting.get() {
+        // A loop runs inside of a callback of this very endpoint, which goes on when that returns.
+        return Ok(());
+    }
     let readiness = endpoint.waiting.replace(Readiness::EMPTY);
     // A callback in front of it may have closed the endpoint.
-    if endpoint.fd.get() < 0 { Ok(()) } else { T::act(object, core, readiness) }
+    if endpoint.fd.get() < 0 || readiness.is_empty() {
+        return Ok(());
+    }
+    act::<T>(object, endpoint, core, readiness)
+}
+
+#[inline(always)]
+fn act<T: Variant>(
+    object: &Ref,
+    endpoint: &Endpoint,
+    core: &Core,
+    readiness: Readiness,
+) -> Result<(), Fatal> {
+    endpoint.acting.set(true);
+    let outcome = T::act(object, core, readiness);
+    endpoint.acting.set(false);
+    if !endpoint.waiting.get().is_empty() {
+        core.call_native(object.clone_ref(), act_later::<T>);
+    }
+    outcome
 }
 
 /// The first step: `connection_made`, then watching, then whoever waits for the connection.

@@ -120,9 +120,10 @@ fn deliver(
     stream: &Stream,
     call: impl FnOnce(&Receiver) -> Result<(), Raised>,
 ) -> Result<Result<(), Fatal>, Raised> {
-    stream.delivering.set(true);
+    let core = stream.core();
+    let outer = core.begin_delivery(object, super::send::flush);
     let delivered = stream.in_context(|| call(&stream.receiver));
-    stream.delivering.set(false);
+    core.end_delivery(outer);
     delivered?;
     if stream.buffer().is_empty() || stream.blocked.get() {
         return Ok(Ok(()));

@@ -56,10 +56,10 @@ fn pushed(object: &Ref, stream: &Stream) -> Result<(), Raised> {
         return maybe_pause(object, stream);
     }
     let small = pending < AT_ONCE && pending <= stream.high.get();
-    if small && stream.delivering.get() {
+    let core = stream.core();
+    if small && core.is_delivering(object) {
         return Ok(());
     }
-    let core = stream.core();
     if small && core.running.get() {
         if !stream.queued.replace(true) {
             core.flush_later(object.clone_ref(), flush);

@@ -31,7 +31,7 @@ pub(crate) use python::{make_stream, make_type};
 
 use super::receiver::Receiver;
 use super::write_buffer::WriteBuffer;
-use crate::capi::call::{call0, call1, getattr, in_context, method};
+use crate::capi::call::{call0, call1, getattr, in_kept_context, method};
 use crate::capi::error::{Outcome, raise_io, take_unless_fatal};
 use crate::capi::imports::imports;
 use crate::capi::{Fatal, Raised, Ref, Slot};
@@ -78,8 +78,10 @@ pub(crate) struct Stream {
     /// write_eof() was called.
     pub(crate) eof: Cell<bool>,
     pub(crate) protocol_paused: Cell<bool>,
-    /// The protocol is receiving data: what it writes is sent when it returns.
-    pub(crate) delivering: Cell<bool>,
+    /// Reading, and calling the protocol with what was read.
+    receiving: Cell<bool>,
+    /// What the poller told meanwhile, in a loop that ran inside of that call.
+    missed: Cell<Readiness>,
     /// Waits for the end of the turn to be flushed.
     pub(crate) queued: Cell<bool>,
     /// The socket was full at the last send; an edge will tell.
@@ -165,7 +167,8 @@ impl Stream {
                 read_done: Cell::new(false),
                 eof: Cell::new(false),
                 protocol_paused: Cell::new(false),
-                delivering: Cell::new(false),
+                receiving: Cell::new(false),
+                missed: Cell::new(Readiness::EMPTY),
                 queued: Cell::new(false),
                 blocked: Cell::new(false),
                 large: Cell::new(false),
@@ -214,9 +217,24 @@ impl Stream {
     /// Runs `body` in the connection's context.
     pub(crate) fn in_context<T>(&self, body: impl FnOnce() -> Result<T, Raised>) -> Result<T, Raised> {
         match self.context.get() {
-            Some(context) => in_context(&context, body),
+            Some(context) => in_kept_context(&context, body),
             None => body(),
         }
+    }
+
+    #[inline(always)]
+    fn receive(&self, object: &Ref, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
+        let received = super::receive::on_readable(object, self, core, readiness);
+        self.receiving.set(false);
+        let mut again = self.missed.replace(Readiness::EMPTY);
+        if received.is_err() {
+            // The edge is spent; the rest of what it told is for the next run.
+            again |= readiness;
+        }
+        if !again.is_empty() {
+            core.call_again(self.token.get(), again);
+        }
+        received
     }
 
     /// Queues `connection_lost(exception)`, once.
@@ -404,11 +422,13 @@ impl Source for Transport {
         // Reading comes first: what the peer said before it closed must not be lost to the error of a write.
         if readiness.intersects(
             Readiness::READABLE | Readiness::READ_CLOSED | Readiness::WRITE_CLOSED | Readiness::ERROR,
-        ) && let Err(Fatal) = super::receive::on_readable(object, stream, core, readiness)
-        {
-            // The edge is spent; the rest of what it told is for the next run.
-            core.call_again(stream.token.get(), readiness);
-            return Err(Fatal);
+        ) {
+            if stream.receiving.replace(true) {
+                // One message after the other, whatever the protocol does with the first.
+                stream.missed.set(stream.missed.get() | readiness);
+            } else {
+                stream.receive(object, core, readiness)?;
+            }
         }
         if stream.blocked.get()
             && stream.conn_lost.get() == 0

@@ -1,0 +1,425 @@
+"""Loops that are turned from Python, or by another clock: test clocks, patched selectors, nested runs."""
+
+import asyncio
+import selectors
+import socket
+import threading
+import time
+
+import pytest
+
+from tests.support.nesting import make_nestable, run_nested
+from tests.support.protocol import Recording, close, pair
+from tests.support.sockets import socketpair
+
+
+@pytest.fixture
+def kind(loop_factory):
+    """The loop's class, for tests that subclass it."""
+    (probe := loop_factory()).close()
+    return type(probe)
+
+
+# -- other clocks ---------------------------------------------------------------------------------------------
+
+
+def test_a_clock_put_on_the_loop_counts_at_once(loop):
+    """Set on the instance, before any run: timers are set by it, and fire by it."""
+    now, seen = 5.0, []
+    loop.time = lambda: now
+    assert loop.time() == 5.0 and loop.call_later(3, seen.append, "later").when() == 8.0
+    now = 8.0
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    assert seen == ["later"]
+    del loop.time
+    assert abs(loop.time() - time.monotonic()) < 60
+    assert loop.call_later(3, seen.append, "never").when() > time.monotonic()
+
+
+def test_a_clock_changed_while_the_loop_runs_counts_at_once(run):
+    async def main():
+        loop, seen = asyncio.get_running_loop(), []
+        loop.call_later(1000, seen.append, "by the new clock")
+        start = loop.time()
+        loop.time = lambda: start + 2000
+        for _ in range(5):
+            await asyncio.sleep(0)
+        del loop.time
+        assert seen == ["by the new clock"]
+
+    run(main())
+
+
+def test_a_clock_put_on_the_class_counts_for_loops_that_exist(kind, monkeypatch):
+    class Sub(kind):
+        pass
+
+    loop = Sub()
+    try:
+        monkeypatch.setattr(Sub, "time", lambda self: 7.0, raising=False)
+        assert loop.time() == 7.0 and loop.call_later(1, print).when() == 8.0
+        monkeypatch.undo()
+        assert loop.call_later(1, print).when() > 8.0 or time.monotonic() < 7.0
+    finally:
+        loop.close()
+
+
+def test_a_patched_monotonic_clock_is_the_loops_clock(loop, monkeypatch):
+    """Tools that freeze time replace time.monotonic; asyncio's loop asks it, so timers follow."""
+    now, seen = 1000.0, []
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    assert loop.time() == 1000.0
+    loop.call_later(3600, seen.append, "an hour later")
+    now += 3601
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    assert seen == ["an hour later"]
+    monkeypatch.undo()
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    assert loop.time() != now
+
+
+def test_a_broken_clock_ends_the_run_with_its_error(loop):
+    class Broken(Exception):
+        pass
+
+    def time():
+        raise Broken
+
+    loop.call_later(1000, print)
+    loop.time = time
+    with pytest.raises(Broken):
+        loop.run_forever()
+    del loop.time
+
+
+# -- a patched selector ---------------------------------------------------------------------------------------
+
+
+def virtual(kind):
+    """A loop whose time jumps instead of passing, made the usual way: `time` and the selector's `select` replaced."""
+
+    class Virtual(kind):
+        def __init__(self):
+            self.now = 1000.0
+            super().__init__()
+            select = self._selector.select
+
+            def jump(timeout=None):
+                if timeout:
+                    self.now += timeout
+                return select(0)
+
+            self._selector.select = jump
+
+        def time(self):
+            return self.now
+
+    return Virtual
+
+
+def test_a_virtual_clock_jumps_from_deadline_to_deadline(kind):
+    async def main():
+        seen = []
+
+        async def sleep(delay):
+            await asyncio.sleep(delay)
+            seen.append((delay, asyncio.get_running_loop().time()))
+
+        await asyncio.gather(*map(sleep, (3600, 0.5, 30 * 86400, 7)))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(86400):
+                await asyncio.Event().wait()
+        return seen
+
+    loop, started = virtual(kind)(), time.monotonic()
+    try:
+        assert loop.run_until_complete(main()) == [
+            (0.5, 1000.5), (7, 1007.0), (3600, 4600.0), (30 * 86400, 1000.0 + 30 * 86400),
+        ]  # fmt: skip
+        assert loop.time() == 1000.0 + 31 * 86400
+    finally:
+        loop.close()
+    assert time.monotonic() - started < 20
+
+
+def test_sockets_and_threads_work_under_a_virtual_clock(kind):
+    async def main():
+        near, far = await pair()
+        near.transport.write(b"over the wire")
+        assert await far.received(13) == b"over the wire"
+        await close(near, far)
+
+    loop = virtual(kind)()
+    try:
+        loop.run_until_complete(main())
+    finally:
+        loop.close()
+
+
+class Hooked(selectors.BaseSelector):
+    """As the selectors that run a program's input hook inside of `select`."""
+
+    def __init__(self):
+        self._inner, self.calls, self.timeouts = selectors.DefaultSelector(), 0, []
+
+    def register(self, *args):
+        return self._inner.register(*args)
+
+    def unregister(self, *args):
+        return self._inner.unregister(*args)
+
+    def modify(self, *args):
+        return self._inner.modify(*args)
+
+    def get_map(self):
+        return self._inner.get_map()
+
+    def select(self, timeout=None):
+        self.calls += 1
+        self.timeouts.append(timeout)
+        return self._inner.select(timeout)
+
+    def close(self):
+        self._inner.close()
+
+
+def test_a_selector_of_the_users_is_asked_in_every_turn(kind):
+    async def main():
+        near, far = await pair()
+        near.transport.write(b"over the wire")
+        assert await far.received(13) == b"over the wire"
+        await close(near, far)
+        assert await asyncio.to_thread(lambda: time.sleep(0.02) or "from a thread") == "from a thread"
+        await asyncio.sleep(0.01)
+
+    selector = Hooked()
+    loop = kind(selector)
+    try:
+        assert loop._selector is selector
+        loop.run_until_complete(main())
+        assert selector.calls > 5 and 0 in selector.timeouts
+        assert any(timeout is None or timeout > 0 for timeout in selector.timeouts)
+        loop.run_until_complete(loop.shutdown_default_executor())
+    finally:
+        loop.close()
+
+
+def test_another_thread_wakes_a_loop_that_sleeps_in_the_users_selector(kind):
+    loop = kind(Hooked())
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        for _ in range(20):
+            woken = threading.Event()
+            time.sleep(0.002)
+            loop.call_soon_threadsafe(woken.set)
+            assert woken.wait(5)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+@pytest.mark.parametrize("selector", ["DefaultSelector", "SelectSelector", "PollSelector"])
+def test_an_ordinary_selector_is_accepted_and_closed_with_the_loop(kind, selector):
+    selector = getattr(selectors, selector)()
+    loop = kind(selector)
+    assert loop.run_until_complete(asyncio.sleep(0.001, "slept")) == "slept"
+    loop.close()
+    assert selector.get_map() is None
+
+
+def test_an_overridden_run_once_is_the_one_that_turns(kind):
+    class Counting(kind):
+        turns = 0
+
+        def _run_once(self):
+            self.turns += 1
+            super()._run_once()
+
+    loop = Counting()
+    try:
+        assert loop.run_until_complete(asyncio.sleep(0.001, "slept")) == "slept" and loop.turns >= 3
+    finally:
+        loop.close()
+
+
+def test_the_queue_of_ready_callbacks_can_be_looked_into(loop):
+    """prompt_toolkit and others read `_ready`: it has what call_soon scheduled, in order."""
+    assert len(loop._ready) == 0 and not loop._ready
+    handles = [loop.call_soon(print, number) for number in range(3)]
+    assert loop._ready and list(loop._ready) == handles and handles[1] in loop._ready
+    assert loop._ready.popleft() is handles[0]
+    loop._ready.append(handles[0])
+    assert list(loop._ready) == [handles[1], handles[2], handles[0]]
+    loop._ready.clear()
+    assert len(loop._ready) == 0
+    with pytest.raises(IndexError):
+        loop._ready.popleft()
+
+
+def test_a_turn_from_python_logs_slow_callbacks_in_debug_mode(kind, asyncio_log):
+    loop = kind(Hooked())
+    loop.set_debug(True)
+    loop.slow_callback_duration = 0.001
+    loop.call_soon(time.sleep, 0.005)
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    loop.close()
+    assert "Executing <Handle" in asyncio_log.text and "seconds" in asyncio_log.text
+
+
+# -- a run inside of a callback -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def nestable(loop):
+    make_nestable(loop)
+    return loop
+
+
+@pytest.mark.parametrize("schedule", ["call_soon", "call_later", "call_soon_threadsafe"])
+def test_a_loop_can_be_run_inside_of_a_callback(nestable, schedule):
+    seen = []
+
+    async def inner():
+        await asyncio.sleep(0.001)
+        return "inner"
+
+    def callback():
+        seen.append(run_nested(nestable, inner()))
+        nestable.stop()
+
+    getattr(nestable, schedule)(*((0.001,) if schedule == "call_later" else ()), callback)
+    nestable.run_forever()
+    assert seen == ["inner"]
+
+
+def test_a_loop_can_be_run_inside_of_a_task_and_of_that_again(nestable):
+    async def main():
+        loop = asyncio.get_running_loop()
+
+        async def inner(depth):
+            await asyncio.sleep(0.001)
+            return depth if depth == 4 else run_nested(loop, inner(depth + 1))
+
+        assert run_nested(loop, inner(1)) == 4
+        assert await asyncio.gather(inner(3), inner(3)) == [4, 4]
+
+    nestable.run_until_complete(main())
+
+
+def test_a_loop_can_be_run_inside_of_every_call_to_a_protocol(nestable, asyncio_log):
+    class Nesting(Recording):
+        def __getattribute__(self, name):
+            value = super().__getattribute__(name)
+            if name not in ("connection_made", "data_received", "eof_received", "connection_lost"):
+                return value
+
+            def call(*args):
+                run_nested(asyncio.get_running_loop(), asyncio.sleep(0.001))
+                return value(*args)
+
+            return call
+
+    async def main():
+        near, far = await pair(Nesting, Nesting)
+        near.transport.write(b"there")
+        assert await far.received(5) == b"there"
+        far.transport.write(b"and back")
+        assert await near.received(8) == b"and back"
+        near.transport.close()
+        await near.lost
+        await far.lost
+        assert near.calls == ["connection_made", "data_received", "connection_lost"]
+        assert far.calls == ["connection_made", "data_received", "eof_received", "connection_lost"]
+
+    nestable.run_until_complete(main())
+
+
+def test_data_that_comes_during_a_nested_run_waits_for_the_callback_to_end(nestable, asyncio_log):
+    """asyncio reports each attempt to enter the callback's context a second time, and delivers it afterwards."""
+    deliveries = []
+
+    class Slow(asyncio.Protocol):
+        depth = 0
+
+        def data_received(self, data):
+            self.depth += 1
+            deliveries.append((data, self.depth))
+            if data.startswith(b"1"):
+                run_nested(asyncio.get_running_loop(), asyncio.sleep(0.05))
+            self.depth -= 1
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        with socketpair() as (near, far):
+            transport, _ = await loop.create_connection(Slow, sock=near)
+            far.send(b"1")
+            loop.call_later(0.01, far.send, b"2")
+            await asyncio.sleep(0.1)
+            assert deliveries == [(b"1", 1), (b"2", 1)]
+            transport.close()
+            await asyncio.sleep(0)
+
+    nestable.run_until_complete(main())
+
+
+def test_what_a_protocol_wrote_before_a_nested_run_is_sent_in_it(nestable):
+    """A protocol that asks its peer and waits for the answer inside of data_received."""
+
+    class Asking(asyncio.Protocol):
+        def __init__(self):
+            self.answers = asyncio.Queue()
+            self.done = asyncio.get_running_loop().create_future()
+
+        def connection_made(self, transport):
+            self.transport = transport
+
+        def data_received(self, data):
+            loop = asyncio.get_running_loop()
+            self.transport.write(b"question")
+            answer = run_nested(loop, asyncio.wait_for(loop.sock_recv(peer, 100), 5))
+            self.done.set_result(answer)
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        with socketpair() as (near, far):
+            nonlocal peer
+            peer = far
+            transport, protocol = await loop.create_connection(Asking, sock=near)
+            far.send(b"go")
+            assert await asyncio.wait_for(protocol.done, 5) == b"question"
+            transport.close()
+            await asyncio.sleep(0)
+
+    peer = None
+    nestable.run_until_complete(main())
+
+
+def test_datagrams_that_come_during_a_nested_run_keep_their_order(nestable, asyncio_log):
+    seen = []
+
+    class Slow(asyncio.DatagramProtocol):
+        def datagram_received(self, data, address):
+            seen.append(data)
+            if data == b"0":
+                run_nested(asyncio.get_running_loop(), asyncio.sleep(0.02))
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.create_datagram_endpoint(Slow, local_addr=("127.0.0.1", 0))
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            for number in range(5):
+                sender.sendto(str(number).encode(), transport.get_extra_info("sockname"))
+            await asyncio.sleep(0.1)
+        transport.close()
+        await asyncio.sleep(0)
+
+    nestable.run_until_complete(main())
+    assert seen == [b"0", b"1", b"2", b"3", b"4"]
