@@ -387,6 +387,7 @@ pub(crate) fn make_types(py: Python<'_>) -> PyResult<()> {
         attributes: &ATTRIBUTES,
         weaklist_offset: Some(offset_of!(Handle, weaklist)),
         dict_offset: None,
+        objects: &[],
         slots: &slots,
         bases: None,
     };
