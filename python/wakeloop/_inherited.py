@@ -16,7 +16,6 @@ import asyncio.selector_events
 import asyncio.sslproto
 import asyncio.trsock
 import asyncio.unix_events
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
