@@ -10,7 +10,7 @@ use crate::bridge::port::ForeignPort;
 use crate::capi;
 use crate::event_loop::{calls, core, event_loop::EventLoop, handle, sock, sock_datagram};
 use crate::primitives::{echo, metrics, sleep};
-use crate::transport::{accept, datagram, read_pipe, stream, tls, write_pipe};
+use crate::transport::{accept, datagram, read_pipe, reader_feed, stream, tls, write_pipe};
 
 /// Called by `os.register_at_fork` in every child.
 #[pyfunction]
@@ -61,6 +61,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(read_pipe::make_read_pipe, module)?)?;
     module.add_function(wrap_pyfunction!(write_pipe::make_write_pipe, module)?)?;
     module.add_function(wrap_pyfunction!(accept::start_listener, module)?)?;
+    module.add_function(wrap_pyfunction!(reader_feed::feed_readers, module)?)?;
     module.add_function(wrap_pyfunction!(_forked, module)?)?;
     module.add_function(wrap_pyfunction!(learn_c_caller, module)?)?;
     module.add_function(wrap_pyfunction!(_add_methods, module)?)?;

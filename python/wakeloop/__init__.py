@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os as _os
 
-from . import _core
+from . import _core, _streams  # noqa: F401
 from ._core import (
     EchoServer,
     RuntimePanic,

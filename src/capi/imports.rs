@@ -52,9 +52,10 @@ macro_rules! table {
 
 table! {
     names {
-        Future, Task,
-        _attach, _cancelled, _current_handle, _run, _detach, _ensure_fd_no_transport, buffer_updated, close, connection_lost, connection_made, context,
-        data_received, datagram_received, done, eof_received, error_received, fileno, get_buffer, name, pause_writing, resume_writing, sendto, set, set_result, time, wait,
+        Future, Task, _attach, _buffer, _cancelled, _current_handle, _detach, _ensure_fd_no_transport, _eof, _limit,
+        _run, _stream_reader_wr, _waiter, buffer_updated, cancelled, close, connection_lost, connection_made, context,
+        data_received, datagram_received, done, eof_received, error_received, fileno, get_buffer, name, pause_writing,
+        resume_writing, sendto, set, set_result, time, wait,
     }
     objects {
         handle_class = "asyncio"."Handle",

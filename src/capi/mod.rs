@@ -16,6 +16,7 @@ pub(crate) mod context;
 pub(crate) mod error;
 pub(crate) mod imports;
 pub(crate) mod object;
+pub(crate) mod pristine;
 pub(crate) mod sockaddr;
 pub(crate) mod types;
 

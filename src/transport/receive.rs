@@ -59,6 +59,7 @@ pub(crate) fn on_readable(
             Delivery::Data => receive_data(object, stream, core)?,
             Delivery::Buffer => receive_into(object, stream)?,
             Delivery::Tls => receive_tls(object, stream, core)?,
+            Delivery::Reader => receive_for_reader(object, stream, core)?,
         };
         match received {
             Received::Data { full } if full || closed => {}
@@ -102,8 +103,18 @@ fn receive_data(object: &Ref, stream: &Stream, core: &Core) -> Result<Received, 
             return Ok(Received::Stop);
         }
     };
-    let delivered = deliver(object, stream, |receiver| receiver.data_received(&data));
-    match delivered {
+    deliver_data(object, stream, full, |receiver| receiver.data_received(&data))
+}
+
+/// Hands data to the protocol by `call`; what fails there ends the connection.
+#[inline(always)]
+fn deliver_data(
+    object: &Ref,
+    stream: &Stream,
+    full: bool,
+    call: impl FnOnce(&Receiver) -> Result<(), Raised>,
+) -> Result<Received, Fatal> {
+    match deliver(object, stream, call) {
         Ok(flushed) => flushed.map(|()| Received::Data { full }),
         Err(raised) => {
             stream.fatal_error(object, raised, "Fatal error: protocol.data_received() call failed.")?;
@@ -166,29 +177,60 @@ fn take_bytes(stream: &Stream, core: &Core) -> Result<Option<(Ref, bool)>, Optio
     Ok(Some((data, count == RECEIVE)))
 }
 
+/// One receive into the loop's buffer: what came, or how it ended. The bytes have to be used up before anything
+/// else can run.
+#[inline(always)]
+fn into_loop_buffer<'a>(
+    object: &Ref,
+    stream: &Stream,
+    core: &'a Core,
+) -> Result<Result<&'a [u8], Received>, Fatal> {
+    let buffer = core.receive_buffer();
+    // SAFETY: the buffer is valid for its length.
+    let count =
+        unsafe { libc::recv(stream.fd.get(), buffer.as_mut_ptr().cast(), RECEIVE, libc::MSG_DONTWAIT) };
+    match count {
+        0 => Ok(Err(Received::Eof)),
+        1.. => Ok(Ok(&buffer[..count as usize])),
+        _ => failed(object, stream, io::Error::last_os_error()).map(Err),
+    }
+}
+
 /// A receive for a TLS connection: it is decrypted out of the loop's buffer, and what comes of it is delivered.
 #[inline(always)]
 fn receive_tls(object: &Ref, stream: &Stream, core: &Core) -> Result<Received, Fatal> {
     let Some(connection) = stream.receiver.protocol.get() else { return Ok(Received::Stop) };
-    let buffer = core.receive_buffer();
-    // SAFETY: the buffer is valid for its length; it is used up before Python code can run.
-    let count =
-        unsafe { libc::recv(stream.fd.get(), buffer.as_mut_ptr().cast(), RECEIVE, libc::MSG_DONTWAIT) };
-    if count < 0 {
-        return failed(object, stream, io::Error::last_os_error());
-    }
-    let count = count as usize;
-    if count == 0 {
-        return Ok(Received::Eof);
-    }
-    let outcome = tls::take(&connection, core, &buffer[..count])
+    let data = match into_loop_buffer(object, stream, core)? {
+        Ok(data) => data,
+        Err(ended) => return Ok(ended),
+    };
+    let full = data.len() == RECEIVE;
+    let outcome = tls::take(&connection, core, data)
         .and_then(|taken| stream.in_context(|| tls::taken(&connection, taken)));
     match outcome {
-        Ok(()) => Ok(Received::Data { full: count == RECEIVE }),
+        Ok(()) => Ok(Received::Data { full }),
         Err(raised) => {
             stream.fatal_error(object, raised, "Fatal error: protocol.buffer_updated() call failed.")?;
             Ok(Received::Stop)
         }
+    }
+}
+
+/// Receives into the loop's buffer and from there into that of an asyncio.StreamReader. The wake-up of whoever
+/// reads is queued, so nothing is written before this returns.
+#[inline(always)]
+fn receive_for_reader(object: &Ref, stream: &Stream, core: &Core) -> Result<Received, Fatal> {
+    let data = match into_loop_buffer(object, stream, core)? {
+        Ok(data) => data,
+        Err(ended) => return Ok(ended),
+    };
+    let full = data.len() == RECEIVE;
+    match stream.receiver.feed(data) {
+        Ok(true) => Ok(Received::Data { full }),
+        Ok(false) => {
+            deliver_data(object, stream, full, |receiver| receiver.data_received(&bytes_from(data)?))
+        }
+        Err(raised) => deliver_data(object, stream, full, |_| Err(raised)),
     }
 }
 

@@ -113,11 +113,10 @@ fn deliver(object: &Ref, connection: &Connection, core: &Core, batch: Batch) -> 
     let mut all = true;
     if plain.is_empty() {
         core.return_scratch(plain);
-    } else if connection.receiver.delivery() == Delivery::Data {
-        let data = bytes_from(&plain);
+    } else if connection.receiver.delivery() != Delivery::Buffer {
+        let whole = Whole::of(connection, &plain);
         core.return_scratch(plain);
-        let data = data?;
-        delivering(connection, || connection.receiver.data_received(&data))?;
+        whole?.deliver(connection)?;
     } else {
         let delivered = deliver_buffered(connection, &plain);
         if let Ok(count) = delivered
@@ -149,9 +148,8 @@ fn deliver_rest(_object: &Ref, connection: &Connection) -> Result<bool, Raised> 
         return Ok(true);
     }
     let plain = std::mem::take(connection.undelivered());
-    let count = if connection.receiver.delivery() == Delivery::Data {
-        let data = bytes_from(&plain)?;
-        delivering(connection, || connection.receiver.data_received(&data))?;
+    let count = if connection.receiver.delivery() != Delivery::Buffer {
+        Whole::of(connection, &plain)?.deliver(connection)?;
         plain.len()
     } else {
         deliver_buffered(connection, &plain)?
@@ -172,10 +170,9 @@ fn deliver_buffered(connection: &Connection, plain: &[u8]) -> Result<usize, Rais
             break;
         }
         let rest = &plain[delivered..];
-        if connection.receiver.delivery() == Delivery::Data {
+        if connection.receiver.delivery() != Delivery::Buffer {
             // It was replaced in between.
-            let data = bytes_from(rest)?;
-            delivering(connection, || connection.receiver.data_received(&data))?;
+            Whole::of(connection, rest)?.deliver(connection)?;
             return Ok(plain.len());
         }
         let buffer = connection.receiver.get_buffer(rest.len() as isize)?;
@@ -187,6 +184,32 @@ fn deliver_buffered(connection: &Connection, plain: &[u8]) -> Result<usize, Rais
         delivering(connection, || connection.receiver.buffer_updated(count as isize))?;
     }
     Ok(delivered)
+}
+
+/// Plaintext for a protocol that takes all of it at once.
+enum Whole {
+    /// A StreamReader has it already.
+    Fed,
+    Bytes(Ref),
+}
+
+impl Whole {
+    #[inline(always)]
+    fn of(connection: &Connection, plain: &[u8]) -> Result<Whole, Raised> {
+        let receiver = &connection.receiver;
+        if receiver.delivery() == Delivery::Reader && receiver.feed(plain)? {
+            return Ok(Whole::Fed);
+        }
+        bytes_from(plain).map(Whole::Bytes)
+    }
+
+    #[inline(always)]
+    fn deliver(self, connection: &Connection) -> Result<(), Raised> {
+        match self {
+            Whole::Fed => Ok(()),
+            Whole::Bytes(data) => delivering(connection, || connection.receiver.data_received(&data)),
+        }
+    }
 }
 
 /// Runs a callback of the protocol; what it writes leaves when it is back.
