@@ -4,12 +4,12 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
-use crate::bridge::awaitable::Operation;
+use crate::bridge::awaitable;
 use crate::bridge::panic::RuntimePanic;
 use crate::bridge::port::ForeignPort;
 use crate::capi;
 use crate::event_loop::{calls, core, event_loop::EventLoop, handle, sock, sock_datagram};
-use crate::primitives::{echo, metrics, sleep};
+use crate::primitives::{blocking, echo, metrics, sleep};
 use crate::transport::{accept, datagram, read_pipe, reader_feed, stream, tls, write_pipe};
 
 /// Called by `os.register_at_fork` in every child.
@@ -36,6 +36,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let sample = Bound::new(py, EventLoop::sample()?)?;
     core::learn_offset(sample.as_ptr(), sample.get().core());
 
+    module.add("Operation", awaitable::make_type(py)?)?;
     module.add_class::<EventLoop>()?;
     module.add("StreamTransport", stream::make_type(py)?)?;
     module.add("DatagramTransport", datagram::make_type(py)?)?;
@@ -46,11 +47,11 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("SSLTransport", tls::transport::make_type(py)?)?;
     module.add_function(wrap_pyfunction!(tls::python::tls_problem, module)?)?;
     module.add("RuntimePanic", py.get_type::<RuntimePanic>())?;
-    module.add_class::<Operation>()?;
     module.add_class::<ForeignPort>()?;
     module.add_class::<echo::EchoServer>()?;
     module.add_function(wrap_pyfunction!(sleep::sleep, module)?)?;
     module.add_function(wrap_pyfunction!(echo::start_echo_server, module)?)?;
+    module.add_function(wrap_pyfunction!(blocking::spawn_blocking, module)?)?;
     module.add_function(wrap_pyfunction!(metrics::runtime_metrics, module)?)?;
     module.add_function(wrap_pyfunction!(metrics::configure, module)?)?;
     module.add_function(wrap_pyfunction!(demo, module)?)?;

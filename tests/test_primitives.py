@@ -328,3 +328,17 @@ def test_the_stats_of_the_echo_server_count(run):
 
 def test_a_panic_is_an_exception():
     assert issubclass(wakeloop.RuntimePanic, Exception)
+
+
+def test_an_echo_server_that_is_closed_no_longer_listens(run):
+    """Closing waits for the listening socket too: its port is free at once."""
+
+    async def main():
+        for _ in range(100):
+            server = await wakeloop.start_echo_server("127.0.0.1", 0)
+            await server.close()
+            with socket.socket() as sock:
+                sock.bind(("127.0.0.1", server.port))
+                sock.listen()
+
+    run(main())

@@ -17,6 +17,7 @@ from ._core import (
     configure,
     runtime_metrics,
     sleep,
+    spawn_blocking,
     start_echo_server,
 )
 from .loop import EventLoop, new_event_loop, run
@@ -34,6 +35,7 @@ __all__ = (
     "run",
     "runtime_metrics",
     "sleep",
+    "spawn_blocking",
     "start_echo_server",
 )
 

@@ -1,31 +1,40 @@
 //! What Python awaits: an operation on the runtime.
 //!
-//! A coroutine in all but name (`send`, `throw`, `close`, `__await__`), so tasks, `wait_for`, `gather` and
-//! `create_task` take it. It starts when first awaited, as a coroutine does. The awaiting task sees an
-//! ordinary asyncio future of its own loop, which the runtime completes through the loop's [`Port`].
+//! It is stepped like a coroutine (see `capi::coroutine`) and starts when first awaited, as a coroutine does. The
+//! first poll happens there and then, on the loop's thread: what is ready at once costs no hop, no future and no
+//! turn of the loop. What is not goes on as a task of the runtime, whose workers never hold the GIL; the awaiting
+//! task waits for an asyncio future of its own loop, which a [`Waiter`] completes.
 //!
-//! Cancelling the awaiting task arrives as `throw`: the Rust future is dropped, by abort. A Rust error
-//! becomes the `OSError` subclass that Python would raise, a panic becomes `wakeloop.RuntimePanic`.
+//! Cancelling the awaiting task arrives as `throw`: the Rust future is dropped, by abort. What it had come to
+//! without being taken is dropped too; an outcome that must not be lost gives itself back in its `Drop`. A Rust
+//! error becomes the `OSError` subclass that Python would raise, a panic becomes `wakeloop.RuntimePanic`.
 
 use std::any::Any;
 use std::cell::Cell;
+use std::ffi::{c_int, c_void};
 use std::future::Future;
 use std::io;
+use std::mem::offset_of;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
-use pyo3::exceptions::{PyRuntimeError, PyStopIteration};
-use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::panic::RuntimePanic;
-use super::port::{Port, report};
 use super::runtime;
-use crate::capi::Slot;
-use crate::capi::call::panic_text;
-use crate::capi::error::io_error;
+use super::waiter::{Waiter, running_loop};
+use crate::capi::call::{guard, method, panic_text};
+use crate::capi::coroutine::{self, Step, Steps};
+use crate::capi::error::{raise_io, raise_message, restore};
+use crate::capi::imports::imports;
+use crate::capi::types::TypeSpec;
+use crate::capi::{Raised, Ref, Slot};
+use crate::event_loop::core::forks;
 use crate::runtime::AbortHandle;
 
 /// Makes the result of an operation, on the loop's thread.
@@ -33,18 +42,17 @@ type Make = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
 
 /// What an operation came to, on its way to the loop.
 pub(crate) enum Outcome {
+    /// The result that the operation was made with, which is mostly `None`.
+    Nothing,
     Value(Make),
     Error(io::Error),
     Panic(Box<dyn Any + Send>),
 }
 
 impl Outcome {
-    fn into_result(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        match self {
-            Outcome::Value(make) => make(py),
-            Outcome::Error(error) => Err(io_error(py, &error)),
-            Outcome::Panic(payload) => Err(RuntimePanic::new_err(panic_text(payload.as_ref()))),
-        }
+    /// A value, or the exception that its making raises.
+    pub(crate) fn value(make: impl FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send + 'static) -> Outcome {
+        Outcome::Value(Box::new(make))
     }
 }
 
@@ -52,194 +60,255 @@ impl Outcome {
 pub(crate) type Work = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
 /// An operation that Python awaits once.
-#[pyclass(module = "wakeloop._core", frozen, weakref)]
+#[repr(C)]
 pub(crate) struct Operation {
-    work: Cell<Option<Work>>,
-    abort: Cell<Option<AbortHandle>>,
-    target: Cell<Option<Arc<Target>>>,
-    future: Slot,
+    base: ffi::PyObject,
     name: &'static str,
+    phase: Cell<Phase>,
+    /// What the task waits for.
+    future: Slot,
+    /// The result of [`Outcome::Nothing`].
+    result: Slot,
+    /// The collector knows the object.
+    tracked: Cell<bool>,
+    weaklist: Cell<*mut ffi::PyObject>,
 }
 
-// SAFETY: used with the GIL held only (the module is `gil_used`); `Work` itself is `Send`, and is only moved
-// out, never shared.
-unsafe impl Send for Operation {}
-// SAFETY: as above.
-unsafe impl Sync for Operation {}
-
-impl std::fmt::Debug for Operation {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Operation").field("name", &self.name).finish_non_exhaustive()
-    }
+enum Phase {
+    New(Work),
+    Started(Started),
+    Over,
 }
+
+struct Started {
+    delivery: Arc<Delivery>,
+    task: AbortHandle,
+    /// A forked child has its parent's operations, but not the threads that know of them.
+    forks: u32,
+}
+
+static TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(null_mut());
 
 impl Operation {
     /// An operation whose `work` starts when it is first awaited.
-    pub(crate) fn new(name: &'static str, work: impl Future<Output = Outcome> + Send + 'static) -> Operation {
-        Operation {
-            work: Cell::new(Some(Box::pin(work))),
-            abort: Cell::new(None),
-            target: Cell::new(None),
-            future: Slot::empty(),
-            name,
+    pub(crate) fn create<'py>(
+        py: Python<'py>,
+        name: &'static str,
+        work: impl Future<Output = Outcome> + Send + 'static,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        Operation::with_result(py, name, work, None)
+    }
+
+    /// As `create`; `result` is what [`Outcome::Nothing`] stands for.
+    pub(crate) fn with_result<'py>(
+        py: Python<'py>,
+        name: &'static str,
+        work: impl Future<Output = Outcome> + Send + 'static,
+        result: Option<Ref>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        // SAFETY: fresh memory of the type's size; every field is written before the object is seen. Relaxed: the
+        // type was stored under the GIL, at import.
+        unsafe {
+            let object = ffi::PyObject_GC_New::<ffi::PyObject>(TYPE.load(Ordering::Relaxed));
+            let owned = Bound::from_owned_ptr_or_err(py, object)?;
+            let operation = object.cast::<Operation>();
+            (&raw mut (*operation).name).write(name);
+            (&raw mut (*operation).phase).write(Cell::new(Phase::New(Box::pin(work))));
+            (&raw mut (*operation).future).write(Slot::empty());
+            (&raw mut (*operation).result).write(Slot::new(result));
+            (&raw mut (*operation).tracked).write(Cell::new(false));
+            (&raw mut (*operation).weaklist).write(Cell::new(null_mut()));
+            if !(*operation).result.is_empty() {
+                (*operation).track();
+            }
+            Ok(owned)
         }
     }
 
-    /// Starts the work and gives the future that the awaiting task waits on.
-    fn start<'py>(&self, py: Python<'py>, work: Work) -> PyResult<Bound<'py, PyAny>> {
-        let event_loop = py.import("asyncio")?.getattr("get_running_loop")?.call0()?;
-        let port = Port::of(&event_loop)?;
-        let future = event_loop.call_method0("create_future")?;
-        let target = Arc::new(Target { port, future: Mutex::new(Some(future.clone().unbind())) });
-        self.target.set(Some(target.clone()));
-        let task = runtime::handle().map_err(|error| io_error(py, &error))?.spawn(async move {
-            let outcome = Caught(work).await;
-            complete(target, outcome);
+    /// # Safety
+    /// `object` is an Operation and outlives the result.
+    unsafe fn of<'a>(object: *mut ffi::PyObject) -> &'a Operation {
+        // SAFETY: the caller's word; what changes is in cells.
+        unsafe { &*object.cast() }
+    }
+
+    /// Starts the work; ready at once, or with a future for the task to wait for.
+    fn start(&self, py: Python<'_>, work: Work) -> Result<Step, Raised> {
+        // Before anything happens: without a loop nobody could be told of it.
+        running_loop()?;
+        let runtime = runtime::handle().map_err(|error| raise_io(&error))?;
+        let delivery = Arc::new(Delivery(Mutex::new(State::Running)));
+        let task = runtime.spawn_here({
+            let delivery = delivery.clone();
+            async move { delivery.complete(Caught(work).await) }
         });
-        self.abort.set(Some(task.abort_handle()));
-        self.future.set(Some(future.clone().into()));
-        Ok(future)
+        if let Some(outcome) = delivery.take() {
+            return self.conclude(py, outcome);
+        }
+        let started = Started { delivery, task: task.abort_handle(), forks: forks() };
+        let (waiter, future) = match Waiter::new(py) {
+            Ok(made) => made,
+            Err(Raised) => {
+                started.end();
+                return Err(Raised);
+            }
+        };
+        if let Some(outcome) = started.delivery.wait(waiter) {
+            return self.conclude(py, outcome);
+        }
+        self.future.set(Some(future.clone_ref()));
+        self.phase.set(Phase::Started(started));
+        self.track();
+        Ok(Step::Wait(future))
     }
 
-    /// One step: `Ok(Some)` is the future to wait for, `Ok(None)` the end, with the result in the second place.
-    fn step<'py>(&self, py: Python<'py>) -> PyResult<Result<Bound<'py, PyAny>, Py<PyAny>>> {
-        if let Some(work) = self.work.take() {
-            let future = self.start(py, work)?;
-            future.setattr("_asyncio_future_blocking", true)?;
-            return Ok(Ok(future));
-        }
-        let Some(future) = self.future.get() else {
-            return Err(PyRuntimeError::new_err(format!("cannot reuse already awaited {}", self.name)));
+    fn conclude(&self, py: Python<'_>, outcome: Outcome) -> Result<Step, Raised> {
+        let result = match outcome {
+            Outcome::Nothing => Ok(self.result.take().unwrap_or_else(Ref::none)),
+            Outcome::Value(make) => {
+                make(py).map(|value| value.into_bound(py).into()).map_err(|error| restore(py, error))
+            }
+            Outcome::Error(error) => Err(raise_io(&error)),
+            Outcome::Panic(payload) => Err(restore(py, RuntimePanic::new_err(panic_text(payload.as_ref())))),
         };
-        let future = future.bind(py).clone();
-        if !future.call_method0("done")?.is_truthy()? {
-            // Woken by somebody else: wait on.
-            future.setattr("_asyncio_future_blocking", true)?;
-            return Ok(Ok(future));
+        result.map(Step::Done)
+    }
+
+    /// Shows the operation to the collector, from its first wait on: the future leads to the task, and the task to
+    /// us.
+    fn track(&self) {
+        if !self.tracked.replace(true) {
+            // SAFETY: a live object with a collector's header that is not tracked yet; its fields are filled.
+            unsafe { ffi::PyObject_GC_Track(std::ptr::from_ref(self).cast_mut().cast()) }
         }
-        self.finish();
-        future.call_method0("result").map(|result| Err(result.unbind()))
+    }
+}
+
+// SAFETY: `repr(C)`, and `base` comes first.
+unsafe impl Steps for Operation {
+    fn step(&self) -> Result<Step, Raised> {
+        // SAFETY: tasks step with the GIL held.
+        let py = unsafe { Python::assume_attached() };
+        let started = match self.phase.replace(Phase::Over) {
+            Phase::New(work) => return self.start(py, work),
+            Phase::Started(started) => started,
+            Phase::Over => {
+                // SAFETY: reading a static of the interpreter.
+                let kind = unsafe { ffi::PyExc_RuntimeError };
+                raise_message(kind, &format!("cannot reuse already awaited {}", self.name));
+                return Err(Raised);
+            }
+        };
+        if let Some(outcome) = started.take() {
+            self.future.clear();
+            return self.conclude(py, outcome);
+        }
+        // Woken by somebody else: wait on. But a future that is done without us was cancelled.
+        self.phase.set(Phase::Started(started));
+        let future = self.future.get().ok_or(Raised)?;
+        if method(&future, imports().done.as_ptr(), &[])?
+            .bind(py)
+            .is_truthy()
+            .map_err(|error| restore(py, error))?
+        {
+            method(&future, imports().result.as_ptr(), &[])?;
+        }
+        Ok(Step::Wait(future))
     }
 
     /// Nothing is waited for any more; work that still runs is aborted.
     fn finish(&self) {
-        drop(self.work.take());
+        let phase = self.phase.replace(Phase::Over);
         self.future.clear();
-        if let Some(abort) = self.abort.take() {
-            abort.abort();
-        }
-        if let Some(target) = self.target.take() {
-            // Here, with the GIL, and not whenever a worker gets round to the abort.
-            drop(target.take());
-        }
-    }
-}
-
-#[pymethods]
-impl Operation {
-    fn __await__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
-    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf
-    }
-
-    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        match self.step(py)? {
-            Ok(future) => Ok(future),
-            Err(result) => Err(PyStopIteration::new_err((result,))),
+        self.result.clear();
+        match phase {
+            Phase::Started(started) => started.end(),
+            Phase::New(work) => drop(work),
+            Phase::Over => {}
         }
     }
+}
 
-    /// Take one step, as a coroutine's send does.
-    fn send<'py>(&self, py: Python<'py>, _value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        self.__next__(py)
+impl Started {
+    fn take(&self) -> Option<Outcome> {
+        // In a child nobody completes it any more, and a lock may have been held by a thread that is not here.
+        if self.forks == forks() { self.delivery.take() } else { None }
     }
 
-    /// Abort the work and raise, as a coroutine's throw does.
-    #[pyo3(signature = (kind, value=None, traceback=None))]
-    fn throw(
-        &self,
-        kind: Bound<'_, PyAny>,
-        value: Option<Bound<'_, PyAny>>,
-        traceback: Option<Bound<'_, PyAny>>,
-    ) -> PyResult<()> {
-        let _ = traceback;
-        self.finish();
-        let exception = match value {
-            Some(value) if value.is_instance_of::<pyo3::exceptions::PyBaseException>() => value,
-            Some(value) => kind.call1((value,))?,
-            None if kind.is_instance_of::<pyo3::exceptions::PyBaseException>() => kind,
-            None => kind.call0()?,
-        };
-        Err(PyErr::from_value(exception))
-    }
-
-    /// Abort the work.
-    fn close(&self) {
-        self.finish();
-    }
-
-    fn __repr__(&self) -> String {
-        format!("<wakeloop operation {}>", self.name)
-    }
-
-    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        let future = self.future.as_ptr();
-        if !future.is_null() {
-            // SAFETY: `Py` is a transparent non-null pointer, and the slot keeps the object alive.
-            visit.call(unsafe { &*(&raw const future).cast::<Py<PyAny>>() })?;
+    fn end(self) {
+        if self.forks == forks() {
+            self.task.abort();
+            self.delivery.abandon();
+        } else {
+            std::mem::forget(self);
         }
-        Ok(())
-    }
-
-    fn __clear__(&self) {
-        self.finish();
     }
 }
 
-impl Drop for Operation {
-    fn drop(&mut self) {
-        self.finish();
+/// Where the outcome goes from the worker to the awaiting task.
+struct Delivery(Mutex<State>);
+
+enum State {
+    Running,
+    /// Nobody has taken it yet.
+    Ready(Outcome),
+    Waiting(Waiter),
+    /// Taken, or nobody wants it.
+    Gone,
+}
+
+impl Delivery {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing is done under this lock that could panic half-way.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-/// Where a finished operation reports. The future is taken by whoever comes first: the message that
-/// completes it, or the operation when nobody waits any more.
-struct Target {
-    port: Port,
-    future: Mutex<Option<Py<PyAny>>>,
-}
-
-impl Target {
-    fn take(&self) -> Option<Py<PyAny>> {
-        // Taking leaves no half-way state behind a panic.
-        self.future.lock().unwrap_or_else(PoisonError::into_inner).take()
+    /// Called by whoever polls the work, once.
+    fn complete(&self, outcome: Outcome) {
+        let mut state = self.lock();
+        match std::mem::replace(&mut *state, State::Gone) {
+            State::Gone => {
+                drop(state);
+                drop(outcome);
+            }
+            State::Waiting(waiter) => {
+                *state = State::Ready(outcome);
+                drop(state);
+                waiter.wake();
+            }
+            State::Running | State::Ready(_) => *state = State::Ready(outcome),
+        }
     }
-}
 
-/// Sends the outcome to the loop; called on a worker.
-fn complete(target: Arc<Target>, outcome: Outcome) {
-    let port = target.port.clone();
-    port.send(Box::new(move || {
-        let Some(future) = target.take() else { return Ok(()) };
-        // SAFETY: messages are run by a loop's thread with the GIL held.
-        let py = unsafe { Python::assume_attached() };
-        deliver(py, future.bind(py), outcome).or_else(|error| report(py, error))
-    }));
-}
-
-fn deliver(py: Python<'_>, future: &Bound<'_, PyAny>, outcome: Outcome) -> PyResult<()> {
-    if future.call_method0("done")?.is_truthy()? {
-        // Cancelled meanwhile.
-        return Ok(());
+    /// The outcome, if it is there.
+    fn take(&self) -> Option<Outcome> {
+        let mut state = self.lock();
+        match std::mem::replace(&mut *state, State::Gone) {
+            State::Ready(outcome) => Some(outcome),
+            other => {
+                *state = other;
+                None
+            }
+        }
     }
-    match outcome.into_result(py) {
-        Ok(value) => future.call_method1("set_result", (value,))?,
-        Err(error) => future.call_method1("set_exception", (error.into_value(py),))?,
-    };
-    Ok(())
+
+    /// From now on the waiter is woken, unless the outcome came first.
+    fn wait(&self, waiter: Waiter) -> Option<Outcome> {
+        let mut state = self.lock();
+        match std::mem::replace(&mut *state, State::Gone) {
+            State::Ready(outcome) => Some(outcome),
+            _ => {
+                *state = State::Waiting(waiter);
+                None
+            }
+        }
+    }
+
+    fn abandon(&self) {
+        let state = std::mem::replace(&mut *self.lock(), State::Gone);
+        // Not under the lock: an outcome may give itself back.
+        drop(state);
+    }
 }
 
 /// A future whose panic is an outcome.
@@ -255,4 +324,81 @@ impl Future for Caught {
             Err(payload) => Poll::Ready(Outcome::Panic(payload)),
         }
     }
+}
+
+unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
+    // SAFETY: called once by CPython for an Operation without references.
+    unsafe {
+        let operation = object.cast::<Operation>();
+        if (*operation).tracked.get() {
+            ffi::PyObject_GC_UnTrack(object.cast());
+        }
+        if !(*operation).weaklist.get().is_null() {
+            ffi::PyObject_ClearWeakRefs(object);
+        }
+        (*operation).finish();
+        let kind = ffi::Py_TYPE(object);
+        ffi::PyObject_GC_Del(object.cast());
+        ffi::Py_DECREF(kind.cast());
+    }
+}
+
+unsafe extern "C" fn traverse(
+    object: *mut ffi::PyObject,
+    visit: ffi::visitproc,
+    argument: *mut c_void,
+) -> c_int {
+    // SAFETY: the collector's call for one of our objects; a heap type is visited by its instances.
+    unsafe {
+        let operation = Operation::of(object);
+        let mut result = visit(ffi::Py_TYPE(object).cast(), argument);
+        for slot in [&operation.future, &operation.result] {
+            if result == 0 {
+                result = slot.visit(visit, argument);
+            }
+        }
+        result
+    }
+}
+
+unsafe extern "C" fn clear(object: *mut ffi::PyObject) -> c_int {
+    // SAFETY: the collector's call for one of our objects.
+    unsafe { Operation::of(object) }.finish();
+    0
+}
+
+unsafe extern "C" fn repr(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    guard(|| {
+        // SAFETY: a live operation; repr holds the GIL.
+        let (operation, py) = unsafe { (Operation::of(object), Python::assume_attached()) };
+        pyo3::types::PyString::new(py, &format!("<wakeloop operation {}>", operation.name)).into_ptr()
+    })
+}
+
+/// Makes the type. Called once, by the module's initialisation.
+pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    let mut slots = vec![
+        (ffi::Py_tp_dealloc, dealloc as *mut c_void),
+        (ffi::Py_tp_traverse, traverse as *mut c_void),
+        (ffi::Py_tp_clear, clear as *mut c_void),
+        (ffi::Py_tp_repr, repr as *mut c_void),
+    ];
+    slots.extend(coroutine::slots::<Operation>());
+    let kind = TypeSpec {
+        name: c"wakeloop._core.Operation",
+        size: size_of::<Operation>(),
+        flags: ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_HAVE_GC | ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION,
+        methods: &coroutine::methods::<Operation>(),
+        attributes: &[],
+        weaklist_offset: Some(offset_of!(Operation, weaklist)),
+        dict_offset: None,
+        objects: &[],
+        slots: &slots,
+        bases: None,
+    }
+    .build(py)?;
+    // Relaxed: published under the GIL.
+    TYPE.store(kind, Ordering::Relaxed);
+    // SAFETY: the type was just made and lives for ever.
+    Ok(unsafe { Bound::from_borrowed_ptr(py, kind.cast()) })
 }

@@ -1,7 +1,7 @@
 //! Where the two halves meet: a Rust future on the runtime, awaited by Python on an event loop.
 //!
 //! [`port`] is the way back to a loop: wakeloop's own by its inbox, any other asyncio loop by a descriptor
-//! that it watches. [`awaitable`] is what Python awaits. [`runtime`] is the process's one runtime,
+//! that it watches. [`awaitable`] is what Python awaits, [`waiter`] the task that does. [`runtime`] is the process's one runtime,
 //! [`panic`] what a panic on it becomes. `generic`, behind the feature `async-runtimes`, is for other crates
 //! that use pyo3-async-runtimes.
 
@@ -11,3 +11,4 @@ pub mod generic;
 pub(crate) mod panic;
 pub(crate) mod port;
 pub(crate) mod runtime;
+pub(crate) mod waiter;

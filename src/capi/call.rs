@@ -159,16 +159,18 @@ pub(crate) unsafe fn vectorcall(
     .ok_or(Raised)
 }
 
-/// Calls `callable(*arguments)` with a tuple.
+/// Calls `callable(*arguments, **keywords)`.
 ///
 /// # Safety
-/// `arguments` is a tuple.
-pub(crate) unsafe fn call_tuple(callable: &Ref, arguments: *mut ffi::PyObject) -> Result<Ref, Raised> {
-    // SAFETY: a live callable and the caller's tuple.
-    unsafe {
-        Ref::from_owned(guarded(|| raw::PyObject_Call(callable.as_ptr(), arguments, std::ptr::null_mut())))
-    }
-    .ok_or(Raised)
+/// `arguments` is a tuple, `keywords` a dict or null.
+pub(crate) unsafe fn call_tuple(
+    callable: &Ref,
+    arguments: *mut ffi::PyObject,
+    keywords: *mut ffi::PyObject,
+) -> Result<Ref, Raised> {
+    // SAFETY: a live callable and the caller's word.
+    unsafe { Ref::from_owned(guarded(|| raw::PyObject_Call(callable.as_ptr(), arguments, keywords))) }
+        .ok_or(Raised)
 }
 
 /// A vectorcall with keywords, whose callee may use the slot in front of the arguments.

@@ -54,13 +54,14 @@ table! {
     names {
         Future, Task, _attach, _buffer, _cancelled, _current_handle, _detach, _ensure_fd_no_transport, _eof, _limit,
         _run, _stream_reader_wr, _waiter, buffer_updated, cancelled, close, connection_lost, connection_made, context,
-        data_received, datagram_received, done, eof_received, error_received, fileno, get_buffer, name, pause_writing,
-        resume_writing, sendto, set, set_result, time, wait,
+        create_future, data_received, datagram_received, done, eof_received, error_received, fileno, get_buffer, name,
+        pause_writing, result, resume_writing, sendto, set, set_result, time, wait,
     }
     objects {
         handle_class = "asyncio"."Handle",
         timer_handle_class = "asyncio"."TimerHandle",
         buffered_protocol = "asyncio"."BufferedProtocol",
+        get_running_loop = "asyncio"."get_running_loop",
         socket = "socket"."socket",
         transport_socket = "asyncio.trsock"."TransportSocket",
     }

@@ -13,6 +13,7 @@ pub(crate) mod args;
 pub(crate) mod buffer;
 pub(crate) mod call;
 pub(crate) mod context;
+pub(crate) mod coroutine;
 pub(crate) mod error;
 pub(crate) mod imports;
 pub(crate) mod object;

@@ -102,6 +102,12 @@ pub(crate) fn forked() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
+/// How many forks lie between this process and the first: what is of another number belongs to a parent.
+pub(crate) fn forks() -> u32 {
+    // Relaxed: changes only in a child that has one thread.
+    FORKS.load(Ordering::Relaxed)
+}
+
 /// The clock of `loop.time()`: CLOCK_MONOTONIC in seconds, computed as `time.monotonic()` does.
 #[inline(always)]
 pub(crate) fn monotonic() -> f64 {
@@ -165,8 +171,7 @@ impl Core {
 
     /// Is this a forked child with its parent's loop?
     pub(crate) fn is_parents(&self) -> bool {
-        // Relaxed: changes only in a child that has one thread.
-        self.forks != FORKS.load(Ordering::Relaxed)
+        self.forks != forks()
     }
 
     /// `RuntimeError` for a loop that cannot be used: closed, or the parent's.

@@ -1,10 +1,9 @@
 //! Awaitable socket calls: `sock_recv`, `sock_recv_into`, `sock_sendall`, `sock_accept`, and the waiting
 //! half of `sock_connect`.
 //!
-//! The object is a coroutine in all but name: it has `send`, `throw`, `close` and `__await__`, so that
-//! tasks, `wait_for` and `create_task` take it. Each step tries the system call first; only if it would
-//! block is a future made and put on the descriptor, and the future is what the awaiting task sees. A
-//! cancel arrives as `throw` and ends the wait.
+//! The object is stepped like a coroutine (see `capi::coroutine`). Each step tries the system call first; only
+//! if it would block is a future made and put on the descriptor, and the future is what the awaiting task sees.
+//! A cancel arrives as `throw` and ends the wait.
 
 use std::cell::{Cell, UnsafeCell};
 use std::ffi::{c_int, c_void};
@@ -22,7 +21,8 @@ use super::sock_datagram::Exchange;
 use super::watch::{self, Direction};
 use crate::capi::buffer::{Buffer, RawBytes, bytes_from};
 use crate::capi::call::{guard, method};
-use crate::capi::error::{raise, raise_errno, raise_io, raise_message, take_exception};
+use crate::capi::coroutine::{self, Steps};
+use crate::capi::error::{raise, raise_errno, raise_io, raise_message};
 use crate::capi::imports::imports;
 use crate::capi::types::{Method, TypeSpec};
 use crate::capi::{Args, Raised, Ref, Slot};
@@ -108,40 +108,6 @@ impl SockCall {
         unsafe { core_of(self.event_loop.as_ptr()) }
     }
 
-    /// Tries, and waits if the call would block. `Ok(Some)` is the result, `Ok(None)` means that the task
-    /// has to wait for the future in `waiter`.
-    fn step(&self) -> Result<Option<Ref>, Raised> {
-        let resumed = !self.waiter.is_empty();
-        self.end_wait();
-        // SAFETY: GIL held; the borrow ends with the statement.
-        if let Action::Fail(exception) = unsafe { &*self.action.get() }
-            && let Some(exception) = exception.take()
-        {
-            raise(exception);
-            return Err(Raised);
-        }
-        let socket = self.socket.get().ok_or(Raised)?;
-        if self.fd.get() < 0 {
-            self.fd.set(file_descriptor(&socket)?);
-        } else if resumed && file_descriptor(&socket)? != self.fd.get() {
-            // Closed while we waited; the number may be another connection's by now.
-            return Err(raise_errno(libc::EBADF));
-        }
-        match self.attempt()? {
-            Step::Finished(result) => {
-                self.finish();
-                Ok(Some(result))
-            }
-            Step::Blocked(direction) => {
-                let future = new_future(self.event_loop.as_ptr())?;
-                watch::wait(self.core(), self.fd.get(), direction, &socket, future.clone_ref())?;
-                self.waiter.set(Some(future));
-                self.track();
-                Ok(None)
-            }
-        }
-    }
-
     fn attempt(&self) -> Result<Step, Raised> {
         let fd = self.fd.get();
         self.core().touched.set(true);
@@ -202,6 +168,42 @@ impl SockCall {
             let core = self.core();
             for direction in [Direction::Read, Direction::Write] {
                 watch::unwait(core, self.fd.get(), direction, &future);
+            }
+        }
+    }
+}
+
+// SAFETY: `repr(C)`, and `base` comes first.
+unsafe impl Steps for SockCall {
+    /// Tries, and waits if the call would block.
+    fn step(&self) -> Result<coroutine::Step, Raised> {
+        let resumed = !self.waiter.is_empty();
+        self.end_wait();
+        // SAFETY: GIL held; the borrow ends with the statement.
+        if let Action::Fail(exception) = unsafe { &*self.action.get() }
+            && let Some(exception) = exception.take()
+        {
+            raise(exception);
+            return Err(Raised);
+        }
+        let socket = self.socket.get().ok_or(Raised)?;
+        if self.fd.get() < 0 {
+            self.fd.set(file_descriptor(&socket)?);
+        } else if resumed && file_descriptor(&socket)? != self.fd.get() {
+            // Closed while we waited; the number may be another connection's by now.
+            return Err(raise_errno(libc::EBADF));
+        }
+        match self.attempt()? {
+            Step::Finished(result) => {
+                self.finish();
+                Ok(coroutine::Step::Done(result))
+            }
+            Step::Blocked(direction) => {
+                let future = new_future(self.event_loop.as_ptr())?;
+                watch::wait(self.core(), self.fd.get(), direction, &socket, future.clone_ref())?;
+                self.waiter.set(Some(future.clone_ref()));
+                self.track();
+                Ok(coroutine::Step::Wait(future))
             }
         }
     }
@@ -359,125 +361,6 @@ unsafe extern "C" fn clear(object: *mut ffi::PyObject) -> c_int {
     0
 }
 
-unsafe extern "C" fn itself(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    // SAFETY: a live object.
-    unsafe { Ref::from_borrowed(object) }.into_ptr()
-}
-
-/// `am_send`: what the C task calls. Returns without raising StopIteration.
-unsafe extern "C" fn am_send(
-    object: *mut ffi::PyObject,
-    _value: *mut ffi::PyObject,
-    result: *mut *mut ffi::PyObject,
-) -> ffi::PySendResult {
-    let mut outcome = ffi::PySendResult::PYGEN_ERROR;
-    let value = guard(|| {
-        // SAFETY: the slot belongs to SockCall.
-        let call = unsafe { SockCall::of(object) };
-        match call.step() {
-            Ok(Some(value)) => {
-                outcome = ffi::PySendResult::PYGEN_RETURN;
-                value.into_ptr()
-            }
-            Ok(None) => match yielded(call) {
-                Ok(future) => {
-                    outcome = ffi::PySendResult::PYGEN_NEXT;
-                    future.into_ptr()
-                }
-                Err(Raised) => null_mut(),
-            },
-            Err(Raised) => {
-                keep_error(call);
-                null_mut()
-            }
-        }
-    });
-    // SAFETY: the caller's place for the result.
-    unsafe { *result = value };
-    outcome
-}
-
-/// The future as a task expects it from an `await`: marked as blocking.
-fn yielded(call: &SockCall) -> Result<Ref, Raised> {
-    let future = call.waiter.get().ok_or(Raised)?;
-    // SAFETY: live objects; the attribute exists on every asyncio future.
-    let done = unsafe {
-        ffi::PyObject_SetAttrString(future.as_ptr(), c"_asyncio_future_blocking".as_ptr(), ffi::Py_True())
-    };
-    if done < 0 { Err(Raised) } else { Ok(future) }
-}
-
-/// Ends the call on an error that is set, and leaves the error set.
-fn keep_error(call: &SockCall) {
-    let exception = take_exception();
-    call.finish();
-    raise(exception);
-}
-
-/// `tp_iternext`: the same for a plain `yield from`, which wants StopIteration.
-unsafe extern "C" fn next(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    let mut result = null_mut();
-    // SAFETY: a SockCall and a place for the result.
-    match unsafe { am_send(object, ffi::Py_None(), &mut result) } {
-        ffi::PySendResult::PYGEN_RETURN => {
-            // SAFETY: an owned reference; the exception takes its own.
-            unsafe {
-                let value = Ref::from_owned(result);
-                let value = value.unwrap_or_else(Ref::none);
-                if let Some(stop) =
-                    Ref::from_owned(ffi::PyObject_CallOneArg(ffi::PyExc_StopIteration, value.as_ptr()))
-                {
-                    raise(stop);
-                }
-            }
-            null_mut()
-        }
-        _ => result,
-    }
-}
-
-unsafe extern "C" fn send(object: *mut ffi::PyObject, _value: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    // SAFETY: the method sits on SockCall.
-    unsafe { next(object) }
-}
-
-/// `throw(type[, value[, traceback]])`: ends the wait and raises.
-unsafe extern "C" fn throw(
-    object: *mut ffi::PyObject,
-    values: *const *mut ffi::PyObject,
-    count: ffi::Py_ssize_t,
-    names: *mut ffi::PyObject,
-) -> *mut ffi::PyObject {
-    guard(|| {
-        // SAFETY: the method sits on SockCall; the arguments are those of this call.
-        let (call, arguments) = unsafe { (SockCall::of(object), Args::new(values, count, names)) };
-        if arguments.at_least(1, "throw", "type").is_err() {
-            return null_mut();
-        }
-        call.finish();
-        let (kind, value) = (arguments.at(0), arguments.rest(1).first().copied());
-        // SAFETY: live objects; a class is called to make its exception, as the generator's throw does.
-        unsafe {
-            let given = value.filter(|value| *value != ffi::Py_None());
-            match given {
-                Some(value) if ffi::PyExceptionInstance_Check(value) != 0 => raise(Ref::from_borrowed(value)),
-                Some(value) => ffi::PyErr_SetObject(kind, value),
-                None if ffi::PyExceptionInstance_Check(kind) != 0 => raise(Ref::from_borrowed(kind)),
-                None => ffi::PyErr_SetNone(kind),
-            }
-        }
-        null_mut()
-    })
-}
-
-unsafe extern "C" fn close(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    guard(|| {
-        // SAFETY: the method sits on SockCall.
-        unsafe { SockCall::of(object) }.finish();
-        Ref::none().into_ptr()
-    })
-}
-
 /// A method that makes an awaitable: binds the arguments and makes asyncio's checks.
 ///
 /// # Safety
@@ -601,28 +484,22 @@ pub(crate) const METHODS: &[Method] = &[
 
 /// Makes the type. Called once, by the module's initialisation.
 pub(crate) fn make_type(py: Python<'_>) -> PyResult<()> {
+    let mut slots = vec![
+        (ffi::Py_tp_dealloc, dealloc as *mut c_void),
+        (ffi::Py_tp_traverse, traverse as *mut c_void),
+        (ffi::Py_tp_clear, clear as *mut c_void),
+    ];
+    slots.extend(coroutine::slots::<SockCall>());
     let kind = TypeSpec {
         name: c"wakeloop._core.SockCall",
         size: size_of::<SockCall>(),
         flags: ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_HAVE_GC | ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION,
-        methods: &[
-            Method::OneArg(c"send", send, c"Take one step, as a coroutine's send does."),
-            Method::Fast(c"throw", throw, c"End the wait and raise, as a coroutine's throw does."),
-            Method::NoArgs(c"close", close, c"End the wait."),
-        ],
+        methods: &coroutine::methods::<SockCall>(),
         attributes: &[],
         weaklist_offset: None,
         dict_offset: None,
         objects: &[],
-        slots: &[
-            (ffi::Py_tp_dealloc, dealloc as *mut c_void),
-            (ffi::Py_tp_traverse, traverse as *mut c_void),
-            (ffi::Py_tp_clear, clear as *mut c_void),
-            (ffi::Py_am_await, itself as *mut c_void),
-            (ffi::Py_am_send, am_send as *mut c_void),
-            (ffi::Py_tp_iter, itself as *mut c_void),
-            (ffi::Py_tp_iternext, next as *mut c_void),
-        ],
+        slots: &slots,
         bases: None,
     }
     .build(py)?;

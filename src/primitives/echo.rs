@@ -46,7 +46,7 @@ pub(crate) struct EchoServer {
 #[derive(Debug, Default)]
 struct Shared {
     tasks: Mutex<Tasks>,
-    /// Told when the last connection is gone.
+    /// Told when the listener and the last connection are gone.
     empty: Notify,
 }
 
@@ -54,8 +54,16 @@ struct Shared {
 struct Tasks {
     stopped: bool,
     accept: Option<AbortHandle>,
+    /// The listening socket is open.
+    listening: bool,
     /// One entry per open connection; `None` until its task is spawned.
     connections: slab::Slab<Option<AbortHandle>>,
+}
+
+impl Tasks {
+    fn is_over(&self) -> bool {
+        !self.listening && self.connections.is_empty()
+    }
 }
 
 impl Shared {
@@ -110,16 +118,16 @@ impl EchoServer {
     }
 
     /// Stop listening and close every connection. Awaitable; done when all of them are closed.
-    fn close(&self) -> Operation {
+    fn close<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let shared = self.shared.clone();
-        Operation::new("close", async move {
+        Operation::create(py, "close", async move {
             shared.stop();
-            while !shared.tasks().connections.is_empty() {
+            while !shared.tasks().is_over() {
                 shared.empty.notified().await;
             }
             // One permit is kept for whoever else closes the server.
             shared.empty.notify_one();
-            Outcome::Value(Box::new(|py| Ok(py.None())))
+            Outcome::Nothing
         })
     }
 
@@ -134,10 +142,10 @@ impl EchoServer {
 /// Start a TCP echo server on the Rust runtime: accepting, reading and writing happen on its workers,
 /// without the GIL. Awaitable; gives an EchoServer. Raises OSError if the address cannot be bound.
 #[pyfunction]
-pub(crate) fn start_echo_server(host: String, port: u16) -> Operation {
-    Operation::new("start_echo_server", async move {
+pub(crate) fn start_echo_server(py: Python<'_>, host: String, port: u16) -> PyResult<Bound<'_, PyAny>> {
+    Operation::create(py, "start_echo_server", async move {
         match start(host, port).await {
-            Ok(server) => Outcome::Value(Box::new(move |py| Ok(Bound::new(py, server)?.into_any().unbind()))),
+            Ok(server) => Outcome::value(|py| Ok(Bound::new(py, server)?.into_any().unbind())),
             Err(error) => Outcome::Error(error),
         }
     })
@@ -152,8 +160,9 @@ async fn start(host: String, port: u16) -> io::Result<EchoServer> {
     let stats = Arc::new(Stats::default());
     let shared = Arc::new(Shared::default());
     // The tasks hold the server weakly: an EchoServer that nobody holds any more stops by itself.
-    let accepting = accept(listener, Arc::downgrade(&shared), stats.clone());
-    let task = runtime::spawn(accepting);
+    shared.tasks().listening = true;
+    let listening = Listening { listener, closed: Closed(Arc::downgrade(&shared)) };
+    let task = runtime::spawn(accept(listening, stats.clone()));
     shared.tasks().accept = Some(task.abort_handle());
     Ok(EchoServer { address, stats, shared })
 }
@@ -180,11 +189,32 @@ fn listen(address: SocketAddr) -> io::Result<StdListener> {
     Ok(socket.into())
 }
 
-async fn accept(listener: TcpListener, shared: Weak<Shared>, stats: Arc<Stats>) {
+/// The listening socket with what is told when it is closed: the fields are dropped in this order.
+struct Listening {
+    listener: TcpListener,
+    closed: Closed,
+}
+
+struct Closed(Weak<Shared>);
+
+impl Drop for Closed {
+    fn drop(&mut self) {
+        let Some(shared) = self.0.upgrade() else { return };
+        let mut tasks = shared.tasks();
+        tasks.listening = false;
+        let last = tasks.is_over();
+        drop(tasks);
+        if last {
+            shared.empty.notify_one();
+        }
+    }
+}
+
+async fn accept(listening: Listening, stats: Arc<Stats>) {
     loop {
-        match listener.accept().await {
+        match listening.listener.accept().await {
             Ok((stream, _)) => {
-                let Some(shared) = shared.upgrade() else { return };
+                let Some(shared) = listening.closed.0.upgrade() else { return };
                 stats.accepted.fetch_add(1, Ordering::Relaxed);
                 connect(&shared, stream, &stats);
             }
@@ -232,7 +262,7 @@ impl Drop for Open {
         let Some(shared) = self.shared.upgrade() else { return };
         let mut tasks = shared.tasks();
         let own = tasks.connections.try_remove(self.key);
-        let last = tasks.connections.is_empty();
+        let last = tasks.is_over();
         drop(tasks);
         drop(own);
         if last {

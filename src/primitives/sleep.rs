@@ -29,13 +29,18 @@ pub(crate) fn duration(seconds: f64) -> PyResult<Option<Duration>> {
 /// of the heap. Awaitable from any asyncio loop.
 #[pyfunction]
 #[pyo3(signature = (delay, result=None))]
-pub(crate) fn sleep(delay: f64, result: Option<Py<PyAny>>) -> PyResult<Operation> {
+pub(crate) fn sleep<'py>(
+    py: Python<'py>,
+    delay: f64,
+    result: Option<Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
     let delay = duration(delay)?;
-    Ok(Operation::new("sleep", async move {
+    let work = async move {
         match delay {
             Some(delay) => runtime::time::sleep(delay).await,
             None => std::future::pending().await,
         }
-        Outcome::Value(Box::new(move |py| Ok(result.unwrap_or_else(|| py.None()))))
-    }))
+        Outcome::Nothing
+    };
+    Operation::with_result(py, "sleep", work, result.map(Into::into))
 }

@@ -147,6 +147,16 @@ impl Handle {
         self.shared.spawn(future)
     }
 
+    /// As [`Handle::spawn`], with the first poll on the calling thread, before this returns: for futures whose poll is
+    /// short and that are often ready at once. Later polls happen on workers.
+    pub fn spawn_here<F>(&self, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        self.shared.spawn_here(future)
+    }
+
     /// Runs `f` on a thread where blocking is allowed. See [`blocking::spawn_blocking`].
     pub fn spawn_blocking<F, T>(&self, f: F) -> JoinHandle<T>
     where

@@ -372,7 +372,7 @@ impl Handle {
         run_in(context, || {
             if self.tupled.get() {
                 // SAFETY: a tupled handle has its tuple in place 1.
-                unsafe { call_tuple(callback, stack[1]) }
+                unsafe { call_tuple(callback, stack[1], null_mut()) }
             } else {
                 // SAFETY: `count` live arguments behind one spare slot.
                 unsafe { vectorcall(callback.as_ptr(), stack.as_mut_ptr().add(1), count) }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use crossbeam_utils::CachePadded;
 
 use super::super::blocking::Pool;
+use super::super::context;
 use super::super::driver::{self, Driver};
 use super::super::metrics::Counters;
 use super::super::shim::{AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard, thread};
@@ -120,6 +121,24 @@ impl Shared {
                     self.inject(task);
                 }
             }
+        }
+        handle
+    }
+
+    /// As `spawn`, but the first poll happens here and now, on the thread that calls. What is ready at once costs no
+    /// hop to a worker; what is not goes on where it is woken.
+    pub(in super::super) fn spawn_here<F>(self: &Arc<Self>, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        let (task, handle) = task::new(future, Arc::as_ptr(self));
+        match self.owned.insert(task, self.members.len()) {
+            Ok(task) => {
+                let _entered = context::enter(self.clone());
+                task.run();
+            }
+            Err(refused) => drop(refused),
         }
         handle
     }

@@ -1,0 +1,194 @@
+//! Native objects that a task steps as it steps a coroutine.
+//!
+//! Such an object has `send`, `throw`, `close` and `__await__`, so that tasks, `wait_for` and `create_task` take
+//! it, and `am_send`, by which the C task steps it without a StopIteration. What differs from type to type is one
+//! step and how to give up: the trait [`Steps`].
+
+use std::ffi::c_void;
+use std::ptr::null_mut;
+
+use pyo3::ffi;
+
+use super::call::guard;
+use super::error::{raise, raise_message, take_exception};
+use super::types::Method;
+use super::{Args, Raised, Ref};
+
+/// What one step came to.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// The end, with this result.
+    Done(Ref),
+    /// The task has to wait for this future.
+    Wait(Ref),
+}
+
+/// # Safety
+/// The type is `repr(C)` and begins with its `PyObject`, so that a pointer to the one is a pointer to the other.
+pub(crate) unsafe trait Steps {
+    /// Goes on as far as it can.
+    fn step(&self) -> Result<Step, Raised>;
+
+    /// Nobody waits any more: lets everything go. May be called more than once.
+    fn finish(&self);
+}
+
+/// # Safety
+/// `object` is a `T` and outlives the result.
+unsafe fn of<'a, T: Steps>(object: *mut ffi::PyObject) -> &'a T {
+    // SAFETY: the caller's word and the trait's; types with steps keep their state in cells.
+    unsafe { &*object.cast() }
+}
+
+/// `am_send`: what the C task calls. Returns without raising StopIteration.
+unsafe extern "C" fn am_send<T: Steps>(
+    object: *mut ffi::PyObject,
+    _value: *mut ffi::PyObject,
+    result: *mut *mut ffi::PyObject,
+) -> ffi::PySendResult {
+    let mut outcome = ffi::PySendResult::PYGEN_ERROR;
+    let value = guard(|| {
+        // SAFETY: the slot belongs to T.
+        let steps = unsafe { of::<T>(object) };
+        match steps.step() {
+            Ok(Step::Done(value)) => {
+                outcome = ffi::PySendResult::PYGEN_RETURN;
+                value.into_ptr()
+            }
+            Ok(Step::Wait(future)) => match blocking(&future) {
+                Ok(()) => {
+                    outcome = ffi::PySendResult::PYGEN_NEXT;
+                    future.into_ptr()
+                }
+                Err(Raised) => fail(steps),
+            },
+            Err(Raised) => fail(steps),
+        }
+    });
+    // SAFETY: the caller's place for the result.
+    unsafe { *result = value };
+    outcome
+}
+
+/// Marks the future as a task expects it from an `await`.
+fn blocking(future: &Ref) -> Result<(), Raised> {
+    // SAFETY: live objects; the attribute exists on every asyncio future.
+    let done = unsafe {
+        ffi::PyObject_SetAttrString(future.as_ptr(), c"_asyncio_future_blocking".as_ptr(), ffi::Py_True())
+    };
+    if done < 0 { Err(Raised) } else { Ok(()) }
+}
+
+/// Ends on the error that is set, and leaves it set. No coroutine raises StopIteration: it would look like an end
+/// with a result, and becomes what a generator makes of it.
+#[cold]
+fn fail<T: Steps>(steps: &T) -> *mut ffi::PyObject {
+    let mut exception = take_exception();
+    steps.finish();
+    // SAFETY: live objects; both setters take over the reference they are given.
+    unsafe {
+        if ffi::PyErr_GivenExceptionMatches(exception.as_ptr(), ffi::PyExc_StopIteration) != 0 {
+            raise_message(ffi::PyExc_RuntimeError, "coroutine raised StopIteration");
+            let outer = take_exception();
+            ffi::PyException_SetCause(outer.as_ptr(), exception.clone_ref().into_ptr());
+            ffi::PyException_SetContext(outer.as_ptr(), exception.into_ptr());
+            exception = outer;
+        }
+    }
+    raise(exception);
+    null_mut()
+}
+
+/// `tp_iternext`: the same for a plain `yield from`, which wants StopIteration.
+unsafe extern "C" fn next<T: Steps>(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    let mut result = null_mut();
+    // SAFETY: a T and a place for the result.
+    match unsafe { am_send::<T>(object, ffi::Py_None(), &mut result) } {
+        ffi::PySendResult::PYGEN_RETURN => {
+            // SAFETY: an owned reference; the exception takes its own.
+            unsafe {
+                let value = Ref::from_owned(result);
+                let value = value.unwrap_or_else(Ref::none);
+                if let Some(stop) =
+                    Ref::from_owned(ffi::PyObject_CallOneArg(ffi::PyExc_StopIteration, value.as_ptr()))
+                {
+                    raise(stop);
+                }
+            }
+            null_mut()
+        }
+        _ => result,
+    }
+}
+
+unsafe extern "C" fn send<T: Steps>(
+    object: *mut ffi::PyObject,
+    _value: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    // SAFETY: the method sits on T.
+    unsafe { next::<T>(object) }
+}
+
+/// `throw(type[, value[, traceback]])`: ends the wait and raises.
+unsafe extern "C" fn throw<T: Steps>(
+    object: *mut ffi::PyObject,
+    values: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    names: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    guard(|| {
+        // SAFETY: the method sits on T; the arguments are those of this call.
+        let (steps, arguments) = unsafe { (of::<T>(object), Args::new(values, count, names)) };
+        if arguments.at_least(1, "throw", "type").is_err() {
+            return null_mut();
+        }
+        steps.finish();
+        let (kind, value) = (arguments.at(0), arguments.rest(1).first().copied());
+        // SAFETY: live objects; a class is called to make its exception, as the generator's throw does.
+        unsafe {
+            let given = value.filter(|value| *value != ffi::Py_None());
+            match given {
+                Some(value) if ffi::PyExceptionInstance_Check(value) != 0 => raise(Ref::from_borrowed(value)),
+                Some(value) => ffi::PyErr_SetObject(kind, value),
+                None if ffi::PyExceptionInstance_Check(kind) != 0 => raise(Ref::from_borrowed(kind)),
+                None => ffi::PyErr_SetNone(kind),
+            }
+        }
+        null_mut()
+    })
+}
+
+unsafe extern "C" fn close<T: Steps>(
+    object: *mut ffi::PyObject,
+    _: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    guard(|| {
+        // SAFETY: the method sits on T.
+        unsafe { of::<T>(object) }.finish();
+        Ref::none().into_ptr()
+    })
+}
+
+unsafe extern "C" fn itself(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    // SAFETY: a live object.
+    unsafe { Ref::from_borrowed(object) }.into_ptr()
+}
+
+/// What goes into the method table of the type.
+pub(crate) const fn methods<T: Steps>() -> [Method; 3] {
+    [
+        Method::OneArg(c"send", send::<T>, c"Take one step, as a coroutine's send does."),
+        Method::Fast(c"throw", throw::<T>, c"End the wait and raise, as a coroutine's throw does."),
+        Method::NoArgs(c"close", close::<T>, c"End the wait."),
+    ]
+}
+
+/// What goes into its slots.
+pub(crate) fn slots<T: Steps>() -> [(std::ffi::c_int, *mut c_void); 4] {
+    [
+        (ffi::Py_am_await, itself as *mut c_void),
+        (ffi::Py_am_send, am_send::<T> as *mut c_void),
+        (ffi::Py_tp_iter, itself as *mut c_void),
+        (ffi::Py_tp_iternext, next::<T> as *mut c_void),
+    ]
+}

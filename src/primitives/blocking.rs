@@ -1,0 +1,110 @@
+//! `wakeloop.spawn_blocking`: a Python function on the runtime's blocking pool.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+
+use crate::bridge::awaitable::{Operation, Outcome};
+use crate::capi::Ref;
+use crate::capi::call::{call_tuple, copy_current_context, in_context};
+use crate::capi::error::fetch;
+use crate::runtime::{self, JoinError, JoinHandle};
+
+/// A call that is to be made, with everything that it needs.
+struct Call {
+    function: Py<PyAny>,
+    arguments: Py<PyTuple>,
+    keywords: Option<Py<PyDict>>,
+    context: Py<PyAny>,
+}
+
+impl Call {
+    fn run(self) -> Outcome {
+        // An interpreter that is shutting down lets nobody in any more; then nobody waits for the outcome either.
+        let outcome = Python::try_attach(|py| {
+            let function = Ref::from(self.function.into_bound(py));
+            let context = Ref::from(self.context.into_bound(py));
+            let arguments = self.arguments.into_bound(py);
+            let keywords = self.keywords.map(|keywords| keywords.into_bound(py));
+            let result = in_context(&context, || {
+                let keywords = keywords.as_ref().map_or(std::ptr::null_mut(), |keywords| keywords.as_ptr());
+                // SAFETY: a tuple, and a dict or null.
+                unsafe { call_tuple(&function, arguments.as_ptr(), keywords) }
+            });
+            match result {
+                Ok(value) => {
+                    let value = value.bind(py).unbind();
+                    Outcome::value(move |_| Ok(value))
+                }
+                Err(_) => {
+                    let error = fetch(py);
+                    Outcome::value(move |_| Err(error))
+                }
+            }
+        });
+        outcome.unwrap_or(Outcome::Nothing)
+    }
+}
+
+/// spawn_blocking(function, /, *args, **kwargs)
+/// --
+///
+/// Call function(*args, **kwargs) on a thread of the runtime's blocking pool, in a copy of the context of the
+/// await. Awaitable; gives what the function returns, or raises what it raises.
+///
+/// Cancelling the awaiting task takes the call out of the queue if it has not begun. A call that has begun runs to
+/// its end; its result is dropped. Calls that still run when the interpreter exits are not waited for.
+#[pyfunction]
+#[pyo3(signature = (function, /, *args, **kwargs))]
+pub(crate) fn spawn_blocking<'py>(
+    py: Python<'py>,
+    function: Bound<'py, PyAny>,
+    args: Bound<'py, PyTuple>,
+    kwargs: Option<Bound<'py, PyDict>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    if !function.is_callable() {
+        let kind = function.get_type().name()?.to_string();
+        let message =
+            format!("a callable object was expected by spawn_blocking(), got an instance of {kind}");
+        return Err(pyo3::exceptions::PyTypeError::new_err(message));
+    }
+    let (function, arguments) = (function.unbind(), args.unbind());
+    let keywords = kwargs.map(Bound::unbind);
+    Operation::create(py, "spawn_blocking", async move {
+        // The first poll is on the loop's thread, with the GIL: here is the context of the await.
+        let context = Python::attach(|py| match copy_current_context() {
+            Ok(context) => Ok(context.bind(py).unbind()),
+            Err(_) => Err(fetch(py)),
+        });
+        let context = match context {
+            Ok(context) => context,
+            Err(error) => return Outcome::value(move |_| Err(error)),
+        };
+        let call = Call { function, arguments, keywords, context };
+        match Job(runtime::spawn_blocking(move || call.run())).await {
+            Ok(outcome) => outcome,
+            Err(JoinError::Panic(payload)) => Outcome::Panic(payload),
+            Err(JoinError::Cancelled) => Outcome::Error(std::io::Error::other("the runtime is shut down")),
+        }
+    })
+}
+
+/// A job of the pool that is taken out of its queue when nobody waits for it any more.
+struct Job(JoinHandle<Outcome>);
+
+impl Future for Job {
+    type Output = Result<Outcome, JoinError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(context)
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}

@@ -1,0 +1,166 @@
+"""`wakeloop.spawn_blocking`: Python functions on the runtime's blocking pool, awaited from any loop."""
+
+import asyncio
+import contextvars
+import gc
+import threading
+import time
+import weakref
+
+import pytest
+
+from tests.support import script
+
+pytestmark = pytest.mark.usefixtures("runtime")
+
+wakeloop = pytest.importorskip("wakeloop", reason="the primitives are wakeloop's; the control group has none")
+
+
+def test_a_function_runs_on_another_thread_with_its_arguments(run):
+    async def main():
+        def function(*args, **kwargs):
+            return threading.get_ident(), args, kwargs
+
+        thread, args, kwargs = await wakeloop.spawn_blocking(function, 1, "two", three=3)
+        assert thread != threading.get_ident() and args == (1, "two") and kwargs == {"three": 3}
+
+    run(main())
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), OSError(2, "gone"), KeyError("key")])
+def test_what_the_function_raises_reaches_the_awaiting_task(run, error):
+    async def main():
+        def function():
+            raise error
+
+        with pytest.raises(type(error)) as raised:
+            await wakeloop.spawn_blocking(function)
+        assert raised.value is error
+        assert raised.traceback[-1].name == "function"
+
+    run(main())
+
+
+def test_a_stop_iteration_does_not_look_like_a_result(run):
+    async def main():
+        with pytest.raises(RuntimeError, match="StopIteration") as raised:
+            await wakeloop.spawn_blocking(next, iter(()))
+        assert isinstance(raised.value.__cause__, StopIteration)
+
+    run(main())
+
+
+def test_the_function_sees_a_copy_of_the_context_of_the_await(run):
+    variable = contextvars.ContextVar("variable", default="outside")
+
+    async def main():
+        variable.set("inside")
+        seen = []
+
+        def function():
+            seen.append(variable.get())
+            variable.set("changed")
+
+        await wakeloop.spawn_blocking(function)
+        assert seen == ["inside"] and variable.get() == "inside"
+
+    run(main())
+
+
+def test_the_loop_goes_on_while_functions_block(run):
+    async def main():
+        begin = threading.Barrier(5)
+        calls = [asyncio.ensure_future(wakeloop.spawn_blocking(begin.wait, 10)) for _ in range(4)]
+        await asyncio.sleep(0.01)
+        assert not any(call.done() for call in calls)
+        begin.wait(10)
+        assert sorted(await asyncio.gather(*calls)) != []
+
+    run(main())
+
+
+def test_a_call_that_has_begun_outlives_the_task_that_was_cancelled(run):
+    async def main():
+        begun, released, ended = threading.Event(), threading.Event(), threading.Event()
+
+        def function():
+            begun.set()
+            released.wait(10)
+            ended.set()
+            return "dropped"
+
+        task = asyncio.ensure_future(wakeloop.spawn_blocking(function))
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not ended.is_set()
+        released.set()
+        while not ended.is_set():
+            await asyncio.sleep(0.001)
+
+    run(main())
+
+
+def test_what_a_call_held_is_let_go_when_it_is_over_or_never_began(run):
+    class Thing:
+        pass
+
+    async def main():
+        thing = Thing()
+        told = weakref.ref(thing)
+        await wakeloop.spawn_blocking(id, thing)
+        never_awaited = wakeloop.spawn_blocking(id, thing)
+        del thing, never_awaited
+        for _ in range(100):
+            gc.collect()
+            await wakeloop.spawn_blocking(int)
+            if told() is None:
+                return
+            await asyncio.sleep(0.01)
+        assert told() is None
+
+    run(main())
+
+
+def test_a_thousand_calls_of_which_half_are_cancelled(run):
+    async def main():
+        tasks = [asyncio.ensure_future(wakeloop.spawn_blocking(lambda n=n: n)) for n in range(1000)]
+        await asyncio.sleep(0)
+        for task in tasks[::2]:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert results[1::2] == list(range(1, 1000, 2))
+        for number, result in enumerate(results[::2]):
+            assert result == 2 * number or isinstance(result, asyncio.CancelledError)
+
+    run(main())
+
+
+@pytest.mark.parametrize("bad", [None, 1, "text"])
+def test_what_cannot_be_called_is_refused_at_once(run, bad):
+    async def main():
+        with pytest.raises(TypeError, match="callable"):
+            wakeloop.spawn_blocking(bad)
+
+    run(main())
+
+
+@pytest.mark.parametrize("state", ["time.sleep(60)", "sum(0 for _ in iter(int, 1))"])
+def test_an_interpreter_that_exits_while_calls_run_neither_waits_nor_complains(loop_name, state):
+    start = time.monotonic()
+    done = script.run_script(
+        loop_name,
+        f"""
+        import time, wakeloop
+        async def main():
+            calls = [asyncio.ensure_future(wakeloop.spawn_blocking(lambda: {state})) for _ in range(3)]
+            await asyncio.sleep(0.05)
+            print("leaving", flush=True)
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(main())
+        """,
+    )
+    assert (done.code, done.out, done.err) == (0, "leaving\n", "")
+    assert time.monotonic() - start < 30
