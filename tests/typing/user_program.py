@@ -44,6 +44,10 @@ async def sum_of(one: int, other: int) -> int:
     return one + other
 
 
+async def blocking() -> None:
+    assert_type(await wakeloop.spawn_blocking(add, 1, other=2), int)
+
+
 async def serving() -> None:
     server = await wakeloop.start_echo_server("127.0.0.1", 0)
     assert_type(server, wakeloop.EchoServer)
