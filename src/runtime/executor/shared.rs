@@ -135,7 +135,7 @@ impl Shared {
         let (task, handle) = task::new(future, Arc::as_ptr(self));
         match self.owned.insert(task, self.members.len()) {
             Ok(task) => {
-                let _entered = context::enter(self.clone());
+                let _entered = context::enter(self);
                 task.run();
             }
             Err(refused) => drop(refused),
