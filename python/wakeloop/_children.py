@@ -97,12 +97,11 @@ def _ended(loop: EventLoop, pid: int, pidfd: int, transport: Any) -> None:
 def _reap(pid: int, pidfd: int) -> int:
     """Wait for a process that has ended; its return code as subprocess counts."""
     try:
-        # By descriptor: the number may belong to another process already if somebody else has waited.
-        status = os.waitid(os.P_PIDFD, pidfd, os.WEXITED)
-    except (AttributeError, OSError) as error:
-        if isinstance(error, ChildProcessError):
-            raise
-        # Linux 5.3 has pidfds that cannot be waited for.
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    assert status is not None
-    return status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
+        # If somebody else has waited for it, the number may be another child's by now, which waitpid() would
+        # block for. As long as nobody has, it stays this one's.
+        os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOWAIT)
+    except ChildProcessError:
+        raise
+    except (AttributeError, OSError):
+        pass  # Linux 5.3 has pidfds that cannot be waited for
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
