@@ -90,6 +90,10 @@ conformance-3.14: ## all three of them on Python 3.14; PYTHON314 says where that
 	@command -v $(PYTHON314) >/dev/null || { echo "no $(PYTHON314): say make conformance-3.14 PYTHON314=/path/to/python3.14"; exit 1; }
 	$(MAKE) conformance conformance-modes PYTHON=$(PYTHON314) VENV=$(VENV)-3.14
 
+.PHONY: ecosystem
+ecosystem: $(MADE)-extension $(MADE)-test ## well-known libraries' own test suites, on asyncio and on ours
+	$(PY) -m tests.suites
+
 types: $(MADE)-extension $(MADE)-test ## mypy --strict over the package, the stubs against the extension, a user's program
 	$(PY) -m pytest tests/test_typing.py
 

@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 import time
+import weakref
 
 import pytest
 
@@ -266,3 +267,36 @@ def test_hundreds_of_descriptors_are_served_fairly(loop):
         near.close()
         far.close()
     assert min(counts.values()) > 0 and max(counts.values()) - min(counts.values()) <= 10
+
+
+@pytest.mark.parametrize("direction", ["reader", "writer"])
+def test_a_socket_closed_while_it_was_watched_can_be_removed_once(loop, direction):
+    """As a selector does it: the object is looked for when it has no descriptor any more (anyio relies on it)."""
+    add, remove = getattr(loop, f"add_{direction}"), getattr(loop, f"remove_{direction}")
+    with socketpair() as (near, _):
+        add(near, lambda: None)
+        near.close()
+        assert remove(near) is True
+        with pytest.raises(ValueError, match="Invalid file descriptor: -1"):
+            remove(near)
+
+
+class Borrower:
+    """Something with a descriptor, which it does not close."""
+
+    def __init__(self, number):
+        self.fileno = lambda: number
+
+
+def test_a_watched_object_is_kept_alive_until_it_is_removed(loop):
+    with socketpair() as (near, far):
+        calls = []
+        borrower = Borrower(near.fileno())
+        loop.add_reader(borrower, lambda: (calls.append(near.recv(10)), loop.stop()))
+        borrower = weakref.ref(borrower)
+        assert borrower() is not None
+        far.send(b"x")
+        loop.run_forever()
+        assert calls == [b"x"]
+        assert loop.remove_reader(borrower()) is True
+        assert borrower() is None

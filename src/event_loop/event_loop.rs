@@ -78,10 +78,14 @@ fn descriptor(file: &Bound<'_, PyAny>) -> PyResult<RawFd> {
         .map_err(|_| PyOverflowError::new_err("Python int too large to convert to C int"))
 }
 
-/// As [`descriptor`], for taking something away: a number that no descriptor can have has nothing.
-fn possible_descriptor(file: &Bound<'_, PyAny>) -> PyResult<Option<RawFd>> {
+/// As [`descriptor`], for taking something away: a number that no descriptor can have has nothing, and a file
+/// that was closed while it was watched is still known.
+fn possible_descriptor(core: &Core, file: &Bound<'_, PyAny>) -> PyResult<Option<RawFd>> {
     match descriptor(file) {
         Ok(fd) => Ok(Some(fd)),
+        Err(error) if error.is_instance_of::<PyValueError>(file.py()) => {
+            core.fds.watched_as(file.as_ptr()).map(Some).ok_or(error)
+        }
         Err(error) if error.is_instance_of::<PyOverflowError>(file.py()) => Ok(None),
         Err(error) => Err(error),
     }
@@ -217,7 +221,7 @@ impl EventLoop {
         if self.core.closed.get() {
             return Ok(false);
         }
-        let Some(fd) = possible_descriptor(fd)? else { return Ok(false) };
+        let Some(fd) = possible_descriptor(&self.core, fd)? else { return Ok(false) };
         Ok(self.core.remove_listener(fd) || watch::remove(&self.core, fd, Direction::Read))
     }
 
@@ -226,7 +230,7 @@ impl EventLoop {
         if self.core.closed.get() {
             return Ok(false);
         }
-        let Some(fd) = possible_descriptor(fd)? else { return Ok(false) };
+        let Some(fd) = possible_descriptor(&self.core, fd)? else { return Ok(false) };
         Ok(watch::remove(&self.core, fd, Direction::Write))
     }
 
@@ -445,6 +449,7 @@ fn add_watch<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let (py, core) = (slf.py(), &slf.get().core);
     raised(py, core.check_usable())?;
+    let file = (!fd.is_instance_of::<pyo3::types::PyInt>()).then(|| fd.clone().into());
     let fd = descriptor(fd)?;
     let arguments: Vec<_> = args.iter_borrowed().map(|argument| argument.as_ptr()).collect();
     let context = raised(py, copy_current_context())?;
@@ -455,6 +460,6 @@ fn add_watch<'py>(
         // SAFETY: just made.
         unsafe { Handle::of(handle.as_ptr()) }.set_source_traceback(Some(stack.into()));
     }
-    raised(py, watch::add(core, fd, direction, handle.clone_ref()))?;
+    raised(py, watch::add(core, fd, direction, handle.clone_ref(), file))?;
     Ok(handle.bind(py).clone())
 }

@@ -117,6 +117,12 @@ impl FdTable {
         }
     }
 
+    /// The descriptor that is watched for this file object.
+    pub(crate) fn watched_as(&self, file: *mut pyo3::ffi::PyObject) -> Option<RawFd> {
+        let of_file = |entry: &Entry| matches!(&entry.kind, Kind::Watch(watch) if watch.is_of(file));
+        self.entries().iter().position(of_file).map(|fd| fd as RawFd)
+    }
+
     /// The native object behind a descriptor, if that is what is there.
     pub(crate) fn source(&self, fd: RawFd) -> Option<Ref> {
         match self.entries().get(fd as usize) {

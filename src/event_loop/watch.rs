@@ -46,6 +46,9 @@ pub(crate) struct Watch {
     mode: Cell<Mode>,
     /// A weak reference to the socket that edge mode was set up for.
     owner: Slot,
+    /// The object that `add_reader` or `add_writer` was given, unless it was a number. Kept alive, as a selector
+    /// keeps it, and found by identity once it is closed and cannot say its number any more.
+    file: Slot,
 }
 
 impl Watch {
@@ -55,6 +58,7 @@ impl Watch {
             writer: Slot::empty(),
             mode: Cell::new(Mode::Unregistered),
             owner: Slot::empty(),
+            file: Slot::empty(),
         }
     }
 
@@ -63,6 +67,11 @@ impl Watch {
             Direction::Read => &self.reader,
             Direction::Write => &self.writer,
         }
+    }
+
+    /// Was `file` what this descriptor was given as?
+    pub(crate) fn is_of(&self, file: *mut ffi::PyObject) -> bool {
+        self.file.as_ptr() == file
     }
 
     fn has_handle(&self) -> bool {
@@ -116,7 +125,7 @@ impl Watch {
     /// # Safety
     /// Called by the collector; `visit` runs no Python code.
     pub(crate) unsafe fn traverse(&self, visit: &mut dyn FnMut(*mut ffi::PyObject) -> i32) -> i32 {
-        for slot in [&self.reader, &self.writer, &self.owner] {
+        for slot in [&self.reader, &self.writer, &self.owner, &self.file] {
             if !slot.is_empty() {
                 let result = visit(slot.as_ptr());
                 if result != 0 {
@@ -233,8 +242,15 @@ fn ensure(core: &Core, fd: RawFd) -> Result<(), Raised> {
     Ok(())
 }
 
-/// Sets the callback of one side and returns the handle it replaced, cancelled.
-pub(crate) fn add(core: &Core, fd: RawFd, direction: Direction, handle: Ref) -> Result<(), Raised> {
+/// Sets the callback of one side; the handle it replaces is cancelled. `file` is what has the descriptor, if
+/// the caller has more than its number.
+pub(crate) fn add(
+    core: &Core,
+    fd: RawFd,
+    direction: Direction,
+    handle: Ref,
+    file: Option<Ref>,
+) -> Result<(), Raised> {
     core.check_process()?;
     if core.fds.source(fd).is_some() {
         // SAFETY: reading a static of the interpreter.
@@ -258,7 +274,16 @@ pub(crate) fn add(core: &Core, fd: RawFd, direction: Direction, handle: Ref) -> 
         }
         return Err(raise_io(&error));
     }
+    let former = match core.fds.watch(fd) {
+        Some(watch) if file.is_some() => {
+            let former = watch.file.take();
+            watch.file.set(file);
+            former
+        }
+        _ => None,
+    };
     release(old);
+    drop(former);
     Ok(())
 }
 

@@ -99,7 +99,7 @@ class Baseline:
 
 def type_name(loop):
     """The name under which the worker counts loops of the class under test."""
-    from .worker import loop_class
+    from .substitution import loop_class
 
     cls = loop_class(loop)
     return f"{cls.__module__}.{cls.__qualname__}"

@@ -27,7 +27,10 @@ class Excuse:
 
 def read_exceptions(path=EXCEPTIONS):
     with open(path, "rb") as file:
-        entries = tomllib.load(file).get("exception", [])
+        return excuses(tomllib.load(file).get("exception", []))
+
+
+def excuses(entries):
     return [Excuse(entry["test"], entry["reason"], tuple(entry.get("versions", ()))) for entry in entries]
 
 

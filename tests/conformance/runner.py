@@ -7,6 +7,7 @@ test is recorded as `timeout` or `crash`, and a new worker goes on with the test
 import collections
 import concurrent.futures
 import dataclasses
+import functools
 import json
 import os
 import signal
@@ -45,6 +46,16 @@ class Result:
 
 
 @dataclasses.dataclass
+class Launch:
+    """How a worker process is started."""
+
+    arguments: list
+    directory: str
+    environment: dict
+    input: bytes = b""
+
+
+@dataclasses.dataclass
 class ModuleRun:
     results: dict = dataclasses.field(default_factory=dict)
     loops: collections.Counter = dataclasses.field(default_factory=collections.Counter)
@@ -60,26 +71,31 @@ class ModuleRun:
         return cls(results, collections.Counter(data["loops"]), data["seconds"])
 
 
+def plain_environment():
+    """This process's environment, without what would change how asyncio behaves."""
+    return {k: v for k, v in os.environ.items() if k not in ("PYTHONASYNCIODEBUG", "PYTHONDEVMODE")}
+
+
 class Worker:
     """One worker process; `follow` yields its report lines until it is done, dead or ended by a time limit."""
 
-    def __init__(self, directory, instructions, limit_of, mode="normal"):
+    def __init__(self, directory, launch_with, limit_of):
+        """`launch_with` makes the Launch of a worker that reports to the file of the name it is given."""
         self._report = tempfile.NamedTemporaryFile(dir=directory, suffix=".jsonl")
         self._errors = tempfile.TemporaryFile(dir=directory)
         self._limit_of = limit_of
         self.timed_out = False
-        variables, options = MODES[mode]
-        environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONASYNCIODEBUG", "PYTHONDEVMODE")}
+        launch = launch_with(self._report.name)
         self._process = subprocess.Popen(
-            [sys.executable, "-X", "faulthandler", *options, WORKER],
+            launch.arguments,
             stdin=subprocess.PIPE,
             stdout=self._errors,
             stderr=self._errors,
-            cwd=directory,
-            env=environment | variables,
+            cwd=launch.directory,
+            env=launch.environment,
             start_new_session=True,
         )
-        self._process.stdin.write(json.dumps(instructions | {"report": self._report.name}).encode())
+        self._process.stdin.write(launch.input)
         self._process.stdin.close()
 
     def follow(self):
@@ -139,22 +155,26 @@ class Suite:
         self._skip_classes = skip_classes
         self._say = say
 
+    def launch(self, directory, module, only, without, report):
+        """The worker that runs the tests of `module`: `only` these, if given, `without` those that have run."""
+        instructions = {
+            "loop": self.loop,
+            "module": module,
+            "only": only,
+            "without": without,
+            "skip_classes": self._skip_classes,
+            "report": report,
+        }
+        variables, options = MODES[self._mode]
+        arguments = [sys.executable, "-X", "faulthandler", *options, WORKER]
+        return Launch(arguments, directory, plain_environment() | variables, json.dumps(instructions).encode())
+
     def run_module(self, module, only=None):
         run, started, deaths = ModuleRun(), time.monotonic(), 0
         with tempfile.TemporaryDirectory(prefix="conformance-", ignore_cleanup_errors=True) as directory:
             while deaths < MOST_DEATHS:
-                worker = Worker(
-                    directory,
-                    {
-                        "loop": self.loop,
-                        "module": module,
-                        "only": only,
-                        "without": list(run.results),
-                        "skip_classes": self._skip_classes,
-                    },
-                    self._limit_of,
-                    self._mode,
-                )
+                launch = functools.partial(self.launch, directory, module, only, list(run.results))
+                worker = Worker(directory, launch, self._limit_of)
                 running, done = None, False
                 try:
                     for line in worker.follow():
@@ -194,7 +214,7 @@ class Suite:
     def run(self, modules, jobs, *, excused=lambda name: False):
         """Run `modules`, several at once; then the failures again, when the machine is quiet. {module: ModuleRun}"""
         with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-            runs = dict(zip(modules, pool.map(self._run_and_say, modules)))
+            runs = dict(zip(modules, pool.map(self.run_and_say, modules)))
         for module, run in runs.items():
             failed = [name for name, result in run.results.items() if not result.good and not excused(name)]
             if len(failed) > 60:
@@ -203,7 +223,7 @@ class Suite:
             self.rerun(module, run, [name for name in failed if " " not in name])
         return runs
 
-    def _run_and_say(self, module):
+    def run_and_say(self, module):
         run = self.run_module(module)
         counts = collections.Counter(result.outcome for result in run.results.values())
         summary = ", ".join(f"{number} {outcome}" for outcome, number in sorted(counts.items()))

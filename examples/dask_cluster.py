@@ -1,0 +1,47 @@
+"""A Dask cluster on this machine, its scheduler and its worker processes on wakeloop.
+
+    pip install distributed
+    python examples/dask_cluster.py
+
+`wakeloop.install()` stands outside of the `if`: Dask starts its worker processes with multiprocessing's "spawn", and
+each of them imports this file again before it makes its loop.
+"""
+
+import asyncio
+
+import wakeloop
+from distributed import Client, LocalCluster
+
+wakeloop.install()
+
+
+async def loop_name():
+    loop = asyncio.get_running_loop()
+    return f"{type(loop).__module__}.{type(loop).__qualname__}"
+
+
+def collatz(number):
+    """How many steps `number` takes to 1."""
+    steps = 0
+    while number != 1:
+        number = number // 2 if number % 2 == 0 else 3 * number + 1
+        steps += 1
+    return steps
+
+
+def longest(numbers):
+    return max((collatz(number), number) for number in numbers)
+
+
+def main():
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
+        print("scheduler:", client.run_on_scheduler(loop_name))
+        for address, name in client.run(loop_name).items():
+            print(f"worker {address}: {name}")
+        parts = client.map(longest, [range(start, start + 5000) for start in range(1, 100_000, 5000)])
+        steps, number = client.submit(max, parts).result()
+        print(f"of the numbers up to 100000, {number} takes longest to reach 1: {steps} steps")
+
+
+if __name__ == "__main__":
+    main()

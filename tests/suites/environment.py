@@ -1,0 +1,90 @@
+"""The place in which a library's suite runs: a virtual environment with the library, our package and the hook, and
+the tests from its source distribution. Both are made once, and again when the library's description changes."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+
+import wakeloop
+
+from ..conformance import substitution
+from .libraries import HERE
+
+#: What every suite is run by. Libraries may ask for another version.
+RUNNER = ["pytest==9.2.0"]
+
+PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+
+
+class Failed(Exception):
+    """The environment could not be made."""
+
+
+def run(*command, limit=900):
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit)
+    if done.returncode:
+        raise Failed(f"{' '.join(map(str, command))}\n{(done.stdout + done.stderr)[-3000:]}")
+
+
+class Environment:
+    def __init__(self, library, cache):
+        self._library = library
+        self._directory = cache / library.name
+        self._venv = self._directory / "venv"
+        self.bin = self._venv / "bin"
+        self.python = self.bin / "python"
+        self._sources = self._directory / "sources"
+
+    @property
+    def tests(self):
+        return self._library.own or self._sources
+
+    def make(self, say):
+        stamp = self._directory / "made"
+        if not stamp.exists() or stamp.read_text() != self._library.digest:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory.mkdir(parents=True)
+            say(f"  {self._library.name}: making its environment in {self._directory}")
+            run(sys.executable, "-m", "venv", "--without-pip", self._venv)
+            wanted = self._library.to_install
+            if not any(line.startswith("pytest==") for line in wanted):
+                wanted = RUNNER + wanted
+            run(*PIP, "--python", self.python, "install", *wanted)
+            self._sources.mkdir()
+            if self._library.keep:
+                self._unpack()
+            stamp.write_text(self._library.digest)
+        self._add_ours()
+
+    def _unpack(self):
+        """The tests of the source distribution, without the library's code: that would hide the installed one."""
+        name = self._library.name
+        with tempfile.TemporaryDirectory(dir=self._directory) as download:
+            wanted = ("--no-deps", "--no-binary", name, f"{name}=={self._library.version}")
+            run(*PIP, "download", "--dest", download, *wanted)
+            [archive] = pathlib.Path(download).glob("*.tar.gz")
+            with tarfile.open(archive) as opened:
+                opened.extractall(download, filter="data")
+            [root] = (path for path in pathlib.Path(download).iterdir() if path.is_dir())
+            for kept in self._library.keep:
+                shutil.move(root / kept, self._sources / kept)
+
+    def _add_ours(self):
+        """The hook on the environment's path, and our package as it is now: a build meanwhile must not be seen."""
+        [site] = self._venv.glob("lib/python*/site-packages")
+        package = pathlib.Path(wakeloop.__file__).parent
+        shutil.rmtree(site / package.name, ignore_errors=True)
+        shutil.copytree(package, site / package.name, ignore=shutil.ignore_patterns("__pycache__"))
+        for target in [pathlib.Path(substitution.__file__), *(HERE / "hook").glob("*.py")]:
+            shutil.copy(target, site / target.name)
+        (site / "suites.pth").write_text("import suites_hook\n")
+
+    def variables(self, environment):
+        """`environment` made one of this virtual environment."""
+        path = f"{self.bin}{os.pathsep}{environment.get('PATH', os.defpath)}"
+        kept = {name: value for name, value in environment.items() if not name.startswith(("PYTEST", "PYTHON"))}
+        return kept | {"PATH": path, "VIRTUAL_ENV": str(self._venv), "PYTHONDONTWRITEBYTECODE": "1"}

@@ -1,0 +1,142 @@
+"""The servers that suites talk to: real ones, from the distribution's packages, on loopback and in a directory that
+goes away. They run as an unprivileged user when we are root, since PostgreSQL refuses anything else."""
+
+import contextlib
+import os
+import pathlib
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import time
+
+from .environment import run
+
+#: Who runs the servers when we are root.
+USER = "nobody"
+
+
+class Missing(Exception):
+    """A server program is not installed."""
+
+
+def free_port():
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+def unprivileged():
+    """The Popen arguments that take root's privileges away."""
+    if os.geteuid():
+        return {}
+    account = pwd.getpwnam(USER)
+    return {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": ()}
+
+
+def certificates(made):
+    """The files that redis-py's tests expect of a checkout; an authority, and one certificate for both ends."""
+    files = made.tests / "dockers" / "standalone" / "tls"
+    if not files.exists():
+        files.mkdir(parents=True)
+        run(made.python, "-m", "trustme", "--quiet", "--key-type", "RSA", "--dir", files)
+        for name, copies in {"client.pem": ["ca.crt"], "server.pem": ["redis.crt", "client.crt"]}.items():
+            for copy in copies:
+                shutil.copy(files / name, files / copy)
+        for copy in ("redis.key", "client.key"):
+            shutil.copy(files / "server.key", files / copy)
+    return files
+
+
+@contextlib.contextmanager
+def redis(directory, made):
+    """A Redis without persistence, with a plain and a TLS port; gives pytest's arguments that lead to it."""
+    program = shutil.which("redis-server")
+    if program is None:
+        raise Missing("redis-server is not installed: apt-get install redis-server")
+    port, tls_port = free_port(), free_port()
+    tls = directory / "tls"
+    shutil.copytree(certificates(made), tls)
+    if not os.geteuid():
+        for path in (tls, *tls.iterdir()):
+            shutil.chown(path, USER)
+    options = {"port": port, "bind": "127.0.0.1", "save": "", "appendonly": "no", "dir": "/tmp", "daemonize": "no"}
+    # Tests of DEBUG, MODULE and CONFIG commands are part of the suite.
+    options |= {"enable-debug-command": "local", "enable-module-command": "local", "enable-protected-configs": "local"}
+    options |= {"tls-port": tls_port, "tls-auth-clients": "optional", "tls-ca-cert-file": tls / "ca.crt"}
+    options |= {"tls-cert-file": tls / "redis.crt", "tls-key-file": tls / "redis.key"}
+    arguments = [part for name, value in options.items() for part in (f"--{name}", str(value))]
+    with open(directory / "redis.log", "wb") as log:
+        process = subprocess.Popen(
+            [program, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log, **unprivileged()
+        )
+    try:
+        deadline = time.monotonic() + 20
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                break
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise Missing(f"redis-server did not start: {(directory / 'redis.log').read_text()[-500:]}")
+            time.sleep(0.05)
+        urls = {"--redis-url": f"redis://127.0.0.1:{port}/0", "--redis-ssl-url": f"rediss://localhost:{tls_port}"}
+        yield [f"{name}={url}" for name, url in urls.items()], {}
+    finally:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+#: asyncpg's tests make and end their own clusters with these programs. As root, each is run as USER instead, after
+#: what root's process has written into the cluster's directory was given to that user.
+WRAPPER = """#!/bin/sh
+program={program}
+next=
+for word; do
+    [ "$next" = D ] && directory=$word
+    case $word in
+        -D) next=D ;;
+        -D?*) directory=${{word#-D}}; next= ;;
+        *) next= ;;
+    esac
+done
+[ -n "$directory" ] && [ -d "$directory" ] && chown -R {user}: "$directory"
+exec setpriv --reuid={user} --regid="$(id -g {user})" --clear-groups -- "$program" "$@"
+"""
+
+
+@contextlib.contextmanager
+def postgresql(directory, made):
+    """PostgreSQL's programs for asyncpg's tests; what servers the tests leave behind is ended afterwards."""
+    program = shutil.which("postgres")
+    candidates = sorted(pathlib.Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: float(path.parent.name))
+    if candidates:
+        program = candidates[-1] / "postgres"
+    if program is None:
+        raise Missing("PostgreSQL's server is not installed: apt-get install postgresql")
+    programs = pathlib.Path(program).resolve().parent
+    if not os.geteuid():
+        wrappers = directory / "postgresql"
+        wrappers.mkdir()
+        for path in programs.iterdir():
+            (wrappers / path.name).write_text(WRAPPER.format(program=path, user=USER))
+            (wrappers / path.name).chmod(0o755)
+        directory.chmod(0o1777)  # for the servers' sockets
+        programs = wrappers
+    try:
+        yield [], {"PGINSTALLATION": str(programs)}
+    finally:
+        for file in directory.rglob("postmaster.pid"):
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                os.kill(int(file.read_text().split()[0]), signal.SIGQUIT)
+
+
+@contextlib.contextmanager
+def none(directory, made):
+    yield [], {}
+
+
+SERVICES = {"": none, "redis": redis, "postgresql": postgresql}

@@ -1,0 +1,142 @@
+"""The runner of other libraries' suites, on a library that is made up: what it must see, it sees."""
+
+import os
+import pathlib
+import sys
+
+import pytest
+
+from tests.conformance import comparison, substitution
+from tests.suites import libraries, suite
+from tests.suites.libraries import HERE
+
+pytestmark = pytest.mark.timeout(300)
+
+OURS = "wakeloop.loop.EventLoop"
+
+TESTS = """
+import asyncio, ctypes, os, pathlib, sys, time
+import pytest
+
+async def kind():
+    return type(asyncio.get_running_loop()).__module__.partition(".")[0]
+
+def on_ours():
+    return asyncio.run(kind()) == "wakeloop"
+
+def test_good():
+    assert on_ours() == (os.environ["WAKELOOP_SUITE_LOOP"] == "wakeloop")
+
+def test_bad():
+    assert not on_ours()
+
+def test_crashes():
+    if on_ours():
+        ctypes.string_at(0)
+
+def test_hangs():
+    if on_ours():
+        time.sleep(1000)
+
+def test_skips():
+    if on_ours():
+        pytest.skip("not here")
+
+def test_bad_everywhere():
+    on_ours()
+    assert False
+
+def test_flaky():
+    mark = pathlib.Path(os.environ["MARKS"], "flaky")
+    if on_ours() and not mark.exists():
+        mark.touch()
+        assert False
+
+order = []
+
+def test_goes_first():
+    order.append(1)
+
+def test_bad_when_alone():
+    assert order and not on_ours()
+
+def test_excused():
+    assert not on_ours()
+
+def test_left_out():
+    os._exit(1)
+
+def test_bad_teardown(request):
+    request.addfinalizer(lambda: 1 / 0 if on_ours() else None)
+
+class Thing:
+    pass
+
+@pytest.mark.parametrize("thing", [Thing()], ids=repr)
+def test_address_in_its_name(thing):
+    on_ours()
+"""
+
+
+class Environment:
+    """This interpreter with the hook on its path, and the tests in the directory that the cache is in."""
+
+    python = sys.executable
+
+    def __init__(self, library, cache):
+        self.tests = cache
+
+    def make(self, say):
+        pass
+
+    def variables(self, environment):
+        paths = [str(HERE / "hook"), str(pathlib.Path(substitution.__file__).parent), str(HERE.parents[1] / "python")]
+        (self.tests / "sitecustomize.py").write_text("import suites_hook\n")
+        return environment | {"MARKS": str(self.tests), "PYTHONPATH": os.pathsep.join([str(self.tests), *paths])}
+
+
+def judged(directory, tests, **fields):
+    (directory / "pytest.ini").write_text("[pytest]\n")
+    (directory / "test_library.py").write_text(tests)
+    library = libraries.Library(name="made_up", version="1", arguments=["test_library.py"], **fields)
+    judge = suite.Judge("wakeloop", OURS, directory, say=lambda line: None, environment=Environment)
+    return judge.judge(library)
+
+
+def test_what_is_worse_on_ours_is_a_regression_and_nothing_else_is(tmp_path):
+    verdict = judged(
+        tmp_path,
+        TESTS,
+        limit=6,
+        deselect=["*::test_left_out"],
+        exceptions=[comparison.Excuse("*::test_excused", "for this test", ())],
+    )
+    regressions = {name.partition("::")[2]: result for name, result in verdict.found.regressions.items()}
+    assert {name: result.outcome for name, result in regressions.items()} == {
+        "test_bad": "fail",
+        "test_crashes": "crash",
+        "test_hangs": "timeout",
+        "test_skips": "skip",
+        "test_bad_teardown": "error",
+    }
+    assert [name.partition("::")[2] for name in verdict.flaky] == ["test_flaky", "test_bad_when_alone"]
+    assert [name.partition("::")[2] for name in verdict.found.accepted] == ["test_excused"]
+    assert "test_library.py::test_left_out" not in verdict.run.results
+    assert not verdict.good(OURS)
+
+
+def test_a_suite_that_never_makes_our_loop_is_not_good(tmp_path):
+    verdict = judged(tmp_path, "def test_nothing():\n    pass\n")
+    assert not verdict.found.regressions and not verdict.good(OURS)
+    verdict = judged(tmp_path, "import asyncio\n\ndef test_one():\n    asyncio.new_event_loop().close()\n")
+    assert verdict.good(OURS) and verdict.run.loops[OURS] == 1
+
+
+def test_every_description_is_complete():
+    known = libraries.read_all()
+    assert {"aiohttp", "anyio", "asyncpg", "dask", "httpcore", "httpx", "redis", "tornado", "uvicorn", "websockets"} <= {
+        *known
+    }
+    for library in known.values():
+        assert library.version and library.arguments
+        assert all(excuse.reason for excuse in library.exceptions)
