@@ -1,6 +1,7 @@
 """The event loops under test, by name.
 
-A name is a module with ``new_event_loop()``; ``asyncio`` is the selector loop of the standard library.
+A name is a module with ``new_event_loop()``; ``asyncio`` is the selector loop of the standard library, and
+``uvloop+aiofastnet`` is uvloop with aiofastnet's transports, which is the one to compare TLS with.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable
 
 from floor import FLOOR, floor_program
 
-KNOWN = ("asyncio", "uvloop", "rloop", "rsloop", "zuvloop", "wakeloop")
+KNOWN = ("asyncio", "uvloop", "uvloop+aiofastnet", "rloop", "rsloop", "zuvloop", "wakeloop")
 REFERENCE = "uvloop"
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
@@ -23,6 +24,10 @@ def factory(name: str) -> LoopFactory:
         raise ValueError(f"unknown loop {name!r}: choose from {', '.join(KNOWN)}")
     if name == "asyncio":
         return asyncio.SelectorEventLoop
+    if name == "uvloop+aiofastnet":
+        patch = importlib.import_module("aiofastnet").patch_loop
+        inner = factory("uvloop")
+        return lambda: patch(inner())
     module = importlib.import_module(name)
     if not hasattr(module, "new_event_loop"):
         raise ImportError(f"{name} at {module.__file__} has no event loop: it is not built")
@@ -36,7 +41,8 @@ def version(name: str) -> str:
         return "standard library"
     if name == FLOOR:
         return "an epoll loop without Python"
-    return str(getattr(importlib.import_module(name), "__version__", "unknown"))
+    modules = map(importlib.import_module, name.split("+"))
+    return ", ".join(str(getattr(module, "__version__", "unknown")) for module in modules)
 
 
 def split(names: list[str]) -> tuple[list[str], dict[str, str]]:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import report
+import tls
 import udp
 from clients import CLIENTS
 from inprocess import FACTORY_SCENARIOS, SCENARIOS
@@ -131,8 +132,9 @@ class Contender:
         options = dict(SERVERS[self.scenario].load)
         before = memory(process.pid, "VmRSS")
         duration, warmup = self.settings.server_seconds, self.settings.server_warmup
-        if options["kind"] == "udp":
-            result = udp.run(self.port, process.pid, options, duration, warmup, self.settings.load_cpu)
+        if options["kind"] in ("udp", "tls"):
+            load_here = {"udp": udp, "tls": tls}[options["kind"]].run
+            result = load_here(self.port, process.pid, options, duration, warmup, self.settings.load_cpu)
         else:
             where = {"port": self.port} if self.port else {"path": self.path}
             result = load.run(process.pid, duration=duration, warmup=warmup, **where, **options)
@@ -142,6 +144,8 @@ class Contender:
             raise ChildError("no request was answered")
         idle = options.get("idle", 0)
         grown = {"kib_per_idle": (memory(process.pid, "VmHWM") - before) / idle} if idle else {}
+        if "kib_per_idle" in result:
+            grown = {"kib_per_idle": result["kib_per_idle"]}
         return {
             **grown,
             "cpu_us": result["watched_cpu_seconds"] / result["requests"] * 1e6,
@@ -196,6 +200,8 @@ def main() -> int:
     loops, missing = split(arguments.loops.split(","))
     for name, why in missing.items():
         print(f"{name} is left out: {why}")
+    if any(name.startswith("tls/") for name in names):
+        tls.certificate()  # before the servers start, which take it from the environment
     server_cpu, load_cpu = cores()
     quick = arguments.quick
     rounds = arguments.rounds or (3 if quick else 11)

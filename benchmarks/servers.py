@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import tls
+
 KIB = 1024
 
 
@@ -140,6 +142,20 @@ async def serve_streams(handle: Handler, path: str) -> int:
 async def serve_unix_streams(handle: Handler, path: str) -> int:
     keep(await asyncio.start_unix_server(handle, path, backlog=1024, limit=KIB * KIB))
     return 0
+
+
+# -- TLS ---------------------------------------------------------------------------------------------------------
+
+
+async def serve_tls_protocol(protocol: type[asyncio.BaseProtocol], path: str) -> int:
+    loop, context = asyncio.get_running_loop(), tls.server_context()
+    return port_of(keep(await loop.create_server(protocol, "127.0.0.1", 0, backlog=1024, ssl=context)))
+
+
+async def serve_tls_streams(handle: Handler, path: str) -> int:
+    context = tls.server_context()
+    server = await asyncio.start_server(handle, "127.0.0.1", 0, backlog=1024, limit=KIB * KIB, ssl=context)
+    return port_of(keep(server))
 
 
 # -- sockets and datagrams ---------------------------------------------------------------------------------------
@@ -295,6 +311,18 @@ add("tcp/idle-memory/c5000", _crowd, echo_load(KIB, 1, idle=5_000, rate=100.0), 
 add("tcp/active-among-idle/c50+9950", _crowd, echo_load(KIB, 50, idle=9_950, rate=2_000.0), metric="p99_us",
     fresh=True, rounds=5)  # fmt: skip
 add("tcp/busy-thread/c50", serve_beside_a_busy_thread, echo_load(KIB, 50), metric="p99_us", fresh=True, rounds=7)
+
+
+def tls_load(size: int, connections: int = 10, **more: Any) -> dict[str, Any]:
+    return {"kind": "tls", "size": size, "connections": connections, **more}
+
+
+for _size in (1, 100):
+    add(f"tls/proto/{_size}k/c10", partial(serve_tls_protocol, Echo), tls_load(_size * KIB))
+add("tls/streams/1k/c10", partial(serve_tls_streams, echo_exactly(KIB)), tls_load(KIB))
+for _size, _idle in ((1, 500), (100, 100)):
+    add(f"tls/memory/{_size}k/c{_idle}", partial(serve_tls_protocol, Echo), tls_load(_size * KIB, idle=_idle),
+        metric="kib_per_idle", fresh=True, rounds=3)  # fmt: skip
 
 _http = {"kind": "http", "connections": 10, "expect_body": HELLO}
 add("http/uvicorn-httptools", partial(serve_uvicorn, "httptools"), _http)

@@ -10,7 +10,11 @@ import os
 import socket
 import statistics
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+Exchange: TypeAlias = Callable[[list[Any], int, float], tuple[list[float], dict[str, int], float]]
+"""Given sockets, a message size and a time: latencies, errors, and the time that was taken."""
 
 
 def cpu_seconds(pid: int) -> float:
@@ -21,18 +25,34 @@ def cpu_seconds(pid: int) -> float:
 def run(
     port: int, pid: int, options: dict[str, Any], duration: float, warmup: float, cpu: int
 ) -> dict[str, Any]:
+    def connect() -> socket.socket:
+        made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        made.connect(("127.0.0.1", port))
+        made.settimeout(2)
+        return made
+
+    return measured(connect, _exchange, pid, options, duration, warmup, cpu)
+
+
+def measured(
+    connect: Callable[[], socket.socket],
+    exchange: Exchange,
+    pid: int,
+    options: dict[str, Any],
+    duration: float,
+    warmup: float,
+    cpu: int,
+) -> dict[str, Any]:
+    """Exchanges messages over sockets of this process's, and reports in the names of the Rust load generator."""
     before = os.sched_getaffinity(0)
     if cpu >= 0:
         os.sched_setaffinity(0, {cpu})
     try:
-        sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(options["connections"])]
-        for each in sockets:
-            each.connect(("127.0.0.1", port))
-            each.settimeout(2)
+        sockets = [connect() for _ in range(options["connections"])]
         try:
-            _exchange(sockets, options["size"], warmup)
+            exchange(sockets, options["size"], warmup)
             server, own = cpu_seconds(pid), time.process_time()
-            latencies, errors, seconds = _exchange(sockets, options["size"], duration)
+            latencies, errors, seconds = exchange(sockets, options["size"], duration)
             server, own = cpu_seconds(pid) - server, time.process_time() - own
         finally:
             for each in sockets:
@@ -44,7 +64,7 @@ def run(
         "requests": len(latencies),
         "rate": len(latencies) / seconds,
         "errors": errors,
-        "first_error": f"{next(iter(errors))} of a datagram" if errors else None,
+        "first_error": f"{next(iter(errors))} of a message" if errors else None,
         "latency_us": {"p50": cuts[49] * 1e6, "p99": cuts[98] * 1e6},
         "watched_cpu_seconds": server,
         "own_cpu_seconds": own,
@@ -52,7 +72,7 @@ def run(
 
 
 def _exchange(
-    sockets: list[socket.socket], size: int, duration: float
+    sockets: list[Any], size: int, duration: float
 ) -> tuple[list[float], dict[str, int], float]:
     latencies: list[float] = []
     errors: dict[str, int] = {}

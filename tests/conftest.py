@@ -53,7 +53,24 @@ def pytest_generate_tests(metafunc):
         if metafunc.definition.get_closest_marker("native"):
             names = [name for name in names if name == "wakeloop"]
         marks = {"asyncio": pytest.mark.control}
+        if "tls_engine" in metafunc.fixturenames:
+            pairs = [(name, engine) for name in names for engine in (ENGINES if name == "wakeloop" else ["its own"])]
+            cases = [pytest.param(*pair, marks=marks.get(pair[0], ()), id="-".join(pair)) for pair in pairs]
+            metafunc.parametrize(("loop_name", "tls_engine"), cases, indirect=["tls_engine"])
+            return
         metafunc.parametrize("loop_name", [pytest.param(name, marks=marks.get(name, ())) for name in names])
+
+
+#: The two ways in which wakeloop encrypts; every test of TLS runs with both.
+ENGINES = ["native", "sslobject"]
+
+
+@pytest.fixture
+def tls_engine(request, monkeypatch):
+    """Makes wakeloop encrypt in one of its ways, in this process and in its children."""
+    if request.param in ENGINES:
+        monkeypatch.setenv("WAKELOOP_TLS", request.param)
+    return request.param
 
 
 @pytest.fixture

@@ -12,6 +12,11 @@ from tests.support.protocol import Recording
 from tests.support.sockets import listener
 
 
+@pytest.fixture(autouse=True)
+def with_every_engine(tls_engine):
+    """Every test here runs with both of wakeloop's engines, and on asyncio."""
+
+
 async def echo(reader, writer):
     try:
         while data := await reader.read(65536):

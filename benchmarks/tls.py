@@ -1,0 +1,112 @@
+"""TLS scenarios: the certificate, the load, and what a connection costs in memory.
+
+As with UDP, the load runs in this process: every connection sends one message and takes its echo, in turn, all of
+them on their way at once, every byte compared. The certificate is made by openssl when it is first needed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import udp
+
+_VARIABLE = "WAKELOOP_BENCHMARK_CERTIFICATE"
+
+
+def certificate() -> Path:
+    """A directory with certificate.pem and key.pem, the same in this process and in its children."""
+    if known := os.environ.get(_VARIABLE):
+        return Path(known)
+    directory = Path(tempfile.mkdtemp(prefix="wakeloop-tls-"))
+    atexit.register(shutil.rmtree, directory, True)
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
+    files = ["-keyout", str(directory / "key.pem"), "-out", str(directory / "certificate.pem")]
+    subprocess.run([*command.split(), *files], check=True, capture_output=True)
+    os.environ[_VARIABLE] = str(directory)
+    return directory
+
+
+def server_context() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate() / "certificate.pem", certificate() / "key.pem")
+    return context
+
+
+def client_context() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.load_verify_locations(certificate() / "certificate.pem")
+    return context
+
+
+def connector(port: int) -> Any:
+    context = client_context()
+
+    def connect() -> ssl.SSLSocket:
+        plain = socket.create_connection(("127.0.0.1", port), timeout=10)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return context.wrap_socket(plain)
+
+    return connect
+
+
+def run(
+    port: int, pid: int, options: dict[str, Any], duration: float, warmup: float, cpu: int
+) -> dict[str, Any]:
+    connect, idle = connector(port), []
+    more: dict[str, Any] = {}
+    if options.get("idle"):
+        # The first ones pay for what all connections share.
+        idle = [connect() for _ in range(20)]
+        exchange(idle, options["size"], 0.1)
+        before = settled(pid)
+        for _ in range(options["idle"] // 10):
+            added = [connect() for _ in range(10)]
+            exchange(added, options["size"], 0.01)
+            idle += added
+        more["kib_per_idle"] = (settled(pid) - before) / options["idle"] / 1024
+    try:
+        return {**udp.measured(connect, exchange, pid, options, duration, warmup, cpu), **more}
+    finally:
+        for each in idle:
+            each.close()
+
+
+def settled(pid: int) -> int:
+    """The memory of a process that has come to rest, in bytes."""
+    time.sleep(0.2)
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def exchange(
+    sockets: list[ssl.SSLSocket], size: int, duration: float
+) -> tuple[list[float], dict[str, int], float]:
+    latencies: list[float] = []
+    errors: dict[str, int] = {}
+    buffer = memoryview(bytearray(size))
+    start = time.perf_counter()
+    number = 0
+    while (now := time.perf_counter()) - start < duration and not errors:
+        sent = []
+        for each in sockets:
+            number += 1
+            message = number.to_bytes(8, "little") * (size // 8)
+            each.sendall(message)
+            sent.append((each, message, time.perf_counter()))
+        for each, message, when in sent:
+            received = 0
+            while received < size and (count := each.recv_into(buffer[received:])):
+                received += count
+            if buffer[:received] != message:
+                errors["mismatch"] = errors.get("mismatch", 0) + 1
+            latencies.append(time.perf_counter() - when)
+    return latencies, errors, now - start
