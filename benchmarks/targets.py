@@ -41,8 +41,6 @@ TARGETS: dict[str, float] = {
     "tls/proto/1k/c10": 1.75,
     "tls/proto/100k/c10": 1.3,
     "tls/streams/1k/c10": 1.6,
-    "tls/memory/1k/c500": 1.95,
-    "tls/memory/100k/c100": 10.0,
     "http/uvicorn-httptools": 1.5,
     "http/uvicorn-h11": 1.15,
     "http/aiohttp": 1.25,
