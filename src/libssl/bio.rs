@@ -13,6 +13,7 @@
 //! `SSL_free` runs; the connection owns another. The BIO_METHOD is static.
 
 use std::ffi::{c_char, c_int, c_long, c_void};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::library::{Bio, BioMethod, Functions, Library, Ssl};
@@ -37,6 +38,10 @@ pub(crate) type Notify = Box<dyn Fn() + Send + Sync>;
 /// The memory behind a BIO.
 pub(crate) struct Io {
     state: Mutex<State>,
+    /// How much input and output there is, for whoever asks without the lock. Written under it. Relaxed: what is
+    /// read here is looked at under the lock before it is used.
+    unread: AtomicUsize,
+    unsent: AtomicUsize,
     notify: Notify,
 }
 
@@ -106,6 +111,8 @@ impl Io {
                 output: Vec::new(),
                 attended: false,
             }),
+            unread: AtomicUsize::new(0),
+            unsent: AtomicUsize::new(0),
             notify,
         }
     }
@@ -113,6 +120,13 @@ impl Io {
     /// No code of ours panics while it holds the lock; and after one that did, the vectors are whole.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Publishes the sizes; called at the end of whatever changes them.
+    #[inline(always)]
+    fn publish(&self, state: &State) {
+        self.unread.store(state.input().len(), Ordering::Relaxed);
+        self.unsent.store(state.output.len(), Ordering::Relaxed);
     }
 
     /// Lends `data` as the next input.
@@ -129,6 +143,7 @@ impl Io {
         } else {
             state.keep(data);
         }
+        self.publish(&state);
     }
 
     /// Ends a loan; what was not used up of it is kept.
@@ -146,21 +161,26 @@ impl Io {
             // SAFETY: the loan ends here, and not before.
             state.keep(unsafe { std::slice::from_raw_parts(lent.add(taken), size - taken) });
         }
+        self.publish(&state);
     }
 
     /// Keeps `data` as input for later.
     pub(crate) fn keep(&self, data: &[u8]) {
-        self.state().keep(data);
+        let mut state = self.state();
+        state.keep(data);
+        self.publish(&state);
     }
 
     /// How many bytes of input are not used up.
+    #[inline(always)]
     pub(crate) fn input_size(&self) -> usize {
-        self.state().input().len()
+        self.unread.load(Ordering::Relaxed)
     }
 
     /// How many bytes of output wait.
+    #[inline(always)]
     pub(crate) fn output_size(&self) -> usize {
-        self.state().output.len()
+        self.unsent.load(Ordering::Relaxed)
     }
 
     /// Puts another vector in the output's place and gives the one that was there. What it held moves over.
@@ -172,7 +192,9 @@ impl Io {
             vector.extend_from_slice(&state.output);
             release(&mut state.output);
         }
-        std::mem::replace(&mut state.output, vector)
+        let taken = std::mem::replace(&mut state.output, vector);
+        self.publish(&state);
+        taken
     }
 
     /// From here on output is announced again.
@@ -188,6 +210,7 @@ impl Io {
         }
         state.kept = Vec::new();
         state.output = Vec::new();
+        self.publish(&state);
     }
 }
 
@@ -255,6 +278,7 @@ unsafe extern "C" fn read(bio: Bio, target: *mut c_char, size: c_int) -> c_int {
     // SAFETY: OpenSSL gives room for `size` bytes.
     unsafe { std::ptr::copy_nonoverlapping(input.as_ptr(), target.cast(), count) };
     state.advance(count);
+    io.publish(&state);
     count as c_int
 }
 
@@ -269,6 +293,7 @@ unsafe extern "C" fn write(bio: Bio, source: *const c_char, size: c_int) -> c_in
         let first = state.output.is_empty();
         // SAFETY: OpenSSL gives `size` bytes.
         state.output.extend_from_slice(unsafe { std::slice::from_raw_parts(source.cast(), count) });
+        io.publish(&state);
         first && !state.attended
     };
     if notify {
@@ -278,15 +303,17 @@ unsafe extern "C" fn write(bio: Bio, source: *const c_char, size: c_int) -> c_in
 }
 
 unsafe extern "C" fn ctrl(bio: Bio, command: c_int, _: c_long, _: *mut c_void) -> c_long {
-    // SAFETY: OpenSSL's call for a BIO of ours.
-    let Some((io, _)) = (unsafe { io_of(bio) }) else { return 0 };
     match command {
         CTRL_FLUSH => 1,
-        CTRL_PENDING => io.input_size() as c_long,
-        CTRL_WPENDING => io.output_size() as c_long,
+        CTRL_PENDING | CTRL_WPENDING => {
+            // SAFETY: OpenSSL's call for a BIO of ours.
+            let Some((io, _)) = (unsafe { io_of(bio) }) else { return 0 };
+            let size = if command == CTRL_PENDING { io.input_size() } else { io.output_size() };
+            size as c_long
+        }
         // No end of input is ever told here: the transport tells of it.
         CTRL_EOF => 0,
-        // Among them the offers of the kernel's TLS.
+        // Among them the offers of the kernel's TLS, which OpenSSL repeats for every record.
         _ => 0,
     }
 }
