@@ -23,7 +23,7 @@ pub(crate) struct Batch {
     end: End,
 }
 
-/// Takes what the socket gave out of the loop's buffer, which is free again afterwards.
+/// Takes what the socket gave: `data` is used up, or copied, when this returns.
 #[inline(always)]
 pub(crate) fn take(connection: &Ref, core: &Core, data: &[u8]) -> Result<Taken, Raised> {
     // SAFETY: the stream transport calls this with its protocol, which it knows to be a connection.
@@ -79,7 +79,7 @@ pub(super) fn read(object: &Ref, connection: &Connection, batch: Option<Batch>) 
 fn read_all(object: &Ref, connection: &Connection, mut batch: Option<Batch>) -> Result<(), Raised> {
     let Some(core) = connection.core() else { return Ok(()) };
     if !connection.app_reading_paused.get() {
-        let mut more = deliver_rest(object, connection)?;
+        let mut more = deliver_rest(connection)?;
         while more {
             let batch = match batch.take() {
                 Some(batch) => batch,
@@ -113,7 +113,7 @@ fn deliver(object: &Ref, connection: &Connection, core: &Core, batch: Batch) -> 
     let mut all = true;
     if plain.is_empty() {
         core.return_scratch(plain);
-    } else if connection.receiver.delivery() == Delivery::Data {
+    } else if connection.receiver.delivery() != Delivery::Buffer {
         let data = bytes_from(&plain);
         core.return_scratch(plain);
         let data = data?;
@@ -143,19 +143,14 @@ fn deliver(object: &Ref, connection: &Connection, core: &Core, batch: Batch) -> 
     }
 }
 
-/// Hands on what a protocol did not take before it paused. False if it has not taken all of it now either.
-fn deliver_rest(_object: &Ref, connection: &Connection) -> Result<bool, Raised> {
+/// Hands on what a buffered protocol did not take before it paused. False if it has not taken all of it now
+/// either, or wants no more.
+fn deliver_rest(connection: &Connection) -> Result<bool, Raised> {
     if connection.undelivered().is_empty() {
         return Ok(true);
     }
     let plain = std::mem::take(connection.undelivered());
-    let count = if connection.receiver.delivery() == Delivery::Data {
-        let data = bytes_from(&plain)?;
-        delivering(connection, || connection.receiver.data_received(&data))?;
-        plain.len()
-    } else {
-        deliver_buffered(connection, &plain)?
-    };
+    let count = deliver_buffered(connection, &plain)?;
     if count < plain.len() {
         *connection.undelivered() = plain[count..].to_vec();
         return Ok(false);
@@ -172,8 +167,8 @@ fn deliver_buffered(connection: &Connection, plain: &[u8]) -> Result<usize, Rais
             break;
         }
         let rest = &plain[delivered..];
-        if connection.receiver.delivery() == Delivery::Data {
-            // It was replaced in between.
+        if connection.receiver.delivery() != Delivery::Buffer {
+            // The protocol was replaced since.
             let data = bytes_from(rest)?;
             delivering(connection, || connection.receiver.data_received(&data))?;
             return Ok(plain.len());
