@@ -7,6 +7,7 @@ comes to shadow a cooperative override of the Unix loop.
 import asyncio
 import asyncio.unix_events
 import inspect
+import re
 import sys
 
 import pytest
@@ -98,3 +99,23 @@ def test_a_python_run_once_drives_the_native_loop(loop):
             break
         loop._run_once()
     assert seen == ["soon", "later"]
+
+
+def test_asyncio_still_has_what_the_native_data_path_of_tls_replaces():
+    from asyncio import sslproto
+
+    from wakeloop import _tls
+
+    missing = [name for name in _tls._HOOKS if not callable(getattr(sslproto.SSLProtocol, name, None))]
+    assert not missing, f"asyncio of {sys.version_info[:2]} renamed {missing}: TLS runs without its native data path"
+    members = ["UNWRAPPED", "DO_HANDSHAKE", "WRAPPED", "FLUSHING", "SHUTDOWN"]
+    assert [member.name for member in sslproto.SSLProtocolState] == members
+    # The attributes that both halves share: asyncio's __init__ sets each of them.
+    shared = [name for name in vars(_tls._core.TlsConnection) if re.fullmatch(r"_[a-z]\w*", name)]
+    data = [name for name in shared if not callable(getattr(_tls._core.TlsConnection, name))]
+    used = set(sslproto.SSLProtocol.__init__.__code__.co_names).union(
+        *[getattr(sslproto.SSLProtocol, name).__code__.co_names for name in _tls._HOOKS],
+        sslproto.SSLProtocol._set_write_buffer_limits.__code__.co_names,
+        sslproto.SSLProtocol._set_read_buffer_limits.__code__.co_names,
+    )
+    assert data and set(data) <= used

@@ -99,7 +99,7 @@ def test_an_unknown_engine_is_an_error(run, monkeypatch):
 
 
 #: `_ssl` seems to come from a shared object that links no OpenSSL, as if its symbols were hidden.
-HIDDEN = "import _ssl, _socket; _ssl.__file__ = _socket.__file__\n"
+HIDDEN = "import _ssl, wakeloop._core; _ssl.__file__ = wakeloop._core.__file__\n"
 
 
 def test_hidden_symbols_lead_to_the_other_engine(tls, monkeypatch):

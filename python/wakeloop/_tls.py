@@ -52,12 +52,14 @@ def engine() -> str:
     wanted = os.environ.get("WAKELOOP_TLS") or "auto"
     if wanted not in ("auto", *_ENGINES):
         raise ValueError(f"WAKELOOP_TLS is {wanted!r}; it can be {', '.join(_ENGINES)} or auto")
-    if wanted in ("asyncio", "sslobject"):
+    if wanted == "asyncio":
         return wanted
     if missing := [name for name in _HOOKS if not hasattr(InheritedProtocol, name)]:
-        if wanted == "native":
+        if wanted != "auto":
             raise RuntimeError(f"asyncio's SSLProtocol has no {', '.join(missing)}")
         return "asyncio"
+    if wanted == "sslobject":
+        return wanted
     problem = _core.tls_problem()
     if problem is None:
         return "native"

@@ -27,8 +27,8 @@ const EVENTS: usize = 1024;
 pub(crate) const RECEIVE: usize = 256 * 1024;
 /// The room of a scratch vector: what a full receive decrypts to, with the rest of a record before it.
 pub(crate) const SCRATCH: usize = RECEIVE + 32 * 1024;
-/// How many scratch vectors a loop keeps: one for each direction.
-const SCRATCHES: usize = 2;
+/// How many scratch vectors a loop keeps: ciphertext and plaintext of what comes in, ciphertext of what goes out.
+const SCRATCHES: usize = 3;
 /// The waker's token: descriptor -1, a generation that no entry ever has.
 pub(crate) const WAKER: Token = Token(usize::MAX - 1);
 

@@ -196,19 +196,25 @@ fn into_loop_buffer<'a>(
     }
 }
 
-/// A receive for a TLS connection: it is decrypted out of the loop's buffer, and what comes of it is delivered.
+/// A receive for a TLS connection: decrypted out of a vector of the loop's, and what comes of it delivered. Not the
+/// loop's receive buffer, because OpenSSL may call back into Python while it reads.
 #[inline(always)]
 fn receive_tls(object: &Ref, stream: &Stream, core: &Core) -> Result<Received, Fatal> {
     let Some(connection) = stream.receiver.protocol.get() else { return Ok(Received::Stop) };
-    let data = match into_loop_buffer(object, stream, core)? {
-        Ok(data) => data,
-        Err(ended) => return Ok(ended),
-    };
-    let full = data.len() == RECEIVE;
-    let outcome = tls::take(&connection, core, data)
-        .and_then(|taken| stream.in_context(|| tls::taken(&connection, taken)));
-    match outcome {
-        Ok(()) => Ok(Received::Data { full }),
+    let mut data = core.take_scratch();
+    // SAFETY: a scratch vector has room for more than that.
+    let count = unsafe { libc::recv(stream.fd.get(), data.as_mut_ptr().cast(), RECEIVE, libc::MSG_DONTWAIT) };
+    if count <= 0 {
+        let error = io::Error::last_os_error();
+        core.return_scratch(data);
+        return if count == 0 { Ok(Received::Eof) } else { failed(object, stream, error) };
+    }
+    // SAFETY: `recv` has written `count` bytes.
+    unsafe { data.set_len(count as usize) };
+    let taken = tls::take(&connection, core, &data);
+    core.return_scratch(data);
+    match taken.and_then(|taken| stream.in_context(|| tls::taken(&connection, taken))) {
+        Ok(()) => Ok(Received::Data { full: count as usize == RECEIVE }),
         Err(raised) => {
             stream.fatal_error(object, raised, "Fatal error: protocol.buffer_updated() call failed.")?;
             Ok(Received::Stop)

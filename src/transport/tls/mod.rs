@@ -13,8 +13,8 @@
 //!   socket <- Stream <- write <- engine <- queue of plaintext <- SSLTransport.write
 //! ```
 //!
-//! **Buffers** belong to the loop, not to connections: ciphertext is decrypted out of the loop's receive buffer
-//! into a scratch vector, plaintext is encrypted into another. Both are taken out of the loop while they are
+//! **Buffers** belong to the loop, not to connections: ciphertext is received into one scratch vector and
+//! decrypted into another, plaintext is encrypted into a third. They are taken out of the loop while they are
 //! in use, so whatever Python code does in between finds others. A connection keeps only what could not go
 //! on: a piece of ciphertext while reading is paused, plaintext while the socket is full.
 //!

@@ -23,7 +23,7 @@ pub(crate) struct Batch {
     end: End,
 }
 
-/// Takes what the socket gave out of the loop's buffer, which is free again afterwards.
+/// Takes what the socket gave: `data` is used up, or copied, when this returns.
 #[inline(always)]
 pub(crate) fn take(connection: &Ref, core: &Core, data: &[u8]) -> Result<Taken, Raised> {
     // SAFETY: the stream transport calls this with its protocol, which it knows to be a connection.
@@ -79,7 +79,7 @@ pub(super) fn read(object: &Ref, connection: &Connection, batch: Option<Batch>) 
 fn read_all(object: &Ref, connection: &Connection, mut batch: Option<Batch>) -> Result<(), Raised> {
     let Some(core) = connection.core() else { return Ok(()) };
     if !connection.app_reading_paused.get() {
-        let mut more = deliver_rest(object, connection)?;
+        let mut more = deliver_rest(connection)?;
         while more {
             let batch = match batch.take() {
                 Some(batch) => batch,
@@ -142,18 +142,14 @@ fn deliver(object: &Ref, connection: &Connection, core: &Core, batch: Batch) -> 
     }
 }
 
-/// Hands on what a protocol did not take before it paused. False if it has not taken all of it now either.
-fn deliver_rest(_object: &Ref, connection: &Connection) -> Result<bool, Raised> {
+/// Hands on what a buffered protocol did not take before it paused. False if it has not taken all of it now
+/// either, or wants no more.
+fn deliver_rest(connection: &Connection) -> Result<bool, Raised> {
     if connection.undelivered().is_empty() {
         return Ok(true);
     }
     let plain = std::mem::take(connection.undelivered());
-    let count = if connection.receiver.delivery() != Delivery::Buffer {
-        Whole::of(connection, &plain)?.deliver(connection)?;
-        plain.len()
-    } else {
-        deliver_buffered(connection, &plain)?
-    };
+    let count = deliver_buffered(connection, &plain)?;
     if count < plain.len() {
         *connection.undelivered() = plain[count..].to_vec();
         return Ok(false);
@@ -171,7 +167,7 @@ fn deliver_buffered(connection: &Connection, plain: &[u8]) -> Result<usize, Rais
         }
         let rest = &plain[delivered..];
         if connection.receiver.delivery() != Delivery::Buffer {
-            // It was replaced in between.
+            // The protocol was replaced since.
             Whole::of(connection, rest)?.deliver(connection)?;
             return Ok(plain.len());
         }
