@@ -19,6 +19,15 @@ from ._core import (
     sleep,
     start_echo_server,
 )
+from ._streams import (
+    StreamReader,
+    StreamReaderProtocol,
+    StreamWriter,
+    open_connection,
+    open_unix_connection,
+    start_server,
+    start_unix_server,
+)
 from .loop import EventLoop, new_event_loop, run
 from .policy import EventLoopPolicy, install
 

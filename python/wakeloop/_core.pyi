@@ -291,6 +291,7 @@ def make_write_pipe(
     extra: dict[str, Any],
     notices_close: bool,
 ) -> WritePipeTransport: ...
+def feed_readers(protocol: type[asyncio.StreamReaderProtocol], reader: type[asyncio.StreamReader]) -> None: ...
 def start_listener(
     event_loop: EventLoop,
     factory: Callable[[], asyncio.BaseProtocol],

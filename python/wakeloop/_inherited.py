@@ -14,6 +14,7 @@ import asyncio.events
 import asyncio.format_helpers
 import asyncio.selector_events
 import asyncio.sslproto
+import asyncio.streams
 import asyncio.trsock
 import asyncio.unix_events
 from collections import deque
@@ -26,6 +27,7 @@ events: Any = asyncio.events
 format_helpers: Any = asyncio.format_helpers
 selector_events: Any = asyncio.selector_events
 sslproto: Any = asyncio.sslproto
+streams: Any = asyncio.streams
 trsock: Any = asyncio.trsock
 unix_events: Any = asyncio.unix_events
 

@@ -36,14 +36,16 @@ macro_rules! table {
 
 table! {
     names {
-        _attach, _cancelled, _current_handle, _run, _detach, _ensure_fd_no_transport, buffer_updated, close, connection_lost, connection_made, context,
-        data_received, datagram_received, done, eof_received, error_received, fileno, get_buffer, name, pause_writing, resume_writing, sendto, set_result, time,
+        _asyncio_future_blocking, _attach, _cancelled, _current_handle, _run, _detach, _ensure_fd_no_transport, buffer_updated, cancelled, close, connection_lost, connection_made, context, create_future,
+        data_received, datagram_received, done, eof_received, error_received, fileno, get_buffer, is_closing, name, pause_reading, pause_writing, result, resume_reading, resume_writing, sendto, set_result, throw, time,
     }
     objects {
         handle_class = "asyncio"."Handle",
         timer_handle_class = "asyncio"."TimerHandle",
         buffered_protocol = "asyncio"."BufferedProtocol",
         future = "asyncio"."Future",
+        incomplete_read = "asyncio"."IncompleteReadError",
+        limit_overrun = "asyncio"."LimitOverrunError",
         task = "asyncio"."Task",
         socket = "socket"."socket",
         transport_socket = "asyncio.trsock"."TransportSocket",

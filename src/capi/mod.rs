@@ -15,7 +15,9 @@ pub(crate) mod call;
 pub(crate) mod context;
 pub(crate) mod error;
 pub(crate) mod imports;
+mod inline_values;
 pub(crate) mod object;
+pub(crate) mod pristine;
 pub(crate) mod sockaddr;
 pub(crate) mod types;
 

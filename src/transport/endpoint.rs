@@ -260,7 +260,7 @@ impl Endpoint {
 
     /// asyncio's words for a callback that failed, with the callback named.
     #[cold]
-    fn report(
+    pub(crate) fn report(
         &self,
         core: &Core,
         protocol: &Ref,

@@ -18,6 +18,7 @@ use pyo3::types::PyDict;
 use super::endpoint::{self, Endpoint, Parts, Variant, fatal_error, fields, lose, watch_or_fail};
 use super::endpoint_methods::{abort, reading};
 use super::endpoint_type;
+use super::reader_feed;
 use crate::capi::buffer::{RawBytes, bytes_from};
 use crate::capi::error::raise_io;
 use crate::capi::imports::imports;
@@ -68,7 +69,14 @@ impl Variant for ReadPipe {
             if !pipe.endpoint.is_reading() || pipe.endpoint.fd.get() < 0 {
                 break;
             }
-            match pipe.read(core) {
+            let fed = pipe.endpoint.protocol.get().filter(|protocol| reader_feed::is_fed(protocol.as_ptr()));
+            let read = match &fed {
+                Some(protocol) => pipe.read_for_reader(core, protocol)?,
+                None => pipe.read(core),
+            };
+            match read {
+                Read::Fed { full: true } => {}
+                Read::Fed { full: false } => break,
                 Read::Data { data, full } => {
                     pipe.endpoint.tell(core, imports().data_received.as_ptr(), &[data.as_ptr()])?;
                     if !full {
@@ -99,6 +107,8 @@ impl Variant for ReadPipe {
 enum Read {
     /// `full` if there was no room for more.
     Data { data: Ref, full: bool },
+    /// The data is in its reader already.
+    Fed { full: bool },
     /// Nothing is there.
     Empty,
     /// Every writer has closed its end.
@@ -134,6 +144,27 @@ impl Source for ReadPipe {
 }
 
 impl ReadPipe {
+    /// Reads into the loop's buffer and from there into that of an asyncio.StreamReader.
+    fn read_for_reader(&self, core: &Core, protocol: &Ref) -> Result<Read, Fatal> {
+        let buffer = core.receive_buffer();
+        // SAFETY: the buffer is valid for its length; it is copied before anything else can run.
+        let count = unsafe { libc::read(self.endpoint.fd.get(), buffer.as_mut_ptr().cast(), RECEIVE) };
+        if count <= 0 {
+            return Ok(Read::nothing(count));
+        }
+        let (data, full) = (&buffer[..count as usize], count as usize == RECEIVE);
+        let reader = reader_feed::reader_of(protocol);
+        match reader.map_or(Ok(false), |reader| reader_feed::feed(&reader, data)) {
+            Ok(true) => Ok(Read::Fed { full }),
+            Ok(false) => Ok(bytes_from(data).map_or(Read::Failed, |data| Read::Data { data, full })),
+            Err(raised) => {
+                let name = imports().data_received.as_ptr();
+                self.endpoint.report(core, protocol, name, &[], raised)?;
+                Ok(Read::Fed { full })
+            }
+        }
+    }
+
     fn read(&self, core: &Core) -> Read {
         let fd = self.endpoint.fd.get();
         let (data, count, room) = if self.large.get() {

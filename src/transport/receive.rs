@@ -10,8 +10,10 @@
 
 use std::io;
 
+use super::reader_feed;
 use super::receiver::{Delivery, Receiver};
 use super::stream::{Stream, call_in_context};
+use super::streams::Reader;
 use super::tls::read as tls;
 use crate::capi::buffer::{RawBytes, bytes_from};
 use crate::capi::call::getattr;
@@ -59,6 +61,7 @@ pub(crate) fn on_readable(
             Delivery::Data => receive_data(object, stream, core)?,
             Delivery::Buffer => receive_into(object, stream)?,
             Delivery::Tls => receive_tls(object, stream, core)?,
+            Delivery::Reader => receive_for_reader(object, stream, core)?,
         };
         match received {
             Received::Data { full } if full || closed => {}
@@ -102,8 +105,18 @@ fn receive_data(object: &Ref, stream: &Stream, core: &Core) -> Result<Received, 
             return Ok(Received::Stop);
         }
     };
-    let delivered = deliver(object, stream, |receiver| receiver.data_received(&data));
-    match delivered {
+    deliver_data(object, stream, full, |receiver| receiver.data_received(&data))
+}
+
+/// Hands data to the protocol by `call`; what fails there ends the connection.
+#[inline(always)]
+fn deliver_data(
+    object: &Ref,
+    stream: &Stream,
+    full: bool,
+    call: impl FnOnce(&Receiver) -> Result<(), Raised>,
+) -> Result<Received, Fatal> {
+    match deliver(object, stream, call) {
         Ok(flushed) => flushed.map(|()| Received::Data { full }),
         Err(raised) => {
             stream.fatal_error(object, raised, "Fatal error: protocol.data_received() call failed.")?;
@@ -188,6 +201,51 @@ fn receive_tls(object: &Ref, stream: &Stream, core: &Core) -> Result<Received, F
             stream.fatal_error(object, raised, "Fatal error: protocol.buffer_updated() call failed.")?;
             Ok(Received::Stop)
         }
+    }
+}
+
+/// Receives for a StreamReader, which gets the data without a call of Python's: straight into the object that
+/// a large read waits for, or else by way of the loop's buffer. The wake-up of whoever reads is queued, so
+/// nothing is written before this returns.
+#[inline(always)]
+fn receive_for_reader(object: &Ref, stream: &Stream, core: &Core) -> Result<Received, Fatal> {
+    let reader = stream.receiver.reader();
+    let room = match reader.as_ref().and_then(reader_feed::open_reader).and_then(Reader::room) {
+        Some(Ok(room)) => Some(room),
+        Some(Err(raised)) => return deliver_data(object, stream, false, |_| Err(raised)),
+        None => None,
+    };
+    let buffer = core.receive_buffer();
+    let (place, size) = match &room {
+        Some(room) => (room.place, room.size),
+        None => (buffer.as_mut_ptr(), RECEIVE),
+    };
+    // SAFETY: either the reader's own room, which stays as it is until the reader is told, or the loop's
+    // buffer, which is copied before anything else can run.
+    let count = unsafe { libc::recv(stream.fd.get(), place.cast(), size, libc::MSG_DONTWAIT) };
+    if count < 0 {
+        return failed(object, stream, io::Error::last_os_error());
+    }
+    let count = count as usize;
+    if count == 0 {
+        return Ok(Received::Eof);
+    }
+    let full = count == size;
+    let fed = match (&reader, room) {
+        (Some(reader), Some(_)) => match reader_feed::open_reader(reader) {
+            Some(native) => native.filled(count).map(|()| true),
+            // Unreachable: nothing has run since there was room.
+            None => Ok(true),
+        },
+        (Some(reader), None) => reader_feed::feed(reader, &buffer[..count]),
+        (None, _) => Ok(false),
+    };
+    match fed {
+        Ok(true) => Ok(Received::Data { full }),
+        Ok(false) => deliver_data(object, stream, full, |receiver| {
+            receiver.data_received(&bytes_from(&buffer[..count])?)
+        }),
+        Err(raised) => deliver_data(object, stream, full, |_| Err(raised)),
     }
 }
 

@@ -8,6 +8,7 @@ use std::ffi::{c_int, c_void};
 
 use pyo3::ffi;
 
+use super::reader_feed;
 use super::tls::connection::is_connection;
 use crate::capi::buffer::Buffer;
 use crate::capi::call::{call1, getattr};
@@ -24,6 +25,8 @@ pub(crate) enum Delivery {
     Buffer,
     /// The protocol is our own TLS connection, which takes ciphertext natively.
     Tls,
+    /// Into the buffer of an asyncio.StreamReader, by [`Receiver::feed`], or else `data_received(bytes)`.
+    Reader,
 }
 
 /// The protocol and its bound methods.
@@ -61,14 +64,19 @@ impl Receiver {
         let buffered =
             unsafe { ffi::PyObject_IsInstance(protocol.as_ptr(), names.buffered_protocol.as_ptr()) };
         let (delivery, function) = match buffered {
+            0 if reader_feed::is_fed(protocol.as_ptr()) => (Delivery::Reader, &names.data_received),
             0 => (Delivery::Data, &names.data_received),
             1 => (Delivery::Buffer, &names.get_buffer),
             _ => return Err(Raised),
         };
-        // A protocol without the method is an error when data arrives, not before, as in asyncio.
-        let function = optional(getattr(protocol.as_ptr(), function.as_ptr()))?;
+        let function = match delivery {
+            // Looked up where it is needed: whoever replaces the method of a reader's protocol is heard at once.
+            Delivery::Reader | Delivery::Tls => None,
+            // A protocol without the method is an error when data arrives, not before, as in asyncio.
+            Delivery::Data | Delivery::Buffer => optional(getattr(protocol.as_ptr(), function.as_ptr()))?,
+        };
         let updated = match delivery {
-            Delivery::Data | Delivery::Tls => None,
+            Delivery::Data | Delivery::Reader | Delivery::Tls => None,
             Delivery::Buffer => optional(getattr(protocol.as_ptr(), names.buffer_updated.as_ptr()))?,
         };
         self.delivery.set(delivery);
@@ -88,9 +96,31 @@ impl Receiver {
     pub(crate) fn data_received(&self, data: &Ref) -> Result<(), Raised> {
         match self.function.get() {
             Some(function) => call1(&function, data.as_ptr()).map(drop),
-            // No such method: the lookup raises what asyncio's would.
-            None => self.missing(imports().data_received.as_ptr()).map(drop),
+            // Not looked up so far, or no such method: the lookup raises what asyncio's would.
+            None => self
+                .missing(imports().data_received.as_ptr())
+                .and_then(|function| call1(&function, data.as_ptr()))
+                .map(drop),
         }
+    }
+
+    /// Gives data to the StreamReader behind a protocol of [`Delivery::Reader`], without a call of Python's and
+    /// in no particular context. False if it has to go through [`Receiver::data_received`]: nothing has
+    /// happened then. An error is one of `data_received`.
+    ///
+    /// The data may lie in the loop's receive buffer: it is copied before any Python code runs.
+    #[inline(always)]
+    pub(crate) fn feed(&self, data: &[u8]) -> Result<bool, Raised> {
+        match self.reader() {
+            Some(reader) => reader_feed::feed(&reader, data),
+            None => Ok(false),
+        }
+    }
+
+    /// The StreamReader behind a protocol of [`Delivery::Reader`], unless it is Python's business.
+    #[inline(always)]
+    pub(crate) fn reader(&self) -> Option<Ref> {
+        reader_feed::reader_of(&self.protocol.get()?)
     }
 
     /// `protocol.get_buffer(hint)`: room for at least one byte.

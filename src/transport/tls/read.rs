@@ -113,11 +113,12 @@ fn deliver(object: &Ref, connection: &Connection, core: &Core, batch: Batch) -> 
     let mut all = true;
     if plain.is_empty() {
         core.return_scratch(plain);
-    } else if connection.receiver.delivery() == Delivery::Data {
-        let data = bytes_from(&plain);
+    } else if connection.receiver.delivery() != Delivery::Buffer {
+        let data = unfed(connection, &plain);
         core.return_scratch(plain);
-        let data = data?;
-        delivering(connection, || connection.receiver.data_received(&data))?;
+        if let Some(data) = data? {
+            delivering(connection, || connection.receiver.data_received(&data))?;
+        }
     } else {
         let delivered = deliver_buffered(connection, &plain);
         if let Ok(count) = delivered
@@ -149,9 +150,10 @@ fn deliver_rest(_object: &Ref, connection: &Connection) -> Result<bool, Raised> 
         return Ok(true);
     }
     let plain = std::mem::take(connection.undelivered());
-    let count = if connection.receiver.delivery() == Delivery::Data {
-        let data = bytes_from(&plain)?;
-        delivering(connection, || connection.receiver.data_received(&data))?;
+    let count = if connection.receiver.delivery() != Delivery::Buffer {
+        if let Some(data) = unfed(connection, &plain)? {
+            delivering(connection, || connection.receiver.data_received(&data))?;
+        }
         plain.len()
     } else {
         deliver_buffered(connection, &plain)?
@@ -163,6 +165,15 @@ fn deliver_rest(_object: &Ref, connection: &Connection) -> Result<bool, Raised> 
     Ok(connection.reads() && !connection.app_reading_paused.get())
 }
 
+/// Gives data to the protocol's StreamReader natively; what cannot be given that way comes back as bytes.
+#[inline(always)]
+fn unfed(connection: &Connection, plain: &[u8]) -> Result<Option<Ref>, Raised> {
+    if connection.receiver.delivery() == Delivery::Reader && connection.receiver.feed(plain)? {
+        return Ok(None);
+    }
+    bytes_from(plain).map(Some)
+}
+
 /// Fills the buffers of a buffered protocol until all is delivered, or it wants no more for now. Returns how
 /// much it took.
 fn deliver_buffered(connection: &Connection, plain: &[u8]) -> Result<usize, Raised> {
@@ -172,10 +183,11 @@ fn deliver_buffered(connection: &Connection, plain: &[u8]) -> Result<usize, Rais
             break;
         }
         let rest = &plain[delivered..];
-        if connection.receiver.delivery() == Delivery::Data {
+        if connection.receiver.delivery() != Delivery::Buffer {
             // It was replaced in between.
-            let data = bytes_from(rest)?;
-            delivering(connection, || connection.receiver.data_received(&data))?;
+            if let Some(data) = unfed(connection, rest)? {
+                delivering(connection, || connection.receiver.data_received(&data))?;
+            }
             return Ok(plain.len());
         }
         let buffer = connection.receiver.get_buffer(rest.len() as isize)?;
