@@ -36,14 +36,21 @@ __all__ = (
     "EventLoop",
     "EventLoopPolicy",
     "RuntimePanic",
+    "StreamReader",
+    "StreamReaderProtocol",
+    "StreamWriter",
     "__version__",
     "configure",
     "install",
     "new_event_loop",
+    "open_connection",
+    "open_unix_connection",
     "run",
     "runtime_metrics",
     "sleep",
     "start_echo_server",
+    "start_server",
+    "start_unix_server",
 )
 
 _core.learn_c_caller()

@@ -111,14 +111,14 @@ def caller_stack() -> traceback.StackSummary:
     return stack
 
 
-def default_loop():
+def default_loop() -> Any:
     """The loop of a stream that was made without one."""
     if hasattr(events, "_get_event_loop"):
         return events._get_event_loop()
     return events.get_event_loop()
 
 
-def creation_stack():
+def creation_stack() -> Any:
     """Debug mode: where the object is made whose native half asks."""
     return format_helpers.extract_stack(sys._getframe(1))
 

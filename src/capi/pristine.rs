@@ -26,8 +26,6 @@ struct Known {
     name: Ref,
     /// What the class has under that name: a function, a property or a native method.
     value: Ref,
-    /// The function in it, if there is one, and its code.
-    function: Option<(Ref, Ref)>,
     /// An attribute of an instance wins over it.
     overridable: bool,
 }
@@ -37,6 +35,8 @@ struct Known {
 pub(crate) struct Pristine {
     kind: Ref,
     methods: Vec<Known>,
+    /// The functions in them, with their code.
+    codes: Vec<(Ref, Ref)>,
     /// The instances' attributes, none of which the class has anything to say about.
     attributes: Vec<Ref>,
     values: Option<InlineValues>,
@@ -70,15 +70,31 @@ impl Pristine {
     ) -> Result<Pristine, Raised> {
         let kind = Ref::from(kind);
         let interned = |name: &str| -> Ref { PyString::intern(py, name).into_any().into() };
-        let methods =
-            methods.iter().map(|name| Known::of(&kind, interned(name))).collect::<Result<_, _>>()?;
+        let mut known = Vec::new();
+        let mut codes = Vec::new();
+        for name in methods {
+            let (method, code) = Known::of(&kind, interned(name))?;
+            known.push(method);
+            // A class without attributes that matter is native; what it inherits is not stood in for.
+            codes.extend(code.filter(|_| !attributes.is_empty()));
+        }
+        let methods = known;
         let attributes: Vec<_> = attributes.iter().map(|name| interned(name)).collect();
         let values = if attributes.is_empty() { None } else { InlineValues::learn(&kind, &attributes) };
         // Whatever stopped the learning half way is of no interest.
         // SAFETY: the GIL is held.
         unsafe { ffi::PyErr_Clear() };
         let get_method = find_get_method();
-        Ok(Pristine { kind, methods, attributes, values, get_method, good: Cell::new(0), bad: Cell::new(0) })
+        Ok(Pristine {
+            kind,
+            methods,
+            codes,
+            attributes,
+            values,
+            get_method,
+            good: Cell::new(0),
+            bad: Cell::new(0),
+        })
     }
 
     /// Is `object` an instance of this very class?
@@ -92,8 +108,7 @@ impl Pristine {
     #[inline(always)]
     pub(crate) fn is_intact(&self) -> bool {
         let tag = self.tag();
-        ((tag != 0 && tag == self.good.get()) || self.look_again())
-            && self.methods.iter().all(Known::has_its_code)
+        ((tag != 0 && tag == self.good.get()) || self.look_again()) && self.codes.iter().all(has_code)
     }
 
     /// Does an instance of the class use the class's methods, and none of its own?
@@ -232,7 +247,8 @@ impl Pristine {
 }
 
 impl Known {
-    fn of(kind: &Ref, name: Ref) -> Result<Known, Raised> {
+    /// With its function and that function's code, if there is one.
+    fn of(kind: &Ref, name: Ref) -> Result<(Known, Option<(Ref, Ref)>), Raised> {
         let value = getattr(kind.as_ptr(), name.as_ptr())?;
         // SAFETY: live objects and C strings; owned references or null with an error.
         unsafe {
@@ -247,19 +263,15 @@ impl Known {
             if code.is_none() {
                 ffi::PyErr_Clear();
             }
-            let function = code.map(|code| (function, code));
-            Ok(Known { name, value, function, overridable: !property })
+            Ok((Known { name, value, overridable: !property }, code.map(|code| (function, code))))
         }
     }
+}
 
-    #[inline(always)]
-    fn has_its_code(&self) -> bool {
-        match &self.function {
-            // SAFETY: it has a code object, so it is a function; a borrowed reference.
-            Some((function, code)) => unsafe { ffi::PyFunction_GetCode(function.as_ptr()) == code.as_ptr() },
-            None => true,
-        }
-    }
+#[inline(always)]
+fn has_code((function, code): &(Ref, Ref)) -> bool {
+    // SAFETY: it has a code object, so it is a function; a borrowed reference.
+    unsafe { ffi::PyFunction_GetCode(function.as_ptr()) == code.as_ptr() }
 }
 
 /// What is looked up once by the module's Python half and then only read.

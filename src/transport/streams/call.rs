@@ -615,6 +615,12 @@ fn blocking(future: &Ref) -> Result<(), Raised> {
 /// What the end of an `await` does: `future.result()`, or a complaint if it is not done.
 #[inline(always)]
 fn result_of(future: &Ref) -> Result<(), Raised> {
+    // SAFETY: live objects.
+    if unsafe { ffi::Py_TYPE(future.as_ptr()).cast() } == imports().future.as_ptr() {
+        // asyncio's own future says so by itself when it is not done.
+        let result = method(future, imports().result.as_ptr(), &[]);
+        return result.map(drop).or_else(|Raised| unless_pending(future));
+    }
     let done = method(future, imports().done.as_ptr(), &[])?;
     // SAFETY: `done()` returns a bool; reading a static of the interpreter.
     unsafe {
@@ -624,6 +630,22 @@ fn result_of(future: &Ref) -> Result<(), Raised> {
         }
     }
     method(future, imports().result.as_ptr(), &[]).map(drop)
+}
+
+/// The error of a `result()`, or the complaint of an `await` about a future that is not done.
+#[cold]
+fn unless_pending(future: &Ref) -> Result<(), Raised> {
+    let error = take_exception();
+    let done = method(future, imports().done.as_ptr(), &[])?;
+    // SAFETY: `done()` of such a future returns a bool; reading a static of the interpreter.
+    unsafe {
+        if done.as_ptr() == ffi::Py_True() {
+            raise(error);
+        } else {
+            raise_message(ffi::PyExc_RuntimeError, "await wasn't used with future");
+        }
+    }
+    Err(Raised)
 }
 
 // -- the type ------------------------------------------------------------------------------------------
@@ -661,10 +683,71 @@ unsafe extern "C" fn am_send(
     outcome
 }
 
-/// The same for a plain `yield from`, which wants StopIteration.
+/// The same for an `await`, which wants StopIteration.
 unsafe extern "C" fn next(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    // SAFETY: the address of `None`.
-    unsafe { send(object, ffi::Py_None()) }
+    let mut result = null_mut();
+    // SAFETY: a Call and a place for the result; a result is ours.
+    unsafe {
+        match am_send(object, ffi::Py_None(), &mut result) {
+            // No exception is a StopIteration of `None`.
+            ffi::PySendResult::PYGEN_RETURN if result == ffi::Py_None() => {
+                drop(Ref::from_owned(result));
+                null_mut()
+            }
+            ffi::PySendResult::PYGEN_RETURN => {
+                if let Some(value) = Ref::from_owned(result) {
+                    stop_with(value);
+                }
+                null_mut()
+            }
+            _ => result,
+        }
+    }
+}
+
+/// The StopIteration that carries results out of an `await`. The interpreter takes the value out of it and
+/// lets it go at once, so that one object serves them all; making one costs more than many a read.
+struct Stop(Slot);
+// SAFETY: touched only with the GIL held.
+unsafe impl Sync for Stop {}
+static STOP: Stop = Stop(Slot::empty());
+
+/// Sets StopIteration with this value. [`forget_value`] has to come when the interpreter has taken it out.
+#[inline(always)]
+fn stop_with(value: Ref) {
+    let held = STOP.0.as_ptr();
+    // SAFETY: null or a StopIteration that the slot owns.
+    if held.is_null() || unsafe { ffi::Py_REFCNT(held) } != 1 {
+        // None so far, or somebody holds it.
+        // SAFETY: an owned reference or null with an error.
+        match unsafe { Ref::from_owned(ffi::PyObject_CallNoArgs(ffi::PyExc_StopIteration)) } {
+            Some(fresh) => STOP.0.set(Some(fresh)),
+            None => return,
+        }
+    }
+    let Some(stop) = STOP.0.get() else { return };
+    // SAFETY: an instance of exactly StopIteration, whose layout is public; the old value is dropped last.
+    let old = unsafe {
+        let place = &raw mut (*stop.as_ptr().cast::<ffi::PyStopIterationObject>()).value;
+        Ref::from_owned(place.replace(value.into_ptr()))
+    };
+    raise(stop);
+    drop(old);
+}
+
+/// Lets go of what was carried last. Called when a call ends its life, which is just after its result
+/// was taken.
+#[inline(always)]
+fn forget_value() {
+    let held = STOP.0.as_ptr();
+    // SAFETY: null or a StopIteration that the slot owns, and that nobody else holds; the value is dropped last.
+    unsafe {
+        if !held.is_null() && ffi::Py_REFCNT(held) == 1 {
+            let place = &raw mut (*held.cast::<ffi::PyStopIterationObject>()).value;
+            let none = Ref::none().into_ptr();
+            drop(Ref::from_owned(place.replace(none)));
+        }
+    }
 }
 
 unsafe extern "C" fn send(object: *mut ffi::PyObject, value: *mut ffi::PyObject) -> *mut ffi::PyObject {
@@ -775,6 +858,7 @@ unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
         if call.phase.get() == Phase::Fresh {
             warn_never_awaited(object, call);
         }
+        forget_value();
         call.finish();
         std::ptr::drop_in_place(call.kind.get());
         let kind = ffi::Py_TYPE(object);

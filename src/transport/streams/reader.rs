@@ -13,7 +13,7 @@ use super::store::{Room, Store};
 use super::{CLASSES, inherited, plain_reader};
 use crate::capi::buffer::{Buffer, bytes_slice};
 use crate::capi::call::{guard, method};
-use crate::capi::error::{raise_message, take_exception};
+use crate::capi::error::{raise, raise_message, take_exception};
 use crate::capi::imports::{imports, support};
 use crate::capi::types::{Attribute, Method, TypeSpec};
 use crate::capi::{Args, Raised, Ref, Slot};
@@ -159,6 +159,13 @@ pub(super) fn has_no_items(dict: &Slot) -> bool {
 #[inline(always)]
 pub(crate) fn wake(waiter: &Ref) -> Result<(), Raised> {
     let names = imports();
+    // SAFETY: live objects.
+    if unsafe { ffi::Py_TYPE(waiter.as_ptr()).cast() } == names.future.as_ptr() {
+        // asyncio's own future says so by itself when it is done already.
+        // SAFETY: the address of `None`.
+        let set = method(waiter, names.set_result.as_ptr(), &[unsafe { ffi::Py_None() }]);
+        return set.map(drop).or_else(|Raised| unless_cancelled(waiter));
+    }
     let cancelled = method(waiter, names.cancelled.as_ptr(), &[])?;
     // SAFETY: live objects; -1 with an error set means failure.
     unsafe {
@@ -168,6 +175,19 @@ pub(crate) fn wake(waiter: &Ref) -> Result<(), Raised> {
             _ => Err(Raised),
         }
     }
+}
+
+/// The error of a `set_result`, unless the future was cancelled.
+#[cold]
+fn unless_cancelled(waiter: &Ref) -> Result<(), Raised> {
+    let error = take_exception();
+    let cancelled = method(waiter, imports().cancelled.as_ptr(), &[])?;
+    // SAFETY: `cancelled()` of such a future returns a bool.
+    if cancelled.as_ptr() == unsafe { ffi::Py_True() } {
+        return Ok(());
+    }
+    raise(error);
+    Err(Raised)
 }
 
 /// Calls asyncio's method of the name instead.
