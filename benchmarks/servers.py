@@ -7,6 +7,7 @@ of a Unix socket) and returns that address, and the options the load generator r
 from __future__ import annotations
 
 import asyncio
+import importlib
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
@@ -137,6 +138,13 @@ async def echo_lines(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
 
 async def serve_streams(handle: Handler, path: str) -> int:
     return port_of(keep(await asyncio.start_server(handle, "127.0.0.1", 0, backlog=1024, limit=KIB * KIB)))
+
+
+async def serve_native_streams(handle: Handler, path: str) -> int:
+    """Each loop's own streams, where it has any: wakeloop.start_server on wakeloop, asyncio's elsewhere."""
+    loop = asyncio.get_running_loop()
+    streams: Any = importlib.import_module("wakeloop" if type(loop).__module__.startswith("wakeloop") else "asyncio")
+    return port_of(keep(await streams.start_server(handle, "127.0.0.1", 0, backlog=1024, limit=KIB * KIB)))
 
 
 async def serve_unix_streams(handle: Handler, path: str) -> int:
@@ -294,6 +302,12 @@ add("tcp/two-writes/1k/c10", partial(serve_protocol, HeaderAndBody), echo_load(K
 add("tcp/streams/1k/c1", partial(serve_streams, echo_exactly(KIB)), echo_load(KIB, 1))
 add("tcp/streams/1k/c10", partial(serve_streams, echo_exactly(KIB)), echo_load(KIB, 10))
 add("tcp/streams/100k/c10", partial(serve_streams, echo_exactly(100 * KIB)), echo_load(100 * KIB, 10))
+add("tcp/native-streams/1k/c10", partial(serve_native_streams, echo_exactly(KIB)), echo_load(KIB, 10))
+add(
+    "tcp/native-streams/100k/c10",
+    partial(serve_native_streams, echo_exactly(100 * KIB)),
+    echo_load(100 * KIB, 10),
+)
 add("tcp/readline/1k/c10", partial(serve_streams, echo_lines), echo_load(KIB, 10, lines=True))
 add("tcp/sock/1k/c10", partial(serve_sockets, KIB), echo_load(KIB, 10))
 add("tcp/accept+close/c10", partial(serve_protocol, CloseAtOnce), {"kind": "accept", "connections": 10})

@@ -10,7 +10,7 @@ use crate::bridge::port::ForeignPort;
 use crate::capi;
 use crate::event_loop::{calls, core, event_loop::EventLoop, handle, sock, sock_datagram};
 use crate::primitives::{blocking, echo, metrics, sleep};
-use crate::transport::{accept, datagram, read_pipe, reader_feed, stream, tls, write_pipe};
+use crate::transport::{accept, datagram, read_pipe, reader_feed, stream, streams, tls, write_pipe};
 
 /// Called by `os.register_at_fork` in every child.
 #[pyfunction]
@@ -39,6 +39,9 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("Operation", awaitable::make_type(py)?)?;
     module.add_class::<EventLoop>()?;
     module.add("StreamTransport", stream::make_type(py)?)?;
+    streams::make_call_type(py)?;
+    module.add("StreamReader", streams::make_reader_type(py)?)?;
+    module.add("StreamWriter", streams::make_writer_type(py)?)?;
     module.add("DatagramTransport", datagram::make_type(py)?)?;
     module.add("ReadPipeTransport", read_pipe::make_type(py)?)?;
     module.add("WritePipeTransport", write_pipe::make_type(py)?)?;
@@ -63,6 +66,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(write_pipe::make_write_pipe, module)?)?;
     module.add_function(wrap_pyfunction!(accept::start_listener, module)?)?;
     module.add_function(wrap_pyfunction!(reader_feed::feed_readers, module)?)?;
+    module.add_function(wrap_pyfunction!(streams::adopt_streams, module)?)?;
     module.add_function(wrap_pyfunction!(_forked, module)?)?;
     module.add_function(wrap_pyfunction!(learn_c_caller, module)?)?;
     module.add_function(wrap_pyfunction!(_add_methods, module)?)?;

@@ -56,7 +56,7 @@ def python_calls():
 @pytest.mark.native
 @pytest.mark.parametrize("debug", [False, True])
 def test_no_python_code_stands_between_the_socket_and_the_reader(run, debug):
-    assert _streams.FEEDS_READERS, f"asyncio of {sys.version_info[:2]} has other readers than the one we know"
+    assert _streams.STANDS_IN, f"asyncio of {sys.version_info[:2]} has other streams than those we know"
 
     async def main():
         async with connection() as (reader, _, far):

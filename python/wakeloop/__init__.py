@@ -20,6 +20,15 @@ from ._core import (
     spawn_blocking,
     start_echo_server,
 )
+from ._streams import (
+    StreamReader,
+    StreamReaderProtocol,
+    StreamWriter,
+    open_connection,
+    open_unix_connection,
+    start_server,
+    start_unix_server,
+)
 from .loop import EventLoop, new_event_loop, run
 from .policy import EventLoopPolicy, install
 
@@ -28,15 +37,22 @@ __all__ = (
     "EventLoop",
     "EventLoopPolicy",
     "RuntimePanic",
+    "StreamReader",
+    "StreamReaderProtocol",
+    "StreamWriter",
     "__version__",
     "configure",
     "install",
     "new_event_loop",
+    "open_connection",
+    "open_unix_connection",
     "run",
     "runtime_metrics",
     "sleep",
     "spawn_blocking",
     "start_echo_server",
+    "start_server",
+    "start_unix_server",
 )
 
 _core.learn_c_caller()

@@ -1,14 +1,22 @@
-"""asyncio's streams over the native core: which of their methods native code may stand in for."""
+"""Streams: which of asyncio's methods native code stands in for, and StreamReader and StreamWriter of our own.
+
+Our classes have a native half in front and asyncio's class behind: whatever is not native is asyncio's own code,
+over the same attributes. The functions that make them are asyncio's too, with our classes in the place of
+theirs; they work on any asyncio loop, and are fast on ours.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import types
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
 
 from . import _core
 from ._inherited import streams
 
-# What the methods refer to that src/transport/reader_feed.rs stands in for. An asyncio that refers to anything
-# else does something else: it is left alone.
+# What the methods refer to that native code stands in for. An asyncio that refers to anything else does
+# something else: it is left alone.
 _KNOWN = {
     "StreamReaderProtocol.data_received": {"_stream_reader", "feed_data"},
     "StreamReaderProtocol._stream_reader": {"_stream_reader_wr"},
@@ -17,6 +25,13 @@ _KNOWN = {
         *("pause_reading", "NotImplementedError"),
     },
     "StreamReader._wakeup_waiter": {"_waiter", "cancelled", "set_result"},
+    "FlowControlMixin._drain_helper": {
+        *("_connection_lost", "ConnectionResetError", "_paused", "_loop", "create_future"),
+        *("_drain_waiters", "append", "remove"),
+    },
+    "StreamWriter.drain": {
+        *("_reader", "exception", "_transport", "is_closing", "sleep", "_protocol", "_drain_helper"),
+    },
 }
 
 
@@ -33,7 +48,90 @@ def _is_known(name: str) -> bool:
     )
 
 
-#: Readers of asyncio's own class are fed by native code.
-FEEDS_READERS = all(map(_is_known, _KNOWN))
-if FEEDS_READERS:
-    _core.feed_readers(streams.StreamReaderProtocol, streams.StreamReader)
+#: Native code stands in for what asyncio's streams do per message.
+STANDS_IN = all(map(_is_known, _KNOWN))
+
+# The attributes of the instances, those first that native code asks for.
+_READER = ["_eof", "_buffer", "_limit", "_waiter", "_loop", "_exception", "_transport", "_paused", "_source_traceback"]
+_PROTOCOL = [
+    *("_stream_reader_wr", "_paused", "_connection_lost", "_loop", "_drain_waiters", "_source_traceback"),
+    *("_strong_reader", "_reject_connection", "_task", "_transport", "_client_connected_cb", "_over_ssl"),
+    *("_closed", "_stream_writer"),
+]
+
+
+class StreamReader(_core.StreamReader, asyncio.StreamReader):
+    """asyncio.StreamReader, native where it counts."""
+
+    __module__ = "wakeloop"
+
+
+class StreamWriter(_core.StreamWriter, asyncio.StreamWriter):
+    """asyncio.StreamWriter, native where it counts."""
+
+    __module__ = "wakeloop"
+
+
+class StreamReaderProtocol(asyncio.StreamReaderProtocol):
+    """The protocol between a StreamReader and its transport."""
+
+    __module__ = "wakeloop"
+
+
+def _ours(function: Any, doc: str | None = None) -> Any:
+    """asyncio's function, making objects of our classes."""
+    copy = types.FunctionType(
+        function.__code__, _NAMES, function.__name__, function.__defaults__, function.__closure__
+    )
+    copy.__kwdefaults__ = function.__kwdefaults__
+    copy.__module__ = "wakeloop"
+    copy.__doc__ = doc
+    return copy
+
+
+_NAMES = {
+    **vars(streams),
+    "StreamReader": StreamReader,
+    "StreamWriter": StreamWriter,
+    "StreamReaderProtocol": StreamReaderProtocol,
+}
+
+if TYPE_CHECKING:
+    ClientConnected = Callable[[StreamReader, StreamWriter], Awaitable[None] | None]
+
+    async def open_connection(
+        host: str | None = None, port: int | str | None = None, *, limit: int = 65536, **kwds: Any
+    ) -> tuple[StreamReader, StreamWriter]: ...
+
+    async def start_server(
+        client_connected_cb: ClientConnected,
+        host: str | list[str] | None = None,
+        port: int | str | None = None,
+        *,
+        limit: int = 65536,
+        **kwds: Any,
+    ) -> asyncio.Server: ...
+
+    async def open_unix_connection(
+        path: Any = None, *, limit: int = 65536, **kwds: Any
+    ) -> tuple[StreamReader, StreamWriter]: ...
+
+    async def start_unix_server(
+        client_connected_cb: ClientConnected, path: Any = None, *, limit: int = 65536, **kwds: Any
+    ) -> asyncio.Server: ...
+
+elif STANDS_IN:
+    StreamReaderProtocol.connection_made = _ours(streams.StreamReaderProtocol.connection_made)
+    open_connection = _ours(
+        streams.open_connection, "Connect, and give (reader, writer); see asyncio.open_connection."
+    )
+    start_server = _ours(
+        streams.start_server, "Serve client_connected_cb(reader, writer); see asyncio.start_server."
+    )
+    open_unix_connection = _ours(streams.open_unix_connection, "open_connection() to a Unix socket.")
+    start_unix_server = _ours(streams.start_unix_server, "start_server() on a Unix socket.")
+    _core.feed_readers((streams.StreamReaderProtocol, _PROTOCOL), (streams.StreamReader, _READER))
+    _core.adopt_streams(StreamReader, StreamWriter, (StreamReaderProtocol, _PROTOCOL))
+else:
+    open_connection, start_server = asyncio.open_connection, asyncio.start_server
+    open_unix_connection, start_unix_server = asyncio.open_unix_connection, asyncio.start_unix_server

@@ -112,6 +112,18 @@ def caller_stack() -> traceback.StackSummary:
     return stack
 
 
+def default_loop() -> Any:
+    """The loop of a stream that was made without one."""
+    if hasattr(events, "_get_event_loop"):
+        return events._get_event_loop()
+    return events.get_event_loop()
+
+
+def creation_stack() -> Any:
+    """Debug mode: where the object is made whose native half asks."""
+    return format_helpers.extract_stack(sys._getframe(1))
+
+
 def check_socket(loop: EventLoop, sock: socket.socket) -> None:
     """What asyncio's sock_* methods check first."""
     base_events._check_ssl_socket(sock)

@@ -114,6 +114,12 @@ impl RawBytes {
         unsafe { ffi::PyBytes_AsString(self.0.as_ptr()).cast() }
     }
 
+    /// Where the content is.
+    pub(crate) fn as_ptr(&self) -> *const u8 {
+        // SAFETY: a bytes object.
+        unsafe { ffi::PyBytes_AsString(self.0.as_ptr()).cast() }
+    }
+
     /// Cuts the object to the `size` bytes that were filled.
     ///
     /// # Safety

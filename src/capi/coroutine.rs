@@ -104,21 +104,26 @@ unsafe extern "C" fn next<T: Steps>(object: *mut ffi::PyObject) -> *mut ffi::PyO
     let mut result = null_mut();
     // SAFETY: a T and a place for the result.
     match unsafe { am_send::<T>(object, ffi::Py_None(), &mut result) } {
-        ffi::PySendResult::PYGEN_RETURN => {
-            // SAFETY: an owned reference; the exception takes its own.
-            unsafe {
-                let value = Ref::from_owned(result);
-                let value = value.unwrap_or_else(Ref::none);
-                if let Some(stop) =
-                    Ref::from_owned(ffi::PyObject_CallOneArg(ffi::PyExc_StopIteration, value.as_ptr()))
-                {
-                    raise(stop);
-                }
-            }
-            null_mut()
-        }
+        // SAFETY: a result that is ours.
+        ffi::PySendResult::PYGEN_RETURN => unsafe { raise_stop(result) },
         _ => result,
     }
+}
+
+/// The StopIteration that ends a coroutine which is driven by `send`; null.
+///
+/// # Safety
+/// `result` is an owned reference or null.
+pub(crate) unsafe fn raise_stop(result: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    // SAFETY: the caller's word; the exception takes a reference of its own.
+    unsafe {
+        let value = Ref::from_owned(result).unwrap_or_else(Ref::none);
+        let stop = ffi::PyObject_CallOneArg(ffi::PyExc_StopIteration, value.as_ptr());
+        if let Some(stop) = Ref::from_owned(stop) {
+            raise(stop);
+        }
+    }
+    null_mut()
 }
 
 unsafe extern "C" fn send<T: Steps>(
@@ -127,6 +132,21 @@ unsafe extern "C" fn send<T: Steps>(
 ) -> *mut ffi::PyObject {
     // SAFETY: the method sits on T.
     unsafe { next::<T>(object) }
+}
+
+/// Sets the exception that `throw(type[, value[, traceback]])` was given. There is at least one argument.
+pub(crate) fn raise_given(arguments: Args) {
+    let (kind, value) = (arguments.at(0), arguments.rest(1).first().copied());
+    // SAFETY: live objects; a class is called to make its exception, as the generator's throw does.
+    unsafe {
+        let given = value.filter(|value| *value != ffi::Py_None());
+        match given {
+            Some(value) if ffi::PyExceptionInstance_Check(value) != 0 => raise(Ref::from_borrowed(value)),
+            Some(value) => ffi::PyErr_SetObject(kind, value),
+            None if ffi::PyExceptionInstance_Check(kind) != 0 => raise(Ref::from_borrowed(kind)),
+            None => ffi::PyErr_SetNone(kind),
+        }
+    }
 }
 
 /// `throw(type[, value[, traceback]])`: ends the wait and raises.
@@ -143,17 +163,7 @@ unsafe extern "C" fn throw<T: Steps>(
             return null_mut();
         }
         steps.finish();
-        let (kind, value) = (arguments.at(0), arguments.rest(1).first().copied());
-        // SAFETY: live objects; a class is called to make its exception, as the generator's throw does.
-        unsafe {
-            let given = value.filter(|value| *value != ffi::Py_None());
-            match given {
-                Some(value) if ffi::PyExceptionInstance_Check(value) != 0 => raise(Ref::from_borrowed(value)),
-                Some(value) => ffi::PyErr_SetObject(kind, value),
-                None if ffi::PyExceptionInstance_Check(kind) != 0 => raise(Ref::from_borrowed(kind)),
-                None => ffi::PyErr_SetNone(kind),
-            }
-        }
+        raise_given(arguments);
         null_mut()
     })
 }

@@ -52,16 +52,19 @@ macro_rules! table {
 
 table! {
     names {
-        Future, Task, _attach, _buffer, _cancelled, _current_handle, _detach, _ensure_fd_no_transport, _eof, _limit,
-        _run, _stream_reader_wr, _waiter, buffer_updated, cancelled, close, connection_lost, connection_made, context,
-        create_future, data_received, datagram_received, done, eof_received, error_received, fileno, get_buffer, name,
-        pause_writing, result, resume_writing, sendto, set, set_result, time, wait,
+        Future, Task, _asyncio_future_blocking, _attach, _cancelled, _current_handle, _detach, _ensure_fd_no_transport,
+        _run, buffer_updated, cancelled, close, connection_lost, connection_made, context, create_future, data_received,
+        datagram_received, done, eof_received, error_received, fileno, get_buffer, is_closing, name, pause_reading,
+        pause_writing, result, resume_reading, resume_writing, sendto, set, set_result, throw, time, wait,
     }
     objects {
         handle_class = "asyncio"."Handle",
         timer_handle_class = "asyncio"."TimerHandle",
         buffered_protocol = "asyncio"."BufferedProtocol",
+        future = "asyncio"."Future",
         get_running_loop = "asyncio"."get_running_loop",
+        incomplete_read = "asyncio"."IncompleteReadError",
+        limit_overrun = "asyncio"."LimitOverrunError",
         socket = "socket"."socket",
         transport_socket = "asyncio.trsock"."TransportSocket",
     }

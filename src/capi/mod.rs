@@ -16,6 +16,7 @@ pub(crate) mod context;
 pub(crate) mod coroutine;
 pub(crate) mod error;
 pub(crate) mod imports;
+mod inline_values;
 pub(crate) mod object;
 pub(crate) mod pristine;
 pub(crate) mod sockaddr;

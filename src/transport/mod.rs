@@ -4,8 +4,8 @@
 //! [`receive`] brings bytes to the protocol ([`receiver`] knows how it wants them), [`write_buffer`] takes them from it, [`accept`] makes
 //! transports of what arrives at a listening socket, [`methods`] is what Python sees. [`datagram`] is the
 //! datagram transport, [`read_pipe`] and [`write_pipe`] are those of pipes, all on [`endpoint`], which is what
-//! transports around an object of Python's have in common. [`reader_feed`] is a shorter way to asyncio's own
-//! StreamReader, [`tls`] is TLS on top of a stream transport.
+//! transports around an object of Python's have in common. [`tls`] is TLS on top of a stream transport.
+//! [`reader_feed`] is a shorter way to asyncio's own StreamReader, [`streams`] holds native ones.
 
 pub(crate) mod accept;
 pub(crate) mod address;
@@ -22,6 +22,7 @@ pub(crate) mod receive;
 pub(crate) mod receiver;
 pub(crate) mod send;
 pub(crate) mod stream;
+pub(crate) mod streams;
 pub(crate) mod tls;
 pub(crate) mod write_buffer;
 pub(crate) mod write_pipe;

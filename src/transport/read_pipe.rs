@@ -153,7 +153,8 @@ impl ReadPipe {
             return Ok(Read::nothing(count));
         }
         let (data, full) = (&buffer[..count as usize], count as usize == RECEIVE);
-        match reader_feed::feed(protocol, data) {
+        let reader = reader_feed::reader_of(protocol);
+        match reader.map_or(Ok(false), |reader| reader_feed::feed(&reader, data)) {
             Ok(true) => Ok(Read::Fed { full }),
             Ok(false) => Ok(bytes_from(data).map_or(Read::Failed, |data| Read::Data { data, full })),
             Err(raised) => {

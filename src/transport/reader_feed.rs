@@ -11,13 +11,12 @@
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use crate::capi::call::{getattr, method};
+use super::streams::{self, Reader};
 use crate::capi::error::{fetch, take_exception};
-use crate::capi::imports::imports;
 use crate::capi::pristine::{Once, Pristine};
 use crate::capi::{Raised, Ref};
 
-/// The two classes.
+/// asyncio's two classes.
 #[derive(Debug)]
 struct Classes {
     protocol: Pristine,
@@ -26,54 +25,83 @@ struct Classes {
 
 static CLASSES: Once<Classes> = Once::new();
 
-/// Is `protocol` of the class that [`feed`] knows?
+const PROTOCOL_METHODS: [&str; 2] = ["data_received", "_stream_reader"];
+const READER_METHODS: [&str; 2] = ["feed_data", "_wakeup_waiter"];
+
+/// The attributes by their places among those that `wakeloop._streams` names.
+const REFERENCE: usize = 0;
+const EOF: usize = 0;
+const BUFFER: usize = 1;
+const LIMIT: usize = 2;
+const WAITER: usize = 3;
+
+/// Is `protocol` of a class that [`reader_of`] knows?
 pub(crate) fn is_fed(protocol: *mut ffi::PyObject) -> bool {
     CLASSES.get().is_some_and(|classes| classes.protocol.is_class_of(protocol))
+        || streams::is_protocol(protocol)
 }
 
-/// Gives `data` to the reader of a protocol for which [`is_fed`] holds. False if that is Python's business
-/// this time: then nothing has happened, and `protocol.data_received` is to be called with the data.
+/// Gives `data` to a reader that [`reader_of`] has found. False if that is Python's business this time: then
+/// nothing has happened, and `protocol.data_received` is to be called with the data.
 ///
 /// No Python code runs before the data is copied, but for what a user has put into the place of an attribute.
 #[inline(always)]
-pub(crate) fn feed(protocol: &Ref, data: &[u8]) -> Result<bool, Raised> {
-    let Some((reader, buffer)) = receiving(protocol, data.len()) else { return Ok(false) };
-    append(&buffer, data)?;
-    wake(&reader)?;
+pub(crate) fn feed(reader: &Ref, data: &[u8]) -> Result<bool, Raised> {
+    if let Some(native) = open_reader(reader) {
+        native.push(data)?;
+        return Ok(true);
+    }
+    let Some((classes, buffer)) = buffer_of(reader, data.len()) else { return Ok(false) };
+    streams::extend(&buffer, data)?;
+    wake(&classes.reader, reader)?;
     Ok(true)
 }
 
-/// The reader and its buffer, if the reader takes `size` more bytes without further ado.
+/// A native reader that takes data.
 #[inline(always)]
-fn receiving(protocol: &Ref, size: usize) -> Option<(Ref, Ref)> {
-    let (classes, names) = (CLASSES.get()?, imports());
-    if !classes.protocol.is_intact() || !classes.reader.is_intact() {
-        return None;
-    }
-    let found = (|| {
-        if !classes.protocol.is_used_by(protocol.as_ptr(), 0)? {
-            return Ok(None);
-        }
-        let reference = getattr(protocol.as_ptr(), names._stream_reader_wr.as_ptr())?;
-        let Some(reader) = referent(&reference) else { return Ok(None) };
-        let object = reader.as_ptr();
-        if !classes.reader.is_class_of(object)
-            || !classes.reader.is_used_by(object, 0)?
-            || !classes.reader.is_used_by(object, 1)?
-            // SAFETY: comparing with the address of a static.
-            || getattr(object, names._eof.as_ptr())?.as_ptr() != unsafe { ffi::Py_False() }
-        {
-            return Ok(None);
-        }
-        let buffer = getattr(object, names._buffer.as_ptr())?;
-        let limit = getattr(object, names._limit.as_ptr())?;
-        Ok(has_room(&buffer, &limit, size)?.then_some((reader, buffer)))
-    })();
+pub(crate) fn open_reader(reader: &Ref) -> Option<&Reader> {
+    streams::plain_reader(reader.as_ptr()).filter(|reader| reader.is_open())
+}
+
+/// Errors of looking at an object are dropped: Python's own code comes to the same.
+#[inline(always)]
+fn unless_error<T>(found: Result<Option<T>, Raised>) -> Option<T> {
     found.unwrap_or_else(|Raised| {
-        // Python's own code comes to the same error.
         drop(take_exception());
         None
     })
+}
+
+/// The reader of a protocol for which [`is_fed`] holds, and which is what its class made it.
+#[inline(always)]
+pub(crate) fn reader_of(protocol: &Ref) -> Option<Ref> {
+    let object = protocol.as_ptr();
+    let class = match CLASSES.get() {
+        Some(classes) if classes.protocol.is_class_of(object) => &classes.protocol,
+        _ => streams::protocol_class()?,
+    };
+    unless_error((|| {
+        if !class.is_plain(object)? {
+            return Ok(None);
+        }
+        Ok(referent(&class.get(object, REFERENCE)?))
+    })())
+}
+
+/// The buffer of asyncio's reader, if the reader takes `size` more bytes without further ado.
+#[inline(always)]
+fn buffer_of(reader: &Ref, size: usize) -> Option<(&'static Classes, Ref)> {
+    let (classes, object) = (CLASSES.get()?, reader.as_ptr());
+    let buffer = unless_error((|| {
+        let class = &classes.reader;
+        // SAFETY: comparing with the address of a static.
+        if !class.is_plain(object)? || class.get(object, EOF)?.as_ptr() != unsafe { ffi::Py_False() } {
+            return Ok(None);
+        }
+        let buffer = class.get(object, BUFFER)?;
+        Ok(has_room(&buffer, &class.get(object, LIMIT)?, size)?.then_some(buffer))
+    })())?;
+    Some((classes, buffer))
 }
 
 /// What an exact weak reference leads to.
@@ -107,60 +135,31 @@ fn has_room(buffer: &Ref, limit: &Ref, size: usize) -> Result<bool, Raised> {
     }
 }
 
-/// `buffer.extend(data)`.
-#[inline(always)]
-fn append(buffer: &Ref, data: &[u8]) -> Result<(), Raised> {
-    // SAFETY: a bytearray, resized before the copy; nothing else sees it in between.
-    unsafe {
-        let length = ffi::PyByteArray_Size(buffer.as_ptr());
-        if ffi::PyByteArray_Resize(buffer.as_ptr(), length + data.len() as ffi::Py_ssize_t) < 0 {
-            return Err(Raised);
-        }
-        let end = ffi::PyByteArray_AsString(buffer.as_ptr()).add(length as usize);
-        std::ptr::copy_nonoverlapping(data.as_ptr(), end.cast(), data.len());
-    }
-    Ok(())
-}
-
 /// `reader._wakeup_waiter()`.
 #[inline(always)]
-fn wake(reader: &Ref) -> Result<(), Raised> {
-    let names = imports();
-    let waiter = getattr(reader.as_ptr(), names._waiter.as_ptr())?;
-    // SAFETY: live objects; -1 with an error set means failure.
-    unsafe {
-        let none = ffi::Py_None();
-        if waiter.as_ptr() == none {
-            return Ok(());
-        }
-        if ffi::PyObject_SetAttr(reader.as_ptr(), names._waiter.as_ptr(), none) < 0 {
-            return Err(Raised);
-        }
-        let cancelled = method(&waiter, names.cancelled.as_ptr(), &[])?;
-        match ffi::PyObject_IsTrue(cancelled.as_ptr()) {
-            0 => method(&waiter, names.set_result.as_ptr(), &[none]).map(drop),
-            1 => Ok(()),
-            _ => Err(Raised),
-        }
+fn wake(class: &Pristine, reader: &Ref) -> Result<(), Raised> {
+    let waiter = class.get(reader.as_ptr(), WAITER)?;
+    // SAFETY: comparing with the address of `None`.
+    if waiter.as_ptr() == unsafe { ffi::Py_None() } {
+        return Ok(());
     }
+    class.set(reader.as_ptr(), WAITER, Ref::none())?;
+    streams::wake(&waiter)
 }
 
-/// From now on, readers of these classes are fed natively. Called by `wakeloop._streams`, which has
-/// made sure that their methods are what this file stands in for.
+/// From now on, readers of these classes are fed natively. Each class comes with the names of its instances'
+/// attributes. Called by `wakeloop._streams`, which has made sure that the methods are what this file stands in
+/// for.
 #[pyfunction]
 pub(crate) fn feed_readers(
     py: Python<'_>,
-    protocol: Bound<'_, PyAny>,
-    reader: Bound<'_, PyAny>,
+    protocol: (Bound<'_, PyAny>, Vec<String>),
+    reader: (Bound<'_, PyAny>, Vec<String>),
 ) -> PyResult<()> {
-    let names = |names: &[&str]| -> Vec<Ref> {
-        names.iter().map(|name| pyo3::types::PyString::intern(py, name).into_any().into()).collect()
-    };
     let error = |Raised| fetch(py);
     CLASSES.set(Classes {
-        protocol: Pristine::new(protocol.into(), &names(&["data_received", "_stream_reader"]))
-            .map_err(error)?,
-        reader: Pristine::new(reader.into(), &names(&["feed_data", "_wakeup_waiter"])).map_err(error)?,
+        protocol: Pristine::new(py, protocol.0, &PROTOCOL_METHODS, &protocol.1).map_err(error)?,
+        reader: Pristine::new(py, reader.0, &READER_METHODS, &reader.1).map_err(error)?,
     });
     Ok(())
 }

@@ -10,8 +10,10 @@
 
 use std::io;
 
+use super::reader_feed;
 use super::receiver::{Delivery, Receiver};
 use super::stream::{Stream, call_in_context};
+use super::streams::Reader;
 use super::tls::read as tls;
 use crate::capi::buffer::{RawBytes, bytes_from};
 use crate::capi::call::getattr;
@@ -177,25 +179,6 @@ fn take_bytes(stream: &Stream, core: &Core) -> Result<Option<(Ref, bool)>, Optio
     Ok(Some((data, count == RECEIVE)))
 }
 
-/// One receive into the loop's buffer: what came, or how it ended. The bytes have to be used up before anything
-/// else can run.
-#[inline(always)]
-fn into_loop_buffer<'a>(
-    object: &Ref,
-    stream: &Stream,
-    core: &'a Core,
-) -> Result<Result<&'a [u8], Received>, Fatal> {
-    let buffer = core.receive_buffer();
-    // SAFETY: the buffer is valid for its length.
-    let count =
-        unsafe { libc::recv(stream.fd.get(), buffer.as_mut_ptr().cast(), RECEIVE, libc::MSG_DONTWAIT) };
-    match count {
-        0 => Ok(Err(Received::Eof)),
-        1.. => Ok(Ok(&buffer[..count as usize])),
-        _ => failed(object, stream, io::Error::last_os_error()).map(Err),
-    }
-}
-
 /// A receive for a TLS connection: decrypted out of a vector of the loop's, and what comes of it delivered. Not the
 /// loop's receive buffer, because OpenSSL may call back into Python while it reads.
 #[inline(always)]
@@ -222,20 +205,47 @@ fn receive_tls(object: &Ref, stream: &Stream, core: &Core) -> Result<Received, F
     }
 }
 
-/// Receives into the loop's buffer and from there into that of an asyncio.StreamReader. The wake-up of whoever
-/// reads is queued, so nothing is written before this returns.
+/// Receives for a StreamReader, which gets the data without a call of Python's: straight into the object that
+/// a large read waits for, or else by way of the loop's buffer. The wake-up of whoever reads is queued, so
+/// nothing is written before this returns.
 #[inline(always)]
 fn receive_for_reader(object: &Ref, stream: &Stream, core: &Core) -> Result<Received, Fatal> {
-    let data = match into_loop_buffer(object, stream, core)? {
-        Ok(data) => data,
-        Err(ended) => return Ok(ended),
+    let reader = stream.receiver.reader();
+    let room = match reader.as_ref().and_then(reader_feed::open_reader).and_then(Reader::room) {
+        Some(Ok(room)) => Some(room),
+        Some(Err(raised)) => return deliver_data(object, stream, false, |_| Err(raised)),
+        None => None,
     };
-    let full = data.len() == RECEIVE;
-    match stream.receiver.feed(data) {
+    let buffer = core.receive_buffer();
+    let (place, size) = match &room {
+        Some(room) => (room.place, room.size),
+        None => (buffer.as_mut_ptr(), RECEIVE),
+    };
+    // SAFETY: either the reader's own room, which stays as it is until the reader is told, or the loop's
+    // buffer, which is copied before anything else can run.
+    let count = unsafe { libc::recv(stream.fd.get(), place.cast(), size, libc::MSG_DONTWAIT) };
+    if count < 0 {
+        return failed(object, stream, io::Error::last_os_error());
+    }
+    let count = count as usize;
+    if count == 0 {
+        return Ok(Received::Eof);
+    }
+    let full = count == size;
+    let fed = match (&reader, room) {
+        (Some(reader), Some(_)) => match reader_feed::open_reader(reader) {
+            Some(native) => native.filled(count).map(|()| true),
+            // Unreachable: nothing has run since there was room.
+            None => Ok(true),
+        },
+        (Some(reader), None) => reader_feed::feed(reader, &buffer[..count]),
+        (None, _) => Ok(false),
+    };
+    match fed {
         Ok(true) => Ok(Received::Data { full }),
-        Ok(false) => {
-            deliver_data(object, stream, full, |receiver| receiver.data_received(&bytes_from(data)?))
-        }
+        Ok(false) => deliver_data(object, stream, full, |receiver| {
+            receiver.data_received(&bytes_from(&buffer[..count])?)
+        }),
         Err(raised) => deliver_data(object, stream, full, |_| Err(raised)),
     }
 }

@@ -111,10 +111,16 @@ impl Receiver {
     /// The data may lie in the loop's receive buffer: it is copied before any Python code runs.
     #[inline(always)]
     pub(crate) fn feed(&self, data: &[u8]) -> Result<bool, Raised> {
-        match self.protocol.get() {
-            Some(protocol) => reader_feed::feed(&protocol, data),
+        match self.reader() {
+            Some(reader) => reader_feed::feed(&reader, data),
             None => Ok(false),
         }
+    }
+
+    /// The StreamReader behind a protocol of [`Delivery::Reader`], unless it is Python's business.
+    #[inline(always)]
+    pub(crate) fn reader(&self) -> Option<Ref> {
+        reader_feed::reader_of(&self.protocol.get()?)
     }
 
     /// `protocol.get_buffer(hint)`: room for at least one byte.

@@ -43,6 +43,9 @@ REPETITIONS = (
     "SubprocessMultiLoopWatcherTests",
 )
 
+#: Tests of asyncio's streams, once more with wakeloop's streams in their place.
+NATIVE_STREAMS = "test_streams+native"
+
 BASELINE_LIMIT = 120
 
 
@@ -67,7 +70,8 @@ def available_modules():
     import test.test_asyncio as package
 
     names = (module.name for module in pkgutil.iter_modules(package.__path__))
-    return sorted(name for name in names if name.startswith("test_") and name not in FOREIGN)
+    found = sorted(name for name in names if name.startswith("test_") and name not in FOREIGN)
+    return [*found, NATIVE_STREAMS]
 
 
 class Baseline:
@@ -130,6 +134,8 @@ def main():
         closing_line(0, 0, 0)
         return 0
     modules = options.modules or available_modules()
+    if options.loop != "wakeloop" and not options.modules:
+        modules.remove(NATIVE_STREAMS)
     unknown = set(modules) - set(available_modules())
     if unknown:
         print(f"no such test module: {', '.join(sorted(unknown))}")

@@ -35,6 +35,18 @@ def substitute_base(module, cls):
         module.base_events = Instead(asyncio.base_events, BaseEventLoop=cls)
 
 
+def substitute_streams():
+    """Put wakeloop's streams wherever the tests of asyncio's look for those."""
+    import asyncio
+
+    import wakeloop
+
+    for name in ("open_connection", "start_server", "open_unix_connection", "start_unix_server"):
+        setattr(asyncio, name, getattr(wakeloop, name))
+    for name in ("StreamReader", "StreamReaderProtocol", "StreamWriter"):
+        setattr(asyncio, name, getattr(wakeloop, name))
+
+
 class Report:
     """Appends lines to the report file; a child forked by a test has no business there."""
 
@@ -47,8 +59,13 @@ class Report:
             os.write(self._fd, (json.dumps(line) + "\n").encode())
 
 
+#: Behind the module's name in that of each test, for a second run of a module in another setting.
+variant = ""
+
+
 def short(test):
-    return test.id().removeprefix(PACKAGE)
+    module, _, rest = test.id().removeprefix(PACKAGE).partition(".")
+    return f"{module}{variant}.{rest}"
 
 
 class Recorder(unittest.TestResult):
@@ -128,15 +145,20 @@ def main():
     report = Report(instructions["report"])
     sys.path.remove(os.path.dirname(os.path.abspath(__file__)))
     cls = substitute(instructions["loop"])
+    global variant
+    name, plus, _ = instructions["module"].partition("+")
+    variant = instructions["module"][len(name) :]
     only, without = instructions.get("only"), set(instructions.get("without", ()))
     skip_classes = tuple(instructions.get("skip_classes", ()))
     try:
-        module = importlib.import_module(PACKAGE + instructions["module"])
+        module = importlib.import_module(PACKAGE + name)
         loaded = unittest.defaultTestLoader.loadTestsFromModule(module)
     except unittest.SkipTest as skip:
         report.write(end=instructions["module"], outcome="skip", detail=str(skip), seconds=0, loops={})
         report.write(done=True)
         return
+    if plus and instructions["loop"] == "wakeloop":
+        substitute_streams()
     if instructions["module"] == "test_base_events":
         substitute_base(module, cls)
     selected = unittest.TestSuite()

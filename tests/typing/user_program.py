@@ -56,6 +56,26 @@ async def serving() -> None:
     await server.close()
 
 
+async def talking() -> bytes:
+    async def answer(reader: wakeloop.StreamReader, writer: wakeloop.StreamWriter) -> None:
+        writer.write(await reader.readline())
+        await writer.drain()
+        writer.close()
+
+    server = await wakeloop.start_server(answer, "127.0.0.1", 0, limit=1000)
+    reader, writer = await wakeloop.open_connection("127.0.0.1", server.sockets[0].getsockname()[1])
+    assert_type(reader, wakeloop.StreamReader)
+    theirs: asyncio.StreamWriter = writer
+    theirs.write(b"line\n")
+    await writer.drain()
+    line = assert_type(await reader.readexactly(5), bytes)
+    server.close()
+    await wakeloop.start_unix_server(answer, "/tmp/socket")
+    reader, writer = await wakeloop.open_unix_connection("/tmp/socket")
+    wakeloop.StreamReaderProtocol(reader)
+    return line + await reader.readuntil(b"|")
+
+
 async def on_the_loop(loop: wakeloop.EventLoop) -> None:
     assert_type(loop.call_soon(add, 1, 2), asyncio.Handle)
     assert_type(loop.call_later(0.5, print, "later"), asyncio.TimerHandle)
@@ -77,7 +97,7 @@ async def main() -> int:
         await serving()
     except wakeloop.RuntimePanic as panic:
         print(panic)
-    print(wakeloop.runtime_metrics(), wakeloop.__version__)
+    print(wakeloop.runtime_metrics(), wakeloop.__version__, await talking())
     return len(await sleeping())
 
 

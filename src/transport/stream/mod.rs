@@ -210,6 +210,13 @@ impl Stream {
         unsafe { &mut *self.buffer.get() }
     }
 
+    /// Has nobody put anything on the instance?
+    #[inline(always)]
+    pub(crate) fn has_no_own_attributes(&self) -> bool {
+        // SAFETY: null or a dict.
+        self.dict.is_empty() || unsafe { ffi::PyDict_Size(self.dict.as_ptr()) } == 0
+    }
+
     pub(crate) fn is_reading(&self) -> bool {
         !self.closing.get() && !self.paused.get()
     }

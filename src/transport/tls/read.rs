@@ -114,9 +114,11 @@ fn deliver(object: &Ref, connection: &Connection, core: &Core, batch: Batch) -> 
     if plain.is_empty() {
         core.return_scratch(plain);
     } else if connection.receiver.delivery() != Delivery::Buffer {
-        let whole = Whole::of(connection, &plain);
+        let data = unfed(connection, &plain);
         core.return_scratch(plain);
-        whole?.deliver(connection)?;
+        if let Some(data) = data? {
+            delivering(connection, || connection.receiver.data_received(&data))?;
+        }
     } else {
         let delivered = deliver_buffered(connection, &plain);
         if let Ok(count) = delivered
@@ -157,6 +159,15 @@ fn deliver_rest(connection: &Connection) -> Result<bool, Raised> {
     Ok(connection.reads() && !connection.app_reading_paused.get())
 }
 
+/// Gives data to the protocol's StreamReader natively; what cannot be given that way comes back as bytes.
+#[inline(always)]
+fn unfed(connection: &Connection, plain: &[u8]) -> Result<Option<Ref>, Raised> {
+    if connection.receiver.delivery() == Delivery::Reader && connection.receiver.feed(plain)? {
+        return Ok(None);
+    }
+    bytes_from(plain).map(Some)
+}
+
 /// Fills the buffers of a buffered protocol until all is delivered, or it wants no more for now. Returns how
 /// much it took.
 fn deliver_buffered(connection: &Connection, plain: &[u8]) -> Result<usize, Raised> {
@@ -167,8 +178,10 @@ fn deliver_buffered(connection: &Connection, plain: &[u8]) -> Result<usize, Rais
         }
         let rest = &plain[delivered..];
         if connection.receiver.delivery() != Delivery::Buffer {
-            // The protocol was replaced since.
-            Whole::of(connection, rest)?.deliver(connection)?;
+            // It was replaced in between.
+            if let Some(data) = unfed(connection, rest)? {
+                delivering(connection, || connection.receiver.data_received(&data))?;
+            }
             return Ok(plain.len());
         }
         let buffer = connection.receiver.get_buffer(rest.len() as isize)?;
@@ -180,32 +193,6 @@ fn deliver_buffered(connection: &Connection, plain: &[u8]) -> Result<usize, Rais
         delivering(connection, || connection.receiver.buffer_updated(count as isize))?;
     }
     Ok(delivered)
-}
-
-/// Plaintext for a protocol that takes all of it at once.
-enum Whole {
-    /// A StreamReader has it already.
-    Fed,
-    Bytes(Ref),
-}
-
-impl Whole {
-    #[inline(always)]
-    fn of(connection: &Connection, plain: &[u8]) -> Result<Whole, Raised> {
-        let receiver = &connection.receiver;
-        if receiver.delivery() == Delivery::Reader && receiver.feed(plain)? {
-            return Ok(Whole::Fed);
-        }
-        bytes_from(plain).map(Whole::Bytes)
-    }
-
-    #[inline(always)]
-    fn deliver(self, connection: &Connection) -> Result<(), Raised> {
-        match self {
-            Whole::Fed => Ok(()),
-            Whole::Bytes(data) => delivering(connection, || connection.receiver.data_received(&data)),
-        }
-    }
 }
 
 /// Runs a callback of the protocol; what it writes leaves when it is back.

@@ -1,0 +1,152 @@
+//! The attributes of an instance of a class written in Python, where CPython keeps them.
+//!
+//! Since 3.13 they lie behind the object itself, in an order that the class remembers: reading one is a load,
+//! where the public way takes a hundred instructions and more. The layout is CPython's own business. So it is
+//! used only on the versions that it was written down for, and only for a class on which [`InlineValues::learn`]
+//! has seen each attribute appear where it should; everywhere else the caller takes the public way.
+//!
+//! ```text
+//! object - 24   the instance's dict, if somebody has asked for it
+//! object        reference count, class
+//! object + 16   capacity, size (both u8): places, and how many of them are taken
+//! object + 18   embedded, valid (both u8): these places are the instance's attributes
+//! object + 24   the places
+//! ```
+
+use pyo3::ffi;
+
+use super::object::Ref;
+
+/// Where the attributes of one class lie.
+#[derive(Debug)]
+pub(crate) struct InlineValues {
+    places: Vec<usize>,
+}
+
+const HEADER: usize = size_of::<ffi::PyObject>();
+const VALUES: usize = HEADER + 8;
+const DICT: isize = -3 * size_of::<usize>() as isize;
+
+impl InlineValues {
+    /// Sets each attribute on an instance that nobody else sees, and looks where it went.
+    #[cfg(all(Py_3_13, not(Py_3_15), not(Py_GIL_DISABLED), target_pointer_width = "64"))]
+    pub(crate) fn learn(kind: &Ref, names: &[Ref]) -> Option<InlineValues> {
+        const FLAGS: std::ffi::c_ulong = 1 << 2 | 1 << 4; // inline values, managed dict
+        // SAFETY: a type object; the instance is made by `object.__new__`, which such a class has, and is looked
+        // into only if the class says that its values are inline. Every object is owned by a `Ref`.
+        unsafe {
+            let raw = kind.as_ptr().cast::<ffi::PyTypeObject>();
+            if (*raw).tp_flags & FLAGS != FLAGS || (*raw).tp_basicsize as usize != HEADER {
+                return None;
+            }
+            let nothing = Ref::from_owned(ffi::PyTuple_New(0))?;
+            let make = ffi::PyBaseObject_Type.tp_new?;
+            let sample = Ref::from_owned(make(raw, nothing.as_ptr(), std::ptr::null_mut()))?;
+            let object = sample.as_ptr();
+            let mut places = Vec::with_capacity(names.len());
+            for (count, name) in names.iter().enumerate() {
+                let marker = Ref::from_owned(ffi::PyList_New(0))?;
+                if header(object) != Some(count)
+                    || ffi::PyObject_SetAttr(object, name.as_ptr(), marker.as_ptr()) < 0
+                {
+                    return None;
+                }
+                let capacity = *object.cast::<u8>().add(HEADER);
+                let mut found =
+                    (0..usize::from(capacity)).filter(|&place| *value(object, place) == marker.as_ptr());
+                places.push(found.next()?);
+            }
+            if header(object) != Some(names.len()) || !(*dict(object)).is_null() {
+                return None;
+            }
+            // An instance whose dict was asked for has the same values; one with another dict has none of them.
+            let own = Ref::from_owned(ffi::PyObject_GetAttrString(object, c"__dict__".as_ptr()))?;
+            let kept = *dict(object) == own.as_ptr() && header(object) == Some(names.len());
+            let other = Ref::from_owned(ffi::PyDict_New())?;
+            let replaced = ffi::PyObject_SetAttrString(object, c"__dict__".as_ptr(), other.as_ptr()) == 0;
+            (kept && replaced && header(object).is_none()).then_some(InlineValues { places })
+        }
+    }
+
+    #[cfg(not(all(Py_3_13, not(Py_3_15), not(Py_GIL_DISABLED), target_pointer_width = "64")))]
+    pub(crate) fn learn(_kind: &Ref, _names: &[Ref]) -> Option<InlineValues> {
+        None
+    }
+
+    /// Has the instance no attribute but those that were learnt, and are they where they were learnt to be?
+    ///
+    /// # Safety
+    /// `object` is an instance of the very class.
+    #[inline(always)]
+    pub(crate) unsafe fn are_all(&self, object: *mut ffi::PyObject) -> bool {
+        // SAFETY: the caller's word.
+        unsafe {
+            let Some(size) = header(object) else { return false };
+            let capacity = usize::from(*object.cast::<u8>().add(HEADER));
+            let known =
+                self.places.iter().filter(|&&place| place < capacity && !(*value(object, place)).is_null());
+            known.count() == size
+        }
+    }
+
+    /// Attribute `index` of those that were learnt; nothing if it is not set or lies elsewhere.
+    ///
+    /// # Safety
+    /// `object` is an instance of the very class.
+    #[inline(always)]
+    pub(crate) unsafe fn get(&self, object: *mut ffi::PyObject, index: usize) -> Option<Ref> {
+        // SAFETY: the caller's word.
+        unsafe { self.place(object, index).and_then(|place| Ref::from_nullable(*place)) }
+    }
+
+    /// Sets an attribute that is set already; gives the value back if that is not possible here.
+    ///
+    /// # Safety
+    /// As [`InlineValues::get`].
+    #[inline(always)]
+    pub(crate) unsafe fn set(&self, object: *mut ffi::PyObject, index: usize, new: Ref) -> Result<(), Ref> {
+        // SAFETY: the caller's word. A dict may be watched, so what has one is left to CPython. The old value is
+        // dropped last.
+        unsafe {
+            match self.place(object, index) {
+                Some(place) if !(*place).is_null() && (*dict(object)).is_null() => {
+                    drop(Ref::from_owned(place.replace(new.into_ptr())));
+                    Ok(())
+                }
+                _ => Err(new),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn place(&self, object: *mut ffi::PyObject, index: usize) -> Option<*mut *mut ffi::PyObject> {
+        let place = self.places[index];
+        // SAFETY: the caller's word, and the place is one of those that the object has.
+        unsafe {
+            let capacity = usize::from(*object.cast::<u8>().add(HEADER));
+            (header(object).is_some() && place < capacity).then(|| value(object, place))
+        }
+    }
+}
+
+/// How many attributes the object has, if they are inline.
+#[inline(always)]
+unsafe fn header(object: *mut ffi::PyObject) -> Option<usize> {
+    // SAFETY: the caller's object is of a class with inline values.
+    unsafe {
+        let header = object.cast::<u8>().add(HEADER);
+        (*header.add(2) == 1 && *header.add(3) == 1).then(|| usize::from(*header.add(1)))
+    }
+}
+
+#[inline(always)]
+unsafe fn value(object: *mut ffi::PyObject, place: usize) -> *mut *mut ffi::PyObject {
+    // SAFETY: as in `header`, with `place` below its capacity.
+    unsafe { object.cast::<u8>().add(VALUES).cast::<*mut ffi::PyObject>().add(place) }
+}
+
+#[inline(always)]
+unsafe fn dict(object: *mut ffi::PyObject) -> *mut *mut ffi::PyObject {
+    // SAFETY: as in `header`: a managed dict lies in front of the object.
+    unsafe { object.cast::<u8>().offset(DICT).cast() }
+}

@@ -1,0 +1,706 @@
+//! The native half of a StreamReader: what it has received, who waits for it, and asyncio's attributes.
+
+use std::cell::{Cell, UnsafeCell};
+use std::ffi::{c_char, c_int, c_void};
+use std::mem::offset_of;
+use std::ptr::null_mut;
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+use super::call::{Call, Kind};
+use super::store::{Room, Store};
+use super::{CLASSES, inherited, plain_reader};
+use crate::capi::buffer::{Buffer, bytes_slice};
+use crate::capi::call::{guard, method};
+use crate::capi::error::{raise, raise_message, take_exception};
+use crate::capi::imports::{imports, support};
+use crate::capi::types::{Attribute, Method, TypeSpec};
+use crate::capi::{Args, Raised, Ref, Slot};
+
+/// asyncio's default limit.
+const LIMIT: usize = 64 * 1024;
+/// Beyond this size nothing is received ahead into the object that a read waits for: a peer may promise more
+/// than it ever sends.
+const AHEAD: usize = 1024 * 1024;
+/// A read that still wants so much is received straight into the store.
+const DIRECT: usize = 32 * 1024;
+/// How much more room than is wanted: a receive that leaves room has emptied the socket.
+const SLACK: usize = 4096;
+
+/// The fields. All zero is a reader that was never initialised.
+#[repr(C)]
+pub(crate) struct Reader {
+    base: ffi::PyObject,
+    store: UnsafeCell<Store>,
+    /// What somebody has put in the place of `_buffer`, if it is no ordinary bytearray.
+    odd_buffer: Slot,
+    pub(super) event_loop: Slot,
+    pub(super) transport: Slot,
+    pub(super) exception: Slot,
+    /// The future of the read that waits.
+    pub(super) waiter: Slot,
+    /// The limit as it was given, and as a number.
+    limit: Slot,
+    pub(super) bytes: Cell<usize>,
+    odd_limit: Cell<bool>,
+    /// How much data the read that waits needs; 0 if any will do.
+    pub(super) wanted: Cell<usize>,
+    pub(super) eof: Cell<bool>,
+    pub(super) paused: Cell<bool>,
+    source_traceback: Slot,
+    weaklist: Cell<*mut ffi::PyObject>,
+    dict: Slot,
+}
+
+impl Reader {
+    /// # Safety
+    /// `object` is a native reader, or of a class made of it, and outlives the result.
+    #[inline(always)]
+    pub(super) unsafe fn of<'a>(object: *mut ffi::PyObject) -> &'a Reader {
+        // SAFETY: the caller's word; all fields are cells.
+        unsafe { &*object.cast() }
+    }
+
+    /// Is it as its class has made it, without attributes of its own, or a buffer or limit of another kind?
+    #[inline(always)]
+    pub(super) fn is_untouched(&self) -> bool {
+        self.odd_buffer.is_empty() && !self.odd_limit.get() && has_no_items(&self.dict)
+    }
+
+    #[allow(clippy::mut_from_ref, reason = "GIL-guarded cell; no borrow is held while Python code can run")]
+    #[inline(always)]
+    pub(super) fn store(&self) -> &mut Store {
+        // SAFETY: see the reason above.
+        unsafe { &mut *self.store.get() }
+    }
+
+    /// A plain reader takes data in any amount, unless it has ended.
+    #[inline(always)]
+    pub(crate) fn is_open(&self) -> bool {
+        !self.eof.get()
+    }
+
+    /// `feed_data(data)` of a plain, open reader.
+    #[inline(always)]
+    pub(crate) fn push(&self, data: &[u8]) -> Result<(), Raised> {
+        self.store().append(data)?;
+        self.arrived()
+    }
+
+    /// Room in which to receive, if the read that waits wants so much that a copy is worth saving. What was
+    /// received is announced by [`Reader::filled`] before anything else happens.
+    #[inline(always)]
+    pub(crate) fn room(&self) -> Option<Result<Room, Raised>> {
+        let missing = self.wanted.get().saturating_sub(self.store().len());
+        (missing >= DIRECT && !self.store().is_shared())
+            .then(|| self.store().reserve(missing.min(AHEAD) + SLACK))
+    }
+
+    /// `count` bytes are in the room.
+    pub(crate) fn filled(&self, count: usize) -> Result<(), Raised> {
+        self.store().commit(count);
+        self.arrived()
+    }
+
+    /// New data is in the store: wakes the read that waits, and pauses the transport beyond twice the limit.
+    #[inline(always)]
+    fn arrived(&self) -> Result<(), Raised> {
+        if let Some(waiter) = self.waiter.take() {
+            wake(&waiter)?;
+        }
+        if self.store().len() > self.bytes.get().saturating_mul(2) && !self.paused.get() {
+            return self.pause();
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn pause(&self) -> Result<(), Raised> {
+        let Some(transport) = self.transport.get() else { return Ok(()) };
+        if let Err(Raised) = method(&transport, imports().pause_reading.as_ptr(), &[]) {
+            // SAFETY: an error is set; only NotImplementedError is cleared.
+            unsafe {
+                if ffi::PyErr_ExceptionMatches(ffi::PyExc_NotImplementedError) == 0 {
+                    return Err(Raised);
+                }
+            }
+            drop(take_exception());
+            // It cannot be paused: all of it will have to be kept.
+            self.transport.clear();
+            return Ok(());
+        }
+        self.paused.set(true);
+        Ok(())
+    }
+
+    /// `_maybe_resume_transport()`.
+    #[inline(always)]
+    pub(super) fn maybe_resume(&self) -> Result<(), Raised> {
+        if self.paused.get() && self.store().len() <= self.bytes.get() { self.resume() } else { Ok(()) }
+    }
+
+    #[cold]
+    pub(super) fn resume(&self) -> Result<(), Raised> {
+        self.paused.set(false);
+        let transport = self.transport.get().unwrap_or_else(Ref::none);
+        method(&transport, imports().resume_reading.as_ptr(), &[]).map(drop)
+    }
+}
+
+/// A dict of instance attributes that does not exist or is empty.
+#[inline(always)]
+pub(super) fn has_no_items(dict: &Slot) -> bool {
+    // SAFETY: null or a dict.
+    dict.is_empty() || unsafe { ffi::PyDict_Size(dict.as_ptr()) } == 0
+}
+
+/// `if not waiter.cancelled(): waiter.set_result(None)`.
+#[inline(always)]
+pub(crate) fn wake(waiter: &Ref) -> Result<(), Raised> {
+    let names = imports();
+    // SAFETY: live objects.
+    if unsafe { ffi::Py_TYPE(waiter.as_ptr()).cast() } == names.future.as_ptr() {
+        // asyncio's own future says so by itself when it is done already.
+        // SAFETY: the address of `None`.
+        let set = method(waiter, names.set_result.as_ptr(), &[unsafe { ffi::Py_None() }]);
+        return set.map(drop).or_else(|Raised| unless_cancelled(waiter));
+    }
+    let cancelled = method(waiter, names.cancelled.as_ptr(), &[])?;
+    // SAFETY: live objects; -1 with an error set means failure.
+    unsafe {
+        match ffi::PyObject_IsTrue(cancelled.as_ptr()) {
+            0 => method(waiter, names.set_result.as_ptr(), &[ffi::Py_None()]).map(drop),
+            1 => Ok(()),
+            _ => Err(Raised),
+        }
+    }
+}
+
+/// The error of a `set_result`, unless the future was cancelled.
+#[cold]
+fn unless_cancelled(waiter: &Ref) -> Result<(), Raised> {
+    let error = take_exception();
+    let cancelled = method(waiter, imports().cancelled.as_ptr(), &[])?;
+    // SAFETY: `cancelled()` of such a future returns a bool.
+    if cancelled.as_ptr() == unsafe { ffi::Py_True() } {
+        return Ok(());
+    }
+    raise(error);
+    Err(Raised)
+}
+
+/// Calls asyncio's method of the name instead.
+fn pass_on(object: *mut ffi::PyObject, name: &str, arguments: Args) -> Result<Ref, Raised> {
+    match CLASSES.get() {
+        Some(classes) => inherited(&classes.asyncio_reader, name, object, arguments),
+        None => Err(unready()),
+    }
+}
+
+#[cold]
+fn unready() -> Raised {
+    // SAFETY: reading a static of the interpreter.
+    raise_message(unsafe { ffi::PyExc_RuntimeError }, "wakeloop is not imported completely");
+    Raised
+}
+
+/// The frame of a method that native code has for plain readers: `native` gives the awaitable's kind, or
+/// nothing if the arguments are out of the ordinary.
+#[inline(always)]
+fn reading(
+    object: *mut ffi::PyObject,
+    arguments: Args,
+    name: &'static str,
+    native: impl FnOnce(Args) -> Result<Option<Kind>, Raised>,
+) -> *mut ffi::PyObject {
+    guard(|| {
+        let made = match plain_reader(object) {
+            Some(_) => match native(arguments) {
+                Ok(Some(kind)) => Call::create(object, kind),
+                Ok(None) => pass_on(object, name, arguments),
+                Err(raised) => Err(raised),
+            },
+            None => pass_on(object, name, arguments),
+        };
+        made.map_or(null_mut(), Ref::into_ptr)
+    })
+}
+
+/// An ordinary int.
+#[inline(always)]
+fn number(value: *mut ffi::PyObject) -> Option<isize> {
+    // SAFETY: a live object; an int that is too large sets an error, which is cleared.
+    unsafe {
+        if ffi::PyLong_CheckExact(value) == 0 {
+            return None;
+        }
+        let number = ffi::PyLong_AsSsize_t(value);
+        if number == -1 && !ffi::PyErr_Occurred().is_null() {
+            ffi::PyErr_Clear();
+            return None;
+        }
+        Some(number)
+    }
+}
+
+unsafe extern "C" fn read(
+    object: *mut ffi::PyObject,
+    values: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    names: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    // SAFETY: the arguments of this call.
+    reading(object, unsafe { Args::new(values, count, names) }, "read", |arguments| {
+        let [size] = arguments.bind("StreamReader.read", ["n"], 0)?;
+        let size = if size.is_null() { Some(-1) } else { number(size) };
+        Ok(size.map(|size| if size < 0 { Kind::ReadAll(Vec::new()) } else { Kind::Read(size as usize) }))
+    })
+}
+
+unsafe extern "C" fn readexactly(
+    object: *mut ffi::PyObject,
+    values: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    names: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    // SAFETY: the arguments of this call.
+    reading(object, unsafe { Args::new(values, count, names) }, "readexactly", |arguments| {
+        Ok(number(arguments.one("StreamReader.readexactly", "n")?).map(Kind::Exactly))
+    })
+}
+
+unsafe extern "C" fn readline(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    reading(object, no_arguments(), "readline", |_| Ok(Some(Kind::Line)))
+}
+
+unsafe extern "C" fn readuntil(
+    object: *mut ffi::PyObject,
+    values: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    names: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    // SAFETY: the arguments of this call.
+    reading(object, unsafe { Args::new(values, count, names) }, "readuntil", |arguments| {
+        let [separator] = arguments.bind("StreamReader.readuntil", ["separator"], 0)?;
+        if separator.is_null() {
+            return Ok(Some(Kind::Until(Vec::new())));
+        }
+        Ok(separators(separator).map(Kind::Until))
+    })
+}
+
+/// A separator, or a tuple of them with the shortest first; nothing if asyncio has to say what is wrong.
+fn separators(given: *mut ffi::PyObject) -> Option<Vec<Ref>> {
+    // SAFETY: live objects; a tuple's items live as long as it does. What is collected is bytes and not empty.
+    unsafe {
+        let mut list = Vec::new();
+        if cfg!(Py_3_13) && ffi::PyTuple_CheckExact(given) != 0 {
+            for index in 0..ffi::PyTuple_GET_SIZE(given) {
+                list.push(Ref::from_borrowed(ffi::PyTuple_GET_ITEM(given, index)));
+            }
+        } else {
+            list.push(Ref::from_borrowed(given));
+        }
+        let usable =
+            |item: &Ref| ffi::PyBytes_CheckExact(item.as_ptr()) != 0 && ffi::PyBytes_Size(item.as_ptr()) > 0;
+        if list.is_empty() || !list.iter().all(usable) {
+            return None;
+        }
+        list.sort_by_key(|item| bytes_slice(item.as_ptr()).len());
+        Some(list)
+    }
+}
+
+/// `__anext__`.
+unsafe extern "C" fn next(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    reading(object, no_arguments(), "__anext__", |_| Ok(Some(Kind::Next)))
+}
+
+fn no_arguments() -> Args {
+    // SAFETY: no values at all.
+    unsafe { Args::new(std::ptr::NonNull::dangling().as_ptr(), 0, null_mut()) }
+}
+
+unsafe extern "C" fn feed_data(object: *mut ffi::PyObject, data: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    guard(|| {
+        // SAFETY: the method sits on the native reader; a borrowed argument.
+        let fed = unsafe {
+            match plain_reader(object).filter(|reader| reader.is_open()) {
+                Some(reader) if ffi::PyBytes_CheckExact(data) != 0 => push(reader, bytes_slice(data)),
+                Some(reader) if ffi::PyByteArray_Check(data) != 0 || ffi::PyMemoryView_Check(data) != 0 => {
+                    Buffer::readable(data).and_then(|view| push(reader, view.as_slice()))
+                }
+                _ => pass_on(object, "feed_data", Args::new(&data, 1, null_mut())).map(drop),
+            }
+        };
+        fed.map_or(null_mut(), |()| Ref::none().into_ptr())
+    })
+}
+
+fn push(reader: &Reader, data: &[u8]) -> Result<(), Raised> {
+    if data.is_empty() { Ok(()) } else { reader.push(data) }
+}
+
+unsafe extern "C" fn at_eof(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    guard(|| {
+        // SAFETY: the method sits on the native reader.
+        let reader = unsafe { Reader::of(object) };
+        if !reader.odd_buffer.is_empty() {
+            return pass_on(object, "at_eof", no_arguments()).map_or(null_mut(), Ref::into_ptr);
+        }
+        crate::transport::methods::truth(reader.eof.get() && reader.store().len() == 0)
+    })
+}
+
+unsafe extern "C" fn exception(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    // SAFETY: the method sits on the native reader.
+    unsafe { Reader::of(object) }.exception.get_or_none()
+}
+
+/// asyncio's `repr`, which does not touch the data.
+unsafe extern "C" fn repr(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    guard(|| {
+        // SAFETY: a live reader; repr holds the GIL.
+        let (reader, py) = unsafe { (Reader::of(object), Python::assume_attached()) };
+        let text = || -> PyResult<String> {
+            let mut text = String::from("<StreamReader");
+            let size = match reader.odd_buffer.get() {
+                Some(shared) => shared.bind(py).len()?,
+                None => reader.store().len(),
+            };
+            if size > 0 {
+                text.push_str(&format!(" {size} bytes"));
+            }
+            if reader.eof.get() {
+                text.push_str(" eof");
+            }
+            let limit = reader.limit.get().unwrap_or_else(Ref::none);
+            if limit.bind(py).ne(LIMIT)? {
+                text.push_str(&format!(" limit={}", limit.bind(py).str()?));
+            }
+            let slots = [
+                ("waiter", &reader.waiter),
+                ("exception", &reader.exception),
+                ("transport", &reader.transport),
+            ];
+            for (name, slot) in slots {
+                if let Some(value) = slot.get() {
+                    text.push_str(&format!(" {name}={}", value.bind(py).repr()?));
+                }
+            }
+            if reader.paused.get() {
+                text.push_str(" paused");
+            }
+            Ok(text + ">")
+        };
+        match text() {
+            Ok(text) => pyo3::types::PyString::new(py, &text).into_ptr(),
+            Err(error) => {
+                error.restore(py);
+                null_mut()
+            }
+        }
+    })
+}
+
+/// `__init__(limit=65536, loop=None)`.
+unsafe extern "C" fn init(
+    object: *mut ffi::PyObject,
+    arguments: *mut ffi::PyObject,
+    keywords: *mut ffi::PyObject,
+) -> c_int {
+    guard(|| {
+        let (mut limit, mut event_loop) = (null_mut::<ffi::PyObject>(), null_mut::<ffi::PyObject>());
+        let mut names = [c"limit".as_ptr().cast_mut(), c"loop".as_ptr().cast_mut(), null_mut::<c_char>()];
+        // SAFETY: the format asks for two optional objects, which are borrowed; the names end with null.
+        let parsed = unsafe {
+            ffi::PyArg_ParseTupleAndKeywords(
+                arguments,
+                keywords,
+                c"|OO:StreamReader".as_ptr(),
+                names.as_mut_ptr().cast(),
+                &raw mut limit,
+                &raw mut event_loop,
+            )
+        };
+        if parsed == 0 {
+            return -1;
+        }
+        // SAFETY: the slot sits on the native reader; borrowed arguments.
+        let (reader, limit, event_loop) =
+            unsafe { (Reader::of(object), Ref::from_nullable(limit), Ref::from_nullable(event_loop)) };
+        match fill(reader, limit, event_loop) {
+            Ok(()) => 0,
+            Err(Raised) => -1,
+        }
+    })
+}
+
+fn fill(reader: &Reader, limit: Option<Ref>, event_loop: Option<Ref>) -> Result<(), Raised> {
+    // SAFETY: slots are filled with the GIL held.
+    let py = unsafe { Python::assume_attached() };
+    let filled = (|| {
+        let limit = match limit {
+            Some(limit) => limit,
+            None => Ref::from(LIMIT.into_pyobject(py)?.into_any()),
+        };
+        if limit.bind(py).le(0)? {
+            return Err(pyo3::exceptions::PyValueError::new_err("Limit cannot be <= 0"));
+        }
+        let given = event_loop.filter(|given| !given.bind(py).is_none());
+        let event_loop = match given {
+            Some(given) => given,
+            None => Ref::from(support(py, "default_loop")?.call0()?),
+        };
+        let debug = event_loop.bind(py).call_method0("get_debug")?.is_truthy()?;
+        let stack = if debug { Some(Ref::from(support(py, "creation_stack")?.call0()?)) } else { None };
+        set_limit(reader, limit);
+        reader.event_loop.set(Some(event_loop));
+        reader.source_traceback.set(stack);
+        Ok(())
+    })();
+    filled.map_err(|error: PyErr| crate::capi::error::restore(py, error))
+}
+
+/// A limit that is no ordinary int is asyncio's business, and so are all reads.
+fn set_limit(reader: &Reader, limit: Ref) {
+    let bytes = number(limit.as_ptr());
+    reader.odd_limit.set(bytes.is_none());
+    reader.bytes.set(bytes.map_or(0, |bytes| bytes.max(0) as usize));
+    reader.limit.set(Some(limit));
+}
+
+// -- attributes ----------------------------------------------------------------------------------------
+
+macro_rules! slot_attribute {
+    ($get:ident, $set:ident, $field:ident) => {
+        unsafe extern "C" fn $get(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
+            // SAFETY: the attribute sits on the native reader.
+            unsafe { Reader::of(object) }.$field.get_or_none()
+        }
+
+        unsafe extern "C" fn $set(
+            object: *mut ffi::PyObject,
+            value: *mut ffi::PyObject,
+            _: *mut c_void,
+        ) -> c_int {
+            // SAFETY: the attribute sits on the native reader; a borrowed value, or null to delete it.
+            unsafe {
+                let value = Ref::from_nullable(value).filter(|value| value.as_ptr() != ffi::Py_None());
+                Reader::of(object).$field.set(value);
+            }
+            0
+        }
+    };
+}
+
+macro_rules! flag_attribute {
+    ($get:ident, $set:ident, $field:ident) => {
+        unsafe extern "C" fn $get(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
+            // SAFETY: the attribute sits on the native reader.
+            crate::transport::methods::truth(unsafe { Reader::of(object) }.$field.get())
+        }
+
+        unsafe extern "C" fn $set(
+            object: *mut ffi::PyObject,
+            value: *mut ffi::PyObject,
+            _: *mut c_void,
+        ) -> c_int {
+            guard(|| {
+                // SAFETY: as above; -1 with an error set means failure.
+                match if value.is_null() { 0 } else { unsafe { ffi::PyObject_IsTrue(value) } } {
+                    -1 => -1,
+                    truth => {
+                        // SAFETY: as above.
+                        unsafe { Reader::of(object) }.$field.set(truth == 1);
+                        0
+                    }
+                }
+            })
+        }
+    };
+}
+
+slot_attribute!(get_loop, set_loop, event_loop);
+slot_attribute!(get_transport, set_transport, transport);
+slot_attribute!(get_exception, set_exception, exception);
+slot_attribute!(get_waiter, set_waiter, waiter);
+slot_attribute!(get_source_traceback, set_source_traceback, source_traceback);
+flag_attribute!(get_eof, set_eof, eof);
+flag_attribute!(get_paused, set_paused, paused);
+
+unsafe extern "C" fn get_limit(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
+    // SAFETY: the attribute sits on the native reader.
+    unsafe { Reader::of(object) }.limit.get_or_none()
+}
+
+unsafe extern "C" fn put_limit(
+    object: *mut ffi::PyObject,
+    value: *mut ffi::PyObject,
+    _: *mut c_void,
+) -> c_int {
+    guard(|| {
+        // SAFETY: as above; a borrowed value, or null to delete it.
+        unsafe { set_limit(Reader::of(object), Ref::from_nullable(value).unwrap_or_else(Ref::none)) };
+        0
+    })
+}
+
+unsafe extern "C" fn get_buffer(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
+    guard(|| {
+        // SAFETY: the attribute sits on the native reader.
+        let reader = unsafe { Reader::of(object) };
+        match reader.odd_buffer.get() {
+            Some(odd) => odd.into_ptr(),
+            None => reader.store().share().map_or(null_mut(), Ref::into_ptr),
+        }
+    })
+}
+
+unsafe extern "C" fn set_buffer(
+    object: *mut ffi::PyObject,
+    value: *mut ffi::PyObject,
+    _: *mut c_void,
+) -> c_int {
+    guard(|| {
+        // SAFETY: as above; a borrowed value, or null to delete it.
+        let (reader, value) =
+            unsafe { (Reader::of(object), Ref::from_nullable(value).unwrap_or_else(Ref::none)) };
+        // SAFETY: a live object.
+        let (store, odd) = if unsafe { ffi::PyByteArray_CheckExact(value.as_ptr()) } != 0 {
+            (Store::of(value), None)
+        } else {
+            (Store::empty(), Some(value))
+        };
+        drop(std::mem::replace(reader.store(), store));
+        reader.odd_buffer.set(odd);
+        0
+    })
+}
+
+// -- the type ------------------------------------------------------------------------------------------
+
+fn slots(reader: &Reader) -> [&Slot; 8] {
+    [
+        &reader.odd_buffer,
+        &reader.event_loop,
+        &reader.transport,
+        &reader.exception,
+        &reader.waiter,
+        &reader.limit,
+        &reader.source_traceback,
+        &reader.dict,
+    ]
+}
+
+unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
+    // SAFETY: called once by CPython for a reader without references, perhaps through a subclass.
+    unsafe {
+        ffi::PyObject_GC_UnTrack(object.cast());
+        let reader = object.cast::<Reader>();
+        if !(*reader).weaklist.get().is_null() {
+            ffi::PyObject_ClearWeakRefs(object);
+        }
+        for slot in slots(&*reader) {
+            slot.clear();
+        }
+        std::ptr::drop_in_place((&raw mut (*reader).store).cast::<Store>());
+        let kind = ffi::Py_TYPE(object);
+        ffi::PyObject_GC_Del(object.cast());
+        ffi::Py_DECREF(kind.cast());
+    }
+}
+
+unsafe extern "C" fn traverse(
+    object: *mut ffi::PyObject,
+    visit: ffi::visitproc,
+    argument: *mut c_void,
+) -> c_int {
+    // SAFETY: the collector's call for one of our readers; a heap type is visited by its instances.
+    unsafe {
+        let mut result = visit(ffi::Py_TYPE(object).cast(), argument);
+        for slot in slots(Reader::of(object)) {
+            if result == 0 {
+                result = slot.visit(visit, argument);
+            }
+        }
+        result
+    }
+}
+
+unsafe extern "C" fn clear(object: *mut ffi::PyObject) -> c_int {
+    // SAFETY: the collector's call for one of our readers.
+    for slot in slots(unsafe { Reader::of(object) }) {
+        slot.clear();
+    }
+    0
+}
+
+/// Makes the native class. Called once, by the module's initialisation.
+pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    let attribute = |name, get, set| Attribute { name, get, set: Some(set) };
+    let attributes = [
+        attribute(c"_loop", get_loop as ffi::getter, set_loop as ffi::setter),
+        attribute(c"_transport", get_transport, set_transport),
+        attribute(c"_exception", get_exception, set_exception),
+        attribute(c"_waiter", get_waiter, set_waiter),
+        attribute(c"_source_traceback", get_source_traceback, set_source_traceback),
+        attribute(c"_eof", get_eof, set_eof),
+        attribute(c"_paused", get_paused, set_paused),
+        attribute(c"_limit", get_limit, put_limit),
+        attribute(c"_buffer", get_buffer, set_buffer),
+        attribute(c"__dict__", ffi::PyObject_GenericGetDict, ffi::PyObject_GenericSetDict),
+    ];
+    let kind = TypeSpec {
+        name: c"wakeloop._core.StreamReader",
+        size: size_of::<Reader>(),
+        flags: ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_HAVE_GC | ffi::Py_TPFLAGS_BASETYPE,
+        methods: &[
+            Method::Fast(
+                c"read",
+                read,
+                c"read(n=-1)\n\nRead up to n bytes, or all until the end if n is negative.",
+            ),
+            Method::Fast(
+                c"readexactly",
+                readexactly,
+                c"readexactly(n)\n\nRead n bytes; IncompleteReadError if the stream ends before.",
+            ),
+            Method::NoArgs(c"readline", readline, c"readline()\n\nRead up to and with the next newline."),
+            Method::Fast(
+                c"readuntil",
+                readuntil,
+                c"readuntil(separator=b'\\n')\n\nRead up to and with the separator.",
+            ),
+            Method::OneArg(c"feed_data", feed_data, c"Add data to the stream."),
+            Method::NoArgs(
+                c"at_eof",
+                at_eof,
+                c"at_eof()\n\nTrue if the stream has ended and everything was read.",
+            ),
+            Method::NoArgs(
+                c"exception",
+                exception,
+                c"exception()\n\nWhat set_exception() was called with, or None.",
+            ),
+        ],
+        attributes: &attributes,
+        weaklist_offset: Some(offset_of!(Reader, weaklist)),
+        dict_offset: Some(offset_of!(Reader, dict)),
+        objects: &[],
+        slots: &[
+            (ffi::Py_tp_init, init as *mut c_void),
+            (ffi::Py_tp_new, ffi::PyType_GenericNew as *mut c_void),
+            (ffi::Py_tp_dealloc, dealloc as *mut c_void),
+            (ffi::Py_tp_traverse, traverse as *mut c_void),
+            (ffi::Py_tp_clear, clear as *mut c_void),
+            (ffi::Py_tp_repr, repr as *mut c_void),
+            (ffi::Py_am_anext, next as *mut c_void),
+        ],
+        bases: None,
+    }
+    .build(py)?;
+    // SAFETY: the type was just made and lives for ever.
+    Ok(unsafe { Bound::from_borrowed_ptr(py, kind.cast()) })
+}

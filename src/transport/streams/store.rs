@@ -1,0 +1,201 @@
+//! What a StreamReader has received and nobody has read.
+//!
+//! One `bytes` object that is not finished: nobody else knows it, so it can still grow, and a read of
+//! all that is in it takes the object itself away instead of a copy. A message that is read in the pieces in which
+//! it arrived, the common case, is copied once on its way from the socket, and a large one that is waited for not at
+//! all, because it is received into the object that its reader will get.
+//!
+//! Once somebody has asked for the reader's `_buffer`, the content is in a `bytearray` instead, which others may
+//! read, change, and lock by a memoryview.
+
+use pyo3::ffi;
+
+use crate::capi::buffer::{RawBytes, bytes_from};
+use crate::capi::{Raised, Ref};
+
+/// All zero is an empty store.
+#[derive(Debug)]
+pub(crate) struct Store {
+    bytes: Option<RawBytes>,
+    start: usize,
+    end: usize,
+    capacity: usize,
+    /// In the place of all that, if it is set: an exact bytearray.
+    shared: Option<Ref>,
+}
+
+/// Memory behind the content, writable until anything else is done with the store.
+#[derive(Debug)]
+pub(crate) struct Room {
+    pub(crate) place: *mut u8,
+    pub(crate) size: usize,
+}
+
+impl Store {
+    #[inline(always)]
+    pub(crate) fn len(&self) -> usize {
+        match &self.shared {
+            // SAFETY: a bytearray.
+            Some(shared) => unsafe { ffi::PyByteArray_Size(shared.as_ptr()) as usize },
+            None => self.end - self.start,
+        }
+    }
+
+    /// The content. It may change as soon as Python code runs.
+    #[inline(always)]
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        let place = match (&self.shared, &self.bytes) {
+            // SAFETY: a bytearray.
+            (Some(shared), _) => unsafe { ffi::PyByteArray_AsString(shared.as_ptr()).cast_const().cast() },
+            // SAFETY: `start` is at most the capacity.
+            (None, Some(bytes)) => unsafe { bytes.as_ptr().add(self.start) },
+            (None, None) => return &[],
+        };
+        // SAFETY: everything before `end` was written, and all of a bytearray.
+        unsafe { std::slice::from_raw_parts(place, self.len()) }
+    }
+
+    /// The content as a bytearray that others may hold, from now on.
+    pub(crate) fn share(&mut self) -> Result<Ref, Raised> {
+        if let Some(shared) = &self.shared {
+            return Ok(shared.clone_ref());
+        }
+        let content = self.as_slice();
+        // SAFETY: the data is copied; an owned reference or null with an error.
+        let shared = unsafe {
+            let size = content.len() as ffi::Py_ssize_t;
+            Ref::from_owned(ffi::PyByteArray_FromStringAndSize(content.as_ptr().cast(), size))
+        };
+        let shared = shared.ok_or(Raised)?;
+        *self = Store::of(shared.clone_ref());
+        Ok(shared)
+    }
+
+    /// A store whose content is in an exact bytearray.
+    pub(crate) fn of(shared: Ref) -> Store {
+        Store { shared: Some(shared), ..Store::empty() }
+    }
+
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shared.is_some()
+    }
+
+    /// Adds data at the end.
+    #[inline(always)]
+    pub(crate) fn append(&mut self, data: &[u8]) -> Result<(), Raised> {
+        if let Some(shared) = &self.shared {
+            return extend(shared, data);
+        }
+        if self.bytes.is_none() {
+            self.bytes = Some(RawBytes::with_capacity(data.len())?);
+            (self.start, self.end, self.capacity) = (0, 0, data.len());
+        }
+        let room = self.reserve(data.len())?;
+        debug_assert!(room.size >= data.len());
+        // SAFETY: `reserve` has made that much room.
+        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), room.place, data.len()) };
+        self.end += data.len();
+        Ok(())
+    }
+
+    /// For what is not shared: makes room for at least `least` bytes and says where, and how much there is.
+    #[inline(always)]
+    pub(crate) fn reserve(&mut self, least: usize) -> Result<Room, Raised> {
+        if self.bytes.is_none() || self.capacity - self.end < least {
+            self.grow(least)?;
+        }
+        match &mut self.bytes {
+            Some(bytes) => Ok(Room {
+                // SAFETY: `end` is at most the capacity.
+                place: unsafe { bytes.as_mut_ptr().add(self.end) },
+                size: self.capacity - self.end,
+            }),
+            None => Err(Raised),
+        }
+    }
+
+    /// `count` bytes were written to the room that [`Store::reserve`] gave.
+    pub(crate) fn commit(&mut self, count: usize) {
+        debug_assert!(count <= self.capacity - self.end);
+        self.end += count;
+    }
+
+    fn grow(&mut self, least: usize) -> Result<(), Raised> {
+        let length = self.len();
+        // Twice the content when there is some: adding byte by byte must not copy everything each time.
+        let capacity = (length + least).max(2 * length);
+        let mut bytes = RawBytes::with_capacity(capacity)?;
+        let content = self.as_slice();
+        // SAFETY: a fresh object with room for the content.
+        unsafe { std::ptr::copy_nonoverlapping(content.as_ptr(), bytes.as_mut_ptr(), length) };
+        *self = Store { bytes: Some(bytes), start: 0, end: length, capacity, shared: None };
+        Ok(())
+    }
+
+    /// Takes the first `count` bytes, of which there are that many.
+    #[inline(always)]
+    pub(crate) fn take(&mut self, count: usize) -> Result<Ref, Raised> {
+        debug_assert!(count <= self.len());
+        if self.start == 0 && count == self.end && count >= self.capacity / 2 && !self.is_shared() {
+            let whole = std::mem::replace(self, Store::empty());
+            return match whole.bytes {
+                // SAFETY: everything before `end` was written.
+                Some(bytes) => unsafe { bytes.finish(count) },
+                None => bytes_from(&[]),
+            };
+        }
+        let taken = bytes_from(&self.as_slice()[..count])?;
+        self.discard(count)?;
+        Ok(taken)
+    }
+
+    /// Forgets the first `count` bytes, of which there are that many.
+    pub(crate) fn discard(&mut self, count: usize) -> Result<(), Raised> {
+        if let Some(shared) = &self.shared {
+            // SAFETY: a bytearray. It may be locked, which is an error.
+            let done = unsafe { ffi::PySequence_DelSlice(shared.as_ptr(), 0, count as ffi::Py_ssize_t) };
+            return if done < 0 { Err(Raised) } else { Ok(()) };
+        }
+        self.start += count;
+        if self.start >= self.end {
+            *self = Store::empty();
+        }
+        Ok(())
+    }
+
+    pub(crate) const fn empty() -> Store {
+        Store { bytes: None, start: 0, end: 0, capacity: 0, shared: None }
+    }
+
+    /// Where `separator` first is in the content from `offset` on.
+    #[inline(always)]
+    pub(crate) fn find(&self, separator: &[u8], offset: usize) -> Option<usize> {
+        let content = self.as_slice();
+        let rest = content.get(offset..).filter(|rest| rest.len() >= separator.len())?;
+        // SAFETY: both functions stay within the two slices.
+        let found = unsafe {
+            match separator {
+                [byte] => libc::memchr(rest.as_ptr().cast(), i32::from(*byte), rest.len()),
+                _ => {
+                    libc::memmem(rest.as_ptr().cast(), rest.len(), separator.as_ptr().cast(), separator.len())
+                }
+            }
+        };
+        (!found.is_null()).then(|| found as usize - content.as_ptr() as usize)
+    }
+}
+
+/// `bytearray.extend(data)`.
+#[inline(always)]
+pub(crate) fn extend(buffer: &Ref, data: &[u8]) -> Result<(), Raised> {
+    // SAFETY: a bytearray, resized before the copy; nothing else sees it in between.
+    unsafe {
+        let length = ffi::PyByteArray_Size(buffer.as_ptr());
+        if ffi::PyByteArray_Resize(buffer.as_ptr(), length + data.len() as ffi::Py_ssize_t) < 0 {
+            return Err(Raised);
+        }
+        let end = ffi::PyByteArray_AsString(buffer.as_ptr()).add(length as usize);
+        std::ptr::copy_nonoverlapping(data.as_ptr(), end.cast(), data.len());
+    }
+    Ok(())
+}
