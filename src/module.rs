@@ -9,7 +9,7 @@ use crate::bridge::panic::RuntimePanic;
 use crate::bridge::port::ForeignPort;
 use crate::capi;
 use crate::event_loop::{calls, core, event_loop::EventLoop, handle, sock, sock_datagram};
-use crate::primitives::{blocking, echo, metrics, sleep};
+use crate::primitives::{blocking, echo, lookup, metrics, sleep};
 use crate::transport::{accept, datagram, read_pipe, reader_feed, stream, tls, write_pipe};
 
 /// Called by `os.register_at_fork` in every child.
@@ -76,7 +76,7 @@ fn _add_methods(kind: &Bound<'_, PyType>) -> PyResult<()> {
     if !kind.is_subclass_of::<EventLoop>()? {
         return Err(PyTypeError::new_err("not a class of event loops"));
     }
-    [calls::METHODS, sock::METHODS, sock_datagram::METHODS]
+    [calls::METHODS, sock::METHODS, sock_datagram::METHODS, lookup::METHODS]
         .into_iter()
         .try_for_each(|table| capi::types::add_methods(kind, table))
 }

@@ -6,6 +6,7 @@ filters know them.
 
 from __future__ import annotations
 
+import _socket
 import asyncio
 import errno
 import os
@@ -293,10 +294,32 @@ def _datagram_rules() -> tuple[bool, int]:
 DATAGRAM_RULES = _datagram_rules()
 
 
+def _original(name: str) -> object:
+    """A function of the socket module, unless somebody has replaced it already: then nothing is it."""
+    function = getattr(socket, name)
+    home = getattr(function, "__globals__", None) is vars(socket) or function is getattr(_socket, name)
+    return function if home else object()
+
+
+# The two that the native lookups stand for. Who patches the socket module is called instead.
+getaddrinfo, getnameinfo = _original("getaddrinfo"), _original("getnameinfo")
+
+
 def adopt_socket(fd: int) -> socket.socket:
     """A socket object for a descriptor that the native accept made; it owns the descriptor from now on."""
     sock = socket.socket(fileno=fd)
     sock.setblocking(False)
+    return sock
+
+
+def closed_socket(family: int) -> socket.socket | None:
+    """What is left of a connection's socket for somebody who asks for it only when it is closed."""
+    proto = socket.IPPROTO_TCP if family in (socket.AF_INET, socket.AF_INET6) else 0
+    try:
+        sock = socket.socket(family, socket.SOCK_STREAM, proto)
+    except OSError:
+        return None
+    sock.close()
     return sock
 
 

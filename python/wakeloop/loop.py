@@ -47,6 +47,7 @@ _STATE = (
     "_current_handle",
     "_default_executor",
     "_exception_handler",
+    "_executor_is_users",
     "_executor_shutdown_called",
     "_internal_fds",
     "_old_agen_hooks",
@@ -81,6 +82,7 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
     _internal_fds: int
     _signal_handlers: dict[int, Any]
     _default_executor: Any
+    _executor_is_users: bool
     _executor_shutdown_called: Any
     # Children that run, by the descriptors that tell of their end, and asyncio's threads where there are none.
     _pidfds: set[int]
@@ -94,6 +96,7 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
         self._default_executor = self._executor_shutdown_called = None
         self._transports, self._signal_handlers, self._internal_fds = (), {}, 0
         self._pidfds, self._child_threads, self._wakeup = set(), None, Loan()
+        self._executor_is_users = False
         return self
 
     def __init__(self, selector: selectors.BaseSelector | None = None) -> None:
@@ -408,6 +411,40 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
             if resume_reading:
                 transp.resume_reading()
 
+    # -- name resolution -------------------------------------------------------------------------
+
+    def set_default_executor(self, executor: Any) -> None:
+        """Set what run_in_executor(None, ...) uses. Name resolution goes there too from now on, as in asyncio."""
+        super().set_default_executor(executor)
+        self._executor_is_users = True
+
+    def _may_look_up(self) -> bool:
+        """Is nobody waiting for asyncio to give lookups to the default executor?"""
+        return not (
+            self._executor_is_users
+            or self._executor_shutdown_called
+            or self.is_closed()
+            or getattr(self.run_in_executor, "__func__", None) is not _run_in_executor
+        )
+
+    async def getaddrinfo(
+        self, host: Any, port: Any, *, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0
+    ) -> list[Any]:
+        """As socket.getaddrinfo, without blocking the loop."""
+        if base_events.socket.getaddrinfo is _support.getaddrinfo and not self._debug:
+            found = self._look_up(host, port, family, type, proto, flags, self._may_look_up())
+            if found is not None:
+                return found if isinstance(found, list) else await found
+        return await super().getaddrinfo(host, port, family=family, type=type, proto=proto, flags=flags)
+
+    async def getnameinfo(self, sockaddr: Any, flags: int = 0) -> tuple[str, str]:
+        """As socket.getnameinfo, without blocking the loop."""
+        if base_events.socket.getnameinfo is _support.getnameinfo and self._may_look_up():
+            found = self._look_up_name(sockaddr, flags)
+            if found is not None:
+                return await found
+        return await super().getnameinfo(sockaddr, flags)
+
     # -- awaitable socket calls ------------------------------------------------------------------
 
     async def sock_connect(self, sock: socket.socket, address: Any) -> None:
@@ -450,10 +487,13 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
 # Once more on the class itself: CPython calls a method of the exact type without going through its vectorcall.
 _core._add_methods(EventLoop)
 _monotonic = EventLoop.time
+_run_in_executor = asyncio.SelectorEventLoop.run_in_executor
 
 
 def _fixed_name(sock: socket.socket) -> Any:
     """The address every connection accepted from ``sock`` has on our side, if there is one such address."""
+    if sock.family == socket.AF_UNIX:
+        return sock.getsockname()
     if sock.family not in (socket.AF_INET, socket.AF_INET6):
         return None
     name = sock.getsockname()

@@ -4,8 +4,10 @@
 //! names, scope names and every other family are the socket module's business; a conversion that would
 //! need it says `None`, and the caller asks the Python socket instead.
 
+use std::ffi::{c_char, c_int, c_void};
 use std::mem::offset_of;
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::os::fd::RawFd;
 
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -19,6 +21,9 @@ use super::object::Ref;
 const PATH: usize = offset_of!(libc::sockaddr_un, sun_path);
 /// The longest path or abstract name.
 const PATH_MAX: usize = size_of::<libc::sockaddr_un>() - PATH;
+
+/// `getsockname` or `getpeername`.
+pub(crate) type Ask = unsafe extern "C" fn(c_int, *mut libc::sockaddr, *mut libc::socklen_t) -> c_int;
 
 /// A socket address of any family, with its true length.
 #[derive(Clone, Copy)]
@@ -36,6 +41,32 @@ impl SockAddr {
             storage: unsafe { std::mem::zeroed() },
             len: size_of::<libc::sockaddr_storage>() as libc::socklen_t,
         }
+    }
+
+    /// What `getsockname` or `getpeername` says.
+    pub(crate) fn asked(fd: RawFd, ask: Ask) -> Option<SockAddr> {
+        let mut found = SockAddr::room();
+        let (address, length) = found.places();
+        // SAFETY: the places of a live address.
+        (unsafe { ask(fd, address, length) } == 0).then_some(found)
+    }
+
+    /// A copy of somebody's address.
+    ///
+    /// # Safety
+    /// `address` points to `len` bytes.
+    pub(crate) unsafe fn copied(address: *const libc::sockaddr, len: libc::socklen_t) -> SockAddr {
+        let mut copy = SockAddr::room();
+        copy.len = len.min(copy.len);
+        // SAFETY: the caller's word, and no more than the storage has room for.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                address.cast::<u8>(),
+                (&raw mut copy.storage).cast::<u8>(),
+                copy.len as usize,
+            );
+        }
+        copy
     }
 
     /// The address that the kernel wrote to `storage`, of which it said the length.
@@ -102,7 +133,7 @@ impl SockAddr {
             libc::AF_INET6 => {
                 // SAFETY: as above.
                 let raw = unsafe { &*self.as_ptr().cast::<libc::sockaddr_in6>() };
-                let host = text(&Ipv6Addr::from(raw.sin6_addr.s6_addr).to_string())?;
+                let host = string(Ipv6Text::of(&raw.sin6_addr.s6_addr).as_bytes())?;
                 tuple([
                     host,
                     integer(u16::from_be(raw.sin6_port).into())?,
@@ -138,8 +169,8 @@ impl std::fmt::Debug for SockAddr {
     }
 }
 
-/// `socket.family` as a number, without the enum that the Python property makes of it. `socket` must be an
-/// ordinary `socket.socket`.
+/// `socket.family` as a number, without the enum that the Python property makes of it. `socket` must be a
+/// `socket.socket`.
 pub(crate) fn family(socket: *mut ffi::PyObject) -> Result<i32, Raised> {
     static MEMBER: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     // SAFETY: every caller holds the GIL.
@@ -178,7 +209,8 @@ fn host_at<'a>(tuple: *mut ffi::PyObject, index: usize) -> Option<&'a str> {
     str_of(unsafe { ffi::PyTuple_GET_ITEM(tuple, index as ffi::Py_ssize_t) })
 }
 
-fn str_of<'a>(object: *mut ffi::PyObject) -> Option<&'a str> {
+/// The content of an exact `str` without surrogates.
+pub(crate) fn str_of<'a>(object: *mut ffi::PyObject) -> Option<&'a str> {
     let mut size = 0;
     // SAFETY: a live object; the UTF-8 form is cached in the str and lives as long as it does, which every
     // caller limits to its own call. A str that has no such form sets an error, which is cleared.
@@ -288,8 +320,29 @@ fn dotted(ip: Ipv4Addr) -> Result<Ref, Raised> {
     string(&text[..length])
 }
 
-fn text(value: &str) -> Result<Ref, Raised> {
-    string(value.as_bytes())
+/// An IPv6 address as Python's `socket` writes it, which leaves that to the C library: Rust's own form differs for
+/// addresses with an IPv4 one at the end.
+pub(crate) struct Ipv6Text([u8; 46]);
+
+impl Ipv6Text {
+    pub(crate) fn of(octets: &[u8; 16]) -> Ipv6Text {
+        unsafe extern "C" {
+            fn inet_ntop(
+                family: c_int,
+                address: *const c_void,
+                text: *mut c_char,
+                size: libc::socklen_t,
+            ) -> *const c_char;
+        }
+        let mut text = [0; 46];
+        // SAFETY: sixteen bytes of address, and room for the longest text with its zero.
+        unsafe { inet_ntop(libc::AF_INET6, octets.as_ptr().cast(), text.as_mut_ptr().cast(), 46) };
+        Ipv6Text(text)
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        self.0.split(|byte| *byte == 0).next().unwrap_or_default()
+    }
 }
 
 /// A str of ASCII bytes.

@@ -15,6 +15,7 @@ use super::address;
 use super::stream::{Parts, Stream};
 use crate::capi::call::{call0, copy_current_context, in_context};
 use crate::capi::error::{fetch, io_error, raise_io, take_unless_fatal};
+use crate::capi::sockaddr;
 use crate::capi::{Fatal, Raised, Ref, Slot};
 use crate::event_loop::core::Core;
 use crate::event_loop::event_loop::EventLoop;
@@ -27,6 +28,7 @@ use crate::reactor::{Interest, Readiness};
 #[derive(Debug)]
 pub(crate) struct Listener {
     fd: RawFd,
+    family: i32,
     /// How many connections one event takes at most: the backlog.
     backlog: usize,
     /// How many the next event takes.
@@ -81,8 +83,10 @@ pub(crate) fn start_listener(
     core.check_usable().map_err(error)?;
     core.check_process().map_err(error)?;
     let fd: RawFd = sock.call_method0("fileno")?.extract()?;
+    let family = sockaddr::family(sock.as_ptr()).map_err(error)?;
     let listener = Listener {
         fd,
+        family,
         backlog: backlog.clamp(1, 4096) as usize,
         budget: Cell::new(1),
         factory: Slot::new(Some(factory.into())),
@@ -214,6 +218,7 @@ impl Listener {
             core,
             Parts {
                 fd,
+                family: self.family,
                 socket: None,
                 protocol: made,
                 context,

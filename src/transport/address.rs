@@ -6,6 +6,8 @@ use std::os::fd::RawFd;
 
 use pyo3::prelude::*;
 
+use crate::capi::sockaddr::Ipv6Text;
+
 /// The Internet address in a raw socket address; `None` for other families and for addresses with a zone.
 pub(crate) fn internet(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
     match i32::from(storage.ss_family) {
@@ -35,10 +37,9 @@ pub(crate) fn to_python<'py>(py: Python<'py>, address: &SocketAddr) -> PyResult<
     let pair = match address {
         SocketAddr::V4(v4) => (v4.ip().to_string(), v4.port()).into_pyobject(py)?.into_any(),
         SocketAddr::V6(v6) => {
-            // Python adds the zone's name to a link-local address; leave those to it.
-            (v6.ip().to_string(), v6.port(), u32::from_be(v6.flowinfo()), v6.scope_id())
-                .into_pyobject(py)?
-                .into_any()
+            let text = Ipv6Text::of(&v6.ip().octets());
+            let host = std::str::from_utf8(text.as_bytes()).unwrap_or_default();
+            (host, v6.port(), u32::from_be(v6.flowinfo()), v6.scope_id()).into_pyobject(py)?.into_any()
         }
     };
     Ok(pair)

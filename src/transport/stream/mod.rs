@@ -61,6 +61,8 @@ pub(crate) struct Stream {
     lost_with: Slot,
     /// The name of our end, where the listener knows it without asking.
     sockname: Slot,
+    /// Of the socket; only known for sure where there may be no Python socket to ask.
+    family: c_int,
     /// Both ends, kept in the kernel's form until somebody asks: they outlive the connection.
     name: Cell<Option<SocketAddr>>,
     peer: Cell<Option<SocketAddr>>,
@@ -96,6 +98,7 @@ pub(crate) struct Stream {
 #[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) fd: RawFd,
+    pub(crate) family: c_int,
     pub(crate) socket: Option<Ref>,
     pub(crate) protocol: Ref,
     pub(crate) context: Ref,
@@ -153,6 +156,7 @@ impl Stream {
                 empty_waiter: Slot::empty(),
                 lost_with: Slot::empty(),
                 sockname: Slot::new(parts.sockname),
+                family: parts.family,
                 name: Cell::new(None),
                 peer: Cell::new(parts.peer),
                 buffer: UnsafeCell::default(),
@@ -279,7 +283,8 @@ impl Stream {
     fn close_descriptor(&self) -> Result<(), Raised> {
         self.remember_addresses();
         let fd = self.fd.replace(-1);
-        let socket = self.socket.take();
+        // Kept, closed: get_extra_info still shows it.
+        let socket = self.socket.get();
         if fd >= 0 {
             let core = self.core();
             // Only our own entry: the number may have a new owner already.

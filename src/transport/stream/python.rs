@@ -13,6 +13,7 @@ use super::{BASE, Parts, SERVER_TAKES_TRANSPORT, Stream, TYPE, stream_of, tell_s
 use crate::capi::call::guard;
 use crate::capi::error::{fetch, raise, raise_errno, take_exception};
 use crate::capi::imports::imports;
+use crate::capi::sockaddr;
 use crate::capi::types::{Attribute, TypeSpec};
 use crate::capi::{Raised, Ref};
 use crate::event_loop::event_loop::EventLoop;
@@ -182,12 +183,18 @@ pub(crate) fn make_stream<'py>(
         let Raised = raise_errno(libc::EBADF);
         return Err(fetch(py));
     }
+    let family = if sockaddr::is_plain_socket(sock.as_ptr()) {
+        sockaddr::family(sock.as_ptr()).map_err(|Raised| fetch(py))?
+    } else {
+        libc::AF_UNSPEC
+    };
     let peer = address::name_of(fd, libc::getpeername);
     let context = crate::capi::call::copy_current_context().map_err(|Raised| fetch(py))?;
     let transport = Stream::create(
         core,
         Parts {
             fd,
+            family,
             socket: Some(sock.into()),
             protocol: protocol.into(),
             context,
