@@ -10,7 +10,7 @@ use crate::bridge::port::ForeignPort;
 use crate::capi;
 use crate::event_loop::{calls, core, event_loop::EventLoop, handle, sock, sock_datagram};
 use crate::primitives::{blocking, echo, lookup, metrics, sleep};
-use crate::transport::{accept, datagram, read_pipe, reader_feed, stream, tls, write_pipe};
+use crate::transport::{accept, connect, datagram, read_pipe, reader_feed, stream, tls, write_pipe};
 
 /// Called by `os.register_at_fork` in every child.
 #[pyfunction]
@@ -48,6 +48,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(tls::python::tls_problem, module)?)?;
     module.add("RuntimePanic", py.get_type::<RuntimePanic>())?;
     module.add_class::<ForeignPort>()?;
+    module.add_class::<connect::Connecting>()?;
     module.add_class::<echo::EchoServer>()?;
     module.add_function(wrap_pyfunction!(sleep::sleep, module)?)?;
     module.add_function(wrap_pyfunction!(echo::start_echo_server, module)?)?;
@@ -63,6 +64,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(write_pipe::make_write_pipe, module)?)?;
     module.add_function(wrap_pyfunction!(accept::start_listener, module)?)?;
     module.add_function(wrap_pyfunction!(reader_feed::feed_readers, module)?)?;
+    module.add_function(wrap_pyfunction!(connect::connect, module)?)?;
     module.add_function(wrap_pyfunction!(_forked, module)?)?;
     module.add_function(wrap_pyfunction!(learn_c_caller, module)?)?;
     module.add_function(wrap_pyfunction!(_add_methods, module)?)?;

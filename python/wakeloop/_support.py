@@ -303,6 +303,8 @@ def _original(name: str) -> object:
 
 # The two that the native lookups stand for. Who patches the socket module is called instead.
 getaddrinfo, getnameinfo = _original("getaddrinfo"), _original("getnameinfo")
+# Likewise for its sockets, which native connections do without.
+socket_class = socket.socket if socket.socket.__module__ == "socket" else object()
 
 
 def adopt_socket(fd: int) -> socket.socket:
@@ -321,6 +323,17 @@ def closed_socket(family: int) -> socket.socket | None:
         return None
     sock.close()
     return sock
+
+
+def connecting_socket(fd: int, family: int) -> socket.socket:
+    """The socket of a connection on its way, for an audit hook; it owns the descriptor from now on."""
+    return socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=fd)
+
+
+def connect_failed(waiter: asyncio.Future[Any], code: int, address: object) -> None:
+    """A connection on its way came to nothing."""
+    if not waiter.done():
+        waiter.set_exception(OSError(code, f"Connect call failed {address}"))
 
 
 def connection_failed(loop: EventLoop, exception: BaseException, protocol: asyncio.BaseProtocol | None) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import inspect
 import os
 import selectors
 import socket
@@ -18,7 +19,7 @@ import sys
 import time
 import types
 import weakref
-from typing import Any, Callable, Coroutine, Self, TypeVar, TypeVarTuple, Unpack
+from typing import TYPE_CHECKING, Any, Callable, Coroutine, Self, TypeVar, TypeVarTuple, Unpack
 
 from . import _children, _core, _stepping, _support, _tls
 from ._inherited import SelectorEventLoop, base_events, constants, events
@@ -249,7 +250,8 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
             return super()._make_socket_transport(sock, protocol, waiter, extra=extra, server=server, **kwargs)
         self._ensure_fd_no_transport(sock)
         context = kwargs.get("context")
-        base_events._set_nodelay(sock)
+        if type(sock) is not socket.socket:
+            base_events._set_nodelay(sock)
         if context is not None:
             return context.run(_core.make_stream, self, sock, protocol, waiter, extra, server)
         return _core.make_stream(self, sock, protocol, waiter, extra, server)
@@ -411,6 +413,49 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
             if resume_reading:
                 transp.resume_reading()
 
+    # -- connections -----------------------------------------------------------------------------
+
+    if not TYPE_CHECKING:
+        # typeshed's overloads say more than one signature can.
+
+        async def create_connection(
+            self, protocol_factory: Callable[[], Any], host: Any = None, port: Any = None, **options: Any
+        ) -> tuple[Any, Any]:
+            """Connect to a server; see asyncio.loop.create_connection."""
+            connecting = None
+            if not self._debug and (not options or _PLAIN_OPTIONS.issuperset(_given(options))) and self._connects_itself():
+                family, proto = options.get("family", 0), options.get("proto", 0)
+                if proto in _PLAIN_PROTOCOLS:
+                    connecting = _core.connect(self, host, port, family)
+            if connecting is None:
+                return await super().create_connection(protocol_factory, host, port, **options)
+            try:
+                if connecting.waiter is not None:
+                    await connecting.waiter
+                protocol = protocol_factory()
+                waiter = self.create_future()
+                transport = connecting.transport(protocol, waiter)
+            except BaseException:
+                connecting.close()
+                raise
+            try:
+                await waiter
+            except BaseException:
+                transport.close()
+                raise
+            return transport, protocol
+
+        create_connection.__signature__ = inspect.signature(asyncio.BaseEventLoop.create_connection)
+
+    def _connects_itself(self) -> bool:
+        """Is everything that asyncio would call on the way to a plain connection what we know?"""
+        if base_events.socket.socket is not _support.socket_class:
+            return False
+        for name, function in _CONNECT_HOOKS:
+            if getattr(getattr(self, name), "__func__", None) is not function:
+                return False
+        return True
+
     # -- name resolution -------------------------------------------------------------------------
 
     def set_default_executor(self, executor: Any) -> None:
@@ -488,6 +533,30 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
 _core._add_methods(EventLoop)
 _monotonic = EventLoop.time
 _run_in_executor = asyncio.SelectorEventLoop.run_in_executor
+
+# What create_connection does by itself has numbers for host and port, and none of its other options.
+_PLAIN_OPTIONS = frozenset({"family", "proto", "flags"})
+_PLAIN_PROTOCOLS = (0, socket.IPPROTO_TCP, socket.IPPROTO_UDP)
+_KNOWN_OPTIONS = frozenset(inspect.signature(asyncio.BaseEventLoop.create_connection).parameters)
+_CONNECT_HOOKS = [
+    (name, getattr(EventLoop, name))
+    for name in (
+        "_ensure_resolved",
+        "_connect_sock",
+        "sock_connect",
+        "_create_connection_transport",
+        "_make_socket_transport",
+    )
+]
+
+
+def _given(options: dict[str, Any]) -> set[str]:
+    """The options that ask for something, or that this asyncio does not know."""
+    return {
+        name
+        for name, value in options.items()
+        if not (value is None or value is False) or name not in _KNOWN_OPTIONS
+    }
 
 
 def _fixed_name(sock: socket.socket) -> Any:

@@ -6,7 +6,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::offset_of;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::RawFd;
 
 use pyo3::ffi;
@@ -95,6 +95,30 @@ impl SockAddr {
         unsafe { std::slice::from_raw_parts(self.as_ptr().cast(), len) }
     }
 
+    /// An Internet address; its flow is in the order of the network.
+    pub(crate) fn internet(address: &SocketAddr) -> SockAddr {
+        match address {
+            SocketAddr::V4(v4) => {
+                // SAFETY: all-zero is a valid address; the fields differ between systems.
+                let mut raw: libc::sockaddr_in = unsafe { std::mem::zeroed() };
+                raw.sin_family = libc::AF_INET as libc::sa_family_t;
+                raw.sin_port = v4.port().to_be();
+                raw.sin_addr.s_addr = u32::from(*v4.ip()).to_be();
+                SockAddr::from_parts(raw, size_of::<libc::sockaddr_in>())
+            }
+            SocketAddr::V6(v6) => {
+                // SAFETY: as above.
+                let mut raw: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
+                raw.sin6_family = libc::AF_INET6 as libc::sa_family_t;
+                raw.sin6_port = v6.port().to_be();
+                raw.sin6_flowinfo = v6.flowinfo();
+                raw.sin6_addr.s6_addr = v6.ip().octets();
+                raw.sin6_scope_id = v6.scope_id();
+                SockAddr::from_parts(raw, size_of::<libc::sockaddr_in6>())
+            }
+        }
+    }
+
     /// Copies the parts of an address of one family into a fresh storage.
     fn from_parts<T: Copy>(raw: T, len: usize) -> SockAddr {
         const { assert!(size_of::<T>() <= size_of::<libc::sockaddr_storage>()) };
@@ -172,12 +196,28 @@ impl std::fmt::Debug for SockAddr {
 /// `socket.family` as a number, without the enum that the Python property makes of it. `socket` must be a
 /// `socket.socket`.
 pub(crate) fn family(socket: *mut ffi::PyObject) -> Result<i32, Raised> {
-    static MEMBER: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    number_of(socket, 0)
+}
+
+/// Is it a TCP socket as far as Python knows? `socket` must be a `socket.socket`.
+pub(crate) fn is_tcp(socket: *mut ffi::PyObject) -> Result<bool, Raised> {
+    let internet = matches!(number_of(socket, 0)?, libc::AF_INET | libc::AF_INET6);
+    Ok(internet && number_of(socket, 1)? == libc::SOCK_STREAM && number_of(socket, 2)? == libc::IPPROTO_TCP)
+}
+
+/// One of `family`, `type` and `proto`, by the member of the C class.
+fn number_of(socket: *mut ffi::PyObject, index: usize) -> Result<i32, Raised> {
+    static MEMBERS: PyOnceLock<[Py<PyAny>; 3]> = PyOnceLock::new();
     // SAFETY: every caller holds the GIL.
     let py = unsafe { Python::assume_attached() };
-    let member = MEMBER
-        .get_or_try_init(py, || Ok(py.import("_socket")?.getattr("socket")?.getattr("family")?.unbind()))
+    let members = MEMBERS
+        .get_or_try_init(py, || {
+            let kind = py.import("_socket")?.getattr("socket")?;
+            let member = |name| kind.getattr(name).map(Bound::unbind);
+            Ok([member("family")?, member("type")?, member("proto")?])
+        })
         .map_err(|error: PyErr| restore(py, error))?;
+    let member = &members[index];
     // SAFETY: a member descriptor of `_socket.socket`, asked through its type's own slot; the result is an
     // owned int or null with an error.
     unsafe {
@@ -246,30 +286,18 @@ fn number_at(tuple: *mut ffi::PyObject, index: usize, max: u32) -> Option<u32> {
 
 fn from_pair(object: *mut ffi::PyObject) -> Option<SockAddr> {
     let (tuple, 2) = items(object)? else { return None };
-    let ip: Ipv4Addr = host_at(tuple, 0)?.parse().ok()?;
+    let ip = host_at(tuple, 0)?.parse().ok()?;
     let port = number_at(tuple, 1, u16::MAX.into())? as u16;
-    // SAFETY: all-zero is a valid address; the fields differ between systems.
-    let mut raw: libc::sockaddr_in = unsafe { std::mem::zeroed() };
-    raw.sin_family = libc::AF_INET as libc::sa_family_t;
-    raw.sin_port = port.to_be();
-    raw.sin_addr.s_addr = u32::from(ip).to_be();
-    Some(SockAddr::from_parts(raw, size_of::<libc::sockaddr_in>()))
+    Some(SockAddr::internet(&SocketAddrV4::new(ip, port).into()))
 }
 
 fn from_quadruple(object: *mut ffi::PyObject) -> Option<SockAddr> {
     let (tuple, size @ 2..=4) = items(object)? else { return None };
-    let ip: Ipv6Addr = host_at(tuple, 0)?.parse().ok()?;
+    let ip = host_at(tuple, 0)?.parse().ok()?;
     let port = number_at(tuple, 1, u16::MAX.into())? as u16;
     let flow = if size > 2 { number_at(tuple, 2, 0xf_ffff)? } else { 0 };
     let scope = if size > 3 { number_at(tuple, 3, u32::MAX)? } else { 0 };
-    // SAFETY: as in `from_pair`.
-    let mut raw: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
-    raw.sin6_family = libc::AF_INET6 as libc::sa_family_t;
-    raw.sin6_port = port.to_be();
-    raw.sin6_flowinfo = flow.to_be();
-    raw.sin6_addr.s6_addr = ip.octets();
-    raw.sin6_scope_id = scope;
-    Some(SockAddr::from_parts(raw, size_of::<libc::sockaddr_in6>()))
+    Some(SockAddr::internet(&SocketAddrV6::new(ip, port, flow.to_be(), scope).into()))
 }
 
 /// A path of plain ASCII, which needs no filesystem encoding, or on Linux an abstract name.
@@ -357,7 +385,7 @@ fn string(value: &[u8]) -> Result<Ref, Raised> {
     .ok_or(Raised)
 }
 
-fn integer(value: u32) -> Result<Ref, Raised> {
+pub(crate) fn integer(value: u32) -> Result<Ref, Raised> {
     // SAFETY: an owned reference or null with an error.
     unsafe { Ref::from_owned(ffi::PyLong_FromUnsignedLong(value.into())) }.ok_or(Raised)
 }

@@ -227,6 +227,7 @@ impl Listener {
                 server: self.server.get(),
                 sockname: self.sockname.get(),
                 peer: address::internet(peer),
+                registered: None,
             },
         )
         .map(drop)

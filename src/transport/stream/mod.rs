@@ -32,13 +32,21 @@ pub(crate) use python::{make_stream, make_type};
 use super::receiver::Receiver;
 use super::write_buffer::WriteBuffer;
 use crate::capi::call::{call0, call1, getattr, in_kept_context, method};
-use crate::capi::error::{Outcome, raise_io, take_unless_fatal};
+use crate::capi::error::{Outcome, raise_errno, raise_io, take_unless_fatal};
 use crate::capi::imports::imports;
 use crate::capi::{Fatal, Raised, Ref, Slot};
 use crate::event_loop::core::{Core, core_of};
 use crate::event_loop::source::{Kind, Source, SourceRef};
 use crate::event_loop::watch::complete;
 use crate::reactor::{Interest, Readiness, Token};
+
+/// What is a reason to read: data, or some end that a read will tell of.
+const ARRIVED: Readiness = Readiness::from_bits(
+    Readiness::READABLE.bits()
+        | Readiness::READ_CLOSED.bits()
+        | Readiness::WRITE_CLOSED.bits()
+        | Readiness::ERROR.bits(),
+);
 
 /// Above this many unsent bytes the protocol is asked to pause, as in asyncio.
 const HIGH_WATER: usize = 64 * 1024;
@@ -75,6 +83,10 @@ pub(crate) struct Stream {
     pub(crate) closing: Cell<bool>,
     pub(crate) paused: Cell<bool>,
     pub(crate) started: Cell<bool>,
+    /// The descriptor was registered before the transport was made.
+    registered: bool,
+    /// What the poller told before `connection_made` was called.
+    early: Cell<Readiness>,
     /// The peer has closed its side and the protocol keeps ours open.
     pub(crate) read_done: Cell<bool>,
     /// write_eof() was called.
@@ -107,6 +119,9 @@ pub(crate) struct Parts {
     pub(crate) server: Option<Ref>,
     pub(crate) sockname: Option<Ref>,
     pub(crate) peer: Option<SocketAddr>,
+    /// The descriptor stands in the poller already, both ways and edge-triggered, and its entry in the table is the
+    /// caller's to give; with what the poller has told of it so far.
+    pub(crate) registered: Option<Readiness>,
 }
 
 static TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(null_mut());
@@ -168,6 +183,8 @@ impl Stream {
                 closing: Cell::new(false),
                 paused: Cell::new(false),
                 started: Cell::new(false),
+                registered: parts.registered.is_some(),
+                early: Cell::new(parts.registered.unwrap_or_default()),
                 read_done: Cell::new(false),
                 eof: Cell::new(false),
                 protocol_paused: Cell::new(false),
@@ -194,7 +211,11 @@ impl Stream {
         stream.socket.set(parts.socket);
         stream.fd.set(parts.fd);
         let source = Kind::Source(SourceRef::new::<Transport>(object.clone_ref()));
-        stream.token.set(core.fds.insert(parts.fd, source).map_err(|error| raise_io(&error))?);
+        let token = match parts.registered {
+            Some(_) => core.fds.replace(parts.fd, source).ok_or_else(|| raise_errno(libc::EBADF))?,
+            None => core.fds.insert(parts.fd, source).map_err(|error| raise_io(&error))?,
+        };
+        stream.token.set(token);
         core.call_native(object.clone_ref(), start);
         Ok(object)
     }
@@ -375,6 +396,13 @@ fn report(
 }
 
 fn register(stream: &Stream, core: &Core) -> std::io::Result<()> {
+    if stream.registered {
+        let early = stream.early.replace(Readiness::EMPTY);
+        if early.intersects(ARRIVED) {
+            core.call_again(stream.token.get(), early);
+        }
+        return Ok(());
+    }
     let Some(poller) = core.poller() else { return Ok(()) };
     let (fd, token) = (stream.fd.get(), stream.token.get());
     match poller.register_edge(fd, token, Interest::BOTH) {
@@ -424,10 +452,12 @@ impl Source for Transport {
     fn on_ready(object: &Ref, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
         // SAFETY: the source was registered with a transport.
         let stream = unsafe { stream_of(object.as_ptr()) };
+        if !stream.started.get() {
+            stream.early.set(stream.early.get() | readiness);
+            return Ok(());
+        }
         // Reading comes first: what the peer said before it closed must not be lost to the error of a write.
-        if readiness.intersects(
-            Readiness::READABLE | Readiness::READ_CLOSED | Readiness::WRITE_CLOSED | Readiness::ERROR,
-        ) {
+        if readiness.intersects(ARRIVED) {
             if stream.receiving.replace(true) {
                 // One message after the other, whatever the protocol does with the first.
                 stream.missed.set(stream.missed.get() | readiness);

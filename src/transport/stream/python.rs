@@ -11,7 +11,7 @@ use pyo3::types::{PyDict, PyTuple};
 
 use super::{BASE, Parts, SERVER_TAKES_TRANSPORT, Stream, TYPE, stream_of, tell_server};
 use crate::capi::call::guard;
-use crate::capi::error::{fetch, raise, raise_errno, take_exception};
+use crate::capi::error::{fetch, io_error, raise, raise_errno, take_exception};
 use crate::capi::imports::imports;
 use crate::capi::sockaddr;
 use crate::capi::types::{Attribute, TypeSpec};
@@ -183,11 +183,13 @@ pub(crate) fn make_stream<'py>(
         let Raised = raise_errno(libc::EBADF);
         return Err(fetch(py));
     }
-    let family = if sockaddr::is_plain_socket(sock.as_ptr()) {
-        sockaddr::family(sock.as_ptr()).map_err(|Raised| fetch(py))?
-    } else {
-        libc::AF_UNSPEC
-    };
+    let mut family = libc::AF_UNSPEC;
+    if sockaddr::is_plain_socket(sock.as_ptr()) {
+        family = sockaddr::family(sock.as_ptr()).map_err(|Raised| fetch(py))?;
+        if sockaddr::is_tcp(sock.as_ptr()).map_err(|Raised| fetch(py))? {
+            address::set_nodelay(fd).map_err(|error| io_error(py, &error))?;
+        }
+    }
     let peer = address::name_of(fd, libc::getpeername);
     let context = crate::capi::call::copy_current_context().map_err(|Raised| fetch(py))?;
     let transport = Stream::create(
@@ -204,6 +206,7 @@ pub(crate) fn make_stream<'py>(
             server: server.map(Ref::from),
             sockname: None,
             peer,
+            registered: None,
         },
     );
     match transport {
