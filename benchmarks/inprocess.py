@@ -298,6 +298,11 @@ def pipe_chunks(loop: Loop) -> int:
         await loop.connect_read_pipe(lambda: Sink(ended), open(reader, "rb", 0))
         await loop.connect_write_pipe(lambda: Writer(chunk, count), open(writer, "wb", 0))
         assert await ended == count * len(chunk)
+
+    loop.run_until_complete(main())
+    return count
+
+
 # -- name resolution ---------------------------------------------------------------------------------------------
 
 

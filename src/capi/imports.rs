@@ -52,9 +52,9 @@ macro_rules! table {
 
 table! {
     names {
-        Future, Task, _attach, _buffer, _cancelled, _current_handle, _detach, _ensure_fd_no_transport, _eof, _limit,
-        _run, _stream_reader_wr, _waiter, buffer_updated, cancelled, close, connection_lost, connection_made, context,
-        create_future, data_received, datagram_received, done, eof_received, error_received, fileno, get_buffer, name,
+        Future, Task, _attach, _buffer, _cancelled, _clients, _current_handle, _detach, _ensure_fd_no_transport, _eof, _limit,
+        _remove, _run, _sockets, _stream_reader_wr, _waiter, buffer_updated, cancelled, close, connection_lost, connection_made, context,
+        create_future, data, data_received, datagram_received, done, eof_received, error_received, fileno, get_buffer, name,
         pause_writing, result, resume_writing, sendto, set, set_result, time, wait,
     }
     objects {
@@ -63,6 +63,8 @@ table! {
         buffered_protocol = "asyncio"."BufferedProtocol",
         get_running_loop = "asyncio"."get_running_loop",
         socket = "socket"."socket",
+        server_class = "asyncio.base_events"."Server",
+        weak_set = "weakref"."WeakSet",
         transport_socket = "asyncio.trsock"."TransportSocket",
     }
 }

@@ -22,7 +22,7 @@ use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -30,6 +30,7 @@ use pyo3::prelude::*;
 pub(crate) use python::{make_stream, make_type};
 
 use super::receiver::Receiver;
+use super::server;
 use super::write_buffer::WriteBuffer;
 use crate::capi::call::{call0, call1, getattr, in_kept_context, method};
 use crate::capi::error::{Outcome, raise_errno, raise_io, take_unless_fatal};
@@ -61,6 +62,8 @@ pub(crate) struct Stream {
     pub(crate) socket: Slot,
     pub(crate) extra: Slot,
     server: Slot,
+    /// What the server knows the connection by.
+    server_entry: Slot,
     /// The protocol's bound `connection_made`, until it was called.
     made: Slot,
     waiter: Slot,
@@ -127,8 +130,6 @@ pub(crate) struct Parts {
 static TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(null_mut());
 /// Where [`Stream`] begins in the object: the size of asyncio's base class.
 static BASE: AtomicUsize = AtomicUsize::new(0);
-/// `Server._attach` and `_detach` take the transport (3.13) or nothing.
-static SERVER_TAKES_TRANSPORT: AtomicBool = AtomicBool::new(false);
 
 /// The fields of a transport.
 ///
@@ -166,6 +167,7 @@ impl Stream {
                 socket: Slot::empty(),
                 extra: Slot::new(parts.extra),
                 server: Slot::empty(),
+                server_entry: Slot::empty(),
                 made: Slot::empty(),
                 waiter: Slot::new(parts.waiter),
                 empty_waiter: Slot::empty(),
@@ -203,7 +205,7 @@ impl Stream {
         stream.made.set(Some(getattr(parts.protocol.as_ptr(), imports().connection_made.as_ptr())?));
         stream.receiver.set(parts.protocol)?;
         if let Some(server) = parts.server {
-            tell_server(&server, imports()._attach.as_ptr(), &object)?;
+            stream.server_entry.set(server::attach(&server, &object)?);
             stream.server.set(Some(server));
         }
         core.touched.set(true);
@@ -333,6 +335,7 @@ impl Stream {
             &self.socket,
             &self.extra,
             &self.server,
+            &self.server_entry,
             &self.made,
             &self.waiter,
             &self.empty_waiter,
@@ -348,15 +351,6 @@ impl Stream {
         }
         // SAFETY: as above.
         unsafe { self.receiver.visit(visit, argument) }
-    }
-}
-
-fn tell_server(server: &Ref, name: *mut ffi::PyObject, transport: &Ref) -> Result<(), Raised> {
-    // Relaxed: stored once, at import.
-    if SERVER_TAKES_TRANSPORT.load(Ordering::Relaxed) {
-        method(server, name, &[transport.as_ptr()]).map(drop)
-    } else {
-        method(server, name, &[]).map(drop)
     }
 }
 
@@ -433,7 +427,7 @@ pub(crate) fn connection_lost(object: &Ref, core: &Core) -> Result<(), Fatal> {
     outcome.note(stream.close_descriptor().or_else(|raised| core.unraisable(raised)));
     stream.receiver.clear();
     if let Some(server) = stream.server.take() {
-        let detached = tell_server(&server, imports()._detach.as_ptr(), object);
+        let detached = server::detach(&server, object, stream.server_entry.take());
         outcome.note(detached.or_else(|raised| core.unraisable(raised)));
     }
     if let Some(waiter) = stream.empty_waiter.get() {
