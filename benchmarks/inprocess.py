@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import threading
 from collections.abc import Callable
 
@@ -300,6 +301,28 @@ def pipe_chunks(loop: Loop) -> int:
 
     loop.run_until_complete(main())
     return count
+
+
+# -- name resolution ---------------------------------------------------------------------------------------------
+
+
+def look_up(loop: Loop, host: str, count: int) -> int:
+    async def main() -> None:
+        for _ in range(count):
+            assert await loop.getaddrinfo(host, 80, type=socket.SOCK_STREAM)
+
+    loop.run_until_complete(main())
+    return count
+
+
+@scenario("getaddrinfo/numeric")
+def look_up_numeric(loop: Loop) -> int:
+    return look_up(loop, "127.0.0.1", 2_000)
+
+
+@scenario("getaddrinfo/localhost")
+def look_up_localhost(loop: Loop) -> int:
+    return look_up(loop, "localhost", 200)
 
 
 # -- the loop itself ---------------------------------------------------------------------------------------------

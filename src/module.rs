@@ -9,8 +9,8 @@ use crate::bridge::panic::RuntimePanic;
 use crate::bridge::port::ForeignPort;
 use crate::capi;
 use crate::event_loop::{calls, core, event_loop::EventLoop, handle, sock, sock_datagram};
-use crate::primitives::{blocking, echo, metrics, sleep};
-use crate::transport::{accept, datagram, read_pipe, reader_feed, stream, streams, tls, write_pipe};
+use crate::primitives::{blocking, echo, lookup, metrics, sleep};
+use crate::transport::{accept, connect, datagram, read_pipe, reader_feed, stream, streams, tls, write_pipe};
 
 /// Called by `os.register_at_fork` in every child.
 #[pyfunction]
@@ -51,6 +51,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(tls::python::tls_problem, module)?)?;
     module.add("RuntimePanic", py.get_type::<RuntimePanic>())?;
     module.add_class::<ForeignPort>()?;
+    module.add_class::<connect::Connecting>()?;
     module.add_class::<echo::EchoServer>()?;
     module.add_function(wrap_pyfunction!(sleep::sleep, module)?)?;
     module.add_function(wrap_pyfunction!(echo::start_echo_server, module)?)?;
@@ -67,6 +68,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(accept::start_listener, module)?)?;
     module.add_function(wrap_pyfunction!(reader_feed::feed_readers, module)?)?;
     module.add_function(wrap_pyfunction!(streams::adopt_streams, module)?)?;
+    module.add_function(wrap_pyfunction!(connect::connect, module)?)?;
     module.add_function(wrap_pyfunction!(_forked, module)?)?;
     module.add_function(wrap_pyfunction!(learn_c_caller, module)?)?;
     module.add_function(wrap_pyfunction!(_add_methods, module)?)?;
@@ -80,7 +82,7 @@ fn _add_methods(kind: &Bound<'_, PyType>) -> PyResult<()> {
     if !kind.is_subclass_of::<EventLoop>()? {
         return Err(PyTypeError::new_err("not a class of event loops"));
     }
-    [calls::METHODS, sock::METHODS, sock_datagram::METHODS]
+    [calls::METHODS, sock::METHODS, sock_datagram::METHODS, lookup::METHODS]
         .into_iter()
         .try_for_each(|table| capi::types::add_methods(kind, table))
 }

@@ -370,3 +370,69 @@ def test_too_many_open_files_pauses_accepting_and_it_recovers_in_its_context(run
         await server.wait_closed()
 
     run(main())
+
+
+@pytest.mark.skipif(sys.version_info < (3, 13), reason="a server's list of clients is new in 3.13")
+def test_a_server_knows_its_clients_as_long_as_they_are_connected(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        accepted = []
+        server = await loop.create_server(lambda: accepted.append(Recording()) or accepted[-1], "127.0.0.1", 0)
+        clients = []
+        for _ in range(3):
+            clients.append((await loop.create_connection(Recording, *server.sockets[0].getsockname()))[1])
+        await asyncio.gather(*[protocol.connected for protocol in accepted])
+        while len(accepted) < 3:
+            await asyncio.sleep(0)
+        assert set(server._clients) == {protocol.transport for protocol in accepted}
+        accepted[0].transport.close()
+        await accepted[0].lost
+        await asyncio.sleep(0)
+        assert set(server._clients) == {protocol.transport for protocol in accepted[1:]}
+        server.close()
+        closed = asyncio.create_task(server.wait_closed())
+        accepted[1].transport.close()
+        await accepted[1].lost
+        await asyncio.sleep(0.01)
+        assert not closed.done()
+        accepted[2].transport.abort()
+        await asyncio.wait_for(closed, 5)
+        assert not server._clients
+        await asyncio.gather(*[protocol.lost for protocol in clients])
+
+    run(main())
+
+
+@pytest.mark.native
+def test_a_server_of_somebody_else_s_is_told_by_its_methods(run):
+    calls = []
+
+    class Server(asyncio.base_events.Server):
+        def _attach(self, *args):
+            calls.append("attach")
+            super()._attach(*args)
+
+        def _detach(self, *args):
+            calls.append("detach")
+            super()._detach(*args)
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(Recording, "127.0.0.1", 0)
+        address = server.sockets[0].getsockname()
+        server.close()
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            listener.setblocking(False)
+            other = Server(loop, [listener], Recording, None, 10, None)
+            await other.start_serving()
+            _, client = await loop.create_connection(Recording, *listener.getsockname())
+            while not calls:
+                await asyncio.sleep(0)
+            client.transport.close()
+            await client.lost
+            while len(calls) < 2:
+                await asyncio.sleep(0)
+            other.close()
+        assert calls == ["attach", "detach"] and address
+
+    run(main())

@@ -650,3 +650,46 @@ def test_a_plain_subclass_of_socket_is_an_ordinary_socket(run):
             assert own.fileno() == -1
 
     run(main())
+
+
+@pytest.mark.parametrize("side", ["client", "server"])
+@pytest.mark.parametrize("family", ["tcp", "unix"])
+def test_what_is_asked_first_after_the_connection_was_lost(run, tmp_path, family, side):
+    """The names and the closed socket, as if they had been asked for in time."""
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        accepted = loop.create_future()
+
+        def serve():
+            protocol = Recording()
+            accepted.set_result(protocol)
+            return protocol
+
+        path = str(tmp_path / "s")
+        if family == "tcp":
+            server = await loop.create_server(serve, "127.0.0.1", 0)
+            client, near = await loop.create_connection(Recording, *server.sockets[0].getsockname())
+        else:
+            server = await loop.create_unix_server(serve, path)
+            client, near = await loop.create_unix_connection(Recording, path)
+        protocol = near if side == "client" else await accepted
+        transport = await protocol.connected
+        client.close()
+        await protocol.lost
+        await asyncio.sleep(0)
+        server.close()
+        sock = transport.get_extra_info("socket")
+        assert sock.fileno() == -1 and sock.type == socket.SOCK_STREAM
+        if family == "tcp":
+            assert sock.family == socket.AF_INET and sock.proto == socket.IPPROTO_TCP
+            assert {len(transport.get_extra_info(name)) for name in ("sockname", "peername")} == {2}
+        else:
+            assert sock.family == socket.AF_UNIX
+            ends = ["", path] if side == "client" else [path, ""]
+            assert [transport.get_extra_info("sockname"), transport.get_extra_info("peername")] == ends
+        assert transport.get_extra_info("socket") is sock
+        with pytest.raises(OSError):
+            sock.getsockname()
+
+    run(main())

@@ -6,6 +6,7 @@ filters know them.
 
 from __future__ import annotations
 
+import _socket
 import asyncio
 import errno
 import os
@@ -305,11 +306,46 @@ def _datagram_rules() -> tuple[bool, int]:
 DATAGRAM_RULES = _datagram_rules()
 
 
+def _original(name: str) -> object:
+    """A function of the socket module, unless somebody has replaced it already: then nothing is it."""
+    function = getattr(socket, name)
+    home = getattr(function, "__globals__", None) is vars(socket) or function is getattr(_socket, name)
+    return function if home else object()
+
+
+# The two that the native lookups stand for. Who patches the socket module is called instead.
+getaddrinfo, getnameinfo = _original("getaddrinfo"), _original("getnameinfo")
+# Likewise for its sockets, which native connections do without.
+socket_class = socket.socket if socket.socket.__module__ == "socket" else object()
+
+
 def adopt_socket(fd: int) -> socket.socket:
     """A socket object for a descriptor that the native accept made; it owns the descriptor from now on."""
     sock = socket.socket(fileno=fd)
     sock.setblocking(False)
     return sock
+
+
+def closed_socket(family: int) -> socket.socket | None:
+    """What is left of a connection's socket for somebody who asks for it only when it is closed."""
+    proto = socket.IPPROTO_TCP if family in (socket.AF_INET, socket.AF_INET6) else 0
+    try:
+        sock = socket.socket(family, socket.SOCK_STREAM, proto)
+    except OSError:
+        return None
+    sock.close()
+    return sock
+
+
+def connecting_socket(fd: int, family: int) -> socket.socket:
+    """The socket of a connection on its way, for an audit hook; it owns the descriptor from now on."""
+    return socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=fd)
+
+
+def connect_failed(waiter: asyncio.Future[Any], code: int, address: object) -> None:
+    """A connection on its way came to nothing."""
+    if not waiter.done():
+        waiter.set_exception(OSError(code, f"Connect call failed {address}"))
 
 
 def connection_failed(loop: EventLoop, exception: BaseException, protocol: asyncio.BaseProtocol | None) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import inspect
 import os
 import selectors
 import socket
@@ -18,7 +19,7 @@ import sys
 import time
 import types
 import weakref
-from typing import Any, Callable, Coroutine, Self, TypeVar, TypeVarTuple, Unpack
+from typing import TYPE_CHECKING, Any, Callable, Coroutine, Self, TypeVar, TypeVarTuple, Unpack
 
 from . import _children, _core, _stepping, _support, _tls
 from ._inherited import SelectorEventLoop, base_events, constants, events
@@ -47,6 +48,7 @@ _STATE = (
     "_current_handle",
     "_default_executor",
     "_exception_handler",
+    "_executor_is_users",
     "_executor_shutdown_called",
     "_internal_fds",
     "_old_agen_hooks",
@@ -81,6 +83,7 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
     _internal_fds: int
     _signal_handlers: dict[int, Any]
     _default_executor: Any
+    _executor_is_users: bool
     _executor_shutdown_called: Any
     # Children that run, by the descriptors that tell of their end, and asyncio's threads where there are none.
     _pidfds: set[int]
@@ -94,6 +97,7 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
         self._default_executor = self._executor_shutdown_called = None
         self._transports, self._signal_handlers, self._internal_fds = (), {}, 0
         self._pidfds, self._child_threads, self._wakeup = set(), None, Loan()
+        self._executor_is_users = False
         return self
 
     def __init__(self, selector: selectors.BaseSelector | None = None) -> None:
@@ -246,7 +250,8 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
             return super()._make_socket_transport(sock, protocol, waiter, extra=extra, server=server, **kwargs)
         self._ensure_fd_no_transport(sock)
         context = kwargs.get("context")
-        base_events._set_nodelay(sock)
+        if type(sock) is not socket.socket:
+            base_events._set_nodelay(sock)
         if context is not None:
             return context.run(_core.make_stream, self, sock, protocol, waiter, extra, server)
         return _core.make_stream(self, sock, protocol, waiter, extra, server)
@@ -408,6 +413,83 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
             if resume_reading:
                 transp.resume_reading()
 
+    # -- connections -----------------------------------------------------------------------------
+
+    if not TYPE_CHECKING:
+        # typeshed's overloads say more than one signature can.
+
+        async def create_connection(
+            self, protocol_factory: Callable[[], Any], host: Any = None, port: Any = None, **options: Any
+        ) -> tuple[Any, Any]:
+            """Connect to a server; see asyncio.loop.create_connection."""
+            connecting = None
+            if not self._debug and (not options or _PLAIN_OPTIONS.issuperset(_given(options))) and self._connects_itself():
+                family, proto = options.get("family", 0), options.get("proto", 0)
+                if proto in _PLAIN_PROTOCOLS:
+                    connecting = _core.connect(self, host, port, family)
+            if connecting is None:
+                return await super().create_connection(protocol_factory, host, port, **options)
+            try:
+                if connecting.waiter is not None:
+                    await connecting.waiter
+                protocol = protocol_factory()
+                waiter = self.create_future()
+                transport = connecting.transport(protocol, waiter)
+            except BaseException:
+                connecting.close()
+                raise
+            try:
+                await waiter
+            except BaseException:
+                transport.close()
+                raise
+            return transport, protocol
+
+        create_connection.__signature__ = inspect.signature(asyncio.BaseEventLoop.create_connection)
+
+    def _connects_itself(self) -> bool:
+        """Is everything that asyncio would call on the way to a plain connection what we know?"""
+        if base_events.socket.socket is not _support.socket_class:
+            return False
+        for name, function in _CONNECT_HOOKS:
+            if getattr(getattr(self, name), "__func__", None) is not function:
+                return False
+        return True
+
+    # -- name resolution -------------------------------------------------------------------------
+
+    def set_default_executor(self, executor: Any) -> None:
+        """Set what run_in_executor(None, ...) uses. Name resolution goes there too from now on, as in asyncio."""
+        super().set_default_executor(executor)
+        self._executor_is_users = True
+
+    def _may_look_up(self) -> bool:
+        """Is nobody waiting for asyncio to give lookups to the default executor?"""
+        return not (
+            self._executor_is_users
+            or self._executor_shutdown_called
+            or self.is_closed()
+            or getattr(self.run_in_executor, "__func__", None) is not _run_in_executor
+        )
+
+    async def getaddrinfo(
+        self, host: Any, port: Any, *, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0
+    ) -> list[Any]:
+        """As socket.getaddrinfo, without blocking the loop."""
+        if base_events.socket.getaddrinfo is _support.getaddrinfo and not self._debug:
+            found = self._look_up(host, port, family, type, proto, flags, self._may_look_up())
+            if found is not None:
+                return found if isinstance(found, list) else await found
+        return await super().getaddrinfo(host, port, family=family, type=type, proto=proto, flags=flags)
+
+    async def getnameinfo(self, sockaddr: Any, flags: int = 0) -> tuple[str, str]:
+        """As socket.getnameinfo, without blocking the loop."""
+        if base_events.socket.getnameinfo is _support.getnameinfo and self._may_look_up():
+            found = self._look_up_name(sockaddr, flags)
+            if found is not None:
+                return await found
+        return await super().getnameinfo(sockaddr, flags)
+
     # -- awaitable socket calls ------------------------------------------------------------------
 
     async def sock_connect(self, sock: socket.socket, address: Any) -> None:
@@ -450,10 +532,37 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
 # Once more on the class itself: CPython calls a method of the exact type without going through its vectorcall.
 _core._add_methods(EventLoop)
 _monotonic = EventLoop.time
+_run_in_executor = asyncio.SelectorEventLoop.run_in_executor
+
+# What create_connection does by itself has numbers for host and port, and none of its other options.
+_PLAIN_OPTIONS = frozenset({"family", "proto", "flags"})
+_PLAIN_PROTOCOLS = (0, socket.IPPROTO_TCP, socket.IPPROTO_UDP)
+_KNOWN_OPTIONS = frozenset(inspect.signature(asyncio.BaseEventLoop.create_connection).parameters)
+_CONNECT_HOOKS = [
+    (name, getattr(EventLoop, name))
+    for name in (
+        "_ensure_resolved",
+        "_connect_sock",
+        "sock_connect",
+        "_create_connection_transport",
+        "_make_socket_transport",
+    )
+]
+
+
+def _given(options: dict[str, Any]) -> set[str]:
+    """The options that ask for something, or that this asyncio does not know."""
+    return {
+        name
+        for name, value in options.items()
+        if not (value is None or value is False) or name not in _KNOWN_OPTIONS
+    }
 
 
 def _fixed_name(sock: socket.socket) -> Any:
     """The address every connection accepted from ``sock`` has on our side, if there is one such address."""
+    if sock.family == socket.AF_UNIX:
+        return sock.getsockname()
     if sock.family not in (socket.AF_INET, socket.AF_INET6):
         return None
     name = sock.getsockname()

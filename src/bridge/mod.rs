@@ -2,6 +2,7 @@
 //!
 //! [`port`] is the way back to a loop: wakeloop's own by its inbox, any other asyncio loop by a descriptor
 //! that it watches. [`awaitable`] is what Python awaits, [`waiter`] the task that does. [`runtime`] is the process's one runtime,
+//! [`pool`] the threads for blocking calls of the loops themselves,
 //! [`panic`] what a panic on it becomes. `generic`, behind the feature `async-runtimes`, is for other crates
 //! that use pyo3-async-runtimes.
 
@@ -9,6 +10,7 @@ pub(crate) mod awaitable;
 #[cfg(feature = "async-runtimes")]
 pub mod generic;
 pub(crate) mod panic;
+pub(crate) mod pool;
 pub(crate) mod port;
 pub(crate) mod runtime;
 pub(crate) mod waiter;

@@ -9,6 +9,7 @@
 //! abort of the process. So the calls that run Python code are declared `C-unwind` here, and a guard in front
 //! of them parks the thread for good when such an unwind comes through: the process is ending anyway.
 
+use std::ffi::{c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use pyo3::ffi;
@@ -266,6 +267,48 @@ fn copy_of_entered(context: &Ref) -> Result<Ref, Raised> {
     drop(super::error::take_exception());
     // SAFETY: a live object; the function itself checks that it is a context.
     unsafe { Ref::from_owned(ffi::PyContext_Copy(context.as_ptr())) }.ok_or(Raised)
+}
+
+unsafe extern "C-unwind" {
+    /// Builds its arguments only if there is a hook to see them.
+    fn PySys_Audit(event: *const c_char, format: *const c_char, ...) -> c_int;
+}
+
+/// `sys.audit("socket.getaddrinfo", host, port, family, type, protocol)`.
+pub(crate) fn audit_address_info(
+    [host, port]: [*mut ffi::PyObject; 2],
+    [family, kind, protocol]: [c_int; 3],
+) -> Result<(), Raised> {
+    let event = c"socket.getaddrinfo".as_ptr();
+    // SAFETY: what the format says: two live objects and three numbers.
+    allowed(|| unsafe { PySys_Audit(event, c"OOiii".as_ptr(), host, port, family, kind, protocol) })
+}
+
+/// `sys.audit("socket.getnameinfo", sockaddr)`.
+pub(crate) fn audit_name_info(address: *mut ffi::PyObject) -> Result<(), Raised> {
+    // SAFETY: what the format says: a tuple of one live object.
+    allowed(|| unsafe { PySys_Audit(c"socket.getnameinfo".as_ptr(), c"(O)".as_ptr(), address) })
+}
+
+/// `sys.audit("socket.connect", socket, address)`, with a socket that is made only if there is a hook to see it.
+pub(crate) fn audit_connect<F>(mut socket: F, address: &Ref) -> Result<(), Raised>
+where
+    F: FnMut() -> Result<Ref, Raised>,
+{
+    unsafe extern "C" fn make<F: FnMut() -> Result<Ref, Raised>>(socket: *mut c_void) -> *mut ffi::PyObject {
+        // SAFETY: the closure of the call below, which is still running.
+        guard(|| unsafe { (*socket.cast::<F>())() }.map_or(std::ptr::null_mut(), Ref::into_ptr))
+    }
+    let maker: unsafe extern "C" fn(*mut c_void) -> *mut ffi::PyObject = make::<F>;
+    let (event, format) = (c"socket.connect".as_ptr(), c"O&O".as_ptr());
+    // SAFETY: what the format says: a function with its argument, and a live object.
+    allowed(|| unsafe {
+        PySys_Audit(event, format, maker, (&raw mut socket).cast::<c_void>(), address.as_ptr())
+    })
+}
+
+fn allowed(audit: impl FnOnce() -> c_int) -> Result<(), Raised> {
+    if guarded(audit) < 0 { Err(Raised) } else { Ok(()) }
 }
 
 /// A copy of the current context.

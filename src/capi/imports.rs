@@ -52,10 +52,11 @@ macro_rules! table {
 
 table! {
     names {
-        Future, Task, _asyncio_future_blocking, _attach, _cancelled, _current_handle, _detach, _ensure_fd_no_transport,
-        _run, buffer_updated, cancelled, close, connection_lost, connection_made, context, create_future, data_received,
-        datagram_received, done, eof_received, error_received, fileno, get_buffer, is_closing, name, pause_reading,
-        pause_writing, result, resume_reading, resume_writing, sendto, set, set_result, throw, time, wait,
+        Future, Task, _asyncio_future_blocking, _attach, _cancelled, _clients, _current_handle, _detach,
+        _ensure_fd_no_transport, _remove, _run, _sockets, buffer_updated, cancelled, close, connection_lost,
+        connection_made, context, create_future, data, data_received, datagram_received, done, eof_received,
+        error_received, fileno, get_buffer, is_closing, name, pause_reading, pause_writing, result, resume_reading,
+        resume_writing, sendto, set, set_result, throw, time, wait,
     }
     objects {
         handle_class = "asyncio"."Handle",
@@ -66,6 +67,8 @@ table! {
         incomplete_read = "asyncio"."IncompleteReadError",
         limit_overrun = "asyncio"."LimitOverrunError",
         socket = "socket"."socket",
+        server_class = "asyncio.base_events"."Server",
+        weak_set = "weakref"."WeakSet",
         transport_socket = "asyncio.trsock"."TransportSocket",
     }
 }

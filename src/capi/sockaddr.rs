@@ -4,8 +4,10 @@
 //! names, scope names and every other family are the socket module's business; a conversion that would
 //! need it says `None`, and the caller asks the Python socket instead.
 
+use std::ffi::{c_char, c_int, c_void};
 use std::mem::offset_of;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::RawFd;
 
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -19,6 +21,9 @@ use super::object::Ref;
 const PATH: usize = offset_of!(libc::sockaddr_un, sun_path);
 /// The longest path or abstract name.
 const PATH_MAX: usize = size_of::<libc::sockaddr_un>() - PATH;
+
+/// `getsockname` or `getpeername`.
+pub(crate) type Ask = unsafe extern "C" fn(c_int, *mut libc::sockaddr, *mut libc::socklen_t) -> c_int;
 
 /// A socket address of any family, with its true length.
 #[derive(Clone, Copy)]
@@ -36,6 +41,32 @@ impl SockAddr {
             storage: unsafe { std::mem::zeroed() },
             len: size_of::<libc::sockaddr_storage>() as libc::socklen_t,
         }
+    }
+
+    /// What `getsockname` or `getpeername` says.
+    pub(crate) fn asked(fd: RawFd, ask: Ask) -> Option<SockAddr> {
+        let mut found = SockAddr::room();
+        let (address, length) = found.places();
+        // SAFETY: the places of a live address.
+        (unsafe { ask(fd, address, length) } == 0).then_some(found)
+    }
+
+    /// A copy of somebody's address.
+    ///
+    /// # Safety
+    /// `address` points to `len` bytes.
+    pub(crate) unsafe fn copied(address: *const libc::sockaddr, len: libc::socklen_t) -> SockAddr {
+        let mut copy = SockAddr::room();
+        copy.len = len.min(copy.len);
+        // SAFETY: the caller's word, and no more than the storage has room for.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                address.cast::<u8>(),
+                (&raw mut copy.storage).cast::<u8>(),
+                copy.len as usize,
+            );
+        }
+        copy
     }
 
     /// The address that the kernel wrote to `storage`, of which it said the length.
@@ -62,6 +93,30 @@ impl SockAddr {
         let len = (self.len as usize).min(size_of::<libc::sockaddr_storage>());
         // SAFETY: the storage is initialised as a whole, and `len` is not beyond it.
         unsafe { std::slice::from_raw_parts(self.as_ptr().cast(), len) }
+    }
+
+    /// An Internet address; its flow is in the order of the network.
+    pub(crate) fn internet(address: &SocketAddr) -> SockAddr {
+        match address {
+            SocketAddr::V4(v4) => {
+                // SAFETY: all-zero is a valid address; the fields differ between systems.
+                let mut raw: libc::sockaddr_in = unsafe { std::mem::zeroed() };
+                raw.sin_family = libc::AF_INET as libc::sa_family_t;
+                raw.sin_port = v4.port().to_be();
+                raw.sin_addr.s_addr = u32::from(*v4.ip()).to_be();
+                SockAddr::from_parts(raw, size_of::<libc::sockaddr_in>())
+            }
+            SocketAddr::V6(v6) => {
+                // SAFETY: as above.
+                let mut raw: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
+                raw.sin6_family = libc::AF_INET6 as libc::sa_family_t;
+                raw.sin6_port = v6.port().to_be();
+                raw.sin6_flowinfo = v6.flowinfo();
+                raw.sin6_addr.s6_addr = v6.ip().octets();
+                raw.sin6_scope_id = v6.scope_id();
+                SockAddr::from_parts(raw, size_of::<libc::sockaddr_in6>())
+            }
+        }
     }
 
     /// Copies the parts of an address of one family into a fresh storage.
@@ -102,7 +157,7 @@ impl SockAddr {
             libc::AF_INET6 => {
                 // SAFETY: as above.
                 let raw = unsafe { &*self.as_ptr().cast::<libc::sockaddr_in6>() };
-                let host = text(&Ipv6Addr::from(raw.sin6_addr.s6_addr).to_string())?;
+                let host = string(Ipv6Text::of(&raw.sin6_addr.s6_addr).as_bytes())?;
                 tuple([
                     host,
                     integer(u16::from_be(raw.sin6_port).into())?,
@@ -138,15 +193,31 @@ impl std::fmt::Debug for SockAddr {
     }
 }
 
-/// `socket.family` as a number, without the enum that the Python property makes of it. `socket` must be an
-/// ordinary `socket.socket`.
+/// `socket.family` as a number, without the enum that the Python property makes of it. `socket` must be a
+/// `socket.socket`.
 pub(crate) fn family(socket: *mut ffi::PyObject) -> Result<i32, Raised> {
-    static MEMBER: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    number_of(socket, 0)
+}
+
+/// Is it a TCP socket as far as Python knows? `socket` must be a `socket.socket`.
+pub(crate) fn is_tcp(socket: *mut ffi::PyObject) -> Result<bool, Raised> {
+    let internet = matches!(number_of(socket, 0)?, libc::AF_INET | libc::AF_INET6);
+    Ok(internet && number_of(socket, 1)? == libc::SOCK_STREAM && number_of(socket, 2)? == libc::IPPROTO_TCP)
+}
+
+/// One of `family`, `type` and `proto`, by the member of the C class.
+fn number_of(socket: *mut ffi::PyObject, index: usize) -> Result<i32, Raised> {
+    static MEMBERS: PyOnceLock<[Py<PyAny>; 3]> = PyOnceLock::new();
     // SAFETY: every caller holds the GIL.
     let py = unsafe { Python::assume_attached() };
-    let member = MEMBER
-        .get_or_try_init(py, || Ok(py.import("_socket")?.getattr("socket")?.getattr("family")?.unbind()))
+    let members = MEMBERS
+        .get_or_try_init(py, || {
+            let kind = py.import("_socket")?.getattr("socket")?;
+            let member = |name| kind.getattr(name).map(Bound::unbind);
+            Ok([member("family")?, member("type")?, member("proto")?])
+        })
         .map_err(|error: PyErr| restore(py, error))?;
+    let member = &members[index];
     // SAFETY: a member descriptor of `_socket.socket`, asked through its type's own slot; the result is an
     // owned int or null with an error.
     unsafe {
@@ -178,7 +249,8 @@ fn host_at<'a>(tuple: *mut ffi::PyObject, index: usize) -> Option<&'a str> {
     str_of(unsafe { ffi::PyTuple_GET_ITEM(tuple, index as ffi::Py_ssize_t) })
 }
 
-fn str_of<'a>(object: *mut ffi::PyObject) -> Option<&'a str> {
+/// The content of an exact `str` without surrogates.
+pub(crate) fn str_of<'a>(object: *mut ffi::PyObject) -> Option<&'a str> {
     let mut size = 0;
     // SAFETY: a live object; the UTF-8 form is cached in the str and lives as long as it does, which every
     // caller limits to its own call. A str that has no such form sets an error, which is cleared.
@@ -214,30 +286,18 @@ fn number_at(tuple: *mut ffi::PyObject, index: usize, max: u32) -> Option<u32> {
 
 fn from_pair(object: *mut ffi::PyObject) -> Option<SockAddr> {
     let (tuple, 2) = items(object)? else { return None };
-    let ip: Ipv4Addr = host_at(tuple, 0)?.parse().ok()?;
+    let ip = host_at(tuple, 0)?.parse().ok()?;
     let port = number_at(tuple, 1, u16::MAX.into())? as u16;
-    // SAFETY: all-zero is a valid address; the fields differ between systems.
-    let mut raw: libc::sockaddr_in = unsafe { std::mem::zeroed() };
-    raw.sin_family = libc::AF_INET as libc::sa_family_t;
-    raw.sin_port = port.to_be();
-    raw.sin_addr.s_addr = u32::from(ip).to_be();
-    Some(SockAddr::from_parts(raw, size_of::<libc::sockaddr_in>()))
+    Some(SockAddr::internet(&SocketAddrV4::new(ip, port).into()))
 }
 
 fn from_quadruple(object: *mut ffi::PyObject) -> Option<SockAddr> {
     let (tuple, size @ 2..=4) = items(object)? else { return None };
-    let ip: Ipv6Addr = host_at(tuple, 0)?.parse().ok()?;
+    let ip = host_at(tuple, 0)?.parse().ok()?;
     let port = number_at(tuple, 1, u16::MAX.into())? as u16;
     let flow = if size > 2 { number_at(tuple, 2, 0xf_ffff)? } else { 0 };
     let scope = if size > 3 { number_at(tuple, 3, u32::MAX)? } else { 0 };
-    // SAFETY: as in `from_pair`.
-    let mut raw: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
-    raw.sin6_family = libc::AF_INET6 as libc::sa_family_t;
-    raw.sin6_port = port.to_be();
-    raw.sin6_flowinfo = flow.to_be();
-    raw.sin6_addr.s6_addr = ip.octets();
-    raw.sin6_scope_id = scope;
-    Some(SockAddr::from_parts(raw, size_of::<libc::sockaddr_in6>()))
+    Some(SockAddr::internet(&SocketAddrV6::new(ip, port, flow.to_be(), scope).into()))
 }
 
 /// A path of plain ASCII, which needs no filesystem encoding, or on Linux an abstract name.
@@ -288,8 +348,29 @@ fn dotted(ip: Ipv4Addr) -> Result<Ref, Raised> {
     string(&text[..length])
 }
 
-fn text(value: &str) -> Result<Ref, Raised> {
-    string(value.as_bytes())
+/// An IPv6 address as Python's `socket` writes it, which leaves that to the C library: Rust's own form differs for
+/// addresses with an IPv4 one at the end.
+pub(crate) struct Ipv6Text([u8; 46]);
+
+impl Ipv6Text {
+    pub(crate) fn of(octets: &[u8; 16]) -> Ipv6Text {
+        unsafe extern "C" {
+            fn inet_ntop(
+                family: c_int,
+                address: *const c_void,
+                text: *mut c_char,
+                size: libc::socklen_t,
+            ) -> *const c_char;
+        }
+        let mut text = [0; 46];
+        // SAFETY: sixteen bytes of address, and room for the longest text with its zero.
+        unsafe { inet_ntop(libc::AF_INET6, octets.as_ptr().cast(), text.as_mut_ptr().cast(), 46) };
+        Ipv6Text(text)
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        self.0.split(|byte| *byte == 0).next().unwrap_or_default()
+    }
 }
 
 /// A str of ASCII bytes.
@@ -304,7 +385,7 @@ fn string(value: &[u8]) -> Result<Ref, Raised> {
     .ok_or(Raised)
 }
 
-fn integer(value: u32) -> Result<Ref, Raised> {
+pub(crate) fn integer(value: u32) -> Result<Ref, Raised> {
     // SAFETY: an owned reference or null with an error.
     unsafe { Ref::from_owned(ffi::PyLong_FromUnsignedLong(value.into())) }.ok_or(Raised)
 }

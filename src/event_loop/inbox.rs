@@ -26,7 +26,8 @@ pub(crate) struct Inbox {
     state: AtomicU8,
     /// True while `messages` is not empty; spares the loop the lock in every other turn.
     filled: AtomicBool,
-    messages: Mutex<Vec<Message>>,
+    /// Gone once the loop is closed: what a message refers to may hold the loop, which would never run it.
+    messages: Mutex<Option<Vec<Message>>>,
     /// Gone once the loop is closed: its descriptor must not outlive the poller.
     waker: Mutex<Option<Waker>>,
 }
@@ -36,15 +37,17 @@ impl Inbox {
         Inbox {
             state: AtomicU8::new(AWAKE),
             filled: AtomicBool::new(false),
-            messages: Mutex::new(Vec::new()),
+            messages: Mutex::new(Some(Vec::new())),
             waker: Mutex::new(Some(waker)),
         }
     }
 
-    /// Leaves a message and wakes the loop if it is parked. Needs no GIL; never blocks for long.
+    /// Leaves a message and wakes the loop if it is parked. Needs no GIL; never blocks for long. A message for
+    /// a closed loop is dropped.
     pub(crate) fn send(&self, message: Message) {
         {
             let mut messages = lock(&self.messages);
+            let Some(messages) = &mut *messages else { return };
             messages.push(message);
             // Ordering: Release, pairs with the Acquire swap in `take`. Under the lock, so that `take`
             // cannot clear it between our push and this store.
@@ -67,7 +70,8 @@ impl Inbox {
 
     /// The loop is closed: nobody sleeps here any more.
     pub(crate) fn close(&self) {
-        drop(lock(&self.waker).take());
+        let (waker, messages) = (lock(&self.waker).take(), lock(&self.messages).take());
+        drop((waker, messages));
     }
 
     /// The loop is about to block. False if something came in: then it must not.
@@ -99,7 +103,7 @@ impl Inbox {
         let mut messages = lock(&self.messages);
         // Ordering: Acquire, pairs with the Release store in `send`.
         self.filled.swap(false, Ordering::Acquire);
-        Some(std::mem::take(&mut *messages))
+        messages.as_mut().map(std::mem::take)
     }
 }
 

@@ -93,6 +93,14 @@ impl FdTable {
         Ok(token)
     }
 
+    /// Puts something else behind a descriptor whose registration goes on: its token stays alive.
+    pub(crate) fn replace(&self, fd: RawFd, kind: Kind) -> Option<Token> {
+        let entry = self.entries().get_mut(fd as usize)?;
+        let (old, token) = (std::mem::replace(&mut entry.kind, kind), pack(fd, entry.generation));
+        drop(old);
+        Some(token)
+    }
+
     /// Takes away what is behind a descriptor; its token is dead from now on.
     pub(crate) fn remove(&self, fd: RawFd) -> Kind {
         match self.entries().get_mut(fd as usize) {

@@ -2,5 +2,6 @@
 
 pub(crate) mod blocking;
 pub(crate) mod echo;
+pub(crate) mod lookup;
 pub(crate) mod metrics;
 pub(crate) mod sleep;

@@ -46,6 +46,36 @@ where
     handle
 }
 
+/// A pool without a runtime: for jobs that await nothing, in a process that may never need more.
+///
+/// Dropping it leaves its threads alone; they go when they were idle for a while.
+pub struct BlockingPool(Pool);
+
+impl BlockingPool {
+    /// A pool of at most `threads` threads, which come on demand.
+    pub fn new(threads: usize, keep_alive: Duration) -> BlockingPool {
+        BlockingPool(Pool::new(threads.max(1), keep_alive, ThreadOptions::default()))
+    }
+
+    /// Runs `f` on a thread of the pool, or as soon as one is free. Where no thread can be started at all, the job is
+    /// cancelled: `f` is dropped.
+    pub fn spawn<F, T>(&self, f: F) -> JoinHandle<T>
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        let (job, handle) = task::new_job(Job(Some(f)));
+        self.0.submit(job, &Nothing);
+        handle
+    }
+}
+
+impl fmt::Debug for BlockingPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BlockingPool").field("threads", &self.0.threads()).finish_non_exhaustive()
+    }
+}
+
 struct Job<F>(Option<F>);
 
 impl<F> Unpin for Job<F> {}
@@ -61,7 +91,7 @@ impl<F: FnOnce() -> T, T> Future for Job<F> {
     }
 }
 
-/// What a thread of the pool needs besides the pool: its runtime.
+/// What a thread of the pool needs besides the pool: its runtime, if it has one.
 trait Surroundings: Clone + Send + 'static {
     /// Runs `body` with the thread belonging to the runtime.
     fn enter(&self, body: impl FnOnce());
@@ -70,6 +100,16 @@ trait Surroundings: Clone + Send + 'static {
 impl Surroundings for Arc<Shared> {
     fn enter(&self, body: impl FnOnce()) {
         let _entered = context::enter(self);
+        body();
+    }
+}
+
+/// The surroundings of a pool without a runtime.
+#[derive(Clone)]
+struct Nothing;
+
+impl Surroundings for Nothing {
+    fn enter(&self, body: impl FnOnce()) {
         body();
     }
 }

@@ -1,7 +1,7 @@
 //! A listening socket: accepts connections and makes transports of them.
 //!
 //! Registered level-triggered, so that it need not be drained: a server with one connection at a time pays
-//! for one `accept`, and the number taken per event doubles while it is used up. When the process is out
+//! for one `accept`, and the number taken per event doubles while one full event follows another. When the process is out
 //! of descriptors or memory the listener rests for a second, as asyncio's does.
 
 use std::cell::Cell;
@@ -15,6 +15,7 @@ use super::address;
 use super::stream::{Parts, Stream};
 use crate::capi::call::{call0, copy_current_context, in_context};
 use crate::capi::error::{fetch, io_error, raise_io, take_unless_fatal};
+use crate::capi::sockaddr;
 use crate::capi::{Fatal, Raised, Ref, Slot};
 use crate::event_loop::core::Core;
 use crate::event_loop::event_loop::EventLoop;
@@ -27,10 +28,13 @@ use crate::reactor::{Interest, Readiness};
 #[derive(Debug)]
 pub(crate) struct Listener {
     fd: RawFd,
+    family: i32,
     /// How many connections one event takes at most: the backlog.
     backlog: usize,
     /// How many the next event takes.
     budget: Cell<usize>,
+    /// The turn in which it last took that many.
+    full: Cell<u64>,
     factory: Slot,
     socket: Slot,
     server: Slot,
@@ -81,10 +85,13 @@ pub(crate) fn start_listener(
     core.check_usable().map_err(error)?;
     core.check_process().map_err(error)?;
     let fd: RawFd = sock.call_method0("fileno")?.extract()?;
+    let family = sockaddr::family(sock.as_ptr()).map_err(error)?;
     let listener = Listener {
         fd,
+        family,
         backlog: backlog.clamp(1, 4096) as usize,
         budget: Cell::new(1),
+        full: Cell::new(0),
         factory: Slot::new(Some(factory.into())),
         socket: Slot::new(Some(sock.into())),
         server: Slot::new(server.map(Ref::from)),
@@ -126,7 +133,11 @@ impl Source for Listening {
 
 impl Listener {
     fn accept(&self, object: &Ref, core: &Core) -> Result<(), Fatal> {
-        let budget = self.budget.get();
+        // An event right after a full one means that connections queue up; one that stands alone brings one.
+        let turn = core.counters.turns.get();
+        let queued = self.full.replace(0).wrapping_add(1) == turn;
+        let budget = if queued { (self.budget.get() * 2).min(self.backlog) } else { 1 };
+        self.budget.set(budget);
         for _ in 0..budget {
             match address::accept(self.fd) {
                 Ok((fd, peer)) => {
@@ -138,12 +149,11 @@ impl Listener {
                     }
                 }
                 Err(error) => {
-                    self.budget.set(1);
                     return self.failed(core, &error);
                 }
             }
         }
-        self.budget.set((budget * 2).min(self.backlog));
+        self.full.set(turn);
         Ok(())
     }
 
@@ -214,6 +224,7 @@ impl Listener {
             core,
             Parts {
                 fd,
+                family: self.family,
                 socket: None,
                 protocol: made,
                 context,
@@ -222,6 +233,7 @@ impl Listener {
                 server: self.server.get(),
                 sockname: self.sockname.get(),
                 peer: address::internet(peer),
+                registered: None,
             },
         )
         .map(drop)

@@ -6,6 +6,8 @@ use std::os::fd::RawFd;
 
 use pyo3::prelude::*;
 
+use crate::capi::sockaddr::Ipv6Text;
+
 /// The Internet address in a raw socket address; `None` for other families and for addresses with a zone.
 pub(crate) fn internet(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
     match i32::from(storage.ss_family) {
@@ -35,10 +37,9 @@ pub(crate) fn to_python<'py>(py: Python<'py>, address: &SocketAddr) -> PyResult<
     let pair = match address {
         SocketAddr::V4(v4) => (v4.ip().to_string(), v4.port()).into_pyobject(py)?.into_any(),
         SocketAddr::V6(v6) => {
-            // Python adds the zone's name to a link-local address; leave those to it.
-            (v6.ip().to_string(), v6.port(), u32::from_be(v6.flowinfo()), v6.scope_id())
-                .into_pyobject(py)?
-                .into_any()
+            let text = Ipv6Text::of(&v6.ip().octets());
+            let host = std::str::from_utf8(text.as_bytes()).unwrap_or_default();
+            (host, v6.port(), u32::from_be(v6.flowinfo()), v6.scope_id()).into_pyobject(py)?.into_any()
         }
     };
     Ok(pair)
@@ -63,6 +64,56 @@ pub(crate) fn name_of(
     internet(&storage)
 }
 
+/// A stream socket, non-blocking and closed on exec.
+pub(crate) fn open_stream(family: libc::c_int) -> std::io::Result<RawFd> {
+    #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
+    // SAFETY: makes a descriptor.
+    let fd = unsafe {
+        let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        libc::socket(family, kind, libc::IPPROTO_TCP)
+    };
+    #[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd")))]
+    // SAFETY: makes a descriptor.
+    let fd = unsafe { not_inherited(libc::socket(family, libc::SOCK_STREAM, libc::IPPROTO_TCP)) };
+    if fd < 0 { Err(std::io::Error::last_os_error()) } else { Ok(fd) }
+}
+
+/// Makes a fresh descriptor non-blocking and closed on exec, where the system has no call that does both at once.
+///
+/// # Safety
+/// Nobody else knows the descriptor, unless it is -1.
+#[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd")))]
+unsafe fn not_inherited(fd: RawFd) -> RawFd {
+    if fd >= 0 {
+        // SAFETY: flags of an open descriptor.
+        unsafe {
+            libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC);
+            libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK);
+        }
+    }
+    fd
+}
+
+/// Small segments leave at once, as asyncio wants it for every TCP connection.
+pub(crate) fn set_nodelay(fd: RawFd) -> std::io::Result<()> {
+    let on: libc::c_int = 1;
+    let size = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: an option with a value of its size.
+    let done =
+        unsafe { libc::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, (&raw const on).cast(), size) };
+    if done < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Takes the error that a socket has met, or 0.
+pub(crate) fn pending_error(fd: RawFd) -> libc::c_int {
+    let mut error: libc::c_int = 0;
+    let mut size = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: a place of the right size.
+    let done =
+        unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, (&raw mut error).cast(), &mut size) };
+    if done < 0 { std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO) } else { error }
+}
+
 /// Accepts one connection, non-blocking and closed on exec, with its peer's address.
 pub(crate) fn accept(listener: RawFd) -> std::io::Result<(RawFd, libc::sockaddr_storage)> {
     let mut storage = MaybeUninit::<libc::sockaddr_storage>::zeroed();
@@ -78,15 +129,8 @@ pub(crate) fn accept(listener: RawFd) -> std::io::Result<(RawFd, libc::sockaddr_
         )
     };
     #[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd")))]
-    // SAFETY: as above; the flags are set afterwards, on a descriptor that nobody else knows.
-    let fd = unsafe {
-        let fd = libc::accept(listener, storage.as_mut_ptr().cast(), &mut size);
-        if fd >= 0 {
-            libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC);
-            libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK);
-        }
-        fd
-    };
+    // SAFETY: as above.
+    let fd = unsafe { not_inherited(libc::accept(listener, storage.as_mut_ptr().cast(), &mut size)) };
     if fd < 0 {
         return Err(std::io::Error::last_os_error());
     }

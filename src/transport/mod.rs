@@ -2,13 +2,14 @@
 //!
 //! [`stream`] is the TCP and Unix socket transport: its life from connection_made to connection_lost.
 //! [`receive`] brings bytes to the protocol ([`receiver`] knows how it wants them), [`write_buffer`] takes them from it, [`accept`] makes
-//! transports of what arrives at a listening socket, [`methods`] is what Python sees. [`datagram`] is the
+//! transports of what arrives at a listening socket, [`server`] tells asyncio's server of them, [`connect`] is a connection that we ask for, [`methods`] is what Python sees. [`datagram`] is the
 //! datagram transport, [`read_pipe`] and [`write_pipe`] are those of pipes, all on [`endpoint`], which is what
 //! transports around an object of Python's have in common. [`tls`] is TLS on top of a stream transport.
 //! [`reader_feed`] is a shorter way to asyncio's own StreamReader, [`streams`] holds native ones.
 
 pub(crate) mod accept;
 pub(crate) mod address;
+pub(crate) mod connect;
 pub(crate) mod datagram;
 pub(crate) mod datagram_receive;
 pub(crate) mod datagram_send;
@@ -21,6 +22,7 @@ pub(crate) mod reader_feed;
 pub(crate) mod receive;
 pub(crate) mod receiver;
 pub(crate) mod send;
+mod server;
 pub(crate) mod stream;
 pub(crate) mod streams;
 pub(crate) mod tls;

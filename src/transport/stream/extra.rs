@@ -7,21 +7,31 @@ use super::Stream;
 use crate::capi::call::call1;
 use crate::capi::error::fetch;
 use crate::capi::imports::{imports, support};
+use crate::capi::sockaddr::{Ask, SockAddr};
 use crate::capi::{Raised, Ref};
 use crate::transport::address;
 
 impl Stream {
-    /// The Python socket, made now if nobody needed it before.
+    /// The Python socket of an open connection, made now if nobody needed it before.
     pub(crate) fn python_socket(&self, py: Python<'_>) -> PyResult<Option<Ref>> {
-        if let Some(socket) = self.socket.get() {
-            return Ok(Some(socket));
-        }
         if self.fd.get() < 0 {
             return Ok(None);
+        }
+        if let Some(socket) = self.socket.get() {
+            return Ok(Some(socket));
         }
         let socket = Ref::from(support(py, "adopt_socket")?.call1((self.fd.get(),))?);
         self.socket.set(Some(socket.clone_ref()));
         Ok(Some(socket))
+    }
+
+    /// The same for a closed connection too, whose socket is closed like it.
+    fn any_socket(&self, py: Python<'_>) -> PyResult<Option<Ref>> {
+        if self.fd.get() >= 0 || !self.socket.is_empty() {
+            return Ok(self.python_socket(py)?.or_else(|| self.socket.get()));
+        }
+        let socket = support(py, "closed_socket")?.call1((self.family,))?;
+        Ok((!socket.is_none()).then(|| Ref::from(socket)))
     }
 
     /// The dict of extra information, made now if nobody needed it before.
@@ -96,14 +106,35 @@ impl Stream {
         if self.fd.get() < 0 || self.name.get().is_some() {
             return;
         }
-        self.name.set(address::name_of(self.fd.get(), libc::getsockname));
+        if self.family != libc::AF_UNIX {
+            if !self.sockname.is_empty() {
+                return;
+            }
+            self.name.set(address::name_of(self.fd.get(), libc::getsockname));
+        }
         if self.name.get().is_none() && !crate::capi::object::interpreter_ends() {
             // A Unix socket, or an address with a zone: as Python objects, then.
             // SAFETY: every caller holds the GIL.
             let py = unsafe { Python::assume_attached() };
             // A failure leaves a gap in what the dead connection knows, and that is all.
-            drop(self.full_extra(py));
+            drop(self.remember_names(py));
         }
+    }
+
+    fn remember_names(&self, py: Python<'_>) -> PyResult<()> {
+        let extra = self.extra_dict(py)?;
+        let ends: [(&str, Ask); 2] = [("sockname", libc::getsockname), ("peername", libc::getpeername)];
+        for (name, ask) in ends {
+            let known =
+                if name == "sockname" { !self.sockname.is_empty() } else { self.peer.get().is_some() };
+            if known || extra.contains(name)? {
+                continue;
+            }
+            let address = SockAddr::asked(self.fd.get(), ask).map(|address| address.as_python()).transpose();
+            let address = address.map_err(|Raised| fetch(py))?.flatten().unwrap_or_else(Ref::none);
+            extra.set_item(name, address.bind(py))?;
+        }
+        Ok(())
     }
 
     /// Puts one of the three names into the dict, and gives its value.
@@ -114,7 +145,7 @@ impl Stream {
         name: &str,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let value = if name == "socket" {
-            let Some(socket) = self.python_socket(py)? else { return Ok(None) };
+            let Some(socket) = self.any_socket(py)? else { return Ok(None) };
             call1(&imports().transport_socket, socket.as_ptr()).map_err(|Raised| fetch(py))?.bind(py).clone()
         } else {
             self.address(py, name)?

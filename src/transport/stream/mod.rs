@@ -22,7 +22,7 @@ use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -30,15 +30,24 @@ use pyo3::prelude::*;
 pub(crate) use python::{make_stream, make_type};
 
 use super::receiver::Receiver;
+use super::server;
 use super::write_buffer::WriteBuffer;
 use crate::capi::call::{call0, call1, getattr, in_kept_context, method};
-use crate::capi::error::{Outcome, raise_io, take_unless_fatal};
+use crate::capi::error::{Outcome, raise_errno, raise_io, take_unless_fatal};
 use crate::capi::imports::imports;
 use crate::capi::{Fatal, Raised, Ref, Slot};
 use crate::event_loop::core::{Core, core_of};
 use crate::event_loop::source::{Kind, Source, SourceRef};
 use crate::event_loop::watch::complete;
 use crate::reactor::{Interest, Readiness, Token};
+
+/// What is a reason to read: data, or some end that a read will tell of.
+const ARRIVED: Readiness = Readiness::from_bits(
+    Readiness::READABLE.bits()
+        | Readiness::READ_CLOSED.bits()
+        | Readiness::WRITE_CLOSED.bits()
+        | Readiness::ERROR.bits(),
+);
 
 /// Above this many unsent bytes the protocol is asked to pause, as in asyncio.
 const HIGH_WATER: usize = 64 * 1024;
@@ -53,6 +62,8 @@ pub(crate) struct Stream {
     pub(crate) socket: Slot,
     pub(crate) extra: Slot,
     server: Slot,
+    /// What the server knows the connection by.
+    server_entry: Slot,
     /// The protocol's bound `connection_made`, until it was called.
     made: Slot,
     waiter: Slot,
@@ -61,6 +72,8 @@ pub(crate) struct Stream {
     lost_with: Slot,
     /// The name of our end, where the listener knows it without asking.
     sockname: Slot,
+    /// Of the socket; only known for sure where there may be no Python socket to ask.
+    family: c_int,
     /// Both ends, kept in the kernel's form until somebody asks: they outlive the connection.
     name: Cell<Option<SocketAddr>>,
     peer: Cell<Option<SocketAddr>>,
@@ -73,6 +86,10 @@ pub(crate) struct Stream {
     pub(crate) closing: Cell<bool>,
     pub(crate) paused: Cell<bool>,
     pub(crate) started: Cell<bool>,
+    /// The descriptor was registered before the transport was made.
+    registered: bool,
+    /// What the poller told before `connection_made` was called.
+    early: Cell<Readiness>,
     /// The peer has closed its side and the protocol keeps ours open.
     pub(crate) read_done: Cell<bool>,
     /// write_eof() was called.
@@ -96,6 +113,7 @@ pub(crate) struct Stream {
 #[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) fd: RawFd,
+    pub(crate) family: c_int,
     pub(crate) socket: Option<Ref>,
     pub(crate) protocol: Ref,
     pub(crate) context: Ref,
@@ -104,13 +122,14 @@ pub(crate) struct Parts {
     pub(crate) server: Option<Ref>,
     pub(crate) sockname: Option<Ref>,
     pub(crate) peer: Option<SocketAddr>,
+    /// The descriptor stands in the poller already, both ways and edge-triggered, and its entry in the table is the
+    /// caller's to give; with what the poller has told of it so far.
+    pub(crate) registered: Option<Readiness>,
 }
 
 static TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(null_mut());
 /// Where [`Stream`] begins in the object: the size of asyncio's base class.
 static BASE: AtomicUsize = AtomicUsize::new(0);
-/// `Server._attach` and `_detach` take the transport (3.13) or nothing.
-static SERVER_TAKES_TRANSPORT: AtomicBool = AtomicBool::new(false);
 
 /// The fields of a transport.
 ///
@@ -148,11 +167,13 @@ impl Stream {
                 socket: Slot::empty(),
                 extra: Slot::new(parts.extra),
                 server: Slot::empty(),
+                server_entry: Slot::empty(),
                 made: Slot::empty(),
                 waiter: Slot::new(parts.waiter),
                 empty_waiter: Slot::empty(),
                 lost_with: Slot::empty(),
                 sockname: Slot::new(parts.sockname),
+                family: parts.family,
                 name: Cell::new(None),
                 peer: Cell::new(parts.peer),
                 buffer: UnsafeCell::default(),
@@ -164,6 +185,8 @@ impl Stream {
                 closing: Cell::new(false),
                 paused: Cell::new(false),
                 started: Cell::new(false),
+                registered: parts.registered.is_some(),
+                early: Cell::new(parts.registered.unwrap_or_default()),
                 read_done: Cell::new(false),
                 eof: Cell::new(false),
                 protocol_paused: Cell::new(false),
@@ -182,7 +205,7 @@ impl Stream {
         stream.made.set(Some(getattr(parts.protocol.as_ptr(), imports().connection_made.as_ptr())?));
         stream.receiver.set(parts.protocol)?;
         if let Some(server) = parts.server {
-            tell_server(&server, imports()._attach.as_ptr(), &object)?;
+            stream.server_entry.set(server::attach(&server, &object)?);
             stream.server.set(Some(server));
         }
         core.touched.set(true);
@@ -190,7 +213,11 @@ impl Stream {
         stream.socket.set(parts.socket);
         stream.fd.set(parts.fd);
         let source = Kind::Source(SourceRef::new::<Transport>(object.clone_ref()));
-        stream.token.set(core.fds.insert(parts.fd, source).map_err(|error| raise_io(&error))?);
+        let token = match parts.registered {
+            Some(_) => core.fds.replace(parts.fd, source).ok_or_else(|| raise_errno(libc::EBADF))?,
+            None => core.fds.insert(parts.fd, source).map_err(|error| raise_io(&error))?,
+        };
+        stream.token.set(token);
         core.call_native(object.clone_ref(), start);
         Ok(object)
     }
@@ -286,7 +313,8 @@ impl Stream {
     fn close_descriptor(&self) -> Result<(), Raised> {
         self.remember_addresses();
         let fd = self.fd.replace(-1);
-        let socket = self.socket.take();
+        // Kept, closed: get_extra_info still shows it.
+        let socket = self.socket.get();
         if fd >= 0 {
             let core = self.core();
             // Only our own entry: the number may have a new owner already.
@@ -314,6 +342,7 @@ impl Stream {
             &self.socket,
             &self.extra,
             &self.server,
+            &self.server_entry,
             &self.made,
             &self.waiter,
             &self.empty_waiter,
@@ -329,15 +358,6 @@ impl Stream {
         }
         // SAFETY: as above.
         unsafe { self.receiver.visit(visit, argument) }
-    }
-}
-
-fn tell_server(server: &Ref, name: *mut ffi::PyObject, transport: &Ref) -> Result<(), Raised> {
-    // Relaxed: stored once, at import.
-    if SERVER_TAKES_TRANSPORT.load(Ordering::Relaxed) {
-        method(server, name, &[transport.as_ptr()]).map(drop)
-    } else {
-        method(server, name, &[]).map(drop)
     }
 }
 
@@ -377,6 +397,13 @@ fn report(
 }
 
 fn register(stream: &Stream, core: &Core) -> std::io::Result<()> {
+    if stream.registered {
+        let early = stream.early.replace(Readiness::EMPTY);
+        if early.intersects(ARRIVED) {
+            core.call_again(stream.token.get(), early);
+        }
+        return Ok(());
+    }
     let Some(poller) = core.poller() else { return Ok(()) };
     let (fd, token) = (stream.fd.get(), stream.token.get());
     match poller.register_edge(fd, token, Interest::BOTH) {
@@ -407,7 +434,7 @@ pub(crate) fn connection_lost(object: &Ref, core: &Core) -> Result<(), Fatal> {
     outcome.note(stream.close_descriptor().or_else(|raised| core.unraisable(raised)));
     stream.receiver.clear();
     if let Some(server) = stream.server.take() {
-        let detached = tell_server(&server, imports()._detach.as_ptr(), object);
+        let detached = server::detach(&server, object, stream.server_entry.take());
         outcome.note(detached.or_else(|raised| core.unraisable(raised)));
     }
     if let Some(waiter) = stream.empty_waiter.get() {
@@ -426,10 +453,12 @@ impl Source for Transport {
     fn on_ready(object: &Ref, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
         // SAFETY: the source was registered with a transport.
         let stream = unsafe { stream_of(object.as_ptr()) };
+        if !stream.started.get() {
+            stream.early.set(stream.early.get() | readiness);
+            return Ok(());
+        }
         // Reading comes first: what the peer said before it closed must not be lost to the error of a write.
-        if readiness.intersects(
-            Readiness::READABLE | Readiness::READ_CLOSED | Readiness::WRITE_CLOSED | Readiness::ERROR,
-        ) {
+        if readiness.intersects(ARRIVED) {
             if stream.receiving.replace(true) {
                 // One message after the other, whatever the protocol does with the first.
                 stream.missed.set(stream.missed.get() | readiness);

@@ -9,10 +9,10 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use super::{BASE, Parts, SERVER_TAKES_TRANSPORT, Stream, TYPE, stream_of, tell_server};
+use super::{BASE, Parts, Stream, TYPE, server, stream_of};
 use crate::capi::call::guard;
-use crate::capi::error::{fetch, raise, raise_errno, take_exception};
-use crate::capi::imports::imports;
+use crate::capi::error::{fetch, io_error, raise, raise_errno, take_exception};
+use crate::capi::sockaddr;
 use crate::capi::types::{Attribute, TypeSpec};
 use crate::capi::{Raised, Ref};
 use crate::event_loop::event_loop::EventLoop;
@@ -54,7 +54,7 @@ unsafe extern "C" fn finalize(object: *mut ffi::PyObject) {
             }
             let server = stream.server.take();
             let closed = stream.close_descriptor().and_then(|()| match server {
-                Some(server) => tell_server(&server, imports()._detach.as_ptr(), &held),
+                Some(server) => server::detach(&server, &held, stream.server_entry.take()),
                 None => Ok(()),
             });
             if closed.is_err() {
@@ -88,6 +88,7 @@ unsafe extern "C" fn clear(object: *mut ffi::PyObject) -> c_int {
         &stream.context,
         &stream.extra,
         &stream.server,
+        &stream.server_entry,
         &stream.made,
         &stream.waiter,
         &stream.empty_waiter,
@@ -129,9 +130,7 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     let base_size = unsafe { (*base_type.as_type_ptr()).tp_basicsize } as usize;
     let base_size = base_size.next_multiple_of(align_of::<Stream>());
     BASE.store(base_size, Ordering::Relaxed);
-    let attach = py.import("asyncio.base_events")?.getattr("Server")?.getattr("_attach")?;
-    let takes: usize = attach.getattr("__code__")?.getattr("co_argcount")?.extract()?;
-    SERVER_TAKES_TRANSPORT.store(takes > 1, Ordering::Relaxed);
+    server::learn(py)?;
 
     let mut attributes: Vec<Attribute> = methods::attributes();
     attributes.push(Attribute {
@@ -182,12 +181,20 @@ pub(crate) fn make_stream<'py>(
         let Raised = raise_errno(libc::EBADF);
         return Err(fetch(py));
     }
+    let mut family = libc::AF_UNSPEC;
+    if sockaddr::is_plain_socket(sock.as_ptr()) {
+        family = sockaddr::family(sock.as_ptr()).map_err(|Raised| fetch(py))?;
+        if sockaddr::is_tcp(sock.as_ptr()).map_err(|Raised| fetch(py))? {
+            address::set_nodelay(fd).map_err(|error| io_error(py, &error))?;
+        }
+    }
     let peer = address::name_of(fd, libc::getpeername);
     let context = crate::capi::call::copy_current_context().map_err(|Raised| fetch(py))?;
     let transport = Stream::create(
         core,
         Parts {
             fd,
+            family,
             socket: Some(sock.into()),
             protocol: protocol.into(),
             context,
@@ -197,6 +204,7 @@ pub(crate) fn make_stream<'py>(
             server: server.map(Ref::from),
             sockname: None,
             peer,
+            registered: None,
         },
     );
     match transport {

@@ -1,0 +1,95 @@
+//! Blocking calls of the event loops themselves: a pool of threads, and futures that its jobs complete.
+//!
+//! The pool is not the runtime's, which would come with a thread per core and a poller: a program that only looks
+//! up a name needs neither. It is made on first use, and anew in a forked child.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+
+use super::panic::RuntimePanic;
+use super::port::{Port, report};
+use crate::capi::call::panic_text;
+use crate::event_loop::core::forks;
+use crate::runtime::BlockingPool;
+
+/// As many as asyncio's default executor has at most.
+const THREADS: usize = 32;
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+
+/// Makes the result of a job, on the loop's thread.
+pub(crate) type Make = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
+
+/// The pool, and in which process it was made: a forked child has the memory but not the threads.
+static POOL: Mutex<Option<(Arc<BlockingPool>, u32)>> = Mutex::new(None);
+
+fn pool() -> Arc<BlockingPool> {
+    // Nothing under this lock can panic half-way.
+    let mut place = POOL.lock().unwrap_or_else(PoisonError::into_inner);
+    match &*place {
+        Some((pool, owner)) if *owner == forks() => pool.clone(),
+        _ => {
+            let pool = Arc::new(BlockingPool::new(THREADS, KEEP_ALIVE));
+            // The parent's, if this is a child, is forgotten.
+            std::mem::forget(place.replace((pool.clone(), forks())));
+            pool
+        }
+    }
+}
+
+/// Runs `job` on the pool. The future completes on `event_loop` and can be cancelled, which leaves the job alone.
+pub(crate) fn run<'py>(
+    event_loop: &Bound<'py, PyAny>,
+    job: impl FnOnce() -> Make + Send + 'static,
+) -> PyResult<Bound<'py, PyAny>> {
+    let future = event_loop.call_method0("create_future")?;
+    let promise = Promise(Some((Port::of(event_loop)?, future.clone().unbind())));
+    // Detached: the promise is what reports.
+    drop(pool().spawn(move || {
+        let outcome = catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(|payload| {
+            let text = panic_text(payload.as_ref());
+            Box::new(move |_| Err(RuntimePanic::new_err(text)))
+        });
+        promise.keep(outcome);
+    }));
+    Ok(future)
+}
+
+/// A job's duty to report. One that is dropped without having run says so.
+struct Promise(Option<(Port, Py<PyAny>)>);
+
+impl Promise {
+    fn keep(mut self, outcome: Make) {
+        self.send(outcome);
+    }
+
+    fn send(&mut self, outcome: Make) {
+        let Some((port, future)) = self.0.take() else { return };
+        port.send(Box::new(move || {
+            // SAFETY: messages are run by a loop's thread with the GIL held.
+            let py = unsafe { Python::assume_attached() };
+            deliver(py, future.bind(py), outcome).or_else(|error| report(py, error))
+        }));
+    }
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        self.send(Box::new(|_| Err(PyRuntimeError::new_err("can't start new thread"))));
+    }
+}
+
+fn deliver(py: Python<'_>, future: &Bound<'_, PyAny>, outcome: Make) -> PyResult<()> {
+    if future.call_method0("done")?.is_truthy()? {
+        // Cancelled meanwhile.
+        return Ok(());
+    }
+    match outcome(py) {
+        Ok(value) => future.call_method1("set_result", (value,))?,
+        Err(error) => future.call_method1("set_exception", (error.into_value(py),))?,
+    };
+    Ok(())
+}

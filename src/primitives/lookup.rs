@@ -1,0 +1,372 @@
+//! `loop.getaddrinfo` and `loop.getnameinfo` without an executor.
+//!
+//! What needs no lookup (literals, numbers) is answered at once, by the very `getaddrinfo` of the C library,
+//! so that order and content are what the socket module would give. Everything else runs on the blocking
+//! pool, where no thread needs the GIL: arguments become C's before, and results Python's afterwards.
+//!
+//! Only arguments of plain types are served here. For the others the functions return `None`, and asyncio's own
+//! coroutine has the word, and with it every error about a wrong argument.
+
+use std::ffi::{CStr, CString, c_char};
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::ptr::{null, null_mut};
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyList, PyString, PyTuple};
+
+use crate::bridge::pool;
+use crate::capi::call::{audit_address_info, audit_name_info, guard};
+use crate::capi::error::{fetch, restore};
+use crate::capi::sockaddr::{SockAddr, str_of};
+use crate::capi::types::Method;
+use crate::capi::{Args, Raised, Ref};
+
+/// Longer than any name that the C library gives.
+const HOST_MAX: usize = 1025;
+const SERVICE_MAX: usize = 32;
+/// A label of a host name is shorter than this; Python's codec says so for a longer one.
+const LABEL_END: usize = 64;
+/// With other flags than these, even a literal may be looked up.
+const NUMERIC_FLAGS: i32 = libc::AI_PASSIVE
+    | libc::AI_NUMERICHOST
+    | libc::AI_NUMERICSERV
+    | libc::AI_ADDRCONFIG
+    | libc::AI_V4MAPPED
+    | libc::AI_ALL;
+
+/// What is asked of `getaddrinfo`.
+struct Question {
+    host: Option<CString>,
+    service: Option<CString>,
+    hints: [i32; 4],
+    /// Answered without a look at any name service.
+    numeric: bool,
+}
+
+impl Question {
+    /// From (host, port, family, type, proto, flags); `None` for what Python has to judge.
+    fn from_python(values: &[*mut ffi::PyObject; 6]) -> Option<Question> {
+        let (host, literal) = host(values[0])?;
+        let (service, number) = service(values[1])?;
+        let mut hints = [0; 4];
+        for (hint, value) in hints.iter_mut().zip(&values[2..]) {
+            *hint = small_int(*value)?;
+        }
+        let flags = hints[3];
+        let numeric = number
+            && (literal || host.is_none() || flags & libc::AI_NUMERICHOST != 0)
+            && flags & !NUMERIC_FLAGS == 0;
+        Some(Question { host, service, hints, numeric })
+    }
+
+    fn ask(&self) -> Answer {
+        let [family, kind, protocol, flags] = self.hints;
+        let service = self.service.as_deref();
+        #[cfg(target_vendor = "apple")]
+        // As Python does it: the system takes a plain 0 for no service at all.
+        let service = match service {
+            None | Some(c"0") if flags & libc::AI_NUMERICSERV != 0 => Some(c"00"),
+            service => service,
+        };
+        let mut list = null_mut();
+        // SAFETY: hints are valid when zero; the strings live through the call, and `list` is a place for the
+        // result.
+        let code = unsafe {
+            let mut hints: libc::addrinfo = std::mem::zeroed();
+            (hints.ai_family, hints.ai_socktype) = (family, kind);
+            (hints.ai_protocol, hints.ai_flags) = (protocol, flags);
+            let text = |text: Option<&CStr>| text.map_or(null(), CStr::as_ptr);
+            libc::getaddrinfo(text(self.host.as_deref()), text(service), &hints, &mut list)
+        };
+        if code == 0 { Ok(Addresses(list)) } else { Err(Failure::of(code)) }
+    }
+}
+
+type Answer = Result<Addresses, Failure>;
+
+/// The list that `getaddrinfo` gave.
+struct Addresses(*mut libc::addrinfo);
+
+// SAFETY: the list is plain memory that nobody else knows.
+unsafe impl Send for Addresses {}
+
+impl Drop for Addresses {
+    fn drop(&mut self) {
+        if !self.0.is_null() {
+            // SAFETY: a list of `getaddrinfo`, freed once.
+            unsafe { libc::freeaddrinfo(self.0) }
+        }
+    }
+}
+
+impl Addresses {
+    /// The list of tuples that `socket.getaddrinfo()` makes of it.
+    fn to_python<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let list = PyList::empty(py);
+        let mut next = self.0;
+        // SAFETY: null or an entry of the list, which lives as long as `self`.
+        while let Some(entry) = unsafe { next.as_ref() } {
+            // SAFETY: the entry's address with its length.
+            let address = unsafe { SockAddr::copied(entry.ai_addr, entry.ai_addrlen) };
+            let address = address.as_python().map_err(|Raised| fetch(py))?.unwrap_or_else(Ref::none);
+            let name = if entry.ai_canonname.is_null() {
+                PyString::intern(py, "")
+            } else {
+                // SAFETY: a C string of the entry.
+                PyString::from_bytes(py, unsafe { CStr::from_ptr(entry.ai_canonname) }.to_bytes())?
+            };
+            let [family, kind] = members(py, [entry.ai_family, entry.ai_socktype])?;
+            let protocol = entry.ai_protocol.into_pyobject(py)?.into_any();
+            list.append(PyTuple::new(
+                py,
+                [family, kind, protocol, name.into_any(), address.bind(py).clone()],
+            )?)?;
+            next = entry.ai_next;
+        }
+        Ok(list)
+    }
+}
+
+/// Family and type as members of their enums, or as the numbers they are.
+fn members(py: Python<'_>, numbers: [i32; 2]) -> PyResult<[Bound<'_, PyAny>; 2]> {
+    static MAPS: PyOnceLock<[Py<PyDict>; 2]> = PyOnceLock::new();
+    let maps = MAPS.get_or_try_init(py, || {
+        let socket = py.import("socket")?;
+        let map = |name| -> PyResult<Py<PyDict>> {
+            Ok(socket.getattr(name)?.getattr("_value2member_map_")?.cast_into()?.unbind())
+        };
+        PyResult::Ok([map("AddressFamily")?, map("SocketKind")?])
+    })?;
+    let member = |index: usize| -> PyResult<Bound<'_, PyAny>> {
+        let number = numbers[index].into_pyobject(py)?.into_any();
+        Ok(maps[index].bind(py).get_item(&number)?.unwrap_or(number))
+    };
+    Ok([member(0)?, member(1)?])
+}
+
+/// Why the C library has no answer.
+struct Failure {
+    code: i32,
+    errno: i32,
+}
+
+impl Failure {
+    fn of(code: i32) -> Failure {
+        Failure { code, errno: std::io::Error::last_os_error().raw_os_error().unwrap_or(0) }
+    }
+
+    /// `socket.gaierror`, or the error of the system that it stands for.
+    fn to_python(&self, py: Python<'_>) -> PyErr {
+        if self.code == libc::EAI_SYSTEM {
+            return crate::capi::error::io_error(py, &std::io::Error::from_raw_os_error(self.errno));
+        }
+        // SAFETY: the call gives a C string that stays.
+        let text = unsafe { CStr::from_ptr(libc::gai_strerror(self.code)) }.to_string_lossy();
+        match py.import("socket").and_then(|socket| socket.getattr("gaierror")?.call1((self.code, text))) {
+            Ok(exception) => PyErr::from_value(exception),
+            Err(error) => error,
+        }
+    }
+}
+
+/// A host for C, and whether it is an address already. `None` for what Python has to judge or to encode.
+fn host(object: *mut ffi::PyObject) -> Option<(Option<CString>, bool)> {
+    // SAFETY: live arguments of the running call.
+    unsafe {
+        if object == ffi::Py_None() {
+            return Some((None, false));
+        }
+        if ffi::PyBytes_CheckExact(object) != 0 {
+            let bytes = crate::capi::buffer::bytes_slice(object);
+            let literal = std::str::from_utf8(bytes).is_ok_and(is_literal);
+            return Some((Some(CString::new(bytes).ok()?), literal));
+        }
+    }
+    let text = str_of(object).filter(|text| text.is_ascii())?;
+    let literal = is_literal(text);
+    if !literal && !is_plain_name(text) {
+        return None;
+    }
+    Some((Some(CString::new(text).ok()?), literal))
+}
+
+/// An address, in the strict forms only; an IPv6 one may have a zone.
+fn is_literal(text: &str) -> bool {
+    let address = text.split_once('%').map_or(text, |(address, _)| address);
+    text.parse::<Ipv4Addr>().is_ok() || address.parse::<Ipv6Addr>().is_ok()
+}
+
+/// ASCII that Python's codec for host names leaves as it is.
+fn is_plain_name(text: &str) -> bool {
+    let (labels, last) = text.rsplit_once('.').map_or((None, text), |(labels, last)| (Some(labels), last));
+    last.len() < LABEL_END
+        && labels
+            .is_none_or(|labels| labels.split('.').all(|label| !label.is_empty() && label.len() < LABEL_END))
+}
+
+/// A service for C, and whether it is none or a number.
+fn service(object: *mut ffi::PyObject) -> Option<(Option<CString>, bool)> {
+    // SAFETY: live arguments of the running call.
+    unsafe {
+        if object == ffi::Py_None() {
+            return Some((None, true));
+        }
+        if ffi::PyLong_CheckExact(object) != 0 {
+            let number = u16::try_from(small_int(object)?).ok()?;
+            return Some((Some(CString::new(number.to_string()).ok()?), true));
+        }
+    }
+    let text = str_of(object)?;
+    let number = text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u16>().is_ok();
+    Some((Some(CString::new(text).ok()?), number))
+}
+
+/// An int, or a member of an enum of ints, in the range of C's.
+fn small_int(object: *mut ffi::PyObject) -> Option<i32> {
+    // SAFETY: a live argument; an int that is too large is told apart by its overflow, without an error.
+    unsafe {
+        if ffi::PyLong_Check(object) == 0 {
+            return None;
+        }
+        let mut overflow = 0;
+        let value = ffi::PyLong_AsLongLongAndOverflow(object, &mut overflow);
+        i32::try_from(value).ok().filter(|_| overflow == 0)
+    }
+}
+
+/// `_look_up(host, port, family, type, proto, flags, wait)`: the list of addresses, or if `wait` a future of it,
+/// or `None` where asyncio's own way has to be gone.
+unsafe extern "C" fn look_up(
+    object: *mut ffi::PyObject,
+    values: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    names: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    method(|py| {
+        // SAFETY: the arguments of this call.
+        let arguments = unsafe { Args::new(values, count, names) };
+        let [host, port, family, kind, protocol, flags, wait] = arguments
+            .bind("_look_up", ["host", "port", "family", "type", "proto", "flags", "wait"], 7)
+            .map_err(|Raised| fetch(py))?;
+        let Some(question) = Question::from_python(&[host, port, family, kind, protocol, flags]) else {
+            return Ok(None);
+        };
+        // SAFETY: comparing with the address of `True`.
+        let may_wait = wait == unsafe { ffi::Py_True() };
+        if !question.numeric && !may_wait {
+            return Ok(None);
+        }
+        let [family, kind, protocol, _] = question.hints;
+        audit_address_info([host, port], [family, kind, protocol]).map_err(|Raised| fetch(py))?;
+        if question.numeric {
+            return match question.ask() {
+                Ok(addresses) => Ok(Some(addresses.to_python(py)?.into_any())),
+                Err(failure) => Err(failure.to_python(py)),
+            };
+        }
+        // SAFETY: the method sits on our loop class.
+        let event_loop = unsafe { Bound::from_borrowed_ptr(py, object) };
+        let future = pool::run(&event_loop, move || {
+            let answer = question.ask();
+            Box::new(move |py| match answer {
+                Ok(addresses) => Ok(addresses.to_python(py)?.into_any().unbind()),
+                Err(failure) => Err(failure.to_python(py)),
+            })
+        })?;
+        Ok(Some(future))
+    })
+}
+
+/// `_look_up_name(sockaddr, flags)`: a future of (host, service), or `None` where asyncio's own way has to be gone.
+unsafe extern "C" fn look_up_name(
+    object: *mut ffi::PyObject,
+    values: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    names: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    method(|py| {
+        // SAFETY: the arguments of this call.
+        let arguments = unsafe { Args::new(values, count, names) };
+        let [address, flags] =
+            arguments.bind("_look_up_name", ["sockaddr", "flags"], 2).map_err(|Raised| fetch(py))?;
+        let known = [libc::AF_INET, libc::AF_INET6]
+            .into_iter()
+            .find_map(|family| SockAddr::from_python(family, address));
+        let (Some(known), Some(flags)) = (known, small_int(flags)) else { return Ok(None) };
+        audit_name_info(address).map_err(|Raised| fetch(py))?;
+        // SAFETY: the method sits on our loop class.
+        let event_loop = unsafe { Bound::from_borrowed_ptr(py, object) };
+        let future = pool::run(&event_loop, move || {
+            let answer = name_of(&known, flags);
+            Box::new(move |py| match answer {
+                Ok((host, service)) => {
+                    let service = PyString::from_bytes(py, service.to_bytes())?;
+                    Ok((filesystem_text(py, &host)?, service).into_pyobject(py)?.into_any().unbind())
+                }
+                Err(failure) => Err(failure.to_python(py)),
+            })
+        })?;
+        Ok(Some(future))
+    })
+}
+
+/// Host and service behind an address.
+fn name_of(address: &SockAddr, flags: i32) -> Result<(CString, CString), Failure> {
+    let mut host = [0 as c_char; HOST_MAX];
+    let mut service = [0 as c_char; SERVICE_MAX];
+    // SAFETY: an address with its length, and two places with theirs.
+    let code = unsafe {
+        libc::getnameinfo(
+            address.as_ptr(),
+            address.len(),
+            host.as_mut_ptr(),
+            HOST_MAX as libc::socklen_t,
+            service.as_mut_ptr(),
+            SERVICE_MAX as libc::socklen_t,
+            flags,
+        )
+    };
+    if code != 0 {
+        return Err(Failure::of(code));
+    }
+    // SAFETY: the call has ended both with a zero.
+    Ok(unsafe { (CStr::from_ptr(host.as_ptr()).to_owned(), CStr::from_ptr(service.as_ptr()).to_owned()) })
+}
+
+/// As Python shows a host that the system has named.
+fn filesystem_text<'py>(py: Python<'py>, text: &CStr) -> PyResult<Bound<'py, PyAny>> {
+    // SAFETY: a C string; an owned reference or null with an error.
+    unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyUnicode_DecodeFSDefault(text.as_ptr())) }
+}
+
+/// A method's frame: a pyo3 result as C wants it, with `None` for nothing.
+fn method<'py>(body: impl FnOnce(Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>>) -> *mut ffi::PyObject {
+    guard(|| {
+        // SAFETY: a method's caller holds the GIL.
+        let py = unsafe { Python::assume_attached() };
+        match body(py) {
+            Ok(Some(found)) => found.into_ptr(),
+            Ok(None) => Ref::none().into_ptr(),
+            Err(error) => {
+                let Raised = restore(py, error);
+                null_mut()
+            }
+        }
+    })
+}
+
+/// What is put on the loop class.
+pub(crate) const METHODS: &[Method] = &[
+    Method::Fast(
+        c"_look_up",
+        look_up,
+        c"_look_up(host, port, family, type, proto, flags, wait)\n\nAddresses, a future of them, or None.",
+    ),
+    Method::Fast(
+        c"_look_up_name",
+        look_up_name,
+        c"_look_up_name(sockaddr, flags)\n\nA future of (host, service), or None.",
+    ),
+];

@@ -1,0 +1,291 @@
+//! A connection on its way to a numeric address: what `create_connection` waits for in the plain case.
+//!
+//! The descriptor is registered once, both ways and edge-triggered, when the connect has begun, and the
+//! transport takes over the registration with it. What the poller tells in between is kept for the transport.
+//! A Python socket is made only if somebody asks the transport for it, or if an audit hook is to see it.
+
+use std::cell::Cell;
+use std::ffi::c_int;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::RawFd;
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+use super::address;
+use super::stream::{Parts, Stream};
+use crate::capi::call::{audit_connect, copy_current_context, method};
+use crate::capi::error::{fetch, io_error, restore};
+use crate::capi::imports::{imports, support};
+use crate::capi::sockaddr::{SockAddr, integer, str_of, tuple};
+use crate::capi::{Fatal, Raised, Ref, Slot};
+use crate::event_loop::calls::new_future;
+use crate::event_loop::core::{Core, core_of};
+use crate::event_loop::event_loop::EventLoop;
+use crate::event_loop::source::{Kind, Source, SourceRef};
+use crate::event_loop::watch::complete;
+use crate::reactor::{Interest, Readiness, Token};
+
+/// A socket that connects. Owns its descriptor until a transport takes it.
+#[pyclass(module = "wakeloop._core", frozen)]
+#[derive(Debug)]
+pub(crate) struct Connecting {
+    event_loop: Slot,
+    fd: Cell<RawFd>,
+    token: Cell<Token>,
+    family: c_int,
+    peer: SocketAddr,
+    /// As the caller wrote it, for the text of a failure.
+    host: Slot,
+    /// The Python socket, if an audit hook has asked for it.
+    socket: Slot,
+    /// Done when the connection is there; none if it was at once.
+    waiter: Slot,
+    /// What the poller has told so far.
+    seen: Cell<Readiness>,
+}
+
+// SAFETY: used with the GIL held only, like everything of the loop.
+unsafe impl Send for Connecting {}
+// SAFETY: as above.
+unsafe impl Sync for Connecting {}
+
+/// Where to, if host and port are numbers: by asyncio's rules for addresses that need no lookup, as far as the
+/// arguments are of plain types. `None` leaves it to asyncio.
+fn target(host: *mut ffi::PyObject, port: &Bound<'_, PyAny>, family: c_int) -> Option<SocketAddr> {
+    let text = str_of(host)?;
+    let port = match port.extract::<u16>() {
+        Ok(number) if port.is_exact_instance_of::<pyo3::types::PyInt>() => number,
+        Ok(_) => return None,
+        Err(_) => {
+            let digits = str_of(port.as_ptr())?;
+            digits.parse().ok().filter(|_| digits.bytes().all(|byte| byte.is_ascii_digit()))?
+        }
+    };
+    let address: IpAddr = match family {
+        libc::AF_UNSPEC => text.parse().ok()?,
+        libc::AF_INET => text.parse::<Ipv4Addr>().ok()?.into(),
+        libc::AF_INET6 => text.parse::<Ipv6Addr>().ok()?.into(),
+        _ => return None,
+    };
+    Some(match address {
+        IpAddr::V4(ip) => SocketAddrV4::new(ip, port).into(),
+        IpAddr::V6(ip) => SocketAddrV6::new(ip, port, 0, 0).into(),
+    })
+}
+
+/// Begins to connect; None where asyncio's own way has to be gone. Raises what `socket()` and `connect()` would.
+#[pyfunction]
+#[pyo3(signature = (event_loop, host, port, family))]
+pub(crate) fn connect<'py>(
+    py: Python<'py>,
+    event_loop: &Bound<'py, EventLoop>,
+    host: &Bound<'py, PyAny>,
+    port: &Bound<'py, PyAny>,
+    family: &Bound<'py, PyAny>,
+) -> PyResult<Option<Bound<'py, Connecting>>> {
+    let target = family.extract().ok().and_then(|family| target(host.as_ptr(), port, family));
+    let Some(peer) = target else { return Ok(None) };
+    let raised = |Raised| fetch(py);
+    let core = event_loop.get().core();
+    core.check_process().map_err(raised)?;
+    let family = if peer.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let fd = address::open_stream(family).map_err(|error| io_error(py, &error))?;
+    let connecting = Connecting {
+        event_loop: Slot::new(Some(core.this())),
+        fd: Cell::new(fd),
+        token: Cell::new(Token(0)),
+        family,
+        peer,
+        host: Slot::new(Some(host.clone().into())),
+        socket: Slot::empty(),
+        waiter: Slot::empty(),
+        seen: Cell::new(Readiness::EMPTY),
+    };
+    let connecting = Bound::new(py, connecting)?;
+    connecting.get().begin(py, core, Ref::from(connecting.clone().into_any()))?;
+    Ok(Some(connecting))
+}
+
+#[pymethods]
+impl Connecting {
+    /// The future that is done when the connection is there, or None if it is.
+    #[getter]
+    fn waiter<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
+        self.waiter.get().map(|waiter| waiter.bind(py).clone())
+    }
+
+    /// Makes a transport of the connection, which owns it from then on.
+    fn transport<'py>(
+        &self,
+        py: Python<'py>,
+        protocol: Bound<'py, PyAny>,
+        waiter: Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let raised = |Raised| fetch(py);
+        let fd = self.fd.get();
+        if fd < 0 {
+            return Err(io_error(py, &std::io::Error::from_raw_os_error(libc::EBADF)));
+        }
+        address::set_nodelay(fd).map_err(|error| io_error(py, &error))?;
+        let parts = Parts {
+            fd,
+            family: self.family,
+            socket: self.socket.get(),
+            protocol: protocol.into(),
+            context: copy_current_context().map_err(raised)?,
+            waiter: Some(waiter.into()),
+            extra: None,
+            server: None,
+            sockname: None,
+            peer: Some(self.peer),
+            registered: Some(self.seen.get()),
+        };
+        let transport = Stream::create(self.core(), parts).map_err(raised)?;
+        self.fd.set(-1);
+        self.clear();
+        Ok(transport.bind(py).clone())
+    }
+
+    /// Gives the connection up.
+    fn close(&self) {
+        let fd = self.fd.replace(-1);
+        if fd < 0 {
+            return;
+        }
+        let core = self.core();
+        // Kept until the descriptor is closed: the table may hold the last reference to this object.
+        let entry = (core.fds.token(fd) == self.token.get()).then(|| core.fds.remove(fd));
+        match self.socket.take() {
+            Some(socket) => {
+                if let Err(raised) = method(&socket, imports().close.as_ptr(), &[]) {
+                    drop(raised.take());
+                }
+            }
+            // SAFETY: our own descriptor, which we have forgotten.
+            None => drop(unsafe { libc::close(fd) }),
+        }
+        self.clear();
+        drop(entry);
+    }
+
+    fn __traverse__(&self, visit: pyo3::gc::PyVisit<'_>) -> Result<(), pyo3::gc::PyTraverseError> {
+        for slot in [&self.event_loop, &self.host, &self.socket, &self.waiter] {
+            let object = slot.as_ptr();
+            if !object.is_null() {
+                // SAFETY: `Py` is a transparent non-null pointer, and the slot keeps the object alive.
+                visit.call(unsafe { &*(&raw const object).cast::<Py<PyAny>>() })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The loop stays: closing needs it, and the loop's own clear breaks the cycle.
+    fn __clear__(&self) {
+        self.clear();
+    }
+}
+
+impl Connecting {
+    fn core(&self) -> &Core {
+        // SAFETY: `connect` put one of our loops there, and it stays.
+        unsafe { core_of(self.event_loop.as_ptr()) }
+    }
+
+    fn clear(&self) {
+        for slot in [&self.host, &self.socket, &self.waiter] {
+            slot.clear();
+        }
+    }
+
+    /// Starts the connect, and the watching if it takes its time.
+    fn begin(&self, py: Python<'_>, core: &Core, this: Ref) -> PyResult<()> {
+        let raised = |Raised| fetch(py);
+        let fd = self.fd.get();
+        let address = self.address().map_err(raised)?;
+        audit_connect(|| self.adopt(py), &address).map_err(raised)?;
+        core.touched.set(true);
+        let raw = SockAddr::internet(&self.peer);
+        // SAFETY: an address with its length.
+        let blocked = if unsafe { libc::connect(fd, raw.as_ptr(), raw.len()) } == 0 {
+            false
+        } else {
+            let error = std::io::Error::last_os_error();
+            // An interrupted connect goes on in the background.
+            if !matches!(error.raw_os_error(), Some(libc::EINPROGRESS | libc::EINTR | libc::EAGAIN)) {
+                return Err(io_error(py, &error));
+            }
+            true
+        };
+        if blocked {
+            self.waiter.set(Some(new_future(core.object()).map_err(raised)?));
+        }
+        let failed = |error| io_error(py, &error);
+        let source = Kind::Source(SourceRef::new::<Connects>(this));
+        self.token.set(core.fds.insert(fd, source).map_err(failed)?);
+        match core.poller() {
+            Some(poller) => poller.register_edge(fd, self.token.get(), Interest::BOTH).map_err(failed),
+            None => Ok(()),
+        }
+    }
+
+    /// The address as asyncio has it: the host as it was given.
+    fn address(&self) -> Result<Ref, Raised> {
+        let host = self.host.get().unwrap_or_else(Ref::none);
+        let port = integer(self.peer.port().into())?;
+        match self.peer {
+            SocketAddr::V4(_) => tuple([host, port]),
+            SocketAddr::V6(_) => tuple([host, port, integer(0)?, integer(0)?]),
+        }
+    }
+
+    /// The Python socket for an audit hook.
+    fn adopt(&self, py: Python<'_>) -> Result<Ref, Raised> {
+        let made = support(py, "connecting_socket").and_then(|make| make.call1((self.fd.get(), self.family)));
+        let made = Ref::from(made.map_err(|error| restore(py, error))?);
+        self.socket.set(Some(made.clone_ref()));
+        Ok(made)
+    }
+
+    /// The poller has news.
+    fn on_ready(&self, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
+        self.seen.set(self.seen.get() | readiness);
+        let trouble = Readiness::ERROR | Readiness::READ_CLOSED | Readiness::WRITE_CLOSED;
+        if !readiness.intersects(Readiness::WRITABLE | trouble) {
+            return Ok(());
+        }
+        let Some(waiter) = self.waiter.take() else { return Ok(()) };
+        let errno = if readiness.intersects(trouble) { address::pending_error(self.fd.get()) } else { 0 };
+        if errno == 0 {
+            return complete(core, &waiter);
+        }
+        let failure = self.address().and_then(|address| Ok((integer(errno as u32)?, address)));
+        match failure {
+            Ok((errno, address)) => {
+                core.support("connect_failed", &[waiter.as_ptr(), errno.as_ptr(), address.as_ptr()])
+            }
+            Err(raised) => core.unraisable(raised),
+        }
+    }
+}
+
+impl Drop for Connecting {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// What the token of a socket that connects leads to.
+#[derive(Debug)]
+struct Connects;
+
+impl Source for Connects {
+    fn on_ready(object: &Ref, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
+        // SAFETY: the GIL is held while the loop dispatches.
+        let bound = object.bind(unsafe { Python::assume_attached() });
+        match bound.cast::<Connecting>() {
+            Ok(connecting) => connecting.get().on_ready(core, readiness),
+            Err(_) => Ok(()),
+        }
+    }
+}
