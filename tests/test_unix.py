@@ -3,11 +3,12 @@
 import asyncio
 import os
 import socket
+import struct
 import sys
 
 import pytest
 
-from tests.support.protocol import Recording
+from tests.support.protocol import Recording, close
 from tests.support.sockets import socketpair
 
 
@@ -136,6 +137,32 @@ def test_a_unix_connection_that_ended_still_knows_both_addresses(run, tmp_path):
     run(main())
 
 
+@pytest.mark.skipif(not hasattr(socket, "SO_PEERCRED"), reason="no peer credentials on this system")
+def test_both_ends_can_ask_who_the_other_is(run, tmp_path):
+    async def main():
+        loop, path, served = asyncio.get_running_loop(), str(tmp_path / "socket"), []
+
+        def serve():
+            served.append(Recording())
+            return served[0]
+
+        server = await loop.create_unix_server(serve, path)
+        _, client = await loop.create_unix_connection(Recording, path)
+        client.transport.write(b"hello")
+        while not served:
+            await asyncio.sleep(0)
+        await served[0].received(5)
+        for protocol in (client, served[0]):
+            sock = protocol.transport.get_extra_info("socket")
+            peer = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+            assert struct.unpack("3i", peer) == (os.getpid(), os.getuid(), os.getgid())
+            assert sock.family == socket.AF_UNIX
+        server.close()
+        await close(client, served[0])
+
+    run(main())
+
+
 def test_a_socketpair_makes_two_transports(run):
     async def main():
         loop = asyncio.get_running_loop()
@@ -167,5 +194,28 @@ def test_what_is_no_unix_socket_is_refused(run, tmp_path):
             await loop.create_unix_server(asyncio.Protocol)
         with pytest.raises(FileNotFoundError):
             await loop.create_unix_connection(asyncio.Protocol, str(tmp_path / "absent"))
+
+    run(main())
+
+
+def test_descriptors_can_be_passed_over_a_socket_that_the_loop_watches(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        with socketpair() as (near, far):
+            received = loop.create_future()
+
+            def receive():
+                loop.remove_reader(far)
+                received.set_result(socket.recv_fds(far, 100, 1))
+
+            loop.add_reader(far, receive)
+            reading, writing = os.pipe()
+            socket.send_fds(near, [b"a pipe"], [writing])
+            os.close(writing)
+            data, (passed,), *_ = await received
+            os.write(passed, b"through the passed end")
+            os.close(passed)
+            assert (data, os.read(reading, 100)) == (b"a pipe", b"through the passed end")
+            os.close(reading)
 
     run(main())
