@@ -62,6 +62,8 @@ table! {
         timer_handle_class = "asyncio"."TimerHandle",
         buffered_protocol = "asyncio"."BufferedProtocol",
         get_running_loop = "asyncio"."get_running_loop",
+        incomplete_read_error = "asyncio"."IncompleteReadError",
+        limit_overrun_error = "asyncio"."LimitOverrunError",
         socket = "socket"."socket",
         transport_socket = "asyncio.trsock"."TransportSocket",
     }
