@@ -104,10 +104,10 @@ impl TcpStream {
     /// A read that waited does so no longer.
     fn end_read(&self) {
         self.reading.set(false);
-        if self.forks == forks()
-            && let Some(open) = &*self.open.borrow()
-        {
-            drop(open.reader.give_up());
+        if self.forks == forks() {
+            let waker = self.open.borrow().as_ref().and_then(|open| open.reader.give_up());
+            // Not while the inside is borrowed: with the waiting task goes whatever that leads to.
+            drop(waker);
         }
     }
 

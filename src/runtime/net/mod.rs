@@ -8,8 +8,8 @@
 
 mod bytes;
 mod datagram;
-mod halves;
 mod framing;
+mod halves;
 mod io;
 mod read_ahead;
 mod read_buffer;
@@ -21,8 +21,8 @@ mod unix;
 
 pub use bytes::{BufWriter, ReadBytes, WriteBytes, copy, copy_both_ways};
 pub use datagram::UnixDatagram;
-pub use halves::{ReadHalf, WriteHalf};
 pub use framing::Want;
+pub use halves::{ReadHalf, WriteHalf};
 pub use read_ahead::{ReadAhead, Taken};
 pub use resolve::Target;
 pub use tcp::{TcpListener, TcpStream};
