@@ -22,7 +22,7 @@ CAN_EMBED = $(PY) -c 'import sys, pathlib, sysconfig as s; v = s.get_config_var;
 	sys.exit(not (pathlib.Path(v("LIBDIR")) / v("LDLIBRARY")).exists())'
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build demo test test-rust test-python loom sanitize bench-echo conformance lint types soak bench bench-quick bench-runtime clean conformance-modes conformance-3.14
+.PHONY: help venv build demo test test-rust test-python loom sanitize bench-echo conformance conformance-modes conformance-3.14 ecosystem extension lint types soak bench bench-quick bench-runtime clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -103,9 +103,13 @@ conformance-3.14: ## all three of them on Python 3.14; PYTHON314 says where that
 	@command -v $(PYTHON314) >/dev/null || { echo "no $(PYTHON314): say make conformance-3.14 PYTHON314=/path/to/python3.14"; exit 1; }
 	$(MAKE) conformance conformance-modes PYTHON=$(PYTHON314) VENV=$(VENV)-3.14
 
-.PHONY: ecosystem
 ecosystem: $(MADE)-extension $(MADE)-test ## well-known libraries' own test suites, on asyncio and on ours
 	$(PY) -m tests.suites
+
+extension: $(MADE)-extension $(MADE)-test ## builds examples/extension, whose Rust futures Python awaits, and tests it
+	VIRTUAL_ENV=$(abspath $(VENV)) CARGO_TARGET_DIR=$(or $(CARGO_TARGET_DIR),$(abspath target)) \
+	CARGO_PROFILE_RELEASE_OPT_LEVEL=1 $(VENV)/bin/maturin develop --release --quiet -m examples/extension/Cargo.toml
+	$(PY) -m pytest --quiet -p no:cacheprovider -c examples/extension/pyproject.toml examples/extension
 
 types: $(MADE)-extension $(MADE)-test ## mypy --strict over the package, the stubs against the extension, a user's program
 	$(PY) -m pytest tests/test_typing.py

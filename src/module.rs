@@ -9,7 +9,7 @@ use crate::bridge::panic::RuntimePanic;
 use crate::bridge::port::ForeignPort;
 use crate::capi;
 use crate::event_loop::{calls, core, event_loop::EventLoop, handle, sock, sock_datagram};
-use crate::primitives::{blocking, echo, lookup, metrics, sleep};
+use crate::primitives::{blocking, echo, listener, lookup, metrics, sleep, tcp_stream, udp};
 use crate::transport::{accept, connect, datagram, read_pipe, reader_feed, stream, streams, tls, write_pipe};
 
 /// Called by `os.register_at_fork` in every child.
@@ -53,6 +53,12 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<ForeignPort>()?;
     module.add_class::<connect::Connecting>()?;
     module.add_class::<echo::EchoServer>()?;
+    tcp_stream::call::make_type(py)?;
+    tcp_stream::lines::make_type(py)?;
+    capi::types::add_methods(&py.get_type::<tcp_stream::TcpStream>(), tcp_stream::methods::METHODS)?;
+    module.add_class::<tcp_stream::TcpStream>()?;
+    module.add_class::<listener::TcpListener>()?;
+    module.add_class::<udp::UdpSocket>()?;
     module.add_function(wrap_pyfunction!(sleep::sleep, module)?)?;
     module.add_function(wrap_pyfunction!(echo::start_echo_server, module)?)?;
     module.add_function(wrap_pyfunction!(blocking::spawn_blocking, module)?)?;

@@ -127,7 +127,7 @@ impl Operation {
 
     /// # Safety
     /// `object` is an Operation and outlives the result.
-    unsafe fn of<'a>(object: *mut ffi::PyObject) -> &'a Operation {
+    pub(crate) unsafe fn of<'a>(object: *mut ffi::PyObject) -> &'a Operation {
         // SAFETY: the caller's word; what changes is in cells.
         unsafe { &*object.cast() }
     }

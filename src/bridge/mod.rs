@@ -1,12 +1,13 @@
 //! Where the two halves meet: a Rust future on the runtime, awaited by Python on an event loop.
 //!
 //! [`port`] is the way back to a loop: wakeloop's own by its inbox, any other asyncio loop by a descriptor
-//! that it watches. [`awaitable`] is what Python awaits, [`waiter`] the task that does. [`runtime`] is the process's one runtime,
-//! [`pool`] the threads for blocking calls of the loops themselves,
-//! [`panic`] what a panic on it becomes. `generic`, behind the feature `async-runtimes`, is for other crates
+//! that it watches. [`awaitable`] is what Python awaits, [`waiter`] the task that does. [`runtime`] is the process's
+//! one runtime, [`pool`] the threads for blocking calls of the loops themselves, [`panic`] what a panic on them becomes.
+//! [`future_into_py`] and [`into_future`] are for other extension crates; `generic`, behind the feature `async-runtimes`, is for those
 //! that use pyo3-async-runtimes.
 
 pub(crate) mod awaitable;
+mod future;
 #[cfg(feature = "async-runtimes")]
 pub mod generic;
 pub(crate) mod panic;
@@ -14,3 +15,6 @@ pub(crate) mod pool;
 pub(crate) mod port;
 pub(crate) mod runtime;
 pub(crate) mod waiter;
+
+pub use future::{future_into_py, into_future};
+pub use panic::RuntimePanic;

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 
 use crate::capi::Fatal;
 use crate::capi::error::{Outcome, fetch};
@@ -26,14 +27,12 @@ pub(crate) enum Port {
 }
 
 impl Port {
-    /// The port of `event_loop`. A foreign loop gets one on first use, remembered by `wakeloop._ports`.
+    /// The port of `event_loop`. A foreign loop gets one on first use. Called on the loop's own thread, while it runs.
     pub(crate) fn of(event_loop: &Bound<'_, PyAny>) -> PyResult<Port> {
         if let Ok(own) = event_loop.cast::<EventLoop>() {
             return Ok(Port::Own(own.get().core().inbox.clone()));
         }
-        let ports = event_loop.py().import("wakeloop._ports")?;
-        let port = ports.getattr("port_of")?.call1((event_loop,))?.cast_into::<ForeignPort>()?;
-        Ok(Port::Foreign(port.get().shared.clone()))
+        Ok(Port::Foreign(ForeignPort::of(event_loop)?.get().shared.clone()))
     }
 
     /// Leaves a message. Needs no GIL and never blocks for long.
@@ -89,9 +88,26 @@ pub(crate) struct ForeignPort {
     reader: UnixStream,
 }
 
-#[pymethods]
 impl ForeignPort {
-    #[new]
+    /// The port of a loop. The loop's own reader callback keeps it alive, so closing the loop closes its descriptors.
+    fn of<'py>(event_loop: &Bound<'py, PyAny>) -> PyResult<Bound<'py, ForeignPort>> {
+        /// By loop, weak references to ports.
+        static PORTS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let py = event_loop.py();
+        let made = || Ok::<_, PyErr>(py.import("weakref")?.getattr("WeakKeyDictionary")?.call0()?.unbind());
+        let ports = PORTS.get_or_try_init(py, made)?.bind(py);
+        let known = ports.call_method1("get", (event_loop,))?;
+        if !known.is_none()
+            && let Ok(port) = known.call0()?.cast_into::<ForeignPort>()
+        {
+            return Ok(port);
+        }
+        let port = Bound::new(py, ForeignPort::new()?)?;
+        event_loop.call_method1("add_reader", (port.call_method0("fileno")?, port.getattr("drain")?))?;
+        ports.set_item(event_loop, pyo3::types::PyWeakrefReference::new(&port)?)?;
+        Ok(port)
+    }
+
     fn new() -> PyResult<ForeignPort> {
         let (reader, writer) = UnixStream::pair()?;
         reader.set_nonblocking(true)?;
@@ -99,7 +115,10 @@ impl ForeignPort {
         let shared = Foreign { messages: Mutex::new(Vec::new()), signalled: AtomicBool::new(false), writer };
         Ok(ForeignPort { shared: Arc::new(shared), reader })
     }
+}
 
+#[pymethods]
+impl ForeignPort {
     /// What the loop watches.
     fn fileno(&self) -> i32 {
         self.reader.as_raw_fd()

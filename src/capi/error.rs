@@ -150,8 +150,14 @@ pub(crate) fn raise_io(error: &std::io::Error) -> Raised {
     match error.raw_os_error() {
         Some(errno) => raise_errno(errno),
         None => {
-            // SAFETY: reading a static of the interpreter.
-            raise_message(unsafe { ffi::PyExc_OSError }, &error.to_string());
+            // SAFETY: reading statics of the interpreter.
+            let kind = unsafe {
+                match error.kind() {
+                    std::io::ErrorKind::TimedOut => ffi::PyExc_TimeoutError,
+                    _ => ffi::PyExc_OSError,
+                }
+            };
+            raise_message(kind, &error.to_string());
             Raised
         }
     }

@@ -94,6 +94,11 @@ pub(crate) fn load(py: Python<'_>, runtime_panic: Bound<'_, PyAny>) -> PyResult<
     Ok(())
 }
 
+/// Whether the table is there.
+pub(crate) fn loaded() -> bool {
+    IMPORTS.get().is_some()
+}
+
 /// The table.
 #[inline(always)]
 pub(crate) fn imports() -> &'static Imports {

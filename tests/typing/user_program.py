@@ -48,6 +48,25 @@ async def blocking() -> None:
     assert_type(await wakeloop.spawn_blocking(add, 1, other=2), int)
 
 
+async def talking() -> None:
+    listener = await wakeloop.TcpListener.bind("127.0.0.1", 0)
+    assert_type(listener, wakeloop.TcpListener)
+    async with listener, await wakeloop.TcpStream.connect(listener.host, listener.port, timeout=1.0) as stream:
+        assert_type(stream, wakeloop.TcpStream)
+        await stream.write_all(b"line\n")
+        await stream.writelines([b"more", bytearray(b"lines")])
+        async for other in listener:
+            assert_type(await other.readline(), bytes)
+            async for line in other:
+                assert_type(line, bytes)
+            other.close()
+        await asyncio.wait_for(stream.read_exactly(3), timeout=1)
+    async with await wakeloop.UdpSocket.connect("127.0.0.1", 53) as socket:
+        assert_type(socket, wakeloop.UdpSocket)
+        await socket.send(b"query")
+        assert_type(await socket.recv(), bytes)
+
+
 async def serving() -> None:
     server = await wakeloop.start_echo_server("127.0.0.1", 0)
     assert_type(server, wakeloop.EchoServer)

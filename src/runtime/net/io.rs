@@ -69,6 +69,15 @@ impl<S: AsRawFd> Io<S> {
         self.registration.run(direction, || operation(&self.source), |_| false).await
     }
 
+    /// Any operation that says with its result whether it left something behind.
+    pub(super) async fn run_until<R>(
+        &self,
+        direction: Direction,
+        mut operation: impl FnMut(&S) -> io::Result<(R, bool)>,
+    ) -> io::Result<(R, bool)> {
+        self.registration.run(direction, || operation(&self.source), |(_, exhausted)| *exhausted).await
+    }
+
     /// Gives the source up, still non-blocking.
     pub(super) fn into_source(self) -> S {
         drop(self.registration);

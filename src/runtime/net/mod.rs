@@ -8,8 +8,11 @@
 
 mod bytes;
 mod datagram;
+mod framing;
 mod halves;
 mod io;
+mod read_ahead;
+mod read_buffer;
 mod resolve;
 mod stream;
 mod tcp;
@@ -18,7 +21,9 @@ mod unix;
 
 pub use bytes::{BufWriter, ReadBytes, WriteBytes, copy, copy_both_ways};
 pub use datagram::UnixDatagram;
+pub use framing::Want;
 pub use halves::{ReadHalf, WriteHalf};
+pub use read_ahead::{ReadAhead, Taken};
 pub use resolve::Target;
 pub use tcp::{TcpListener, TcpStream};
 pub use udp::UdpSocket;

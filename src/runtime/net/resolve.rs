@@ -71,7 +71,10 @@ impl From<(String, u16)> for Target {
 
 impl Target {
     /// All addresses, in the resolver's order; at least one.
-    pub(super) async fn resolve(self) -> io::Result<Vec<SocketAddr>> {
+    ///
+    /// # Errors
+    /// When the name does not resolve.
+    pub async fn resolve(self) -> io::Result<Vec<SocketAddr>> {
         let addresses = match self {
             Target::Address(address) => return Ok(vec![address]),
             Target::Name { host, port } => look_up((host, port)).await?,

@@ -1,5 +1,6 @@
 //! UDP.
 
+use std::cell::RefCell;
 use std::io;
 use std::net::{self, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};
@@ -7,6 +8,9 @@ use std::os::fd::{AsRawFd, RawFd};
 use super::io::{First, Io};
 use super::resolve::{Target, first_that};
 use crate::runtime::driver::Direction;
+
+/// No datagram is longer.
+const LONGEST: usize = 64 * 1024;
 
 /// A datagram socket.
 #[derive(Debug)]
@@ -29,8 +33,14 @@ impl UdpSocket {
     /// # Errors
     /// As `bind`.
     pub async fn connect(&self, target: impl Into<Target>) -> io::Result<()> {
-        let addresses = target.into().resolve().await?;
-        first_that(addresses, async |address| self.io.source().connect(address)).await
+        let mut done = Err(io::ErrorKind::AddrNotAvailable.into());
+        for address in target.into().resolve().await? {
+            done = self.io.source().connect(address);
+            if done.is_ok() {
+                break;
+            }
+        }
+        done
     }
 
     /// Sends one datagram; its length.
@@ -63,6 +73,24 @@ impl UdpSocket {
     /// As `recv_from`.
     pub async fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
         self.io.run(Direction::Read, |socket| socket.recv(buffer)).await
+    }
+
+    /// Receives one datagram of any length: its content and sender.
+    ///
+    /// # Errors
+    /// As `recv_from`.
+    pub async fn receive(&self) -> io::Result<(Vec<u8>, SocketAddr)> {
+        thread_local! {
+            static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+        }
+        let read = |socket: &net::UdpSocket| {
+            SCRATCH.with_borrow_mut(|scratch| {
+                scratch.resize(LONGEST, 0);
+                let (len, sender) = socket.recv_from(scratch)?;
+                Ok((scratch[..len].to_vec(), sender))
+            })
+        };
+        self.io.run(Direction::Read, read).await
     }
 
     /// Our address.

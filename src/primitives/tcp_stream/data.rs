@@ -1,0 +1,100 @@
+//! Bytes of Python's on their way out.
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+use crate::capi::buffer::{Buffer, bytes_slice};
+use crate::capi::{Raised, Ref};
+
+/// What is to be sent, and how much of it was. A `bytes` object is kept and never copied, as nobody can change it;
+/// everything else is copied.
+#[derive(Debug)]
+pub(crate) struct Data {
+    source: Source,
+    sent: usize,
+}
+
+#[derive(Debug)]
+enum Source {
+    Object(Ref),
+    Copy(Vec<u8>),
+}
+
+impl Default for Data {
+    fn default() -> Data {
+        Data::from(Vec::new())
+    }
+}
+
+impl From<Vec<u8>> for Data {
+    fn from(bytes: Vec<u8>) -> Data {
+        Data { source: Source::Copy(bytes), sent: 0 }
+    }
+}
+
+impl Data {
+    /// The content of any bytes-like object.
+    ///
+    /// # Errors
+    /// Raises TypeError for anything else.
+    pub(crate) fn from_python(object: *mut ffi::PyObject) -> Result<Data, Raised> {
+        // SAFETY: a live object, borrowed from the caller.
+        unsafe {
+            if ffi::PyBytes_CheckExact(object) != 0 {
+                return Ok(Data { source: Source::Object(Ref::from_borrowed(object)), sent: 0 });
+            }
+        }
+        Ok(Data::from(Buffer::readable(object)?.as_slice().to_vec()))
+    }
+
+    /// What is left to be sent.
+    pub(crate) fn rest(&self) -> &[u8] {
+        match &self.source {
+            // SAFETY: a bytes object that we hold.
+            Source::Object(object) => unsafe { &bytes_slice(object.as_ptr())[self.sent..] },
+            Source::Copy(bytes) => &bytes[self.sent..],
+        }
+    }
+
+    pub(crate) fn advance(&mut self, sent: usize) {
+        self.sent += sent;
+    }
+
+    /// The rest, in a form that other threads can read.
+    pub(crate) fn into_sendable(self, py: Python<'_>) -> Sendable {
+        let (address, len) = (self.rest().as_ptr(), self.rest().len());
+        match self.source {
+            Source::Object(object) => {
+                Sendable { _owner: Owner::Object(object.bind(py).unbind()), address, len }
+            }
+            Source::Copy(bytes) => Sendable { _owner: Owner::Copy(bytes), address, len },
+        }
+    }
+}
+
+/// Bytes that stay where they are for as long as this lives, on any thread.
+#[derive(Debug)]
+pub(crate) struct Sendable {
+    _owner: Owner,
+    address: *const u8,
+    len: usize,
+}
+
+#[derive(Debug)]
+#[expect(dead_code, reason = "held, not read")]
+enum Owner {
+    Object(Py<PyAny>),
+    Copy(Vec<u8>),
+}
+
+// SAFETY: the bytes are immutable and kept alive by their owner, which may be dropped on any thread.
+unsafe impl Send for Sendable {}
+// SAFETY: as above: immutable.
+unsafe impl Sync for Sendable {}
+
+impl Sendable {
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        // SAFETY: a bytes object or a vector of ours keeps them in place, and nobody writes to them.
+        unsafe { std::slice::from_raw_parts(self.address, self.len) }
+    }
+}

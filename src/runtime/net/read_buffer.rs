@@ -1,0 +1,265 @@
+//! Bytes that were received and not taken yet, with room before and behind them.
+
+use std::io::{self, Read};
+
+/// A buffer begins this small, so that 10,000 idle connections cost little ...
+const SMALL: usize = 4 * 1024;
+/// ... and grows to this, or to what one item needs.
+pub(super) const LARGE: usize = 256 * 1024;
+
+/// `data[start..end]` is what it holds. All of `data` is initialised, once.
+#[derive(Debug, Default)]
+pub(super) struct ReadBuffer {
+    data: Vec<u8>,
+    start: usize,
+    end: usize,
+    /// The positions behind every `\n` in `start..indexed`, in order, from `ends[next]` on.
+    ends: Vec<u32>,
+    next: usize,
+    indexed: usize,
+    /// The last read filled all the room.
+    filled: bool,
+}
+
+impl ReadBuffer {
+    pub(super) fn len(&self) -> usize {
+        self.end - self.start
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.data[self.start..self.end]
+    }
+
+    /// The first `skip + len` bytes are taken; the last `len` of them are handed out.
+    pub(super) fn take(&mut self, skip: usize, len: usize) -> &[u8] {
+        let from = self.start + skip;
+        self.start = from + len;
+        &self.data[from..self.start]
+    }
+
+    /// One system call: reads into the room behind the bytes. How many came, and whether that is all there was.
+    pub(super) fn fill(&mut self, mut source: impl Read, total: usize) -> io::Result<(usize, bool)> {
+        self.make_room(total);
+        let room = &mut self.data[self.end..];
+        let (wanted, got) = (room.len(), source.read(room)?);
+        self.end += got;
+        self.filled = got == wanted;
+        Ok((got, got < wanted))
+    }
+
+    /// Room for at least one more byte, and, as bytes come in, for `total` in all: a length that somebody announced
+    /// costs no memory yet.
+    fn make_room(&mut self, total: usize) {
+        if self.is_empty() {
+            self.rewind();
+        }
+        let (capacity, len) = (self.data.len(), self.len());
+        let mut wanted = capacity.max(if self.filled { (capacity * 4).min(LARGE) } else { SMALL });
+        if len > capacity / 2 {
+            wanted = wanted.max(len * 2);
+        }
+        let total = total.min(len * 2 + LARGE);
+        if total > capacity - headroom(capacity) {
+            wanted = wanted.max(total + SMALL);
+        }
+        if wanted > capacity {
+            self.reallocate(wanted);
+        } else if capacity - self.end < capacity / 4 {
+            let start = headroom(capacity);
+            self.data.copy_within(self.start..self.end, start);
+            self.moved(start);
+        }
+    }
+
+    fn reallocate(&mut self, capacity: usize) {
+        let start = headroom(capacity);
+        let mut data = vec![0; capacity];
+        data[start..start + self.len()].copy_from_slice(self.bytes());
+        self.data = data;
+        self.moved(start);
+    }
+
+    /// The bytes are now at `start`.
+    fn moved(&mut self, start: usize) {
+        let len = self.len();
+        let shift = |position: usize| position + start - self.start;
+        let (indexed, from) = (self.indexed.max(self.start), self.start);
+        self.ends.drain(..self.next);
+        self.next = 0;
+        self.ends.retain(|end| *end as usize > from);
+        for end in &mut self.ends {
+            *end = shift(*end as usize) as u32;
+        }
+        self.indexed = shift(indexed);
+        self.start = start;
+        self.end = start + len;
+    }
+
+    /// Empty, with all the room behind the headroom.
+    fn rewind(&mut self) {
+        self.start = headroom(self.data.len());
+        self.end = self.start;
+        self.ends.clear();
+        (self.next, self.indexed) = (0, 0);
+    }
+
+    /// Puts what is left of `earlier` in front, and leaves `earlier` empty.
+    pub(super) fn prepend(&mut self, earlier: &mut ReadBuffer) {
+        if earlier.is_empty() {
+            return;
+        }
+        if self.is_empty() {
+            std::mem::swap(self, earlier);
+        } else if earlier.len() <= self.start {
+            let start = self.start - earlier.len();
+            self.data[start..self.start].copy_from_slice(earlier.bytes());
+            self.start = start;
+            self.forget_lines();
+        } else {
+            // A large rest: what came later goes behind it.
+            let total = earlier.len() + self.len();
+            earlier.forget_lines();
+            if earlier.start + total > earlier.data.len() {
+                earlier.reallocate((total + SMALL).next_power_of_two());
+            }
+            let end = earlier.end + self.len();
+            earlier.data[earlier.end..end].copy_from_slice(self.bytes());
+            earlier.end = end;
+            std::mem::swap(self, earlier);
+        }
+        earlier.rewind();
+    }
+
+    /// The index no longer says all.
+    fn forget_lines(&mut self) {
+        self.ends.clear();
+        (self.next, self.indexed) = (0, 0);
+    }
+
+    /// Notes where lines end, in what came since the last time.
+    pub(super) fn index_lines(&mut self) {
+        let mut from = self.indexed.max(self.start);
+        while let Some(at) = super::framing::position(&self.data[from..self.end], b"\n") {
+            from += at + 1;
+            // Buffers of more than 4 GiB have no index.
+            let Ok(end) = u32::try_from(from) else { return self.forget_lines() };
+            self.ends.push(end);
+        }
+        self.indexed = self.end;
+    }
+
+    /// The length of the first line with its end, if the index knows it.
+    pub(super) fn indexed_line(&mut self) -> Option<usize> {
+        while let Some(end) = self.ends.get(self.next) {
+            if *end as usize > self.start {
+                return Some(*end as usize - self.start);
+            }
+            self.next += 1;
+        }
+        None
+    }
+
+    /// How many bytes at the front are known to hold no line's end, once `indexed_line` found none.
+    pub(super) fn known(&self) -> usize {
+        self.indexed.saturating_sub(self.start)
+    }
+
+    /// Gives memory back that the stream has not needed lately.
+    pub(super) fn shrink(&mut self, last: usize) {
+        if self.is_empty() && self.data.len() > 4 * SMALL && last < self.data.len() / 8 {
+            *self = ReadBuffer::default();
+        }
+    }
+}
+
+/// The room that is left in front, for the rest of an earlier buffer: mostly half a line.
+fn headroom(capacity: usize) -> usize {
+    (capacity / 16).min(SMALL)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[derive(Clone, Debug)]
+    enum Action {
+        Fill(Vec<u8>),
+        Take(usize),
+        Line,
+        /// The rest goes in front of what comes next, as between two buffers that change places.
+        Prepend(Vec<u8>),
+    }
+
+    fn bytes() -> impl Strategy<Value = Vec<u8>> {
+        proptest::collection::vec(prop_oneof![4 => any::<u8>(), 1 => Just(b'\n')], 0..9000)
+    }
+
+    fn action() -> impl Strategy<Value = Action> {
+        prop_oneof![
+            bytes().prop_map(Action::Fill),
+            (0usize..9000).prop_map(Action::Take),
+            Just(Action::Line),
+            bytes().prop_map(Action::Prepend),
+        ]
+    }
+
+    /// Reads all of `data` in, indexing where `index` says so.
+    fn fill(buffer: &mut ReadBuffer, mut data: &[u8], index: bool) {
+        while !data.is_empty() {
+            assert!(buffer.fill(&mut data, 0).unwrap().0 > 0, "there was no room");
+            if index {
+                buffer.index_lines();
+            }
+        }
+    }
+
+    proptest! {
+        /// Whatever is done to it, a buffer gives the bytes back that went in, in order, and finds the same lines.
+        #[test]
+        fn a_buffer_is_a_queue_of_bytes(actions in proptest::collection::vec(action(), 0..40), index in any::<bool>()) {
+            let mut buffer = ReadBuffer::default();
+            let mut model = Vec::new();
+            for action in actions {
+                match action {
+                    Action::Fill(data) => {
+                        fill(&mut buffer, &data, index);
+                        model.extend(data);
+                    }
+                    Action::Take(len) => {
+                        let len = len.min(model.len());
+                        let expected: Vec<u8> = model.drain(..len).collect();
+                        prop_assert_eq!(buffer.take(0, len), &expected[..]);
+                    }
+                    Action::Line => {
+                        let expected = model.iter().position(|byte| *byte == b'\n').map(|at| at + 1);
+                        let known = buffer.indexed_line();
+                        let found = known.or_else(|| {
+                            let from = buffer.known();
+                            let at = crate::runtime::net::framing::position(&buffer.bytes()[from..], b"\n");
+                            at.map(|at| from + at + 1)
+                        });
+                        prop_assert_eq!(found, expected);
+                        if let Some(len) = found {
+                            let line: Vec<u8> = model.drain(..len).collect();
+                            prop_assert_eq!(buffer.take(0, len), &line[..]);
+                        }
+                    }
+                    Action::Prepend(data) => {
+                        let mut later = ReadBuffer::default();
+                        fill(&mut later, &data, index);
+                        model.extend(data);
+                        later.prepend(&mut buffer);
+                        prop_assert!(buffer.is_empty());
+                        buffer = later;
+                    }
+                }
+                prop_assert_eq!(buffer.bytes(), &model[..]);
+            }
+        }
+    }
+}

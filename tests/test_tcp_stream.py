@@ -1,0 +1,666 @@
+"""`wakeloop.TcpStream`: read, framed and sent by the runtime, awaited from wakeloop's loop and from asyncio's."""
+
+import asyncio
+import contextlib
+import errno
+import gc
+import os
+import random
+import socket
+import threading
+
+import pytest
+
+from tests.support import script
+
+pytestmark = pytest.mark.usefixtures("runtime")
+
+wakeloop = pytest.importorskip("wakeloop", reason="the primitives are wakeloop's; the control group has none")
+
+
+@contextlib.asynccontextmanager
+async def connected(**options):
+    """A stream, and the plain blocking socket at its other end."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        stream = await wakeloop.TcpStream.connect("127.0.0.1", server.getsockname()[1], **options)
+        peer, _ = server.accept()
+        peer.settimeout(10)
+    try:
+        with peer:
+            yield stream, peer
+    finally:
+        stream.close()
+
+
+def in_pieces(peer, data, largest=1000, end=True):
+    """Sends data in a thread, in pieces of random sizes; the bytes are what counts, not how they come."""
+
+    def work():
+        rest = memoryview(data)
+        while rest:
+            size = random.randint(1, largest)
+            peer.sendall(rest[:size])
+            rest = rest[size:]
+        if end:
+            peer.shutdown(socket.SHUT_WR)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def test_every_kind_of_read_takes_its_part_of_one_stream(run):
+    async def main():
+        async with connected() as (stream, peer):
+            peer.sendall(b"abcdef" + b"line\n" + b"until\r\n\r\n" + b"\0\0\0\x05frame" + b"rest\nof\nit")
+            peer.shutdown(socket.SHUT_WR)
+            assert await stream.read(0) == b""
+            assert await stream.read(2) == b"ab"
+            assert await stream.read_exactly(4) == b"cdef"
+            assert await stream.readline() == b"line\n"
+            assert await stream.read_until(b"\r\n\r\n") == b"until\r\n\r\n"
+            assert await stream.read_frame() == b"frame"
+            assert [line async for line in stream] == [b"rest\n", b"of\n", b"it"]
+            assert await stream.read() == await stream.read(10) == await stream.readline() == b""
+
+    run(main())
+
+
+def test_lines_come_whole_and_in_order_however_they_are_sent(run):
+    lines = [os.urandom(random.choice([0, 1, 20, 300, 5000])).replace(b"\n", b"") + b"\n" for _ in range(3000)]
+
+    async def main():
+        async with connected() as (stream, peer):
+            thread = in_pieces(peer, b"".join(lines), largest=20_000)
+            assert [line async for line in stream] == lines
+            thread.join()
+
+    run(main())
+
+
+def test_a_random_mix_of_reads_gives_the_bytes_that_were_sent(run):
+    data = os.urandom(2_000_000)
+
+    async def main():
+        async with connected() as (stream, peer):
+            thread = in_pieces(peer, data, largest=50_000)
+            received = bytearray()
+            while True:
+                left = len(data) - len(received)
+                match random.randrange(5):
+                    case 0:
+                        part = await stream.read(random.randint(1, 100_000))
+                    case 1:
+                        part = await stream.read_exactly(min(left, random.randint(0, 400_000)))
+                    case 2:
+                        part = await stream.readline()
+                    case 3:
+                        try:
+                            part = await stream.read_until(bytes([random.randrange(256)]) * random.randint(1, 2))
+                        except asyncio.IncompleteReadError as error:
+                            part = error.partial
+                        except asyncio.LimitOverrunError:
+                            part = b""
+                    case 4:
+                        part = b""
+                        async for line in stream:
+                            part += line
+                            if random.random() < 0.2:
+                                break
+                received += part
+                if len(received) == len(data):
+                    break
+            assert received == data and await stream.read() == b""
+            thread.join()
+
+    run(main())
+
+
+def test_frames_survive_the_way_there_and_back(run):
+    async def main():
+        frames = [os.urandom(random.choice([0, 1, 100, 70_000])) for _ in range(200)]
+        listener = await wakeloop.TcpListener.bind("127.0.0.1", 0)
+        async with listener, await wakeloop.TcpStream.connect(listener.host, listener.port) as one:
+            async with await listener.accept() as other:
+
+                async def send():
+                    for frame in frames:
+                        await one.write_frame(frame)
+                    one.shutdown()
+
+                sending = asyncio.create_task(send())
+                assert [frame async for frame in other.frames()] == frames
+                await sending
+                with pytest.raises(asyncio.IncompleteReadError) as ended:
+                    await other.read_frame()
+                assert ended.value.partial == b""
+
+    run(main())
+
+
+def test_reads_that_the_end_of_the_stream_cuts_short_say_so(run):
+    async def main():
+        for read, expected, partial in [
+            (lambda stream: stream.read_exactly(10), 10, b"rest"),
+            (lambda stream: stream.read_until(b"!"), None, b"rest"),
+            (lambda stream: stream.read_frame(), 4, b"rest"),
+        ]:
+            async with connected() as (stream, peer):
+                waiting = asyncio.ensure_future(read(stream))
+                await asyncio.sleep(0.001)
+                peer.sendall(b"rest" if expected != 4 else b"\0\0\0\x09rest")
+                peer.shutdown(socket.SHUT_WR)
+                with pytest.raises(asyncio.IncompleteReadError) as raised:
+                    await waiting
+                assert raised.value.partial.endswith(partial) and raised.value.expected == expected
+
+    run(main())
+
+
+def test_what_is_longer_than_the_limit_is_refused_and_stays(run):
+    async def main():
+        async with connected(limit=100) as (stream, peer):
+            peer.sendall(b"x" * 150 + b"\nshort\n")
+            for _ in range(2):
+                with pytest.raises(asyncio.LimitOverrunError) as raised:
+                    await stream.readline()
+                assert raised.value.consumed > 100
+            assert await stream.read_exactly(151) == b"x" * 150 + b"\n"
+            assert await stream.readline() == b"short\n"
+            peer.sendall(b"\0\0\xff\xff")
+            with pytest.raises(asyncio.LimitOverrunError, match="frame"):
+                await stream.read_frame(max_size=1000)
+
+    run(main())
+
+
+def test_an_exact_read_may_be_larger_than_every_buffer(run):
+    data = os.urandom(5_000_000)
+
+    async def main():
+        async with connected() as (stream, peer):
+            thread = in_pieces(peer, data, largest=500_000)
+            assert await stream.read_exactly(len(data)) == data
+            thread.join()
+
+    run(main())
+
+
+def test_a_stream_that_nobody_reads_stops_its_sender(run):
+    """Backpressure: the runtime reads ahead only so far."""
+
+    async def main():
+        async with connected() as (stream, peer):
+            assert await stream.read(0) == b""
+            peer.sendall(b"\n")
+            assert await stream.readline() == b"\n"
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
+            peer.settimeout(0.3)
+            sent = 0
+            with pytest.raises(TimeoutError):
+                while sent < 200_000_000:
+                    sent += peer.send(bytes(1_000_000))
+            assert sent < 50_000_000
+            left = sent
+            while left:
+                left -= len(await stream.read(left))
+
+    run(main())
+
+
+def test_a_cancelled_read_takes_nothing(run):
+    """Whatever the read waited for, and whenever it was cancelled: the next read gets the bytes."""
+    numbers = [b"%d\n" % number for number in range(5000)]
+
+    async def main():
+        async with connected() as (stream, peer):
+            thread = in_pieces(peer, b"".join(numbers), largest=30, end=False)
+            received, cancelled = bytearray(), 0
+            while len(received) < sum(map(len, numbers)):
+                reads = [
+                    lambda: stream.readline(),
+                    lambda: stream.read_exactly(3),
+                    lambda: stream.read(5),
+                    lambda: stream.read_until(b"7\n"),
+                ]
+                left = sum(map(len, numbers)) - len(received)
+                read = reads[0] if left < 2000 else random.choice(reads)
+                task = asyncio.ensure_future(read())
+                for _ in range(random.randrange(4)):
+                    await asyncio.sleep(0)
+                task.cancel()
+                try:
+                    received += await task
+                except asyncio.CancelledError:
+                    cancelled += 1
+                    if random.random() < 0.3:
+                        received += await stream.readline()
+            assert received == b"".join(numbers) and cancelled > 0
+            thread.join()
+
+    run(main())
+
+
+def test_a_second_reader_is_refused_and_the_first_undisturbed(run):
+    async def main():
+        async with connected() as (stream, peer):
+            first = asyncio.ensure_future(stream.readline())
+            await asyncio.sleep(0.001)
+            with pytest.raises(RuntimeError, match="already reading"):
+                await stream.read(1)
+            with pytest.raises(RuntimeError, match="already reading"):
+                async for _ in stream:
+                    pass
+            peer.sendall(b"line\nnext\n")
+            assert await first == b"line\n"
+            assert await stream.readline() == b"next\n"
+
+    run(main())
+
+
+def test_a_stream_can_be_read_while_it_is_written(run):
+    async def main():
+        server = await wakeloop.start_echo_server("127.0.0.1", 0)
+        async with await wakeloop.TcpStream.connect("127.0.0.1", server.port) as stream:
+            data = os.urandom(20_000_000)
+            sending = asyncio.create_task(send(stream, data))
+            assert await stream.read_exactly(len(data)) == data
+            await sending
+        await server.close()
+
+    async def send(stream, data):
+        await stream.write_all(data)
+
+    run(main())
+
+
+def test_everything_bytes_like_can_be_sent(run):
+    async def main():
+        async with connected() as (stream, peer):
+            await stream.write_all(b"bytes")
+            await stream.write_all(bytearray(b"bytearray"))
+            await stream.write_all(memoryview(b"memoryview"))
+            await stream.write_all(b"")
+            await stream.writelines([b"one", bytearray(b"two"), memoryview(b"three")])
+            await stream.writelines(part for part in ())
+            stream.shutdown()
+            received = b""
+            while data := peer.recv(1000):
+                received += data
+            assert received == b"bytesbytearraymemoryviewonetwothree"
+            for bad in ("text", 1, None, ["text"]):
+                with pytest.raises(TypeError):
+                    stream.write_all(bad)
+            with pytest.raises(TypeError):
+                stream.writelines(["text"])
+
+    run(main())
+
+
+def test_writers_take_turns_and_mix_nothing(run):
+    async def main():
+        async with connected() as (stream, peer):
+            parts = [bytes([number]) * 700_000 for number in range(10)]
+            received = bytearray()
+
+            def receive():
+                while data := peer.recv(1_000_000):
+                    received.extend(data)
+
+            thread = threading.Thread(target=receive)
+            thread.start()
+            await asyncio.gather(*(stream.write_all(part) for part in parts))
+            stream.shutdown()
+            await wakeloop.spawn_blocking(thread.join)
+            assert received == b"".join(parts)
+
+    run(main())
+
+
+def test_a_cancelled_write_lets_the_next_one_go(run):
+    async def main():
+        async with connected() as (stream, peer):
+            blocked = asyncio.ensure_future(stream.write_all(bytes(50_000_000)))
+            queued = asyncio.ensure_future(stream.write_all(b"queued"))
+            await asyncio.sleep(0.01)
+            assert not blocked.done() and not queued.done()
+            blocked.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await blocked
+            received = bytearray()
+
+            def receive():
+                while not received.endswith(b"queued"):
+                    received.extend(peer.recv(1_000_000))
+
+            receiving = asyncio.ensure_future(wakeloop.spawn_blocking(receive))
+            await queued
+            await receiving
+
+    run(main())
+
+
+def test_a_peer_that_resets_the_connection_is_an_error_after_what_it_had_sent(run):
+    async def main():
+        async with connected() as (stream, peer):
+            peer.sendall(b"last words\n")
+            assert await stream.readline() == b"last words\n"
+            waiting = asyncio.ensure_future(stream.read(1))
+            await asyncio.sleep(0.001)
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            peer.close()
+            for read in (waiting, stream.read(1), stream.readline()):
+                with pytest.raises(ConnectionResetError) as raised:
+                    await read
+                assert raised.value.errno == errno.ECONNRESET
+            with pytest.raises((BrokenPipeError, ConnectionResetError)):
+                for _ in range(100):
+                    await stream.write_all(bytes(100_000))
+
+    run(main())
+
+
+def test_a_refused_connection_raises_what_asyncio_raises(run):
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+
+        async def main():
+            with pytest.raises(ConnectionRefusedError) as raised:
+                await wakeloop.TcpStream.connect("127.0.0.1", sock.getsockname()[1])
+            assert raised.value.errno == errno.ECONNREFUSED
+            with pytest.raises(OSError):
+                await wakeloop.TcpStream.connect("no-such-host.invalid", 80)
+
+        run(main())
+
+
+def test_a_connect_that_takes_too_long_times_out(run):
+    async def main():
+        with socket.socket() as sock:
+            sock.bind(("127.0.0.1", 0))
+            sock.listen(0)
+            port = sock.getsockname()[1]
+            waiting = []
+            with pytest.raises(TimeoutError):
+                for _ in range(10):  # the queue of the listener is full after a few
+                    waiting.append(await wakeloop.TcpStream.connect("127.0.0.1", port, timeout=0.05))
+            for stream in waiting:
+                stream.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("bad", [{"limit": 0}, {"limit": -1}, {"limit": None}, {"timeout": "1"}, {"port": -1}, {"x": 1}])
+def test_wrong_arguments_are_refused_at_once(run, bad):
+    async def main():
+        with pytest.raises((TypeError, ValueError, OverflowError)):
+            wakeloop.TcpStream.connect(**{"host": "127.0.0.1", "port": 1} | bad)
+        async with connected() as (stream, _):
+            for call in [
+                lambda: stream.read("1"),
+                lambda: stream.read_exactly(-1),
+                lambda: stream.read_exactly(),
+                lambda: stream.read_until(b""),
+                lambda: stream.read_until("text"),
+                lambda: stream.read_frame(-1),
+                lambda: stream.readline(1),
+                lambda: stream.read(n=1, m=2),
+            ]:
+                with pytest.raises((TypeError, ValueError)):
+                    call()
+
+    run(main())
+
+
+def test_a_closed_stream_refuses_everything_but_close(run):
+    async def main():
+        async with connected() as (stream, peer):
+            waiting = asyncio.ensure_future(stream.readline())
+            await asyncio.sleep(0.001)
+            assert not stream.closed and stream.fileno() >= 0 and "closed" not in repr(stream)
+            stream.close()
+            stream.close()
+            with pytest.raises(ConnectionAbortedError):
+                await waiting
+            assert stream.closed and stream.fileno() == -1 and "closed" in repr(stream)
+            for call in (stream.read(1), stream.readline(), stream.write_all(b"x")):
+                with pytest.raises(OSError) as raised:
+                    await call
+                assert raised.value.errno == errno.EBADF
+            with pytest.raises(OSError):
+                stream.shutdown()
+            with pytest.raises(OSError):
+                async for _ in stream:
+                    pass
+            assert stream.get_extra_info("peername") == peer.getsockname()
+            assert peer.recv(1) == b""
+
+    run(main())
+
+
+def test_names_of_both_ends(run):
+    async def main():
+        async with connected() as (stream, peer):
+            assert stream.get_extra_info("peername") == peer.getsockname()
+            assert stream.get_extra_info("sockname") == peer.getpeername()
+            assert stream.get_extra_info("nothing") is None and stream.get_extra_info("nothing", 1) == 1
+
+    run(main())
+
+
+def test_a_stream_that_is_dropped_open_is_closed_with_a_warning(run):
+    async def main():
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            stream = await wakeloop.TcpStream.connect("127.0.0.1", server.getsockname()[1])
+            peer, _ = server.accept()
+            peer.settimeout(10)
+            with peer:
+                with pytest.warns(ResourceWarning, match="unclosed <wakeloop.TcpStream"):
+                    del stream
+                    gc.collect()
+                assert peer.recv(1) == b""
+
+    run(main())
+
+
+def test_a_read_that_is_awaited_in_a_dropped_task_lets_the_stream_go(run, asyncio_log):
+    async def main():
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            stream = await wakeloop.TcpStream.connect("127.0.0.1", server.getsockname()[1])
+            peer, _ = server.accept()
+            peer.settimeout(10)
+            with peer:
+                coroutine = stream.readline()
+                with pytest.warns(ResourceWarning):
+                    assert coroutine.send(None)  # waits
+                    del coroutine, stream
+                    gc.collect()
+                assert await wakeloop.spawn_blocking(peer.recv, 1) == b""
+
+    run(main())
+
+
+def test_a_call_is_awaited_once(run):
+    async def main():
+        async with connected() as (stream, peer):
+            peer.sendall(b"x\n")
+            call = stream.readline()
+            assert await call == b"x\n"
+            with pytest.raises(RuntimeError, match="already awaited"):
+                await call
+            never = stream.readline()
+            del never
+            peer.sendall(b"y\n")
+            assert await asyncio.wait_for(stream.readline(), 5) == b"y\n"
+            assert await asyncio.create_task(wait(stream.read(0))) == b""
+
+    async def wait(awaitable):
+        return await awaitable
+
+    run(main())
+
+
+def test_hundreds_of_streams_at_once(run):
+    async def main():
+        listener = await wakeloop.TcpListener.bind("127.0.0.1", 0)
+
+        async def serve():
+            async with asyncio.TaskGroup() as group:
+                async for stream in listener:
+                    group.create_task(shout(stream))
+
+        async def shout(stream):
+            async with stream:
+                async for line in stream:
+                    await stream.write_all(line.upper())
+
+        async def client(number):
+            async with await wakeloop.TcpStream.connect("127.0.0.1", listener.port) as stream:
+                for turn in range(10):
+                    await stream.write_all(b"client %d turn %d\n" % (number, turn))
+                    assert await stream.readline() == b"CLIENT %d TURN %d\n" % (number, turn)
+
+        serving = asyncio.create_task(serve())
+        await asyncio.gather(*map(client, range(300)))
+        listener.close()
+        await serving
+
+    run(main())
+
+
+def test_a_storm_of_cancels_leaves_no_future_behind(run):
+    async def main():
+        listener = await wakeloop.TcpListener.bind("127.0.0.1", 0)
+        udp = await wakeloop.UdpSocket.bind("127.0.0.1", 0)
+        before = wakeloop.runtime_metrics()["tasks_live"]
+        async with connected() as (stream, peer):
+            for _ in range(30):
+                tasks = [asyncio.ensure_future(wakeloop.sleep(60)) for _ in range(30)]
+                tasks += [asyncio.ensure_future(listener.accept()) for _ in range(30)]
+                tasks += [asyncio.ensure_future(udp.recv()) for _ in range(30)]
+                tasks += [asyncio.ensure_future(stream.write_all(bytes(9_000_000))) for _ in range(3)]
+                tasks += [asyncio.ensure_future(stream.readline())]
+                for _ in range(random.randrange(4)):
+                    await asyncio.sleep(random.choice([0, 0.001]))
+                for task in tasks:
+                    task.cancel()
+                results = await asyncio.gather(*tasks, return_exceptions=True)
+                assert {type(result) for result in results} == {asyncio.CancelledError}
+        listener.close()
+        udp.close()
+        for _ in range(500):
+            if wakeloop.runtime_metrics()["tasks_live"] <= before:
+                return
+            await asyncio.sleep(0.01)
+        assert wakeloop.runtime_metrics()["tasks_live"] <= before
+
+    run(main())
+
+
+def test_a_forked_child_refuses_the_parents_stream(loop_name):
+    done = script.run_script(
+        loop_name,
+        """
+        import os, socket, wakeloop
+        async def main():
+            with socket.create_server(("127.0.0.1", 0)) as server:
+                stream = await wakeloop.TcpStream.connect("127.0.0.1", server.getsockname()[1])
+                peer, _ = server.accept()
+                pending = asyncio.ensure_future(stream.readline())
+                await asyncio.sleep(0.01)
+                if not (child := os.fork()):
+                    asyncio.events._set_running_loop(None)
+                    async def in_child():
+                        await wakeloop.sleep(0.001)
+                        try:
+                            await stream.read(1)
+                        except RuntimeError as error:
+                            print("child:", error, flush=True)
+                    fresh = new_loop()
+                    fresh.run_until_complete(in_child())
+                    stream.close()
+                    os._exit(0)
+                os.waitpid(child, 0)
+                peer.sendall(b"still there\\n")
+                print(await pending, flush=True)
+                stream.close()
+                peer.close()
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(main())
+        """,
+        options=("-W", "ignore::DeprecationWarning"),
+    )
+    expected = "child: this stream belongs to the parent process\nb'still there\\n'\n"
+    assert (done.code, done.out, done.err) == (0, expected, "")
+
+
+@pytest.mark.parametrize("end", ["sys.exit(3)", "os._exit(3)", "raise SystemExit(3)"])
+def test_an_interpreter_that_exits_with_reads_in_flight_is_silent(loop_name, end):
+    done = script.run_script(
+        loop_name,
+        f"""
+        import os, socket, sys, threading, wakeloop
+        server = socket.create_server(("127.0.0.1", 0))
+        def send():
+            peer, _ = server.accept()
+            while True:
+                peer.sendall(b"line\\n" * 10000)
+        threading.Thread(target=send, daemon=True).start()
+        async def main():
+            stream = await wakeloop.TcpStream.connect("127.0.0.1", server.getsockname()[1])
+            count = 0
+            async for line in stream:
+                count += 1
+                if count > 100_000:
+                    {end}
+        asyncio.set_event_loop(loop := new_loop())
+        loop.run_until_complete(main())
+        """,
+        options=("-W", "ignore"),
+    )
+    assert (done.code, done.out, done.err) == (3, "", "")
+
+
+@pytest.mark.parametrize("cpus", [1, 2])
+def test_readers_writers_and_cancels_under_few_cpus(loop_name, cpus):
+    done = script.run_script(
+        loop_name,
+        f"""
+        import os, random
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:{cpus}])
+        import wakeloop
+        async def shout(stream):
+            async with stream:
+                async for line in stream:
+                    await stream.write_all(line.upper())
+        async def serve(listener, group):
+            async for stream in listener:
+                group.create_task(shout(stream))
+        async def client(port):
+            async with await wakeloop.TcpStream.connect("127.0.0.1", port) as stream:
+                for turn in range(100):
+                    size = random.choice([1, 100, 5000])
+                    await stream.write_all(b"x" * size + b"\\n")
+                    waiting = asyncio.ensure_future(stream.readline())
+                    if random.random() < 0.3:
+                        await asyncio.sleep(0)
+                        waiting.cancel()
+                        try:
+                            line = await waiting
+                        except asyncio.CancelledError:
+                            line = await stream.readline()
+                    else:
+                        line = await waiting
+                    assert line == b"X" * size + b"\\n", line
+        async def main():
+            listener = await wakeloop.TcpListener.bind("127.0.0.1", 0)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(serve(listener, group))
+                await asyncio.gather(*(client(listener.port) for _ in range(30)))
+                listener.close()
+            print("done")
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(main())
+        """,
+    )
+    assert (done.code, done.out, done.err) == (0, "done\n", "")
