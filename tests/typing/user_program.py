@@ -75,7 +75,7 @@ async def serving() -> None:
     await server.close()
 
 
-async def talking() -> bytes:
+async def streaming() -> bytes:
     async def answer(reader: wakeloop.StreamReader, writer: wakeloop.StreamWriter) -> None:
         writer.write(await reader.readline())
         await writer.drain()
@@ -116,7 +116,8 @@ async def main() -> int:
         await serving()
     except wakeloop.RuntimePanic as panic:
         print(panic)
-    print(wakeloop.runtime_metrics(), wakeloop.__version__, await talking())
+    print(wakeloop.runtime_metrics(), wakeloop.__version__, await streaming())
+    await talking()
     return len(await sleeping())
 
 
