@@ -113,7 +113,7 @@ fn a_cancel_races_with_the_firing() {
         if entry.is_armed() {
             timers.cancel(&entry);
         }
-        drop(entry);
+        entry.is_freed();
         driver.join().unwrap();
         assert_eq!(timers.len(), 0);
     });
@@ -140,7 +140,7 @@ fn a_sleeper_that_changes_its_waker_is_woken() {
             }
             Poll::Pending
         }));
-        drop(entry);
+        entry.is_freed();
         driver.join().unwrap();
     });
 }

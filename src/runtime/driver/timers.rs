@@ -94,6 +94,12 @@ impl TimerEntry {
         }
     }
 
+    /// What freeing it means to a model: from now on nobody else touches it.
+    #[cfg(all(test, wakeloop_loom))]
+    pub(super) fn is_freed(&self) {
+        self.waker.with_mut(|_| ());
+    }
+
     pub(in super::super) fn has_fired(&self) -> bool {
         // Ordering: pairs with `fire`.
         self.state.load(Acquire) == FIRED
