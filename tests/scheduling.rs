@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use wakeloop::runtime::net::UnixStream;
 use wakeloop::runtime::sync::{Notify, Semaphore, mpsc, oneshot};
-use wakeloop::runtime::time::{sleep, timeout};
+use wakeloop::runtime::time::{sleep, sleep_until, timeout};
 use wakeloop::runtime::{self, Builder, Runtime, block_on, yield_now};
 
 const LONG: Duration = Duration::from_secs(30);
@@ -61,6 +61,70 @@ fn tasks_that_always_wake_themselves_starve_neither_timers_nor_sockets_nor_other
             }
         });
     }
+}
+
+/// Counted in polls, not in time: a slow machine makes neither more nor fewer of them.
+#[test]
+fn eight_tasks_that_always_wake_themselves_delay_a_timer_and_a_socket_by_few_polls() {
+    const MOST: usize = 4 * 127 + 8;
+    let rt = Builder::new().worker_threads(1).build().unwrap();
+    let (stop, polls) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    // What the busy tasks saw first: the number of polls when the deadline was past.
+    let (due, seen) = (Arc::new(std::sync::Mutex::new(None)), Arc::new(AtomicUsize::new(0)));
+    let busy: Vec<_> = (0..8)
+        .map(|_| {
+            let (stop, polls, due, seen) = (stop.clone(), polls.clone(), due.clone(), seen.clone());
+            rt.spawn(poll_fn(move |cx| {
+                let now = polls.fetch_add(1, SeqCst) + 1;
+                let mut due = due.lock().unwrap();
+                if due.is_some_and(|due| Instant::now() >= due) {
+                    seen.store(now, SeqCst);
+                    *due = None;
+                }
+                drop(due);
+                if stop.load(SeqCst) {
+                    return Poll::Ready(());
+                }
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }))
+        })
+        .collect();
+    let checked = rt.spawn({
+        let polls = polls.clone();
+        async move {
+            let (a, b) = UnixStream::pair().unwrap();
+            // The look at a deadline is set by the clock: the first few may still be tuning the interval.
+            for round in 0..60 {
+                let deadline = Instant::now() + Duration::from_micros(500);
+                *due.lock().unwrap() = Some(deadline);
+                sleep_until(deadline).await;
+                let late = polls.load(SeqCst).saturating_sub(seen.load(SeqCst));
+                // The reader waits in the driver when the byte is sent.
+                let mut buffer = [0; 1];
+                let before = AtomicUsize::new(0);
+                let reading = async {
+                    b.read_exact(&mut buffer).await.unwrap();
+                    polls.load(SeqCst) - before.load(SeqCst)
+                };
+                let writing = async {
+                    yield_now().await;
+                    before.store(polls.load(SeqCst), SeqCst);
+                    a.write_all(b"x").await.unwrap();
+                };
+                let (waited, ()) = wakeloop::join!(reading, writing);
+                assert!(round < 10 || late <= MOST, "the timer waited for {late} polls");
+                assert!(round < 10 || waited <= MOST, "the socket waited for {waited} polls");
+            }
+        }
+    });
+    rt.block_on(async {
+        timeout(LONG, checked).await.unwrap().unwrap();
+        stop.store(true, SeqCst);
+        for task in busy {
+            task.await.unwrap();
+        }
+    });
 }
 
 #[test]
