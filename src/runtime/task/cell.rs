@@ -425,6 +425,10 @@ impl<F: Future> Task<F> {
     /// # Safety
     /// As [`Header::free`].
     unsafe fn free(header: NonNull<Header>) {
+        // For a model, freeing is the last access.
+        #[cfg(all(test, wakeloop_loom))]
+        // SAFETY: not freed yet.
+        unsafe { header.cast::<Self>().as_ref() }.payload.with_mut(|_| ());
         // SAFETY: allocated by `Box` with this layout. Nothing in it needs dropping: the payload is a union whose
         // content is gone, the join waker's slot is empty, the rest is plain data.
         unsafe { dealloc(header.as_ptr().cast(), Layout::new::<Self>()) };
