@@ -22,7 +22,7 @@ CAN_EMBED = $(PY) -c 'import sys, pathlib, sysconfig as s; v = s.get_config_var;
 	sys.exit(not (pathlib.Path(v("LIBDIR")) / v("LDLIBRARY")).exists())'
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build demo test test-rust test-python loom conformance lint types soak bench bench-quick bench-runtime clean conformance-modes conformance-3.14
+.PHONY: help venv build demo test test-rust test-python loom sanitize bench-echo conformance lint types soak bench bench-quick bench-runtime clean conformance-modes conformance-3.14
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,6 +65,7 @@ test: lint types test-rust test-python ## everything a change must pass
 lint: $(MADE)-venv ## rustfmt, and clippy with and without the Python half
 	cargo fmt --check
 	cargo clippy --all-targets --no-default-features --quiet -- -D warnings
+	RUSTDOCFLAGS='-D warnings' cargo doc --no-default-features --no-deps --document-private-items --quiet
 	PYO3_PYTHON=$(abspath $(PY)) cargo clippy --all-targets --features async-runtimes --quiet -- -D warnings
 
 test-rust: $(MADE)-venv ## the runtime without Python, then the whole crate
@@ -78,6 +79,18 @@ test-python: $(MADE)-extension $(MADE)-test ## pytest, and CPython's own asyncio
 
 loom: ## the concurrent core in every order of its threads, up to three preemptions
 	RUSTFLAGS="--cfg wakeloop_loom" CARGO_TARGET_DIR=target/loom cargo test --release --no-default-features --lib --quiet model
+
+NIGHTLY := $(shell rustup toolchain list 2>/dev/null | sed -n 's/^\(nightly[^ ]*\).*/\1/p' | head -1)
+
+sanitize: ## the runtime's tests under AddressSanitizer and its leak check; needs a nightly toolchain
+	@if [ -z '$(NIGHTLY)' ]; then echo 'skipped: no nightly toolchain (rustup toolchain install nightly)'; else \
+	RUSTFLAGS='-Zsanitizer=address' CARGO_TARGET_DIR=target/asan cargo +$(NIGHTLY) test --no-default-features --quiet \
+		--target $$(rustc -vV | sed -n 's/^host: //p') --lib --tests; fi
+
+bench-echo: ## echo servers on wakeloop, tokio, smol and threads under load; the result is in benchmarks/out/echo.json
+	@mkdir -p benchmarks/out
+	cargo build --release --quiet --bins --manifest-path benchmarks/runtime/Cargo.toml
+	cargo run --release --quiet --manifest-path benchmarks/runtime/Cargo.toml --bin echo -- --json benchmarks/out/echo.json
 
 conformance: $(MADE)-extension $(MADE)-test ## CPython's own asyncio tests, all of them
 	$(PY) -m tests.conformance

@@ -1,7 +1,7 @@
 //! The load generator: many connections that ask, check every byte of the answer, and time it.
 //!
 //! It is the runtime's first client: one task per connection, one worker thread unless told otherwise, so that a
-//! server on one core is the bottleneck and not the load. Nothing here knows Python except [`python`].
+//! server on one core is the bottleneck and not the load. Nothing here knows Python except `python`.
 //!
 //! A run has phases that never overlap: connect (idle connections prove themselves with one exchange), warm-up,
 //! the measured window, and the end (every idle connection must answer once more). Only answers that complete

@@ -22,6 +22,8 @@
 //!
 //! Any thread may hold a [`Handle`] or a waker, at any time, also after the runtime is gone. Sleeps and sockets belong
 //! to the runtime on whose thread they were first used and may be awaited anywhere.
+//!
+#![doc = include_str!("TOUR.md")]
 
 mod block_on;
 pub mod blocking;
