@@ -160,3 +160,27 @@ def test_exceptions_do_not_keep_the_callbacks_arguments(loop):
     del thing
     gc.collect()
     assert watched() is None
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_the_arguments_of_a_failed_callback_are_named_as_asyncio_names_them(loop, loop_name, debug):
+    """Since 3.13 in debug mode only, because they may be secret."""
+    messages = []
+
+    def told(loop, context):
+        messages.append(context["message"])
+
+    def fail(secret):
+        raise ValueError
+
+    reference = asyncio.SelectorEventLoop()
+    try:
+        for each in (loop, reference):
+            each.set_debug(debug)
+            each.set_exception_handler(told)
+            each.call_soon(fail, "the password")
+            each.call_soon(each.stop)
+            each.run_forever()
+    finally:
+        reference.close()
+    assert messages[0] == messages[1]

@@ -3,11 +3,12 @@
 import asyncio
 import os
 import socket
+import struct
 import sys
 
 import pytest
 
-from tests.support.protocol import Recording
+from tests.support.protocol import Recording, close
 from tests.support.sockets import socketpair
 
 
@@ -132,6 +133,32 @@ def test_a_unix_connection_that_ended_still_knows_both_addresses(run, tmp_path):
         server.close()
         assert [transport.get_extra_info(name) for name in ("sockname", "peername")] == ["", path]
         assert [served[0].transport.get_extra_info(name) for name in ("sockname", "peername")] == [path, ""]
+
+    run(main())
+
+
+@pytest.mark.skipif(not hasattr(socket, "SO_PEERCRED"), reason="no peer credentials on this system")
+def test_both_ends_can_ask_who_the_other_is(run, tmp_path):
+    async def main():
+        loop, path, served = asyncio.get_running_loop(), str(tmp_path / "socket"), []
+
+        def serve():
+            served.append(Recording())
+            return served[0]
+
+        server = await loop.create_unix_server(serve, path)
+        _, client = await loop.create_unix_connection(Recording, path)
+        client.transport.write(b"hello")
+        while not served:
+            await asyncio.sleep(0)
+        await served[0].received(5)
+        for protocol in (client, served[0]):
+            sock = protocol.transport.get_extra_info("socket")
+            peer = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+            assert struct.unpack("3i", peer) == (os.getpid(), os.getuid(), os.getgid())
+            assert sock.family == socket.AF_UNIX
+        server.close()
+        await close(client, served[0])
 
     run(main())
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import inspect
 import os
 import socket
 import stat
@@ -77,9 +78,14 @@ def clock() -> float:
     return time.monotonic()
 
 
+#: Since 3.13 the arguments of a callback are named in debug mode only.
+_HIDES_ARGUMENTS = "debug" in inspect.signature(format_helpers._format_callback_source).parameters
+
+
 def callback_failed(loop: EventLoop, handle: Any, exception: BaseException) -> None:
     """A callback raised: tell the loop's exception handler, as Handle._run does."""
-    callback = format_helpers._format_callback_source(handle._callback, handle._args)
+    shown = {"debug": loop.get_debug()} if _HIDES_ARGUMENTS else {}
+    callback = format_helpers._format_callback_source(handle._callback, handle._args, **shown)
     context = {
         "message": f"Exception in callback {callback}",
         "exception": exception,
@@ -149,6 +155,11 @@ def protocol_failed(loop: EventLoop, transport: Any, protocol: Any, exception: B
     loop.call_exception_handler(
         {"message": message, "exception": exception, "transport": transport, "protocol": protocol}
     )
+
+
+def refuse_stream_data(transport: Any, data: object) -> None:
+    """What cannot be written, refused in the words that asyncio has for it in this version."""
+    selector_events._SelectorSocketTransport.write(transport, data)
 
 
 def write_after_lost() -> None:

@@ -11,9 +11,9 @@ use pyo3::ffi;
 use super::stream::{Stream, connection_lost, stream_of};
 use super::write_buffer::{Done, Sent, send_one};
 use crate::capi::buffer::{Buffer, bytes_from, bytes_slice};
-use crate::capi::call::{call0, getattr, method};
-use crate::capi::error::{raise_io, raise_message, take_unless_fatal};
-use crate::capi::imports::imports;
+use crate::capi::call::{call, call0, getattr, method};
+use crate::capi::error::{raise_io, raise_message, restore, take_unless_fatal};
+use crate::capi::imports::{imports, support};
 use crate::capi::{Fatal, Raised, Ref};
 use crate::event_loop::core::Core;
 use crate::event_loop::watch::complete;
@@ -116,18 +116,9 @@ fn write_to_lost(stream: &Stream) -> Result<(), Raised> {
 /// `write` of a bytearray or memoryview. Its content may change as soon as we return, so it is sent or
 /// copied now.
 fn write_other(object: &Ref, stream: &Stream, data: *mut ffi::PyObject) -> Result<(), Raised> {
-    // SAFETY: live objects throughout.
-    unsafe {
-        if ffi::PyByteArray_Check(data) == 0 && ffi::PyMemoryView_Check(data) == 0 {
-            let kind =
-                Ref::from_owned(ffi::PyObject_GetAttrString(ffi::Py_TYPE(data).cast(), c"__name__".as_ptr()));
-            let name = kind.ok_or(Raised)?.bind(pyo3::Python::assume_attached()).to_string();
-            raise_message(
-                ffi::PyExc_TypeError,
-                &format!("data argument must be a bytes-like object, not '{name}'"),
-            );
-            return Err(Raised);
-        }
+    // SAFETY: a live object.
+    if unsafe { ffi::PyByteArray_Check(data) == 0 && ffi::PyMemoryView_Check(data) == 0 } {
+        return Err(refuse(object, data));
     }
     check_writable(
         stream,
@@ -135,6 +126,23 @@ fn write_other(object: &Ref, stream: &Stream, data: *mut ffi::PyObject) -> Resul
         "unable to write; sendfile is in progress",
     )?;
     write_copy(object, stream, data)
+}
+
+/// The TypeError of asyncio's own `write`, whose words change from version to version.
+#[cold]
+fn refuse(object: &Ref, data: *mut ffi::PyObject) -> Raised {
+    // SAFETY: the GIL is held, as in every method.
+    let py = unsafe { pyo3::Python::assume_attached() };
+    let refused = support(py, "refuse_stream_data").map_err(|error| restore(py, error));
+    match refused.and_then(|refuse| call(&Ref::from(refuse), &[object.as_ptr(), data])) {
+        Err(raised) => raised,
+        // An asyncio that writes this: then what it is must be known here as well.
+        Ok(_) => {
+            // SAFETY: reading a static of the interpreter.
+            raise_message(unsafe { ffi::PyExc_TypeError }, "data argument must be a bytes-like object");
+            Raised
+        }
+    }
 }
 
 fn write_copy(object: &Ref, stream: &Stream, data: *mut ffi::PyObject) -> Result<(), Raised> {

@@ -1,0 +1,217 @@
+"""What is left open at the end, and how long the end waits: warnings for what nobody closed, the default executor."""
+
+import asyncio
+import gc
+import socket
+import sys
+import threading
+import time
+import warnings
+import weakref
+
+import pytest
+
+from tests.support.protocol import Recording, close, pair
+
+
+def test_a_server_nobody_closed_warns_when_its_loop_is_gone(loop_factory):
+    """The warning is for its listening socket, as in asyncio: the server object itself is only Python."""
+    loop = loop_factory()
+    server = loop.run_until_complete(loop.create_server(asyncio.Protocol, "127.0.0.1", 0))
+    descriptor = server.sockets[0].fileno()
+    loop.close()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        del server, loop
+        gc.collect()
+    texts = [str(warning.message) for warning in caught if warning.category is ResourceWarning]
+    assert [text for text in texts if f"fd={descriptor}" in text], texts
+
+
+def test_a_closed_server_is_freed_with_its_protocols(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0)
+        watched = weakref.ref(server)
+        server.close()
+        await server.wait_closed()
+        del server
+        gc.collect()
+        assert watched() is None
+
+    run(main())
+
+
+def test_a_closed_transport_lets_its_protocol_go(run):
+    async def main():
+        near, far = await pair()
+        watched = weakref.ref(near)
+        transport = near.transport
+        await close(near, far)
+        assert transport.get_protocol() is near or transport.get_protocol() is None
+        del near, far, transport
+        await asyncio.sleep(0)
+        gc.collect()
+        assert watched() is None
+
+    run(main())
+
+
+def test_loop_handle_task_and_transport_can_be_weakly_referenced(loop):
+    async def main():
+        near, far = await pair()
+        task = asyncio.current_task()
+        things = [near.transport, task, loop.call_soon(int), loop.call_later(0, int), loop, loop.create_future()]
+        assert [weakref.ref(thing)() for thing in things] == things
+        await close(near, far)
+
+    loop.run_until_complete(main())
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="the timeout is new in 3.12")
+def test_the_default_executor_is_given_only_so_long_to_end(loop):
+    """shutdown_default_executor(timeout) warns and goes on; the thread ends when its work does."""
+    release = threading.Event()
+    future = loop.run_in_executor(None, release.wait, 10)
+    try:
+        with pytest.warns(RuntimeWarning, match="did not finishing joining its threads within 0.05 seconds"):
+            loop.run_until_complete(loop.shutdown_default_executor(timeout=0.05))
+    finally:
+        release.set()
+    assert loop.run_until_complete(future) is True
+
+
+def test_the_executor_is_refused_after_its_shutdown(loop):
+    loop.run_until_complete(loop.run_in_executor(None, int))
+    loop.run_until_complete(loop.shutdown_default_executor())
+    with pytest.raises(RuntimeError, match="Executor shutdown has been called"):
+        loop.run_in_executor(None, int)
+
+
+def test_an_async_generator_made_after_the_shutdown_warns(loop):
+    async def generator():
+        yield 1
+
+    async def main():
+        await loop.shutdown_asyncgens()
+        with pytest.warns(ResourceWarning, match="was scheduled after loop.shutdown_asyncgens"):
+            made = generator()
+            await anext(made)
+            await made.aclose()
+
+    loop.run_until_complete(main())
+
+
+def test_an_error_in_an_async_generators_cleanup_goes_to_the_handler(loop):
+    contexts = []
+    loop.set_exception_handler(lambda loop, context: contexts.append(context))
+
+    async def generator():
+        try:
+            yield 1
+        finally:
+            raise ValueError("in the cleanup")
+
+    async def main():
+        main.kept = generator()
+        await anext(main.kept)
+
+    loop.run_until_complete(main())
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    assert "an error occurred during closing of asynchronous generator" in contexts[0]["message"]
+    assert isinstance(contexts[0]["exception"], ValueError) and contexts[0]["asyncgen"] is main.kept
+
+
+def test_the_hooks_of_the_program_are_back_after_a_run(loop):
+    mine = (lambda generator: None, None)
+    before = sys.get_asyncgen_hooks()
+    sys.set_asyncgen_hooks(*mine)
+    try:
+        loop.run_until_complete(asyncio.sleep(0))
+        assert tuple(sys.get_asyncgen_hooks()) == mine
+    finally:
+        sys.set_asyncgen_hooks(*before)
+
+
+def test_connect_accepted_socket_takes_over_a_connection_and_its_first_data(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            with socket.create_connection(listener.getsockname()) as client:
+                client.sendall(b"sent before anybody looked")
+                accepted, _ = listener.accept()
+                transport, protocol = await loop.connect_accepted_socket(Recording, accepted)
+                assert await protocol.received(26) == b"sent before anybody looked"
+                assert transport.get_extra_info("peername") == client.getsockname()
+                transport.write(b"answer")
+                transport.close()
+                await protocol.lost
+                assert accepted.fileno() == -1 and client.recv(100) == b"answer"
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as wrong:
+            with pytest.raises(ValueError, match="A Stream Socket was expected"):
+                await loop.connect_accepted_socket(Recording, wrong)
+        with socket.socket() as idle:
+            with pytest.raises(ValueError, match="ssl_handshake_timeout is only meaningful with ssl"):
+                await loop.connect_accepted_socket(Recording, idle, ssl_handshake_timeout=1)
+
+    run(main())
+
+
+@pytest.mark.skipif(sys.version_info < (3, 13), reason="keep_alive is new in 3.13")
+def test_keep_alive_is_set_on_the_listener_and_reaches_its_connections(run):
+    async def main():
+        loop, served = asyncio.get_running_loop(), []
+
+        def serve():
+            served.append(Recording())
+            return served[-1]
+
+        for wanted in (True, False, None):
+            server = await loop.create_server(serve, "127.0.0.1", 0, keep_alive=wanted)
+            listening = server.sockets[0].getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            _, client = await loop.create_connection(Recording, *server.sockets[0].getsockname())
+            await asyncio.wait_for(_accepted(served), 5)
+            reached = served[-1].transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert (listening, reached) == (bool(wanted), bool(wanted))
+            server.close()
+            await close(client, served.pop())
+
+    run(main())
+
+
+async def _accepted(served):
+    while not served or served[-1].transport is None:
+        await asyncio.sleep(0)
+
+
+def test_serve_forever_may_be_called_once_at_a_time_and_not_after_close(run):
+    async def main():
+        server = await asyncio.get_running_loop().create_server(Recording, "127.0.0.1", 0)
+        serving = asyncio.ensure_future(server.serve_forever())
+        await asyncio.sleep(0)
+        with pytest.raises(RuntimeError, match="is already being awaited on serve_forever"):
+            await server.serve_forever()
+        serving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await serving
+        with pytest.raises(RuntimeError, match="is closed"):
+            await server.serve_forever()
+        assert server.sockets == ()
+
+    run(main())
+
+
+def test_a_slow_callback_is_one_that_takes_slow_callback_duration(run, asyncio_log):
+    async def main():
+        loop = asyncio.get_running_loop()
+        assert loop.slow_callback_duration == 0.1
+        loop.slow_callback_duration = 10
+        loop.call_soon(time.sleep, 0.02)
+        await asyncio.sleep(0.03)
+        assert "Executing" not in asyncio_log.text
+        loop.slow_callback_duration = 0.01
+        loop.call_soon(time.sleep, 0.02)
+        await asyncio.sleep(0.03)
+        assert "Executing" in asyncio_log.text
+
+    run(main(), debug=True)

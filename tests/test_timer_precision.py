@@ -1,0 +1,78 @@
+"""The clock's promises at scale: never early, in order, and below a millisecond."""
+
+import asyncio
+import gc
+import random
+import time
+
+import pytest
+
+from tests.support.loops import factory
+
+TIMERS = 100_000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_hundred_thousand_random_timers_fire_in_order_and_none_before_its_deadline(loop):
+    """Every deadline is compared with the loop's own clock at the moment its callback runs."""
+    source, fired, early = random.Random(20), [], []
+    # asyncio forgives a deadline the resolution of its clock, one nanosecond.
+    tolerance = time.get_clock_info("monotonic").resolution
+
+    def fire(when):
+        if loop.time() < when - tolerance:
+            early.append(when - loop.time())
+        fired.append(when)
+        if len(fired) == TIMERS:
+            loop.stop()
+
+    gc.collect()
+    start = loop.time()
+    for _ in range(TIMERS):
+        when = start + 10 ** source.uniform(-6, 0.4)
+        loop.call_at(when, fire, when)
+    loop.run_forever()
+    assert early == [] and len(fired) == TIMERS
+    # Those that were overdue before the loop ran come in one go, the rest as they fall due: sorted either way.
+    assert fired == sorted(fired)
+
+
+@pytest.mark.native
+def test_no_timer_fires_before_the_clock_has_reached_it_to_the_last_bit(loop):
+    early = []
+
+    def fire(when):
+        if loop.time() < when:
+            early.append(when)
+
+    start = loop.time()
+    source = random.Random(3)
+    for _ in range(20_000):
+        when = start + source.uniform(0, 0.2)
+        loop.call_at(when, fire, when)
+    loop.call_at(start + 0.25, loop.stop)
+    loop.run_forever()
+    assert early == []
+
+
+@pytest.mark.native
+def test_a_sleep_of_a_tenth_of_a_millisecond_is_never_early_and_far_shorter_than_asyncios():
+    """asyncio's poll rounds such a sleep up to a millisecond. Taken in turns, so that the machine's mood is shared."""
+
+    async def measure(rounds):
+        taken = []
+        for _ in range(rounds):
+            start = time.monotonic()
+            await asyncio.sleep(0.0001)
+            taken.append(time.monotonic() - start)
+        return taken
+
+    ours, theirs = [], []
+    for _ in range(5):
+        for results, name in ((ours, "wakeloop"), (theirs, "asyncio")):
+            with asyncio.Runner(loop_factory=factory(name)) as runner:
+                results += runner.run(measure(40))
+    assert min(ours) >= 0.0001
+    middle = len(ours) // 2
+    assert sorted(ours)[middle] < 0.75 * sorted(theirs)[middle]
