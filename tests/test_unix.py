@@ -196,3 +196,26 @@ def test_what_is_no_unix_socket_is_refused(run, tmp_path):
             await loop.create_unix_connection(asyncio.Protocol, str(tmp_path / "absent"))
 
     run(main())
+
+
+def test_descriptors_can_be_passed_over_a_socket_that_the_loop_watches(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        with socketpair() as (near, far):
+            received = loop.create_future()
+
+            def receive():
+                loop.remove_reader(far)
+                received.set_result(socket.recv_fds(far, 100, 1))
+
+            loop.add_reader(far, receive)
+            reading, writing = os.pipe()
+            socket.send_fds(near, [b"a pipe"], [writing])
+            os.close(writing)
+            data, (passed,), *_ = await received
+            os.write(passed, b"through the passed end")
+            os.close(passed)
+            assert (data, os.read(reading, 100)) == (b"a pipe", b"through the passed end")
+            os.close(reading)
+
+    run(main())
