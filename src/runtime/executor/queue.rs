@@ -19,6 +19,8 @@ pub(super) struct Injector(Deque<Runnable>);
 /// again, so that a flood from outside passes through the queues in about the order it came, and is not dripped in
 /// between what the worker has to do itself.
 const MAX_SHARE: usize = 512;
+/// What one call takes from the injector on average, about: its blocks are of 63, and a batch is from one block.
+const FEW: usize = 32;
 
 impl Local {
     pub(super) fn new() -> (Local, Remote) {
@@ -75,11 +77,11 @@ impl Injector {
             return None;
         }
         let share = (self.0.len() / workers + 1).min(MAX_SHARE);
-        let before = to.len();
         let first = until_settled(|| self.0.steal_batch_with_limit_and_pop(&to.0, share))?;
-        // One call gives a few dozen at most.
-        loop {
-            let taken = (to.len() - before) + 1;
+        // One call gives a few dozen at most. What it gave can only be estimated: others steal from `to` meanwhile.
+        let before = to.len();
+        for _ in 0..share / FEW {
+            let taken = to.len().saturating_sub(before);
             if taken >= share {
                 break;
             }
