@@ -1,7 +1,9 @@
 """TLS scenarios: the certificate, the load, and what a connection costs in memory.
 
 As with UDP, the load runs in this process: every connection sends one message and takes its echo, in turn, all of
-them on their way at once, every byte compared. The certificate is made by openssl when it is first needed.
+them on their way at once, every byte compared. They are encrypted first and sent together then: Python encrypts
+more slowly than the servers answer, and a server that falls asleep between any two messages would mostly show what
+that costs. The certificate is made by openssl when it is first needed.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import ssl
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,21 +51,54 @@ def client_context() -> ssl.SSLContext:
     return context
 
 
-def connector(port: int) -> Any:
+class Peer:
+    """The client's end of a connection."""
+
+    def __init__(self, port: int, context: ssl.SSLContext) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=10)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing)
+        while True:
+            try:
+                self._tls.do_handshake()
+            except ssl.SSLWantReadError:
+                self.socket.sendall(self._outgoing.read())
+                self._incoming.write(self.socket.recv(65536))
+            else:
+                self.socket.sendall(self._outgoing.read())
+                return
+
+    def encrypted(self, message: bytes) -> bytes:
+        self._tls.write(message)
+        return self._outgoing.read()
+
+    def received(self, size: int) -> bytes:
+        """The next `size` bytes, or fewer at the end."""
+        data = bytearray()
+        while len(data) < size:
+            try:
+                data += self._tls.read(size - len(data))
+            except ssl.SSLWantReadError:
+                if not (more := self.socket.recv(262144)):
+                    break
+                self._incoming.write(more)
+        return bytes(data)
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+def connector(port: int) -> Callable[[], Peer]:
     context = client_context()
-
-    def connect() -> ssl.SSLSocket:
-        plain = socket.create_connection(("127.0.0.1", port), timeout=10)
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return context.wrap_socket(plain)
-
-    return connect
+    return lambda: Peer(port, context)
 
 
 def run(
     port: int, pid: int, options: dict[str, Any], duration: float, warmup: float, cpu: int
 ) -> dict[str, Any]:
-    connect, idle = connector(port), []
+    connect = connector(port)
+    idle: list[Peer] = []
     more: dict[str, Any] = {}
     if options.get("idle"):
         # The first ones pay for what all connections share.
@@ -87,26 +123,23 @@ def settled(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def exchange(
-    sockets: list[ssl.SSLSocket], size: int, duration: float
-) -> tuple[list[float], dict[str, int], float]:
+def exchange(peers: list[Peer], size: int, duration: float) -> tuple[list[float], dict[str, int], float]:
     latencies: list[float] = []
     errors: dict[str, int] = {}
-    buffer = memoryview(bytearray(size))
     start = time.perf_counter()
     number = 0
     while (now := time.perf_counter()) - start < duration and not errors:
-        sent = []
-        for each in sockets:
+        ready = []
+        for peer in peers:
             number += 1
             message = number.to_bytes(8, "little") * (size // 8)
-            each.sendall(message)
-            sent.append((each, message, time.perf_counter()))
-        for each, message, when in sent:
-            received = 0
-            while received < size and (count := each.recv_into(buffer[received:])):
-                received += count
-            if buffer[:received] != message:
+            ready.append((peer, message, peer.encrypted(message)))
+        sent = []
+        for peer, message, data in ready:
+            sent.append((peer, message, time.perf_counter()))
+            peer.socket.sendall(data)
+        for peer, message, when in sent:
+            if peer.received(size) != message:
                 errors["mismatch"] = errors.get("mismatch", 0) + 1
             latencies.append(time.perf_counter() - when)
     return latencies, errors, now - start

@@ -35,7 +35,7 @@ def run(
 
 
 def measured(
-    connect: Callable[[], socket.socket],
+    connect: Callable[[], Any],
     exchange: Exchange,
     pid: int,
     options: dict[str, Any],
@@ -43,7 +43,7 @@ def measured(
     warmup: float,
     cpu: int,
 ) -> dict[str, Any]:
-    """Exchanges messages over sockets of this process's, and reports in the names of the Rust load generator."""
+    """Exchanges messages over connections of this process's, and reports in the names of the Rust load generator."""
     before = os.sched_getaffinity(0)
     if cpu >= 0:
         os.sched_setaffinity(0, {cpu})
