@@ -2,7 +2,8 @@
 //!
 //! 1. Poll, unless callbacks are ready, the last poll is recent and no descriptor was used since. With callbacks ready the poll does not
 //!    block and keeps the GIL; otherwise it sleeps until the next deadline without the GIL.
-//! 2. Dispatch the events: straight to the transport, listener or watcher behind the token.
+//! 2. Run what was ready before the poll, if the poll brought anything: in asyncio that comes first. Then dispatch
+//!    the events: straight to the transport, listener or watcher behind the token.
 //! 3. Move due timers to the ready queue.
 //! 4. Run what was ready at the start of this step, in order. What it schedules runs next turn.
 //! 5. Send what the turn has written, before the next poll can block.
@@ -86,10 +87,20 @@ impl Turns {
             self.since_poll = 0;
             self.last_poll = now;
         }
-        collect(core)?;
+        let before = if core.events().is_empty() { 0 } else { core.ready.len() };
+        if before > 0 {
+            run_ready(core, before)?;
+            core.events_are_old.set(true);
+        }
+        let collected = collect(core);
+        core.events_are_old.set(false);
+        collected?;
         due_timers(core, now)?;
-        let count = core.ready.len();
-        run_ready(core, count)?;
+        // Once the loop is to stop, what those callbacks scheduled is left for the next run.
+        if before == 0 || !core.stopping.get() {
+            let count = core.ready.len();
+            run_ready(core, count)?;
+        }
         core.flush_all()
     }
 }

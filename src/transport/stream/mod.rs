@@ -458,7 +458,9 @@ impl Source for Transport {
             return Ok(());
         }
         // Reading comes first: what the peer said before it closed must not be lost to the error of a write.
-        if readiness.intersects(ARRIVED) {
+        let writes = stream.blocked.get()
+            && readiness.intersects(Readiness::WRITABLE | Readiness::ERROR | Readiness::WRITE_CLOSED);
+        if readiness.intersects(ARRIVED) || (writes && core.events_are_old.get()) {
             if stream.receiving.replace(true) {
                 // One message after the other, whatever the protocol does with the first.
                 stream.missed.set(stream.missed.get() | readiness);
@@ -466,10 +468,7 @@ impl Source for Transport {
                 stream.receive(object, core, readiness)?;
             }
         }
-        if stream.blocked.get()
-            && stream.conn_lost.get() == 0
-            && readiness.intersects(Readiness::WRITABLE | Readiness::ERROR | Readiness::WRITE_CLOSED)
-        {
+        if writes && stream.blocked.get() && stream.conn_lost.get() == 0 {
             super::send::flush(object, core)?;
         }
         Ok(())
