@@ -2,7 +2,7 @@
 //!
 //! pyo3 serves everything that runs per loop or per connection. What runs per callback or per packet
 //! goes through here instead, because the measured difference is several hundred instructions a call
-//! (see `shared` figures in the crate documentation): plain vectorcalls, heap types with freelists and
+//!: plain vectorcalls, heap types with freelists and
 //! method tables of `METH_FASTCALL` functions.
 //!
 //! Every function in this room that takes or returns a Python pointer must be called with the GIL held.
