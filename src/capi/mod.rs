@@ -1,9 +1,8 @@
 //! The one room that speaks CPython's raw C API.
 //!
 //! pyo3 serves everything that runs per loop or per connection. What runs per callback or per packet
-//! goes through here instead, because the measured difference is several hundred instructions a call
-//!: plain vectorcalls, heap types with freelists and
-//! method tables of `METH_FASTCALL` functions.
+//! goes through here instead, because the measured difference is several hundred instructions a call:
+//! plain vectorcalls, heap types with freelists and method tables of `METH_FASTCALL` functions.
 //!
 //! Every function in this room that takes or returns a Python pointer must be called with the GIL held.
 //! The module is declared `gil_used = true`: the ready queue, the freelists and the identity test on
