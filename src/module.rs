@@ -1,6 +1,6 @@
 //! The Python module `wakeloop._core`.
 
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyImportError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
@@ -18,6 +18,16 @@ fn _forked() {
     core::forked();
 }
 
+/// Refuses subinterpreters before anything is kept of them: Python looks at the module's slot for that only since
+/// 3.12, and what is imported here is kept for the life of the process.
+fn main_interpreter_only() -> PyResult<()> {
+    // SAFETY: the GIL is held; both read pointers that live as long as this thread state.
+    if unsafe { pyo3::ffi::PyInterpreterState_Get() == pyo3::ffi::PyInterpreterState_Main() } {
+        return Ok(());
+    }
+    Err(PyImportError::new_err("wakeloop does not support loading in subinterpreters"))
+}
+
 /// The native half of wakeloop.
 ///
 /// The ready queue, the freelists and the identity test on `_asyncio`'s keyword tuple lean on the GIL, so
@@ -25,6 +35,7 @@ fn _forked() {
 #[pymodule(gil_used = true)]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
+    main_interpreter_only()?;
     capi::call::find_functions();
     capi::imports::load(py, py.get_type::<RuntimePanic>().into_any())?;
     capi::context::learn(py);

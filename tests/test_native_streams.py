@@ -414,6 +414,8 @@ def test_unix_sockets_have_the_same_streams(run, tmp_path):
         for number in range(100):
             writer.write(b"line %d\n" % number)
             assert await reader.readline() == b"line %d\n" % number
+        writer.write_eof()
+        assert await reader.read() == b""
         writer.close()
         await writer.wait_closed()
         server.close()

@@ -311,7 +311,7 @@ def test_writers_take_turns_and_mix_nothing(run):
             thread.start()
             await asyncio.gather(*(stream.write_all(part) for part in parts))
             stream.shutdown()
-            await wakeloop.spawn_blocking(thread.join)
+            await asyncio.to_thread(thread.join)
             assert received == b"".join(parts)
 
     run(main())

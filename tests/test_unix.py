@@ -109,6 +109,8 @@ def test_extra_info_of_a_unix_transport(run, tmp_path):
         assert writer.get_extra_info("peername") == path
         assert writer.get_extra_info("sockname") in ("", None, b"")
         assert writer.get_extra_info("socket").family == socket.AF_UNIX
+        writer.write_eof()
+        assert await reader.read() == b""
         writer.close()
         await writer.wait_closed()
         server.close()
