@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.protocol import Recording
 from tests.support.script import run_script
-from tests.test_tls_features import finish, secure_pair, talk
+from tests.support.tls_pair import finish, secure_pair, talk
 
 pytestmark = pytest.mark.native
 

@@ -32,7 +32,7 @@ use crate::capi::call::{guard, method, panic_text};
 use crate::capi::coroutine::{self, Step, Steps};
 use crate::capi::error::{raise_io, raise_message, restore};
 use crate::capi::imports::imports;
-use crate::capi::types::TypeSpec;
+use crate::capi::types::{TypeSpec, visit_instance};
 use crate::capi::{Raised, Ref, Slot};
 use crate::event_loop::core::forks;
 use crate::runtime::AbortHandle;
@@ -351,13 +351,7 @@ unsafe extern "C" fn traverse(
     // SAFETY: the collector's call for one of our objects; a heap type is visited by its instances.
     unsafe {
         let operation = Operation::of(object);
-        let mut result = visit(ffi::Py_TYPE(object).cast(), argument);
-        for slot in [&operation.future, &operation.result] {
-            if result == 0 {
-                result = slot.visit(visit, argument);
-            }
-        }
-        result
+        visit_instance(object, [&operation.future, &operation.result], visit, argument)
     }
 }
 

@@ -11,6 +11,7 @@ use pyo3::ffi;
 
 use super::call::guard;
 use super::error::{raise, raise_message, take_exception};
+use super::imports::imports;
 use super::types::Method;
 use super::{Args, Raised, Ref};
 
@@ -71,10 +72,11 @@ unsafe extern "C" fn am_send<T: Steps>(
 }
 
 /// Marks the future as a task expects it from an `await`.
-fn blocking(future: &Ref) -> Result<(), Raised> {
+#[inline(always)]
+pub(crate) fn blocking(future: &Ref) -> Result<(), Raised> {
     // SAFETY: live objects; the attribute exists on every asyncio future.
     let done = unsafe {
-        ffi::PyObject_SetAttrString(future.as_ptr(), c"_asyncio_future_blocking".as_ptr(), ffi::Py_True())
+        ffi::PyObject_SetAttr(future.as_ptr(), imports()._asyncio_future_blocking.as_ptr(), ffi::Py_True())
     };
     if done < 0 { Err(Raised) } else { Ok(()) }
 }
@@ -179,7 +181,8 @@ unsafe extern "C" fn close<T: Steps>(
     })
 }
 
-unsafe extern "C" fn itself(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
+/// `__await__` and `__iter__`.
+pub(crate) unsafe extern "C" fn itself(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
     // SAFETY: a live object.
     unsafe { Ref::from_borrowed(object) }.into_ptr()
 }

@@ -4,6 +4,8 @@
 //! function returns a zero-sized marker. [`Raised`] is an ordinary error, [`Fatal`] one that has to leave
 //! `run_forever` (`SystemExit`, `KeyboardInterrupt`), as in asyncio.
 
+use std::ffi::CString;
+
 use pyo3::ffi;
 use pyo3::prelude::*;
 
@@ -178,4 +180,21 @@ pub(crate) fn restore(py: Python<'_>, error: PyErr) -> Raised {
 /// What is set in the indicator, as a pyo3 error.
 pub(crate) fn fetch(py: Python<'_>) -> PyErr {
     PyErr::fetch(py)
+}
+
+/// Issues a warning. For destructors: an exception that is set stays set, and a warning that was turned into an
+/// exception is printed, as one of `source` (which may be null).
+#[cold]
+pub(crate) fn warn(category: *mut ffi::PyObject, text: &str, source: *mut ffi::PyObject) {
+    let Ok(text) = CString::new(text) else { return };
+    // SAFETY: every caller holds the GIL and gives a class of warnings; what is set is kept across the call.
+    unsafe {
+        let pending = (!ffi::PyErr_Occurred().is_null()).then(take_exception);
+        if ffi::PyErr_WarnEx(category, text.as_ptr(), 1) < 0 {
+            ffi::PyErr_WriteUnraisable(source);
+        }
+        if let Some(exception) = pending {
+            raise(exception);
+        }
+    }
 }

@@ -14,6 +14,7 @@ pub(crate) mod call;
 pub(crate) mod context;
 pub(crate) mod coroutine;
 pub(crate) mod error;
+pub(crate) mod freelist;
 pub(crate) mod imports;
 mod inline_values;
 pub(crate) mod object;

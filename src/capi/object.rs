@@ -9,6 +9,8 @@ use std::ptr::NonNull;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
+use super::Raised;
+
 /// An owned reference to a Python object. Neither `Send` nor `Sync`: made, cloned and dropped with the
 /// GIL held. Dropping one may run arbitrary Python code, so never drop it while loop state is borrowed.
 #[repr(transparent)]
@@ -95,6 +97,12 @@ impl Drop for Ref {
         // SAFETY: we own the reference and the GIL is held (the type's contract).
         unsafe { ffi::Py_DECREF(self.as_ptr()) }
     }
+}
+
+/// A Python int.
+pub(crate) fn integer(value: isize) -> Result<Ref, Raised> {
+    // SAFETY: making an int; an owned reference or null with an error.
+    unsafe { Ref::from_owned(ffi::PyLong_FromSsize_t(value)) }.ok_or(Raised)
 }
 
 /// A field of a native object that may hold a reference. Zeroed memory is an empty slot.

@@ -8,6 +8,8 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
+use super::Slot;
+
 /// A function of the `METH_FASTCALL | METH_KEYWORDS` kind.
 pub(crate) type FastFunction = unsafe extern "C" fn(
     *mut ffi::PyObject,
@@ -91,6 +93,30 @@ pub(crate) fn add_methods(kind: &Bound<'_, pyo3::types::PyType>, table: &[Method
         kind.setattr(name.to_string_lossy().as_ref(), descriptor)?;
     }
     Ok(())
+}
+
+/// The body of a heap type's `tp_traverse`: the type, which its instances keep alive, and what they hold.
+///
+/// # Safety
+/// The collector's call for `object`, with the collector's own visitor.
+#[inline(always)]
+pub(crate) unsafe fn visit_instance<'a>(
+    object: *mut ffi::PyObject,
+    slots: impl IntoIterator<Item = &'a Slot>,
+    visit: ffi::visitproc,
+    argument: *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's word.
+    unsafe {
+        let mut result = visit(ffi::Py_TYPE(object).cast(), argument);
+        for slot in slots {
+            if result != 0 {
+                break;
+            }
+            result = slot.visit(visit, argument);
+        }
+        result
+    }
 }
 
 /// What `PyType_FromSpecWithBases` needs, with the lists in Rust form.

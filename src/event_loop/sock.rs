@@ -24,7 +24,7 @@ use crate::capi::call::{guard, method};
 use crate::capi::coroutine::{self, Steps};
 use crate::capi::error::{raise, raise_errno, raise_io, raise_message};
 use crate::capi::imports::imports;
-use crate::capi::types::{Method, TypeSpec};
+use crate::capi::types::{Method, TypeSpec, visit_instance};
 use crate::capi::{Args, Raised, Ref, Slot};
 
 /// Up to here a message is received into a buffer of the loop and copied out; larger requests are received
@@ -336,20 +336,14 @@ unsafe extern "C" fn traverse(
     // SAFETY: the collector's call for one of our objects; a heap type is visited by its instances.
     unsafe {
         let call = SockCall::of(object);
-        let mut result = visit(ffi::Py_TYPE(object).cast(), argument);
         let held = match &*call.action.get() {
             Action::ReceiveInto(held) | Action::Fail(held) => Some(held),
             Action::Exchange(exchange) => exchange.held(),
             _ => None,
         };
-        for slot in
-            [Some(&call.event_loop), Some(&call.socket), Some(&call.waiter), held].into_iter().flatten()
-        {
-            if result == 0 {
-                result = slot.visit(visit, argument);
-            }
-        }
-        result
+        let slots =
+            [Some(&call.event_loop), Some(&call.socket), Some(&call.waiter), held].into_iter().flatten();
+        visit_instance(object, slots, visit, argument)
     }
 }
 

@@ -11,21 +11,25 @@ pub(crate) mod tcp_stream;
 pub(crate) mod udp;
 
 use pyo3::ffi;
+use pyo3::prelude::*;
 
-use crate::capi::error::{raise, take_exception};
+use crate::bridge::awaitable::{Operation, Outcome};
+use crate::capi::error::warn;
 use crate::transport::address;
 
 /// ResourceWarning for what nobody closed. May be called while an exception is set.
 fn warn_unclosed(what: &str) {
-    let Ok(text) = std::ffi::CString::new(format!("unclosed {what}")) else { return };
-    // SAFETY: called by destructors, with the GIL held; what is set is kept across the warning.
-    unsafe {
-        let pending = (!ffi::PyErr_Occurred().is_null()).then(take_exception);
-        if ffi::PyErr_WarnEx(ffi::PyExc_ResourceWarning, text.as_ptr(), 1) < 0 {
-            ffi::PyErr_WriteUnraisable(std::ptr::null_mut());
-        }
-        if let Some(exception) = pending {
-            raise(exception);
-        }
-    }
+    // SAFETY: reading a static of the interpreter.
+    warn(unsafe { ffi::PyExc_ResourceWarning }, &format!("unclosed {what}"), std::ptr::null_mut());
+}
+
+/// `__aenter__` of what is open already: gives it back.
+fn entered<T: Send + 'static>(opened: Bound<'_, T>) -> PyResult<Bound<'_, PyAny>> {
+    let (py, opened) = (opened.py(), opened.unbind());
+    Operation::create(py, "__aenter__", async move { Outcome::value(move |_| Ok(opened.into_any())) })
+}
+
+/// `__aexit__` of what was just closed.
+fn left(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    Operation::create(py, "__aexit__", async move { Outcome::Nothing })
 }

@@ -14,6 +14,7 @@ use crate::capi::buffer::Buffer;
 use crate::capi::call::{call1, getattr};
 use crate::capi::error::raise_message;
 use crate::capi::imports::imports;
+use crate::capi::object::integer;
 use crate::capi::{Raised, Ref, Slot};
 
 /// How the protocol wants its data.
@@ -53,31 +54,20 @@ impl Receiver {
     /// Takes a protocol in place of the one before.
     pub(crate) fn set(&self, protocol: Ref) -> Result<(), Raised> {
         let names = imports();
-        if is_connection(protocol.as_ptr()) {
-            self.delivery.set(Delivery::Tls);
-            self.function.clear();
-            self.updated.clear();
-            self.protocol.set(Some(protocol));
-            return Ok(());
-        }
-        // SAFETY: live objects; -1 with an error set means failure.
-        let buffered =
-            unsafe { ffi::PyObject_IsInstance(protocol.as_ptr(), names.buffered_protocol.as_ptr()) };
-        let (delivery, function) = match buffered {
-            0 if reader_feed::is_fed(protocol.as_ptr()) => (Delivery::Reader, &names.data_received),
-            0 => (Delivery::Data, &names.data_received),
-            1 => (Delivery::Buffer, &names.get_buffer),
-            _ => return Err(Raised),
-        };
-        let function = match delivery {
-            // Looked up where it is needed: whoever replaces the method of a reader's protocol is heard at once.
-            Delivery::Reader | Delivery::Tls => None,
-            // A protocol without the method is an error when data arrives, not before, as in asyncio.
-            Delivery::Data | Delivery::Buffer => optional(getattr(protocol.as_ptr(), function.as_ptr()))?,
-        };
-        let updated = match delivery {
-            Delivery::Data | Delivery::Reader | Delivery::Tls => None,
-            Delivery::Buffer => optional(getattr(protocol.as_ptr(), names.buffer_updated.as_ptr()))?,
+        let object = protocol.as_ptr();
+        // A protocol without the method is an error when data arrives, not before, as in asyncio.
+        let method = |name: &Ref| optional(getattr(object, name.as_ptr()));
+        let (delivery, function, updated) = if is_connection(object) {
+            (Delivery::Tls, None, None)
+        } else {
+            // SAFETY: live objects; -1 with an error set means failure.
+            match unsafe { ffi::PyObject_IsInstance(object, names.buffered_protocol.as_ptr()) } {
+                // Looked up where it is needed: whoever replaces the method of a reader's protocol is heard at once.
+                0 if reader_feed::is_fed(object) => (Delivery::Reader, None, None),
+                0 => (Delivery::Data, method(&names.data_received)?, None),
+                1 => (Delivery::Buffer, method(&names.get_buffer)?, method(&names.buffer_updated)?),
+                _ => return Err(Raised),
+            }
         };
         self.delivery.set(delivery);
         self.function.set(function);
@@ -178,11 +168,6 @@ impl Receiver {
         }
         0
     }
-}
-
-fn integer(value: isize) -> Result<Ref, Raised> {
-    // SAFETY: making an int; an owned reference or null with an error.
-    unsafe { Ref::from_owned(ffi::PyLong_FromSsize_t(value)) }.ok_or(Raised)
 }
 
 /// An attribute that may be missing; any other error stays one.

@@ -26,6 +26,7 @@ pub(crate) use python::make_types;
 use super::core::Core;
 use crate::capi::call::{call_tuple, getattr, method, vectorcall};
 use crate::capi::context::{as_object, run_in};
+use crate::capi::freelist::Freelist;
 use crate::capi::imports::imports;
 use crate::capi::{Raised, Ref, Slot};
 use crate::timer;
@@ -95,33 +96,9 @@ static HANDLE_TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(null_mut());
 static TIMER_TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(null_mut());
 static THREAD_SAFE_TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(null_mut());
 
-/// Dead objects waiting for reuse. Guarded by the GIL.
-struct Freelist(std::cell::UnsafeCell<Vec<*mut ffi::PyObject>>);
-// SAFETY: touched only with the GIL held, and never across a call that could release it.
-unsafe impl Sync for Freelist {}
-static HANDLES: Freelist = Freelist(std::cell::UnsafeCell::new(Vec::new()));
-static TIMERS: Freelist = Freelist(std::cell::UnsafeCell::new(Vec::new()));
-static THREAD_SAFE: Freelist = Freelist(std::cell::UnsafeCell::new(Vec::new()));
-
-impl Freelist {
-    #[inline(always)]
-    fn pop(&self) -> Option<*mut ffi::PyObject> {
-        // SAFETY: GIL held, no Python code runs inside.
-        unsafe { (*self.0.get()).pop() }
-    }
-
-    /// Keeps the object, or says that there is no room.
-    #[inline(always)]
-    fn push(&self, object: *mut ffi::PyObject) -> bool {
-        // SAFETY: GIL held, no Python code runs inside.
-        let list = unsafe { &mut *self.0.get() };
-        if list.len() >= FREELIST {
-            return false;
-        }
-        list.push(object);
-        true
-    }
-}
+static HANDLES: Freelist<FREELIST> = Freelist::new();
+static TIMERS: Freelist<FREELIST> = Freelist::new();
+static THREAD_SAFE: Freelist<FREELIST> = Freelist::new();
 
 /// Is it one of ours (of any kind)?
 #[inline(always)]
@@ -134,7 +111,11 @@ pub(crate) fn is_handle(object: *mut ffi::PyObject) -> bool {
 
 /// Allocates or reuses an object of one of the types, with an owned reference to it.
 #[inline(always)]
-fn allocate(list: &Freelist, kind: &AtomicPtr<ffi::PyTypeObject>, size: usize) -> Option<*mut ffi::PyObject> {
+fn allocate(
+    list: &Freelist<FREELIST>,
+    kind: &AtomicPtr<ffi::PyTypeObject>,
+    size: usize,
+) -> Option<*mut ffi::PyObject> {
     // Relaxed: as in `is_handle`.
     let kind = kind.load(Ordering::Relaxed);
     // SAFETY: either a dead object of exactly this type and size, or fresh memory of that size;

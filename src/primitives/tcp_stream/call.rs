@@ -23,8 +23,9 @@ use crate::capi::buffer::bytes_from;
 use crate::capi::call::call;
 use crate::capi::coroutine::{self, Step, Steps};
 use crate::capi::error::{raise, raise_io, raise_message, restore};
+use crate::capi::freelist::Freelist;
 use crate::capi::imports::imports;
-use crate::capi::types::TypeSpec;
+use crate::capi::types::{TypeSpec, visit_instance};
 use crate::capi::{Raised, Ref, Slot};
 use crate::runtime::net::{Taken, Want};
 
@@ -60,11 +61,7 @@ pub(super) struct StreamCall {
 
 static TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(null_mut());
 
-/// Dead calls waiting for reuse. Guarded by the GIL.
-struct Freelist(UnsafeCell<Vec<*mut ffi::PyObject>>);
-// SAFETY: touched only with the GIL held, and never across a call that could release it.
-unsafe impl Sync for Freelist {}
-static FREE: Freelist = Freelist(UnsafeCell::new(Vec::new()));
+static FREE: Freelist<FREELIST> = Freelist::new();
 
 impl StreamCall {
     /// # Safety
@@ -75,10 +72,7 @@ impl StreamCall {
         // SAFETY: a dead object of this type, or fresh memory of its size; either has a collector's header, and
         // every field is written before the object is seen.
         unsafe {
-            let object = match (*FREE.0.get()).pop() {
-                Some(object) => ffi::PyObject_Init(object, kind),
-                None => ffi::PyObject_GC_New::<ffi::PyObject>(kind),
-            };
+            let object = FREE.new_gc(kind);
             let owned = Ref::from_owned(object).ok_or(Raised)?;
             let call = object.cast::<StreamCall>();
             (&raw mut (*call).stream).write(Slot::new(Some(Ref::from_borrowed(stream))));
@@ -313,14 +307,7 @@ unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
             ffi::PyObject_GC_UnTrack(object.cast());
         }
         call.finish();
-        let kind = ffi::Py_TYPE(object);
-        let list = &mut *FREE.0.get();
-        if list.len() < FREELIST {
-            list.push(object);
-        } else {
-            ffi::PyObject_GC_Del(object.cast());
-        }
-        ffi::Py_DECREF(kind.cast());
+        FREE.free_gc(object);
     }
 }
 
@@ -332,13 +319,7 @@ unsafe extern "C" fn traverse(
     // SAFETY: the collector's call for one of our objects; a heap type is visited by its instances.
     unsafe {
         let call = StreamCall::of(object);
-        let mut result = visit(ffi::Py_TYPE(object).cast(), argument);
-        for slot in [&call.stream, &call.future, &call.sending] {
-            if result == 0 {
-                result = slot.visit(visit, argument);
-            }
-        }
-        result
+        visit_instance(object, [&call.stream, &call.future, &call.sending], visit, argument)
     }
 }
 

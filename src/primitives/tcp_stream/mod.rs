@@ -216,8 +216,7 @@ impl TcpStream {
     }
 
     fn __aenter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, PyAny>> {
-        let (py, slf) = (slf.py(), slf.unbind());
-        Operation::create(py, "__aenter__", async move { Outcome::value(move |_| Ok(slf.into_any())) })
+        super::entered(slf)
     }
 
     #[pyo3(signature = (*_exception))]
@@ -227,7 +226,7 @@ impl TcpStream {
         _exception: Bound<'py, pyo3::types::PyTuple>,
     ) -> PyResult<Bound<'py, PyAny>> {
         self.close_now();
-        Operation::create(py, "__aexit__", async move { Outcome::Nothing })
+        super::left(py)
     }
 
     /// Iterates over lines, each with its end; the last one may have none.

@@ -14,13 +14,18 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::reader::Reader;
+use super::reading::{
+    Look, check, join, not_empty, read_all, read_exactly, read_line, read_some, read_until,
+};
 use super::{CLASSES, inherited, plain_reader, writer};
-use crate::capi::buffer::{RawBytes, bytes_from, bytes_slice};
-use crate::capi::call::{call, guard, method};
-use crate::capi::coroutine::{raise_given, raise_stop};
-use crate::capi::error::{raise, raise_message, take_exception};
+use crate::capi::buffer::bytes_from;
+use crate::capi::call::{guard, method};
+use crate::capi::coroutine::{blocking, itself, raise_given, raise_stop};
+use crate::capi::error::{raise, raise_message, take_exception, warn};
+use crate::capi::freelist::Freelist;
 use crate::capi::imports::imports;
-use crate::capi::types::{Attribute, Method, TypeSpec};
+use crate::capi::object::integer;
+use crate::capi::types::{Attribute, Method, TypeSpec, visit_instance};
 use crate::capi::{Args, Raised, Ref, Slot};
 
 /// How many dead calls are kept for reuse.
@@ -66,22 +71,12 @@ pub(super) struct Call {
 
 static TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(null_mut());
 
-/// Dead objects waiting for reuse. Guarded by the GIL.
-struct Freelist(UnsafeCell<Vec<*mut ffi::PyObject>>);
-// SAFETY: touched only with the GIL held, and never across a call that could release it.
-unsafe impl Sync for Freelist {}
-static CALLS: Freelist = Freelist(UnsafeCell::new(Vec::new()));
+static CALLS: Freelist<FREELIST> = Freelist::new();
 
 /// What a step came to: the result, or what the awaiting task has to wait for.
 enum Step {
     Return(Ref),
     Yield(Ref),
-}
-
-/// What a look at the data came to.
-enum Look {
-    Found(Ref),
-    Wait,
 }
 
 impl Call {
@@ -91,10 +86,7 @@ impl Call {
         let class = TYPE.load(Ordering::Relaxed);
         // SAFETY: a dead object of this type, or fresh memory for one; every field is written before it is seen.
         unsafe {
-            let object = match (*CALLS.0.get()).pop() {
-                Some(object) => ffi::PyObject_Init(object, class),
-                None => ffi::PyObject_GC_New::<ffi::PyObject>(class),
-            };
+            let object = CALLS.new_gc(class);
             let owned = Ref::from_owned(object).ok_or(Raised)?;
             let call = object.cast::<Call>();
             (&raw mut (*call).owner).write(Slot::new(Some(Ref::from_borrowed(owner))));
@@ -353,233 +345,6 @@ impl Call {
     }
 }
 
-// -- what the methods do -------------------------------------------------------------------------------
-
-/// `if self._exception is not None: raise self._exception`.
-#[inline(always)]
-fn check(reader: &Reader) -> Result<(), Raised> {
-    match reader.exception.get() {
-        None => Ok(()),
-        Some(exception) => {
-            // SAFETY: a live object: an exception, a class of them, or what raising it would complain of.
-            unsafe {
-                if ffi::PyExceptionInstance_Check(exception.as_ptr()) != 0 {
-                    ffi::PyErr_SetObject(ffi::Py_TYPE(exception.as_ptr()).cast(), exception.as_ptr());
-                } else if ffi::PyExceptionClass_Check(exception.as_ptr()) != 0 {
-                    ffi::PyErr_SetNone(exception.as_ptr());
-                } else {
-                    raise_message(ffi::PyExc_TypeError, "exceptions must derive from BaseException");
-                }
-            }
-            Err(Raised)
-        }
-    }
-}
-
-#[inline(always)]
-fn read_exactly(reader: &Reader, size: usize) -> Result<Look, Raised> {
-    let store = reader.store();
-    if store.len() < size {
-        if !reader.eof.get() {
-            return Ok(Look::Wait);
-        }
-        let partial = store.take(store.len())?;
-        return Err(incomplete(&partial, &integer(size as isize)?));
-    }
-    let data = store.take(size)?;
-    reader.maybe_resume()?;
-    Ok(Look::Found(data))
-}
-
-#[inline(always)]
-fn read_some(reader: &Reader, size: usize, resumed: bool) -> Result<Look, Raised> {
-    let store = reader.store();
-    if store.len() == 0 && !reader.eof.get() && !resumed {
-        return Ok(Look::Wait);
-    }
-    let data = store.take(size.min(store.len()))?;
-    reader.maybe_resume()?;
-    Ok(Look::Found(data))
-}
-
-/// Reads of the limit's size, until one is empty.
-fn read_all(reader: &Reader, blocks: &mut Vec<Ref>, resumed: bool) -> Result<Look, Raised> {
-    let mut resumed = resumed;
-    loop {
-        if !resumed {
-            check(reader)?;
-        }
-        match read_some(reader, reader.bytes.get(), resumed)? {
-            Look::Wait => return Ok(Look::Wait),
-            // SAFETY: bytes.
-            Look::Found(block) if unsafe { ffi::PyBytes_Size(block.as_ptr()) } == 0 => {
-                return join(blocks).map(Look::Found);
-            }
-            Look::Found(block) => blocks.push(block),
-        }
-        resumed = false;
-    }
-}
-
-/// `b"".join(blocks)`; the blocks are gone then.
-fn join(blocks: &mut Vec<Ref>) -> Result<Ref, Raised> {
-    if blocks.len() == 1
-        && let Some(only) = blocks.pop()
-    {
-        return Ok(only);
-    }
-    // SAFETY: bytes that the list keeps alive.
-    let slices: Vec<&[u8]> = blocks.iter().map(|block| unsafe { bytes_slice(block.as_ptr()) }).collect();
-    let size = slices.iter().map(|slice| slice.len()).sum();
-    let mut joined = RawBytes::with_capacity(size)?;
-    let mut place = joined.as_mut_ptr();
-    for slice in slices {
-        // SAFETY: the object has room for all of them, one behind the other.
-        unsafe {
-            std::ptr::copy_nonoverlapping(slice.as_ptr(), place, slice.len());
-            place = place.add(slice.len());
-        }
-    }
-    blocks.clear();
-    // SAFETY: all of it was written.
-    unsafe { joined.finish(size) }
-}
-
-/// Where a separator ends the data.
-enum Search {
-    /// The separator's start and end.
-    Found(usize, usize),
-    Wait,
-    Ended,
-    /// More than the limit, without a separator.
-    Overrun(usize),
-}
-
-/// One round of the loop of `readuntil`.
-#[inline(always)]
-fn search(reader: &Reader, separators: &[Ref], offset: &Cell<usize>) -> Search {
-    let store = reader.store();
-    // SAFETY: bytes that the call keeps alive.
-    let slice = |separator: &Ref| -> &[u8] { unsafe { bytes_slice(separator.as_ptr()) } };
-    let shortest = separators.first().map_or(1, |separator| slice(separator).len());
-    let longest = separators.last().map_or(1, |separator| slice(separator).len());
-    if store.len() >= offset.get() + shortest {
-        let mut found: Option<(usize, usize)> = None;
-        let mut take = |separator: &[u8]| {
-            if let Some(start) = store.find(separator, offset.get()) {
-                let end = start + separator.len();
-                if found.is_none_or(|(_, before)| end < before) {
-                    found = Some((start, end));
-                }
-            }
-        };
-        if separators.is_empty() {
-            take(b"\n")
-        } else {
-            separators.iter().for_each(|one| take(slice(one)))
-        }
-        if let Some((start, end)) = found {
-            return Search::Found(start, end);
-        }
-        offset.set((store.len() + 1).saturating_sub(longest));
-        if offset.get() > reader.bytes.get() {
-            return Search::Overrun(offset.get());
-        }
-    }
-    if reader.eof.get() { Search::Ended } else { Search::Wait }
-}
-
-const NOT_FOUND: &str = "Separator is not found, and chunk exceed the limit";
-const TOO_LONG: &str = "Separator is found, but chunk is longer than limit";
-
-fn read_until(reader: &Reader, separators: &[Ref], offset: &Cell<usize>) -> Result<Look, Raised> {
-    let store = reader.store();
-    match search(reader, separators, offset) {
-        Search::Wait => Ok(Look::Wait),
-        Search::Found(start, _) if start > reader.bytes.get() => Err(raised(overrun(TOO_LONG, start))),
-        Search::Found(_, end) => {
-            let data = store.take(end)?;
-            reader.maybe_resume()?;
-            Ok(Look::Found(data))
-        }
-        Search::Overrun(consumed) => Err(raised(overrun(NOT_FOUND, consumed))),
-        Search::Ended => Err(incomplete(&store.take(store.len())?, &Ref::none())),
-    }
-}
-
-#[inline(always)]
-fn read_line(reader: &Reader, offset: &Cell<usize>) -> Result<Look, Raised> {
-    let store = reader.store();
-    let (message, consumed, lost) = match search(reader, &[], offset) {
-        Search::Wait => return Ok(Look::Wait),
-        Search::Found(start, end) if start <= reader.bytes.get() => {
-            let data = store.take(end)?;
-            reader.maybe_resume()?;
-            return Ok(Look::Found(data));
-        }
-        Search::Ended => return store.take(store.len()).map(Look::Found),
-        Search::Found(start, end) => (TOO_LONG, start, end),
-        Search::Overrun(consumed) => (NOT_FOUND, consumed, store.len()),
-    };
-    store.discard(lost)?;
-    reader.maybe_resume()?;
-    Err(raised(overrun(message, consumed).and_then(|cause| {
-        // SAFETY: reading a static of the interpreter; making a string.
-        let (kind, text) = unsafe {
-            let text =
-                ffi::PyUnicode_FromStringAndSize(message.as_ptr().cast(), message.len() as ffi::Py_ssize_t);
-            (Ref::from_borrowed(ffi::PyExc_ValueError), Ref::from_owned(text).ok_or(Raised)?)
-        };
-        let error = call(&kind, &[text.as_ptr()])?;
-        // SAFETY: an exception and the one it was raised in; the reference is given away.
-        unsafe { ffi::PyException_SetContext(error.as_ptr(), cause.into_ptr()) };
-        Ok(error)
-    })))
-}
-
-/// The end of the iteration.
-fn not_empty(line: Ref) -> Result<Ref, Raised> {
-    // SAFETY: bytes; reading a static of the interpreter.
-    unsafe {
-        if ffi::PyBytes_Size(line.as_ptr()) == 0 {
-            ffi::PyErr_SetNone(ffi::PyExc_StopAsyncIteration);
-            return Err(Raised);
-        }
-    }
-    Ok(line)
-}
-
-#[cold]
-fn incomplete(partial: &Ref, expected: &Ref) -> Raised {
-    raised(call(&imports().incomplete_read, &[partial.as_ptr(), expected.as_ptr()]))
-}
-
-#[cold]
-fn overrun(message: &str, consumed: usize) -> Result<Ref, Raised> {
-    // SAFETY: making a string; an owned reference or null with an error.
-    let text = unsafe {
-        Ref::from_owned(ffi::PyUnicode_FromStringAndSize(
-            message.as_ptr().cast(),
-            message.len() as ffi::Py_ssize_t,
-        ))
-    };
-    call(&imports().limit_overrun, &[text.ok_or(Raised)?.as_ptr(), integer(consumed as isize)?.as_ptr()])
-}
-
-/// Sets an exception that was just made, or leaves set what came instead.
-fn raised(exception: Result<Ref, Raised>) -> Raised {
-    if let Ok(exception) = exception {
-        // SAFETY: an exception instance.
-        unsafe { ffi::PyErr_SetObject(ffi::Py_TYPE(exception.as_ptr()).cast(), exception.as_ptr()) };
-    }
-    Raised
-}
-
-fn integer(value: isize) -> Result<Ref, Raised> {
-    // SAFETY: making an int; an owned reference or null with an error.
-    unsafe { Ref::from_owned(ffi::PyLong_FromSsize_t(value)) }.ok_or(Raised)
-}
-
 /// The argument of `readuntil`; nothing for the default.
 fn tuple_of(separators: &[Ref]) -> Result<Option<Ref>, Raised> {
     match separators {
@@ -600,16 +365,6 @@ fn tuple_of(separators: &[Ref]) -> Result<Option<Ref>, Raised> {
             }
         }
     }
-}
-
-/// The future as a task expects it from an `await`.
-#[inline(always)]
-fn blocking(future: &Ref) -> Result<(), Raised> {
-    // SAFETY: live objects; the attribute exists on every asyncio future.
-    let done = unsafe {
-        ffi::PyObject_SetAttr(future.as_ptr(), imports()._asyncio_future_blocking.as_ptr(), ffi::Py_True())
-    };
-    if done < 0 { Err(Raised) } else { Ok(()) }
 }
 
 /// What the end of an `await` does: `future.result()`, or a complaint if it is not done.
@@ -810,11 +565,6 @@ unsafe extern "C" fn close(object: *mut ffi::PyObject, _: *mut ffi::PyObject) ->
     })
 }
 
-unsafe extern "C" fn itself(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    // SAFETY: a live object.
-    unsafe { Ref::from_borrowed(object) }.into_ptr()
-}
-
 unsafe extern "C" fn get_qualname(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
     // SAFETY: the attribute sits on Call; the GIL is held.
     let (call, py) = unsafe { (Call::of(object), Python::assume_attached()) };
@@ -834,18 +584,10 @@ fn warn_never_awaited(object: *mut ffi::PyObject, call: &Call) {
     if crate::capi::object::interpreter_ends() {
         return;
     }
-    let text = std::ffi::CString::new(format!("coroutine '{}' was never awaited", call.name()));
-    // SAFETY: the GIL is held; an error that is set is kept across the warning.
-    unsafe {
-        let pending = (!ffi::PyErr_Occurred().is_null()).then(take_exception);
-        if ffi::PyErr_WarnEx(ffi::PyExc_RuntimeWarning, text.unwrap_or_default().as_ptr(), 1) < 0 {
-            // Not of the object itself, which is as good as gone.
-            ffi::PyErr_WriteUnraisable(ffi::Py_TYPE(object).cast());
-        }
-        if let Some(exception) = pending {
-            raise(exception);
-        }
-    }
+    // Not of the object itself if the warning fails: it is as good as gone.
+    // SAFETY: reading a static of the interpreter; the type of a live object.
+    let (category, source) = unsafe { (ffi::PyExc_RuntimeWarning, ffi::Py_TYPE(object).cast()) };
+    warn(category, &format!("coroutine '{}' was never awaited", call.name()), source);
 }
 
 unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
@@ -861,14 +603,7 @@ unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
         forget_value();
         call.finish();
         std::ptr::drop_in_place(call.kind.get());
-        let kind = ffi::Py_TYPE(object);
-        let list = &mut *CALLS.0.get();
-        if list.len() < FREELIST {
-            list.push(object);
-        } else {
-            ffi::PyObject_GC_Del(object.cast());
-        }
-        ffi::Py_DECREF(kind.cast());
+        CALLS.free_gc(object);
     }
 }
 
@@ -880,13 +615,7 @@ unsafe extern "C" fn traverse(
     // SAFETY: the collector's call for one of our objects; a heap type is visited by its instances.
     unsafe {
         let call = Call::of(object);
-        let mut result = visit(ffi::Py_TYPE(object).cast(), argument);
-        for slot in [&call.owner, &call.waiter] {
-            if result == 0 {
-                result = slot.visit(visit, argument);
-            }
-        }
-        result
+        visit_instance(object, [&call.owner, &call.waiter], visit, argument)
     }
 }
 

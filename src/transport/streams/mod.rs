@@ -4,7 +4,7 @@
 //! behind it, so that every isinstance holds and whatever is not native is asyncio's own code, working
 //! on the same attributes. `wakeloop.StreamWriter` likewise, with [`writer`]; the protocol between them and the
 //! transport is asyncio's in Python. `wakeloop._streams` puts the classes together. A method that waits gives a
-//! [`call`](self::call), an awaitable.
+//! [`call`](self::call), an awaitable, which looks at the data by [`reading`].
 //!
 //! **Native or Python.** The native methods take each other's place in asyncio's code: `readline` does not call
 //! `self.readuntil`. That is only right where nobody has put anything else in the place of one, so every native
@@ -17,6 +17,7 @@
 
 mod call;
 mod reader;
+mod reading;
 mod store;
 mod writer;
 

@@ -15,7 +15,7 @@ use crate::capi::buffer::{Buffer, bytes_slice};
 use crate::capi::call::{guard, method};
 use crate::capi::error::{raise, raise_message, take_exception};
 use crate::capi::imports::{imports, support};
-use crate::capi::types::{Attribute, Method, TypeSpec};
+use crate::capi::types::{Attribute, Method, TypeSpec, visit_instance};
 use crate::capi::{Args, Raised, Ref, Slot};
 
 /// asyncio's default limit.
@@ -618,15 +618,7 @@ unsafe extern "C" fn traverse(
     argument: *mut c_void,
 ) -> c_int {
     // SAFETY: the collector's call for one of our readers; a heap type is visited by its instances.
-    unsafe {
-        let mut result = visit(ffi::Py_TYPE(object).cast(), argument);
-        for slot in slots(Reader::of(object)) {
-            if result == 0 {
-                result = slot.visit(visit, argument);
-            }
-        }
-        result
-    }
+    unsafe { visit_instance(object, slots(Reader::of(object)), visit, argument) }
 }
 
 unsafe extern "C" fn clear(object: *mut ffi::PyObject) -> c_int {

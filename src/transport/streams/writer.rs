@@ -14,7 +14,7 @@ use super::{CLASSES, CONNECTION_LOST, PAUSED, inherited, plain_reader};
 use crate::capi::call::{guard, method};
 use crate::capi::error::raise_message;
 use crate::capi::imports::imports;
-use crate::capi::types::{Attribute, Method, TypeSpec};
+use crate::capi::types::{Attribute, Method, TypeSpec, visit_instance};
 use crate::capi::{Args, Raised, Ref, Slot};
 use crate::transport::send;
 use crate::transport::stream::{Stream, stream_of};
@@ -288,15 +288,7 @@ unsafe extern "C" fn traverse(
     argument: *mut c_void,
 ) -> c_int {
     // SAFETY: the collector's call for one of our writers; a heap type is visited by its instances.
-    unsafe {
-        let mut result = visit(ffi::Py_TYPE(object).cast(), argument);
-        for slot in slots(Writer::of(object)) {
-            if result == 0 {
-                result = slot.visit(visit, argument);
-            }
-        }
-        result
-    }
+    unsafe { visit_instance(object, slots(Writer::of(object)), visit, argument) }
 }
 
 unsafe extern "C" fn clear(object: *mut ffi::PyObject) -> c_int {

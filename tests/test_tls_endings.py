@@ -1,0 +1,169 @@
+"""How a TLS connection ends: the same on every engine and on asyncio."""
+
+import asyncio
+import gc
+import logging
+import ssl
+import sys
+import threading
+import warnings
+import weakref
+
+import pytest
+
+from tests.support.protocol import Recording
+from tests.support.tls_pair import Wire, finish, over_wire, secure_pair, talk
+
+
+@pytest.fixture(autouse=True)
+def with_every_engine(tls_engine):
+    """Every test here runs with both of wakeloop's engines, and on asyncio."""
+
+
+# -- how it ends -------------------------------------------------------------------------------------------------
+
+
+def test_both_sides_see_a_clean_close(run, tls):
+    async def main():
+        near, far = await secure_pair(tls)
+        await talk(near, far)
+        near.transport.close()
+        assert near.transport.is_closing()
+        assert await asyncio.gather(near.lost, far.lost) == [None, None]
+        assert far.calls == ["connection_made", "data_received", "eof_received", "connection_lost"]
+
+    run(main())
+
+
+def test_a_shutdown_that_is_never_answered_times_out(run, tls):
+    async def main():
+        loop = asyncio.get_running_loop()
+        server, accepted = await over_wire(tls)
+        async with Wire(server.sockets[0].getsockname()) as wire:
+            _, near = await loop.create_connection(
+                Recording, *wire.address, ssl=tls.client(), server_hostname="localhost", ssl_shutdown_timeout=0.1
+            )
+            near.transport.write(b"hello")
+            await near.received(5)
+            wire.silent = True
+            near.transport.close()
+            error = await near.lost
+            if sys.version_info >= (3, 12, 2):
+                assert isinstance(error, TimeoutError) and str(error) == "SSL shutdown timed out"
+        server.close()
+        accepted[0].transport.abort()
+        await accepted[0].lost
+        await asyncio.sleep(0.02)
+
+    run(main())
+
+
+def test_writes_after_close_are_counted_and_warned_of(run, tls, asyncio_log):
+    async def main():
+        near, far = await secure_pair(tls)
+        transport = near.transport
+        transport.close()
+        for _ in range(7):
+            transport.write(b"x")
+        await asyncio.gather(near.lost, far.lost)
+        warnings = [record.message for record in asyncio_log.records if record.levelno == logging.WARNING]
+        assert warnings == ["SSL connection is closed"] * 2
+        assert far.data == b""
+
+    run(main())
+
+
+def test_what_was_written_before_an_abort_has_left(run, tls):
+    async def main():
+        near, far = await secure_pair(tls)
+        near.transport.write(b"last words")
+        near.transport.abort()
+        await asyncio.gather(near.lost, far.lost)
+        assert far.data == b"last words"
+
+    run(main())
+
+
+def test_nothing_is_left_of_a_closed_connection(run, tls):
+    async def main():
+        near, far = await secure_pair(tls)
+        kept = [weakref.ref(near.transport), weakref.ref(near.transport.get_extra_info("ssl_object")), weakref.ref(near)]
+        await talk(near, far)
+        near.transport.close()
+        await asyncio.gather(near.lost, far.lost)
+        return kept
+
+    kept = run(main())
+    gc.collect()
+    assert [reference() for reference in kept] == [None] * 3
+
+
+def test_the_ssl_object_outlives_its_connection(run, tls):
+    async def main():
+        near, far = await secure_pair(tls)
+        await talk(near, far)
+        ssl_object = near.transport.get_extra_info("ssl_object")
+        await finish(near, far)
+        return ssl_object
+
+    ssl_object = run(main())
+    gc.collect()
+    assert ssl_object.version() == "TLSv1.3" and ssl_object.getpeercert()
+    with pytest.raises(ssl.SSLError):
+        ssl_object.read(1)
+    done = []
+    thread = threading.Thread(target=lambda kept: done.append(kept.pop().version()), args=([ssl_object],))
+    del ssl_object
+    thread.start()
+    thread.join()
+    assert done == ["TLSv1.3"]
+
+
+def test_a_loop_that_is_closed_under_a_connection_leaves_nothing(loop_factory, tls, asyncio_log):
+    loop = loop_factory()
+    near, far = loop.run_until_complete(secure_pair(tls))
+    transports = [near.transport, far.transport]
+    near.transport.write(b"never sent, perhaps")
+    loop.close()
+    kept = weakref.ref(transports[0])
+    with pytest.warns(ResourceWarning):
+        del near, far, transports
+        gc.collect()
+    assert kept() is None
+
+
+# -- what is logged ----------------------------------------------------------------------------------------------
+
+
+def test_debug_mode_tells_of_the_handshake(run, tls, asyncio_log):
+    async def main():
+        near, far = await secure_pair(tls)
+        await finish(near, far)
+
+    run(main(), debug=True)
+    messages = [record.message for record in asyncio_log.records]
+    assert sum("starts SSL handshake" in message for message in messages) == 2
+    assert sum("SSL handshake took" in message for message in messages) == 2
+
+
+def test_a_certificate_that_does_not_verify_is_told_of_in_debug_mode(run, tls, asyncio_log):
+    async def main():
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await secure_pair(tls, client=ssl.create_default_context())
+        await asyncio.sleep(0.02)
+
+    run(main(), debug=True)
+    messages = [record.message for record in asyncio_log.records]
+    assert any("SSL handshake failed on verifying the certificate" in message for message in messages)
+
+
+def test_a_transport_that_nobody_closed_warns(loop_factory, tls, asyncio_log):
+    loop = loop_factory()
+    near, far = loop.run_until_complete(secure_pair(tls))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        loop.close()
+        del near, far
+        gc.collect()
+    messages = [str(warning.message) for warning in caught]
+    assert messages.count("unclosed transport <asyncio._SSLProtocolTransport object>") == 2

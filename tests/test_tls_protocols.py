@@ -1,0 +1,365 @@
+"""What protocols may do on TLS, and where it may begin: the same on every engine and on asyncio."""
+
+import asyncio
+import contextvars
+import os
+import sys
+
+import pytest
+
+from tests.support.protocol import Buffered, Recording
+from tests.support.sockets import tcp_pair
+from tests.support.tls_pair import Echo, Viewed, finish, secure_pair, talk
+
+
+@pytest.fixture(autouse=True)
+def with_every_engine(tls_engine):
+    """Every test here runs with both of wakeloop's engines, and on asyncio."""
+
+
+# -- what a protocol may do --------------------------------------------------------------------------------------
+
+
+def test_a_buffered_protocol_gets_its_data_into_its_buffer(run, tls):
+    async def main():
+        near, far = await secure_pair(tls, near=lambda: Viewed(1000))
+        message = os.urandom(100_000)
+        far.transport.write(message)
+        while len(near.data) < len(message):
+            await asyncio.sleep(0.001)
+        assert near.data == message
+        near.transport.close()
+        assert await asyncio.gather(near.lost, far.lost) == [None, None]
+
+    run(main())
+
+
+def test_a_buffered_protocol_that_pauses_between_two_buffers_gets_the_rest_later(run, tls, loop_name):
+    class Pausing(Viewed):
+        def buffer_updated(self, nbytes):
+            super().buffer_updated(nbytes)
+            self.transport.pause_reading()
+
+    async def main():
+        near, far = await secure_pair(tls, near=lambda: Pausing(1000))
+        message = os.urandom(10_500)
+        far.transport.write(message)
+        far.transport.close()
+        while len(near.data) < len(message):
+            before = len(near.data)
+            await asyncio.sleep(0.005)
+            assert len(near.data) <= before + 1000
+            if loop_name != "asyncio":  # which tells of the end before it has told of all the data
+                assert not near.ended
+            near.transport.resume_reading()
+        assert near.data == message
+        near.transport.resume_reading()
+        assert await asyncio.gather(near.lost, far.lost) == [None, None]
+        assert near.ended
+
+    run(main())
+
+
+def test_a_protocol_can_be_exchanged_between_two_messages(run, tls):
+    async def main():
+        near, far = await secure_pair(tls)
+        await talk(near, far)
+        second, third = Recording(), Buffered()
+        near.transport.set_protocol(second)
+        assert near.transport.get_protocol() is second
+        far.transport.write(b"second")
+        assert await second.received(6) == b"second"
+        near.transport.set_protocol(third)
+        far.transport.write(b"third")
+        while third.data != b"third":
+            await asyncio.sleep(0.001)
+        near.transport.abort()
+        await asyncio.gather(third.lost, far.lost)
+        await asyncio.sleep(0.01)
+
+    run(main())
+
+
+def test_a_protocol_may_close_while_it_receives(run, tls):
+    class Closing(Echo):
+        def data_received(self, data):
+            super().data_received(data)
+            self.transport.close()
+
+    async def main():
+        near, far = await secure_pair(tls, far=Closing)
+        near.transport.write(b"x" * 1000)
+        assert await asyncio.gather(near.lost, far.lost) == [None, None]
+        assert near.data == far.data == b"x" * 1000
+        assert near.calls[-2:] == ["eof_received", "connection_lost"]
+
+    run(main())
+
+
+def test_a_protocol_may_abort_while_it_receives(run, tls):
+    class Aborting(Echo):
+        def data_received(self, data):
+            super().data_received(data)
+            self.transport.abort()
+
+    async def main():
+        near, far = await secure_pair(tls, far=Aborting)
+        near.transport.write(b"answer this")
+        await asyncio.gather(near.lost, far.lost)
+        assert near.data == b"answer this", "what was written before the abort had left"
+
+    run(main())
+
+
+def test_a_protocol_may_write_much_and_close_other_connections_while_it_receives(run, tls):
+    """Everything in between shares the loop's buffers."""
+
+    async def main():
+        pairs = [await secure_pair(tls) for _ in range(6)]
+        ends = [near for near, _ in pairs[3:]]
+
+        class Meddling(Recording):
+            def data_received(self, data):
+                super().data_received(data)
+                for near, _ in pairs:
+                    if not near.transport.is_closing():
+                        near.transport.write(b"%d" % len(data) * 50_000)
+                for near in ends:
+                    near.transport.close()
+
+        near, far = await secure_pair(tls, far=Meddling)
+        message = os.urandom(300_000)
+        near.transport.write(message)
+        assert await far.received(len(message)) == message
+        for close_it, (_, peer) in zip([False] * 3 + [True] * 3, pairs):
+            await peer.received(100_000)
+            text = bytes(peer.data)
+            assert text.strip(b"0123456789") == b""
+            if close_it:
+                assert await peer.lost is None
+        await finish(near, far, *[protocol for pair in pairs[:3] for protocol in pair])
+        await asyncio.gather(*[near.lost for near in ends])
+
+    run(main())
+
+
+def test_header_and_body_arrive_in_order_with_everything_around_them(run, tls):
+    class Answering(Recording):
+        def data_received(self, data):
+            super().data_received(data)
+            self.transport.write(b"header ")
+            self.transport.writelines([b"one ", bytearray(b"two "), memoryview(b"three "), b""])
+            self.transport.write(b"body " * 20_000)
+            self.transport.write(memoryview(bytearray(b"end")))
+
+    async def main():
+        near, far = await secure_pair(tls, far=Answering)
+        near.transport.write(b"?")
+        expected = b"header one two three " + b"body " * 20_000 + b"end"
+        assert await near.received(len(expected)) == expected
+        await finish(near, far)
+
+    run(main())
+
+
+def test_what_a_mutable_buffer_held_when_it_was_written_is_what_arrives(run, tls):
+    async def main():
+        near, far = await secure_pair(tls)
+        data = bytearray(b"as it was")
+        near.transport.write(data)
+        data[:] = b"different"
+        assert await far.received(9) == b"as it was"
+        await finish(near, far)
+
+    run(main())
+
+
+def test_what_is_no_data_is_refused_in_asyncios_words(run, tls):
+    async def main():
+        near, far = await secure_pair(tls)
+        with pytest.raises(TypeError, match="data: expecting a bytes-like instance, got str"):
+            near.transport.write("text")
+        near.transport.write(b"")
+        near.transport.write(b"good")
+        assert await far.received(4) == b"good"
+        await finish(near, far)
+
+    run(main())
+
+
+def test_callbacks_run_in_the_connections_own_context(run, tls):
+    variable = contextvars.ContextVar("variable", default=0)
+
+    class Counting(Recording):
+        def data_received(self, data):
+            variable.set(variable.get() + 1)
+            self.seen = variable.get()
+            super().data_received(data)
+
+    async def main():
+        variable.set(10)
+        pairs = [await secure_pair(tls, far=Counting) for _ in range(2)]
+        for near, far in pairs:
+            for number in range(3):
+                near.transport.write(b"x")
+                await far.received(number + 1)
+            assert far.seen == 13
+        assert variable.get() == 10
+        await finish(*[protocol for pair in pairs for protocol in pair])
+
+    run(main())
+
+
+def test_limits_and_sizes_are_asyncios(run, tls):
+    async def main():
+        near, far = await secure_pair(tls)
+        transport = near.transport
+        assert transport.get_write_buffer_limits() == (128 * 1024, 512 * 1024)
+        transport.set_write_buffer_limits(high=1000)
+        assert transport.get_write_buffer_limits() == (250, 1000)
+        with pytest.raises(ValueError, match="must be >= low"):
+            transport.set_write_buffer_limits(high=1, low=2)
+        transport.write(b"x" * 100)
+        assert transport.get_write_buffer_size() == 0
+        await far.received(100)
+        await finish(near, far)
+
+    run(main())
+
+
+def test_a_peer_that_does_not_read_pauses_the_writer_and_reading_on_resumes_it(run, tls):
+    async def main():
+        near, far = await secure_pair(tls)
+        far.transport.pause_reading()
+        block, written = os.urandom(65_536), 0
+        while "pause_writing" not in near.calls and written < 256 << 20:
+            near.transport.write(block)
+            written += len(block)
+            await asyncio.sleep(0)
+        assert near.calls[-1] == "pause_writing"
+        assert near.transport.get_write_buffer_size() >= near.transport.get_write_buffer_limits()[1]
+        far.transport.resume_reading()
+        assert await far.received(written) == block * (written // len(block))
+        while near.calls[-1] != "resume_writing":
+            await asyncio.sleep(0.001)
+        assert near.transport.get_write_buffer_size() == 0
+        await finish(near, far)
+
+    run(main())
+
+
+def test_closing_with_much_to_send_sends_it_all(run, tls):
+    async def main():
+        near, far = await secure_pair(tls)
+        far.transport.pause_reading()
+        message = os.urandom(1 << 20) * 16
+        near.transport.write(message)
+        near.transport.close()
+        await asyncio.sleep(0.02)
+        far.transport.resume_reading()
+        assert await far.received(len(message)) == message
+        assert await asyncio.gather(near.lost, far.lost) == [None, None]
+
+    run(main())
+
+
+# -- upgrades ----------------------------------------------------------------------------------------------------
+
+
+def test_tls_inside_tls(run, tls):
+    async def main():
+        loop = asyncio.get_running_loop()
+        near, far = await secure_pair(tls)
+        await talk(near, far)
+        inner, outer = Recording(), Recording()
+        sides = await asyncio.gather(
+            loop.start_tls(near.transport, inner, tls.client(), server_hostname="localhost"),
+            loop.start_tls(far.transport, outer, tls.server(), server_side=True),
+        )
+        inner.transport, outer.transport = sides
+        message = os.urandom(300_000)
+        inner.transport.write(message)
+        assert await outer.received(len(message)) == message
+        outer.transport.write(message)
+        assert await inner.received(len(message)) == message
+        inner.transport.close()
+        assert await asyncio.gather(inner.lost, outer.lost) == [None, None]
+        await asyncio.sleep(0.02)
+
+    run(main())
+
+
+def test_what_arrived_with_the_last_plain_line_is_the_beginning_of_tls(run, tls, loop_name):
+    if loop_name == "asyncio" and sys.version_info < (3, 14):
+        pytest.skip("asyncio loses it before gh-142352")
+
+    async def main():
+        done = asyncio.get_running_loop().create_future()
+
+        async def handler(reader, writer):
+            assert await reader.readline() == b"STARTTLS\n"
+            await asyncio.sleep(0.05)  # the ClientHello is in the reader's buffer by then
+            await writer.start_tls(tls.server())
+            done.set_result(await reader.readexactly(6))
+            writer.close()
+
+        server = await asyncio.start_server(handler, "127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        writer.write(b"STARTTLS\n")
+        await writer.start_tls(tls.client(), server_hostname="localhost")
+        writer.write(b"secret")
+        assert await done == b"secret"
+        writer.close()
+        await writer.wait_closed()
+        server.close()
+        await asyncio.sleep(0.01)
+
+    run(main())
+
+
+def test_start_tls_refuses_what_is_no_context_and_what_is_no_transport(run, tls):
+    async def main():
+        loop = asyncio.get_running_loop()
+        near, far = await secure_pair(tls)
+        with pytest.raises(TypeError, match="sslcontext is expected to be an instance of ssl.SSLContext"):
+            await loop.start_tls(near.transport, near, None)
+        with pytest.raises(TypeError, match="is not supported by start_tls"):
+            await loop.start_tls(object(), near, tls.client())
+        await finish(near, far)
+
+    run(main())
+
+
+def test_tls_over_a_unix_socket(run, tls, tmp_path):
+    async def main():
+        loop, accepted = asyncio.get_running_loop(), []
+
+        def accept():
+            accepted.append(Echo())
+            return accepted[-1]
+
+        server = await loop.create_unix_server(accept, str(tmp_path / "s"), ssl=tls.server())
+        _, near = await loop.create_unix_connection(
+            Recording, str(tmp_path / "s"), ssl=tls.client(), server_hostname="localhost"
+        )
+        near.transport.write(b"through a path")
+        assert await near.received(14) == b"through a path"
+        near.transport.close()
+        assert await near.lost is None and await accepted[0].lost is None
+        server.close()
+
+    run(main())
+
+
+def test_an_accepted_socket_can_be_given_to_tls(run, tls):
+    async def main():
+        loop = asyncio.get_running_loop()
+        with tcp_pair() as (one, other):
+            (_, near), (_, far) = await asyncio.gather(
+                loop.create_connection(Recording, sock=one.dup(), ssl=tls.client(), server_hostname="localhost"),
+                loop.connect_accepted_socket(Recording, other.dup(), ssl=tls.server()),
+            )
+            await talk(near, far)
+            await finish(near, far)
+
+    run(main())
