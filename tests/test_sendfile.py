@@ -171,8 +171,8 @@ def test_what_cannot_send_a_file_says_so(run, file, tmp_path):
         datagrams, _ = await loop.create_datagram_endpoint(asyncio.DatagramProtocol, ("127.0.0.1", 0))
         with pytest.raises(RuntimeError, match="sendfile is not supported for transport"):
             await loop.sendfile(datagrams, file)
-        with pytest.raises(ValueError, match="only SOCK_STREAM type sockets are supported"):
-            with socket.socket(type=socket.SOCK_DGRAM) as sock:
+        with socketpair(socket.SOCK_DGRAM) as (sock, _):
+            with pytest.raises(ValueError, match="only SOCK_STREAM type sockets are supported"):
                 await loop.sock_sendfile(sock, file)
         datagrams.abort()
         loop.set_debug(True)
