@@ -72,6 +72,7 @@ table! {
         socket = "socket"."socket",
         server_class = "asyncio.base_events"."Server",
         weak_set = "weakref"."WeakSet",
+        gaierror = "socket"."gaierror",
         transport_socket = "asyncio.trsock"."TransportSocket",
     }
 }

@@ -474,6 +474,23 @@ impl Core {
         true
     }
 
+    /// Takes a source away from its descriptor. `closing`: which the caller is about to close, so that it leaves the
+    /// poller by itself.
+    pub(crate) fn remove_source(&self, fd: std::os::fd::RawFd, closing: bool) {
+        let source = self.fds.remove(fd);
+        if !closing && !self.is_parents() {
+            if self.polling.get() {
+                // SAFETY: GIL held, nothing runs inside.
+                unsafe { (*self.deferred.get()).push(fd) };
+                self.inbox.wake();
+            } else if let Some(poller) = self.poller() {
+                // It is registered, and if it is not, all the better.
+                let _ = poller.deregister(fd);
+            }
+        }
+        drop(source);
+    }
+
     /// # Safety
     /// Called by the collector; `visit` runs no Python code.
     pub(crate) unsafe fn traverse(&self, visit: &mut dyn FnMut(*mut ffi::PyObject) -> i32) -> i32 {
