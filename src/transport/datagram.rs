@@ -59,6 +59,8 @@ pub(crate) struct Datagram {
     /// What came in one system call with a datagram during which the protocol paused: (data, address).
     pub(crate) held_back: UnsafeCell<VecDeque<(Ref, Ref)>>,
     pub(crate) peers: UnsafeCell<Peers>,
+    /// Where among them the last sender is.
+    pub(crate) last_named: Cell<usize>,
     /// The next receive tries for several datagrams.
     pub(crate) expect_more: Cell<bool>,
 }
@@ -259,6 +261,7 @@ pub(crate) fn make_datagram<'py>(
         sent_in: Cell::new(0),
         held_back: UnsafeCell::default(),
         peers: UnsafeCell::default(),
+        last_named: Cell::new(0),
         expect_more: Cell::new(false),
     })
 }

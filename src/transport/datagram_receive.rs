@@ -133,7 +133,9 @@ impl Datagram {
         // SAFETY: GIL held; nothing runs while the table is borrowed, what leaves it is dropped afterwards.
         let table = unsafe { &mut (*self.peers.get()).0 };
         let table = table.get_or_insert_with(|| Box::new([const { None }; PEERS]));
-        let place = &mut table[slot(bytes)];
+        let index = slot(bytes);
+        self.last_named.set(index);
+        let place = &mut table[index];
         if let Some(peer) = place
             && peer.length == bytes.len()
             && peer.key[..peer.length] == *bytes
@@ -146,6 +148,18 @@ impl Datagram {
         let old = place.replace(Peer { key, length: bytes.len(), name: name.clone_ref() });
         drop(old);
         Ok(name)
+    }
+
+    /// The address behind `name`, if that is the very tuple that the last sender was shown as: most answers go to
+    /// whoever has asked.
+    #[inline(always)]
+    pub(super) fn sender_named(&self, name: &Ref) -> Option<SockAddr> {
+        // SAFETY: GIL held; nothing runs while the table is borrowed.
+        let table = unsafe { &(*self.peers.get()).0 };
+        let peer = table.as_ref()?[self.last_named.get()].as_ref()?;
+        // SAFETY: the first `length` bytes of the key are an address that the kernel has written.
+        (peer.name.as_ptr() == name.as_ptr())
+            .then(|| unsafe { SockAddr::copied(peer.key.as_ptr().cast(), peer.length as libc::socklen_t) })
     }
 }
 

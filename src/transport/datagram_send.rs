@@ -256,6 +256,9 @@ impl Datagram {
         if self.connected {
             return Target::Peer;
         }
+        if let Some(sender) = self.sender_named(address) {
+            return Target::Address(sender);
+        }
         // SAFETY: GIL held; the borrow ends before what leaves the cell is dropped.
         let last = unsafe { &mut *self.last_target.get() };
         if let Some((known, target)) = last
@@ -331,7 +334,7 @@ fn send_head(datagram: &Datagram) -> Sent {
             // SAFETY: a bytes object that the queue keeps alive.
             send_now(datagram, unsafe { bytes_slice(head.bytes.as_ptr()) }, &head.target)
         }
-        (count, Some(_)) => send_many(datagram.endpoint.fd.get(), pending.iter().take(count), count),
+        (count, Some(_)) => send_many(datagram.endpoint.fd.get(), pending.iter().take(count)),
     }
 }
 
@@ -355,31 +358,36 @@ fn send_apart(datagram: &Datagram, head: Outgoing) -> Sent {
 
 /// Several datagrams in one system call.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-fn send_many<'a>(fd: RawFd, datagrams: impl Iterator<Item = &'a Outgoing>, count: usize) -> Sent {
-    // SAFETY: all of these structures are valid when zero.
-    let mut vectors: [libc::iovec; BATCH] = unsafe { std::mem::zeroed() };
-    // SAFETY: as above.
-    let mut headers: [libc::mmsghdr; BATCH] = unsafe { std::mem::zeroed() };
+fn send_many<'a>(fd: RawFd, datagrams: impl Iterator<Item = &'a Outgoing>) -> Sent {
+    use std::mem::MaybeUninit;
+
+    // Not as a whole: zeros for a full batch cost more than the few datagrams that most have.
+    let mut vectors = [const { MaybeUninit::<libc::iovec>::uninit() }; BATCH];
+    let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; BATCH];
+    let mut filled = 0;
     for ((vector, header), datagram) in vectors.iter_mut().zip(&mut headers).zip(datagrams) {
         // SAFETY: a bytes object that the queue keeps alive.
         let data = unsafe { bytes_slice(datagram.bytes.as_ptr()) };
-        *vector = libc::iovec { iov_base: data.as_ptr().cast_mut().cast(), iov_len: data.len() };
-        header.msg_hdr.msg_iov = vector;
+        // SAFETY: valid when zero.
+        let header = header.write(unsafe { std::mem::zeroed() });
+        header.msg_hdr.msg_iov =
+            vector.write(libc::iovec { iov_base: data.as_ptr().cast_mut().cast(), iov_len: data.len() });
         header.msg_hdr.msg_iovlen = 1;
         if let Target::Address(address) = &datagram.target {
             header.msg_hdr.msg_name = address.as_ptr().cast_mut().cast();
             header.msg_hdr.msg_namelen = address.len();
         }
+        filled += 1;
     }
-    // SAFETY: `count` headers were filled, with pointers to what outlives the call; `sendmmsg` only reads
+    // SAFETY: so many headers were filled, with pointers to what outlives the call; `sendmmsg` only reads
     // through them.
-    let sent = unsafe { libc::sendmmsg(fd, headers.as_mut_ptr(), count.min(BATCH) as _, FLAGS as _) };
+    let sent = unsafe { libc::sendmmsg(fd, headers.as_mut_ptr().cast(), filled, FLAGS as _) };
     if sent < 0 { Sent::from_last_error() } else { Sent::Some(sent as usize) }
 }
 
 /// Systems without `sendmmsg`.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-fn send_many<'a>(fd: RawFd, datagrams: impl Iterator<Item = &'a Outgoing>, _count: usize) -> Sent {
+fn send_many<'a>(fd: RawFd, datagrams: impl Iterator<Item = &'a Outgoing>) -> Sent {
     let mut sent = 0;
     for datagram in datagrams {
         let (address, length) = match &datagram.target {
@@ -405,7 +413,11 @@ fn drop_head(datagram: &Datagram, count: usize) {
     let mut size = 0;
     for outgoing in datagram.pending().drain(..count.min(datagram.pending().len())) {
         size += datagram.size(&outgoing);
-        gone.push(outgoing);
+        let Outgoing { bytes, target } = outgoing;
+        gone.push(bytes);
+        if let Target::Python(address) = target {
+            gone.push(address);
+        }
     }
     datagram.pending_size.set(datagram.pending_size.get().saturating_sub(size));
     drop(gone);
