@@ -27,7 +27,7 @@ REPLACED = [
     "_make_datagram_transport", "_make_read_pipe_transport", "_make_write_pipe_transport", "_make_subprocess_transport",
     "_check_closed", "_check_running", "_check_thread", "_check_callback", "_set_coroutine_origin_tracking",
     "_asyncgen_firstiter_hook", "_asyncgen_finalizer_hook", "_accept_connection", "_accept_connection2",
-    "_ensure_resolved", "_read_from_self",
+    "_ensure_resolved", "_read_from_self", "_sendfile_native", "_sock_sendfile_native", "_sock_sendfile_update_filepos",
 ]  # fmt: skip
 
 
@@ -46,6 +46,8 @@ def test_run_forever_of_asyncio_is_split_since_3_13():
     [
         ("_make_socket_transport", ["sock", "protocol", "waiter", "extra", "server"]),
         ("_make_datagram_transport", ["sock", "protocol", "address", "waiter", "extra"]),
+        ("_sendfile_native", ["transp", "file", "offset", "count"]),
+        ("_sock_sendfile_native", ["sock", "file", "offset", "count"]),
         ("_start_serving", ["protocol_factory", "sock", "sslcontext", "server", "backlog", "ssl_handshake_timeout", "ssl_shutdown_timeout"]),
     ],
 )  # fmt: skip

@@ -83,6 +83,24 @@ def test_a_server_sends_files_one_after_the_other(run, file, content):
     run(main())
 
 
+def test_a_file_goes_out_between_two_writes_of_a_stream(run, file, content):
+    async def main():
+        loop = asyncio.get_running_loop()
+        with tcp_pair() as (ours, theirs):
+            _, writer = await asyncio.open_connection(sock=ours)
+            _, far = await loop.create_connection(Recording, sock=theirs)
+            writer.write(b"before")
+            assert await loop.sendfile(writer.transport, file) == SIZE
+            writer.write(b"after")
+            await writer.drain()
+            assert await far.received(SIZE + 11) == b"before" + content + b"after"
+            writer.close()
+            await writer.wait_closed()
+            await far.lost
+
+    run(main())
+
+
 @pytest.mark.parametrize(
     ("offset", "count"), [(0, None), (1000, None), (0, 5000), (SIZE - 10, 100), (SIZE + 5, None), (3, 1 << 62)]
 )

@@ -20,15 +20,18 @@ from ._inherited import SelectorEventLoop, unix_events
 if TYPE_CHECKING:
     from .loop import EventLoop
 
-_sendfile = getattr(os, "sendfile", None)
 _LARGEST = (1 << 63) - 1
+_sendfile = getattr(os, "sendfile", None)
+_set_position: Any = getattr(SelectorEventLoop, "_sock_sendfile_update_filepos", None)
 # Newer asyncios set the file's position even where nothing was sent, and are not told how much was.
-_POSITION_NEEDS_TOTAL = "total_sent" in inspect.signature(SelectorEventLoop._sock_sendfile_update_filepos).parameters
+_POSITION_NEEDS_TOTAL = _set_position is not None and "total_sent" in inspect.signature(_set_position).parameters
 
 
 def is_ours() -> bool:
     """Whether asyncio would call Linux's sendfile(2): elsewhere, or if it was replaced, that is left to asyncio."""
-    return sys.platform == "linux" and getattr(unix_events.os, "sendfile", None) is _sendfile
+    if sys.platform != "linux" or _set_position is None:
+        return False
+    return getattr(unix_events.os, "sendfile", None) is _sendfile
 
 
 async def from_transport(loop: EventLoop, transport: Any, file: Any, offset: int, count: int | None) -> int:
