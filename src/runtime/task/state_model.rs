@@ -216,6 +216,6 @@ fn the_last_reference_frees_after_everybody_elses_last_use() {
         };
         let others = [task.clone(), task.clone()].map(|task| thread::spawn(move || drop_one(&task)));
         drop_one(&task);
-        others.map(|other| other.join().unwrap());
+        others.into_iter().for_each(|other| other.join().unwrap());
     });
 }
