@@ -147,8 +147,8 @@ impl State {
                 return Woken::Nothing;
             }
             let next = woken(now);
-            // Ordering: Release hands what the waking thread wrote to the poll, Acquire pairs with `pause`, whose
-            // poll left the future as the next poller finds it.
+            // Ordering: Release hands what the waking thread wrote to the poll; Acquire pairs with `pause`, whose poll
+            // left the future as whoever gets the `Runnable` finds it, to poll it or to drop it.
             match self.0.compare_exchange_weak(now, next, AcqRel, Relaxed) {
                 Ok(_) if now & WAKES == 0 => return Woken::Schedule,
                 Ok(_) => return Woken::Nothing,
@@ -192,11 +192,12 @@ impl State {
 
     /// The holder of the `Runnable` is about to poll.
     pub(super) fn start(&self) -> Start {
-        // Ordering: pairs with the Release of every wake so far and of the `pause` that ended the last poll.
-        let mut now = self.0.load(Acquire);
+        // Relaxed: the wake that made this `Runnable` acquired what the last poll left, and whatever brought it to this
+        // thread, a queue mostly, brought that along. A wake since then shows in the count, here or in `pause`.
+        let mut now = self.0.load(Relaxed);
         debug_assert!(now & WAKES != 0 && now & COMPLETE == 0);
         if now & WAKES != WAKE {
-            // Ordering: Acquire, as the load above: a wake may have come in between.
+            // Ordering: Acquire pairs with the Release of the wakes that came in between.
             now = self.0.fetch_sub(WAKE, Acquire);
         }
         if now & CANCELLED != 0 { Start::Cancel } else { Start::Poll }
@@ -209,8 +210,8 @@ impl State {
             if now & CANCELLED != 0 {
                 return Paused::Cancel;
             }
-            // Ordering: Release hands the future to the next poller (`start`, by way of a wake); Acquire pairs
-            // with the wakes that this poll missed, as `start` may then not see the word change again.
+            // Ordering: Release hands the future to the next poller, by way of a wake; Acquire pairs with the wakes
+            // that this poll missed, as `start` does not see the word change again.
             match self.0.compare_exchange_weak(now, now - WAKE, AcqRel, Relaxed) {
                 Ok(_) if now & WAKES == WAKE => return Paused::Idle,
                 Ok(_) => return Paused::Again,
