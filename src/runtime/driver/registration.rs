@@ -169,13 +169,13 @@ impl Registration {
     /// Registers `fd`, which must be non-blocking. `ready`: whether to assume that operations succeed at first
     /// (connected sockets, listeners) rather than to wait for an event (a connect under way).
     pub(in super::super) fn new(driver: &Arc<Handle>, fd: RawFd, ready: bool) -> io::Result<Registration> {
-        if driver.is_closed() {
-            return Err(gone());
-        }
         let assumed = if ready { Readiness::READABLE | Readiness::WRITABLE } else { Readiness::EMPTY };
         let socket = Arc::new(Socket::new(assumed));
         let registrations = &driver.registrations;
         let mut table = lock(&registrations.table);
+        if driver.is_closed() {
+            return Err(gone());
+        }
         let key = table.insert(socket.clone());
         registrations.count.store(table.len(), Relaxed);
         drop(table);

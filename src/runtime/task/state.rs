@@ -181,7 +181,7 @@ impl State {
             if now & (COMPLETE | CANCELLED) != 0 {
                 return Woken::Nothing;
             }
-            // Ordering: as in `wake_by_ref`.
+            // Ordering: as in `wake_by_ref`; and the drop of the future sees what came before.
             match self.0.compare_exchange_weak(now, woken(now) | CANCELLED, AcqRel, Relaxed) {
                 Ok(_) if now & WAKES == 0 => return Woken::Schedule,
                 Ok(_) => return Woken::Nothing,
@@ -208,6 +208,8 @@ impl State {
         let mut now = self.0.load(Relaxed);
         loop {
             if now & CANCELLED != 0 {
+                // Ordering: pairs with the Release in `cancel`: the drop of the future sees what came before.
+                fence(Acquire);
                 return Paused::Cancel;
             }
             // Ordering: Release hands the future to the next poller, by way of a wake; Acquire pairs with the wakes
@@ -260,9 +262,9 @@ impl State {
         loop {
             let complete = now & COMPLETE != 0;
             let cleared = if complete { JOIN_INTEREST } else { JOIN_INTEREST | JOIN_WAKER };
-            // Ordering: Acquire pairs with `complete` if it came first, as the output is ours then; Release lets
-            // `complete` see that we are done with the waker slot.
-            match self.0.compare_exchange_weak(now, now & !cleared, AcqRel, Relaxed) {
+            // Ordering: Acquire pairs with `complete` if it came first, as the output is ours then. If not, the slot is
+            // ours, and `complete` does not look at it.
+            match self.0.compare_exchange_weak(now, now & !cleared, Acquire, Relaxed) {
                 Ok(_) => {
                     return Detached {
                         drop_output: complete,
