@@ -71,7 +71,8 @@ impl Parker {
         loop {
             driver.turn(handle, true);
             if has_work() {
-                // Ordering: Acquire pairs with `unpark`, in case one came at the same time.
+                // Ordering: Acquire pairs with `unpark`, in case one came at the same time. (No model waits in the
+                // driver; it is the same hand-over as in `take_notification`.)
                 self.state.swap(EMPTY, Acquire);
                 return;
             }
@@ -84,7 +85,7 @@ impl Parker {
     /// Ends the current or the next park.
     pub(in super::super) fn unpark(&self, driver: Option<&driver::Handle>) {
         // Ordering: Release hands what came before the wake to the woken thread; Acquire pairs with `enter`, which
-        // comes after `adopt`.
+        // comes after `adopt`: who sees ASLEEP sees the thread. (No model shows that: `OnceLock` is not loom's.)
         match self.state.swap(NOTIFIED, AcqRel) {
             ASLEEP => {
                 if let Some(thread) = self.thread.get() {
@@ -108,7 +109,7 @@ impl Parker {
 
     /// From EMPTY to a sleeping state; false if a notification was there, which is then taken.
     fn enter(&self, asleep: u8) -> bool {
-        // Ordering: Release pairs with the swap in `unpark`; Acquire as in `take_notification`.
+        // Ordering: Release pairs with the swap in `unpark`; Acquire, below, as in `take_notification`.
         match self.state.compare_exchange(EMPTY, asleep, Release, Relaxed) {
             Ok(_) => true,
             Err(_) => {

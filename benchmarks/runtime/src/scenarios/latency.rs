@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::super::*;
+use super::timers::keep_within_budget;
 use crate::api::{Delays, Kind, Sleeps};
 use crate::harness::process_cpu;
 use crate::report::{peak_memory, resident_memory};
@@ -22,7 +23,7 @@ const HEAD_START: Duration = Duration::from_secs(4);
 /// other within `spread`.
 pub fn sleeps(kind: Kind, count: usize, spread: Duration) -> Sleeps {
     let rt = Rt::new(kind);
-    let mut figures = rt.block_on(join(rt.spawn(async move { arm_and_cancel(count) })));
+    let mut figures = rt.block_on(join(rt.spawn(arm_and_cancel(count))));
     let lateness: Arc<[AtomicU32]> = (0..count).map(|_| AtomicU32::new(0)).collect();
     let (memory, cpu) = (resident_memory(), process_cpu());
     let all = lateness.clone();
@@ -55,7 +56,7 @@ pub fn sleeps(kind: Kind, count: usize, spread: Duration) -> Sleeps {
     figures
 }
 
-fn arm_and_cancel(count: usize) -> Sleeps {
+async fn arm_and_cancel(count: usize) -> Sleeps {
     let far = |n: usize| {
         Duration::from_micros(3_600_000_000 + (n as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) % 7_200_000_000)
     };
@@ -67,6 +68,7 @@ fn arm_and_cancel(count: usize) -> Sleeps {
         let mut one = Box::pin(sleep(far(n)));
         assert!(one.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         *slot = Some(one);
+        keep_within_budget(n as u64).await;
     }
     let (arm, bytes) = (process_cpu() - cpu, resident_memory() - memory);
     let cpu = process_cpu();
