@@ -106,9 +106,9 @@ conformance-3.14: ## all three of them on Python 3.14; PYTHON314 says where that
 ecosystem: $(MADE)-extension $(MADE)-test ## well-known libraries' own test suites, on asyncio and on ours
 	$(PY) -m tests.suites
 
-extension: $(MADE)-extension $(MADE)-test ## builds examples/extension, whose Rust futures Python awaits, and tests it
+extension: $(MADE)-extension $(MADE)-test ## builds examples/extension, whose Rust futures Python awaits, and tests it; unoptimised, which takes a third of the time
 	VIRTUAL_ENV=$(abspath $(VENV)) CARGO_TARGET_DIR=$(or $(CARGO_TARGET_DIR),$(abspath target)) \
-	CARGO_PROFILE_RELEASE_OPT_LEVEL=1 $(VENV)/bin/maturin develop --release --quiet -m examples/extension/Cargo.toml
+	CARGO_PROFILE_RELEASE_OPT_LEVEL=0 $(VENV)/bin/maturin develop --release --quiet -m examples/extension/Cargo.toml
 	$(PY) -m pytest --quiet -p no:cacheprovider -c examples/extension/pyproject.toml examples/extension
 
 types: $(MADE)-extension $(MADE)-test ## mypy --strict over the package, the stubs against the extension, a user's program
