@@ -22,7 +22,7 @@ CAN_EMBED = $(PY) -c 'import sys, pathlib, sysconfig as s; v = s.get_config_var;
 	sys.exit(not (pathlib.Path(v("LIBDIR")) / v("LDLIBRARY")).exists())'
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build demo test test-rust test-python loom shuttle sanitize bench-echo conformance conformance-modes conformance-3.14 ecosystem extension lint types soak bench bench-quick bench-runtime clean
+.PHONY: help venv build demo test test-rust test-python loom shuttle sanitize bench-echo conformance conformance-modes conformance-3.14 ecosystem extension lint types soak bench bench-quick bench-primitives bench-runtime clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,7 +60,7 @@ build: $(MADE)-extension ## the release extension in .venv
 demo: $(MADE)-extension $(MADE)-demo ## real services on asyncio, uvloop and wakeloop side by side; writes demo.png
 	$(PY) -m wakeloop bench
 
-test: lint types test-rust test-python ## everything a change must pass
+test: lint types test-rust test-python extension ## everything a change must pass
 
 lint: $(MADE)-venv ## rustfmt, and clippy with and without the Python half
 	cargo fmt --check
@@ -105,9 +105,9 @@ conformance-3.14: ## all three of them on Python 3.14; PYTHON314 says where that
 ecosystem: $(MADE)-extension $(MADE)-test ## well-known libraries' own test suites, on asyncio and on ours
 	$(PY) -m tests.suites
 
-extension: $(MADE)-extension $(MADE)-test ## builds examples/extension, whose Rust futures Python awaits, and tests it
+extension: $(MADE)-extension $(MADE)-test ## builds examples/extension, whose Rust futures Python awaits, and tests it; unoptimised, which takes a third of the time
 	VIRTUAL_ENV=$(abspath $(VENV)) CARGO_TARGET_DIR=$(or $(CARGO_TARGET_DIR),$(abspath target)) \
-	CARGO_PROFILE_RELEASE_OPT_LEVEL=1 $(VENV)/bin/maturin develop --release --quiet -m examples/extension/Cargo.toml
+	CARGO_PROFILE_RELEASE_OPT_LEVEL=0 $(VENV)/bin/maturin develop --release --quiet -m examples/extension/Cargo.toml
 	$(PY) -m pytest --quiet -p no:cacheprovider -c examples/extension/pyproject.toml examples/extension
 
 types: $(MADE)-extension $(MADE)-test ## mypy --strict over the package, the stubs against the extension, a user's program
@@ -121,6 +121,12 @@ soak: $(MADE)-extension $(MADE)-test ## twenty minutes of everything at once, ag
 bench: $(MADE)-extension $(MADE)-bench ## every scenario on every loop; makes benchmarks/RESULTS.md
 	$(PY) benchmarks/run.py --out benchmarks/out/full.json
 	$(PY) benchmarks/results.py benchmarks/out/full.json
+
+bench-primitives: $(MADE)-extension $(MADE)-bench ## sleeps, lines and request latency of wakeloop's primitives beside asyncio on every loop, and tokio
+	@VIRTUAL_ENV=$(abspath $(VENV)) CARGO_TARGET_DIR=$(or $(CARGO_TARGET_DIR),$(abspath target)) \
+	$(VENV)/bin/maturin develop --release --quiet -m benchmarks/tokio_sleep/Cargo.toml \
+	|| echo 'skipped: the sleep on tokio, which cannot be built here'
+	for scenario in sleep lines latency; do $(PY) benchmarks/primitives.py $$scenario || exit 1; done
 
 RUNTIME_BENCH := cargo run --release --quiet --manifest-path benchmarks/runtime/Cargo.toml --
 # Charts where the environment of the other benchmarks is; the page in any case.

@@ -2,10 +2,13 @@
 
     python benchmarks/primitives.py sleep            # 10,000 sleeps at once
     python benchmarks/primitives.py lines            # a stream of 1,000 MB, line by line
-    python benchmarks/primitives.py latency          # one request and its response at a time
+    python benchmarks/primitives.py latency          # one request of 1 KiB and its response at a time
 
 Every contender runs in a process of its own, in rounds, so that the machine's moods hit all of them; the table has
-the medians. The peer of `lines` and `latency` is a plain blocking process. CPU is the contender's own.
+the medians, and beside each the ratio to what asyncio offers on uvloop. The peer of `lines` and `latency` is a plain
+blocking process. CPU is the contender's own, all of its threads together.
+
+`sleep` on tokio needs the extension in benchmarks/tokio_sleep; `make bench-primitives` builds it and runs all three.
 """
 
 from __future__ import annotations
@@ -58,7 +61,7 @@ async def wakeloop_sleep(options: argparse.Namespace) -> dict[str, float]:
 
 
 async def tokio_sleep(options: argparse.Namespace) -> dict[str, float]:
-    """pyo3-async-runtimes with tokio: benchmarks/tokio-sleep has the extension module."""
+    """pyo3-async-runtimes with tokio."""
     return await sleeps(importlib.import_module("tokio_sleep").sleep, options.count)
 
 
@@ -157,6 +160,12 @@ BODIES: dict[str, dict[str, Body]] = {
     "lines": {"asyncio streams": asyncio_lines, "wakeloop.TcpStream": wakeloop_lines},
     "latency": {"asyncio streams": asyncio_latency, "wakeloop.TcpStream": wakeloop_latency},
 }
+#: What the ratios are to.
+BASELINES = {
+    "sleep": ("asyncio.sleep", "uvloop"),
+    "lines": ("asyncio streams", "uvloop"),
+    "latency": ("asyncio streams", "uvloop"),
+}
 SERVERS = {"lines": serve_lines, "latency": serve_echo}
 LOOPS = {"asyncio": "asyncio", "uvloop": "uvloop", "wakeloop": "wakeloop"}
 
@@ -214,11 +223,20 @@ def compare(options: argparse.Namespace) -> None:
             peer.kill()
             peer.wait()
     columns = list(results[rows[0]][0])
+    medians = {
+        row: [statistics.median(figures[column] for figures in rounds) for column in columns]
+        for row, rounds in results.items()
+    }
+    baseline = medians.get(BASELINES[options.scenario])
     print(f"| {options.scenario} | loop | {' | '.join(columns)} |")
     print(f"| --- | --- | {' | '.join(['--:'] * len(columns))} |")
-    for (contender, loop), rounds in results.items():
-        cells = [f"{statistics.median(row[column] for row in rounds):,.2f}" for column in columns]
+    for (contender, loop), figures in medians.items():
+        cells = [f"{figure:,.2f}" for figure in figures]
+        if baseline:
+            cells = [f"{cell} ({figure / base:.2f}x)" for cell, figure, base in zip(cells, figures, baseline)]
         print(f"| {contender} | {loop} | {' | '.join(cells)} |")
+    if "tokio sleep" in BODIES[options.scenario] and not is_there("tokio_sleep"):
+        print("left out: tokio sleep, whose extension module is not built (make bench-primitives)")
 
 
 def main() -> None:
@@ -229,7 +247,7 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=1000, help="length of the stream of lines")
     parser.add_argument("--line", type=int, default=100, help="length of a line, a divisor of 1,000,000")
     parser.add_argument("--trips", type=int, default=20_000, help="requests")
-    parser.add_argument("--size", type=int, default=100, help="length of a request and its response")
+    parser.add_argument("--size", type=int, default=1024, help="length of a request and its response")
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
     for hidden in ("--contender", "--loop"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)

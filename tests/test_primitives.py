@@ -27,6 +27,90 @@ def test_sleep_returns_its_result(run):
     assert run(main_sleeps(-1, "past")) == "past"
 
 
+@pytest.mark.parametrize("delay", [0, 0.0, -1])
+def test_a_sleep_without_a_delay_gives_everybody_else_a_turn(run, delay):
+    async def main():
+        turns = []
+
+        async def take(name, sleep):
+            for _ in range(100):
+                turns.append(name)
+                await sleep()
+
+        await asyncio.gather(take("ours", lambda: wakeloop.sleep(delay)), take("asyncio's", lambda: asyncio.sleep(0)))
+        assert turns == ["ours", "asyncio's"] * 100
+        assert await wakeloop.sleep(delay, "result") == "result"
+        call = wakeloop.sleep(delay)
+        await call
+        with pytest.raises(RuntimeError, match="already awaited"):
+            await call
+        task = asyncio.ensure_future(wakeloop.sleep(delay))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    run(main())
+
+
+def test_awaits_that_never_have_to_wait_leave_the_loop_to_others_now_and_then(run):
+    """Data is there in plenty, room too: still timers, signals and other tasks have their turns."""
+
+    async def turns(work):
+        count, done = 0, False
+
+        async def others():
+            nonlocal count
+            while not done:
+                count += 1
+                await asyncio.sleep(0)
+
+        task = asyncio.ensure_future(others())
+        await asyncio.sleep(0)
+        count = 0
+        await work
+        done = True
+        await task
+        return count
+
+    async def main():
+        listener = await wakeloop.TcpListener.bind("127.0.0.1", 0)
+        udp = await wakeloop.UdpSocket.bind("127.0.0.1", 0)
+        stream = await wakeloop.TcpStream.connect("127.0.0.1", listener.port)
+        other = await listener.accept()
+        data = b"x" * 99 + b"\n"
+
+        async def lines():
+            count = 0
+            async for _ in stream:
+                count += 1
+                if count == 5000:
+                    break
+
+        async def reads():
+            for _ in range(5000):
+                await stream.read_exactly(100)
+
+        async def writes():
+            for _ in range(10_000):
+                await other.write_all(data)
+
+        async def datagrams():
+            for _ in range(200):
+                await udp.send_to(b"", ("127.0.0.1", udp.port))
+
+        async def entered():
+            for _ in range(500):
+                await udp.__aenter__()
+
+        for work, least in [(writes(), 10), (lines(), 5), (reads(), 5), (datagrams(), 2), (entered(), 5)]:
+            assert await turns(work) >= least
+        for end in (stream, other, udp, listener):
+            end.close()
+
+    run(main())
+
+
 def test_sleep_never_returns_early_and_hardly_late(run):
     async def main():
         late = []

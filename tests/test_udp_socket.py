@@ -47,6 +47,16 @@ def test_datagrams_wait_for_their_receiver_and_receivers_for_datagrams(run):
     run(main())
 
 
+def test_a_name_is_looked_up_for_the_family_of_the_socket(run):
+    async def main():
+        async with await wakeloop.UdpSocket.bind("127.0.0.1", 0) as one:
+            for _ in range(3):
+                await one.send_to(b"to localhost", ("localhost", one.port))
+                assert await one.recv() == b"to localhost"
+
+    run(main())
+
+
 def test_a_cancelled_receive_loses_no_datagram(run):
     async def main():
         async with await wakeloop.UdpSocket.bind("127.0.0.1", 0) as server:

@@ -5,6 +5,8 @@
 //! turn of the loop. What is not goes on as a task of the runtime, whose workers never hold the GIL; the awaiting
 //! task waits for an asyncio future of its own loop, which a [`Waiter`] completes.
 //!
+//! A task that never has to wait gives the loop a turn all the same, every now and then (see [`budget`]).
+//!
 //! Cancelling the awaiting task arrives as `throw`: the Rust future is dropped, by abort. What it had come to
 //! without being taken is dropped too; an outcome that must not be lost gives itself back in its `Drop`. A Rust
 //! error becomes the `OSError` subclass that Python would raise, a panic becomes `wakeloop.RuntimePanic`.
@@ -26,8 +28,8 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::panic::RuntimePanic;
-use super::runtime;
 use super::waiter::{Waiter, running_loop};
+use super::{budget, runtime};
 use crate::capi::call::{guard, method, panic_text};
 use crate::capi::coroutine::{self, Step, Steps};
 use crate::capi::error::{raise_io, raise_message, restore};
@@ -76,6 +78,10 @@ pub(crate) struct Operation {
 
 enum Phase {
     New(Work),
+    /// New, and done once the loop has had a turn.
+    Turn,
+    /// This is what it came to, and the loop has a turn.
+    Turned(Outcome),
     Started(Started),
     Over,
 }
@@ -106,6 +112,24 @@ impl Operation {
         work: impl Future<Output = Outcome> + Send + 'static,
         result: Option<Ref>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        Operation::in_phase(py, name, Phase::New(Box::pin(work)), result)
+    }
+
+    /// An operation that has this result in the next turn of the loop.
+    pub(crate) fn next_turn<'py>(
+        py: Python<'py>,
+        name: &'static str,
+        result: Option<Ref>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        Operation::in_phase(py, name, Phase::Turn, result)
+    }
+
+    fn in_phase<'py>(
+        py: Python<'py>,
+        name: &'static str,
+        phase: Phase,
+        result: Option<Ref>,
+    ) -> PyResult<Bound<'py, PyAny>> {
         // SAFETY: fresh memory of the type's size; every field is written before the object is seen. Relaxed: the
         // type was stored under the GIL, at import.
         unsafe {
@@ -113,7 +137,7 @@ impl Operation {
             let owned = Bound::from_owned_ptr_or_err(py, object)?;
             let operation = object.cast::<Operation>();
             (&raw mut (*operation).name).write(name);
-            (&raw mut (*operation).phase).write(Cell::new(Phase::New(Box::pin(work))));
+            (&raw mut (*operation).phase).write(Cell::new(phase));
             (&raw mut (*operation).future).write(Slot::empty());
             (&raw mut (*operation).result).write(Slot::new(result));
             (&raw mut (*operation).tracked).write(Cell::new(false));
@@ -143,6 +167,11 @@ impl Operation {
             async move { delivery.complete(Caught(work).await) }
         });
         if let Some(outcome) = delivery.take() {
+            budget::spend_operation();
+            if budget::is_spent() {
+                self.phase.set(Phase::Turned(outcome));
+                return Ok(Step::Yield);
+            }
             return self.conclude(py, outcome);
         }
         let started = Started { delivery, task: task.abort_handle(), forks: forks() };
@@ -159,6 +188,7 @@ impl Operation {
         self.future.set(Some(future.clone_ref()));
         self.phase.set(Phase::Started(started));
         self.track();
+        budget::refill();
         Ok(Step::Wait(future))
     }
 
@@ -191,6 +221,12 @@ unsafe impl Steps for Operation {
         let py = unsafe { Python::assume_attached() };
         let started = match self.phase.replace(Phase::Over) {
             Phase::New(work) => return self.start(py, work),
+            Phase::Turn => {
+                self.phase.set(Phase::Turned(Outcome::Nothing));
+                budget::refill();
+                return Ok(Step::Yield);
+            }
+            Phase::Turned(outcome) => return self.conclude(py, outcome),
             Phase::Started(started) => started,
             Phase::Over => {
                 // SAFETY: reading a static of the interpreter.
@@ -224,7 +260,8 @@ unsafe impl Steps for Operation {
         match phase {
             Phase::Started(started) => started.end(),
             Phase::New(work) => drop(work),
-            Phase::Over => {}
+            Phase::Turned(outcome) => drop(outcome),
+            Phase::Turn | Phase::Over => {}
         }
     }
 }

@@ -7,6 +7,7 @@
 //! that use pyo3-async-runtimes.
 
 pub(crate) mod awaitable;
+pub(crate) mod budget;
 mod future;
 #[cfg(feature = "async-runtimes")]
 pub mod generic;

@@ -22,6 +22,8 @@ pub(crate) enum Step {
     Done(Ref),
     /// The task has to wait for this future.
     Wait(Ref),
+    /// The task goes on in the next turn of its loop, as after `asyncio.sleep(0)`.
+    Yield,
 }
 
 /// # Safety
@@ -63,6 +65,10 @@ unsafe extern "C" fn am_send<T: Steps>(
                 }
                 Err(Raised) => fail(steps),
             },
+            Ok(Step::Yield) => {
+                outcome = ffi::PySendResult::PYGEN_NEXT;
+                Ref::none().into_ptr()
+            }
             Err(Raised) => fail(steps),
         }
     });

@@ -26,7 +26,7 @@ pub(crate) fn duration(seconds: f64) -> PyResult<Option<Duration>> {
 /// --
 ///
 /// Wait for delay seconds on the Rust runtime, then give result. Never early; a cancel takes the timer out
-/// of the heap. Awaitable from any asyncio loop.
+/// of the heap. Without a delay the other tasks have a turn, as with asyncio.sleep. Awaitable from any asyncio loop.
 #[pyfunction]
 #[pyo3(signature = (delay, result=None))]
 pub(crate) fn sleep<'py>(
@@ -35,6 +35,9 @@ pub(crate) fn sleep<'py>(
     result: Option<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let delay = duration(delay)?;
+    if delay == Some(Duration::ZERO) {
+        return Operation::next_turn(py, "sleep", result.map(Into::into));
+    }
     let work = async move {
         match delay {
             Some(delay) => runtime::time::sleep(delay).await,

@@ -109,14 +109,16 @@ impl UdpSocket {
         data: &Bound<'py, PyAny>,
         to: Option<Target>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let shared = self.open(py)?;
+        let (shared, local) = (self.open(py)?, self.local);
         let data = Data::from_python(data.as_ptr()).map_err(|Raised| fetch(py))?.into_sendable(py);
         Operation::create(py, "send", async move {
             let sent = shared.unless_closed(async {
                 match to {
                     Some(to) => {
                         let addresses = to.resolve().await?;
-                        let found = addresses.first().ok_or(io::ErrorKind::AddrNotAvailable)?;
+                        // A name may have addresses of both families; the socket has one.
+                        let fitting = addresses.iter().find(|found| found.is_ipv4() == local.is_ipv4());
+                        let found = fitting.or(addresses.first()).ok_or(io::ErrorKind::AddrNotAvailable)?;
                         shared.socket.send_to(data.as_slice(), *found).await
                     }
                     None => shared.socket.send(data.as_slice()).await,

@@ -15,6 +15,7 @@ use pyo3::prelude::*;
 use super::data::Data;
 use super::{Open, TcpStream};
 use crate::bridge::awaitable::{Operation, Outcome};
+use crate::bridge::budget;
 use crate::capi::coroutine::{self, Step, Steps};
 use crate::capi::error::{raise_io, raise_message, restore};
 use crate::capi::freelist::Freelist;
@@ -34,6 +35,8 @@ pub(super) enum Action {
         next: bool,
     },
     Write(Data),
+    /// All was sent at once, and the loop has a turn before the task goes on.
+    Sent,
     Done,
 }
 
@@ -93,12 +96,16 @@ impl TcpStreamCall {
             raise_message(kind, "another task is already reading from this stream");
             return Err(Raised);
         }
+        if !waited && budget::is_spent() {
+            return Ok(Step::Yield);
+        }
         let mut begin = !waited;
         loop {
             let found = stream.look(want, std::mem::take(&mut begin), waited)?;
             if let Some(step) = found.step(want, next, stream.limit)? {
                 return Ok(step);
             }
+            budget::refill();
             if let Some(future) = stream.wait(want, waited)? {
                 stream.reading.set(true);
                 self.future.set(Some(future.clone_ref()));
@@ -116,7 +123,9 @@ impl TcpStreamCall {
             // Free: nobody else's bytes wait to be sent.
             if open.turn.available() > 0 {
                 stream.touch();
+                budget::spend_item(data.rest().len());
                 match send(&open, data) {
+                    Ok(true) if budget::is_spent() => return Ok(Step::Yield),
                     Ok(true) => return Ok(Step::Done(Ref::none())),
                     Ok(false) => {}
                     Err(error) => return Err(raise_io(&error)),
@@ -173,7 +182,14 @@ impl TcpStreamCall {
             let stream = TcpStream::of(stream.as_ptr());
             match &mut *self.action.get() {
                 Action::Read { want, next } => self.read(stream, want, *next),
-                Action::Write(data) => self.write(stream, data),
+                Action::Write(data) => {
+                    let step = self.write(stream, data)?;
+                    if matches!(step, Step::Yield) && self.sending.is_empty() {
+                        *self.action.get() = Action::Sent;
+                    }
+                    Ok(step)
+                }
+                Action::Sent => Ok(Step::Done(Ref::none())),
                 Action::Done => Err(Raised),
             }
         }

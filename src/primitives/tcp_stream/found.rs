@@ -5,7 +5,8 @@ use std::io;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use crate::capi::buffer::bytes_from;
+use crate::bridge::budget;
+use crate::capi::buffer::{bytes_from, bytes_slice};
 use crate::capi::call::call;
 use crate::capi::coroutine::Step;
 use crate::capi::error::{raise, raise_io};
@@ -39,7 +40,11 @@ impl Found {
     #[inline(always)]
     pub(super) fn step(self, want: &Want, next: bool, limit: usize) -> Result<Option<Step>, Raised> {
         match self {
-            Found::Item(bytes) => Ok(Some(Step::Done(bytes))),
+            Found::Item(bytes) => {
+                // SAFETY: a bytes object.
+                budget::spend_item(unsafe { bytes_slice(bytes.as_ptr()) }.len());
+                Ok(Some(Step::Done(bytes)))
+            }
             Found::Nothing => Ok(None),
             Found::Rest(bytes, empty) => rest(bytes, empty, want, next).map(Some),
             Found::TooLong(len) => Err(too_long(want, len, limit)),

@@ -45,12 +45,14 @@ pub struct Received {
     pub(super) scanned: usize,
     pub(super) end: Option<End>,
     limit: usize,
+    /// How many bytes were here at most since the last rest.
+    peak: usize,
 }
 
 impl Received {
     /// Nothing yet. A line, or what ends in another delimiter, is at most `limit` bytes long.
     pub fn new(limit: usize) -> Received {
-        Received { buffer: ReadBuffer::default(), scanned: 0, end: None, limit }
+        Received { buffer: ReadBuffer::default(), scanned: 0, end: None, limit, peak: 0 }
     }
 
     /// The length of the longest line.
@@ -96,6 +98,7 @@ impl Received {
             _ => 0,
         };
         let (got, short) = self.buffer.fill(source, total)?;
+        self.peak = self.peak.max(self.buffer.len());
         if got == 0 {
             self.end = Some(End::Eof);
         }
@@ -107,9 +110,9 @@ impl Received {
         self.end = Some(End::of(error));
     }
 
-    /// Gives memory back before a wait that may be long, if no bytes are there.
+    /// Before a wait that may be long: gives memory back that was not needed since the last one.
     pub fn rest(&mut self) {
-        self.buffer.shrink(0);
+        self.buffer.shrink(std::mem::take(&mut self.peak));
     }
 
     pub(super) fn look(&mut self, want: &Want) -> Look {
