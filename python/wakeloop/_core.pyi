@@ -46,7 +46,7 @@ class EchoServer:
 
 @final
 class TcpStream:
-    """A TCP connection whose reading and framing happen on the runtime's threads."""
+    """A TCP connection that is read and written in whole items, on the loop or by the runtime's threads."""
 
     @staticmethod
     def connect(

@@ -337,11 +337,11 @@ def adopt_socket(fd: int) -> socket.socket:
     return sock
 
 
-def closed_socket(family: int) -> socket.socket | None:
+def closed_socket(family: int, kind: int = socket.SOCK_STREAM) -> socket.socket | None:
     """What is left of a connection's socket for somebody who asks for it only when it is closed."""
-    proto = socket.IPPROTO_TCP if family in (socket.AF_INET, socket.AF_INET6) else 0
+    internet = family in (socket.AF_INET, socket.AF_INET6) and kind == socket.SOCK_STREAM
     try:
-        sock = socket.socket(family, socket.SOCK_STREAM, proto)
+        sock = socket.socket(family, kind, socket.IPPROTO_TCP if internet else 0)
     except OSError:
         return None
     sock.close()

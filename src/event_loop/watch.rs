@@ -75,6 +75,11 @@ impl Watch {
         self.file.as_ptr() == file
     }
 
+    /// Does anybody wait?
+    pub(crate) fn is_used(&self) -> bool {
+        self.interest().is_some()
+    }
+
     fn has_handle(&self) -> bool {
         [&self.reader, &self.writer].iter().any(|slot| !slot.is_empty() && is_handle(slot.as_ptr()))
     }
@@ -194,7 +199,14 @@ fn update(core: &Core, fd: RawFd) -> io::Result<()> {
 }
 
 fn apply(core: &Core, fd: RawFd) -> io::Result<()> {
-    let (Some(poller), Some(watch)) = (core.poller(), core.fds.watch(fd)) else { return Ok(()) };
+    let Some(poller) = core.poller() else { return Ok(()) };
+    let Some(watch) = core.fds.watch(fd) else {
+        if core.fds.source(fd).is_none() {
+            // What was there was taken away while the loop was parked. If it was closed since, this fails.
+            let _ = poller.deregister(fd);
+        }
+        return Ok(());
+    };
     if core.is_parents() {
         // A forked child shares the poller with its parent, whose registration this is.
         if watch.interest().is_none() {
