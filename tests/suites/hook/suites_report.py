@@ -7,6 +7,7 @@ addresses blotted out, so that two runs can be compared.
 
 import fnmatch
 import functools
+import gc
 import json
 import logging
 import os
@@ -54,6 +55,11 @@ class Report:
         dropped = [item for item in items if not self.wanted(name_of(item.nodeid))]
         items[:] = [item for item in items if self.wanted(name_of(item.nodeid))]
         config.hook.pytest_deselected(items=dropped)
+
+    def pytest_collection_finish(self):
+        """Many a suite collects garbage after each test: then what was imported need not be looked at each time."""
+        gc.collect()
+        gc.freeze()
 
     def pytest_collectreport(self, report):
         if report.failed and self.wanted(name_of(report.nodeid)):
