@@ -74,3 +74,41 @@ impl<T> Drop for SpinGuard<'_, T> {
         self.lock.locked.store(false, Release);
     }
 }
+
+#[cfg(all(test, any(wakeloop_loom, wakeloop_shuttle)))]
+mod model {
+    use std::sync::Arc;
+
+    use super::super::shim::UnsafeCell;
+    use super::super::shim::model::{check, thread};
+    use super::SpinLock;
+
+    struct Guarded(SpinLock<()>, UnsafeCell<u32>);
+
+    // SAFETY: the cell is touched under the lock only.
+    unsafe impl Sync for Guarded {}
+
+    impl Guarded {
+        fn add(&self) -> u32 {
+            let _guard = self.0.lock();
+            // SAFETY: under the lock.
+            self.1.with_mut(|count| unsafe {
+                *count += 1;
+                *count
+            })
+        }
+    }
+
+    /// What the lock itself guards, a model does not see; so here something beside it.
+    #[test]
+    fn what_a_lock_guards_is_touched_by_one_thread_at_a_time() {
+        check(|| {
+            let guarded = Arc::new(Guarded(SpinLock::new(()), UnsafeCell::new(0)));
+            let other = thread::spawn({
+                let guarded = guarded.clone();
+                move || guarded.add()
+            });
+            assert_eq!(guarded.add() + other.join().unwrap(), 3);
+        });
+    }
+}

@@ -16,7 +16,7 @@ use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -94,17 +94,17 @@ impl Handle {
 
     /// The runtime is going: sockets report an error from now on, sleeps that still wait are woken to panic.
     pub(super) fn close(&self) {
-        // Ordering: pairs with `is_closed`: who is woken below sees it.
-        self.closed.store(true, Release);
+        // Relaxed: see `is_closed`.
+        self.closed.store(true, Relaxed);
         let mut ready = Vec::new();
         self.registrations.close(&mut ready);
         self.timers.close(&mut ready);
         wake_all(&mut ready);
     }
 
-    pub(super) fn is_closed(&self) -> bool {
-        // Ordering: pairs with `close`.
-        self.closed.load(Acquire)
+    /// Reliable under the lock of the table of registrations, which `close` takes after it has set the flag.
+    fn is_closed(&self) -> bool {
+        self.closed.load(Relaxed)
     }
 
     pub(super) fn timers(&self) -> &Timers {

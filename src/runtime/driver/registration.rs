@@ -18,7 +18,7 @@ use std::future::poll_fn;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::task::{Context, Poll, Waker};
 
 use slab::Slab;
@@ -128,10 +128,11 @@ impl Socket {
     }
 
     pub(super) fn add(&self, bits: usize, ready: &mut Vec<Waker>) {
-        // Ordering: Release is for the waiter that sees the bits and goes on to its system call; Acquire keeps the
-        // lock below behind it. With the waiter's order (enter the list, then look again) no event is missed.
+        // Ordering: Release pairs with `load`, for the waiter that sees the bits and goes on to its system call. No event
+        // is missed, as the waiter enters the list and then looks again: of the two sections under the lock one is first,
+        // and either ours finds the waiter, or the waiter's look comes after this change.
         let update = |word: usize| Some((word | bits).wrapping_add(TICK));
-        let before = self.readiness.fetch_update(AcqRel, Relaxed, update);
+        let before = self.readiness.fetch_update(Release, Relaxed, update);
         let word = before.unwrap_or_else(|word| word) | bits;
         let mut waiters = lock(&self.waiters);
         for direction in [Direction::Read, Direction::Write] {
@@ -144,8 +145,9 @@ impl Socket {
     /// The direction is exhausted, as of `seen`.
     pub(super) fn clear(&self, seen: usize, direction: Direction) {
         let update = |word: usize| (word / TICK == seen / TICK).then_some(word & !direction.cleared());
-        // Ordering: pairs with `add`. If the tick moved on, the new edge stays.
-        let _ = self.readiness.fetch_update(AcqRel, Acquire, update);
+        // Relaxed: it hands nothing over. If the tick moved on, the new edge stays; if this comes early, before the
+        // system call that found nothing, an edge in between sets the bit again.
+        let _ = self.readiness.fetch_update(Relaxed, Relaxed, update);
     }
 
     fn load(&self) -> usize {
@@ -167,13 +169,13 @@ impl Registration {
     /// Registers `fd`, which must be non-blocking. `ready`: whether to assume that operations succeed at first
     /// (connected sockets, listeners) rather than to wait for an event (a connect under way).
     pub(in super::super) fn new(driver: &Arc<Handle>, fd: RawFd, ready: bool) -> io::Result<Registration> {
-        if driver.is_closed() {
-            return Err(gone());
-        }
         let assumed = if ready { Readiness::READABLE | Readiness::WRITABLE } else { Readiness::EMPTY };
         let socket = Arc::new(Socket::new(assumed));
         let registrations = &driver.registrations;
         let mut table = lock(&registrations.table);
+        if driver.is_closed() {
+            return Err(gone());
+        }
         let key = table.insert(socket.clone());
         registrations.count.store(table.len(), Relaxed);
         drop(table);

@@ -11,7 +11,8 @@ const SEARCHING: usize = 0xFFFF;
 
 pub(super) struct Idle {
     /// `unparked << 16 | searching`. A searching worker is also unparked. Changed together with `sleepers`, under
-    /// its lock, except for the searching half.
+    /// its lock, except for the searching half. It guards no memory, so its accesses are relaxed: what has to be in order
+    /// with the queues is ordered by fences.
     word: AtomicUsize,
     /// Parked workers, the last to park at the end: its caches are warmest.
     sleepers: Mutex<Vec<usize>>,
@@ -48,7 +49,7 @@ impl Idle {
             return None;
         }
         let worker = sleepers.pop()?;
-        self.word.fetch_add(UNPARKED + 1, SeqCst);
+        self.word.fetch_add(UNPARKED + 1, Relaxed);
         Some(worker)
     }
 
@@ -62,8 +63,7 @@ impl Idle {
         if 2 * (word & SEARCHING) >= self.workers {
             return false;
         }
-        // Ordering: SeqCst keeps all changes of the word in one order with the fences of `notify` and `park`.
-        self.word.fetch_add(1, SeqCst);
+        self.word.fetch_add(1, Relaxed);
         true
     }
 
@@ -71,8 +71,7 @@ impl Idle {
     /// its stead.
     #[must_use]
     pub(super) fn end_search(&self) -> bool {
-        // Ordering: as in `start_search`.
-        let last = self.word.fetch_sub(1, SeqCst) & SEARCHING == 1;
+        let last = self.word.fetch_sub(1, Relaxed) & SEARCHING == 1;
         // Ordering: pairs with the fence in `notify`. A poster that saw us search posted before our caller looks.
         fence(SeqCst);
         last
@@ -82,8 +81,7 @@ impl Idle {
     pub(super) fn park(&self, worker: usize, searching: bool) {
         let mut sleepers = unpoisoned(self.sleepers.lock());
         sleepers.push(worker);
-        // Ordering: as in `start_search`.
-        self.word.fetch_sub(UNPARKED + usize::from(searching), SeqCst);
+        self.word.fetch_sub(UNPARKED + usize::from(searching), Relaxed);
         drop(sleepers);
         // Ordering: pairs with the fence in `notify`.
         fence(SeqCst);
@@ -96,8 +94,7 @@ impl Idle {
         let mut sleepers = unpoisoned(self.sleepers.lock());
         let Some(place) = sleepers.iter().position(|sleeper| *sleeper == worker) else { return true };
         sleepers.remove(place);
-        // Ordering: as in `start_search`.
-        self.word.fetch_add(UNPARKED, SeqCst);
+        self.word.fetch_add(UNPARKED, Relaxed);
         false
     }
 

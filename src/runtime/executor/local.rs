@@ -12,7 +12,7 @@ use std::marker::PhantomData;
 use std::pin::pin;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::AcqRel;
+use std::sync::atomic::Ordering::{Acquire, Release};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
@@ -100,7 +100,7 @@ impl LocalSet {
             self.shared.listen(cx);
             root.listen(cx);
             // Ordering: Acquire pairs with the Release in `wake`: the poll sees what came before the wake.
-            if root.woken.swap(false, AcqRel)
+            if root.woken.swap(false, Acquire)
                 && let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker))
             {
                 return Poll::Ready(output);
@@ -256,7 +256,7 @@ impl Wake for Root {
 
     fn wake_by_ref(self: &Arc<Self>) {
         // Ordering: Release hands what came before the wake to the poll.
-        if !self.woken.swap(true, AcqRel) {
+        if !self.woken.swap(true, Release) {
             let waker = unpoisoned(self.waker.lock()).clone();
             if let Some(waker) = waker {
                 waker.wake();

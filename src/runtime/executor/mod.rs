@@ -17,6 +17,7 @@
 //! tasks, which drops the idle ones, and drops what its queue holds; (3) the last to come drops what the
 //! injector holds until the list is empty, tasks that a foreign thread is about to inject included;
 //! (4) the driver tells the sockets and sleeps that are left. So every future is dropped once, on a worker.
+//! A worker that a panic ends, or that was never started, leaves in the same way, and the others with it.
 
 mod current_thread;
 mod idle;

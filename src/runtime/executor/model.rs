@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::idle::Idle;
 use super::park::Parker;
-use crate::runtime::shim::model::{Mutex, check, thread};
+use crate::runtime::shim::model::{AtomicUsize, Mutex, check, thread};
 
 /// Workers as far as the protocol goes: a shared queue instead of deques.
 struct Pool {
@@ -91,9 +92,6 @@ fn two_posts_reach_two_workers() {
 /// read and written relaxed, as in a deque.
 #[test]
 fn the_fences_alone_order_post_and_rescan() {
-    use std::sync::atomic::Ordering::Relaxed;
-
-    use crate::runtime::shim::model::AtomicUsize;
     check(|| {
         let idle = Arc::new(Idle::new(1));
         let parker = Arc::new(Parker::default());
@@ -114,5 +112,93 @@ fn the_fences_alone_order_post_and_rescan() {
             parker.unpark(None);
         }
         sleeper.join().unwrap();
+    });
+}
+
+/// A poster that finds a searcher wakes nobody, and the searcher may be just about to end, with another task: then it
+/// is up to the searcher to see that there is more. Here the length of the queue is relaxed, as above.
+#[test]
+fn a_search_that_ends_sees_what_was_posted_during_it() {
+    check(|| {
+        let idle = Arc::new(Idle::new(2));
+        let posted = Arc::new(AtomicUsize::new(0));
+        idle.park(1, false);
+        assert!(idle.start_search());
+        let searcher = thread::spawn({
+            let (idle, posted) = (idle.clone(), posted.clone());
+            move || idle.end_search() && posted.load(Relaxed) == 1
+        });
+        posted.store(1, Relaxed);
+        let woken = idle.notify().is_some();
+        let seen = searcher.join().unwrap();
+        assert!(woken || seen, "nobody comes");
+    });
+}
+
+/// The same with a searcher that found nothing and goes to sleep.
+#[test]
+fn a_searcher_that_goes_to_sleep_sees_what_was_posted_during_the_search() {
+    check(|| {
+        let idle = Arc::new(Idle::new(2));
+        let posted = Arc::new(AtomicUsize::new(0));
+        idle.park(1, false);
+        let searcher = thread::spawn({
+            let (idle, posted) = (idle.clone(), posted.clone());
+            move || {
+                if !idle.start_search() || posted.load(Relaxed) == 1 {
+                    return true;
+                }
+                idle.park(0, true);
+                idle.nobody_searches() && posted.load(Relaxed) == 1
+            }
+        });
+        posted.store(1, Relaxed);
+        let woken = idle.notify().is_some();
+        let seen = searcher.join().unwrap();
+        assert!(woken || seen, "nobody comes");
+    });
+}
+
+/// What was written before an unpark is seen after the park, whenever the two meet.
+#[test]
+fn an_unpark_hands_over_what_came_before_it() {
+    check(|| {
+        let parker = Arc::new(Parker::default());
+        let written = Arc::new(AtomicUsize::new(0));
+        let sleeper = thread::spawn({
+            let (parker, written) = (parker.clone(), written.clone());
+            move || {
+                parker.adopt();
+                parker.park();
+                assert_eq!(written.load(Relaxed), 1);
+            }
+        });
+        written.store(1, Relaxed);
+        parker.unpark(None);
+        sleeper.join().unwrap();
+    });
+}
+
+/// A stray token, from somebody who uses `thread::unpark` for himself, ends the system's sleep but not the park; and a
+/// wake that is seen thanks to it hands over as much as any.
+#[test]
+fn a_stray_token_does_not_pass_for_an_unpark() {
+    check(|| {
+        let parker = Arc::new(Parker::default());
+        let written = Arc::new(AtomicUsize::new(0));
+        let sleeper = thread::spawn({
+            let (parker, written) = (parker.clone(), written.clone());
+            move || {
+                parker.adopt();
+                parker.park();
+                assert_eq!(written.load(Relaxed), 1);
+            }
+        });
+        let stray = sleeper.thread().clone();
+        let straying = thread::spawn(move || stray.unpark());
+        written.store(1, Relaxed);
+        parker.unpark(None);
+        sleeper.join().unwrap();
+        straying.join().unwrap();
     });
 }

@@ -51,9 +51,9 @@ impl Owned {
         let header = task.header();
         let home = &self.shards[shard];
         let mut first = home.first.lock();
-        // Ordering: pairs with `close`. It also takes every shard's lock after closing, so a task that is
-        // inserted here before that is seen there.
-        if self.closed.load(Acquire) {
+        // Relaxed: `close` takes every shard's lock after closing. Of its section and this one, either ours is first, and
+        // the task is seen there, or theirs, and we see the flag.
+        if self.closed.load(Relaxed) {
             drop(first);
             return Err(task);
         }
@@ -96,8 +96,8 @@ impl Owned {
     /// Refuses new tasks and asks all others to stop. Idle ones come back to be dropped by the caller; queued and
     /// running ones end where they are. Runs on several threads at once without harm.
     pub(super) fn close(&self, mut drop_task: impl FnMut(Runnable)) {
-        // Ordering: pairs with the load in `insert`.
-        self.closed.store(true, Release);
+        // Relaxed: see `insert`.
+        self.closed.store(true, Relaxed);
         let mut claimed = VecDeque::new();
         for shard in &self.shards {
             let first = shard.first.lock();

@@ -71,7 +71,8 @@ impl Parker {
         loop {
             driver.turn(handle, true);
             if has_work() {
-                // Ordering: Acquire pairs with `unpark`, in case one came at the same time.
+                // Ordering: Acquire pairs with `unpark`, in case one came at the same time. (No model waits in the
+                // driver; it is the same hand-over as in `take_notification`.)
                 self.state.swap(EMPTY, Acquire);
                 return;
             }
@@ -84,7 +85,7 @@ impl Parker {
     /// Ends the current or the next park.
     pub(in super::super) fn unpark(&self, driver: Option<&driver::Handle>) {
         // Ordering: Release hands what came before the wake to the woken thread; Acquire pairs with `enter`, which
-        // comes after `adopt`.
+        // comes after `adopt`: who sees ASLEEP sees the thread. (No model shows that: `OnceLock` is not loom's.)
         match self.state.swap(NOTIFIED, AcqRel) {
             ASLEEP => {
                 if let Some(thread) = self.thread.get() {
@@ -102,13 +103,14 @@ impl Parker {
 
     /// Whether an unpark is waiting to be taken.
     pub(in super::super) fn take_notification(&self) -> bool {
-        // Ordering: Acquire pairs with the Release in `unpark`.
+        // Ordering: Acquire pairs with the Release in `unpark`: a stray token may have ended the sleep before that of the
+        // unpark came. (No model shows that: loom's `Thread::unpark` follows on the swap without a gap.)
         self.state.compare_exchange(NOTIFIED, EMPTY, Acquire, Relaxed).is_ok()
     }
 
     /// From EMPTY to a sleeping state; false if a notification was there, which is then taken.
     fn enter(&self, asleep: u8) -> bool {
-        // Ordering: Release pairs with the swap in `unpark`; Acquire as in `take_notification`.
+        // Ordering: Release pairs with the swap in `unpark`; Acquire, below, as in `take_notification`.
         match self.state.compare_exchange(EMPTY, asleep, Release, Relaxed) {
             Ok(_) => true,
             Err(_) => {

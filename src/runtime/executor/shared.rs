@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::io;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -235,8 +235,8 @@ impl Shared {
 
     /// Step 1 of the shutdown. Returns at once; safe to call again.
     pub(in super::super) fn close(&self) {
-        // Ordering: pairs with `is_closing`; workers that are about to park are reached by their unpark.
-        if self.closing.swap(true, Release) {
+        // Relaxed: the flag is all there is to see, and workers that are about to park are reached by their unpark.
+        if self.closing.swap(true, Relaxed) {
             return;
         }
         (0..self.members.len()).for_each(|worker| self.unpark(worker));
@@ -244,8 +244,7 @@ impl Shared {
     }
 
     pub(super) fn is_closing(&self) -> bool {
-        // Ordering: pairs with `close`.
-        self.closing.load(Acquire)
+        self.closing.load(Relaxed)
     }
 
     /// Steps 2 to 4, for each worker that leaves; `drain` empties its own queue.

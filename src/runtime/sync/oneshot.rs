@@ -10,7 +10,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{AcqRel, Acquire};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::task::{Context, Poll, Waker};
 
 use crate::runtime::coop;
@@ -68,8 +68,8 @@ impl<T> Sender<T> {
 
     /// Whether the receiver is gone.
     pub fn is_closed(&self) -> bool {
-        // Ordering: pairs with the receiver's drop.
-        self.inner.as_ref().is_none_or(|inner| inner.state.load(Acquire) & CLOSED != 0)
+        // Relaxed: nothing is read on the strength of it.
+        self.inner.as_ref().is_none_or(|inner| inner.state.load(Relaxed) & CLOSED != 0)
     }
 }
 
@@ -131,8 +131,8 @@ impl<T> Receiver<T> {
     /// Sets or clears WAITING; false if SENT came first.
     fn flip_waiting(&self) -> bool {
         let flip = |state| (state & SENT == 0).then_some(state ^ WAITING);
-        // Ordering: Release hands the slot to the sender, Acquire (also on failure) gets the value from it.
-        self.inner.state.fetch_update(AcqRel, Acquire, flip).is_ok()
+        // Ordering: Release hands the slot to `finish`; Acquire, on failure, gets the value from it.
+        self.inner.state.fetch_update(Release, Acquire, flip).is_ok()
     }
 }
 
@@ -178,8 +178,9 @@ impl<T> Drop for Receiver<T> {
             // The sender is through with the channel, and so are we.
             return;
         }
-        // Ordering: Acquire gets the value from a sender that was first; Release is for `is_closed`.
-        let before = self.inner.state.fetch_or(CLOSED, AcqRel);
+        // Ordering: Acquire pairs with `finish` if it was first: the value is ours. A sender that comes later touches
+        // nothing of ours.
+        let before = self.inner.state.fetch_or(CLOSED, Acquire);
         if before & SENT != 0 {
             // SAFETY: SENT came first, so the value is ours.
             drop(self.inner.value.with_mut(|slot| unsafe { (*slot).take() }));

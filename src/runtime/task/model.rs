@@ -129,3 +129,30 @@ fn an_output_without_a_taker_is_dropped_once() {
         assert_eq!(drops.load(SeqCst), 1);
     });
 }
+
+/// The future in `run_until` is woken by two threads at once: its next poll sees what both wrote, also if the second
+/// wake found it woken already.
+#[test]
+fn two_wakes_of_the_future_in_run_until_both_hand_over() {
+    check(|| {
+        let local = LocalSet::new();
+        let flags = [0, 1].map(|_| Arc::new(AtomicUsize::new(0)));
+        let (mut threads, mut senders) = (Vec::new(), Vec::new());
+        for flag in flags.clone() {
+            let (give, take) = crate::runtime::sync::oneshot::channel::<Waker>();
+            senders.push(give);
+            threads.push(thread::spawn(move || {
+                let waker = block_on(take).unwrap();
+                flag.store(1, Relaxed);
+                waker.wake();
+            }));
+        }
+        block_on(local.run_until(poll_fn(|cx| {
+            for give in senders.drain(..) {
+                give.send(cx.waker().clone()).unwrap();
+            }
+            if flags.iter().all(|flag| flag.load(Relaxed) == 1) { Poll::Ready(()) } else { Poll::Pending }
+        })));
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+}

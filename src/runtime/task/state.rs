@@ -147,8 +147,8 @@ impl State {
                 return Woken::Nothing;
             }
             let next = woken(now);
-            // Ordering: Release hands what the waking thread wrote to the poll, Acquire pairs with `pause`, whose
-            // poll left the future as the next poller finds it.
+            // Ordering: Release hands what the waking thread wrote to the poll; Acquire pairs with `pause`, whose poll
+            // left the future as whoever gets the `Runnable` finds it, to poll it or to drop it.
             match self.0.compare_exchange_weak(now, next, AcqRel, Relaxed) {
                 Ok(_) if now & WAKES == 0 => return Woken::Schedule,
                 Ok(_) => return Woken::Nothing,
@@ -181,7 +181,7 @@ impl State {
             if now & (COMPLETE | CANCELLED) != 0 {
                 return Woken::Nothing;
             }
-            // Ordering: as in `wake_by_ref`.
+            // Ordering: as in `wake_by_ref`; and the drop of the future sees what came before.
             match self.0.compare_exchange_weak(now, woken(now) | CANCELLED, AcqRel, Relaxed) {
                 Ok(_) if now & WAKES == 0 => return Woken::Schedule,
                 Ok(_) => return Woken::Nothing,
@@ -192,11 +192,12 @@ impl State {
 
     /// The holder of the `Runnable` is about to poll.
     pub(super) fn start(&self) -> Start {
-        // Ordering: pairs with the Release of every wake so far and of the `pause` that ended the last poll.
-        let mut now = self.0.load(Acquire);
+        // Relaxed: the wake that made this `Runnable` acquired what the last poll left, and whatever brought it to this
+        // thread, a queue mostly, brought that along. A wake since then shows in the count, here or in `pause`.
+        let mut now = self.0.load(Relaxed);
         debug_assert!(now & WAKES != 0 && now & COMPLETE == 0);
         if now & WAKES != WAKE {
-            // Ordering: Acquire, as the load above: a wake may have come in between.
+            // Ordering: Acquire pairs with the Release of the wakes that came in between.
             now = self.0.fetch_sub(WAKE, Acquire);
         }
         if now & CANCELLED != 0 { Start::Cancel } else { Start::Poll }
@@ -207,10 +208,12 @@ impl State {
         let mut now = self.0.load(Relaxed);
         loop {
             if now & CANCELLED != 0 {
+                // Ordering: pairs with the Release in `cancel`: the drop of the future sees what came before.
+                fence(Acquire);
                 return Paused::Cancel;
             }
-            // Ordering: Release hands the future to the next poller (`start`, by way of a wake); Acquire pairs
-            // with the wakes that this poll missed, as `start` may then not see the word change again.
+            // Ordering: Release hands the future to the next poller, by way of a wake; Acquire pairs with the wakes
+            // that this poll missed, as `start` does not see the word change again.
             match self.0.compare_exchange_weak(now, now - WAKE, AcqRel, Relaxed) {
                 Ok(_) if now & WAKES == WAKE => return Paused::Idle,
                 Ok(_) => return Paused::Again,
@@ -259,9 +262,9 @@ impl State {
         loop {
             let complete = now & COMPLETE != 0;
             let cleared = if complete { JOIN_INTEREST } else { JOIN_INTEREST | JOIN_WAKER };
-            // Ordering: Acquire pairs with `complete` if it came first, as the output is ours then; Release lets
-            // `complete` see that we are done with the waker slot.
-            match self.0.compare_exchange_weak(now, now & !cleared, AcqRel, Relaxed) {
+            // Ordering: Acquire pairs with `complete` if it came first, as the output is ours then. If not, the slot is
+            // ours, and `complete` does not look at it.
+            match self.0.compare_exchange_weak(now, now & !cleared, Acquire, Relaxed) {
                 Ok(_) => {
                     return Detached {
                         drop_output: complete,

@@ -20,6 +20,8 @@ struct Task {
     /// What wakers hand to the poll: written before the wake, relaxed, and not lost.
     asked: AtomicUsize,
     wanted: usize,
+    /// Written before a cancel.
+    cancelled: AtomicUsize,
     queue: Mutex<VecDeque<()>>,
 }
 
@@ -37,6 +39,7 @@ impl Task {
             output: UnsafeCell::new(0),
             asked: AtomicUsize::new(0),
             wanted,
+            cancelled: AtomicUsize::new(0),
             queue: Mutex::new(VecDeque::new()),
         });
         task.run();
@@ -45,8 +48,24 @@ impl Task {
 
     fn ask(&self) {
         self.asked.fetch_add(1, Relaxed);
-        if self.state.wake_by_ref() == Woken::Schedule {
+        self.queue_if(self.state.wake_by_ref());
+    }
+
+    fn queue_if(&self, woken: Woken) {
+        if woken == Woken::Schedule {
             self.queue.lock().unwrap().push_back(());
+        }
+    }
+
+    /// Polls as often as it is queued: how often that ended the task.
+    fn poll_queued(&self) -> usize {
+        let mut ended = 0;
+        loop {
+            let queued = self.queue.lock().unwrap().pop_front();
+            match queued {
+                Some(()) => ended += usize::from(self.run()),
+                None => return ended,
+            }
         }
     }
 
@@ -54,7 +73,7 @@ impl Task {
     fn run(&self) -> bool {
         loop {
             if self.state.start() == Start::Cancel {
-                return self.finish();
+                return self.finish_cancelled();
             }
             let asked = self.future.with_mut(|polls| {
                 // SAFETY: rule 1.
@@ -67,7 +86,7 @@ impl Task {
             match self.state.pause() {
                 Paused::Idle => return false,
                 Paused::Again => {}
-                Paused::Cancel => return self.finish(),
+                Paused::Cancel => return self.finish_cancelled(),
             }
         }
     }
@@ -77,6 +96,11 @@ impl Task {
         self.future.with_mut(|polls| self.output.with_mut(|output| unsafe { *output = *polls }));
         let _ = self.state.complete();
         true
+    }
+
+    fn finish_cancelled(&self) -> bool {
+        assert_eq!(self.cancelled.load(Relaxed), 1);
+        self.finish()
     }
 
     /// A worker: polls what is queued until the task is complete.
@@ -94,27 +118,38 @@ impl Task {
 }
 
 /// The future wanders: each wake may be followed by a poll on another thread, which finds it as the last poll left it.
-#[test]
-fn pollers_on_two_threads_pass_the_future_on() {
-    check(|| {
+fn two_pollers(ask: fn(&Task)) {
+    check(move || {
         let task = Task::waiting(2);
+        // For wakes by value.
+        task.state.retain();
+        task.state.retain();
+        let ask_and_poll = move |task: &Task| {
+            ask(task);
+            task.poll_queued()
+        };
         let other = thread::spawn({
             let task = task.clone();
-            move || {
-                task.ask();
-                let queued = task.queue.lock().unwrap().pop_front();
-                queued.is_some_and(|()| task.run())
-            }
+            move || ask_and_poll(&task)
         });
-        task.ask();
-        let queued = task.queue.lock().unwrap().pop_front();
-        let mut complete = queued.is_some_and(|()| task.run());
-        complete |= other.join().unwrap();
-        // Whoever was woken last found nothing to do, as the other polled for both.
-        while let Some(()) = { task.queue.lock().unwrap().pop_front() } {
-            complete |= task.run();
-        }
-        assert!(complete, "a wake was lost");
+        let mut ended = ask_and_poll(&task);
+        ended += other.join().unwrap();
+        // Whoever was woken last may have found an empty queue.
+        ended += task.poll_queued();
+        assert_eq!(ended, 1, "a wake was lost");
+    });
+}
+
+#[test]
+fn pollers_on_two_threads_pass_the_future_on() {
+    two_pollers(Task::ask);
+}
+
+#[test]
+fn wakes_by_value_hand_over_as_much_as_those_by_reference() {
+    two_pollers(|task| {
+        task.asked.fetch_add(1, Relaxed);
+        task.queue_if(task.state.wake_by_value());
     });
 }
 
@@ -145,57 +180,22 @@ fn an_output_is_seen_with_the_completion() {
     });
 }
 
-/// Two owned wakers at once, with the poll between them.
+/// A cancel gets the future as the last poll left it, and its drop sees what came before the cancel; whether the
+/// canceller drops it, or the poll that is under way or comes next.
 #[test]
-fn wakes_by_value_hand_over_as_much_as_those_by_reference() {
+fn a_cancel_takes_the_future_over_and_ends_the_task_once() {
     check(|| {
         let task = Task::waiting(2);
-        task.state.retain();
-        task.state.retain();
-        let ask = |task: &Task| {
-            task.asked.fetch_add(1, Relaxed);
-            if task.state.wake_by_value() == Woken::Schedule {
-                task.queue.lock().unwrap().push_back(());
-            }
-        };
-        let other = thread::spawn({
-            let task = task.clone();
-            move || ask(&task)
-        });
-        ask(&task);
-        let mut complete = false;
-        let queued = task.queue.lock().unwrap().pop_front();
-        complete |= queued.is_some_and(|()| task.run());
-        other.join().unwrap();
-        while let Some(()) = { task.queue.lock().unwrap().pop_front() } {
-            complete |= task.run();
-        }
-        assert!(complete, "a wake was lost");
-    });
-}
-
-/// A cancel takes the future from wherever the last poll left it.
-#[test]
-fn a_cancel_from_outside_ends_the_task_once() {
-    check(|| {
-        let task = Task::waiting(1);
         let cancelling = thread::spawn({
             let task = task.clone();
             move || {
-                task.state.cancel() == Woken::Schedule && {
-                    task.queue.lock().unwrap().push_back(());
-                    let queued = task.queue.lock().unwrap().pop_front();
-                    queued.is_some_and(|()| task.run())
-                }
+                task.cancelled.store(1, Relaxed);
+                // As in a shutdown: dropped on the spot, without a start.
+                task.state.cancel() == Woken::Schedule && task.finish_cancelled()
             }
         });
         task.ask();
-        let queued = task.queue.lock().unwrap().pop_front();
-        let mut ended = usize::from(queued.is_some_and(|()| task.run()));
-        ended += usize::from(cancelling.join().unwrap());
-        while let Some(()) = { task.queue.lock().unwrap().pop_front() } {
-            ended += usize::from(task.run());
-        }
+        let ended = task.poll_queued() + usize::from(cancelling.join().unwrap()) + task.poll_queued();
         assert_eq!(ended, 1);
     });
 }
@@ -216,6 +216,6 @@ fn the_last_reference_frees_after_everybody_elses_last_use() {
         };
         let others = [task.clone(), task.clone()].map(|task| thread::spawn(move || drop_one(&task)));
         drop_one(&task);
-        others.map(|other| other.join().unwrap());
+        others.into_iter().for_each(|other| other.join().unwrap());
     });
 }
