@@ -65,14 +65,12 @@ def by_scenario(rows: list[Row], workers: int) -> dict[str, dict[str, Row]]:
     return found
 
 
-def mean(scenarios: dict[str, dict[str, Row]], peer: str) -> float | None:
+def mean(scenarios: dict[str, dict[str, Row]], peer: str, clock: str) -> float:
     """The geometric mean, where variants of one scenario (the same number) count as one."""
     groups: dict[str, list[float]] = {}
     for name, row in scenarios.items():
         if peer in row:
-            groups.setdefault(name[:2], []).append(ratio_of(row[peer]))
-    if not groups:
-        return None
+            groups.setdefault(name[:2], []).append(row[peer][f"{clock}_ratio"])
     return statistics.geometric_mean(statistics.geometric_mean(group) for group in groups.values())
 
 
@@ -80,9 +78,9 @@ def scenarios_page(rows: list[Row]) -> list[str]:
     text = [
         "## 27 scenarios",
         "",
-        "How long one repetition takes with us, and how much longer with the others: above 1 we are faster. Medians of"
-        " interleaved rounds, by wall time; by CPU time where the scenario mostly sleeps (19). What the numbers stand"
-        " for is told in `benchmarks/runtime/src/scenarios/`.",
+        "How long one repetition takes with us, and how much longer with the others, by wall time / by CPU time of the"
+        " process: above 1 we are faster. Medians of interleaved rounds. A scenario that mostly sleeps (19) has only its"
+        " CPU time to compare. What the numbers stand for is told in `benchmarks/runtime/src/scenarios/`.",
         "",
     ]
     for workers, title in KINDS.items():
@@ -94,10 +92,12 @@ def scenarios_page(rows: list[Row]) -> list[str]:
         for name, row in scenarios.items():
             ours = row[OURS]
             own = ours["cpu_ns"] if ours["by"] == "cpu" else ours["wall_ns"]
-            cells = [f"{ratio_of(row[peer]):.2f}" if peer in row else "–" for peer in peers]
+            cells = [
+                f"{row[peer]['wall_ratio']:.2f} / {row[peer]['cpu_ratio']:.2f}" if peer in row else "–" for peer in peers
+            ]
             lines.append([name, duration(own), *cells])
-        means = [mean(scenarios, peer) for peer in peers]
-        lines.append(["**geometric mean**", "", *[f"**{value:.2f}**" if value else "–" for value in means]])
+        means = [[mean(scenarios, peer, clock) for clock in ("wall", "cpu")] for peer in peers]
+        lines.append(["**geometric mean**", "", *[f"**{wall:.2f} / {cpu:.2f}**" for wall, cpu in means]])
         text += [f"### {title}", "", *table(["scenario", OURS, *peers], lines)]
     return text
 
@@ -246,6 +246,7 @@ PAGES = {
 def main() -> int:
     parser = argparse.ArgumentParser(description="the runtime's results as a page and charts")
     parser.add_argument("results", type=Path, help="the folder with the JSON files")
+    parser.add_argument("--note", default="", help="a sentence for the head of the page: what else the machine did")
     parser.add_argument("--page", type=Path, default=Path(__file__).parent.with_name("RUNTIME.md"))
     arguments = parser.parse_args()
     charts = importlib.util.find_spec("matplotlib") is not None
@@ -259,7 +260,7 @@ def main() -> int:
         "# The runtime beside tokio, smol and threads",
         "",
         f"{platform.platform()}, {os.cpu_count()} processors ({cpu()}), shared with others; {versions()}."
-        " Made by `make bench-runtime` and `make bench-echo`.",
+        " Made by `make bench-runtime` and `make bench-echo`." + (f" {arguments.note}" if arguments.note else ""),
         "",
     ]
     for name, (page, chart) in PAGES.items():

@@ -103,7 +103,8 @@ impl Parker {
 
     /// Whether an unpark is waiting to be taken.
     pub(in super::super) fn take_notification(&self) -> bool {
-        // Ordering: Acquire pairs with the Release in `unpark`.
+        // Ordering: Acquire pairs with the Release in `unpark`: a stray token may have ended the sleep before that of the
+        // unpark came. (No model shows that: loom's `Thread::unpark` follows on the swap without a gap.)
         self.state.compare_exchange(NOTIFIED, EMPTY, Acquire, Relaxed).is_ok()
     }
 

@@ -81,3 +81,14 @@ fn two_senders_and_a_receiver_that_goes_end_well() {
         assert!(sent[usize::from(got == Some(2))]);
     });
 }
+
+#[test]
+fn a_sender_that_waits_hears_that_the_receiver_goes() {
+    check(|| {
+        let (sender, receiver) = mpsc::bounded(1);
+        sender.try_send(1).unwrap();
+        let waiting = thread::spawn(move || block_on(sender.send(2)).is_err());
+        drop(receiver);
+        assert!(waiting.join().unwrap());
+    });
+}

@@ -16,19 +16,21 @@ use crate::api::{Delays, Kind, Sleeps};
 use crate::harness::process_cpu;
 use crate::report::{peak_memory, resident_memory};
 
-/// How long after the start the first of the sleeps ends: by then all are armed.
-const HEAD_START: Duration = Duration::from_secs(4);
+/// How long after the start the first of the sleeps ends, per sleep: by then all are armed.
+const HEAD_START: Duration = Duration::from_micros(8);
 
 /// `count` sleeps at once: first bare ones, armed and cancelled; then one in each of `count` tasks, due one after the
 /// other within `spread`.
 pub fn sleeps(kind: Kind, count: usize, spread: Duration) -> Sleeps {
     let rt = Rt::new(kind);
-    let mut figures = rt.block_on(join(rt.spawn(arm_and_cancel(count))));
     let lateness: Arc<[AtomicU32]> = (0..count).map(|_| AtomicU32::new(0)).collect();
-    let (memory, cpu) = (resident_memory(), process_cpu());
+    // From here on: what the runtime keeps of the first part for the second counts as well.
+    let memory = resident_memory();
+    let mut figures = rt.block_on(join(rt.spawn(arm_and_cancel(count))));
+    let cpu = process_cpu();
     let all = lateness.clone();
     rt.block_on(join(rt.spawn(async move {
-        let start = Instant::now() + HEAD_START;
+        let start = Instant::now() + HEAD_START * count as u32;
         let tasks: Vec<_> = (0..count)
             .map(|n| {
                 // In no order.
