@@ -262,7 +262,11 @@ unsafe extern "C" fn call_at(
     guard(|| {
         let handle = match arguments.len() {
             0 | 1 => by_keyword(object, arguments, "call_at"),
-            _ => deadline(arguments.at(0)).and_then(|when| at(core, when, arguments, "call_at")),
+            _ => deadline(arguments.at(0)).and_then(|when| {
+                let handle = at(core, when, arguments, "call_at")?;
+                TimerHandle::given_as(&handle, arguments.at(0));
+                Ok(handle)
+            }),
         };
         handle.map_or(null_mut(), Ref::into_ptr)
     })

@@ -78,6 +78,8 @@ pub(crate) struct TimerHandle {
     handle: Handle,
     when: Cell<f64>,
     slot: Cell<timer::Slot>,
+    /// The deadline was given as an int, and is shown as one.
+    whole: Cell<bool>,
 }
 
 /// What the timer heap owns.
@@ -411,9 +413,34 @@ impl TimerHandle {
             let timer = object.cast::<TimerHandle>();
             (&raw mut (*timer).when).write(Cell::new(when));
             (&raw mut (*timer).slot).write(Cell::new(timer::Slot::NONE));
+            (&raw mut (*timer).whole).write(Cell::new(false));
             let filled = fill(object.cast(), core, parts, Kind::Timer);
             let handle = Ref::from_owned(object).ok_or(Raised)?;
             filled.map(|()| handle)
+        }
+    }
+
+    /// Takes note of how the deadline of a fresh timer was given: asyncio keeps the very object.
+    #[inline(always)]
+    pub(crate) fn given_as(timer: &Ref, deadline: *mut ffi::PyObject) {
+        // SAFETY: callers pass a timer of ours and a live object.
+        unsafe {
+            if ffi::PyLong_CheckExact(deadline) != 0 {
+                TimerHandle::of(timer.as_ptr()).whole.set(true);
+            }
+        }
+    }
+
+    /// The deadline as a Python number. Owned, or null with an error.
+    fn shown_when(&self) -> *mut ffi::PyObject {
+        let when = self.when.get();
+        // SAFETY: making a number; what no float can tell apart stays a float.
+        unsafe {
+            if self.whole.get() && when.abs() < (1_u64 << 53) as f64 {
+                ffi::PyLong_FromDouble(when)
+            } else {
+                ffi::PyFloat_FromDouble(when)
+            }
         }
     }
 

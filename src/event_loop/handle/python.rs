@@ -139,7 +139,7 @@ fn shown_context(handle: &Handle) -> *mut ffi::PyObject {
 
 unsafe extern "C" fn when(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
     // SAFETY: only TimerHandle has this method.
-    unsafe { ffi::PyFloat_FromDouble(TimerHandle::of(object).when.get()) }
+    unsafe { TimerHandle::of(object) }.shown_when()
 }
 
 /// `_run()`: for a `_run_once` written in Python, which third parties have. Errors go where asyncio
@@ -295,7 +295,7 @@ unsafe extern "C" fn get_class(object: *mut ffi::PyObject, _: *mut c_void) -> *m
 
 unsafe extern "C" fn get_when(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
     // SAFETY: only TimerHandle has this attribute.
-    unsafe { ffi::PyFloat_FromDouble(TimerHandle::of(object).when.get()) }
+    unsafe { TimerHandle::of(object) }.shown_when()
 }
 
 unsafe extern "C" fn get_scheduled(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
