@@ -22,7 +22,7 @@ CAN_EMBED = $(PY) -c 'import sys, pathlib, sysconfig as s; v = s.get_config_var;
 	sys.exit(not (pathlib.Path(v("LIBDIR")) / v("LDLIBRARY")).exists())'
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build demo test test-rust test-python loom sanitize bench-echo conformance conformance-modes conformance-3.14 ecosystem extension lint types soak bench bench-quick bench-primitives bench-runtime clean
+.PHONY: help venv build demo test test-rust test-python loom shuttle sanitize bench-echo conformance conformance-modes conformance-3.14 ecosystem extension lint types soak bench bench-quick bench-primitives bench-runtime clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -80,17 +80,16 @@ test-python: $(MADE)-extension $(MADE)-test ## pytest, and CPython's own asyncio
 loom: ## the concurrent core in every order of its threads, up to three preemptions
 	RUSTFLAGS="--cfg wakeloop_loom" CARGO_TARGET_DIR=target/loom cargo test --release --no-default-features --lib --quiet model
 
+shuttle: ## the same core, and whole runtimes, in thousands of orders drawn at random
+	RUSTFLAGS="--cfg wakeloop_shuttle" CARGO_TARGET_DIR=target/shuttle cargo test --release --no-default-features --lib --quiet model
+
 NIGHTLY := $(shell rustup toolchain list 2>/dev/null | sed -n 's/^\(nightly[^ ]*\).*/\1/p' | head -1)
 
 sanitize: ## the runtime's tests under AddressSanitizer and its leak check; needs a nightly toolchain
 	@if [ -z '$(NIGHTLY)' ]; then echo 'skipped: no nightly toolchain (rustup toolchain install nightly)'; else \
-	RUSTFLAGS='-Zsanitizer=address' CARGO_TARGET_DIR=target/asan cargo +$(NIGHTLY) test --no-default-features --quiet \
+	RUSTFLAGS='-Zsanitizer=address' CARGO_TARGET_DIR=target/asan PROPTEST_CASES=32 \
+		cargo +$(NIGHTLY) test --no-default-features --quiet --no-fail-fast \
 		--target $$(rustc -vV | sed -n 's/^host: //p') --lib --tests; fi
-
-bench-echo: ## echo servers on wakeloop, tokio, smol and threads under load; the result is in benchmarks/out/echo.json
-	@mkdir -p benchmarks/out
-	cargo build --release --quiet --bins --manifest-path benchmarks/runtime/Cargo.toml
-	cargo run --release --quiet --manifest-path benchmarks/runtime/Cargo.toml --bin echo -- --json benchmarks/out/echo.json
 
 conformance: $(MADE)-extension $(MADE)-test ## CPython's own asyncio tests, all of them
 	$(PY) -m tests.conformance
@@ -129,8 +128,21 @@ bench-primitives: $(MADE)-extension $(MADE)-bench ## sleeps, lines and request l
 	|| echo 'skipped: the sleep on tokio, which cannot be built here'
 	for scenario in sleep lines latency; do $(PY) benchmarks/primitives.py $$scenario || exit 1; done
 
-bench-runtime: ## the Rust runtime beside tokio and smol; the result is in benchmarks/out/runtime.json
-	cargo run --release --quiet --manifest-path benchmarks/runtime/Cargo.toml -- --json benchmarks/out/runtime.json
+RUNTIME_BENCH := cargo run --release --quiet --manifest-path benchmarks/runtime/Cargo.toml --
+# Charts where the environment of the other benchmarks is; the page in any case.
+PAGE = $(if $(wildcard $(PY)),$(PY),$(PYTHON)) benchmarks/runtime/results.py benchmarks/out
+
+bench-runtime: ## the Rust runtime beside tokio and smol; results in benchmarks/out, benchmarks/RUNTIME.md and charts
+	$(RUNTIME_BENCH) --json benchmarks/out/runtime.json
+	$(RUNTIME_BENCH) sleeps --json benchmarks/out/sleeps.json
+	$(RUNTIME_BENCH) delays --json benchmarks/out/delays.json
+	$(PAGE)
+
+bench-echo: ## echo and HTTP servers on wakeloop, tokio, smol and threads under load; makes benchmarks/RUNTIME.md
+	@mkdir -p benchmarks/out
+	cargo build --release --quiet --bins --manifest-path benchmarks/runtime/Cargo.toml
+	cargo run --release --quiet --manifest-path benchmarks/runtime/Cargo.toml --bin echo -- --json benchmarks/out/echo.json
+	$(PAGE)
 
 bench-quick: $(MADE)-extension $(MADE)-bench ## the same with fewer and shorter rounds
 	$(PY) benchmarks/run.py --quick

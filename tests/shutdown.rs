@@ -304,3 +304,58 @@ fn hooks_run_on_each_thread_once() {
     drop(rt);
     assert_eq!((started.load(SeqCst), stopped.load(SeqCst)), (3, 3));
 }
+
+#[test]
+fn a_hook_that_panics_on_a_worker_ends_the_runtime_and_its_tasks() {
+    let rt = Builder::new()
+        .worker_threads(2)
+        .thread_name("hooked")
+        .on_thread_start(|| {
+            if std::thread::current().name() == Some("hooked-1") {
+                panic!("a hook");
+            }
+        })
+        .build()
+        .unwrap();
+    let task = rt.spawn(pending::<()>());
+    assert!(runtime::block_on(task).unwrap_err().is_cancelled());
+    drop(rt);
+}
+
+#[test]
+fn a_hook_that_panics_on_a_thread_of_the_pool_cancels_the_job_and_no_more() {
+    let rt = Builder::new()
+        .worker_threads(1)
+        .thread_name("pooled")
+        .on_thread_start(|| {
+            if std::thread::current().name() == Some("pooled-blocking") {
+                panic!("a hook");
+            }
+        })
+        .build()
+        .unwrap();
+    for _ in 0..2 {
+        assert!(runtime::block_on(rt.spawn_blocking(|| ())).unwrap_err().is_cancelled());
+    }
+    assert_eq!(rt.block_on(async { runtime::spawn(async { 5 }).await.unwrap() }), 5);
+    drop(rt);
+}
+
+#[test]
+fn a_tracer_that_panics_takes_nothing_along() {
+    struct Panics;
+    impl runtime::Tracer for Panics {
+        fn event(&self, event: runtime::TraceEvent) {
+            if matches!(event, runtime::TraceEvent::Polled { .. } | runtime::TraceEvent::Woken { .. }) {
+                panic!("a tracer");
+            }
+        }
+    }
+    let rt = Builder::new().worker_threads(1).tracer(Arc::new(Panics)).build().unwrap();
+    let task = rt.spawn(async {
+        yield_now().await;
+        sleep(Duration::from_millis(1)).await;
+        7
+    });
+    assert_eq!(runtime::block_on(task).unwrap(), 7);
+}

@@ -1,13 +1,13 @@
 //! What is built on sockets: halves, copies, buffers, vectored calls, Unix datagrams.
 
-use std::io::{IoSlice, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::time::Duration;
 
 use wakeloop::runtime::net::{
     BufWriter, ReadBytes, TcpListener, TcpStream, UnixDatagram, UnixStream, WriteBytes, copy, copy_both_ways,
 };
 use wakeloop::runtime::time::timeout;
-use wakeloop::runtime::{self, Builder, Runtime};
+use wakeloop::runtime::{self, Builder, Runtime, yield_now};
 
 const LONG: Duration = Duration::from_secs(30);
 
@@ -144,5 +144,61 @@ fn unix_datagrams_keep_their_order_and_make_the_sender_wait() {
         unbound.send(b"anonymous").await.unwrap();
         assert_eq!(first.recv(&mut buffer).await.unwrap(), 9);
         std::fs::remove_dir_all(&folder).unwrap();
+    });
+}
+
+#[test]
+fn readiness_is_waited_for_without_a_buffer() {
+    run(async {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut buffer = [0; 64];
+        assert_eq!(ours.try_read(&mut buffer).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        let writer = runtime::spawn(async move {
+            yield_now().await;
+            theirs.write_all(b"once").await.unwrap();
+            yield_now().await;
+            theirs.write_all(b"again").await.unwrap();
+        });
+        let mut got = Vec::new();
+        loop {
+            ours.readable().await.unwrap();
+            match ours.try_read(&mut buffer) {
+                Ok(0) => break,
+                Ok(n) => got.extend_from_slice(&buffer[..n]),
+                Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
+            }
+        }
+        assert_eq!(got, b"onceagain");
+        writer.await.unwrap();
+    });
+}
+
+#[test]
+fn what_does_not_fit_is_written_when_there_is_room() {
+    const LEN: usize = 1 << 20;
+    run(async {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let data = vec![7; LEN];
+        let mut sent = 0;
+        let full = loop {
+            match ours.try_write(&data[sent..]) {
+                Ok(n) => sent += n,
+                Err(error) => break error.kind(),
+            }
+        };
+        assert_eq!(full, io::ErrorKind::WouldBlock);
+        let reader = runtime::spawn(async move {
+            let mut got = vec![0; LEN];
+            theirs.read_exact(&mut got).await.unwrap();
+            got
+        });
+        while sent < LEN {
+            ours.writable().await.unwrap();
+            match ours.try_write(&data[sent..]) {
+                Ok(n) => sent += n,
+                Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
+            }
+        }
+        assert_eq!(reader.await.unwrap(), data);
     });
 }

@@ -189,10 +189,10 @@ def closed_by_peer(transport: Any) -> None:
     base_events.logger.info("%r was closed by peer", transport)
 
 
-def fail_waiter(waiter: asyncio.Future[Any]) -> None:
-    """The connection ended while a sendfile waited for its buffer to drain."""
+def fail_waiter(waiter: asyncio.Future[Any], error: Exception | None = None) -> None:
+    """Without an error: the connection ended while a sendfile waited for its buffer to drain."""
     if not waiter.done():
-        waiter.set_exception(ConnectionError("Connection is closed by peer"))
+        waiter.set_exception(error or ConnectionError("Connection is closed by peer"))
 
 
 def unclosed_transport(transport: Any) -> None:

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
 use super::executor::Parker;
+use super::shim::thread_cell;
 
 /// Ends the sleep of a thread in [`block_on`].
 struct Unpark(Parker);
@@ -34,10 +35,10 @@ impl Bed {
     }
 }
 
-thread_local! {
+thread_cell! {
     /// The thread's bed while no `block_on` uses it: one that is nested makes its own. A wake for an earlier future
     /// that comes late costs the present one a poll in vain, which every future has to bear.
-    static BED: Cell<Option<Bed>> = const { Cell::new(None) };
+    static BED: Option<Bed> = None;
 }
 
 /// Polls `future` on this thread until it is ready, and sleeps in between.

@@ -235,32 +235,11 @@ impl Inner {
             Summons::None => {}
             Summons::Call => self.work.notify_one(),
             Summons::Start => {
-                let (inner, theirs) = (self.clone(), shared.clone());
-                if self.options.spawn("blocking", move || inner.serve(theirs)).is_err() {
-                    self.not_started();
-                }
+                let (place, theirs) = (Place { pool: self.clone(), arrived: false }, shared.clone());
+                // A thread that does not start drops its place.
+                let _ = self.options.spawn("blocking", move || place.serve(theirs));
             }
         }
-    }
-
-    #[cold]
-    fn not_started(&self) {
-        let mut state = unpoisoned(self.state.lock());
-        state.threads -= 1;
-        state.coming = false;
-        // Threads that exist will come to the jobs; without any they would wait for ever.
-        let stranded = if state.threads == 0 { std::mem::take(&mut state.jobs) } else { VecDeque::new() };
-        drop(state);
-        drop(stranded);
-    }
-
-    /// The life of a thread.
-    fn serve(self: Arc<Self>, shared: impl Surroundings) {
-        shared.enter(|| self.work(&shared));
-        // The runtime may end here, if this was its last reference: not under the lock.
-        drop(shared);
-        unpoisoned(self.state.lock()).threads -= 1;
-        self.left.notify_all();
     }
 
     fn work(self: &Arc<Self>, shared: &impl Surroundings) {
@@ -307,12 +286,45 @@ impl Inner {
     }
 }
 
+/// A thread's place among `State::threads`, given back when dropped: also where a hook of the thread panics, or the
+/// thread is not even started.
+struct Place {
+    pool: Arc<Inner>,
+    /// No longer what `State::coming` is about.
+    arrived: bool,
+}
+
+impl Place {
+    /// The life of a thread.
+    fn serve(mut self, shared: impl Surroundings) {
+        self.arrived = true;
+        shared.enter(|| self.pool.work(&shared));
+        // The runtime may end here, if this was its last reference: not under the lock.
+        drop(shared);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut state = unpoisoned(self.pool.state.lock());
+        state.threads -= 1;
+        if !self.arrived {
+            state.coming = false;
+        }
+        // Threads that exist will come to the jobs; without any they would wait for ever.
+        let stranded = if state.threads == 0 { std::mem::take(&mut state.jobs) } else { VecDeque::new() };
+        drop(state);
+        self.pool.left.notify_all();
+        drop(stranded);
+    }
+}
+
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pool").field("threads", &self.threads()).finish_non_exhaustive()
     }
 }
 
-#[cfg(all(test, wakeloop_loom))]
+#[cfg(all(test, any(wakeloop_loom, wakeloop_shuttle)))]
 #[path = "blocking_model.rs"]
 mod model;

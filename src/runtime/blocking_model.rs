@@ -3,9 +3,8 @@
 use std::sync::atomic::AtomicUsize as Plain;
 use std::sync::atomic::Ordering::SeqCst;
 
-use loom::thread;
-
 use super::*;
+use crate::runtime::shim::model::{block_on, thread};
 
 impl Surroundings for () {
     fn enter(&self, body: impl FnOnce()) {
@@ -28,12 +27,12 @@ fn submit(pool: &Pool, runs: &Arc<Plain>) -> JoinHandle<()> {
 
 #[test]
 fn every_job_runs_once_and_threads_leave() {
-    crate::runtime::loom_model(|| {
+    crate::runtime::shim::model::check(|| {
         let (pool, runs) = (pool(1), Arc::new(Plain::new(0)));
         let first = submit(&pool, &runs);
         let second = submit(&pool, &runs);
         // They may be dropped by the close, but then say so; and none is still to come.
-        loom::future::block_on(async {
+        block_on(async {
             first.await.unwrap();
             second.await.unwrap();
         });
@@ -45,7 +44,7 @@ fn every_job_runs_once_and_threads_leave() {
 
 #[test]
 fn jobs_from_two_threads_get_their_threads() {
-    crate::runtime::loom_model(|| {
+    crate::runtime::shim::model::check(|| {
         let (pool, runs) = (Arc::new(pool(1)), Arc::new(Plain::new(0)));
         let other = thread::spawn({
             let (pool, runs) = (pool.clone(), runs.clone());
@@ -53,7 +52,7 @@ fn jobs_from_two_threads_get_their_threads() {
         });
         let ours = submit(&pool, &runs);
         let theirs = other.join().unwrap();
-        loom::future::block_on(async {
+        block_on(async {
             ours.await.unwrap();
             theirs.await.unwrap();
         });
@@ -65,14 +64,14 @@ fn jobs_from_two_threads_get_their_threads() {
 
 #[test]
 fn a_close_ends_what_has_not_begun() {
-    crate::runtime::loom_model(|| {
+    crate::runtime::shim::model::check(|| {
         let (pool, runs) = (Arc::new(pool(1)), Arc::new(Plain::new(0)));
         let closing = thread::spawn({
             let pool = pool.clone();
             move || pool.close()
         });
         let job = submit(&pool, &runs);
-        let ended = loom::future::block_on(job);
+        let ended = block_on(job);
         closing.join().unwrap();
         assert!(pool.wait_left(None));
         assert_eq!(runs.load(SeqCst), usize::from(ended.is_ok()));

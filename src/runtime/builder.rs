@@ -87,7 +87,8 @@ impl Builder {
         self
     }
 
-    /// Called on each thread of the runtime before it does anything else.
+    /// Called on each thread of the runtime before it does anything else. Where it panics on a worker, the runtime ends:
+    /// its tasks are cancelled.
     pub fn on_thread_start(mut self, hook: impl Fn() + Send + Sync + 'static) -> Builder {
         self.threads.on_start = Some(Arc::new(hook));
         self
@@ -140,28 +141,13 @@ impl Builder {
         let mut threads = Vec::with_capacity(workers.len());
         let mut failure = None;
         for worker in workers {
-            if failure.is_some() {
-                shared.leave_unstarted(worker);
-                continue;
-            }
             let name = worker.index().to_string();
-            // The worker is handed over by a slot, as a thread that fails to start would swallow it.
-            let slot = Arc::new(std::sync::Mutex::new(Some(worker)));
-            let theirs = slot.clone();
-            let run = move || {
-                let worker = super::unpoisoned(theirs.lock()).take();
-                if let Some(worker) = worker {
-                    worker.run();
-                }
-            };
-            match self.threads.spawn(&name, run) {
+            // A thread that does not start drops its worker, which closes the runtime; so do the workers behind it.
+            match self.threads.spawn(&name, move || worker.run()) {
                 Ok(thread) => threads.push(thread),
                 Err(error) => {
                     failure = Some(error);
-                    shared.close();
-                    if let Some(worker) = super::unpoisoned(slot.lock()).take() {
-                        shared.leave_unstarted(worker);
-                    }
+                    break;
                 }
             }
         }

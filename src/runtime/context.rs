@@ -2,15 +2,15 @@
 //!
 //! Workers are found by `executor::current_worker`; threads in `block_on` and in the blocking pool keep a handle here.
 
-use std::cell::Cell;
 use std::marker::PhantomData;
 use std::ptr;
 use std::sync::Arc;
 
 use super::executor::{Shared, current_worker};
+use super::shim::thread_cell;
 
-thread_local! {
-    static OUTSIDE: Cell<*const Arc<Shared>> = const { Cell::new(ptr::null()) };
+thread_cell! {
+    static OUTSIDE: *const Arc<Shared> = ptr::null();
 }
 
 /// While this lives, the thread belongs to a runtime.

@@ -4,15 +4,16 @@
 //! join handles) spend one per success; when none is left they return `Pending` and wake the task at once, so it
 //! goes to the back of the queue. Outside a worker nothing is limited.
 
-use std::cell::Cell;
 use std::task::{Context, Poll};
+
+use super::shim::thread_cell;
 
 /// Units per turn. A guess, in the range other runtimes use: some tens of microseconds of socket reads.
 const UNITS: u32 = 128;
 const UNLIMITED: u32 = u32::MAX;
 
-thread_local! {
-    static BUDGET: Cell<u32> = const { Cell::new(UNLIMITED) };
+thread_cell! {
+    static BUDGET: u32 = UNLIMITED;
 }
 
 /// The worker is about to poll a task.

@@ -97,12 +97,17 @@ impl Runtime {
         if self.on_own_thread() {
             return false;
         }
+        // A worker that panicked said so on stderr; there is nobody else to tell.
+        let join =
+            |threads: Vec<thread::JoinHandle<()>>| threads.into_iter().for_each(|one| drop(one.join()));
+        if deadline.is_none() {
+            // Who joins a thread need not be told before that it is about to end.
+            join(threads);
+            return shared.wait_left(None) && shared.pool().wait_left(None);
+        }
         let ended = shared.wait_left(deadline) && shared.pool().wait_left(deadline);
         if ended {
-            for thread in threads {
-                // A worker that panicked said so on stderr; there is nobody else to tell.
-                let _ = thread.join();
-            }
+            join(threads);
         }
         ended
     }

@@ -40,6 +40,8 @@ mod macros;
 pub mod metrics;
 pub mod net;
 mod shim;
+#[cfg(all(test, wakeloop_shuttle))]
+mod shuttle_model;
 pub mod sync;
 mod task;
 mod task_local;
@@ -61,16 +63,6 @@ pub use yield_now::yield_now;
 
 #[doc(hidden)]
 pub use macros::support as macro_support;
-
-/// Runs `f` in every order of its threads that needs no more than three preemptions (LOOM_MAX_PREEMPTIONS says
-/// otherwise).
-#[cfg(all(test, wakeloop_loom))]
-fn loom_model(f: impl Fn() + Sync + Send + 'static) {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = model.preemption_bound.or(Some(3));
-    model.max_branches = 100_000;
-    model.check(f);
-}
 
 /// A poisoned lock is no reason to stop: what the runtime's locks guard is consistent between statements.
 fn unpoisoned<T>(result: Result<T, std::sync::PoisonError<T>>) -> T {

@@ -1,11 +1,14 @@
-//! Atomics, locks, cells and threads: the standard library's, or loom's under `--cfg wakeloop_loom`.
+//! Atomics, locks, cells and threads: the standard library's, or those of a model checker.
 //!
-//! Loom runs a test in every order that the memory model allows, as far as the test goes through these types. What
-//! is taken from the standard library directly is invisible to it: `Arc`, and what a `SpinLock` guards.
+//! - Under `--cfg wakeloop_loom` loom runs a test in every order that the memory model allows, as far as the test goes
+//!   through these types.
+//! - Under `--cfg wakeloop_shuttle` shuttle runs it thousands of times in orders drawn at random. It knows no weak
+//!   memory, but bears tests of any size: a whole runtime.
+//!
+//! What is taken from the standard library directly is invisible to both: `Arc`, and what a `SpinLock` guards.
 
 cfg_select! {
     wakeloop_loom => {
-        pub(super) use loom::cell::UnsafeCell;
         pub(super) use loom::hint;
         pub(super) use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, fence};
         pub(super) use loom::sync::{Condvar, Mutex, MutexGuard};
@@ -19,6 +22,15 @@ cfg_select! {
             }
         }
     }
+    wakeloop_shuttle => {
+        pub(super) use shuttle::hint;
+        pub(super) use shuttle::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, fence};
+        pub(super) use shuttle::sync::{Condvar, Mutex, MutexGuard};
+
+        pub(super) mod thread {
+            pub(in super::super) use shuttle::thread::{Builder, JoinHandle, Thread, current, park, sleep, yield_now};
+        }
+    }
     _ => {
         pub(super) use std::hint;
         pub(super) use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, fence};
@@ -27,7 +39,14 @@ cfg_select! {
         pub(super) mod thread {
             pub(in super::super) use std::thread::{Builder, JoinHandle, Thread, current, park, sleep, yield_now};
         }
+    }
+}
 
+cfg_select! {
+    wakeloop_loom => {
+        pub(super) use loom::cell::UnsafeCell;
+    }
+    _ => {
         /// As the standard library's, with the methods of loom's: an access has a beginning and an end.
         #[derive(Debug, Default)]
         #[repr(transparent)]
@@ -48,6 +67,110 @@ cfg_select! {
             #[inline(always)]
             pub(super) fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
                 f(self.0.get())
+            }
+        }
+    }
+}
+
+cfg_select! {
+    wakeloop_shuttle => {
+        /// A `Cell` per thread. The threads of a model are all one to the system.
+        macro_rules! thread_cell {
+            ($(#[$attribute:meta])* static $name:ident: $type:ty = $init:expr;) => {
+                #[allow(unused_imports)]
+                use $crate::runtime::shim::CellKey as _;
+                shuttle::thread_local! {
+                    $(#[$attribute])*
+                    static $name: std::cell::Cell<$type> = std::cell::Cell::new($init);
+                }
+            };
+        }
+
+        /// The methods of the standard library's `LocalKey<Cell<T>>`.
+        pub(super) trait CellKey<T: 'static> {
+            fn set(&'static self, value: T);
+            fn replace(&'static self, value: T) -> T;
+            fn get(&'static self) -> T where T: Copy;
+        }
+
+        impl<T: 'static> CellKey<T> for shuttle::thread::LocalKey<std::cell::Cell<T>> {
+            fn set(&'static self, value: T) {
+                self.with(|cell| cell.set(value));
+            }
+
+            fn replace(&'static self, value: T) -> T {
+                self.with(|cell| cell.replace(value))
+            }
+
+            fn get(&'static self) -> T where T: Copy {
+                self.with(std::cell::Cell::get)
+            }
+        }
+
+        /// How long to wait in the system: not at all, as it would hold up all threads of the model.
+        pub(super) fn system_wait(_: Option<std::time::Duration>) -> Option<std::time::Duration> {
+            thread::yield_now();
+            Some(std::time::Duration::ZERO)
+        }
+    }
+    _ => {
+        /// A `Cell` per thread.
+        macro_rules! thread_cell {
+            ($(#[$attribute:meta])* static $name:ident: $type:ty = $init:expr;) => {
+                std::thread_local! {
+                    $(#[$attribute])*
+                    static $name: std::cell::Cell<$type> = const { std::cell::Cell::new($init) };
+                }
+            };
+        }
+
+        /// How long to wait in the system: a model cannot.
+        #[inline(always)]
+        pub(super) fn system_wait(timeout: Option<std::time::Duration>) -> Option<std::time::Duration> {
+            timeout
+        }
+    }
+}
+
+pub(super) use thread_cell;
+
+/// What the models themselves are written with.
+#[cfg(all(test, any(wakeloop_loom, wakeloop_shuttle)))]
+pub(super) mod model {
+    cfg_select! {
+        wakeloop_loom => {
+            pub(in super::super) use loom::future::block_on;
+            pub(in super::super) use loom::sync::atomic::AtomicUsize;
+            pub(in super::super) use loom::sync::Mutex;
+            pub(in super::super) use loom::thread;
+
+            /// Runs `f` in every order of its threads that needs no more than three preemptions (LOOM_MAX_PREEMPTIONS
+            /// says otherwise).
+            pub(in super::super) fn check(f: impl Fn() + Sync + Send + 'static) {
+                let mut model = loom::model::Builder::new();
+                model.preemption_bound = model.preemption_bound.or(Some(3));
+                model.max_branches = 100_000;
+                model.check(f);
+            }
+        }
+        _ => {
+            pub(in super::super) use shuttle::future::block_on;
+            pub(in super::super) use shuttle::sync::atomic::AtomicUsize;
+            pub(in super::super) use shuttle::sync::Mutex;
+            pub(in super::super) use shuttle::thread;
+
+            /// Preemptions at the places that matter, of which there are few in a bug.
+            const DEPTH: usize = 3;
+
+            /// Runs `f` in orders drawn at random (SHUTTLE_ITERATIONS says how many), and as often in orders with few
+            /// preemptions.
+            pub(in super::super) fn check(f: impl Fn() + Sync + Send + 'static) {
+                let iterations = std::env::var("SHUTTLE_ITERATIONS").ok().and_then(|text| text.parse().ok());
+                let iterations = iterations.unwrap_or(1000);
+                let f = std::sync::Arc::new(f);
+                let again = f.clone();
+                shuttle::check_random(move || f(), iterations);
+                shuttle::check_pct(move || again(), iterations, DEPTH);
             }
         }
     }

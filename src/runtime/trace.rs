@@ -1,5 +1,6 @@
 //! Watching the scheduler at work: what the demo prints.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 /// One step in the life of a task or timer. Tasks are named by a number that is unique among live tasks.
@@ -55,9 +56,14 @@ pub enum TraceEvent {
 
 /// Receives the events of a runtime built with [`Builder::tracer`](super::Builder::tracer).
 ///
-/// Called on whichever thread the event happens, in the middle of scheduling: be quick, do not panic, and do not
-/// spawn or wake.
+/// Called on whichever thread the event happens, in the middle of scheduling: be quick, and do not spawn or wake. A
+/// panic in it is reported like any other and goes no further.
 pub trait Tracer: Send + Sync {
     /// Something happened just now.
     fn event(&self, event: TraceEvent);
+}
+
+/// Tells a tracer, which is not the runtime's own code: a panic in it must not take a task or a worker along.
+pub(super) fn report(tracer: &dyn Tracer, event: TraceEvent) {
+    let _ = catch_unwind(AssertUnwindSafe(|| tracer.event(event)));
 }

@@ -9,11 +9,14 @@
 //! runtime-bench [FILTER...] [--rounds N] [--millis M] [--json FILE]   ratios of all scenarios that match
 //! runtime-bench once SCENARIO RUNTIME WORKERS N                       one body, for valgrind and perf
 //! runtime-bench instructions [FILTER...]                              instructions per repetition (callgrind)
+//! runtime-bench sleeps [--count N] [--rounds R] [--json FILE]         a million sleeps: memory, cost, lateness
+//! runtime-bench delays [--rounds R] [--json FILE]                     timer and socket beside tasks that never wait
 //! ```
 
 mod api;
 mod harness;
 mod instructions;
+mod latency;
 mod report;
 
 use std::process::ExitCode;
@@ -22,6 +25,8 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.first().map(String::as_str) {
         Some("once") => instructions::once(&arguments[1..]),
+        Some("sleeps") => latency::sleeps(&arguments[1..]),
+        Some("delays") => latency::delays(&arguments[1..]),
         Some("instructions") => instructions::compare(&arguments[1..]),
         _ => match harness::Options::parse(&arguments) {
             Some(options) => {

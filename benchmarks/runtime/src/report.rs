@@ -120,10 +120,31 @@ pub fn write_json(path: &Path, rows: &[Row]) -> std::io::Result<()> {
         }
     }
     text.push_str("]\n");
+    write(path, &text)
+}
+
+/// Writes a file, and the folder that it is in.
+pub fn write(path: &Path, text: &str) -> std::io::Result<()> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
     }
     std::fs::write(path, text)
+}
+
+/// Bytes of memory that this process has now.
+pub fn resident_memory() -> f64 {
+    status("VmRSS:")
+}
+
+/// And the most it ever had.
+pub fn peak_memory() -> f64 {
+    status("VmHWM:")
+}
+
+fn status(field: &str) -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find(|line| line.starts_with(field)).unwrap_or_default();
+    line.split_whitespace().nth(1).and_then(|kib| kib.parse::<f64>().ok()).unwrap_or(f64::NAN) * 1024.0
 }
 
 fn describe(kind: Kind) -> String {

@@ -3,6 +3,8 @@
 //! The numbers are those of the list in `main`. A body gets the number of repetitions, so that what is measured
 //! is long enough for the clock; "local" bodies run inside a task, "remote" ones on a thread outside.
 
+#[path = "scenarios/latency.rs"]
+pub mod latency;
 #[path = "scenarios/messages.rs"]
 mod messages;
 #[path = "scenarios/sockets.rs"]

@@ -9,7 +9,7 @@
 mod registration;
 mod timers;
 
-#[cfg(all(test, wakeloop_loom))]
+#[cfg(all(test, any(wakeloop_loom, wakeloop_shuttle)))]
 mod model;
 
 use std::fmt;
@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use super::shim::{AtomicBool, Mutex, MutexGuard};
+use super::shim::{AtomicBool, Mutex, MutexGuard, system_wait};
 use super::trace::Tracer;
 use super::unpoisoned;
 use crate::reactor::{Poller, Registrar, Token, Waker as PollWaker};
@@ -70,7 +70,7 @@ impl Driver {
         // A look at no sockets can be spared, a wait is also for the waker.
         if block || !handle.registrations.is_empty() {
             // An error (a signal, mostly) counts as a wait without events.
-            if self.poller.poll(timeout).is_ok() {
+            if self.poller.poll(system_wait(timeout)).is_ok() {
                 let events = self.poller.events().filter(|event| event.token != WAKER);
                 handle.registrations.dispatch(events, &mut self.ready);
             }

@@ -3,22 +3,19 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
 use std::time::{Duration, Instant};
-
-use loom::future::block_on;
-use loom::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use loom::thread;
 
 use super::registration::{Direction, Socket, Waiting};
 use super::timers::{TimerEntry, Timers};
 use crate::reactor::Readiness;
-use crate::runtime::loom_model;
+use crate::runtime::shim::model::{AtomicUsize, block_on, check, thread};
 
 /// A byte arrives, and an edge is reported: a reader gets it, however its look and the edge cross.
 #[test]
 fn a_reader_that_waits_hears_of_the_edge() {
-    loom_model(|| {
+    check(|| {
         let socket = Arc::new(Socket::new(Readiness::EMPTY));
         let bytes = Arc::new(AtomicUsize::new(0));
         let arriving = thread::spawn({
@@ -36,7 +33,7 @@ fn a_reader_that_waits_hears_of_the_edge() {
 /// A reader that finds the socket empty clears the readiness, and must not wipe out an edge that just came.
 #[test]
 fn a_clear_does_not_wipe_out_a_later_edge() {
-    loom_model(|| {
+    check(|| {
         // Assumed to be ready, and is not.
         let socket = Arc::new(Socket::new(Readiness::READABLE));
         let bytes = Arc::new(AtomicUsize::new(0));
@@ -55,7 +52,7 @@ fn a_clear_does_not_wipe_out_a_later_edge() {
 /// A waiter leaves while the edge comes: another one, who waits too, is woken.
 #[test]
 fn a_waiter_that_leaves_takes_no_edge_along() {
-    loom_model(|| {
+    check(|| {
         let socket = Arc::new(Socket::new(Readiness::EMPTY));
         let bytes = Arc::new(AtomicUsize::new(0));
         let arriving = thread::spawn({
@@ -96,7 +93,7 @@ fn read(socket: &Socket, bytes: &AtomicUsize) {
 /// The driver fires a timer while its owner cancels and frees it.
 #[test]
 fn a_cancel_races_with_the_firing() {
-    loom_model(|| {
+    check(|| {
         let timers = Arc::new(Timers::new(None));
         let entry = Box::pin(TimerEntry::new());
         let past = Instant::now();
@@ -122,7 +119,7 @@ fn a_cancel_races_with_the_firing() {
 /// A sleeper that refreshes its waker while the timer fires is woken, or sees that it fired.
 #[test]
 fn a_sleeper_that_changes_its_waker_is_woken() {
-    loom_model(|| {
+    check(|| {
         let timers = Arc::new(Timers::new(None));
         let entry = Box::pin(TimerEntry::new());
         arm(&timers, entry.as_ref(), Instant::now(), std::task::Waker::noop());
@@ -148,7 +145,7 @@ fn a_sleeper_that_changes_its_waker_is_woken() {
 /// A timer armed while the driver goes to sleep either shortens the sleep beforehand or asks for its end.
 #[test]
 fn an_earlier_timer_ends_a_wait_for_a_later_one() {
-    loom_model(|| {
+    check(|| {
         let timers = Arc::new(Timers::new(None));
         let waiting = thread::spawn({
             let timers = timers.clone();

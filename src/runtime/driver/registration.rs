@@ -183,6 +183,46 @@ impl Registration {
         Ok(registration)
     }
 
+    /// Waits until an operation in this direction is worth trying. Cancel-safe.
+    pub(in super::super) async fn ready(&self, direction: Direction) -> io::Result<()> {
+        let waiting = Waiting::new(&self.socket, direction);
+        poll_fn(move |cx| {
+            if coop::poll_proceed(cx).is_pending() {
+                return Poll::Pending;
+            }
+            waiting.poll(cx).map(|seen| if seen & SHUTDOWN == 0 { Ok(()) } else { Err(gone()) })
+        })
+        .await
+    }
+
+    /// Tries `operation` once, now, or not at all if the socket is known not to be ready.
+    ///
+    /// # Errors
+    /// `WouldBlock`, after which `ready` waits for the next event; else those of `operation`.
+    pub(in super::super) fn attempt<R>(
+        &self,
+        direction: Direction,
+        operation: impl FnOnce() -> io::Result<R>,
+        exhausted: impl FnOnce(&R) -> bool,
+    ) -> io::Result<R> {
+        let seen = self.socket.load();
+        if seen & SHUTDOWN != 0 {
+            return Err(gone());
+        }
+        if seen & direction.wanted() == 0 {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let result = operation();
+        let empty = match &result {
+            Ok(result) => exhausted(result),
+            Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+        };
+        if empty {
+            self.socket.clear(seen, direction);
+        }
+        result
+    }
+
     /// Tries `operation` when the socket may be ready, waits when it is not. `Ok(short)` from `exhausted` says that a
     /// success leaves nothing behind, so that the next call waits at once.
     ///

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use super::{Locked, lock};
 use crate::runtime::shim::{AtomicU8, AtomicU64, UnsafeCell};
-use crate::runtime::trace::{TraceEvent, Tracer};
+use crate::runtime::trace::{self, TraceEvent, Tracer};
 use crate::timer::{Slot, Slotted, TimerHeap};
 
 const UNARMED: u8 = 0;
@@ -95,7 +95,7 @@ impl TimerEntry {
     }
 
     /// What freeing it means to a model: from now on nobody else touches it.
-    #[cfg(all(test, wakeloop_loom))]
+    #[cfg(all(test, any(wakeloop_loom, wakeloop_shuttle)))]
     pub(super) fn is_freed(&self) {
         self.waker.with_mut(|_| ());
     }
@@ -279,7 +279,7 @@ impl Timers {
             && let Some((when, entry)) = queue.heap.pop_due(now)
         {
             if let Some(tracer) = &self.tracer {
-                tracer.event(TraceEvent::TimerFired { deadline: self.instant(when) });
+                trace::report(&**tracer, TraceEvent::TimerFired { deadline: self.instant(when) });
             }
             ready.extend(entry.fire());
             fired += 1;

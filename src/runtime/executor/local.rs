@@ -5,7 +5,6 @@
 //! abort, panics) whose owner is the set. Wakers may be used anywhere: they only put the task's `Runnable` into
 //! the queue; to poll or to drop the future is for the thread of the set.
 
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -17,7 +16,7 @@ use std::sync::atomic::Ordering::AcqRel;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use super::super::shim::{AtomicBool, Mutex, thread};
+use super::super::shim::{AtomicBool, Mutex, thread, thread_cell};
 use super::super::task::{self, Header, JoinHandle, Runnable};
 use super::super::{coop, unpoisoned};
 use super::owned::Owned;
@@ -25,9 +24,9 @@ use super::owned::Owned;
 /// Polls in a row before the set lets the thread's other futures, and the driver, have their turn.
 const TURNS: usize = 61;
 
-thread_local! {
+thread_cell! {
     /// The set whose `run_until` is being polled.
-    static CURRENT: Cell<*const LocalShared> = const { Cell::new(ptr::null()) };
+    static CURRENT: *const LocalShared = ptr::null();
 }
 
 /// A group of tasks that run on one thread and need not be `Send`.

@@ -27,7 +27,7 @@ mod queue;
 mod shared;
 mod worker;
 
-#[cfg(all(test, wakeloop_loom))]
+#[cfg(all(test, any(wakeloop_loom, wakeloop_shuttle)))]
 mod model;
 
 pub(super) use current_thread::CurrentThread;

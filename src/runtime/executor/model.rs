@@ -3,12 +3,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use loom::sync::Mutex;
-use loom::thread;
-
 use super::idle::Idle;
 use super::park::Parker;
-use crate::runtime::loom_model;
+use crate::runtime::shim::model::{Mutex, check, thread};
 
 /// Workers as far as the protocol goes: a shared queue instead of deques.
 struct Pool {
@@ -70,7 +67,7 @@ impl Pool {
 
 #[test]
 fn a_post_reaches_a_worker_that_falls_asleep() {
-    loom_model(|| {
+    check(|| {
         let pool = Arc::new(Pool::new(1));
         let worker = pool.start(0);
         pool.post(7);
@@ -80,7 +77,7 @@ fn a_post_reaches_a_worker_that_falls_asleep() {
 
 #[test]
 fn two_posts_reach_two_workers() {
-    loom_model(|| {
+    check(|| {
         let pool = Arc::new(Pool::new(2));
         let workers = [pool.start(0), pool.start(1)];
         pool.post(1);
@@ -94,8 +91,10 @@ fn two_posts_reach_two_workers() {
 /// read and written relaxed, as in a deque.
 #[test]
 fn the_fences_alone_order_post_and_rescan() {
-    use loom::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-    loom_model(|| {
+    use std::sync::atomic::Ordering::Relaxed;
+
+    use crate::runtime::shim::model::AtomicUsize;
+    check(|| {
         let idle = Arc::new(Idle::new(1));
         let parker = Arc::new(Parker::default());
         let posted = Arc::new(AtomicUsize::new(0));

@@ -15,7 +15,7 @@ use super::super::driver::{self, Driver};
 use super::super::metrics::Counters;
 use super::super::shim::{AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard, thread};
 use super::super::task::{self, JoinHandle, Runnable};
-use super::super::trace::{TraceEvent, Tracer};
+use super::super::trace::{self, TraceEvent, Tracer};
 use super::super::unpoisoned;
 use super::idle::Idle;
 use super::owned::Owned;
@@ -229,14 +229,16 @@ impl Shared {
 
     pub(in super::super) fn trace(&self, event: TraceEvent) {
         if let Some(tracer) = &self.tracer {
-            tracer.event(event);
+            trace::report(&**tracer, event);
         }
     }
 
     /// Step 1 of the shutdown. Returns at once; safe to call again.
     pub(in super::super) fn close(&self) {
         // Ordering: pairs with `is_closing`; workers that are about to park are reached by their unpark.
-        self.closing.store(true, Release);
+        if self.closing.swap(true, Release) {
+            return;
+        }
         (0..self.members.len()).for_each(|worker| self.unpark(worker));
         self.pool.close();
     }
@@ -260,11 +262,6 @@ impl Shared {
         *present -= 1;
         drop(present);
         self.left.notify_all();
-    }
-
-    /// A worker that could not even be started.
-    pub(in super::super) fn leave_unstarted(&self, worker: Worker) {
-        self.leave(|| drop(worker));
     }
 
     fn drain_to_the_last(&self) {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::super::coop;
 use super::super::metrics::Counters;
+use super::super::shim::thread_cell;
 use super::super::task::Runnable;
 use super::super::trace::TraceEvent;
 use super::queue::Local;
@@ -25,8 +26,8 @@ const MAX_LOOK_INTERVAL: u32 = 127;
 /// Polls in a row that the LIFO slot may take before its task queues up like the others.
 const MAX_LIFO_STREAK: u32 = 3;
 
-thread_local! {
-    static CURRENT: Cell<*const Worker> = const { Cell::new(ptr::null()) };
+thread_cell! {
+    static CURRENT: *const Worker = ptr::null();
 }
 
 /// The private half of a worker; the shared half is its `Member`.
@@ -76,19 +77,13 @@ impl Worker {
         &self.shared
     }
 
-    /// Polls tasks until the runtime closes, then cleans up.
+    /// Polls tasks until the runtime closes, then leaves (see the drop).
     pub(in super::super) fn run(self) {
         self.shared.parker(self.index).adopt();
-        let guard = Entered::new(&self);
+        let _entered = Entered::new(&self);
         while !self.shared.is_closing() {
             self.turn(&mut || false);
         }
-        self.shared.clone().leave(|| {
-            self.drain();
-            // From here on wakes on this thread go to the injector.
-            drop(guard);
-            drop(self.lifo.take());
-        });
     }
 
     /// Polls one task, or finds one elsewhere, or sleeps. `interrupted` ends the sleep.
@@ -314,6 +309,22 @@ impl Worker {
     }
 }
 
+/// A worker leaves when it is dropped: at the end of `run`, but also where a panic in the runtime's own code, or in a
+/// hook of the thread, ends it, or its thread could not be started. What was in its hands would otherwise be waited for
+/// without end; so the runtime closes, and everything that is awaited says that it was cancelled.
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.shared.close();
+        let entered = Entered::new(self);
+        self.shared.leave(|| {
+            self.drain();
+            // From here on wakes on this thread go to the injector.
+            drop(entered);
+            drop(self.lifo.take());
+        });
+    }
+}
+
 /// While this lives, `current_worker` finds the worker.
 pub(super) struct Entered<'a> {
     worker: &'a Worker,
@@ -341,4 +352,35 @@ pub(in super::super) unsafe fn current_worker<'a>(shared: *const Shared) -> Opti
     // SAFETY: the pointer is set exactly while the worker runs on this thread, further out on this stack.
     let worker = unsafe { CURRENT.get().as_ref() }?;
     (shared.is_null() || ptr::eq(Arc::as_ptr(&worker.shared), shared)).then_some(worker)
+}
+
+#[cfg(all(test, not(any(wakeloop_loom, wakeloop_shuttle))))]
+mod tests {
+    use std::future::pending;
+    use std::thread;
+
+    use super::super::super::blocking::Pool;
+    use super::super::super::builder::ThreadOptions;
+    use super::super::Options;
+    use super::*;
+
+    #[test]
+    fn a_worker_that_panics_ends_its_runtime_instead_of_being_waited_for() {
+        let pool = Pool::new(1, Duration::from_secs(1), ThreadOptions::default());
+        let (shared, mut workers) = Shared::new(Options { workers: 2, tracer: None, pool }).unwrap();
+        let task = shared.spawn(pending::<()>());
+        let (failing, healthy) = (workers.pop().unwrap(), workers.pop().unwrap());
+        let failing = thread::spawn(move || {
+            failing.shared.parker(failing.index).adopt();
+            let _entered = failing.enter();
+            loop {
+                failing.turn(&mut || panic!("the runtime's own code is wrong"));
+            }
+        });
+        let healthy = thread::spawn(move || healthy.run());
+        assert!(shared.wait_left(Some(Instant::now() + Duration::from_secs(60))));
+        assert!(super::super::super::block_on(task).unwrap_err().is_cancelled());
+        assert!(failing.join().is_err());
+        healthy.join().unwrap();
+    }
 }

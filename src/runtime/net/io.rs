@@ -60,6 +60,31 @@ impl<S: AsRawFd> Io<S> {
         self.registration.run(Direction::Write, || write(&self.source), short).await
     }
 
+    /// Waits until an operation in this direction is worth trying.
+    pub(super) async fn ready(&self, direction: Direction) -> io::Result<()> {
+        self.registration.ready(direction).await
+    }
+
+    /// As `read_some`, without waiting.
+    pub(super) fn try_read_some(
+        &self,
+        room: usize,
+        read: impl FnOnce(&S) -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        let short = |&got: &usize| got < room && got > 0;
+        self.registration.attempt(Direction::Read, || read(&self.source), short)
+    }
+
+    /// As `write_some`, without waiting.
+    pub(super) fn try_write_some(
+        &self,
+        len: usize,
+        write: impl FnOnce(&S) -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        let short = |&sent: &usize| sent < len;
+        self.registration.attempt(Direction::Write, || write(&self.source), short)
+    }
+
     /// Any operation of which one success says nothing about the next.
     pub(super) async fn run<R>(
         &self,

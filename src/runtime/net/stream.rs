@@ -66,6 +66,40 @@ macro_rules! stream_methods {
                 self.io.read_some(room, |mut source| source.read_vectored(buffers)).await
             }
 
+            /// Waits until there is something to read, or the stream has ended: then call `try_read`, which needs a
+            /// buffer for no longer than that call. Thousands of idle connections so share the few buffers of the
+            /// threads that serve them. May return early. Cancel-safe.
+            ///
+            /// # Errors
+            /// After the runtime was shut down.
+            pub async fn readable(&self) -> io::Result<()> {
+                self.io.ready(Direction::Read).await
+            }
+
+            /// As `readable`, for `try_write`.
+            ///
+            /// # Errors
+            /// As `readable`.
+            pub async fn writable(&self) -> io::Result<()> {
+                self.io.ready(Direction::Write).await
+            }
+
+            /// Reads what is there, without waiting; 0 as in `read`.
+            ///
+            /// # Errors
+            /// `WouldBlock` if nothing is there; else as `read`.
+            pub fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+                self.io.try_read_some(buffer.len(), |mut source| source.read(buffer))
+            }
+
+            /// Writes as much as fits, without waiting.
+            ///
+            /// # Errors
+            /// `WouldBlock` if nothing fits; else as `write`.
+            pub fn try_write(&self, data: &[u8]) -> io::Result<usize> {
+                self.io.try_write_some(data.len(), |mut source| source.write(data))
+            }
+
             /// Two halves for two tasks, by reference. (The methods of the stream itself take `&self`: halves are for
             /// those who want the directions apart in the types.)
             pub fn split(&self) -> (ReadHalf<&$stream>, WriteHalf<&$stream>) {

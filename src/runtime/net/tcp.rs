@@ -120,14 +120,6 @@ impl TcpStream {
         }
     }
 
-    /// Writes as much as fits, without waiting.
-    ///
-    /// # Errors
-    /// `WouldBlock` if nothing fits; else as `write`.
-    pub fn try_write(&self, data: &[u8]) -> io::Result<usize> {
-        self.io.source().write(data)
-    }
-
     /// Runs `read`, which reads from the socket once, when there may be something to read. It says with its result
     /// whether it has read all there was.
     pub(super) async fn receive<R>(

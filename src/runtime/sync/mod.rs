@@ -8,7 +8,7 @@ pub mod oneshot;
 mod semaphore;
 mod wait_list;
 
-#[cfg(all(test, wakeloop_loom))]
+#[cfg(all(test, any(wakeloop_loom, wakeloop_shuttle)))]
 mod model;
 
 pub use notify::{Notified, Notify};

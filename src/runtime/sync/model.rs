@@ -1,14 +1,11 @@
 //! The channels in every order.
 
-use loom::future::block_on;
-use loom::thread;
-
 use super::{mpsc, oneshot};
-use crate::runtime::loom_model;
+use crate::runtime::shim::model::{block_on, check, thread};
 
 #[test]
 fn a_oneshot_value_arrives() {
-    loom_model(|| {
+    check(|| {
         let (sender, receiver) = oneshot::channel();
         let sending = thread::spawn(move || sender.send(Box::new(7)).unwrap());
         assert_eq!(*block_on(receiver).unwrap(), 7);
@@ -18,7 +15,7 @@ fn a_oneshot_value_arrives() {
 
 #[test]
 fn a_oneshot_sender_that_goes_wakes_the_receiver() {
-    loom_model(|| {
+    check(|| {
         let (sender, receiver) = oneshot::channel::<u8>();
         let going = thread::spawn(move || drop(sender));
         assert!(block_on(receiver).is_err());
@@ -28,7 +25,7 @@ fn a_oneshot_sender_that_goes_wakes_the_receiver() {
 
 #[test]
 fn a_oneshot_value_belongs_to_one_side_when_the_receiver_goes() {
-    loom_model(|| {
+    check(|| {
         let (sender, mut receiver) = oneshot::channel();
         let sending = thread::spawn(move || sender.send(Box::new(7)).is_err());
         let got = receiver.try_recv().unwrap();
@@ -41,7 +38,7 @@ fn a_oneshot_value_belongs_to_one_side_when_the_receiver_goes() {
 /// Polled twice with different wakers while the value comes: the last one counts.
 #[test]
 fn a_oneshot_receiver_may_change_its_waker() {
-    loom_model(|| {
+    check(|| {
         let (sender, mut receiver) = oneshot::channel();
         let sending = thread::spawn(move || sender.send(7).unwrap());
         let mut noop = std::task::Context::from_waker(std::task::Waker::noop());
@@ -56,7 +53,7 @@ fn a_oneshot_receiver_may_change_its_waker() {
 
 #[test]
 fn a_bounded_channel_passes_values_in_order_and_wakes_both_sides() {
-    loom_model(|| {
+    check(|| {
         let (sender, mut receiver) = mpsc::bounded(1);
         let sending = thread::spawn(move || {
             block_on(async {
@@ -72,7 +69,7 @@ fn a_bounded_channel_passes_values_in_order_and_wakes_both_sides() {
 
 #[test]
 fn two_senders_and_a_receiver_that_goes_end_well() {
-    loom_model(|| {
+    check(|| {
         let (sender, mut receiver) = mpsc::bounded(1);
         let other = sender.clone();
         let first = thread::spawn(move || block_on(sender.send(1)).is_ok());

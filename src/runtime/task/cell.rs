@@ -426,7 +426,7 @@ impl<F: Future> Task<F> {
     /// As [`Header::free`].
     unsafe fn free(header: NonNull<Header>) {
         // For a model, freeing is the last access.
-        #[cfg(all(test, wakeloop_loom))]
+        #[cfg(all(test, any(wakeloop_loom, wakeloop_shuttle)))]
         // SAFETY: not freed yet.
         unsafe { header.cast::<Self>().as_ref() }.payload.with_mut(|_| ());
         // SAFETY: allocated by `Box` with this layout. Nothing in it needs dropping: the payload is a union whose
@@ -440,7 +440,7 @@ fn quietly(f: impl FnOnce()) -> Result<(), Box<dyn Any + Send>> {
     catch_unwind(AssertUnwindSafe(f))
 }
 
-#[cfg(all(test, not(wakeloop_loom)))]
+#[cfg(all(test, not(any(wakeloop_loom, wakeloop_shuttle))))]
 mod tests {
     use super::*;
 

@@ -26,8 +26,10 @@ mod join;
 mod state;
 mod waker;
 
-#[cfg(all(test, wakeloop_loom))]
+#[cfg(all(test, any(wakeloop_loom, wakeloop_shuttle)))]
 mod model;
+#[cfg(all(test, any(wakeloop_loom, wakeloop_shuttle)))]
+mod state_model;
 
 pub(super) use cell::{Header, Runnable, new, new_job, new_local};
 pub use join::{AbortHandle, JoinError, JoinHandle};

@@ -6,11 +6,8 @@ use std::sync::atomic::AtomicUsize as Plain;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::task::{Poll, Waker};
 
-use loom::future::block_on;
-use loom::sync::atomic::AtomicUsize;
-use loom::thread;
-
-use crate::runtime::{LocalSet, loom_model};
+use crate::runtime::LocalSet;
+use crate::runtime::shim::model::{AtomicUsize, block_on, check, thread};
 
 struct Drops(Arc<Plain>);
 
@@ -24,7 +21,7 @@ impl Drop for Drops {
 /// not lost, whether it comes before, during or after the poll that waits for it.
 #[test]
 fn a_wake_from_another_thread_is_followed_by_a_poll_that_sees_what_came_before_it() {
-    loom_model(|| {
+    check(|| {
         let local = LocalSet::new();
         let flag = Arc::new(AtomicUsize::new(0));
         let (give_waker, take_waker) = crate::runtime::sync::oneshot::channel::<Waker>();
@@ -51,7 +48,7 @@ fn a_wake_from_another_thread_is_followed_by_a_poll_that_sees_what_came_before_i
 /// Two wakes at once: the future is polled by one thread, never lost, freed once.
 #[test]
 fn two_wakers_race_with_the_poll_and_the_end() {
-    loom_model(|| {
+    check(|| {
         let local = LocalSet::new();
         let drops = Arc::new(Plain::new(0));
         let count = Arc::new(AtomicUsize::new(0));
@@ -87,7 +84,7 @@ fn two_wakers_race_with_the_poll_and_the_end() {
 /// The join handle is awaited on another thread while the task completes.
 #[test]
 fn a_joiner_on_another_thread_gets_the_output() {
-    loom_model(|| {
+    check(|| {
         let local = LocalSet::new();
         let handle = local.spawn_local(async { Box::new(7) });
         let joining = thread::spawn(move || *block_on(handle).unwrap());
@@ -99,7 +96,7 @@ fn a_joiner_on_another_thread_gets_the_output() {
 /// Polled with one waker, then another, while the task completes: the slot has one owner at a time.
 #[test]
 fn a_joiner_that_changes_its_waker_is_woken() {
-    loom_model(|| {
+    check(|| {
         let local = LocalSet::new();
         let mut handle = local.spawn_local(async { Box::new(7) });
         let joining = thread::spawn(move || {
@@ -117,7 +114,7 @@ fn a_joiner_that_changes_its_waker_is_woken() {
 /// The handle is dropped, or aborts, while the task completes: the output is dropped once, by one side.
 #[test]
 fn an_output_without_a_taker_is_dropped_once() {
-    loom_model(|| {
+    check(|| {
         let drops = Arc::new(Plain::new(0));
         let local = LocalSet::new();
         let guard = Drops(drops.clone());

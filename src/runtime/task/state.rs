@@ -298,7 +298,7 @@ fn woken(state: usize) -> usize {
     if state & WAKES < 2 * WAKE { state + WAKE } else { state }
 }
 
-#[cfg(all(test, not(wakeloop_loom)))]
+#[cfg(all(test, not(any(wakeloop_loom, wakeloop_shuttle))))]
 mod tests {
     use super::*;
 

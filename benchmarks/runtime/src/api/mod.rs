@@ -27,6 +27,27 @@ pub struct Scenario {
     pub by: Clock,
 }
 
+/// What a number of sleeps cost. Bytes are those that the process grew by, times are CPU time.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sleeps {
+    pub arm_ns: f64,
+    pub cancel_ns: f64,
+    pub bytes_per_sleep: f64,
+    pub bytes_per_task: f64,
+    pub cpu_per_task: f64,
+    /// In milliseconds, as the others.
+    pub late_p50: f64,
+    pub late_p99: f64,
+    pub late_max: f64,
+}
+
+/// How late timer and socket were, each time, in milliseconds.
+#[derive(Clone, Debug, Default)]
+pub struct Delays {
+    pub timer: Vec<f64>,
+    pub socket: Vec<f64>,
+}
+
 /// What to compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {

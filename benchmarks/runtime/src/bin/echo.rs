@@ -1,15 +1,17 @@
-//! Echo servers under load: `echo [--connections N,N] [--sizes N,N] [--seconds S] [--rounds R] [--json FILE]`.
+//! Echo and HTTP servers under load:
+//! `echo [--protocol echo|http|both] [--connections N,N] [--sizes N,N] [--seconds S] [--rounds R] [--json FILE]`.
 //!
 //! Server and client are two processes; the client is wakeloop's load generator, the same for all. Each case is
 //! run closed (the next request follows the answer: what rate is reached) and open (a fixed rate that all can
-//! serve: what latency, CPU time and memory it costs). Rounds are interleaved, the medians are reported.
+//! serve: what latency, CPU time and memory it costs). Rounds are interleaved, the medians are reported; the ratio
+//! of rates is the median of the rounds' ratios, ours over theirs. HTTP has its own connections, 1000, and no sizes.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use wakeloop::load::{self, Config, Report, Target, Work};
+use wakeloop::load::{self, Config, Http, Report, Target, Work};
 
 const SERVERS: [&str; 4] = ["wakeloop", "tokio", "smol", "threads"];
 
@@ -19,10 +21,10 @@ struct Server {
 }
 
 impl Server {
-    fn start(name: &str) -> Server {
+    fn start(name: &str, protocol: &str) -> Server {
         let program = std::env::current_exe().expect("our path").with_file_name("server");
         let mut child = Command::new(program)
-            .args([name, "echo"])
+            .args([name, protocol])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -49,7 +51,9 @@ impl Drop for Server {
 #[derive(Default)]
 struct Figures {
     rate: Vec<f64>,
+    closed_mean: Vec<f64>,
     closed_p99: Vec<f64>,
+    closed_cpu: Vec<f64>,
     p50: Vec<f64>,
     p99: Vec<f64>,
     cpu: Vec<f64>,
@@ -60,12 +64,14 @@ struct Figures {
 fn main() {
     raise_descriptor_limit();
     let (mut connections, mut sizes) = (vec![1, 100, 1000, 10_000], vec![64, 16 << 10]);
-    let (mut seconds, mut rounds, mut json) = (2.0, 3, None::<PathBuf>);
+    let (mut seconds, mut rounds, mut json) = (2.0, 5, None::<PathBuf>);
+    let mut protocol = "both".to_owned();
     let mut arguments = std::env::args().skip(1);
     while let Some(flag) = arguments.next() {
         let value = arguments.next().unwrap_or_default();
         let list = || value.split(',').filter_map(|one| one.parse().ok()).collect::<Vec<usize>>();
         match flag.as_str() {
+            "--protocol" => protocol = value,
             "--connections" => connections = list(),
             "--sizes" => sizes = list(),
             "--seconds" => seconds = value.parse().unwrap_or(seconds),
@@ -77,37 +83,69 @@ fn main() {
             }
         }
     }
+    let mut cases = Vec::new();
+    if protocol != "http" {
+        let echo = |&size| Case { connections: 0, work: Work::Echo { size, lines: false } };
+        let all = |of: Case| connections.iter().map(move |&connections| Case { connections, ..of.clone() });
+        cases.extend(sizes.iter().map(echo).flat_map(all));
+    }
+    if protocol != "echo" {
+        let body = Some(b"Hello, World!".to_vec());
+        let (host, path) = ("localhost".to_owned(), "/".to_owned());
+        cases.push(Case {
+            connections: 1000,
+            work: Work::Http(Http { host, path, post_size: None, expect_body: body }),
+        });
+    }
     let mut lines = Vec::new();
-    for &size in &sizes {
-        for &connections in &connections {
-            println!("\n{connections} connections, {size} bytes");
+    for case in cases {
+        println!("\n{} connections, {}", case.connections, case.what());
+        println!(
+            "{:<10} {:>10} {:>6} {:>9} {:>9} {:>12} | at a fixed rate {:>9} {:>9} {:>12} {:>11} {:>9} {:>7}",
+            "",
+            "requests/s",
+            "ratio",
+            "mean",
+            "p99",
+            "CPU/request",
+            "p50",
+            "p99",
+            "CPU/request",
+            "RSS",
+            "RSS/conn",
+            "errors"
+        );
+        let all = case.measure(seconds, rounds);
+        let ours = all[0].1.rate.clone();
+        for (name, figures) in all {
+            let rss = median(&figures.rss);
+            let ratio = median(&ours.iter().zip(&figures.rate).map(|(a, b)| a / b).collect::<Vec<_>>());
             println!(
-                "{:<10} {:>10} {:>11} | at a fixed rate {:>9} {:>9} {:>12} {:>11} {:>9} {:>7}",
-                "", "requests/s", "closed p99", "p50", "p99", "CPU/request", "RSS", "RSS/conn", "errors"
+                "{name:<10} {:>10.0} {ratio:>6.2} {:>6.2} ms {:>6.2} ms {:>9.2} us | {:>22.3} ms {:>6.3} ms {:>9.2} us {:>8.1} MB {:>6.1} KB {:>7}",
+                median(&figures.rate),
+                median(&figures.closed_mean) * 1e3,
+                median(&figures.closed_p99) * 1e3,
+                median(&figures.closed_cpu) * 1e6,
+                median(&figures.p50) * 1e3,
+                median(&figures.p99) * 1e3,
+                median(&figures.cpu) * 1e6,
+                rss / 1e6,
+                rss / 1e3 / case.connections as f64,
+                figures.errors,
             );
-            for (name, figures) in case(connections, size, seconds, rounds) {
-                let rss = median(&figures.rss);
-                println!(
-                    "{name:<10} {:>10.0} {:>8.2} ms | {:>22.3} ms {:>6.3} ms {:>9.2} us {:>8.1} MB {:>6.1} KB {:>7}",
-                    median(&figures.rate),
-                    median(&figures.closed_p99) * 1e3,
-                    median(&figures.p50) * 1e3,
-                    median(&figures.p99) * 1e3,
-                    median(&figures.cpu) * 1e6,
-                    rss / 1e6,
-                    rss / 1e3 / connections as f64,
-                    figures.errors,
-                );
-                lines.push(format!(
-                    r#"  {{"server": "{name}", "connections": {connections}, "size": {size}, "requests_per_second": {:.1}, "closed_p99": {:.6}, "p50": {:.6}, "p99": {:.6}, "cpu_per_request": {:.9}, "rss": {rss:.0}, "errors": {}}}"#,
-                    median(&figures.rate),
-                    median(&figures.closed_p99),
-                    median(&figures.p50),
-                    median(&figures.p99),
-                    median(&figures.cpu),
-                    figures.errors
-                ));
-            }
+            lines.push(format!(
+                r#"  {{"server": "{name}", "work": "{}", "connections": {}, "requests_per_second": {:.1}, "ratio": {ratio:.4}, "closed_mean": {:.6}, "closed_p99": {:.6}, "closed_cpu_per_request": {:.9}, "p50": {:.6}, "p99": {:.6}, "cpu_per_request": {:.9}, "rss": {rss:.0}, "errors": {}}}"#,
+                case.what(),
+                case.connections,
+                median(&figures.rate),
+                median(&figures.closed_mean),
+                median(&figures.closed_p99),
+                median(&figures.closed_cpu),
+                median(&figures.p50),
+                median(&figures.p99),
+                median(&figures.cpu),
+                figures.errors
+            ));
         }
     }
     if let Some(path) = json {
@@ -119,42 +157,63 @@ fn main() {
     }
 }
 
-fn case(connections: usize, size: usize, seconds: f64, rounds: usize) -> Vec<(&'static str, Figures)> {
-    // A thread per connection is left out where the machine would have to hold ten thousand of them.
-    let servers: Vec<_> =
-        SERVERS.into_iter().filter(|name| *name != "threads" || connections <= 1000).collect();
-    let mut all: Vec<_> = servers.iter().map(|name| (*name, Figures::default())).collect();
-    let mut fixed = None;
-    for round in 0..rounds {
-        for turn in 0..all.len() {
-            let (name, figures) = &mut all[(round + turn) % servers.len()];
-            let server = Server::start(name);
-            let mut config = Config {
-                target: Target::Tcp(([127, 0, 0, 1], server.port).into()),
-                work: Work::Echo { size, lines: false },
-                connections,
-                warmup: Duration::from_secs_f64(seconds / 4.0),
-                duration: Duration::from_secs_f64(seconds),
-                patience: Duration::from_secs(30),
-                watch_pid: Some(server.child.id() as i32),
-                ..Config::default()
-            };
-            let Some(closed) = run(&config, figures) else { continue };
-            let rate = closed.requests as f64 / closed.seconds;
-            figures.rate.push(rate);
-            figures.closed_p99.push(closed.latency.p99.as_secs_f64());
-            // Set once, for all: a third of what the first reached.
-            config.rate = Some(*fixed.get_or_insert(rate / 3.0));
-            let Some(open) = run(&config, figures) else { continue };
-            figures.p50.push(open.latency.p50.as_secs_f64());
-            figures.p99.push(open.latency.p99.as_secs_f64());
-            if let Some(cpu) = open.watched_cpu {
-                figures.cpu.push(cpu.as_secs_f64() / open.requests.max(1) as f64);
-            }
-            figures.rss.push(server.rss());
+/// One kind of load.
+#[derive(Clone)]
+struct Case {
+    connections: usize,
+    work: Work,
+}
+
+impl Case {
+    fn what(&self) -> String {
+        match &self.work {
+            Work::Echo { size, .. } => format!("echo of {size} bytes"),
+            _ => "HTTP".to_owned(),
         }
     }
-    all
+
+    fn measure(&self, seconds: f64, rounds: usize) -> Vec<(&'static str, Figures)> {
+        let protocol = if matches!(self.work, Work::Http(_)) { "http" } else { "echo" };
+        // A thread per connection is left out where the machine would have to hold ten thousand of them.
+        let servers = SERVERS.into_iter().filter(|name| *name != "threads" || self.connections <= 1000);
+        let mut all: Vec<_> = servers.map(|name| (name, Figures::default())).collect();
+        let count = all.len();
+        let mut fixed = None;
+        for round in 0..rounds {
+            for turn in 0..count {
+                let (name, figures) = &mut all[(round + turn) % count];
+                let server = Server::start(name, protocol);
+                let mut config = Config {
+                    target: Target::Tcp(([127, 0, 0, 1], server.port).into()),
+                    work: self.work.clone(),
+                    connections: self.connections,
+                    warmup: Duration::from_secs_f64(seconds / 4.0),
+                    duration: Duration::from_secs_f64(seconds),
+                    patience: Duration::from_secs(30),
+                    watch_pid: Some(server.child.id() as i32),
+                    ..Config::default()
+                };
+                let Some(closed) = run(&config, figures) else { continue };
+                let rate = closed.requests as f64 / closed.seconds;
+                figures.rate.push(rate);
+                figures.closed_mean.push(closed.latency.mean.as_secs_f64());
+                figures.closed_p99.push(closed.latency.p99.as_secs_f64());
+                figures.closed_cpu.extend(cpu_per_request(&closed));
+                // Set once, for all: a third of what the first reached.
+                config.rate = Some(*fixed.get_or_insert(rate / 3.0));
+                let Some(open) = run(&config, figures) else { continue };
+                figures.p50.push(open.latency.p50.as_secs_f64());
+                figures.p99.push(open.latency.p99.as_secs_f64());
+                figures.cpu.extend(cpu_per_request(&open));
+                figures.rss.push(server.rss());
+            }
+        }
+        all
+    }
+}
+
+fn cpu_per_request(report: &Report) -> Option<f64> {
+    Some(report.watched_cpu?.as_secs_f64() / report.requests.max(1) as f64)
 }
 
 fn run(config: &Config, figures: &mut Figures) -> Option<Report> {

@@ -1,16 +1,27 @@
 //! An echo or HTTP server on each runtime: `server wakeloop|tokio|smol|threads echo|http`. Prints its port.
 //!
-//! The four are the same program: 16 KiB to read into, write what came; or the answer of examples/http_hello.rs
-//! for every request. It ends when its standard input does.
+//! The four are the same program, that of the examples `echo_server` and `http_hello`: a connection that waits holds no
+//! buffer, but waits for readiness and then reads into the buffer of its thread. (With a thread per connection that
+//! is a buffer per connection all the same.) It ends when its standard input does.
 
-use std::io::{self, Read, Write};
+// Written for a server that has no tests of its own.
+#[path = "../../../../examples/http_hello/http.rs"]
+#[allow(dead_code)]
+mod http;
+
+use std::cell::RefCell;
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::thread;
 
+use http::{Connection, Next};
+
 const BUFFER: usize = 16 << 10;
-const MAX_HEAD: usize = 4096;
-const ANSWER: &[u8] =
-    b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 13\r\n\r\nHello, World!";
+
+thread_local! {
+    /// What is read, and what is to be written.
+    static BUFFERS: RefCell<(Vec<u8>, Vec<u8>)> = RefCell::new((vec![0; BUFFER], Vec::new()));
+}
 
 fn main() -> io::Result<()> {
     allow_descriptors();
@@ -49,39 +60,58 @@ fn allow_descriptors() {
     }
 }
 
-/// What is to be written for the bytes that came; and what is left of an unfinished request.
-fn answers(buffer: &mut [u8], filled: &mut usize) -> Vec<u8> {
-    let mut answers = Vec::new();
-    while let Some(end) = buffer[..*filled].windows(4).position(|four| four == b"\r\n\r\n") {
-        buffer.copy_within(end + 4..*filled, 0);
-        *filled -= end + 4;
-        answers.extend_from_slice(ANSWER);
-    }
-    answers
+/// What a connection is, between two reads.
+enum Protocol {
+    Echo,
+    Http(Connection),
 }
 
-/// The life of a connection, for streams that are read and written alike.
+impl Protocol {
+    fn new(http: bool) -> Protocol {
+        if http { Protocol::Http(Connection::default()) } else { Protocol::Echo }
+    }
+
+    /// One read and one write: whether to go on, and what was not written.
+    fn turn(
+        &mut self,
+        read: impl FnOnce(&mut [u8]) -> io::Result<usize>,
+        write: impl FnOnce(&[u8]) -> io::Result<usize>,
+    ) -> io::Result<(bool, Vec<u8>)> {
+        BUFFERS.with_borrow_mut(|(buffer, answers)| {
+            let received = match read(buffer)? {
+                0 => return Err(ErrorKind::UnexpectedEof.into()),
+                received => &buffer[..received],
+            };
+            let (goes_on, answer) = match self {
+                Protocol::Echo => (true, received),
+                Protocol::Http(connection) => {
+                    answers.clear();
+                    (connection.feed(received, answers) == Next::Read, &answers[..])
+                }
+            };
+            let sent = match write(answer) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => 0,
+                sent => sent?,
+            };
+            Ok((goes_on, answer[sent..].to_vec()))
+        })
+    }
+}
+
+/// The life of a connection, for streams whose methods have the same names.
 macro_rules! connection {
-    ($stream:ident, $http:ident $(, $wait:tt)?) => {{
-        if $http {
-            let (mut buffer, mut filled) = ([0; MAX_HEAD], 0);
-            loop {
-                let n = $stream.read(&mut buffer[filled..])$(.$wait)?.unwrap_or(0);
-                if n == 0 {
-                    return;
+    ($stream:ident, $http:ident) => {{
+        let mut protocol = Protocol::new($http);
+        while $stream.readable().await.is_ok() {
+            match protocol.turn(|buffer| $stream.try_read(buffer), |data| $stream.try_write(data)) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(_) | Ok((false, _)) => return,
+                Ok((true, rest)) if rest.is_empty() => {}
+                Ok((true, rest)) => {
+                    if $stream.write_all(&rest).await.is_err() {
+                        return;
+                    }
                 }
-                filled += n;
-                let answers = answers(&mut buffer, &mut filled);
-                if filled == MAX_HEAD || $stream.write_all(&answers)$(.$wait)?.is_err() {
-                    return;
-                }
-            }
-        }
-        let mut buffer = vec![0; BUFFER];
-        loop {
-            let n = $stream.read(&mut buffer)$(.$wait)?.unwrap_or(0);
-            if n == 0 || $stream.write_all(&buffer[..n])$(.$wait)?.is_err() {
-                return;
             }
         }
     }};
@@ -94,26 +124,48 @@ fn ours(listener: TcpListener, http: bool) -> io::Result<()> {
         loop {
             let (stream, _) = listener.accept().await?;
             stream.set_nodelay(true)?;
-            drop(runtime::spawn(async move { connection!(stream, http, await) }));
+            drop(runtime::spawn(async move { connection!(stream, http) }));
         }
     })
 }
 
 fn tokio(listener: TcpListener, http: bool) -> io::Result<()> {
-    use ::tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use ::tokio::io::AsyncWriteExt;
     ::tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
         listener.set_nonblocking(true)?;
         let listener = ::tokio::net::TcpListener::from_std(listener)?;
         loop {
             let (mut stream, _) = listener.accept().await?;
             stream.set_nodelay(true)?;
-            drop(::tokio::spawn(async move { connection!(stream, http, await) }));
+            drop(::tokio::spawn(async move { connection!(stream, http) }));
         }
     })
 }
 
+/// smol's stream under the names of the others.
+struct Smol(::smol::Async<std::net::TcpStream>);
+
+impl Smol {
+    async fn readable(&self) -> io::Result<()> {
+        self.0.readable().await
+    }
+
+    fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut stream = self.0.get_ref();
+        stream.read(buffer)
+    }
+
+    fn try_write(&self, data: &[u8]) -> io::Result<usize> {
+        let mut stream = self.0.get_ref();
+        stream.write(data)
+    }
+
+    async fn write_all(&self, data: &[u8]) -> io::Result<()> {
+        ::smol::io::AsyncWriteExt::write_all(&mut &self.0, data).await
+    }
+}
+
 fn smol(listener: TcpListener, http: bool) -> io::Result<()> {
-    use ::smol::io::{AsyncReadExt, AsyncWriteExt};
     let workers = thread::available_parallelism()?.get();
     // SAFETY: before any other thread reads the environment.
     unsafe { std::env::set_var("SMOL_THREADS", workers.to_string()) };
@@ -121,17 +173,22 @@ fn smol(listener: TcpListener, http: bool) -> io::Result<()> {
         let listener = ::smol::Async::new(listener)?;
         loop {
             let (stream, _) = listener.accept().await?;
-            let mut stream = ::smol::net::TcpStream::from(stream);
-            stream.set_nodelay(true)?;
-            ::smol::spawn(async move { connection!(stream, http, await) }).detach();
+            stream.get_ref().set_nodelay(true)?;
+            let stream = Smol(stream);
+            ::smol::spawn(async move { connection!(stream, http) }).detach();
         }
     })
 }
 
 fn threads(listener: TcpListener, http: bool) -> io::Result<()> {
     loop {
-        let (mut stream, _) = listener.accept()?;
+        let (stream, _) = listener.accept()?;
         stream.set_nodelay(true)?;
-        thread::Builder::new().stack_size(64 << 10).spawn(move || connection!(stream, http))?;
+        let serve = move || {
+            let mut protocol = Protocol::new(http);
+            let write = |data: &[u8]| (&stream).write_all(data).map(|()| data.len());
+            while let Ok((true, _)) = protocol.turn(|buffer| (&stream).read(buffer), write) {}
+        };
+        thread::Builder::new().stack_size(64 << 10).spawn(serve)?;
     }
 }
