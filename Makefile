@@ -108,7 +108,7 @@ ecosystem: $(MADE)-extension $(MADE)-test ## well-known libraries' own test suit
 extension: $(MADE)-extension $(MADE)-test ## builds examples/extension, whose Rust futures Python awaits, and tests it; unoptimised, which takes a third of the time
 	VIRTUAL_ENV=$(abspath $(VENV)) CARGO_TARGET_DIR=$(or $(CARGO_TARGET_DIR),$(abspath target)) \
 	CARGO_PROFILE_RELEASE_OPT_LEVEL=0 $(VENV)/bin/maturin develop --release --quiet -m examples/extension/Cargo.toml
-	$(PY) -m pytest --quiet -p no:cacheprovider -c examples/extension/pyproject.toml examples/extension
+	$(PY) -m pytest -p no:cacheprovider -c examples/extension/pyproject.toml examples/extension
 
 types: $(MADE)-extension $(MADE)-test ## mypy --strict over the package, the stubs against the extension, a user's program
 	$(PY) -m pytest tests/test_typing.py

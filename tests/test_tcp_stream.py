@@ -138,6 +138,26 @@ def test_frames_survive_the_way_there_and_back(run):
     run(main())
 
 
+def test_frames_come_whole_however_they_are_cut(run):
+    frames = [os.urandom(random.choice([0, 1, 5, 300, 20_000])) for _ in range(100)]
+
+    async def main():
+        for largest in (3, 1000, 100_000):
+            some = frames if largest > 3 else [frame[:300] for frame in frames[:30]]
+            async with connected() as (stream, peer):
+                peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                data = b"".join(len(frame).to_bytes(4, "big") + frame for frame in some)
+                thread = in_pieces(peer, data + b"\0\0", largest=largest)
+                received = []
+                with pytest.raises(asyncio.IncompleteReadError) as cut:
+                    async for frame in stream.frames(max_size=20_000):
+                        received.append(frame)
+                assert received == some and cut.value.partial == b"\0\0"
+                thread.join()
+
+    run(main())
+
+
 def test_reads_that_the_end_of_the_stream_cuts_short_say_so(run):
     async def main():
         for read, expected, partial in [

@@ -330,7 +330,12 @@ def test_a_stream_is_taken_over_while_its_loop_sleeps_in_another_thread(loop_fac
         thread = threading.Thread(target=run, args=(begin(),))
         thread.start()
         assert began.wait(10)
+        turns = getattr(found["loop"], "metrics", dict)
         run(take_over())
+        # The first loop sleeps on: the descriptor has left its poller.
+        before = turns().get("turns", 0)
+        run(take_over())
+        assert turns().get("turns", 0) - before < 5
         found["loop"].call_soon_threadsafe(found["stop"].set)
         thread.join()
         found["stream"].close()

@@ -26,6 +26,11 @@ impl ReadBuffer {
         self.end - self.start
     }
 
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> usize {
+        self.data.len()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.start == self.end
     }

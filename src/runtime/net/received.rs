@@ -162,3 +162,64 @@ pub(super) enum Look {
     /// Nothing, and there never will be.
     End,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken<'a>(received: &'a mut Received, want: &Want) -> &'a [u8] {
+        match received.take(want) {
+            Taken::Item(bytes) | Taken::Rest(bytes) => bytes,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn items_are_taken_one_after_the_other_and_an_end_after_them() {
+        let mut received = Received::new(100);
+        let mut source = &b"line\nabcdefrest"[..];
+        assert!(matches!(received.take(&Want::Line), Taken::Nothing));
+        assert_eq!(received.receive(&Want::Line, &mut source).unwrap(), (15, true));
+        assert_eq!(taken(&mut received, &Want::Line), b"line\n");
+        assert_eq!(taken(&mut received, &Want::Exact(6)), b"abcdef");
+        assert!(!received.has(&Want::Exact(5)) && received.has(&Want::Some(5)));
+        assert_eq!(received.receive(&Want::Exact(5), &mut source).unwrap(), (0, true));
+        assert_eq!(taken(&mut received, &Want::Exact(5)), b"rest");
+        assert_eq!(taken(&mut received, &Want::Line), b"");
+    }
+
+    #[test]
+    fn what_came_before_a_failure_can_still_be_taken() {
+        let mut received = Received::new(100);
+        received.receive(&Want::All, &b"abc"[..]).unwrap();
+        received.fail(&io::Error::from_raw_os_error(libc::ECONNRESET));
+        assert_eq!(taken(&mut received, &Want::Some(2)), b"ab");
+        for want in [Want::Exact(2), Want::All, Want::Line] {
+            assert!(
+                matches!(received.take(&want), Taken::Failed(error) if error.raw_os_error() == Some(libc::ECONNRESET))
+            );
+        }
+        assert_eq!(taken(&mut received, &Want::Some(2)), b"c");
+    }
+
+    #[test]
+    fn memory_that_large_items_needed_is_kept_while_they_come_and_given_back_after() {
+        let mut received = Received::new(100);
+        let large = vec![0; 200_000];
+        for _ in 0..3 {
+            let mut source = &large[..];
+            while !received.has(&Want::Exact(large.len())) {
+                received.receive(&Want::Exact(large.len()), &mut source).unwrap();
+            }
+            taken(&mut received, &Want::Exact(large.len()));
+            received.rest();
+            assert!(received.buffer.capacity() >= large.len());
+        }
+        for _ in 0..2 {
+            received.receive(&Want::Exact(1), &[1][..]).unwrap();
+            taken(&mut received, &Want::Exact(1));
+            received.rest();
+        }
+        assert!(received.buffer.capacity() < 10_000);
+    }
+}
