@@ -23,7 +23,6 @@ from typing import Any
 
 import report
 import tls
-import udp
 from clients import CLIENTS
 from inprocess import FACTORY_SCENARIOS, SCENARIOS
 from floor import FLOOR, FLOOR_SCENARIOS, floor_program
@@ -132,9 +131,8 @@ class Contender:
         options = dict(SERVERS[self.scenario].load)
         before = memory(process.pid, "VmRSS")
         duration, warmup = self.settings.server_seconds, self.settings.server_warmup
-        if options["kind"] in ("udp", "tls"):
-            load_here = {"udp": udp, "tls": tls}[options["kind"]].run
-            result = load_here(self.port, process.pid, options, duration, warmup, self.settings.load_cpu)
+        if options["kind"] == "tls":
+            result = tls.run(self.port, process.pid, options, duration, warmup, self.settings.load_cpu)
         else:
             where = {"port": self.port} if self.port else {"path": self.path}
             result = load.run(process.pid, duration=duration, warmup=warmup, **where, **options)

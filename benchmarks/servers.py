@@ -313,7 +313,7 @@ add("tcp/sock/1k/c10", partial(serve_sockets, KIB), echo_load(KIB, 10))
 add("tcp/accept+close/c10", partial(serve_protocol, CloseAtOnce), {"kind": "accept", "connections": 10})
 add("unix/proto/1k/c10", partial(serve_unix_protocol, Echo), echo_load(KIB, 10))
 add("unix/streams/1k/c10", partial(serve_unix_streams, echo_exactly(KIB)), echo_load(KIB, 10))
-add("udp/1k/c10", serve_datagrams, {"kind": "udp", "size": KIB, "connections": 10})
+add("udp/1k/c10", serve_datagrams, echo_load(KIB, 10, datagrams=True))
 
 add("tcp/bulk/64k-writes/c4", partial(serve_protocol, Bulk),
     {"kind": "http", "connections": 4, "expect_body": CHUNK * CHUNKS})  # fmt: skip

@@ -1,7 +1,7 @@
 """TLS scenarios: the certificate, the load, and what a connection costs in memory.
 
-As with UDP, the load runs in this process: every connection sends one message and takes its echo, in turn, all of
-them on their way at once, every byte compared. They are encrypted first and sent together then: Python encrypts
+The load runs in this process, pinned while it runs, and reports in the names of the Rust load generator: every
+connection sends one message and takes its echo, in turn, all of them on their way at once, every byte compared. They are encrypted first and sent together then: Python encrypts
 more slowly than the servers answer, and a server that falls asleep between any two messages would mostly show what
 that costs. The certificate is made by openssl when it is first needed.
 """
@@ -13,14 +13,13 @@ import os
 import shutil
 import socket
 import ssl
+import statistics
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import udp
 
 _VARIABLE = "WAKELOOP_BENCHMARK_CERTIFICATE"
 
@@ -111,10 +110,51 @@ def run(
             idle += added
         more["kib_per_idle"] = (settled(pid) - before) / options["idle"] / 1024
     try:
-        return {**udp.measured(connect, exchange, pid, options, duration, warmup, cpu), **more}
+        return {**measured(connect, pid, options, duration, warmup, cpu), **more}
     finally:
         for each in idle:
             each.close()
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time of another process: the kernel's clock id for a process (see clock_getcpuclockid(3))."""
+    return time.clock_gettime((~pid << 3) | 2)
+
+
+def measured(
+    connect: Callable[[], Peer],
+    pid: int,
+    options: dict[str, Any],
+    duration: float,
+    warmup: float,
+    cpu: int,
+) -> dict[str, Any]:
+    """Exchanges messages over connections of this process's, and reports in the names of the Rust load generator."""
+    before = os.sched_getaffinity(0)
+    if cpu >= 0:
+        os.sched_setaffinity(0, {cpu})
+    try:
+        sockets = [connect() for _ in range(options["connections"])]
+        try:
+            exchange(sockets, options["size"], warmup)
+            server, own = cpu_seconds(pid), time.process_time()
+            latencies, errors, seconds = exchange(sockets, options["size"], duration)
+            server, own = cpu_seconds(pid) - server, time.process_time() - own
+        finally:
+            for each in sockets:
+                each.close()
+    finally:
+        os.sched_setaffinity(0, before)
+    cuts = statistics.quantiles(latencies, n=100) if len(latencies) > 1 else [0.0] * 99
+    return {
+        "requests": len(latencies),
+        "rate": len(latencies) / seconds,
+        "errors": errors,
+        "first_error": f"{next(iter(errors))} of a message" if errors else None,
+        "latency_us": {"p50": cuts[49] * 1e6, "p99": cuts[98] * 1e6},
+        "watched_cpu_seconds": server,
+        "own_cpu_seconds": own,
+    }
 
 
 def settled(pid: int) -> int:

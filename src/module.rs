@@ -10,7 +10,9 @@ use crate::bridge::port::ForeignPort;
 use crate::capi;
 use crate::event_loop::{calls, core, event_loop::EventLoop, handle, sock, sock_datagram};
 use crate::primitives::{blocking, echo, listener, lookup, metrics, sleep, tcp_stream, udp};
-use crate::transport::{accept, connect, datagram, read_pipe, reader_feed, stream, streams, tls, write_pipe};
+use crate::transport::{
+    accept, connect, datagram, read_pipe, reader_feed, send_file, stream, streams, tls, write_pipe,
+};
 
 /// Called by `os.register_at_fork` in every child.
 #[pyfunction]
@@ -79,6 +81,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(crate::load::python::load, module)?)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_function(wrap_pyfunction!(stream::make_stream, module)?)?;
+    module.add_function(wrap_pyfunction!(send_file::send_file, module)?)?;
     module.add_function(wrap_pyfunction!(datagram::make_datagram, module)?)?;
     module.add_function(wrap_pyfunction!(read_pipe::make_read_pipe, module)?)?;
     module.add_function(wrap_pyfunction!(write_pipe::make_write_pipe, module)?)?;

@@ -63,22 +63,42 @@ def test_small_and_large_writes_keep_their_order(run):
     run(main())
 
 
-def test_nothing_written_waits_for_the_next_turn(run):
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_what_the_pipe_takes_is_in_it_when_write_returns(run, kind):
+    """A callback may write and then block until the reader has answered."""
+
     async def main():
         reader, writer = os.pipe()
         transport, protocol = await writing(writer)
         os.set_blocking(reader, False)
-        transport.write(b"one")
-        transport.write(b"two")
-        await asyncio.sleep(0)
-        assert os.read(reader, 100) == b"onetwo"
-        transport.write(b"three")
+        for text in (b"one", b"two", bytes(5000)):
+            transport.write(kind(text))
+            assert os.read(reader, 10_000) == text
+        transport.writelines([b"three", b"four"])
+        assert os.read(reader, 100) == b"threefour"
         assert transport.get_write_buffer_size() == 0
-        assert os.read(reader, 100) == b"three"
         for end in (transport.write_eof, transport.close):
             end()
         assert await protocol.lost is None
         assert os.read(reader, 100) == b""
+        os.close(reader)
+
+    run(main())
+
+
+def test_a_pipe_that_was_full_is_written_at_once_when_it_was_emptied(run):
+    async def main():
+        reader, writer = os.pipe()
+        transport, protocol = await writing(writer)
+        for size in (200_000, 70_000):
+            transport.write(bytes(size))
+            assert transport.get_write_buffer_size() > 0
+            await read_all(reader, size)
+            assert transport.get_write_buffer_size() == 0
+            transport.write(b"now")
+            assert os.read(reader, 10) == b"now"
+        transport.close()
+        assert await protocol.lost is None
         os.close(reader)
 
     run(main())

@@ -7,6 +7,7 @@ the calls that asyncio would make.
 import asyncio
 import contextlib
 import os
+import random
 import socket
 import sys
 
@@ -380,3 +381,52 @@ def test_debug_mode_changes_nothing_for_a_reader(run, asyncio_log):
             assert repr(reader).startswith("<StreamReader 5 bytes limit=10 transport=<")
 
     run(main(), debug=True)
+
+
+@pytest.mark.parametrize("limit", [2**14, 2**16, 2**20])
+def test_large_messages_arrive_whole_in_pieces_of_every_size(run, limit):
+    """Large ones are received straight into the reader's buffer, behind what is there already."""
+    message = random.Random(limit).randbytes(300_000)
+    sizes = [100_000, 40_000, 33_000, 1, 90_000, 36_999, 0]
+    assert sum(sizes) <= len(message)
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        async with connection(limit=limit) as (reader, writer, far):
+            far.settimeout(None)
+            for _ in range(3):
+                sending = loop.run_in_executor(None, far.sendall, message)
+                received = [await reader.readexactly(size) for size in sizes]
+                received.append(await reader.readexactly(len(message) - sum(sizes)))
+                await sending
+                assert b"".join(received) == message
+                assert not reader._buffer
+            # Nothing more than what was sent, at the end as well.
+            await loop.run_in_executor(None, far.sendall, message[:50_000])
+            far.shutdown(socket.SHUT_WR)
+            assert await reader.read(-1) == message[:50_000]
+            assert reader.at_eof() and not reader._buffer
+
+    run(main())
+
+
+def test_a_buffer_that_somebody_looks_at_stays_as_it_is(run, asyncio_log):
+    """asyncio cannot add to it then, and ends the connection with a BufferError; large data makes no difference."""
+
+    async def main():
+        async with connection(limit=2**20) as (reader, writer, far):
+            reading = asyncio.ensure_future(reader.readexactly(40_000))
+            await asyncio.get_running_loop().run_in_executor(None, far.sendall, bytes(40_000))
+            await reading
+            far.send(b"small")
+            while not reader._buffer:
+                await asyncio.sleep(0)
+            with memoryview(reader._buffer) as view:
+                far.send(b"more")
+                while reader.exception() is None:
+                    await asyncio.sleep(0.001)
+                assert view == b"small"
+            assert isinstance(reader.exception(), BufferError)
+
+    run(main())
+    assert "data_received() call failed" in asyncio_log.text

@@ -333,29 +333,6 @@ def test_a_transports_socket_is_refused(run):
     run(main())
 
 
-def test_sendfile_sends_a_file_and_a_part_of_it(run, tmp_path):
-    content = os.urandom(300_000)
-    path = tmp_path / "file"
-    path.write_bytes(content)
-
-    async def main():
-        loop = asyncio.get_running_loop()
-        for offset, count, expected in ((0, None, content), (1000, 5000, content[1000:6000])):
-            with tcp_pair() as (near, far), path.open("rb") as file:
-
-                async def receive(size, far=far):
-                    received = bytearray()
-                    while len(received) < size:
-                        received += await loop.sock_recv(far, 65536)
-                    return received
-
-                receiving = asyncio.create_task(receive(len(expected)))
-                assert await loop.sock_sendfile(near, file, offset, count) == len(expected)
-                assert await receiving == expected
-
-    run(main())
-
-
 def test_connect_accepted_socket_makes_a_transport(run):
     async def main():
         loop = asyncio.get_running_loop()

@@ -330,3 +330,18 @@ def test_the_protocol_hears_of_pipes_and_exit_in_order(run):
         transport.close()
 
     run(main())
+
+
+def test_a_callback_may_write_to_a_child_and_block_until_it_answers(run):
+    async def main():
+        ours, theirs = os.pipe()
+        with os.fdopen(ours, "rb") as answers:
+            process = await asyncio.create_subprocess_exec("/bin/cat", stdin=PIPE, stdout=theirs)
+            os.close(theirs)
+            for line in (b"one\n", b"two\n"):
+                process.stdin.write(line)
+                assert answers.readline() == line
+            process.stdin.close()
+            assert await process.wait() == 0
+
+    run(main())

@@ -46,7 +46,7 @@ class EchoServer:
 
 @final
 class TcpStream:
-    """A TCP connection whose reading and framing happen on the runtime's threads."""
+    """A TCP connection that is read and written in whole items, on the loop or by the runtime's threads."""
 
     @staticmethod
     def connect(
@@ -228,6 +228,9 @@ class EventLoop:
     ) -> list[Any] | asyncio.Future[list[Any]] | None: ...
     def _look_up_name(self, sockaddr: Any, flags: Any) -> asyncio.Future[tuple[str, str]] | None: ...
     def _sock_connected(self, sock: socket) -> Coroutine[Any, Any, int]: ...
+    def _sock_send_file(
+        self, sock: Any, file: int, offset: int, count: int | None
+    ) -> Coroutine[Any, Any, tuple[int, Exception | None]]: ...
 
 # -- transports ---------------------------------------------------------------------------------------------
 
@@ -235,6 +238,8 @@ class EventLoop:
 class StreamTransport(asyncio.Transport):
     _start_tls_compatible: bool
     _sendfile_compatible: Any
+    @property
+    def _sock(self) -> Any: ...
 
     def get_extra_info(self, name: str, default: Any = None) -> Any: ...
     def is_closing(self) -> bool: ...
@@ -363,6 +368,9 @@ def make_datagram(
     extra: dict[str, Any],
     rules: tuple[bool, int],
 ) -> DatagramTransport: ...
+def send_file(
+    transport: StreamTransport, file: int, offset: int, count: int | None
+) -> asyncio.Future[tuple[int, Exception | None]] | None: ...
 def make_read_pipe(
     event_loop: EventLoop,
     pipe: Any,

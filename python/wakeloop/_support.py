@@ -189,10 +189,10 @@ def closed_by_peer(transport: Any) -> None:
     base_events.logger.info("%r was closed by peer", transport)
 
 
-def fail_waiter(waiter: asyncio.Future[Any]) -> None:
-    """The connection ended while a sendfile waited for its buffer to drain."""
+def fail_waiter(waiter: asyncio.Future[Any], error: Exception | None = None) -> None:
+    """Without an error: the connection ended while a sendfile waited for its buffer to drain."""
     if not waiter.done():
-        waiter.set_exception(ConnectionError("Connection is closed by peer"))
+        waiter.set_exception(error or ConnectionError("Connection is closed by peer"))
 
 
 def unclosed_transport(transport: Any) -> None:
@@ -337,11 +337,11 @@ def adopt_socket(fd: int) -> socket.socket:
     return sock
 
 
-def closed_socket(family: int) -> socket.socket | None:
+def closed_socket(family: int, kind: int = socket.SOCK_STREAM) -> socket.socket | None:
     """What is left of a connection's socket for somebody who asks for it only when it is closed."""
-    proto = socket.IPPROTO_TCP if family in (socket.AF_INET, socket.AF_INET6) else 0
+    internet = family in (socket.AF_INET, socket.AF_INET6) and kind == socket.SOCK_STREAM
     try:
-        sock = socket.socket(family, socket.SOCK_STREAM, proto)
+        sock = socket.socket(family, kind, socket.IPPROTO_TCP if internet else 0)
     except OSError:
         return None
     sock.close()

@@ -21,7 +21,7 @@ import types
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, Coroutine, Self, TypeVar, TypeVarTuple, Unpack
 
-from . import _children, _core, _stepping, _support, _tls
+from . import _children, _core, _sendfile, _stepping, _support, _tls
 from ._inherited import SelectorEventLoop, base_events, constants, events
 from ._selector import SelectorFacade
 from ._wakeup import Loan
@@ -400,18 +400,14 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
         _core.start_listener(self, protocol_factory, sock, server, backlog, _fixed_name(sock))
 
     async def _sendfile_native(self, transp: Any, file: Any, offset: int, count: int | None) -> int:
-        # The transport's descriptor stays registered as it is; a duplicate waits for room instead.
-        resume_reading = transp.is_reading()
-        transp.pause_reading()
-        await transp._make_empty_waiter()
-        try:
-            with transp._sock.dup() as sock:
-                sock.setblocking(False)
-                return await self.sock_sendfile(sock, file, offset, count, fallback=False)
-        finally:
-            transp._reset_empty_waiter()
-            if resume_reading:
-                transp.resume_reading()
+        if type(transp) is not _core.StreamTransport:
+            return await super()._sendfile_native(transp, file, offset, count)
+        return await _sendfile.from_transport(self, transp, file, offset, count)
+
+    async def _sock_sendfile_native(self, sock: Any, file: Any, offset: int, count: int | None) -> int:
+        if not _sendfile.is_ours():
+            return await super()._sock_sendfile_native(sock, file, offset, count)
+        return await _sendfile.to_socket(self, sock, file, offset, count)
 
     # -- connections -----------------------------------------------------------------------------
 

@@ -31,7 +31,14 @@ impl Waiter {
             Port::Own(_) => new_future(event_loop.as_ptr())?,
             Port::Foreign(_) => method(&Ref::from(event_loop), imports().create_future.as_ptr(), &[])?,
         };
-        Ok((Waiter { port, future: future.bind(py).unbind() }, future))
+        Ok((Waiter::of(port, future.clone_ref()), future))
+    }
+
+    /// A waiter of the loop behind `port`.
+    pub(crate) fn of(port: Port, future: Ref) -> Waiter {
+        // SAFETY: who has a `Ref` holds the GIL.
+        let py = unsafe { Python::assume_attached() };
+        Waiter { port, future: future.bind(py).unbind() }
     }
 
     /// Wakes the task. Needs no GIL.

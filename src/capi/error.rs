@@ -8,8 +8,12 @@ use std::ffi::CString;
 
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::PyString;
 
-use super::object::Ref;
+use super::call::call;
+use super::imports::imports;
+use super::object::{Ref, integer};
+use crate::resolver::LookupError;
 
 /// The error indicator is set.
 #[derive(Debug)]
@@ -152,6 +156,9 @@ pub(crate) fn raise_io(error: &std::io::Error) -> Raised {
     match error.raw_os_error() {
         Some(errno) => raise_errno(errno),
         None => {
+            if let Some(failure) = error.get_ref().and_then(|inner| inner.downcast_ref::<LookupError>()) {
+                return raise_lookup(failure);
+            }
             // SAFETY: reading statics of the interpreter.
             let kind = unsafe {
                 match error.kind() {
@@ -163,6 +170,19 @@ pub(crate) fn raise_io(error: &std::io::Error) -> Raised {
             Raised
         }
     }
+}
+
+/// Sets `socket.gaierror`.
+#[cold]
+fn raise_lookup(failure: &LookupError) -> Raised {
+    // SAFETY: who raises holds the GIL.
+    let text = PyString::new(unsafe { Python::assume_attached() }, &failure.to_string());
+    let raised = integer(failure.code() as isize)
+        .and_then(|code| call(&imports().gaierror, &[code.as_ptr(), text.as_ptr()]));
+    if let Ok(exception) = raised {
+        raise(exception);
+    }
+    Raised
 }
 
 /// An I/O error of the Rust side as the exception that Python itself would raise, errno included.

@@ -25,6 +25,8 @@ macro_rules! table {
             /// The keyword names with which futures and tasks are made.
             pub(crate) future_keywords: Ref,
             pub(crate) task_keywords: Ref,
+            /// An empty tuple.
+            pub(crate) no_arguments: Ref,
         }
 
         impl Imports {
@@ -43,6 +45,7 @@ macro_rules! table {
                     $($object: py.import($module)?.getattr($path)?.into(),)*
                     runtime_panic: runtime_panic.into(),
                     future_keywords: interned(py, ["loop"])?,
+                    no_arguments: PyTuple::empty(py).into_any().into(),
                     task_keywords: interned(py, ["loop", "name", "context"])?,
                 })
             }
@@ -69,6 +72,7 @@ table! {
         socket = "socket"."socket",
         server_class = "asyncio.base_events"."Server",
         weak_set = "weakref"."WeakSet",
+        gaierror = "socket"."gaierror",
         transport_socket = "asyncio.trsock"."TransportSocket",
     }
 }

@@ -167,6 +167,16 @@ impl Slot {
         if object.is_null() { 0 } else { unsafe { visit(object, arg) } }
     }
 
+    /// For a pyo3 class's `__traverse__`.
+    pub(crate) fn visit_with(&self, visit: &pyo3::gc::PyVisit<'_>) -> Result<(), pyo3::gc::PyTraverseError> {
+        let object = self.0.get();
+        if object.is_null() {
+            return Ok(());
+        }
+        // SAFETY: `Py` is a transparent non-null pointer, and the slot keeps the object alive.
+        visit.call(unsafe { &*(&raw const object).cast::<Py<PyAny>>() })
+    }
+
     /// What a Python getter returns: a new reference to the content, or to `None`.
     pub(crate) fn get_or_none(&self) -> *mut ffi::PyObject {
         self.get().unwrap_or_else(Ref::none).into_ptr()

@@ -79,6 +79,8 @@ pub(crate) struct Core {
     class_version: Cell<std::ffi::c_uint>,
     pub(crate) thread_id: Slot,
     pub(crate) task_factory: Slot,
+    /// `{"loop": loop}`, with which futures are made; kept by [`new_future`](super::calls::new_future).
+    pub(crate) future_arguments: Slot,
     forks: u32,
 }
 
@@ -154,6 +156,7 @@ impl Core {
             class_version: Cell::new(0),
             thread_id: Slot::empty(),
             task_factory: Slot::empty(),
+            future_arguments: Slot::empty(),
             // Relaxed: changes only in a child that has one thread.
             forks: FORKS.load(Ordering::Relaxed),
         })
@@ -471,6 +474,23 @@ impl Core {
         true
     }
 
+    /// Takes a source away from its descriptor. `closing`: which the caller is about to close, so that it leaves the
+    /// poller by itself.
+    pub(crate) fn remove_source(&self, fd: std::os::fd::RawFd, closing: bool) {
+        let source = self.fds.remove(fd);
+        if !closing && !self.is_parents() {
+            if self.polling.get() {
+                // SAFETY: GIL held, nothing runs inside.
+                unsafe { (*self.deferred.get()).push(fd) };
+                self.inbox.wake();
+            } else if let Some(poller) = self.poller() {
+                // It is registered, and if it is not, all the better.
+                let _ = poller.deregister(fd);
+            }
+        }
+        drop(source);
+    }
+
     /// # Safety
     /// Called by the collector; `visit` runs no Python code.
     pub(crate) unsafe fn traverse(&self, visit: &mut dyn FnMut(*mut ffi::PyObject) -> i32) -> i32 {
@@ -498,7 +518,7 @@ impl Core {
                     return result;
                 }
             }
-            for slot in [&self.thread_id, &self.task_factory] {
+            for slot in [&self.thread_id, &self.task_factory, &self.future_arguments] {
                 if !slot.is_empty() {
                     let result = deep(slot.as_ptr());
                     if result != 0 {
@@ -512,6 +532,7 @@ impl Core {
 
     /// Lets everything go that could hold a reference back to the loop, as `close()` and the collector do.
     pub(crate) fn clear(&self) {
+        self.future_arguments.clear();
         while let Some(entry) = self.ready.pop() {
             if let super::ready::Entry::Handle(handle) = &entry {
                 super::handle::empty(handle);

@@ -5,6 +5,7 @@
 //! asyncio's own classes, and a native one in front of them would cut the chain.
 
 use std::os::fd::RawFd;
+use std::rc::Rc;
 
 use pyo3::exceptions::{PyOverflowError, PyRuntimeError, PyValueError};
 use pyo3::ffi;
@@ -13,8 +14,10 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use super::core::{Core, monotonic_nanos};
+use super::file_transfer::FileTransfer;
 use super::handle::{Handle, Parts, is_handle};
 use super::ready::Entry;
+use super::sock::{self, SockCall};
 use super::turn;
 use super::watch::{self, Direction};
 use crate::capi::call::copy_current_context;
@@ -237,6 +240,22 @@ impl EventLoop {
     /// The native object (transport or listener) that has this descriptor, or None.
     fn _source_of<'py>(&self, py: Python<'py>, fd: RawFd) -> Option<Bound<'py, PyAny>> {
         self.core.fds.source(fd).map(|object| object.bind(py).clone())
+    }
+
+    /// Sends the file behind a descriptor. Awaitable; gives (how much was sent, the error or None).
+    fn _sock_send_file<'py>(
+        &self,
+        sock: Bound<'py, PyAny>,
+        file: RawFd,
+        offset: i64,
+        count: Option<i64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = sock.py();
+        let action = sock::Action::SendFile(Rc::new(FileTransfer::new(file, offset, count)));
+        match SockCall::create(self.core.object(), sock.as_ptr(), action) {
+            Ok(call) => Ok(call.bind(py).clone()),
+            Err(Raised) => Err(fetch(py)),
+        }
     }
 
     /// What the selector facade shows for a descriptor: (events, reader handle, writer handle).

@@ -4,12 +4,16 @@
 //! The object is stepped like a coroutine (see `capi::coroutine`). Each step tries the system call first; only
 //! if it would block is a future made and put on the descriptor, and the future is what the awaiting task sees.
 //! A cancel arrives as `throw` and ends the wait.
+//!
+//! `_sock_send_file` has many tries before it is done. Its task is stepped for the first and for the result; in
+//! between, the call stands on the descriptor itself and goes on from there.
 
 use std::cell::{Cell, UnsafeCell};
 use std::ffi::{c_int, c_void};
 use std::io;
 use std::os::fd::RawFd;
 use std::ptr::null_mut;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use pyo3::ffi;
@@ -17,15 +21,17 @@ use pyo3::prelude::*;
 
 use super::calls::new_future;
 use super::core::{Core, core_of};
+use super::file_transfer::{FileTransfer, Progress};
 use super::sock_datagram::Exchange;
 use super::watch::{self, Direction};
 use crate::capi::buffer::{Buffer, RawBytes, bytes_from};
 use crate::capi::call::{guard, method};
 use crate::capi::coroutine::{self, Steps};
-use crate::capi::error::{raise, raise_errno, raise_io, raise_message};
+use crate::capi::error::{raise, raise_errno, raise_io, raise_message, take_unless_fatal};
 use crate::capi::imports::imports;
 use crate::capi::types::{Method, TypeSpec, visit_instance};
-use crate::capi::{Args, Raised, Ref, Slot};
+use crate::capi::{Args, Fatal, Raised, Ref, Slot};
+use crate::reactor::Readiness;
 
 /// Up to here a message is received into a buffer of the loop and copied out; larger requests are received
 /// straight into the bytes object that is handed out.
@@ -48,7 +54,11 @@ pub(crate) enum Action {
     Connect {
         waited: Cell<bool>,
     },
-    /// The arguments were wrong in this way.
+    /// Send a file.
+    SendFile(Rc<FileTransfer>),
+    /// What was tried without the task came to this result.
+    Ended(Slot),
+    /// The arguments were wrong in this way, or what was tried without the task failed.
     Fail(Slot),
     Done,
 }
@@ -73,6 +83,15 @@ static TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(null_mut());
 pub(crate) enum Step {
     Finished(Ref),
     Blocked(Direction),
+    /// There is more to send, when others have had their turn.
+    Again,
+}
+
+/// Is `object` a call of this kind?
+#[inline(always)]
+pub(crate) fn is_sock_call(object: *mut ffi::PyObject) -> bool {
+    // SAFETY: a live object. Relaxed: stored once, at import; the type has no subclasses.
+    unsafe { ffi::Py_TYPE(object) == TYPE.load(Ordering::Relaxed) }
 }
 
 impl SockCall {
@@ -145,7 +164,12 @@ impl SockCall {
             }
             Action::Connect { waited } if !waited.replace(true) => Ok(Step::Blocked(Direction::Write)),
             Action::Connect { .. } => connected(fd),
-            Action::Fail(_) | Action::Done => {
+            Action::SendFile(transfer) => {
+                // Held, since the GIL is given up.
+                let transfer = Rc::clone(transfer);
+                progress(&transfer, transfer.go_on(fd))
+            }
+            Action::Ended(_) | Action::Fail(_) | Action::Done => {
                 // SAFETY: reading a static of the interpreter.
                 raise_message(unsafe { ffi::PyExc_RuntimeError }, "cannot reuse already awaited coroutine");
                 Err(Raised)
@@ -165,10 +189,36 @@ impl SockCall {
     /// Takes the future off the descriptor, if it is still there.
     fn end_wait(&self) {
         if let Some(future) = self.waiter.take() {
-            let core = self.core();
+            let (core, fd) = (self.core(), self.fd.get());
             for direction in [Direction::Read, Direction::Write] {
-                watch::unwait(core, self.fd.get(), direction, &future);
+                watch::unwait(core, fd, direction, future.as_ptr());
             }
+            watch::unwait(core, fd, Direction::Write, self.object());
+        }
+    }
+
+    /// The Python object, borrowed.
+    fn object(&self) -> *mut ffi::PyObject {
+        std::ptr::from_ref(self).cast_mut().cast()
+    }
+
+    /// Stays on the descriptor until there is room for more of the file.
+    fn stay(&self, socket: &Ref, step: &Step) -> Result<(), Raised> {
+        let (core, fd) = (self.core(), self.fd.get());
+        // SAFETY: alive, as long as this borrow of its inside.
+        watch::wait(core, fd, Direction::Write, socket, unsafe { Ref::from_borrowed(self.object()) })?;
+        if matches!(step, Step::Again) {
+            core.call_again(core.fds.token(fd), Readiness::WRITABLE);
+        }
+        Ok(())
+    }
+
+    /// The file, if it is one that is sent.
+    fn transfer(&self) -> Option<Rc<FileTransfer>> {
+        // SAFETY: GIL held; the borrow ends with the statement.
+        match unsafe { &*self.action.get() } {
+            Action::SendFile(transfer) => Some(Rc::clone(transfer)),
+            _ => None,
         }
     }
 }
@@ -179,12 +229,21 @@ unsafe impl Steps for SockCall {
     fn step(&self) -> Result<coroutine::Step, Raised> {
         let resumed = !self.waiter.is_empty();
         self.end_wait();
-        // SAFETY: GIL held; the borrow ends with the statement.
-        if let Action::Fail(exception) = unsafe { &*self.action.get() }
-            && let Some(exception) = exception.take()
-        {
-            raise(exception);
-            return Err(Raised);
+        // SAFETY: GIL held; the borrows end before anything else runs.
+        match unsafe { &*self.action.get() } {
+            Action::Fail(exception) => {
+                if let Some(exception) = exception.take() {
+                    raise(exception);
+                    return Err(Raised);
+                }
+            }
+            Action::Ended(result) => {
+                if let Some(result) = result.take() {
+                    self.finish();
+                    return Ok(coroutine::Step::Done(result));
+                }
+            }
+            _ => {}
         }
         let socket = self.socket.get().ok_or(Raised)?;
         if self.fd.get() < 0 {
@@ -198,9 +257,13 @@ unsafe impl Steps for SockCall {
                 self.finish();
                 Ok(coroutine::Step::Done(result))
             }
-            Step::Blocked(direction) => {
+            step => {
                 let future = new_future(self.event_loop.as_ptr())?;
-                watch::wait(self.core(), self.fd.get(), direction, &socket, future.clone_ref())?;
+                if self.transfer().is_some() {
+                    self.stay(&socket, &step)?;
+                } else if let Step::Blocked(direction) = step {
+                    watch::wait(self.core(), self.fd.get(), direction, &socket, future.clone_ref())?;
+                }
                 self.waiter.set(Some(future.clone_ref()));
                 self.track();
                 Ok(coroutine::Step::Wait(future))
@@ -214,6 +277,51 @@ unsafe impl Steps for SockCall {
         // SAFETY: GIL held, no borrow of the action is alive; the old one is dropped outside.
         drop(unsafe { std::mem::replace(&mut *self.action.get(), Action::Done) });
     }
+}
+
+/// What a go of the transfer means for the call.
+fn progress(transfer: &FileTransfer, progress: Progress) -> Result<Step, Raised> {
+    match progress {
+        Progress::Blocked => Ok(Step::Blocked(Direction::Write)),
+        Progress::Again => Ok(Step::Again),
+        Progress::Ended(outcome) => transfer.result(outcome).map(Step::Finished),
+    }
+}
+
+/// The descriptor on which a call stands is ready: more of its file goes out. The task is woken at the end.
+pub(crate) fn go_on(core: &Core, object: &Ref) -> Result<(), Fatal> {
+    // SAFETY: the caller has looked at the type.
+    let call = unsafe { SockCall::of(object.as_ptr()) };
+    let (Some(future), Some(socket), Some(transfer)) =
+        (call.waiter.get(), call.socket.get(), call.transfer())
+    else {
+        return Ok(());
+    };
+    if watch::is_done(core, &future)? {
+        // Cancelled; the task will tell.
+        return Ok(());
+    }
+    core.touched.set(true);
+    let step = match file_descriptor(&socket) {
+        Ok(fd) if fd == call.fd.get() => progress(&transfer, transfer.go_on(fd)),
+        Ok(_) => transfer.result(Err(io::Error::from_raw_os_error(libc::EBADF))).map(Step::Finished),
+        Err(Raised) => transfer.lost(Some(take_unless_fatal()?)).map(Step::Finished),
+    };
+    let outcome = match step {
+        Ok(Step::Finished(result)) => Ok(result),
+        Ok(step) => match call.stay(&socket, &step) {
+            Ok(()) => return Ok(()),
+            Err(raised) => Err(raised),
+        },
+        Err(raised) => Err(raised),
+    };
+    let next = match outcome {
+        Ok(result) => Action::Ended(Slot::new(Some(result))),
+        Err(Raised) => Action::Fail(Slot::new(Some(take_unless_fatal()?))),
+    };
+    // SAFETY: GIL held, no borrow of the action is alive; the old one is dropped outside.
+    drop(unsafe { std::mem::replace(&mut *call.action.get(), next) });
+    watch::complete(core, &future)
 }
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -337,7 +445,7 @@ unsafe extern "C" fn traverse(
     unsafe {
         let call = SockCall::of(object);
         let held = match &*call.action.get() {
-            Action::ReceiveInto(held) | Action::Fail(held) => Some(held),
+            Action::ReceiveInto(held) | Action::Fail(held) | Action::Ended(held) => Some(held),
             Action::Exchange(exchange) => exchange.held(),
             _ => None,
         };

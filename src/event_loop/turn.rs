@@ -146,6 +146,11 @@ fn poll_for(core: &Core, timeout: Option<Duration>) -> Result<bool, Fatal> {
         let polled = unsafe {
             let state = ffi::PyEval_SaveThread();
             let polled = poller.poll(timeout);
+            if polled.is_ok() && poller.events().all(|event| event.token == WAKER) {
+                // Another thread woke us. If it was Python, it holds the GIL and is about to wait for its next
+                // piece of work: to ask for the GIL a moment later saves the two threads a third of their futexes.
+                std::thread::yield_now();
+            }
             ffi::PyEval_RestoreThread(state);
             polled
         };

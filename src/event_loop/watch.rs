@@ -16,6 +16,7 @@ use pyo3::ffi;
 use super::core::Core;
 use super::handle::{Handle, is_handle};
 use super::ready::Entry;
+use super::sock::{self, is_sock_call};
 use super::source::Kind;
 use crate::capi::call::method;
 use crate::capi::error::{raise_io, raise_message};
@@ -38,7 +39,7 @@ enum Mode {
     Edge,
 }
 
-/// Who waits on one descriptor: per direction a Handle or the future of a socket call.
+/// Who waits on one descriptor: per direction a Handle, the future of a socket call, or a call that goes on by itself.
 #[derive(Debug)]
 pub(crate) struct Watch {
     reader: Slot,
@@ -74,6 +75,11 @@ impl Watch {
         self.file.as_ptr() == file
     }
 
+    /// Does anybody wait?
+    pub(crate) fn is_used(&self) -> bool {
+        self.interest().is_some()
+    }
+
     fn has_handle(&self) -> bool {
         [&self.reader, &self.writer].iter().any(|slot| !slot.is_empty() && is_handle(slot.as_ptr()))
     }
@@ -105,8 +111,12 @@ impl Watch {
             let _ = update(core, fd);
         }
         // From here on Python may run, and `self` may be gone.
-        for future in waiters.into_iter().flatten().filter(|waiter| !is_handle(waiter.as_ptr())) {
-            complete(core, &future)?;
+        for waiter in waiters.into_iter().flatten() {
+            if is_sock_call(waiter.as_ptr()) {
+                sock::go_on(core, &waiter)?;
+            } else if !is_handle(waiter.as_ptr()) {
+                complete(core, &waiter)?;
+            }
         }
         Ok(())
     }
@@ -151,16 +161,29 @@ fn wake(core: &Core, side: &Slot) -> Option<Ref> {
 
 /// `future.set_result(None)` unless it is done, which a cancelled one is.
 pub(crate) fn complete(core: &Core, future: &Ref) -> Result<(), Fatal> {
-    let names = imports();
-    let outcome = method(future, names.done.as_ptr(), &[]).and_then(|done| {
-        // SAFETY: `done()` returns a bool.
-        if done.as_ptr() == unsafe { ffi::Py_True() } {
+    complete_with(core, future, &Ref::none())
+}
+
+/// The same with another result.
+pub(crate) fn complete_with(core: &Core, future: &Ref, result: &Ref) -> Result<(), Fatal> {
+    let outcome = done(future).and_then(|done| {
+        if done {
             return Ok(());
         }
-        // SAFETY: reading a static of the interpreter.
-        method(future, names.set_result.as_ptr(), &[unsafe { ffi::Py_None() }]).map(drop)
+        method(future, imports().set_result.as_ptr(), &[result.as_ptr()]).map(drop)
     });
     outcome.or_else(|raised| core.unraisable(raised))
+}
+
+/// Does nobody wait for this future any more?
+pub(crate) fn is_done(core: &Core, future: &Ref) -> Result<bool, Fatal> {
+    done(future).or_else(|raised| core.unraisable(raised).map(|()| true))
+}
+
+fn done(future: &Ref) -> Result<bool, Raised> {
+    let done = method(future, imports().done.as_ptr(), &[])?;
+    // SAFETY: `done()` returns a bool.
+    Ok(done.as_ptr() == unsafe { ffi::Py_True() })
 }
 
 /// Brings the poller in line with what is waited for on `fd`. While another thread is parked in the
@@ -176,7 +199,14 @@ fn update(core: &Core, fd: RawFd) -> io::Result<()> {
 }
 
 fn apply(core: &Core, fd: RawFd) -> io::Result<()> {
-    let (Some(poller), Some(watch)) = (core.poller(), core.fds.watch(fd)) else { return Ok(()) };
+    let Some(poller) = core.poller() else { return Ok(()) };
+    let Some(watch) = core.fds.watch(fd) else {
+        if core.fds.source(fd).is_none() {
+            // What was there was taken away while the loop was parked. If it was closed since, this fails.
+            let _ = poller.deregister(fd);
+        }
+        return Ok(());
+    };
     if core.is_parents() {
         // A forked child shares the poller with its parent, whose registration this is.
         if watch.interest().is_none() {
@@ -311,13 +341,14 @@ fn release(waiter: Option<Ref>) {
     }
 }
 
-/// Waits until `fd` is ready: `future` is completed then. `socket` says whose descriptor it is.
+/// Waits until `fd` is ready: `waiter` is completed then if it is a future, and goes on if it is a call. `socket`
+/// says whose descriptor it is.
 pub(crate) fn wait(
     core: &Core,
     fd: RawFd,
     direction: Direction,
     socket: &Ref,
-    future: Ref,
+    waiter: Ref,
 ) -> Result<(), Raised> {
     core.check_process()?;
     if core.fds.source(fd).is_some() {
@@ -330,7 +361,7 @@ pub(crate) fn wait(
     ensure(core, fd)?;
     let Some(watch) = core.fds.watch(fd) else { return Ok(()) };
     let old = watch.side(direction).take();
-    watch.side(direction).set(Some(future));
+    watch.side(direction).set(Some(waiter));
     let outcome = if watch.has_handle() || core.polling.get() || matches!(watch.mode.get(), Mode::Level(_)) {
         update(core, fd).map_err(|error| raise_io(&error))
     } else {
@@ -386,11 +417,11 @@ fn refers_to(weak: &Slot, object: &Ref) -> bool {
     }
 }
 
-/// Ends the wait of `future`, if it still waits.
-pub(crate) fn unwait(core: &Core, fd: RawFd, direction: Direction, future: &Ref) {
+/// Ends the wait of `waiter`, if it still waits.
+pub(crate) fn unwait(core: &Core, fd: RawFd, direction: Direction, waiter: *mut ffi::PyObject) {
     let Some(watch) = core.fds.watch(fd) else { return };
     let side = watch.side(direction);
-    if side.as_ptr() == future.as_ptr() {
+    if side.as_ptr() == waiter {
         let own = side.take();
         if matches!(watch.mode.get(), Mode::Level(_)) {
             // As in `remove`.

@@ -2,6 +2,7 @@
 
 use std::future::{Future, poll_fn};
 use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
@@ -11,7 +12,7 @@ use super::http::{self, Head};
 use super::pattern::Pattern;
 use super::tally::{Fault, Kind};
 use super::{Http, Target, Work};
-use crate::runtime::net::{TcpStream, UnixStream};
+use crate::runtime::net::{TcpStream, UdpSocket, UnixStream};
 use crate::runtime::time::timeout;
 
 /// A message up to this size is written before the answer is read. A longer one is written and read at once: a
@@ -228,11 +229,12 @@ async fn both<A, B>(
     .await
 }
 
-/// TCP or Unix.
+/// TCP, Unix, or a connected datagram socket.
 #[derive(Debug)]
 enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
+    Udp(UdpSocket),
 }
 
 impl Stream {
@@ -244,6 +246,15 @@ impl Stream {
                 Stream::Tcp(stream)
             }
             Target::Unix(path) => Stream::Unix(UnixStream::connect(path).await?),
+            Target::Udp(address) => {
+                let any: IpAddr = match address {
+                    SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+                    SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+                };
+                let socket = UdpSocket::bind(SocketAddr::new(any, 0)).await?;
+                socket.connect(*address).await?;
+                Stream::Udp(socket)
+            }
         })
     }
 
@@ -251,6 +262,7 @@ impl Stream {
         match self {
             Stream::Tcp(stream) => stream.read(buffer).await,
             Stream::Unix(stream) => stream.read(buffer).await,
+            Stream::Udp(socket) => socket.recv(buffer).await,
         }
     }
 
@@ -258,6 +270,7 @@ impl Stream {
         match self {
             Stream::Tcp(stream) => stream.write_all(data).await,
             Stream::Unix(stream) => stream.write_all(data).await,
+            Stream::Udp(socket) => socket.send(data).await.map(drop),
         }
     }
 }

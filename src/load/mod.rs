@@ -40,6 +40,8 @@ pub use run::run;
 pub enum Target {
     Tcp(SocketAddr),
     Unix(PathBuf),
+    /// Datagrams, one for a request and one for its answer. One that is lost stalls its connection.
+    Udp(SocketAddr),
 }
 
 /// What a connection asks, and what it takes for a right answer.

@@ -14,7 +14,7 @@ use super::{Config, Http, Report, Summary, Target, Work};
 
 /// load(**options) -> dict
 ///
-/// Puts a load on a server and reports. Options: port and host, or path (a Unix socket); kind ("echo", "http",
+/// Puts a load on a server and reports. Options: port and host (with datagrams: UDP), or path (a Unix socket); kind ("echo", "http",
 /// "accept"); size, lines (echo); url_path, post_size, expect_body (http); connections, idle, rate, warmup,
 /// duration, count, workers, patience, watch_pid. Durations are seconds. See `wakeloop.demo.load` for each.
 #[pyfunction]
@@ -77,7 +77,12 @@ fn read_config(options: &Options<'_>) -> PyResult<Config> {
             let host = options.take::<String>("host")?.unwrap_or_else(|| "127.0.0.1".into());
             let host: IpAddr =
                 host.parse().map_err(|_| PyValueError::new_err("host must be an IP address"))?;
-            Target::Tcp(SocketAddr::new(host, port))
+            let address = SocketAddr::new(host, port);
+            if options.take("datagrams")?.unwrap_or(false) {
+                Target::Udp(address)
+            } else {
+                Target::Tcp(address)
+            }
         }
         _ => return Err(PyTypeError::new_err("load() needs either a port or the path of a Unix socket")),
     };
@@ -88,7 +93,7 @@ fn read_config(options: &Options<'_>) -> PyResult<Config> {
         },
         "http" => Work::Http(Http {
             host: match &target {
-                Target::Tcp(address) => address.to_string(),
+                Target::Tcp(address) | Target::Udp(address) => address.to_string(),
                 Target::Unix(_) => "localhost".into(),
             },
             path: options.take("url_path")?.unwrap_or_else(|| "/".into()),

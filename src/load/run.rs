@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::clock::CpuClock;
 use super::conversation::{Conversation, Plan};
 use super::tally::{Fault, Kind, Latch, Phase, Tally};
-use super::{Config, Report, Work};
+use super::{Config, Report, Target, Work};
 use crate::runtime::time::sleep;
 use crate::runtime::{Builder, Handle};
 
@@ -18,6 +18,8 @@ use crate::runtime::{Builder, Handle};
 const AT_ONCE: usize = 64;
 /// How often the caller is asked whether to go on.
 const LOOK: Duration = Duration::from_millis(100);
+/// What IPv4 has room for, behind its header and UDP's.
+const LONGEST_DATAGRAM: usize = 65_507;
 
 /// Runs the load and reports. `go_on` is called on this thread about ten times a second; when it returns false the
 /// run ends with `ErrorKind::Interrupted`.
@@ -60,9 +62,14 @@ pub fn run(config: &Config, go_on: &mut dyn FnMut() -> bool) -> io::Result<Repor
 }
 
 fn validate(config: &Config) -> io::Result<()> {
+    let datagrams = matches!(config.target, Target::Udp(_));
     let wrong = |what| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
     match &config.work {
         Work::Echo { size: 0, .. } => return wrong("an echo needs a size of at least one byte"),
+        Work::Echo { size, .. } if datagrams && *size > LONGEST_DATAGRAM => {
+            return wrong("no datagram is that long");
+        }
+        Work::Http(_) | Work::Accept if datagrams => return wrong("datagrams are echoed, nothing else"),
         Work::Accept if config.idle > 0 => return wrong("this kind of load has no idle connections"),
         _ => {}
     }

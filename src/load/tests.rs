@@ -1,8 +1,10 @@
 //! Runs against small servers on threads of the standard library, right ones and wrong ones.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
@@ -78,6 +80,32 @@ fn echo_of_many_sizes() {
         assert_right(&report);
         assert_eq!(report.bytes, report.requests * size as u64);
     }
+}
+
+#[test]
+fn datagrams_are_echoed_and_a_lost_one_is_an_error() {
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("a free port");
+    let address = socket.local_addr().expect("its address");
+    let answer = Arc::new(AtomicBool::new(true));
+    let answering = answer.clone();
+    thread::spawn(move || {
+        let mut buffer = vec![0; 64 * 1024];
+        while let Ok((n, from)) = socket.recv_from(&mut buffer) {
+            if answering.load(Relaxed) {
+                let _ = socket.send_to(&buffer[..n], from);
+            }
+        }
+    });
+    let config =
+        Config { target: Target::Udp(address), ..config(address, Work::Echo { size: 1024, lines: false }) };
+    let report = go(&config);
+    assert_right(&report);
+    assert_eq!(report.bytes, report.requests * 1024);
+    answer.store(false, Relaxed);
+    assert_only_error(&go(&config), "stalled");
+    let long = Config { work: Work::Echo { size: 65_508, lines: false }, ..config.clone() };
+    let wrong = run(&long, &mut || true).expect_err("no datagram is that long");
+    assert_eq!(wrong.kind(), std::io::ErrorKind::InvalidInput);
 }
 
 #[test]

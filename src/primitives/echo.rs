@@ -1,16 +1,17 @@
 //! `wakeloop.start_echo_server`: a TCP echo server that never takes the GIL.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener as StdListener, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyString};
 
+use super::lookup::host_name;
 use crate::bridge::awaitable::{Operation, Outcome};
-use crate::runtime::net::{TcpListener, TcpStream};
+use crate::runtime::net::{Target, TcpListener, TcpStream};
 use crate::runtime::sync::Notify;
 use crate::runtime::{self, AbortHandle};
 
@@ -142,7 +143,12 @@ impl EchoServer {
 /// Start a TCP echo server on the Rust runtime: accepting, reading and writing happen on its workers,
 /// without the GIL. Awaitable; gives an EchoServer. Raises OSError if the address cannot be bound.
 #[pyfunction]
-pub(crate) fn start_echo_server(py: Python<'_>, host: String, port: u16) -> PyResult<Bound<'_, PyAny>> {
+pub(crate) fn start_echo_server<'py>(
+    py: Python<'py>,
+    host: &Bound<'py, PyString>,
+    port: u16,
+) -> PyResult<Bound<'py, PyAny>> {
+    let host = host_name(host)?;
     Operation::create(py, "start_echo_server", async move {
         match start(host, port).await {
             Ok(server) => Outcome::value(|py| Ok(Bound::new(py, server)?.into_any().unbind())),
@@ -152,9 +158,7 @@ pub(crate) fn start_echo_server(py: Python<'_>, host: String, port: u16) -> PyRe
 }
 
 async fn start(host: String, port: u16) -> io::Result<EchoServer> {
-    // Looking up a name blocks.
-    let job = runtime::spawn_blocking(move || bind(&host, port));
-    let listener = job.await.map_err(|error| io::Error::other(error.to_string()))??;
+    let listener = bind(Target::from((host, port)).resolve().await?)?;
     let address = listener.local_addr()?;
     let listener = TcpListener::from_std(listener)?;
     let stats = Arc::new(Stats::default());
@@ -167,9 +171,10 @@ async fn start(host: String, port: u16) -> io::Result<EchoServer> {
     Ok(EchoServer { address, stats, shared })
 }
 
-fn bind(host: &str, port: u16) -> io::Result<StdListener> {
-    let mut failure = io::Error::new(io::ErrorKind::NotFound, format!("{host} has no address"));
-    for address in (host, port).to_socket_addrs()? {
+/// Listens at the first address that can be bound.
+fn bind(addresses: Vec<SocketAddr>) -> io::Result<StdListener> {
+    let mut failure = io::ErrorKind::AddrNotAvailable.into();
+    for address in addresses {
         match listen(address) {
             Ok(listener) => return Ok(listener),
             Err(error) => failure = error,

@@ -1,21 +1,21 @@
 //! `wakeloop.TcpListener`: accepts connections on the runtime.
 
-use std::cell::RefCell;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
 use pyo3::exceptions::PyStopAsyncIteration;
 use pyo3::prelude::*;
+use pyo3::types::PyString;
 
-use super::address;
+use super::lookup::host_name;
+use super::open_socket::{Inside, OpenSocket};
 use super::parcel::{Parcel, Returned};
-use super::tcp_stream::{TcpStream, checked, foreign};
+use super::tcp_stream::{TcpStream, checked};
 use crate::bridge::awaitable::{Operation, Outcome};
 use crate::capi::Raised;
-use crate::capi::error::{fetch, raise_errno};
-use crate::event_loop::core::forks;
+use crate::capi::error::fetch;
 use crate::runtime::net;
 use crate::runtime::sync::Semaphore;
 
@@ -26,11 +26,9 @@ use crate::runtime::sync::Semaphore;
 #[pyclass(module = "wakeloop", frozen, weakref)]
 #[derive(Debug)]
 pub(crate) struct TcpListener {
-    open: RefCell<Option<Arc<Shared>>>,
+    socket: OpenSocket<Arc<Shared>>,
     local: SocketAddr,
     limit: usize,
-    /// A forked child has its parent's listeners, but not the threads that serve them.
-    forks: u32,
 }
 
 // SAFETY: used with the GIL held only (the module is `gil_used`).
@@ -41,13 +39,13 @@ unsafe impl Sync for TcpListener {}
 #[derive(Debug)]
 struct Shared {
     listener: net::TcpListener,
-    returned: Arc<Returned<net::TcpStream>>,
+    returned: Arc<Returned<std::net::TcpStream>>,
     /// Gets permits when the listener is closed.
     closed: Semaphore,
 }
 
 impl Shared {
-    async fn accept(&self) -> io::Result<net::TcpStream> {
+    async fn accept(&self) -> io::Result<std::net::TcpStream> {
         loop {
             if let Some(stream) = self.returned.take() {
                 return Ok(stream);
@@ -55,7 +53,7 @@ impl Shared {
             crate::select! {
                 _closed = self.closed.acquire(1) => return Err(closed()),
                 () = self.returned.came() => {},
-                accepted = self.listener.accept() => match accepted {
+                accepted = self.listener.accept_std() => match accepted {
                     // Gone again before it was accepted: not the listener's failure.
                     Err(error) if error.raw_os_error() == Some(libc::ECONNABORTED) => {}
                     Err(_) if self.closed.available() > 0 => return Err(closed()),
@@ -76,25 +74,16 @@ fn closed() -> io::Error {
 }
 
 impl TcpListener {
-    fn open(&self) -> Result<Arc<Shared>, Raised> {
-        if self.forks != forks() {
-            return Err(foreign("listener"));
-        }
-        self.open.borrow().clone().ok_or_else(|| raise_errno(libc::EBADF))
-    }
-
     /// Accepts a connection; for an iteration the close is the end.
     fn next<'py>(&self, py: Python<'py>, iterating: bool) -> PyResult<Bound<'py, PyAny>> {
-        let shared = self.open().map_err(|Raised| fetch(py))?;
+        let shared = self.socket.get().map_err(|Raised| fetch(py))?.clone();
         let limit = self.limit;
         Operation::create(py, "accept", async move {
             match shared.accept().await {
                 Ok(stream) => {
                     let parcel = Parcel::new(stream, &shared.returned);
                     Outcome::value(move |py| match parcel.open() {
-                        Some(stream) => {
-                            Ok(Bound::new(py, TcpStream::new(stream, limit))?.into_any().unbind())
-                        }
+                        Some(stream) => TcpStream::create(py, stream, limit),
                         None => Ok(py.None()),
                     })
                 }
@@ -105,20 +94,25 @@ impl TcpListener {
             }
         })
     }
+}
 
-    fn close_now(&self) {
-        let Some(shared) = self.open.take() else { return };
-        if self.forks != forks() {
-            // The descriptor is a copy of the parent's, in an epoll set that the parent uses: only close it.
-            // SAFETY: ours, and forgotten below.
-            unsafe { libc::close(shared.listener.as_raw_fd()) };
-            return std::mem::forget(shared);
-        }
+impl AsRawFd for Shared {
+    fn as_raw_fd(&self) -> RawFd {
+        self.listener.as_raw_fd()
+    }
+}
+
+impl Inside for Arc<Shared> {
+    const CLASS: &'static str = "TcpListener";
+    const NOUN: &'static str = "listener";
+    const KIND: libc::c_int = libc::SOCK_STREAM;
+
+    fn end(self) {
         // First: who waits and finds the socket shut down looks here for the reason.
-        shared.closed.release(usize::from(u16::MAX));
+        self.closed.release(usize::from(u16::MAX));
         // Tasks that wait hold the socket a little longer; nobody connects any more.
         // SAFETY: a descriptor of ours. Where the system knows no shutdown of listeners, it fails.
-        unsafe { libc::shutdown(shared.listener.as_raw_fd(), libc::SHUT_RDWR) };
+        unsafe { libc::shutdown(self.listener.as_raw_fd(), libc::SHUT_RDWR) };
     }
 }
 
@@ -131,15 +125,21 @@ impl TcpListener {
     /// Awaitable; gives a TcpListener. Raises OSError if the address is in use or not ours.
     #[staticmethod]
     #[pyo3(signature = (host, port, *, limit=65536))]
-    fn bind(py: Python<'_>, host: String, port: u16, limit: usize) -> PyResult<Bound<'_, PyAny>> {
+    fn bind<'py>(
+        py: Python<'py>,
+        host: &Bound<'py, PyString>,
+        port: u16,
+        limit: usize,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let host = host_name(host)?;
         let limit = checked(limit)?;
         Operation::create(py, "bind", async move {
             let bound = net::TcpListener::bind((host, port)).await;
             match bound.and_then(|listener| listener.local_addr().map(|local| (listener, local))) {
                 Ok((listener, local)) => Outcome::value(move |py| {
                     let shared = Shared { listener, returned: Returned::new(), closed: Semaphore::new(0) };
-                    let open = RefCell::new(Some(Arc::new(shared)));
-                    let listener = TcpListener { open, local, limit, forks: forks() };
+                    let socket = OpenSocket::new(Arc::new(shared), Some(local), None);
+                    let listener = TcpListener { socket, local, limit };
                     Ok(Bound::new(py, listener)?.into_any().unbind())
                 }),
                 Err(error) => Outcome::Error(error),
@@ -162,7 +162,7 @@ impl TcpListener {
 
     /// The next connection. Closing the listener ends the iteration.
     fn __anext__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        if self.open.borrow().is_none() {
+        if !self.socket.is_open() {
             return Err(PyStopAsyncIteration::new_err(()));
         }
         self.next(py, true)
@@ -171,13 +171,13 @@ impl TcpListener {
     /// Stop listening, at once. Connections that were accepted live on; tasks that wait to accept get
     /// ConnectionAbortedError. Closing twice is fine.
     fn close(&self) {
-        self.close_now();
+        self.socket.close();
     }
 
     /// Whether the listener was closed.
     #[getter]
     fn closed(&self) -> bool {
-        self.open.borrow().is_none()
+        !self.socket.is_open()
     }
 
     /// The port that it listens on.
@@ -194,13 +194,13 @@ impl TcpListener {
 
     /// The descriptor, -1 once closed. For looking at, not for accepting.
     fn fileno(&self) -> i32 {
-        self.open.borrow().as_ref().map_or(-1, |shared| shared.listener.as_raw_fd())
+        self.socket.fileno()
     }
 
     /// get_extra_info(name, default=None)
     /// --
     ///
-    /// What asyncio's transports tell under the name 'sockname'.
+    /// What asyncio's transports tell under the names 'sockname' and 'socket'.
     #[pyo3(signature = (name, default=None))]
     fn get_extra_info<'py>(
         &self,
@@ -208,7 +208,7 @@ impl TcpListener {
         name: &str,
         default: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        if name == "sockname" { address::to_python(py, &self.local).map(Some) } else { Ok(default) }
+        self.socket.extra_info(py, name, default)
     }
 
     fn __aenter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, PyAny>> {
@@ -221,23 +221,18 @@ impl TcpListener {
         py: Python<'py>,
         _exception: Bound<'py, pyo3::types::PyTuple>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        self.close_now();
+        self.socket.close();
         super::left(py)
     }
 
     fn __repr__(&self) -> String {
-        let state = if self.open.borrow().is_some() { "" } else { " closed" };
-        format!("<wakeloop.TcpListener{state} {}>", self.local)
+        self.socket.repr(" ", Some(&self.local))
     }
 }
 
 impl Drop for TcpListener {
     fn drop(&mut self) {
-        if self.open.borrow().is_some() {
-            if self.forks == forks() {
-                super::warn_unclosed(&self.__repr__());
-            }
-            self.close_now();
-        }
+        self.socket.warn_unclosed(|| self.__repr__());
+        self.socket.close();
     }
 }

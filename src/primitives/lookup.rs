@@ -9,19 +9,21 @@
 
 use std::ffi::{CStr, CString, c_char};
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::ptr::{null, null_mut};
+use std::ptr::null_mut;
 
+use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyList, PyString, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
 use crate::bridge::pool;
 use crate::capi::call::{audit_address_info, audit_name_info, guard};
-use crate::capi::error::{fetch, restore};
+use crate::capi::error::{fetch, io_error, restore};
 use crate::capi::sockaddr::{SockAddr, str_of};
 use crate::capi::types::Method;
 use crate::capi::{Args, Raised, Ref};
+use crate::resolver::{self, Addresses, Hints, LookupError};
 
 /// Longer than any name that the C library gives.
 const HOST_MAX: usize = 1025;
@@ -40,7 +42,7 @@ const NUMERIC_FLAGS: i32 = libc::AI_PASSIVE
 struct Question {
     host: Option<CString>,
     service: Option<CString>,
-    hints: [i32; 4],
+    hints: Hints,
     /// Answered without a look at any name service.
     numeric: bool,
 }
@@ -50,83 +52,44 @@ impl Question {
     fn from_python(values: &[*mut ffi::PyObject; 6]) -> Option<Question> {
         let (host, literal) = host(values[0])?;
         let (service, number) = service(values[1])?;
-        let mut hints = [0; 4];
-        for (hint, value) in hints.iter_mut().zip(&values[2..]) {
-            *hint = small_int(*value)?;
-        }
-        let flags = hints[3];
+        let [family, kind, protocol, flags] = [values[2], values[3], values[4], values[5]].map(small_int);
+        let (family, kind, protocol, flags) = (family?, kind?, protocol?, flags?);
         let numeric = number
             && (literal || host.is_none() || flags & libc::AI_NUMERICHOST != 0)
             && flags & !NUMERIC_FLAGS == 0;
-        Some(Question { host, service, hints, numeric })
+        Some(Question { host, service, hints: Hints { family, kind, protocol, flags }, numeric })
     }
 
-    fn ask(&self) -> Answer {
-        let [family, kind, protocol, flags] = self.hints;
+    fn ask(&self) -> Result<Addresses, LookupError> {
         let service = self.service.as_deref();
         #[cfg(target_vendor = "apple")]
         // As Python does it: the system takes a plain 0 for no service at all.
         let service = match service {
-            None | Some(c"0") if flags & libc::AI_NUMERICSERV != 0 => Some(c"00"),
+            None | Some(c"0") if self.hints.flags & libc::AI_NUMERICSERV != 0 => Some(c"00"),
             service => service,
         };
-        let mut list = null_mut();
-        // SAFETY: hints are valid when zero; the strings live through the call, and `list` is a place for the
-        // result.
-        let code = unsafe {
-            let mut hints: libc::addrinfo = std::mem::zeroed();
-            (hints.ai_family, hints.ai_socktype) = (family, kind);
-            (hints.ai_protocol, hints.ai_flags) = (protocol, flags);
-            let text = |text: Option<&CStr>| text.map_or(null(), CStr::as_ptr);
-            libc::getaddrinfo(text(self.host.as_deref()), text(service), &hints, &mut list)
+        resolver::look_up(self.host.as_deref(), service, self.hints)
+    }
+}
+
+/// The list of tuples that `socket.getaddrinfo()` makes of it.
+fn to_python<'py>(py: Python<'py>, addresses: &Addresses) -> PyResult<Bound<'py, PyList>> {
+    let list = PyList::empty(py);
+    for entry in addresses.iter() {
+        // SAFETY: the entry's address with its length.
+        let address = unsafe { SockAddr::copied(entry.ai_addr, entry.ai_addrlen) };
+        let address = address.as_python().map_err(|Raised| fetch(py))?.unwrap_or_else(Ref::none);
+        let name = if entry.ai_canonname.is_null() {
+            PyString::intern(py, "")
+        } else {
+            // SAFETY: a C string of the entry.
+            PyString::from_bytes(py, unsafe { CStr::from_ptr(entry.ai_canonname) }.to_bytes())?
         };
-        if code == 0 { Ok(Addresses(list)) } else { Err(Failure::of(code)) }
+        let [family, kind] = members(py, [entry.ai_family, entry.ai_socktype])?;
+        let protocol = entry.ai_protocol.into_pyobject(py)?.into_any();
+        list.append(PyTuple::new(py, [family, kind, protocol, name.into_any(), address.bind(py).clone()])?)?;
     }
-}
-
-type Answer = Result<Addresses, Failure>;
-
-/// The list that `getaddrinfo` gave.
-struct Addresses(*mut libc::addrinfo);
-
-// SAFETY: the list is plain memory that nobody else knows.
-unsafe impl Send for Addresses {}
-
-impl Drop for Addresses {
-    fn drop(&mut self) {
-        if !self.0.is_null() {
-            // SAFETY: a list of `getaddrinfo`, freed once.
-            unsafe { libc::freeaddrinfo(self.0) }
-        }
-    }
-}
-
-impl Addresses {
-    /// The list of tuples that `socket.getaddrinfo()` makes of it.
-    fn to_python<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let list = PyList::empty(py);
-        let mut next = self.0;
-        // SAFETY: null or an entry of the list, which lives as long as `self`.
-        while let Some(entry) = unsafe { next.as_ref() } {
-            // SAFETY: the entry's address with its length.
-            let address = unsafe { SockAddr::copied(entry.ai_addr, entry.ai_addrlen) };
-            let address = address.as_python().map_err(|Raised| fetch(py))?.unwrap_or_else(Ref::none);
-            let name = if entry.ai_canonname.is_null() {
-                PyString::intern(py, "")
-            } else {
-                // SAFETY: a C string of the entry.
-                PyString::from_bytes(py, unsafe { CStr::from_ptr(entry.ai_canonname) }.to_bytes())?
-            };
-            let [family, kind] = members(py, [entry.ai_family, entry.ai_socktype])?;
-            let protocol = entry.ai_protocol.into_pyobject(py)?.into_any();
-            list.append(PyTuple::new(
-                py,
-                [family, kind, protocol, name.into_any(), address.bind(py).clone()],
-            )?)?;
-            next = entry.ai_next;
-        }
-        Ok(list)
-    }
+    Ok(list)
 }
 
 /// Family and type as members of their enums, or as the numbers they are.
@@ -144,31 +107,6 @@ fn members(py: Python<'_>, numbers: [i32; 2]) -> PyResult<[Bound<'_, PyAny>; 2]>
         Ok(maps[index].bind(py).get_item(&number)?.unwrap_or(number))
     };
     Ok([member(0)?, member(1)?])
-}
-
-/// Why the C library has no answer.
-struct Failure {
-    code: i32,
-    errno: i32,
-}
-
-impl Failure {
-    fn of(code: i32) -> Failure {
-        Failure { code, errno: std::io::Error::last_os_error().raw_os_error().unwrap_or(0) }
-    }
-
-    /// `socket.gaierror`, or the error of the system that it stands for.
-    fn to_python(&self, py: Python<'_>) -> PyErr {
-        if self.code == libc::EAI_SYSTEM {
-            return crate::capi::error::io_error(py, &std::io::Error::from_raw_os_error(self.errno));
-        }
-        // SAFETY: the call gives a C string that stays.
-        let text = unsafe { CStr::from_ptr(libc::gai_strerror(self.code)) }.to_string_lossy();
-        match py.import("socket").and_then(|socket| socket.getattr("gaierror")?.call1((self.code, text))) {
-            Ok(exception) => PyErr::from_value(exception),
-            Err(error) => error,
-        }
-    }
 }
 
 /// A host for C, and whether it is an address already. `None` for what Python has to judge or to encode.
@@ -190,6 +128,22 @@ fn host(object: *mut ffi::PyObject) -> Option<(Option<CString>, bool)> {
         return None;
     }
     Some((Some(CString::new(text).ok()?), literal))
+}
+
+/// A host as a user has written it, encoded as asyncio does it.
+///
+/// # Errors
+/// Raises ValueError for a zero byte, and UnicodeError for what cannot be a host name.
+pub(super) fn host_name(host: &Bound<'_, PyString>) -> PyResult<String> {
+    let text = host.to_str()?;
+    if text.contains('\0') {
+        return Err(PyValueError::new_err("host name must not contain null character"));
+    }
+    if text.is_ascii() && (text.is_empty() || is_literal(text) || is_plain_name(text)) {
+        return Ok(text.to_owned());
+    }
+    let encoded = host.call_method1("encode", ("idna",))?;
+    Ok(String::from_utf8_lossy(encoded.cast::<PyBytes>()?.as_bytes()).into_owned())
 }
 
 /// An address, in the strict forms only; an IPv6 one may have a zone.
@@ -258,12 +212,12 @@ unsafe extern "C" fn look_up(
         if !question.numeric && !may_wait {
             return Ok(None);
         }
-        let [family, kind, protocol, _] = question.hints;
+        let Hints { family, kind, protocol, .. } = question.hints;
         audit_address_info([host, port], [family, kind, protocol]).map_err(|Raised| fetch(py))?;
         if question.numeric {
             return match question.ask() {
-                Ok(addresses) => Ok(Some(addresses.to_python(py)?.into_any())),
-                Err(failure) => Err(failure.to_python(py)),
+                Ok(addresses) => Ok(Some(to_python(py, &addresses)?.into_any())),
+                Err(failure) => Err(io_error(py, &failure.into())),
             };
         }
         // SAFETY: the method sits on our loop class.
@@ -271,8 +225,8 @@ unsafe extern "C" fn look_up(
         let future = pool::run(&event_loop, move || {
             let answer = question.ask();
             Box::new(move |py| match answer {
-                Ok(addresses) => Ok(addresses.to_python(py)?.into_any().unbind()),
-                Err(failure) => Err(failure.to_python(py)),
+                Ok(addresses) => Ok(to_python(py, &addresses)?.into_any().unbind()),
+                Err(failure) => Err(io_error(py, &failure.into())),
             })
         })?;
         Ok(Some(future))
@@ -305,7 +259,7 @@ unsafe extern "C" fn look_up_name(
                     let service = PyString::from_bytes(py, service.to_bytes())?;
                     Ok((filesystem_text(py, &host)?, service).into_pyobject(py)?.into_any().unbind())
                 }
-                Err(failure) => Err(failure.to_python(py)),
+                Err(failure) => Err(io_error(py, &failure.into())),
             })
         })?;
         Ok(Some(future))
@@ -313,7 +267,7 @@ unsafe extern "C" fn look_up_name(
 }
 
 /// Host and service behind an address.
-fn name_of(address: &SockAddr, flags: i32) -> Result<(CString, CString), Failure> {
+fn name_of(address: &SockAddr, flags: i32) -> Result<(CString, CString), LookupError> {
     let mut host = [0 as c_char; HOST_MAX];
     let mut service = [0 as c_char; SERVICE_MAX];
     // SAFETY: an address with its length, and two places with theirs.
@@ -329,7 +283,7 @@ fn name_of(address: &SockAddr, flags: i32) -> Result<(CString, CString), Failure
         )
     };
     if code != 0 {
-        return Err(Failure::of(code));
+        return Err(LookupError::last(code));
     }
     // SAFETY: the call has ended both with a zero.
     Ok(unsafe { (CStr::from_ptr(host.as_ptr()).to_owned(), CStr::from_ptr(service.as_ptr()).to_owned()) })

@@ -1,22 +1,22 @@
 //! `wakeloop.UdpSocket`: datagrams on the runtime.
 
-use std::cell::RefCell;
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyString};
 
 use super::address;
+use super::lookup::host_name;
+use super::open_socket::{Inside, OpenSocket};
 use super::parcel::{Parcel, Returned};
-use super::tcp_stream::{Data, foreign};
+use super::tcp_stream::Data;
 use crate::bridge::awaitable::{Operation, Outcome};
 use crate::capi::Raised;
-use crate::capi::error::{fetch, raise_errno};
-use crate::event_loop::core::forks;
+use crate::capi::error::fetch;
 use crate::runtime::net::{self, Target};
 use crate::runtime::sync::Semaphore;
 
@@ -30,11 +30,8 @@ type Datagram = (Vec<u8>, SocketAddr);
 #[pyclass(module = "wakeloop", frozen, weakref)]
 #[derive(Debug)]
 pub(crate) struct UdpSocket {
-    open: RefCell<Option<Arc<Shared>>>,
+    socket: OpenSocket<Arc<Shared>>,
     local: SocketAddr,
-    peer: Option<SocketAddr>,
-    /// A forked child has its parent's sockets, but not the threads that serve them.
-    forks: u32,
 }
 
 // SAFETY: used with the GIL held only (the module is `gil_used`).
@@ -80,30 +77,12 @@ impl UdpSocket {
         peer: Option<SocketAddr>,
     ) -> PyResult<Py<PyAny>> {
         let shared = Shared { socket, returned: Returned::new(), closed: Semaphore::new(0) };
-        let socket = UdpSocket { open: RefCell::new(Some(Arc::new(shared))), local, peer, forks: forks() };
+        let socket = UdpSocket { socket: OpenSocket::new(Arc::new(shared), Some(local), peer), local };
         Ok(Bound::new(py, socket)?.into_any().unbind())
     }
 
     fn open(&self, py: Python<'_>) -> PyResult<Arc<Shared>> {
-        if self.forks != forks() {
-            let Raised = foreign("socket");
-            return Err(fetch(py));
-        }
-        self.open.borrow().clone().ok_or_else(|| {
-            let Raised = raise_errno(libc::EBADF);
-            fetch(py)
-        })
-    }
-
-    fn close_now(&self) {
-        let Some(shared) = self.open.take() else { return };
-        if self.forks != forks() {
-            // The descriptor is a copy of the parent's, in an epoll set that the parent uses: only close it.
-            // SAFETY: ours, and forgotten below.
-            unsafe { libc::close(shared.socket.as_raw_fd()) };
-            return std::mem::forget(shared);
-        }
-        shared.closed.release(usize::from(u16::MAX));
+        self.socket.get().map(|shared| shared.clone()).map_err(|Raised| fetch(py))
     }
 
     /// Receives a datagram and makes the result of it.
@@ -151,15 +130,31 @@ impl UdpSocket {
     }
 }
 
+impl AsRawFd for Shared {
+    fn as_raw_fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+}
+
+impl Inside for Arc<Shared> {
+    const CLASS: &'static str = "UdpSocket";
+    const NOUN: &'static str = "socket";
+    const KIND: libc::c_int = libc::SOCK_DGRAM;
+
+    fn end(self) {
+        self.closed.release(usize::from(u16::MAX));
+    }
+}
+
 /// (host, port), or (address, port, flow, zone) for IPv6.
 fn target(address: &Bound<'_, PyAny>) -> PyResult<Target> {
-    if let Ok((host, port)) = address.extract::<(String, u16)>() {
-        return Ok((host, port).into());
+    if let Ok((host, port)) = address.extract::<(Bound<'_, PyString>, u16)>() {
+        return Ok((host_name(&host)?, port).into());
     }
-    match address.extract::<(String, u16, u32, u32)>() {
-        Ok((host, port, flow, zone)) => Ok(match host.parse::<IpAddr>() {
+    match address.extract::<(Bound<'_, PyString>, u16, u32, u32)>() {
+        Ok((host, port, flow, zone)) => Ok(match host.to_str()?.parse::<IpAddr>() {
             Ok(IpAddr::V6(ip)) => SocketAddr::from(SocketAddrV6::new(ip, port, flow.to_be(), zone)).into(),
-            _ => (host, port).into(),
+            _ => (host_name(&host)?, port).into(),
         }),
         Err(_) => Err(PyTypeError::new_err("an address is a tuple (host, port)")),
     }
@@ -173,7 +168,8 @@ impl UdpSocket {
     /// A socket that receives at host and port; port 0 is any free port. Awaitable; gives a UdpSocket. Raises
     /// OSError if the address is in use or not ours.
     #[staticmethod]
-    fn bind(py: Python<'_>, host: String, port: u16) -> PyResult<Bound<'_, PyAny>> {
+    fn bind<'py>(py: Python<'py>, host: &Bound<'py, PyString>, port: u16) -> PyResult<Bound<'py, PyAny>> {
+        let host = host_name(host)?;
         Operation::create(py, "bind", async move {
             let bound = net::UdpSocket::bind((host, port)).await;
             match bound.and_then(|socket| socket.local_addr().map(|local| (socket, local))) {
@@ -189,7 +185,8 @@ impl UdpSocket {
     /// A socket, at any free port, that sends to host and port and receives from there only. Awaitable; gives a
     /// UdpSocket.
     #[staticmethod]
-    fn connect(py: Python<'_>, host: String, port: u16) -> PyResult<Bound<'_, PyAny>> {
+    fn connect<'py>(py: Python<'py>, host: &Bound<'py, PyString>, port: u16) -> PyResult<Bound<'py, PyAny>> {
+        let host = host_name(host)?;
         Operation::create(py, "connect", async move {
             match connected((host, port).into()).await {
                 Ok((socket, local, peer)) => {
@@ -243,13 +240,13 @@ impl UdpSocket {
 
     /// Close the socket at once. Tasks that wait on it get ConnectionAbortedError. Closing twice is fine.
     fn close(&self) {
-        self.close_now();
+        self.socket.close();
     }
 
     /// Whether the socket was closed.
     #[getter]
     fn closed(&self) -> bool {
-        self.open.borrow().is_none()
+        !self.socket.is_open()
     }
 
     /// The port that it is bound to.
@@ -266,13 +263,13 @@ impl UdpSocket {
 
     /// The descriptor, -1 once closed. For looking at, not for sending or receiving.
     fn fileno(&self) -> i32 {
-        self.open.borrow().as_ref().map_or(-1, |shared| shared.socket.as_raw_fd())
+        self.socket.fileno()
     }
 
     /// get_extra_info(name, default=None)
     /// --
     ///
-    /// What asyncio's transports tell under the names 'sockname' and, for a connected socket, 'peername'.
+    /// What asyncio's transports tell under the names 'sockname', 'socket' and, for a connected socket, 'peername'.
     #[pyo3(signature = (name, default=None))]
     fn get_extra_info<'py>(
         &self,
@@ -280,11 +277,7 @@ impl UdpSocket {
         name: &str,
         default: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        match (name, &self.peer) {
-            ("sockname", _) => address::to_python(py, &self.local).map(Some),
-            ("peername", Some(peer)) => address::to_python(py, peer).map(Some),
-            _ => Ok(default),
-        }
+        self.socket.extra_info(py, name, default)
     }
 
     fn __aenter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, PyAny>> {
@@ -297,13 +290,12 @@ impl UdpSocket {
         py: Python<'py>,
         _exception: Bound<'py, pyo3::types::PyTuple>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        self.close_now();
+        self.socket.close();
         super::left(py)
     }
 
     fn __repr__(&self) -> String {
-        let state = if self.open.borrow().is_some() { "" } else { " closed" };
-        format!("<wakeloop.UdpSocket{state} {}>", self.local)
+        self.socket.repr(" ", Some(&self.local))
     }
 }
 
@@ -326,11 +318,7 @@ async fn connected(peer: Target) -> io::Result<(net::UdpSocket, SocketAddr, Sock
 
 impl Drop for UdpSocket {
     fn drop(&mut self) {
-        if self.open.borrow().is_some() {
-            if self.forks == forks() {
-                super::warn_unclosed(&self.__repr__());
-            }
-            self.close_now();
-        }
+        self.socket.warn_unclosed(|| self.__repr__());
+        self.socket.close();
     }
 }

@@ -186,6 +186,12 @@ impl Handle {
         }
     }
 
+    /// Calls `f` on this thread as if it were one of the runtime's: sockets made in it, and [`spawn`], use this runtime.
+    pub fn enter<R>(&self, f: impl FnOnce() -> R) -> R {
+        let _entered = context::enter(&self.shared);
+        f()
+    }
+
     /// What the runtime has done so far.
     pub fn metrics(&self) -> Metrics {
         Metrics::of(&self.shared)

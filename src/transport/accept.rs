@@ -52,11 +52,7 @@ unsafe impl Sync for Listener {}
 impl Listener {
     fn __traverse__(&self, visit: pyo3::gc::PyVisit<'_>) -> Result<(), pyo3::gc::PyTraverseError> {
         for slot in [&self.factory, &self.socket, &self.server, &self.context, &self.sockname] {
-            let object = slot.as_ptr();
-            if !object.is_null() {
-                // SAFETY: `Py` is a transparent non-null pointer, and the slot keeps the object alive.
-                visit.call(unsafe { &*(&raw const object).cast::<Py<PyAny>>() })?;
-            }
+            slot.visit_with(&visit)?;
         }
         Ok(())
     }

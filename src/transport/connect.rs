@@ -171,11 +171,7 @@ impl Connecting {
 
     fn __traverse__(&self, visit: pyo3::gc::PyVisit<'_>) -> Result<(), pyo3::gc::PyTraverseError> {
         for slot in [&self.event_loop, &self.host, &self.socket, &self.waiter] {
-            let object = slot.as_ptr();
-            if !object.is_null() {
-                // SAFETY: `Py` is a transparent non-null pointer, and the slot keeps the object alive.
-                visit.call(unsafe { &*(&raw const object).cast::<Py<PyAny>>() })?;
-            }
+            slot.visit_with(&visit)?;
         }
         Ok(())
     }

@@ -311,7 +311,9 @@ unsafe extern "C" fn reset_empty_waiter(
     object: *mut ffi::PyObject,
     _: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    fields(object).empty_waiter.clear();
+    let stream = fields(object);
+    stream.sending.clear(stream);
+    stream.empty_waiter.clear();
     Ref::none().into_ptr()
 }
 

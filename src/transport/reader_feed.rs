@@ -11,6 +11,7 @@
 use pyo3::ffi;
 use pyo3::prelude::*;
 
+use super::receive::{DIRECT, LARGE};
 use super::streams::{self, Reader};
 use crate::capi::error::{fetch, take_exception};
 use crate::capi::pristine::{Once, Pristine};
@@ -57,9 +58,75 @@ pub(crate) fn feed(reader: &Ref, data: &[u8]) -> Result<bool, Raised> {
     Ok(true)
 }
 
+/// Where to receive a large message so that it need not be copied. The reader's store is longer than its data while
+/// this lives: nothing else may run until [`Room::filled`].
+#[derive(Debug)]
+pub(crate) struct Room {
+    pub(crate) place: *mut u8,
+    pub(crate) size: usize,
+    owner: Owner,
+}
+
+#[derive(Debug)]
+enum Owner {
+    Native,
+    /// The buffer of asyncio's reader, and how much of it is data.
+    Asyncio(&'static Pristine, Ref, usize),
+}
+
+/// Room in a reader that [`reader_of`] has found: in a native one if a large read waits, in one of asyncio's if
+/// `large` data is expected. `None` where the data must come another way.
+#[inline(always)]
+pub(crate) fn room(reader: &Ref, large: bool) -> Option<Result<Room, Raised>> {
+    if let Some(native) = open_reader(reader) {
+        let room = native.room()?;
+        return Some(room.map(|room| Room { place: room.place, size: room.size, owner: Owner::Native }));
+    }
+    large.then(|| room_in_buffer(reader))?.map(Ok)
+}
+
+fn room_in_buffer(reader: &Ref) -> Option<Room> {
+    let (classes, buffer) = buffer_of(reader, DIRECT)?;
+    // SAFETY: `buffer_of` gives nothing but bytearrays.
+    let length = unsafe { ffi::PyByteArray_Size(buffer.as_ptr()) } as usize;
+    let size = DIRECT.checked_sub(length).filter(|size| *size >= LARGE)?;
+    if resize(&buffer, length + size).is_err() {
+        // Somebody looks at it through a memoryview: asyncio's way ends in the same error.
+        drop(take_exception());
+        return None;
+    }
+    // SAFETY: a bytearray of that length and `size` more.
+    let place = unsafe { ffi::PyByteArray_AsString(buffer.as_ptr()).add(length) }.cast();
+    Some(Room { place, size, owner: Owner::Asyncio(&classes.reader, buffer, length) })
+}
+
+impl Room {
+    /// The first `count` bytes have been received. With none the reader is as it was.
+    #[inline(always)]
+    pub(crate) fn filled(self, reader: &Ref, count: usize) -> Result<(), Raised> {
+        match self.owner {
+            Owner::Native if count == 0 => Ok(()),
+            // None only if the reader was closed, and nothing has run since there was room.
+            Owner::Native => open_reader(reader).map_or(Ok(()), |native| native.filled(count)),
+            Owner::Asyncio(class, buffer, length) => {
+                resize(&buffer, length + count)?;
+                if count == 0 { Ok(()) } else { wake(class, reader) }
+            }
+        }
+    }
+}
+
+fn resize(bytearray: &Ref, size: usize) -> Result<(), Raised> {
+    // SAFETY: the callers have nothing but bytearrays; -1 with an error set means failure.
+    match unsafe { ffi::PyByteArray_Resize(bytearray.as_ptr(), size as ffi::Py_ssize_t) } {
+        0 => Ok(()),
+        _ => Err(Raised),
+    }
+}
+
 /// A native reader that takes data.
 #[inline(always)]
-pub(crate) fn open_reader(reader: &Ref) -> Option<&Reader> {
+fn open_reader(reader: &Ref) -> Option<&Reader> {
     streams::plain_reader(reader.as_ptr()).filter(|reader| reader.is_open())
 }
 

@@ -5,15 +5,15 @@
 //! the next turn, so that one fast peer starves nobody.
 //!
 //! Small messages are received into the loop's buffer and copied into a `bytes` of their exact size. After
-//! a large one the next receive goes straight into a `bytes` of [`DIRECT`] bytes that is then cut: below
-//! glibc's mmap threshold, where a fresh 256 KiB object would cost three system calls.
+//! a large one the next receive goes straight into a `bytes` of [`DIRECT`] bytes that is then cut, or into the
+//! buffer of asyncio's StreamReader: below glibc's mmap threshold, where a fresh 256 KiB object would cost three
+//! system calls.
 
 use std::io;
 
 use super::reader_feed;
 use super::receiver::{Delivery, Receiver};
 use super::stream::{Stream, call_in_context};
-use super::streams::Reader;
 use super::tls::read as tls;
 use crate::capi::buffer::{RawBytes, bytes_from};
 use crate::capi::call::getattr;
@@ -27,9 +27,9 @@ use pyo3::ffi;
 /// Full reads per event.
 const READS: usize = 4;
 /// From this size on a message counts as large.
-const LARGE: usize = 32 * 1024;
+pub(super) const LARGE: usize = 32 * 1024;
 /// The size of a direct receive.
-const DIRECT: usize = 120 * 1024;
+pub(super) const DIRECT: usize = 120 * 1024;
 
 /// What one receive came to.
 enum Received {
@@ -205,13 +205,13 @@ fn receive_tls(object: &Ref, stream: &Stream, core: &Core) -> Result<Received, F
     }
 }
 
-/// Receives for a StreamReader, which gets the data without a call of Python's: straight into the object that
-/// a large read waits for, or else by way of the loop's buffer. The wake-up of whoever reads is queued, so
-/// nothing is written before this returns.
+/// Receives for a StreamReader, which gets the data without a call of Python's: a large message straight into the
+/// object that a read waits for, or into asyncio's buffer, anything else by way of the loop's buffer. The wake-up of
+/// whoever reads is queued, so nothing is written before this returns.
 #[inline(always)]
 fn receive_for_reader(object: &Ref, stream: &Stream, core: &Core) -> Result<Received, Fatal> {
     let reader = stream.receiver.reader();
-    let room = match reader.as_ref().and_then(reader_feed::open_reader).and_then(Reader::room) {
+    let room = match reader.as_ref().and_then(|reader| reader_feed::room(reader, stream.large.get())) {
         Some(Ok(room)) => Some(room),
         Some(Err(raised)) => return deliver_data(object, stream, false, |_| Err(raised)),
         None => None,
@@ -223,23 +223,25 @@ fn receive_for_reader(object: &Ref, stream: &Stream, core: &Core) -> Result<Rece
     };
     // SAFETY: either the reader's own room, which stays as it is until the reader is told, or the loop's
     // buffer, which is copied before anything else can run.
-    let count = unsafe { libc::recv(stream.fd.get(), place.cast(), size, libc::MSG_DONTWAIT) };
-    if count < 0 {
-        return failed(object, stream, io::Error::last_os_error());
+    let received = unsafe { libc::recv(stream.fd.get(), place.cast(), size, libc::MSG_DONTWAIT) };
+    let error = (received < 0).then(io::Error::last_os_error);
+    let count = received.max(0) as usize;
+    let (full, direct) = (count == size, room.is_some());
+    let told = match (&reader, room) {
+        (Some(reader), Some(room)) => room.filled(reader, count),
+        _ => Ok(()),
+    };
+    if let Some(error) = error {
+        return failed(object, stream, error);
     }
-    let count = count as usize;
     if count == 0 {
         return Ok(Received::Eof);
     }
-    let full = count == size;
-    let fed = match (&reader, room) {
-        (Some(reader), Some(_)) => match reader_feed::open_reader(reader) {
-            Some(native) => native.filled(count).map(|()| true),
-            // Unreachable: nothing has run since there was room.
-            None => Ok(true),
-        },
-        (Some(reader), None) => reader_feed::feed(reader, &buffer[..count]),
-        (None, _) => Ok(false),
+    stream.large.set(count >= LARGE);
+    let fed = match &reader {
+        Some(_) if direct => told.map(|()| true),
+        Some(reader) => reader_feed::feed(reader, &buffer[..count]),
+        None => Ok(false),
     };
     match fed {
         Ok(true) => Ok(Received::Data { full }),

@@ -1,10 +1,9 @@
 //! The writing end of a pipe, a FIFO, a socket or a character device.
 //!
-//! An [`Endpoint`](super::endpoint::Endpoint): its life and its watching are described there. Writes are
-//! gathered like a stream's: small ones leave together at the end of the turn, in one `writev`; from
-//! [`AT_ONCE`] bytes on, above the high-water mark or outside a running loop they are written immediately.
-//! Whoever asks for the buffer's size, closes or aborts has what was gathered written first, because
-//! asyncio would have done that at once.
+//! An [`Endpoint`](super::endpoint::Endpoint): its life and its watching are described there. Unlike a
+//! stream's, writes are not gathered: what the pipe takes is in it when `write` returns, as in asyncio. The
+//! other end is most often a child, and a callback that writes a line to it and then blocks until the answer
+//! comes would wait for ever on a line that is sent at the end of the turn.
 //!
 //! A pipe whose reader goes away reports an error even to one who only writes, and a socket becomes
 //! readable; so both are watched for reading, which is how the end is noticed while nothing is written.
@@ -27,7 +26,7 @@ use super::endpoint::{
 use super::endpoint_methods::{with, writing};
 use super::endpoint_type;
 use super::methods::truth;
-use super::write_buffer::{Done, Sent, WriteBuffer, write_one};
+use super::write_buffer::{Done, WriteBuffer, write_one};
 use crate::capi::buffer::{Buffer, bytes_from, bytes_slice};
 use crate::capi::error::{raise_errno, raise_io, raise_message, restore};
 use crate::capi::types::Method;
@@ -37,8 +36,6 @@ use crate::event_loop::event_loop::EventLoop;
 use crate::event_loop::source::Source;
 use crate::reactor::{Interest, Readiness};
 
-/// From this many pending bytes on, a write is done at once.
-const AT_ONCE: usize = 64 * 1024;
 const WRITE_ERROR: &str = "Fatal write error on pipe transport";
 
 /// The fields behind asyncio's base classes.
@@ -48,24 +45,9 @@ pub(crate) struct WritePipe {
     buffer: UnsafeCell<WriteBuffer>,
     /// The descriptor tells when its other end is closed.
     notices_close: bool,
-    /// Waits for the end of the turn to be flushed.
-    queued: Cell<bool>,
-    room: Cell<Room>,
     /// Was full a moment ago: still watched for writing, because one who fills a pipe will fill it again, and
     /// two changes of the registration each time cost more than one idle event at the end.
     lingers: Cell<bool>,
-}
-
-/// Whether the pipe will take more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Room {
-    /// As far as is known.
-    Some,
-    /// It was full a moment ago, and more was written since: most likely it is full again. The poller, which
-    /// is asked in any case, will tell; trying would be one system call too many.
-    Doubtful,
-    /// It was full at the last write; the poller will tell when it has room.
-    None,
 }
 
 static TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(null_mut());
@@ -91,8 +73,8 @@ impl Variant for WritePipe {
         if pipe.notices_close && readiness.intersects(Readiness::READABLE | trouble) {
             return closed_by_peer(object, pipe, core);
         }
-        if pipe.room.get() != Room::Some && readiness.intersects(Readiness::WRITABLE | trouble) {
-            return flush(object, core);
+        if !pipe.buffer().is_empty() && readiness.intersects(Readiness::WRITABLE | trouble) {
+            return flush(object, pipe, core);
         }
         if pipe.lingers.replace(false) {
             return watch_or_fail(object, pipe, core);
@@ -104,7 +86,7 @@ impl Variant for WritePipe {
         if self.endpoint.ending.get() {
             return None;
         }
-        match (self.notices_close, self.room.get() != Room::Some || self.lingers.get()) {
+        match (self.notices_close, !self.buffer().is_empty() || self.lingers.get()) {
             (true, true) => Some(Interest::BOTH),
             (true, false) => Some(Interest::READ),
             (false, true) => Some(Interest::WRITE),
@@ -112,23 +94,11 @@ impl Variant for WritePipe {
         }
     }
 
-    fn send_gathered(&self, object: &Ref) -> Result<(), Raised> {
-        if self.room.get() == Room::None || self.buffer().is_empty() || self.endpoint.fd.get() < 0 {
-            return Ok(());
-        }
-        match write_pending(self) {
-            Ok(()) => watch_or_fail(object, self, self.endpoint.core()),
-            Err(raised) => fatal_error(object, self, raised, WRITE_ERROR),
-        }
-        .map_err(|Fatal| Raised)
-    }
-
     fn unsent(&self) -> usize {
         self.buffer().len()
     }
 
     fn drop_unsent(&self) {
-        self.room.set(Room::Some);
         let unsent = self.buffer().take();
         drop(unsent);
     }
@@ -171,35 +141,16 @@ fn closed_by_peer(object: &Ref, pipe: &WritePipe, core: &Core) -> Result<(), Fat
     Ok(())
 }
 
-/// Writes as much as the pipe takes. Its error is set as a Python error.
-fn write_pending(pipe: &WritePipe) -> Result<(), Raised> {
-    pipe.endpoint.core().touched.set(true);
+/// The pipe has room again.
+fn flush(object: &Ref, pipe: &WritePipe, core: &Core) -> Result<(), Fatal> {
+    core.touched.set(true);
     let mut done = Done::default();
     let outcome = pipe.buffer().write(pipe.endpoint.fd.get(), &mut done);
-    pipe.room.set(Room::Some);
-    if matches!(outcome, Ok(Sent::Blocked)) {
-        pipe.room.set(Room::None);
-        pipe.lingers.set(true);
-    }
     drop(done);
-    match outcome {
-        Ok(_) => Ok(()),
-        Err(error) => Err(raise_io(&error)),
+    if let Err(error) = outcome {
+        return fatal_error(object, pipe, raise_io(&error), WRITE_ERROR);
     }
-}
-
-/// At the end of a turn, or when the pipe has room again.
-fn flush(object: &Ref, core: &Core) -> Result<(), Fatal> {
-    // SAFETY: flushes are queued for write pipes only.
-    let pipe = unsafe { fields::<WritePipe>(object.as_ptr()) };
-    pipe.queued.set(false);
     let endpoint = &pipe.endpoint;
-    if endpoint.ending.get() || endpoint.fd.get() < 0 || pipe.buffer().is_empty() {
-        return Ok(());
-    }
-    if let Err(raised) = write_pending(pipe) {
-        return fatal_error(object, pipe, raised, WRITE_ERROR);
-    }
     maybe_resume(object, pipe)?;
     if !pipe.buffer().is_empty() {
         // Not all went out, or resume_writing wrote more: the protocol may have to pause.
@@ -208,27 +159,6 @@ fn flush(object: &Ref, core: &Core) -> Result<(), Fatal> {
         return connection_lost::<WritePipe>(object, core);
     }
     watch_or_fail(object, pipe, core)
-}
-
-/// After a push: does the pipe get it now?
-fn pushed(object: &Ref, pipe: &WritePipe) -> Result<(), Raised> {
-    let pending = pipe.buffer().len();
-    let core = pipe.endpoint.core();
-    if pipe.lingers.get() && pipe.room.get() == Room::Some && core.running.get() {
-        pipe.room.set(Room::Doubtful);
-    }
-    if pipe.room.get() != Room::Some {
-        return maybe_pause(object, pipe);
-    }
-    if pending < AT_ONCE && pending <= pipe.endpoint.high.get() && core.running.get() {
-        if !pipe.queued.replace(true) {
-            core.flush_later(object.clone_ref(), flush);
-            core.wake_if_parked();
-        }
-        return Ok(());
-    }
-    pipe.send_gathered(object)?;
-    maybe_pause(object, pipe)
 }
 
 /// asyncio's assertion on what is written.
@@ -278,34 +208,32 @@ unsafe extern "C" fn write(
         if pipe.endpoint.conn_lost.get() > 0 || pipe.endpoint.closing.get() {
             return pipe.endpoint.write_to_lost("pipe_write_after_lost");
         }
-        let bytes = match bytes {
-            Some(bytes) => bytes,
-            // Its content may change as soon as we return: written or copied now.
-            None => match write_changeable(held, pipe, content)? {
-                Some(rest) => rest,
-                None => return Ok(()),
-            },
-        };
-        pipe.buffer().push(bytes, 0);
-        pushed(held, pipe)
+        let written = if pipe.buffer().is_empty() { write_now(held, pipe, content)? } else { 0 };
+        if written == content.len() || pipe.endpoint.conn_lost.get() > 0 {
+            return Ok(());
+        }
+        match bytes {
+            Some(bytes) => pipe.buffer().push(bytes, written),
+            // Its content may change as soon as we return.
+            None => pipe.buffer().push(bytes_from(&content[written..])?, 0),
+        }
+        pipe.lingers.set(true);
+        watch_or_fail(held, pipe, pipe.endpoint.core()).map_err(|Fatal| Raised)?;
+        maybe_pause(held, pipe)
     })
 }
 
-/// Writes what the pipe takes now; the rest as a copy.
-fn write_changeable(object: &Ref, pipe: &WritePipe, content: &[u8]) -> Result<Option<Ref>, Raised> {
-    let mut written = 0;
-    if pipe.buffer().is_empty() && pipe.room.get() != Room::None {
-        written = match write_one(pipe.endpoint.fd.get(), content) {
-            Ok(count) => count,
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => 0,
-            Err(error) => {
-                return fatal_error(object, pipe, raise_io(&error), WRITE_ERROR)
-                    .map(|()| None)
-                    .map_err(|Fatal| Raised);
-            }
-        };
+/// How much of it the pipe took. An error ends the transport and is no error of the caller's.
+fn write_now(object: &Ref, pipe: &WritePipe, content: &[u8]) -> Result<usize, Raised> {
+    pipe.endpoint.core().touched.set(true);
+    match write_one(pipe.endpoint.fd.get(), content) {
+        Ok(count) => Ok(count),
+        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(0),
+        Err(error) => match fatal_error(object, pipe, raise_io(&error), WRITE_ERROR) {
+            Ok(()) => Ok(0),
+            Err(Fatal) => Err(Raised),
+        },
     }
-    if written == content.len() { Ok(None) } else { bytes_from(&content[written..]).map(Some) }
 }
 
 unsafe extern "C" fn write_eof(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
@@ -313,7 +241,6 @@ unsafe extern "C" fn write_eof(object: *mut ffi::PyObject, _: *mut ffi::PyObject
         if pipe.endpoint.closing.get() || pipe.endpoint.fd.get() < 0 {
             return Ok(());
         }
-        pipe.send_gathered(held)?;
         pipe.endpoint.closing.set(true);
         if pipe.buffer().is_empty() {
             lose(held, pipe, None);
@@ -332,7 +259,7 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         Method::Fast(
             c"write",
             write,
-            c"write(data)\n\nWrite bytes. Small writes of one turn leave together at its end; nothing blocks.",
+            c"write(data)\n\nWrite bytes. What the pipe does not take now is kept; nothing blocks.",
         ),
         Method::NoArgs(c"write_eof", write_eof, c"Close the pipe once everything pending is written."),
         Method::NoArgs(c"can_write_eof", can_write_eof, c"True: closing the pipe is its end of file."),
@@ -362,8 +289,6 @@ pub(crate) fn make_write_pipe<'py>(
         endpoint,
         buffer: UnsafeCell::default(),
         notices_close,
-        queued: Cell::new(false),
-        room: Cell::new(Room::Some),
         lingers: Cell::new(false),
     })
 }

@@ -38,14 +38,16 @@ def serve() -> None:
 
 
 def where(target: str) -> dict[str, Any]:
-    """The options that a target stands for: http://HOST:PORT/PATH, tcp://HOST:PORT or unix:PATH."""
+    """The options that a target stands for: http://HOST:PORT/PATH, tcp://HOST:PORT, udp://HOST:PORT or unix:PATH."""
     parts = urlsplit(target)
     if parts.scheme == "unix":
         return {"path": parts.path}
-    if parts.scheme not in ("http", "tcp") or not parts.hostname:
-        raise ValueError(f"{target!r} is not http://HOST:PORT/PATH, tcp://HOST:PORT or unix:PATH")
+    if parts.scheme not in ("http", "tcp", "udp") or not parts.hostname:
+        raise ValueError(f"{target!r} is not http://HOST:PORT/PATH, tcp://HOST:PORT, udp://HOST:PORT or unix:PATH")
     host = "127.0.0.1" if parts.hostname == "localhost" else parts.hostname
     options = {"host": host, "port": parts.port or 80}
+    if parts.scheme == "udp":
+        options["datagrams"] = True
     if parts.scheme == "http":
         query = f"?{parts.query}" if parts.query else ""
         options |= {"kind": "http", "url_path": (parts.path or "/") + query}
@@ -75,7 +77,7 @@ def describe(report: dict[str, Any]) -> str:
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="python -m wakeloop load", description=__doc__.splitlines()[0])
-    made.add_argument("target", nargs="?", help="http://HOST:PORT/PATH, tcp://HOST:PORT (an echo server) or unix:PATH")
+    made.add_argument("target", nargs="?", help="http://HOST:PORT/PATH, tcp:// or udp://HOST:PORT (an echo server) or unix:PATH")
     made.add_argument("-c", "--connections", type=int, default=10)
     made.add_argument("-d", "--duration", type=float, default=5.0, help="seconds (5)")
     made.add_argument("--warmup", type=float, default=0.5, help="seconds before counting starts (0.5)")

@@ -1,15 +1,13 @@
 //! One awaitable call on a stream: a read of some kind, or a write.
 //!
-//! Both try at once: a read looks into the buffers, a write into the socket. Only what is not here yet, or does not
-//! fit, waits: a read for the task that reads ahead, a write for an operation of its own that sends the rest.
+//! Both try at once. Only what is not here yet, or does not fit, waits: a read for a future that whoever receives
+//! completes, a write for an operation of its own that sends the rest.
 
 use std::cell::{Cell, UnsafeCell};
 use std::ffi::{c_int, c_void};
 use std::io;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Wake, Waker};
 
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -17,17 +15,12 @@ use pyo3::prelude::*;
 use super::data::Data;
 use super::{Open, TcpStream};
 use crate::bridge::awaitable::{Operation, Outcome};
-use crate::bridge::runtime;
-use crate::bridge::waiter::Waiter;
-use crate::capi::buffer::bytes_from;
-use crate::capi::call::call;
 use crate::capi::coroutine::{self, Step, Steps};
-use crate::capi::error::{raise, raise_io, raise_message, restore};
+use crate::capi::error::{raise_io, raise_message, restore};
 use crate::capi::freelist::Freelist;
-use crate::capi::imports::imports;
 use crate::capi::types::{TypeSpec, visit_instance};
 use crate::capi::{Raised, Ref, Slot};
-use crate::runtime::net::{Taken, Want};
+use crate::runtime::net::Want;
 
 /// How many dead calls are kept for reuse.
 const FREELIST: usize = 64;
@@ -46,7 +39,7 @@ pub(super) enum Action {
 
 #[repr(C)]
 #[derive(Debug)]
-pub(super) struct StreamCall {
+pub(super) struct TcpStreamCall {
     base: ffi::PyObject,
     /// The stream, until the call is over.
     stream: Slot,
@@ -63,7 +56,7 @@ static TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(null_mut());
 
 static FREE: Freelist<FREELIST> = Freelist::new();
 
-impl StreamCall {
+impl TcpStreamCall {
     /// # Safety
     /// `stream` is a TcpStream.
     pub(super) unsafe fn create(stream: *mut ffi::PyObject, action: Action) -> Result<Ref, Raised> {
@@ -74,7 +67,7 @@ impl StreamCall {
         unsafe {
             let object = FREE.new_gc(kind);
             let owned = Ref::from_owned(object).ok_or(Raised)?;
-            let call = object.cast::<StreamCall>();
+            let call = object.cast::<TcpStreamCall>();
             (&raw mut (*call).stream).write(Slot::new(Some(Ref::from_borrowed(stream))));
             (&raw mut (*call).action).write(UnsafeCell::new(action));
             (&raw mut (*call).future).write(Slot::empty());
@@ -85,15 +78,13 @@ impl StreamCall {
     }
 
     /// # Safety
-    /// `object` is a StreamCall and outlives the result.
-    unsafe fn of<'a>(object: *mut ffi::PyObject) -> &'a StreamCall {
+    /// `object` is a TcpStreamCall and outlives the result.
+    unsafe fn of<'a>(object: *mut ffi::PyObject) -> &'a TcpStreamCall {
         // SAFETY: the caller's word; all fields are cells.
         unsafe { &*object.cast() }
     }
 
     fn read(&self, stream: &TcpStream, want: &Want, next: bool) -> Result<Step, Raised> {
-        // SAFETY: tasks step with the GIL held.
-        let py = unsafe { Python::assume_attached() };
         let waited = !self.future.is_empty();
         drop(stream.open(waited)?);
         if !waited && stream.reading.get() {
@@ -102,32 +93,13 @@ impl StreamCall {
             raise_message(kind, "another task is already reading from this stream");
             return Err(Raised);
         }
-        let mut first = !waited;
+        let mut begin = !waited;
         loop {
-            {
-                let mut open = stream.open(waited)?;
-                let reader = &mut open.reader;
-                if std::mem::take(&mut first) {
-                    reader.begin();
-                }
-                let started = reader.is_started();
-                match reader.take(want) {
-                    Taken::Item(bytes) => return bytes_from(bytes).map(Step::Done),
-                    Taken::Rest(bytes) => return rest(bytes_from(bytes)?, bytes.len(), want, next),
-                    Taken::TooLong(len) => return Err(too_long(py, want, len, open.limit)),
-                    Taken::Failed(error) => return Err(raise_io(&error)),
-                    Taken::Nothing if !started => {
-                        reader.start(&runtime::handle().map_err(|error| raise_io(&error))?);
-                        continue;
-                    }
-                    Taken::Nothing => {}
-                }
+            let found = stream.look(want, std::mem::take(&mut begin), waited)?;
+            if let Some(step) = found.step(want, next, stream.limit)? {
+                return Ok(step);
             }
-            // Outside of the borrow: making a future may run Python code.
-            let (waiter, future) = Waiter::new(py)?;
-            let waker = Waker::from(Arc::new(WakeOnce(Mutex::new(Some(waiter)))));
-            let waiting = stream.open(waited)?.reader.wait(want, waker);
-            if waiting {
+            if let Some(future) = stream.wait(want, waited)? {
                 stream.reading.set(true);
                 self.future.set(Some(future.clone_ref()));
                 self.track();
@@ -139,18 +111,21 @@ impl StreamCall {
     fn write(&self, stream: &TcpStream, data: &mut Data) -> Result<Step, Raised> {
         // SAFETY: tasks step with the GIL held.
         let py = unsafe { Python::assume_attached() };
-        let (socket, turn) = {
+        let turn = {
             let open = stream.open(false)?;
             // Free: nobody else's bytes wait to be sent.
             if open.turn.available() > 0 {
+                stream.touch();
                 match send(&open, data) {
                     Ok(true) => return Ok(Step::Done(Ref::none())),
                     Ok(false) => {}
                     Err(error) => return Err(raise_io(&error)),
                 }
             }
-            (open.stream.clone(), open.turn.clone())
+            open.turn.clone()
         };
+        // The peer is slower than we are: the rest is sent without the GIL.
+        let socket = stream.on_runtime()?;
         let rest = std::mem::take(data).into_sendable(py);
         let sending = Operation::create(py, "write", async move {
             let turn = turn.acquire(1).await;
@@ -206,7 +181,7 @@ impl StreamCall {
 }
 
 // SAFETY: `repr(C)`, and `base` comes first.
-unsafe impl Steps for StreamCall {
+unsafe impl Steps for TcpStreamCall {
     fn step(&self) -> Result<Step, Raised> {
         let step = self.go_on()?;
         if matches!(step, Step::Done(_)) {
@@ -237,7 +212,7 @@ fn send(open: &Open, data: &mut Data) -> io::Result<bool> {
         if rest.is_empty() {
             return Ok(true);
         }
-        match open.stream.try_write(rest) {
+        match open.try_write(rest) {
             Ok(count) => data.advance(count),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -246,63 +221,11 @@ fn send(open: &Open, data: &mut Data) -> io::Result<bool> {
     }
 }
 
-/// What the end of the stream means for a read that wanted more.
-fn rest(bytes: Ref, len: usize, want: &Want, next: bool) -> Result<Step, Raised> {
-    if next && len == 0 {
-        // SAFETY: a static of the interpreter; the GIL is held.
-        unsafe { ffi::PyErr_SetNone(ffi::PyExc_StopAsyncIteration) };
-        return Err(Raised);
-    }
-    let expected = match want {
-        Want::Some(_) | Want::All | Want::Line => return Ok(Step::Done(bytes)),
-        Want::Exact(expected) => Some(*expected),
-        Want::Until(_) => None,
-        Want::Frame(_) => Some(4),
-    };
-    let expected = match expected {
-        // SAFETY: making an int; null on lack of memory.
-        Some(count) => unsafe { Ref::from_owned(ffi::PyLong_FromSize_t(count)) }.ok_or(Raised)?,
-        None => Ref::none(),
-    };
-    raise(call(&imports().incomplete_read, &[bytes.as_ptr(), expected.as_ptr()])?);
-    Err(Raised)
-}
-
-#[cold]
-fn too_long(py: Python<'_>, want: &Want, len: usize, limit: usize) -> Raised {
-    let text = match want {
-        Want::Frame(most) => format!("a frame of {len} bytes is longer than the limit of {most}"),
-        _ => format!("no end is found within the limit of {limit} bytes"),
-    };
-    let text = pyo3::types::PyString::new(py, &text);
-    // SAFETY: making an int; null on lack of memory.
-    let raised = unsafe { Ref::from_owned(ffi::PyLong_FromSize_t(len)) }
-        .ok_or(Raised)
-        .and_then(|len| call(&imports().limit_overrun, &[text.as_ptr(), len.as_ptr()]));
-    if let Ok(exception) = raised {
-        raise(exception);
-    }
-    Raised
-}
-
-/// The waker of a waiting read.
-struct WakeOnce(Mutex<Option<Waiter>>);
-
-impl Wake for WakeOnce {
-    fn wake(self: Arc<Self>) {
-        // Taking leaves no half-way state behind a panic.
-        let waiter = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(waiter) = waiter {
-            waiter.wake();
-        }
-    }
-}
-
 unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
-    // SAFETY: called once by CPython for a StreamCall without references. A dead object goes to the freelist with
+    // SAFETY: called once by CPython for a TcpStreamCall without references. A dead object goes to the freelist with
     // its memory as it is; the reference to the type is given back either way.
     unsafe {
-        let call = StreamCall::of(object);
+        let call = TcpStreamCall::of(object);
         if call.tracked.get() {
             ffi::PyObject_GC_UnTrack(object.cast());
         }
@@ -318,14 +241,14 @@ unsafe extern "C" fn traverse(
 ) -> c_int {
     // SAFETY: the collector's call for one of our objects; a heap type is visited by its instances.
     unsafe {
-        let call = StreamCall::of(object);
+        let call = TcpStreamCall::of(object);
         visit_instance(object, [&call.stream, &call.future, &call.sending], visit, argument)
     }
 }
 
 unsafe extern "C" fn clear(object: *mut ffi::PyObject) -> c_int {
     // SAFETY: the collector's call for one of our objects.
-    unsafe { StreamCall::of(object) }.finish();
+    unsafe { TcpStreamCall::of(object) }.finish();
     0
 }
 
@@ -336,12 +259,12 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<()> {
         (ffi::Py_tp_traverse, traverse as *mut c_void),
         (ffi::Py_tp_clear, clear as *mut c_void),
     ];
-    slots.extend(coroutine::slots::<StreamCall>());
+    slots.extend(coroutine::slots::<TcpStreamCall>());
     let kind = TypeSpec {
-        name: c"wakeloop._core.StreamCall",
-        size: size_of::<StreamCall>(),
+        name: c"wakeloop._core.TcpStreamCall",
+        size: size_of::<TcpStreamCall>(),
         flags: ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_HAVE_GC | ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION,
-        methods: &coroutine::methods::<StreamCall>(),
+        methods: &coroutine::methods::<TcpStreamCall>(),
         attributes: &[],
         weaklist_offset: None,
         dict_offset: None,

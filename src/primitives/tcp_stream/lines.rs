@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::call::{Action, StreamCall};
+use super::call::{Action, TcpStreamCall};
 use crate::capi::call::guard;
 use crate::capi::types::TypeSpec;
 use crate::capi::{Ref, Slot};
@@ -44,7 +44,7 @@ unsafe extern "C" fn anext(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
         unsafe {
             let iterator = &*object.cast::<Iterator>();
             let want = iterator.frames.map_or(Want::Line, Want::Frame);
-            StreamCall::create(iterator.stream.as_ptr(), Action::Read { want, next: true })
+            TcpStreamCall::create(iterator.stream.as_ptr(), Action::Read { want, next: true })
                 .map_or(null_mut(), Ref::into_ptr)
         }
     })
@@ -68,7 +68,7 @@ unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
 /// Makes the type. Called once, by the module's initialisation.
 pub(crate) fn make_type(py: Python<'_>) -> PyResult<()> {
     let kind = TypeSpec {
-        name: c"wakeloop._core.StreamIterator",
+        name: c"wakeloop._core.TcpStreamIterator",
         size: size_of::<Iterator>(),
         flags: ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION,
         methods: &[],

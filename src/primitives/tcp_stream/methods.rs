@@ -4,7 +4,7 @@ use std::ffi::CStr;
 
 use pyo3::ffi;
 
-use super::call::{Action, StreamCall};
+use super::call::{Action, TcpStreamCall};
 use super::data::Data;
 use crate::capi::call::guard;
 use crate::capi::error::raise_message;
@@ -33,7 +33,7 @@ unsafe fn stream_call<const N: usize>(
         let arguments = unsafe { Args::new(values, count, names) };
         let action = arguments.bind(function, parameters, required).and_then(make);
         // SAFETY: the caller's word.
-        let call = action.and_then(|action| unsafe { StreamCall::create(stream, action) });
+        let call = action.and_then(|action| unsafe { TcpStreamCall::create(stream, action) });
         call.map_or(std::ptr::null_mut(), Ref::into_ptr)
     })
 }

@@ -1,42 +1,60 @@
-//! `wakeloop.TcpStream`: a TCP connection that the runtime reads ahead of Python.
+//! `wakeloop.TcpStream`: a TCP connection that is read where that is cheapest.
 //!
 //! | file | what it is |
 //! |---|---|
 //! | `call` | one awaitable read or write |
 //! | `methods` | the methods that make them |
 //! | `lines` | `async for` over lines or frames |
+//! | `found` | what a look for an item came to |
+//! | `loop_reader` | reading on the loop's thread |
 //! | `data` | bytes on their way out |
 //!
-//! A task of the runtime receives and finds the ends of items, without the GIL (see `runtime::net::read_ahead`). An
-//! await of what is here already takes it and goes on: no hop, no future, no turn of the loop.
+//! A read looks for its item in what was received, and a write tries to send, there and then: an await of what is here
+//! already goes on without a future and without a turn of the loop. What has to wait does so in one of two places:
+//!
+//! - **On the loop.** The poller of wakeloop's own loop watches the socket, and no other thread is woken. Every stream
+//!   begins here, and for requests and responses this is the shortest way.
+//! - **On the runtime.** A task of the workers receives and finds the ends of items, without the GIL, ahead of the
+//!   reader (see `runtime::net::read_ahead`). A stream goes there when a reader falls behind the sender
+//!   ([`LoopReader::is_bulk`]), when a write does not fit into the socket, and when somebody waits on it in another
+//!   loop than the first, or in asyncio's. It stays there. A read that waits meanwhile goes on waiting there.
 
 pub(crate) mod call;
 mod data;
+mod found;
 pub(crate) mod lines;
+mod loop_reader;
 pub(crate) mod methods;
 
-use std::cell::{Cell, RefCell, RefMut};
-use std::net::{Shutdown, SocketAddr};
-use std::os::fd::AsRawFd;
-use std::sync::Arc;
+use std::cell::{Cell, RefMut};
+use std::io::{self, Write};
+use std::net::{self, Shutdown};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Wake, Waker};
 
 use pyo3::exceptions::PyValueError;
-use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::PyString;
 
-use super::address;
+use super::lookup::host_name;
+use super::open_socket::{Inside, OpenSocket};
 use super::sleep::duration;
 use crate::bridge::awaitable::{Operation, Outcome};
-use crate::capi::Raised;
-use crate::capi::error::{fetch, io_error, raise_errno, raise_message};
-use crate::event_loop::core::forks;
-use crate::runtime::net::{self, ReadAhead};
+use crate::bridge::runtime;
+use crate::bridge::waiter::{Waiter, running_loop};
+use crate::capi::error::{fetch, io_error, raise_io};
+use crate::capi::{Raised, Ref, Slot};
+use crate::event_loop::calls::new_future;
+use crate::event_loop::event_loop::EventLoop;
+use crate::runtime::net::{ReadAhead, TcpStream as RuntimeStream, Want};
 use crate::runtime::sync::Semaphore;
 
 pub(super) use data::Data;
+use found::Found;
+use loop_reader::LoopReader;
 
-/// A TCP connection whose reading and framing happen on the runtime's threads. Made by TcpStream.connect and
-/// TcpListener.accept.
+/// A TCP connection that is read and written in whole items. Made by TcpStream.connect and TcpListener.accept.
 ///
 /// One task may read while others write; a second reader is refused with RuntimeError, writers take turns. A read
 /// that is cancelled takes nothing: the next read, of whatever kind, gets the bytes. A write that is cancelled has
@@ -44,13 +62,12 @@ pub(super) use data::Data;
 #[pyclass(module = "wakeloop", frozen, weakref)]
 #[derive(Debug)]
 pub(crate) struct TcpStream {
-    open: RefCell<Option<Open>>,
+    socket: OpenSocket<Open>,
+    /// What reads it, as long as that happens on the loop.
+    on_loop: Slot,
     /// A read waits.
     reading: Cell<bool>,
-    local: Option<SocketAddr>,
-    peer: Option<SocketAddr>,
-    /// A forked child has its parent's streams, but not the threads that serve them.
-    forks: u32,
+    limit: usize,
 }
 
 // SAFETY: used with the GIL held only (the module is `gil_used`).
@@ -59,26 +76,78 @@ unsafe impl Send for TcpStream {}
 unsafe impl Sync for TcpStream {}
 
 #[derive(Debug)]
-pub(super) struct Open {
-    pub(super) stream: Arc<net::TcpStream>,
-    pub(super) reader: ReadAhead,
+struct Open {
+    place: Place,
     /// One permit: whose turn it is to write.
-    pub(super) turn: Arc<Semaphore>,
-    pub(super) limit: usize,
+    turn: Arc<Semaphore>,
+}
+
+/// Where it is waited for the socket.
+#[derive(Debug)]
+enum Place {
+    Loop(net::TcpStream),
+    Runtime(Arc<RuntimeStream>, Box<ReadAhead>),
+}
+
+impl Open {
+    fn try_write(&self, data: &[u8]) -> io::Result<usize> {
+        match &self.place {
+            Place::Loop(socket) => (&*socket).write(data),
+            Place::Runtime(stream, _) => stream.try_write(data),
+        }
+    }
+
+    fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        match &self.place {
+            Place::Loop(socket) => socket.shutdown(how),
+            Place::Runtime(stream, _) => stream.shutdown(how),
+        }
+    }
+}
+
+impl AsRawFd for Open {
+    fn as_raw_fd(&self) -> RawFd {
+        match &self.place {
+            Place::Loop(socket) => socket.as_raw_fd(),
+            Place::Runtime(stream, _) => stream.as_raw_fd(),
+        }
+    }
+}
+
+impl Inside for Open {
+    const CLASS: &'static str = "TcpStream";
+    const NOUN: &'static str = "stream";
+    const KIND: libc::c_int = libc::SOCK_STREAM;
+
+    fn end(self) {
+        // Whoever else holds the socket lets it go soon; the connection ends here. It may have ended already.
+        let _ = self.shutdown(Shutdown::Both);
+        if let Place::Runtime(_, reader) = &self.place
+            && let Some(waker) = reader.give_up()
+        {
+            waker.wake();
+        }
+    }
 }
 
 impl TcpStream {
-    pub(super) fn new(stream: net::TcpStream, limit: usize) -> TcpStream {
-        let (local, peer) = (stream.local_addr().ok(), stream.peer_addr().ok());
-        let stream = Arc::new(stream);
-        let reader = ReadAhead::new(stream.clone(), limit);
-        let open = Open { stream, reader, turn: Arc::new(Semaphore::new(1)), limit };
-        TcpStream { open: RefCell::new(Some(open)), reading: Cell::new(false), local, peer, forks: forks() }
+    /// The stream of a connected socket that does not block.
+    pub(super) fn create(py: Python<'_>, socket: net::TcpStream, limit: usize) -> PyResult<Py<PyAny>> {
+        let (local, peer) = (socket.local_addr().ok(), socket.peer_addr().ok());
+        let reader = LoopReader::create(py, socket.as_raw_fd(), limit)?;
+        let open = Open { place: Place::Loop(socket), turn: Arc::new(Semaphore::new(1)) };
+        let stream = TcpStream {
+            socket: OpenSocket::new(open, local, peer),
+            on_loop: Slot::new(Some(reader)),
+            reading: Cell::new(false),
+            limit,
+        };
+        Ok(Bound::new(py, stream)?.into_any().unbind())
     }
 
     /// # Safety
     /// `object` is a TcpStream, which outlives the result.
-    unsafe fn of<'a>(object: *mut ffi::PyObject) -> &'a TcpStream {
+    unsafe fn of<'a>(object: *mut pyo3::ffi::PyObject) -> &'a TcpStream {
         // SAFETY: the caller's word; the class is frozen, so shared references are all there is.
         unsafe {
             let py = Python::assume_attached();
@@ -88,51 +157,137 @@ impl TcpStream {
     }
 
     /// The inside of a stream that is open. `waited`: for a call that found it open before.
-    ///
-    /// # Errors
-    /// Raises what the use of a closed stream, or of a parent's, raises.
     fn open(&self, waited: bool) -> Result<RefMut<'_, Open>, Raised> {
-        if self.forks != forks() {
-            return Err(foreign("stream"));
+        if waited { self.socket.get_again() } else { self.socket.get() }
+    }
+
+    /// The item, if it is here or comes without waiting. `begin`: it is a new one.
+    fn look(&self, want: &Want, begin: bool, waited: bool) -> Result<Found, Raised> {
+        let mut open = self.open(waited)?;
+        let Place::Runtime(_, reader) = &mut open.place else {
+            let Some(reader) = self.on_loop.get() else { return Err(Raised) };
+            // SAFETY: the slot holds a LoopReader.
+            return unsafe { LoopReader::of(&reader) }.look(want, begin);
+        };
+        if begin {
+            reader.begin();
         }
-        RefMut::filter_map(self.open.borrow_mut(), Option::as_mut).map_err(|closed| {
-            drop(closed);
-            raise_errno(if waited { libc::ECONNABORTED } else { libc::EBADF })
-        })
+        match Found::of(reader.take(want))? {
+            Found::Nothing if !reader.is_started() => {
+                reader.start(&runtime::handle().map_err(|error| raise_io(&error))?);
+                Found::of(reader.take(want))
+            }
+            found => Ok(found),
+        }
+    }
+
+    /// After a look that found nothing: the future to wait for, or none if another look is worth it.
+    fn wait(&self, want: &Want, waited: bool) -> Result<Option<Ref>, Raised> {
+        // SAFETY: tasks step with the GIL held.
+        let py = unsafe { Python::assume_attached() };
+        if let Some(object) = self.on_loop.get() {
+            // SAFETY: the slot holds a LoopReader.
+            let reader = unsafe { LoopReader::of(&object) };
+            let event_loop = running_loop()?.bind(py);
+            if let Ok(own) = event_loop.cast::<EventLoop>()
+                && !reader.is_bulk()
+                && reader.attach(&object, own)
+            {
+                // Making a future may run Python code.
+                let future = new_future(own.as_ptr())?;
+                drop(self.open(waited)?);
+                if self.on_loop.is_empty() {
+                    return Ok(None);
+                }
+                reader.wait(want, future.clone_ref());
+                return Ok(Some(future));
+            }
+            return self.on_runtime().map(|_| None);
+        }
+        // Outside of the borrow: making a future may run Python code.
+        let (waiter, future) = Waiter::new(py)?;
+        let waker = Waker::from(Arc::new(WakeOnce(Mutex::new(Some(waiter)))));
+        let mut open = self.open(waited)?;
+        let Place::Runtime(_, reader) = &mut open.place else { return Ok(None) };
+        Ok(reader.wait(want, waker).then_some(future))
+    }
+
+    /// The socket on the runtime, where it goes if it is not there yet.
+    fn on_runtime(&self) -> Result<Arc<RuntimeStream>, Raised> {
+        if let Place::Runtime(stream, _) = &self.open(false)?.place {
+            return Ok(stream.clone());
+        }
+        // First, as it may fail: then nothing has changed.
+        let runtime = runtime::handle().map_err(|error| raise_io(&error))?;
+        let Some(reader) = self.on_loop.take() else { return Err(Raised) };
+        // SAFETY: the slot held a LoopReader.
+        let (received, waiter) = unsafe { LoopReader::of(&reader) }.release(false);
+        let moved = self.socket.change(|Open { place, turn }| {
+            let stream = match place {
+                Place::Loop(socket) => Arc::new(runtime.enter(|| RuntimeStream::from_std(socket))?),
+                Place::Runtime(stream, _) => stream,
+            };
+            let ahead = Box::new(ReadAhead::new(stream.clone(), received));
+            Ok::<_, io::Error>(Open { place: Place::Runtime(stream, ahead), turn })
+        });
+        if let Some(waiter) = waiter {
+            waiter.wake();
+        }
+        moved.map_err(|error| raise_io(&error))?;
+        match &self.open(false)?.place {
+            Place::Runtime(stream, _) => Ok(stream.clone()),
+            Place::Loop(_) => Err(Raised),
+        }
+    }
+
+    fn touch(&self) {
+        if let Some(reader) = self.on_loop.get() {
+            // SAFETY: the slot holds a LoopReader.
+            unsafe { LoopReader::of(&reader) }.touch();
+        }
     }
 
     /// A read that waited does so no longer.
     fn end_read(&self) {
         self.reading.set(false);
-        if self.forks == forks() {
-            let waker = self.open.borrow().as_ref().and_then(|open| open.reader.give_up());
+        if let Some(reader) = self.on_loop.get() {
+            // SAFETY: the slot holds a LoopReader.
+            unsafe { LoopReader::of(&reader) }.give_up();
+        } else if !self.socket.is_parents() {
+            let waker = match self.socket.get_open().as_deref() {
+                Some(Open { place: Place::Runtime(_, reader), .. }) => reader.give_up(),
+                _ => None,
+            };
             // Not while the inside is borrowed: with the waiting task goes whatever that leads to.
             drop(waker);
         }
     }
 
     fn close_now(&self) {
-        let Some(open) = self.open.take() else { return };
-        if self.forks != forks() {
-            // The descriptor is a copy of the parent's, in an epoll set that the parent uses: only close it.
-            // SAFETY: ours, and forgotten below.
-            unsafe { libc::close(open.stream.as_raw_fd()) };
-            return std::mem::forget(open);
-        }
-        // Whoever else holds the socket lets it go soon; the connection ends here. It may have ended already.
-        let _ = open.stream.shutdown(Shutdown::Both);
-        if let Some(waker) = open.reader.give_up() {
-            waker.wake();
+        let reader = self.on_loop.take();
+        // SAFETY: the slot held a LoopReader.
+        let waiter = reader.and_then(|reader| unsafe { LoopReader::of(&reader) }.release(true).1);
+        self.socket.close();
+        // In a forked child nobody waits; the parent does.
+        if let Some(waiter) = waiter
+            && !self.socket.is_parents()
+        {
+            waiter.wake();
         }
     }
 }
 
-/// RuntimeError for what belongs to the parent process.
-pub(super) fn foreign(what: &str) -> Raised {
-    // SAFETY: reading a static of the interpreter.
-    let kind = unsafe { ffi::PyExc_RuntimeError };
-    raise_message(kind, &format!("this {what} belongs to the parent process"));
-    Raised
+/// The waker of a read that waits on the runtime.
+struct WakeOnce(Mutex<Option<Waiter>>);
+
+impl Wake for WakeOnce {
+    fn wake(self: Arc<Self>) {
+        // Taking leaves no half-way state behind a panic.
+        let waiter = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(waiter) = waiter {
+            waiter.wake();
+        }
+    }
 }
 
 /// The limit as the user gave it.
@@ -150,24 +305,22 @@ impl TcpStream {
     /// ConnectionRefusedError or another OSError.
     #[staticmethod]
     #[pyo3(signature = (host, port, *, timeout=None, limit=65536))]
-    fn connect(
-        py: Python<'_>,
-        host: String,
+    fn connect<'py>(
+        py: Python<'py>,
+        host: &Bound<'py, PyString>,
         port: u16,
         timeout: Option<f64>,
         limit: usize,
-    ) -> PyResult<Bound<'_, PyAny>> {
-        let limit = checked(limit)?;
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (host, limit) = (host_name(host)?, checked(limit)?);
         let timeout = timeout.map(duration).transpose()?.flatten();
         Operation::create(py, "connect", async move {
             let connected = match timeout {
-                Some(timeout) => net::TcpStream::connect_timeout((host, port), timeout).await,
-                None => net::TcpStream::connect((host, port)).await,
+                Some(timeout) => RuntimeStream::connect_timeout((host, port), timeout).await,
+                None => RuntimeStream::connect((host, port)).await,
             };
-            match connected.and_then(|stream| stream.set_nodelay(true).map(|()| stream)) {
-                Ok(stream) => Outcome::value(move |py| {
-                    Ok(Bound::new(py, TcpStream::new(stream, limit))?.into_any().unbind())
-                }),
+            match connected.and_then(|stream| stream.set_nodelay(true).map(|()| stream.into_std())) {
+                Ok(socket) => Outcome::value(move |py| TcpStream::create(py, socket, limit)),
                 Err(error) => Outcome::Error(error),
             }
         })
@@ -177,7 +330,7 @@ impl TcpStream {
     /// connection is gone.
     fn shutdown(&self, py: Python<'_>) -> PyResult<()> {
         let open = self.open(false).map_err(|Raised| fetch(py))?;
-        open.stream.shutdown(Shutdown::Write).map_err(|error| io_error(py, &error))
+        open.shutdown(Shutdown::Write).map_err(|error| io_error(py, &error))
     }
 
     /// Close the connection at once. A task that waits to read gets ConnectionAbortedError. Closing twice is fine.
@@ -188,19 +341,19 @@ impl TcpStream {
     /// Whether the stream was closed on this side.
     #[getter]
     fn closed(&self) -> bool {
-        self.open.borrow().is_none()
+        !self.socket.is_open()
     }
 
     /// The descriptor, -1 once closed. For looking at, not for reading or writing.
     fn fileno(&self) -> i32 {
-        self.open.borrow().as_ref().map_or(-1, |open| open.stream.as_raw_fd())
+        self.socket.fileno()
     }
 
     /// get_extra_info(name, default=None)
     /// --
     ///
-    /// What asyncio's transports tell under the names 'peername' and 'sockname': (host, port), with two more
-    /// numbers for IPv6.
+    /// What asyncio's transports tell under the names 'peername' and 'sockname', which is (host, port) with two more
+    /// numbers for IPv6, and 'socket': for options of the socket, not for reading or writing.
     #[pyo3(signature = (name, default=None))]
     fn get_extra_info<'py>(
         &self,
@@ -208,11 +361,7 @@ impl TcpStream {
         name: &str,
         default: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        match (name, &self.peer, &self.local) {
-            ("peername", Some(peer), _) => address::to_python(py, peer).map(Some),
-            ("sockname", _, Some(local)) => address::to_python(py, local).map(Some),
-            _ => Ok(default),
-        }
+        self.socket.extra_info(py, name, default)
     }
 
     fn __aenter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, PyAny>> {
@@ -244,21 +393,20 @@ impl TcpStream {
     }
 
     fn __repr__(&self) -> String {
-        let state = if self.open.borrow().is_some() { "" } else { " closed" };
-        match &self.peer {
-            Some(peer) => format!("<wakeloop.TcpStream{state} peer={peer}>"),
-            None => format!("<wakeloop.TcpStream{state}>"),
-        }
+        self.socket.repr(" peer=", self.socket.peer.as_ref())
     }
+
+    fn __traverse__(&self, visit: pyo3::gc::PyVisit<'_>) -> Result<(), pyo3::gc::PyTraverseError> {
+        self.on_loop.visit_with(&visit)
+    }
+
+    /// Nothing: the stream's end needs what it has, and the loop's own clear breaks the cycle.
+    fn __clear__(&self) {}
 }
 
 impl Drop for TcpStream {
     fn drop(&mut self) {
-        if self.open.borrow().is_some() {
-            if self.forks == forks() {
-                super::warn_unclosed(&self.__repr__());
-            }
-            self.close_now();
-        }
+        self.socket.warn_unclosed(|| self.__repr__());
+        self.close_now();
     }
 }

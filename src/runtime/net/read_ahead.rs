@@ -5,9 +5,6 @@
 //! items from its own `front` without a lock, and when there is no whole item left in it, puts the rest in front of
 //! `back` and takes that. So a burst of items costs one lock and, if the consumer waited, one wake.
 //!
-//! **Cancel safety.** Bytes leave the buffers only when an item is taken. Who waits holds none: giving up the wait
-//! loses nothing, and the next `take`, of whatever kind, goes on where the last one ended.
-//!
 //! **Backpressure.** The task stops at `high` bytes, unless the item that is waited for is longer, and goes on when
 //! the consumer has taken the buffer.
 
@@ -18,32 +15,15 @@ use std::task::Waker;
 use super::TcpStream;
 use super::framing::{Found, Want};
 use super::read_buffer::{LARGE, ReadBuffer};
+use super::received::{End, Look, Received, Taken};
 use crate::runtime::sync::Notify;
 use crate::runtime::{AbortHandle, Handle, unpoisoned};
-
-/// What [`ReadAhead::take`] came to.
-#[derive(Debug)]
-pub enum Taken<'a> {
-    /// The item. Taken whether or not anybody looks at it.
-    Item(&'a [u8]),
-    /// The stream has ended before the item did; this is the rest, which is taken too.
-    Rest(&'a [u8]),
-    /// The item is longer than allowed: so many bytes at least. It stays where it is.
-    TooLong(usize),
-    /// It is not here yet.
-    Nothing,
-    /// The stream has failed. What came before the failure can still be taken.
-    Failed(io::Error),
-}
 
 /// The consumer's side.
 #[derive(Debug)]
 pub struct ReadAhead {
     shared: Arc<Shared>,
-    front: ReadBuffer,
-    /// How much of `front` was searched in vain for the delimiter of the current item.
-    scanned: usize,
-    limit: usize,
+    front: Received,
     task: Option<AbortHandle>,
 }
 
@@ -70,21 +50,14 @@ struct Back {
     end: Option<End>,
 }
 
-/// How a stream came to its end.
-#[derive(Clone, Copy, Debug)]
-enum End {
-    Eof,
-    Failed(i32),
-    Broken(io::ErrorKind),
-}
-
 impl ReadAhead {
-    /// Reads `stream`, which nobody else may read. A line, or what ends in another delimiter, is at most `limit` bytes
-    /// long. Nothing is read before [`ReadAhead::start`].
-    pub fn new(stream: Arc<TcpStream>, limit: usize) -> ReadAhead {
+    /// Reads `stream`, which nobody else may read, on from what was received of it before. Nothing is read before
+    /// [`ReadAhead::start`].
+    pub fn new(stream: Arc<TcpStream>, received: Received) -> ReadAhead {
+        let limit = received.limit();
         let high = limit.saturating_mul(2).max(LARGE);
         let shared = Shared { stream, back: Mutex::default(), room: Notify::new(), limit, high };
-        ReadAhead { shared: Arc::new(shared), front: ReadBuffer::default(), scanned: 0, limit, task: None }
+        ReadAhead { shared: Arc::new(shared), front: received, task: None }
     }
 
     /// Whether the task was started.
@@ -98,62 +71,34 @@ impl ReadAhead {
         self.task = Some(task.abort_handle());
     }
 
-    /// A new item is wanted: what is known about the search for the last one does not count.
+    /// See [`Received::begin`].
     pub fn begin(&mut self) {
-        self.scanned = 0;
+        self.front.begin();
     }
 
     /// The item, if it is here. Never blocks for longer than a system call of the task.
     pub fn take(&mut self, want: &Want) -> Taken<'_> {
-        // In two steps, as what is handed out is borrowed.
-        match self.look(want) {
-            Look::Item(skip, len) => {
-                self.scanned = 0;
-                Taken::Item(self.front.take(skip, len))
-            }
-            Look::Rest => {
-                self.scanned = 0;
-                let len = self.front.len();
-                Taken::Rest(self.front.take(0, len))
-            }
-            Look::Other(taken) => taken,
+        let mut found = self.front.look(want);
+        while matches!(found, Look::Nothing) && self.swap() {
+            found = self.front.look(want);
         }
+        self.front.hand_out(found)
     }
 
-    fn look(&mut self, want: &Want) -> Look {
-        loop {
-            if matches!(want, Want::Line) {
-                match self.front.indexed_line() {
-                    Some(len) if len > self.limit => return Look::Other(Taken::TooLong(len)),
-                    Some(len) => return Look::Item(0, len),
-                    None => self.scanned = self.scanned.max(self.front.known()),
-                }
-            }
-            match want.find(self.front.bytes(), &mut self.scanned, self.limit) {
-                Found::Item { skip, len } => return Look::Item(skip, len),
-                Found::TooLong { len } => return Look::Other(Taken::TooLong(len)),
-                Found::More { .. } => {}
-            }
-            let shared = self.shared.clone();
-            let mut back = shared.lock();
-            if back.buffer.is_empty() {
-                return match back.end {
-                    None => Look::Other(Taken::Nothing),
-                    Some(End::Eof) => Look::Rest,
-                    Some(End::Failed(errno)) => {
-                        Look::Other(Taken::Failed(io::Error::from_raw_os_error(errno)))
-                    }
-                    Some(End::Broken(kind)) => Look::Other(Taken::Failed(kind.into())),
-                };
-            }
-            back.buffer.prepend(&mut self.front);
-            std::mem::swap(&mut back.buffer, &mut self.front);
-            if back.full {
-                back.full = false;
-                drop(back);
-                shared.room.notify_one();
-            }
+    /// Gets what the task has brought. False if that is nothing.
+    fn swap(&mut self) -> bool {
+        let mut back = self.shared.lock();
+        if back.buffer.is_empty() {
+            self.front.end = back.end;
+            return back.end.is_some();
         }
+        back.buffer.prepend(&mut self.front.buffer);
+        std::mem::swap(&mut back.buffer, &mut self.front.buffer);
+        if std::mem::take(&mut back.full) {
+            drop(back);
+            self.shared.room.notify_one();
+        }
+        true
     }
 
     /// After [`Taken::Nothing`]: `waker` is woken once `take` has something else to say. False if it has already.
@@ -163,9 +108,9 @@ impl ReadAhead {
             return false;
         }
         // While somebody waits everything is in `back`, in one piece.
-        std::mem::swap(&mut back.buffer, &mut self.front);
-        self.front.shrink(back.buffer.len());
-        back.scanned = self.scanned;
+        std::mem::swap(&mut back.buffer, &mut self.front.buffer);
+        self.front.buffer.shrink(back.buffer.len());
+        back.scanned = self.front.scanned;
         back.lines = matches!(want, Want::Line);
         back.waiting = Some((want.clone(), waker));
         let resume = std::mem::take(&mut back.full);
@@ -181,12 +126,6 @@ impl ReadAhead {
         // Not dropped under the lock: a waker is anybody's.
         self.shared.lock().waiting.take().map(|(_, waker)| waker)
     }
-}
-
-enum Look {
-    Item(usize, usize),
-    Rest,
-    Other(Taken<'static>),
 }
 
 impl Drop for ReadAhead {
@@ -249,7 +188,7 @@ impl Back {
     }
 
     fn fail(&mut self, error: &io::Error) -> Option<Waker> {
-        self.end = Some(error.raw_os_error().map_or(End::Broken(error.kind()), End::Failed));
+        self.end = Some(End::of(error));
         self.waiting.take().map(|(_, waker)| waker)
     }
 }

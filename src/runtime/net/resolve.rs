@@ -1,8 +1,9 @@
 //! From what users write to socket addresses.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr};
 
+use crate::resolver::addresses_of;
 use crate::runtime::{JoinError, spawn_blocking};
 
 /// Where to connect or bind: an address, or a name to be looked up on the blocking pool.
@@ -73,12 +74,16 @@ impl Target {
     /// All addresses, in the resolver's order; at least one.
     ///
     /// # Errors
-    /// When the name does not resolve.
+    /// When the name does not resolve: then with a [`LookupError`](super::LookupError) inside, if the name was asked for.
     pub async fn resolve(self) -> io::Result<Vec<SocketAddr>> {
         let addresses = match self {
             Target::Address(address) => return Ok(vec![address]),
-            Target::Name { host, port } => look_up((host, port)).await?,
-            Target::Text(text) => look_up(text).await?,
+            Target::Name { host, port } => look_up(host, port).await?,
+            Target::Text(text) => {
+                let (host, port) = text.rsplit_once(':').ok_or_else(|| invalid("invalid socket address"))?;
+                let port = port.parse().map_err(|_| invalid("invalid port value"))?;
+                look_up(host.to_owned(), port).await?
+            }
         };
         if addresses.is_empty() {
             return Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
@@ -87,9 +92,12 @@ impl Target {
     }
 }
 
-async fn look_up(name: impl ToSocketAddrs + Send + 'static) -> io::Result<Vec<SocketAddr>> {
-    let found = spawn_blocking(move || name.to_socket_addrs().map(Iterator::collect));
-    match found.await {
+fn invalid(text: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, text)
+}
+
+async fn look_up(host: String, port: u16) -> io::Result<Vec<SocketAddr>> {
+    match spawn_blocking(move || addresses_of(&host, port)).await {
         Ok(addresses) => addresses,
         Err(JoinError::Cancelled) => Err(io::Error::other("the runtime was shut down")),
         Err(JoinError::Panic(_)) => Err(io::Error::other("the resolver panicked")),

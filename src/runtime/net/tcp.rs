@@ -49,9 +49,17 @@ impl TcpListener {
     /// What `accept(2)` says: a connection that was reset in the queue, or no descriptors left. The listener goes
     /// on in either case.
     pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        let (stream, peer) = self.accept_std().await?;
+        Ok((TcpStream { io: Io::new(stream, First::Try)? }, peer))
+    }
+
+    /// As `accept`, with a socket that is non-blocking and on no runtime yet.
+    ///
+    /// # Errors
+    /// As `accept`.
+    pub async fn accept_std(&self) -> io::Result<(net::TcpStream, SocketAddr)> {
         let (stream, peer) = self.io.run(Direction::Read, |listener| listener.accept()).await?;
-        let io = Io::new(net::TcpStream::from(OwnedFd::from(stream)), First::Try)?;
-        Ok((TcpStream { io }, peer))
+        Ok((net::TcpStream::from(OwnedFd::from(stream)), peer))
     }
 
     /// Where it listens.

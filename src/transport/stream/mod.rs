@@ -30,6 +30,7 @@ use pyo3::prelude::*;
 pub(crate) use python::{make_stream, make_type};
 
 use super::receiver::Receiver;
+use super::send_file::SendingFile;
 use super::server;
 use super::write_buffer::WriteBuffer;
 use crate::capi::call::{call0, call1, getattr, in_kept_context, method};
@@ -68,6 +69,8 @@ pub(crate) struct Stream {
     made: Slot,
     waiter: Slot,
     pub(crate) empty_waiter: Slot,
+    /// The file that `loop.sendfile` sends, once that waiter is done.
+    pub(crate) sending: SendingFile,
     /// What `connection_lost` will be called with.
     lost_with: Slot,
     /// The name of our end, where the listener knows it without asking.
@@ -171,6 +174,7 @@ impl Stream {
                 made: Slot::empty(),
                 waiter: Slot::new(parts.waiter),
                 empty_waiter: Slot::empty(),
+                sending: SendingFile::default(),
                 lost_with: Slot::empty(),
                 sockname: Slot::new(parts.sockname),
                 family: parts.family,
@@ -356,8 +360,11 @@ impl Stream {
                 return result;
             }
         }
+        let file = self.sending.future();
+        // SAFETY: as above, on an object that we own.
+        let result = if file.is_null() { 0 } else { unsafe { visit(file, argument) } };
         // SAFETY: as above.
-        unsafe { self.receiver.visit(visit, argument) }
+        if result != 0 { result } else { unsafe { self.receiver.visit(visit, argument) } }
     }
 }
 
@@ -440,6 +447,7 @@ pub(crate) fn connection_lost(object: &Ref, core: &Core) -> Result<(), Fatal> {
     if let Some(waiter) = stream.empty_waiter.get() {
         outcome.note(super::send::fail_empty_waiter(core, &waiter));
     }
+    outcome.note(super::send_file::lost(stream, core, &exception));
     stream.context.clear();
     outcome.finish()
 }
@@ -469,7 +477,11 @@ impl Source for Transport {
             }
         }
         if writes && stream.blocked.get() && stream.conn_lost.get() == 0 {
-            super::send::flush(object, core)?;
+            return if stream.sending.is_empty() {
+                super::send::flush(object, core)
+            } else {
+                super::send_file::go_on(stream, core)
+            };
         }
         Ok(())
     }

@@ -97,6 +97,7 @@ unsafe extern "C" fn clear(object: *mut ffi::PyObject) -> c_int {
     ] {
         slot.clear();
     }
+    stream.sending.clear(stream);
     stream.receiver.clear();
     0
 }

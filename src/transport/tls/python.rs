@@ -346,14 +346,7 @@ impl TlsConnection {
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         let connection = &self.connection;
-        let mut each = |slot: &Slot| {
-            let object = slot.as_ptr();
-            if object.is_null() {
-                return Ok(());
-            }
-            // SAFETY: the slot owns the object; the reference is only shown to the collector.
-            visit.call(unsafe { &*(&raw const object).cast::<Py<PyAny>>() })
-        };
+        let mut each = |slot: &Slot| slot.visit_with(&visit);
         for slot in [&connection.event_loop, &connection.transport, &connection.ssl_object] {
             each(slot)?;
         }

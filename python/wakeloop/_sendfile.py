@@ -1,0 +1,98 @@
+"""What comes before and after a file is sent; the sending itself is native.
+
+Arguments, fallbacks and the order of things are those of asyncio's ``sendfile`` and ``sock_sendfile``, which end
+here instead of in loops of their own.
+"""
+
+from __future__ import annotations
+
+import errno
+import inspect
+import io
+import os
+import sys
+from asyncio import SendfileNotAvailableError
+from typing import TYPE_CHECKING, Any
+
+from . import _core
+from ._inherited import SelectorEventLoop, unix_events
+
+if TYPE_CHECKING:
+    from .loop import EventLoop
+
+_sendfile = getattr(os, "sendfile", None)
+_LARGEST = (1 << 63) - 1
+# Newer asyncios set the file's position even where nothing was sent, and are not told how much was.
+_POSITION_NEEDS_TOTAL = "total_sent" in inspect.signature(SelectorEventLoop._sock_sendfile_update_filepos).parameters
+
+
+def is_ours() -> bool:
+    """Whether asyncio would call Linux's sendfile(2): elsewhere, or if it was replaced, that is left to asyncio."""
+    return sys.platform == "linux" and getattr(unix_events.os, "sendfile", None) is _sendfile
+
+
+async def from_transport(loop: EventLoop, transport: Any, file: Any, offset: int, count: int | None) -> int:
+    """asyncio's ``_sendfile_native``, whose ``sock_sendfile`` looks at the arguments and comes to `to_socket`."""
+    resume_reading = transport.is_reading()
+    transport.pause_reading()
+    drained = transport._make_empty_waiter()
+    try:
+        await drained
+        if transport.is_closing():
+            raise ConnectionError("Connection is closed by peer")
+        if is_ours():
+            return await loop.sock_sendfile(transport._sock, file, offset, count, fallback=False)
+        # The transport's descriptor stays registered as it is; a duplicate waits for room instead.
+        with transport._sock.dup() as sock:
+            sock.setblocking(False)
+            return await loop.sock_sendfile(sock, file, offset, count, fallback=False)
+    finally:
+        transport._reset_empty_waiter()
+        if resume_reading:
+            transport.resume_reading()
+
+
+async def to_socket(loop: EventLoop, sock: Any, file: Any, offset: int, count: int | None) -> int:
+    """asyncio's ``_sock_sendfile_native``."""
+    try:
+        fileno = file.fileno()
+    except (AttributeError, io.UnsupportedOperation):
+        raise SendfileNotAvailableError("not a regular file")
+    try:
+        size = os.fstat(fileno).st_size
+    except OSError:
+        raise SendfileNotAvailableError("not a regular file")
+    if not (count or size):
+        return 0
+    sent: int
+    error: BaseException | None
+    try:
+        sent, error = await _begin(loop, sock, fileno, offset, min(count, _LARGEST) if count else None)
+    except OSError as problem:
+        sent, error = 0, problem
+    try:
+        loop._sock_sendfile_update_filepos(fileno, offset + sent, *((sent,) if _POSITION_NEEDS_TOTAL else ()))
+        if error is None:
+            return sent
+        if isinstance(error, OSError) and error.errno is not None:
+            if sent == 0:
+                # Most likely the file is not of a kind that can be mapped.
+                raise SendfileNotAvailableError("os.sendfile call failed")
+            if error.errno == errno.ENOTCONN:
+                raise ConnectionError("socket is not connected", errno.ENOTCONN) from error
+        raise error
+    finally:
+        # Its traceback holds this frame.
+        del error
+
+
+def _begin(loop: EventLoop, sock: Any, fileno: int, offset: int, count: int | None) -> Any:
+    """An awaitable of how much was sent, and the error."""
+    descriptor = sock.fileno()
+    transport = loop._source_of(descriptor) if descriptor >= 0 else None
+    if type(transport) is _core.StreamTransport and transport._sock is sock:
+        sending = _core.send_file(transport, fileno, offset, count)
+        if sending is not None:
+            return sending
+    loop._ensure_fd_no_transport(sock)
+    return loop._sock_send_file(sock, fileno, offset, count)

@@ -1,0 +1,164 @@
+//! Names and addresses: the C library's `getaddrinfo`, in Rust's types. Blocks, and is for any thread.
+
+use std::ffi::{CStr, CString};
+use std::fmt;
+use std::io;
+use std::marker::PhantomData;
+use std::net::SocketAddr;
+use std::ptr::{null, null_mut};
+
+/// What is asked for, besides a host and a service; zero is anything.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Hints {
+    pub(crate) family: i32,
+    pub(crate) kind: i32,
+    pub(crate) protocol: i32,
+    pub(crate) flags: i32,
+}
+
+/// Why the C library has no answer, as its own number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LookupError {
+    code: i32,
+    /// What `EAI_SYSTEM` stands for.
+    errno: i32,
+}
+
+impl LookupError {
+    /// Right after the call that has failed.
+    pub(crate) fn last(code: i32) -> LookupError {
+        LookupError { code, errno: io::Error::last_os_error().raw_os_error().unwrap_or(0) }
+    }
+
+    /// One of the `EAI_` numbers.
+    pub fn code(&self) -> i32 {
+        self.code
+    }
+}
+
+impl fmt::Display for LookupError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // SAFETY: the call gives a C string that stays.
+        let text = unsafe { CStr::from_ptr(libc::gai_strerror(self.code)) };
+        f.write_str(&text.to_string_lossy())
+    }
+}
+
+impl std::error::Error for LookupError {}
+
+impl From<LookupError> for io::Error {
+    fn from(error: LookupError) -> io::Error {
+        match error.code {
+            libc::EAI_SYSTEM => io::Error::from_raw_os_error(error.errno),
+            libc::EAI_NONAME => io::Error::new(io::ErrorKind::NotFound, error),
+            _ => io::Error::other(error),
+        }
+    }
+}
+
+/// The list that `getaddrinfo` gave.
+#[derive(Debug)]
+pub(crate) struct Addresses(*mut libc::addrinfo);
+
+// SAFETY: the list is plain memory that nobody else knows.
+unsafe impl Send for Addresses {}
+
+impl Drop for Addresses {
+    fn drop(&mut self) {
+        if !self.0.is_null() {
+            // SAFETY: a list of `getaddrinfo`, freed once.
+            unsafe { libc::freeaddrinfo(self.0) }
+        }
+    }
+}
+
+impl Addresses {
+    pub(crate) fn iter(&self) -> Entries<'_> {
+        Entries(self.0, PhantomData)
+    }
+}
+
+/// The entries of a list, in its order.
+#[derive(Debug)]
+pub(crate) struct Entries<'a>(*const libc::addrinfo, PhantomData<&'a Addresses>);
+
+impl<'a> Iterator for Entries<'a> {
+    type Item = &'a libc::addrinfo;
+
+    fn next(&mut self) -> Option<&'a libc::addrinfo> {
+        // SAFETY: null or an entry of the list, which lives as long as what we were made of.
+        let entry = unsafe { self.0.as_ref() }?;
+        self.0 = entry.ai_next;
+        Some(entry)
+    }
+}
+
+/// Asks the C library.
+///
+/// # Errors
+/// Its own.
+pub(crate) fn look_up(
+    host: Option<&CStr>,
+    service: Option<&CStr>,
+    hints: Hints,
+) -> Result<Addresses, LookupError> {
+    let mut list = null_mut();
+    // SAFETY: hints are valid when zero; the strings live through the call, and `list` is a place for the result.
+    let code = unsafe {
+        let mut raw: libc::addrinfo = std::mem::zeroed();
+        (raw.ai_family, raw.ai_socktype) = (hints.family, hints.kind);
+        (raw.ai_protocol, raw.ai_flags) = (hints.protocol, hints.flags);
+        let text = |text: Option<&CStr>| text.map_or(null(), CStr::as_ptr);
+        libc::getaddrinfo(text(host), text(service), &raw, &mut list)
+    };
+    if code == 0 { Ok(Addresses(list)) } else { Err(LookupError::last(code)) }
+}
+
+/// The Internet addresses of a host, with this port.
+///
+/// # Errors
+/// `InvalidInput` for a name with a zero byte; else that of the lookup, with a [`LookupError`] inside.
+pub(crate) fn addresses_of(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    let host = CString::new(host)?;
+    // A kind, so that no address comes once for each.
+    let hints = Hints { kind: libc::SOCK_STREAM, ..Hints::default() };
+    let found = look_up(Some(&host), None, hints)?;
+    Ok(found.iter().filter_map(|entry| internet(entry, port)).collect())
+}
+
+fn internet(entry: &libc::addrinfo, port: u16) -> Option<SocketAddr> {
+    // SAFETY: the entry's address, of its length, which fits into the storage.
+    let ((), address) = unsafe {
+        socket2::SockAddr::try_init(|storage, len| {
+            let size = (entry.ai_addrlen as usize).min(*len as usize);
+            std::ptr::copy_nonoverlapping(entry.ai_addr.cast::<u8>(), storage.cast::<u8>(), size);
+            *len = size as libc::socklen_t;
+            Ok(())
+        })
+    }
+    .ok()?;
+    let mut address = address.as_socket()?;
+    address.set_port(port);
+    Some(address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_literal_is_its_own_address() {
+        for (host, address) in [("127.0.0.1", "127.0.0.1:80"), ("::1", "[::1]:80")] {
+            assert_eq!(addresses_of(host, 80).unwrap(), [address.parse().unwrap()]);
+        }
+    }
+
+    #[test]
+    fn a_name_that_does_not_exist_says_so_with_the_c_librarys_number() {
+        let error = addresses_of("no such name", 80).unwrap_err();
+        let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<LookupError>()).unwrap();
+        assert_eq!(inner.code(), libc::EAI_NONAME);
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        assert_eq!(addresses_of("zero\0byte", 80).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
+}

@@ -1,0 +1,161 @@
+//! What a stream has brought and nobody has taken yet, as items.
+//!
+//! **Cancel safety.** Bytes leave only when an item is taken. Who waits holds none: giving up the wait loses nothing,
+//! and the next [`Received::take`], of whatever kind, goes on where the last one ended.
+
+use std::io;
+
+use super::framing::{Found, Want};
+use super::read_buffer::{LARGE, ReadBuffer};
+
+/// What [`Received::take`] came to.
+#[derive(Debug)]
+pub enum Taken<'a> {
+    /// The item. Taken whether or not anybody looks at it.
+    Item(&'a [u8]),
+    /// The stream has ended before the item did; this is the rest, which is taken too.
+    Rest(&'a [u8]),
+    /// The item is longer than allowed: so many bytes at least. It stays where it is.
+    TooLong(usize),
+    /// It is not here yet.
+    Nothing,
+    /// The stream has failed. What came before the failure can still be taken.
+    Failed(io::Error),
+}
+
+/// How a stream came to its end.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum End {
+    Eof,
+    Failed(i32),
+    Broken(io::ErrorKind),
+}
+
+impl End {
+    pub(super) fn of(error: &io::Error) -> End {
+        error.raw_os_error().map_or(End::Broken(error.kind()), End::Failed)
+    }
+}
+
+/// Bytes in the order in which they came, and how far they were searched.
+#[derive(Debug)]
+pub struct Received {
+    pub(super) buffer: ReadBuffer,
+    /// How much of the buffer was searched in vain for the delimiter of the current item.
+    pub(super) scanned: usize,
+    pub(super) end: Option<End>,
+    limit: usize,
+}
+
+impl Received {
+    /// Nothing yet. A line, or what ends in another delimiter, is at most `limit` bytes long.
+    pub fn new(limit: usize) -> Received {
+        Received { buffer: ReadBuffer::default(), scanned: 0, end: None, limit }
+    }
+
+    /// The length of the longest line.
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// How many bytes are here.
+    pub fn len(&self) -> usize {
+        self.buffer.len()
+    }
+
+    /// Whether no byte is here.
+    pub fn is_empty(&self) -> bool {
+        self.buffer.is_empty()
+    }
+
+    /// A new item is wanted: what is known about the search for the last one does not count.
+    pub fn begin(&mut self) {
+        self.scanned = 0;
+    }
+
+    /// The item, if it is here.
+    pub fn take(&mut self, want: &Want) -> Taken<'_> {
+        let found = self.look(want);
+        self.hand_out(found)
+    }
+
+    /// Whether `take` would give anything else than nothing.
+    pub fn has(&mut self, want: &Want) -> bool {
+        !matches!(self.look(want), Look::Nothing)
+    }
+
+    /// One system call: receives what is there, or as much of it as there is room for. How many bytes came, and
+    /// whether that was all. None at all is the end of the stream.
+    ///
+    /// # Errors
+    /// What the read says. It is not noted: see [`Received::fail`].
+    pub fn receive(&mut self, want: &Want, source: impl io::Read) -> io::Result<(usize, bool)> {
+        let mut scanned = self.scanned;
+        let total = match want.find(self.buffer.bytes(), &mut scanned, self.limit) {
+            Found::More { total } if total > LARGE => total,
+            _ => 0,
+        };
+        let (got, short) = self.buffer.fill(source, total)?;
+        if got == 0 {
+            self.end = Some(End::Eof);
+        }
+        Ok((got, short))
+    }
+
+    /// Nothing more will come, because of `error`.
+    pub fn fail(&mut self, error: &io::Error) {
+        self.end = Some(End::of(error));
+    }
+
+    /// Gives memory back before a wait that may be long, if no bytes are there.
+    pub fn rest(&mut self) {
+        self.buffer.shrink(0);
+    }
+
+    pub(super) fn look(&mut self, want: &Want) -> Look {
+        if matches!(want, Want::Line) {
+            match self.buffer.indexed_line() {
+                Some(len) if len > self.limit => return Look::TooLong(len),
+                Some(len) => return Look::Item(0, len),
+                None => self.scanned = self.scanned.max(self.buffer.known()),
+            }
+        }
+        match want.find(self.buffer.bytes(), &mut self.scanned, self.limit) {
+            Found::Item { skip, len } => Look::Item(skip, len),
+            Found::TooLong { len } => Look::TooLong(len),
+            Found::More { .. } if self.end.is_some() => Look::End,
+            Found::More { .. } => Look::Nothing,
+        }
+    }
+
+    pub(super) fn hand_out(&mut self, found: Look) -> Taken<'_> {
+        match found {
+            Look::Item(skip, len) => {
+                self.scanned = 0;
+                Taken::Item(self.buffer.take(skip, len))
+            }
+            Look::TooLong(len) => Taken::TooLong(len),
+            Look::Nothing => Taken::Nothing,
+            Look::End => match self.end {
+                Some(End::Failed(errno)) => Taken::Failed(io::Error::from_raw_os_error(errno)),
+                Some(End::Broken(kind)) => Taken::Failed(kind.into()),
+                Some(End::Eof) | None => {
+                    self.scanned = 0;
+                    let len = self.buffer.len();
+                    Taken::Rest(self.buffer.take(0, len))
+                }
+            },
+        }
+    }
+}
+
+/// What a look at the bytes came to. In two steps, as what is handed out is borrowed.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Look {
+    /// After so many bytes come those of the item.
+    Item(usize, usize),
+    TooLong(usize),
+    Nothing,
+    /// Nothing, and there never will be.
+    End,
+}
