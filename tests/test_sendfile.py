@@ -555,8 +555,10 @@ def test_no_task_is_stepped_and_no_descriptor_made_while_the_file_goes_out(run, 
     run(main())
 
 
+@pytest.mark.native
 @pytest.mark.parametrize("by", ["transport", "socket"])
 def test_a_large_file_to_a_fast_reader_does_not_stop_the_loop(run, file, by):
+    """asyncio sends as much in one turn as the reader takes meanwhile."""
     turns = 0
 
     def turn(loop):
