@@ -7,6 +7,7 @@ Each line of the report file is one JSON object: {"start": id}, {"end": id, "out
 import importlib
 import json
 import os
+import signal
 import sys
 import time
 import traceback
@@ -16,6 +17,7 @@ if __name__ == "__main__":  # a test's own child process, which multiprocessing 
     from substitution import constructed, substitute  # this script's own directory comes first on the path
 
 PACKAGE = "test.test_asyncio."
+
 
 class Instead:
     """A module with some names replaced, for a test module that reaches through it."""
@@ -144,6 +146,8 @@ def flatten(suite):
 
 
 def main():
+    # Whoever runs in the background of a script has it ignored, and tests that interrupt themselves would hang.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     instructions = json.load(sys.stdin)
     report = Report(instructions["report"])
     sys.path.remove(os.path.dirname(os.path.abspath(__file__)))
