@@ -13,7 +13,7 @@
 
 use std::any::Any;
 use std::cell::Cell;
-use std::ffi::{c_int, c_void};
+use std::ffi::c_void;
 use std::future::Future;
 use std::io;
 use std::mem::offset_of;
@@ -34,7 +34,6 @@ use crate::capi::call::{guard, method, panic_text};
 use crate::capi::coroutine::{self, Step, Steps};
 use crate::capi::error::{raise_io, raise_message, restore};
 use crate::capi::imports::imports;
-use crate::capi::types::{TypeSpec, visit_instance};
 use crate::capi::{Raised, Ref, Slot};
 use crate::event_loop::core::forks;
 use crate::runtime::AbortHandle;
@@ -264,6 +263,10 @@ unsafe impl Steps for Operation {
             Phase::Turn | Phase::Over => {}
         }
     }
+
+    fn held(&self) -> impl Iterator<Item = &Slot> {
+        [&self.future, &self.result].into_iter()
+    }
 }
 
 impl Started {
@@ -380,24 +383,6 @@ unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
     }
 }
 
-unsafe extern "C" fn traverse(
-    object: *mut ffi::PyObject,
-    visit: ffi::visitproc,
-    argument: *mut c_void,
-) -> c_int {
-    // SAFETY: the collector's call for one of our objects; a heap type is visited by its instances.
-    unsafe {
-        let operation = Operation::of(object);
-        visit_instance(object, [&operation.future, &operation.result], visit, argument)
-    }
-}
-
-unsafe extern "C" fn clear(object: *mut ffi::PyObject) -> c_int {
-    // SAFETY: the collector's call for one of our objects.
-    unsafe { Operation::of(object) }.finish();
-    0
-}
-
 unsafe extern "C" fn repr(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
     guard(|| {
         // SAFETY: a live operation; repr holds the GIL.
@@ -408,26 +393,14 @@ unsafe extern "C" fn repr(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
 
 /// Makes the type. Called once, by the module's initialisation.
 pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
-    let mut slots = vec![
-        (ffi::Py_tp_dealloc, dealloc as *mut c_void),
-        (ffi::Py_tp_traverse, traverse as *mut c_void),
-        (ffi::Py_tp_clear, clear as *mut c_void),
-        (ffi::Py_tp_repr, repr as *mut c_void),
-    ];
-    slots.extend(coroutine::slots::<Operation>());
-    let kind = TypeSpec {
-        name: c"wakeloop._core.Operation",
-        size: size_of::<Operation>(),
-        flags: ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_HAVE_GC | ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION,
-        methods: &coroutine::methods::<Operation>(),
-        attributes: &[],
-        weaklist_offset: Some(offset_of!(Operation, weaklist)),
-        dict_offset: None,
-        objects: &[],
-        slots: &slots,
-        bases: None,
-    }
-    .build(py)?;
+    let name = c"wakeloop._core.Operation";
+    let kind = coroutine::make_type::<Operation>(
+        py,
+        name,
+        dealloc,
+        Some(offset_of!(Operation, weaklist)),
+        &[(ffi::Py_tp_repr, repr as *mut c_void)],
+    )?;
     // Relaxed: published under the GIL.
     TYPE.store(kind, Ordering::Relaxed);
     // SAFETY: the type was just made and lives for ever.

@@ -4,16 +4,17 @@
 //! it, and `am_send`, by which the C task steps it without a StopIteration. What differs from type to type is one
 //! step and how to give up: the trait [`Steps`].
 
-use std::ffi::c_void;
+use std::ffi::{CStr, c_int, c_void};
 use std::ptr::null_mut;
 
 use pyo3::ffi;
+use pyo3::prelude::*;
 
 use super::call::guard;
 use super::error::{raise, raise_message, take_exception};
 use super::imports::imports;
-use super::types::Method;
-use super::{Args, Raised, Ref};
+use super::types::{Method, TypeSpec, visit_instance};
+use super::{Args, Raised, Ref, Slot};
 
 /// What one step came to.
 #[derive(Debug)]
@@ -34,6 +35,14 @@ pub(crate) unsafe trait Steps {
 
     /// Nobody waits any more: lets everything go. May be called more than once.
     fn finish(&self);
+
+    /// The references that the collector has to know of.
+    fn held(&self) -> impl Iterator<Item = &Slot>;
+
+    /// The collector breaks a cycle.
+    fn clear(&self) {
+        self.finish();
+    }
 }
 
 /// # Safety
@@ -193,8 +202,22 @@ pub(crate) unsafe extern "C" fn itself(object: *mut ffi::PyObject) -> *mut ffi::
     unsafe { Ref::from_borrowed(object) }.into_ptr()
 }
 
-/// What goes into the method table of the type.
-pub(crate) const fn methods<T: Steps>() -> [Method; 3] {
+unsafe extern "C" fn traverse<T: Steps>(
+    object: *mut ffi::PyObject,
+    visit: ffi::visitproc,
+    argument: *mut c_void,
+) -> c_int {
+    // SAFETY: the collector's call for a T; a heap type is visited by its instances.
+    unsafe { visit_instance(object, of::<T>(object).held(), visit, argument) }
+}
+
+unsafe extern "C" fn clear<T: Steps>(object: *mut ffi::PyObject) -> c_int {
+    // SAFETY: the collector's call for a T.
+    unsafe { of::<T>(object) }.clear();
+    0
+}
+
+const fn methods<T: Steps>() -> [Method; 3] {
     [
         Method::OneArg(c"send", send::<T>, c"Take one step, as a coroutine's send does."),
         Method::Fast(c"throw", throw::<T>, c"End the wait and raise, as a coroutine's throw does."),
@@ -202,12 +225,35 @@ pub(crate) const fn methods<T: Steps>() -> [Method; 3] {
     ]
 }
 
-/// What goes into its slots.
-pub(crate) fn slots<T: Steps>() -> [(std::ffi::c_int, *mut c_void); 4] {
-    [
+/// Makes the type of T, which lives for ever. `dealloc` is its own, as are the slots in `more`.
+pub(crate) fn make_type<T: Steps>(
+    py: Python<'_>,
+    name: &'static CStr,
+    dealloc: ffi::destructor,
+    weaklist_offset: Option<usize>,
+    more: &[(c_int, *mut c_void)],
+) -> PyResult<*mut ffi::PyTypeObject> {
+    let mut slots = vec![
+        (ffi::Py_tp_dealloc, dealloc as *mut c_void),
+        (ffi::Py_tp_traverse, traverse::<T> as *mut c_void),
+        (ffi::Py_tp_clear, clear::<T> as *mut c_void),
         (ffi::Py_am_await, itself as *mut c_void),
         (ffi::Py_am_send, am_send::<T> as *mut c_void),
         (ffi::Py_tp_iter, itself as *mut c_void),
         (ffi::Py_tp_iternext, next::<T> as *mut c_void),
-    ]
+    ];
+    slots.extend_from_slice(more);
+    TypeSpec {
+        name,
+        size: size_of::<T>(),
+        flags: ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_HAVE_GC | ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION,
+        methods: &methods::<T>(),
+        attributes: &[],
+        weaklist_offset,
+        dict_offset: None,
+        objects: &[],
+        slots: &slots,
+        bases: None,
+    }
+    .build(py)
 }

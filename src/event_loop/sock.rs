@@ -9,7 +9,7 @@
 //! between, the call stands on the descriptor itself and goes on from there.
 
 use std::cell::{Cell, UnsafeCell};
-use std::ffi::{c_int, c_void};
+use std::ffi::c_void;
 use std::io;
 use std::os::fd::RawFd;
 use std::ptr::null_mut;
@@ -29,7 +29,8 @@ use crate::capi::call::{guard, method};
 use crate::capi::coroutine::{self, Steps};
 use crate::capi::error::{raise, raise_errno, raise_io, raise_message, take_unless_fatal};
 use crate::capi::imports::imports;
-use crate::capi::types::{Method, TypeSpec, visit_instance};
+use crate::capi::sockaddr::is_plain_socket;
+use crate::capi::types::Method;
 use crate::capi::{Args, Fatal, Raised, Ref, Slot};
 use crate::reactor::Readiness;
 
@@ -277,6 +278,21 @@ unsafe impl Steps for SockCall {
         // SAFETY: GIL held, no borrow of the action is alive; the old one is dropped outside.
         drop(unsafe { std::mem::replace(&mut *self.action.get(), Action::Done) });
     }
+
+    fn held(&self) -> impl Iterator<Item = &Slot> {
+        // SAFETY: GIL held, and the collector lets no code run.
+        let held = match unsafe { &*self.action.get() } {
+            Action::ReceiveInto(held) | Action::Fail(held) | Action::Ended(held) => Some(held),
+            Action::Exchange(exchange) => exchange.held(),
+            _ => None,
+        };
+        [&self.event_loop, &self.socket, &self.waiter].into_iter().chain(held)
+    }
+
+    fn clear(&self) {
+        self.finish();
+        self.socket.clear();
+    }
 }
 
 /// What a go of the transfer means for the call.
@@ -436,33 +452,6 @@ unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
     }
 }
 
-unsafe extern "C" fn traverse(
-    object: *mut ffi::PyObject,
-    visit: ffi::visitproc,
-    argument: *mut c_void,
-) -> c_int {
-    // SAFETY: the collector's call for one of our objects; a heap type is visited by its instances.
-    unsafe {
-        let call = SockCall::of(object);
-        let held = match &*call.action.get() {
-            Action::ReceiveInto(held) | Action::Fail(held) | Action::Ended(held) => Some(held),
-            Action::Exchange(exchange) => exchange.held(),
-            _ => None,
-        };
-        let slots =
-            [Some(&call.event_loop), Some(&call.socket), Some(&call.waiter), held].into_iter().flatten();
-        visit_instance(object, slots, visit, argument)
-    }
-}
-
-unsafe extern "C" fn clear(object: *mut ffi::PyObject) -> c_int {
-    // SAFETY: the collector's call for one of our objects.
-    let call = unsafe { SockCall::of(object) };
-    call.finish();
-    call.socket.clear();
-    0
-}
-
 /// A method that makes an awaitable: binds the arguments and makes asyncio's checks.
 ///
 /// # Safety
@@ -501,9 +490,7 @@ unsafe fn sock_call(
 
 /// An ordinary socket passes at once; anything else is asked what asyncio asks.
 pub(crate) fn check_socket(core: &Core, socket: *mut ffi::PyObject) -> Result<(), Raised> {
-    // SAFETY: a live object.
-    let plain = unsafe { ffi::Py_TYPE(socket).cast::<ffi::PyObject>() } == imports().socket.as_ptr();
-    if plain && !core.debug.get() {
+    if is_plain_socket(socket) && !core.debug.get() {
         return Ok(());
     }
     // SAFETY: every caller holds the GIL.
@@ -586,25 +573,8 @@ pub(crate) const METHODS: &[Method] = &[
 
 /// Makes the type. Called once, by the module's initialisation.
 pub(crate) fn make_type(py: Python<'_>) -> PyResult<()> {
-    let mut slots = vec![
-        (ffi::Py_tp_dealloc, dealloc as *mut c_void),
-        (ffi::Py_tp_traverse, traverse as *mut c_void),
-        (ffi::Py_tp_clear, clear as *mut c_void),
-    ];
-    slots.extend(coroutine::slots::<SockCall>());
-    let kind = TypeSpec {
-        name: c"wakeloop._core.SockCall",
-        size: size_of::<SockCall>(),
-        flags: ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_HAVE_GC | ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION,
-        methods: &coroutine::methods::<SockCall>(),
-        attributes: &[],
-        weaklist_offset: None,
-        dict_offset: None,
-        objects: &[],
-        slots: &slots,
-        bases: None,
-    }
-    .build(py)?;
+    let name = c"wakeloop._core.SockCall";
+    let kind = coroutine::make_type::<SockCall>(py, name, dealloc, None, &[])?;
     // Relaxed: published under the GIL.
     TYPE.store(kind, Ordering::Relaxed);
     Ok(())

@@ -4,7 +4,6 @@
 //! completes, a write for an operation of its own that sends the rest.
 
 use std::cell::{Cell, UnsafeCell};
-use std::ffi::{c_int, c_void};
 use std::io;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -19,7 +18,6 @@ use crate::bridge::budget;
 use crate::capi::coroutine::{self, Step, Steps};
 use crate::capi::error::{raise_io, raise_message, restore};
 use crate::capi::freelist::Freelist;
-use crate::capi::types::{TypeSpec, visit_instance};
 use crate::capi::{Raised, Ref, Slot};
 use crate::runtime::net::Want;
 
@@ -219,6 +217,10 @@ unsafe impl Steps for TcpStreamCall {
         // SAFETY: GIL held, no borrow of the action is alive: a step ends before the call is over.
         drop(unsafe { std::mem::replace(&mut *self.action.get(), Action::Done) });
     }
+
+    fn held(&self) -> impl Iterator<Item = &Slot> {
+        [&self.stream, &self.future, &self.sending].into_iter()
+    }
 }
 
 /// Sends what fits; true if that was all.
@@ -250,45 +252,10 @@ unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
     }
 }
 
-unsafe extern "C" fn traverse(
-    object: *mut ffi::PyObject,
-    visit: ffi::visitproc,
-    argument: *mut c_void,
-) -> c_int {
-    // SAFETY: the collector's call for one of our objects; a heap type is visited by its instances.
-    unsafe {
-        let call = TcpStreamCall::of(object);
-        visit_instance(object, [&call.stream, &call.future, &call.sending], visit, argument)
-    }
-}
-
-unsafe extern "C" fn clear(object: *mut ffi::PyObject) -> c_int {
-    // SAFETY: the collector's call for one of our objects.
-    unsafe { TcpStreamCall::of(object) }.finish();
-    0
-}
-
 /// Makes the type. Called once, by the module's initialisation.
 pub(crate) fn make_type(py: Python<'_>) -> PyResult<()> {
-    let mut slots = vec![
-        (ffi::Py_tp_dealloc, dealloc as *mut c_void),
-        (ffi::Py_tp_traverse, traverse as *mut c_void),
-        (ffi::Py_tp_clear, clear as *mut c_void),
-    ];
-    slots.extend(coroutine::slots::<TcpStreamCall>());
-    let kind = TypeSpec {
-        name: c"wakeloop._core.TcpStreamCall",
-        size: size_of::<TcpStreamCall>(),
-        flags: ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_HAVE_GC | ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION,
-        methods: &coroutine::methods::<TcpStreamCall>(),
-        attributes: &[],
-        weaklist_offset: None,
-        dict_offset: None,
-        objects: &[],
-        slots: &slots,
-        bases: None,
-    }
-    .build(py)?;
+    let name = c"wakeloop._core.TcpStreamCall";
+    let kind = coroutine::make_type::<TcpStreamCall>(py, name, dealloc, None, &[])?;
     // Relaxed: published under the GIL.
     TYPE.store(kind, Ordering::Relaxed);
     Ok(())
