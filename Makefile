@@ -22,7 +22,7 @@ CAN_EMBED = $(PY) -c 'import sys, pathlib, sysconfig as s; v = s.get_config_var;
 	sys.exit(not (pathlib.Path(v("LIBDIR")) / v("LDLIBRARY")).exists())'
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build demo test test-rust test-python loom shuttle sanitize bench-echo conformance conformance-modes conformance-3.14 ecosystem extension lint types soak bench bench-quick bench-primitives bench-runtime clean
+.PHONY: help venv build demo test test-rust test-python loom shuttle sanitize bench-echo conformance conformance-modes conformance-3.14 ecosystem extension lint types soak bench bench-3.14 bench-quick bench-primitives bench-runtime clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -118,9 +118,16 @@ soak: $(MADE)-extension $(MADE)-test ## twenty minutes of everything at once, ag
 
 # -- benchmarks ----------------------------------------------------------------------------------------------------
 
+# The page that a run is made into, and the result file of the same name.
+RESULTS ?= RESULTS
+
 bench: $(MADE)-extension $(MADE)-bench ## every scenario on every loop; makes benchmarks/RESULTS.md
-	$(PY) benchmarks/run.py --out benchmarks/out/full.json
-	$(PY) benchmarks/results.py benchmarks/out/full.json
+	$(PY) benchmarks/run.py --out benchmarks/out/$(RESULTS).json
+	$(PY) benchmarks/results.py benchmarks/out/$(RESULTS).json --page benchmarks/$(RESULTS).md
+
+bench-3.14: ## the same on Python 3.14 beside every loop there is for it; makes benchmarks/RESULTS-3.14.md
+	@command -v $(PYTHON314) >/dev/null || { echo "no $(PYTHON314): say make bench-3.14 PYTHON314=/path/to/python3.14"; exit 1; }
+	$(MAKE) bench PYTHON=$(PYTHON314) VENV=$(VENV)-3.14 PEERS='$(PEERS) aiofastnet' RESULTS=RESULTS-3.14
 
 bench-primitives: $(MADE)-extension $(MADE)-bench ## sleeps, lines and request latency of wakeloop's primitives beside asyncio on every loop, and tokio
 	@VIRTUAL_ENV=$(abspath $(VENV)) CARGO_TARGET_DIR=$(or $(CARGO_TARGET_DIR),$(abspath target)) \
