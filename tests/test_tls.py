@@ -65,6 +65,51 @@ def test_what_is_sent_comes_back(run, tls):
     run(main())
 
 
+class Counted(socket.socket):
+    """Counts what is read and written: the transport may not go round it."""
+
+    received = sent = 0
+
+    def recv_into(self, *args):
+        self.received += 1
+        return super().recv_into(*args)
+
+    def recv(self, *args):
+        self.received += 1
+        return super().recv(*args)
+
+    def send(self, *args):
+        self.sent += 1
+        return super().send(*args)
+
+    def sendmsg(self, *args):
+        self.sent += 1
+        return super().sendmsg(*args)
+
+
+@pytest.mark.parametrize("upgraded", [False, True], ids=["from the start", "by start_tls"])
+def test_a_socket_with_calls_of_its_own_is_asked_for_every_byte_of_tls(run, tls, upgraded):
+    async def main():
+        server = await asyncio.start_server(echo, "127.0.0.1", 0, ssl=tls.server())
+        sock = Counted(socket.AF_INET, socket.SOCK_STREAM)
+        sock.connect(server.sockets[0].getsockname())
+        sock.setblocking(False)
+        if upgraded:
+            reader, writer = await asyncio.open_connection(sock=sock)
+            await writer.start_tls(tls.client(), server_hostname="localhost")
+        else:
+            reader, writer = await asyncio.open_connection(sock=sock, ssl=tls.client(), server_hostname="localhost")
+        writer.write(b"x" * 100_000)
+        assert await reader.readexactly(100_000) == b"x" * 100_000
+        writer.close()
+        await writer.wait_closed()
+        server.close()
+        await server.wait_closed()
+        assert sock.received and sock.sent
+
+    run(main())
+
+
 def test_a_large_transfer_arrives_unchanged_both_ways(run, tls):
     block = os.urandom(1 << 20)
 

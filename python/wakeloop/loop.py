@@ -298,6 +298,20 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
         ssl_shutdown_timeout: float | None = constants.SSL_SHUTDOWN_TIMEOUT,
         **kwargs: Any,
     ) -> Any:
+        if not _support.is_ordinary_socket(rawsock):
+            return super()._make_ssl_transport(
+                rawsock,
+                protocol,
+                sslcontext,
+                waiter,
+                server_side=server_side,
+                server_hostname=server_hostname,
+                extra=extra,
+                server=server,
+                ssl_handshake_timeout=ssl_handshake_timeout,
+                ssl_shutdown_timeout=ssl_shutdown_timeout,
+                **kwargs,
+            )
         self._ensure_fd_no_transport(rawsock)
         ssl_protocol = _tls.make_protocol(
             self,
