@@ -57,6 +57,21 @@ def test_a_closed_transport_lets_its_protocol_go(run):
     run(main())
 
 
+def test_a_peer_on_the_same_loop_hears_of_the_end_in_the_next_turns(run):
+    """A program may look at both ends: no turn goes by without a look at the descriptors once one was closed."""
+
+    async def main():
+        near, far = await pair()
+        near.transport.close()
+        while not near.lost.done():
+            await asyncio.sleep(0)
+        for _ in range(4):
+            await asyncio.sleep(0)
+        assert far.lost.done()
+
+    run(main())
+
+
 def test_loop_handle_task_and_transport_can_be_weakly_referenced(loop):
     async def main():
         near, far = await pair()

@@ -321,6 +321,8 @@ impl Stream {
         let socket = self.socket.get();
         if fd >= 0 {
             let core = self.core();
+            // A peer on this very loop hears of it in the next turn, as in asyncio.
+            core.touched.set(true);
             // Only our own entry: the number may have a new owner already.
             if core.fds.token(fd) == self.token.get() {
                 drop(core.fds.remove(fd));
