@@ -6,6 +6,7 @@
 
 PYTHON ?= python3
 PYTHON314 ?= python3.14
+PYTHONS ?= python3.11 python3.12 python3.13 $(PYTHON314)
 VENV   ?= .venv
 
 PY     := $(VENV)/bin/python
@@ -22,7 +23,7 @@ CAN_EMBED = $(PY) -c 'import sys, pathlib, sysconfig as s; v = s.get_config_var;
 	sys.exit(not (pathlib.Path(v("LIBDIR")) / v("LDLIBRARY")).exists())'
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build demo test test-rust test-python loom shuttle sanitize bench-echo conformance conformance-modes conformance-3.14 ecosystem extension lint types soak bench bench-quick bench-instructions bench-primitives bench-runtime clean
+.PHONY: help venv build demo test test-rust test-python loom shuttle sanitize bench-echo conformance conformance-modes conformance-3.14 conformance-grid conformance-summed ecosystem extension lint types soak bench bench-3.14 bench-quick bench-instructions bench-primitives bench-runtime clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -95,12 +96,23 @@ conformance: $(MADE)-extension $(MADE)-test ## CPython's own asyncio tests, all 
 	$(PY) -m tests.conformance
 
 conformance-modes: $(MADE)-extension $(MADE)-test ## the same in asyncio's debug mode and under python -X dev
-	$(PY) -m tests.conformance --mode debug
-	$(PY) -m tests.conformance --mode dev
+	$(PY) -m tests.conformance --mode debug --mode dev
 
 conformance-3.14: ## all three of them on Python 3.14; PYTHON314 says where that is
 	@command -v $(PYTHON314) >/dev/null || { echo "no $(PYTHON314): say make conformance-3.14 PYTHON314=/path/to/python3.14"; exit 1; }
 	$(MAKE) conformance conformance-modes PYTHON=$(PYTHON314) VENV=$(VENV)-3.14
+
+# One line for each run of the grid.
+GRID = $(abspath $(VENV)-grid.txt)
+
+conformance-grid: ## all three modes on each of PYTHONS, an environment each, and a line for each run at the end
+	@rm -f '$(GRID)'; status=0; for python in $(PYTHONS); do \
+		$(MAKE) conformance-summed PYTHON="$$python" VENV="$(VENV)-$${python##*python}" GRID='$(GRID)' \
+		|| { status=1; echo "$$python: not all of it is as on asyncio, or it did not run" >> '$(GRID)'; }; \
+	done; cat '$(GRID)'; exit $$status
+
+conformance-summed: $(MADE)-extension $(MADE)-test
+	$(PY) -m tests.conformance --mode normal --mode debug --mode dev --summary '$(GRID)'
 
 ecosystem: $(MADE)-extension $(MADE)-test ## well-known libraries' own test suites, on asyncio and on ours
 	$(PY) -m tests.suites
@@ -118,9 +130,16 @@ soak: $(MADE)-extension $(MADE)-test ## twenty minutes of everything at once, ag
 
 # -- benchmarks ----------------------------------------------------------------------------------------------------
 
+# The page that a run is made into, and the result file of the same name.
+RESULTS ?= RESULTS
+
 bench: $(MADE)-extension $(MADE)-bench ## every scenario on every loop; makes benchmarks/RESULTS.md
-	$(PY) benchmarks/run.py --out benchmarks/out/full.json
-	$(PY) benchmarks/results.py benchmarks/out/full.json
+	$(PY) benchmarks/run.py --out benchmarks/out/$(RESULTS).json
+	$(PY) benchmarks/results.py benchmarks/out/$(RESULTS).json --page benchmarks/$(RESULTS).md
+
+bench-3.14: ## the same on Python 3.14 beside every loop there is for it; makes benchmarks/RESULTS-3.14.md
+	@command -v $(PYTHON314) >/dev/null || { echo "no $(PYTHON314): say make bench-3.14 PYTHON314=/path/to/python3.14"; exit 1; }
+	$(MAKE) bench PYTHON=$(PYTHON314) VENV=$(VENV)-3.14 PEERS='$(PEERS) aiofastnet' RESULTS=RESULTS-3.14
 
 bench-instructions: $(MADE)-extension $(MADE)-bench ## instructions per operation and in whose code, by valgrind (30 minutes); makes benchmarks/INSTRUCTIONS.md
 	$(PY) benchmarks/instructions.py --page benchmarks/INSTRUCTIONS.md

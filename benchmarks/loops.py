@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import importlib.metadata
 from collections.abc import Callable
 
 from floor import FLOOR, floor_program
@@ -41,8 +42,7 @@ def version(name: str) -> str:
         return "standard library"
     if name == FLOOR:
         return "an epoll loop without Python"
-    modules = map(importlib.import_module, name.split("+"))
-    return ", ".join(str(getattr(module, "__version__", "unknown")) for module in modules)
+    return ", ".join(map(importlib.metadata.version, name.split("+")))
 
 
 def split(names: list[str]) -> tuple[list[str], dict[str, str]]:

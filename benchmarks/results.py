@@ -1,6 +1,8 @@
-"""From a result file of ``run.py`` to the page that people read: RESULTS.md and its charts.
+"""From a result file of ``run.py`` to the page that people read, and its chart beside it.
 
     python benchmarks/results.py benchmarks/out/TIME.json [--page benchmarks/RESULTS.md] [--no-chart]
+
+Any Python makes a page; the targets stand on the page of the Python that they were set for.
 """
 
 from __future__ import annotations
@@ -15,11 +17,20 @@ from typing import Any
 
 from loops import REFERENCE
 from report import Row, Rows, median_of, ratios
-from targets import TARGETS
+from targets import PYTHON, TARGETS
 
 OURS, FLOOR = "wakeloop", "floor"
 UNITS = {"cpu_us": "us CPU", "p99_us": "us p99", "kib_per_idle": "KiB"}
-COLOURS = {"asyncio": "#8c8c8c", "uvloop": "#4c72b0", "rloop": "#dd8452", "wakeloop": "#55a868", "floor": "#c7c7c7"}
+COLOURS = {
+    "asyncio": "#8c8c8c",
+    "uvloop": "#4c72b0",
+    "uvloop+aiofastnet": "#64b5cd",
+    "rloop": "#dd8452",
+    "rsloop": "#c44e52",
+    "zuvloop": "#8172b2",
+    "wakeloop": "#55a868",
+    "floor": "#c7c7c7",
+}
 
 
 def middle(row: Row | None, reference: Row | None) -> float | None:
@@ -30,14 +41,19 @@ def middle(row: Row | None, reference: Row | None) -> float | None:
     return statistics.median(found) if found else None
 
 
-def best_other(by_loop: dict[str, Row]) -> tuple[str, float] | None:
-    """The best of the others by the scenario's metric, as what of our cost it has."""
+def best_other(by_loop: dict[str, Row]) -> tuple[str, list[float]] | None:
+    """The best of the others by the scenario's metric, and what it costs beside ours, round by round."""
+    ours = by_loop.get(OURS, {})
     others = [
-        (name, ratio)
+        (name, found)
         for name, row in by_loop.items()
-        if name not in (OURS, FLOOR) and (ratio := middle(by_loop.get(OURS), row)) is not None
+        if name not in (OURS, FLOOR) and row.get("samples") and (found := ratios(ours, row))
     ]
-    return min(others, key=lambda pair: pair[1]) if others else None
+    return min(others, key=lambda pair: statistics.median(pair[1])) if others else None
+
+
+def spread(values: list[float]) -> str:
+    return f"{statistics.median(values):.2f} [{min(values):.2f}–{max(values):.2f}]"
 
 
 def ratio_cell(row: Row | None, reference: Row | None) -> str:
@@ -48,14 +64,14 @@ def ratio_cell(row: Row | None, reference: Row | None) -> str:
     found = ratios(row, reference) if reference and reference.get("samples") else []
     if not found:
         return "–"
-    return f"{statistics.median(found):.2f} [{min(found):.2f}–{max(found):.2f}]"
+    return spread(found)
 
 
-def line(name: str, by_loop: dict[str, Row], loops: list[str]) -> str:
+def line(name: str, by_loop: dict[str, Row], loops: list[str], targets: dict[str, float]) -> str:
     reference, ours = by_loop.get(REFERENCE), by_loop.get(OURS)
     metric = (ours or {}).get("metric", "cpu_us")
     cost = median_of(ours, metric) if ours and "fail" not in ours else None
-    target = TARGETS.get(name)
+    target = targets.get(name)
     reached, floor = middle(ours, reference), middle(by_loop.get(FLOOR), reference)
     if target is None or reached is None:
         verdict = ""
@@ -67,21 +83,32 @@ def line(name: str, by_loop: dict[str, Row], loops: list[str]) -> str:
         verdict = "short"
     cells = [name, f"{cost:.3g} {UNITS.get(metric, metric)}" if cost is not None else "–"]
     cells += [ratio_cell(by_loop.get(loop), reference) for loop in loops if loop != REFERENCE]
-    cells += [f"{target:g}" if target else "", verdict]
+    best = best_other(by_loop)
+    cells.append(f"{spread(best[1])} {best[0]}" if best else "–")
+    if targets:
+        cells += [f"{target:g}" if target else "", verdict]
     return "| " + " | ".join(cells) + " |"
 
 
+def targets_of(about: dict[str, Any]) -> dict[str, float]:
+    return TARGETS if about["python"].startswith(f"{PYTHON}.") else {}
+
+
 def page(rows: Rows, about: dict[str, Any]) -> str:
+    targets = targets_of(about)
     loops = [loop for loop in about["loops"] if any(loop in by_loop for by_loop in rows.values())]
     shown = [loop for loop in loops if loop != REFERENCE]
-    heads = ["scenario", f"cost on {OURS}", *shown, "target", "reached"]
+    heads = ["scenario", f"cost on {OURS}", *shown, "best other over ours", *(["target", "reached"] if targets else [])]
     behind = [
-        f"{name}: {best[0]}, by {1 / best[1]:.2f}"
+        f"{name}: {best[0]} costs {spread(best[1])} of ours"
         for name, by_loop in rows.items()
-        if (best := best_other(by_loop)) and best[1] < 1
+        if (best := best_other(by_loop)) and statistics.median(best[1]) < 1
+    ]
+    failed = [
+        f"{name}: {loop}: {row['fail']}" for name, by_loop in rows.items() for loop, row in by_loop.items() if "fail" in row
     ]
     text = [
-        "# Results",
+        f"# Results on CPython {'.'.join(about['python'].split('.')[:2])}",
         "",
         f"Measured {about['date']} on {about['machine']}; Python {about['python'].splitlines()[0]}; "
         + ", ".join(f"{name} {version}" for name, version in about["loops"].items())
@@ -91,19 +118,22 @@ def page(rows: Rows, about: dict[str, Any]) -> str:
         f" the highest in brackets: 2.00 costs half of what {REFERENCE} does. The metric is the CPU time of the whole"
         " process per operation unless the cost says otherwise. `floor` is a server without Python and without an"
         " event loop (`benchmarks/floor`): what the kernel, and for TLS OpenSSL, cost by themselves. No loop can be"
-        " cheaper, so where it is short of a target this machine does not let any loop reach it.",
+        " cheaper, so where it is short of a target this machine does not let any loop reach it. The best"
+        " other is the loop, other than ours, that costs least; what it costs is given as a multiple of our cost.",
         "",
         "| " + " | ".join(heads) + " |",
         "|" + " --- |" * len(heads),
-        *[line(name, by_loop, loops) for name, by_loop in rows.items()],
+        *[line(name, by_loop, loops, targets) for name, by_loop in rows.items()],
         "",
     ]
     if behind:
         text += ["Rows on which another loop is ahead of ours:", "", *[f"- {each}" for each in behind], ""]
+    if failed:
+        text += ["What failed:", "", *[f"- {each}" for each in failed], ""]
     return "\n".join(text)
 
 
-def chart(rows: Rows, loops: list[str], path: Path) -> None:
+def chart(rows: Rows, loops: list[str], targets: dict[str, float], path: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -117,8 +147,9 @@ def chart(rows: Rows, loops: list[str], path: Path) -> None:
         values = [middle(rows[name].get(loop), rows[name].get(REFERENCE)) or 0 for name in names]
         places = [index + (place - (len(shown) - 1) / 2) * height for index in range(len(names))]
         axes.barh(places, values, height * 0.9, label=loop, color=COLOURS.get(loop))
-    targets = [(TARGETS[name], index) for index, name in enumerate(names) if name in TARGETS]
-    axes.plot([t for t, _ in targets], [i for _, i in targets], "k|", markersize=9, label="target")
+    marks = [(targets[name], index) for index, name in enumerate(names) if name in targets]
+    if marks:
+        axes.plot([t for t, _ in marks], [i for _, i in marks], "k|", markersize=9, label="target")
     axes.axvline(1, color="#404040", linewidth=1)
     axes.set_yticks(range(len(names)), names, fontsize=8)
     axes.invert_yaxis()
@@ -132,7 +163,7 @@ def chart(rows: Rows, loops: list[str], path: Path) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="RESULTS.md and charts from a result file")
+    parser = argparse.ArgumentParser(description="a page and its chart from a result file")
     parser.add_argument("result", type=Path)
     parser.add_argument("--page", type=Path, default=Path(__file__).with_name("RESULTS.md"))
     parser.add_argument("--no-chart", action="store_true")
@@ -142,12 +173,12 @@ def main() -> int:
     about: dict[str, Any] = content["meta"]
     text = page(rows, about)
     if not arguments.no_chart and importlib.util.find_spec("matplotlib"):
-        picture = arguments.page.with_name("results.png")
-        chart(rows, list(about["loops"]), picture)
+        picture = arguments.page.with_name(f"{arguments.page.stem.lower()}.png")
+        chart(rows, list(about["loops"]), targets_of(about), picture)
         text += f"\n![The same as bars]({picture.name})\n"
     arguments.page.write_text(text)
     reached = {name: middle(row.get(OURS), row.get(REFERENCE)) for name, row in rows.items()}
-    short = [name for name, value in reached.items() if name in TARGETS and value and value < TARGETS[name]]
+    short = [name for name, target in targets_of(about).items() if (value := reached.get(name)) and value < target]
     print(f"{arguments.page}: {len(rows)} scenarios; short of the target: {', '.join(short) or 'none'}")
     return 0
 

@@ -26,13 +26,13 @@ import tls
 from clients import CLIENTS
 from inprocess import FACTORY_SCENARIOS, SCENARIOS
 from floor import FLOOR, FLOORS, floor_arguments, floor_program
-from loops import split
+from loops import KNOWN, split
 from processes import Child, ChildError, cores, load_process, run_load
 from servers import SERVERS
 
 HERE = Path(__file__).parent
 NAMES = [*SCENARIOS, *FACTORY_SCENARIOS, *SERVERS, *CLIENTS]
-DEFAULT_LOOPS = "asyncio,uvloop,rloop,rsloop,zuvloop,wakeloop,floor"
+DEFAULT_LOOPS = ",".join((*KNOWN, FLOOR))
 START_PATIENCE = 30.0
 
 

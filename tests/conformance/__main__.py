@@ -4,6 +4,7 @@
     python -m tests.conformance --quick                  the part that `make test` runs
     python -m tests.conformance --module test_events     one module (may be repeated)
     python -m tests.conformance --mode debug             with PYTHONASYNCIODEBUG=1; `--mode dev` is `-X dev`
+    python -m tests.conformance --mode normal --mode dev one after the other, with a line for each at the end
     python -m tests.conformance --loop asyncio           asyncio alone, for the record
     python -m tests.conformance --loop package:Class     any other loop
 
@@ -21,6 +22,7 @@ import os
 import pkgutil
 import sys
 import tempfile
+import time
 
 from . import comparison, runner
 
@@ -55,12 +57,22 @@ def arguments():
     parser.add_argument("--module", action="append", dest="modules", metavar="test_NAME")
     parser.add_argument("--compare", action=argparse.BooleanOptionalAction, help="compare with asyncio (default: yes)")
     parser.add_argument("--quick", action="store_true", help="leave out the classes that repeat others' tests")
-    parser.add_argument("--mode", choices=runner.MODES, default="normal", help="asyncio's debug mode, or Python's (-X dev)")
+    parser.add_argument(
+        "--mode",
+        choices=runner.MODES,
+        action="append",
+        dest="modes",
+        help="asyncio's debug mode, or Python's (-X dev); may be repeated (default: normal)",
+    )
     parser.add_argument("--fresh", action="store_true", help="run asyncio's baseline again")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--json", metavar="FILE", help="write all the results to FILE")
+    parser.add_argument("--summary", metavar="FILE", help="add a line for each mode to FILE")
     parser.add_argument("--verbose", action="store_true", help="show the last lines of every failure in full")
     options = parser.parse_args()
+    options.modes = list(dict.fromkeys(options.modes or ["normal"]))
+    if options.json and len(options.modes) > 1:
+        parser.error("--json takes the results of one mode")
     if options.compare is None:
         options.compare = options.loop != "asyncio"
     return options
@@ -140,17 +152,34 @@ def main():
     if unknown:
         print(f"no such test module: {', '.join(sorted(unknown))}")
         return 2
+    lines, good = [], True
+    for mode in options.modes:
+        print(f"Python {sys.version.split()[0]}, {mode} mode", flush=True)
+        line, as_good = run_in(mode, modules, options)
+        lines.append(line)
+        good = good and as_good
+    if options.summary:
+        with open(options.summary, "a") as file:
+            file.writelines(f"{line}\n" for line in lines)
+    if len(lines) > 1:
+        print("\n".join(lines))
+    return 0 if good else 1
+
+
+def run_in(mode, modules, options):
+    """The modules in one mode, said in full: the line that sums it up, and whether nothing is worse than on asyncio."""
+    started = time.monotonic()
     own_name = type_name(options.loop)
     exceptions = comparison.read_exceptions()
     skip_classes = REPETITIONS if options.quick else ()
 
     baseline, limit_of = None, lambda name: BASELINE_LIMIT
     if options.compare:
-        baseline = Baseline(skip_classes, options.mode).runs(modules, options.jobs, options.fresh)
+        baseline = Baseline(skip_classes, mode).runs(modules, options.jobs, options.fresh)
         usual = {name: result.seconds for run in baseline.values() for name, result in run.results.items()}
         limit_of = lambda name: 30 + 5 * usual.get(name, 0)  # noqa: E731
 
-    suite = runner.Suite(options.loop, limit_of=limit_of, mode=options.mode, skip_classes=skip_classes)
+    suite = runner.Suite(options.loop, limit_of=limit_of, mode=mode, skip_classes=skip_classes)
     runs = suite.run(modules, options.jobs, excused=lambda name: any(e.covers(name) for e in exceptions))
     loops = sum((run.loops for run in runs.values()), collections.Counter())
     results = {name: result for run in runs.values() for name, result in run.results.items()}
@@ -193,7 +222,9 @@ def main():
                 tell(name, result, options.verbose)
         good = good and not failed
         closing_line(passed, failed, skipped)
-    return 0 if good else 1
+    worse = f"{len(found.regressions)} regressions, {len(found.accepted)} accepted" if options.compare else f"{failed} failed"
+    line = f"{sys.version.split()[0]} {mode}: {passed} passed, {worse}, {len(flaky)} flaky, {time.monotonic() - started:.0f} s"
+    return line, good
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ Started by the runner as a script, one process a module, so that a crash or a ha
 Each line of the report file is one JSON object: {"start": id}, {"end": id, "outcome": ..., ...} or {"done": true}.
 """
 
+import ctypes
 import importlib
 import json
 import os
@@ -17,6 +18,7 @@ if __name__ == "__main__":  # a test's own child process, which multiprocessing 
     from substitution import constructed, substitute  # this script's own directory comes first on the path
 
 PACKAGE = "test.test_asyncio."
+PR_SET_PDEATHSIG = 1
 
 
 class Instead:
@@ -148,6 +150,8 @@ def flatten(suite):
 def main():
     # Whoever runs in the background of a script has it ignored, and tests that interrupt themselves would hang.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Nobody ends what hangs here once the runner was killed.
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     instructions = json.load(sys.stdin)
     report = Report(instructions["report"])
     sys.path.remove(os.path.dirname(os.path.abspath(__file__)))
