@@ -37,6 +37,26 @@ def test_a_burst_from_one_thread_keeps_its_order(running):
     assert done.wait(20) and seen == list(range(20_000))
 
 
+def test_threads_that_do_nothing_but_schedule_leave_the_loop_its_turns(loop):
+    """Each has the GIL as often as the loop, and in each turn more may come in than the turn before has run."""
+    done = threading.Event()
+
+    def flood():
+        while not done.is_set():
+            loop.call_soon_threadsafe(int)
+
+    threads = [threading.Thread(target=flood) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(5):
+            loop.run_until_complete(asyncio.sleep(0.02))
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+
+
 def test_bursts_from_many_threads_lose_nothing_and_keep_each_threads_order(running):
     seen, done = [], threading.Event()
 

@@ -139,6 +139,12 @@ impl SockCall {
                 // Held: asking for the buffer may run Python code that closes this call.
                 let target = target.get().unwrap_or_else(Ref::none);
                 let buffer = Buffer::writable(target.as_ptr())?;
+                if buffer.len() == 0 {
+                    // The socket is not asked, as in Python.
+                    // SAFETY: making an int.
+                    let none = unsafe { Ref::from_owned(ffi::PyLong_FromLong(0)) };
+                    return none.map(Step::Finished).ok_or(Raised);
+                }
                 // SAFETY: the view keeps the memory alive and writable.
                 let count =
                     unsafe { libc::recv(fd, buffer.as_ptr().cast(), buffer.len(), libc::MSG_DONTWAIT) };
@@ -363,6 +369,10 @@ fn would_block(direction: Direction) -> Result<Step, Raised> {
 }
 
 fn receive(core: &Core, fd: RawFd, size: usize) -> Result<Step, Raised> {
+    if size == 0 {
+        // The socket is not asked, as in Python.
+        return bytes_from(&[]).map(Step::Finished);
+    }
     if size <= COPIED {
         let buffer = &mut core.receive_buffer()[..size];
         // SAFETY: the buffer is valid for its length, and nothing else runs before it is copied.
@@ -381,7 +391,7 @@ fn receive(core: &Core, fd: RawFd, size: usize) -> Result<Step, Raised> {
 fn accept(socket: *mut ffi::PyObject, fd: RawFd) -> Result<Step, Raised> {
     let mut ready = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: one valid pollfd, no waiting.
-    if unsafe { libc::poll(&mut ready, 1, 0) } == 0 {
+    if unsafe { libc::poll(&mut ready, 1, 0) } == 0 && is_listening(fd) {
         return Ok(Step::Blocked(Direction::Read));
     }
     // SAFETY: every caller holds the GIL; the socket is held by the call object.
@@ -400,6 +410,18 @@ fn accept(socket: *mut ffi::PyObject, fd: RawFd) -> Result<Step, Raised> {
         }
         Err(error) => Err(crate::capi::error::restore(py, error)),
     }
+}
+
+/// One that is not would be waited for in vain: `accept` has to say so.
+fn is_listening(fd: RawFd) -> bool {
+    let mut listening: libc::c_int = 0;
+    let mut size = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: a place of the right size.
+    let known = unsafe {
+        let place = (&raw mut listening).cast::<c_void>();
+        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN, place, &mut size)
+    };
+    known < 0 || listening != 0
 }
 
 /// Has the connect that was started come to an end? `SO_ERROR` as an int, 0 for success.
