@@ -31,7 +31,7 @@ pub fn sleep_until(deadline: Instant) -> Sleep {
 ///
 /// # Panics
 /// When polled on a thread that belongs to no runtime, or after its runtime was shut down, unless the deadline has
-/// passed.
+/// passed. And where the first of all timers and sockets of a runtime finds that the process has no descriptors left.
 #[must_use = "a sleep does nothing unless awaited"]
 pub struct Sleep {
     deadline: Instant,
@@ -52,7 +52,10 @@ impl Sleep {
         let this = unsafe { self.get_unchecked_mut() };
         let driver = context::with(|shared| {
             shared.trace(TraceEvent::TimerArmed { deadline: this.deadline });
-            shared.driver().clone()
+            match shared.open_driver() {
+                Ok(driver) => driver.clone(),
+                Err(error) => panic!("no descriptor is left for the first timer of this runtime: {error}"),
+            }
         });
         let driver = this.timer.insert(driver);
         // SAFETY: pinned as said; `drop` cancels it on the same driver.
