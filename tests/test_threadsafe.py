@@ -57,6 +57,19 @@ def test_threads_that_do_nothing_but_schedule_leave_the_loop_its_turns(loop):
             thread.join()
 
 
+def test_a_flood_from_the_loops_own_thread_keeps_its_order(loop):
+    seen = []
+
+    def flood():
+        for number in range(50_000):
+            loop.call_soon_threadsafe(seen.append, number)
+        loop.call_soon(loop.stop)
+
+    loop.call_soon(flood)
+    loop.run_forever()
+    assert seen == list(range(50_000))
+
+
 def test_bursts_from_many_threads_lose_nothing_and_keep_each_threads_order(running):
     seen, done = [], threading.Event()
 

@@ -178,7 +178,7 @@ unsafe extern "C" fn call_soon_threadsafe(
             }
         };
         if core.ready.len() > BACKLOG && handle.is_ok() {
-            let_others_run();
+            let_loop_run(core);
         }
         handle.map_or(null_mut(), Ref::into_ptr)
     })
@@ -190,12 +190,19 @@ unsafe extern "C" fn call_soon_threadsafe(
 const BACKLOG: usize = 16 * 1024;
 
 #[cold]
-fn let_others_run() {
-    // SAFETY: the caller holds the GIL, and nothing of the interpreter's is touched in between.
-    unsafe {
-        let state = ffi::PyEval_SaveThread();
-        std::thread::yield_now();
-        ffi::PyEval_RestoreThread(state);
+fn let_loop_run(core: &Core) {
+    // SAFETY: the number of the thread the loop runs in, if it runs; asking for one's own never fails.
+    let elsewhere = core.thread_id.get().is_some_and(|thread| unsafe {
+        ffi::PyLong_CheckExact(thread.as_ptr()) != 0
+            && ffi::PyLong_AsUnsignedLongMask(thread.as_ptr()) != ffi::PyThread_get_thread_ident()
+    });
+    if elsewhere {
+        // SAFETY: the caller holds the GIL, and nothing of the interpreter's is touched in between.
+        unsafe {
+            let state = ffi::PyEval_SaveThread();
+            std::thread::yield_now();
+            ffi::PyEval_RestoreThread(state);
+        }
     }
 }
 
