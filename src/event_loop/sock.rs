@@ -29,6 +29,7 @@ use crate::capi::call::{guard, method};
 use crate::capi::coroutine::{self, Steps};
 use crate::capi::error::{raise, raise_errno, raise_io, raise_message, take_unless_fatal};
 use crate::capi::imports::imports;
+use crate::capi::object::integer;
 use crate::capi::sockaddr::is_plain_socket;
 use crate::capi::types::Method;
 use crate::capi::{Args, Fatal, Raised, Ref, Slot};
@@ -141,17 +142,12 @@ impl SockCall {
                 let buffer = Buffer::writable(target.as_ptr())?;
                 if buffer.len() == 0 {
                     // The socket is not asked, as in Python.
-                    // SAFETY: making an int.
-                    let none = unsafe { Ref::from_owned(ffi::PyLong_FromLong(0)) };
-                    return none.map(Step::Finished).ok_or(Raised);
+                    return integer(0).map(Step::Finished);
                 }
                 // SAFETY: the view keeps the memory alive and writable.
                 let count =
                     unsafe { libc::recv(fd, buffer.as_ptr().cast(), buffer.len(), libc::MSG_DONTWAIT) };
-                sized(count, Direction::Read, |count| {
-                    // SAFETY: making an int.
-                    unsafe { Ref::from_owned(ffi::PyLong_FromSize_t(count)) }.ok_or(Raised)
-                })
+                sized(count, Direction::Read, |count| integer(count as i64))
             }
             Action::Send { data, sent } => loop {
                 let rest = &data.as_slice()[sent.get()..];
@@ -440,8 +436,7 @@ fn connected(fd: RawFd) -> Result<Step, Raised> {
     if done < 0 {
         return Err(raise_io(&io::Error::last_os_error()));
     }
-    // SAFETY: making an int.
-    unsafe { Ref::from_owned(ffi::PyLong_FromLong(error.into())) }.ok_or(Raised).map(Step::Finished)
+    integer(error).map(Step::Finished)
 }
 
 fn file_descriptor(socket: &Ref) -> Result<RawFd, Raised> {
