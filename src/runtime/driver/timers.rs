@@ -103,7 +103,7 @@ impl TimerEntry {
 
     /// What the timer is armed for, before it is.
     pub(in super::super) fn set_slack(&self, duration: Duration) {
-        let part = duration.subsec_nanos() / 1000 / SLACK_PART;
+        let part = duration.subsec_micros() / SLACK_PART;
         self.slack.set(if duration.as_secs() > 0 { MAX_SLACK } else { part.min(MAX_SLACK) } as u16);
     }
 
