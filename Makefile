@@ -164,6 +164,7 @@ bench-echo: ## echo and HTTP servers on wakeloop, tokio, smol and threads under 
 	@mkdir -p benchmarks/out
 	cargo build --release --quiet --bins --manifest-path benchmarks/runtime/Cargo.toml
 	cargo run --release --quiet --manifest-path benchmarks/runtime/Cargo.toml --bin echo -- --json benchmarks/out/echo.json
+	$(if $(wildcard $(PY)),$(PY),$(PYTHON)) benchmarks/runtime/wrk.py --json benchmarks/out/wrk.json
 	$(PAGE)
 
 bench-quick: $(MADE)-extension $(MADE)-bench ## the same with fewer and shorter rounds

@@ -98,12 +98,12 @@ impl Driver {
 }
 
 impl Handle {
-    /// Opens the driver if it is not; whether this call did it. Then somebody has to wait in it from now on.
+    /// Opens the driver if it is neither open nor closed for good; whether this call did it. Then somebody has to wait in it from now on.
     ///
     /// # Errors
     /// When the system has no descriptor left.
     pub(super) fn open(&self) -> io::Result<bool> {
-        if self.is_open() {
+        if self.is_open() || self.is_closed() {
             return Ok(false);
         }
         let mut opening = unpoisoned(self.opening.lock());
