@@ -23,7 +23,7 @@ CAN_EMBED = $(PY) -c 'import sys, pathlib, sysconfig as s; v = s.get_config_var;
 	sys.exit(not (pathlib.Path(v("LIBDIR")) / v("LDLIBRARY")).exists())'
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build demo test test-rust test-python loom shuttle sanitize bench-echo conformance conformance-modes conformance-3.14 conformance-grid conformance-summed ecosystem extension lint types soak bench bench-3.14 bench-quick bench-primitives bench-runtime clean
+.PHONY: help venv build demo test test-rust test-python loom shuttle sanitize bench-echo conformance conformance-modes conformance-3.14 conformance-grid conformance-summed ecosystem extension lint types soak bench bench-3.14 bench-quick bench-instructions bench-primitives bench-runtime clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -141,6 +141,9 @@ bench-3.14: ## the same on Python 3.14 beside every loop there is for it; makes 
 	@command -v $(PYTHON314) >/dev/null || { echo "no $(PYTHON314): say make bench-3.14 PYTHON314=/path/to/python3.14"; exit 1; }
 	$(MAKE) bench PYTHON=$(PYTHON314) VENV=$(VENV)-3.14 PEERS='$(PEERS) aiofastnet' RESULTS=RESULTS-3.14
 
+bench-instructions: $(MADE)-extension $(MADE)-bench ## instructions per operation and in whose code, by valgrind (30 minutes); makes benchmarks/INSTRUCTIONS.md
+	$(PY) benchmarks/instructions.py --page benchmarks/INSTRUCTIONS.md
+
 bench-primitives: $(MADE)-extension $(MADE)-bench ## sleeps, lines and request latency of wakeloop's primitives beside asyncio on every loop, and tokio
 	@VIRTUAL_ENV=$(abspath $(VENV)) CARGO_TARGET_DIR=$(or $(CARGO_TARGET_DIR),$(abspath target)) \
 	$(VENV)/bin/maturin develop --release --quiet -m benchmarks/tokio_sleep/Cargo.toml \
@@ -161,6 +164,7 @@ bench-echo: ## echo and HTTP servers on wakeloop, tokio, smol and threads under 
 	@mkdir -p benchmarks/out
 	cargo build --release --quiet --bins --manifest-path benchmarks/runtime/Cargo.toml
 	cargo run --release --quiet --manifest-path benchmarks/runtime/Cargo.toml --bin echo -- --json benchmarks/out/echo.json
+	$(if $(wildcard $(PY)),$(PY),$(PYTHON)) benchmarks/runtime/wrk.py --json benchmarks/out/wrk.json
 	$(PAGE)
 
 bench-quick: $(MADE)-extension $(MADE)-bench ## the same with fewer and shorter rounds

@@ -25,7 +25,7 @@ import report
 import tls
 from clients import CLIENTS
 from inprocess import FACTORY_SCENARIOS, SCENARIOS
-from floor import FLOOR, FLOOR_SCENARIOS, floor_program
+from floor import FLOOR, FLOORS, floor_arguments, floor_program
 from loops import KNOWN, split
 from processes import Child, ChildError, cores, load_process, run_load
 from servers import SERVERS
@@ -98,7 +98,8 @@ class Contender:
 
     def _worker(self, loop: str, scenario: str, *more: str) -> Child:
         if loop == FLOOR:
-            return self.stack.enter_context(Child(str(self.settings.server_cpu), program=str(floor_program())))
+            start = floor_arguments(scenario, self.settings.server_cpu, self.path)
+            return self.stack.enter_context(Child(*start, program=str(floor_program())))
         script = str(HERE / "worker.py")
         return self.stack.enter_context(Child(script, "--loop", loop, "--scenario", scenario, *more))
 
@@ -164,7 +165,7 @@ def memory(pid: int, field: str) -> int:
 
 
 def run_scenario(name: str, settings: Settings, load: Load) -> dict[str, report.Row]:
-    loops = [loop for loop in settings.loops if loop != FLOOR or name in FLOOR_SCENARIOS]
+    loops = [loop for loop in settings.loops if loop != FLOOR or name in FLOORS]
     contenders = [Contender(name, loop, settings) for loop in loops]
     with ExitStack() as stack:
         for contender in contenders:

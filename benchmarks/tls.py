@@ -37,16 +37,21 @@ def certificate() -> Path:
     return directory
 
 
+def pem_files() -> tuple[Path, Path]:
+    """The certificate and its key."""
+    return certificate() / "certificate.pem", certificate() / "key.pem"
+
+
 def server_context() -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate() / "certificate.pem", certificate() / "key.pem")
+    context.load_cert_chain(*pem_files())
     return context
 
 
 def client_context() -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    context.load_verify_locations(certificate() / "certificate.pem")
+    context.load_verify_locations(pem_files()[0])
     return context
 
 

@@ -291,6 +291,65 @@ fn a_long_poll_does_not_hold_up_what_it_spawned_before() {
 }
 
 #[test]
+fn a_long_poll_holds_up_neither_timers_nor_sockets_while_another_worker_is_free() {
+    // First use of the driver behind the long poll's back; then with both workers asleep before, many times.
+    for round in 0..20 {
+        let rt = Builder::new().worker_threads(2).build().unwrap();
+        if round > 0 {
+            rt.block_on(async { runtime::spawn(sleep(Duration::from_millis(1))).await.unwrap() });
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let hogging = rt.spawn(async move {
+            let deadline = Instant::now() + LONG;
+            while !stopped.load(SeqCst) && Instant::now() < deadline {
+                std::hint::spin_loop();
+            }
+            stopped.load(SeqCst)
+        });
+        rt.block_on(async {
+            sleep(Duration::from_millis(1)).await;
+            let (a, b) = UnixStream::pair().unwrap();
+            let reading = runtime::spawn(async move { b.read(&mut [0; 1]).await });
+            sleep(Duration::from_millis(1)).await;
+            a.write_all(b"x").await.unwrap();
+            assert_eq!(timeout(LONG, reading).await.unwrap().unwrap().unwrap(), 1);
+        });
+        stop.store(true, SeqCst);
+        assert!(block_on(hogging).unwrap(), "round {round}");
+    }
+}
+
+#[test]
+fn a_runtime_has_the_threads_that_its_work_needs() {
+    let started = Arc::new(AtomicUsize::new(0));
+    let on_start = started.clone();
+    let rt = Builder::new()
+        .worker_threads(8)
+        .on_thread_start(move || _ = on_start.fetch_add(1, SeqCst))
+        .build()
+        .unwrap();
+    for _ in 0..10 {
+        rt.block_on(async { runtime::spawn(async { yield_now().await }).await.unwrap() });
+        // Whoever ran it goes to sleep.
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(started.load(SeqCst) < 8, "a thread for every worker, with one task at a time");
+    let together = Arc::new(std::sync::Barrier::new(8));
+    let tasks: Vec<_> = (0..8)
+        .map(|_| {
+            let together = together.clone();
+            rt.spawn(async move { together.wait() })
+        })
+        .collect();
+    for task in tasks {
+        block_on(task).unwrap();
+    }
+    assert_eq!(started.load(SeqCst), 8);
+}
+
+#[test]
 fn an_idle_runtime_sleeps() {
     for rt in [Builder::new().worker_threads(1), Builder::new().worker_threads(4)] {
         let rt = rt.build().unwrap();

@@ -2,8 +2,8 @@
 
 use std::future::pending;
 use std::mem::ManuallyDrop;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use wakeloop::runtime::net::{TcpListener, TcpStream, UnixStream};
@@ -299,6 +299,19 @@ fn hooks_run_on_each_thread_once() {
         .on_thread_stop(move || _ = on_stop.fetch_add(1, SeqCst))
         .build()
         .unwrap();
+    // Three polls at a time need three workers.
+    let together = Arc::new(Barrier::new(3));
+    let tasks: Vec<_> = (0..3)
+        .map(|_| {
+            let together = together.clone();
+            rt.spawn(async move { together.wait() })
+        })
+        .collect();
+    rt.block_on(async {
+        for task in tasks {
+            task.await.unwrap();
+        }
+    });
     drop(rt);
     assert_eq!((started.load(SeqCst), stopped.load(SeqCst)), (3, 3));
 }
@@ -315,7 +328,8 @@ fn a_hook_that_panics_on_a_worker_ends_the_runtime_and_its_tasks() {
         })
         .build()
         .unwrap();
-    let task = rt.spawn(pending::<()>());
+    // The second worker comes with the first timer.
+    let task = rt.spawn(sleep(Duration::from_secs(3600)));
     assert!(runtime::block_on(task).unwrap_err().is_cancelled());
     drop(rt);
 }

@@ -169,6 +169,73 @@ def test_a_child_after_fork_has_working_primitives(loop_name):
     assert silent(loop_name, body) == "7\n"
 
 
+@pytest.mark.parametrize("kind", ["asyncio.SelectorEventLoop", "new_loop"])
+@pytest.mark.native
+def test_a_child_forked_under_busy_primitives_has_working_ones_and_the_parents_go_on(loop_name, kind):
+    body = f"""
+        import os, warnings
+        warnings.simplefilter("ignore")
+        async def use():
+            async with await wakeloop.TcpListener.bind("127.0.0.1", 0) as listener:
+                async with await wakeloop.TcpStream.connect("127.0.0.1", listener.port) as near:
+                    async with await listener.accept() as far:
+                        await near.write_all(b"line\\n")
+                        assert await far.readline() == b"line\\n"
+            results = await asyncio.gather(*(wakeloop.sleep(0.001, number) for number in range(20)))
+            assert results == list(range(20)) and await wakeloop.spawn_blocking(lambda: 5) == 5
+        def child():
+            pid = os.fork()
+            if not pid:
+                try:
+                    with asyncio.Runner(loop_factory={kind}) as runner:
+                        runner.run(use())
+                    os._exit(7)
+                finally:
+                    os._exit(1)
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        async def main():
+            async def hammer():
+                while True:
+                    await asyncio.gather(*(wakeloop.sleep(0.0001) for _ in range(20)), wakeloop.spawn_blocking(int))
+            hammering = asyncio.ensure_future(hammer())
+            codes = set()
+            for _ in range(10):
+                await asyncio.sleep(0.003)
+                codes.add(child())
+            codes.add(await asyncio.to_thread(child))
+            hammering.cancel()
+            await asyncio.wait([hammering])
+            await use()
+            print(codes)
+        with asyncio.Runner(loop_factory={kind}) as runner:
+            runner.run(main())
+    """
+    assert silent(loop_name, body) == "{7}\n"
+
+
+@pytest.mark.native
+def test_primitives_on_an_asyncio_loop_of_the_parent_say_what_is_wrong(loop_name):
+    """asyncio lets a child run the loop; but its epoll set is the parent's too, and what one is told the other misses."""
+    body = """
+        import os, warnings
+        warnings.simplefilter("ignore")
+        loop = asyncio.SelectorEventLoop()
+        loop.run_until_complete(wakeloop.sleep(0.01))
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                loop.run_until_complete(wakeloop.sleep(0.01))
+            except RuntimeError as error:
+                code = 0 if "fork" in str(error) else 2
+            os._exit(code)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        loop.run_until_complete(wakeloop.sleep(0.01))
+        loop.close()
+    """
+    assert silent(loop_name, body) == "0\n"
+
+
 def test_multiprocessing_works_under_a_running_loop(loop_name, tmp_path):
     script = tmp_path / "program.py"
     from tests.support.loops import PRELUDE

@@ -1,6 +1,7 @@
 """The sock_* methods: plain sockets, awaited."""
 
 import asyncio
+import errno
 import gc
 import hashlib
 import os
@@ -290,6 +291,34 @@ def test_errors_of_the_socket_are_raised_where_it_is_awaited(run):
             unconnected.setblocking(False)
             with pytest.raises(OSError, match="not connected"):
                 await loop.sock_recv(unconnected, 1)
+
+    run(main())
+
+
+def test_nothing_is_asked_for_and_given_at_once(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        with socketpair() as (near, far):
+            assert await asyncio.wait_for(loop.sock_recv(near, 0), 5) == b""
+            assert await asyncio.wait_for(loop.sock_recv_into(near, bytearray()), 5) == 0
+            far.send(b"all of it")
+            assert await loop.sock_recv(near, 0) == b"" and await loop.sock_recv_into(near, bytearray()) == 0
+            assert await loop.sock_recv(near, 100) == b"all of it"
+
+    run(main())
+
+
+@pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM])
+def test_a_socket_that_does_not_listen_is_not_waited_for_in_accept(run, kind):
+    async def main():
+        loop = asyncio.get_running_loop()
+        pair = socket.socketpair(type=kind)
+        with pair[0] as connected, pair[1], socket.socket(type=kind) as fresh:
+            for sock in (connected, fresh):
+                sock.setblocking(False)
+                with pytest.raises(OSError) as wrong:
+                    await asyncio.wait_for(loop.sock_accept(sock), 5)
+                assert wrong.value.errno in (errno.EINVAL, errno.EOPNOTSUPP)
 
     run(main())
 

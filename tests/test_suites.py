@@ -2,7 +2,10 @@
 
 import os
 import pathlib
+import signal
+import subprocess
 import sys
+import time
 
 import pytest
 
@@ -130,6 +133,27 @@ def test_a_suite_that_never_makes_our_loop_is_not_good(tmp_path):
     assert not verdict.found.regressions and not verdict.good(OURS)
     verdict = judged(tmp_path, "import asyncio\n\ndef test_one():\n    asyncio.new_event_loop().close()\n")
     assert verdict.good(OURS) and verdict.run.loops[OURS] == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's word to a process when its parent ends")
+def test_a_worker_ends_with_its_runner_even_if_that_is_killed(tmp_path):
+    program = f"""
+import os, signal, sys, time
+from tests.conformance import runner
+say = "import os, time; print(os.getpid(), file=open('pid.new', 'w')); os.rename('pid.new', 'pid'); time.sleep(1000)"
+launch = lambda report: runner.Launch([sys.executable, "-c", say], {str(tmp_path)!r}, dict(os.environ))
+worker = runner.Worker({str(tmp_path)!r}, launch, lambda test: 1000)
+while not os.path.exists({str(tmp_path / "pid")!r}):
+    time.sleep(0.01)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    root = pathlib.Path(__file__).parent.parent
+    assert subprocess.run([sys.executable, "-c", program], cwd=root).returncode == -signal.SIGKILL
+    pid = int((tmp_path / "pid").read_text())
+    deadline = time.monotonic() + 20
+    while os.path.exists(f"/proc/{pid}/stat") and pathlib.Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z":
+        assert time.monotonic() < deadline, "the worker lives on"
+        time.sleep(0.01)
 
 
 def test_every_description_is_complete():

@@ -98,6 +98,63 @@ def test_an_address_in_use_raises(run):
     run(main())
 
 
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="a machine without IPv6")
+@pytest.mark.parametrize("host", [None, ""])
+def test_no_host_is_every_interface_of_both_families(run, host):
+    async def main():
+        async with await wakeloop.TcpListener.bind(host, 0) as listener:
+            assert listener.host == "0.0.0.0" and listener.get_extra_info("sockname") == ("0.0.0.0", listener.port)
+            assert "0.0.0.0" in repr(listener)
+            accepted = []
+            for address in ("127.0.0.1", "::1") * 5:
+                with socket.create_connection((address, listener.port)):
+                    async with await listener.accept() as stream:
+                        accepted.append(stream.get_extra_info("peername")[0])
+            assert accepted == ["127.0.0.1", "::1"] * 5
+            for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+                with socket.socket(family) as taken, pytest.raises(OSError, match="in use"):
+                    taken.bind((address, listener.port))
+            waiting = [asyncio.ensure_future(listener.accept()) for _ in range(4)]
+            await asyncio.sleep(0.001)
+            waiting.pop(0).cancel()
+            peers = [socket.create_connection((address, listener.port)) for address in ("::1", "127.0.0.1")]
+            last = waiting.pop()
+            for stream in await asyncio.gather(*waiting):
+                stream.close()
+            for peer in peers:
+                peer.close()
+        with pytest.raises(ConnectionAbortedError):
+            await last
+        for address in ("127.0.0.1", "::1"):
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection((address, listener.port))
+
+    run(main())
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="a machine without IPv6")
+def test_an_address_that_is_taken_on_one_family_fails_the_whole_and_leaves_nothing(run):
+    async def main():
+        with socket.create_server(("::1", 0), family=socket.AF_INET6) as taken:
+            port = taken.getsockname()[1]
+            with pytest.raises(OSError, match="in use"):
+                await wakeloop.TcpListener.bind(None, port)
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.1", port))
+
+    run(main())
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="a machine without IPv6")
+def test_a_listener_at_an_ipv6_address_leaves_ipv4_to_others(run):
+    async def main():
+        async with await wakeloop.TcpListener.bind("::", 0) as six:
+            async with await wakeloop.TcpListener.bind("0.0.0.0", six.port) as four:
+                assert (six.host, four.host) == ("::", "0.0.0.0")
+
+    run(main())
+
+
 def test_a_listener_that_is_dropped_open_is_closed_with_a_warning(run):
     async def main():
         listener = await wakeloop.TcpListener.bind("127.0.0.1", 0)
@@ -108,7 +165,7 @@ def test_a_listener_that_is_dropped_open_is_closed_with_a_warning(run):
     run(main())
 
 
-@pytest.mark.parametrize("bad", [{"host": None}, {"port": -1}, {"port": 65536}, {"port": "80"}, {"limit": 0}, {"x": 1}])
+@pytest.mark.parametrize("bad", [{"host": 1}, {"host": b"::"}, {"port": -1}, {"port": 65536}, {"port": "80"}, {"limit": 0}, {"x": 1}])
 def test_wrong_arguments_are_refused_at_once(run, bad):
     async def main():
         with pytest.raises((TypeError, ValueError, OverflowError)):

@@ -37,6 +37,39 @@ def test_a_burst_from_one_thread_keeps_its_order(running):
     assert done.wait(20) and seen == list(range(20_000))
 
 
+def test_threads_that_do_nothing_but_schedule_leave_the_loop_its_turns(loop):
+    """Each has the GIL as often as the loop, and in each turn more may come in than the turn before has run."""
+    done = threading.Event()
+
+    def flood():
+        while not done.is_set():
+            loop.call_soon_threadsafe(int)
+
+    threads = [threading.Thread(target=flood) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(5):
+            loop.run_until_complete(asyncio.sleep(0.02))
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_a_flood_from_the_loops_own_thread_keeps_its_order(loop):
+    seen = []
+
+    def flood():
+        for number in range(50_000):
+            loop.call_soon_threadsafe(seen.append, number)
+        loop.call_soon(loop.stop)
+
+    loop.call_soon(flood)
+    loop.run_forever()
+    assert seen == list(range(50_000))
+
+
 def test_bursts_from_many_threads_lose_nothing_and_keep_each_threads_order(running):
     seen, done = [], threading.Event()
 

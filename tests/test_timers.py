@@ -1,8 +1,11 @@
 """call_later and call_at: never early, in order, whatever the delay."""
 
 import asyncio
+import decimal
+import fractions
 import math
 import random
+import re
 import sys
 import threading
 import time
@@ -305,3 +308,25 @@ def test_asyncio_sleep_of_nan_is_a_value_error(run):
             await asyncio.sleep(math.nan)
 
     run(main())
+
+
+@pytest.mark.parametrize(
+    "now", [100, True, 2**60 + 1, 0.5, fractions.Fraction(1, 3), decimal.Decimal("0.1")], ids=lambda now: type(now).__name__
+)
+def test_deadlines_are_of_the_kind_that_the_clock_and_the_caller_count_in(loop, now):
+    loop.time = lambda: now
+    deadlines = (5, -1, True, 0.5, fractions.Fraction(1, 2), decimal.Decimal(1))
+    for delay in deadlines:
+        try:
+            expected = now + delay
+        except TypeError as error:
+            with pytest.raises(TypeError, match=re.escape(str(error))):
+                loop.call_later(delay, print)
+        else:
+            later = loop.call_later(delay, print)
+            assert later.when() == expected and type(later.when()) is type(expected) and hash(later) == hash(expected)
+            later.cancel()
+        at = loop.call_at(delay, print)
+        assert at.when() == delay and type(at.when()) is type(delay)
+        at.cancel()
+    del loop.time

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from tests.support.nesting import make_nestable, run_nested
 from tests.support.protocol import Buffered, Recording
 from tests.support.sockets import tcp_pair
 from tests.support.tls_pair import Echo, Viewed, finish, secure_pair, talk
@@ -32,6 +33,27 @@ def test_a_buffered_protocol_gets_its_data_into_its_buffer(run, tls):
         assert await asyncio.gather(near.lost, far.lost) == [None, None]
 
     run(main())
+
+
+def test_what_a_protocol_wrote_before_a_nested_run_is_sent_in_it(loop, tls):
+    class Asking(Recording):
+        def data_received(self, data):
+            super().data_received(data)
+            self.transport.write(b"question")
+            seen.append(run_nested(loop, asyncio.wait_for(far.received(8), 5)))
+            self.transport.write(b"thanks")
+
+    seen, far = [], None
+
+    async def main():
+        nonlocal far
+        near, far = await secure_pair(tls, near=Asking)
+        far.transport.write(b"go")
+        assert await far.received(14) == b"questionthanks" and seen == [b"question"]
+        await finish(near, far)
+
+    make_nestable(loop)
+    loop.run_until_complete(main())
 
 
 def test_a_buffered_protocol_that_pauses_between_two_buffers_gets_the_rest_later(run, tls, loop_name):

@@ -469,6 +469,22 @@ def test_an_exception_in_a_protocol_reaches_the_handler_and_the_loop_lives(run, 
     run(main())
 
 
+def test_what_is_no_protocol_reaches_the_handler_at_the_end_of_the_connection(run):
+    async def main():
+        loop, problems = asyncio.get_running_loop(), []
+        loop.set_exception_handler(lambda loop, context: problems.append(context))
+        with tcp_pair() as (sock, _):
+            transport, _ = await loop.create_connection(asyncio.Protocol, sock=sock)
+            transport.set_protocol(None)
+            transport.close()
+            await asyncio.sleep(0.01)
+        assert len(problems) == 1
+        assert problems[0]["message"].startswith("Exception in callback ")
+        assert "connection_lost" in str(problems[0]["exception"])
+
+    run(main())
+
+
 def test_what_a_protocol_wrote_before_its_exception_is_sent(run):
     class Failing(Recording):
         def data_received(self, data):

@@ -18,6 +18,19 @@ fn runtimes() -> [Runtime; 3] {
 }
 
 #[test]
+fn a_sleep_that_is_over_needs_no_runtime_any_more() {
+    let long = sleep(Duration::from_millis(5));
+    std::thread::sleep(Duration::from_millis(6));
+    runtime::block_on(long);
+    let rt = Builder::new().worker_threads(1).build().unwrap();
+    let handle = rt.handle();
+    drop(rt);
+    let long = sleep(Duration::from_millis(5));
+    std::thread::sleep(Duration::from_millis(6));
+    handle.block_on(long);
+}
+
+#[test]
 fn timers_fire_in_order_and_never_early() {
     let rt = Builder::new().worker_threads(1).build().unwrap();
     // On a busy machine the first may be due before the last is armed, and then nothing follows: more time.

@@ -2,7 +2,7 @@
 
     python benchmarks/runtime/results.py benchmarks/out [--page benchmarks/RUNTIME.md]
 
-Whatever of runtime.json, echo.json, sleeps.json and delays.json is there is shown. Charts need matplotlib.
+Whatever of runtime.json, echo.json, wrk.json, sleeps.json and delays.json is there is shown. Charts need matplotlib.
 """
 
 from __future__ import annotations
@@ -135,6 +135,28 @@ def echo_page(rows: list[Row]) -> list[str]:
     return text
 
 
+def wrk_page(rows: list[Row]) -> list[str]:
+    lines = [
+        [
+            row["server"],
+            f"{row['rate']:,.0f}",
+            f"{row['ratio']:.2f}",
+            duration(row["mean"] * 1e9),
+            duration(row["p99"] * 1e9),
+            duration(row["cpu"] * 1e9),
+        ]
+        for row in rows
+    ]
+    return [
+        "## http_hello under wrk",
+        "",
+        f"`wrk -c 1000 -t 2`, medians of {rows[0]['rounds']} rounds in which the servers take turns; the ratio is our"
+        " rate over theirs. Server and wrk share the processors.",
+        "",
+        *table(["", "requests/s", "ratio", "mean", "p99", "CPU/request"], lines),
+    ]
+
+
 def sleeps_page(rows: list[Row]) -> list[str]:
     heads = ["", "arm", "cancel", "bytes/sleep", "bytes/task", "CPU/task", "late p50", "late p99", "late max"]
     lines = [
@@ -238,6 +260,7 @@ def echo_chart(rows: list[Row], path: Path) -> None:
 PAGES = {
     "runtime": (scenarios_page, scenarios_chart),
     "echo": (echo_page, echo_chart),
+    "wrk": (wrk_page, None),
     "sleeps": (sleeps_page, None),
     "delays": (delays_page, None),
 }

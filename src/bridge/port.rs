@@ -11,11 +11,13 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
 use crate::capi::Fatal;
 use crate::capi::error::{Outcome, fetch};
+use crate::event_loop::core::{PARENTS_LOOP, forks};
 use crate::event_loop::event_loop::EventLoop;
 use crate::event_loop::inbox::{Inbox, Message};
 
@@ -86,6 +88,8 @@ impl std::fmt::Debug for Foreign {
 pub(crate) struct ForeignPort {
     shared: Arc<Foreign>,
     reader: UnixStream,
+    /// A forked child has its parent's loops, but shares their descriptors.
+    forks: u32,
 }
 
 impl ForeignPort {
@@ -100,6 +104,10 @@ impl ForeignPort {
         if !known.is_none()
             && let Ok(port) = known.call0()?.cast_into::<ForeignPort>()
         {
+            // The parent would get what is sent here, and what the loop watches is one set for both.
+            if port.get().forks != forks() {
+                return Err(PyRuntimeError::new_err(PARENTS_LOOP));
+            }
             return Ok(port);
         }
         let port = Bound::new(py, ForeignPort::new()?)?;
@@ -113,7 +121,7 @@ impl ForeignPort {
         reader.set_nonblocking(true)?;
         writer.set_nonblocking(true)?;
         let shared = Foreign { messages: Mutex::new(Vec::new()), signalled: AtomicBool::new(false), writer };
-        Ok(ForeignPort { shared: Arc::new(shared), reader })
+        Ok(ForeignPort { shared: Arc::new(shared), reader, forks: forks() })
     }
 }
 
@@ -126,6 +134,10 @@ impl ForeignPort {
 
     /// The loop's reader callback: runs everything that came in.
     fn drain(&self, py: Python<'_>) -> PyResult<()> {
+        if self.forks != forks() {
+            // The byte and the messages are the parent's.
+            return Ok(());
+        }
         let mut bytes = [0; 64];
         while matches!((&self.reader).read(&mut bytes), Ok(count) if count == bytes.len()) {}
         let mut outcome = Outcome::default();

@@ -60,6 +60,7 @@ fn start(forks: u32) -> io::Result<Handle> {
     }
     let runtime = builder.thread_name("wakeloop").build()?;
     let handle = runtime.handle();
+    handle.open_driver()?;
     // It lives until the process ends: joining its threads at exit could wait for a peer that never sends.
     std::mem::forget::<Runtime>(runtime);
     // The parent's handle, if this is a child, must not be dropped either: its threads are not here.

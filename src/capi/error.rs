@@ -177,8 +177,8 @@ pub(crate) fn raise_io(error: &std::io::Error) -> Raised {
 fn raise_lookup(failure: &LookupError) -> Raised {
     // SAFETY: who raises holds the GIL.
     let text = PyString::new(unsafe { Python::assume_attached() }, &failure.to_string());
-    let raised = integer(failure.code() as isize)
-        .and_then(|code| call(&imports().gaierror, &[code.as_ptr(), text.as_ptr()]));
+    let raised =
+        integer(failure.code()).and_then(|code| call(&imports().gaierror, &[code.as_ptr(), text.as_ptr()]));
     if let Ok(exception) = raised {
         raise(exception);
     }

@@ -11,6 +11,7 @@
 pub(crate) mod args;
 pub(crate) mod buffer;
 pub(crate) mod call;
+pub(crate) mod collected;
 pub(crate) mod context;
 pub(crate) mod coroutine;
 pub(crate) mod error;

@@ -100,9 +100,9 @@ impl Drop for Ref {
 }
 
 /// A Python int.
-pub(crate) fn integer(value: isize) -> Result<Ref, Raised> {
+pub(crate) fn integer(value: impl Into<i64>) -> Result<Ref, Raised> {
     // SAFETY: making an int; an owned reference or null with an error.
-    unsafe { Ref::from_owned(ffi::PyLong_FromSsize_t(value)) }.ok_or(Raised)
+    unsafe { Ref::from_owned(ffi::PyLong_FromLongLong(value.into())) }.ok_or(Raised)
 }
 
 /// A field of a native object that may hold a reference. Zeroed memory is an empty slot.

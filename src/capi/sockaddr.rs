@@ -15,7 +15,7 @@ use pyo3::sync::PyOnceLock;
 
 use super::error::{Raised, restore};
 use super::imports::imports;
-use super::object::Ref;
+use super::object::{Ref, integer};
 
 /// Where the path begins in a `sockaddr_un`.
 const PATH: usize = offset_of!(libc::sockaddr_un, sun_path);
@@ -152,7 +152,7 @@ impl SockAddr {
                 // SAFETY: the family says what the storage holds.
                 let raw = unsafe { &*self.as_ptr().cast::<libc::sockaddr_in>() };
                 let host = dotted(Ipv4Addr::from(u32::from_be(raw.sin_addr.s_addr)))?;
-                tuple([host, integer(u16::from_be(raw.sin_port).into())?]).map(Some)
+                tuple([host, integer(u16::from_be(raw.sin_port))?]).map(Some)
             }
             libc::AF_INET6 => {
                 // SAFETY: as above.
@@ -160,7 +160,7 @@ impl SockAddr {
                 let host = string(Ipv6Text::of(&raw.sin6_addr.s6_addr).as_bytes())?;
                 tuple([
                     host,
-                    integer(u16::from_be(raw.sin6_port).into())?,
+                    integer(u16::from_be(raw.sin6_port))?,
                     integer(u32::from_be(raw.sin6_flowinfo))?,
                     integer(raw.sin6_scope_id)?,
                 ])
@@ -383,11 +383,6 @@ fn string(value: &[u8]) -> Result<Ref, Raised> {
         ))
     }
     .ok_or(Raised)
-}
-
-pub(crate) fn integer(value: u32) -> Result<Ref, Raised> {
-    // SAFETY: an owned reference or null with an error.
-    unsafe { Ref::from_owned(ffi::PyLong_FromUnsignedLong(value.into())) }.ok_or(Raised)
 }
 
 /// A tuple of references that are given away.

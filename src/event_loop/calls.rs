@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::core::{Core, core_of};
-use super::handle::{Handle, Parts, ThreadSafeHandle, TimerHandle};
+use super::core::{Core, core_of, monotonic};
+use super::handle::{Deadline, Handle, Parts, ThreadSafeHandle, TimerHandle};
 use super::ready::Entry;
 use crate::capi::call::{call, call_keywords, call_tuple, guard};
 use crate::capi::context::context_for;
@@ -177,27 +177,54 @@ unsafe extern "C" fn call_soon_threadsafe(
                 soon(core, arguments, "call_soon_threadsafe", false, create)
             }
         };
+        if core.ready.len() > BACKLOG && handle.is_ok() {
+            let_loop_run(core);
+        }
         handle.map_or(null_mut(), Ref::into_ptr)
     })
 }
 
-/// `now + delay`, by Python's own addition unless both are plain numbers: what cannot be added raises
-/// what adding raises.
+/// With so many callbacks waiting, who adds more from a thread gives up the GIL each time, as asyncio does always
+/// by writing to its own pipe. Else threads that only add would have it most of the time, and the loop, which finds
+/// more to do in each turn than in the one before, would come to its timers later and later.
+const BACKLOG: usize = 16 * 1024;
+
+#[cold]
+fn let_loop_run(core: &Core) {
+    // SAFETY: the number of the thread the loop runs in, if it runs; asking for one's own never fails.
+    let elsewhere = core.thread_id.get().is_some_and(|thread| unsafe {
+        ffi::PyLong_CheckExact(thread.as_ptr()) != 0
+            && ffi::PyLong_AsUnsignedLongMask(thread.as_ptr()) != ffi::PyThread_get_thread_ident()
+    });
+    if elsewhere {
+        // SAFETY: the caller holds the GIL, and nothing of the interpreter's is touched in between.
+        unsafe {
+            let state = ffi::PyEval_SaveThread();
+            std::thread::yield_now();
+            ffi::PyEval_RestoreThread(state);
+        }
+    }
+}
+
+/// `now + delay`, by Python's own addition unless both are plain floats: what cannot be added raises what adding
+/// raises, and a clock that counts in something else gives deadlines of its kind.
 #[inline(always)]
-fn deadline_after(core: &Core, delay: *mut ffi::PyObject) -> Result<f64, Raised> {
+fn deadline_after(core: &Core, delay: *mut ffi::PyObject) -> Result<Deadline, Raised> {
     // SAFETY: live objects throughout; owned results are wrapped at once.
     unsafe {
         if delay == ffi::Py_None() {
             raise_message(ffi::PyExc_TypeError, "delay must not be None");
             return Err(Raised);
         }
-        let now = core.now()?;
-        if ffi::PyFloat_CheckExact(delay) != 0 {
-            return Ok(now + ffi::PyFloat_AS_DOUBLE(delay));
-        }
-        let now = Ref::from_owned(ffi::PyFloat_FromDouble(now)).ok_or(Raised)?;
+        let now = if core.custom_clock() {
+            core.custom_time()?
+        } else if ffi::PyFloat_CheckExact(delay) != 0 {
+            return Ok(Deadline { seconds: monotonic() + ffi::PyFloat_AS_DOUBLE(delay), given: None });
+        } else {
+            Ref::from_owned(ffi::PyFloat_FromDouble(monotonic())).ok_or(Raised)?
+        };
         let when = Ref::from_owned(ffi::PyNumber_Add(now.as_ptr(), delay)).ok_or(Raised)?;
-        seconds(when.as_ptr())
+        deadline(when.as_ptr())
     }
 }
 
@@ -211,7 +238,7 @@ fn seconds(value: *mut ffi::PyObject) -> Result<f64, Raised> {
 }
 
 #[inline(always)]
-fn at(core: &Core, when: f64, arguments: Args, function: &str) -> Result<Ref, Raised> {
+fn at(core: &Core, when: Deadline, arguments: Args, function: &str) -> Result<Ref, Raised> {
     let given = arguments.context(function)?;
     core.check_usable()?;
     let traceback =
@@ -222,12 +249,13 @@ fn at(core: &Core, when: f64, arguments: Args, function: &str) -> Result<Ref, Ra
         arguments: arguments.rest(2),
         context: context_for(given)?,
     };
+    let seconds = when.seconds;
     let handle = TimerHandle::create(core, when, parts)?;
     if traceback.is_some() {
         // SAFETY: just made.
         unsafe { Handle::of(handle.as_ptr()) }.set_source_traceback(traceback);
     }
-    core.timers.insert(when, handle.clone_ref());
+    core.timers.insert(seconds, handle.clone_ref());
     core.wake_if_parked();
     Ok(handle)
 }
@@ -262,27 +290,24 @@ unsafe extern "C" fn call_at(
     guard(|| {
         let handle = match arguments.len() {
             0 | 1 => by_keyword(object, arguments, "call_at"),
-            _ => deadline(arguments.at(0)).and_then(|when| {
-                let handle = at(core, when, arguments, "call_at")?;
-                TimerHandle::given_as(&handle, arguments.at(0));
-                Ok(handle)
-            }),
+            _ => deadline(arguments.at(0)).and_then(|when| at(core, when, arguments, "call_at")),
         };
         handle.map_or(null_mut(), Ref::into_ptr)
     })
 }
 
-/// `when` as it was given.
 #[inline(always)]
-fn deadline(when: *mut ffi::PyObject) -> Result<f64, Raised> {
-    // SAFETY: comparing with the address of `None`; reading a static of the interpreter.
+fn deadline(when: *mut ffi::PyObject) -> Result<Deadline, Raised> {
+    // SAFETY: a live object; `None` is compared by address, and a static of the interpreter is read.
     unsafe {
         if when == ffi::Py_None() {
             raise_message(ffi::PyExc_TypeError, "when cannot be None");
             return Err(Raised);
         }
+        let seconds = seconds(when)?;
+        let given = (ffi::PyFloat_CheckExact(when) == 0).then(|| Ref::from_borrowed(when));
+        Ok(Deadline { seconds, given })
     }
-    seconds(when)
 }
 
 /// A call that names what it usually does not, such as `call_soon(callback=f)`: put in order by Python.

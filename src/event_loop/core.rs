@@ -15,7 +15,7 @@ use super::metrics::Counters;
 use super::ready::{Entry, NativeStep, ReadyQueue};
 use super::source::FdTable;
 use super::timers::Timers;
-use crate::capi::call::{call, getattr};
+use crate::capi::call::{call, call0, getattr};
 use crate::capi::error::{Outcome, raise, raise_message, take_unless_fatal};
 use crate::capi::imports::{imports, support};
 use crate::capi::{Fatal, Raised, Ref, Slot};
@@ -31,6 +31,10 @@ pub(crate) const SCRATCH: usize = RECEIVE + 32 * 1024;
 const SCRATCHES: usize = 3;
 /// The waker's token: descriptor -1, a generation that no entry ever has.
 pub(crate) const WAKER: Token = Token(usize::MAX - 1);
+
+/// What a forked child is told that uses its parent's loop.
+pub(crate) const PARENTS_LOOP: &str =
+    "this event loop belongs to the parent process; a forked child has to make its own";
 
 /// Bumped in every forked child: a loop that remembers another value belongs to the parent.
 static FORKS: AtomicU32 = AtomicU32::new(0);
@@ -202,7 +206,7 @@ impl Core {
         raise_message(
             // SAFETY: reading a static of the interpreter.
             unsafe { ffi::PyExc_RuntimeError },
-            "this event loop belongs to the parent process; a forked child has to make its own",
+            PARENTS_LOOP,
         );
         Err(Raised)
     }
@@ -450,10 +454,15 @@ impl Core {
         self.custom_time.set(found.unwrap_or(false));
     }
 
+    /// What that clock says, as it says it.
+    #[cold]
+    pub(crate) fn custom_time(&self) -> Result<Ref, Raised> {
+        call0(&getattr(self.object(), imports().time.as_ptr())?)
+    }
+
     #[cold]
     fn custom_now(&self) -> Result<f64, Raised> {
-        let time = getattr(self.object(), imports().time.as_ptr())?;
-        let now = crate::capi::call::call0(&time)?;
+        let now = self.custom_time()?;
         // SAFETY: a live object; -1 with an error set means failure.
         let value = unsafe { ffi::PyFloat_AsDouble(now.as_ptr()) };
         // SAFETY: asks for the indicator only.

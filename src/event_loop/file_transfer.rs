@@ -87,7 +87,7 @@ impl FileTransfer {
     }
 
     fn ended(&self, error: Ref) -> Result<Ref, Raised> {
-        tuple([integer(self.sent.get() as isize)?, error])
+        tuple([integer(self.sent.get())?, error])
     }
 }
 

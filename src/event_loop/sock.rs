@@ -29,6 +29,7 @@ use crate::capi::call::{guard, method};
 use crate::capi::coroutine::{self, Steps};
 use crate::capi::error::{raise, raise_errno, raise_io, raise_message, take_unless_fatal};
 use crate::capi::imports::imports;
+use crate::capi::object::integer;
 use crate::capi::sockaddr::is_plain_socket;
 use crate::capi::types::Method;
 use crate::capi::{Args, Fatal, Raised, Ref, Slot};
@@ -139,13 +140,14 @@ impl SockCall {
                 // Held: asking for the buffer may run Python code that closes this call.
                 let target = target.get().unwrap_or_else(Ref::none);
                 let buffer = Buffer::writable(target.as_ptr())?;
+                if buffer.len() == 0 {
+                    // The socket is not asked, as in Python.
+                    return integer(0).map(Step::Finished);
+                }
                 // SAFETY: the view keeps the memory alive and writable.
                 let count =
                     unsafe { libc::recv(fd, buffer.as_ptr().cast(), buffer.len(), libc::MSG_DONTWAIT) };
-                sized(count, Direction::Read, |count| {
-                    // SAFETY: making an int.
-                    unsafe { Ref::from_owned(ffi::PyLong_FromSize_t(count)) }.ok_or(Raised)
-                })
+                sized(count, Direction::Read, |count| integer(count as i64))
             }
             Action::Send { data, sent } => loop {
                 let rest = &data.as_slice()[sent.get()..];
@@ -363,6 +365,10 @@ fn would_block(direction: Direction) -> Result<Step, Raised> {
 }
 
 fn receive(core: &Core, fd: RawFd, size: usize) -> Result<Step, Raised> {
+    if size == 0 {
+        // The socket is not asked, as in Python.
+        return bytes_from(&[]).map(Step::Finished);
+    }
     if size <= COPIED {
         let buffer = &mut core.receive_buffer()[..size];
         // SAFETY: the buffer is valid for its length, and nothing else runs before it is copied.
@@ -381,7 +387,7 @@ fn receive(core: &Core, fd: RawFd, size: usize) -> Result<Step, Raised> {
 fn accept(socket: *mut ffi::PyObject, fd: RawFd) -> Result<Step, Raised> {
     let mut ready = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: one valid pollfd, no waiting.
-    if unsafe { libc::poll(&mut ready, 1, 0) } == 0 {
+    if unsafe { libc::poll(&mut ready, 1, 0) } == 0 && is_listening(fd) {
         return Ok(Step::Blocked(Direction::Read));
     }
     // SAFETY: every caller holds the GIL; the socket is held by the call object.
@@ -402,6 +408,18 @@ fn accept(socket: *mut ffi::PyObject, fd: RawFd) -> Result<Step, Raised> {
     }
 }
 
+/// One that is not would be waited for in vain: `accept` has to say so.
+fn is_listening(fd: RawFd) -> bool {
+    let mut listening: libc::c_int = 0;
+    let mut size = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: a place of the right size.
+    let known = unsafe {
+        let place = (&raw mut listening).cast::<c_void>();
+        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN, place, &mut size)
+    };
+    known < 0 || listening != 0
+}
+
 /// Has the connect that was started come to an end? `SO_ERROR` as an int, 0 for success.
 fn connected(fd: RawFd) -> Result<Step, Raised> {
     let mut ready = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
@@ -418,8 +436,7 @@ fn connected(fd: RawFd) -> Result<Step, Raised> {
     if done < 0 {
         return Err(raise_io(&io::Error::last_os_error()));
     }
-    // SAFETY: making an int.
-    unsafe { Ref::from_owned(ffi::PyLong_FromLong(error.into())) }.ok_or(Raised).map(Step::Finished)
+    integer(error).map(Step::Finished)
 }
 
 fn file_descriptor(socket: &Ref) -> Result<RawFd, Raised> {

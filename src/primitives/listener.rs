@@ -9,6 +9,7 @@ use pyo3::exceptions::PyStopAsyncIteration;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
+use super::listening::Sockets;
 use super::lookup::host_name;
 use super::open_socket::{Inside, OpenSocket};
 use super::parcel::{Parcel, Returned};
@@ -16,10 +17,9 @@ use super::tcp_stream::{TcpStream, checked};
 use crate::bridge::awaitable::{Operation, Outcome};
 use crate::capi::Raised;
 use crate::capi::error::fetch;
-use crate::runtime::net;
 use crate::runtime::sync::Semaphore;
 
-/// A listening TCP socket. Made by TcpListener.bind.
+/// A TCP socket that listens, or one for each address of a name. Made by TcpListener.bind.
 ///
 /// Any number of tasks may accept; a connection goes to one of them. A cancelled accept loses none: the next one
 /// gets it. Not thread-safe: for use in the thread of one event loop.
@@ -38,7 +38,7 @@ unsafe impl Sync for TcpListener {}
 
 #[derive(Debug)]
 struct Shared {
-    listener: net::TcpListener,
+    sockets: Sockets,
     returned: Arc<Returned<std::net::TcpStream>>,
     /// Gets permits when the listener is closed.
     closed: Semaphore,
@@ -53,12 +53,12 @@ impl Shared {
             crate::select! {
                 _closed = self.closed.acquire(1) => return Err(closed()),
                 () = self.returned.came() => {},
-                accepted = self.listener.accept_std() => match accepted {
+                accepted = self.sockets.accept() => match accepted {
                     // Gone again before it was accepted: not the listener's failure.
                     Err(error) if error.raw_os_error() == Some(libc::ECONNABORTED) => {}
                     Err(_) if self.closed.available() > 0 => return Err(closed()),
                     Err(error) => return Err(error),
-                    Ok((stream, _)) => {
+                    Ok(stream) => {
                         // It fails only for a connection that is gone, which a read will find out.
                         let _ = stream.set_nodelay(true);
                         return Ok(stream);
@@ -98,7 +98,7 @@ impl TcpListener {
 
 impl AsRawFd for Shared {
     fn as_raw_fd(&self) -> RawFd {
-        self.listener.as_raw_fd()
+        self.sockets.first().as_raw_fd()
     }
 }
 
@@ -110,9 +110,11 @@ impl Inside for Arc<Shared> {
     fn end(self) {
         // First: who waits and finds the socket shut down looks here for the reason.
         self.closed.release(usize::from(u16::MAX));
-        // Tasks that wait hold the socket a little longer; nobody connects any more.
-        // SAFETY: a descriptor of ours. Where the system knows no shutdown of listeners, it fails.
-        unsafe { libc::shutdown(self.listener.as_raw_fd(), libc::SHUT_RDWR) };
+        self.sockets.shut_down();
+    }
+
+    fn descriptors(&self) -> impl Iterator<Item = RawFd> {
+        self.sockets.descriptors()
     }
 }
 
@@ -121,23 +123,23 @@ impl TcpListener {
     /// bind(host, port, *, limit=65536)
     /// --
     ///
-    /// Listen at host and port; port 0 is any free port. limit is that of the streams it accepts, in bytes.
-    /// Awaitable; gives a TcpListener. Raises OSError if the address is in use or not ours.
+    /// Listen at every address of host, as asyncio's servers do; None and '' are all interfaces, over IPv4 and IPv6.
+    /// Port 0 is any free port, the same one for each address. limit is that of the streams it accepts, in bytes.
+    /// Awaitable; gives a TcpListener. Raises OSError if an address is in use, or none is ours.
     #[staticmethod]
     #[pyo3(signature = (host, port, *, limit=65536))]
     fn bind<'py>(
         py: Python<'py>,
-        host: &Bound<'py, PyString>,
+        host: Option<&Bound<'py, PyString>>,
         port: u16,
         limit: usize,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let host = host_name(host)?;
+        let host = host.map(host_name).transpose()?.filter(|host| !host.is_empty());
         let limit = checked(limit)?;
         Operation::create(py, "bind", async move {
-            let bound = net::TcpListener::bind((host, port)).await;
-            match bound.and_then(|listener| listener.local_addr().map(|local| (listener, local))) {
-                Ok((listener, local)) => Outcome::value(move |py| {
-                    let shared = Shared { listener, returned: Returned::new(), closed: Semaphore::new(0) };
+            match Sockets::bind(host, port).await {
+                Ok((sockets, local)) => Outcome::value(move |py| {
+                    let shared = Shared { sockets, returned: Returned::new(), closed: Semaphore::new(0) };
                     let socket = OpenSocket::new(Arc::new(shared), Some(local), None);
                     let listener = TcpListener { socket, local, limit };
                     Ok(Bound::new(py, listener)?.into_any().unbind())
@@ -186,7 +188,7 @@ impl TcpListener {
         self.local.port()
     }
 
-    /// The address that it listens on.
+    /// The address that it listens on, the first of several.
     #[getter]
     fn host(&self) -> String {
         self.local.ip().to_string()

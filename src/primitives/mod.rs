@@ -3,6 +3,7 @@
 pub(crate) mod blocking;
 pub(crate) mod echo;
 pub(crate) mod listener;
+mod listening;
 pub(crate) mod lookup;
 pub(crate) mod metrics;
 mod open_socket;

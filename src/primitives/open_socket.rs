@@ -2,7 +2,7 @@
 
 use std::cell::{RefCell, RefMut};
 use std::net::SocketAddr;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -21,6 +21,11 @@ pub(super) trait Inside: AsRawFd {
     /// And in a sentence.
     const NOUN: &'static str;
     const KIND: libc::c_int;
+
+    /// All that are its own.
+    fn descriptors(&self) -> impl Iterator<Item = RawFd> {
+        std::iter::once(self.as_raw_fd())
+    }
 
     /// The user has closed it. Whoever waits is told.
     fn end(self);
@@ -107,9 +112,11 @@ impl<T: Inside> OpenSocket<T> {
         if !self.is_parents() {
             return inside.end();
         }
-        // The descriptor is a copy of the parent's, in an epoll set that the parent uses: only close it.
-        // SAFETY: ours, and forgotten below.
-        unsafe { libc::close(inside.as_raw_fd()) };
+        // A descriptor is a copy of the parent's, in an epoll set that the parent uses: only close it.
+        for descriptor in inside.descriptors() {
+            // SAFETY: ours, and forgotten below.
+            unsafe { libc::close(descriptor) };
+        }
         std::mem::forget(inside);
     }
 

@@ -237,7 +237,7 @@ impl Inner {
             Summons::Start => {
                 let (place, theirs) = (Place { pool: self.clone(), arrived: false }, shared.clone());
                 // A thread that does not start drops its place.
-                let _ = self.options.spawn("blocking", move || place.serve(theirs));
+                let _ = self.options.spawn("blocking", move || place, move |place| place.serve(theirs));
             }
         }
     }

@@ -68,7 +68,7 @@ impl Builder {
         Builder { current_thread: true, ..Builder::new() }
     }
 
-    /// How many workers, between 1 and 1024. Without it, the environment variable `WAKELOOP_WORKERS` decides, else
+    /// How many workers at most, between 1 and 1024. Without it, the environment variable `WAKELOOP_WORKERS` decides, else
     /// the number of cores this process may use.
     pub fn worker_threads(mut self, workers: usize) -> Builder {
         self.workers = Some(workers);
@@ -118,11 +118,12 @@ impl Builder {
         self
     }
 
-    /// Makes the runtime and starts its workers.
+    /// Makes the runtime and starts its first worker. The others start as there is work for them, the second no later
+    /// than with the first timer or socket, and what these need of the system is asked for then.
     ///
     /// # Errors
     /// `InvalidInput` for a number of workers out of range, given here or in the environment; else what the system
-    /// says when it has no descriptors or threads left.
+    /// says when it has no thread left, or, for a runtime on the current thread, no descriptor.
     pub fn build(self) -> io::Result<Runtime> {
         let workers = match (self.current_thread, self.workers) {
             (true, _) => 1,
@@ -133,27 +134,15 @@ impl Builder {
             return Err(invalid(format!("a runtime has 1 to {MAX_WORKERS} workers, not {workers}")));
         }
         let pool = Pool::new(self.blocking_cap, self.blocking_keep_alive, self.threads.clone());
-        let (shared, workers) = Shared::new(Options { workers, tracer: self.tracer, pool })?;
+        let shared = Shared::new(Options { workers, tracer: self.tracer, pool, threads: self.threads });
         if self.current_thread {
-            let seat = workers.into_iter().next().map(CurrentThread::new);
-            return Ok(Runtime::new_parts(shared, seat.map(Arc::new), Vec::new()));
+            // Its worker changes threads, and can only be woken in the driver.
+            shared.open_driver()?;
+            let seat = CurrentThread::new(shared.take_worker());
+            return Ok(Runtime::new_parts(shared, Some(Arc::new(seat))));
         }
-        let mut threads = Vec::with_capacity(workers.len());
-        let mut failure = None;
-        for worker in workers {
-            let name = worker.index().to_string();
-            // A thread that does not start drops its worker, which closes the runtime; so do the workers behind it.
-            match self.threads.spawn(&name, move || worker.run()) {
-                Ok(thread) => threads.push(thread),
-                Err(error) => {
-                    failure = Some(error);
-                    break;
-                }
-            }
-        }
-        let runtime = Runtime::new_parts(shared, None, threads);
-        // On failure, dropping it ends the workers that did start.
-        failure.map_or(Ok(runtime), Err)
+        shared.start()?;
+        Ok(Runtime::new_parts(shared, None))
     }
 }
 
@@ -174,11 +163,13 @@ impl fmt::Debug for Builder {
 }
 
 impl ThreadOptions {
-    /// Starts a thread that blocks all signals: in a process with Python, signals are for the main thread.
-    pub(super) fn spawn(
+    /// Starts a thread that blocks all signals: in a process with Python, signals are for the main thread. What `arrive`
+    /// makes is there before the hooks, and dropped if one panics; `work` is the rest.
+    pub(super) fn spawn<A>(
         &self,
         name: &str,
-        body: impl FnOnce() + Send + 'static,
+        arrive: impl FnOnce() -> A + Send + 'static,
+        work: impl FnOnce(A) + Send + 'static,
     ) -> io::Result<JoinHandle<()>> {
         let mut builder = thread::Builder::new();
         builder = builder.name(format!("{}-{name}", self.name.as_deref().unwrap_or("wakeloop")));
@@ -189,10 +180,11 @@ impl ThreadOptions {
         // A thread inherits the mask of its creator: blocked here, no signal can slip in between.
         let _blocked = SignalsBlocked::new();
         builder.spawn(move || {
+            let arrived = arrive();
             if let Some(hook) = on_start {
                 hook();
             }
-            body();
+            work(arrived);
             if let Some(hook) = on_stop {
                 hook();
             }

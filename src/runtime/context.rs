@@ -47,6 +47,12 @@ pub(super) fn try_with<R>(f: impl FnOnce(&Arc<Shared>) -> R) -> Option<R> {
 pub(super) fn with<R>(f: impl FnOnce(&Arc<Shared>) -> R) -> R {
     match try_with(f) {
         Some(result) => result,
-        None => panic!("this needs a wakeloop runtime: call it in a task or inside block_on"),
+        None => missing(),
     }
+}
+
+/// What happens where a runtime is needed and there is none.
+#[cold]
+pub(super) fn missing() -> ! {
+    panic!("this needs a wakeloop runtime: call it in a task or inside block_on")
 }

@@ -20,7 +20,6 @@ use super::{Builder, block_on, blocking, context};
 /// its own threads it cannot wait and only gives the order.
 pub struct Runtime {
     handle: Handle,
-    threads: Vec<thread::JoinHandle<()>>,
     /// The end was ordered, and waited for as long as somebody wanted.
     over: bool,
 }
@@ -39,12 +38,8 @@ impl Runtime {
         Builder::new()
     }
 
-    pub(super) fn new_parts(
-        shared: Arc<Shared>,
-        current_thread: Option<Arc<CurrentThread>>,
-        threads: Vec<thread::JoinHandle<()>>,
-    ) -> Runtime {
-        Runtime { handle: Handle { shared, current_thread }, threads, over: false }
+    pub(super) fn new_parts(shared: Arc<Shared>, current_thread: Option<Arc<CurrentThread>>) -> Runtime {
+        Runtime { handle: Handle { shared, current_thread }, over: false }
     }
 
     /// A handle: cheap to clone, for any thread.
@@ -93,7 +88,7 @@ impl Runtime {
         if let Some(seat) = &self.handle.current_thread {
             seat.close();
         }
-        let threads = std::mem::take(&mut self.threads);
+        let threads = shared.threads();
         if self.on_own_thread() {
             return false;
         }
@@ -190,6 +185,12 @@ impl Handle {
     pub fn enter<R>(&self, f: impl FnOnce() -> R) -> R {
         let _entered = context::enter(&self.shared);
         f()
+    }
+
+    /// Opens the driver, for those who would rather be told now that no descriptor is left than at the first timer.
+    #[cfg(feature = "python")]
+    pub(crate) fn open_driver(&self) -> io::Result<()> {
+        self.shared.open_driver().map(drop)
     }
 
     /// What the runtime has done so far.

@@ -113,10 +113,12 @@ pub mod support {
     pin_project! {
         /// A future, later its output.
         #[project = OutputProjection]
+        #[project_replace = OutputReplaced]
         #[derive(Debug)]
         pub enum Output<F: Future> {
             Running { #[pin] future: F },
-            Ready { output: Option<F::Output> },
+            Ready { output: F::Output },
+            Taken,
         }
     }
 
@@ -128,21 +130,21 @@ pub mod support {
         /// True once the output is there.
         pub fn advance(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> bool {
             let output = match self.as_mut().project() {
-                OutputProjection::Ready { .. } => return true,
+                OutputProjection::Ready { .. } | OutputProjection::Taken => return true,
                 OutputProjection::Running { future } => match future.poll(cx) {
                     Poll::Pending => return false,
                     Poll::Ready(output) => output,
                 },
             };
-            self.set(Output::Ready { output: Some(output) });
+            self.set(Output::Ready { output });
             true
         }
 
         /// After `advance` returned true, once.
         pub fn take(self: Pin<&mut Self>) -> F::Output {
-            match self.project() {
-                OutputProjection::Ready { output } => output.take().expect("the output is taken once"),
-                OutputProjection::Running { .. } => unreachable!("all futures were polled to their ends"),
+            match self.project_replace(Output::Taken) {
+                OutputReplaced::Ready { output } => output,
+                _ => unreachable!("all futures were polled to their ends, and no output was taken"),
             }
         }
     }

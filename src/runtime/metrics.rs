@@ -39,7 +39,7 @@ pub(super) struct Counters {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Metrics {
-    /// Worker threads.
+    /// Worker threads, those included that were not needed so far.
     pub workers: usize,
     /// Threads of the blocking pool, right now.
     pub blocking_threads: usize,
@@ -97,7 +97,7 @@ impl Metrics {
             timers_fired: shared.driver().fired(),
             timers_armed: shared.driver().armed(),
             sockets: shared.driver().registered(),
-            busy: (uptime * workers as u32).saturating_sub(idle),
+            busy: shared.age_of_workers().saturating_sub(idle),
             idle,
             uptime,
         }

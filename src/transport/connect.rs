@@ -17,7 +17,8 @@ use super::stream::{Parts, Stream};
 use crate::capi::call::{audit_connect, copy_current_context, method};
 use crate::capi::error::{fetch, io_error, restore};
 use crate::capi::imports::{imports, support};
-use crate::capi::sockaddr::{SockAddr, integer, str_of, tuple};
+use crate::capi::object::integer;
+use crate::capi::sockaddr::{SockAddr, str_of, tuple};
 use crate::capi::{Fatal, Raised, Ref, Slot};
 use crate::event_loop::calls::new_future;
 use crate::event_loop::core::{Core, core_of};
@@ -228,7 +229,7 @@ impl Connecting {
     /// The address as asyncio has it: the host as it was given.
     fn address(&self) -> Result<Ref, Raised> {
         let host = self.host.get().unwrap_or_else(Ref::none);
-        let port = integer(self.peer.port().into())?;
+        let port = integer(self.peer.port())?;
         match self.peer {
             SocketAddr::V4(_) => tuple([host, port]),
             SocketAddr::V6(_) => tuple([host, port, integer(0)?, integer(0)?]),
@@ -255,7 +256,7 @@ impl Connecting {
         if errno == 0 {
             return complete(core, &waiter);
         }
-        let failure = self.address().and_then(|address| Ok((integer(errno as u32)?, address)));
+        let failure = self.address().and_then(|address| Ok((integer(errno)?, address)));
         match failure {
             Ok((errno, address)) => {
                 core.support("connect_failed", &[waiter.as_ptr(), errno.as_ptr(), address.as_ptr()])

@@ -115,7 +115,7 @@ impl Receiver {
 
     /// `protocol.get_buffer(hint)`: room for at least one byte.
     pub(crate) fn get_buffer(&self, hint: isize) -> Result<Buffer, Raised> {
-        let hint = integer(hint)?;
+        let hint = integer(hint as i64)?;
         let target = match self.function.get() {
             Some(function) => call1(&function, hint.as_ptr())?,
             None => self.missing(imports().get_buffer.as_ptr())?,
@@ -131,7 +131,7 @@ impl Receiver {
 
     /// `protocol.buffer_updated(count)`.
     pub(crate) fn buffer_updated(&self, count: isize) -> Result<(), Raised> {
-        let count = integer(count)?;
+        let count = integer(count as i64)?;
         match self.updated.get() {
             Some(updated) => call1(&updated, count.as_ptr()).map(drop),
             None => self.missing(imports().buffer_updated.as_ptr()).map(drop),

@@ -6,6 +6,7 @@ test is recorded as `timeout` or `crash`, and a new worker goes on with the test
 
 import collections
 import concurrent.futures
+import ctypes
 import dataclasses
 import functools
 import json
@@ -27,6 +28,13 @@ MODES = {
     "debug": ({"PYTHONASYNCIODEBUG": "1"}, ()),
     "dev": ({}, ("-X", "dev")),
 }
+
+#: Called in a worker before its program: the kernel ends it when the runner ends, however that happens.
+DIE_WITH_PARENT = (
+    functools.partial(ctypes.CDLL(None).prctl, 1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if sys.platform == "linux"
+    else None
+)
 
 #: For the time a worker takes to import and to load.
 START_LIMIT = 120
@@ -94,6 +102,7 @@ class Worker:
             cwd=launch.directory,
             env=launch.environment,
             start_new_session=True,
+            preexec_fn=DIE_WITH_PARENT,
         )
         self._process.stdin.write(launch.input)
         self._process.stdin.close()

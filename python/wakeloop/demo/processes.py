@@ -92,6 +92,14 @@ class Child:
         self.send(value)
         return self.receive(timeout)
 
+    def end(self, number: int, timeout: float) -> None:
+        """Ends the process by a signal, so that it can say its last; ChildError if it does not end in time."""
+        self._process.send_signal(number)
+        try:
+            self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise ChildError(f"it runs on {timeout:.0f} s after signal {number}") from None
+
     def close(self) -> None:
         """Kills the process if it still runs, and reaps it."""
         self._process.kill()

@@ -78,8 +78,16 @@ pub(crate) struct TimerHandle {
     handle: Handle,
     when: Cell<f64>,
     slot: Cell<timer::Slot>,
-    /// The deadline was given as an int, and is shown as one.
-    whole: Cell<bool>,
+    /// The deadline as it was given, if that was no float: asyncio keeps and shows the very object.
+    given: Slot,
+}
+
+/// When a timer is due.
+pub(crate) struct Deadline {
+    /// What timers are ordered by.
+    pub(crate) seconds: f64,
+    /// What was given, unless it was a float.
+    pub(crate) given: Option<Ref>,
 }
 
 /// What the timer heap owns.
@@ -406,41 +414,26 @@ impl Handle {
 impl TimerHandle {
     /// A new TimerHandle. It is not in the heap yet.
     #[inline(always)]
-    pub(crate) fn create(core: &Core, when: f64, parts: Parts<'_>) -> Result<Ref, Raised> {
+    pub(crate) fn create(core: &Core, when: Deadline, parts: Parts<'_>) -> Result<Ref, Raised> {
         let object = allocate(&TIMERS, &TIMER_TYPE, size_of::<TimerHandle>()).ok_or(Raised)?;
-        // SAFETY: as in `Handle::create`; the two fields behind the handle are written first.
+        // SAFETY: as in `Handle::create`; the fields behind the handle are written first.
         unsafe {
             let timer = object.cast::<TimerHandle>();
-            (&raw mut (*timer).when).write(Cell::new(when));
+            (&raw mut (*timer).when).write(Cell::new(when.seconds));
             (&raw mut (*timer).slot).write(Cell::new(timer::Slot::NONE));
-            (&raw mut (*timer).whole).write(Cell::new(false));
+            (&raw mut (*timer).given).write(Slot::new(when.given));
             let filled = fill(object.cast(), core, parts, Kind::Timer);
             let handle = Ref::from_owned(object).ok_or(Raised)?;
             filled.map(|()| handle)
         }
     }
 
-    /// Takes note of how the deadline of a fresh timer was given: asyncio keeps the very object.
-    #[inline(always)]
-    pub(crate) fn given_as(timer: &Ref, deadline: *mut ffi::PyObject) {
-        // SAFETY: callers pass a timer of ours and a live object.
-        unsafe {
-            if ffi::PyLong_CheckExact(deadline) != 0 {
-                TimerHandle::of(timer.as_ptr()).whole.set(true);
-            }
-        }
-    }
-
     /// The deadline as a Python number. Owned, or null with an error.
     fn shown_when(&self) -> *mut ffi::PyObject {
-        let when = self.when.get();
-        // SAFETY: making a number; what no float can tell apart stays a float.
-        unsafe {
-            if self.whole.get() && when.abs() < (1_u64 << 53) as f64 {
-                ffi::PyLong_FromDouble(when)
-            } else {
-                ffi::PyFloat_FromDouble(when)
-            }
+        match self.given.get() {
+            Some(given) => given.into_ptr(),
+            // SAFETY: making a number.
+            None => unsafe { ffi::PyFloat_FromDouble(self.when.get()) },
         }
     }
 

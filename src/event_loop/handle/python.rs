@@ -70,7 +70,10 @@ unsafe fn free(object: *mut ffi::PyObject) {
         let kind = ffi::Py_TYPE(object);
         let list = match handle.kind {
             Kind::Once | Kind::Repeated => &HANDLES,
-            Kind::Timer => &TIMERS,
+            Kind::Timer => {
+                TimerHandle::of(object).given.clear();
+                &TIMERS
+            }
             Kind::ThreadSafe => {
                 ThreadSafeHandle::of(object).clear();
                 &THREAD_SAFE
@@ -257,8 +260,8 @@ unsafe extern "C" fn hash(object: *mut ffi::PyObject) -> ffi::Py_hash_t {
     // SAFETY: the slot belongs to our types.
     unsafe {
         if Handle::of(object).kind == Kind::Timer {
-            let when = ffi::PyFloat_FromDouble(TimerHandle::of(object).when.get());
-            return Ref::from_owned(when).map_or(-1, |when| ffi::PyObject_Hash(when.as_ptr()));
+            return Ref::from_owned(TimerHandle::of(object).shown_when())
+                .map_or(-1, |when| ffi::PyObject_Hash(when.as_ptr()));
         }
         // As for any object that hashes by identity.
         let address = object as usize;

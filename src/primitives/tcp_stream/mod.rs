@@ -17,7 +17,12 @@
 //! - **On the runtime.** A task of the workers receives and finds the ends of items, without the GIL, ahead of the
 //!   reader (see `runtime::net::read_ahead`). A stream goes there when a reader falls behind the sender
 //!   ([`LoopReader::is_bulk`]), when a write does not fit into the socket, and when somebody waits on it in another
-//!   loop than the first, or in asyncio's. It stays there. A read that waits meanwhile goes on waiting there.
+//!   loop than the first, or in asyncio's. A read that waits meanwhile goes on waiting there.
+//!
+//! From there it does not come back. A stream that has been fast once mostly is so again, and to return it would have to
+//! catch the reading ahead at rest: with nothing received, nothing asked for and no write on its way. What that costs
+//! is a hop between threads for each read that has to wait. Who talks in turns after a transfer, and cares, opens a
+//! second connection for one of the two.
 
 pub(crate) mod call;
 mod data;

@@ -3,6 +3,9 @@
 //! [`Driver`] is the half that waits; at most one thread at a time has it. [`Handle`] is the half that all threads
 //! use: to register a socket, to arm and cancel a timer, to end the wait.
 //!
+//! A driver begins closed, and is opened when a socket or a timer is first used: a runtime that has neither takes no
+//! descriptors.
+//!
 //! Who arms a timer that is due before the wait would end, ends the wait, so that it can be made shorter. The
 //! question "is somebody waiting, and until when" and the heap are under one lock, so none is missed.
 
@@ -14,16 +17,17 @@ mod model;
 
 use std::fmt;
 use std::io;
+use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use super::shim::{AtomicBool, Mutex, MutexGuard, system_wait};
 use super::trace::Tracer;
 use super::unpoisoned;
-use crate::reactor::{Poller, Registrar, Token, Waker as PollWaker};
+use crate::reactor::{Interest, Poller, Registrar, Token, Waker as PollWaker};
 use registration::Registrations;
 use timers::Timers;
 
@@ -36,31 +40,39 @@ const EVENTS: usize = 256;
 
 /// The half that waits.
 pub(super) struct Driver {
-    poller: Poller,
+    /// From the first turn after the opening on.
+    poller: Option<Poller>,
     /// What a turn is going to wake, kept for its capacity.
     ready: Vec<Waker>,
 }
 
 /// The half for everybody.
 pub(super) struct Handle {
-    registrar: Registrar,
-    waker: PollWaker,
+    system: OnceLock<System>,
+    /// A poller that the other half has not come for yet. Locked while the driver is opened.
+    opening: Mutex<Option<Poller>>,
     registrations: Registrations,
     timers: Timers,
     closed: AtomicBool,
 }
 
+/// What the system gives for it.
+struct System {
+    registrar: Registrar,
+    waker: PollWaker,
+}
+
 impl Driver {
-    pub(super) fn new(tracer: Option<Arc<dyn Tracer>>) -> io::Result<(Driver, Handle)> {
-        let poller = Poller::with_capacity(EVENTS)?;
+    /// A driver that is not open yet.
+    pub(super) fn new(tracer: Option<Arc<dyn Tracer>>) -> (Driver, Handle) {
         let handle = Handle {
-            registrar: poller.registrar()?,
-            waker: poller.waker(WAKER)?,
+            system: OnceLock::new(),
+            opening: Mutex::new(None),
             registrations: Registrations::new(),
             timers: Timers::new(tracer),
             closed: AtomicBool::new(false),
         };
-        Ok((Driver { poller, ready: Vec::new() }, handle))
+        (Driver { poller: None, ready: Vec::new() }, handle)
     }
 
     /// One wait: until a socket is ready, a timer is due, or `unpark`; or a mere look, if not `block`. Wakes the
@@ -69,9 +81,14 @@ impl Driver {
         let timeout = if block { handle.timers.begin_wait() } else { Some(Duration::ZERO) };
         // A look at no sockets can be spared, a wait is also for the waker.
         if block || !handle.registrations.is_empty() {
+            if self.poller.is_none() {
+                self.poller = unpoisoned(handle.opening.lock()).take();
+            }
             // An error (a signal, mostly) counts as a wait without events.
-            if self.poller.poll(system_wait(timeout)).is_ok() {
-                let events = self.poller.events().filter(|event| event.token != WAKER);
+            if let Some(poller) = &mut self.poller
+                && poller.poll(system_wait(timeout)).is_ok()
+            {
+                let events = poller.events().filter(|event| event.token != WAKER);
                 handle.registrations.dispatch(events, &mut self.ready);
             }
         }
@@ -81,10 +98,48 @@ impl Driver {
 }
 
 impl Handle {
+    /// Opens the driver if it is neither open nor closed for good; whether this call did it. Then somebody has to wait in it from now on.
+    ///
+    /// # Errors
+    /// When the system has no descriptor left.
+    pub(super) fn open(&self) -> io::Result<bool> {
+        if self.is_open() || self.is_closed() {
+            return Ok(false);
+        }
+        let mut opening = unpoisoned(self.opening.lock());
+        if self.is_open() {
+            return Ok(false);
+        }
+        let poller = Poller::with_capacity(EVENTS)?;
+        let system = System { registrar: poller.registrar()?, waker: poller.waker(WAKER)? };
+        *opening = Some(poller);
+        // Under the lock, so this is the first.
+        Ok(self.system.set(system).is_ok())
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.system.get().is_some()
+    }
+
     /// Ends the current or the next wait.
     pub(super) fn unpark(&self) {
-        // It can only fail if the eventfd is gone, and it is ours.
-        let _ = self.waker.wake();
+        if let Some(system) = self.system.get() {
+            // It can only fail if the eventfd is gone, and it is ours.
+            let _ = system.waker.wake();
+        }
+    }
+
+    /// Announces a descriptor to the system.
+    fn register(&self, fd: RawFd, token: Token) -> io::Result<()> {
+        let Some(system) = self.system.get() else { return Err(io::ErrorKind::NotConnected.into()) };
+        system.registrar.register_edge(fd, token, Interest::BOTH)
+    }
+
+    fn deregister(&self, fd: RawFd) {
+        if let Some(system) = self.system.get() {
+            // It fails if the descriptor never was registered, or if epoll is gone.
+            let _ = system.registrar.deregister(fd);
+        }
     }
 
     /// Whether a look could find anything.

@@ -154,7 +154,7 @@ fn an_earlier_timer_ends_a_wait_for_a_later_one() {
         let entry = Box::pin(TimerEntry::new());
         let later = Instant::now() + Duration::from_secs(60);
         // SAFETY: cancelled below.
-        let armed = unsafe { timers.arm(entry.as_ref(), Instant::now(), later, std::task::Waker::noop()) };
+        let armed = unsafe { timers.arm(entry.as_ref(), later, std::task::Waker::noop()) };
         let waits_for_ever = waiting.join().unwrap();
         assert_eq!(armed == super::Armed::EndWait, waits_for_ever);
         timers.cancel(&entry);
@@ -163,6 +163,6 @@ fn an_earlier_timer_ends_a_wait_for_a_later_one() {
 
 fn arm(timers: &Timers, entry: Pin<&TimerEntry>, at: Instant, waker: &std::task::Waker) {
     // SAFETY: each test cancels the entry or waits until it has fired.
-    let armed = unsafe { timers.arm(entry, at, at, waker) };
+    let armed = unsafe { timers.arm(entry, at, waker) };
     assert!(armed == super::Armed::Waiting);
 }

@@ -24,7 +24,7 @@ use std::task::{Context, Poll, Waker};
 use slab::Slab;
 
 use super::{Handle, Locked, lock};
-use crate::reactor::{Event, Interest, Readiness, Token};
+use crate::reactor::{Event, Readiness, Token};
 use crate::runtime::coop;
 use crate::runtime::shim::AtomicUsize;
 
@@ -166,7 +166,7 @@ pub(in super::super) struct Registration {
 }
 
 impl Registration {
-    /// Registers `fd`, which must be non-blocking. `ready`: whether to assume that operations succeed at first
+    /// Registers `fd`, which must be non-blocking, with an open driver. `ready`: whether to assume that operations succeed at first
     /// (connected sockets, listeners) rather than to wait for an event (a connect under way).
     pub(in super::super) fn new(driver: &Arc<Handle>, fd: RawFd, ready: bool) -> io::Result<Registration> {
         let assumed = if ready { Readiness::READABLE | Readiness::WRITABLE } else { Readiness::EMPTY };
@@ -181,7 +181,7 @@ impl Registration {
         drop(table);
         // From here on, dropping it cleans up.
         let registration = Registration { driver: driver.clone(), socket, key, fd };
-        driver.registrar.register_edge(fd, Token(key), Interest::BOTH)?;
+        driver.register(fd, Token(key))?;
         Ok(registration)
     }
 
@@ -274,8 +274,7 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // It fails if the descriptor never was registered, or if epoll is gone.
-        let _ = self.driver.registrar.deregister(self.fd);
+        self.driver.deregister(self.fd);
         let registrations = &self.driver.registrations;
         let mut table = lock(&registrations.table);
         table.try_remove(self.key);

@@ -2,7 +2,8 @@
 //!
 //! Rules of access to a [`TimerEntry`]:
 //!
-//! 1. `slot`, `slack` and `waker` are touched under the lock of the heap only.
+//! 1. `slot` and `waker` are touched under the lock of the heap only; `slack` too, but for its setting by the owner
+//!    before the entry is armed.
 //! 2. An entry in the heap is ARMED; it does not move and is not freed until it was taken out.
 //! 3. Who takes it out to fire it stores FIRED as the very last touch. So an owner that sees FIRED may free it
 //!    without the lock, and an owner that does not takes the lock and removes it first.
@@ -38,9 +39,9 @@ const NOBODY: u64 = 0;
 const NEVER: u64 = u64::MAX;
 
 /// The slack of a timer: this part of its time,
-const SLACK_PART: u64 = 64;
+const SLACK_PART: u32 = 64;
 /// but in microseconds no more than this.
-const MAX_SLACK: u64 = 500;
+const MAX_SLACK: u32 = 500;
 
 /// The timer of one sleep, inside the sleep.
 pub(in super::super) struct TimerEntry {
@@ -98,6 +99,12 @@ impl TimerEntry {
     #[cfg(all(test, any(wakeloop_loom, wakeloop_shuttle)))]
     pub(super) fn is_freed(&self) {
         self.waker.with_mut(|_| ());
+    }
+
+    /// What the timer is armed for, before it is.
+    pub(in super::super) fn set_slack(&self, duration: Duration) {
+        let part = duration.subsec_micros() / SLACK_PART;
+        self.slack.set(if duration.as_secs() > 0 { MAX_SLACK } else { part.min(MAX_SLACK) } as u16);
     }
 
     pub(in super::super) fn has_fired(&self) -> bool {
@@ -186,18 +193,15 @@ impl Timers {
     pub(in super::super) unsafe fn arm(
         &self,
         entry: Pin<&TimerEntry>,
-        now: Instant,
         deadline: Instant,
         waker: &Waker,
     ) -> Armed {
         let when = self.ticks(deadline);
-        let slack = (when.saturating_sub(self.ticks(now)) / 1000 / SLACK_PART).min(MAX_SLACK);
         let waker = waker.clone();
         let mut queue = lock(&self.queue);
         if queue.closed {
             return Armed::Closed;
         }
-        entry.slack.set(slack as u16);
         // SAFETY: under the lock (rule 1).
         entry.waker.with_mut(|slot| unsafe { *slot = Some(waker) });
         entry.state.store(ARMED, Relaxed);

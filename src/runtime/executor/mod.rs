@@ -6,6 +6,7 @@
 //! | `shared`         | what all workers share: injector, idle word, list of tasks, driver      |
 //! | `queue`          | the queues                                                              |
 //! | `idle`, `park`   | who sleeps, and how; the protocol is in README.md                       |
+//! | `crew`           | the threads: started on demand, joined at the end                       |
 //! | `owned`          | the live tasks, for the shutdown                                        |
 //! | `current_thread` | a worker without a thread of its own, run by `block_on`                 |
 //! | `local`          | [`LocalSet`]: tasks that are not `Send`, polled by a future              |
@@ -19,6 +20,7 @@
 //! (4) the driver tells the sockets and sleeps that are left. So every future is dropped once, on a worker.
 //! A worker that a panic ends, or that was never started, leaves in the same way, and the others with it.
 
+mod crew;
 mod current_thread;
 mod idle;
 mod local;

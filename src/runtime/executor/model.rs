@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::idle::Idle;
+use super::idle::{Chosen, Idle};
 use super::park::Parker;
 use crate::runtime::shim::model::{AtomicUsize, Mutex, check, thread};
 
@@ -17,9 +17,10 @@ struct Pool {
 }
 
 impl Pool {
+    /// All workers are awake and search, as they do when they begin.
     fn new(workers: usize) -> Pool {
         Pool {
-            idle: Idle::new(workers),
+            idle: awake(workers),
             parkers: (0..workers).map(|_| Parker::default()).collect(),
             queue: Mutex::new(VecDeque::new()),
         }
@@ -27,14 +28,14 @@ impl Pool {
 
     fn post(&self, task: u32) {
         self.queue.lock().unwrap().push_back(task);
-        if let Some(worker) = self.idle.notify() {
+        if let Some(worker) = notify(&self.idle) {
             self.parkers[worker].unpark(None);
         }
     }
 
     /// One task, found or waited for: the steps of `Worker::turn` and `Worker::park`.
     fn take(&self, worker: usize) -> u32 {
-        let mut searching = false;
+        let mut searching = true;
         loop {
             let task = self.queue.lock().unwrap().pop_front();
             if let Some(task) = task {
@@ -42,7 +43,7 @@ impl Pool {
                 if searching
                     && self.idle.end_search()
                     && more()
-                    && let Some(next) = self.idle.notify()
+                    && let Some(next) = notify(&self.idle)
                 {
                     self.parkers[next].unpark(None);
                 }
@@ -53,7 +54,7 @@ impl Pool {
             if !rescan {
                 self.parkers[worker].park();
             }
-            searching = self.idle.unpark(worker);
+            searching = self.idle.unpark(worker, rescan);
         }
     }
 
@@ -63,6 +64,20 @@ impl Pool {
             pool.parkers[worker].adopt();
             pool.take(worker)
         })
+    }
+}
+
+fn awake(workers: usize) -> Idle {
+    let idle = Idle::new(workers);
+    (1..workers).for_each(|worker| assert_eq!(idle.call_unstarted(), Some(worker)));
+    idle
+}
+
+/// Of workers that all have started.
+fn notify(idle: &Idle) -> Option<usize> {
+    match idle.notify(|_| false)? {
+        Chosen::Sleeper(worker) => Some(worker),
+        Chosen::Unstarted(worker) => panic!("{worker} had started"),
     }
 }
 
@@ -93,22 +108,22 @@ fn two_posts_reach_two_workers() {
 #[test]
 fn the_fences_alone_order_post_and_rescan() {
     check(|| {
-        let idle = Arc::new(Idle::new(1));
+        let idle = Arc::new(awake(1));
         let parker = Arc::new(Parker::default());
         let posted = Arc::new(AtomicUsize::new(0));
         let sleeper = thread::spawn({
             let (idle, parker, posted) = (idle.clone(), parker.clone(), posted.clone());
             move || {
                 parker.adopt();
-                idle.park(0, false);
+                idle.park(0, true);
                 if posted.load(Relaxed) == 0 {
                     parker.park();
                 }
-                let _ = idle.unpark(0);
+                let _ = idle.unpark(0, false);
             }
         });
         posted.store(1, Relaxed);
-        if idle.notify().is_some() {
+        if notify(&idle).is_some() {
             parker.unpark(None);
         }
         sleeper.join().unwrap();
@@ -120,16 +135,15 @@ fn the_fences_alone_order_post_and_rescan() {
 #[test]
 fn a_search_that_ends_sees_what_was_posted_during_it() {
     check(|| {
-        let idle = Arc::new(Idle::new(2));
+        let idle = Arc::new(awake(2));
         let posted = Arc::new(AtomicUsize::new(0));
-        idle.park(1, false);
-        assert!(idle.start_search());
+        idle.park(1, true);
         let searcher = thread::spawn({
             let (idle, posted) = (idle.clone(), posted.clone());
             move || idle.end_search() && posted.load(Relaxed) == 1
         });
         posted.store(1, Relaxed);
-        let woken = idle.notify().is_some();
+        let woken = notify(&idle).is_some();
         let seen = searcher.join().unwrap();
         assert!(woken || seen, "nobody comes");
     });
@@ -139,13 +153,13 @@ fn a_search_that_ends_sees_what_was_posted_during_it() {
 #[test]
 fn a_searcher_that_goes_to_sleep_sees_what_was_posted_during_the_search() {
     check(|| {
-        let idle = Arc::new(Idle::new(2));
+        let idle = Arc::new(awake(2));
         let posted = Arc::new(AtomicUsize::new(0));
-        idle.park(1, false);
+        idle.park(1, true);
         let searcher = thread::spawn({
             let (idle, posted) = (idle.clone(), posted.clone());
             move || {
-                if !idle.start_search() || posted.load(Relaxed) == 1 {
+                if posted.load(Relaxed) == 1 {
                     return true;
                 }
                 idle.park(0, true);
@@ -153,8 +167,35 @@ fn a_searcher_that_goes_to_sleep_sees_what_was_posted_during_the_search() {
             }
         });
         posted.store(1, Relaxed);
-        let woken = idle.notify().is_some();
+        let woken = notify(&idle).is_some();
         let seen = searcher.join().unwrap();
+        assert!(woken || seen, "nobody comes");
+    });
+}
+
+/// A poster is to start a worker, and the system has no thread for it. Meanwhile another posts, and sees a search under way:
+/// so the first looks again, in the stead of the worker that never came.
+#[test]
+fn a_worker_that_cannot_be_started_leaves_no_task_behind() {
+    check(|| {
+        let idle = Arc::new(Idle::new(2));
+        let posted = Arc::new(AtomicUsize::new(0));
+        // The first worker is in the middle of a poll, then it goes to sleep.
+        assert!(idle.end_search());
+        let Some(Chosen::Unstarted(worker)) = idle.notify(|_| false) else {
+            panic!("somebody else is asleep")
+        };
+        idle.park(0, false);
+        let posting = thread::spawn({
+            let (idle, posted) = (idle.clone(), posted.clone());
+            move || {
+                posted.store(1, Relaxed);
+                idle.notify(|_| false).is_some()
+            }
+        });
+        idle.put_back(worker);
+        let seen = idle.nobody_searches() && posted.load(Relaxed) == 1 && idle.wake_sleeper() == Some(0);
+        let woken = posting.join().unwrap();
         assert!(woken || seen, "nobody comes");
     });
 }

@@ -82,6 +82,11 @@ impl Parker {
         }
     }
 
+    /// Whether the worker sleeps in the driver, as of a moment ago.
+    pub(super) fn is_in_driver(&self) -> bool {
+        self.state.load(Relaxed) == IN_DRIVER
+    }
+
     /// Ends the current or the next park.
     pub(in super::super) fn unpark(&self, driver: Option<&driver::Handle>) {
         // Ordering: Release hands what came before the wake to the woken thread; Acquire pairs with `enter`, which

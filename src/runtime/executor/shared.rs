@@ -10,14 +10,15 @@ use std::time::{Duration, Instant};
 use crossbeam_utils::CachePadded;
 
 use super::super::blocking::Pool;
+use super::super::builder::ThreadOptions;
 use super::super::context;
 use super::super::driver::{self, Driver};
 use super::super::metrics::Counters;
-use super::super::shim::{AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard, thread};
+use super::super::shim::{AtomicBool, AtomicU64, Mutex, MutexGuard, thread};
 use super::super::task::{self, JoinHandle, Runnable};
 use super::super::trace::{self, TraceEvent, Tracer};
-use super::super::unpoisoned;
-use super::idle::Idle;
+use super::crew::Crew;
+use super::idle::{Chosen, Idle};
 use super::owned::Owned;
 use super::park::Parker;
 use super::queue::{Injector, Local, Remote};
@@ -37,9 +38,7 @@ pub(in super::super) struct Shared {
     driver_seat: Mutex<Driver>,
     pool: Pool,
     tracer: Option<Arc<dyn Tracer>>,
-    /// Workers that have not left yet.
-    present: Mutex<usize>,
-    left: Condvar,
+    crew: Crew,
     started: Instant,
 }
 
@@ -55,12 +54,13 @@ pub(in super::super) struct Options {
     pub(in super::super) workers: usize,
     pub(in super::super) tracer: Option<Arc<dyn Tracer>>,
     pub(in super::super) pool: Pool,
+    pub(in super::super) threads: ThreadOptions,
 }
 
 impl Shared {
-    /// A runtime whose workers have yet to be run.
-    pub(in super::super) fn new(options: Options) -> io::Result<(Arc<Shared>, Vec<Worker>)> {
-        let (driver, handle) = Driver::new(options.tracer.clone())?;
+    /// A runtime whose first worker has yet to be started, or taken to be run.
+    pub(in super::super) fn new(options: Options) -> Arc<Shared> {
+        let (driver, handle) = Driver::new(options.tracer.clone());
         let (locals, members): (Vec<Local>, Vec<_>) = (0..options.workers)
             .map(|_| {
                 let (local, queue) = Local::new();
@@ -68,7 +68,7 @@ impl Shared {
                 (local, CachePadded::new(member))
             })
             .unzip();
-        let shared = Arc::new(Shared {
+        Arc::new(Shared {
             injector: CachePadded::new(Injector::new()),
             idle: CachePadded::new(Idle::new(options.workers)),
             owned: Owned::new(options.workers + 1),
@@ -79,13 +79,25 @@ impl Shared {
             driver_seat: Mutex::new(driver),
             pool: options.pool,
             tracer: options.tracer,
-            present: Mutex::new(options.workers),
-            left: Condvar::new(),
+            crew: Crew::new(options.threads, locals),
             started: Instant::now(),
-        });
-        let workers = locals.into_iter().enumerate();
-        let workers = workers.map(|(index, local)| Worker::new(shared.clone(), index, local)).collect();
-        Ok((shared, workers))
+        })
+    }
+
+    /// Starts the first worker on a thread of its own.
+    pub(in super::super) fn start(self: &Arc<Self>) -> io::Result<()> {
+        self.crew.start(self, 0)
+    }
+
+    /// The first worker, to be run by whoever has it.
+    pub(in super::super) fn take_worker(self: &Arc<Self>) -> Worker {
+        self.crew.enlist();
+        self.arrive(0)
+    }
+
+    /// A worker that was started or enlisted begins: the others count it as searching.
+    pub(super) fn arrive(self: &Arc<Self>, worker: usize) -> Worker {
+        Worker::new(self.clone(), worker, self.crew.queue(worker))
     }
 
     /// Spawns from any thread. On a closed runtime the task is cancelled at once.
@@ -144,16 +156,34 @@ impl Shared {
     }
 
     /// Queues a task for whichever worker comes first.
-    pub(super) fn inject(&self, task: Runnable) {
+    pub(super) fn inject(self: &Arc<Self>, task: Runnable) {
         self.injector.push(task);
         self.injected.fetch_add(1, Relaxed);
         self.wake_one();
     }
 
     /// After posting work that others could take: wakes a worker if that is called for.
-    pub(super) fn wake_one(&self) {
-        if let Some(worker) = self.idle.notify() {
-            self.unpark(worker);
+    pub(super) fn wake_one(self: &Arc<Self>) {
+        match self.idle.notify(|worker| self.parker(worker).is_in_driver()) {
+            None => {}
+            Some(Chosen::Sleeper(worker)) => self.unpark(worker),
+            Some(Chosen::Unstarted(worker)) => self.start_chosen(worker),
+        }
+    }
+
+    /// Starts a worker that counts as awake and searching already.
+    #[cold]
+    fn start_chosen(self: &Arc<Self>, worker: usize) {
+        if self.crew.start(self, worker).is_ok() {
+            return;
+        }
+        self.idle.put_back(worker);
+        // All that run were awake a moment ago; but one that fell asleep since then may have left the search to this one.
+        if self.idle.nobody_searches()
+            && self.has_work()
+            && let Some(sleeper) = self.idle.wake_sleeper()
+        {
+            self.unpark(sleeper);
         }
     }
 
@@ -198,6 +228,27 @@ impl Shared {
         &self.driver
     }
 
+    /// The driver, which this opens if nobody has before.
+    ///
+    /// # Errors
+    /// When the system has no descriptor left.
+    pub(in super::super) fn open_driver(self: &Arc<Self>) -> io::Result<&Arc<driver::Handle>> {
+        if self.driver.open()? {
+            self.staff_driver();
+        }
+        Ok(&self.driver)
+    }
+
+    /// Sees to it that somebody sleeps in the driver from now on, not beside it.
+    #[cold]
+    fn staff_driver(self: &Arc<Self>) {
+        // Whoever is awake finds the token when it is about to sleep, and looks once more.
+        (0..self.members.len()).for_each(|worker| self.unpark(worker));
+        if let Some(worker) = self.idle.call_unstarted() {
+            self.start_chosen(worker);
+        }
+    }
+
     pub(in super::super) fn pool(&self) -> &Pool {
         &self.pool
     }
@@ -214,8 +265,11 @@ impl Shared {
         self.members.iter().map(|member| &member.counters)
     }
 
-    /// The driver, unless another worker has it.
+    /// The driver, if it is open and no other worker has it.
     pub(super) fn try_driver(&self) -> Option<MutexGuard<'_, Driver>> {
+        if !self.driver.is_open() {
+            return None;
+        }
         match self.driver_seat.try_lock() {
             Ok(driver) => Some(driver),
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
@@ -235,10 +289,11 @@ impl Shared {
 
     /// Step 1 of the shutdown. Returns at once; safe to call again.
     pub(in super::super) fn close(&self) {
-        // Relaxed: the flag is all there is to see, and workers that are about to park are reached by their unpark.
-        if self.closing.swap(true, Relaxed) {
+        if !self.crew.close() {
             return;
         }
+        // Relaxed: the flag is all there is to see, and workers that are about to park are reached by their unpark.
+        self.closing.store(true, Relaxed);
         (0..self.members.len()).for_each(|worker| self.unpark(worker));
         self.pool.close();
     }
@@ -251,16 +306,10 @@ impl Shared {
     pub(super) fn leave(&self, drain: impl FnOnce()) {
         self.owned.close(drop);
         drain();
-        let mut present = unpoisoned(self.present.lock());
-        if *present == 1 {
-            drop(present);
+        self.crew.leave(|| {
             self.drain_to_the_last();
             self.driver.close();
-            present = unpoisoned(self.present.lock());
-        }
-        *present -= 1;
-        drop(present);
-        self.left.notify_all();
+        });
     }
 
     fn drain_to_the_last(&self) {
@@ -278,20 +327,17 @@ impl Shared {
 
     /// Waits until all workers have left; false if the deadline came first.
     pub(in super::super) fn wait_left(&self, deadline: Option<Instant>) -> bool {
-        let mut present = unpoisoned(self.present.lock());
-        while *present > 0 {
-            present = match deadline {
-                None => unpoisoned(self.left.wait(present)),
-                Some(deadline) => {
-                    let left = deadline.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        return false;
-                    }
-                    unpoisoned(self.left.wait_timeout(present, left)).0
-                }
-            };
-        }
-        true
+        self.crew.wait_left(deadline)
+    }
+
+    /// After `close`: the threads to join.
+    pub(in super::super) fn threads(&self) -> Vec<thread::JoinHandle<()>> {
+        self.crew.threads()
+    }
+
+    /// How long the workers have been there, added up.
+    pub(in super::super) fn age_of_workers(&self) -> Duration {
+        self.crew.age()
     }
 }
 

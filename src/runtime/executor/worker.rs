@@ -53,6 +53,7 @@ pub(in super::super) struct Worker {
 }
 
 impl Worker {
+    /// It counts as searching.
     pub(super) fn new(shared: Arc<Shared>, index: usize, local: Local) -> Worker {
         Worker {
             shared,
@@ -64,7 +65,7 @@ impl Worker {
             looked: Cell::new(Instant::now()),
             random: Cell::new(0x9E37_79B9_7F4A_7C15u64.wrapping_mul(index as u64 + 1)),
             polling: Cell::new(false),
-            searching: Cell::new(false),
+            searching: Cell::new(true),
             posted: Cell::new(false),
         }
     }
@@ -275,13 +276,14 @@ impl Worker {
     }
 
     fn park(&self, interrupted: &mut dyn FnMut() -> bool) {
-        let shared = &*self.shared;
+        let shared = &self.shared;
         let idle = shared.idle();
         idle.park(self.index, self.searching.replace(false));
         // What was posted before we counted as asleep may have woken nobody. Whoever still searches looks again
         // before it sleeps; if nobody does, it is up to us.
         if (idle.nobody_searches() && shared.has_work()) || shared.is_closing() || interrupted() {
-            self.searching.set(idle.unpark(self.index));
+            // As a searcher: others may have left the search to us, so if there is more than one task, the next is called.
+            self.searching.set(idle.unpark(self.index, true));
             return;
         }
         let counters = self.counters();
@@ -302,7 +304,7 @@ impl Worker {
         self.look_in.set(self.look_interval.get());
         counters.wakeups.add(1);
         shared.trace(TraceEvent::Unparked { worker: self.index });
-        self.searching.set(idle.unpark(self.index));
+        self.searching.set(idle.unpark(self.index, false));
         if self.local.len() > 1 {
             shared.wake_one();
         }
@@ -367,9 +369,12 @@ mod tests {
     #[test]
     fn a_worker_that_panics_ends_its_runtime_instead_of_being_waited_for() {
         let pool = Pool::new(1, Duration::from_secs(1), ThreadOptions::default());
-        let (shared, mut workers) = Shared::new(Options { workers: 2, tracer: None, pool }).unwrap();
+        let threads = ThreadOptions::default();
+        let shared = Shared::new(Options { workers: 2, tracer: None, pool, threads });
         let task = shared.spawn(pending::<()>());
-        let (failing, healthy) = (workers.pop().unwrap(), workers.pop().unwrap());
+        let failing = shared.take_worker();
+        // Starts the other one.
+        shared.open_driver().unwrap();
         let failing = thread::spawn(move || {
             failing.shared.parker(failing.index).adopt();
             let _entered = failing.enter();
@@ -377,10 +382,9 @@ mod tests {
                 failing.turn(&mut || panic!("the runtime's own code is wrong"));
             }
         });
-        let healthy = thread::spawn(move || healthy.run());
         assert!(shared.wait_left(Some(Instant::now() + Duration::from_secs(60))));
         assert!(super::super::super::block_on(task).unwrap_err().is_cancelled());
         assert!(failing.join().is_err());
-        healthy.join().unwrap();
+        shared.threads().into_iter().for_each(|healthy| healthy.join().unwrap());
     }
 }

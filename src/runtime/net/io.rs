@@ -152,8 +152,8 @@ impl<S: fmt::Debug> fmt::Debug for Io<S> {
 
 /// The driver of the current thread's runtime.
 fn driver() -> io::Result<Arc<Handle>> {
-    context::try_with(|shared| shared.driver().clone()).ok_or_else(|| {
-        io::Error::other("a socket needs a wakeloop runtime: make it in a task or inside block_on")
+    context::try_with(|shared| shared.open_driver().cloned()).unwrap_or_else(|| {
+        Err(io::Error::other("a socket needs a wakeloop runtime: make it in a task or inside block_on"))
     })
 }
 

@@ -14,27 +14,35 @@ use crate::runtime::{context, coop};
 /// What "for ever" is cut down to, as `Instant` has an end: about 30 years.
 const FOR_EVER: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
 
+/// A sleep at least this long is hardly ever over when it is first polled: it is armed without a look at the clock.
+const LONG: Duration = Duration::from_millis(1);
+
 /// Waits for `duration`, counted from this call. Never less; more by what it takes to be woken, some tens of
 /// microseconds on an idle machine. Where sleeps end in quick succession they are served together, which adds at
 /// most a 64th of the duration, and never more than half a millisecond. Cancel-safe.
 pub fn sleep(duration: Duration) -> Sleep {
     let now = Instant::now();
-    sleep_until(now.checked_add(duration).unwrap_or_else(|| now + FOR_EVER))
+    let mut sleep = sleep_until(now.checked_add(duration).unwrap_or_else(|| now + FOR_EVER));
+    sleep.long = duration >= LONG;
+    sleep.entry.set_slack(duration);
+    sleep
 }
 
 /// Waits until `deadline`. Cancel-safe.
 pub fn sleep_until(deadline: Instant) -> Sleep {
-    Sleep { deadline, timer: None, entry: TimerEntry::new() }
+    Sleep { deadline, long: false, timer: None, entry: TimerEntry::new() }
 }
 
 /// The future of [`sleep`] and [`sleep_until`]; ready again if polled again.
 ///
 /// # Panics
 /// When polled on a thread that belongs to no runtime, or after its runtime was shut down, unless the deadline has
-/// passed.
+/// passed. And where the first of all timers and sockets of a runtime finds that the process has no descriptors left.
 #[must_use = "a sleep does nothing unless awaited"]
 pub struct Sleep {
     deadline: Instant,
+    /// Made for so long, and its slack set accordingly.
+    long: bool,
     /// The driver whose heap the entry is, or was, in.
     timer: Option<Arc<Handle>>,
     /// Pinned, and `!Unpin`: so is `Sleep`.
@@ -47,29 +55,40 @@ impl Sleep {
         self.deadline
     }
 
-    fn arm(self: Pin<&mut Self>, now: Instant, cx: &mut Context<'_>) {
+    /// For a sleep that cannot be armed.
+    #[cold]
+    fn over_or_else(&self, panic: fn() -> !) -> Poll<()> {
+        if Instant::now() >= self.deadline { Poll::Ready(()) } else { panic() }
+    }
+
+    fn arm(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         // SAFETY: the entry is not moved out of; it stays pinned as a field of `self`.
         let this = unsafe { self.get_unchecked_mut() };
-        let driver = context::with(|shared| {
+        let driver = context::try_with(|shared| {
             shared.trace(TraceEvent::TimerArmed { deadline: this.deadline });
-            shared.driver().clone()
+            match shared.open_driver() {
+                Ok(driver) => driver.clone(),
+                Err(error) => panic!("no descriptor is left for the first timer of this runtime: {error}"),
+            }
         });
+        let Some(driver) = driver else { return this.over_or_else(context::missing) };
         let driver = this.timer.insert(driver);
         // SAFETY: pinned as said; `drop` cancels it on the same driver.
         let armed =
-            unsafe { driver.timers().arm(Pin::new_unchecked(&this.entry), now, this.deadline, cx.waker()) };
+            unsafe { driver.timers().arm(Pin::new_unchecked(&this.entry), this.deadline, cx.waker()) };
         match armed {
             Armed::Waiting => {}
             Armed::EndWait => driver.unpark(),
-            Armed::Closed => closed(),
+            Armed::Closed => return this.over_or_else(closed),
         }
+        Poll::Pending
     }
 }
 
 impl Future for Sleep {
     type Output = ();
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         if coop::poll_proceed(cx).is_pending() {
             return Poll::Pending;
         }
@@ -91,12 +110,14 @@ impl Future for Sleep {
                 self.poll(cx)
             }
             _ => {
-                let now = Instant::now();
-                if now >= this.deadline {
-                    return Poll::Ready(());
+                if !this.long {
+                    let left = this.deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return Poll::Ready(());
+                    }
+                    this.entry.set_slack(left);
                 }
-                self.as_mut().arm(now, cx);
-                Poll::Pending
+                self.arm(cx)
             }
         }
     }

@@ -432,13 +432,14 @@ pub(crate) fn connection_lost(object: &Ref, core: &Core) -> Result<(), Fatal> {
     // A fatal error waits until the connection is cleaned up.
     let mut outcome = Outcome::default();
     if let Some(protocol) = stream.receiver.protocol.get() {
-        outcome.note(match getattr(protocol.as_ptr(), imports().connection_lost.as_ptr()) {
-            Ok(lost) => stream
-                .in_context(|| call1(&lost, exception.as_ptr()))
+        let lost = getattr(protocol.as_ptr(), imports().connection_lost.as_ptr());
+        // A protocol without the method is named in the place of the method.
+        let callback = lost.as_ref().unwrap_or(&protocol).clone_ref();
+        outcome.note(
+            lost.and_then(|lost| stream.in_context(|| call1(&lost, exception.as_ptr())))
                 .map(drop)
-                .or_else(|raised| report(stream, core, &lost, Some(&exception), raised)),
-            Err(raised) => core.unraisable(raised),
-        });
+                .or_else(|raised| report(stream, core, &callback, Some(&exception), raised)),
+        );
     }
     outcome.note(stream.close_descriptor().or_else(|raised| core.unraisable(raised)));
     stream.receiver.clear();

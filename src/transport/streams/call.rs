@@ -20,12 +20,13 @@ use super::reading::{
 use super::{CLASSES, inherited, plain_reader, writer};
 use crate::capi::buffer::bytes_from;
 use crate::capi::call::{guard, method};
+use crate::capi::collected::{Collected, clear, traverse};
 use crate::capi::coroutine::{blocking, itself, raise_given, raise_stop};
 use crate::capi::error::{raise, raise_message, take_exception, warn};
 use crate::capi::freelist::Freelist;
 use crate::capi::imports::imports;
 use crate::capi::object::integer;
-use crate::capi::types::{Attribute, Method, TypeSpec, visit_instance};
+use crate::capi::types::{Attribute, Method, TypeSpec};
 use crate::capi::{Args, Raised, Ref, Slot};
 
 /// How many dead calls are kept for reuse.
@@ -278,9 +279,9 @@ impl Call {
         let (class, argument) = match self.kind() {
             Kind::Drain => (&classes.asyncio_writer, None),
             Kind::Line | Kind::Next => (&classes.asyncio_reader, None),
-            Kind::Read(size) => (&classes.asyncio_reader, Some(integer(*size as isize)?)),
+            Kind::Read(size) => (&classes.asyncio_reader, Some(integer(*size as i64)?)),
             Kind::ReadAll(_) => (&classes.asyncio_reader, Some(integer(-1)?)),
-            Kind::Exactly(size) => (&classes.asyncio_reader, Some(integer(*size)?)),
+            Kind::Exactly(size) => (&classes.asyncio_reader, Some(integer(*size as i64)?)),
             Kind::Until(separators) => (&classes.asyncio_reader, tuple_of(separators)?),
         };
         let name = self.name();
@@ -607,22 +608,15 @@ unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
     }
 }
 
-unsafe extern "C" fn traverse(
-    object: *mut ffi::PyObject,
-    visit: ffi::visitproc,
-    argument: *mut c_void,
-) -> std::ffi::c_int {
-    // SAFETY: the collector's call for one of our objects; a heap type is visited by its instances.
-    unsafe {
-        let call = Call::of(object);
-        visit_instance(object, [&call.owner, &call.waiter], visit, argument)
+// SAFETY: `repr(C)`, `base` comes first, and what changes is in cells.
+unsafe impl Collected for Call {
+    fn held(&self) -> impl Iterator<Item = &Slot> {
+        [&self.owner, &self.waiter].into_iter()
     }
-}
 
-unsafe extern "C" fn clear(object: *mut ffi::PyObject) -> std::ffi::c_int {
-    // SAFETY: the collector's call for one of our objects.
-    unsafe { Call::of(object) }.finish();
-    0
+    fn let_go(&self) {
+        self.finish();
+    }
 }
 
 /// Makes the type. Called once, by the module's initialisation.
@@ -645,8 +639,8 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<()> {
         objects: &[],
         slots: &[
             (ffi::Py_tp_dealloc, dealloc as *mut c_void),
-            (ffi::Py_tp_traverse, traverse as *mut c_void),
-            (ffi::Py_tp_clear, clear as *mut c_void),
+            (ffi::Py_tp_traverse, traverse::<Call> as *mut c_void),
+            (ffi::Py_tp_clear, clear::<Call> as *mut c_void),
             (ffi::Py_am_await, itself as *mut c_void),
             (ffi::Py_am_send, am_send as *mut c_void),
             (ffi::Py_tp_iter, itself as *mut c_void),

@@ -13,9 +13,10 @@ use super::store::{Room, Store};
 use super::{CLASSES, inherited, plain_reader};
 use crate::capi::buffer::{Buffer, bytes_slice};
 use crate::capi::call::{guard, method};
+use crate::capi::collected::{Collected, Instance, clear, dealloc, traverse};
 use crate::capi::error::{raise, raise_message, take_exception};
 use crate::capi::imports::{imports, support};
-use crate::capi::types::{Attribute, Method, TypeSpec, visit_instance};
+use crate::capi::types::{Attribute, Method, TypeSpec};
 use crate::capi::{Args, Raised, Ref, Slot};
 
 /// asyncio's default limit.
@@ -581,52 +582,28 @@ unsafe extern "C" fn set_buffer(
 
 // -- the type ------------------------------------------------------------------------------------------
 
-fn slots(reader: &Reader) -> [&Slot; 8] {
-    [
-        &reader.odd_buffer,
-        &reader.event_loop,
-        &reader.transport,
-        &reader.exception,
-        &reader.waiter,
-        &reader.limit,
-        &reader.source_traceback,
-        &reader.dict,
-    ]
-}
-
-unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
-    // SAFETY: called once by CPython for a reader without references, perhaps through a subclass.
-    unsafe {
-        ffi::PyObject_GC_UnTrack(object.cast());
-        let reader = object.cast::<Reader>();
-        if !(*reader).weaklist.get().is_null() {
-            ffi::PyObject_ClearWeakRefs(object);
-        }
-        for slot in slots(&*reader) {
-            slot.clear();
-        }
-        std::ptr::drop_in_place((&raw mut (*reader).store).cast::<Store>());
-        let kind = ffi::Py_TYPE(object);
-        ffi::PyObject_GC_Del(object.cast());
-        ffi::Py_DECREF(kind.cast());
+// SAFETY: `repr(C)`, `base` comes first, and what changes is in cells.
+unsafe impl Collected for Reader {
+    fn held(&self) -> impl Iterator<Item = &Slot> {
+        [
+            &self.odd_buffer,
+            &self.event_loop,
+            &self.transport,
+            &self.exception,
+            &self.waiter,
+            &self.limit,
+            &self.source_traceback,
+            &self.dict,
+        ]
+        .into_iter()
     }
 }
 
-unsafe extern "C" fn traverse(
-    object: *mut ffi::PyObject,
-    visit: ffi::visitproc,
-    argument: *mut c_void,
-) -> c_int {
-    // SAFETY: the collector's call for one of our readers; a heap type is visited by its instances.
-    unsafe { visit_instance(object, slots(Reader::of(object)), visit, argument) }
-}
-
-unsafe extern "C" fn clear(object: *mut ffi::PyObject) -> c_int {
-    // SAFETY: the collector's call for one of our readers.
-    for slot in slots(unsafe { Reader::of(object) }) {
-        slot.clear();
+// SAFETY: the field whose offset the type is made with.
+unsafe impl Instance for Reader {
+    fn weaklist(&self) -> &Cell<*mut ffi::PyObject> {
+        &self.weaklist
     }
-    0
 }
 
 /// Makes the native class. Called once, by the module's initialisation.
@@ -684,9 +661,9 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         slots: &[
             (ffi::Py_tp_init, init as *mut c_void),
             (ffi::Py_tp_new, ffi::PyType_GenericNew as *mut c_void),
-            (ffi::Py_tp_dealloc, dealloc as *mut c_void),
-            (ffi::Py_tp_traverse, traverse as *mut c_void),
-            (ffi::Py_tp_clear, clear as *mut c_void),
+            (ffi::Py_tp_dealloc, dealloc::<Reader> as *mut c_void),
+            (ffi::Py_tp_traverse, traverse::<Reader> as *mut c_void),
+            (ffi::Py_tp_clear, clear::<Reader> as *mut c_void),
             (ffi::Py_tp_repr, repr as *mut c_void),
             (ffi::Py_am_anext, next as *mut c_void),
         ],

@@ -50,7 +50,7 @@ pub(super) fn read_exactly(reader: &Reader, size: usize) -> Result<Look, Raised>
             return Ok(Look::Wait);
         }
         let partial = store.take(store.len())?;
-        return Err(incomplete(&partial, &integer(size as isize)?));
+        return Err(incomplete(&partial, &integer(size as i64)?));
     }
     let data = store.take(size)?;
     reader.maybe_resume()?;
@@ -229,7 +229,7 @@ fn overrun(message: &str, consumed: usize) -> Result<Ref, Raised> {
             message.len() as ffi::Py_ssize_t,
         ))
     };
-    call(&imports().limit_overrun, &[text.ok_or(Raised)?.as_ptr(), integer(consumed as isize)?.as_ptr()])
+    call(&imports().limit_overrun, &[text.ok_or(Raised)?.as_ptr(), integer(consumed as i64)?.as_ptr()])
 }
 
 /// Sets an exception that was just made, or leaves set what came instead.

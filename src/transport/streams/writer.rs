@@ -12,9 +12,10 @@ use super::call::{Call, Kind};
 use super::reader::has_no_items;
 use super::{CLASSES, CONNECTION_LOST, PAUSED, inherited, plain_reader};
 use crate::capi::call::{guard, method};
+use crate::capi::collected::{Collected, Instance, clear, dealloc, traverse};
 use crate::capi::error::raise_message;
 use crate::capi::imports::imports;
-use crate::capi::types::{Attribute, Method, TypeSpec, visit_instance};
+use crate::capi::types::{Attribute, Method, TypeSpec};
 use crate::capi::{Args, Raised, Ref, Slot};
 use crate::transport::send;
 use crate::transport::stream::{Stream, stream_of};
@@ -260,43 +261,19 @@ unsafe extern "C" fn get_complete(object: *mut ffi::PyObject, _: *mut c_void) ->
 
 // -- the type ------------------------------------------------------------------------------------------
 
-fn slots(writer: &Writer) -> [&Slot; 6] {
-    [&writer.transport, &writer.protocol, &writer.reader, &writer.event_loop, &writer.complete, &writer.dict]
-}
-
-unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
-    // SAFETY: called once by CPython for a writer without references, through the class that Python has made,
-    // which has called `__del__`.
-    unsafe {
-        ffi::PyObject_GC_UnTrack(object.cast());
-        let writer = object.cast::<Writer>();
-        if !(*writer).weaklist.get().is_null() {
-            ffi::PyObject_ClearWeakRefs(object);
-        }
-        for slot in slots(&*writer) {
-            slot.clear();
-        }
-        let kind = ffi::Py_TYPE(object);
-        ffi::PyObject_GC_Del(object.cast());
-        ffi::Py_DECREF(kind.cast());
+// SAFETY: `repr(C)`, `base` comes first, and what changes is in cells.
+unsafe impl Collected for Writer {
+    fn held(&self) -> impl Iterator<Item = &Slot> {
+        [&self.transport, &self.protocol, &self.reader, &self.event_loop, &self.complete, &self.dict]
+            .into_iter()
     }
 }
 
-unsafe extern "C" fn traverse(
-    object: *mut ffi::PyObject,
-    visit: ffi::visitproc,
-    argument: *mut c_void,
-) -> c_int {
-    // SAFETY: the collector's call for one of our writers; a heap type is visited by its instances.
-    unsafe { visit_instance(object, slots(Writer::of(object)), visit, argument) }
-}
-
-unsafe extern "C" fn clear(object: *mut ffi::PyObject) -> c_int {
-    // SAFETY: the collector's call for one of our writers.
-    for slot in slots(unsafe { Writer::of(object) }) {
-        slot.clear();
+// SAFETY: the field whose offset the type is made with.
+unsafe impl Instance for Writer {
+    fn weaklist(&self) -> &Cell<*mut ffi::PyObject> {
+        &self.weaklist
     }
-    0
 }
 
 /// Makes the native class. Called once, by the module's initialisation.
@@ -330,9 +307,9 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         slots: &[
             (ffi::Py_tp_init, init as *mut c_void),
             (ffi::Py_tp_new, ffi::PyType_GenericNew as *mut c_void),
-            (ffi::Py_tp_dealloc, dealloc as *mut c_void),
-            (ffi::Py_tp_traverse, traverse as *mut c_void),
-            (ffi::Py_tp_clear, clear as *mut c_void),
+            (ffi::Py_tp_dealloc, dealloc::<Writer> as *mut c_void),
+            (ffi::Py_tp_traverse, traverse::<Writer> as *mut c_void),
+            (ffi::Py_tp_clear, clear::<Writer> as *mut c_void),
         ],
         bases: None,
     }

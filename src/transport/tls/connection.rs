@@ -58,8 +58,6 @@ pub(crate) struct Connection {
     pub(super) ssl_reading_paused: Cell<bool>,
     /// The stream transport has asked us to pause writing.
     pub(super) ssl_writing_paused: Cell<bool>,
-    /// The application is receiving data: what it writes is sent when it returns.
-    pub(super) delivering: Cell<bool>,
     /// Waits for the end of the turn to be flushed.
     pub(super) queued: Cell<bool>,
     /// OpenSSL is on the stack.
@@ -119,7 +117,6 @@ impl Connection {
             app_writing_paused: Cell::new(false),
             ssl_reading_paused: Cell::new(false),
             ssl_writing_paused: Cell::new(false),
-            delivering: Cell::new(false),
             queued: Cell::new(false),
             in_engine: Cell::new(false),
             broken: Cell::new(false),

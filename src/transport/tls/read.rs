@@ -79,7 +79,7 @@ pub(super) fn read(object: &Ref, connection: &Connection, batch: Option<Batch>) 
 fn read_all(object: &Ref, connection: &Connection, mut batch: Option<Batch>) -> Result<(), Raised> {
     let Some(core) = connection.core() else { return Ok(()) };
     if !connection.app_reading_paused.get() {
-        let mut more = deliver_rest(connection)?;
+        let mut more = deliver_rest(object, connection, core)?;
         while more {
             let batch = match batch.take() {
                 Some(batch) => batch,
@@ -117,10 +117,10 @@ fn deliver(object: &Ref, connection: &Connection, core: &Core, batch: Batch) -> 
         let data = unfed(connection, &plain);
         core.return_scratch(plain);
         if let Some(data) = data? {
-            delivering(connection, || connection.receiver.data_received(&data))?;
+            delivering(object, core, || connection.receiver.data_received(&data))?;
         }
     } else {
-        let delivered = deliver_buffered(connection, &plain);
+        let delivered = deliver_buffered(object, connection, core, &plain);
         if let Ok(count) = delivered
             && count < plain.len()
         {
@@ -146,12 +146,12 @@ fn deliver(object: &Ref, connection: &Connection, core: &Core, batch: Batch) -> 
 
 /// Hands on what a buffered protocol did not take before it paused. False if it has not taken all of it now
 /// either, or wants no more.
-fn deliver_rest(connection: &Connection) -> Result<bool, Raised> {
+fn deliver_rest(object: &Ref, connection: &Connection, core: &Core) -> Result<bool, Raised> {
     if connection.undelivered().is_empty() {
         return Ok(true);
     }
     let plain = std::mem::take(connection.undelivered());
-    let count = deliver_buffered(connection, &plain)?;
+    let count = deliver_buffered(object, connection, core, &plain)?;
     if count < plain.len() {
         *connection.undelivered() = plain[count..].to_vec();
         return Ok(false);
@@ -170,7 +170,12 @@ fn unfed(connection: &Connection, plain: &[u8]) -> Result<Option<Ref>, Raised> {
 
 /// Fills the buffers of a buffered protocol until all is delivered, or it wants no more for now. Returns how
 /// much it took.
-fn deliver_buffered(connection: &Connection, plain: &[u8]) -> Result<usize, Raised> {
+fn deliver_buffered(
+    object: &Ref,
+    connection: &Connection,
+    core: &Core,
+    plain: &[u8],
+) -> Result<usize, Raised> {
     let mut delivered = 0;
     while delivered < plain.len() {
         if delivered > 0 && (connection.app_reading_paused.get() || !connection.reads()) {
@@ -180,7 +185,7 @@ fn deliver_buffered(connection: &Connection, plain: &[u8]) -> Result<usize, Rais
         if connection.receiver.delivery() != Delivery::Buffer {
             // It was replaced in between.
             if let Some(data) = unfed(connection, rest)? {
-                delivering(connection, || connection.receiver.data_received(&data))?;
+                delivering(object, core, || connection.receiver.data_received(&data))?;
             }
             return Ok(plain.len());
         }
@@ -190,16 +195,16 @@ fn deliver_buffered(connection: &Connection, plain: &[u8]) -> Result<usize, Rais
         unsafe { std::ptr::copy_nonoverlapping(rest.as_ptr(), buffer.as_ptr(), count) };
         drop(buffer);
         delivered += count;
-        delivering(connection, || connection.receiver.buffer_updated(count as isize))?;
+        delivering(object, core, || connection.receiver.buffer_updated(count as isize))?;
     }
     Ok(delivered)
 }
 
 /// Runs a callback of the protocol; what it writes leaves when it is back.
 #[inline(always)]
-fn delivering(connection: &Connection, call: impl FnOnce() -> Result<(), Raised>) -> Result<(), Raised> {
-    let before = connection.delivering.replace(true);
+fn delivering(object: &Ref, core: &Core, call: impl FnOnce() -> Result<(), Raised>) -> Result<(), Raised> {
+    let outer = core.begin_delivery(object, super::write::flush);
     let outcome = call();
-    connection.delivering.set(before);
+    core.end_delivery(outer);
     outcome
 }

@@ -57,10 +57,10 @@ pub(super) fn pushed(object: &Ref, connection: &Connection) -> Result<(), Raised
         return connection.control_app_writing(object);
     }
     let small = pending < AT_ONCE && pending <= connection.outgoing_high.get();
-    if small && connection.delivering.get() {
+    let Some(core) = connection.core() else { return Ok(()) };
+    if small && core.is_delivering(object) {
         return Ok(());
     }
-    let Some(core) = connection.core() else { return Ok(()) };
     if (small && core.running.get()) || connection.in_engine.get() {
         if !connection.queued.replace(true) {
             core.flush_later(object.clone_ref(), flush);
@@ -80,7 +80,7 @@ pub(super) fn write_now(object: &Ref, connection: &Connection) -> Result<(), Rai
 }
 
 /// At the end of a turn.
-fn flush(object: &Ref, core: &Core) -> Result<(), Fatal> {
+pub(super) fn flush(object: &Ref, core: &Core) -> Result<(), Fatal> {
     // SAFETY: flushes are queued for connections only.
     let connection = unsafe { connection_of(object.as_ptr()) };
     connection.queued.set(false);

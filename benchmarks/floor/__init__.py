@@ -1,0 +1,77 @@
+"""The floor: what the kernel, OpenSSL and the least possible program cost, for the scenarios that serve.
+
+Servers without Python and without an event loop (``main.rs``), built by rustc when first asked for. The floor
+stands in the results as one more "loop"; no loop can be cheaper, so the distance to it is what is left to gain,
+and where it does not reach a target on some machine, no loop can reach it there.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import tls
+
+FLOOR = "floor"
+# Scenario -> the server of main.rs that gives the same answers.
+FLOORS: dict[str, str] = {
+    **{f"tcp/proto/1k/c{connections}": "tcp" for connections in (1, 10, 100)},
+    **{f"tcp/proto/{size}k/c10": "tcp" for size in (10, 100)},
+    "tcp/buffered/1k/c10": "tcp",
+    "tcp/two-writes/1k/c10": "tcp",
+    "tcp/streams/1k/c1": "tcp",
+    "tcp/streams/1k/c10": "tcp",
+    "tcp/streams/100k/c10": "tcp",
+    "tcp/native-streams/1k/c10": "tcp",
+    "tcp/native-streams/100k/c10": "tcp",
+    "tcp/readline/1k/c10": "tcp",
+    "tcp/sock/1k/c10": "tcp",
+    "tcp/accept+close/c10": "accept",
+    "tcp/bulk/64k-writes/c4": "bulk",
+    "unix/proto/1k/c10": "unix",
+    "unix/streams/1k/c10": "unix",
+    "udp/1k/c10": "udp",
+    "tls/proto/1k/c10": "tls",
+    "tls/streams/1k/c10": "tls",
+    "http/uvicorn-httptools": "http",
+    "http/uvicorn-h11": "http",
+    "http/aiohttp": "http",
+}
+SOURCES = Path(__file__).parent
+
+
+@cache
+def floor_program() -> Path:
+    """The built program; ImportError (as for a loop that is not installed) where it cannot be built."""
+    if shutil.which("rustc") is None:
+        raise ImportError("there is no rustc to build it with")
+    newest = max(source.stat().st_mtime_ns for source in SOURCES.glob("*.rs"))
+    built = Path(tempfile.gettempdir()) / f"wakeloop-floor-{newest}"
+    if not built.exists():
+        fresh = built.with_suffix(".new")
+        command = ["rustc", "--edition=2024", "-O", "-o", str(fresh), str(SOURCES / "main.rs")]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise ImportError(f"it does not build: {done.stderr.strip()}")
+        fresh.rename(built)
+    return built
+
+
+def floor_arguments(scenario: str, cpu: int, path: str) -> list[str]:
+    """How to start the program for a scenario; ``path`` is where a Unix socket goes."""
+    what = FLOORS[scenario]
+    more = {"unix": [path], "tls": [*openssl(), *map(str, tls.pem_files())] if what == "tls" else []}
+    return [what, str(cpu), *more.get(what, [])]
+
+
+@cache
+def openssl() -> list[str]:
+    """The files of libcrypto and libssl that this interpreter's ``ssl`` module has loaded."""
+    mapped = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "/" in line}
+    found = {name: path for path in mapped for name in ("libcrypto", "libssl") if Path(path).name.startswith(name)}
+    if len(found) < 2:
+        raise ImportError("this Python has no shared OpenSSL")
+    return [found["libcrypto"], found["libssl"]]

@@ -1,0 +1,85 @@
+//! Answers GET requests without looking at them: small answers, and large ones in writes of 64 KiB.
+
+use std::io::{ErrorKind, Read, Write};
+
+use crate::streams::{Connection, Got, Rest, read};
+
+/// About what uvicorn and aiohttp send.
+const HELLO: &[u8] = b"HTTP/1.1 200 OK\r\ndate: Sat, 21 Nov 2026 00:00:00 GMT\r\nserver: floor\r\n\
+content-type: text/plain\r\ncontent-length: 13\r\n\r\nHello, world!";
+const CHUNK: usize = 64 * 1024;
+const CHUNKS: usize = 64;
+
+/// How many requests end in these bytes; none is in two pieces, because the load sends each in one.
+fn requests(bytes: &[u8]) -> usize {
+    bytes.windows(4).filter(|four| four == b"\r\n\r\n").count()
+}
+
+pub struct Hello<S> {
+    stream: S,
+    rest: Rest,
+}
+
+impl<S> Hello<S> {
+    pub fn new(stream: S) -> Self {
+        Hello { stream, rest: Rest::default() }
+    }
+}
+
+impl<S: Read + Write> Connection for Hello<S> {
+    fn ready(&mut self, buffer: &mut [u8]) -> bool {
+        if self.rest.flush(&mut self.stream).is_err() {
+            return false;
+        }
+        match read(&mut self.stream, buffer) {
+            Got::Bytes(count) => {
+                (0..requests(&buffer[..count])).all(|_| self.rest.send(&mut self.stream, HELLO).is_ok())
+            }
+            Got::Nothing => true,
+            Got::End => false,
+        }
+    }
+}
+
+/// Answers with 4 MiB of what the scenario expects.
+pub struct Bulk<S> {
+    stream: S,
+    chunk: Vec<u8>,
+    /// The position in the answers that are owed; their heads aside.
+    sent: usize,
+    owed: usize,
+}
+
+impl<S> Bulk<S> {
+    pub fn new(stream: S) -> Self {
+        Bulk { stream, chunk: (0..CHUNK).map(|place| place as u8).collect(), sent: 0, owed: 0 }
+    }
+}
+
+impl<S: Read + Write> Connection for Bulk<S> {
+    fn ready(&mut self, buffer: &mut [u8]) -> bool {
+        match read(&mut self.stream, buffer) {
+            Got::Bytes(count) => {
+                for _ in 0..requests(&buffer[..count]) {
+                    let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", CHUNK * CHUNKS);
+                    // Only asked when the last answer is through: the socket is empty and takes it whole.
+                    if !self.stream.write(head.as_bytes()).is_ok_and(|sent| sent == head.len()) {
+                        return false;
+                    }
+                    self.owed += CHUNK * CHUNKS;
+                }
+            }
+            Got::Nothing => {}
+            Got::End => return false,
+        }
+        while self.sent < self.owed {
+            let from = self.sent % CHUNK;
+            match self.stream.write(&self.chunk[from..]) {
+                Ok(count) => self.sent += count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+}

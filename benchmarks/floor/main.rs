@@ -1,0 +1,50 @@
+//! The floor of the server scenarios: what the kernel, and OpenSSL for TLS, cost without any event loop.
+//!
+//!     floor WHAT CPU [ARGUMENT]...
+//!
+//! serves on one thread, pinned to that core (-1: to none), prints `{"port": N}` (0 for a Unix socket) and goes on
+//! until it is killed. Each server is the least program that gives the right answers. Built by `__init__.py` with
+//! plain rustc, hence the declarations by hand in `system`. Linux only.
+
+mod echo;
+mod http;
+mod streams;
+mod system;
+mod tls;
+mod udp;
+
+use std::net::TcpListener;
+use std::os::unix::net::UnixListener;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let arguments: Vec<String> = std::env::args().collect();
+    let argument = |place: usize| arguments.get(place).map(String::as_str).ok_or("an argument is missing");
+    system::die_with_parent();
+    system::pin(argument(2)?.parse()?);
+    match argument(1)? {
+        "tcp" => streams::serve(tcp()?, echo::Echo::new),
+        "unix" => streams::serve(unix(argument(3)?)?, echo::Echo::new),
+        "accept" => streams::accept_and_close(tcp()?),
+        "http" => streams::serve(tcp()?, http::Hello::new),
+        "bulk" => streams::serve(tcp()?, http::Bulk::new),
+        "udp" => udp::serve(),
+        "tls" => {
+            let server = tls::Tls::new(argument(3)?, argument(4)?, argument(5)?, argument(6)?)?;
+            server.serve(tcp()?)
+        }
+        other => return Err(format!("there is no floor for {other:?}").into()),
+    }?;
+    Ok(())
+}
+
+fn tcp() -> std::io::Result<TcpListener> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    println!("{{\"port\": {}}}", listener.local_addr()?.port());
+    Ok(listener)
+}
+
+fn unix(path: &str) -> std::io::Result<UnixListener> {
+    let listener = UnixListener::bind(path)?;
+    println!("{{\"port\": 0}}");
+    Ok(listener)
+}

@@ -1,0 +1,178 @@
+"""How many instructions an operation takes outside the kernel, and in whose code: valgrind counts them.
+
+    python benchmarks/instructions.py [--only GLOB]... [--loops a,b] [--page FILE]
+
+Unlike time, the counts do not depend on what else the machine does. Each scenario runs twice, shorter and longer,
+and the difference is divided by the operations between the two: start and end of the process cancel out. What is
+counted is everything the process does, by the file that the code is from: the interpreter, the loop's own library,
+OpenSSL, the C library. The kernel's work is not in it: see the floor in ``run.py``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import tls
+from clients import CLIENTS
+from inprocess import FACTORY_SCENARIOS, SCENARIOS
+from loops import REFERENCE, split
+from processes import Child, ChildError, cores, load_process, run_load
+from servers import SERVERS
+
+HERE = Path(__file__).parent
+NAMES = [*SCENARIOS, *FACTORY_SCENARIOS, *(name for name, it in SERVERS.items() if it.metric == "cpu_us"), *CLIENTS]
+PATIENCE = 300.0
+# Operations of the shorter and the longer run of a server; seconds of them where the load counts no operations.
+REQUESTS = (200, 800)
+SECONDS = (1.0, 4.0)
+# Whose code a file is; the first pattern that its path matches.
+OWNERS = (
+    ("loop", r"/wakeloop/_core|/uvloop/|/rloop/|/rsloop/|/zuvloop/|/aiofastnet/"),
+    ("OpenSSL", r"/lib(ssl|crypto)"),
+    ("interpreter", r"/libpython|/bin/python|/lib-dynload/"),
+    ("C library", r"/libc\.so|/libc-|/libm|/ld-linux|/libpthread|/vgpreload"),
+)
+COLUMNS = (*(name for name, _ in OWNERS), "other")
+
+Counts = Counter[str]
+
+
+def owner(path: str) -> str:
+    return next((name for name, pattern in OWNERS if re.search(pattern, path)), "other")
+
+
+def counts_of(profile: Path) -> Counts:
+    """What each owner's code cost by itself, from a file of callgrind's (its format: valgrind's manual, "cl-format")."""
+    objects: dict[str, str] = {}
+    counts: Counts = Counter()
+    current, called = "other", False
+    for line in profile.read_text().splitlines():
+        if line.startswith("ob="):
+            number, _, path = line[3:].partition(" ")
+            current = owner(objects.setdefault(number, path))
+        elif line.startswith("cob="):
+            number, _, path = line[4:].partition(" ")
+            objects.setdefault(number, path)
+        elif line.startswith("calls="):
+            called = True  # the next line is the cost of the callee, which is counted where it is
+        elif line[:1].isdigit() or line[:1] in ("+", "-", "*"):
+            if not called:
+                counts[current] += int(line.split()[1])
+            called = False
+    return counts
+
+
+def load_server(name: str, port: int, path: str, pid: int, place: int) -> int:
+    """Puts the load of a scenario on a server, and says how many requests it answered."""
+    options, cpu = dict(SERVERS[name].load), cores()[1]
+    if options["kind"] == "tls":
+        result = tls.run(port, pid, options, SECONDS[place], 0.0, cpu)
+    else:
+        where = {"port": port} if port else {"path": path}
+        with load_process(cpu) as load:
+            result = run_load(load, pid, duration=PATIENCE / 2, warmup=0, count=REQUESTS[place], **where, **options)
+    if result["errors"]:
+        raise ChildError(f"errors {result['errors']}; the first: {result['first_error']}")
+    return int(result["requests"])
+
+
+def measure(loop: str, name: str, directory: Path, place: int) -> tuple[int, Counts]:
+    """The operations of one run, and what the whole process cost."""
+    profile = directory / f"{place}.callgrind"
+    worker = ["--loop", loop, "--scenario", name, "--path", str(directory / f"s{place}")]
+    if name in CLIENTS:
+        peer = Child(str(HERE / "worker.py"), "--loop", "asyncio", "--scenario", "tcp/proto/1k/c10")
+        with peer:
+            worker += ["--port", str(peer.receive(30)["port"])]
+            return counted(name, profile, worker, place)
+    return counted(name, profile, worker, place)
+
+
+def counted(name: str, profile: Path, worker: list[str], place: int) -> tuple[int, Counts]:
+    valgrind = ["--quiet", "--tool=callgrind", f"--callgrind-out-file={profile}", sys.executable]
+    with Child(*valgrind, str(HERE / "worker.py"), *worker, program="valgrind") as process:
+        said = process.receive(PATIENCE)
+        if name in SERVERS:
+            operations = load_server(name, said.get("port", 0), worker[5], process.pid, place)
+        else:
+            operations = process.ask(0.0 if place == 0 else SECONDS[place], PATIENCE)["operations"]
+        process.end(signal.SIGTERM, 30)
+    return operations, counts_of(profile)
+
+
+def instructions(loop: str, name: str) -> Counts:
+    """Instructions per operation, by owner."""
+    with tempfile.TemporaryDirectory() as directory:
+        (fewer, before), (more, after) = (measure(loop, name, Path(directory), place) for place in (0, 1))
+    if more <= fewer:
+        raise ChildError(f"{more} operations in the longer run, {fewer} in the shorter")
+    return Counter({who: round((after[who] - before[who]) / (more - fewer)) for who in COLUMNS})
+
+
+def page(rows: dict[str, dict[str, Counts | str]], loops: list[str], versions: str) -> str:
+    text = [
+        "# Instructions",
+        "",
+        f"Counted {time.strftime('%Y-%m-%d')} with {versions}: instructions per operation outside the kernel, in all"
+        " and by whose code they are. Made by `make bench-instructions`; what is counted is told in"
+        " `benchmarks/instructions.py`.",
+        "",
+        f"| scenario | loop | all | {REFERENCE}'s over it | " + " | ".join(COLUMNS) + " |",
+        "|" + " --- |" * (4 + len(COLUMNS)),
+    ]
+    for name, by_loop in rows.items():
+        reference = by_loop.get(REFERENCE)
+        for loop in loops:
+            if isinstance(counts := by_loop[loop], str):
+                text.append(f"| {name} | {loop} | {counts} |" + " |" * (1 + len(COLUMNS)))
+                continue
+            total = counts.total()
+            ratio = f"{reference.total() / total:.2f}" if isinstance(reference, Counter) and total else "–"
+            cells = [name, loop, f"{total:,}", ratio, *(f"{counts[who]:,}" for who in COLUMNS)]
+            text.append("| " + " | ".join(cells) + " |")
+    return "\n".join(text) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="instructions per operation, by valgrind")
+    parser.add_argument("--only", action="append", metavar="GLOB", help="scenarios by name; may be repeated")
+    parser.add_argument("--loops", default="uvloop,wakeloop", help="names, separated by commas")
+    parser.add_argument("--page", type=Path, help="where the table goes, beside the terminal")
+    arguments = parser.parse_args()
+    if shutil.which("valgrind") is None:
+        print("valgrind is not installed; it is a package of that name nearly everywhere")
+        return 2
+    names = [name for name in NAMES if any(fnmatch.fnmatchcase(name, glob) for glob in arguments.only or ["*"])]
+    loops, missing = split(arguments.loops.split(","))
+    for loop, why in missing.items():
+        print(f"{loop} is left out: {why}")
+    tls.certificate()
+    width = max(map(len, names), default=0) + 1
+    print(f"{'':<{width}}" + f"{'':<20}" + "".join(f"{who:>14}" for who in ("all", *COLUMNS)))
+    rows: dict[str, dict[str, Counts | str]] = {}
+    for name in names:
+        rows[name] = {}
+        for loop in loops:
+            try:
+                counts = rows[name][loop] = instructions(loop, name)
+                text = "".join(f"{number:>14,}" for number in (counts.total(), *(counts[who] for who in COLUMNS)))
+            except ChildError as error:
+                rows[name][loop] = text = f"FAIL: {error}"
+            print(f"{name:<{width}}{loop:<20}{text}", flush=True)
+    if arguments.page:
+        python = f"Python {sys.version.split()[0]}"
+        arguments.page.write_text(page(rows, loops, f"{python}, {sys.platform}"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+//! The sockets of one listener: a name may have several addresses, and "everywhere" is one of each family.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsRawFd, RawFd};
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::runtime::net::{self, Target};
+
+/// Connections the kernel keeps ready for `accept`.
+const BACKLOG: i32 = 1024;
+/// How often a free port of one address is looked for that is free on the others too.
+const ATTEMPTS: usize = 16;
+
+/// At least one.
+#[derive(Debug)]
+pub(super) struct Sockets {
+    sockets: Box<[net::TcpListener]>,
+    /// Where the next look begins, so that a busy address keeps none of the others waiting.
+    turn: AtomicUsize,
+}
+
+impl Sockets {
+    /// Listens at every address of `host`, or on all interfaces; gives the first address too. Port 0 is one free
+    /// port for all of them.
+    pub(super) async fn bind(host: Option<String>, port: u16) -> io::Result<(Sockets, SocketAddr)> {
+        let mut addresses: Vec<SocketAddr> = match host {
+            Some(host) => Target::from((host, port)).resolve().await?,
+            None => {
+                vec![(Ipv4Addr::UNSPECIFIED, port).into(), (Ipv6Addr::UNSPECIFIED, port).into()]
+            }
+        };
+        let mut seen = Vec::new();
+        addresses.retain(|address| {
+            !seen.contains(address) && {
+                seen.push(*address);
+                true
+            }
+        });
+        let mut attempt = 1;
+        loop {
+            match listen(&addresses) {
+                Err(error)
+                    if error.kind() == io::ErrorKind::AddrInUse
+                        && port == 0
+                        && addresses.len() > 1
+                        && attempt < ATTEMPTS =>
+                {
+                    attempt += 1;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    pub(super) fn first(&self) -> &net::TcpListener {
+        &self.sockets[0]
+    }
+
+    pub(super) fn descriptors(&self) -> impl Iterator<Item = RawFd> {
+        self.sockets.iter().map(AsRawFd::as_raw_fd)
+    }
+
+    /// The next connection at any of the addresses.
+    pub(super) async fn accept(&self) -> io::Result<std::net::TcpStream> {
+        if let [only] = &*self.sockets {
+            return only.accept_std().await.map(|(stream, _)| stream);
+        }
+        // Relaxed: any place is a good one.
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed) % self.sockets.len();
+        let (late, early) = self.sockets.split_at(turn);
+        let mut waiting: Vec<_> =
+            early.iter().chain(late).map(|socket| Box::pin(socket.accept_std())).collect();
+        let mut next = pin!(poll_fn(|context| {
+            waiting
+                .iter_mut()
+                .map(|accept| accept.as_mut().poll(context))
+                .find(Poll::is_ready)
+                .unwrap_or(Poll::Pending)
+        }));
+        next.as_mut().await.map(|(stream, _)| stream)
+    }
+
+    /// Nobody can connect any more. Tasks that wait hold the sockets a little longer.
+    pub(super) fn shut_down(&self) {
+        for descriptor in self.descriptors() {
+            // SAFETY: a descriptor of ours. Where the system knows no shutdown of listeners, it fails.
+            unsafe { libc::shutdown(descriptor, libc::SHUT_RDWR) };
+        }
+    }
+}
+
+/// Listens at all of these; what the system has no address or no protocol for is left out, unless that is all.
+fn listen(addresses: &[SocketAddr]) -> io::Result<(Sockets, SocketAddr)> {
+    let mut sockets = Vec::with_capacity(addresses.len());
+    let mut first: Option<SocketAddr> = None;
+    let mut missing = io::ErrorKind::AddrNotAvailable.into();
+    for &(mut address) in addresses {
+        if let Some(first) = first.filter(|_| address.port() == 0) {
+            address.set_port(first.port());
+        }
+        match listen_at(address) {
+            Ok((socket, local)) => {
+                sockets.push(socket);
+                first = first.or(Some(local));
+            }
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EADDRNOTAVAIL | libc::EAFNOSUPPORT)) => {
+                missing = error;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    let first = first.ok_or(missing)?;
+    Ok((Sockets { sockets: sockets.into(), turn: AtomicUsize::new(0) }, first))
+}
+
+fn listen_at(address: SocketAddr) -> io::Result<(net::TcpListener, SocketAddr)> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        // As asyncio has it: IPv4 has a socket of its own.
+        socket.set_only_v6(true)?;
+    }
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    let listener = net::TcpListener::from_std(socket.into())?;
+    let local = listener.local_addr()?;
+    Ok((listener, local))
+}

@@ -1,0 +1,145 @@
+//! The threads of the workers: how they start, and how the last of them leaves.
+//!
+//! The first worker starts with the runtime. Each of the others starts when there is work and all that run are awake,
+//! and the second at the latest when the driver is opened, so that sockets and timers are served while the first is in
+//! a long poll. So a runtime made for one task costs one thread, and one of 64 workers that has little to do has few.
+//!
+//! `state` is locked while a thread is started: whoever joins the threads finds all of them, and a worker that
+//! arrives finds itself counted.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::super::builder::ThreadOptions;
+use super::super::shim::{Condvar, Mutex, thread};
+use super::super::unpoisoned;
+use super::queue::Local;
+use super::shared::Shared;
+use super::worker::Worker;
+
+/// How long after the system refused a thread it is asked again.
+const RETRY: Duration = Duration::from_secs(1);
+
+pub(super) struct Crew {
+    options: ThreadOptions,
+    state: Mutex<State>,
+    left: Condvar,
+}
+
+struct State {
+    /// By worker, until it arrives.
+    queues: Vec<Option<Local>>,
+    /// When each of those that were started was.
+    started: Vec<Instant>,
+    /// Of these, how many have not left.
+    present: usize,
+    threads: Vec<thread::JoinHandle<()>>,
+    refused: Option<Instant>,
+    closed: bool,
+}
+
+impl Crew {
+    pub(super) fn new(options: ThreadOptions, queues: Vec<Local>) -> Crew {
+        let queues = queues.into_iter().map(Some).collect();
+        let state = State {
+            queues,
+            started: Vec::new(),
+            present: 0,
+            threads: Vec::new(),
+            refused: None,
+            closed: false,
+        };
+        Crew { options, state: Mutex::new(state), left: Condvar::new() }
+    }
+
+    /// Starts the thread of a worker. On a closed runtime nothing happens.
+    ///
+    /// # Errors
+    /// What the system says when it has no thread left, for a second also without being asked.
+    pub(super) fn start(&self, shared: &Arc<Shared>, worker: usize) -> io::Result<()> {
+        let mut state = unpoisoned(self.state.lock());
+        if state.closed {
+            return Ok(());
+        }
+        if state.refused.is_some_and(|at| at.elapsed() < RETRY) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let theirs = shared.clone();
+        match self.options.spawn(&worker.to_string(), move || theirs.arrive(worker), Worker::run) {
+            Ok(thread) => {
+                state.threads.push(thread);
+                state.count();
+                Ok(())
+            }
+            Err(error) => {
+                state.refused = Some(Instant::now());
+                Err(error)
+            }
+        }
+    }
+
+    /// Counts a worker whose thread is not ours.
+    pub(super) fn enlist(&self) {
+        unpoisoned(self.state.lock()).count();
+    }
+
+    /// The queue of a worker that arrives, once.
+    pub(super) fn queue(&self, worker: usize) -> Local {
+        let queue = unpoisoned(self.state.lock()).queues[worker].take();
+        queue.expect("a worker arrives once")
+    }
+
+    /// No worker starts from now on. False if that was so before.
+    pub(super) fn close(&self) -> bool {
+        !std::mem::replace(&mut unpoisoned(self.state.lock()).closed, true)
+    }
+
+    /// A worker leaves; the last one does `last` before.
+    pub(super) fn leave(&self, last: impl FnOnce()) {
+        let mut state = unpoisoned(self.state.lock());
+        if state.present == 1 {
+            drop(state);
+            last();
+            state = unpoisoned(self.state.lock());
+        }
+        state.present -= 1;
+        drop(state);
+        self.left.notify_all();
+    }
+
+    /// Waits until all workers have left; false if the deadline came first.
+    pub(super) fn wait_left(&self, deadline: Option<Instant>) -> bool {
+        let mut state = unpoisoned(self.state.lock());
+        while state.present > 0 {
+            state = match deadline {
+                None => unpoisoned(self.left.wait(state)),
+                Some(deadline) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return false;
+                    }
+                    unpoisoned(self.left.wait_timeout(state, left)).0
+                }
+            };
+        }
+        true
+    }
+
+    /// The threads, for whoever joins them. After `close` there will be no more.
+    pub(super) fn threads(&self) -> Vec<thread::JoinHandle<()>> {
+        std::mem::take(&mut unpoisoned(self.state.lock()).threads)
+    }
+
+    /// How long the workers have been there, added up.
+    pub(super) fn age(&self) -> Duration {
+        unpoisoned(self.state.lock()).started.iter().map(Instant::elapsed).sum()
+    }
+}
+
+impl State {
+    fn count(&mut self) {
+        self.present += 1;
+        self.started.push(Instant::now());
+    }
+}
