@@ -6,6 +6,8 @@
 //! above the high-water mark, or outside a running loop it is sent immediately, so that buffer sizes and
 //! `pause_writing` are what asyncio's would be. Nothing written is held while the loop sleeps.
 
+use std::io;
+
 use pyo3::ffi;
 
 use super::stream::{Stream, connection_lost, stream_of};
@@ -264,15 +266,18 @@ fn drained(object: &Ref, stream: &Stream, core: &Core) -> Result<(), Fatal> {
             return connection_lost(object, core);
         }
     } else if stream.eof.get() {
-        shut_down(stream);
+        // A peer that is gone already is noticed by the next read.
+        let _ = shut_down(stream);
     }
     Ok(())
 }
 
-/// Half-closes the socket. A peer that is gone already is noticed by the next read.
-fn shut_down(stream: &Stream) {
+/// Half-closes the socket.
+fn shut_down(stream: &Stream) -> io::Result<()> {
+    stream.core().touched.set(true);
     // SAFETY: the transport owns the descriptor.
-    unsafe { libc::shutdown(stream.fd.get(), libc::SHUT_WR) };
+    let done = unsafe { libc::shutdown(stream.fd.get(), libc::SHUT_WR) };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// `transport.close()`.
@@ -305,10 +310,7 @@ pub(crate) fn write_eof(object: &Ref, stream: &Stream) -> Result<(), Raised> {
         send_now(object, stream)?;
     }
     if stream.buffer().is_empty() && stream.conn_lost.get() == 0 {
-        // SAFETY: the transport owns the descriptor.
-        if unsafe { libc::shutdown(stream.fd.get(), libc::SHUT_WR) } < 0 {
-            return Err(raise_io(&std::io::Error::last_os_error()));
-        }
+        return shut_down(stream).map_err(|error| raise_io(&error));
     }
     Ok(())
 }
