@@ -1,8 +1,13 @@
 """loop.metrics(): numbers about the loop, which grow with what it does."""
 
 import asyncio
+import os
+import threading
+from functools import partial
 
 import pytest
+
+from wakeloop.demo.processes import load_process, run_load
 
 pytestmark = pytest.mark.native
 
@@ -31,8 +36,6 @@ def test_metrics_are_numbers_that_never_fall(run):
 
 
 def test_metrics_can_be_read_before_after_and_beside_the_run(loop):
-    import threading
-
     as_dict(loop.metrics())
     thread_saw = []
     loop.call_later(0.02, loop.stop)
@@ -51,3 +54,47 @@ def test_two_loops_count_for_themselves(loop, loop_factory):
     loop.run_until_complete(asyncio.sleep(0.01))
     assert as_dict(other.metrics()) == before
     other.close()
+
+
+def test_a_thread_that_computes_does_not_get_the_gil_after_every_batch_of_events(loop_factory):
+    """Clients that answer at once are waited for before the GIL is given up for a whole switch interval.
+
+    Each poll gives one event for a connection at most; so if all polls slept without the GIL, there would be no more
+    events than that for each of them.
+    """
+    connections, done = 10, threading.Event()
+
+    class Echo(asyncio.Protocol):
+        def connection_made(self, transport):
+            self.transport = transport
+
+        def data_received(self, data):
+            self.transport.write(data)
+
+    def burn():
+        while not done.is_set():
+            pass
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(Echo, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        burning = threading.Thread(target=burn)
+        burning.start()
+        try:
+            for _ in range(20):
+                before = loop.metrics()
+                load = partial(run_load, process, os.getpid(), port=port, kind="echo", connections=connections)
+                result = await loop.run_in_executor(None, partial(load, size=64, duration=0.3, warmup=0.0))
+                assert not result["errors"]
+                events, sleeps = (loop.metrics()[name] - before[name] for name in ("io_events", "blocking_polls"))
+                if events > 3 * connections * sleeps:
+                    return
+            pytest.fail(f"{events} events in {sleeps} polls without the GIL")
+        finally:
+            done.set()
+            burning.join()
+            server.close()
+
+    with load_process(-1) as process, asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(main())

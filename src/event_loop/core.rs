@@ -77,6 +77,8 @@ pub(crate) struct Core {
     /// A descriptor was used since the last poll: what that set off (a connection to a listener of ours, say)
     /// may be waiting, so the next turn polls even if it is busy.
     pub(crate) touched: Cell<bool>,
+    /// How many more polls are made in the knowledge that another thread keeps the GIL for long.
+    pub(crate) wary: Cell<u32>,
     /// `time` is overridden: the loop asks it instead of the clock. Through [`Core::custom_clock`].
     custom_time: Cell<bool>,
     /// The version of the loop's class when that was last looked at.
@@ -156,6 +158,7 @@ impl Core {
             running: Cell::new(false),
             events_are_old: Cell::new(false),
             touched: Cell::new(false),
+            wary: Cell::new(0),
             custom_time: Cell::new(false),
             class_version: Cell::new(0),
             thread_id: Slot::empty(),

@@ -25,12 +25,21 @@ use crate::capi::call::{call0, call1, in_context};
 use crate::capi::error::{Outcome, raise, raise_io, take_unless_fatal};
 use crate::capi::imports::imports;
 use crate::capi::{Fatal, Raised, Ref};
-use crate::reactor::Event;
+use crate::reactor::{Event, Poller};
 
 /// A busy loop polls at least every so many turns ...
 const TURNS_WITHOUT_POLL: u32 = 61;
 /// ... and at least this often, in nanoseconds: what a ready socket behind a chain of callbacks waits.
 const TIME_WITHOUT_POLL: u64 = 150_000;
+/// The GIL is wanted by a thread that keeps it when it takes longer than this to come back after a poll, in
+/// nanoseconds: more than threads need that only run for a moment, less than the interpreter's switch interval (5 ms).
+const LONG_WAIT: u64 = 1_000_000;
+/// For so many polls after such a wait ...
+const WARY_POLLS: u32 = 64;
+/// ... a turn that had events waits this long for the next ones before it gives up the GIL, which it would not get
+/// back for a whole switch interval. Clients that answer at once are served many times in one interval then (a
+/// thread that computes loses one such wait in each); and the interpreter still takes the GIL from callbacks.
+const GRACE: Duration = Duration::from_micros(100);
 /// The longest single sleep, in seconds. A day, as in asyncio; longer waits go round.
 const LONGEST_SLEEP: f64 = 86_400.0;
 
@@ -42,7 +51,7 @@ const CUSTOM_RESOLUTION: f64 = 1e-9;
 pub(crate) fn run(core: &Core) -> Result<(), Fatal> {
     core.counters.started.set(monotonic_nanos());
     core.running.set(true);
-    let mut state = Turns { since_poll: TURNS_WITHOUT_POLL, last_poll: 0 };
+    let mut state = Turns { since_poll: TURNS_WITHOUT_POLL, last_poll: 0, had_events: false };
     let outcome = loop {
         if let Err(fatal) = state.turn(core) {
             break Err(fatal);
@@ -64,6 +73,8 @@ pub(crate) fn run(core: &Core) -> Result<(), Fatal> {
 struct Turns {
     since_poll: u32,
     last_poll: u64,
+    /// The last turn had events.
+    had_events: bool,
 }
 
 impl Turns {
@@ -80,13 +91,12 @@ impl Turns {
         if recent {
             self.since_poll += 1;
         } else {
-            if poll(core, now)? {
-                now = monotonic_nanos();
-            }
+            now = poll(core, now, self.had_events)?;
             core.touched.set(false);
             self.since_poll = 0;
             self.last_poll = now;
         }
+        self.had_events = !core.events().is_empty();
         let before = if core.events().is_empty() { 0 } else { core.ready.len() };
         if before > 0 {
             run_ready(core, before)?;
@@ -105,14 +115,26 @@ impl Turns {
     }
 }
 
-/// Polls; true if it may have slept. Events end up in the core's queue.
-fn poll(core: &Core, now: u64) -> Result<bool, Fatal> {
+/// Polls, and says what time it is then. Events end up in the core's queue.
+fn poll(core: &Core, now: u64, had_events: bool) -> Result<u64, Fatal> {
     if idle(core) {
         // A signal handler may stop the loop, queue a callback or set a timer: before the timeout is worked out.
         signals()?;
     }
-    let timeout = if idle(core) { sleep_for(core, now)? } else { Some(Duration::ZERO) };
-    poll_for(core, timeout)
+    if !idle(core) {
+        poll_briefly(core, Duration::ZERO)?;
+        return Ok(now);
+    }
+    let timeout = sleep_for(core, now)?;
+    if timeout == Some(Duration::ZERO) {
+        poll_briefly(core, Duration::ZERO)?;
+        return Ok(now);
+    }
+    if had_events && core.wary.get() > 0 {
+        poll_briefly(core, timeout.map_or(GRACE, |timeout| timeout.min(GRACE)))?;
+        return Ok(monotonic_nanos());
+    }
+    sleep(core, now, timeout)
 }
 
 /// Nothing is left to do before something happens.
@@ -124,41 +146,53 @@ fn idle(core: &Core) -> bool {
         && core.events().is_empty()
 }
 
-/// Polls for at most `timeout`; true if it may have slept. Between the caller's look at what is due and the
-/// poll no Python code runs.
-fn poll_for(core: &Core, timeout: Option<Duration>) -> Result<bool, Fatal> {
+/// Polls with the GIL.
+fn poll_briefly(core: &Core, timeout: Duration) -> Result<(), Fatal> {
     add(&core.counters.polls, 1);
-    let Some(poller) = core.poller_mut() else { return Ok(false) };
-    let mut slept = false;
-    let polled = if timeout == Some(Duration::ZERO) {
-        poller.poll(timeout)
-    } else {
-        if !core.inbox.park() {
-            // A message came in.
-            return Ok(false);
+    let Some(poller) = core.poller_mut() else { return Ok(()) };
+    let polled = poller.poll(Some(timeout));
+    take_events(core, poller, polled)?;
+    signals()
+}
+
+/// Sleeps in the poll without the GIL; the time after it. Between the caller's look at what is due and the poll no
+/// Python code runs.
+fn sleep(core: &Core, now: u64, timeout: Option<Duration>) -> Result<u64, Fatal> {
+    add(&core.counters.polls, 1);
+    let Some(poller) = core.poller_mut() else { return Ok(now) };
+    if !core.inbox.park() {
+        // A message came in.
+        return Ok(now);
+    }
+    add(&core.counters.blocking_polls, 1);
+    core.polling.set(true);
+    // SAFETY: the GIL is held; between the two calls nothing of Python is touched: the poller is plain
+    // Rust, and `polling` keeps other threads from changing it meanwhile.
+    let (polled, woken) = unsafe {
+        let state = ffi::PyEval_SaveThread();
+        let polled = poller.poll(timeout);
+        let woken = monotonic_nanos();
+        if polled.is_ok() && poller.events().all(|event| event.token == WAKER) {
+            // Another thread woke us. If it was Python, it holds the GIL and is about to wait for its next
+            // piece of work: to ask for the GIL a moment later saves the two threads a third of their futexes.
+            std::thread::yield_now();
         }
-        slept = true;
-        add(&core.counters.blocking_polls, 1);
-        let before = monotonic_nanos();
-        core.polling.set(true);
-        // SAFETY: the GIL is held; between the two calls nothing of Python is touched: the poller is plain
-        // Rust, and `polling` keeps other threads from changing it meanwhile.
-        let polled = unsafe {
-            let state = ffi::PyEval_SaveThread();
-            let polled = poller.poll(timeout);
-            if polled.is_ok() && poller.events().all(|event| event.token == WAKER) {
-                // Another thread woke us. If it was Python, it holds the GIL and is about to wait for its next
-                // piece of work: to ask for the GIL a moment later saves the two threads a third of their futexes.
-                std::thread::yield_now();
-            }
-            ffi::PyEval_RestoreThread(state);
-            polled
-        };
-        core.polling.set(false);
-        core.inbox.unpark();
-        add(&core.counters.idle, monotonic_nanos() - before);
-        polled
+        ffi::PyEval_RestoreThread(state);
+        (polled, woken)
     };
+    core.polling.set(false);
+    core.inbox.unpark();
+    let after = monotonic_nanos();
+    add(&core.counters.idle, after - now);
+    let wary = if after - woken > LONG_WAIT { WARY_POLLS } else { core.wary.get().saturating_sub(1) };
+    core.wary.set(wary);
+    take_events(core, poller, polled)?;
+    watch::apply_deferred(core)?;
+    signals()?;
+    Ok(after)
+}
+
+fn take_events(core: &Core, poller: &Poller, polled: io::Result<()>) -> Result<(), Fatal> {
     match polled {
         Ok(()) => {
             let before = core.events().len();
@@ -171,11 +205,7 @@ fn poll_for(core: &Core, timeout: Option<Duration>) -> Result<bool, Fatal> {
             core.unraisable(raised)?;
         }
     }
-    if slept {
-        watch::apply_deferred(core)?;
-    }
-    signals()?;
-    Ok(slept)
+    Ok(())
 }
 
 /// Runs the Python signal handlers that are due. Their exceptions leave run_forever, as asyncio's do:
@@ -367,7 +397,11 @@ pub(crate) fn select(core: &Core, timeout: Option<f64>) -> Result<(), Fatal> {
         (Some(wanted), Some(timer)) => Some(wanted.min(timer)),
         (wanted, timer) => wanted.or(timer),
     };
-    poll_for(core, timeout)?;
+    if timeout == Some(Duration::ZERO) {
+        poll_briefly(core, Duration::ZERO)?;
+    } else {
+        sleep(core, now, timeout)?;
+    }
     collect(core)?;
     due_timers(core, monotonic_nanos())
 }
