@@ -23,14 +23,13 @@ const LONG: Duration = Duration::from_millis(1);
 pub fn sleep(duration: Duration) -> Sleep {
     let now = Instant::now();
     let mut sleep = sleep_until(now.checked_add(duration).unwrap_or_else(|| now + FOR_EVER));
-    sleep.long = duration >= LONG;
-    sleep.entry.set_slack(duration);
+    sleep.duration = duration;
     sleep
 }
 
 /// Waits until `deadline`. Cancel-safe.
 pub fn sleep_until(deadline: Instant) -> Sleep {
-    Sleep { deadline, long: false, timer: None, entry: TimerEntry::new() }
+    Sleep { deadline, duration: Duration::ZERO, timer: None, entry: TimerEntry::new() }
 }
 
 /// The future of [`sleep`] and [`sleep_until`]; ready again if polled again.
@@ -41,8 +40,8 @@ pub fn sleep_until(deadline: Instant) -> Sleep {
 #[must_use = "a sleep does nothing unless awaited"]
 pub struct Sleep {
     deadline: Instant,
-    /// Made for so long, and its slack set accordingly.
-    long: bool,
+    /// What it was made for; zero if it was made for a deadline.
+    duration: Duration,
     /// The driver whose heap the entry is, or was, in.
     timer: Option<Arc<Handle>>,
     /// Pinned, and `!Unpin`: so is `Sleep`.
@@ -110,13 +109,14 @@ impl Future for Sleep {
                 self.poll(cx)
             }
             _ => {
-                if !this.long {
-                    let left = this.deadline.saturating_duration_since(Instant::now());
+                let mut left = this.duration;
+                if left < LONG {
+                    left = this.deadline.saturating_duration_since(Instant::now());
                     if left.is_zero() {
                         return Poll::Ready(());
                     }
-                    this.entry.set_slack(left);
                 }
+                this.entry.set_slack(left);
                 self.arm(cx)
             }
         }
