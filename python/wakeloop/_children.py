@@ -97,12 +97,11 @@ def _ended(loop: EventLoop, pid: int, pidfd: int, transport: Any) -> None:
 def _reap(pid: int, pidfd: int) -> int:
     """Wait for a process that has ended; its return code as subprocess counts."""
     try:
-        # By the pidfd and not by its number: if somebody else has waited for it, that may be another child's by now,
-        # which waitpid() would block for.
-        ended: Any = os.waitid(os.P_PIDFD, pidfd, os.WEXITED)
+        # If somebody else has waited for it, the number may be another child's by now, which waitpid() would
+        # block for. As long as nobody has, it stays this one's.
+        os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOWAIT)
     except ChildProcessError:
         raise
-    except (AttributeError, OSError):  # Linux 5.3 has pidfds that cannot be waited for
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    code: int = ended.si_status
-    return code if ended.si_code == os.CLD_EXITED else -code
+    except (AttributeError, OSError):
+        pass  # Linux 5.3 has pidfds that cannot be waited for
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
