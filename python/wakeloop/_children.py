@@ -99,6 +99,7 @@ def _reap(pid: int, pidfd: int) -> int:
     try:
         # If somebody else has waited for it, the number may be another child's by now, which waitpid() would
         # block for. As long as nobody has, it stays this one's.
+        # And it is waited for by waitpid(), not here: a program may have put something of its own there.
         os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOWAIT)
     except ChildProcessError:
         raise
