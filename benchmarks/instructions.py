@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import tls
@@ -26,7 +27,7 @@ from clients import CLIENTS
 from inprocess import FACTORY_SCENARIOS, SCENARIOS
 from loops import REFERENCE, split
 from processes import Child, ChildError, cores, load_process, run_load
-from servers import SERVERS
+from servers import SERVERS, put_load
 
 HERE = Path(__file__).parent
 NAMES = [*SCENARIOS, *FACTORY_SCENARIOS, *(name for name, it in SERVERS.items() if it.metric == "cpu_us"), *CLIENTS]
@@ -73,15 +74,11 @@ def counts_of(profile: Path) -> Counts:
 
 def load_server(name: str, port: int, path: str, pid: int, place: int) -> int:
     """Puts the load of a scenario on a server, and says how many requests it answered."""
-    options, cpu = dict(SERVERS[name].load), cores()[1]
-    if options["kind"] == "tls":
-        result = tls.run(port, pid, options, SECONDS[place], 0.0, cpu)
-    else:
-        where = {"port": port} if port else {"path": path}
-        with load_process(cpu) as load:
-            result = run_load(load, pid, duration=PATIENCE / 2, warmup=0, count=REQUESTS[place], **where, **options)
-    if result["errors"]:
-        raise ChildError(f"errors {result['errors']}; the first: {result['first_error']}")
+    cpu, timed = cores()[1], SERVERS[name].load["kind"] == "tls"
+    duration = SECONDS[place] if timed else PATIENCE / 2
+    with load_process(cpu) as load:
+        run = partial(run_load, load)
+        result = put_load(name, run, pid, port, path, cpu, duration, 0.0, count=REQUESTS[place])
     return int(result["requests"])
 
 

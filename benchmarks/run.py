@@ -28,7 +28,7 @@ from inprocess import FACTORY_SCENARIOS, SCENARIOS
 from floor import FLOOR, FLOORS, floor_arguments, floor_program
 from loops import KNOWN, split
 from processes import Child, ChildError, cores, load_process, run_load
-from servers import SERVERS
+from servers import SERVERS, put_load
 
 HERE = Path(__file__).parent
 NAMES = [*SCENARIOS, *FACTORY_SCENARIOS, *SERVERS, *CLIENTS]
@@ -129,19 +129,13 @@ class Contender:
         return {"cpu_us": answer["cpu"] / operations * 1e6, "rate": operations / answer["wall"]}
 
     def _load_server(self, process: Child, load: Load) -> dict[str, float]:
-        options = dict(SERVERS[self.scenario].load)
         before = memory(process.pid, "VmRSS")
-        duration, warmup = self.settings.server_seconds, self.settings.server_warmup
-        if options["kind"] == "tls":
-            result = tls.run(self.port, process.pid, options, duration, warmup, self.settings.load_cpu)
-        else:
-            where = {"port": self.port} if self.port else {"path": self.path}
-            result = load.run(process.pid, duration=duration, warmup=warmup, **where, **options)
-        if result["errors"]:
-            raise ChildError(f"errors {result['errors']}; the first: {result['first_error']}")
+        settings = self.settings
+        where, lengths = (self.port, self.path), (settings.server_seconds, settings.server_warmup)
+        result = put_load(self.scenario, load.run, process.pid, *where, settings.load_cpu, *lengths)
         if not result["requests"]:
             raise ChildError("no request was answered")
-        idle = options.get("idle", 0)
+        idle = SERVERS[self.scenario].load.get("idle", 0)
         grown = {"kib_per_idle": (memory(process.pid, "VmHWM") - before) / idle} if idle else {}
         if "kib_per_idle" in result:
             grown = {"kib_per_idle": result["kib_per_idle"]}

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 import tls
+from processes import ChildError
 
 KIB = 1024
 
@@ -36,6 +37,32 @@ class Server:
 
 
 SERVERS: dict[str, Server] = {}
+
+
+def put_load(
+    name: str,
+    run: Callable[..., dict[str, Any]],
+    pid: int,
+    port: int,
+    path: str,
+    cpu: int,
+    duration: float,
+    warmup: float,
+    **more: Any,
+) -> dict[str, Any]:
+    """Puts the load of a scenario on its server and reports; ChildError unless every answer was right.
+
+    ``run`` is the Rust load generator, which also takes ``more``; TLS is loaded from this process, on core ``cpu``.
+    """
+    options = dict(SERVERS[name].load)
+    if options["kind"] == "tls":
+        result = tls.run(port, pid, options, duration, warmup, cpu)
+    else:
+        where = {"port": port} if port else {"path": path}
+        result = run(pid, duration=duration, warmup=warmup, **where, **options, **more)
+    if result["errors"]:
+        raise ChildError(f"errors {result['errors']}; the first: {result['first_error']}")
+    return result
 
 
 def port_of(server: asyncio.Server) -> int:

@@ -130,17 +130,16 @@ fn the_fences_alone_order_post_and_rescan() {
     });
 }
 
-/// A poster that finds a searcher wakes nobody, and the searcher may be just about to end, with another task: then it
-/// is up to the searcher to see that there is more. Here the length of the queue is relaxed, as above.
-#[test]
-fn a_search_that_ends_sees_what_was_posted_during_it() {
-    check(|| {
+/// One of two workers searches while a task is posted: if that wakes nobody, the searcher has to say that it saw it.
+/// Here the length of the queue is relaxed, as above.
+fn post_during(search: fn(&Idle, &dyn Fn() -> bool) -> bool) {
+    check(move || {
         let idle = Arc::new(awake(2));
         let posted = Arc::new(AtomicUsize::new(0));
         idle.park(1, true);
         let searcher = thread::spawn({
             let (idle, posted) = (idle.clone(), posted.clone());
-            move || idle.end_search() && posted.load(Relaxed) == 1
+            move || search(&idle, &|| posted.load(Relaxed) == 1)
         });
         posted.store(1, Relaxed);
         let woken = notify(&idle).is_some();
@@ -149,27 +148,22 @@ fn a_search_that_ends_sees_what_was_posted_during_it() {
     });
 }
 
+/// A poster that finds a searcher wakes nobody, and the searcher may be just about to end, with another task: then it
+/// is up to the searcher to see that there is more.
+#[test]
+fn a_search_that_ends_sees_what_was_posted_during_it() {
+    post_during(|idle, more| idle.end_search() && more());
+}
+
 /// The same with a searcher that found nothing and goes to sleep.
 #[test]
 fn a_searcher_that_goes_to_sleep_sees_what_was_posted_during_the_search() {
-    check(|| {
-        let idle = Arc::new(awake(2));
-        let posted = Arc::new(AtomicUsize::new(0));
-        idle.park(1, true);
-        let searcher = thread::spawn({
-            let (idle, posted) = (idle.clone(), posted.clone());
-            move || {
-                if posted.load(Relaxed) == 1 {
-                    return true;
-                }
-                idle.park(0, true);
-                idle.nobody_searches() && posted.load(Relaxed) == 1
-            }
-        });
-        posted.store(1, Relaxed);
-        let woken = notify(&idle).is_some();
-        let seen = searcher.join().unwrap();
-        assert!(woken || seen, "nobody comes");
+    post_during(|idle, more| {
+        if more() {
+            return true;
+        }
+        idle.park(0, true);
+        idle.nobody_searches() && more()
     });
 }
 
@@ -200,20 +194,23 @@ fn a_worker_that_cannot_be_started_leaves_no_task_behind() {
     });
 }
 
+/// A thread that parks, and has to see after it what was written before the unpark.
+fn sleeper(parker: &Arc<Parker>, written: &Arc<AtomicUsize>) -> thread::JoinHandle<()> {
+    let (parker, written) = (parker.clone(), written.clone());
+    thread::spawn(move || {
+        parker.adopt();
+        parker.park();
+        assert_eq!(written.load(Relaxed), 1);
+    })
+}
+
 /// What was written before an unpark is seen after the park, whenever the two meet.
 #[test]
 fn an_unpark_hands_over_what_came_before_it() {
     check(|| {
         let parker = Arc::new(Parker::default());
         let written = Arc::new(AtomicUsize::new(0));
-        let sleeper = thread::spawn({
-            let (parker, written) = (parker.clone(), written.clone());
-            move || {
-                parker.adopt();
-                parker.park();
-                assert_eq!(written.load(Relaxed), 1);
-            }
-        });
+        let sleeper = sleeper(&parker, &written);
         written.store(1, Relaxed);
         parker.unpark(None);
         sleeper.join().unwrap();
@@ -227,14 +224,7 @@ fn a_stray_token_does_not_pass_for_an_unpark() {
     check(|| {
         let parker = Arc::new(Parker::default());
         let written = Arc::new(AtomicUsize::new(0));
-        let sleeper = thread::spawn({
-            let (parker, written) = (parker.clone(), written.clone());
-            move || {
-                parker.adopt();
-                parker.park();
-                assert_eq!(written.load(Relaxed), 1);
-            }
-        });
+        let sleeper = sleeper(&parker, &written);
         let stray = sleeper.thread().clone();
         let straying = thread::spawn(move || stray.unpark());
         written.store(1, Relaxed);
