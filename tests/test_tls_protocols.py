@@ -249,6 +249,48 @@ def test_limits_and_sizes_are_asyncios(run, tls):
     run(main())
 
 
+class Keeping(Recording):
+    """Keeps what it was given, as it was given."""
+
+    def __init__(self):
+        super().__init__()
+        self.given = []
+
+    def data_received(self, data):
+        self.given.append(data)
+        super().data_received(data)
+
+
+@pytest.mark.parametrize("size", [32_000, 32_768, 60_000, 103_000, 104_000, 106_496, 122_880, 200_000, 600_000])
+def test_a_large_message_is_given_as_bytes_that_nothing_changes_afterwards(run, tls, size):
+    async def main():
+        near, far = await secure_pair(tls, far=Keeping)
+        messages = [os.urandom(size) for _ in range(3)]
+        for number, message in enumerate(messages, start=1):
+            near.transport.write(message)
+            await far.received(number * size)
+        assert {type(data) for data in far.given} == {bytes}
+        assert b"".join(far.given) == b"".join(messages)
+        await finish(near, far)
+
+    run(main())
+
+
+@pytest.mark.parametrize("size", [50_000, 100_000])
+def test_a_large_message_and_the_end_behind_it_come_in_this_order(run, tls, size):
+    async def main():
+        near, far = await secure_pair(tls, far=Keeping)
+        message = os.urandom(size)
+        near.transport.write(message)
+        near.transport.close()
+        await far.ended
+        assert b"".join(far.given) == message
+        assert far.calls[-1] == "eof_received"
+        await finish(near, far)
+
+    run(main())
+
+
 def test_a_peer_that_does_not_read_pauses_the_writer_and_reading_on_resumes_it(run, tls):
     async def main():
         near, far = await secure_pair(tls)

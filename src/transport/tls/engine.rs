@@ -9,6 +9,7 @@
 //! Errors are CPython's either way: when libssl reports one, the SSLObject is asked to do the same, and raises.
 
 use std::ffi::CString;
+use std::mem::MaybeUninit;
 use std::sync::{Arc, OnceLock};
 
 use pyo3::ffi;
@@ -56,12 +57,29 @@ pub(crate) struct Object {
     lends: bool,
 }
 
+/// Memory that libssl decrypts into: its first `filled` bytes are plaintext.
+#[derive(Debug)]
+pub(super) struct Room<'a> {
+    memory: &'a mut [MaybeUninit<u8>],
+    filled: usize,
+}
+
+impl Room<'_> {
+    pub(super) fn new(memory: &mut [MaybeUninit<u8>]) -> Room<'_> {
+        Room { memory, filled: 0 }
+    }
+
+    pub(super) fn filled(&self) -> usize {
+        self.filled
+    }
+}
+
 /// How a batch of reads ended.
 #[derive(Debug)]
 pub(super) enum End {
     /// All there is was decrypted.
     Drained,
-    /// The vector is full; there may be more.
+    /// The room is used up; there may be more.
     More,
     /// The peer has sent close_notify.
     Closed,
@@ -113,7 +131,7 @@ impl Engine {
     /// Decrypts into the room of `plain` until nothing is left or the room is used up.
     pub(super) fn decrypt(&self, plain: &mut Vec<u8>) -> Result<End, Raised> {
         match self {
-            Engine::Native(native) => Ok(native.decrypt(plain)),
+            Engine::Native(native) => Ok(native.decrypt_into(plain)),
             Engine::Object(object) => object.decrypt(plain),
         }
     }
@@ -155,29 +173,38 @@ pub(super) enum Output {
 }
 
 impl Native {
-    /// As [`Engine::decrypt`], with `data` as the newest input.
-    pub(super) fn decrypt_lent(&self, data: &[u8], plain: &mut Vec<u8>) -> End {
+    /// Decrypts `data`, after what was kept before it, until nothing is left or the room is used up.
+    pub(super) fn decrypt_lent(&self, data: &[u8], room: &mut Room<'_>) -> End {
         // SAFETY: taken back below, before `data` can go away.
         unsafe { self.io.lend(data) };
-        let end = self.decrypt(plain);
+        let end = self.decrypt(room);
         self.io.take_back();
         end
     }
 
-    fn decrypt(&self, plain: &mut Vec<u8>) -> End {
+    /// [`Engine::decrypt`].
+    fn decrypt_into(&self, plain: &mut Vec<u8>) -> End {
+        let mut room = Room::new(plain.spare_capacity_mut());
+        let end = self.decrypt(&mut room);
+        let filled = room.filled;
+        // SAFETY: that much of the spare capacity was filled.
+        unsafe { plain.set_len(plain.len() + filled) };
+        end
+    }
+
+    fn decrypt(&self, room: &mut Room<'_>) -> End {
         self.library.clear_errors();
         loop {
-            let room = plain.spare_capacity_mut();
-            if room.len() < RECORD {
+            let left = &mut room.memory[room.filled..];
+            if left.len() < RECORD {
                 return End::More;
             }
-            let room = (room.as_mut_ptr().cast::<u8>(), room.len());
+            let left = (left.as_mut_ptr().cast::<u8>(), left.len());
             // SAFETY: `raw` owns the SSL; we hold the GIL, and other threads may not use it meanwhile, as with
-            // asyncio. The room is the vector's own.
-            match unsafe { self.library.read(self.ssl, room) } {
+            // asyncio. The room is borrowed for us alone.
+            match unsafe { self.library.read(self.ssl, left) } {
                 Outcome::Done(count) => {
-                    // SAFETY: libssl has written `count` bytes of the room.
-                    unsafe { plain.set_len(plain.len() + count) };
+                    room.filled += count;
                     if self.io.input_size() == 0 {
                         return End::Drained;
                     }

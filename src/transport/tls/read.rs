@@ -1,10 +1,11 @@
 //! From the stream transport to the application's protocol.
 
 use super::connection::{Connection, State, call_named, connection_of};
-use super::engine::{End, Engine, fail};
-use crate::capi::buffer::bytes_from;
+use super::engine::{End, Engine, Native, RECORD, Room, fail};
+use crate::capi::buffer::{RawBytes, bytes_from, bytes_slice};
 use crate::capi::{Raised, Ref};
 use crate::event_loop::core::Core;
+use crate::transport::receive::{DIRECT, LARGE};
 use crate::transport::receiver::Delivery;
 
 /// What a receive has become, before any Python code runs.
@@ -16,11 +17,19 @@ pub(crate) enum Taken {
     Kept,
 }
 
-/// Plaintext, in a vector of the loop's.
 #[derive(Debug)]
 pub(crate) struct Batch {
-    plain: Vec<u8>,
+    plain: Plain,
     end: End,
+}
+
+/// Decrypted data.
+#[derive(Debug)]
+enum Plain {
+    /// In a vector of the loop's.
+    Scratch(Vec<u8>),
+    /// In the `bytes` that the protocol gets: one copy less, of a large message.
+    Bytes(Ref),
 }
 
 /// Takes what the socket gave: `data` is used up, or copied, when this returns.
@@ -34,17 +43,51 @@ pub(crate) fn take(connection: &Ref, core: &Core, data: &[u8]) -> Result<Taken, 
                 && !connection.app_reading_paused.get()
                 && !connection.in_engine.get() =>
         {
-            let mut plain = core.take_scratch();
             connection.in_engine.set(true);
-            let end = native.decrypt_lent(data, &mut plain);
+            let batch = if direct(connection, data.len()) {
+                decrypt_direct(native, data)
+            } else {
+                Ok(decrypt_lent(native, core, data))
+            };
             connection.in_engine.set(false);
-            Ok(Taken::Batch(Batch { plain, end }))
+            batch.map(Taken::Batch)
         }
         // Nobody reads any more.
         Some(_) if connection.state.get() == State::Unwrapped => Ok(Taken::Kept),
         Some(engine) => engine.feed(data).map(|()| Taken::Kept),
         None => Ok(Taken::Kept),
     }
+}
+
+/// Does a receive of this size become a `bytes` without a detour? Not if that took a mapping of its own.
+#[inline(always)]
+fn direct(connection: &Connection, size: usize) -> bool {
+    (LARGE..=DIRECT - RECORD).contains(&size) && connection.receiver.delivery() == Delivery::Data
+}
+
+#[inline(always)]
+fn decrypt_lent(native: &Native, core: &Core, data: &[u8]) -> Batch {
+    let mut plain = core.take_scratch();
+    let mut room = Room::new(plain.spare_capacity_mut());
+    let end = native.decrypt_lent(data, &mut room);
+    let filled = room.filled();
+    // SAFETY: that much of it was filled.
+    unsafe { plain.set_len(filled) };
+    Batch { plain: Plain::Scratch(plain), end }
+}
+
+/// Into a new `bytes`, with room for one record beyond the data: the room of a read is that of a whole record.
+#[inline(never)]
+fn decrypt_direct(native: &Native, data: &[u8]) -> Result<Batch, Raised> {
+    let size = data.len() + RECORD;
+    let mut bytes = RawBytes::with_capacity(size)?;
+    // SAFETY: the object has room for that many bytes and is seen by nobody else.
+    let mut room = Room::new(unsafe { std::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), size) });
+    let end = native.decrypt_lent(data, &mut room);
+    let filled = room.filled();
+    // SAFETY: that much of it was filled.
+    let bytes = unsafe { bytes.finish(filled) }?;
+    Ok(Batch { plain: Plain::Bytes(bytes), end })
 }
 
 /// Goes on with what [`take`] has made of a receive. Runs in the connection's context.
@@ -99,38 +142,23 @@ fn read_all(object: &Ref, connection: &Connection, mut batch: Option<Batch>) -> 
 
 fn decrypt(connection: &Connection, core: &Core) -> Result<Batch, Raised> {
     let mut plain = core.take_scratch();
-    let Some(engine) = connection.engine() else { return Ok(Batch { plain, end: End::Drained }) };
+    let Some(engine) = connection.engine() else {
+        return Ok(Batch { plain: Plain::Scratch(plain), end: End::Drained });
+    };
     connection.in_engine.set(true);
     let end = engine.decrypt(&mut plain);
     connection.in_engine.set(false);
-    Ok(Batch { plain, end: end? })
+    Ok(Batch { plain: Plain::Scratch(plain), end: end? })
 }
 
 /// Hands a batch to the protocol. True if there may be more to read.
 #[inline(always)]
 fn deliver(object: &Ref, connection: &Connection, core: &Core, batch: Batch) -> Result<bool, Raised> {
-    let Batch { plain, end } = batch;
-    let mut all = true;
-    if plain.is_empty() {
-        core.return_scratch(plain);
-    } else if connection.receiver.delivery() != Delivery::Buffer {
-        let data = unfed(connection, &plain);
-        core.return_scratch(plain);
-        if let Some(data) = data? {
-            delivering(object, core, || connection.receiver.data_received(&data))?;
-        }
-    } else {
-        let delivered = deliver_buffered(object, connection, core, &plain);
-        if let Ok(count) = delivered
-            && count < plain.len()
-        {
-            all = false;
-            *connection.undelivered() = plain[count..].to_vec();
-        }
-        core.return_scratch(plain);
-        delivered?;
-    }
-    match end {
+    let all = match batch.plain {
+        Plain::Scratch(plain) => deliver_scratch(object, connection, core, plain)?,
+        Plain::Bytes(data) => deliver_bytes(object, connection, core, data)?,
+    };
+    match batch.end {
         End::Drained => Ok(false),
         End::More => Ok(all),
         // What is not delivered comes first; the engine says it again.
@@ -142,6 +170,53 @@ fn deliver(object: &Ref, connection: &Connection, core: &Core, batch: Batch) -> 
         }
         End::Failed(exception) => Err(fail(exception)),
     }
+}
+
+/// Hands plaintext on. False if a buffered protocol has paused before it took all of it.
+#[inline(always)]
+fn deliver_scratch(
+    object: &Ref,
+    connection: &Connection,
+    core: &Core,
+    plain: Vec<u8>,
+) -> Result<bool, Raised> {
+    if plain.is_empty() {
+        core.return_scratch(plain);
+    } else if connection.receiver.delivery() != Delivery::Buffer {
+        let data = unfed(connection, &plain);
+        core.return_scratch(plain);
+        if let Some(data) = data? {
+            delivering(object, core, || connection.receiver.data_received(&data))?;
+        }
+    } else {
+        let delivered = deliver_buffered(object, connection, core, &plain);
+        let rest = delivered.as_ref().map_or(&[][..], |count| &plain[*count..]);
+        let all = rest.is_empty();
+        if !all {
+            *connection.undelivered() = rest.to_vec();
+        }
+        core.return_scratch(plain);
+        delivered?;
+        return Ok(all);
+    }
+    Ok(true)
+}
+
+/// Hands plaintext on that is a `bytes` already, unless OpenSSL has called back and the protocol is another now.
+#[inline(never)]
+fn deliver_bytes(object: &Ref, connection: &Connection, core: &Core, data: Ref) -> Result<bool, Raised> {
+    // SAFETY: a bytes object, which `data` keeps.
+    let plain = unsafe { bytes_slice(data.as_ptr()) };
+    if plain.is_empty() {
+        return Ok(true);
+    }
+    if connection.receiver.delivery() != Delivery::Data {
+        let mut copy = core.take_scratch();
+        copy.extend_from_slice(plain);
+        return deliver_scratch(object, connection, core, copy);
+    }
+    delivering(object, core, || connection.receiver.data_received(&data))?;
+    Ok(true)
 }
 
 /// Hands on what a buffered protocol did not take before it paused. False if it has not taken all of it now
