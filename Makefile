@@ -23,7 +23,7 @@ CAN_EMBED = $(PY) -c 'import sys, pathlib, sysconfig as s; v = s.get_config_var;
 	sys.exit(not (pathlib.Path(v("LIBDIR")) / v("LDLIBRARY")).exists())'
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build demo test test-rust test-python loom shuttle sanitize bench-echo conformance conformance-modes conformance-3.14 conformance-grid conformance-summed ecosystem extension lint types soak bench bench-3.14 bench-quick bench-instructions bench-primitives bench-runtime clean
+.PHONY: help venv build demo test test-rust test-python loom shuttle sanitize other-systems bench-echo conformance conformance-modes conformance-3.14 conformance-grid conformance-summed ecosystem extension lint types soak bench bench-3.14 bench-quick bench-instructions bench-primitives bench-runtime clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -91,6 +91,15 @@ sanitize: ## the runtime's tests under AddressSanitizer and its leak check; need
 	RUSTFLAGS='-Zsanitizer=address' CARGO_TARGET_DIR=target/asan PROPTEST_CASES=32 \
 		cargo +$(NIGHTLY) test --no-default-features --quiet --no-fail-fast \
 		--target $$(rustc -vV | sed -n 's/^host: //p') --lib --tests; fi
+
+SYSTEMS := aarch64-apple-darwin x86_64-apple-darwin x86_64-unknown-freebsd
+
+other-systems: ## that both halves compile for macOS and FreeBSD, without a warning; fetches their standard libraries by rustup
+	rustup target add $(SYSTEMS)
+	@set -e; for system in $(SYSTEMS); do echo $$system; \
+	cargo clippy --target $$system --all-targets --no-default-features --quiet -- -D warnings; \
+	env -u PYO3_PYTHON PYO3_CROSS=1 PYO3_CROSS_PYTHON_VERSION=3.13 \
+		cargo clippy --target $$system --features async-runtimes --lib --quiet -- -D warnings; done
 
 conformance: $(MADE)-extension $(MADE)-test ## CPython's own asyncio tests, all of them
 	$(PY) -m tests.conformance

@@ -64,10 +64,12 @@ impl Question {
         let service = self.service.as_deref();
         #[cfg(target_vendor = "apple")]
         // As Python does it: the system takes a plain 0 for no service at all.
-        let service = match service {
-            None | Some(c"0") if self.hints.flags & libc::AI_NUMERICSERV != 0 => Some(c"00"),
-            service => service,
-        };
+        let service =
+            if self.hints.flags & libc::AI_NUMERICSERV != 0 && service.is_none_or(|name| name == c"0") {
+                Some(c"00")
+            } else {
+                service
+            };
         resolver::look_up(self.host.as_deref(), service, self.hints)
     }
 }
@@ -276,9 +278,9 @@ fn name_of(address: &SockAddr, flags: i32) -> Result<(CString, CString), LookupE
             address.as_ptr(),
             address.len(),
             host.as_mut_ptr(),
-            HOST_MAX as libc::socklen_t,
+            HOST_MAX as _,
             service.as_mut_ptr(),
-            SERVICE_MAX as libc::socklen_t,
+            SERVICE_MAX as _,
             flags,
         )
     };

@@ -14,7 +14,7 @@
 use std::io;
 
 use crate::capi::buffer::bytes_from;
-use crate::capi::error::{raise, raise_io, take_exception};
+use crate::capi::error::{raise_io, take_exception};
 use crate::capi::imports::imports;
 use crate::capi::sockaddr::SockAddr;
 use crate::capi::{Fatal, Raised, Ref};
@@ -179,9 +179,10 @@ mod batch {
     use std::ptr::null_mut;
 
     use super::{
-        Core, Datagram, Fatal, Raised, Readiness, Ref, SockAddr, bytes_from, deliver, failed, io, raise,
+        Core, Datagram, Fatal, Raised, Readiness, Ref, SockAddr, bytes_from, deliver, failed, io,
         take_exception,
     };
+    use crate::capi::error::raise;
 
     pub(super) const POSSIBLE: bool = true;
 
