@@ -47,6 +47,7 @@ mod task;
 mod task_local;
 pub mod time;
 mod trace;
+mod wakers;
 mod yield_now;
 
 pub use block_on::block_on;

@@ -133,9 +133,12 @@ impl<T> Future for JoinHandle<T> {
     /// If polled again after it was ready.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         assert!(!self.taken, "a JoinHandle was polled after it was ready");
-        if coop::poll_proceed(cx).is_pending() {
-            return Poll::Pending;
-        }
+        coop::spend(cx, |cx| self.poll_output(cx))
+    }
+}
+
+impl<T> JoinHandle<T> {
+    fn poll_output(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, JoinError>> {
         let task = self.task;
         // SAFETY: our reference keeps the task alive.
         let header = unsafe { task.as_ref() };
