@@ -371,3 +371,106 @@ fn a_tracer_that_panics_takes_nothing_along() {
     });
     assert_eq!(runtime::block_on(task).unwrap(), 7);
 }
+
+/// Ends `rt` on a thread of its own; fails if that takes too long.
+fn ends(rt: Runtime) {
+    let (done, waiting) = std::sync::mpsc::channel();
+    let ending = std::thread::spawn(move || {
+        drop(rt);
+        let _ = done.send(());
+    });
+    waiting.recv_timeout(LONG).expect("the runtime does not end");
+    ending.join().unwrap();
+}
+
+#[test]
+fn a_runtime_ends_while_another_thread_is_about_to_leave_its_block_on() {
+    for panics in [false, true] {
+        let rt = Builder::new_current_thread().build().unwrap();
+        let handle = rt.handle();
+        let (begun, beginning) = std::sync::mpsc::channel();
+        let blocking = std::thread::spawn(move || {
+            handle.block_on(async {
+                begun.send(()).unwrap();
+                std::thread::sleep(Duration::from_millis(100));
+                assert!(!panics, "on purpose");
+            });
+        });
+        beginning.recv().unwrap();
+        ends(rt);
+        assert_eq!(blocking.join().is_err(), panics);
+    }
+}
+
+#[test]
+fn who_waits_for_the_only_worker_gets_it_though_another_who_waited_panicked() {
+    let rt = Arc::new(Builder::new_current_thread().build().unwrap());
+    let (first_done, first) = oneshot::channel();
+    let (go, going) = oneshot::channel::<()>();
+    let driving = rt.handle();
+    let driving = std::thread::spawn(move || driving.block_on(first).unwrap());
+    while rt.metrics().parks == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let patient = rt.handle();
+    let patient = std::thread::spawn(move || {
+        patient.block_on(async {
+            sleep(Duration::from_millis(1)).await;
+            let _ = going.await;
+            runtime::spawn(async { yield_now().await }).await.unwrap();
+        });
+    });
+    std::thread::sleep(Duration::from_millis(20));
+    let failing = rt.handle();
+    std::thread::spawn(move || failing.block_on(async { panic!("on purpose") })).join().unwrap_err();
+    first_done.send(()).unwrap();
+    driving.join().unwrap();
+    go.send(()).unwrap();
+    let (done, waiting) = std::sync::mpsc::channel();
+    std::thread::spawn(move || done.send(patient.join().is_ok()));
+    assert!(waiting.recv_timeout(LONG).expect("nobody runs the worker"));
+}
+
+#[test]
+fn the_hooks_of_all_threads_have_run_when_the_runtime_is_gone() {
+    for _ in 0..20 {
+        let (started, stopped) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let (starting, stopping) = (started.clone(), stopped.clone());
+        let rt = Builder::new()
+            .worker_threads(1)
+            .on_thread_start(move || {
+                starting.fetch_add(1, SeqCst);
+            })
+            .on_thread_stop(move || {
+                std::thread::sleep(Duration::from_millis(1));
+                stopping.fetch_add(1, SeqCst);
+            })
+            .build()
+            .unwrap();
+        let jobs: Vec<_> =
+            (0..3).map(|_| rt.spawn_blocking(|| std::thread::sleep(Duration::from_millis(2)))).collect();
+        jobs.into_iter().for_each(|job| runtime::block_on(job).unwrap());
+        drop(rt);
+        assert!(started.load(SeqCst) > 1);
+        assert_eq!(started.load(SeqCst), stopped.load(SeqCst));
+    }
+}
+
+#[test]
+fn a_name_that_no_thread_can_have_is_an_error() {
+    let error = Builder::new().thread_name("a\0b").build().unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+}
+
+#[test]
+fn a_handle_that_a_task_asked_for_runs_the_tasks_of_a_runtime_without_threads() {
+    let rt = Builder::new_current_thread().build().unwrap();
+    let handle = rt.block_on(async { runtime::Handle::try_current().unwrap() });
+    let (done, waiting) = std::sync::mpsc::channel();
+    let other = std::thread::spawn(move || {
+        handle.block_on(async { runtime::spawn(async { yield_now().await }).await.unwrap() });
+        done.send(()).unwrap();
+    });
+    waiting.recv_timeout(LONG).expect("nobody runs the worker");
+    other.join().unwrap();
+}

@@ -201,7 +201,7 @@ impl Handle {
     /// The handle of the runtime that the current thread belongs to: a worker's, a blocking job's, or the one whose
     /// `block_on` is under way.
     pub fn try_current() -> Option<Handle> {
-        context::try_with(|shared| Handle { shared: shared.clone(), current_thread: None })
+        context::try_with(|shared| Handle { shared: shared.clone(), current_thread: shared.seat() })
     }
 }
 
