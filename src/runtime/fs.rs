@@ -189,6 +189,6 @@ async fn job<T: Send + 'static>(f: impl FnOnce() -> io::Result<T> + Send + 'stat
     match spawn_blocking(f).await {
         Ok(result) => result,
         Err(JoinError::Cancelled) => Err(io::Error::other("the runtime was shut down")),
-        Err(JoinError::Panic(panic)) => std::panic::resume_unwind(panic),
+        Err(JoinError::Panic(panic)) => panic.resume(),
     }
 }
