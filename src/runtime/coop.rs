@@ -2,7 +2,7 @@
 //!
 //! Each turn of a worker gives the task it polls a number of units. Leaf futures (sockets, timers, channels,
 //! join handles) spend one per success; when none is left they return `Pending` and wake the task at once, so it
-//! goes to the back of the queue. Outside a worker nothing is limited.
+//! goes to the back of the queue. A future that has to wait costs nothing. Outside a worker nothing is limited.
 
 use std::task::{Context, Poll};
 

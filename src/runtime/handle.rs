@@ -13,7 +13,8 @@ use super::shim::thread;
 use super::task::JoinHandle;
 use super::{Builder, block_on, blocking, context};
 
-/// A running runtime. Dropping it ends it: all futures are dropped, its threads joined.
+/// A running runtime. Dropping it ends it: all futures are dropped, its workers joined, and the threads of its blocking
+/// pool have done all they do.
 ///
 /// The drop waits for polls and blocking jobs that are under way. To wait no longer than some time, use
 /// [`Runtime::shutdown_timeout`]; to leave it running until the process ends, `std::mem::forget` it. Dropped on one of
