@@ -404,31 +404,29 @@ fn a_runtime_ends_while_another_thread_is_about_to_leave_its_block_on() {
 
 #[test]
 fn who_waits_for_the_only_worker_gets_it_though_another_who_waited_panicked() {
-    let rt = Arc::new(Builder::new_current_thread().build().unwrap());
-    let (first_done, first) = oneshot::channel();
-    let (go, going) = oneshot::channel::<()>();
-    let driving = rt.handle();
-    let driving = std::thread::spawn(move || driving.block_on(first).unwrap());
+    let rt = Builder::new_current_thread().build().unwrap();
+    let (done, driving) = oneshot::channel();
+    let first = rt.handle();
+    let first = std::thread::spawn(move || first.block_on(driving).unwrap());
     while rt.metrics().parks == 0 {
         std::thread::sleep(Duration::from_millis(1));
     }
+    // Needs the driver, which the first has.
+    let (asleep, sleeping) = std::sync::mpsc::channel();
     let patient = rt.handle();
     let patient = std::thread::spawn(move || {
-        patient.block_on(async {
-            sleep(Duration::from_millis(1)).await;
-            let _ = going.await;
-            runtime::spawn(async { yield_now().await }).await.unwrap();
-        });
+        patient.block_on(sleep(Duration::from_millis(300)));
+        asleep.send(()).unwrap();
     });
-    std::thread::sleep(Duration::from_millis(20));
+    while rt.metrics().timers_armed == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
     let failing = rt.handle();
     std::thread::spawn(move || failing.block_on(async { panic!("on purpose") })).join().unwrap_err();
-    first_done.send(()).unwrap();
-    driving.join().unwrap();
-    go.send(()).unwrap();
-    let (done, waiting) = std::sync::mpsc::channel();
-    std::thread::spawn(move || done.send(patient.join().is_ok()));
-    assert!(waiting.recv_timeout(LONG).expect("nobody runs the worker"));
+    done.send(()).unwrap();
+    first.join().unwrap();
+    sleeping.recv_timeout(Duration::from_secs(20)).expect("nobody runs the worker");
+    patient.join().unwrap();
 }
 
 #[test]
