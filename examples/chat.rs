@@ -8,9 +8,11 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use wakeloop::runtime::net::{ReadBytes, TcpListener, TcpStream, WriteBytes};
 use wakeloop::runtime::sync::mpsc;
+use wakeloop::runtime::time::sleep;
 use wakeloop::runtime::{self, Runtime};
 
 /// Lines that wait for a slow client.
@@ -34,7 +36,11 @@ fn main() -> io::Result<()> {
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => drop(runtime::spawn(client(stream, room.clone()))),
-                Err(error) => eprintln!("accept: {error}"),
+                Err(error) => {
+                    eprintln!("accept: {error}");
+                    // With no descriptor left it would be the same at once.
+                    sleep(Duration::from_millis(50)).await;
+                }
             }
         }
     })

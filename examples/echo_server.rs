@@ -7,8 +7,10 @@
 
 use std::cell::RefCell;
 use std::io::{self, ErrorKind};
+use std::time::Duration;
 
 use wakeloop::runtime::net::{TcpListener, TcpStream};
+use wakeloop::runtime::time::sleep;
 use wakeloop::runtime::{self, Runtime};
 
 thread_local! {
@@ -23,7 +25,11 @@ fn main() -> io::Result<()> {
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => drop(runtime::spawn(echo(stream))),
-                Err(error) => eprintln!("accept: {error}"),
+                Err(error) => {
+                    eprintln!("accept: {error}");
+                    // With no descriptor left it would be the same at once.
+                    sleep(Duration::from_millis(50)).await;
+                }
             }
         }
     })

@@ -278,3 +278,72 @@ fn files_are_read_and_written_through_the_pool() {
     }
     std::fs::remove_dir_all(&folder).unwrap();
 }
+
+/// Each of them on a waker of its own.
+#[test]
+fn a_set_remembers_nothing_of_those_who_ran_it() {
+    struct Counted(Arc<AtomicUsize>);
+    impl std::task::Wake for Counted {
+        fn wake(self: Arc<Self>) {}
+    }
+    impl Drop for Counted {
+        fn drop(&mut self) {
+            self.0.fetch_sub(1, SeqCst);
+        }
+    }
+    let alive = Arc::new(AtomicUsize::new(0));
+    let set = LocalSet::new();
+    for _ in 0..10 {
+        alive.fetch_add(1, SeqCst);
+        let waker = std::task::Waker::from(Arc::new(Counted(alive.clone())));
+        let mut run = std::pin::pin!(set.run_until(yield_now()));
+        let mut context = std::task::Context::from_waker(&waker);
+        assert!(run.as_mut().poll(&mut context).is_pending());
+        assert!(run.as_mut().poll(&mut context).is_ready());
+    }
+    assert_eq!(alive.load(SeqCst), 0);
+}
+
+#[test]
+fn two_who_run_a_set_in_one_task_are_both_heard() {
+    for rt in runtimes() {
+        let set = LocalSet::new();
+        let done = Rc::new(Cell::new(0));
+        rt.block_on(timeout(LONG, async {
+            let count = |times| {
+                let done = done.clone();
+                set.run_until(async move {
+                    for _ in 0..times {
+                        spawn_local(sleep(Duration::from_millis(1))).await.unwrap();
+                    }
+                    done.set(done.get() + 1);
+                })
+            };
+            wakeloop::join!(count(1), count(5));
+        }))
+        .unwrap();
+        assert_eq!(done.get(), 2);
+    }
+}
+
+#[test]
+#[should_panic(expected = "in use")]
+fn a_scope_inside_of_with_is_refused() {
+    NUMBER.sync_scope(1, || NUMBER.with(|_| NUMBER.sync_scope(2, || ())));
+}
+
+#[test]
+fn a_read_asks_for_no_more_memory_than_the_file_needs() {
+    let path = std::env::temp_dir().join(format!("wakeloop-read-at-{}", std::process::id()));
+    let content: Vec<u8> = (0..5_000_000u32).map(|n| n as u8).collect();
+    let written = content.clone();
+    for rt in runtimes() {
+        let got = rt.block_on(async {
+            let file = fs::File::create(&path).await.unwrap();
+            file.write_all_at(0, &written[..]).await.unwrap();
+            file.read_at(1, usize::MAX).await
+        });
+        assert!(got.unwrap() == content[1..]);
+    }
+    std::fs::remove_file(path).unwrap();
+}

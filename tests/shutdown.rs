@@ -371,3 +371,104 @@ fn a_tracer_that_panics_takes_nothing_along() {
     });
     assert_eq!(runtime::block_on(task).unwrap(), 7);
 }
+
+/// Ends `rt` on a thread of its own; fails if that takes too long.
+fn ends(rt: Runtime) {
+    let (done, waiting) = std::sync::mpsc::channel();
+    let ending = std::thread::spawn(move || {
+        drop(rt);
+        let _ = done.send(());
+    });
+    waiting.recv_timeout(LONG).expect("the runtime does not end");
+    ending.join().unwrap();
+}
+
+#[test]
+fn a_runtime_ends_while_another_thread_is_about_to_leave_its_block_on() {
+    for panics in [false, true] {
+        let rt = Builder::new_current_thread().build().unwrap();
+        let handle = rt.handle();
+        let (begun, beginning) = std::sync::mpsc::channel();
+        let blocking = std::thread::spawn(move || {
+            handle.block_on(async {
+                begun.send(()).unwrap();
+                std::thread::sleep(Duration::from_millis(100));
+                assert!(!panics, "on purpose");
+            });
+        });
+        beginning.recv().unwrap();
+        ends(rt);
+        assert_eq!(blocking.join().is_err(), panics);
+    }
+}
+
+#[test]
+fn who_waits_for_the_only_worker_gets_it_though_another_who_waited_panicked() {
+    let rt = Builder::new_current_thread().build().unwrap();
+    let (done, driving) = oneshot::channel();
+    let first = rt.handle();
+    let first = std::thread::spawn(move || first.block_on(driving).unwrap());
+    while rt.metrics().parks == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // Needs the driver, which the first has.
+    let (asleep, sleeping) = std::sync::mpsc::channel();
+    let patient = rt.handle();
+    let patient = std::thread::spawn(move || {
+        patient.block_on(sleep(Duration::from_millis(300)));
+        asleep.send(()).unwrap();
+    });
+    while rt.metrics().timers_armed == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let failing = rt.handle();
+    std::thread::spawn(move || failing.block_on(async { panic!("on purpose") })).join().unwrap_err();
+    done.send(()).unwrap();
+    first.join().unwrap();
+    sleeping.recv_timeout(Duration::from_secs(20)).expect("nobody runs the worker");
+    patient.join().unwrap();
+}
+
+#[test]
+fn the_hooks_of_all_threads_have_run_when_the_runtime_is_gone() {
+    for _ in 0..20 {
+        let (started, stopped) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let (starting, stopping) = (started.clone(), stopped.clone());
+        let rt = Builder::new()
+            .worker_threads(1)
+            .on_thread_start(move || {
+                starting.fetch_add(1, SeqCst);
+            })
+            .on_thread_stop(move || {
+                std::thread::sleep(Duration::from_millis(1));
+                stopping.fetch_add(1, SeqCst);
+            })
+            .build()
+            .unwrap();
+        let jobs: Vec<_> =
+            (0..3).map(|_| rt.spawn_blocking(|| std::thread::sleep(Duration::from_millis(2)))).collect();
+        jobs.into_iter().for_each(|job| runtime::block_on(job).unwrap());
+        drop(rt);
+        assert!(started.load(SeqCst) > 1);
+        assert_eq!(started.load(SeqCst), stopped.load(SeqCst));
+    }
+}
+
+#[test]
+fn a_name_that_no_thread_can_have_is_an_error() {
+    let error = Builder::new().thread_name("a\0b").build().unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+}
+
+#[test]
+fn a_handle_that_a_task_asked_for_runs_the_tasks_of_a_runtime_without_threads() {
+    let rt = Builder::new_current_thread().build().unwrap();
+    let handle = rt.block_on(async { runtime::Handle::try_current().unwrap() });
+    let (done, waiting) = std::sync::mpsc::channel();
+    let other = std::thread::spawn(move || {
+        handle.block_on(async { runtime::spawn(async { yield_now().await }).await.unwrap() });
+        done.send(()).unwrap();
+    });
+    waiting.recv_timeout(LONG).expect("nobody runs the worker");
+    other.join().unwrap();
+}

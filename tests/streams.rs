@@ -202,3 +202,20 @@ fn what_does_not_fit_is_written_when_there_is_room() {
         assert_eq!(reader.await.unwrap(), data);
     });
 }
+
+/// More buffers than the system takes in one call are not a sign of a full socket, nor of an empty one.
+#[test]
+fn thousands_of_buffers_are_written_and_read() {
+    run(async {
+        let (here, there) = UnixStream::pair().unwrap();
+        let bytes: Vec<u8> = (0..5000u32).map(|n| n as u8).collect();
+        let mut slices: Vec<_> = bytes.chunks(1).map(IoSlice::new).collect();
+        here.write_all_vectored(&mut slices).await.unwrap();
+        let (mut got, mut received) = (0, vec![0; bytes.len()]);
+        while got < received.len() {
+            let mut room: Vec<_> = received[got..].chunks_mut(1).map(IoSliceMut::new).collect();
+            got += there.read_vectored(&mut room).await.unwrap();
+        }
+        assert_eq!(received, bytes);
+    });
+}

@@ -332,3 +332,18 @@ fn a_waker_made_of_nothing_can_poll_a_handle() {
         std::thread::yield_now();
     }
 }
+
+#[test]
+fn a_join_error_passes_through_the_usual_error_types() {
+    fn shared(error: JoinError) -> Box<dyn std::error::Error + Send + Sync> {
+        error.into()
+    }
+    let rt = Builder::new().worker_threads(1).build().unwrap();
+    let panicked = || rt.block_on(rt.spawn(async { panic!("on purpose") })).unwrap_err();
+    assert_eq!(shared(panicked()).to_string(), "the task panicked: on purpose");
+    let error = std::io::Error::from(panicked());
+    assert!(error.get_ref().is_some_and(|inner| inner.downcast_ref::<JoinError>().unwrap().is_panic()));
+    let JoinError::Panic(panic) = panicked() else { panic!("it was not cancelled") };
+    let again = catch_unwind(AssertUnwindSafe(|| panic.resume())).unwrap_err();
+    assert_eq!(again.downcast_ref(), Some(&"on purpose"));
+}

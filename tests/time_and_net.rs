@@ -365,3 +365,16 @@ fn join_and_select_drive_several_futures_in_one_task() {
         assert_eq!(winner, "short");
     });
 }
+
+#[test]
+fn times_without_end_are_no_error() {
+    let rt = Builder::new().worker_threads(1).build().unwrap();
+    rt.block_on(async {
+        assert_eq!(timeout(Duration::MAX, async { 7 }).await, Ok(7));
+        let mut once = interval(Duration::MAX);
+        once.tick().await;
+        timeout(5 * MS, once.tick()).await.unwrap_err();
+        timeout(5 * MS, timeout(Duration::MAX, sleep(Duration::MAX))).await.unwrap_err();
+    });
+    assert!(rt.shutdown_timeout(Duration::MAX));
+}

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use http::{Connection, Next};
 use wakeloop::runtime::net::{TcpListener, TcpStream};
-use wakeloop::runtime::time::timeout;
+use wakeloop::runtime::time::{sleep, timeout};
 use wakeloop::runtime::{self, Runtime};
 
 /// How long a client that was refused may take to hear of it.
@@ -38,7 +38,11 @@ fn main() -> io::Result<()> {
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => drop(runtime::spawn(serve(stream))),
-                Err(error) => eprintln!("accept: {error}"),
+                Err(error) => {
+                    eprintln!("accept: {error}");
+                    // With no descriptor left it would be the same at once.
+                    sleep(Duration::from_millis(50)).await;
+                }
             }
         }
     })

@@ -51,7 +51,7 @@ impl JoinError for Failed {
     /// The panic's payload; for a failure of another kind, its message.
     fn into_panic(self) -> Box<dyn Any + Send + 'static> {
         match self {
-            Failed::Task(ours::JoinError::Panic(payload)) => payload,
+            Failed::Task(ours::JoinError::Panic(panic)) => panic.into_payload(),
             Failed::Task(error) => Box::new(error.to_string()),
             Failed::Start(error) => Box::new(error.to_string()),
         }

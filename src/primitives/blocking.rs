@@ -86,7 +86,7 @@ pub(crate) fn spawn_blocking<'py>(
         let call = Call { function, arguments, keywords, context };
         match Job(runtime::spawn_blocking(move || call.run())).await {
             Ok(outcome) => outcome,
-            Err(JoinError::Panic(payload)) => Outcome::Panic(payload),
+            Err(JoinError::Panic(panic)) => Outcome::Panic(panic.into_payload()),
             Err(JoinError::Cancelled) => Outcome::Error(std::io::Error::other("the runtime is shut down")),
         }
     })

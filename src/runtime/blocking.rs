@@ -295,12 +295,13 @@ struct Place {
 }
 
 impl Place {
-    /// The life of a thread.
-    fn serve(mut self, shared: impl Surroundings) {
+    /// The life of a thread, which leaves its place as the very last.
+    fn serve(mut self, shared: impl Surroundings) -> Place {
         self.arrived = true;
         shared.enter(|| self.pool.work(&shared));
         // The runtime may end here, if this was its last reference: not under the lock.
         drop(shared);
+        self
     }
 }
 

@@ -9,7 +9,7 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 
 use super::blocking::Pool;
-use super::executor::{CurrentThread, Options, Shared};
+use super::executor::{Options, Shared};
 use super::handle::Runtime;
 use super::shim::thread::{self, JoinHandle};
 use super::trace::Tracer;
@@ -23,6 +23,10 @@ const BLOCKING_KEEP_ALIVE: Duration = Duration::from_secs(10);
 type Hook = Arc<dyn Fn() + Send + Sync>;
 
 /// Configures a [`Runtime`].
+///
+/// Its threads block all signals. They start when there is work for them, the first worker in [`Builder::build`]; a
+/// thread begins with the CPU affinity and the nice value of the thread that happened to start it, as the system has it.
+/// A program that pins or slows down some of its threads sets those of the runtime in [`Builder::on_thread_start`].
 ///
 /// ```
 /// use wakeloop::runtime::Builder;
@@ -122,14 +126,17 @@ impl Builder {
     /// than with the first timer or socket, and what these need of the system is asked for then.
     ///
     /// # Errors
-    /// `InvalidInput` for a number of workers out of range, given here or in the environment; else what the system
-    /// says when it has no thread left, or, for a runtime on the current thread, no descriptor.
+    /// `InvalidInput` for a number of workers out of range, given here or in the environment, and for a NUL in the name
+    /// of the threads; else what the system says when it has no thread left, or, for a runtime on the current thread, no descriptor.
     pub fn build(self) -> io::Result<Runtime> {
         let workers = match (self.current_thread, self.workers) {
             (true, _) => 1,
             (false, Some(workers)) => workers,
             (false, None) => default_workers()?,
         };
+        if self.threads.name.as_ref().is_some_and(|name| name.contains('\0')) {
+            return Err(invalid("the name of a thread has no NUL".to_owned()));
+        }
         if !(1..=MAX_WORKERS).contains(&workers) {
             return Err(invalid(format!("a runtime has 1 to {MAX_WORKERS} workers, not {workers}")));
         }
@@ -138,8 +145,8 @@ impl Builder {
         if self.current_thread {
             // Its worker changes threads, and can only be woken in the driver.
             shared.open_driver()?;
-            let seat = CurrentThread::new(shared.take_worker());
-            return Ok(Runtime::new_parts(shared, Some(Arc::new(seat))));
+            let seat = shared.seat_worker();
+            return Ok(Runtime::new_parts(shared, Some(seat)));
         }
         shared.start()?;
         Ok(Runtime::new_parts(shared, None))
@@ -164,12 +171,13 @@ impl fmt::Debug for Builder {
 
 impl ThreadOptions {
     /// Starts a thread that blocks all signals: in a process with Python, signals are for the main thread. What `arrive`
-    /// makes is there before the hooks, and dropped if one panics; `work` is the rest.
-    pub(super) fn spawn<A>(
+    /// makes is there before the hooks, and dropped if one panics; `work` is the rest, and what it returns is dropped after
+    /// the hooks.
+    pub(super) fn spawn<A, L>(
         &self,
         name: &str,
         arrive: impl FnOnce() -> A + Send + 'static,
-        work: impl FnOnce(A) + Send + 'static,
+        work: impl FnOnce(A) -> L + Send + 'static,
     ) -> io::Result<JoinHandle<()>> {
         let mut builder = thread::Builder::new();
         builder = builder.name(format!("{}-{name}", self.name.as_deref().unwrap_or("wakeloop")));
@@ -184,7 +192,7 @@ impl ThreadOptions {
             if let Some(hook) = on_start {
                 hook();
             }
-            work(arrived);
+            let _last = work(arrived);
             if let Some(hook) = on_stop {
                 hook();
             }

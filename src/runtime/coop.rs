@@ -2,7 +2,7 @@
 //!
 //! Each turn of a worker gives the task it polls a number of units. Leaf futures (sockets, timers, channels,
 //! join handles) spend one per success; when none is left they return `Pending` and wake the task at once, so it
-//! goes to the back of the queue. Outside a worker nothing is limited.
+//! goes to the back of the queue. A future that has to wait costs nothing. Outside a worker nothing is limited.
 
 use std::task::{Context, Poll};
 
@@ -28,13 +28,17 @@ pub(super) fn lift() {
 
 /// Runs `poll` with the budget of a turn, inside another or none, which then goes on with what it had.
 pub(super) fn in_own_turn<R>(poll: impl FnOnce() -> R) -> R {
+    with(UNITS, poll)
+}
+
+fn with<R>(units: u32, poll: impl FnOnce() -> R) -> R {
     struct Restore(u32);
     impl Drop for Restore {
         fn drop(&mut self) {
             BUDGET.set(self.0);
         }
     }
-    let _restore = Restore(BUDGET.replace(UNITS));
+    let _restore = Restore(BUDGET.replace(units));
     poll()
 }
 
@@ -43,15 +47,38 @@ pub(super) fn has_budget() -> bool {
     BUDGET.get() != 0
 }
 
-/// Spends one unit, or asks the caller to return `Pending`; the task is then woken already.
-pub(super) fn poll_proceed(cx: &mut Context<'_>) -> Poll<()> {
-    let left = BUDGET.get();
-    if left == 0 {
+/// Polls a leaf future, which spends a unit if it is ready. Without a unit left it is not polled: the task is woken to
+/// come again.
+pub(super) fn spend<T>(cx: &mut Context<'_>, poll: impl FnOnce(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
+    if !has_budget() {
         cx.waker().wake_by_ref();
         return Poll::Pending;
     }
-    if left != UNLIMITED {
-        BUDGET.set(left - 1);
+    let polled = poll(cx);
+    let left = BUDGET.get();
+    // One that has to wait costs nothing: a task may wait for any number of things, and has to ask all of them.
+    if polled.is_ready() && left != UNLIMITED {
+        BUDGET.set(left.saturating_sub(1));
     }
-    Poll::Ready(())
+    polled
+}
+
+/// Several futures in one poll: when one of them has used the budget up, there is a unit for each of those after it, or
+/// they would not be heard as long as it is busy. None if nothing was left at the beginning: then the task gives way.
+#[derive(Debug)]
+pub struct Shares {
+    any: bool,
+}
+
+impl Shares {
+    /// Before the first of them is polled.
+    #[allow(clippy::new_without_default)]
+    pub fn new() -> Shares {
+        Shares { any: has_budget() }
+    }
+
+    /// Polls one of them.
+    pub fn poll<R>(&self, poll: impl FnOnce() -> R) -> R {
+        if self.any && !has_budget() { with(1, poll) } else { poll() }
+    }
 }

@@ -74,6 +74,9 @@ pub async fn create_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
     job(move || fs::create_dir_all(path)).await
 }
 
+/// How much room a read begins with, if it may be that long: `len` may be far beyond the file's end.
+const FIRST: usize = 1 << 20;
+
 /// An open file. It has no position: reads and writes say where. Clones share the descriptor.
 ///
 /// ```
@@ -119,16 +122,19 @@ impl File {
         job(move || options.open(path)).await.map(|file| File(Arc::new(file)))
     }
 
-    /// Reads up to `len` bytes from `offset`; less only at the end of the file.
+    /// Reads up to `len` bytes from `offset`; less only at the end of the file. The memory grows with what is there.
     ///
     /// # Errors
     /// What `pread(2)` says.
     pub async fn read_at(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
         let file = self.0.clone();
         job(move || {
-            let mut data = vec![0; len];
+            let mut data = vec![0; len.min(FIRST)];
             let mut got = 0;
             while got < len {
+                if got == data.len() {
+                    data.resize(len.min(2 * got), 0);
+                }
                 match file.read_at(&mut data[got..], offset + got as u64) {
                     Ok(0) => break,
                     Ok(n) => got += n,
@@ -183,6 +189,6 @@ async fn job<T: Send + 'static>(f: impl FnOnce() -> io::Result<T> + Send + 'stat
     match spawn_blocking(f).await {
         Ok(result) => result,
         Err(JoinError::Cancelled) => Err(io::Error::other("the runtime was shut down")),
-        Err(JoinError::Panic(panic)) => std::panic::resume_unwind(panic),
+        Err(JoinError::Panic(panic)) => panic.resume(),
     }
 }

@@ -13,7 +13,8 @@ use super::shim::thread;
 use super::task::JoinHandle;
 use super::{Builder, block_on, blocking, context};
 
-/// A running runtime. Dropping it ends it: all futures are dropped, its threads joined.
+/// A running runtime. Dropping it ends it: all futures are dropped, its workers joined, and the threads of its blocking
+/// pool have done all they do.
 ///
 /// The drop waits for polls and blocking jobs that are under way. To wait no longer than some time, use
 /// [`Runtime::shutdown_timeout`]; to leave it running until the process ends, `std::mem::forget` it. Dropped on one of
@@ -201,7 +202,7 @@ impl Handle {
     /// The handle of the runtime that the current thread belongs to: a worker's, a blocking job's, or the one whose
     /// `block_on` is under way.
     pub fn try_current() -> Option<Handle> {
-        context::try_with(|shared| Handle { shared: shared.clone(), current_thread: None })
+        context::try_with(|shared| Handle { shared: shared.clone(), current_thread: shared.seat() })
     }
 }
 

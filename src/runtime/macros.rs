@@ -25,8 +25,9 @@ macro_rules! __join_pinned {
     ([$(($name:ident $future:expr))+] [$($unused:ident)*]) => {{
         $(let mut $name = ::std::pin::pin!($crate::runtime::macro_support::Output::new($future));)+
         ::std::future::poll_fn(|cx| {
+            let shares = $crate::runtime::macro_support::Shares::new();
             let mut all = true;
-            $(all &= $name.as_mut().advance(cx);)+
+            $(all &= shares.poll(|| $name.as_mut().advance(cx));)+
             if all { ::std::task::Poll::Ready(()) } else { ::std::task::Poll::Pending }
         })
         .await;
@@ -35,7 +36,8 @@ macro_rules! __join_pinned {
 }
 
 /// Polls several futures together and runs the arm of the one that is ready first; the others are dropped. If several
-/// are ready, the one written first wins.
+/// are ready, the one written first wins. One that is always busy and never done keeps none of the others from being
+/// heard.
 ///
 /// ```
 /// use wakeloop::runtime::block_on;
@@ -110,6 +112,8 @@ pub mod support {
 
     use pin_project_lite::pin_project;
 
+    pub use crate::runtime::coop::Shares;
+
     pin_project! {
         /// A future, later its output.
         #[project = OutputProjection]
@@ -176,10 +180,11 @@ pub mod support {
 
         fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
             let this = self.project();
+            let shares = Shares::new();
             if let Poll::Ready(output) = this.first.poll(cx) {
                 return Poll::Ready(Either::First(output));
             }
-            this.second.poll(cx).map(Either::Second)
+            shares.poll(|| this.second.poll(cx)).map(Either::Second)
         }
     }
 }

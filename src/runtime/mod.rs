@@ -47,6 +47,7 @@ mod task;
 mod task_local;
 pub mod time;
 mod trace;
+mod wakers;
 mod yield_now;
 
 pub use block_on::block_on;
@@ -56,7 +57,7 @@ pub use demo::run_demo;
 pub use executor::{LocalSet, spawn_local};
 pub use handle::{Handle, Runtime, spawn};
 pub use metrics::Metrics;
-pub use task::{AbortHandle, JoinError, JoinHandle};
+pub use task::{AbortHandle, JoinError, JoinHandle, TaskPanic};
 pub use task_local::{NoValue, Scope, TaskLocal};
 pub use trace::{TraceEvent, Tracer};
 pub use yield_now::yield_now;

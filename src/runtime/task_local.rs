@@ -55,11 +55,17 @@ impl<T: 'static> TaskLocal<T> {
 
     /// Runs `future` with `value` as the task's; a value further out is hidden meanwhile. Tasks that `future` spawns
     /// do not inherit it.
+    ///
+    /// # Panics
+    /// When polled inside of [`TaskLocal::with`] of the same local.
     pub fn scope<F: Future>(&'static self, value: T, future: F) -> Scope<T, F> {
         Scope { local: self, value: Some(value), future: Some(future) }
     }
 
     /// As `scope`, for a function.
+    ///
+    /// # Panics
+    /// Inside of [`TaskLocal::with`] of the same local.
     pub fn sync_scope<R>(&'static self, value: T, f: impl FnOnce() -> R) -> R {
         let mut value = Some(value);
         let _inside = Inside::enter(self, &mut value);
@@ -97,15 +103,13 @@ impl<T: 'static> TaskLocal<T> {
         self.with(|value| *value)
     }
 
-    /// Exchanges what is in the slot.
-    fn swap(&'static self, value: &mut Option<T>) {
-        // It fails only at the end of a thread, where no task is polled any more; nor while the value is in use:
-        // `with` lends it to a function, which cannot poll what holds it.
-        let _ = self.slot.try_with(|slot| {
-            if let Ok(mut slot) = slot.try_borrow_mut() {
-                std::mem::swap(&mut *slot, value);
-            }
-        });
+    /// Exchanges what is in the slot. False if it is in use.
+    fn swap(&'static self, value: &mut Option<T>) -> bool {
+        let swap = |slot: &RefCell<Option<T>>| {
+            slot.try_borrow_mut().map(|mut slot| std::mem::swap(&mut *slot, value)).is_ok()
+        };
+        // At the end of a thread there is no slot any more, and no value is seen.
+        self.slot.try_with(swap).unwrap_or(true)
     }
 }
 
@@ -123,8 +127,12 @@ struct Inside<'a, T: 'static> {
 
 impl<'a, T> Inside<'a, T> {
     fn enter(local: &'static TaskLocal<T>, value: &'a mut Option<T>) -> Inside<'a, T> {
-        local.swap(value);
-        Inside { local, value }
+        let inside = Inside::try_enter(local, value);
+        inside.expect("a scope of a task local cannot begin while its value is in use")
+    }
+
+    fn try_enter(local: &'static TaskLocal<T>, value: &'a mut Option<T>) -> Option<Inside<'a, T>> {
+        local.swap(value).then(|| Inside { local, value })
     }
 }
 
@@ -149,7 +157,8 @@ pin_project! {
         fn drop(this: Pin<&mut Self>) {
             let mut this = this.project();
             if this.future.is_some() {
-                let _inside = Inside::enter(this.local, this.value);
+                // A panic may be passing through, so not where the value is in use; then it is not seen.
+                let _inside = Inside::try_enter(this.local, this.value);
                 this.future.set(None);
             }
         }

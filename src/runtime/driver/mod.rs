@@ -18,7 +18,6 @@ mod model;
 use std::fmt;
 use std::io;
 use std::os::fd::RawFd;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
@@ -27,6 +26,7 @@ use std::time::{Duration, Instant};
 use super::shim::{AtomicBool, Mutex, MutexGuard, system_wait};
 use super::trace::Tracer;
 use super::unpoisoned;
+use super::wakers::wake_all;
 use crate::reactor::{Interest, Poller, Registrar, Token, Waker as PollWaker};
 use registration::Registrations;
 use timers::Timers;
@@ -34,7 +34,7 @@ use timers::Timers;
 pub(super) use registration::{Direction, Registration};
 pub(super) use timers::{Armed, TimerEntry};
 
-/// The token of the waker; registrations count up from zero.
+/// The token of the waker; those of registrations are below the middle.
 const WAKER: Token = Token(usize::MAX - 1);
 const EVENTS: usize = 256;
 
@@ -93,7 +93,7 @@ impl Driver {
             }
         }
         handle.timers.end_wait(&mut self.ready);
-        wake_all(&mut self.ready);
+        wake_all(self.ready.drain(..));
     }
 }
 
@@ -154,7 +154,7 @@ impl Handle {
         let mut ready = Vec::new();
         self.registrations.close(&mut ready);
         self.timers.close(&mut ready);
-        wake_all(&mut ready);
+        wake_all(ready);
     }
 
     /// Reliable under the lock of the table of registrations, which `close` takes after it has set the flag.
@@ -185,13 +185,6 @@ impl Handle {
 impl fmt::Debug for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("driver::Handle").finish_non_exhaustive()
-    }
-}
-
-/// Wakers can be anybody's: one that panics must take neither the worker nor the other wakers along.
-fn wake_all(ready: &mut Vec<Waker>) {
-    for waker in ready.drain(..) {
-        let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
     }
 }
 

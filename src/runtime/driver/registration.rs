@@ -27,6 +27,7 @@ use super::{Handle, Locked, lock};
 use crate::reactor::{Event, Readiness, Token};
 use crate::runtime::coop;
 use crate::runtime::shim::AtomicUsize;
+use crate::runtime::wakers;
 
 const READY: usize = 0xFF;
 const SHUTDOWN: usize = 1 << 8;
@@ -58,11 +59,31 @@ impl Direction {
     }
 }
 
+/// A token is a place in the table, with the generation of who has it in the bits above.
+const GENERATION_SHIFT: u32 = usize::BITS * 3 / 4;
+
 /// All registrations of a driver, by token.
 pub(super) struct Registrations {
-    table: Locked<Slab<Arc<Socket>>>,
-    /// `table.len()`, readable without the lock.
+    table: Locked<Table>,
+    /// How many there are, readable without the lock.
     count: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Table {
+    places: Slab<Place>,
+    /// Of the next to come.
+    generation: usize,
+}
+
+fn place_of(token: Token) -> usize {
+    token.0 & ((1 << GENERATION_SHIFT) - 1)
+}
+
+/// A place in the table is given to another as soon as it is free.
+struct Place {
+    token: Token,
+    socket: Arc<Socket>,
 }
 
 /// What the driver and the owner share.
@@ -90,7 +111,31 @@ impl Waiters {
 
 impl Registrations {
     pub(super) fn new() -> Registrations {
-        Registrations { table: Locked::new(Slab::new()), count: AtomicUsize::new(0) }
+        Registrations { table: Locked::new(Table::default()), count: AtomicUsize::new(0) }
+    }
+
+    /// Adds a socket. `None` if the driver is closed, which `is_closed` tells reliably under the lock.
+    fn insert(&self, socket: &Arc<Socket>, is_closed: impl Fn() -> bool) -> Option<Token> {
+        let mut table = lock(&self.table);
+        if is_closed() {
+            return None;
+        }
+        table.generation = table.generation.wrapping_add(1);
+        // The highest bit stays clear: tokens that have a meaning of their own have it.
+        let generation = (table.generation << GENERATION_SHIFT) & (usize::MAX >> 1);
+        let entry = table.places.vacant_entry();
+        let token = Token(generation | entry.key());
+        entry.insert(Place { token, socket: socket.clone() });
+        self.count.store(table.places.len(), Relaxed);
+        Some(token)
+    }
+
+    fn remove(&self, token: Token) {
+        let mut table = lock(&self.table);
+        let place = table.places.try_remove(place_of(token));
+        self.count.store(table.places.len(), Relaxed);
+        drop(table);
+        drop(place);
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -101,20 +146,22 @@ impl Registrations {
         self.count.load(Relaxed)
     }
 
-    /// Notes what happened; whom it concerns goes to `ready`. An event of a socket that was deregistered in the same
-    /// batch may find another in its place: that one tries an operation in vain, no more.
+    /// Notes what happened; whom it concerns goes to `ready`. An event of a socket that was deregistered since the system
+    /// reported it is of no interest: the one that is in its place now must not be told that its peer has hung up.
     pub(super) fn dispatch(&self, events: impl Iterator<Item = Event>, ready: &mut Vec<Waker>) {
         let table = lock(&self.table);
         for Event { token, readiness } in events {
-            if let Some(socket) = table.get(token.0) {
-                socket.add(usize::from(readiness.bits()), ready);
+            if let Some(place) = table.places.get(place_of(token))
+                && place.token == token
+            {
+                place.socket.add(usize::from(readiness.bits()), ready);
             }
         }
     }
 
     pub(super) fn close(&self, ready: &mut Vec<Waker>) {
-        for (_, socket) in lock(&self.table).iter() {
-            socket.add(READY | SHUTDOWN, ready);
+        for (_, place) in lock(&self.table).places.iter() {
+            place.socket.add(READY | SHUTDOWN, ready);
         }
     }
 }
@@ -161,7 +208,7 @@ impl Socket {
 pub(in super::super) struct Registration {
     driver: Arc<Handle>,
     socket: Arc<Socket>,
-    key: usize,
+    token: Token,
     fd: RawFd,
 }
 
@@ -171,17 +218,10 @@ impl Registration {
     pub(in super::super) fn new(driver: &Arc<Handle>, fd: RawFd, ready: bool) -> io::Result<Registration> {
         let assumed = if ready { Readiness::READABLE | Readiness::WRITABLE } else { Readiness::EMPTY };
         let socket = Arc::new(Socket::new(assumed));
-        let registrations = &driver.registrations;
-        let mut table = lock(&registrations.table);
-        if driver.is_closed() {
-            return Err(gone());
-        }
-        let key = table.insert(socket.clone());
-        registrations.count.store(table.len(), Relaxed);
-        drop(table);
+        let token = driver.registrations.insert(&socket, || driver.is_closed()).ok_or_else(gone)?;
         // From here on, dropping it cleans up.
-        let registration = Registration { driver: driver.clone(), socket, key, fd };
-        driver.register(fd, Token(key))?;
+        let registration = Registration { driver: driver.clone(), socket, token, fd };
+        driver.register(fd, token)?;
         Ok(registration)
     }
 
@@ -189,10 +229,8 @@ impl Registration {
     pub(in super::super) async fn ready(&self, direction: Direction) -> io::Result<()> {
         let waiting = Waiting::new(&self.socket, direction);
         poll_fn(move |cx| {
-            if coop::poll_proceed(cx).is_pending() {
-                return Poll::Pending;
-            }
-            waiting.poll(cx).map(|seen| if seen & SHUTDOWN == 0 { Ok(()) } else { Err(gone()) })
+            let seen = coop::spend(cx, |cx| waiting.poll(cx));
+            seen.map(|seen| if seen & SHUTDOWN == 0 { Ok(()) } else { Err(gone()) })
         })
         .await
     }
@@ -238,35 +276,34 @@ impl Registration {
         let waiting = Waiting::new(&self.socket, direction);
         // The closure owns what it changes, so that the future is `Send`.
         poll_fn(move |cx| {
-            if coop::poll_proceed(cx).is_pending() {
-                return Poll::Pending;
-            }
-            loop {
-                let seen = match waiting.poll(cx) {
-                    Poll::Ready(seen) => seen,
-                    Poll::Pending => return Poll::Pending,
-                };
-                if seen & SHUTDOWN != 0 {
-                    return Poll::Ready(Err(gone()));
-                }
-                match operation() {
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                        self.socket.clear(seen, direction);
-                        // A closed or error bit stays, and still the operation would block: only a new event helps.
-                        if waiting.is_stuck(seen, cx) {
-                            return Poll::Pending;
-                        }
+            coop::spend(cx, |cx| {
+                loop {
+                    let seen = match waiting.poll(cx) {
+                        Poll::Ready(seen) => seen,
+                        Poll::Pending => return Poll::Pending,
+                    };
+                    if seen & SHUTDOWN != 0 {
+                        return Poll::Ready(Err(gone()));
                     }
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Err(error) => return Poll::Ready(Err(error)),
-                    Ok(result) => {
-                        if exhausted(&result) {
+                    match operation() {
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                             self.socket.clear(seen, direction);
+                            // A closed or error bit stays, and still the operation would block: only a new event helps.
+                            if waiting.is_stuck(seen, cx) {
+                                return Poll::Pending;
+                            }
                         }
-                        return Poll::Ready(Ok(result));
+                        Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                        Err(error) => return Poll::Ready(Err(error)),
+                        Ok(result) => {
+                            if exhausted(&result) {
+                                self.socket.clear(seen, direction);
+                            }
+                            return Poll::Ready(Ok(result));
+                        }
                     }
                 }
-            }
+            })
         })
         .await
     }
@@ -275,10 +312,7 @@ impl Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         self.driver.deregister(self.fd);
-        let registrations = &self.driver.registrations;
-        let mut table = lock(&registrations.table);
-        table.try_remove(self.key);
-        registrations.count.store(table.len(), Relaxed);
+        self.driver.registrations.remove(self.token);
     }
 }
 
@@ -328,7 +362,9 @@ impl<'a> Waiting<'a> {
         if let Some(key) = self.key.get()
             && let Some((_, waker)) = waiters.of(self.direction).iter_mut().find(|(other, _)| *other == key)
         {
-            waker.clone_from(cx.waker());
+            let replaced = wakers::renew(waker, cx.waker());
+            drop(waiters);
+            drop(replaced);
             return;
         }
         let key = waiters.next_key;
@@ -341,11 +377,42 @@ impl<'a> Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if let Some(key) = self.key.get() {
-            lock(&self.socket.waiters).of(self.direction).retain(|(other, _)| *other != key);
+            let mut waiters = lock(&self.socket.waiters);
+            let list = waiters.of(self.direction);
+            let place = list.iter().position(|(other, _)| *other == key);
+            let left = place.map(|place| list.remove(place));
+            drop(waiters);
+            // Not under the lock: a waker is anybody's.
+            drop(left);
         }
     }
 }
 
 fn gone() -> io::Error {
     io::Error::other("the runtime of this socket was shut down")
+}
+
+#[cfg(all(test, not(any(wakeloop_loom, wakeloop_shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_of_a_socket_that_is_gone_does_not_reach_the_one_in_its_place() {
+        let registrations = Registrations::new();
+        let add = || {
+            let socket = Arc::new(Socket::new(Readiness::EMPTY));
+            let token = registrations.insert(&socket, || false).unwrap();
+            (socket, token)
+        };
+        let (_, gone) = add();
+        registrations.remove(gone);
+        let (socket, token) = add();
+        assert_eq!(place_of(gone), place_of(token));
+        let mut ready = Vec::new();
+        let hung_up = |token| [Event { token, readiness: Readiness::READ_CLOSED }].into_iter();
+        registrations.dispatch(hung_up(gone), &mut ready);
+        assert_eq!(socket.load(), 0);
+        registrations.dispatch(hung_up(token), &mut ready);
+        assert_ne!(socket.load(), 0);
+    }
 }

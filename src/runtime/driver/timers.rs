@@ -28,6 +28,7 @@ use std::time::{Duration, Instant};
 use super::{Locked, lock};
 use crate::runtime::shim::{AtomicU8, AtomicU64, UnsafeCell};
 use crate::runtime::trace::{self, TraceEvent, Tracer};
+use crate::runtime::wakers;
 use crate::timer::{Slot, Slotted, TimerHeap};
 
 const UNARMED: u8 = 0;
@@ -224,10 +225,7 @@ impl Timers {
             return false;
         }
         // SAFETY: under the lock (rule 1).
-        let replaced = entry.waker.with_mut(|slot| match unsafe { &mut *slot } {
-            Some(old) if old.will_wake(waker) => None,
-            slot => slot.replace(waker.clone()),
-        });
+        let replaced = entry.waker.with_mut(|slot| wakers::store(unsafe { &mut *slot }, waker));
         drop(queue);
         drop(replaced);
         true

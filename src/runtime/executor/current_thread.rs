@@ -67,6 +67,7 @@ impl CurrentThread {
         });
         let waker = Waker::from(signal.clone());
         let mut context = Context::from_waker(&waker);
+        let _waiting = Waiting { place: self, signal: &signal };
         loop {
             if let Some(driving) = self.sit_down(&signal) {
                 if let Poll::Ready(output) = driving.drive(future.as_mut(), &mut context) {
@@ -75,7 +76,6 @@ impl CurrentThread {
             } else if signal.take()
                 && let Poll::Ready(output) = future.as_mut().poll(&mut context)
             {
-                self.stop_waiting(&signal);
                 return output;
             } else {
                 signal.parker.park();
@@ -106,12 +106,22 @@ impl CurrentThread {
             }
         }
     }
+}
 
-    fn stop_waiting(&self, signal: &Arc<Signal>) {
-        let mut seat = unpoisoned(self.seat.lock());
-        seat.waiting.retain(|other| !Arc::ptr_eq(other, signal));
+/// A `block_on` that may be in line; leaves when dropped, also when a panic passes through.
+struct Waiting<'a> {
+    place: &'a CurrentThread,
+    signal: &'a Arc<Signal>,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let mut seat = unpoisoned(self.place.seat.lock());
+        let before = seat.waiting.len();
+        seat.waiting.retain(|other| !Arc::ptr_eq(other, self.signal));
         // We may have been the one who was told that the seat is free.
-        if seat.worker.is_some()
+        if seat.waiting.len() < before
+            && seat.worker.is_some()
             && let Some(next) = seat.waiting.last()
         {
             next.parker.unpark(None);
@@ -137,9 +147,7 @@ impl Driving<'_> {
             let mut interrupted = || signal.woken.load(Acquire);
             while !signal.shared.is_closing() {
                 if signal.take() {
-                    coop::refill();
-                    let polled = worker.as_poll(|| future.as_mut().poll(context));
-                    coop::lift();
+                    let polled = worker.as_poll(|| coop::in_own_turn(|| future.as_mut().poll(context)));
                     if polled.is_ready() {
                         return polled;
                     }
@@ -163,6 +171,11 @@ impl Drop for Driving<'_> {
         seat.worker = self.worker.take();
         if let Some(next) = seat.waiting.last() {
             next.parker.unpark(None);
+        }
+        drop(seat);
+        // Who closed the runtime meanwhile found the seat empty, and waits for the worker to leave.
+        if self.signal.shared.is_closing() {
+            self.place.close();
         }
     }
 }

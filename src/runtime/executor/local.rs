@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use super::super::shim::{AtomicBool, Mutex, thread, thread_cell};
 use super::super::task::{self, Header, JoinHandle, Runnable};
+use super::super::wakers::{self, wake_all};
 use super::super::{coop, unpoisoned};
 use super::owned::Owned;
 
@@ -66,8 +67,8 @@ pub(in super::super) struct LocalShared {
 #[derive(Default)]
 struct Queue {
     tasks: VecDeque<Runnable>,
-    /// Of those in `run_until`, nearly always one; all are taken by the first wake.
-    wakers: Vec<Waker>,
+    /// Those in `run_until` that wait, nearly always one; all are taken by the first wake.
+    waiting: Vec<Arc<Root>>,
 }
 
 impl LocalSet {
@@ -94,11 +95,12 @@ impl LocalSet {
         let mut future = pin!(future);
         let root = Arc::new(Root { woken: AtomicBool::new(true), waker: Mutex::new(None) });
         let waker = Waker::from(root.clone());
+        let waiting = Waiting { shared: &self.shared, root: root.clone() };
         poll_fn(move |cx| {
             let _entered = Entered::new(&self.shared);
             // First, so that no wake from here on is missed.
-            self.shared.listen(cx);
             root.listen(cx);
+            waiting.begin();
             // Ordering: Acquire pairs with the Release in `wake`: the poll sees what came before the wake.
             if root.woken.swap(false, Acquire)
                 && let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker))
@@ -183,20 +185,13 @@ impl LocalShared {
     fn push(&self, task: Runnable) {
         let mut queue = unpoisoned(self.queue.lock());
         queue.tasks.push_back(task);
-        let wakers = std::mem::take(&mut queue.wakers);
+        let waiting = std::mem::take(&mut queue.waiting);
         drop(queue);
-        wakers.into_iter().for_each(Waker::wake);
+        wake_all(waiting.iter().filter_map(|root| root.task()));
     }
 
     fn pop(&self) -> Option<Runnable> {
         unpoisoned(self.queue.lock()).tasks.pop_front()
-    }
-
-    fn listen(&self, cx: &Context<'_>) {
-        let mut queue = unpoisoned(self.queue.lock());
-        if !queue.wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
-            queue.wakers.push(cx.waker().clone());
-        }
     }
 
     /// On the set's thread. Polls a number of tasks; if some are left, `run_until` is woken to come again.
@@ -206,9 +201,9 @@ impl LocalShared {
             coop::in_own_turn(|| task.run());
         }
         let mut queue = unpoisoned(self.queue.lock());
-        let wakers = if queue.tasks.is_empty() { Vec::new() } else { std::mem::take(&mut queue.wakers) };
+        let waiting = if queue.tasks.is_empty() { Vec::new() } else { std::mem::take(&mut queue.waiting) };
         drop(queue);
-        wakers.into_iter().for_each(Waker::wake);
+        wake_all(waiting.iter().filter_map(|root| root.task()));
     }
 }
 
@@ -233,19 +228,45 @@ pub(in super::super) unsafe fn remove(shared: *const LocalShared, task: NonNull<
     unsafe { (*shared).owned().remove(task) }
 }
 
+/// A `run_until` among those that wait, once it has begun to; leaves when dropped.
+struct Waiting<'a> {
+    shared: &'a LocalShared,
+    root: Arc<Root>,
+}
+
+impl Waiting<'_> {
+    fn begin(&self) {
+        let mut queue = unpoisoned(self.shared.queue.lock());
+        if !queue.waiting.iter().any(|root| Arc::ptr_eq(root, &self.root)) {
+            queue.waiting.push(self.root.clone());
+        }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        // Its own reference keeps the root, so no waker is dropped under the lock.
+        unpoisoned(self.shared.queue.lock()).waiting.retain(|root| !Arc::ptr_eq(root, &self.root));
+    }
+}
+
 /// The waker of the future in `run_until`: it must not be polled for each wake of a task.
 struct Root {
     woken: AtomicBool,
+    /// Of the task that polls `run_until`.
     waker: Mutex<Option<Waker>>,
 }
 
 impl Root {
     fn listen(&self, cx: &Context<'_>) {
-        let old = match &mut *unpoisoned(self.waker.lock()) {
-            Some(old) if old.will_wake(cx.waker()) => None,
-            slot => slot.replace(cx.waker().clone()),
-        };
-        drop(old);
+        let mut slot = unpoisoned(self.waker.lock());
+        let replaced = wakers::store(&mut slot, cx.waker());
+        drop(slot);
+        drop(replaced);
+    }
+
+    fn task(&self) -> Option<Waker> {
+        unpoisoned(self.waker.lock()).clone()
     }
 }
 
@@ -256,11 +277,10 @@ impl Wake for Root {
 
     fn wake_by_ref(self: &Arc<Self>) {
         // Ordering: Release hands what came before the wake to the poll.
-        if !self.woken.swap(true, Release) {
-            let waker = unpoisoned(self.waker.lock()).clone();
-            if let Some(waker) = waker {
-                waker.wake();
-            }
+        if !self.woken.swap(true, Release)
+            && let Some(waker) = self.task()
+        {
+            waker.wake();
         }
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, TryLockError};
+use std::sync::{Arc, OnceLock, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
 use crossbeam_utils::CachePadded;
@@ -18,6 +18,7 @@ use super::super::shim::{AtomicBool, AtomicU64, Mutex, MutexGuard, thread};
 use super::super::task::{self, JoinHandle, Runnable};
 use super::super::trace::{self, TraceEvent, Tracer};
 use super::crew::Crew;
+use super::current_thread::CurrentThread;
 use super::idle::{Chosen, Idle};
 use super::owned::Owned;
 use super::park::Parker;
@@ -39,6 +40,8 @@ pub(in super::super) struct Shared {
     pool: Pool,
     tracer: Option<Arc<dyn Tracer>>,
     crew: Crew,
+    /// Of a runtime without threads: where its worker is found.
+    seat: OnceLock<Weak<CurrentThread>>,
     started: Instant,
 }
 
@@ -80,6 +83,7 @@ impl Shared {
             pool: options.pool,
             tracer: options.tracer,
             crew: Crew::new(options.threads, locals),
+            seat: OnceLock::new(),
             started: Instant::now(),
         })
     }
@@ -93,6 +97,18 @@ impl Shared {
     pub(in super::super) fn take_worker(self: &Arc<Self>) -> Worker {
         self.crew.enlist();
         self.arrive(0)
+    }
+
+    /// The place for the only worker, which is not started but run by whoever is in `block_on`.
+    pub(in super::super) fn seat_worker(self: &Arc<Self>) -> Arc<CurrentThread> {
+        let seat = Arc::new(CurrentThread::new(self.take_worker()));
+        // It holds us, so we do not hold it.
+        self.seat.get_or_init(|| Arc::downgrade(&seat));
+        seat
+    }
+
+    pub(in super::super) fn seat(&self) -> Option<Arc<CurrentThread>> {
+        self.seat.get()?.upgrade()
     }
 
     /// A worker that was started or enlisted begins: the others count it as searching.

@@ -5,6 +5,8 @@
 use std::future::Future;
 use std::io::{self, IoSlice, IoSliceMut};
 
+use crate::runtime::coop::Shares;
+
 /// Something to read bytes from.
 pub trait ReadBytes {
     /// Reads at most `buffer.len()` bytes; 0 means the end. Cancel-safe.
@@ -113,13 +115,14 @@ where
     let (mut sent, mut received) = (None, None);
     std::future::poll_fn(|cx| {
         use std::task::Poll;
+        let shares = Shares::new();
         if sent.is_none()
             && let Poll::Ready(result) = there.as_mut().poll(cx)
         {
             sent = Some(result?);
         }
         if received.is_none()
-            && let Poll::Ready(result) = back.as_mut().poll(cx)
+            && let Poll::Ready(result) = shares.poll(|| back.as_mut().poll(cx))
         {
             received = Some(result?);
         }

@@ -1,5 +1,9 @@
 //! What TCP and Unix streams have in common, written once.
 
+/// More buffers than this no system takes in one call. Had it to leave some out, that would look like a socket that is
+/// full, or empty, and would be waited for in vain.
+pub(super) const MAX_BUFFERS: usize = 1024;
+
 /// Implements the byte-stream methods for a struct with a field `io: Io<$source>`.
 macro_rules! stream_methods {
     ($stream:ident, $source:ty) => {
@@ -53,6 +57,7 @@ macro_rules! stream_methods {
             /// # Errors
             /// As `write`.
             pub async fn write_vectored(&self, data: &[IoSlice<'_>]) -> io::Result<usize> {
+                let data = &data[..data.len().min(MAX_BUFFERS)];
                 let len = data.iter().map(|slice| slice.len()).sum();
                 self.io.write_some(len, |mut source| source.write_vectored(data)).await
             }
@@ -62,6 +67,8 @@ macro_rules! stream_methods {
             /// # Errors
             /// As `read`.
             pub async fn read_vectored(&self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+                let most = buffers.len().min(MAX_BUFFERS);
+                let buffers = &mut buffers[..most];
                 let room = buffers.iter().map(|slice| slice.len()).sum();
                 self.io.read_some(room, |mut source| source.read_vectored(buffers)).await
             }

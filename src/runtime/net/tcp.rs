@@ -12,7 +12,7 @@ use super::bytes::{ReadBytes, WriteBytes};
 use super::halves::{ReadHalf, WriteHalf};
 use super::io::{First, Io, into_std};
 use super::resolve::{Target, first_that};
-use super::stream::stream_methods;
+use super::stream::{MAX_BUFFERS, stream_methods};
 use crate::runtime::driver::Direction;
 use crate::runtime::time::timeout;
 
@@ -47,7 +47,8 @@ impl TcpListener {
     ///
     /// # Errors
     /// What `accept(2)` says: a connection that was reset in the queue, or no descriptors left. The listener goes
-    /// on in either case.
+    /// on in either case. As long as there are no descriptors the error comes back at once: sleep a while before the next
+    /// call.
     pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         let (stream, peer) = self.accept_std().await?;
         Ok((TcpStream { io: Io::new(stream, First::Try)? }, peer))

@@ -12,7 +12,7 @@ use socket2::SockAddr;
 use super::bytes::{ReadBytes, WriteBytes};
 use super::halves::{ReadHalf, WriteHalf};
 use super::io::{First, Io};
-use super::stream::stream_methods;
+use super::stream::{MAX_BUFFERS, stream_methods};
 use crate::runtime::driver::Direction;
 
 /// Accepts connections at a path.
@@ -23,7 +23,8 @@ pub struct UnixListener {
 }
 
 impl UnixListener {
-    /// Listens at `path`, which must not exist and is not removed afterwards.
+    /// Listens at `path`, which must not exist and is not removed afterwards. (For an address without a path, make the
+    /// socket with the standard library and pass it to `from_std`.)
     ///
     /// # Errors
     /// `AddrInUse` if the path exists; what `bind(2)` says.
@@ -77,7 +78,7 @@ impl UnixStream {
     /// Connects to the listener at `path`.
     ///
     /// # Errors
-    /// What `connect(2)` says.
+    /// What `connect(2)` says; `WouldBlock` if the listener's queue is full, as the system does not tell when that is over.
     pub async fn connect(path: impl AsRef<Path>) -> io::Result<UnixStream> {
         Ok(UnixStream { io: Io::connect(&SockAddr::unix(path)?).await? })
     }

@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::wait_list::{Grant, WaitList};
 use crate::runtime::shim::{Mutex, MutexGuard};
-use crate::runtime::{coop, unpoisoned};
+use crate::runtime::{coop, unpoisoned, wakers};
 
 /// A channel that holds at most `capacity` values (at least 1).
 pub fn bounded<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
@@ -87,26 +87,27 @@ impl<T> Sender<T> {
         let mut value = Some(value);
         let mut place = Place { channel: &self.channel, key: None };
         poll_fn(move |cx| {
-            if coop::poll_proceed(cx).is_pending() {
-                return Poll::Pending;
-            }
-            let mut state = self.channel.lock();
-            if let Some(key) = place.key {
-                if state.waiting.poll(key, cx.waker()).is_none() {
+            coop::spend(cx, |cx| {
+                let mut state = self.channel.lock();
+                if let Some(key) = place.key {
+                    if let Err(replaced) = state.waiting.poll(key, cx.waker()) {
+                        drop(state);
+                        drop(replaced);
+                        return Poll::Pending;
+                    }
+                    if let Ok(Grant::Own) = state.waiting.leave(key) {
+                        state.granted -= 1;
+                    }
+                    place.key = None;
+                } else if !state.closed && !state.has_room() {
+                    place.key = Some(state.waiting.join(1, cx.waker()));
                     return Poll::Pending;
                 }
-                if state.waiting.leave(key) == Some(Grant::Own) {
-                    state.granted -= 1;
+                match value.take() {
+                    Some(value) => Poll::Ready(push(state, value)),
+                    None => Poll::Ready(Ok(())),
                 }
-                place.key = None;
-            } else if !state.closed && !state.has_room() {
-                place.key = Some(state.waiting.join(1, cx.waker()));
-                return Poll::Pending;
-            }
-            match value.take() {
-                Some(value) => Poll::Ready(push(state, value)),
-                None => Poll::Ready(Ok(())),
-            }
+            })
         })
         .await
     }
@@ -152,11 +153,13 @@ impl<T> Drop for Place<'_, T> {
     fn drop(&mut self) {
         if let Some(key) = self.key.take() {
             let mut state = self.channel.lock();
-            if state.waiting.leave(key) == Some(Grant::Own) {
+            let left = state.waiting.leave(key);
+            if let Ok(Grant::Own) = left {
                 state.granted -= 1;
             }
             let waker = state.grant_room();
             drop(state);
+            drop(left);
             if let Some(waker) = waker {
                 waker.wake();
             }
@@ -222,9 +225,10 @@ impl<T> Receiver<T> {
 
     /// As `recv`, for hand-written futures.
     pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Option<T>> {
-        if coop::poll_proceed(cx).is_pending() {
-            return Poll::Pending;
-        }
+        coop::spend(cx, |cx| self.poll_value(cx))
+    }
+
+    fn poll_value(&mut self, cx: &mut Context<'_>) -> Poll<Option<T>> {
         let mut state = self.channel.lock();
         if let Some(value) = state.values.pop_front() {
             let waker = state.grant_room();
@@ -237,10 +241,9 @@ impl<T> Receiver<T> {
         if state.senders == 0 || state.closed {
             return Poll::Ready(None);
         }
-        match &mut state.receiver {
-            Some(old) => old.clone_from(cx.waker()),
-            none => *none = Some(cx.waker().clone()),
-        }
+        let replaced = wakers::store(&mut state.receiver, cx.waker());
+        drop(state);
+        drop(replaced);
         Poll::Pending
     }
 
@@ -260,23 +263,20 @@ impl<T> Receiver<T> {
     pub fn close(&mut self) {
         let mut state = self.channel.lock();
         state.closed = true;
-        let mut wakers = Vec::new();
-        while !state.waiting.is_empty() {
-            wakers.extend(state.waiting.grant_first(Grant::Shared));
-        }
+        let woken = state.waiting.grant_all();
         drop(state);
-        for waker in wakers {
-            waker.wake();
-        }
+        wakers::wake_all(woken);
     }
 }
 
 impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
         self.close();
-        let values = std::mem::take(&mut self.channel.lock().values);
+        let mut state = self.channel.lock();
+        let (values, waker) = (std::mem::take(&mut state.values), state.receiver.take());
+        drop(state);
         // Not under the lock: they may hold senders of this very channel.
-        drop(values);
+        drop((values, waker));
     }
 }
 

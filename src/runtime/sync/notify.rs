@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 
 use super::wait_list::{Grant, WaitList};
 use crate::runtime::shim::Mutex;
+use crate::runtime::wakers::wake_all;
 use crate::runtime::{coop, unpoisoned};
 
 /// Wakes one waiting task, or all. Carries no data.
@@ -22,6 +23,8 @@ pub struct Notify {
 struct State {
     waiting: WaitList,
     remembered: bool,
+    /// How often all were notified.
+    rounds: u64,
 }
 
 impl Notify {
@@ -44,23 +47,23 @@ impl Notify {
         }
     }
 
-    /// Wakes all tasks that wait now; remembers nothing. From any thread.
+    /// Ends all waits: every [`Notified`] that there is, polled or not. Remembers nothing for those made later. From any
+    /// thread.
     pub fn notify_waiters(&self) {
         let mut state = unpoisoned(self.state.lock());
-        let mut wakers = Vec::new();
-        while !state.waiting.is_empty() {
-            wakers.extend(state.waiting.grant_first(Grant::Shared));
-        }
+        state.rounds += 1;
+        let woken = state.waiting.grant_all();
         drop(state);
-        for waker in wakers {
-            waker.wake();
-        }
+        wake_all(woken);
     }
 
     /// Waits for a notification; in line from the first poll. Cancel-safe: one that was meant for a dropped waiter goes
     /// to the next.
+    ///
+    /// [`Notify::notify_waiters`] counts from this call on: who makes the future, then looks whether what it would wait
+    /// for has happened, and only then awaits it, misses nothing.
     pub fn notified(&self) -> Notified<'_> {
-        Notified { notify: self, key: None }
+        Notified { notify: self, key: None, rounds: unpoisoned(self.state.lock()).rounds }
     }
 }
 
@@ -69,24 +72,37 @@ impl Notify {
 pub struct Notified<'a> {
     notify: &'a Notify,
     key: Option<usize>,
+    /// Of those that do not count.
+    rounds: u64,
 }
 
 impl Future for Notified<'_> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if coop::poll_proceed(cx).is_pending() {
-            return Poll::Pending;
-        }
+        coop::spend(cx, |cx| self.poll_notified(cx))
+    }
+}
+
+impl Notified<'_> {
+    fn poll_notified(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = unpoisoned(self.notify.state.lock());
         match self.key {
             Some(key) => {
-                if state.waiting.poll(key, cx.waker()).is_none() {
+                if let Err(replaced) = state.waiting.poll(key, cx.waker()) {
+                    drop(state);
+                    drop(replaced);
                     return Poll::Pending;
                 }
-                state.waiting.leave(key);
+                let left = state.waiting.leave(key);
+                self.rounds = state.rounds;
                 drop(state);
+                drop(left);
                 self.key = None;
+                Poll::Ready(())
+            }
+            None if self.rounds != state.rounds => {
+                self.rounds = state.rounds;
                 Poll::Ready(())
             }
             None if std::mem::take(&mut state.remembered) => Poll::Ready(()),
@@ -103,8 +119,8 @@ impl Future for Notified<'_> {
 impl Drop for Notified<'_> {
     fn drop(&mut self) {
         if let Some(key) = self.key.take() {
-            let grant = unpoisoned(self.notify.state.lock()).waiting.leave(key);
-            if grant == Some(Grant::Own) {
+            let left = unpoisoned(self.notify.state.lock()).waiting.leave(key);
+            if let Ok(Grant::Own) = left {
                 self.notify.notify_one();
             }
         }

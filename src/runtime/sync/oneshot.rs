@@ -145,9 +145,12 @@ impl<T> Future for Receiver<T> {
         if self.done {
             return Poll::Ready(Err(RecvError(())));
         }
-        if coop::poll_proceed(cx).is_pending() {
-            return Poll::Pending;
-        }
+        coop::spend(cx, |cx| self.poll_value(cx))
+    }
+}
+
+impl<T> Receiver<T> {
+    fn poll_value(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, RecvError>> {
         // Ordering: pairs with `finish`.
         let state = self.inner.state.load(Acquire);
         if state & SENT != 0 {

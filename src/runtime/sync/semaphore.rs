@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 
 use super::wait_list::{Grant, WaitList};
 use crate::runtime::shim::Mutex;
+use crate::runtime::wakers::wake_all;
 use crate::runtime::{coop, unpoisoned};
 
 /// Hands out permits, first come first served: who asks for many is not overtaken by those who ask for few.
@@ -32,7 +33,8 @@ impl Semaphore {
         unpoisoned(self.state.lock()).permits
     }
 
-    /// Waits for `permits` at once. Cancel-safe, but loses its place in the line.
+    /// Waits for `permits` at once; in line from the first poll. Cancel-safe, but loses its place in the line. More than
+    /// there ever are is waited for without end, and nobody behind gets any meanwhile.
     pub fn acquire(&self, permits: usize) -> Acquire<'_> {
         Acquire { semaphore: self, permits, key: None }
     }
@@ -47,21 +49,20 @@ impl Semaphore {
         Some(Permit { semaphore: self, permits })
     }
 
-    /// Adds permits: more than there were, or those of a [`Permit`] that was forgotten.
+    /// Adds permits: more than there were, or those of a [`Permit`] that was forgotten. What does not fit into the number
+    /// is not counted.
     pub fn release(&self, permits: usize) {
         let mut state = unpoisoned(self.state.lock());
-        state.permits += permits;
-        let mut wakers = Vec::new();
+        state.permits = state.permits.saturating_add(permits);
+        let mut woken = Vec::new();
         while let Some(need) = state.waiting.first_need()
             && need <= state.permits
         {
             state.permits -= need;
-            wakers.extend(state.waiting.grant_first(Grant::Own));
+            woken.extend(state.waiting.grant_first(Grant::Own));
         }
         drop(state);
-        for waker in wakers {
-            waker.wake();
-        }
+        wake_all(woken);
     }
 }
 
@@ -77,9 +78,12 @@ impl<'a> Future for Acquire<'a> {
     type Output = Permit<'a>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Permit<'a>> {
-        if coop::poll_proceed(cx).is_pending() {
-            return Poll::Pending;
-        }
+        coop::spend(cx, |cx| self.poll_permit(cx))
+    }
+}
+
+impl<'a> Acquire<'a> {
+    fn poll_permit(&mut self, cx: &mut Context<'_>) -> Poll<Permit<'a>> {
         let (semaphore, permits) = (self.semaphore, self.permits);
         match self.key {
             None => {
@@ -94,11 +98,14 @@ impl<'a> Future for Acquire<'a> {
             }
             Some(key) => {
                 let mut state = unpoisoned(semaphore.state.lock());
-                if state.waiting.poll(key, cx.waker()).is_none() {
+                if let Err(replaced) = state.waiting.poll(key, cx.waker()) {
+                    drop(state);
+                    drop(replaced);
                     return Poll::Pending;
                 }
-                state.waiting.leave(key);
+                let left = state.waiting.leave(key);
                 drop(state);
+                drop(left);
                 self.key = None;
             }
         }
@@ -109,9 +116,9 @@ impl<'a> Future for Acquire<'a> {
 impl Drop for Acquire<'_> {
     fn drop(&mut self) {
         if let Some(key) = self.key.take() {
-            let grant = unpoisoned(self.semaphore.state.lock()).waiting.leave(key);
+            let left = unpoisoned(self.semaphore.state.lock()).waiting.leave(key);
             // Served but not taken: give it back. Not served: the next in line may need less.
-            self.semaphore.release(if grant.is_some() { self.permits } else { 0 });
+            self.semaphore.release(if left.is_ok() { self.permits } else { 0 });
         }
     }
 }

@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Waker};
 use super::super::executor::{self, LocalShared, Shared};
 use super::super::shim::UnsafeCell;
 use super::super::trace::TraceEvent;
-use super::join::{JoinError, JoinHandle};
+use super::join::{JoinError, JoinHandle, TaskPanic};
 use super::state::{Paused, Start, State, Woken};
 use super::waker;
 
@@ -341,7 +341,7 @@ impl<F: Future> Task<F> {
             // SAFETY: the `Runnable` is still ours.
             Ok(Poll::Ready(output)) => unsafe { Self::finish(header, Ok(output)) },
             // SAFETY: as above.
-            Err(panic) => unsafe { Self::finish(header, Err(JoinError::Panic(panic))) },
+            Err(panic) => unsafe { Self::finish(header, Err(JoinError::Panic(TaskPanic::new(panic)))) },
         }
     }
 
@@ -368,7 +368,7 @@ impl<F: Future> Task<F> {
             Ok(()) => output,
             Err(panic) => {
                 drop(quietly(|| drop(output)));
-                Err(JoinError::Panic(panic))
+                Err(JoinError::Panic(TaskPanic::new(panic)))
             }
         };
         // SAFETY: nothing lives in the payload now, and it is still ours.

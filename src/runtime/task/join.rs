@@ -4,6 +4,7 @@ use std::any::Any;
 use std::error::Error;
 use std::fmt;
 use std::future::Future;
+use std::io;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,8 +20,46 @@ use super::state::{JoinSlot, Woken};
 pub enum JoinError {
     /// It was aborted, or its runtime was shut down.
     Cancelled,
-    /// It panicked, with this payload.
-    Panic(Box<dyn Any + Send>),
+    /// It panicked.
+    Panic(TaskPanic),
+}
+
+/// What a task panicked with.
+pub struct TaskPanic(Box<dyn Any + Send>);
+
+// SAFETY: through a shared reference the payload is only asked for its type, and read if it is a `&str` or a `String`,
+// which any number of threads may do.
+unsafe impl Sync for TaskPanic {}
+
+impl TaskPanic {
+    pub(super) fn new(payload: Box<dyn Any + Send>) -> TaskPanic {
+        TaskPanic(payload)
+    }
+
+    /// The text of the panic, if it has one.
+    pub fn message(&self) -> Option<&str> {
+        let payload = &*self.0;
+        payload
+            .downcast_ref::<&str>()
+            .copied()
+            .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+    }
+
+    /// The payload, as [`std::panic::catch_unwind`] gives it.
+    pub fn into_payload(self) -> Box<dyn Any + Send> {
+        self.0
+    }
+
+    /// Panics with it again, here, without a further message on stderr.
+    pub fn resume(self) -> ! {
+        std::panic::resume_unwind(self.0)
+    }
+}
+
+impl fmt::Debug for TaskPanic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("TaskPanic").field(&self.message().unwrap_or("..")).finish()
+    }
 }
 
 impl JoinError {
@@ -38,10 +77,7 @@ impl JoinError {
     pub fn panic_message(&self) -> Option<&str> {
         match self {
             JoinError::Cancelled => None,
-            JoinError::Panic(payload) => payload
-                .downcast_ref::<&str>()
-                .copied()
-                .or_else(|| payload.downcast_ref::<String>().map(String::as_str)),
+            JoinError::Panic(panic) => panic.message(),
         }
     }
 }
@@ -60,14 +96,20 @@ impl fmt::Debug for JoinError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             JoinError::Cancelled => f.write_str("Cancelled"),
-            JoinError::Panic(_) => {
-                f.debug_tuple("Panic").field(&self.panic_message().unwrap_or("..")).finish()
+            JoinError::Panic(panic) => {
+                f.debug_tuple("Panic").field(&panic.message().unwrap_or("..")).finish()
             }
         }
     }
 }
 
 impl Error for JoinError {}
+
+impl From<JoinError> for io::Error {
+    fn from(error: JoinError) -> io::Error {
+        io::Error::other(error)
+    }
+}
 
 /// Waits for a spawned task: a future of its output.
 ///
@@ -133,9 +175,12 @@ impl<T> Future for JoinHandle<T> {
     /// If polled again after it was ready.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         assert!(!self.taken, "a JoinHandle was polled after it was ready");
-        if coop::poll_proceed(cx).is_pending() {
-            return Poll::Pending;
-        }
+        coop::spend(cx, |cx| self.poll_output(cx))
+    }
+}
+
+impl<T> JoinHandle<T> {
+    fn poll_output(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, JoinError>> {
         let task = self.task;
         // SAFETY: our reference keeps the task alive.
         let header = unsafe { task.as_ref() };

@@ -5,7 +5,7 @@
 //! | `state`    | the one atomic word that decides who may do what; read its head first           |
 //! | `cell`     | the allocation: header, future or output, and the operations on them            |
 //! | `waker`    | the `Waker` of a task                                                           |
-//! | `join`     | [`JoinHandle`], [`AbortHandle`], [`JoinError`]                                  |
+//! | `join`     | [`JoinHandle`], [`AbortHandle`], [`JoinError`], `TaskPanic`                              |
 //!
 //! Rules of access:
 //!
@@ -32,4 +32,4 @@ mod model;
 mod state_model;
 
 pub(super) use cell::{Header, Runnable, new, new_job, new_local};
-pub use join::{AbortHandle, JoinError, JoinHandle};
+pub use join::{AbortHandle, JoinError, JoinHandle, TaskPanic};

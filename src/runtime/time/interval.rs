@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::time::{Duration, Instant};
 
-use super::sleep::{Sleep, sleep_until};
+use super::sleep::{Sleep, after, sleep_until};
 
 /// Ticks now and then every `period`.
 ///
@@ -29,8 +29,7 @@ impl Interval {
         let due = self.sleep.deadline();
         let late = due.elapsed().as_nanos() / self.period.as_nanos();
         let steps = u32::try_from(late).unwrap_or(u32::MAX).saturating_add(1);
-        let next = self.period.checked_mul(steps).and_then(|wait| due.checked_add(wait));
-        self.sleep.set(sleep_until(next.unwrap_or_else(|| Instant::now() + self.period)));
+        self.sleep.set(sleep_until(after(due, self.period.saturating_mul(steps))));
         due
     }
 

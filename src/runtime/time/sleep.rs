@@ -14,6 +14,11 @@ use crate::runtime::{context, coop};
 /// What "for ever" is cut down to, as `Instant` has an end: about 30 years.
 const FOR_EVER: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
 
+/// `start` and `duration` added up.
+pub(super) fn after(start: Instant, duration: Duration) -> Instant {
+    start.checked_add(duration).unwrap_or_else(|| start + FOR_EVER)
+}
+
 /// A sleep at least this long is hardly ever over when it is first polled: it is armed without a look at the clock.
 const LONG: Duration = Duration::from_millis(1);
 
@@ -21,8 +26,7 @@ const LONG: Duration = Duration::from_millis(1);
 /// microseconds on an idle machine. Where sleeps end in quick succession they are served together, which adds at
 /// most a 64th of the duration, and never more than half a millisecond. Cancel-safe.
 pub fn sleep(duration: Duration) -> Sleep {
-    let now = Instant::now();
-    let mut sleep = sleep_until(now.checked_add(duration).unwrap_or_else(|| now + FOR_EVER));
+    let mut sleep = sleep_until(after(Instant::now(), duration));
     sleep.duration = duration;
     sleep
 }
@@ -88,9 +92,12 @@ impl Future for Sleep {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if coop::poll_proceed(cx).is_pending() {
-            return Poll::Pending;
-        }
+        coop::spend(cx, |cx| self.poll_deadline(cx))
+    }
+}
+
+impl Sleep {
+    fn poll_deadline(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = self.as_ref().get_ref();
         if this.entry.has_fired() {
             if Instant::now() < this.deadline {
@@ -106,7 +113,7 @@ impl Future for Sleep {
                 if driver.timers().refresh(entry, cx.waker()) {
                     return Poll::Pending;
                 }
-                self.poll(cx)
+                self.poll_deadline(cx)
             }
             _ => {
                 let mut left = this.duration;

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use pin_project_lite::pin_project;
 
 use super::sleep::{Sleep, sleep, sleep_until};
+use crate::runtime::coop::Shares;
 
 /// Waits for `future`, but at most `limit` from this call. The future is polled first, so one that is ready wins.
 pub fn timeout<F: Future>(limit: Duration, future: F) -> Timeout<F> {
@@ -39,10 +40,11 @@ impl<F: Future> Future for Timeout<F> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
+        let shares = Shares::new();
         if let Poll::Ready(output) = this.future.poll(cx) {
             return Poll::Ready(Ok(output));
         }
-        this.sleep.poll(cx).map(|()| Err(Elapsed(())))
+        shares.poll(|| this.sleep.poll(cx)).map(|()| Err(Elapsed(())))
     }
 }
 

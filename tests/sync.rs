@@ -1,0 +1,221 @@
+//! Channels, notifications and permits, where their users are unusual.
+
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, mpsc as std_mpsc};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use wakeloop::runtime::block_on;
+use wakeloop::runtime::sync::{Notify, Semaphore, mpsc};
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// Calls something when the last waker is dropped, and when one is woken.
+struct Hooked {
+    on_wake: Box<dyn Fn() + Send + Sync>,
+    on_drop: Box<dyn Fn() + Send + Sync>,
+}
+
+impl Wake for Hooked {
+    fn wake(self: Arc<Self>) {
+        (self.on_wake)();
+    }
+}
+
+impl Drop for Hooked {
+    fn drop(&mut self) {
+        (self.on_drop)();
+    }
+}
+
+fn on_drop(hook: impl Fn() + Send + Sync + 'static) -> Waker {
+    Waker::from(Arc::new(Hooked { on_wake: Box::new(|| ()), on_drop: Box::new(hook) }))
+}
+
+fn on_wake(hook: impl Fn() + Send + Sync + 'static) -> Waker {
+    Waker::from(Arc::new(Hooked { on_wake: Box::new(hook), on_drop: Box::new(|| ()) }))
+}
+
+fn poll_with<F: Future>(future: Pin<&mut F>, waker: &Waker) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(waker))
+}
+
+/// Fails if `body` takes too long.
+fn ends(body: impl FnOnce() + Send + 'static) {
+    let (done, waiting) = std_mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        body();
+        let _ = done.send(());
+    });
+    if waiting.recv_timeout(LONG) != Err(std_mpsc::RecvTimeoutError::Timeout) {
+        return thread.join().unwrap();
+    }
+    panic!("it does not end");
+}
+
+#[test]
+fn a_waker_may_use_the_semaphore_when_it_is_replaced_or_dropped() {
+    ends(|| {
+        let semaphore = Arc::new(Semaphore::new(0));
+        let hooked = || {
+            let semaphore = semaphore.clone();
+            on_drop(move || semaphore.release(1))
+        };
+        let mut waiting = Box::pin(semaphore.acquire(10));
+        assert!(poll_with(waiting.as_mut(), &hooked()).is_pending());
+        assert!(poll_with(waiting.as_mut(), &hooked()).is_pending());
+        assert_eq!(semaphore.available(), 1);
+        drop(waiting);
+        assert_eq!(semaphore.available(), 2);
+    });
+}
+
+#[test]
+fn a_waker_may_use_the_notification_when_it_is_replaced_or_dropped() {
+    ends(|| {
+        let notify = Arc::new(Notify::new());
+        let hooked = || {
+            let notify = notify.clone();
+            on_drop(move || notify.notify_waiters())
+        };
+        let mut waiting = Box::pin(notify.notified());
+        assert!(poll_with(waiting.as_mut(), &hooked()).is_pending());
+        assert!(poll_with(waiting.as_mut(), &hooked()).is_pending());
+        // The first waker is gone and has notified all.
+        assert!(poll_with(waiting.as_mut(), Waker::noop()).is_ready());
+        let mut waiting = Box::pin(notify.notified());
+        assert!(poll_with(waiting.as_mut(), &hooked()).is_pending());
+        drop(waiting);
+    });
+}
+
+#[test]
+fn a_waker_may_use_the_channel_when_it_is_replaced_or_dropped() {
+    ends(|| {
+        let (sender, mut receiver) = mpsc::bounded::<u8>(1);
+        let hooked = || {
+            let sender = sender.clone();
+            on_drop(move || {
+                let _ = sender.try_send(1);
+            })
+        };
+        assert!(receiver.poll_recv(&mut Context::from_waker(&hooked())).is_pending());
+        assert!(receiver.poll_recv(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert_eq!(receiver.try_recv(), Some(1));
+
+        sender.try_send(2).unwrap();
+        let mut sending = Box::pin(sender.send(3));
+        assert!(poll_with(sending.as_mut(), &hooked()).is_pending());
+        assert!(poll_with(sending.as_mut(), &hooked()).is_pending());
+        drop(sending);
+    });
+}
+
+#[test]
+fn a_waker_that_panics_keeps_no_other_from_being_woken() {
+    let notify = Notify::new();
+    let woken = Arc::new(AtomicUsize::new(0));
+    let mut waiting: Vec<_> = (0..3).map(|_| Box::pin(notify.notified())).collect();
+    for (n, one) in waiting.iter_mut().enumerate() {
+        let woken = woken.clone();
+        let waker = on_wake(move || {
+            assert!(n != 0, "on purpose");
+            woken.fetch_add(1, SeqCst);
+        });
+        assert!(poll_with(one.as_mut(), &waker).is_pending());
+    }
+    notify.notify_waiters();
+    assert_eq!(woken.load(SeqCst), 2);
+}
+
+#[test]
+fn a_receiver_that_is_gone_holds_no_waker() {
+    let (sender, mut receiver) = mpsc::unbounded::<u8>();
+    let dropped = Arc::new(AtomicBool::new(false));
+    let seen = dropped.clone();
+    let waker = on_drop(move || seen.store(true, SeqCst));
+    assert!(receiver.poll_recv(&mut Context::from_waker(&waker)).is_pending());
+    drop((waker, receiver));
+    assert!(dropped.load(SeqCst));
+    drop(sender);
+}
+
+#[test]
+fn a_wait_that_was_made_before_all_were_notified_is_over() {
+    let notify = Notify::new();
+    let mut before = pin!(notify.notified());
+    notify.notify_waiters();
+    let mut after = pin!(notify.notified());
+    assert!(poll_with(before.as_mut(), Waker::noop()).is_ready());
+    assert!(poll_with(after.as_mut(), Waker::noop()).is_pending());
+}
+
+#[test]
+fn a_wait_that_all_were_notified_of_leaves_what_is_remembered_to_others() {
+    let notify = Notify::new();
+    let mut before = pin!(notify.notified());
+    notify.notify_waiters();
+    notify.notify_one();
+    assert!(poll_with(before.as_mut(), Waker::noop()).is_ready());
+    assert!(poll_with(pin!(notify.notified()), Waker::noop()).is_ready());
+    assert!(poll_with(pin!(notify.notified()), Waker::noop()).is_pending());
+}
+
+#[test]
+fn permits_beyond_the_end_of_numbers_are_not_counted() {
+    let semaphore = Semaphore::new(usize::MAX);
+    let permit = block_on(semaphore.acquire(1));
+    semaphore.release(10);
+    assert_eq!(semaphore.available(), usize::MAX);
+    drop(permit);
+    assert_eq!(semaphore.available(), usize::MAX);
+}
+
+#[test]
+fn a_permit_that_a_dropped_waiter_was_given_goes_to_the_next() {
+    let semaphore = Semaphore::new(1);
+    let held = block_on(semaphore.acquire(1));
+    let (mut first, mut second) = (Box::pin(semaphore.acquire(1)), Box::pin(semaphore.acquire(1)));
+    assert!(poll_with(first.as_mut(), Waker::noop()).is_pending());
+    assert!(poll_with(second.as_mut(), Waker::noop()).is_pending());
+    drop(held);
+    drop(first);
+    assert!(poll_with(second.as_mut(), Waker::noop()).is_ready());
+}
+
+#[test]
+fn who_asks_for_many_permits_is_not_overtaken_and_its_going_lets_the_others_in() {
+    let semaphore = Semaphore::new(2);
+    let mut many = Box::pin(semaphore.acquire(3));
+    let mut few = Box::pin(semaphore.acquire(1));
+    assert!(poll_with(many.as_mut(), Waker::noop()).is_pending());
+    assert!(poll_with(few.as_mut(), Waker::noop()).is_pending());
+    assert!(semaphore.try_acquire(1).is_none());
+    let woken = Arc::new(Mutex::new(0));
+    let seen = woken.clone();
+    assert!(poll_with(few.as_mut(), &on_wake(move || *seen.lock().unwrap() += 1)).is_pending());
+    drop(many);
+    assert_eq!(*woken.lock().unwrap(), 1);
+    assert!(poll_with(few.as_mut(), Waker::noop()).is_ready());
+}
+
+#[test]
+fn a_hundred_thousand_waiters_may_give_up_in_any_order() {
+    ends(|| {
+        let notify = Notify::new();
+        let mut waiting: Vec<_> = (0..100_000).map(|_| Box::pin(notify.notified())).collect();
+        for one in &mut waiting {
+            assert!(poll_with(one.as_mut(), Waker::noop()).is_pending());
+        }
+        // From the end, the worst for a search from the front.
+        while let Some(last) = waiting.pop() {
+            drop(last);
+        }
+        let mut next = pin!(notify.notified());
+        assert!(poll_with(next.as_mut(), Waker::noop()).is_pending());
+        notify.notify_one();
+        block_on(poll_fn(|cx| next.as_mut().poll(cx)));
+    });
+}
