@@ -531,12 +531,11 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
                 address, family=sock.family, type=sock.type, proto=sock.proto, loop=self
             )
             _, _, _, _, address = resolved[0]
-        self._ensure_fd_no_transport(sock)
         try:
             sock.connect(address)
             return
         except (BlockingIOError, InterruptedError):
-            pass
+            self._ensure_fd_no_transport(sock)
         failure = await self._sock_connected(sock)
         if failure != 0:
             raise OSError(failure, f"Connect call failed {address}")

@@ -291,7 +291,7 @@ unsafe extern "C" fn qualified_name(_: *mut ffi::PyObject, _: *mut c_void) -> *m
 
 /// What is put on the loop class.
 pub(crate) const METHODS: &[Method] =
-    &[Method::OneArg(c"_chain", chain, c"asyncio.futures.wrap_future(job, loop=self).")];
+    &[Method::OneArg(c"_chain", chain, c"_chain(job, /)\n\nasyncio.futures.wrap_future(job, loop=self).")];
 
 /// Makes the type, which lives for ever. Called once, by the module's initialisation.
 pub(crate) fn make_type(py: Python<'_>) -> PyResult<()> {
