@@ -88,7 +88,14 @@ def test_a_stop_iteration_ends_as_the_future_takes_it(run):
         elsewhere(later.job.set_exception, StopIteration(1))
         while not (future.done() or contexts):
             await asyncio.sleep(0.001)
-        if sys.version_info >= (3, 12):
+        # What a future of asyncio's own says to it by itself: a patch release of 3.12 has changed that.
+        try:
+            sample = loop.create_future()
+            sample.set_exception(StopIteration(1))
+            refused = sample.exception() is None
+        except TypeError:
+            refused = True
+        if not refused:
             assert isinstance(future.exception(), RuntimeError)
             assert isinstance(future.exception().__cause__, StopIteration)
         else:
