@@ -8,7 +8,7 @@ use crate::bridge::awaitable;
 use crate::bridge::panic::RuntimePanic;
 use crate::bridge::port::ForeignPort;
 use crate::capi;
-use crate::event_loop::{calls, core, event_loop::EventLoop, handle, sock, sock_datagram};
+use crate::event_loop::{calls, chain, core, event_loop::EventLoop, handle, sock, sock_datagram};
 use crate::primitives::{blocking, echo, listener, lookup, metrics, sleep, tcp_stream, udp};
 use crate::transport::{
     accept, connect, datagram, read_pipe, reader_feed, send_file, stream, streams, tls, write_pipe,
@@ -43,6 +43,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     capi::context::learn(py);
     handle::make_types(py)?;
     sock::make_type(py)?;
+    chain::make_type(py)?;
     _add_methods(&py.get_type::<EventLoop>())?;
     capi::types::add_methods(&py.get_type::<calls::Probe>(), calls::PROBE_METHODS)?;
 
@@ -89,6 +90,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(reader_feed::feed_readers, module)?)?;
     module.add_function(wrap_pyfunction!(streams::adopt_streams, module)?)?;
     module.add_function(wrap_pyfunction!(connect::connect, module)?)?;
+    module.add_function(wrap_pyfunction!(chain::chain_jobs, module)?)?;
     module.add_function(wrap_pyfunction!(_forked, module)?)?;
     module.add_function(wrap_pyfunction!(learn_c_caller, module)?)?;
     module.add_function(wrap_pyfunction!(_add_methods, module)?)?;
@@ -102,7 +104,7 @@ fn _add_methods(kind: &Bound<'_, PyType>) -> PyResult<()> {
     if !kind.is_subclass_of::<EventLoop>()? {
         return Err(PyTypeError::new_err("not a class of event loops"));
     }
-    [calls::METHODS, sock::METHODS, sock_datagram::METHODS, lookup::METHODS]
+    [calls::METHODS, chain::METHODS, sock::METHODS, sock_datagram::METHODS, lookup::METHODS]
         .into_iter()
         .try_for_each(|table| capi::types::add_methods(kind, table))
 }

@@ -139,19 +139,37 @@ def test_a_reader_that_goes_away_is_noticed_without_a_write(run):
     run(main())
 
 
-def test_writing_to_a_lost_pipe_is_silent_and_then_logged(run, asyncio_log):
+@pytest.mark.parametrize(
+    ("ending", "silent"),
+    [("failed write", 4), ("failed flush", 5), ("peer", 5), ("close", 5), ("abort", 5), ("close with data", 5), ("abort with data", 5)],
+)  # fmt: skip
+def test_writing_to_a_lost_pipe_is_silent_and_then_logged(run, asyncio_log, ending, silent):
     async def main():
         reader, writer = os.pipe()
         transport, protocol = await writing(writer)
-        transport.close()
+        if ending.endswith("data") or ending == "failed flush":
+            transport.write(bytes(1 << 20))
+        if ending.startswith(("failed", "peer")):
+            os.close(reader)
+        if ending == "failed write":
+            transport.write(b"x")
+        elif ending in ("failed flush", "peer"):
+            await asyncio.wait([protocol.lost], timeout=5)
+        else:
+            getattr(transport, ending.split()[0])()
+        asyncio_log.clear()
         for _ in range(8):
             transport.write(b"x")
-        await protocol.lost
-        os.close(reader)
+        texts = [record.getMessage() for record in asyncio_log.records if "os.write" in record.getMessage()]
+        assert texts == ["pipe closed by peer or os.write(pipe, data) raised exception."] * (8 - silent)
+        if ending == "close with data":
+            transport.abort()
+        await asyncio.wait([protocol.lost], timeout=5)
+        assert protocol.lost.done()
+        if not ending.startswith(("failed", "peer")):
+            os.close(reader)
 
     run(main())
-    texts = [record.getMessage() for record in asyncio_log.records if "os.write" in record.getMessage()]
-    assert texts and set(texts) == {"pipe closed by peer or os.write(pipe, data) raised exception."}
 
 
 def test_what_is_no_bytes_cannot_be_written(run):

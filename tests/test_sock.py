@@ -398,3 +398,35 @@ def test_a_thousand_short_connections_leave_no_descriptor(run):
             await serving
 
     run(main())
+
+
+@pytest.mark.parametrize("debug", [False, True])
+@pytest.mark.parametrize(
+    ("call", "arguments", "missing"),
+    [
+        ("sock_recv", (10,), "recv"),
+        ("sock_recv_into", (bytearray(10),), "recv_into"),
+        ("sock_recvfrom", (10,), "recvfrom"),
+        ("sock_sendall", (b"data",), "send"),
+        ("sock_sendall", (b"",), "send"),
+        ("sock_sendto", (b"data", ("127.0.0.1", 9)), "sendto"),
+        ("sock_accept", (), "accept"),
+        ("sock_connect", (("127.0.0.1", 9),), "connect"),
+    ],
+)
+def test_the_socket_that_a_transport_shows_cannot_be_used(run, call, arguments, missing, debug):
+    async def main():
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        with theirs:
+            transport, _ = await loop.create_connection(asyncio.Protocol, sock=ours)
+            shown = transport.get_extra_info("socket")
+            with pytest.raises(AttributeError, match=f"^'TransportSocket' object has no attribute '{missing}'$"):
+                await getattr(loop, call)(shown, *arguments)
+            with pytest.raises(RuntimeError, match="^File descriptor .* is used by transport <"):
+                loop.add_reader(shown, print)
+            transport.close()
+            await asyncio.sleep(0)
+
+    run(main(), debug=debug)

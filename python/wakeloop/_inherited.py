@@ -12,6 +12,7 @@ import asyncio.base_events
 import asyncio.constants
 import asyncio.events
 import asyncio.format_helpers
+import asyncio.futures
 import asyncio.selector_events
 import asyncio.sslproto
 import asyncio.streams
@@ -24,6 +25,7 @@ base_events: Any = asyncio.base_events
 constants: Any = asyncio.constants
 events: Any = asyncio.events
 format_helpers: Any = asyncio.format_helpers
+futures: Any = asyncio.futures
 selector_events: Any = asyncio.selector_events
 sslproto: Any = asyncio.sslproto
 streams: Any = asyncio.streams

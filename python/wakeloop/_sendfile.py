@@ -97,5 +97,5 @@ def _begin(loop: EventLoop, sock: Any, fileno: int, offset: int, count: int | No
         sending = _core.send_file(transport, fileno, offset, count)
         if sending is not None:
             return sending
-    loop._ensure_fd_no_transport(sock)
+    loop._ensure_fd_no_transport(descriptor)
     return loop._sock_send_file(sock, fileno, offset, count)

@@ -21,7 +21,7 @@ import types
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, Coroutine, Self, TypeVar, TypeVarTuple, Unpack
 
-from . import _children, _core, _sendfile, _stepping, _support, _tls
+from . import _children, _core, _executor, _sendfile, _stepping, _support, _tls
 from ._inherited import SelectorEventLoop, base_events, constants, events
 from ._selector import SelectorFacade
 from ._wakeup import Loan
@@ -466,6 +466,24 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
                 return False
         return True
 
+    # -- executors -------------------------------------------------------------------------------
+
+    def run_in_executor(
+        self, executor: Any, func: Callable[[Unpack[_Ts]], _T], *args: Unpack[_Ts]
+    ) -> asyncio.Future[_T]:
+        """Call func(*args) in an executor, None for the default one; see asyncio.loop.run_in_executor."""
+        used = self._default_executor if executor is None else executor
+        if (
+            used is None
+            or self._debug
+            or self.is_closed()
+            or (executor is None and self._executor_shutdown_called)
+            or SelectorEventLoop.run_in_executor is not _inherited_run_in_executor
+        ):
+            # The first job, everything that is an error, and what somebody has put in the place of asyncio's.
+            return super().run_in_executor(executor, func, *args)
+        return self._chain(used.submit(func, *args))
+
     # -- name resolution -------------------------------------------------------------------------
 
     def set_default_executor(self, executor: Any) -> None:
@@ -480,6 +498,7 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
             or self._executor_shutdown_called
             or self.is_closed()
             or getattr(self.run_in_executor, "__func__", None) is not _run_in_executor
+            or SelectorEventLoop.run_in_executor is not _inherited_run_in_executor
         )
 
     async def getaddrinfo(
@@ -512,12 +531,11 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
                 address, family=sock.family, type=sock.type, proto=sock.proto, loop=self
             )
             _, _, _, _, address = resolved[0]
-        self._ensure_fd_no_transport(sock)
         try:
             sock.connect(address)
             return
         except (BlockingIOError, InterruptedError):
-            pass
+            self._ensure_fd_no_transport(sock)
         failure = await self._sock_connected(sock)
         if failure != 0:
             raise OSError(failure, f"Connect call failed {address}")
@@ -542,7 +560,8 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
 # Once more on the class itself: CPython calls a method of the exact type without going through its vectorcall.
 _core._add_methods(EventLoop)
 _monotonic = EventLoop.time
-_run_in_executor = asyncio.SelectorEventLoop.run_in_executor
+_run_in_executor = EventLoop.run_in_executor
+_inherited_run_in_executor = SelectorEventLoop.run_in_executor
 
 # What create_connection does by itself has numbers for host and port, and none of its other options.
 _PLAIN_OPTIONS = frozenset({"family", "proto", "flags"})

@@ -56,10 +56,11 @@ macro_rules! table {
 table! {
     names {
         Future, Task, _asyncio_future_blocking, _attach, _cancelled, _clients, _current_handle, _detach,
-        _ensure_fd_no_transport, _remove, _run, _sockets, buffer_updated, cancelled, close, connection_lost,
-        connection_made, context, create_future, data, data_received, datagram_received, done, eof_received,
-        error_received, fileno, get_buffer, is_closing, name, pause_reading, pause_writing, result, resume_reading,
-        resume_writing, sendto, set, set_result, throw, time, wait,
+        _ensure_fd_no_transport, _remove, _run, _sockets, accept, add_done_callback, buffer_updated,
+        call_soon_threadsafe, cancel, cancelled, close, connection_lost, connection_made, context,
+        create_future, data, data_received, datagram_received, done, eof_received, error_received, fileno,
+        get_buffer, is_closing, name, pause_reading, pause_writing, recv, recv_into, remove_done_callback,
+        result, resume_reading, resume_writing, send, sendto, set, set_result, throw, time, wait, wrap_future,
     }
     objects {
         handle_class = "asyncio"."Handle",
@@ -67,6 +68,7 @@ table! {
         buffered_protocol = "asyncio"."BufferedProtocol",
         future = "asyncio"."Future",
         get_running_loop = "asyncio"."get_running_loop",
+        _get_running_loop = "asyncio"."_get_running_loop",
         incomplete_read = "asyncio"."IncompleteReadError",
         limit_overrun = "asyncio"."LimitOverrunError",
         socket = "socket"."socket",

@@ -387,7 +387,7 @@ unsafe extern "C" fn create_future(object: *mut ffi::PyObject, _: *mut ffi::PyOb
 /// What stands under `name` in an asyncio module, looked up each time as asyncio does: nest_asyncio and tests
 /// put another class there.
 #[inline(always)]
-fn replaceable(module: &Ref, name: &Ref) -> Result<Ref, Raised> {
+pub(super) fn replaceable(module: &Ref, name: &Ref) -> Result<Ref, Raised> {
     // SAFETY: a module's dict and an interned string; the result is borrowed and made ours at once.
     unsafe {
         let found = ffi::PyDict_GetItemWithError(module.as_ptr(), name.as_ptr());

@@ -25,7 +25,7 @@ use super::file_transfer::{FileTransfer, Progress};
 use super::sock_datagram::Exchange;
 use super::watch::{self, Direction};
 use crate::capi::buffer::{Buffer, RawBytes, bytes_from};
-use crate::capi::call::{guard, method};
+use crate::capi::call::{getattr, guard, method};
 use crate::capi::coroutine::{self, Steps};
 use crate::capi::error::{raise, raise_errno, raise_io, raise_message, take_unless_fatal};
 use crate::capi::imports::imports;
@@ -216,6 +216,26 @@ impl SockCall {
         Ok(())
     }
 
+    /// Fails for what has no such method, such as the `TransportSocket` that a transport shows: asyncio would call it.
+    fn ask_for_method(&self, socket: &Ref) -> Result<(), Raised> {
+        if is_plain_socket(socket.as_ptr()) {
+            return Ok(());
+        }
+        let names = imports();
+        // SAFETY: GIL held; the borrow ends with the statement.
+        let name = match unsafe { &*self.action.get() } {
+            Action::Receive(_) => &names.recv,
+            Action::ReceiveInto(_) => &names.recv_into,
+            Action::Send { .. } => &names.send,
+            Action::Accept => {
+                file_descriptor(socket)?;
+                &names.accept
+            }
+            _ => return Ok(()),
+        };
+        getattr(socket.as_ptr(), name.as_ptr()).map(drop)
+    }
+
     /// The file, if it is one that is sent.
     fn transfer(&self) -> Option<Rc<FileTransfer>> {
         // SAFETY: GIL held; the borrow ends with the statement.
@@ -250,6 +270,7 @@ unsafe impl Steps for SockCall {
         }
         let socket = self.socket.get().ok_or(Raised)?;
         if self.fd.get() < 0 {
+            self.ask_for_method(&socket)?;
             self.fd.set(file_descriptor(&socket)?);
         } else if resumed && file_descriptor(&socket)? != self.fd.get() {
             // Closed while we waited; the number may be another connection's by now.

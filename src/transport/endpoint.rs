@@ -124,6 +124,8 @@ pub(crate) trait Variant: Source + Sized + 'static {
     const ENDPOINT: usize;
     /// A function of `wakeloop._support` that tells of an error which ends the transport.
     const TELL_FATAL: &'static str = "fatal_error";
+    /// Does its end count as a first write that was lost? In asyncio, that of a pipe does not.
+    const END_COUNTS: bool = true;
 
     /// Where the type is kept.
     fn kind() -> &'static AtomicPtr<ffi::PyTypeObject>;
@@ -290,8 +292,13 @@ impl Endpoint {
         if self.conn_lost.get() >= WARN_AFTER {
             self.core().support(warning, &[]).map_err(|Fatal| Raised)?;
         }
-        self.conn_lost.set(self.conn_lost.get().saturating_add(1));
+        self.count_lost();
         Ok(())
+    }
+
+    /// A write that went nowhere.
+    pub(crate) fn count_lost(&self) {
+        self.conn_lost.set(self.conn_lost.get().saturating_add(1));
     }
 }
 
@@ -407,7 +414,9 @@ pub(crate) fn lose<T: Variant>(object: &Ref, variant: &T, exception: Option<Ref>
     if endpoint.ending.replace(true) {
         return;
     }
-    endpoint.conn_lost.set(endpoint.conn_lost.get().saturating_add(1));
+    if T::END_COUNTS {
+        endpoint.count_lost();
+    }
     endpoint.lost_with.set(exception);
     endpoint.core().call_native(object.clone_ref(), connection_lost::<T>);
 }

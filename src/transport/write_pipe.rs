@@ -57,6 +57,7 @@ impl Variant for WritePipe {
     const BASES: &'static [&'static str] = &["_FlowControlMixin", "WriteTransport"];
     const OWNER: (&'static CStr, &'static CStr) = (c"_pipe", c"_fileno");
     const ENDPOINT: usize = offset_of!(WritePipe, endpoint);
+    const END_COUNTS: bool = false;
 
     fn kind() -> &'static AtomicPtr<ffi::PyTypeObject> {
         &TYPE
@@ -148,6 +149,7 @@ fn flush(object: &Ref, pipe: &WritePipe, core: &Core) -> Result<(), Fatal> {
     let outcome = pipe.buffer().write(pipe.endpoint.fd.get(), &mut done);
     drop(done);
     if let Err(error) = outcome {
+        pipe.endpoint.count_lost();
         return fatal_error(object, pipe, raise_io(&error), WRITE_ERROR);
     }
     let endpoint = &pipe.endpoint;
@@ -229,10 +231,13 @@ fn write_now(object: &Ref, pipe: &WritePipe, content: &[u8]) -> Result<usize, Ra
     match write_one(pipe.endpoint.fd.get(), content) {
         Ok(count) => Ok(count),
         Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(0),
-        Err(error) => match fatal_error(object, pipe, raise_io(&error), WRITE_ERROR) {
-            Ok(()) => Ok(0),
-            Err(Fatal) => Err(Raised),
-        },
+        Err(error) => {
+            pipe.endpoint.count_lost();
+            match fatal_error(object, pipe, raise_io(&error), WRITE_ERROR) {
+                Ok(()) => Ok(0),
+                Err(Fatal) => Err(Raised),
+            }
+        }
     }
 }
 
