@@ -60,7 +60,7 @@ def measure(server: str, name: str, length: int) -> dict[str, float]:
     return {
         "rate": float(re.search(r"Requests/sec:\s*([\d.]+)", text)[1]),  # type: ignore[index]
         "mean": seconds(re.search(r"Latency\s+(\S+)", text)[1]),  # type: ignore[index]
-        "p99": seconds(re.search(r"99%\s+(\S+)", text)[1]),  # type: ignore[index]
+        "p99": seconds(re.search(r"^ +99%\s+(\S+)", text, re.MULTILINE)[1]),  # type: ignore[index]
         "cpu": cpu / requests,
     }
 
