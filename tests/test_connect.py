@@ -424,3 +424,46 @@ with asyncio.Runner(loop_factory=new_loop) as runner:
 """
     outcome = run_script(loop_name, script, options=["-W", "error"])
     assert (outcome.out, outcome.err, outcome.code) == ("socket.connect to 127.0.0.1\n", "", 0), outcome
+
+
+def test_whoever_awaits_the_connection_goes_on_before_its_data_is_received(run):
+    """What the protocol needs is often given to it there: SSH's port forwarding sets the other end."""
+
+    class Greeting(asyncio.Protocol):
+        def connection_made(self, transport):
+            transport.write(b"hello")
+            transport.close()
+
+    class Client(asyncio.Protocol):
+        def __init__(self):
+            self.known, self.seen, self.lost = False, [], asyncio.get_running_loop().create_future()
+
+        def data_received(self, data):
+            self.seen.append((self.known, data))
+
+        def connection_lost(self, exc):
+            self.lost.set_result(self.known)
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(Greeting, "127.0.0.1", 0)
+        host, port = server.sockets[0].getsockname()
+        for name in [host, "localhost"] * 10:
+            _, client = await loop.create_connection(Client, name, port, family=socket.AF_INET)
+            client.known = True
+            async with asyncio.timeout(10):
+                assert await client.lost
+            assert client.seen == [(True, b"hello")]
+        # The greeting is there before the socket is given to the loop.
+        for _ in range(10):
+            sock = socket.create_connection((host, port))
+            await asyncio.sleep(0.005)
+            sock.setblocking(False)
+            _, client = await loop.create_connection(Client, sock=sock)
+            client.known = True
+            async with asyncio.timeout(10):
+                assert await client.lost
+            assert client.seen == [(True, b"hello")]
+        server.close()
+
+    run(main())

@@ -112,6 +112,27 @@ def test_handles_remember_where_they_were_created(debug):
     timer.cancel()
 
 
+def test_tasks_remember_where_they_were_created(run):
+    async def coroutine():
+        pass
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        plain, named = loop.create_task(coroutine()), loop.create_task(coroutine(), name="named")
+        line = sys._getframe().f_lineno - 1
+        stacks = [plain._source_traceback, named._source_traceback]
+        assert [(stack[-1].filename, stack[-1].lineno) for stack in stacks] == [(__file__, line)] * 2
+        loop.set_task_factory(lambda loop, coro, **options: asyncio.Task(coro, loop=loop, **options))
+        made = loop.create_task(coroutine())
+        assert f" created at {__file__}:{line + 4}>" in repr(made)
+        stack = made._source_traceback
+        assert [stack[-1].name, stack[-2].name, stack[-3].name] == ["<lambda>", "create_task", "main"]
+        assert stack[-2].filename == asyncio.base_events.__file__
+        await asyncio.gather(plain, named, made)
+
+    run(main(), debug=True)
+
+
 def test_without_debug_handles_remember_nothing(loop):
     assert loop.call_soon(callback)._source_traceback is None
 

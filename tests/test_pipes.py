@@ -128,3 +128,28 @@ def test_a_terminal_can_be_read(run):
         os.close(slave)
 
     run(main())
+
+
+def test_what_is_in_a_pipe_is_received_before_what_whoever_awaits_it_schedules(run):
+    """An SSH process changes its input so: the old pipe's connection_lost must not overtake the new one's data."""
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        for _ in range(10):
+            calls = []
+
+            class Reading(asyncio.Protocol):
+                def data_received(self, data):
+                    calls.append(data)
+
+            readable, writable = os.pipe()
+            os.write(writable, b"there already")
+            transport, _ = await loop.connect_read_pipe(Reading, os.fdopen(readable, "rb", 0))
+            loop.call_soon(calls.append, "scheduled")
+            await asyncio.sleep(0.01)
+            assert calls == [b"there already", "scheduled"]
+            transport.close()
+            os.close(writable)
+            await asyncio.sleep(0)
+
+    run(main())

@@ -380,16 +380,39 @@ fn start(object: &Ref, core: &Core) -> Result<(), Fatal> {
         let result = stream.in_context(|| call1(&made, object.as_ptr()));
         outcome.note(result.map(drop).or_else(|raised| report(stream, core, &made, Some(object), raised)));
     }
-    stream.started.set(true);
+    let waiter = stream.waiter.take();
+    // What is in the poller already has news in this very turn, before the task that waits has its step: it may
+    // have to tell the protocol where the data goes. Until then all news is kept.
+    let held = stream.registered && waiter.is_some();
+    stream.started.set(!held);
     if stream.conn_lost.get() == 0
         && let Err(error) = register(stream, core)
     {
         outcome.note(stream.fatal_error(object, raise_io(&error), "Fatal error on transport"));
     }
-    if let Some(waiter) = stream.waiter.take() {
-        outcome.note(complete(core, &waiter));
+    if let Some(waiter) = &waiter {
+        outcome.note(complete(core, waiter));
+    }
+    if held {
+        core.call_native(object.clone_ref(), release);
+    } else {
+        outcome.note(release(object, core));
     }
     outcome.finish()
+}
+
+/// The news that was kept is acted upon, and what comes from now on at once.
+fn release(object: &Ref, core: &Core) -> Result<(), Fatal> {
+    // SAFETY: the step was queued with a transport.
+    let stream = unsafe { stream_of(object.as_ptr()) };
+    stream.started.set(true);
+    let early = stream.early.replace(Readiness::EMPTY);
+    if stream.conn_lost.get() == 0
+        && (early.intersects(ARRIVED) || (stream.blocked.get() && !early.is_empty()))
+    {
+        core.call_again(stream.token.get(), early);
+    }
+    Ok(())
 }
 
 /// asyncio's words for a callback that failed, with the callback named.
@@ -407,10 +430,6 @@ fn report(
 
 fn register(stream: &Stream, core: &Core) -> std::io::Result<()> {
     if stream.registered {
-        let early = stream.early.replace(Readiness::EMPTY);
-        if early.intersects(ARRIVED) {
-            core.call_again(stream.token.get(), early);
-        }
         return Ok(());
     }
     let Some(poller) = core.poller() else { return Ok(()) };

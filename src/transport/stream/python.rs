@@ -113,7 +113,11 @@ unsafe extern "C" fn repr(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
             text.push_str(" closing");
         }
         if stream.fd.get() >= 0 {
-            let read = if stream.is_reading() && stream.started.get() { "polling" } else { "idle" };
+            let read = if stream.is_reading() && (stream.started.get() || stream.registered) {
+                "polling"
+            } else {
+                "idle"
+            };
             let write = if stream.blocked.get() { "polling" } else { "idle" };
             let size = stream.buffer().len();
             text.push_str(&format!(" fd={} read={read} write=<{write}, bufsize={size}>", stream.fd.get()));
