@@ -218,6 +218,16 @@ def executor_round_trip(loop: Loop) -> int:
     return 500
 
 
+@scenario("executor/100-jobs")
+def executor_jobs_together(loop: Loop) -> int:
+    async def main() -> None:
+        for _ in range(10):
+            await asyncio.gather(*(loop.run_in_executor(None, nothing) for _ in range(100)))
+
+    loop.run_until_complete(main())
+    return 1_000
+
+
 # -- processes and pipes -----------------------------------------------------------------------------------------
 
 
