@@ -2,9 +2,9 @@
 //!
 //! 1. Poll, unless callbacks are ready, the last poll is recent and no descriptor was used since. With callbacks ready the poll does not
 //!    block and keeps the GIL; otherwise it sleeps until the next deadline without the GIL.
-//! 2. Run what was ready before the poll, if the poll brought anything: in asyncio that comes first. Then dispatch
+//! 2. Move due timers to the ready queue: in asyncio they come before whatever this turn schedules.
+//! 3. Run what was ready before the poll, if the poll brought anything: in asyncio that comes first. Then dispatch
 //!    the events: straight to the transport, listener or watcher behind the token.
-//! 3. Move due timers to the ready queue.
 //! 4. Run what was ready at the start of this step, in order. What it schedules runs next turn.
 //! 5. Send what the turn has written, before the next poll can block.
 //!
@@ -97,20 +97,20 @@ impl Turns {
             self.last_poll = now;
         }
         self.had_events = !core.events().is_empty();
-        let before = if core.events().is_empty() { 0 } else { core.ready.len() };
-        if before > 0 {
-            run_ready(core, before)?;
-            core.events_are_old.set(true);
-        }
+        // What the callbacks ask for anew is for the next turn.
+        call_again(core);
+        let news = !core.events().is_empty();
+        let before = if news { core.ready.len() } else { 0 };
+        due_timers(core, now)?;
+        let timers = if news { core.ready.len() - before } else { 0 };
+        run_ready(core, before)?;
+        core.events_are_old.set(before > 0 || timers > 0);
         let collected = collect(core);
         core.events_are_old.set(false);
         collected?;
-        due_timers(core, now)?;
         // Once the loop is to stop, what those callbacks scheduled is left for the next run.
-        if before == 0 || !core.stopping.get() {
-            let count = core.ready.len();
-            run_ready(core, count)?;
-        }
+        let count = if before > 0 && core.stopping.get() { timers } else { core.ready.len() };
+        run_ready(core, count)?;
         core.flush_all()
     }
 }
@@ -237,7 +237,15 @@ fn seconds_left(core: &Core, now: u64) -> Result<Option<f64>, Fatal> {
     Ok(Some(if left > 0.0 { left.min(LONGEST_SLEEP) } else { 0.0 }))
 }
 
-/// Delivers messages, repeated calls and events.
+/// The sources that want to be called again have an event each.
+#[inline(always)]
+fn call_again(core: &Core) {
+    if let Some(again) = core.take_again() {
+        core.events().extend(again.into_iter().map(|(token, readiness)| Event { token, readiness }));
+    }
+}
+
+/// Delivers messages and events.
 #[inline(always)]
 fn collect(core: &Core) -> Result<(), Fatal> {
     if let Some(messages) = core.inbox.take() {
@@ -247,9 +255,6 @@ fn collect(core: &Core) -> Result<(), Fatal> {
             outcome.note(message());
         }
         outcome.finish()?;
-    }
-    if let Some(again) = core.take_again() {
-        core.events().extend(again.into_iter().map(|(token, readiness)| Event { token, readiness }));
     }
     while let Some(event) = core.events().pop_front() {
         core.fds.dispatch(core, event.token, event.readiness)?;
@@ -402,6 +407,7 @@ pub(crate) fn select(core: &Core, timeout: Option<f64>) -> Result<(), Fatal> {
     } else {
         sleep(core, now, timeout)?;
     }
+    call_again(core);
     collect(core)?;
     due_timers(core, monotonic_nanos())
 }

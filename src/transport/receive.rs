@@ -64,7 +64,15 @@ pub(crate) fn on_readable(
             Delivery::Reader => receive_for_reader(object, stream, core)?,
         };
         match received {
-            Received::Data { full } if full || closed => {}
+            Received::Data { full: true } => {}
+            Received::Data { .. } if closed => {
+                // What the data made the protocol schedule comes before the end of the stream, as in asyncio: a
+                // task may have to change the protocol.
+                if !core.ready.is_empty() {
+                    core.call_again(stream.token.get(), readiness);
+                    return Ok(());
+                }
+            }
             Received::Data { .. } | Received::Empty | Received::Stop => return Ok(()),
             Received::Eof => return on_eof(object, stream),
         }

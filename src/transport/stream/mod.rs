@@ -394,9 +394,11 @@ fn start(object: &Ref, core: &Core) -> Result<(), Fatal> {
         outcome.note(complete(core, waiter));
     }
     if held {
+        // What is there by now is received behind the first step of whoever waits, before what that schedules.
+        core.touched.set(true);
         core.call_native(object.clone_ref(), release);
-    } else {
-        outcome.note(release(object, core));
+    } else if let Some(news) = early(stream) {
+        core.call_again(stream.token.get(), news);
     }
     outcome.finish()
 }
@@ -406,13 +408,14 @@ fn release(object: &Ref, core: &Core) -> Result<(), Fatal> {
     // SAFETY: the step was queued with a transport.
     let stream = unsafe { stream_of(object.as_ptr()) };
     stream.started.set(true);
+    early(stream).map_or(Ok(()), |news| Transport::on_ready(object, core, news))
+}
+
+/// Takes the news that was kept, if it is any to this transport.
+fn early(stream: &Stream) -> Option<Readiness> {
     let early = stream.early.replace(Readiness::EMPTY);
-    if stream.conn_lost.get() == 0
-        && (early.intersects(ARRIVED) || (stream.blocked.get() && !early.is_empty()))
-    {
-        core.call_again(stream.token.get(), early);
-    }
-    Ok(())
+    let news = early.intersects(ARRIVED) || (stream.blocked.get() && !early.is_empty());
+    (news && stream.conn_lost.get() == 0).then_some(early)
 }
 
 /// asyncio's words for a callback that failed, with the callback named.

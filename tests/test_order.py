@@ -1,0 +1,157 @@
+"""The order in which callbacks run, where asyncio's is certain: a program may depend on it without knowing."""
+
+import asyncio
+import socket
+
+from tests.support.protocol import Recording, close
+
+
+class Logging(asyncio.Protocol):
+    """Notes its callbacks, and behind each of them a callback that it schedules there."""
+
+    def __init__(self, log):
+        self.log = log
+        self.lost = asyncio.get_running_loop().create_future()
+
+    def note(self, name):
+        self.log.append(name)
+        asyncio.get_running_loop().call_soon(self.log.append, f"after {name}")
+
+    def connection_made(self, transport):
+        self.transport = transport
+
+    def data_received(self, data):
+        self.note("data")
+
+    def eof_received(self):
+        self.note("eof")
+
+    def connection_lost(self, exc):
+        self.log.append("lost")
+        self.lost.set_result(None)
+
+
+def test_what_the_data_makes_the_protocol_schedule_comes_before_the_end_of_the_stream(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        for _ in range(10):
+            log = []
+            ours, peer = socket.socketpair()
+            with peer:
+                peer.sendall(b"all there is")
+                peer.shutdown(socket.SHUT_WR)
+                _, protocol = await loop.create_connection(lambda log=log: Logging(log), sock=ours)
+                await asyncio.wait_for(protocol.lost, 10)
+            assert log == ["data", "after data", "eof", "after eof", "lost"]
+
+    run(main())
+
+
+def test_a_protocol_set_by_whoever_waits_for_the_data_hears_of_the_end(run):
+    """As where a connection is upgraded upon the peer's request, and the peer has gone by then."""
+
+    class Asked(asyncio.Protocol):
+        def __init__(self):
+            self.data, self.ended = asyncio.get_running_loop().create_future(), False
+
+        def data_received(self, data):
+            self.data.set_result(data)
+
+        def eof_received(self):
+            self.ended = True
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        ours, peer = socket.socketpair()
+        with peer:
+            transport, asked = await loop.create_connection(Asked, sock=ours)
+            peer.sendall(b"upgrade")
+            peer.shutdown(socket.SHUT_WR)
+            await asyncio.wait_for(asked.data, 10)
+            log = []
+            protocol = Logging(log)
+            transport.set_protocol(protocol)
+            await asyncio.wait_for(protocol.lost, 10)
+            assert (asked.ended, log) == (False, ["eof", "after eof", "lost"])
+
+    run(main())
+
+
+def test_a_reader_that_has_the_data_is_not_at_the_end_before_the_next_turn(run):
+    async def main():
+        ours, peer = socket.socketpair()
+        with peer:
+            reader, writer = await asyncio.open_connection(sock=ours)
+
+            async def read():
+                return await reader.read(100), reader.at_eof()
+
+            reading = asyncio.ensure_future(read())
+            await asyncio.sleep(0.01)
+            peer.sendall(b"last words")
+            peer.shutdown(socket.SHUT_WR)
+            assert await asyncio.wait_for(reading, 10) == (b"last words", False)
+            assert await asyncio.wait_for(reader.read(), 10) == b""
+            writer.close()
+            await writer.wait_closed()
+
+    run(main())
+
+
+def test_a_timer_that_is_due_with_the_data_comes_before_what_the_data_makes_the_protocol_schedule(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        ours, peer = socket.socketpair()
+        with peer:
+            log = []
+            transport, protocol = await loop.create_connection(lambda: Logging(log), sock=ours)
+            near, far = socket.socketpair()
+            other, written = await loop.create_connection(Recording, sock=near)
+
+            def act():
+                loop.call_later(0, log.append, "timer")
+                peer.sendall(b"data")
+                # The next turn looks for data, as what was written may have an answer.
+                other.write(b"x")
+                loop.call_soon(loop.call_soon, log.append, "scheduled")
+
+            for _ in range(10):
+                await asyncio.sleep(0.01)
+                log.clear()
+                loop.call_soon(act)
+                await asyncio.sleep(0.01)
+                assert log == ["data", "timer", "scheduled", "after data"]
+            transport.close()
+            await protocol.lost
+            await close(written)
+            far.close()
+
+    run(main())
+
+
+def test_what_is_there_when_a_connection_is_made_is_received_before_what_whoever_awaits_it_schedules(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            peers = []
+
+            class Greeted(Logging):
+                def connection_made(self, transport):
+                    super().connection_made(transport)
+                    peers.append(listener.accept()[0])
+                    peers[-1].sendall(b"greeting")
+
+            for _ in range(10):
+                log = []
+                address = listener.getsockname()
+                transport, protocol = await loop.create_connection(lambda log=log, make=Greeted: make(log), *address)
+                log.append("connected")
+                loop.call_soon(log.append, "scheduled")
+                await asyncio.sleep(0.01)
+                assert log == ["connected", "data", "scheduled", "after data"]
+                transport.close()
+                await protocol.lost
+            for peer in peers:
+                peer.close()
+
+    run(main())
