@@ -155,3 +155,25 @@ def test_what_is_there_when_a_connection_is_made_is_received_before_what_whoever
                 peer.close()
 
     run(main())
+
+
+def test_a_callback_of_a_ready_descriptor_comes_before_due_timers_and_what_is_scheduled_meanwhile(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        ours, peer = socket.socketpair()
+        with ours, peer:
+            peer.sendall(b"there already")
+            for add, remove in [(loop.add_reader, loop.remove_reader), (loop.add_writer, loop.remove_writer)] * 5:
+                log = []
+
+                def ready(log=log, remove=remove):
+                    remove(ours)
+                    log.append("ready")
+
+                add(ours, ready)
+                loop.call_later(0, log.append, "timer")
+                loop.call_soon(loop.call_soon, log.append, "scheduled")
+                await asyncio.sleep(0.01)
+                assert log == ["ready", "timer", "scheduled"]
+
+    run(main())

@@ -287,13 +287,14 @@ fn run_ready(core: &Core, count: usize) -> Result<(), Fatal> {
     add(&core.counters.callbacks, count as u64);
     for _ in 0..count {
         let Some(entry) = core.ready.pop() else { break };
-        if core.debug.get() {
-            run_debug(core, entry)?;
-        } else {
-            run_entry(core, entry)?;
-        }
+        run_one(core, entry)?;
     }
     Ok(())
+}
+
+#[inline(always)]
+pub(super) fn run_one(core: &Core, entry: Entry) -> Result<(), Fatal> {
+    if core.debug.get() { run_debug(core, entry) } else { run_entry(core, entry) }
 }
 
 #[inline(always)]

@@ -15,9 +15,11 @@ use pyo3::ffi;
 
 use super::core::Core;
 use super::handle::{Handle, is_handle};
+use super::metrics;
 use super::ready::Entry;
 use super::sock::{self, is_sock_call};
 use super::source::Kind;
+use super::turn::run_one;
 use crate::capi::call::method;
 use crate::capi::error::{raise_io, raise_message};
 use crate::capi::imports::imports;
@@ -94,7 +96,7 @@ impl Watch {
         }
     }
 
-    /// The descriptor is ready: handles go to the ready queue, futures are completed. An error or a
+    /// The descriptor is ready: handles go to the ready queue or are run, futures are completed. An error or a
     /// hang-up wakes both sides, as the selectors module does it.
     pub(crate) fn on_ready(&self, core: &Core, fd: RawFd, readiness: Readiness) -> Result<(), Fatal> {
         let trouble = Readiness::ERROR | Readiness::WRITE_CLOSED | Readiness::PRIORITY;
@@ -105,7 +107,8 @@ impl Watch {
         if readiness.intersects(Readiness::WRITABLE | trouble) {
             waiters[1] = wake(core, &self.writer);
         }
-        if waiters.iter().any(Option::is_some) && matches!(self.mode.get(), Mode::Level(_)) {
+        let over = |waiter: &Option<Ref>| waiter.as_ref().is_some_and(|waiter| !is_live(waiter));
+        if waiters.iter().any(over) && matches!(self.mode.get(), Mode::Level(_)) {
             // A wait that is over must not report again. Taking an interest back cannot fail in a way that
             // anyone could act on.
             let _ = update(core, fd);
@@ -116,6 +119,9 @@ impl Watch {
                 sock::go_on(core, &waiter)?;
             } else if !is_handle(waiter.as_ptr()) {
                 complete(core, &waiter)?;
+            } else if is_live(&waiter) {
+                metrics::add(&core.counters.callbacks, 1);
+                run_one(core, Entry::Handle(waiter))?;
             }
         }
         Ok(())
@@ -147,12 +153,21 @@ impl Watch {
     }
 }
 
-/// Queues a side's handle, or takes out its future. A handle that was cancelled directly is taken out too,
-/// as asyncio does it: left in place, it would report its readiness for ever.
+/// A handle that is still to run?
+fn is_live(waiter: &Ref) -> bool {
+    // SAFETY: just tested.
+    is_handle(waiter.as_ptr()) && !unsafe { Handle::of(waiter.as_ptr()) }.is_cancelled()
+}
+
+/// Queues a side's handle, or gives it to be run now if what is queued comes later; or takes out its future. A
+/// handle that was cancelled directly is taken out too, as asyncio does it: left in place, it would report its
+/// readiness for ever.
 fn wake(core: &Core, side: &Slot) -> Option<Ref> {
     let waiter = side.get()?;
-    // SAFETY: just tested.
-    if is_handle(waiter.as_ptr()) && !unsafe { Handle::of(waiter.as_ptr()) }.is_cancelled() {
+    if is_live(&waiter) {
+        if core.events_are_old.get() {
+            return Some(waiter);
+        }
         core.ready.push(Entry::Handle(waiter));
         return None;
     }
@@ -304,6 +319,8 @@ pub(crate) fn add(
         }
         return Err(raise_io(&error));
     }
+    // What is ready already is told in the next turn, as in asyncio, however busy the loop is.
+    core.touched.set(true);
     let former = match core.fds.watch(fd) {
         Some(watch) if file.is_some() => {
             let former = watch.file.take();
