@@ -249,6 +249,7 @@ impl Core {
         unsafe { (*self.again.get()).push((token, readiness)) }
     }
 
+    #[inline(always)]
     pub(crate) fn take_again(&self) -> Option<Vec<(Token, Readiness)>> {
         // SAFETY: as in `call_again`.
         let again = unsafe { &mut *self.again.get() };

@@ -103,8 +103,10 @@ impl Turns {
         let before = if news { core.ready.len() } else { 0 };
         due_timers(core, now)?;
         let timers = if news { core.ready.len() - before } else { 0 };
-        run_ready(core, before)?;
-        core.events_are_old.set(before > 0 || timers > 0);
+        if before > 0 {
+            run_ready(core, before)?;
+        }
+        core.events_are_old.set(before + timers > 0);
         let collected = collect(core);
         core.events_are_old.set(false);
         collected?;
