@@ -5,7 +5,7 @@
 //! | `state`    | the one atomic word that decides who may do what; read its head first           |
 //! | `cell`     | the allocation: header, future or output, and the operations on them            |
 //! | `waker`    | the `Waker` of a task                                                           |
-//! | `join`     | [`JoinHandle`], [`AbortHandle`], [`JoinError`], `TaskPanic`                              |
+//! | `join`     | [`JoinHandle`], [`AbortHandle`], [`JoinError`], [`TaskPanic`]                   |
 //!
 //! Rules of access:
 //!

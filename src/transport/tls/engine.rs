@@ -69,6 +69,17 @@ impl Room<'_> {
         Room { memory, filled: 0 }
     }
 
+    /// Decrypts into what room a vector has left.
+    #[inline(always)]
+    pub(super) fn in_vector(plain: &mut Vec<u8>, decrypt: impl FnOnce(&mut Room<'_>) -> End) -> End {
+        let mut room = Room::new(plain.spare_capacity_mut());
+        let end = decrypt(&mut room);
+        let filled = room.filled;
+        // SAFETY: that much of the spare capacity was filled.
+        unsafe { plain.set_len(plain.len() + filled) };
+        end
+    }
+
     pub(super) fn filled(&self) -> usize {
         self.filled
     }
@@ -131,7 +142,7 @@ impl Engine {
     /// Decrypts into the room of `plain` until nothing is left or the room is used up.
     pub(super) fn decrypt(&self, plain: &mut Vec<u8>) -> Result<End, Raised> {
         match self {
-            Engine::Native(native) => Ok(native.decrypt_into(plain)),
+            Engine::Native(native) => Ok(Room::in_vector(plain, |room| native.decrypt(room))),
             Engine::Object(object) => object.decrypt(plain),
         }
     }
@@ -179,16 +190,6 @@ impl Native {
         unsafe { self.io.lend(data) };
         let end = self.decrypt(room);
         self.io.take_back();
-        end
-    }
-
-    /// [`Engine::decrypt`].
-    fn decrypt_into(&self, plain: &mut Vec<u8>) -> End {
-        let mut room = Room::new(plain.spare_capacity_mut());
-        let end = self.decrypt(&mut room);
-        let filled = room.filled;
-        // SAFETY: that much of the spare capacity was filled.
-        unsafe { plain.set_len(plain.len() + filled) };
         end
     }
 

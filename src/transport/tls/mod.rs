@@ -14,9 +14,10 @@
 //! ```
 //!
 //! **Buffers** belong to the loop, not to connections: ciphertext is received into one scratch vector and
-//! decrypted into another, plaintext is encrypted into a third. They are taken out of the loop while they are
-//! in use, so whatever Python code does in between finds others. A connection keeps only what could not go
-//! on: a piece of ciphertext while reading is paused, plaintext while the socket is full.
+//! decrypted into another, or a large message into the `bytes` that the protocol gets; plaintext is encrypted
+//! into a third. They are taken out of the loop while they are in use, so whatever Python code does in between
+//! finds others. A connection keeps only what could not go on: a piece of ciphertext while reading is paused,
+//! plaintext while the socket is full.
 //!
 //! **Reentrancy.** Any call into Python may close the connection, write to it, pause it or replace its
 //! protocol: nothing is borrowed across such a call, and the state is read again after it. While OpenSSL

@@ -68,11 +68,7 @@ fn direct(connection: &Connection, size: usize) -> bool {
 #[inline(always)]
 fn decrypt_lent(native: &Native, core: &Core, data: &[u8]) -> Batch {
     let mut plain = core.take_scratch();
-    let mut room = Room::new(plain.spare_capacity_mut());
-    let end = native.decrypt_lent(data, &mut room);
-    let filled = room.filled();
-    // SAFETY: that much of it was filled.
-    unsafe { plain.set_len(filled) };
+    let end = Room::in_vector(&mut plain, |room| native.decrypt_lent(data, room));
     Batch { plain: Plain::Scratch(plain), end }
 }
 
