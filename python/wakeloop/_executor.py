@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import concurrent.futures
-import types
 from typing import Any
 
 from . import _core
-from ._inherited import futures
+from ._inherited import futures, names_within
 
 _jobs: Any = concurrent.futures._base
 
@@ -36,21 +35,13 @@ _DEFAULT_LOOP = {"get_event_loop", "_get_event_loop"}
 _ATTRIBUTES = ["_condition", "_state", "_result", "_exception", "_waiters", "_done_callbacks"]
 
 
-def _names(function: Any, module: Any) -> set[str]:
-    """All names that a module's own function refers to, itself and in the functions within; empty for any other."""
-    if not isinstance(function, types.FunctionType) or function.__globals__ is not vars(module):
-        return set()
-    nested = [const for const in function.__code__.co_consts if isinstance(const, types.CodeType)]
-    return {name for code in [function.__code__, *nested] for name in code.co_names}
-
-
 def _are_known() -> bool:
     return (
-        all(_names(vars(_jobs.Future).get(name), _jobs) == known for name, known in _JOB.items())
+        all(names_within(vars(_jobs.Future).get(name), _jobs) == known for name, known in _JOB.items())
         and [*vars(_jobs.Future())] == _ATTRIBUTES
-        and _names(futures.wrap_future, futures) - _DEFAULT_LOOP == _WRAP
-        and _names(futures._chain_future, futures) in (_CHAIN, _CHAIN | _AT_ONCE)
-        and _names(futures._copy_future_state, futures) == _COPY
+        and names_within(futures.wrap_future, futures) - _DEFAULT_LOOP == _WRAP
+        and names_within(futures._chain_future, futures) in (_CHAIN, _CHAIN | _AT_ONCE)
+        and names_within(futures._copy_future_state, futures) == _COPY
     )
 
 
@@ -61,5 +52,5 @@ if STANDS_IN:
     _core.chain_jobs(
         (_jobs.Future, _ATTRIBUTES),
         (_jobs.PENDING, _jobs.RUNNING, _jobs.FINISHED),
-        _names(futures._chain_future, futures) >= _AT_ONCE,
+        names_within(futures._chain_future, futures) >= _AT_ONCE,
     )

@@ -18,6 +18,7 @@ import asyncio.sslproto
 import asyncio.streams
 import asyncio.trsock
 import asyncio.unix_events
+import types
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -79,3 +80,11 @@ if TYPE_CHECKING:
 else:
     SelectorEventLoop = asyncio.SelectorEventLoop
     SSLProtocol = asyncio.sslproto.SSLProtocol
+
+
+def names_within(function: Any, module: Any) -> set[str]:
+    """All names that a module's own function refers to, itself and in the functions within; empty for any other."""
+    if not isinstance(function, types.FunctionType) or function.__globals__ is not vars(module):
+        return set()
+    nested = [const for const in function.__code__.co_consts if isinstance(const, types.CodeType)]
+    return {name for code in [function.__code__, *nested] for name in code.co_names}

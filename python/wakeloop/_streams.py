@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from . import _core
-from ._inherited import streams
+from ._inherited import names_within, streams
 
 # What the methods refer to that native code stands in for. An asyncio that refers to anything else does
 # something else: it is left alone.
@@ -42,9 +42,8 @@ def _is_known(name: str) -> bool:
     function = found.fget if isinstance(found, property) else found
     return (
         isinstance(function, types.FunctionType)
-        and function.__globals__ is vars(streams)
         and function.__code__.co_qualname == name
-        and {*function.__code__.co_names} == _KNOWN[name]
+        and names_within(function, streams) == _KNOWN[name]
     )
 
 
