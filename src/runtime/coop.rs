@@ -28,18 +28,23 @@ pub(super) fn lift() {
 
 /// Runs `poll` with the budget of a turn, inside another or none, which then goes on with what it had.
 pub(super) fn in_own_turn<R>(poll: impl FnOnce() -> R) -> R {
-    with(UNITS, poll)
+    let _restore = Restore(BUDGET.replace(UNITS));
+    poll()
 }
 
-fn with<R>(units: u32, poll: impl FnOnce() -> R) -> R {
-    struct Restore(u32);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            BUDGET.set(self.0);
-        }
+/// Puts a budget back when dropped.
+struct Restore(u32);
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        BUDGET.set(self.0);
     }
-    let _restore = Restore(BUDGET.replace(units));
-    poll()
+}
+
+/// A single unit for whom nothing is left.
+#[cold]
+fn lend() -> Restore {
+    Restore(BUDGET.replace(1))
 }
 
 /// Whether the current turn has units left.
@@ -71,14 +76,19 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// Before the first of them is polled.
+    /// Before the first of them is polled; that one takes what there is and needs no share.
     #[allow(clippy::new_without_default)]
+    #[inline]
     pub fn new() -> Shares {
         Shares { any: has_budget() }
     }
 
-    /// Polls one of them.
+    /// Polls a later one.
+    #[inline]
     pub fn poll<R>(&self, poll: impl FnOnce() -> R) -> R {
-        if self.any && !has_budget() { with(1, poll) } else { poll() }
+        let restore = if self.any && !has_budget() { Some(lend()) } else { None };
+        let polled = poll();
+        drop(restore);
+        polled
     }
 }

@@ -22,16 +22,20 @@ macro_rules! __join_pinned {
     ([$($done:tt)*] [$name:ident $($names:ident)*] $future:expr, $($rest:tt)*) => {
         $crate::__join_pinned!([$($done)* ($name $future)] [$($names)*] $($rest)*)
     };
-    ([$(($name:ident $future:expr))+] [$($unused:ident)*]) => {{
-        $(let mut $name = ::std::pin::pin!($crate::runtime::macro_support::Output::new($future));)+
-        ::std::future::poll_fn(|cx| {
-            let shares = $crate::runtime::macro_support::Shares::new();
-            let mut all = true;
-            $(all &= shares.poll(|| $name.as_mut().advance(cx));)+
-            if all { ::std::task::Poll::Ready(()) } else { ::std::task::Poll::Pending }
+    ([($first:ident $its_future:expr) $(($name:ident $future:expr))*] [$($unused:ident)*]) => {{
+        let mut $first = ::std::pin::pin!($crate::runtime::macro_support::Output::new($its_future));
+        $(let mut $name = ::std::pin::pin!($crate::runtime::macro_support::Output::new($future));)*
+        ::std::future::poll_fn(move |cx| {
+            let _shares = $crate::runtime::macro_support::Shares::new();
+            #[allow(unused_mut)]
+            let mut all = $first.as_mut().advance(cx);
+            $(all &= _shares.poll(|| $name.as_mut().advance(cx));)*
+            if !all {
+                return ::std::task::Poll::Pending;
+            }
+            ::std::task::Poll::Ready(($first.as_mut().take(), $($name.as_mut().take(),)*))
         })
-        .await;
-        ($($name.as_mut().take(),)+)
+        .await
     }};
 }
 

@@ -102,9 +102,10 @@ struct Entry<K> {
 }
 
 impl<K: Copy + PartialOrd> Entry<K> {
+    /// Without branches: which of two deadlines is the earlier one is nothing a processor could guess.
     #[inline(always)]
     fn before(&self, other: &Self) -> bool {
-        self.when < other.when || (self.when == other.when && self.seq < other.seq)
+        (self.when < other.when) | ((self.when == other.when) & (self.seq < other.seq))
     }
 }
 
@@ -268,12 +269,7 @@ impl<K: Copy + PartialOrd, T: Slotted> TimerHeap<K, T> {
             if first >= len {
                 break;
             }
-            let mut least = first;
-            for child in first + 1..(first + ARITY).min(len) {
-                if self.entries[child].before(&self.entries[least]) {
-                    least = child;
-                }
-            }
+            let least = first + least(&self.entries[first..(first + ARITY).min(len)]);
             if !self.entries[least].before(&entry) {
                 break;
             }
@@ -282,6 +278,24 @@ impl<K: Copy + PartialOrd, T: Slotted> TimerHeap<K, T> {
         }
         self.put(index, entry);
     }
+}
+
+/// The index of the earliest of one to four siblings.
+#[inline(always)]
+fn least<K: Copy + PartialOrd>(siblings: &[Entry<K>]) -> usize {
+    if let [a, b, c, d] = siblings {
+        // Two independent comparisons and one between their winners, each a conditional move.
+        let left = usize::from(b.before(a));
+        let right = 2 + usize::from(d.before(c));
+        return if siblings[right].before(&siblings[left]) { right } else { left };
+    }
+    let mut least = 0;
+    for sibling in 1..siblings.len() {
+        if siblings[sibling].before(&siblings[least]) {
+            least = sibling;
+        }
+    }
+    least
 }
 
 impl<K: Copy + PartialOrd, T: Slotted> Default for TimerHeap<K, T> {

@@ -40,9 +40,9 @@ const NOBODY: u64 = 0;
 const NEVER: u64 = u64::MAX;
 
 /// The slack of a timer: this part of its time,
-const SLACK_PART: u32 = 64;
+const SLACK_PART: u32 = 16;
 /// but in microseconds no more than this.
-const MAX_SLACK: u32 = 500;
+const MAX_SLACK: u32 = 1000;
 
 /// The timer of one sleep, inside the sleep.
 pub(in super::super) struct TimerEntry {

@@ -24,7 +24,7 @@ const LONG: Duration = Duration::from_millis(1);
 
 /// Waits for `duration`, counted from this call. Never less; more by what it takes to be woken, some tens of
 /// microseconds on an idle machine. Where sleeps end in quick succession they are served together, which adds at
-/// most a 64th of the duration, and never more than half a millisecond. Cancel-safe.
+/// most a 16th of the duration, and never more than a millisecond. Cancel-safe.
 pub fn sleep(duration: Duration) -> Sleep {
     let mut sleep = sleep_until(after(Instant::now(), duration));
     sleep.duration = duration;
