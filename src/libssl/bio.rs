@@ -29,8 +29,9 @@ pub(super) const CTRL_PENDING: c_int = 10;
 const CTRL_FLUSH: c_int = 11;
 const CTRL_WPENDING: c_int = 13;
 
-/// A kept buffer larger than this is let go once it is empty.
-const KEEP: usize = 8 * 1024;
+/// A kept buffer larger than this is let go once it is empty: what a handshake left would stay for as long as the
+/// connection does, and a client that offers a post-quantum key begins with more than this.
+const KEEP: usize = 1024;
 
 /// Tells the connection that there is output which it did not cause.
 pub(crate) type Notify = Box<dyn Fn() + Send + Sync>;
