@@ -1,6 +1,7 @@
 """The order in which callbacks run, where asyncio's is certain: a program may depend on it without knowing."""
 
 import asyncio
+import contextlib
 import socket
 
 from tests.support.protocol import Recording, close
@@ -175,5 +176,106 @@ def test_a_callback_of_a_ready_descriptor_comes_before_due_timers_and_what_is_sc
                 loop.call_soon(loop.call_soon, log.append, "scheduled")
                 await asyncio.sleep(0.01)
                 assert log == ["ready", "timer", "scheduled"]
+
+    run(main())
+
+
+def test_a_due_timer_comes_before_what_a_callback_that_an_event_has_scheduled_schedules(run):
+    class Scheduling(Logging):
+        def data_received(self, data):
+            loop = asyncio.get_running_loop()
+            loop.call_later(0, self.log.append, "timer")
+            loop.call_soon(loop.call_soon, self.log.append, "scheduled by scheduled")
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        ours, peer = socket.socketpair()
+        with peer:
+            log = []
+            transport, protocol = await loop.create_connection(lambda: Scheduling(log), sock=ours)
+            for _ in range(10):
+                await asyncio.sleep(0.01)
+                log.clear()
+                peer.sendall(b"data")
+                await asyncio.sleep(0.01)
+                assert log == ["timer", "scheduled by scheduled"]
+            transport.close()
+            await protocol.lost
+
+    run(main())
+
+
+def test_what_callbacks_schedule_in_a_turn_with_events_waits_for_the_next_look_at_timers_and_descriptors(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        with contextlib.ExitStack() as sockets:
+            pairs = [socket.socketpair() for _ in range(3)]
+            protocols = []
+            log, ignored = [], []
+            for near, far in pairs:
+                sockets.enter_context(far)
+                mine = log if near is pairs[1][0] else ignored
+                _, protocol = await loop.create_connection(lambda mine=mine: Logging(mine), sock=near)
+                protocols.append(protocol)
+            event, told, other = [far for _, far in pairs]
+
+            def act():
+                told.sendall(b"x")
+                protocols[2].transport.write(b"the loop has used a descriptor: it looks for news")
+                loop.call_later(0, log.append, "timer")
+                loop.call_soon(loop.call_soon, log.append, "scheduled by scheduled")
+
+            def begin():
+                event.sendall(b"x")
+                protocols[2].transport.write(b"here too")
+                loop.call_soon(act)
+
+            for _ in range(10):
+                await asyncio.sleep(0.01)
+                log.clear()
+                loop.call_soon(begin)
+                await asyncio.sleep(0.01)
+                assert log == ["data", "timer", "scheduled by scheduled", "after data"]
+            for protocol in protocols:
+                protocol.transport.abort()
+                await protocol.lost
+
+    run(main())
+
+
+class Little(asyncio.BufferedProtocol):
+    """Receives four bytes at a time."""
+
+    def __init__(self, log):
+        self.log, self.buffer = log, bytearray(4)
+        self.lost = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport):
+        self.transport = transport
+
+    def get_buffer(self, sizehint):
+        return self.buffer
+
+    def buffer_updated(self, nbytes):
+        self.log.append(bytes(self.buffer[:nbytes]))
+        asyncio.get_running_loop().call_soon(self.log.append, "scheduled")
+
+    def connection_lost(self, exc):
+        self.lost.set_result(None)
+
+
+def test_what_one_part_of_the_data_makes_the_protocol_schedule_comes_before_the_next_part(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        ours, peer = socket.socketpair()
+        with peer:
+            log = []
+            transport, protocol = await loop.create_connection(lambda: Little(log), sock=ours)
+            await asyncio.sleep(0.01)
+            peer.sendall(b"onlytwofull")
+            await asyncio.sleep(0.01)
+            assert log == [b"only", "scheduled", b"twof", "scheduled", b"ull", "scheduled"]
+            transport.close()
+            await protocol.lost
 
     run(main())

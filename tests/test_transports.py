@@ -303,6 +303,24 @@ def test_an_empty_buffer_is_a_fatal_error(run, asyncio_log):
     run(main())
 
 
+@pytest.mark.parametrize("stop", ["close", "abort", "pause_reading"])
+def test_data_that_is_there_is_received_even_if_get_buffer_stops_the_transport(run, stop):
+    class Stopping(Buffered):
+        def get_buffer(self, sizehint):
+            getattr(self.transport, stop)()
+            return super().get_buffer(sizehint)
+
+    async def main():
+        near, far = await pair(near=Stopping)
+        far.transport.write(b"last words")
+        while not near.hints:
+            await asyncio.sleep(0)
+        assert near.data == b"last words"
+        await close(near, far)
+
+    run(main())
+
+
 def test_set_protocol_changes_who_hears_the_next_data(run):
     async def main():
         near, far = await pair()

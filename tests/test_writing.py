@@ -2,12 +2,13 @@
 
 import asyncio
 import hashlib
+import logging
 import os
 import socket
 
 import pytest
 
-from tests.support.protocol import Recording, close, pair
+from tests.support.protocol import Buffered, Recording, close, pair
 from tests.support.sockets import socketpair, tcp_pair
 
 
@@ -278,6 +279,32 @@ def test_a_limit_of_zero_pauses_on_anything_that_is_not_sent(run):
     run(main())
 
 
+def test_new_limits_do_not_count_what_the_socket_has_room_for(run):
+    async def main():
+        near, far = await pair()
+        near.transport.write(b"longer than the limit")
+        near.transport.set_write_buffer_limits(high=4)
+        await far.received(21)
+        assert near.calls == ["connection_made"]
+        await close(near, far)
+
+    run(main())
+
+
+def test_a_full_socket_is_no_reason_to_ask_for_a_buffer_to_receive_into(run):
+    async def main():
+        for _ in range(10):
+            with socketpair() as (sock, peer):
+                transport, protocol = await asyncio.get_running_loop().create_connection(Buffered, sock=sock)
+                transport.write(bytes(1 << 20))
+                await asyncio.sleep(0.01)
+                assert transport.get_write_buffer_size() > 0 and protocol.hints == []
+                transport.abort()
+                await protocol.lost
+
+    run(main())
+
+
 def test_a_connection_interrupted_in_resume_writing_goes_on_in_the_next_run(loop):
     payload = os.urandom(2 << 20)
 
@@ -305,35 +332,42 @@ def test_a_connection_interrupted_in_resume_writing_goes_on_in_the_next_run(loop
 
 
 @pytest.mark.native
-def test_an_interrupt_while_a_turns_writes_are_sent_stops_none_of_them(loop):
-    """Ours are sent at the end of the turn, all connections' together: asyncio has nothing to resume here."""
-    resumed = []
+def test_an_interrupt_while_a_turns_writes_are_sent_stops_none_of_them(loop, asyncio_log):
+    """Ours are sent at the end of the turn, all connections' together: asyncio's fail one by one, in the callback."""
+    failed = []
 
-    class Interrupting(Recording):
-        def resume_writing(self):
-            resumed.append(self)
-            if len(resumed) == 1:
-                raise KeyboardInterrupt
-            assert sorted([-2, 1], key=abs) == [1, -2], "calls from C fail while an exception is set"
+    class Interrupting(logging.Handler):
+        def emit(self, record):
+            if "Fatal write error" in record.msg % record.args:
+                failed.append(record)
+                if len(failed) == 1:
+                    raise KeyboardInterrupt
+                assert sorted([-2, 1], key=abs) == [1, -2], "calls from C fail while an exception is set"
 
     async def connect(sock):
-        return (await asyncio.get_running_loop().create_connection(Interrupting, sock=sock))[1]
+        return (await asyncio.get_running_loop().create_connection(Recording, sock=sock))[1]
 
     def write():
-        for number, protocol in enumerate(protocols):
-            protocol.transport.write(b"%d" % number)
-            protocol.transport.set_write_buffer_limits(high=0)
-        assert [protocol.calls[-1] for protocol in protocols] == ["pause_writing"] * 3
+        for protocol, peer in zip(protocols, peers):
+            protocol.transport.write(b"nobody reads this")
+            peer.close()
 
     with socketpair() as one, socketpair() as two, socketpair() as three:
         protocols = [loop.run_until_complete(connect(near)) for near, _ in (one, two, three)]
-        loop.call_soon(write)
-        with pytest.raises(KeyboardInterrupt):
-            loop.run_forever()
-        loop.run_until_complete(asyncio.sleep(0))
-        assert resumed == protocols
-        assert [far.recv(10) for _, far in (one, two, three)] == [b"0", b"1", b"2"]
+        peers = [far for _, far in (one, two, three)]
+        loop.set_debug(True)
+        interrupting = Interrupting()
+        logging.getLogger("asyncio").addHandler(interrupting)
+        try:
+            loop.call_soon(write)
+            with pytest.raises(KeyboardInterrupt):
+                loop.run_forever()
+            loop.run_until_complete(asyncio.sleep(0))
+        finally:
+            logging.getLogger("asyncio").removeHandler(interrupting)
+        assert len(failed) == 3
         loop.run_until_complete(close(*protocols))
+        assert [type(protocol.error) for protocol in protocols] == [BrokenPipeError] * 3
 
 
 def test_writing_inside_connection_made_and_the_other_callbacks_works(run):

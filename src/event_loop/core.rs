@@ -72,8 +72,9 @@ pub(crate) struct Core {
     pub(crate) debug: Cell<bool>,
     /// The native run_forever is on some stack.
     pub(crate) running: Cell<bool>,
-    /// Callbacks ran between the poll and the dispatch of its events: more may have arrived than they say.
-    pub(crate) events_are_old: Cell<bool>,
+    /// A turn dispatches its events, whose callbacks run before what is queued: that is due timers, and what other
+    /// events scheduled.
+    pub(crate) dispatching: Cell<bool>,
     /// A descriptor was used since the last poll: what that set off (a connection to a listener of ours, say)
     /// may be waiting, so the next turn polls even if it is busy.
     pub(crate) touched: Cell<bool>,
@@ -156,7 +157,7 @@ impl Core {
             stopping: Cell::new(false),
             debug: Cell::new(false),
             running: Cell::new(false),
-            events_are_old: Cell::new(false),
+            dispatching: Cell::new(false),
             touched: Cell::new(false),
             wary: Cell::new(0),
             custom_time: Cell::new(false),

@@ -5,7 +5,8 @@
 //! 2. Move due timers to the ready queue: in asyncio they come before whatever this turn schedules.
 //! 3. Run what was ready before the poll, if the poll brought anything: in asyncio that comes first. Then dispatch
 //!    the events: straight to the transport, listener or watcher behind the token.
-//! 4. Run what was ready at the start of this step, in order. What it schedules runs next turn.
+//! 4. Run the timers that were due, or whatever is ready if there was no event, in order. What all of these schedule
+//!    runs next turn; without a poll in between if the events were all there was to do.
 //! 5. Send what the turn has written, before the next poll can block.
 //!
 //! A fatal error (`SystemExit`, `KeyboardInterrupt`) leaves in the middle; what was not dispatched or run
@@ -96,23 +97,29 @@ impl Turns {
             self.since_poll = 0;
             self.last_poll = now;
         }
-        self.had_events = !core.events().is_empty();
         // What the callbacks ask for anew is for the next turn.
         call_again(core);
+        deliver(core)?;
         let news = !core.events().is_empty();
+        self.had_events = news || (recent && self.had_events);
         let before = if news { core.ready.len() } else { 0 };
         due_timers(core, now)?;
-        let timers = if news { core.ready.len() - before } else { 0 };
+        let due = core.ready.len() - before;
         if before > 0 {
             run_ready(core, before)?;
         }
-        core.events_are_old.set(before + timers > 0);
-        let collected = collect(core);
-        core.events_are_old.set(false);
-        collected?;
-        // Once the loop is to stop, what those callbacks scheduled is left for the next run.
-        let count = if before > 0 && core.stopping.get() { timers } else { core.ready.len() };
-        run_ready(core, count)?;
+        core.dispatching.set(true);
+        let dispatched = dispatch(core);
+        core.dispatching.set(false);
+        dispatched?;
+        run_ready(core, due)?;
+        if news && before == 0 && !core.ready.is_empty() && !core.stopping.get() {
+            // The next turn, with its timers: nothing but what the events scheduled is left since the poll.
+            if core.timers.next().is_some() {
+                due_timers(core, monotonic_nanos())?;
+            }
+            run_ready(core, core.ready.len())?;
+        }
         core.flush_all()
     }
 }
@@ -247,17 +254,21 @@ fn call_again(core: &Core) {
     }
 }
 
-/// Delivers messages and events.
+/// Delivers the messages of other threads.
 #[inline(always)]
-fn collect(core: &Core) -> Result<(), Fatal> {
-    if let Some(messages) = core.inbox.take() {
-        add(&core.counters.messages, messages.len() as u64);
-        let mut outcome = Outcome::default();
-        for message in messages {
-            outcome.note(message());
-        }
-        outcome.finish()?;
+fn deliver(core: &Core) -> Result<(), Fatal> {
+    let Some(messages) = core.inbox.take() else { return Ok(()) };
+    add(&core.counters.messages, messages.len() as u64);
+    let mut outcome = Outcome::default();
+    for message in messages {
+        outcome.note(message());
     }
+    outcome.finish()
+}
+
+/// Delivers the events.
+#[inline(always)]
+fn dispatch(core: &Core) -> Result<(), Fatal> {
     while let Some(event) = core.events().pop_front() {
         core.fds.dispatch(core, event.token, event.readiness)?;
     }
@@ -411,6 +422,11 @@ pub(crate) fn select(core: &Core, timeout: Option<f64>) -> Result<(), Fatal> {
         sleep(core, now, timeout)?;
     }
     call_again(core);
-    collect(core)?;
+    deliver(core)?;
+    // Their callbacks become ready, which the caller runs.
+    let outer = core.dispatching.replace(false);
+    let dispatched = dispatch(core);
+    core.dispatching.set(outer);
+    dispatched?;
     due_timers(core, monotonic_nanos())
 }

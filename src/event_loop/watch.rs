@@ -159,13 +159,13 @@ fn is_live(waiter: &Ref) -> bool {
     is_handle(waiter.as_ptr()) && !unsafe { Handle::of(waiter.as_ptr()) }.is_cancelled()
 }
 
-/// Queues a side's handle, or gives it to be run now if what is queued comes later; or takes out its future. A
+/// Gives a side's handle to be run now, or queues it if a turn written in Python runs it; or takes out its future. A
 /// handle that was cancelled directly is taken out too, as asyncio does it: left in place, it would report its
 /// readiness for ever.
 fn wake(core: &Core, side: &Slot) -> Option<Ref> {
     let waiter = side.get()?;
     if is_live(&waiter) {
-        if core.events_are_old.get() {
+        if core.dispatching.get() {
             return Some(waiter);
         }
         core.ready.push(Entry::Handle(waiter));

@@ -349,13 +349,13 @@ pub(crate) fn watch_or_fail<T: Variant>(object: &Ref, variant: &T, core: &Core) 
     }
 }
 
-/// [`Source::on_ready`] of every variant: acts now, or behind the callbacks that wait already. What waits when the
-/// events are old was scheduled after them, and comes later, as in asyncio.
+/// [`Source::on_ready`] of every variant: acts now, or, outside of a turn of ours, behind the callbacks that wait
+/// already.
 #[inline(always)]
 pub(crate) fn on_ready<T: Variant>(object: &Ref, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
     // SAFETY: the source was registered with an endpoint of this variant.
     let endpoint = unsafe { fields::<T>(object.as_ptr()) }.endpoint();
-    if (core.ready.is_empty() || core.events_are_old.get()) && !endpoint.acting.get() {
+    if (core.ready.is_empty() || core.dispatching.get()) && !endpoint.acting.get() {
         return act::<T>(object, endpoint, core, readiness);
     }
     if endpoint.waiting.replace(endpoint.waiting.get() | readiness).is_empty() {

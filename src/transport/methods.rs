@@ -237,6 +237,8 @@ unsafe extern "C" fn set_write_buffer_limits(
         let arguments = unsafe { Args::new(values, count, names) };
         let [high, low] = arguments.bind("set_write_buffer_limits", ["high", "low"], 0)?;
         let (high, low) = limits(number(high)?, number(low)?)?;
+        // What asyncio would have sent already is no reason to pause.
+        send::buffer_size(held, stream)?;
         stream.high.set(high);
         stream.low.set(low);
         send::maybe_pause(held, stream)

@@ -64,10 +64,10 @@ pub(crate) fn on_readable(
             Delivery::Reader => receive_for_reader(object, stream, core)?,
         };
         match received {
-            Received::Data { full: true } => {}
-            Received::Data { .. } if closed => {
-                // What the data made the protocol schedule comes before the end of the stream, as in asyncio: a
-                // task may have to change the protocol.
+            Received::Data { full: true } if stream.receiver.delivery() == Delivery::Reader => {}
+            Received::Data { full } if full || closed => {
+                // What the data made the protocol schedule comes before more of it and before the end of the stream,
+                // as in asyncio: a task may have to change the protocol. A reader only grows.
                 if !core.ready.is_empty() {
                     core.call_again(stream.token.get(), readiness);
                     return Ok(());
@@ -269,8 +269,8 @@ fn receive_into(object: &Ref, stream: &Stream) -> Result<Received, Fatal> {
             return Ok(Received::Stop);
         }
     };
-    // `get_buffer` was Python: it may have closed or paused us.
-    if stream.fd.get() < 0 || stream.conn_lost.get() > 0 {
+    // `get_buffer` was Python. One that closes or pauses gets this data all the same, as in asyncio.
+    if stream.fd.get() < 0 {
         return Ok(Received::Stop);
     }
     let room = buffer.len();

@@ -88,7 +88,10 @@ fn send_pending(stream: &Stream) -> Result<Sent, Raised> {
     stream.core().touched.set(true);
     let mut done = Done::default();
     let outcome = stream.buffer().send(stream.fd.get(), &mut done);
-    stream.blocked.set(matches!(outcome, Ok(Sent::Blocked)));
+    match outcome {
+        Ok(Sent::Blocked) => stream.block(),
+        _ => stream.blocked.set(false),
+    }
     drop(done);
     outcome.map_err(|error| raise_io(&error))
 }
@@ -166,7 +169,7 @@ pub(crate) fn write_slice(object: &Ref, stream: &Stream, data: &[u8]) -> Result<
         sent = match send_one(stream.fd.get(), data) {
             Ok(count) => count,
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                stream.blocked.set(true);
+                stream.block();
                 0
             }
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => 0,

@@ -19,7 +19,6 @@ use crate::event_loop::calls::new_future;
 use crate::event_loop::core::Core;
 use crate::event_loop::file_transfer::{FileTransfer, Progress};
 use crate::event_loop::watch::{complete_with, is_done};
-use crate::reactor::Readiness;
 
 /// A file that is being sent, and the future of who waits for that.
 #[derive(Debug)]
@@ -107,11 +106,9 @@ pub(crate) fn go_on(stream: &Stream, core: &Core) -> Result<(), Fatal> {
         return Ok(());
     }
     match progress {
-        Progress::Blocked => stream.blocked.set(true),
+        Progress::Blocked => stream.block(),
         Progress::Again => {
-            // The way back here.
-            stream.blocked.set(true);
-            core.call_again(stream.token.get(), Readiness::WRITABLE);
+            stream.block_until_called(core);
         }
         Progress::Ended(outcome) => return end(stream, core, &sending, sending.transfer.result(outcome)),
     }

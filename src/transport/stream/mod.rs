@@ -106,6 +106,8 @@ pub(crate) struct Stream {
     pub(crate) queued: Cell<bool>,
     /// The socket was full at the last send; an edge will tell.
     pub(crate) blocked: Cell<bool>,
+    /// The number of the last poll before that: what it told of room is older.
+    blocked_at: Cell<u64>,
     /// The last message was large: the next receive goes straight into a bytes object.
     pub(crate) large: Cell<bool>,
     weaklist: Cell<*mut ffi::PyObject>,
@@ -198,6 +200,7 @@ impl Stream {
                 missed: Cell::new(Readiness::EMPTY),
                 queued: Cell::new(false),
                 blocked: Cell::new(false),
+                blocked_at: Cell::new(0),
                 large: Cell::new(false),
                 weaklist: Cell::new(null_mut()),
                 dict: Slot::empty(),
@@ -246,6 +249,19 @@ impl Stream {
     pub(crate) fn has_no_own_attributes(&self) -> bool {
         // SAFETY: null or a dict.
         self.dict.is_empty() || unsafe { ffi::PyDict_Size(self.dict.as_ptr()) } == 0
+    }
+
+    /// The socket takes no more. The poller will tell when it does.
+    pub(crate) fn block(&self) {
+        self.blocked.set(true);
+        self.blocked_at.set(self.core().counters.polls.get());
+    }
+
+    /// Nothing is to be sent before the next turn, which is not for the poller to tell.
+    pub(crate) fn block_until_called(&self, core: &Core) {
+        self.blocked.set(true);
+        self.blocked_at.set(u64::MAX);
+        core.call_again(self.token.get(), Readiness::WRITABLE);
     }
 
     pub(crate) fn is_reading(&self) -> bool {
@@ -305,12 +321,14 @@ impl Stream {
         let message = pyo3::types::PyString::new(py, message);
         let core = self.core();
         let protocol = self.receiver.protocol.get().unwrap_or_else(Ref::none);
-        let told = core.support(
+        // A fatal error of the report leaves when the connection is lost: the last send may fail on top of it.
+        let mut told = Outcome::default();
+        told.note(core.support(
             "fatal_error",
             &[core.object(), object.as_ptr(), protocol.as_ptr(), exception.as_ptr(), message.as_ptr()],
-        );
+        ));
         self.force_close(object, Some(exception));
-        told
+        told.finish()
     }
 
     /// Closes the descriptor, through its Python socket if it has one.
@@ -490,10 +508,12 @@ impl Source for Transport {
             stream.early.set(stream.early.get() | readiness);
             return Ok(());
         }
-        // Reading comes first: what the peer said before it closed must not be lost to the error of a write.
+        // A write that the socket refused since the poll waits for another edge.
         let writes = stream.blocked.get()
-            && readiness.intersects(Readiness::WRITABLE | Readiness::ERROR | Readiness::WRITE_CLOSED);
-        if readiness.intersects(ARRIVED) || (writes && core.events_are_old.get()) {
+            && readiness.intersects(Readiness::WRITABLE | Readiness::ERROR | Readiness::WRITE_CLOSED)
+            && stream.blocked_at.get() != core.counters.polls.get();
+        // Reading comes first: what the peer said before it closed must not be lost to the error of a write.
+        if readiness.intersects(ARRIVED) {
             if stream.receiving.replace(true) {
                 // One message after the other, whatever the protocol does with the first.
                 stream.missed.set(stream.missed.get() | readiness);
