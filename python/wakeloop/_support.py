@@ -170,6 +170,11 @@ def protocol_failed(loop: EventLoop, transport: Any, protocol: Any, exception: B
     )
 
 
+def poller_failed(loop: EventLoop, transport: Any, protocol: Any, exception: BaseException, message: str) -> None:
+    """The poller does not take a descriptor, which ends its transport: no fault of the peer's, and news to somebody."""
+    protocol_failed(loop, transport, protocol, exception, message)
+
+
 def refuse_stream_data(transport: Any, data: object) -> None:
     """What cannot be written, refused in the words that asyncio has for it in this version."""
     selector_events._SelectorSocketTransport.write(transport, data)
@@ -374,7 +379,7 @@ def accept_broken(loop: EventLoop, sock: socket.socket, exception: BaseException
     """accept() failed in a way that waiting does not mend."""
     loop.call_exception_handler(
         {
-            "message": "Exception in callback accept",
+            "message": "Exception in callback BaseSelectorEventLoop._accept_connection()",
             "exception": exception,
             "socket": trsock.TransportSocket(sock),
         }

@@ -44,6 +44,8 @@ use crate::reactor::{Interest, Readiness, Token};
 const HIGH_WATER: usize = 64 * 1024;
 /// After so many writes to a lost connection asyncio begins to warn.
 const WARN_AFTER: u32 = 5;
+/// What is said when the poller does not take a descriptor.
+pub(super) const UNWATCHED: &str = "Fatal error on transport";
 
 /// The fields that every variant has.
 #[derive(Debug)]
@@ -345,7 +347,7 @@ fn watch_later<T: Variant>(object: &Ref, core: &Core) -> Result<(), Fatal> {
 pub(crate) fn watch_or_fail<T: Variant>(object: &Ref, variant: &T, core: &Core) -> Result<(), Fatal> {
     match watch(object, variant, core) {
         Ok(()) => Ok(()),
-        Err(error) => fatal_error(object, variant, raise_io(&error), "Fatal error on transport"),
+        Err(error) => end_with(object, variant, raise_io(&error), UNWATCHED, "poller_failed"),
     }
 }
 
@@ -443,6 +445,17 @@ pub(crate) fn fatal_error<T: Variant>(
     raised: Raised,
     message: &str,
 ) -> Result<(), Fatal> {
+    end_with(object, variant, raised, message, T::TELL_FATAL)
+}
+
+/// The same with a function of `wakeloop._support` that tells of it.
+fn end_with<T: Variant>(
+    object: &Ref,
+    variant: &T,
+    raised: Raised,
+    message: &str,
+    tell: &str,
+) -> Result<(), Fatal> {
     let Raised = raised;
     let exception = take_unless_fatal()?;
     // SAFETY: every caller holds the GIL.
@@ -451,7 +464,7 @@ pub(crate) fn fatal_error<T: Variant>(
     let core = endpoint.core();
     let protocol = endpoint.protocol.get().unwrap_or_else(Ref::none);
     let told = core.support(
-        T::TELL_FATAL,
+        tell,
         &[core.object(), object.as_ptr(), protocol.as_ptr(), exception.as_ptr(), message.as_ptr()],
     );
     force_close(object, variant, Some(exception));

@@ -88,7 +88,8 @@ fn send_pending(stream: &Stream) -> Result<Sent, Raised> {
     stream.core().touched.set(true);
     let mut done = Done::default();
     let outcome = stream.buffer().send(stream.fd.get(), &mut done);
-    stream.blocked.set(matches!(outcome, Ok(Sent::Blocked)));
+    // After an error the connection is lost, and nothing more is sent.
+    stream.blocked.set(!matches!(outcome, Ok(Sent::All)));
     drop(done);
     outcome.map_err(|error| raise_io(&error))
 }

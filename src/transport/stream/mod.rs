@@ -29,6 +29,7 @@ use pyo3::prelude::*;
 
 pub(crate) use python::{make_stream, make_type};
 
+use super::endpoint::UNWATCHED;
 use super::receiver::Receiver;
 use super::send_file::SendingFile;
 use super::server;
@@ -298,6 +299,11 @@ impl Stream {
     /// only, anything else goes to the exception handler. The connection is lost either way.
     #[cold]
     pub(crate) fn fatal_error(&self, object: &Ref, raised: Raised, message: &str) -> Result<(), Fatal> {
+        self.end_with(object, raised, message, "fatal_error")
+    }
+
+    /// The same with a function of `wakeloop._support` that tells of it.
+    fn end_with(&self, object: &Ref, raised: Raised, message: &str, tell: &str) -> Result<(), Fatal> {
         let Raised = raised;
         let exception = take_unless_fatal()?;
         // SAFETY: every caller holds the GIL.
@@ -306,7 +312,7 @@ impl Stream {
         let core = self.core();
         let protocol = self.receiver.protocol.get().unwrap_or_else(Ref::none);
         let told = core.support(
-            "fatal_error",
+            tell,
             &[core.object(), object.as_ptr(), protocol.as_ptr(), exception.as_ptr(), message.as_ptr()],
         );
         self.force_close(object, Some(exception));
@@ -388,7 +394,7 @@ fn start(object: &Ref, core: &Core) -> Result<(), Fatal> {
     if stream.conn_lost.get() == 0
         && let Err(error) = register(stream, core)
     {
-        outcome.note(stream.fatal_error(object, raise_io(&error), "Fatal error on transport"));
+        outcome.note(stream.end_with(object, raise_io(&error), UNWATCHED, "poller_failed"));
     }
     if let Some(waiter) = &waiter {
         outcome.note(complete(core, waiter));
