@@ -208,3 +208,30 @@ def test_workers_whose_poller_is_gone_neither_spin_nor_stop(loop_name):
             runner.run(asyncio.wait_for(main(), 10))
     """
     assert run_sandboxed(loop_name, body).out == "True\n"
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("started", [False, True])
+def test_no_thread_for_a_primitive_is_the_error_that_python_has_for_it(loop_name, started):
+    body = f"""
+        async def main():
+            if {started}:
+                await wakeloop.sleep(0.001)
+            refuse(errno.EAGAIN, "clone", "clone3")
+            calls = [
+                lambda: wakeloop.spawn_blocking(print),
+                lambda: wakeloop.TcpStream.connect("localhost", 1),
+                lambda: asyncio.get_running_loop().getaddrinfo("localhost", 1),
+            ]
+            for call in calls:
+                try:
+                    await call()
+                except RuntimeError as error:
+                    print(error)
+            await asyncio.sleep(0.001)
+            print("on it goes")
+
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(asyncio.wait_for(main(), 10))
+    """
+    assert run_sandboxed(loop_name, body).out == "can't start new thread\n" * 3 + "on it goes\n"

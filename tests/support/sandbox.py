@@ -11,8 +11,8 @@ import struct
 import sys
 
 _NUMBERS = {
-    "x86_64": {"accept4": 288, "epoll_ctl": 233, "recvmmsg": 299, "sendmmsg": 307, "pidfd_open": 434},
-    "aarch64": {"accept4": 242, "epoll_ctl": 21, "recvmmsg": 243, "sendmmsg": 269, "pidfd_open": 434},
+    "x86_64": {"accept4": 288, "clone": 56, "clone3": 435, "epoll_ctl": 233, "recvmmsg": 299, "sendmmsg": 307},
+    "aarch64": {"accept4": 242, "clone": 220, "clone3": 435, "epoll_ctl": 21, "recvmmsg": 243, "sendmmsg": 269},
 }.get(platform.machine(), {})
 
 #: Whether `refuse` works here.
