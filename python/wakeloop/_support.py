@@ -175,6 +175,17 @@ def poller_failed(loop: EventLoop, transport: Any, protocol: Any, exception: Bas
     protocol_failed(loop, transport, protocol, exception, message)
 
 
+def close_failed(loop: EventLoop, transport: Any, exception: BaseException) -> None:
+    """Most likely somebody has closed the descriptor of a transport, which may be another's by now."""
+    loop.call_exception_handler(
+        {
+            "message": f"Exception in callback {type(transport).__name__}._call_connection_lost()",
+            "exception": exception,
+            "transport": transport,
+        }
+    )
+
+
 def refuse_stream_data(transport: Any, data: object) -> None:
     """What cannot be written, refused in the words that asyncio has for it in this version."""
     selector_events._SelectorSocketTransport.write(transport, data)
@@ -362,6 +373,12 @@ def connect_failed(waiter: asyncio.Future[Any], code: int, address: object) -> N
     """A connection on its way came to nothing."""
     if not waiter.done():
         waiter.set_exception(OSError(code, f"Connect call failed {address}"))
+
+
+def accepted(server: Any, transport: Any) -> None:
+    """Debug mode: a connection came in."""
+    peer, sock = transport.get_extra_info("peername"), transport.get_extra_info("socket")
+    base_events.logger.debug("%r got a new connection from %r: %r", server, peer, sock)
 
 
 def connection_failed(loop: EventLoop, exception: BaseException, protocol: asyncio.BaseProtocol | None) -> None:

@@ -480,7 +480,7 @@ pub(crate) fn connection_lost<T: Variant>(object: &Ref, core: &Core) -> Result<(
     let told = endpoint.tell(core, imports().connection_lost.as_ptr(), &[exception.as_ptr()]);
     // A fatal error waits until the endpoint is cleaned up.
     let fatal = told.is_err().then(take_exception);
-    let closed = release(object, variant).or_else(|raised| core.unraisable(raised));
+    let closed = release(object, variant).or_else(|raised| close_failed(object, core, raised));
     variant.drop_unsent();
     endpoint.protocol.clear();
     endpoint.context.clear();
@@ -489,6 +489,14 @@ pub(crate) fn connection_lost<T: Variant>(object: &Ref, core: &Core) -> Result<(
         return Err(Fatal);
     }
     closed
+}
+
+/// The descriptor could not be closed, with the error that is set.
+#[cold]
+pub(super) fn close_failed(object: &Ref, core: &Core, raised: Raised) -> Result<(), Fatal> {
+    let Raised = raised;
+    let exception = take_unless_fatal()?;
+    core.support("close_failed", &[core.object(), object.as_ptr(), exception.as_ptr()])
 }
 
 /// Leaves the loop and closes the owner of the descriptor.

@@ -29,7 +29,7 @@ use pyo3::prelude::*;
 
 pub(crate) use python::{make_stream, make_type};
 
-use super::endpoint::UNWATCHED;
+use super::endpoint::{UNWATCHED, close_failed};
 use super::receiver::Receiver;
 use super::send_file::SendingFile;
 use super::server;
@@ -338,8 +338,10 @@ impl Stream {
             Some(socket) => method(&socket, imports().close.as_ptr(), &[]).map(drop),
             None if fd >= 0 => {
                 // SAFETY: the transport owned this descriptor and has forgotten it.
-                unsafe { libc::close(fd) };
-                Ok(())
+                match unsafe { libc::close(fd) } {
+                    0 => Ok(()),
+                    _ => Err(raise_io(&std::io::Error::last_os_error())),
+                }
             }
             None => Ok(()),
         }
@@ -469,7 +471,7 @@ pub(crate) fn connection_lost(object: &Ref, core: &Core) -> Result<(), Fatal> {
                 .or_else(|raised| report(stream, core, &callback, Some(&exception), raised)),
         );
     }
-    outcome.note(stream.close_descriptor().or_else(|raised| core.unraisable(raised)));
+    outcome.note(stream.close_descriptor().or_else(|raised| close_failed(object, core, raised)));
     stream.receiver.clear();
     if let Some(server) = stream.server.take() {
         let detached = server::detach(&server, object, stream.server_entry.take());
