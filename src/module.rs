@@ -47,7 +47,8 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     _add_methods(&py.get_type::<EventLoop>())?;
     capi::types::add_methods(&py.get_type::<calls::Probe>(), calls::PROBE_METHODS)?;
 
-    let sample = Bound::new(py, EventLoop::sample()?)?;
+    // Shows where things lie in a loop.
+    let sample = Bound::new(py, EventLoop::bare(py)?)?;
     core::learn_offset(sample.as_ptr(), sample.get().core());
 
     module.add("Operation", awaitable::make_type(py)?)?;

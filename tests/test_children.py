@@ -100,6 +100,29 @@ def test_a_thread_waits_where_there_are_no_pidfds(run, monkeypatch, error, loop_
     run(main())
 
 
+@pytest.mark.native
+def test_a_thread_waits_where_the_poller_takes_no_more(run, monkeypatch):
+    before = possessions()
+
+    async def main():
+        loop = asyncio.get_running_loop()
+
+        def full(*_):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(type(loop), "_add_reader", full)
+        process = await spawn("sh", "-c", "exit 7")
+        assert await process.wait() == 7
+
+    run(main())
+    # The thread ends a moment after it has told.
+    for _ in range(100):
+        if possessions() == before:
+            break
+        time.sleep(0.01)
+    assert possessions() == before
+
+
 def test_a_process_that_somebody_else_has_waited_for_ends_with_255(run, asyncio_log):
     async def main():
         process = await spawn("/bin/sh", "-c", "read line; exit 3", stdin=PIPE)

@@ -211,3 +211,20 @@ def test_everything_works_in_debug_mode(run, asyncio_log):
         assert (await process.communicate())[0] == b"child\n"
 
     run(main(), debug=True)
+
+
+def test_a_connection_that_comes_in_is_logged(run, caplog):
+    async def main():
+        server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        assert await reader.read() == b""
+        own = writer.get_extra_info("sockname")
+        writer.close()
+        server.close()
+        await server.wait_closed()
+        return own
+
+    with caplog.at_level(logging.DEBUG, "asyncio"):
+        own = run(main(), debug=True)
+    texts = [record.getMessage() for record in caplog.records]
+    assert [text for text in texts if f"got a new connection from {own!r}: <" in text], texts

@@ -1,6 +1,7 @@
 """TCP transports: the order of a connection's events, its ends, its state. Writing is in test_writing."""
 
 import asyncio
+import errno
 import gc
 import os
 import socket
@@ -725,5 +726,27 @@ def test_what_is_asked_first_after_the_connection_was_lost(run, tmp_path, family
         assert transport.get_extra_info("socket") is sock
         with pytest.raises(OSError):
             sock.getsockname()
+
+    run(main())
+
+
+@pytest.mark.native
+def test_a_descriptor_that_somebody_else_has_closed_is_told_of(run):
+    """In the words of asyncio, whose transport stays half-closed."""
+
+    async def main():
+        loop, told = asyncio.get_running_loop(), []
+        loop.set_exception_handler(lambda loop, context: told.append(context))
+        near, far = await pair()
+        os.close(far.transport.get_extra_info("socket").fileno())
+        far.transport.close()
+        await far.lost
+        await asyncio.sleep(0)
+        (context,) = told
+        assert context["message"] == "Exception in callback StreamTransport._call_connection_lost()"
+        assert context["exception"].errno == errno.EBADF
+        assert context["transport"] is far.transport
+        near.transport.close()
+        await near.lost
 
     run(main())

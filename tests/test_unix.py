@@ -221,3 +221,30 @@ def test_descriptors_can_be_passed_over_a_socket_that_the_loop_watches(run):
             os.close(reading)
 
     run(main())
+
+
+@pytest.mark.native
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the connection is refused outright")
+def test_a_unix_socket_whose_queue_is_full_refuses(run, tmp_path):
+    """asyncio says that it is connected, and every use of it fails; uvloop refuses too."""
+
+    async def main():
+        path = str(tmp_path / "socket")
+        waiting = []
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(path)
+            listener.listen(0)
+            while True:
+                client = socket.socket(socket.AF_UNIX)
+                client.setblocking(False)
+                waiting.append(client)
+                try:
+                    client.connect(path)
+                except BlockingIOError:
+                    break
+            with pytest.raises(BlockingIOError):
+                await asyncio.open_unix_connection(path)
+            for client in waiting:
+                client.close()
+
+    run(main())

@@ -1,7 +1,7 @@
 """How a loop hears of the end of its child processes: a pidfd each, in the loop's own poller.
 
 The kernel makes a pidfd readable when its process ends: nothing polls, no signal is needed, no thread waits.
-Where there are no pidfds, or no descriptor is free for one, asyncio's thread per child stands in. Until Python
+Where there are no pidfds, or there is no room for one, asyncio's thread per child stands in. Until Python
 3.13 the event loop policy has a child watcher; one that the program has chosen is used as asyncio uses it.
 """
 
@@ -59,15 +59,18 @@ async def spawn(loop: EventLoop, *args: Any, **kwargs: Any) -> Any:
 
 def watch(loop: EventLoop, pid: int, transport: Any) -> None:
     """Tell the transport, once, with what code its process has ended."""
+    pidfd = -1
     try:
         pidfd = os.pidfd_open(pid)
+        loop._add_reader(pidfd, _ended, loop, pid, pidfd, transport)
     except (AttributeError, OSError):
+        if pidfd >= 0:
+            os.close(pidfd)
         if loop._child_threads is None:
             loop._child_threads = _THREADED()
         loop._child_threads.add_child_handler(pid, loop._child_watcher_callback, transport)
         return
     loop._pidfds.add(pidfd)
-    loop._add_reader(pidfd, _ended, loop, pid, pidfd, transport)
 
 
 def forget(loop: EventLoop) -> None:

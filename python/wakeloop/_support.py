@@ -170,6 +170,22 @@ def protocol_failed(loop: EventLoop, transport: Any, protocol: Any, exception: B
     )
 
 
+def poller_failed(loop: EventLoop, transport: Any, protocol: Any, exception: BaseException, message: str) -> None:
+    """The poller does not take a descriptor, which ends its transport: no fault of the peer's, and news to somebody."""
+    protocol_failed(loop, transport, protocol, exception, message)
+
+
+def close_failed(loop: EventLoop, transport: Any, exception: BaseException) -> None:
+    """Most likely somebody has closed the descriptor of a transport, which may be another's by now."""
+    loop.call_exception_handler(
+        {
+            "message": f"Exception in callback {type(transport).__name__}._call_connection_lost()",
+            "exception": exception,
+            "transport": transport,
+        }
+    )
+
+
 def refuse_stream_data(transport: Any, data: object) -> None:
     """What cannot be written, refused in the words that asyncio has for it in this version."""
     selector_events._SelectorSocketTransport.write(transport, data)
@@ -359,6 +375,12 @@ def connect_failed(waiter: asyncio.Future[Any], code: int, address: object) -> N
         waiter.set_exception(OSError(code, f"Connect call failed {address}"))
 
 
+def accepted(server: Any, transport: Any) -> None:
+    """Debug mode: a connection came in."""
+    peer, sock = transport.get_extra_info("peername"), transport.get_extra_info("socket")
+    base_events.logger.debug("%r got a new connection from %r: %r", server, peer, sock)
+
+
 def connection_failed(loop: EventLoop, exception: BaseException, protocol: asyncio.BaseProtocol | None) -> None:
     """Debug mode: an incoming connection got no transport."""
     context: dict[str, Any] = {
@@ -374,7 +396,7 @@ def accept_broken(loop: EventLoop, sock: socket.socket, exception: BaseException
     """accept() failed in a way that waiting does not mend."""
     loop.call_exception_handler(
         {
-            "message": "Exception in callback accept",
+            "message": "Exception in callback BaseSelectorEventLoop._accept_connection()",
             "exception": exception,
             "socket": trsock.TransportSocket(sock),
         }

@@ -534,7 +534,10 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
         try:
             sock.connect(address)
             return
-        except (BlockingIOError, InterruptedError):
+        except (BlockingIOError, InterruptedError) as blocked:
+            if sock.family == socket.AF_UNIX and blocked.errno == errno.EAGAIN:
+                # The listener's queue is full, and nothing is under way. asyncio takes it for a connection.
+                raise
             self._ensure_fd_no_transport(sock)
         failure = await self._sock_connected(sock)
         if failure != 0:

@@ -13,6 +13,7 @@ use pyo3::prelude::*;
 use super::panic::RuntimePanic;
 use super::port::{Port, report};
 use crate::capi::call::panic_text;
+use crate::capi::error::NO_THREAD;
 use crate::event_loop::core::forks;
 use crate::runtime::BlockingPool;
 
@@ -78,7 +79,7 @@ impl Promise {
 
 impl Drop for Promise {
     fn drop(&mut self) {
-        self.send(Box::new(|_| Err(PyRuntimeError::new_err("can't start new thread"))));
+        self.send(Box::new(|_| Err(PyRuntimeError::new_err(NO_THREAD))));
     }
 }
 

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Mutex;
 
 use crate::event_loop::core::forks;
-use crate::runtime::{Builder, Handle, Runtime};
+use crate::runtime::{Builder, Handle, NoThread, Runtime};
 
 struct Started {
     handle: Handle,
@@ -58,7 +58,11 @@ fn start(forks: u32) -> io::Result<Handle> {
     if let Some(workers) = state.workers {
         builder = builder.worker_threads(workers);
     }
-    let runtime = builder.thread_name("wakeloop").build()?;
+    let runtime = builder.thread_name("wakeloop").build().map_err(|error| match error.kind() {
+        // Only the start of a thread fails like this.
+        io::ErrorKind::WouldBlock => NoThread.into(),
+        _ => error,
+    })?;
     let handle = runtime.handle();
     handle.open_driver()?;
     // It lives until the process ends: joining its threads at exit could wait for a peer that never sends.

@@ -14,6 +14,7 @@ use super::call::call;
 use super::imports::imports;
 use super::object::{Ref, integer};
 use crate::resolver::LookupError;
+use crate::runtime::NoThread;
 
 /// The error indicator is set.
 #[derive(Debug)]
@@ -151,13 +152,23 @@ pub(crate) fn raise_errno(errno: i32) -> Raised {
     Raised
 }
 
+/// Python's words for a thread that the system has no room for.
+pub(crate) const NO_THREAD: &str = "can't start new thread";
+
 /// Sets the error indicator from an I/O error of the Rust side.
 pub(crate) fn raise_io(error: &std::io::Error) -> Raised {
     match error.raw_os_error() {
         Some(errno) => raise_errno(errno),
         None => {
-            if let Some(failure) = error.get_ref().and_then(|inner| inner.downcast_ref::<LookupError>()) {
-                return raise_lookup(failure);
+            if let Some(inner) = error.get_ref() {
+                if let Some(failure) = inner.downcast_ref::<LookupError>() {
+                    return raise_lookup(failure);
+                }
+                if inner.is::<NoThread>() {
+                    // SAFETY: reading a static of the interpreter.
+                    raise_message(unsafe { ffi::PyExc_RuntimeError }, NO_THREAD);
+                    return Raised;
+                }
             }
             // SAFETY: reading statics of the interpreter.
             let kind = unsafe {

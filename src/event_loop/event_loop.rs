@@ -21,7 +21,7 @@ use super::sock::{self, SockCall};
 use super::turn;
 use super::watch::{self, Direction};
 use crate::capi::call::copy_current_context;
-use crate::capi::error::fetch;
+use crate::capi::error::{fetch, io_error};
 use crate::capi::{Raised, Ref, Slot};
 
 /// The native half of wakeloop.EventLoop.
@@ -42,9 +42,9 @@ impl EventLoop {
         &self.core
     }
 
-    /// A loop that only shows where things lie in it.
-    pub(crate) fn sample() -> PyResult<EventLoop> {
-        Ok(EventLoop { core: Core::new()? })
+    /// The native half alone.
+    pub(crate) fn bare(py: Python<'_>) -> PyResult<EventLoop> {
+        Ok(EventLoop { core: Core::new().map_err(|error| io_error(py, &error))? })
     }
 }
 
@@ -98,9 +98,9 @@ fn possible_descriptor(core: &Core, file: &Bound<'_, PyAny>) -> PyResult<Option<
 impl EventLoop {
     /// Arguments are the subclass's business: they are accepted and left to its `__init__`.
     #[new]
-    #[pyo3(signature = (*_args, **_kwargs))]
-    fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<EventLoop> {
-        Ok(EventLoop { core: Core::new()? })
+    #[pyo3(signature = (*args, **_kwargs))]
+    fn new(args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<EventLoop> {
+        EventLoop::bare(args.py())
     }
 
     /// Look anew whether somebody has put another clock in the place of ours.

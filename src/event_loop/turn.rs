@@ -195,8 +195,10 @@ fn sleep(core: &Core, now: u64, timeout: Option<Duration>) -> Result<u64, Fatal>
     add(&core.counters.idle, after - now);
     let wary = if after - woken > LONG_WAIT { WARY_POLLS } else { core.wary.get().saturating_sub(1) };
     core.wary.set(wary);
-    take_events(core, poller, polled)?;
-    watch::apply_deferred(core)?;
+    let mut outcome = Outcome::default();
+    outcome.note(take_events(core, poller, polled));
+    outcome.note(watch::apply_deferred(core));
+    outcome.finish()?;
     signals()?;
     Ok(after)
 }
@@ -209,9 +211,10 @@ fn take_events(core: &Core, poller: &Poller, polled: io::Result<()>) -> Result<(
             add(&core.counters.events, (core.events().len() - before) as u64);
         }
         Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+        // Nothing is heard from such a poller: the run ends, as asyncio's does when its selector fails.
         Err(error) => {
-            let raised = raise_io(&error);
-            core.unraisable(raised)?;
+            let Raised = raise_io(&error);
+            return Err(Fatal);
         }
     }
     Ok(())

@@ -11,7 +11,7 @@ use crate::bridge::awaitable::{Operation, Outcome};
 use crate::capi::Ref;
 use crate::capi::call::{call_tuple, copy_current_context, in_context};
 use crate::capi::error::fetch;
-use crate::runtime::{self, JoinError, JoinHandle};
+use crate::runtime::{self, JoinError, JoinHandle, NoThread};
 
 /// A call that is to be made, with everything that it needs.
 struct Call {
@@ -87,7 +87,7 @@ pub(crate) fn spawn_blocking<'py>(
         match Job(runtime::spawn_blocking(move || call.run())).await {
             Ok(outcome) => outcome,
             Err(JoinError::Panic(panic)) => Outcome::Panic(panic.into_payload()),
-            Err(JoinError::Cancelled) => Outcome::Error(std::io::Error::other("the runtime is shut down")),
+            Err(JoinError::Cancelled) => Outcome::Error(NoThread.into()),
         }
     })
 }

@@ -11,6 +11,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -73,6 +74,24 @@ impl BlockingPool {
 impl fmt::Debug for BlockingPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BlockingPool").field("threads", &self.0.threads()).finish_non_exhaustive()
+    }
+}
+
+/// There is no thread for what blocks: the system has none left, or the runtime was shut down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoThread;
+
+impl fmt::Display for NoThread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no thread could be started, or the runtime was shut down")
+    }
+}
+
+impl std::error::Error for NoThread {}
+
+impl From<NoThread> for io::Error {
+    fn from(error: NoThread) -> io::Error {
+        io::Error::other(error)
     }
 }
 

@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{JoinError, spawn_blocking};
+use super::{JoinError, NoThread, spawn_blocking};
 
 /// The whole file.
 ///
@@ -188,7 +188,7 @@ impl File {
 async fn job<T: Send + 'static>(f: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     match spawn_blocking(f).await {
         Ok(result) => result,
-        Err(JoinError::Cancelled) => Err(io::Error::other("the runtime was shut down")),
+        Err(JoinError::Cancelled) => Err(NoThread.into()),
         Err(JoinError::Panic(panic)) => panic.resume(),
     }
 }

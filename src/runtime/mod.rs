@@ -51,7 +51,7 @@ mod wakers;
 mod yield_now;
 
 pub use block_on::block_on;
-pub use blocking::{BlockingPool, spawn_blocking};
+pub use blocking::{BlockingPool, NoThread, spawn_blocking};
 pub use builder::Builder;
 pub use demo::run_demo;
 pub use executor::{LocalSet, spawn_local};

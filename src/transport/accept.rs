@@ -216,7 +216,7 @@ impl Listener {
         let context = unsafe { Ref::from_owned(ffi::PyContext_Copy(context.as_ptr())) }.ok_or(Raised)?;
         let made = in_context(&context, || call0(&factory))?;
         *protocol = Some(made.clone_ref());
-        Stream::create(
+        let made = Stream::create(
             core,
             Parts {
                 fd,
@@ -231,8 +231,12 @@ impl Listener {
                 peer: address::internet(peer),
                 registered: None,
             },
-        )
-        .map(drop)
+        )?;
+        if core.debug.get() {
+            let server = self.server.get().unwrap_or_else(Ref::none);
+            core.support("accepted", &[server.as_ptr(), made.as_ptr()]).map_err(|Fatal| Raised)?;
+        }
+        Ok(())
     }
 }
 

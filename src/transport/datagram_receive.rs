@@ -180,7 +180,7 @@ mod batch {
 
     use super::{
         Core, Datagram, Fatal, Raised, Readiness, Ref, SockAddr, bytes_from, deliver, failed, io,
-        take_exception,
+        receive_one, take_exception,
     };
     use crate::capi::error::raise;
 
@@ -199,6 +199,7 @@ mod batch {
         headers: [libc::mmsghdr; BATCH],
         vectors: [libc::iovec; BATCH],
         senders: [libc::sockaddr_storage; BATCH],
+        /// Never filled as a vector: the kernel writes to its capacity.
         space: Vec<u8>,
         /// How many headers the last fill has written to.
         used: usize,
@@ -209,28 +210,32 @@ mod batch {
     }
 
     impl Batch {
-        fn new() -> Box<Batch> {
+        /// `None` if there is no memory for it, which one datagram at a time needs none of.
+        fn new() -> Option<Box<Batch>> {
+            let mut space = Vec::new();
+            space.try_reserve_exact(STRIDE * BATCH).ok()?;
             // SAFETY: all of these structures are valid when zero.
             let mut batch = unsafe {
                 Box::new(Batch {
                     headers: std::mem::zeroed(),
                     vectors: std::mem::zeroed(),
                     senders: std::mem::zeroed(),
-                    space: vec![0; STRIDE * BATCH],
+                    space,
                     used: BATCH,
                 })
             };
             // The box's content and the vector's stay where they are, so the pointers are set once.
             let Batch { headers, vectors, senders, space, .. } = &mut *batch;
             for (index, header) in headers.iter_mut().enumerate() {
-                vectors[index] =
-                    libc::iovec { iov_base: space[index * STRIDE..].as_mut_ptr().cast(), iov_len: LONGEST };
+                // SAFETY: within the capacity, which is that of so many strides.
+                let start = unsafe { space.as_mut_ptr().add(index * STRIDE) };
+                vectors[index] = libc::iovec { iov_base: start.cast(), iov_len: LONGEST };
                 header.msg_hdr.msg_name = (&raw mut senders[index]).cast();
                 header.msg_hdr.msg_iov = &raw mut vectors[index];
                 header.msg_hdr.msg_iovlen = 1;
                 header.msg_hdr.msg_control = null_mut();
             }
-            batch
+            Some(batch)
         }
 
         /// Receives what is there, at most [`BATCH`] datagrams.
@@ -253,20 +258,25 @@ mod batch {
         /// Datagram `index` of the last fill, as Python objects.
         fn take(&self, index: usize, datagram: &Datagram) -> Result<(Ref, Ref), Raised> {
             let header = &self.headers[index];
-            let start = index * STRIDE;
-            let data = bytes_from(&self.space[start..start + (header.msg_len as usize).min(LONGEST)])?;
+            let length = (header.msg_len as usize).min(LONGEST);
+            // SAFETY: the last fill has written so many bytes to this stride, which lies within the capacity.
+            let data =
+                unsafe { std::slice::from_raw_parts(self.vectors[index].iov_base.cast::<u8>(), length) };
+            let data = bytes_from(data)?;
             let sender = SockAddr::written(self.senders[index], header.msg_hdr.msg_namelen);
             Ok((data, datagram.name(&sender)?))
         }
     }
 
     pub(super) fn receive(datagram: &Datagram, core: &Core) -> Result<(), Fatal> {
-        let mut batch = SPARE.take().unwrap_or_else(Batch::new);
+        let Some(mut batch) = SPARE.take().or_else(Batch::new) else { return receive_one(datagram, core) };
         let outcome = match batch.fill(datagram.endpoint.fd.get()) {
             Ok(count) => {
                 datagram.expect_more.set(count > 1);
                 deliver_all(datagram, core, &batch, count)
             }
+            // A sandbox may know the older call only.
+            Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => receive_one(datagram, core),
             Err(error) => failed(datagram, core, &error),
         };
         SPARE.set(Some(batch));

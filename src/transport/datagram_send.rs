@@ -358,14 +358,14 @@ fn send_apart(datagram: &Datagram, head: Outgoing) -> Sent {
 
 /// Several datagrams in one system call.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-fn send_many<'a>(fd: RawFd, datagrams: impl Iterator<Item = &'a Outgoing>) -> Sent {
+fn send_many<'a>(fd: RawFd, datagrams: impl Iterator<Item = &'a Outgoing> + Clone) -> Sent {
     use std::mem::MaybeUninit;
 
     // Not as a whole: zeros for a full batch cost more than the few datagrams that most have.
     let mut vectors = [const { MaybeUninit::<libc::iovec>::uninit() }; BATCH];
     let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; BATCH];
     let mut filled = 0;
-    for ((vector, header), datagram) in vectors.iter_mut().zip(&mut headers).zip(datagrams) {
+    for ((vector, header), datagram) in vectors.iter_mut().zip(&mut headers).zip(datagrams.clone()) {
         // SAFETY: a bytes object that the queue keeps alive.
         let data = unsafe { bytes_slice(datagram.bytes.as_ptr()) };
         // SAFETY: valid when zero.
@@ -382,12 +382,22 @@ fn send_many<'a>(fd: RawFd, datagrams: impl Iterator<Item = &'a Outgoing>) -> Se
     // SAFETY: so many headers were filled, with pointers to what outlives the call; `sendmmsg` only reads
     // through them.
     let sent = unsafe { libc::sendmmsg(fd, headers.as_mut_ptr().cast(), filled, FLAGS as _) };
-    if sent < 0 { Sent::from_last_error() } else { Sent::Some(sent as usize) }
+    if sent >= 0 {
+        return Sent::Some(sent as usize);
+    }
+    match io::Error::last_os_error().raw_os_error() {
+        // A sandbox may know the older calls only.
+        Some(libc::ENOSYS) => send_each(fd, datagrams),
+        _ => Sent::from_last_error(),
+    }
 }
 
 /// Systems without `sendmmsg`.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-fn send_many<'a>(fd: RawFd, datagrams: impl Iterator<Item = &'a Outgoing>) -> Sent {
+use send_each as send_many;
+
+/// The same in as many system calls.
+fn send_each<'a>(fd: RawFd, datagrams: impl Iterator<Item = &'a Outgoing>) -> Sent {
     let mut sent = 0;
     for datagram in datagrams {
         let (address, length) = match &datagram.target {

@@ -44,6 +44,8 @@ use crate::reactor::{Interest, Readiness, Token};
 const HIGH_WATER: usize = 64 * 1024;
 /// After so many writes to a lost connection asyncio begins to warn.
 const WARN_AFTER: u32 = 5;
+/// What is said when the poller does not take a descriptor.
+pub(super) const UNWATCHED: &str = "Fatal error on transport";
 
 /// The fields that every variant has.
 #[derive(Debug)]
@@ -345,7 +347,7 @@ fn watch_later<T: Variant>(object: &Ref, core: &Core) -> Result<(), Fatal> {
 pub(crate) fn watch_or_fail<T: Variant>(object: &Ref, variant: &T, core: &Core) -> Result<(), Fatal> {
     match watch(object, variant, core) {
         Ok(()) => Ok(()),
-        Err(error) => fatal_error(object, variant, raise_io(&error), "Fatal error on transport"),
+        Err(error) => end_with(object, variant, raise_io(&error), UNWATCHED, "poller_failed"),
     }
 }
 
@@ -443,6 +445,17 @@ pub(crate) fn fatal_error<T: Variant>(
     raised: Raised,
     message: &str,
 ) -> Result<(), Fatal> {
+    end_with(object, variant, raised, message, T::TELL_FATAL)
+}
+
+/// The same with a function of `wakeloop._support` that tells of it.
+fn end_with<T: Variant>(
+    object: &Ref,
+    variant: &T,
+    raised: Raised,
+    message: &str,
+    tell: &str,
+) -> Result<(), Fatal> {
     let Raised = raised;
     let exception = take_unless_fatal()?;
     // SAFETY: every caller holds the GIL.
@@ -451,7 +464,7 @@ pub(crate) fn fatal_error<T: Variant>(
     let core = endpoint.core();
     let protocol = endpoint.protocol.get().unwrap_or_else(Ref::none);
     let told = core.support(
-        T::TELL_FATAL,
+        tell,
         &[core.object(), object.as_ptr(), protocol.as_ptr(), exception.as_ptr(), message.as_ptr()],
     );
     force_close(object, variant, Some(exception));
@@ -467,7 +480,7 @@ pub(crate) fn connection_lost<T: Variant>(object: &Ref, core: &Core) -> Result<(
     let told = endpoint.tell(core, imports().connection_lost.as_ptr(), &[exception.as_ptr()]);
     // A fatal error waits until the endpoint is cleaned up.
     let fatal = told.is_err().then(take_exception);
-    let closed = release(object, variant).or_else(|raised| core.unraisable(raised));
+    let closed = release(object, variant).or_else(|raised| close_failed(object, core, raised));
     variant.drop_unsent();
     endpoint.protocol.clear();
     endpoint.context.clear();
@@ -476,6 +489,14 @@ pub(crate) fn connection_lost<T: Variant>(object: &Ref, core: &Core) -> Result<(
         return Err(Fatal);
     }
     closed
+}
+
+/// The descriptor could not be closed, with the error that is set.
+#[cold]
+pub(super) fn close_failed(object: &Ref, core: &Core, raised: Raised) -> Result<(), Fatal> {
+    let Raised = raised;
+    let exception = take_unless_fatal()?;
+    core.support("close_failed", &[core.object(), object.as_ptr(), exception.as_ptr()])
 }
 
 /// Leaves the loop and closes the owner of the descriptor.

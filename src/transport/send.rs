@@ -89,8 +89,10 @@ fn send_pending(stream: &Stream) -> Result<Sent, Raised> {
     let mut done = Done::default();
     let outcome = stream.buffer().send(stream.fd.get(), &mut done);
     match outcome {
+        Ok(Sent::All) => stream.blocked.set(false),
         Ok(Sent::Blocked) => stream.block(),
-        _ => stream.blocked.set(false),
+        // The connection is lost: nothing more is sent.
+        Err(_) => stream.blocked.set(true),
     }
     drop(done);
     outcome.map_err(|error| raise_io(&error))

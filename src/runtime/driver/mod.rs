@@ -23,7 +23,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use super::shim::{AtomicBool, Mutex, MutexGuard, system_wait};
+use super::shim::{AtomicBool, Mutex, MutexGuard, system_wait, thread};
 use super::trace::Tracer;
 use super::unpoisoned;
 use super::wakers::wake_all;
@@ -37,6 +37,8 @@ pub(super) use timers::{Armed, TimerEntry};
 /// The token of the waker; those of registrations are below the middle.
 const WAKER: Token = Token(usize::MAX - 1);
 const EVENTS: usize = 256;
+/// How long a poller that fails is left alone.
+const BROKEN_WAIT: Duration = Duration::from_millis(10);
 
 /// The half that waits.
 pub(super) struct Driver {
@@ -84,12 +86,19 @@ impl Driver {
             if self.poller.is_none() {
                 self.poller = unpoisoned(handle.opening.lock()).take();
             }
-            // An error (a signal, mostly) counts as a wait without events.
-            if let Some(poller) = &mut self.poller
-                && poller.poll(system_wait(timeout)).is_ok()
-            {
-                let events = poller.events().filter(|event| event.token != WAKER);
-                handle.registrations.dispatch(events, &mut self.ready);
+            if let Some(poller) = &mut self.poller {
+                match poller.poll(system_wait(timeout)) {
+                    Ok(()) => {
+                        let events = poller.events().filter(|event| event.token != WAKER);
+                        handle.registrations.dispatch(events, &mut self.ready);
+                    }
+                    // It counts as a wait without events. One that nothing has interrupted will fail again, for ever
+                    // if somebody has closed all the descriptors of the process: tasks and timers go on.
+                    Err(error) if block && error.kind() != io::ErrorKind::Interrupted => {
+                        thread::sleep(timeout.unwrap_or(BROKEN_WAIT).min(BROKEN_WAIT));
+                    }
+                    Err(_) => {}
+                }
             }
         }
         handle.timers.end_wait(&mut self.ready);

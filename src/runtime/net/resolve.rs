@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use crate::resolver::addresses_of;
-use crate::runtime::{JoinError, spawn_blocking};
+use crate::runtime::{JoinError, NoThread, spawn_blocking};
 
 /// Where to connect or bind: an address, or a name to be looked up on the blocking pool.
 ///
@@ -99,7 +99,7 @@ fn invalid(text: &str) -> io::Error {
 async fn look_up(host: String, port: u16) -> io::Result<Vec<SocketAddr>> {
     match spawn_blocking(move || addresses_of(&host, port)).await {
         Ok(addresses) => addresses,
-        Err(JoinError::Cancelled) => Err(io::Error::other("the runtime was shut down")),
+        Err(JoinError::Cancelled) => Err(NoThread.into()),
         Err(JoinError::Panic(_)) => Err(io::Error::other("the resolver panicked")),
     }
 }

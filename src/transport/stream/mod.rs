@@ -29,6 +29,7 @@ use pyo3::prelude::*;
 
 pub(crate) use python::{make_stream, make_type};
 
+use super::endpoint::{UNWATCHED, close_failed};
 use super::receiver::Receiver;
 use super::send_file::SendingFile;
 use super::server;
@@ -314,6 +315,11 @@ impl Stream {
     /// only, anything else goes to the exception handler. The connection is lost either way.
     #[cold]
     pub(crate) fn fatal_error(&self, object: &Ref, raised: Raised, message: &str) -> Result<(), Fatal> {
+        self.end_with(object, raised, message, "fatal_error")
+    }
+
+    /// The same with a function of `wakeloop._support` that tells of it.
+    fn end_with(&self, object: &Ref, raised: Raised, message: &str, tell: &str) -> Result<(), Fatal> {
         let Raised = raised;
         let exception = take_unless_fatal()?;
         // SAFETY: every caller holds the GIL.
@@ -324,7 +330,7 @@ impl Stream {
         // A fatal error of the report leaves when the connection is lost: the last send may fail on top of it.
         let mut told = Outcome::default();
         told.note(core.support(
-            "fatal_error",
+            tell,
             &[core.object(), object.as_ptr(), protocol.as_ptr(), exception.as_ptr(), message.as_ptr()],
         ));
         self.force_close(object, Some(exception));
@@ -350,8 +356,10 @@ impl Stream {
             Some(socket) => method(&socket, imports().close.as_ptr(), &[]).map(drop),
             None if fd >= 0 => {
                 // SAFETY: the transport owned this descriptor and has forgotten it.
-                unsafe { libc::close(fd) };
-                Ok(())
+                match unsafe { libc::close(fd) } {
+                    0 => Ok(()),
+                    _ => Err(raise_io(&std::io::Error::last_os_error())),
+                }
             }
             None => Ok(()),
         }
@@ -406,7 +414,7 @@ fn start(object: &Ref, core: &Core) -> Result<(), Fatal> {
     if stream.conn_lost.get() == 0
         && let Err(error) = register(stream, core)
     {
-        outcome.note(stream.fatal_error(object, raise_io(&error), "Fatal error on transport"));
+        outcome.note(stream.end_with(object, raise_io(&error), UNWATCHED, "poller_failed"));
     }
     if let Some(waiter) = &waiter {
         outcome.note(complete(core, waiter));
@@ -481,7 +489,7 @@ pub(crate) fn connection_lost(object: &Ref, core: &Core) -> Result<(), Fatal> {
                 .or_else(|raised| report(stream, core, &callback, Some(&exception), raised)),
         );
     }
-    outcome.note(stream.close_descriptor().or_else(|raised| core.unraisable(raised)));
+    outcome.note(stream.close_descriptor().or_else(|raised| close_failed(object, core, raised)));
     stream.receiver.clear();
     if let Some(server) = stream.server.take() {
         let detached = server::detach(&server, object, stream.server_entry.take());

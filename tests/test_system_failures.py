@@ -1,0 +1,237 @@
+"""What a program sees when the system refuses: calls that fail, or are not there, in old kernels and sandboxes."""
+
+import asyncio
+import errno
+import os
+import textwrap
+
+import pytest
+
+from tests.support import sandbox
+from tests.support.script import run_script
+
+pytestmark = pytest.mark.skipif(not sandbox.POSSIBLE, reason="no seccomp filters here")
+
+IMPORTS = "import errno, os, resource, socket, sys\nfrom tests.support.sandbox import epoll_descriptors, refuse\n"
+
+
+def run_sandboxed(loop_name, body, **options):
+    """As `run_script`, where `refuse` is at hand."""
+    outcome = run_script(loop_name, IMPORTS + textwrap.dedent(body), **options)
+    assert outcome.code == 0, outcome
+    return outcome
+
+
+def test_a_poller_that_fails_ends_the_run_with_its_error(loop_factory):
+    """Nothing would be heard from it any more: to go on would be to spin."""
+    before = sandbox.epoll_descriptors()
+    loop = loop_factory()
+    (poller,) = sandbox.epoll_descriptors() - before
+
+    async def main():
+        # What a program does that closes all descriptors, without giving the number to anybody else.
+        with open(os.devnull) as nothing:
+            os.dup2(nothing.fileno(), poller)
+        await asyncio.sleep(5)
+
+    task = loop.create_task(main())
+    try:
+        with pytest.raises(OSError, match=r"^\[Errno 22\] Invalid argument$") as caught:
+            loop.run_until_complete(task)
+        assert caught.value.errno == errno.EINVAL
+        assert not loop.is_running()
+    finally:
+        task._log_destroy_pending = False
+        loop.close()
+
+
+def test_no_descriptor_for_a_loop_is_an_oserror_with_its_number(loop_name):
+    body = """
+        import gc, warnings
+        warnings.simplefilter("ignore")
+        new_loop().close()
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        used = len(os.listdir("/proc/self/fd")) - 1
+        for spare in (0, 1):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (used + spare, hard))
+            try:
+                new_loop()
+            except OSError as error:
+                print(error.errno == errno.EMFILE, error.args[1])
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            gc.collect()
+            assert len(os.listdir("/proc/self/fd")) - 1 == used
+        new_loop().close()
+    """
+    assert run_sandboxed(loop_name, body).out == "True Too many open files\n" * 2
+
+
+def test_datagrams_come_and_go_where_the_calls_for_many_are_missing(loop_name):
+    body = """
+        class Collecting(asyncio.DatagramProtocol):
+            def __init__(self):
+                self.got, self.errors = [], []
+            def datagram_received(self, data, address):
+                self.got.append(data)
+            def error_received(self, error):
+                self.errors.append(error)
+
+        async def main():
+            loop = asyncio.get_running_loop()
+            here, server = await loop.create_datagram_endpoint(Collecting, local_addr=("127.0.0.1", 0))
+            there = here.get_extra_info("sockname")
+            client, sender = await loop.create_datagram_endpoint(Collecting, remote_addr=there)
+            for burst in range(4):
+                for number in range(50):
+                    client.sendto(b"%d" % (50 * burst + number))
+                while len(server.got) < 50 * (burst + 1) and not server.errors + sender.errors:
+                    await asyncio.sleep(0.001)
+            print([int(data) for data in server.got] == [*range(200)], server.errors, sender.errors)
+            client.close()
+            here.close()
+            await asyncio.sleep(0)
+
+        refuse(errno.ENOSYS, "recvmmsg", "sendmmsg")
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(asyncio.wait_for(main(), 10))
+    """
+    assert run_sandboxed(loop_name, body).out == "True [] []\n"
+
+
+@pytest.mark.native
+def test_datagrams_come_one_by_one_where_memory_for_many_is_missing(loop_name):
+    body = """
+        class Collecting(asyncio.DatagramProtocol):
+            def __init__(self):
+                self.got = []
+            def datagram_received(self, data, address):
+                self.got.append(data)
+
+        async def main():
+            loop = asyncio.get_running_loop()
+            here, server = await loop.create_datagram_endpoint(Collecting, local_addr=("127.0.0.1", 0))
+            client = socket.socket(type=socket.SOCK_DGRAM)
+            client.connect(here.get_extra_info("sockname"))
+            client.send(b"the first comes alone")
+            while not server.got:
+                await asyncio.sleep(0.001)
+            with open("/proc/self/statm") as sizes:
+                used = int(sizes.read().split()[0]) * resource.getpagesize()
+            # Less than the buffers take.
+            resource.setrlimit(resource.RLIMIT_AS, (used + (3 << 20), resource.RLIM_INFINITY))
+            for number in range(20):
+                client.send(b"%d" % number)
+            while len(server.got) < 21:
+                await asyncio.sleep(0.001)
+            print([int(data) for data in server.got[1:]] == [*range(20)])
+            client.close()
+            here.close()
+
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(asyncio.wait_for(main(), 10))
+    """
+    assert run_sandboxed(loop_name, body).out == "True\n"
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("kind", ["stream", "datagram"])
+def test_a_connection_that_cannot_be_watched_ends_and_says_why(loop_name, kind):
+    """asyncio tells its exception handler too, and leaves the connection open, of which nothing is heard any more."""
+    make = {
+        "stream": "loop.create_connection(lambda: Ending(), sock=near)",
+        "datagram": "loop.create_datagram_endpoint(lambda: Ending(), sock=near)",
+    }[kind]
+    body = f"""
+        class Ending(asyncio.Protocol):
+            def connection_lost(self, error):
+                print("lost:", error)
+
+        async def main():
+            loop = asyncio.get_running_loop()
+            loop.set_exception_handler(lambda loop, context: print("told:", context["exception"]))
+            near, far = socket.socketpair(type=socket.SOCK_{kind.replace("datagram", "dgram").upper()})
+            near.setblocking(False)
+            refuse(errno.ENOSPC, "epoll_ctl")
+            transport, protocol = await {make}
+            await asyncio.sleep(0)
+            print(transport.is_closing(), near.fileno())
+            far.close()
+
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(asyncio.wait_for(main(), 10))
+    """
+    text = f"[Errno {errno.ENOSPC}] No space left on device"
+    assert run_sandboxed(loop_name, body).out == f"told: {text}\nlost: {text}\nTrue -1\n"
+
+
+def test_an_accept_that_fails_is_told_in_the_words_of_asyncio(loop_name):
+    body = """
+        async def main():
+            loop = asyncio.get_running_loop()
+            told = loop.create_future()
+            loop.set_exception_handler(lambda loop, context: told.done() or told.set_result(context))
+            server = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0)
+            refuse(errno.EPERM, "accept4")
+            client = socket.create_connection(server.sockets[0].getsockname())
+            context = await told
+            print(context["message"].partition("(")[0], repr(context["exception"]))
+            client.close()
+            server.close()
+            await server.wait_closed()
+
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(asyncio.wait_for(main(), 10))
+    """
+    words = "Exception in callback BaseSelectorEventLoop._accept_connection"
+    assert run_sandboxed(loop_name, body).out == f"{words} PermissionError(1, 'Operation not permitted')\n"
+
+
+@pytest.mark.native
+def test_workers_whose_poller_is_gone_neither_spin_nor_stop(loop_name):
+    body = """
+        async def main():
+            before = epoll_descriptors()
+            await wakeloop.sleep(0.001)
+            nothing = os.open(os.devnull, os.O_RDONLY)
+            for poller in epoll_descriptors() - before:
+                os.dup2(nothing, poller)
+            def used():
+                usage = resource.getrusage(resource.RUSAGE_SELF)
+                return usage.ru_utime + usage.ru_stime
+            begun, start = used(), asyncio.get_running_loop().time()
+            for _ in range(5):
+                await wakeloop.sleep(0.1)
+            passed = asyncio.get_running_loop().time() - start
+            print(used() - begun < passed / 4)
+
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(asyncio.wait_for(main(), 10))
+    """
+    assert run_sandboxed(loop_name, body).out == "True\n"
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("started", [False, True])
+def test_no_thread_for_a_primitive_is_the_error_that_python_has_for_it(loop_name, started):
+    body = f"""
+        async def main():
+            if {started}:
+                await wakeloop.sleep(0.001)
+            refuse(errno.EAGAIN, "clone", "clone3")
+            calls = [
+                lambda: wakeloop.spawn_blocking(print),
+                lambda: wakeloop.TcpStream.connect("localhost", 1),
+                lambda: asyncio.get_running_loop().getaddrinfo("localhost", 1),
+            ]
+            for call in calls:
+                try:
+                    await call()
+                except RuntimeError as error:
+                    print(error)
+            await asyncio.sleep(0.001)
+            print("on it goes")
+
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(asyncio.wait_for(main(), 10))
+    """
+    assert run_sandboxed(loop_name, body).out == "can't start new thread\n" * 3 + "on it goes\n"
