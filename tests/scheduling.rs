@@ -322,6 +322,43 @@ fn a_long_poll_holds_up_neither_timers_nor_sockets_while_another_worker_is_free(
 }
 
 #[test]
+fn a_long_poll_that_the_driver_woke_holds_up_neither_timers_nor_sockets_while_another_worker_is_free() {
+    for round in 0..12 {
+        let rt = Builder::new().worker_threads(2 + round % 2).build().unwrap();
+        let stop = Arc::new(AtomicUsize::new(0));
+        let (stopped, by_timer, by_socket) = (stop.clone(), stop.clone(), stop.clone());
+        let (hog_end, quick_end) = (rt.handle().enter(UnixStream::pair), rt.handle().enter(UnixStream::pair));
+        let ((hog_near, hog_far), (quick_near, quick_far)) = (hog_end.unwrap(), quick_end.unwrap());
+        let hogging = rt.spawn(async move {
+            if round % 4 < 2 {
+                sleep(Duration::from_millis(10)).await;
+            } else {
+                hog_far.read(&mut [0; 1]).await.unwrap();
+            }
+            let deadline = Instant::now() + LONG / 2;
+            while stopped.load(SeqCst) < 2 && Instant::now() < deadline {
+                std::hint::spin_loop();
+            }
+            stopped.load(SeqCst)
+        });
+        rt.spawn(async move {
+            sleep(Duration::from_millis(30)).await;
+            by_timer.fetch_add(1, SeqCst);
+        });
+        rt.spawn(async move {
+            quick_far.read(&mut [0; 1]).await.unwrap();
+            by_socket.fetch_add(1, SeqCst);
+        });
+        // Nothing of this reaches the runtime but by way of its driver.
+        std::thread::sleep(Duration::from_millis(10));
+        hog_near.try_write(b"x").unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        quick_near.try_write(b"x").unwrap();
+        assert_eq!(block_on(hogging).unwrap(), 2, "round {round}");
+    }
+}
+
+#[test]
 fn a_runtime_has_the_threads_that_its_work_needs() {
     let started = Arc::new(AtomicUsize::new(0));
     let on_start = started.clone();

@@ -224,6 +224,45 @@ fn a_runtime_dropped_by_its_own_task_ends_without_waiting_for_itself() {
     let _ = runtime::block_on(task);
 }
 
+/// To wait would hold up the outer runtime's other tasks, of which one may be what the inner runtime waits for.
+#[test]
+fn a_runtime_dropped_in_a_task_of_another_ends_without_being_waited_for() {
+    for (outer, inner) in builders().into_iter().zip(builders()) {
+        let outer = outer.build().unwrap();
+        let inner = inner.build().unwrap();
+        let drops = Arc::new(AtomicUsize::new(0));
+        let guard = Counted(drops.clone());
+        inner.spawn(async move {
+            let _guard = guard;
+            pending::<()>().await;
+        });
+        let (go, gone) = std::sync::mpsc::channel::<()>();
+        let (begun, beginning) = std::sync::mpsc::channel();
+        let job = inner.spawn_blocking(move || {
+            begun.send(()).unwrap();
+            gone.recv_timeout(LONG / 5).is_ok()
+        });
+        beginning.recv().unwrap();
+        let handle = inner.handle();
+        outer.block_on(async {
+            let dropping = runtime::spawn(async move {
+                drop(inner);
+                yield_now().await;
+            });
+            let going = runtime::spawn(async move { go.send(()).unwrap() });
+            dropping.await.unwrap();
+            going.await.unwrap();
+        });
+        assert!(runtime::block_on(job).unwrap(), "the job was waited for");
+        assert!(runtime::block_on(handle.spawn(async {})).unwrap_err().is_cancelled());
+        let deadline = Instant::now() + LONG;
+        while drops.load(SeqCst) == 0 {
+            assert!(Instant::now() < deadline, "a future is left");
+            std::thread::yield_now();
+        }
+    }
+}
+
 #[test]
 fn a_shutdown_with_a_limit_does_not_wait_for_a_stuck_task() {
     let rt = Builder::new().worker_threads(2).build().unwrap();

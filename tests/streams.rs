@@ -1,6 +1,7 @@
 //! What is built on sockets: halves, copies, buffers, vectored calls, Unix datagrams.
 
 use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use wakeloop::runtime::net::{
@@ -9,7 +10,7 @@ use wakeloop::runtime::net::{
 use wakeloop::runtime::time::timeout;
 use wakeloop::runtime::{self, Builder, Runtime, yield_now};
 
-const LONG: Duration = Duration::from_secs(30);
+const LONG: Duration = Duration::from_secs(10);
 
 fn runtime() -> Runtime {
     Builder::new().worker_threads(2).build().unwrap()
@@ -217,5 +218,80 @@ fn thousands_of_buffers_are_written_and_read() {
             got += there.read_vectored(&mut room).await.unwrap();
         }
         assert_eq!(received, bytes);
+    });
+}
+
+/// Sends `bytes` with a descriptor.
+fn send_with_descriptor(stream: &UnixStream, bytes: &[u8]) {
+    let own = stream.as_raw_fd();
+    let mut control = [0u64; 8];
+    let mut data = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    // SAFETY: zeroed is a valid header; the pointers are to what lives until the call is over, and there is room for one
+    // descriptor.
+    let sent = unsafe {
+        let mut header: libc::msghdr = std::mem::zeroed();
+        header.msg_iov = &mut data;
+        header.msg_iovlen = 1;
+        header.msg_control = control.as_mut_ptr().cast();
+        header.msg_controllen = libc::CMSG_SPACE(4) as _;
+        let message = libc::CMSG_FIRSTHDR(&header);
+        (*message).cmsg_level = libc::SOL_SOCKET;
+        (*message).cmsg_type = libc::SCM_RIGHTS;
+        (*message).cmsg_len = libc::CMSG_LEN(4) as _;
+        libc::CMSG_DATA(message).cast::<i32>().write_unaligned(own);
+        libc::sendmsg(own, &header, 0)
+    };
+    assert_eq!(sent, bytes.len() as isize);
+}
+
+/// Each message with a descriptor ends a read, and what is behind it comes with no event of its own.
+#[test]
+fn what_comes_behind_a_descriptor_is_read_without_a_further_event() {
+    for vectored in [false, true] {
+        run(async move {
+            let (here, there) = UnixStream::pair().unwrap();
+            // Its readiness is up to date: nothing is there.
+            assert_eq!(there.try_read(&mut [0; 8]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+            for n in 0..4 {
+                send_with_descriptor(&here, &[n]);
+            }
+            here.write_all(b"rest").await.unwrap();
+            let mut got = Vec::new();
+            while got.len() < 8 {
+                let mut buffer = [0; 100];
+                let n = if vectored {
+                    there.read_vectored(&mut [IoSliceMut::new(&mut buffer)]).await.unwrap()
+                } else {
+                    there.read(&mut buffer).await.unwrap()
+                };
+                got.extend_from_slice(&buffer[..n]);
+            }
+            assert_eq!(got, b"\x00\x01\x02\x03rest");
+        });
+    }
+}
+
+/// As above, for the mark of urgent data in a TCP stream.
+#[cfg(target_os = "linux")]
+#[test]
+fn what_comes_behind_urgent_data_is_read_without_a_further_event() {
+    run(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let here = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (there, _) = listener.accept().await.unwrap();
+        assert_eq!(there.try_read(&mut [0; 8]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        here.write_all(b"before").await.unwrap();
+        // SAFETY: the buffer is valid for its length.
+        let sent = unsafe { libc::send(here.as_raw_fd(), b"!".as_ptr().cast(), 1, libc::MSG_OOB) };
+        assert_eq!(sent, 1);
+        here.write_all(b"behind").await.unwrap();
+        runtime::time::sleep(Duration::from_millis(20)).await;
+        let mut got = Vec::new();
+        while got.len() < 12 {
+            let mut buffer = [0; 100];
+            let n = there.read(&mut buffer).await.unwrap();
+            got.extend_from_slice(&buffer[..n]);
+        }
+        assert_eq!(got, b"beforebehind");
     });
 }

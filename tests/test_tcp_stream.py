@@ -761,3 +761,16 @@ def test_readers_writers_and_cancels_under_few_cpus(loop_name, cpus):
         """,
     )
     assert (done.code, done.out, done.err) == (0, "done\n", "")
+
+
+def test_what_comes_behind_urgent_data_is_read_too(run):
+    async def main():
+        async with connected() as (stream, peer), asyncio.timeout(10):
+            reading = asyncio.ensure_future(stream.read_exactly(9))
+            await asyncio.sleep(0.01)
+            peer.sendall(b"mark")
+            peer.send(b"!", socket.MSG_OOB)
+            peer.sendall(b"after")
+            assert await reading == b"markafter"
+
+    run(main())

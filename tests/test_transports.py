@@ -750,3 +750,23 @@ def test_a_descriptor_that_somebody_else_has_closed_is_told_of(run):
         await near.lost
 
     run(main())
+
+
+@pytest.mark.parametrize("protocol", [Recording, Buffered])
+def test_what_comes_behind_urgent_data_is_received_too(run, protocol):
+    """A read ends at the mark of urgent data, and what is behind it comes with no event of its own."""
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        with tcp_pair() as (near, far):
+            _, receiving = await loop.create_connection(protocol, sock=far)
+            near.sendall(b"before")
+            near.send(b"!", socket.MSG_OOB)
+            near.sendall(b"behind")
+            async with asyncio.timeout(10):
+                while len(receiving.data) < 12:
+                    await asyncio.sleep(0.01)
+            assert receiving.data == b"beforebehind"
+            await close(receiving)
+
+    run(main())

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.support.protocol import Recording, close
+from tests.support.protocol import Buffered, Recording, close
 from tests.support.sockets import socketpair
 
 
@@ -246,5 +246,40 @@ def test_a_unix_socket_whose_queue_is_full_refuses(run, tmp_path):
                 await asyncio.open_unix_connection(path)
             for client in waiting:
                 client.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("protocol", [Recording, Buffered])
+def test_what_comes_behind_a_descriptor_is_received_too(run, protocol):
+    """Each message with a descriptor ends a read, and what is behind it comes with no event of its own."""
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        with socketpair() as (near, far):
+            _, receiving = await loop.create_unix_connection(protocol, sock=far)
+            for letter in b"abc":
+                socket.send_fds(near, [bytes([letter])], [near.fileno()])
+            near.sendall(b"rest")
+            async with asyncio.timeout(10):
+                while len(receiving.data) < 7:
+                    await asyncio.sleep(0.01)
+            assert receiving.data == b"abcrest"
+            await close(receiving)
+
+    run(main())
+
+
+def test_a_reader_gets_what_comes_behind_a_descriptor(run):
+    async def main():
+        with socketpair() as (near, far):
+            reader, writer = await asyncio.open_unix_connection(sock=far)
+            for letter in b"abc":
+                socket.send_fds(near, [bytes([letter])], [near.fileno()])
+            near.sendall(b"rest")
+            async with asyncio.timeout(10):
+                assert await reader.readexactly(7) == b"abcrest"
+            writer.close()
+            await writer.wait_closed()
 
     run(main())

@@ -14,11 +14,13 @@
 //!   that the handler closed. Owners that reuse tokens put a generation into them;
 //! - `poll` allocates nothing.
 
+mod local;
 mod poller;
 mod readiness;
 mod sys;
 mod waker;
 
+pub use local::receive_local;
 pub use poller::{Poller, Registrar};
 pub use readiness::{Event, Interest, Readiness, Token};
 pub use waker::Waker;

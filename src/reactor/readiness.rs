@@ -31,11 +31,16 @@ impl Interest {
         self.0 & 2 != 0
     }
 
+    /// For edges. Whoever reads has to hear of urgent data, too: see [`Readiness::PRIORITY`].
     pub(super) fn to_mio(self) -> mio::Interest {
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        let read = mio::Interest::READABLE | mio::Interest::PRIORITY;
+        #[cfg(not(any(target_os = "linux", target_os = "android")))]
+        let read = mio::Interest::READABLE;
         match (self.is_read(), self.is_write()) {
-            (true, true) => mio::Interest::READABLE | mio::Interest::WRITABLE,
+            (true, true) => read | mio::Interest::WRITABLE,
             (false, true) => mio::Interest::WRITABLE,
-            _ => mio::Interest::READABLE,
+            _ => read,
         }
     }
 }
@@ -74,7 +79,7 @@ impl Readiness {
     pub const WRITE_CLOSED: Readiness = Readiness(8);
     /// An error is pending on the descriptor.
     pub const ERROR: Readiness = Readiness(16);
-    /// Urgent data. Linux only.
+    /// Urgent data. Linux only. A read ends at its mark, whatever is behind: it may be short and more be there.
     pub const PRIORITY: Readiness = Readiness(32);
 
     /// Whether nothing is in the set.

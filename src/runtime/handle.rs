@@ -17,8 +17,11 @@ use super::{Builder, block_on, blocking, context};
 /// pool have done all they do.
 ///
 /// The drop waits for polls and blocking jobs that are under way. To wait no longer than some time, use
-/// [`Runtime::shutdown_timeout`]; to leave it running until the process ends, `std::mem::forget` it. Dropped on one of
-/// its own threads it cannot wait and only gives the order.
+/// [`Runtime::shutdown_timeout`]; to leave it running until the process ends, `std::mem::forget` it.
+///
+/// Dropped on one of its own threads it cannot wait, and dropped in a task, of whichever runtime, it does not: that would
+/// hold up the other tasks of that worker, and one of them may be what the runtime is waiting for. It only gives the order
+/// then, and ends by itself soon after. (tokio panics there.)
 pub struct Runtime {
     handle: Handle,
     /// The end was ordered, and waited for as long as somebody wanted.
@@ -78,6 +81,9 @@ impl Runtime {
 
     /// Ends the runtime and waits at most `limit` for polls and blocking jobs that are under way. True if all threads
     /// ended; else they end when what they do returns, and tasks that are still there are dropped then.
+    ///
+    /// Blocks the thread, also in a task of another runtime; a limit of zero does not. On one of its own threads it cannot
+    /// wait and returns false.
     pub fn shutdown_timeout(mut self, limit: Duration) -> bool {
         self.shut_down(Instant::now().checked_add(limit))
     }
@@ -90,7 +96,7 @@ impl Runtime {
             seat.close();
         }
         let threads = shared.threads();
-        if self.on_own_thread() {
+        if self.on_own_thread() || (deadline.is_none() && on_worker()) {
             return false;
         }
         // A worker that panicked said so on stderr; there is nobody else to tell.
@@ -112,6 +118,12 @@ impl Runtime {
         let own = Arc::as_ptr(&self.handle.shared);
         context::try_with(|shared| ptr::eq(Arc::as_ptr(shared), own)).unwrap_or(false)
     }
+}
+
+/// Whether the current thread runs a worker's tasks right now, of whichever runtime.
+fn on_worker() -> bool {
+    // SAFETY: only asked whether there is one.
+    unsafe { current_worker(ptr::null()) }.is_some()
 }
 
 impl Drop for Runtime {
@@ -172,9 +184,7 @@ impl Handle {
     /// # Panics
     /// On a thread that is itself a worker, which would then sleep with tasks in its queue. And if the future does.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
-        // SAFETY: only asked whether there is one.
-        let on_worker = unsafe { current_worker(ptr::null()) }.is_some();
-        assert!(!on_worker, "block_on inside a task would block its worker: await the future instead");
+        assert!(!on_worker(), "block_on inside a task would block its worker: await the future instead");
         let _entered = context::enter(&self.shared);
         match &self.current_thread {
             Some(seat) => seat.block_on(&self.shared, future),

@@ -20,6 +20,10 @@ cfg_select! {
             pub(in super::super) fn sleep(_: std::time::Duration) {
                 yield_now();
             }
+
+            pub(in super::super) fn park_timeout(_: std::time::Duration) {
+                yield_now();
+            }
         }
     }
     wakeloop_shuttle => {
@@ -29,6 +33,10 @@ cfg_select! {
 
         pub(super) mod thread {
             pub(in super::super) use shuttle::thread::{Builder, JoinHandle, Thread, current, park, sleep, yield_now};
+
+            pub(in super::super) fn park_timeout(_: std::time::Duration) {
+                yield_now();
+            }
         }
     }
     _ => {
@@ -37,7 +45,9 @@ cfg_select! {
         pub(super) use std::sync::{Condvar, Mutex, MutexGuard};
 
         pub(super) mod thread {
-            pub(in super::super) use std::thread::{Builder, JoinHandle, Thread, current, park, sleep, yield_now};
+            pub(in super::super) use std::thread::{
+                Builder, JoinHandle, Thread, current, park, park_timeout, sleep, yield_now,
+            };
         }
     }
 }

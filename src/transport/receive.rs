@@ -1,7 +1,7 @@
 //! From the socket to the protocol.
 //!
 //! One `recv` per event: a short read means that the socket is drained, unless the event also carried a
-//! close or an error, which must be read too. After [`READS`] full reads the transport queues itself for
+//! close or an error, which must be read too, or urgent data, at whose mark a read ends. After [`READS`] full reads the transport queues itself for
 //! the next turn, so that one fast peer starves nobody.
 //!
 //! Small messages are received into the loop's buffer and copied into a `bytes` of their exact size. After
@@ -10,6 +10,7 @@
 //! system calls.
 
 use std::io;
+use std::os::fd::RawFd;
 
 use super::reader_feed;
 use super::receiver::{Delivery, Receiver};
@@ -21,7 +22,7 @@ use crate::capi::error::raise_io;
 use crate::capi::imports::imports;
 use crate::capi::{Fatal, Raised, Ref};
 use crate::event_loop::core::{Core, RECEIVE};
-use crate::reactor::Readiness;
+use crate::reactor::{Readiness, receive_local};
 use pyo3::ffi;
 
 /// Full reads per event.
@@ -30,6 +31,14 @@ const READS: usize = 4;
 pub(super) const LARGE: usize = 32 * 1024;
 /// The size of a direct receive.
 pub(super) const DIRECT: usize = 120 * 1024;
+
+/// Where an event carries one of these there may be something behind a short read.
+const AND_THEN: Readiness = Readiness::from_bits(
+    Readiness::READ_CLOSED.bits()
+        | Readiness::WRITE_CLOSED.bits()
+        | Readiness::ERROR.bits()
+        | Readiness::PRIORITY.bits(),
+);
 
 /// What one receive came to.
 enum Received {
@@ -51,7 +60,7 @@ pub(crate) fn on_readable(
     core: &Core,
     readiness: Readiness,
 ) -> Result<(), Fatal> {
-    let closed = readiness.intersects(Readiness::READ_CLOSED | Readiness::WRITE_CLOSED | Readiness::ERROR);
+    let goes_on = readiness.intersects(AND_THEN);
     for _ in 0..READS {
         if !stream.is_reading() || stream.read_done.get() || stream.conn_lost.get() > 0 || stream.fd.get() < 0
         {
@@ -65,7 +74,7 @@ pub(crate) fn on_readable(
         };
         match received {
             Received::Data { full: true } if stream.receiver.delivery() == Delivery::Reader => {}
-            Received::Data { full } if full || closed => {
+            Received::Data { full } if full || goes_on => {
                 // What the data made the protocol schedule comes before more of it and before the end of the stream,
                 // as in asyncio: a task may have to change the protocol. A reader only grows.
                 if !core.ready.is_empty() {
@@ -152,14 +161,38 @@ fn deliver(
     Ok(super::send::flush(object, stream.core()))
 }
 
+/// One `recv` of at most `size` bytes to `place`: what it returned, and whether more may be there. That is so if there was
+/// no room left, or if the read of a Unix socket ended at a descriptor, which nobody gets here.
+///
+/// # Safety
+/// `place` is valid for writing so many bytes.
+#[inline(always)]
+unsafe fn receive(stream: &Stream, place: *mut u8, size: usize) -> (isize, bool) {
+    if stream.may_be_local() {
+        // SAFETY: as the caller promises.
+        return receive_from_local(stream.fd.get(), unsafe { std::slice::from_raw_parts_mut(place, size) });
+    }
+    // SAFETY: as the caller promises.
+    let count = unsafe { libc::recv(stream.fd.get(), place.cast(), size, libc::MSG_DONTWAIT) };
+    (count, count == size as isize)
+}
+
+fn receive_from_local(fd: RawFd, place: &mut [u8]) -> (isize, bool) {
+    let size = place.len();
+    match receive_local(fd, &mut [io::IoSliceMut::new(place)]) {
+        Ok((count, cut)) => (count as isize, cut || count == size),
+        // It is in errno, as after a `recv`.
+        Err(_) => (-1, false),
+    }
+}
+
 /// Receives once. `Ok(None)` is the end of the stream, `Err(None)` a Python error that is set.
 #[inline(always)]
 fn take_bytes(stream: &Stream, core: &Core) -> Result<Option<(Ref, bool)>, Option<io::Error>> {
-    let fd = stream.fd.get();
     if stream.large.get() {
         let mut bytes = RawBytes::with_capacity(DIRECT).map_err(|Raised| None)?;
         // SAFETY: the object has room for that many bytes and is seen by nobody else.
-        let count = unsafe { libc::recv(fd, bytes.as_mut_ptr().cast(), DIRECT, libc::MSG_DONTWAIT) };
+        let (count, full) = unsafe { receive(stream, bytes.as_mut_ptr(), DIRECT) };
         if count < 0 {
             return Err(Some(io::Error::last_os_error()));
         }
@@ -170,11 +203,11 @@ fn take_bytes(stream: &Stream, core: &Core) -> Result<Option<(Ref, bool)>, Optio
         stream.large.set(count >= LARGE);
         // SAFETY: `recv` has written `count` bytes.
         let data = unsafe { bytes.finish(count) }.map_err(|Raised| None)?;
-        return Ok(Some((data, count == DIRECT)));
+        return Ok(Some((data, full)));
     }
     let buffer = core.receive_buffer();
     // SAFETY: the buffer is valid for its length; it is copied before anything else can run.
-    let count = unsafe { libc::recv(fd, buffer.as_mut_ptr().cast(), RECEIVE, libc::MSG_DONTWAIT) };
+    let (count, full) = unsafe { receive(stream, buffer.as_mut_ptr(), RECEIVE) };
     if count < 0 {
         return Err(Some(io::Error::last_os_error()));
     }
@@ -184,7 +217,7 @@ fn take_bytes(stream: &Stream, core: &Core) -> Result<Option<(Ref, bool)>, Optio
     }
     stream.large.set(count >= LARGE);
     let data = bytes_from(&buffer[..count]).map_err(|Raised| None)?;
-    Ok(Some((data, count == RECEIVE)))
+    Ok(Some((data, full)))
 }
 
 /// A receive for a TLS connection: decrypted out of a vector of the loop's, and what comes of it delivered. Not the
@@ -194,7 +227,7 @@ fn receive_tls(object: &Ref, stream: &Stream, core: &Core) -> Result<Received, F
     let Some(connection) = stream.receiver.protocol.get() else { return Ok(Received::Stop) };
     let mut data = core.take_scratch();
     // SAFETY: a scratch vector has room for more than that.
-    let count = unsafe { libc::recv(stream.fd.get(), data.as_mut_ptr().cast(), RECEIVE, libc::MSG_DONTWAIT) };
+    let (count, full) = unsafe { receive(stream, data.as_mut_ptr(), RECEIVE) };
     if count <= 0 {
         let error = io::Error::last_os_error();
         core.return_scratch(data);
@@ -205,7 +238,7 @@ fn receive_tls(object: &Ref, stream: &Stream, core: &Core) -> Result<Received, F
     let taken = tls::take(&connection, core, &data);
     core.return_scratch(data);
     match taken.and_then(|taken| stream.in_context(|| tls::taken(&connection, taken))) {
-        Ok(()) => Ok(Received::Data { full: count as usize == RECEIVE }),
+        Ok(()) => Ok(Received::Data { full }),
         Err(raised) => {
             stream.fatal_error(object, raised, "Fatal error: protocol.buffer_updated() call failed.")?;
             Ok(Received::Stop)
@@ -231,10 +264,10 @@ fn receive_for_reader(object: &Ref, stream: &Stream, core: &Core) -> Result<Rece
     };
     // SAFETY: either the reader's own room, which stays as it is until the reader is told, or the loop's
     // buffer, which is copied before anything else can run.
-    let received = unsafe { libc::recv(stream.fd.get(), place.cast(), size, libc::MSG_DONTWAIT) };
+    let (received, full) = unsafe { receive(stream, place, size) };
     let error = (received < 0).then(io::Error::last_os_error);
     let count = received.max(0) as usize;
-    let (full, direct) = (count == size, room.is_some());
+    let direct = room.is_some();
     let told = match (&reader, room) {
         (Some(reader), Some(room)) => room.filled(reader, count),
         _ => Ok(()),
@@ -275,7 +308,7 @@ fn receive_into(object: &Ref, stream: &Stream) -> Result<Received, Fatal> {
     }
     let room = buffer.len();
     // SAFETY: the view keeps the memory alive and writable.
-    let count = unsafe { libc::recv(stream.fd.get(), buffer.as_ptr().cast(), room, libc::MSG_DONTWAIT) };
+    let (count, full) = unsafe { receive(stream, buffer.as_ptr().cast(), room) };
     drop(buffer);
     if count < 0 {
         return failed(object, stream, io::Error::last_os_error());
@@ -285,7 +318,7 @@ fn receive_into(object: &Ref, stream: &Stream) -> Result<Received, Fatal> {
     }
     let updated = deliver(object, stream, |receiver| receiver.buffer_updated(count));
     match updated {
-        Ok(flushed) => flushed.map(|()| Received::Data { full: count as usize == room }),
+        Ok(flushed) => flushed.map(|()| Received::Data { full }),
         Err(raised) => {
             stream.fatal_error(object, raised, "Fatal error: protocol.buffer_updated() call failed.")?;
             Ok(Received::Stop)

@@ -35,8 +35,12 @@ const LONG: usize = 1024 * 1024;
 
 /// What is a reason to read: data, or some end that a read will tell of.
 const ARRIVED: Readiness = Readiness::from_bits(Readiness::READABLE.bits() | ENDING.bits());
+/// Some end, or urgent data, at whose mark a read ends.
 const ENDING: Readiness = Readiness::from_bits(
-    Readiness::READ_CLOSED.bits() | Readiness::WRITE_CLOSED.bits() | Readiness::ERROR.bits(),
+    Readiness::READ_CLOSED.bits()
+        | Readiness::WRITE_CLOSED.bits()
+        | Readiness::ERROR.bits()
+        | Readiness::PRIORITY.bits(),
 );
 
 /// The reading half of a stream, which the loop's table of descriptors refers to.
@@ -53,7 +57,7 @@ pub(super) struct LoopReader {
     want: RefCell<Want>,
     /// Nothing is there to be received before the next event.
     drained: Cell<bool>,
-    /// An event has told that the stream comes to its end.
+    /// An event has told that the stream comes to its end, or of urgent data: a short read need not be the last.
     ending: Cell<bool>,
     /// How many large receives filled their room, one after the other.
     streak: Cell<u32>,

@@ -45,6 +45,11 @@ fn filter(poll: RawFd, fd: RawFd, token: usize, filter: i16, wanted: bool) -> io
     }
 }
 
+/// No flag tells.
+pub(in super::super) fn may_be_cut(_: libc::c_int) -> bool {
+    true
+}
+
 /// kqueue is precise by itself.
 pub(in super::super) struct Precision;
 

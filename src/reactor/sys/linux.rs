@@ -49,6 +49,12 @@ fn control(
     check(unsafe { libc::epoll_ctl(poll, operation, fd, &mut event) }).map(drop)
 }
 
+/// A read goes on until the descriptors, or the sender's credentials, of a message (`unix_stream_read_generic` in
+/// net/unix/af_unix.c). There was no room for them, as the flag says.
+pub(in super::super) fn may_be_cut(flags: libc::c_int) -> bool {
+    flags & libc::MSG_CTRUNC != 0
+}
+
 /// Below this a wait is the timerfd's. Above, most of it is epoll's own timeout, which costs no extra call.
 const COARSE: Duration = Duration::from_millis(10);
 

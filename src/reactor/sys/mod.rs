@@ -8,17 +8,18 @@
 //! - `struct Precision` with `new()`, which cannot fail and acquires nothing, and
 //!   `poll(&mut self, &mut mio::Poll, &mut mio::Events, Option<Duration>)`: mio's poll, but a finite timeout is
 //!   kept to well under a millisecond. It may end early. It shows its own events under `INTERNAL` or not at all.
+//! - `may_be_cut(flags)`: whether a read of a Unix socket that gave these `msg_flags` may have ended before the data did.
 
 use std::io;
 
 cfg_select! {
     any(target_os = "linux", target_os = "android") => {
         mod linux;
-        pub(super) use linux::{Precision, register_level, reregister_level};
+        pub(super) use linux::{Precision, may_be_cut, register_level, reregister_level};
     }
     _ => {
         mod bsd;
-        pub(super) use bsd::{Precision, register_level, reregister_level};
+        pub(super) use bsd::{Precision, may_be_cut, register_level, reregister_level};
     }
 }
 

@@ -10,7 +10,8 @@
 //!
 //! The tick counts events. An operation that found the socket exhausted clears its direction only if the tick is
 //! still the one it saw before its system call: an edge that came in between must not be wiped out, as it will
-//! not come again. The closed and error bits and SHUTDOWN are never cleared.
+//! not come again. The closed and error bits and SHUTDOWN are never cleared. A short read also says that the socket is
+//! exhausted, except while the urgent bit is set: it may have ended at the mark of urgent data.
 
 use std::cell::Cell;
 use std::fmt;
@@ -30,6 +31,7 @@ use crate::runtime::shim::AtomicUsize;
 use crate::runtime::wakers;
 
 const READY: usize = 0xFF;
+const URGENT: usize = Readiness::PRIORITY.bits() as usize;
 const SHUTDOWN: usize = 1 << 8;
 const TICK: usize = 1 << 9;
 
@@ -50,12 +52,17 @@ impl Direction {
         (set[0].bits() | set[1].bits() | set[2].bits()) as usize
     }
 
-    /// The bit that an exhausted socket loses.
+    /// The bits that an exhausted socket loses.
     const fn cleared(self) -> usize {
         match self {
-            Direction::Read => Readiness::READABLE.bits() as usize,
+            Direction::Read => Readiness::READABLE.bits() as usize | URGENT,
             Direction::Write => Readiness::WRITABLE.bits() as usize,
         }
+    }
+
+    /// Whether a short read or write means what it says.
+    const fn may_be_exhausted(self, seen: usize) -> bool {
+        matches!(self, Direction::Write) || seen & URGENT == 0
     }
 }
 
@@ -254,7 +261,7 @@ impl Registration {
         }
         let result = operation();
         let empty = match &result {
-            Ok(result) => exhausted(result),
+            Ok(result) => direction.may_be_exhausted(seen) && exhausted(result),
             Err(error) => error.kind() == io::ErrorKind::WouldBlock,
         };
         if empty {
@@ -296,7 +303,7 @@ impl Registration {
                         Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                         Err(error) => return Poll::Ready(Err(error)),
                         Ok(result) => {
-                            if exhausted(&result) {
+                            if direction.may_be_exhausted(seen) && exhausted(&result) {
                                 self.socket.clear(seen, direction);
                             }
                             return Poll::Ready(Ok(result));

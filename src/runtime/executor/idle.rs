@@ -95,6 +95,27 @@ impl Idle {
         Some(worker)
     }
 
+    /// Of the parked the one that is woken last, if none of them is in the driver and `appoint` agrees. That runs under the
+    /// lock: who is off the list knows what it was appointed to.
+    pub(super) fn appoint(
+        &self,
+        in_driver: impl Fn(usize) -> bool,
+        appoint: impl FnOnce(usize) -> bool,
+    ) -> Option<usize> {
+        if self.word.load(Relaxed) / UNPARKED == self.workers {
+            return None;
+        }
+        let sleepers = unpoisoned(self.sleepers.lock());
+        if sleepers.parked.iter().any(|worker| in_driver(*worker)) {
+            return None;
+        }
+        sleepers.parked.first().copied().filter(|worker| appoint(*worker))
+    }
+
+    pub(super) fn is_parked(&self, worker: usize) -> bool {
+        unpoisoned(self.sleepers.lock()).parked.contains(&worker)
+    }
+
     fn wants_wake(&self, word: usize) -> bool {
         word & SEARCHING == 0 && word / UNPARKED < self.workers
     }

@@ -6,6 +6,7 @@
 //! | `shared`         | what all workers share: injector, idle word, list of tasks, driver      |
 //! | `queue`          | the queues                                                              |
 //! | `idle`, `park`   | who sleeps, and how; the protocol is in README.md                       |
+//! | `watch`          | who sees to the driver while nobody sleeps in it                        |
 //! | `crew`           | the threads: started on demand, joined at the end                       |
 //! | `owned`          | the live tasks, for the shutdown                                        |
 //! | `current_thread` | a worker without a thread of its own, run by `block_on`                 |
@@ -28,6 +29,7 @@ mod owned;
 mod park;
 mod queue;
 mod shared;
+mod watch;
 mod worker;
 
 #[cfg(all(test, any(wakeloop_loom, wakeloop_shuttle)))]

@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use super::idle::{Chosen, Idle};
 use super::park::Parker;
+use super::watch::Watch;
 use crate::runtime::shim::model::{AtomicUsize, Mutex, check, thread};
 
 /// Workers as far as the protocol goes: a shared queue instead of deques.
@@ -231,5 +232,78 @@ fn a_stray_token_does_not_pass_for_an_unpark() {
         parker.unpark(None);
         sleeper.join().unwrap();
         straying.join().unwrap();
+    });
+}
+
+/// A worker that finds the driver taken and goes to sleep is called to the watch if the driver is left meanwhile. The lock
+/// of the driver is an atomic here: leaving loom's mutex would order what the fence is there to order.
+#[test]
+fn a_driver_that_is_left_is_watched_by_whoever_falls_asleep_beside_it() {
+    check(|| {
+        let idle = Arc::new(awake(2));
+        let (watch, free) = (Arc::new(Watch::new()), Arc::new(AtomicUsize::new(0)));
+        let parker = Arc::new(Parker::default());
+        let sleeper = thread::spawn({
+            let (idle, watch, free, parker) = (idle.clone(), watch.clone(), free.clone(), parker.clone());
+            move || {
+                parker.adopt();
+                idle.park(1, true);
+                if free.compare_exchange(1, 0, Acquire, Relaxed).is_err() {
+                    parker.park();
+                    assert!(watch.look(1).is_some());
+                }
+            }
+        });
+        free.store(1, Release);
+        if watch.left(&idle, |_| false).is_some() {
+            parker.unpark(None);
+        }
+        sleeper.join().unwrap();
+    });
+}
+
+/// Who stands down because nothing happened is called again if something does.
+#[test]
+fn a_watch_ends_before_the_driver_is_left_or_goes_on() {
+    check(|| {
+        let idle = Arc::new(awake(2));
+        idle.park(1, true);
+        let (watch, parker) = (Arc::new(Watch::new()), Arc::new(Parker::default()));
+        assert_eq!(watch.left(&idle, |_| false), Some(1));
+        let seen = watch.look(1).unwrap();
+        let watching = thread::spawn({
+            let (watch, parker) = (watch.clone(), parker.clone());
+            move || {
+                parker.adopt();
+                if watch.stand_down(seen) {
+                    parker.park();
+                }
+                assert!(watch.look(1).is_some_and(|now| now != seen));
+            }
+        });
+        if watch.left(&idle, |_| false).is_some() {
+            parker.unpark(None);
+        }
+        watching.join().unwrap();
+    });
+}
+
+/// Nobody is taken for the watch who has gone to work: then none would be called again.
+#[test]
+fn a_worker_that_goes_to_work_does_not_keep_the_watch() {
+    check(|| {
+        let idle = Arc::new(awake(2));
+        idle.park(1, true);
+        let watch = Arc::new(Watch::new());
+        let working = thread::spawn({
+            let (idle, watch) = (idle.clone(), watch.clone());
+            move || {
+                let _ = idle.unpark(1, false);
+                let _ = watch.give_up(1);
+            }
+        });
+        let _ = watch.left(&idle, |_| false);
+        working.join().unwrap();
+        assert!(watch.look(1).is_none());
     });
 }

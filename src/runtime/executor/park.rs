@@ -15,6 +15,7 @@
 
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::time::Duration;
 
 use super::super::driver::{self, Driver};
 use super::super::shim::AtomicU8;
@@ -56,6 +57,16 @@ impl Parker {
                 return;
             }
         }
+    }
+
+    /// As `park`, for about `limit` at most. Whether it was unparked.
+    pub(super) fn park_timeout(&self, limit: Duration) -> bool {
+        if !self.enter(ASLEEP) {
+            return true;
+        }
+        thread::park_timeout(limit);
+        // Ordering: Acquire pairs with `unpark`, as in `take_notification`.
+        self.state.swap(EMPTY, Acquire) == NOTIFIED
     }
 
     /// Sleeps in the driver until unparked or until `has_work` says that what the driver woke is for this thread.

@@ -23,6 +23,7 @@ use super::idle::{Chosen, Idle};
 use super::owned::Owned;
 use super::park::Parker;
 use super::queue::{Injector, Local, Remote};
+use super::watch::Watch;
 use super::worker::{Worker, current_worker};
 
 /// The runtime behind every handle, worker and spawned task. Lives in an `Arc`; tasks point to it without one,
@@ -37,6 +38,7 @@ pub(in super::super) struct Shared {
     driver: Arc<driver::Handle>,
     /// The worker that holds the lock sleeps in the driver.
     driver_seat: Mutex<Driver>,
+    watch: Watch,
     pool: Pool,
     tracer: Option<Arc<dyn Tracer>>,
     crew: Crew,
@@ -80,6 +82,7 @@ impl Shared {
             injected: CachePadded::new(AtomicU64::new(0)),
             driver: Arc::new(handle),
             driver_seat: Mutex::new(driver),
+            watch: Watch::new(),
             pool: options.pool,
             tracer: options.tracer,
             crew: Crew::new(options.threads, locals),
@@ -291,6 +294,19 @@ impl Shared {
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => None,
         }
+    }
+
+    /// The caller has left the driver, and may be away for long.
+    pub(super) fn leave_driver(&self) {
+        if self.workers() > 1
+            && let Some(worker) = self.watch.left(&self.idle, |worker| self.parker(worker).is_in_driver())
+        {
+            self.unpark(worker);
+        }
+    }
+
+    pub(super) fn watch(&self) -> &Watch {
+        &self.watch
     }
 
     pub(in super::super) fn is_traced(&self) -> bool {

@@ -15,6 +15,7 @@ use super::super::task::Runnable;
 use super::super::trace::TraceEvent;
 use super::queue::Local;
 use super::shared::Shared;
+use super::watch::PERIOD;
 
 /// How often a worker that always has something to poll looks at the driver and the injector. Short enough for
 /// sockets, timers and other threads to be served within a fraction of a millisecond, long enough for the system
@@ -269,6 +270,7 @@ impl Worker {
         {
             driver.turn(handle, false);
             drop(driver);
+            self.shared.leave_driver();
             if self.local.len() > 1 {
                 self.tell_others();
             }
@@ -284,19 +286,19 @@ impl Worker {
         if (idle.nobody_searches() && shared.has_work()) || shared.is_closing() || interrupted() {
             // As a searcher: others may have left the search to us, so if there is more than one task, the next is called.
             self.searching.set(idle.unpark(self.index, true));
+            if shared.watch().give_up(self.index) {
+                shared.leave_driver();
+            }
             return;
         }
         let counters = self.counters();
         counters.parks.add(1);
         shared.trace(TraceEvent::Parked { worker: self.index });
         let asleep = Instant::now();
-        let parker = shared.parker(self.index);
-        match shared.try_driver() {
-            Some(mut driver) => {
-                let has_work = || self.local.len() > 0 || interrupted();
-                parker.park_in(&mut driver, shared.driver(), has_work);
-            }
-            None => parker.park(),
+        let mut left = self.park_in_driver(interrupted);
+        if !left {
+            shared.parker(self.index).park();
+            left = self.keep_watch(interrupted);
         }
         let awake = Instant::now();
         counters.idle_nanos.add(awake.saturating_duration_since(asleep).as_nanos() as u64);
@@ -308,6 +310,49 @@ impl Worker {
         if self.local.len() > 1 {
             shared.wake_one();
         }
+        if shared.watch().give_up(self.index) || left {
+            shared.leave_driver();
+        }
+    }
+
+    /// Sleeps in the driver. False if it is not open, or somebody else has it.
+    fn park_in_driver(&self, interrupted: &mut dyn FnMut() -> bool) -> bool {
+        let shared = &self.shared;
+        let Some(mut driver) = shared.try_driver() else { return false };
+        let has_work = || self.local.len() > 0 || interrupted();
+        shared.parker(self.index).park_in(&mut driver, shared.driver(), has_work);
+        true
+    }
+
+    /// Woken beside the driver, perhaps to keep watch: does so until there is something else to do. Whether it slept in the
+    /// driver in the end.
+    fn keep_watch(&self, interrupted: &mut dyn FnMut() -> bool) -> bool {
+        let (shared, parker) = (&self.shared, self.shared.parker(self.index));
+        // Not only who called us may have woken us.
+        while let Some(mut seen) = shared.watch().look(self.index)
+            && shared.idle().is_parked(self.index)
+            && !shared.is_closing()
+        {
+            loop {
+                if parker.park_timeout(PERIOD) {
+                    return false;
+                }
+                let Some(now) = shared.watch().look(self.index) else { return false };
+                if now == seen {
+                    // Nobody was there for a while.
+                    if self.park_in_driver(interrupted) {
+                        return true;
+                    }
+                    // Somebody is there, and stays.
+                    if shared.watch().stand_down(seen) {
+                        break;
+                    }
+                }
+                seen = now;
+            }
+            parker.park();
+        }
+        false
     }
 }
 

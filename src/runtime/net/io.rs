@@ -40,16 +40,6 @@ impl<S: AsRawFd> Io<S> {
         &self.source
     }
 
-    /// Reads into a buffer of `room` bytes: a short read means that no more is there.
-    pub(super) async fn read_some(
-        &self,
-        room: usize,
-        mut read: impl FnMut(&S) -> io::Result<usize>,
-    ) -> io::Result<usize> {
-        let short = move |&got: &usize| got < room && got > 0;
-        self.registration.run(Direction::Read, || read(&self.source), short).await
-    }
-
     /// Writes up to `len` bytes: a short write means that no more fits.
     pub(super) async fn write_some(
         &self,
@@ -65,14 +55,13 @@ impl<S: AsRawFd> Io<S> {
         self.registration.ready(direction).await
     }
 
-    /// As `read_some`, without waiting.
-    pub(super) fn try_read_some(
+    /// As `run_until`, without waiting.
+    pub(super) fn try_until<R>(
         &self,
-        room: usize,
-        read: impl FnOnce(&S) -> io::Result<usize>,
-    ) -> io::Result<usize> {
-        let short = |&got: &usize| got < room && got > 0;
-        self.registration.attempt(Direction::Read, || read(&self.source), short)
+        direction: Direction,
+        operation: impl FnOnce(&S) -> io::Result<(R, bool)>,
+    ) -> io::Result<(R, bool)> {
+        self.registration.attempt(direction, || operation(&self.source), |(_, exhausted)| *exhausted)
     }
 
     /// As `write_some`, without waiting.

@@ -4,16 +4,19 @@
 /// full, or empty, and would be waited for in vain.
 pub(super) const MAX_BUFFERS: usize = 1024;
 
-/// Implements the byte-stream methods for a struct with a field `io: Io<$source>`.
+/// Implements the byte-stream methods for a struct with a field `io: Io<$source>`, of which `$receive` reads into a slice
+/// of buffers: how many bytes, and whether that was all there was.
 macro_rules! stream_methods {
-    ($stream:ident, $source:ty) => {
+    ($stream:ident, $source:ty, $receive:path) => {
         impl $stream {
             /// Reads at most `buffer.len()` bytes; 0 means that the peer has sent its last (or an empty buffer).
             ///
             /// # Errors
             /// What `recv(2)` says.
             pub async fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
-                self.io.read_some(buffer.len(), |mut source| source.read(buffer)).await
+                let buffers = &mut [IoSliceMut::new(buffer)];
+                let (got, _) = self.io.run_until(Direction::Read, |source| $receive(source, buffers)).await?;
+                Ok(got)
             }
 
             /// Fills `buffer`. Not cancel-safe: what was read until then is lost.
@@ -69,8 +72,8 @@ macro_rules! stream_methods {
             pub async fn read_vectored(&self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
                 let most = buffers.len().min(MAX_BUFFERS);
                 let buffers = &mut buffers[..most];
-                let room = buffers.iter().map(|slice| slice.len()).sum();
-                self.io.read_some(room, |mut source| source.read_vectored(buffers)).await
+                let (got, _) = self.io.run_until(Direction::Read, |source| $receive(source, buffers)).await?;
+                Ok(got)
             }
 
             /// Waits until there is something to read, or the stream has ended: then call `try_read`, which needs a
@@ -96,7 +99,9 @@ macro_rules! stream_methods {
             /// # Errors
             /// `WouldBlock` if nothing is there; else as `read`.
             pub fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
-                self.io.try_read_some(buffer.len(), |mut source| source.read(buffer))
+                let buffers = &mut [IoSliceMut::new(buffer)];
+                let (got, _) = self.io.try_until(Direction::Read, |source| $receive(source, buffers))?;
+                Ok(got)
             }
 
             /// Writes as much as fits, without waiting.

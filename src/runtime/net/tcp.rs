@@ -98,7 +98,18 @@ pub struct TcpStream {
     io: Io<net::TcpStream>,
 }
 
-stream_methods!(TcpStream, net::TcpStream);
+stream_methods!(TcpStream, net::TcpStream, receive);
+
+/// A short read means that no more is there.
+fn receive(mut source: &net::TcpStream, buffers: &mut [IoSliceMut<'_>]) -> io::Result<(usize, bool)> {
+    let room: usize = buffers.iter().map(|slice| slice.len()).sum();
+    let got = match buffers {
+        // A plain `recv` is a little less work for the system.
+        [buffer] => source.read(buffer)?,
+        _ => source.read_vectored(buffers)?,
+    };
+    Ok((got, got < room && got > 0))
+}
 
 impl TcpStream {
     /// Connects, trying the addresses of a name one after the other.

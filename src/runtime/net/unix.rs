@@ -1,6 +1,6 @@
 //! Unix domain stream sockets.
 
-use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::{self, SocketAddr};
@@ -13,6 +13,7 @@ use super::bytes::{ReadBytes, WriteBytes};
 use super::halves::{ReadHalf, WriteHalf};
 use super::io::{First, Io};
 use super::stream::{MAX_BUFFERS, stream_methods};
+use crate::reactor::receive_local;
 use crate::runtime::driver::Direction;
 
 /// Accepts connections at a path.
@@ -72,7 +73,14 @@ pub struct UnixStream {
     io: Io<net::UnixStream>,
 }
 
-stream_methods!(UnixStream, net::UnixStream);
+stream_methods!(UnixStream, net::UnixStream, receive);
+
+/// A short read means that no more is there, unless it ended at a descriptor.
+fn receive(source: &net::UnixStream, buffers: &mut [IoSliceMut<'_>]) -> io::Result<(usize, bool)> {
+    let room: usize = buffers.iter().map(|slice| slice.len()).sum();
+    let (got, cut) = receive_local(source.as_raw_fd(), buffers)?;
+    Ok((got, got < room && got > 0 && !cut))
+}
 
 impl UnixStream {
     /// Connects to the listener at `path`.

@@ -101,6 +101,12 @@ impl Stream {
         }
     }
 
+    /// Whether it is a Unix socket, for all that is known.
+    #[inline(always)]
+    pub(in super::super) fn may_be_local(&self) -> bool {
+        !matches!(self.family, libc::AF_INET | libc::AF_INET6)
+    }
+
     /// The descriptor is about to be closed: keeps what can only be asked while it is open.
     pub(super) fn remember_addresses(&self) {
         if self.fd.get() < 0 || self.name.get().is_some() {
