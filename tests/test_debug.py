@@ -211,3 +211,20 @@ def test_everything_works_in_debug_mode(run, asyncio_log):
         assert (await process.communicate())[0] == b"child\n"
 
     run(main(), debug=True)
+
+
+def test_a_new_connection_is_logged_with_its_server_and_its_peer(run, asyncio_log):
+    async def main():
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0)
+        transport, _ = await loop.create_connection(asyncio.Protocol, *server.sockets[0].getsockname())
+        await asyncio.sleep(0.01)
+        name = transport.get_extra_info("sockname")
+        logged = [record.getMessage() for record in asyncio_log.records]
+        [line] = [line for line in logged if "got a new connection" in line]
+        assert line.startswith(f"{server!r} got a new connection from {name!r}: <socket.socket fd=")
+        transport.close()
+        server.close()
+        await asyncio.sleep(0.01)
+
+    run(main(), debug=True)

@@ -337,6 +337,19 @@ def adopt_socket(fd: int) -> socket.socket:
     return sock
 
 
+def accepted(server: Any, fd: int) -> None:
+    """A connection came in, in debug mode; the descriptor stays whose it is."""
+    conn = socket.socket(fileno=fd)
+    try:
+        peer = conn.getpeername()
+    except OSError:  # gone already
+        peer = None
+    try:
+        base_events.logger.debug("%r got a new connection from %r: %s", server, peer, repr(conn))
+    finally:
+        conn.detach()
+
+
 def closed_socket(family: int, kind: int = socket.SOCK_STREAM) -> socket.socket | None:
     """What is left of a connection's socket for somebody who asks for it only when it is closed."""
     internet = family in (socket.AF_INET, socket.AF_INET6) and kind == socket.SOCK_STREAM
