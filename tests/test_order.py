@@ -279,3 +279,94 @@ def test_what_one_part_of_the_data_makes_the_protocol_schedule_comes_before_the_
             await protocol.lost
 
     run(main())
+
+
+def test_a_protocol_that_pauses_and_resumes_gets_the_data_behind_what_was_scheduled_before(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        ours, peer = socket.socketpair()
+        with peer:
+            log = []
+            transport, protocol = await loop.create_connection(lambda: Logging(log), sock=ours)
+
+            def begin():
+                peer.sendall(b"data")
+                loop.call_later(0, lambda: None)
+                loop.call_soon(act)
+
+            def act():
+                transport.pause_reading()
+                transport.resume_reading()
+                loop.call_soon(log.append, "scheduled")
+
+            for _ in range(10):
+                await asyncio.sleep(0.01)
+                log.clear()
+                loop.call_soon(begin)
+                await asyncio.sleep(0.01)
+                assert log == ["scheduled", "data", "after data"]
+            transport.close()
+            await protocol.lost
+
+    run(main())
+
+
+def test_a_protocol_that_pauses_when_connected_and_resumes_a_turn_later_gets_the_data_a_turn_after_that(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        with socket.create_server(("127.0.0.1", 0)) as listener, contextlib.ExitStack() as peers:
+
+            class Pausing(Logging):
+                def connection_made(self, transport):
+                    super().connection_made(transport)
+                    transport.pause_reading()
+                    loop.call_soon(transport.resume_reading)
+                    peer = peers.enter_context(listener.accept()[0])
+                    peer.sendall(b"data")
+
+            address = listener.getsockname()
+            for number in range(10):
+                log = []
+                if number % 2:
+                    connecting = loop.create_connection(lambda log=log: Pausing(log), *address)
+                else:
+                    sock = socket.create_connection(address)
+                    connecting = loop.create_connection(lambda log=log: Pausing(log), sock=sock)
+                transport, protocol = await connecting
+                log.append("connected")
+                loop.call_soon(log.append, "scheduled")
+                await asyncio.sleep(0.01)
+                assert log == ["connected", "scheduled", "data", "after data"]
+                transport.close()
+                await protocol.lost
+
+    run(main())
+
+
+def test_a_callback_for_a_descriptor_set_in_a_callback_of_another_comes_before_due_timers(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        first, peer = socket.socketpair()
+        second, other = socket.socketpair()
+        with first, peer, second, other:
+            for _ in range(10):
+                log = []
+
+                def writable(log=log):
+                    loop.remove_writer(second)
+                    log.append("writable")
+
+                def readable(log=log, writable=writable):
+                    first.recv(10)
+                    loop.remove_reader(first)
+                    loop.add_writer(second, writable)
+                    loop.call_later(0, log.append, "timer")
+                    loop.call_soon(log.append, "scheduled")
+
+                loop.add_reader(first, readable)
+                await asyncio.sleep(0.01)
+                peer.send(b"x")
+                await asyncio.sleep(0.01)
+                assert log == ["scheduled", "writable", "timer"]
+
+    run(main())

@@ -304,6 +304,21 @@ def test_an_empty_buffer_is_a_fatal_error(run, asyncio_log):
     run(main())
 
 
+def test_what_has_no_length_is_no_buffer(run, asyncio_log):
+    class Nothing(Buffered):
+        def get_buffer(self, sizehint):
+            return None
+
+    async def main():
+        near, far = await pair(near=Nothing)
+        far.transport.write(b"x")
+        error = await near.lost
+        assert isinstance(error, TypeError) and str(error) == "object of type 'NoneType' has no len()"
+        await close(far)
+
+    run(main())
+
+
 @pytest.mark.parametrize("stop", ["close", "abort", "pause_reading"])
 def test_data_that_is_there_is_received_even_if_get_buffer_stops_the_transport(run, stop):
     class Stopping(Buffered):

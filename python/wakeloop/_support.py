@@ -353,6 +353,19 @@ def adopt_socket(fd: int) -> socket.socket:
     return sock
 
 
+def accepted(server: Any, fd: int) -> None:
+    """A connection came in, in debug mode; the descriptor stays whose it is."""
+    conn = socket.socket(fileno=fd)
+    try:
+        peer = conn.getpeername()
+    except OSError:  # gone already
+        peer = None
+    try:
+        base_events.logger.debug("%r got a new connection from %r: %s", server, peer, repr(conn))
+    finally:
+        conn.detach()
+
+
 def closed_socket(family: int, kind: int = socket.SOCK_STREAM) -> socket.socket | None:
     """What is left of a connection's socket for somebody who asks for it only when it is closed."""
     internet = family in (socket.AF_INET, socket.AF_INET6) and kind == socket.SOCK_STREAM
@@ -373,12 +386,6 @@ def connect_failed(waiter: asyncio.Future[Any], code: int, address: object) -> N
     """A connection on its way came to nothing."""
     if not waiter.done():
         waiter.set_exception(OSError(code, f"Connect call failed {address}"))
-
-
-def accepted(server: Any, transport: Any) -> None:
-    """Debug mode: a connection came in."""
-    peer, sock = transport.get_extra_info("peername"), transport.get_extra_info("socket")
-    base_events.logger.debug("%r got a new connection from %r: %r", server, peer, sock)
 
 
 def connection_failed(loop: EventLoop, exception: BaseException, protocol: asyncio.BaseProtocol | None) -> None:

@@ -78,6 +78,8 @@ pub(crate) struct Core {
     /// A descriptor was used since the last poll: what that set off (a connection to a listener of ours, say)
     /// may be waiting, so the next turn polls even if it is busy.
     pub(crate) touched: Cell<bool>,
+    /// A callback was set for a descriptor since the last poll: a turn of events is not prolonged.
+    pub(crate) watching: Cell<bool>,
     /// How many more polls are made in the knowledge that another thread keeps the GIL for long.
     pub(crate) wary: Cell<u32>,
     /// `time` is overridden: the loop asks it instead of the clock. Through [`Core::custom_clock`].
@@ -159,6 +161,7 @@ impl Core {
             running: Cell::new(false),
             dispatching: Cell::new(false),
             touched: Cell::new(false),
+            watching: Cell::new(false),
             wary: Cell::new(0),
             custom_time: Cell::new(false),
             class_version: Cell::new(0),

@@ -94,6 +94,7 @@ impl Turns {
         } else {
             now = poll(core, now, self.had_events)?;
             core.touched.set(false);
+            core.watching.set(false);
             self.since_poll = 0;
             self.last_poll = now;
         }
@@ -113,7 +114,7 @@ impl Turns {
         core.dispatching.set(false);
         dispatched?;
         run_ready(core, due)?;
-        if news && before == 0 && !core.ready.is_empty() && !core.stopping.get() {
+        if news && before == 0 && !core.ready.is_empty() && !core.stopping.get() && !core.watching.get() {
             // The next turn, with its timers: nothing but what the events scheduled is left since the poll.
             if core.timers.next().is_some() {
                 due_timers(core, monotonic_nanos())?;
@@ -406,6 +407,7 @@ pub(crate) fn wait(core: &Core) -> Result<Option<f64>, Fatal> {
 /// ready. The caller runs it.
 pub(crate) fn select(core: &Core, timeout: Option<f64>) -> Result<(), Fatal> {
     core.nested();
+    add(&core.counters.turns, 1);
     core.flush_all()?;
     signals()?;
     let now = monotonic_nanos();

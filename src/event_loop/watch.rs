@@ -321,6 +321,7 @@ pub(crate) fn add(
     }
     // What is ready already is told in the next turn, as in asyncio, however busy the loop is.
     core.touched.set(true);
+    core.watching.set(true);
     let former = match core.fds.watch(fd) {
         Some(watch) if file.is_some() => {
             let former = watch.file.take();

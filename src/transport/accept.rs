@@ -15,6 +15,7 @@ use super::address;
 use super::stream::{Parts, Stream};
 use crate::capi::call::{call0, copy_current_context, in_context};
 use crate::capi::error::{fetch, io_error, raise_io, take_unless_fatal};
+use crate::capi::object::integer;
 use crate::capi::sockaddr;
 use crate::capi::{Fatal, Raised, Ref, Slot};
 use crate::event_loop::core::Core;
@@ -154,6 +155,13 @@ impl Listener {
     }
 
     #[cold]
+    fn log_connection(&self, core: &Core, fd: RawFd) -> Result<(), Raised> {
+        let server = self.server.get().unwrap_or_else(Ref::none);
+        let number = integer(fd)?;
+        core.support("accepted", &[server.as_ptr(), number.as_ptr()]).map_err(|Fatal| Raised)
+    }
+
+    #[cold]
     fn failed(&self, core: &Core, error: &io::Error) -> Result<(), Fatal> {
         if matches!(
             error.kind(),
@@ -212,11 +220,14 @@ impl Listener {
         protocol: &mut Option<Ref>,
     ) -> Result<(), Raised> {
         let (Some(factory), Some(context)) = (self.factory.get(), self.context.get()) else { return Ok(()) };
+        if core.debug.get() {
+            self.log_connection(core, fd)?;
+        }
         // SAFETY: a context; an owned reference or null with an error.
         let context = unsafe { Ref::from_owned(ffi::PyContext_Copy(context.as_ptr())) }.ok_or(Raised)?;
         let made = in_context(&context, || call0(&factory))?;
         *protocol = Some(made.clone_ref());
-        let made = Stream::create(
+        Stream::create(
             core,
             Parts {
                 fd,
@@ -231,12 +242,8 @@ impl Listener {
                 peer: address::internet(peer),
                 registered: None,
             },
-        )?;
-        if core.debug.get() {
-            let server = self.server.get().unwrap_or_else(Ref::none);
-            core.support("accepted", &[server.as_ptr(), made.as_ptr()]).map_err(|Fatal| Raised)?;
-        }
-        Ok(())
+        )
+        .map(drop)
     }
 }
 

@@ -13,7 +13,6 @@ use crate::capi::error::{raise_message, restore};
 use crate::capi::types::{Attribute, Method};
 use crate::capi::{Args, Fatal, Raised, Ref};
 use crate::event_loop::calls::new_future;
-use crate::reactor::Readiness;
 
 /// A method's frame: the transport held for the time of the call, and `None` or null as the result.
 fn with(
@@ -137,12 +136,7 @@ unsafe extern "C" fn resume_reading(object: *mut ffi::PyObject, _: *mut ffi::PyO
         }
         check_loop(stream)?;
         stream.paused.set(false);
-        if stream.started.get() && !stream.read_done.get() {
-            // What arrived meanwhile made its edge already: look without one.
-            let core = stream.core();
-            core.call_again(stream.token.get(), Readiness::READABLE | Readiness::READ_CLOSED);
-            core.wake_if_parked();
-        }
+        stream.resume();
         debug_line(held, stream, "resumed_reading")
     })
 }

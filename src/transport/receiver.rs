@@ -12,7 +12,7 @@ use super::reader_feed;
 use super::tls::connection::is_connection;
 use crate::capi::buffer::Buffer;
 use crate::capi::call::{call1, getattr};
-use crate::capi::error::raise_message;
+use crate::capi::error::{raise, raise_message};
 use crate::capi::imports::imports;
 use crate::capi::object::integer;
 use crate::capi::{Raised, Ref, Slot};
@@ -120,7 +120,7 @@ impl Receiver {
             Some(function) => call1(&function, hint.as_ptr())?,
             None => self.missing(imports().get_buffer.as_ptr())?,
         };
-        let buffer = Buffer::writable(target.as_ptr())?;
+        let buffer = Buffer::writable(target.as_ptr()).map_err(|raised| without_length(&target, raised))?;
         if buffer.len() == 0 {
             // SAFETY: reading a static of the interpreter.
             raise_message(unsafe { ffi::PyExc_RuntimeError }, "get_buffer() returned an empty buffer");
@@ -185,4 +185,15 @@ fn optional(found: Result<Ref, Raised>) -> Result<Option<Ref>, Raised> {
             Ok(None)
         }
     }
+}
+
+/// What is no buffer has failed; asyncio asks it for its length first.
+#[cold]
+fn without_length(target: &Ref, raised: Raised) -> Raised {
+    let refused = raised.take();
+    // SAFETY: a live object; -1 comes with an error, which stays.
+    if unsafe { ffi::PyObject_Size(target.as_ptr()) } >= 0 {
+        raise(refused);
+    }
+    Raised
 }

@@ -92,8 +92,11 @@ pub(crate) struct Stream {
     pub(crate) started: Cell<bool>,
     /// The descriptor was registered before the transport was made.
     registered: bool,
-    /// What the poller told before `connection_made` was called.
+    /// What the poller told before `connection_made` was called, or since reading was resumed in this turn.
     early: Cell<Readiness>,
+    /// `started` waits for the turn after the one in which reading was resumed, and which that was.
+    pub(crate) resuming: Cell<bool>,
+    resumed_in: Cell<u64>,
     /// The peer has closed its side and the protocol keeps ours open.
     pub(crate) read_done: Cell<bool>,
     /// write_eof() was called.
@@ -194,6 +197,8 @@ impl Stream {
                 started: Cell::new(false),
                 registered: parts.registered.is_some(),
                 early: Cell::new(parts.registered.unwrap_or_default()),
+                resuming: Cell::new(false),
+                resumed_in: Cell::new(0),
                 read_done: Cell::new(false),
                 eof: Cell::new(false),
                 protocol_paused: Cell::new(false),
@@ -267,6 +272,24 @@ impl Stream {
 
     pub(crate) fn is_reading(&self) -> bool {
         !self.closing.get() && !self.paused.get()
+    }
+
+    /// Reads again from the next turn on, as asyncio does: what this turn's poll told is for then.
+    pub(crate) fn resume(&self) {
+        let core = self.core();
+        self.resumed_in.set(core.counters.turns.get());
+        if (self.started.get() || self.resuming.get()) && !self.read_done.get() {
+            self.started.set(false);
+            self.resuming.set(true);
+            // What arrived meanwhile made its edge already: look without one.
+            core.call_again(self.token.get(), Readiness::READABLE | Readiness::READ_CLOSED);
+            core.wake_if_parked();
+        }
+    }
+
+    /// Was reading resumed in this very turn?
+    fn has_just_resumed(&self, core: &Core) -> bool {
+        self.resumed_in.get() == core.counters.turns.get()
     }
 
     /// Runs `body` in the connection's context.
@@ -434,7 +457,25 @@ fn release(object: &Ref, core: &Core) -> Result<(), Fatal> {
     // SAFETY: the step was queued with a transport.
     let stream = unsafe { stream_of(object.as_ptr()) };
     stream.started.set(true);
+    if stream.is_reading() && stream.has_just_resumed(core) {
+        stream.resume();
+        return Ok(());
+    }
     early(stream).map_or(Ok(()), |news| Transport::on_ready(object, core, news))
+}
+
+/// News of a transport that does not act upon it yet; or does from now on.
+#[cold]
+fn not_started(object: &Ref, stream: &Stream, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
+    let readiness = stream.early.get() | readiness;
+    if !stream.resuming.get() || stream.has_just_resumed(core) {
+        stream.early.set(readiness);
+        return Ok(());
+    }
+    stream.early.set(Readiness::EMPTY);
+    stream.resuming.set(false);
+    stream.started.set(true);
+    Transport::on_ready(object, core, readiness)
 }
 
 /// Takes the news that was kept, if it is any to this transport.
@@ -513,8 +554,7 @@ impl Source for Transport {
         // SAFETY: the source was registered with a transport.
         let stream = unsafe { stream_of(object.as_ptr()) };
         if !stream.started.get() {
-            stream.early.set(stream.early.get() | readiness);
-            return Ok(());
+            return not_started(object, stream, core, readiness);
         }
         // A write that the socket refused since the poll waits for another edge.
         let writes = stream.blocked.get()

@@ -113,7 +113,9 @@ unsafe extern "C" fn repr(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
             text.push_str(" closing");
         }
         if stream.fd.get() >= 0 {
-            let read = if stream.is_reading() && (stream.started.get() || stream.registered) {
+            let awaits_data = stream.is_reading() && !stream.read_done.get();
+            let read = if awaits_data && (stream.started.get() || stream.registered || stream.resuming.get())
+            {
                 "polling"
             } else {
                 "idle"
