@@ -85,7 +85,7 @@ static TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(null_mut());
 pub(crate) enum Step {
     Finished(Ref),
     Blocked(Direction),
-    /// There is more to send, when others have had their turn.
+    /// It is to be tried once more; a file when others have had their turn.
     Again,
 }
 
@@ -276,7 +276,13 @@ unsafe impl Steps for SockCall {
             // Closed while we waited; the number may be another connection's by now.
             return Err(raise_errno(libc::EBADF));
         }
-        match self.attempt()? {
+        let step = loop {
+            match self.attempt()? {
+                Step::Again if self.transfer().is_none() => {}
+                step => break step,
+            }
+        };
+        match step {
             Step::Finished(result) => {
                 self.finish();
                 Ok(coroutine::Step::Done(result))
@@ -380,7 +386,9 @@ pub(crate) fn sized(
 fn would_block(direction: Direction) -> Result<Step, Raised> {
     let error = io::Error::last_os_error();
     match error.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(Step::Blocked(direction)),
+        io::ErrorKind::WouldBlock => Ok(Step::Blocked(direction)),
+        // What is there already brings no edge.
+        io::ErrorKind::Interrupted => Ok(Step::Again),
         _ => Err(raise_io(&error)),
     }
 }
