@@ -457,6 +457,24 @@ fn two_threads_can_block_on_a_runtime_without_threads() {
     });
 }
 
+/// A task of one runtime does something in the name of another, and that one's task something in a set of its own.
+#[test]
+fn the_runtime_that_was_entered_last_is_the_one_that_is_used() {
+    for outer in runtimes() {
+        let inner = Builder::new().worker_threads(1).build().unwrap();
+        let (there, here) = (inner.handle(), outer.handle());
+        let task = outer.spawn(async move {
+            there.enter(|| runtime::spawn(async {})).await.unwrap();
+            there.spawn_here(async { drop(runtime::spawn(async {})) }).await.unwrap();
+            here.enter(|| there.enter(|| runtime::spawn(async {}))).await.unwrap();
+            // Left again.
+            runtime::spawn(async {}).await.unwrap();
+        });
+        outer.block_on(task).unwrap();
+        assert_eq!((outer.metrics().tasks_spawned, inner.metrics().tasks_spawned), (2, 4));
+    }
+}
+
 #[test]
 fn block_on_inside_a_task_is_refused() {
     let rt = Builder::new().worker_threads(1).build().unwrap();

@@ -5,7 +5,8 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use wakeloop::runtime::net::{
-    BufWriter, ReadBytes, TcpListener, TcpStream, UnixDatagram, UnixStream, WriteBytes, copy, copy_both_ways,
+    BufReader, BufWriter, ReadBytes, TcpListener, TcpStream, UnixDatagram, UnixStream, WriteBytes, copy,
+    copy_both_ways,
 };
 use wakeloop::runtime::time::timeout;
 use wakeloop::runtime::{self, Builder, Runtime, yield_now};
@@ -247,7 +248,7 @@ fn send_with_descriptor(stream: &UnixStream, bytes: &[u8]) {
 /// Each message with a descriptor ends a read, and what is behind it comes with no event of its own.
 #[test]
 fn what_comes_behind_a_descriptor_is_read_without_a_further_event() {
-    for vectored in [false, true] {
+    for (vectored, size) in [(false, 100), (false, 4000), (true, 100), (true, 4000)] {
         run(async move {
             let (here, there) = UnixStream::pair().unwrap();
             // Its readiness is up to date: nothing is there.
@@ -258,7 +259,7 @@ fn what_comes_behind_a_descriptor_is_read_without_a_further_event() {
             here.write_all(b"rest").await.unwrap();
             let mut got = Vec::new();
             while got.len() < 8 {
-                let mut buffer = [0; 100];
+                let mut buffer = vec![0; size];
                 let n = if vectored {
                     there.read_vectored(&mut [IoSliceMut::new(&mut buffer)]).await.unwrap()
                 } else {
@@ -293,5 +294,80 @@ fn what_comes_behind_urgent_data_is_read_without_a_further_event() {
             got.extend_from_slice(&buffer[..n]);
         }
         assert_eq!(got, b"beforebehind");
+    });
+}
+
+#[test]
+fn a_buffered_reader_hands_out_lines_frames_and_bytes_however_they_come() {
+    for piece in [1, 3, 1000, 100_000] {
+        run(async move {
+            let (here, there) = UnixStream::pair().unwrap();
+            let mut sent = Vec::new();
+            for n in 0..300u32 {
+                sent.extend(format!("line {n}\r\n").into_bytes());
+                let body = vec![n as u8; n as usize * 7];
+                sent.extend((body.len() as u32).to_be_bytes());
+                sent.extend(&body);
+                sent.extend(b"abc--until--");
+                sent.extend(&body);
+            }
+            sent.extend(b"the rest");
+            let writing = runtime::spawn(async move {
+                for piece in sent.chunks(piece) {
+                    here.write_all(piece).await.unwrap();
+                }
+            });
+            let mut reader = BufReader::with_limit(30, there);
+            for n in 0..300u32 {
+                let body = vec![n as u8; n as usize * 7];
+                assert_eq!(reader.next_line().await.unwrap().unwrap(), format!("line {n}"));
+                assert_eq!(reader.read_frame(3000).await.unwrap().unwrap(), body);
+                assert_eq!(reader.read_until(b"--until--").await.unwrap(), b"abc--until--");
+                assert_eq!(reader.read_exact(body.len()).await.unwrap(), body);
+            }
+            assert_eq!(reader.read_line().await.unwrap(), b"the rest");
+            assert_eq!(reader.read_line().await.unwrap(), b"");
+            assert_eq!(reader.next_line().await.unwrap(), None);
+            assert_eq!(reader.read_frame(10).await.unwrap(), None);
+            assert_eq!(reader.read(10).await.unwrap(), b"");
+            writing.await.unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_read_that_is_given_up_has_taken_nothing() {
+    run(async {
+        let (here, there) = UnixStream::pair().unwrap();
+        let mut reader = BufReader::new(there);
+        here.write_all(b"half a ").await.unwrap();
+        for _ in 0..3 {
+            timeout(Duration::from_millis(2), reader.read_line()).await.unwrap_err();
+        }
+        assert_eq!(reader.buffered(), 7);
+        here.write_all(b"line\nand more").await.unwrap();
+        assert_eq!(reader.read_line().await.unwrap(), b"half a line\n");
+        assert_eq!(reader.read(3).await.unwrap(), b"and");
+        assert_eq!(reader.read(0).await.unwrap(), b"");
+        drop(here);
+        assert_eq!(reader.read_exact(6).await.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    });
+}
+
+#[test]
+fn what_is_longer_than_allowed_is_an_error_and_stays() {
+    run(async {
+        let (here, there) = UnixStream::pair().unwrap();
+        let mut reader = BufReader::with_limit(8, there);
+        here.write_all(b"a long line\n\x00\x00\x00\x09ninebytes").await.unwrap();
+        for _ in 0..2 {
+            assert_eq!(reader.read_line().await.unwrap_err().kind(), io::ErrorKind::InvalidData);
+        }
+        assert_eq!(reader.read_until(b"").await.unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(reader.read_exact(12).await.unwrap(), b"a long line\n");
+        assert_eq!(reader.read_frame(8).await.unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(reader.read_frame(9).await.unwrap().unwrap(), b"ninebytes");
+        here.write_all(b"\xff\n").await.unwrap();
+        assert_eq!(reader.next_line().await.unwrap_err().kind(), io::ErrorKind::InvalidData);
     });
 }

@@ -6,6 +6,7 @@
 //! Unless a method says otherwise it is cancel-safe: dropped before it is ready, it has done nothing.
 //! After the runtime is gone, operations fail.
 
+mod buf_reader;
 mod bytes;
 mod datagram;
 mod framing;
@@ -21,6 +22,7 @@ mod udp;
 mod unix;
 
 pub use crate::resolver::LookupError;
+pub use buf_reader::BufReader;
 pub use bytes::{BufWriter, ReadBytes, WriteBytes, copy, copy_both_ways};
 pub use datagram::UnixDatagram;
 pub use framing::Want;
