@@ -5,8 +5,8 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use wakeloop::runtime::net::{
-    BufReader, BufWriter, ReadBytes, TcpListener, TcpStream, UnixDatagram, UnixStream, WriteBytes, copy,
-    copy_both_ways,
+    BufReader, BufWriter, ReadBytes, TcpListener, TcpStream, UdpSocket, UnixDatagram, UnixStream, WriteBytes,
+    copy, copy_both_ways,
 };
 use wakeloop::runtime::time::timeout;
 use wakeloop::runtime::{self, Builder, Runtime, yield_now};
@@ -369,5 +369,91 @@ fn what_is_longer_than_allowed_is_an_error_and_stays() {
         assert_eq!(reader.read_frame(9).await.unwrap().unwrap(), b"ninebytes");
         here.write_all(b"\xff\n").await.unwrap();
         assert_eq!(reader.next_line().await.unwrap_err().kind(), io::ErrorKind::InvalidData);
+    });
+}
+
+#[test]
+fn datagrams_are_sent_and_received_without_waiting() {
+    run(async {
+        let here = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let there = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        assert_eq!(here.peer_addr().unwrap_err().kind(), io::ErrorKind::NotConnected);
+        assert_eq!(there.try_recv(&mut [0; 8]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(here.try_send_to(b"one", there.local_addr().unwrap()).unwrap(), 3);
+        here.connect(there.local_addr().unwrap()).await.unwrap();
+        assert_eq!(here.peer_addr().unwrap(), there.local_addr().unwrap());
+        here.writable().await.unwrap();
+        assert_eq!(here.try_send(b"two").unwrap(), 3);
+        let mut buffer = [0; 8];
+        for expected in [b"one", b"two"] {
+            loop {
+                there.readable().await.unwrap();
+                match there.try_recv_from(&mut buffer) {
+                    Ok(got) => break assert_eq!(got, (3, here.local_addr().unwrap())),
+                    Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
+                }
+            }
+            assert_eq!(&buffer[..3], expected);
+        }
+        let (here, there) = UnixDatagram::pair().unwrap();
+        assert!(there.peer_addr().unwrap().is_unnamed());
+        assert_eq!(there.try_recv(&mut buffer).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        here.try_send(b"three").unwrap();
+        there.readable().await.unwrap();
+        assert_eq!(there.try_recv(&mut buffer).unwrap(), 5);
+        let full = loop {
+            match here.try_send(&[0; 4000]) {
+                Ok(_) => {}
+                Err(error) => break error.kind(),
+            }
+        };
+        assert_eq!(full, io::ErrorKind::WouldBlock);
+    });
+}
+
+#[test]
+fn a_look_at_what_comes_leaves_it_there() {
+    run(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let here = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (there, _) = listener.accept().await.unwrap();
+        here.set_nodelay(true).unwrap();
+        assert!(here.nodelay().unwrap() && !there.nodelay().unwrap());
+        let peeking = runtime::spawn(async move {
+            let mut buffer = [0; 2];
+            assert_eq!(there.peek(&mut buffer).await.unwrap(), 2);
+            assert_eq!(&buffer, b"by");
+            (there.peek(&mut buffer).await.unwrap(), there)
+        });
+        yield_now().await;
+        here.write_all(b"bytes").await.unwrap();
+        let (peeked, there) = peeking.await.unwrap();
+        drop(here);
+        assert_eq!((peeked, read_to_end(&there).await), (2, b"bytes".to_vec()));
+    });
+}
+
+/// The error of a datagram that nobody wanted is told once; after that the socket is as good as new.
+#[test]
+fn a_socket_whose_error_was_told_is_not_ready_for_ever() {
+    run(async {
+        let gone = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let here = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        here.connect(gone.local_addr().unwrap()).await.unwrap();
+        drop(gone);
+        here.send(b"?").await.unwrap();
+        // The driver is to see it first.
+        runtime::time::sleep(Duration::from_millis(10)).await;
+        let mut told = None;
+        while told.is_none() {
+            here.readable().await.unwrap();
+            match here.try_recv(&mut [0; 8]).unwrap_err().kind() {
+                io::ErrorKind::WouldBlock => {}
+                kind => told = Some(kind),
+            }
+        }
+        assert_eq!(told, Some(io::ErrorKind::ConnectionRefused));
+        assert_eq!(here.try_recv(&mut [0; 8]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        timeout(Duration::from_millis(20), here.readable()).await.unwrap_err();
     });
 }

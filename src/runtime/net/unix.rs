@@ -61,6 +61,12 @@ impl UnixListener {
     }
 }
 
+impl AsFd for UnixListener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.io.source().as_fd()
+    }
+}
+
 impl AsRawFd for UnixListener {
     fn as_raw_fd(&self) -> RawFd {
         self.io.source().as_raw_fd()
@@ -107,6 +113,14 @@ impl UnixStream {
     pub fn pair() -> io::Result<(UnixStream, UnixStream)> {
         let (a, b) = net::UnixStream::pair()?;
         Ok((UnixStream::from_std(a)?, UnixStream::from_std(b)?))
+    }
+
+    /// Our end.
+    ///
+    /// # Errors
+    /// What `getsockname(2)` says.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.io.source().local_addr()
     }
 
     /// The other end.
