@@ -2,8 +2,10 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 use std::time::Duration;
 
+use wakeloop::join;
 use wakeloop::runtime::net::{
     BufReader, BufWriter, ReadBytes, TcpListener, TcpStream, UdpSocket, UnixDatagram, UnixStream, WriteBytes,
     copy, copy_both_ways,
@@ -333,6 +335,26 @@ fn a_buffered_reader_hands_out_lines_frames_and_bytes_however_they_come() {
             writing.await.unwrap();
         });
     }
+}
+
+#[test]
+fn a_stream_is_read_and_written_through_what_leads_to_it() {
+    run(async {
+        let (here, there) = UnixStream::pair().unwrap();
+        let (here, there) = (Arc::new(here), Box::new(there));
+        let mut writer = BufWriter::new(here.clone());
+        writer.write_all(b"hello\n").await.unwrap();
+        writer.flush().await.unwrap();
+        let mut reader = BufReader::new(&there);
+        assert_eq!(reader.next_line().await.unwrap().unwrap(), "hello");
+        let echoing = async { copy(&there, &there).await.unwrap() };
+        let asking = async {
+            here.write_all(b"again\n").await.unwrap();
+            WriteBytes::finish(&here).unwrap();
+            BufReader::new(here.clone()).next_line().await.unwrap().unwrap()
+        };
+        assert_eq!(join!(echoing, asking), (6, "again".to_owned()));
+    });
 }
 
 #[test]
