@@ -10,7 +10,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use wakeloop::runtime::net::{ReadBytes, TcpListener, TcpStream, WriteBytes};
+use wakeloop::runtime::net::{BufReader, ReadBytes, TcpListener, TcpStream, WriteBytes};
 use wakeloop::runtime::sync::mpsc;
 use wakeloop::runtime::time::sleep;
 use wakeloop::runtime::{self, Runtime};
@@ -63,7 +63,7 @@ async fn client(stream: TcpStream, room: Arc<Mutex<Room>>) {
         writer.finish()
     });
     say(&room, number, format!("* {number} is here\n").as_bytes());
-    if let Err(error) = listen(&reader, &room, number).await {
+    if let Err(error) = listen(reader, &room, number).await {
         eprintln!("client {number}: {error}");
     }
     // With the sender gone, the writing task ends when it has sent what was left.
@@ -72,21 +72,13 @@ async fn client(stream: TcpStream, room: Arc<Mutex<Room>>) {
     let _ = writing.await;
 }
 
-async fn listen(reader: &impl ReadBytes, room: &Mutex<Room>, number: u64) -> io::Result<()> {
-    let (mut buffer, mut line) = ([0; 1024], Vec::new());
+async fn listen(reader: impl ReadBytes + Sync, room: &Mutex<Room>, number: u64) -> io::Result<()> {
+    let mut reader = BufReader::with_limit(MAX_LINE, reader);
     loop {
-        let n = reader.read(&mut buffer).await?;
-        if n == 0 {
-            return Ok(());
-        }
-        for byte in &buffer[..n] {
-            line.push(*byte);
-            if *byte == b'\n' {
-                say(room, number, &[format!("{number}: ").as_bytes(), &line].concat());
-                line.clear();
-            } else if line.len() > MAX_LINE {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "a line without end"));
-            }
+        // With its end, which what a client says before it hangs up may lack.
+        match reader.read_line().await? {
+            line @ [.., b'\n'] => say(room, number, &[format!("{number}: ").as_bytes(), line].concat()),
+            _ => return Ok(()),
         }
     }
 }

@@ -386,10 +386,22 @@ fn a_runtime_has_the_threads_that_its_work_needs() {
     assert_eq!(started.load(SeqCst), 8);
 }
 
+/// How often the threads whose name starts so have gone to sleep, where the system tells.
+fn times_slept(prefix: &str) -> u64 {
+    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return 0 };
+    let of = |task: std::path::PathBuf| {
+        let name = std::fs::read_to_string(task.join("comm")).ok()?;
+        let status = std::fs::read_to_string(task.join("status")).ok()?;
+        let slept = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+        name.starts_with(prefix).then(|| slept.trim().parse().unwrap_or(0))
+    };
+    tasks.flatten().filter_map(|task| of(task.path())).sum()
+}
+
 #[test]
 fn an_idle_runtime_sleeps() {
     for rt in [Builder::new().worker_threads(1), Builder::new().worker_threads(4)] {
-        let rt = rt.build().unwrap();
+        let rt = rt.thread_name("asleep").build().unwrap();
         rt.block_on(async {
             let (_a, b) = UnixStream::pair().unwrap();
             let reader = runtime::spawn(async move { b.read(&mut [0; 1]).await });
@@ -400,9 +412,10 @@ fn an_idle_runtime_sleeps() {
             let _ = reader.await;
         });
         std::thread::sleep(Duration::from_millis(100));
-        let before = rt.metrics();
+        let (before, switches) = (rt.metrics(), times_slept("asleep"));
         std::thread::sleep(Duration::from_millis(300));
         let after = rt.metrics();
+        assert_eq!(times_slept("asleep"), switches);
         assert_eq!(before.wakeups, after.wakeups);
         assert_eq!(before.polls, after.polls);
     }
@@ -455,6 +468,24 @@ fn two_threads_can_block_on_a_runtime_without_threads() {
             handle.block_on(sleep(Duration::from_millis(5)));
         });
     });
+}
+
+/// A task of one runtime does something in the name of another, and that one's task something in a set of its own.
+#[test]
+fn the_runtime_that_was_entered_last_is_the_one_that_is_used() {
+    for outer in runtimes() {
+        let inner = Builder::new().worker_threads(1).build().unwrap();
+        let (there, here) = (inner.handle(), outer.handle());
+        let task = outer.spawn(async move {
+            there.enter(|| runtime::spawn(async {})).await.unwrap();
+            there.spawn_here(async { drop(runtime::spawn(async {})) }).await.unwrap();
+            here.enter(|| there.enter(|| runtime::spawn(async {}))).await.unwrap();
+            // Left again.
+            runtime::spawn(async {}).await.unwrap();
+        });
+        outer.block_on(task).unwrap();
+        assert_eq!((outer.metrics().tasks_spawned, inner.metrics().tasks_spawned), (2, 4));
+    }
 }
 
 #[test]

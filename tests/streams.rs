@@ -2,10 +2,13 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 use std::time::Duration;
 
+use wakeloop::join;
 use wakeloop::runtime::net::{
-    BufWriter, ReadBytes, TcpListener, TcpStream, UnixDatagram, UnixStream, WriteBytes, copy, copy_both_ways,
+    BufReader, BufWriter, ReadBytes, TcpListener, TcpStream, UdpSocket, UnixDatagram, UnixStream, WriteBytes,
+    copy, copy_both_ways,
 };
 use wakeloop::runtime::time::timeout;
 use wakeloop::runtime::{self, Builder, Runtime, yield_now};
@@ -247,7 +250,7 @@ fn send_with_descriptor(stream: &UnixStream, bytes: &[u8]) {
 /// Each message with a descriptor ends a read, and what is behind it comes with no event of its own.
 #[test]
 fn what_comes_behind_a_descriptor_is_read_without_a_further_event() {
-    for vectored in [false, true] {
+    for (vectored, size) in [(false, 100), (false, 4000), (true, 100), (true, 4000)] {
         run(async move {
             let (here, there) = UnixStream::pair().unwrap();
             // Its readiness is up to date: nothing is there.
@@ -258,7 +261,7 @@ fn what_comes_behind_a_descriptor_is_read_without_a_further_event() {
             here.write_all(b"rest").await.unwrap();
             let mut got = Vec::new();
             while got.len() < 8 {
-                let mut buffer = [0; 100];
+                let mut buffer = vec![0; size];
                 let n = if vectored {
                     there.read_vectored(&mut [IoSliceMut::new(&mut buffer)]).await.unwrap()
                 } else {
@@ -293,5 +296,186 @@ fn what_comes_behind_urgent_data_is_read_without_a_further_event() {
             got.extend_from_slice(&buffer[..n]);
         }
         assert_eq!(got, b"beforebehind");
+    });
+}
+
+#[test]
+fn a_buffered_reader_hands_out_lines_frames_and_bytes_however_they_come() {
+    for piece in [1, 3, 1000, 100_000] {
+        run(async move {
+            let (here, there) = UnixStream::pair().unwrap();
+            let mut sent = Vec::new();
+            for n in 0..300u32 {
+                sent.extend(format!("line {n}\r\n").into_bytes());
+                let body = vec![n as u8; n as usize * 7];
+                sent.extend((body.len() as u32).to_be_bytes());
+                sent.extend(&body);
+                sent.extend(b"abc--until--");
+                sent.extend(&body);
+            }
+            sent.extend(b"the rest");
+            let writing = runtime::spawn(async move {
+                for piece in sent.chunks(piece) {
+                    here.write_all(piece).await.unwrap();
+                }
+            });
+            let mut reader = BufReader::with_limit(30, there);
+            for n in 0..300u32 {
+                let body = vec![n as u8; n as usize * 7];
+                assert_eq!(reader.next_line().await.unwrap().unwrap(), format!("line {n}"));
+                assert_eq!(reader.read_frame(3000).await.unwrap().unwrap(), body);
+                assert_eq!(reader.read_until(b"--until--").await.unwrap(), b"abc--until--");
+                assert_eq!(reader.read_exact(body.len()).await.unwrap(), body);
+            }
+            assert_eq!(reader.read_line().await.unwrap(), b"the rest");
+            assert_eq!(reader.read_line().await.unwrap(), b"");
+            assert_eq!(reader.next_line().await.unwrap(), None);
+            assert_eq!(reader.read_frame(10).await.unwrap(), None);
+            assert_eq!(reader.read(10).await.unwrap(), b"");
+            writing.await.unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_stream_is_read_and_written_through_what_leads_to_it() {
+    run(async {
+        let (here, there) = UnixStream::pair().unwrap();
+        let (here, there) = (Arc::new(here), Box::new(there));
+        let mut writer = BufWriter::new(here.clone());
+        writer.write_all(b"hello\n").await.unwrap();
+        writer.flush().await.unwrap();
+        let mut reader = BufReader::new(&there);
+        assert_eq!(reader.next_line().await.unwrap().unwrap(), "hello");
+        let echoing = async { copy(&there, &there).await.unwrap() };
+        let asking = async {
+            here.write_all(b"again\n").await.unwrap();
+            WriteBytes::finish(&here).unwrap();
+            BufReader::new(here.clone()).next_line().await.unwrap().unwrap()
+        };
+        assert_eq!(join!(echoing, asking), (6, "again".to_owned()));
+    });
+}
+
+#[test]
+fn a_read_that_is_given_up_has_taken_nothing() {
+    run(async {
+        let (here, there) = UnixStream::pair().unwrap();
+        let mut reader = BufReader::new(there);
+        here.write_all(b"half a ").await.unwrap();
+        for _ in 0..3 {
+            timeout(Duration::from_millis(2), reader.read_line()).await.unwrap_err();
+        }
+        assert_eq!(reader.buffered(), 7);
+        here.write_all(b"line\nand more").await.unwrap();
+        assert_eq!(reader.read_line().await.unwrap(), b"half a line\n");
+        assert_eq!(reader.read(3).await.unwrap(), b"and");
+        assert_eq!(reader.read(0).await.unwrap(), b"");
+        drop(here);
+        assert_eq!(reader.read_exact(6).await.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    });
+}
+
+#[test]
+fn what_is_longer_than_allowed_is_an_error_and_stays() {
+    run(async {
+        let (here, there) = UnixStream::pair().unwrap();
+        let mut reader = BufReader::with_limit(8, there);
+        here.write_all(b"a long line\n\x00\x00\x00\x09ninebytes").await.unwrap();
+        for _ in 0..2 {
+            assert_eq!(reader.read_line().await.unwrap_err().kind(), io::ErrorKind::InvalidData);
+        }
+        assert_eq!(reader.read_until(b"").await.unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(reader.read_exact(12).await.unwrap(), b"a long line\n");
+        assert_eq!(reader.read_frame(8).await.unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(reader.read_frame(9).await.unwrap().unwrap(), b"ninebytes");
+        here.write_all(b"\xff\n").await.unwrap();
+        assert_eq!(reader.next_line().await.unwrap_err().kind(), io::ErrorKind::InvalidData);
+    });
+}
+
+#[test]
+fn datagrams_are_sent_and_received_without_waiting() {
+    run(async {
+        let here = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let there = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        assert_eq!(here.peer_addr().unwrap_err().kind(), io::ErrorKind::NotConnected);
+        assert_eq!(there.try_recv(&mut [0; 8]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(here.try_send_to(b"one", there.local_addr().unwrap()).unwrap(), 3);
+        here.connect(there.local_addr().unwrap()).await.unwrap();
+        assert_eq!(here.peer_addr().unwrap(), there.local_addr().unwrap());
+        here.writable().await.unwrap();
+        assert_eq!(here.try_send(b"two").unwrap(), 3);
+        let mut buffer = [0; 8];
+        for expected in [b"one", b"two"] {
+            loop {
+                there.readable().await.unwrap();
+                match there.try_recv_from(&mut buffer) {
+                    Ok(got) => break assert_eq!(got, (3, here.local_addr().unwrap())),
+                    Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
+                }
+            }
+            assert_eq!(&buffer[..3], expected);
+        }
+        let (here, there) = UnixDatagram::pair().unwrap();
+        assert!(there.peer_addr().unwrap().is_unnamed());
+        assert_eq!(there.try_recv(&mut buffer).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        here.try_send(b"three").unwrap();
+        there.readable().await.unwrap();
+        assert_eq!(there.try_recv(&mut buffer).unwrap(), 5);
+        let full = loop {
+            match here.try_send(&[0; 4000]) {
+                Ok(_) => {}
+                Err(error) => break error.kind(),
+            }
+        };
+        assert_eq!(full, io::ErrorKind::WouldBlock);
+    });
+}
+
+#[test]
+fn a_look_at_what_comes_leaves_it_there() {
+    run(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let here = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (there, _) = listener.accept().await.unwrap();
+        here.set_nodelay(true).unwrap();
+        assert!(here.nodelay().unwrap() && !there.nodelay().unwrap());
+        let peeking = runtime::spawn(async move {
+            let mut buffer = [0; 2];
+            assert_eq!(there.peek(&mut buffer).await.unwrap(), 2);
+            assert_eq!(&buffer, b"by");
+            (there.peek(&mut buffer).await.unwrap(), there)
+        });
+        yield_now().await;
+        here.write_all(b"bytes").await.unwrap();
+        let (peeked, there) = peeking.await.unwrap();
+        drop(here);
+        assert_eq!((peeked, read_to_end(&there).await), (2, b"bytes".to_vec()));
+    });
+}
+
+/// The error of a datagram that nobody wanted is told once; after that the socket is as good as new.
+#[test]
+fn a_socket_whose_error_was_told_is_not_ready_for_ever() {
+    run(async {
+        let gone = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let here = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        here.connect(gone.local_addr().unwrap()).await.unwrap();
+        drop(gone);
+        here.send(b"?").await.unwrap();
+        // The driver is to see it first.
+        runtime::time::sleep(Duration::from_millis(10)).await;
+        let mut told = None;
+        while told.is_none() {
+            here.readable().await.unwrap();
+            match here.try_recv(&mut [0; 8]).unwrap_err().kind() {
+                io::ErrorKind::WouldBlock => {}
+                kind => told = Some(kind),
+            }
+        }
+        assert_eq!(told, Some(io::ErrorKind::ConnectionRefused));
+        assert_eq!(here.try_recv(&mut [0; 8]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        timeout(Duration::from_millis(20), here.readable()).await.unwrap_err();
     });
 }

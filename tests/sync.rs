@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, mpsc as std_mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use wakeloop::runtime::block_on;
-use wakeloop::runtime::sync::{Notify, Semaphore, mpsc};
+use wakeloop::runtime::sync::{Mutex as AsyncMutex, Notify, Semaphore, mpsc};
+use wakeloop::runtime::{Builder, block_on, yield_now};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -218,4 +218,108 @@ fn a_hundred_thousand_waiters_may_give_up_in_any_order() {
         notify.notify_one();
         block_on(poll_fn(|cx| next.as_mut().poll(cx)));
     });
+}
+
+#[test]
+fn a_permit_can_be_taken_along_and_comes_back() {
+    let semaphore = Arc::new(Semaphore::new(2));
+    let first = block_on(semaphore.clone().acquire_owned(1));
+    let second = semaphore.clone().try_acquire_owned(1).unwrap();
+    assert!(semaphore.clone().try_acquire_owned(1).is_none());
+    std::thread::spawn(move || drop(first)).join().unwrap();
+    assert_eq!(semaphore.available(), 1);
+    second.forget();
+    assert_eq!(semaphore.available(), 1);
+    {
+        let mut waiting = pin!(semaphore.clone().acquire_owned(2));
+        assert!(poll_with(waiting.as_mut(), Waker::noop()).is_pending());
+        assert!(semaphore.try_acquire(1).is_none(), "nobody overtakes");
+    }
+    assert_eq!(semaphore.available(), 1);
+}
+
+#[test]
+fn one_task_at_a_time_has_the_lock_also_while_it_waits() {
+    for workers in [1, 2] {
+        let rt = Builder::new().worker_threads(workers).build().unwrap();
+        let number = Arc::new(AsyncMutex::new(0));
+        let tasks: Vec<_> = (0..100)
+            .map(|n| {
+                let number = number.clone();
+                rt.spawn(async move {
+                    for _ in 0..10 {
+                        let before;
+                        if n % 2 == 0 {
+                            let mut held = number.lock().await;
+                            before = *held;
+                            yield_now().await;
+                            *held = before + 1;
+                        } else {
+                            let mut held = number.clone().lock_owned().await;
+                            before = *held;
+                            yield_now().await;
+                            *held = before + 1;
+                        }
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            rt.block_on(task).unwrap();
+        }
+        assert_eq!(Arc::into_inner(number).unwrap().into_inner(), 1000);
+    }
+}
+
+#[test]
+fn a_lock_is_given_back_by_who_panics_and_by_who_gives_up() {
+    let lock = Arc::new(AsyncMutex::new(1));
+    let theirs = lock.clone();
+    let held = std::thread::spawn(move || {
+        let _held = block_on(theirs.lock());
+        panic!("on purpose");
+    });
+    held.join().unwrap_err();
+    let held = lock.try_lock().unwrap();
+    let mut first = Box::pin(lock.lock());
+    let mut second = Box::pin(lock.lock());
+    assert!(poll_with(first.as_mut(), Waker::noop()).is_pending());
+    assert!(poll_with(second.as_mut(), Waker::noop()).is_pending());
+    drop(held);
+    assert!(lock.try_lock().is_none(), "it is the first one's");
+    drop(first);
+    let Poll::Ready(held) = poll_with(second.as_mut(), Waker::noop()) else {
+        panic!("it is the second one's")
+    };
+    assert_eq!(
+        (*held, format!("{held:?}"), format!("{lock:?}")),
+        (1, "1".to_owned(), "Mutex { .. }".to_owned())
+    );
+}
+
+#[test]
+fn many_values_are_received_at_once_and_make_room_for_as_many_senders() {
+    let (sender, mut receiver) = mpsc::bounded(3);
+    let mut values = vec![0];
+    {
+        let mut nothing = pin!(receiver.recv_many(&mut values, 10));
+        assert!(poll_with(nothing.as_mut(), Waker::noop()).is_pending());
+    }
+    (1..=3).for_each(|n| sender.try_send(n).unwrap());
+    let mut waiting: Vec<_> = (4..=6).map(|n| Box::pin(sender.send(n))).collect();
+    for sending in &mut waiting {
+        assert!(poll_with(sending.as_mut(), Waker::noop()).is_pending());
+    }
+    assert_eq!((receiver.len(), receiver.is_closed()), (3, false));
+    assert_eq!(block_on(receiver.recv_many(&mut values, 0)), 0);
+    assert_eq!(block_on(receiver.recv_many(&mut values, 2)), 2);
+    let sent: Vec<_> =
+        waiting.iter_mut().map(|sending| poll_with(sending.as_mut(), Waker::noop()).is_ready()).collect();
+    assert_eq!(sent, [true, true, false]);
+    drop(waiting);
+    drop(sender);
+    assert!(receiver.is_closed() && !receiver.is_empty());
+    assert_eq!(block_on(receiver.recv_many(&mut values, 100)), 3);
+    assert_eq!(block_on(receiver.recv_many(&mut values, 100)), 0);
+    assert_eq!(values, [0, 1, 2, 3, 4, 5]);
 }

@@ -1,6 +1,8 @@
 //! Which runtime the current thread belongs to.
 //!
-//! Workers are found by `executor::current_worker`; threads in `block_on` and in the blocking pool keep a handle here.
+//! Workers are found by `executor::current_worker`; threads in `block_on` and in the blocking pool keep a handle here, and
+//! so does whoever enters a runtime, which may be inside of another's task. A worker hides what was entered before it: so
+//! what is here is always further in than the worker.
 
 use std::marker::PhantomData;
 use std::ptr;
@@ -10,7 +12,7 @@ use super::executor::{Shared, current_worker};
 use super::shim::thread_cell;
 
 thread_cell! {
-    static OUTSIDE: *const Arc<Shared> = ptr::null();
+    static ENTERED: *const Arc<Shared> = ptr::null();
 }
 
 /// While this lives, the thread belongs to a runtime.
@@ -21,23 +23,28 @@ pub(super) struct Entered<'a> {
 
 /// The guard must be dropped, not forgotten, and in the reverse order of entering.
 pub(super) fn enter(shared: &Arc<Shared>) -> Entered<'_> {
-    Entered { outer: OUTSIDE.replace(shared), shared: PhantomData }
+    Entered { outer: ENTERED.replace(shared), shared: PhantomData }
 }
 
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
-        OUTSIDE.set(self.outer);
+        ENTERED.set(self.outer);
     }
+}
+
+/// Hides what was entered so far: a worker begins on this thread. To be ended as what `enter` gives.
+pub(super) fn hide() -> Entered<'static> {
+    Entered { outer: ENTERED.replace(ptr::null()), shared: PhantomData }
 }
 
 /// Calls `f` with the runtime of the current thread, if it has one.
 pub(super) fn try_with<R>(f: impl FnOnce(&Arc<Shared>) -> R) -> Option<R> {
-    // SAFETY: the reference ends with this call, which the worker is in the middle of.
-    if let Some(worker) = unsafe { current_worker(ptr::null()) } {
-        return Some(f(worker.shared()));
-    }
     // SAFETY: not null only while an `Entered` further out on this stack borrows the `Arc`.
-    unsafe { OUTSIDE.get().as_ref() }.map(f)
+    if let Some(shared) = unsafe { ENTERED.get().as_ref() } {
+        return Some(f(shared));
+    }
+    // SAFETY: the reference ends with this call, which the worker is in the middle of.
+    unsafe { current_worker(ptr::null()) }.map(|worker| f(worker.shared()))
 }
 
 /// As [`try_with`].

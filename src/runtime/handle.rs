@@ -74,6 +74,11 @@ impl Runtime {
         self.handle.spawn_blocking(f)
     }
 
+    /// As [`Handle::enter`].
+    pub fn enter<R>(&self, f: impl FnOnce() -> R) -> R {
+        self.handle.enter(f)
+    }
+
     /// As [`Handle::metrics`].
     pub fn metrics(&self) -> Metrics {
         self.handle.metrics()
@@ -116,7 +121,9 @@ impl Runtime {
 
     fn on_own_thread(&self) -> bool {
         let own = Arc::as_ptr(&self.handle.shared);
-        context::try_with(|shared| ptr::eq(Arc::as_ptr(shared), own)).unwrap_or(false)
+        // SAFETY: only asked whether it is there.
+        unsafe { current_worker(own) }.is_some()
+            || context::try_with(|shared| ptr::eq(Arc::as_ptr(shared), own)).unwrap_or(false)
     }
 }
 
@@ -207,6 +214,14 @@ impl Handle {
     /// What the runtime has done so far.
     pub fn metrics(&self) -> Metrics {
         Metrics::of(&self.shared)
+    }
+
+    /// As [`Handle::try_current`].
+    ///
+    /// # Panics
+    /// If the thread belongs to no runtime.
+    pub fn current() -> Handle {
+        Handle::try_current().unwrap_or_else(|| context::missing())
     }
 
     /// The handle of the runtime that the current thread belongs to: a worker's, a blocking job's, or the one whose

@@ -10,8 +10,9 @@
 //!
 //! The tick counts events. An operation that found the socket exhausted clears its direction only if the tick is
 //! still the one it saw before its system call: an edge that came in between must not be wiped out, as it will
-//! not come again. The closed and error bits and SHUTDOWN are never cleared. A short read also says that the socket is
-//! exhausted, except while the urgent bit is set: it may have ended at the mark of urgent data.
+//! not come again. A short read also says that the socket is exhausted, except while the urgent bit is set: it may have
+//! ended at the mark of urgent data. The error bit goes with an operation that would block: it would have told the error.
+//! The closed bits and SHUTDOWN are never cleared.
 
 use std::cell::Cell;
 use std::fmt;
@@ -196,9 +197,18 @@ impl Socket {
         }
     }
 
-    /// The direction is exhausted, as of `seen`.
+    /// The direction is exhausted, as of `seen`: an operation would block.
     pub(super) fn clear(&self, seen: usize, direction: Direction) {
-        let update = |word: usize| (word / TICK == seen / TICK).then_some(word & !direction.cleared());
+        self.clear_bits(seen, direction.cleared() | Readiness::ERROR.bits() as usize);
+    }
+
+    /// As `clear`, after a success that left nothing behind.
+    fn clear_behind(&self, seen: usize, direction: Direction) {
+        self.clear_bits(seen, direction.cleared());
+    }
+
+    fn clear_bits(&self, seen: usize, bits: usize) {
+        let update = |word: usize| (word / TICK == seen / TICK).then_some(word & !bits);
         // Relaxed: it hands nothing over. If the tick moved on, the new edge stays; if this comes early, before the
         // system call that found nothing, an edge in between sets the bit again.
         let _ = self.readiness.fetch_update(Relaxed, Relaxed, update);
@@ -260,12 +270,12 @@ impl Registration {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let result = operation();
-        let empty = match &result {
-            Ok(result) => direction.may_be_exhausted(seen) && exhausted(result),
-            Err(error) => error.kind() == io::ErrorKind::WouldBlock,
-        };
-        if empty {
-            self.socket.clear(seen, direction);
+        match &result {
+            Ok(result) if direction.may_be_exhausted(seen) && exhausted(result) => {
+                self.socket.clear_behind(seen, direction);
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.socket.clear(seen, direction),
+            _ => {}
         }
         result
     }
@@ -295,7 +305,7 @@ impl Registration {
                     match operation() {
                         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                             self.socket.clear(seen, direction);
-                            // A closed or error bit stays, and still the operation would block: only a new event helps.
+                            // A closed bit stays, and still the operation would block: only a new event helps.
                             if waiting.is_stuck(seen, cx) {
                                 return Poll::Pending;
                             }
@@ -304,7 +314,7 @@ impl Registration {
                         Err(error) => return Poll::Ready(Err(error)),
                         Ok(result) => {
                             if direction.may_be_exhausted(seen) && exhausted(&result) {
-                                self.socket.clear(seen, direction);
+                                self.socket.clear_behind(seen, direction);
                             }
                             return Poll::Ready(Ok(result));
                         }

@@ -8,11 +8,11 @@ use std::ptr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::super::coop;
 use super::super::metrics::Counters;
 use super::super::shim::thread_cell;
 use super::super::task::Runnable;
 use super::super::trace::TraceEvent;
+use super::super::{context, coop};
 use super::queue::Local;
 use super::shared::Shared;
 use super::watch::PERIOD;
@@ -376,11 +376,12 @@ impl Drop for Worker {
 pub(super) struct Entered<'a> {
     worker: &'a Worker,
     outer: *const Worker,
+    _hidden: context::Entered<'static>,
 }
 
 impl<'a> Entered<'a> {
     fn new(worker: &'a Worker) -> Entered<'a> {
-        Entered { worker, outer: CURRENT.replace(worker) }
+        Entered { worker, outer: CURRENT.replace(worker), _hidden: context::hide() }
     }
 }
 

@@ -4,6 +4,7 @@
 
 use std::future::Future;
 use std::io::{self, IoSlice, IoSliceMut};
+use std::sync::Arc;
 
 use crate::runtime::coop::Shares;
 
@@ -66,6 +67,37 @@ pub trait WriteBytes {
         }
     }
 }
+
+/// Whatever leads to a stream reads and writes as the stream does.
+macro_rules! through {
+    ($($pointer:ty),*) => {$(
+        impl<S: ReadBytes + Send + Sync + ?Sized> ReadBytes for $pointer {
+            async fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+                (**self).read(buffer).await
+            }
+
+            async fn read_vectored(&self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+                (**self).read_vectored(buffers).await
+            }
+        }
+
+        impl<S: WriteBytes + Send + Sync + ?Sized> WriteBytes for $pointer {
+            async fn write(&self, data: &[u8]) -> io::Result<usize> {
+                (**self).write(data).await
+            }
+
+            async fn write_vectored(&self, data: &[IoSlice<'_>]) -> io::Result<usize> {
+                (**self).write_vectored(data).await
+            }
+
+            fn finish(&self) -> io::Result<()> {
+                (**self).finish()
+            }
+        }
+    )*};
+}
+
+through! { &S, Arc<S>, Box<S> }
 
 /// A buffer of [`copy`]: enough for a system call not to show, small enough for thousands of connections.
 const COPY_BUFFER: usize = 16 << 10;

@@ -1,11 +1,12 @@
 //! Unix domain datagram sockets.
 
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::net::{self, SocketAddr};
 use std::path::Path;
 
 use super::io::{First, Io};
+use super::packets::datagram_methods;
 use crate::runtime::driver::Direction;
 
 /// A datagram socket between processes of one machine. Datagrams keep their order and are not lost: a full receiver
@@ -15,6 +16,8 @@ use crate::runtime::driver::Direction;
 pub struct UnixDatagram {
     io: Io<net::UnixDatagram>,
 }
+
+datagram_methods!(UnixDatagram, net::UnixDatagram, SocketAddr);
 
 impl UnixDatagram {
     /// Binds to `path`, which must not exist and is not removed afterwards.
@@ -59,55 +62,11 @@ impl UnixDatagram {
         self.io.run(Direction::Write, |socket| socket.send_to(data, path)).await
     }
 
-    /// Receives one datagram: its length and sender. What does not fit into `buffer` is lost.
+    /// As `send_to`, without waiting.
     ///
     /// # Errors
-    /// What `recvfrom(2)` says.
-    pub async fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        self.io.run(Direction::Read, |socket| socket.recv_from(buffer)).await
-    }
-
-    /// As `send_to`, to the connected peer.
-    ///
-    /// # Errors
-    /// As `send_to`.
-    pub async fn send(&self, data: &[u8]) -> io::Result<usize> {
-        self.io.run(Direction::Write, |socket| socket.send(data)).await
-    }
-
-    /// As `recv_from`, from the connected peer.
-    ///
-    /// # Errors
-    /// As `recv_from`.
-    pub async fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.io.run(Direction::Read, |socket| socket.recv(buffer)).await
-    }
-
-    /// Our address.
-    ///
-    /// # Errors
-    /// What `getsockname(2)` says.
-    pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.io.source().local_addr()
-    }
-
-    /// Puts a socket on the runtime of the current thread and makes it non-blocking.
-    ///
-    /// # Errors
-    /// Without a runtime, and when the socket cannot be registered.
-    pub fn from_std(socket: net::UnixDatagram) -> io::Result<UnixDatagram> {
-        socket.set_nonblocking(true)?;
-        Ok(UnixDatagram { io: Io::new(socket, First::Try)? })
-    }
-
-    /// Takes the socket off the runtime. It stays non-blocking.
-    pub fn into_std(self) -> net::UnixDatagram {
-        self.io.into_source()
-    }
-}
-
-impl AsRawFd for UnixDatagram {
-    fn as_raw_fd(&self) -> RawFd {
-        self.io.source().as_raw_fd()
+    /// `WouldBlock` if there is no room; else as `send_to`.
+    pub fn try_send_to(&self, data: &[u8], path: impl AsRef<Path>) -> io::Result<usize> {
+        self.io.try_run(Direction::Write, |socket| socket.send_to(data, path))
     }
 }

@@ -83,6 +83,15 @@ impl<S: AsRawFd> Io<S> {
         self.registration.run(direction, || operation(&self.source), |_| false).await
     }
 
+    /// As `run`, without waiting.
+    pub(super) fn try_run<R>(
+        &self,
+        direction: Direction,
+        operation: impl FnOnce(&S) -> io::Result<R>,
+    ) -> io::Result<R> {
+        self.registration.attempt(direction, || operation(&self.source), |_| false)
+    }
+
     /// Any operation that says with its result whether it left something behind.
     pub(super) async fn run_until<R>(
         &self,

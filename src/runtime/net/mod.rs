@@ -3,14 +3,19 @@
 //! A socket belongs to the runtime on whose thread it was made and may be used from any task on any runtime. All
 //! methods take `&self`: one task may read while another writes, without splitting.
 //!
+//! What has no method here (buffer sizes, time to live, broadcast, groups …) is set through `socket2::SockRef::from(&socket)`,
+//! as all of them are `AsFd`; or on a socket of the standard library, before `from_std`.
+//!
 //! Unless a method says otherwise it is cancel-safe: dropped before it is ready, it has done nothing.
 //! After the runtime is gone, operations fail.
 
+mod buf_reader;
 mod bytes;
 mod datagram;
 mod framing;
 mod halves;
 mod io;
+mod packets;
 mod read_ahead;
 mod read_buffer;
 mod received;
@@ -21,6 +26,7 @@ mod udp;
 mod unix;
 
 pub use crate::resolver::LookupError;
+pub use buf_reader::BufReader;
 pub use bytes::{BufWriter, ReadBytes, WriteBytes, copy, copy_both_ways};
 pub use datagram::UnixDatagram;
 pub use framing::Want;

@@ -48,12 +48,22 @@ impl ReadBuffer {
 
     /// One system call: reads into the room behind the bytes. How many came, and whether that is all there was.
     pub(super) fn fill(&mut self, mut source: impl Read, total: usize) -> io::Result<(usize, bool)> {
-        self.make_room(total);
-        let room = &mut self.data[self.end..];
+        let room = self.room(total);
         let (wanted, got) = (room.len(), source.read(room)?);
-        self.end += got;
-        self.filled = got == wanted;
+        self.came(got);
         Ok((got, got < wanted))
+    }
+
+    /// Where to read to, as `fill` does; [`ReadBuffer::came`] says how much it was.
+    pub(super) fn room(&mut self, total: usize) -> &mut [u8] {
+        self.make_room(total);
+        &mut self.data[self.end..]
+    }
+
+    pub(super) fn came(&mut self, got: usize) {
+        let wanted = self.data.len() - self.end;
+        self.end += got.min(wanted);
+        self.filled = got >= wanted;
     }
 
     /// Room for at least one more byte, and, as bytes come in, for `total` in all: a length that somebody announced

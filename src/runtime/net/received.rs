@@ -92,17 +92,36 @@ impl Received {
     /// # Errors
     /// What the read says. It is not noted: see [`Received::fail`].
     pub fn receive(&mut self, want: &Want, source: impl io::Read) -> io::Result<(usize, bool)> {
-        let mut scanned = self.scanned;
-        let total = match want.find(self.buffer.bytes(), &mut scanned, self.limit) {
+        let total = self.total(want);
+        let (got, short) = self.buffer.fill(source, total)?;
+        self.note(got);
+        Ok((got, short))
+    }
+
+    /// Where to receive to, for those who do it themselves; [`Received::came`] says how much it was.
+    pub(super) fn room(&mut self, want: &Want) -> &mut [u8] {
+        let total = self.total(want);
+        self.buffer.room(total)
+    }
+
+    pub(super) fn came(&mut self, got: usize) {
+        self.buffer.came(got);
+        self.note(got);
+    }
+
+    /// How many bytes have to be in the buffer, if that are many.
+    fn total(&self, want: &Want) -> usize {
+        match want.find(self.buffer.bytes(), &mut self.scanned.clone(), self.limit) {
             Found::More { total } if total > LARGE => total,
             _ => 0,
-        };
-        let (got, short) = self.buffer.fill(source, total)?;
+        }
+    }
+
+    fn note(&mut self, got: usize) {
         self.peak = self.peak.max(self.buffer.len());
         if got == 0 {
             self.end = Some(End::Eof);
         }
-        Ok((got, short))
     }
 
     /// Nothing more will come, because of `error`.

@@ -86,6 +86,12 @@ impl TcpListener {
     }
 }
 
+impl AsFd for TcpListener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.io.source().as_fd()
+    }
+}
+
 impl AsRawFd for TcpListener {
     fn as_raw_fd(&self) -> RawFd {
         self.io.source().as_raw_fd()
@@ -141,6 +147,14 @@ impl TcpStream {
         self.io.run_until(Direction::Read, read).await
     }
 
+    /// As `read`, but leaves the bytes there for the next read.
+    ///
+    /// # Errors
+    /// As `read`.
+    pub async fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.io.run(Direction::Read, |socket| socket.peek(buffer)).await
+    }
+
     /// Our end.
     ///
     /// # Errors
@@ -163,5 +177,13 @@ impl TcpStream {
     /// What `setsockopt(2)` says.
     pub fn set_nodelay(&self, on: bool) -> io::Result<()> {
         self.io.source().set_nodelay(on)
+    }
+
+    /// Whether TCP_NODELAY is set.
+    ///
+    /// # Errors
+    /// What `getsockopt(2)` says.
+    pub fn nodelay(&self) -> io::Result<bool> {
+        self.io.source().nodelay()
     }
 }

@@ -3,9 +3,10 @@
 use std::cell::RefCell;
 use std::io;
 use std::net::{self, SocketAddr};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 use super::io::{First, Io};
+use super::packets::datagram_methods;
 use super::resolve::{Target, first_that};
 use crate::runtime::driver::Direction;
 
@@ -17,6 +18,8 @@ const LONGEST: usize = 64 * 1024;
 pub struct UdpSocket {
     io: Io<net::UdpSocket>,
 }
+
+datagram_methods!(UdpSocket, net::UdpSocket, SocketAddr);
 
 impl UdpSocket {
     /// Binds to `target` (port 0: any free port).
@@ -51,28 +54,12 @@ impl UdpSocket {
         self.io.run(Direction::Write, |socket| socket.send_to(data, to)).await
     }
 
-    /// Receives one datagram: its length and sender. What does not fit into `buffer` is lost.
+    /// As `send_to`, without waiting.
     ///
     /// # Errors
-    /// What `recvfrom(2)` says.
-    pub async fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        self.io.run(Direction::Read, |socket| socket.recv_from(buffer)).await
-    }
-
-    /// As `send_to`, to the connected peer.
-    ///
-    /// # Errors
-    /// As `send_to`; `ConnectionRefused` if the peer said so to an earlier datagram.
-    pub async fn send(&self, data: &[u8]) -> io::Result<usize> {
-        self.io.run(Direction::Write, |socket| socket.send(data)).await
-    }
-
-    /// As `recv_from`, from the connected peer.
-    ///
-    /// # Errors
-    /// As `recv_from`.
-    pub async fn recv(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.io.run(Direction::Read, |socket| socket.recv(buffer)).await
+    /// `WouldBlock` if there is no room; else as `send_to`.
+    pub fn try_send_to(&self, data: &[u8], to: SocketAddr) -> io::Result<usize> {
+        self.io.try_run(Direction::Write, |socket| socket.send_to(data, to))
     }
 
     /// Receives one datagram of any length: its content and sender.
@@ -91,33 +78,5 @@ impl UdpSocket {
             })
         };
         self.io.run(Direction::Read, read).await
-    }
-
-    /// Our address.
-    ///
-    /// # Errors
-    /// What `getsockname(2)` says.
-    pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.io.source().local_addr()
-    }
-
-    /// Puts a socket on the runtime of the current thread and makes it non-blocking.
-    ///
-    /// # Errors
-    /// Without a runtime, and when the socket cannot be registered.
-    pub fn from_std(socket: net::UdpSocket) -> io::Result<UdpSocket> {
-        socket.set_nonblocking(true)?;
-        Ok(UdpSocket { io: Io::new(socket, First::Try)? })
-    }
-
-    /// Takes the socket off the runtime. It stays non-blocking.
-    pub fn into_std(self) -> net::UdpSocket {
-        self.io.into_source()
-    }
-}
-
-impl AsRawFd for UdpSocket {
-    fn as_raw_fd(&self) -> RawFd {
-        self.io.source().as_raw_fd()
     }
 }

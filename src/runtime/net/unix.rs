@@ -1,6 +1,6 @@
 //! Unix domain stream sockets.
 
-use std::io::{self, IoSlice, IoSliceMut, Write};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::{self, SocketAddr};
@@ -61,6 +61,12 @@ impl UnixListener {
     }
 }
 
+impl AsFd for UnixListener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.io.source().as_fd()
+    }
+}
+
 impl AsRawFd for UnixListener {
     fn as_raw_fd(&self) -> RawFd {
         self.io.source().as_raw_fd()
@@ -75,9 +81,18 @@ pub struct UnixStream {
 
 stream_methods!(UnixStream, net::UnixStream, receive);
 
-/// A short read means that no more is there, unless it ended at a descriptor.
-fn receive(source: &net::UnixStream, buffers: &mut [IoSliceMut<'_>]) -> io::Result<(usize, bool)> {
+/// A buffer of at most this size is mostly filled: by what it was made for, or by a part of what there is.
+const SMALL: usize = 1024;
+
+/// A short read means that no more is there, unless it ended at a descriptor. To tell the two apart costs a little; where
+/// short reads are rare it is left open, and the next read finds out.
+fn receive(mut source: &net::UnixStream, buffers: &mut [IoSliceMut<'_>]) -> io::Result<(usize, bool)> {
     let room: usize = buffers.iter().map(|slice| slice.len()).sum();
+    if let [buffer] = buffers
+        && room <= SMALL
+    {
+        return Ok((source.read(buffer)?, false));
+    }
     let (got, cut) = receive_local(source.as_raw_fd(), buffers)?;
     Ok((got, got < room && got > 0 && !cut))
 }
@@ -98,6 +113,14 @@ impl UnixStream {
     pub fn pair() -> io::Result<(UnixStream, UnixStream)> {
         let (a, b) = net::UnixStream::pair()?;
         Ok((UnixStream::from_std(a)?, UnixStream::from_std(b)?))
+    }
+
+    /// Our end.
+    ///
+    /// # Errors
+    /// What `getsockname(2)` says.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.io.source().local_addr()
     }
 
     /// The other end.

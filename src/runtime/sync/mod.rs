@@ -1,8 +1,9 @@
-//! Waiting for other tasks: channels, a notification, permits.
+//! Waiting for other tasks: channels, a notification, permits, a lock.
 //!
 //! Nothing here needs a runtime: both ends may be on any thread or executor.
 
 pub mod mpsc;
+mod mutex;
 mod notify;
 pub mod oneshot;
 mod semaphore;
@@ -11,5 +12,6 @@ mod wait_list;
 #[cfg(all(test, any(wakeloop_loom, wakeloop_shuttle)))]
 mod model;
 
+pub use mutex::{Mutex, MutexGuard, OwnedMutexGuard};
 pub use notify::{Notified, Notify};
-pub use semaphore::{Acquire, Permit, Semaphore};
+pub use semaphore::{Acquire, OwnedPermit, Permit, Semaphore};

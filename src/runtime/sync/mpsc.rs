@@ -247,6 +247,39 @@ impl<T> Receiver<T> {
         Poll::Pending
     }
 
+    /// Waits for at least one value and appends up to `limit` of those that are there to `values`: how many, 0 if all
+    /// senders are gone and all values received, or if `limit` is 0. One lock for all of them. Cancel-safe.
+    pub async fn recv_many(&mut self, values: &mut Vec<T>, limit: usize) -> usize {
+        if limit == 0 {
+            return 0;
+        }
+        let Some(first) = self.recv().await else { return 0 };
+        values.push(first);
+        let mut state = self.channel.lock();
+        let more = (limit - 1).min(state.values.len());
+        values.extend(state.values.drain(..more));
+        let woken: Vec<Waker> = std::iter::from_fn(|| state.grant_room()).collect();
+        drop(state);
+        wakers::wake_all(woken);
+        1 + more
+    }
+
+    /// How many values are in the buffer.
+    pub fn len(&self) -> usize {
+        self.channel.lock().values.len()
+    }
+
+    /// Whether no value is in the buffer.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether no value can come any more but those in the buffer: all senders are gone, or the channel was closed.
+    pub fn is_closed(&self) -> bool {
+        let state = self.channel.lock();
+        state.closed || state.senders == 0
+    }
+
     /// The next value, if it is there already.
     pub fn try_recv(&mut self) -> Option<T> {
         let mut state = self.channel.lock();

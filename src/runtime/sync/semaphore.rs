@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::wait_list::{Grant, WaitList};
@@ -39,6 +40,33 @@ impl Semaphore {
         Acquire { semaphore: self, permits, key: None }
     }
 
+    /// As [`Semaphore::acquire`], for a permit that a task can take along.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use wakeloop::runtime::{Runtime, spawn, sync::Semaphore};
+    ///
+    /// let rt = Runtime::new()?;
+    /// rt.block_on(async {
+    ///     // At most ten at a time.
+    ///     let limit = Arc::new(Semaphore::new(10));
+    ///     for _ in 0..100 {
+    ///         let permit = limit.clone().acquire_owned(1).await;
+    ///         spawn(async move {
+    ///             // ... serves a connection ...
+    ///             drop(permit);
+    ///         });
+    ///     }
+    ///     // All are back when all tasks are done.
+    ///     limit.acquire(10).await;
+    /// });
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub async fn acquire_owned(self: Arc<Self>, permits: usize) -> OwnedPermit {
+        self.acquire(permits).await.forget();
+        OwnedPermit { semaphore: self, permits }
+    }
+
     /// Takes `permits` if they are free and nobody is in line.
     pub fn try_acquire(&self, permits: usize) -> Option<Permit<'_>> {
         let mut state = unpoisoned(self.state.lock());
@@ -47,6 +75,12 @@ impl Semaphore {
         }
         state.permits -= permits;
         Some(Permit { semaphore: self, permits })
+    }
+
+    /// As [`Semaphore::try_acquire`], for a permit that a task can take along.
+    pub fn try_acquire_owned(self: Arc<Self>, permits: usize) -> Option<OwnedPermit> {
+        self.try_acquire(permits)?.forget();
+        Some(OwnedPermit { semaphore: self, permits })
     }
 
     /// Adds permits: more than there were, or those of a [`Permit`] that was forgotten. What does not fit into the number
@@ -144,6 +178,27 @@ impl Drop for Permit<'_> {
     }
 }
 
+/// As [`Permit`], with a share in its semaphore.
+pub struct OwnedPermit {
+    semaphore: Arc<Semaphore>,
+    permits: usize,
+}
+
+impl OwnedPermit {
+    /// Keeps the permits from coming back.
+    pub fn forget(mut self) {
+        self.permits = 0;
+    }
+}
+
+impl Drop for OwnedPermit {
+    fn drop(&mut self) {
+        if self.permits > 0 {
+            self.semaphore.release(self.permits);
+        }
+    }
+}
+
 impl fmt::Debug for Acquire<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Acquire").field("permits", &self.permits).finish_non_exhaustive()
@@ -153,5 +208,11 @@ impl fmt::Debug for Acquire<'_> {
 impl fmt::Debug for Permit<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Permit").field("permits", &self.permits).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for OwnedPermit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OwnedPermit").field("permits", &self.permits).finish_non_exhaustive()
     }
 }

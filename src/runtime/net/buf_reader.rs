@@ -1,0 +1,184 @@
+//! Reading lines, frames and other items from a stream.
+
+use std::io;
+
+use super::bytes::ReadBytes;
+use super::framing::Want;
+use super::received::{Look, Received, Taken};
+
+/// The length of the longest line, unless said otherwise: as in asyncio.
+const LIMIT: usize = 64 << 10;
+
+/// Reads a stream in large pieces and hands it out in items: lines, frames, so many bytes.
+///
+/// All its methods are cancel-safe: bytes leave the buffer only with the item they belong to. Dropped before it is ready, a
+/// read has taken nothing, and the next one, of whatever kind, goes on where the last item ended. So a line can be waited
+/// for in `select!` or under a `timeout`.
+///
+/// The items are borrowed from the buffer: nothing is copied, nor allocated per item.
+///
+/// ```
+/// use wakeloop::runtime::Runtime;
+/// use wakeloop::runtime::net::{BufReader, UnixStream};
+///
+/// let rt = Runtime::new()?;
+/// rt.block_on(async {
+///     let (here, there) = UnixStream::pair()?;
+///     here.write_all(b"GET /\r\nbody").await?;
+///     let mut reader = BufReader::new(there);
+///     assert_eq!(reader.next_line().await?.as_deref(), Some("GET /"));
+///     assert_eq!(reader.read_exact(4).await?, b"body");
+///     drop(here);
+///     assert_eq!(reader.next_line().await?, None);
+///     std::io::Result::Ok(())
+/// })?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct BufReader<R> {
+    from: R,
+    received: Received,
+}
+
+impl<R: ReadBytes + Sync> BufReader<R> {
+    /// For lines of at most 64 KiB.
+    pub fn new(from: R) -> BufReader<R> {
+        BufReader::with_limit(LIMIT, from)
+    }
+
+    /// For lines, and what ends in other delimiters, of at most `limit` bytes: what a peer can make us keep.
+    pub fn with_limit(limit: usize, from: R) -> BufReader<R> {
+        BufReader { from, received: Received::new(limit) }
+    }
+
+    /// What there is, at most `most` bytes; waits for at least one. Empty at the end of the stream, or if `most` is 0.
+    ///
+    /// # Errors
+    /// As [`ReadBytes::read`].
+    pub async fn read(&mut self, most: usize) -> io::Result<&[u8]> {
+        if most == 0 {
+            return Ok(&[]);
+        }
+        self.item(&Want::Some(most)).await.map(Item::or_rest)
+    }
+
+    /// So many bytes.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` if the stream ends before, and what came of it is dropped; else as [`ReadBytes::read`].
+    pub async fn read_exact(&mut self, len: usize) -> io::Result<&[u8]> {
+        self.item(&Want::Exact(len)).await?.or_eof()
+    }
+
+    /// Everything up to and with `delimiter`; at the end of the stream what is left, which may be nothing.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the delimiter is empty. `InvalidData` if it does not come within the limit: the bytes stay, to be
+    /// read otherwise. Else as [`ReadBytes::read`].
+    pub async fn read_until(&mut self, delimiter: &[u8]) -> io::Result<&[u8]> {
+        if delimiter.is_empty() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "an empty delimiter"));
+        }
+        self.item(&Want::Until(delimiter.into())).await.map(Item::or_rest)
+    }
+
+    /// A line with its `\n`, which the last one may lack; empty at the end of the stream.
+    ///
+    /// # Errors
+    /// `InvalidData` if it is longer than the limit: it stays, to be read otherwise. Else as [`ReadBytes::read`].
+    pub async fn read_line(&mut self) -> io::Result<&[u8]> {
+        self.item(&Want::Line).await.map(Item::or_rest)
+    }
+
+    /// A line as text, without its `\n` or `\r\n`; `None` at the end of the stream.
+    ///
+    /// # Errors
+    /// `InvalidData` if it is not UTF-8, and dropped then; else as [`BufReader::read_line`].
+    pub async fn next_line(&mut self) -> io::Result<Option<String>> {
+        let line = match self.read_line().await? {
+            [] => return Ok(None),
+            [line @ .., b'\r', b'\n'] | [line @ .., b'\n'] | line => line,
+        };
+        match std::str::from_utf8(line) {
+            Ok(line) => Ok(Some(line.to_owned())),
+            Err(error) => Err(io::Error::new(io::ErrorKind::InvalidData, error)),
+        }
+    }
+
+    /// A frame: its length as four bytes, big-endian, then so many bytes, which are handed out. `None` at the end of the
+    /// stream. The length is at most `limit`; memory grows with what comes, not with what is announced.
+    ///
+    /// # Errors
+    /// `InvalidData` for a longer frame, which stays; `UnexpectedEof` if the stream ends within one, which is dropped; else as
+    /// [`ReadBytes::read`].
+    pub async fn read_frame(&mut self, limit: usize) -> io::Result<Option<&[u8]>> {
+        match self.item(&Want::Frame(limit)).await? {
+            Item::Rest([]) => Ok(None),
+            item => item.or_eof().map(Some),
+        }
+    }
+
+    async fn item(&mut self, want: &Want) -> io::Result<Item<'_>> {
+        self.received.begin();
+        loop {
+            let found = self.received.look(want);
+            if !matches!(found, Look::Nothing) {
+                return match self.received.hand_out(found) {
+                    Taken::Item(bytes) => Ok(Item::Whole(bytes)),
+                    Taken::Rest(bytes) => Ok(Item::Rest(bytes)),
+                    Taken::TooLong(len) => Err(too_long(len)),
+                    Taken::Failed(error) => Err(error),
+                    Taken::Nothing => unreachable!("something was found"),
+                };
+            }
+            let got = self.from.read(self.received.room(want)).await?;
+            self.received.came(got);
+        }
+    }
+}
+
+impl<R> BufReader<R> {
+    /// How many bytes were received and not handed out.
+    pub fn buffered(&self) -> usize {
+        self.received.len()
+    }
+
+    /// The stream. What is read from it directly does not include what is in the buffer.
+    pub fn get_ref(&self) -> &R {
+        &self.from
+    }
+
+    /// The stream, without what is in the buffer.
+    pub fn into_inner(self) -> R {
+        self.from
+    }
+}
+
+/// What a read came to.
+enum Item<'a> {
+    Whole(&'a [u8]),
+    /// The stream has ended before.
+    Rest(&'a [u8]),
+}
+
+impl<'a> Item<'a> {
+    fn or_rest(self) -> &'a [u8] {
+        match self {
+            Item::Whole(bytes) | Item::Rest(bytes) => bytes,
+        }
+    }
+
+    fn or_eof(self) -> io::Result<&'a [u8]> {
+        match self {
+            Item::Whole(bytes) => Ok(bytes),
+            Item::Rest(_) => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+}
+
+fn too_long(len: usize) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        format!("an item of {len} bytes or more is longer than allowed"),
+    )
+}

@@ -1,0 +1,186 @@
+//! A lock that is held across awaits.
+
+use std::cell::UnsafeCell;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use super::{Permit, Semaphore};
+
+/// A value that one task at a time may use, also while it waits for something else. First come, first served.
+///
+/// For a value that is only looked at or changed between two awaits, `std::sync::Mutex` is faster and just as good. This
+/// one is for what a task has to keep to itself over an await: a connection with a request and its response, for example.
+/// It is not poisoned: a holder that panics leaves the value as it is.
+///
+/// ```
+/// use wakeloop::runtime::{block_on, sync::Mutex, yield_now};
+///
+/// let number = Mutex::new(1);
+/// block_on(async {
+///     let mut held = number.lock().await;
+///     let before = *held;
+///     yield_now().await;
+///     *held = before + 1;
+/// });
+/// assert_eq!(number.into_inner(), 2);
+/// ```
+pub struct Mutex<T: ?Sized> {
+    turn: Semaphore,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the semaphore has one permit, and only with it is the value touched: it is handed from thread to thread, so that
+// `Send` is all it needs. The lock of the semaphore orders one holder's accesses before the next one's.
+unsafe impl<T: Send + ?Sized> Send for Mutex<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send + ?Sized> Sync for Mutex<T> {}
+
+impl<T> Mutex<T> {
+    /// Not locked.
+    pub fn new(value: T) -> Mutex<T> {
+        Mutex { turn: Semaphore::new(1), value: UnsafeCell::new(value) }
+    }
+
+    /// The value: nobody else has the lock any more.
+    pub fn into_inner(self) -> T {
+        self.value.into_inner()
+    }
+}
+
+impl<T: ?Sized> Mutex<T> {
+    /// Waits for the lock; in line from the first poll. Cancel-safe, but loses its place in the line.
+    ///
+    /// Who has the lock already waits without end.
+    pub async fn lock(&self) -> MutexGuard<'_, T> {
+        MutexGuard { _permit: self.turn.acquire(1).await, mutex: self }
+    }
+
+    /// Takes the lock if it is free and nobody is in line.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        Some(MutexGuard { _permit: self.turn.try_acquire(1)?, mutex: self })
+    }
+
+    /// As [`Mutex::lock`], for a guard that a task can take along.
+    pub async fn lock_owned(self: Arc<Self>) -> OwnedMutexGuard<T> {
+        self.turn.acquire(1).await.forget();
+        OwnedMutexGuard { mutex: self }
+    }
+
+    /// As [`Mutex::try_lock`], for a guard that a task can take along.
+    pub fn try_lock_owned(self: Arc<Self>) -> Option<OwnedMutexGuard<T>> {
+        self.turn.try_acquire(1)?.forget();
+        Some(OwnedMutexGuard { mutex: self })
+    }
+
+    /// The value, without a lock: nobody else can have it.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.value.get_mut()
+    }
+}
+
+impl<T: Default> Default for Mutex<T> {
+    fn default() -> Mutex<T> {
+        Mutex::new(T::default())
+    }
+}
+
+impl<T> From<T> for Mutex<T> {
+    fn from(value: T) -> Mutex<T> {
+        Mutex::new(value)
+    }
+}
+
+impl<T: fmt::Debug + ?Sized> fmt::Debug for Mutex<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("Mutex");
+        match self.try_lock() {
+            Some(guard) => debug.field("value", &&*guard).finish(),
+            None => debug.finish_non_exhaustive(),
+        }
+    }
+}
+
+/// The lock of a [`Mutex`], given back when dropped.
+#[must_use = "the lock is given back at once if this is not kept"]
+pub struct MutexGuard<'a, T: ?Sized> {
+    mutex: &'a Mutex<T>,
+    _permit: Permit<'a>,
+}
+
+/// As [`MutexGuard`], with a share in its mutex.
+#[must_use = "the lock is given back at once if this is not kept"]
+pub struct OwnedMutexGuard<T: ?Sized> {
+    mutex: Arc<Mutex<T>>,
+}
+
+// SAFETY: a shared guard gives shared references to the value and nothing else. (Without this, only `Mutex: Sync` would be
+// asked for, which a value that is not `Sync` satisfies.)
+unsafe impl<T: Sync + ?Sized> Sync for MutexGuard<'_, T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync + ?Sized> Sync for OwnedMutexGuard<T> {}
+
+impl<T: ?Sized> Drop for OwnedMutexGuard<T> {
+    fn drop(&mut self) {
+        self.mutex.turn.release(1);
+    }
+}
+
+macro_rules! guard {
+    ($($guard:ty),*) => {$(
+        impl<T: ?Sized> Deref for $guard {
+            type Target = T;
+
+            fn deref(&self) -> &T {
+                // SAFETY: the guard is the only one there is.
+                unsafe { &*self.mutex.value.get() }
+            }
+        }
+
+        impl<T: ?Sized> DerefMut for $guard {
+            fn deref_mut(&mut self) -> &mut T {
+                // SAFETY: as above, and it is borrowed exclusively.
+                unsafe { &mut *self.mutex.value.get() }
+            }
+        }
+
+        impl<T: fmt::Debug + ?Sized> fmt::Debug for $guard {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                (**self).fmt(f)
+            }
+        }
+
+        impl<T: fmt::Display + ?Sized> fmt::Display for $guard {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                (**self).fmt(f)
+            }
+        }
+    )*};
+}
+
+guard! { MutexGuard<'_, T>, OwnedMutexGuard<T> }
+
+#[cfg(all(test, not(any(wakeloop_loom, wakeloop_shuttle))))]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// Two impls for whatever is `Sync`: for that, nobody can say which is meant.
+    trait NotSync<A> {
+        fn holds() {}
+    }
+
+    impl<T: ?Sized> NotSync<()> for T {}
+    impl<T: ?Sized + Sync> NotSync<u8> for T {}
+
+    #[test]
+    fn a_guard_is_shared_between_threads_only_if_its_value_may_be() {
+        fn is_send_and_sync<T: Send + Sync>() {}
+        is_send_and_sync::<Mutex<Cell<u8>>>();
+        is_send_and_sync::<MutexGuard<'_, u8>>();
+        is_send_and_sync::<OwnedMutexGuard<u8>>();
+        <MutexGuard<'_, Cell<u8>> as NotSync<_>>::holds();
+        <OwnedMutexGuard<Cell<u8>> as NotSync<_>>::holds();
+    }
+}
