@@ -263,7 +263,6 @@ def test_a_loop_in_another_thread_sees_a_slow_process_end(loop_factory):
 def test_a_loop_that_closes_with_processes_alive_keeps_no_descriptor(loop_name):
     body = """
         import os
-        loop = new_loop()
         async def main():
             return [await asyncio.create_subprocess_exec("/bin/sleep", "60") for _ in range(3)]
         before = len(os.listdir("/proc/self/fd"))
