@@ -170,11 +170,6 @@ def protocol_failed(loop: EventLoop, transport: Any, protocol: Any, exception: B
     )
 
 
-def poller_failed(loop: EventLoop, transport: Any, protocol: Any, exception: BaseException, message: str) -> None:
-    """The poller does not take a descriptor, which ends its transport: no fault of the peer's, and news to somebody."""
-    protocol_failed(loop, transport, protocol, exception, message)
-
-
 def close_failed(loop: EventLoop, transport: Any, exception: BaseException) -> None:
     """Most likely somebody has closed the descriptor of a transport, which may be another's by now."""
     loop.call_exception_handler(

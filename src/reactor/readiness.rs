@@ -81,6 +81,11 @@ impl Readiness {
     pub const ERROR: Readiness = Readiness(16);
     /// Urgent data. Linux only. A read ends at its mark, whatever is behind: it may be short and more be there.
     pub const PRIORITY: Readiness = Readiness(32);
+    /// An event with one of these may have left something behind a short read: an end, an error, what follows urgent
+    /// data. Without them a short read has drained a TCP socket.
+    pub const BEHIND_SHORT_READ: Readiness = Readiness(
+        Readiness::READ_CLOSED.0 | Readiness::WRITE_CLOSED.0 | Readiness::ERROR.0 | Readiness::PRIORITY.0,
+    );
 
     /// Whether nothing is in the set.
     pub const fn is_empty(self) -> bool {

@@ -86,9 +86,7 @@ impl Shares {
     /// Polls a later one.
     #[inline]
     pub fn poll<R>(&self, poll: impl FnOnce() -> R) -> R {
-        let restore = if self.any && !has_budget() { Some(lend()) } else { None };
-        let polled = poll();
-        drop(restore);
-        polled
+        let _lent = (self.any && !has_budget()).then(lend);
+        poll()
     }
 }

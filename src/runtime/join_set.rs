@@ -16,7 +16,7 @@ use slab::Slab;
 
 use super::shim::{Mutex, MutexGuard};
 use super::task::{AbortHandle, JoinError, JoinHandle};
-use super::{Handle, context, coop, unpoisoned, wakers};
+use super::{Handle, coop, spawn, unpoisoned, wakers};
 
 /// A group of tasks: their outputs come in the order in which they end, and dropping the set aborts those that are left.
 /// ([`JoinSet::detach_all`] lets them go on.)
@@ -137,8 +137,7 @@ impl<T> JoinSet<T> {
         F: Future<Output = T> + Send + 'static,
         T: Send + 'static,
     {
-        let handle = context::with(|shared| shared.spawn(future));
-        self.insert(handle)
+        self.insert(spawn(future))
     }
 
     /// Starts a task on a runtime.

@@ -44,7 +44,7 @@ use crate::reactor::{Interest, Readiness, Token};
 const HIGH_WATER: usize = 64 * 1024;
 /// After so many writes to a lost connection asyncio begins to warn.
 const WARN_AFTER: u32 = 5;
-/// What is said when the poller does not take a descriptor.
+/// What is said when the poller does not take a descriptor: to the exception handler, as that is no fault of the peer's.
 pub(super) const UNWATCHED: &str = "Fatal error on transport";
 
 /// The fields that every variant has.
@@ -347,7 +347,7 @@ fn watch_later<T: Variant>(object: &Ref, core: &Core) -> Result<(), Fatal> {
 pub(crate) fn watch_or_fail<T: Variant>(object: &Ref, variant: &T, core: &Core) -> Result<(), Fatal> {
     match watch(object, variant, core) {
         Ok(()) => Ok(()),
-        Err(error) => end_with(object, variant, raise_io(&error), UNWATCHED, "poller_failed"),
+        Err(error) => end_with(object, variant, raise_io(&error), UNWATCHED, "protocol_failed"),
     }
 }
 

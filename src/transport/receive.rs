@@ -1,8 +1,8 @@
 //! From the socket to the protocol.
 //!
 //! One `recv` per event: a short read means that the socket is drained, unless the event also carried a
-//! close or an error, which must be read too, or urgent data, at whose mark a read ends. After [`READS`] full reads the transport queues itself for
-//! the next turn, so that one fast peer starves nobody.
+//! close or an error, which must be read too, or urgent data, at whose mark a read ends. After [`READS`] full
+//! reads the transport queues itself for the next turn, so that one fast peer starves nobody.
 //!
 //! Small messages are received into the loop's buffer and copied into a `bytes` of their exact size. After
 //! a large one the next receive goes straight into a `bytes` of [`DIRECT`] bytes that is then cut, or into the
@@ -32,14 +32,6 @@ pub(super) const LARGE: usize = 32 * 1024;
 /// The size of a direct receive.
 pub(super) const DIRECT: usize = 120 * 1024;
 
-/// Where an event carries one of these there may be something behind a short read.
-const AND_THEN: Readiness = Readiness::from_bits(
-    Readiness::READ_CLOSED.bits()
-        | Readiness::WRITE_CLOSED.bits()
-        | Readiness::ERROR.bits()
-        | Readiness::PRIORITY.bits(),
-);
-
 /// What one receive came to.
 enum Received {
     /// Data was delivered; `full` if there was no room for more.
@@ -60,7 +52,7 @@ pub(crate) fn on_readable(
     core: &Core,
     readiness: Readiness,
 ) -> Result<(), Fatal> {
-    let goes_on = readiness.intersects(AND_THEN);
+    let goes_on = readiness.intersects(Readiness::BEHIND_SHORT_READ);
     for _ in 0..READS {
         if !stream.is_reading() || stream.read_done.get() || stream.conn_lost.get() > 0 || stream.fd.get() < 0
         {

@@ -107,9 +107,7 @@ pub(crate) fn go_on(stream: &Stream, core: &Core) -> Result<(), Fatal> {
     }
     match progress {
         Progress::Blocked => stream.block(),
-        Progress::Again => {
-            stream.block_until_called(core);
-        }
+        Progress::Again => stream.block_until_called(core),
         Progress::Ended(outcome) => return end(stream, core, &sending, sending.transfer.result(outcome)),
     }
     Ok(())

@@ -34,14 +34,8 @@ const STREAK: u32 = 4;
 const LONG: usize = 1024 * 1024;
 
 /// What is a reason to read: data, or some end that a read will tell of.
-const ARRIVED: Readiness = Readiness::from_bits(Readiness::READABLE.bits() | ENDING.bits());
-/// Some end, or urgent data, at whose mark a read ends.
-const ENDING: Readiness = Readiness::from_bits(
-    Readiness::READ_CLOSED.bits()
-        | Readiness::WRITE_CLOSED.bits()
-        | Readiness::ERROR.bits()
-        | Readiness::PRIORITY.bits(),
-);
+const ARRIVED: Readiness =
+    Readiness::from_bits(Readiness::READABLE.bits() | Readiness::BEHIND_SHORT_READ.bits());
 
 /// The reading half of a stream, which the loop's table of descriptors refers to.
 #[pyclass(module = "wakeloop._core", name = "TcpStreamReader", frozen)]
@@ -232,7 +226,7 @@ impl Source for Reading {
             return Ok(());
         }
         reader.drained.set(false);
-        if readiness.intersects(ENDING) {
+        if readiness.intersects(Readiness::BEHIND_SHORT_READ) {
             reader.ending.set(true);
         }
         if reader.future.is_empty() {

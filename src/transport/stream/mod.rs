@@ -437,7 +437,7 @@ fn start(object: &Ref, core: &Core) -> Result<(), Fatal> {
     if stream.conn_lost.get() == 0
         && let Err(error) = register(stream, core)
     {
-        outcome.note(stream.end_with(object, raise_io(&error), UNWATCHED, "poller_failed"));
+        outcome.note(stream.end_with(object, raise_io(&error), UNWATCHED, "protocol_failed"));
     }
     if let Some(waiter) = &waiter {
         outcome.note(complete(core, waiter));
