@@ -78,6 +78,9 @@ pub(crate) struct Core {
     /// A descriptor was used since the last poll: what that set off (a connection to a listener of ours, say)
     /// may be waiting, so the next turn polls even if it is busy.
     pub(crate) touched: Cell<bool>,
+    /// The socket that has just had several datagrams waiting, and probably has more by now: the next turn reads it
+    /// again without asking the poller.
+    pub(crate) busy: Cell<Option<Token>>,
     /// A callback was set for a descriptor since the last poll: a turn of events is not prolonged.
     pub(crate) watching: Cell<bool>,
     /// How many more polls are made in the knowledge that another thread keeps the GIL for long.
@@ -161,6 +164,7 @@ impl Core {
             running: Cell::new(false),
             dispatching: Cell::new(false),
             touched: Cell::new(false),
+            busy: Cell::new(None),
             watching: Cell::new(false),
             wary: Cell::new(0),
             custom_time: Cell::new(false),

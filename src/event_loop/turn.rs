@@ -1,6 +1,7 @@
 //! One turn of the loop.
 //!
-//! 1. Poll, unless callbacks are ready, the last poll is recent and no descriptor was used since. With callbacks ready the poll does not
+//! 1. Poll, unless the last poll is recent, and either callbacks are ready and no descriptor was used since, or a
+//!    datagram socket had so much waiting that it is read again at once. With callbacks ready the poll does not
 //!    block and keeps the GIL; otherwise it sleeps until the next deadline without the GIL.
 //! 2. Move due timers to the ready queue: in asyncio they come before whatever this turn schedules.
 //! 3. Run what was ready before the poll, if the poll brought anything: in asyncio that comes first. Then dispatch
@@ -26,7 +27,7 @@ use crate::capi::call::{call0, call1, in_context};
 use crate::capi::error::{Outcome, raise, raise_io, take_unless_fatal};
 use crate::capi::imports::imports;
 use crate::capi::{Fatal, Raised, Ref};
-use crate::reactor::{Event, Poller};
+use crate::reactor::{Event, Poller, Readiness};
 
 /// A busy loop polls at least every so many turns ...
 const TURNS_WITHOUT_POLL: u32 = 61;
@@ -83,14 +84,17 @@ impl Turns {
     fn turn(&mut self, core: &Core) -> Result<(), Fatal> {
         add(&core.counters.turns, 1);
         let mut now = monotonic_nanos();
-        let recent = !core.ready.is_empty()
+        let busy = core.busy.take();
+        let recent = (busy.is_some() || (!core.ready.is_empty() && !core.touched.get()))
             && self.since_poll < TURNS_WITHOUT_POLL
             && now.wrapping_sub(self.last_poll) < TIME_WITHOUT_POLL
             && !core.stopping.get()
-            && !core.touched.get()
             && !core.custom_clock();
         if recent {
             self.since_poll += 1;
+            if let Some(token) = busy {
+                core.events().push_back(Event { token, readiness: Readiness::READABLE });
+            }
         } else {
             now = poll(core, now, self.had_events)?;
             core.touched.set(false);

@@ -1,12 +1,14 @@
 //! From a datagram socket to the protocol.
 //!
-//! One system call per event. A datagram that comes alone is cheapest to get with a plain `recvfrom`, so
+//! One receive per turn. A datagram that comes alone is cheapest to get with a plain `recvfrom`, so
 //! that a request and its answer cost one `epoll_wait`, one `recvfrom` and one `sendto`; several that wait
 //! with `recvmmsg`, which takes up to [`batch::BATCH`] of them, to be delivered under one hold of the GIL.
 //! Nothing tells beforehand, so the last receive is the guess: after a plain one a batch is tried, and as
 //! long as batches find more than one datagram they go on. A batch that finds one costs 80 ns more than
 //! `recvfrom`, and a burst its first datagram apart. The registration is level-triggered, so what is left
-//! is reported again and nothing has to be read until it is empty.
+//! is reported again and nothing has to be read until it is empty. After a batch of several the next turn reads
+//! again without asking the poller ([`Core::busy`]): ten clients that are answered in turn then cost 0.1 polls per
+//! datagram where it were 0.5.
 //!
 //! The batch's buffers belong to the thread, not to the transport, and are taken out while they are
 //! delivered from: a protocol that runs another loop inside gets buffers of its own.
@@ -273,6 +275,9 @@ mod batch {
         let outcome = match batch.fill(datagram.endpoint.fd.get()) {
             Ok(count) => {
                 datagram.expect_more.set(count > 1);
+                if count > 1 {
+                    core.busy.set(Some(datagram.endpoint.token.get()));
+                }
                 deliver_all(datagram, core, &batch, count)
             }
             // A sandbox may know the older call only.
