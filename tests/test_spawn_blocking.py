@@ -124,6 +124,46 @@ def test_what_a_call_held_is_let_go_when_it_is_over_or_never_began(run):
     run(main())
 
 
+def test_what_a_cancelled_call_held_or_gave_is_let_go_although_nothing_is_called_any_more(run):
+    class Thing:
+        pass
+
+    async def main():
+        told, begun, go_on = [], threading.Event(), threading.Event()
+
+        def function(_thing):
+            begun.set()
+            go_on.wait(10)
+            result = Thing()
+            told.append(weakref.ref(result))
+            return result
+
+        def call():
+            argument = Thing()
+            told.append(weakref.ref(argument))
+            return asyncio.ensure_future(wakeloop.spawn_blocking(function, argument))
+
+        running = call()
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
+        # More than the pool has threads for: some wait for one.
+        calls = [running, *(call() for _ in range(600))]
+        await asyncio.sleep(0)
+        for each in calls:
+            each.cancel()
+        go_on.set()
+        await asyncio.gather(*calls, return_exceptions=True)
+        del running, calls
+        for _ in range(500):
+            gc.collect()
+            if not any(ref() for ref in told):
+                break
+            await asyncio.sleep(0.01)
+        assert len(told) > 600 and not any(ref() for ref in told)
+
+    run(main())
+
+
 def test_a_thousand_calls_of_which_half_are_cancelled(run):
     async def main():
         tasks = [asyncio.ensure_future(wakeloop.spawn_blocking(lambda n=n: n)) for n in range(1000)]

@@ -27,6 +27,7 @@ use std::task::{Context, Poll};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
+use super::loop_bound::let_go;
 use super::panic::RuntimePanic;
 use super::waiter::{Waiter, running_loop};
 use super::{budget, runtime};
@@ -347,7 +348,7 @@ impl Delivery {
     fn abandon(&self) {
         let state = std::mem::replace(&mut *self.lock(), State::Gone);
         // Not under the lock: an outcome may give itself back.
-        drop(state);
+        let_go(state);
     }
 }
 

@@ -11,10 +11,12 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::data::Data;
+use super::data::{Data, Sendable};
 use super::{Open, TcpStream};
 use crate::bridge::awaitable::{Operation, Outcome};
 use crate::bridge::budget;
+use crate::bridge::loop_bound::LoopBound;
+use crate::bridge::port::Port;
 use crate::capi::coroutine::{self, Step, Steps};
 use crate::capi::error::{raise_io, raise_message, restore};
 use crate::capi::freelist::Freelist;
@@ -133,10 +135,10 @@ impl TcpStreamCall {
         };
         // The peer is slower than we are: the rest is sent without the GIL.
         let socket = stream.on_runtime()?;
-        let rest = std::mem::take(data).into_sendable(py);
+        let rest = LoopBound::new(std::mem::take(data).into_sendable(py), &Port::running(py)?);
         let sending = Operation::create(py, "write", async move {
             let turn = turn.acquire(1).await;
-            let sent = socket.write_all(rest.as_slice()).await;
+            let sent = socket.write_all(rest.get().map_or(&[], Sendable::as_slice)).await;
             drop(turn);
             match sent {
                 Ok(()) => Outcome::Nothing,
