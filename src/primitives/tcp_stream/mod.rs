@@ -320,7 +320,7 @@ impl TcpStream {
     ) -> PyResult<Bound<'py, PyAny>> {
         let (host, limit) = (host_name(host)?, checked(limit)?);
         let timeout = timeout.map(duration).transpose()?.flatten();
-        Operation::create(py, "connect", async move {
+        Operation::create(py, "TcpStream.connect", async move {
             let connected = match timeout {
                 Some(timeout) => RuntimeStream::connect_timeout((host, port), timeout).await,
                 None => RuntimeStream::connect((host, port)).await,
