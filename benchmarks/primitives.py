@@ -8,6 +8,13 @@ Every contender runs in a process of its own, in rounds, so that the machine's m
 the medians, and beside each the ratio to what asyncio offers on uvloop. The peer of `lines` and `latency` is a plain
 blocking process. CPU is the contender's own, all of its threads together.
 
+A round of `sleep` and `lines` starts the contenders anew. Those of `latency` live from the first round to the last
+and take turns, a burst of a few milliseconds each, in an order that changes from round to round: what they differ by
+is less than what the machine differs by from one second to the next. Their ratio is that of two bursts of the same
+round; the table has the median of all rounds and, behind it, the middle half of them. All share one CPU with their
+peer, so that a trip is what both sides do and two switches: to wake an idle CPU costs more than that on a virtual
+machine, differs from one time to the next, and is the same for all.
+
 `sleep` on tokio needs the extension in benchmarks/tokio_sleep; `make bench-primitives` builds it and runs all three.
 """
 
@@ -15,20 +22,25 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import importlib
+import contextlib
+import importlib.util
 import json
 import os
+import random
 import resource
 import socket
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 Loop = asyncio.AbstractEventLoop
-Body = Callable[[argparse.Namespace], Coroutine[Any, Any, dict[str, float]]]
+Row = tuple[str, str]
+Figures = dict[str, float]
+Body = Callable[[argparse.Namespace], Coroutine[Any, Any, Figures | None]]
 
 
 def cpu() -> float:
@@ -39,7 +51,7 @@ def cpu() -> float:
 # -- sleep ----------------------------------------------------------------------------------------------------------
 
 
-async def sleeps(sleep: Callable[[float], Awaitable[object]], count: int) -> dict[str, float]:
+async def sleeps(sleep: Callable[[float], Awaitable[object]], count: int) -> Figures:
     async def one() -> None:
         await sleep(0.3)
 
@@ -52,15 +64,15 @@ async def sleeps(sleep: Callable[[float], Awaitable[object]], count: int) -> dic
     return {"cpu us per sleep": min([await all_at_once() for _ in range(4)]) / count * 1e6}
 
 
-async def asyncio_sleep(options: argparse.Namespace) -> dict[str, float]:
+async def asyncio_sleep(options: argparse.Namespace) -> Figures:
     return await sleeps(asyncio.sleep, options.count)
 
 
-async def wakeloop_sleep(options: argparse.Namespace) -> dict[str, float]:
+async def wakeloop_sleep(options: argparse.Namespace) -> Figures:
     return await sleeps(importlib.import_module("wakeloop").sleep, options.count)
 
 
-async def tokio_sleep(options: argparse.Namespace) -> dict[str, float]:
+async def tokio_sleep(options: argparse.Namespace) -> Figures:
     """pyo3-async-runtimes with tokio."""
     return await sleeps(importlib.import_module("tokio_sleep").sleep, options.count)
 
@@ -68,7 +80,7 @@ async def tokio_sleep(options: argparse.Namespace) -> dict[str, float]:
 # -- lines ----------------------------------------------------------------------------------------------------------
 
 
-async def count_lines(lines: Any, options: argparse.Namespace) -> dict[str, float]:
+async def count_lines(lines: Any, options: argparse.Namespace) -> Figures:
     count = size = 0
     start, used = time.perf_counter(), cpu()
     async for line in lines:
@@ -79,14 +91,14 @@ async def count_lines(lines: Any, options: argparse.Namespace) -> dict[str, floa
     return {"MB/s": size / took / 1e6, "cpu ns per line": used / count * 1e9}
 
 
-async def asyncio_lines(options: argparse.Namespace) -> dict[str, float]:
+async def asyncio_lines(options: argparse.Namespace) -> Figures:
     reader, writer = await asyncio.open_connection("127.0.0.1", options.port)
     result = await count_lines(reader, options)
     writer.close()
     return result
 
 
-async def wakeloop_lines(options: argparse.Namespace) -> dict[str, float]:
+async def wakeloop_lines(options: argparse.Namespace) -> Figures:
     wakeloop = importlib.import_module("wakeloop")
     async with await wakeloop.TcpStream.connect("127.0.0.1", options.port) as stream:
         return await count_lines(stream, options)
@@ -105,7 +117,15 @@ def serve_lines(connection: socket.socket, options: argparse.Namespace) -> None:
 # -- latency --------------------------------------------------------------------------------------------------------
 
 
-async def round_trips(exchange: Callable[[bytes], Awaitable[bytes]], options: argparse.Namespace) -> dict[str, float]:
+async def bursts(exchange: Callable[[bytes], Awaitable[bytes]], options: argparse.Namespace) -> None:
+    """A burst of exchanges for each line that comes in, and a line of figures for each burst that goes out."""
+    await burst(exchange, options)
+    print("ready", flush=True)
+    while sys.stdin.readline():
+        print(json.dumps(await burst(exchange, options)), flush=True)
+
+
+async def burst(exchange: Callable[[bytes], Awaitable[bytes]], options: argparse.Namespace) -> Figures:
     message, times = os.urandom(options.size), []
     for _ in range(options.trips // 10):
         await exchange(message)
@@ -124,19 +144,18 @@ async def round_trips(exchange: Callable[[bytes], Awaitable[bytes]], options: ar
     }
 
 
-async def asyncio_latency(options: argparse.Namespace) -> dict[str, float]:
+async def asyncio_latency(options: argparse.Namespace) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", options.port)
 
     async def exchange(message: bytes) -> bytes:
         writer.write(message)
         return await reader.readexactly(len(message))
 
-    result = await round_trips(exchange, options)
+    await bursts(exchange, options)
     writer.close()
-    return result
 
 
-async def wakeloop_latency(options: argparse.Namespace) -> dict[str, float]:
+async def wakeloop_latency(options: argparse.Namespace) -> None:
     wakeloop = importlib.import_module("wakeloop")
     async with await wakeloop.TcpStream.connect("127.0.0.1", options.port) as stream:
 
@@ -145,7 +164,7 @@ async def wakeloop_latency(options: argparse.Namespace) -> dict[str, float]:
             answer: bytes = await stream.read_exactly(len(message))
             return answer
 
-        return await round_trips(exchange, options)
+        await bursts(exchange, options)
 
 
 def serve_echo(connection: socket.socket, _options: argparse.Namespace) -> None:
@@ -168,34 +187,76 @@ BASELINES = {
 }
 SERVERS = {"lines": serve_lines, "latency": serve_echo}
 LOOPS = {"asyncio": "asyncio", "uvloop": "uvloop", "wakeloop": "wakeloop"}
+#: Whose contenders take turns, and how many rounds there are.
+IN_TURNS = {"latency"}
+ROUNDS = {"sleep": 5, "lines": 5, "latency": 200}
+
+
+def pin() -> None:
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
 
 def contend(options: argparse.Namespace) -> None:
     """One contender, in a process of its own."""
+    if options.scenario in IN_TURNS:
+        pin()
     module = importlib.import_module(LOOPS[options.loop])
     factory: Callable[[], Loop] = module.new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
         body = BODIES[options.scenario][options.contender]
-        print(json.dumps(runner.run(body(options))))
+        figures = runner.run(body(options))
+    if figures is not None:
+        print(json.dumps(figures))
 
 
 def serve(options: argparse.Namespace) -> None:
-    """The peer: blocking, one connection after the other, until it is killed."""
+    """The peer: a blocking thread for each connection, until it is killed."""
+    if options.scenario in IN_TURNS:
+        pin()
+
+    def one(connection: socket.socket) -> None:
+        with connection:
+            SERVERS[options.scenario](connection, options)
+
     with socket.create_server(("127.0.0.1", 0)) as server:
         print(server.getsockname()[1], flush=True)
         while True:
             connection, _ = server.accept()
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            with connection:
-                SERVERS[options.scenario](connection, options)
+            threading.Thread(target=one, args=[connection], daemon=True).start()
 
 
 def is_there(name: str) -> bool:
-    try:
-        importlib.import_module(name)
-    except ImportError:
-        return False
-    return True
+    # A directory of that name beside this file is none.
+    found = importlib.util.find_spec(name)
+    return found is not None and found.origin is not None
+
+
+def each_anew(commands: dict[Row, list[str]], rounds: int) -> dict[Row, list[Figures]]:
+    results: dict[Row, list[Figures]] = {row: [] for row in commands}
+    for _ in range(rounds):
+        for row, command in commands.items():
+            output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+            results[row].append(json.loads(output))
+    return results
+
+
+def in_turns(commands: dict[Row, list[str]], rounds: int) -> dict[Row, list[Figures]]:
+    results: dict[Row, list[Figures]] = {row: [] for row in commands}
+    with contextlib.ExitStack() as stack:
+        running: dict[Row, subprocess.Popen[str]] = {}
+        for row, command in commands.items():
+            running[row] = stack.enter_context(
+                subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+            )
+            assert next(iter(running[row].stdout or ()), "") == "ready\n", f"{row} did not start"
+        for _ in range(rounds):
+            for row in random.sample(list(running), len(running)):
+                process = running[row]
+                assert process.stdin is not None and process.stdout is not None
+                process.stdin.write("go\n")
+                results[row].append(json.loads(process.stdout.readline()))
+    return results
 
 
 def compare(options: argparse.Namespace) -> None:
@@ -205,7 +266,6 @@ def compare(options: argparse.Namespace) -> None:
         for loop in LOOPS
         if is_there(LOOPS[loop]) and (contender != "tokio sleep" or is_there("tokio_sleep"))
     ]
-    results: dict[tuple[str, str], list[dict[str, float]]] = {row: [] for row in rows}
     own = [sys.executable, __file__, *sys.argv[1:]]
     peer = None
     try:
@@ -213,40 +273,45 @@ def compare(options: argparse.Namespace) -> None:
             peer = subprocess.Popen([*own, "--serve"], stdout=subprocess.PIPE, text=True)
             assert peer.stdout is not None
             own += ["--port", peer.stdout.readline().strip()]
-        for _ in range(options.rounds):
-            for contender, loop in rows:
-                command = [*own, "--contender", contender, "--loop", loop]
-                output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-                results[contender, loop].append(json.loads(output))
+        commands = {(name, loop): [*own, "--contender", name, "--loop", loop] for name, loop in rows}
+        run = in_turns if options.scenario in IN_TURNS else each_anew
+        results = run(commands, options.rounds or ROUNDS[options.scenario])
     finally:
         if peer is not None:
             peer.kill()
             peer.wait()
     columns = list(results[rows[0]][0])
-    medians = {
-        row: [statistics.median(figures[column] for figures in rounds) for column in columns]
-        for row, rounds in results.items()
-    }
-    baseline = medians.get(BASELINES[options.scenario])
+    baseline = results.get(BASELINES[options.scenario])
     print(f"| {options.scenario} | loop | {' | '.join(columns)} |")
     print(f"| --- | --- | {' | '.join(['--:'] * len(columns))} |")
-    for (contender, loop), figures in medians.items():
-        cells = [f"{figure:,.2f}" for figure in figures]
-        if baseline:
-            cells = [f"{cell} ({figure / base:.2f}x)" for cell, figure, base in zip(cells, figures, baseline)]
+    for (contender, loop), rounds in results.items():
+        cells = [cell(column, rounds, baseline, options.scenario in IN_TURNS) for column in columns]
         print(f"| {contender} | {loop} | {' | '.join(cells)} |")
     if "tokio sleep" in BODIES[options.scenario] and not is_there("tokio_sleep"):
         print("left out: tokio sleep, whose extension module is not built (make bench-primitives)")
 
 
+def cell(column: str, rounds: list[Figures], baseline: list[Figures] | None, paired: bool) -> str:
+    """The median of a figure and its ratio to the baseline's: round by round with the middle half, or of the medians."""
+    figures = [figure[column] for figure in rounds]
+    median = statistics.median(figures)
+    if not baseline:
+        return f"{median:,.2f}"
+    bases = [figure[column] for figure in baseline]
+    if not paired or len(figures) < 2:
+        return f"{median:,.2f} ({median / statistics.median(bases):.2f}x)"
+    low, middle, high = statistics.quantiles((ours / theirs for ours, theirs in zip(figures, bases)), n=4)
+    return f"{median:,.2f} ({middle:.2f}x, {low:.2f}-{high:.2f})"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("scenario", choices=BODIES)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, help=f"how many: {ROUNDS}")
     parser.add_argument("--count", type=int, default=10_000, help="sleeps at once")
     parser.add_argument("--megabytes", type=int, default=1000, help="length of the stream of lines")
     parser.add_argument("--line", type=int, default=100, help="length of a line, a divisor of 1,000,000")
-    parser.add_argument("--trips", type=int, default=20_000, help="requests")
+    parser.add_argument("--trips", type=int, default=400, help="requests in a burst")
     parser.add_argument("--size", type=int, default=1024, help="length of a request and its response")
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
     for hidden in ("--contender", "--loop"):

@@ -179,11 +179,38 @@ def test_cancellation_that_races_with_the_wake_up_loses_neither(run):
     run(main())
 
 
-def test_a_sleep_that_is_never_awaited_or_dropped_halfway_is_harmless(run):
+def test_what_is_never_awaited_does_nothing_and_says_so(run):
     async def main():
-        sleeping = wakeloop.sleep(60)
-        del sleeping
-        gc.collect()
+        ran = []
+        server = await wakeloop.start_echo_server("127.0.0.1", 0)
+        async with await wakeloop.TcpStream.connect("127.0.0.1", server.port) as stream:
+            calls = {
+                "sleep": lambda: wakeloop.sleep(60),
+                "spawn_blocking": lambda: wakeloop.spawn_blocking(ran.append, 1),
+                "EchoServer.close": server.close,
+                "TcpStream.connect": lambda: wakeloop.TcpStream.connect("127.0.0.1", server.port),
+                "TcpStream.write_all": lambda: stream.write_all(b"not sent"),
+                "TcpStream.readline": stream.readline,
+                "UdpSocket.bind": lambda: wakeloop.UdpSocket.bind("127.0.0.1", 0),
+            }
+            for name, call in calls.items():
+                with pytest.warns(RuntimeWarning, match=f"^coroutine '{name}' was never awaited$"):
+                    call()
+                closed = call()
+                assert (closed.__qualname__, closed.__name__) == (name, name.rpartition(".")[2])
+                closed.close()
+                cancelled = asyncio.ensure_future(call())
+                assert f"coro=<{name}()" in repr(cancelled)
+                cancelled.cancel()
+            await stream.write_all(b"sent")
+            assert await stream.read(100) == b"sent" and not ran
+        await server.close()
+
+    run(main())
+
+
+def test_a_sleep_that_is_dropped_halfway_is_harmless(run):
+    async def main():
         task = asyncio.create_task(main_sleeps(60))
         await asyncio.sleep(0)
         task.cancel()

@@ -111,8 +111,9 @@ def test_what_a_call_held_is_let_go_when_it_is_over_or_never_began(run):
         thing = Thing()
         told = weakref.ref(thing)
         await wakeloop.spawn_blocking(id, thing)
-        never_awaited = wakeloop.spawn_blocking(id, thing)
-        del thing, never_awaited
+        with pytest.warns(RuntimeWarning, match="never awaited"):
+            wakeloop.spawn_blocking(id, thing)
+        del thing
         for _ in range(100):
             gc.collect()
             await wakeloop.spawn_blocking(int)
@@ -120,6 +121,46 @@ def test_what_a_call_held_is_let_go_when_it_is_over_or_never_began(run):
                 return
             await asyncio.sleep(0.01)
         assert told() is None
+
+    run(main())
+
+
+def test_what_a_cancelled_call_held_or_gave_is_let_go_although_nothing_is_called_any_more(run):
+    class Thing:
+        pass
+
+    async def main():
+        told, begun, go_on = [], threading.Event(), threading.Event()
+
+        def function(_thing):
+            begun.set()
+            go_on.wait(10)
+            result = Thing()
+            told.append(weakref.ref(result))
+            return result
+
+        def call():
+            argument = Thing()
+            told.append(weakref.ref(argument))
+            return asyncio.ensure_future(wakeloop.spawn_blocking(function, argument))
+
+        running = call()
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
+        # More than the pool has threads for: some wait for one.
+        calls = [running, *(call() for _ in range(600))]
+        await asyncio.sleep(0)
+        for each in calls:
+            each.cancel()
+        go_on.set()
+        await asyncio.gather(*calls, return_exceptions=True)
+        del running, calls
+        for _ in range(500):
+            gc.collect()
+            if not any(ref() for ref in told):
+                break
+            await asyncio.sleep(0.01)
+        assert len(told) > 600 and not any(ref() for ref in told)
 
     run(main())
 

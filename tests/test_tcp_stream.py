@@ -7,6 +7,7 @@ import gc
 import os
 import random
 import socket
+import sys
 import threading
 
 import pytest
@@ -360,6 +361,62 @@ def test_a_cancelled_write_lets_the_next_one_go(run):
     run(main())
 
 
+def test_what_a_write_sends_is_held_no_longer_than_the_write(run):
+    async def main():
+        async with connected() as (stream, peer):
+            data = bytes(20_000_000)
+            before = sys.getrefcount(data)
+
+            async def is_let_go():
+                for _ in range(500):
+                    if sys.getrefcount(data) == before:
+                        return True
+                    await asyncio.sleep(0.01)
+                return False
+
+            cancelled = asyncio.ensure_future(stream.write_all(data))
+            await asyncio.sleep(0.01)
+            cancelled.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await cancelled
+            assert await is_let_go()
+
+            def receive():
+                while peer.recv(1_000_000):
+                    pass
+
+            receiving = threading.Thread(target=receive)
+            receiving.start()
+            await stream.write_all(data)
+            assert await is_let_go()
+            stream.shutdown()
+            while receiving.is_alive():
+                await asyncio.sleep(0.001)
+            receiving.join()
+
+    run(main())
+
+
+def test_reads_that_are_given_up_one_after_the_other_leave_nothing(run):
+    async def main():
+        async with connected() as (stream, _peer):
+
+            async def give_up(count):
+                for _ in range(count):
+                    reading = asyncio.ensure_future(stream.readline())
+                    await asyncio.sleep(0)
+                    reading.cancel()
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await reading
+
+            await give_up(100)
+            before = sys.getallocatedblocks()
+            await give_up(1000)
+            assert sys.getallocatedblocks() - before < 500
+
+    run(main())
+
+
 def test_a_peer_that_resets_the_connection_is_an_error_after_what_it_had_sent(run):
     async def main():
         async with connected() as (stream, peer):
@@ -585,8 +642,8 @@ def test_a_call_is_awaited_once(run):
             assert await call == b"x\n"
             with pytest.raises(RuntimeError, match="already awaited"):
                 await call
-            never = stream.readline()
-            del never
+            with pytest.warns(RuntimeWarning, match="never awaited"):
+                stream.readline()
             peer.sendall(b"y\n")
             assert await asyncio.wait_for(stream.readline(), 5) == b"y\n"
             assert await asyncio.create_task(wait(stream.read(0))) == b""

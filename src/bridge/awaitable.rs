@@ -27,11 +27,12 @@ use std::task::{Context, Poll};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
+use super::loop_bound::let_go;
 use super::panic::RuntimePanic;
 use super::waiter::{Waiter, running_loop};
 use super::{budget, runtime};
 use crate::capi::call::{guard, method, panic_text};
-use crate::capi::coroutine::{self, Step, Steps};
+use crate::capi::coroutine::{self, Named, Step, Steps};
 use crate::capi::error::{raise_io, raise_message, restore};
 use crate::capi::imports::imports;
 use crate::capi::{Raised, Ref, Slot};
@@ -191,6 +192,13 @@ impl Operation {
         Ok(Step::Wait(future))
     }
 
+    fn is_new(&self) -> bool {
+        let phase = self.phase.replace(Phase::Over);
+        let new = matches!(phase, Phase::New(_) | Phase::Turn);
+        self.phase.set(phase);
+        new
+    }
+
     fn conclude(&self, py: Python<'_>, outcome: Outcome) -> Result<Step, Raised> {
         let result = match outcome {
             Outcome::Nothing => Ok(self.result.take().unwrap_or_else(Ref::none)),
@@ -266,6 +274,13 @@ unsafe impl Steps for Operation {
 
     fn held(&self) -> impl Iterator<Item = &Slot> {
         [&self.future, &self.result].into_iter()
+    }
+}
+
+// SAFETY: as above.
+unsafe impl Named for Operation {
+    fn name(&self) -> &'static str {
+        self.name
     }
 }
 
@@ -347,7 +362,7 @@ impl Delivery {
     fn abandon(&self) {
         let state = std::mem::replace(&mut *self.lock(), State::Gone);
         // Not under the lock: an outcome may give itself back.
-        drop(state);
+        let_go(state);
     }
 }
 
@@ -376,6 +391,9 @@ unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
         if !(*operation).weaklist.get().is_null() {
             ffi::PyObject_ClearWeakRefs(object);
         }
+        if (*operation).is_new() {
+            coroutine::warn_never_awaited(object, (*operation).name);
+        }
         (*operation).finish();
         let kind = ffi::Py_TYPE(object);
         ffi::PyObject_GC_Del(object.cast());
@@ -399,6 +417,7 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         name,
         dealloc,
         Some(offset_of!(Operation, weaklist)),
+        &coroutine::names::<Operation>(),
         &[(ffi::Py_tp_repr, repr as *mut c_void)],
     )?;
     // Relaxed: published under the GIL.

@@ -15,8 +15,9 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
-use crate::capi::Fatal;
-use crate::capi::error::{Outcome, fetch};
+use super::waiter::running_loop;
+use crate::capi::error::{Outcome, fetch, restore};
+use crate::capi::{Fatal, Raised};
 use crate::event_loop::core::{PARENTS_LOOP, forks};
 use crate::event_loop::event_loop::EventLoop;
 use crate::event_loop::inbox::{Inbox, Message};
@@ -35,6 +36,14 @@ impl Port {
             return Ok(Port::Own(own.get().core().inbox.clone()));
         }
         Ok(Port::Foreign(ForeignPort::of(event_loop)?.get().shared.clone()))
+    }
+
+    /// The port of the loop that runs on this thread.
+    ///
+    /// # Errors
+    /// Raises RuntimeError if there is none.
+    pub(crate) fn running(py: Python<'_>) -> Result<Port, Raised> {
+        Port::of(&running_loop()?.bind(py)).map_err(|error| restore(py, error))
     }
 
     /// Leaves a message. Needs no GIL and never blocks for long.

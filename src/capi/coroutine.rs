@@ -11,9 +11,10 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::call::guard;
-use super::error::{raise, raise_message, take_exception};
+use super::error::{raise, raise_message, take_exception, warn};
 use super::imports::imports;
-use super::types::{Method, TypeSpec, visit_instance};
+use super::object::interpreter_ends;
+use super::types::{Attribute, Method, TypeSpec, visit_instance};
 use super::{Args, Raised, Ref, Slot};
 
 /// What one step came to.
@@ -43,6 +44,51 @@ pub(crate) unsafe trait Steps {
     fn clear(&self) {
         self.finish();
     }
+}
+
+/// What has a name, as a coroutine has its function's: in the repr of tasks, and in the warning below.
+///
+/// # Safety
+/// As of [`Steps`].
+pub(crate) unsafe trait Named {
+    /// With its class, as in `TcpStream.read`.
+    fn name(&self) -> &'static str;
+}
+
+unsafe extern "C" fn get_qualname<T: Named>(
+    object: *mut ffi::PyObject,
+    _: *mut c_void,
+) -> *mut ffi::PyObject {
+    // SAFETY: the attribute sits on T, and the trait's word; the GIL is held.
+    let (named, py) = unsafe { (&*object.cast::<T>(), Python::assume_attached()) };
+    pyo3::types::PyString::new(py, named.name()).into_ptr()
+}
+
+unsafe extern "C" fn get_name<T: Named>(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
+    // SAFETY: as above.
+    let (named, py) = unsafe { (&*object.cast::<T>(), Python::assume_attached()) };
+    let name = named.name();
+    pyo3::types::PyString::new(py, name.split_once('.').map_or(name, |(_, name)| name)).into_ptr()
+}
+
+/// The attributes of a type that is named.
+pub(crate) const fn names<T: Named>() -> [Attribute; 2] {
+    [
+        Attribute { name: c"__qualname__", get: get_qualname::<T>, set: None },
+        Attribute { name: c"__name__", get: get_name::<T>, set: None },
+    ]
+}
+
+/// A coroutine that nobody has awaited is most often a mistake, and Python says so. Called by its dealloc.
+#[cold]
+pub(crate) fn warn_never_awaited(object: *mut ffi::PyObject, name: &str) {
+    if interpreter_ends() {
+        return;
+    }
+    // Not of the object itself if the warning fails: it is as good as gone.
+    // SAFETY: reading a static of the interpreter; the type of a live object.
+    let (category, source) = unsafe { (ffi::PyExc_RuntimeWarning, ffi::Py_TYPE(object).cast()) };
+    warn(category, &format!("coroutine '{name}' was never awaited"), source);
 }
 
 /// # Safety
@@ -225,12 +271,13 @@ const fn methods<T: Steps>() -> [Method; 3] {
     ]
 }
 
-/// Makes the type of T, which lives for ever. `dealloc` is its own, as are the slots in `more`.
+/// Makes the type of T, which lives for ever. `dealloc` is its own, as are the attributes and the slots in `more`.
 pub(crate) fn make_type<T: Steps>(
     py: Python<'_>,
     name: &'static CStr,
     dealloc: ffi::destructor,
     weaklist_offset: Option<usize>,
+    attributes: &[Attribute],
     more: &[(c_int, *mut c_void)],
 ) -> PyResult<*mut ffi::PyTypeObject> {
     let mut slots = vec![
@@ -248,7 +295,7 @@ pub(crate) fn make_type<T: Steps>(
         size: size_of::<T>(),
         flags: ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_HAVE_GC | ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION,
         methods: &methods::<T>(),
-        attributes: &[],
+        attributes,
         weaklist_offset,
         dict_offset: None,
         objects: &[],

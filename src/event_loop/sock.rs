@@ -620,7 +620,7 @@ pub(crate) const METHODS: &[Method] = &[
 /// Makes the type. Called once, by the module's initialisation.
 pub(crate) fn make_type(py: Python<'_>) -> PyResult<()> {
     let name = c"wakeloop._core.SockCall";
-    let kind = coroutine::make_type::<SockCall>(py, name, dealloc, None, &[])?;
+    let kind = coroutine::make_type::<SockCall>(py, name, dealloc, None, &[], &[])?;
     // Relaxed: published under the GIL.
     TYPE.store(kind, Ordering::Relaxed);
     Ok(())

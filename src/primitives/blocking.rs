@@ -8,9 +8,11 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::bridge::awaitable::{Operation, Outcome};
-use crate::capi::Ref;
+use crate::bridge::loop_bound::LoopBound;
+use crate::bridge::port::Port;
 use crate::capi::call::{call_tuple, copy_current_context, in_context};
 use crate::capi::error::fetch;
+use crate::capi::{Raised, Ref};
 use crate::runtime::{self, JoinError, JoinHandle, NoThread};
 
 /// A call that is to be made, with everything that it needs.
@@ -22,7 +24,8 @@ struct Call {
 }
 
 impl Call {
-    fn run(self) -> Outcome {
+    /// Makes it, for the loop behind `home`.
+    fn run(self, home: &Port) -> Outcome {
         // An interpreter that is shutting down lets nobody in any more; then nobody waits for the outcome either.
         let outcome = Python::try_attach(|py| {
             let function = Ref::from(self.function.into_bound(py));
@@ -34,16 +37,10 @@ impl Call {
                 // SAFETY: a tuple, and a dict or null.
                 unsafe { call_tuple(&function, arguments.as_ptr(), keywords) }
             });
-            match result {
-                Ok(value) => {
-                    let value = value.bind(py).unbind();
-                    Outcome::value(move |_| Ok(value))
-                }
-                Err(_) => {
-                    let error = fetch(py);
-                    Outcome::value(move |_| Err(error))
-                }
-            }
+            let result = result.map(|value| value.bind(py).unbind()).map_err(|Raised| fetch(py));
+            // The task may have been cancelled meanwhile.
+            let result = LoopBound::new(result, home);
+            Outcome::value(move |py| result.open().unwrap_or_else(|| Ok(py.None())))
         });
         outcome.unwrap_or(Outcome::Nothing)
     }
@@ -75,16 +72,17 @@ pub(crate) fn spawn_blocking<'py>(
     let keywords = kwargs.map(Bound::unbind);
     Operation::create(py, "spawn_blocking", async move {
         // The first poll is on the loop's thread, with the GIL: here is the context of the await.
-        let context = Python::attach(|py| match copy_current_context() {
-            Ok(context) => Ok(context.bind(py).unbind()),
-            Err(_) => Err(fetch(py)),
+        let found = Python::attach(|py| {
+            let context = copy_current_context().map(|context| context.bind(py).unbind());
+            context.and_then(|context| Ok((context, Port::running(py)?))).map_err(|Raised| fetch(py))
         });
-        let context = match context {
-            Ok(context) => context,
+        let (context, home) = match found {
+            Ok(found) => found,
             Err(error) => return Outcome::value(move |_| Err(error)),
         };
-        let call = Call { function, arguments, keywords, context };
-        match Job(runtime::spawn_blocking(move || call.run())).await {
+        let call = LoopBound::new(Call { function, arguments, keywords, context }, &home);
+        let run = move || call.open().map_or(Outcome::Nothing, |call| call.run(&home));
+        match Job(runtime::spawn_blocking(run)).await {
             Ok(outcome) => outcome,
             Err(JoinError::Panic(panic)) => Outcome::Panic(panic.into_payload()),
             Err(JoinError::Cancelled) => Outcome::Error(NoThread.into()),

@@ -121,7 +121,7 @@ impl EchoServer {
     /// Stop listening and close every connection. Awaitable; done when all of them are closed.
     fn close<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let shared = self.shared.clone();
-        Operation::create(py, "close", async move {
+        Operation::create(py, "EchoServer.close", async move {
             shared.stop();
             while !shared.tasks().is_over() {
                 shared.empty.notified().await;

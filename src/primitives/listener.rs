@@ -78,7 +78,7 @@ impl TcpListener {
     fn next<'py>(&self, py: Python<'py>, iterating: bool) -> PyResult<Bound<'py, PyAny>> {
         let shared = self.socket.get().map_err(|Raised| fetch(py))?.clone();
         let limit = self.limit;
-        Operation::create(py, "accept", async move {
+        Operation::create(py, "TcpListener.accept", async move {
             match shared.accept().await {
                 Ok(stream) => {
                     let parcel = Parcel::new(stream, &shared.returned);
@@ -136,7 +136,7 @@ impl TcpListener {
     ) -> PyResult<Bound<'py, PyAny>> {
         let host = host.map(host_name).transpose()?.filter(|host| !host.is_empty());
         let limit = checked(limit)?;
-        Operation::create(py, "bind", async move {
+        Operation::create(py, "TcpListener.bind", async move {
             match Sockets::bind(host, port).await {
                 Ok((sockets, local)) => Outcome::value(move |py| {
                     let shared = Shared { sockets, returned: Returned::new(), closed: Semaphore::new(0) };

@@ -89,10 +89,11 @@ impl UdpSocket {
     fn receive<'py>(
         &self,
         py: Python<'py>,
+        name: &'static str,
         make: impl FnOnce(Python<'_>, Datagram) -> PyResult<Py<PyAny>> + Send + 'static,
     ) -> PyResult<Bound<'py, PyAny>> {
         let shared = self.open(py)?;
-        Operation::create(py, "recv", async move {
+        Operation::create(py, name, async move {
             match shared.unless_closed(shared.receive()).await {
                 Ok(datagram) => {
                     let parcel = Parcel::new(datagram, &shared.returned);
@@ -106,12 +107,13 @@ impl UdpSocket {
     fn send_data<'py>(
         &self,
         py: Python<'py>,
+        name: &'static str,
         data: &Bound<'py, PyAny>,
         to: Option<Target>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (shared, local) = (self.open(py)?, self.local);
         let data = Data::from_python(data.as_ptr()).map_err(|Raised| fetch(py))?.into_sendable(py);
-        Operation::create(py, "send", async move {
+        Operation::create(py, name, async move {
             let sent = shared.unless_closed(async {
                 match to {
                     Some(to) => {
@@ -172,7 +174,7 @@ impl UdpSocket {
     #[staticmethod]
     fn bind<'py>(py: Python<'py>, host: &Bound<'py, PyString>, port: u16) -> PyResult<Bound<'py, PyAny>> {
         let host = host_name(host)?;
-        Operation::create(py, "bind", async move {
+        Operation::create(py, "UdpSocket.bind", async move {
             let bound = net::UdpSocket::bind((host, port)).await;
             match bound.and_then(|socket| socket.local_addr().map(|local| (socket, local))) {
                 Ok((socket, local)) => Outcome::value(move |py| UdpSocket::make(py, socket, local, None)),
@@ -189,7 +191,7 @@ impl UdpSocket {
     #[staticmethod]
     fn connect<'py>(py: Python<'py>, host: &Bound<'py, PyString>, port: u16) -> PyResult<Bound<'py, PyAny>> {
         let host = host_name(host)?;
-        Operation::create(py, "connect", async move {
+        Operation::create(py, "UdpSocket.connect", async move {
             match connected((host, port).into()).await {
                 Ok((socket, local, peer)) => {
                     Outcome::value(move |py| UdpSocket::make(py, socket, local, Some(peer)))
@@ -205,7 +207,7 @@ impl UdpSocket {
     /// Send a datagram to the peer of a connected socket. Awaitable. Raises ConnectionRefusedError if the peer
     /// refused an earlier one.
     fn send<'py>(&self, data: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        self.send_data(data.py(), data, None)
+        self.send_data(data.py(), "UdpSocket.send", data, None)
     }
 
     /// send_to(data, address)
@@ -217,7 +219,7 @@ impl UdpSocket {
         data: &Bound<'py, PyAny>,
         address: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        self.send_data(data.py(), data, Some(target(address)?))
+        self.send_data(data.py(), "UdpSocket.send_to", data, Some(target(address)?))
     }
 
     /// recv()
@@ -226,7 +228,7 @@ impl UdpSocket {
     /// Receive a datagram, of any length. Awaitable; gives bytes. Raises ConnectionAbortedError if the socket is
     /// closed meanwhile.
     fn recv<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.receive(py, |py, (data, _)| Ok(PyBytes::new(py, &data).into_any().unbind()))
+        self.receive(py, "UdpSocket.recv", |py, (data, _)| Ok(PyBytes::new(py, &data).into_any().unbind()))
     }
 
     /// recv_from()
@@ -234,7 +236,7 @@ impl UdpSocket {
     ///
     /// As recv; gives (bytes, address of the sender).
     fn recv_from<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.receive(py, |py, (data, sender)| {
+        self.receive(py, "UdpSocket.recv_from", |py, (data, sender)| {
             let pair = (PyBytes::new(py, &data), address::to_python(py, &sender)?);
             Ok(pair.into_pyobject(py)?.into_any().unbind())
         })

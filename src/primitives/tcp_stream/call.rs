@@ -11,11 +11,13 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::data::Data;
+use super::data::{Data, Sendable};
 use super::{Open, TcpStream};
 use crate::bridge::awaitable::{Operation, Outcome};
 use crate::bridge::budget;
-use crate::capi::coroutine::{self, Step, Steps};
+use crate::bridge::loop_bound::LoopBound;
+use crate::bridge::port::Port;
+use crate::capi::coroutine::{self, Named, Step, Steps};
 use crate::capi::error::{raise_io, raise_message, restore};
 use crate::capi::freelist::Freelist;
 use crate::capi::{Raised, Ref, Slot};
@@ -42,6 +44,9 @@ pub(super) enum Action {
 #[derive(Debug)]
 pub(super) struct TcpStreamCall {
     base: ffi::PyObject,
+    name: &'static str,
+    /// A first step was taken.
+    begun: Cell<bool>,
     /// The stream, until the call is over.
     stream: Slot,
     action: UnsafeCell<Action>,
@@ -60,7 +65,11 @@ static FREE: Freelist<FREELIST> = Freelist::new();
 impl TcpStreamCall {
     /// # Safety
     /// `stream` is a TcpStream.
-    pub(super) unsafe fn create(stream: *mut ffi::PyObject, action: Action) -> Result<Ref, Raised> {
+    pub(super) unsafe fn create(
+        stream: *mut ffi::PyObject,
+        name: &'static str,
+        action: Action,
+    ) -> Result<Ref, Raised> {
         // Relaxed: stored under the GIL, at import.
         let kind = TYPE.load(Ordering::Relaxed);
         // SAFETY: a dead object of this type, or fresh memory of its size; either has a collector's header, and
@@ -69,6 +78,8 @@ impl TcpStreamCall {
             let object = FREE.new_gc(kind);
             let owned = Ref::from_owned(object).ok_or(Raised)?;
             let call = object.cast::<TcpStreamCall>();
+            (&raw mut (*call).name).write(name);
+            (&raw mut (*call).begun).write(Cell::new(false));
             (&raw mut (*call).stream).write(Slot::new(Some(Ref::from_borrowed(stream))));
             (&raw mut (*call).action).write(UnsafeCell::new(action));
             (&raw mut (*call).future).write(Slot::empty());
@@ -133,10 +144,10 @@ impl TcpStreamCall {
         };
         // The peer is slower than we are: the rest is sent without the GIL.
         let socket = stream.on_runtime()?;
-        let rest = std::mem::take(data).into_sendable(py);
-        let sending = Operation::create(py, "write", async move {
+        let rest = LoopBound::new(std::mem::take(data).into_sendable(py), &Port::running(py)?);
+        let sending = Operation::create(py, "TcpStream.write_all", async move {
             let turn = turn.acquire(1).await;
-            let sent = socket.write_all(rest.as_slice()).await;
+            let sent = socket.write_all(rest.get().map_or(&[], Sendable::as_slice)).await;
             drop(turn);
             match sent {
                 Ok(()) => Outcome::Nothing,
@@ -197,6 +208,7 @@ impl TcpStreamCall {
 // SAFETY: `repr(C)`, and `base` comes first.
 unsafe impl Steps for TcpStreamCall {
     fn step(&self) -> Result<Step, Raised> {
+        self.begun.set(true);
         let step = self.go_on()?;
         if matches!(step, Step::Done(_)) {
             self.finish();
@@ -205,6 +217,7 @@ unsafe impl Steps for TcpStreamCall {
     }
 
     fn finish(&self) {
+        self.begun.set(true);
         let stream = self.stream.take();
         if !self.future.is_empty() {
             self.future.clear();
@@ -220,6 +233,13 @@ unsafe impl Steps for TcpStreamCall {
 
     fn held(&self) -> impl Iterator<Item = &Slot> {
         [&self.stream, &self.future, &self.sending].into_iter()
+    }
+}
+
+// SAFETY: as above.
+unsafe impl Named for TcpStreamCall {
+    fn name(&self) -> &'static str {
+        self.name
     }
 }
 
@@ -247,6 +267,9 @@ unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
         if call.tracked.get() {
             ffi::PyObject_GC_UnTrack(object.cast());
         }
+        if !call.begun.get() {
+            coroutine::warn_never_awaited(object, call.name);
+        }
         call.finish();
         FREE.free_gc(object);
     }
@@ -255,7 +278,14 @@ unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
 /// Makes the type. Called once, by the module's initialisation.
 pub(crate) fn make_type(py: Python<'_>) -> PyResult<()> {
     let name = c"wakeloop._core.TcpStreamCall";
-    let kind = coroutine::make_type::<TcpStreamCall>(py, name, dealloc, None, &[])?;
+    let kind = coroutine::make_type::<TcpStreamCall>(
+        py,
+        name,
+        dealloc,
+        None,
+        &coroutine::names::<TcpStreamCall>(),
+        &[],
+    )?;
     // Relaxed: published under the GIL.
     TYPE.store(kind, Ordering::Relaxed);
     Ok(())

@@ -44,7 +44,8 @@ unsafe extern "C" fn anext(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
         unsafe {
             let iterator = &*object.cast::<Iterator>();
             let want = iterator.frames.map_or(Want::Line, Want::Frame);
-            TcpStreamCall::create(iterator.stream.as_ptr(), Action::Read { want, next: true })
+            let name = "TcpStream.__anext__";
+            TcpStreamCall::create(iterator.stream.as_ptr(), name, Action::Read { want, next: true })
                 .map_or(null_mut(), Ref::into_ptr)
         }
     })

@@ -25,15 +25,16 @@ type Object = *mut ffi::PyObject;
 unsafe fn stream_call<const N: usize>(
     stream: *mut ffi::PyObject,
     (values, count, names): (*const *mut ffi::PyObject, ffi::Py_ssize_t, *mut ffi::PyObject),
-    (function, parameters, required): (&str, [&str; N], usize),
+    (name, parameters, required): (&'static str, [&str; N], usize),
     make: impl FnOnce([*mut ffi::PyObject; N]) -> Result<Action, Raised>,
 ) -> *mut ffi::PyObject {
     guard(|| {
         // SAFETY: the caller's word.
         let arguments = unsafe { Args::new(values, count, names) };
+        let function = name.split_once('.').map_or(name, |(_, function)| function);
         let action = arguments.bind(function, parameters, required).and_then(make);
         // SAFETY: the caller's word.
-        let call = action.and_then(|action| unsafe { TcpStreamCall::create(stream, action) });
+        let call = action.and_then(|action| unsafe { TcpStreamCall::create(stream, name, action) });
         call.map_or(std::ptr::null_mut(), Ref::into_ptr)
     })
 }
@@ -46,7 +47,7 @@ macro_rules! stream_method {
             count: ffi::Py_ssize_t,
             names: *mut ffi::PyObject,
         ) -> *mut ffi::PyObject {
-            let signature = (stringify!($name), [$(stringify!($parameter)),*], $required);
+            let signature = (concat!("TcpStream.", stringify!($name)), [$(stringify!($parameter)),*], $required);
             let make = $make;
             // SAFETY: the method sits on TcpStream; the arguments are those of this call.
             unsafe { stream_call(stream, (values, count, names), signature, make) }

@@ -46,6 +46,7 @@ use super::lookup::host_name;
 use super::open_socket::{Inside, OpenSocket};
 use super::sleep::duration;
 use crate::bridge::awaitable::{Operation, Outcome};
+use crate::bridge::loop_bound::let_go;
 use crate::bridge::runtime;
 use crate::bridge::waiter::{Waiter, running_loop};
 use crate::capi::error::{fetch, io_error, raise_io};
@@ -264,7 +265,7 @@ impl TcpStream {
                 _ => None,
             };
             // Not while the inside is borrowed: with the waiting task goes whatever that leads to.
-            drop(waker);
+            let_go(waker);
         }
     }
 
@@ -319,7 +320,7 @@ impl TcpStream {
     ) -> PyResult<Bound<'py, PyAny>> {
         let (host, limit) = (host_name(host)?, checked(limit)?);
         let timeout = timeout.map(duration).transpose()?.flatten();
-        Operation::create(py, "connect", async move {
+        Operation::create(py, "TcpStream.connect", async move {
             let connected = match timeout {
                 Some(timeout) => RuntimeStream::connect_timeout((host, port), timeout).await,
                 None => RuntimeStream::connect((host, port)).await,

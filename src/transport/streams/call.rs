@@ -21,12 +21,12 @@ use super::{CLASSES, inherited, plain_reader, writer};
 use crate::capi::buffer::bytes_from;
 use crate::capi::call::{guard, method};
 use crate::capi::collected::{Collected, clear, traverse};
-use crate::capi::coroutine::{blocking, itself, raise_given, raise_stop};
-use crate::capi::error::{raise, raise_message, take_exception, warn};
+use crate::capi::coroutine::{self, Named, blocking, itself, raise_given, raise_stop, warn_never_awaited};
+use crate::capi::error::{raise, raise_message, take_exception};
 use crate::capi::freelist::Freelist;
 use crate::capi::imports::imports;
 use crate::capi::object::integer;
-use crate::capi::types::{Attribute, Method, TypeSpec};
+use crate::capi::types::{Method, TypeSpec};
 use crate::capi::{Args, Raised, Ref, Slot};
 
 /// How many dead calls are kept for reuse.
@@ -566,31 +566,6 @@ unsafe extern "C" fn close(object: *mut ffi::PyObject, _: *mut ffi::PyObject) ->
     })
 }
 
-unsafe extern "C" fn get_qualname(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
-    // SAFETY: the attribute sits on Call; the GIL is held.
-    let (call, py) = unsafe { (Call::of(object), Python::assume_attached()) };
-    pyo3::types::PyString::new(py, call.name()).into_ptr()
-}
-
-unsafe extern "C" fn get_name(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
-    // SAFETY: as above.
-    let (call, py) = unsafe { (Call::of(object), Python::assume_attached()) };
-    let name = call.name();
-    pyo3::types::PyString::new(py, name.split_once('.').map_or(name, |(_, name)| name)).into_ptr()
-}
-
-/// A coroutine that nobody has awaited is most often a mistake, and Python says so.
-#[cold]
-fn warn_never_awaited(object: *mut ffi::PyObject, call: &Call) {
-    if crate::capi::object::interpreter_ends() {
-        return;
-    }
-    // Not of the object itself if the warning fails: it is as good as gone.
-    // SAFETY: reading a static of the interpreter; the type of a live object.
-    let (category, source) = unsafe { (ffi::PyExc_RuntimeWarning, ffi::Py_TYPE(object).cast()) };
-    warn(category, &format!("coroutine '{}' was never awaited", call.name()), source);
-}
-
 unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
     // SAFETY: called once by CPython for a Call without references.
     unsafe {
@@ -599,7 +574,7 @@ unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
             ffi::PyObject_GC_UnTrack(object.cast());
         }
         if call.phase.get() == Phase::Fresh {
-            warn_never_awaited(object, call);
+            warn_never_awaited(object, call.name());
         }
         forget_value();
         call.finish();
@@ -609,6 +584,13 @@ unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
 }
 
 // SAFETY: `repr(C)`, `base` comes first, and what changes is in cells.
+unsafe impl Named for Call {
+    fn name(&self) -> &'static str {
+        self.name()
+    }
+}
+
+// SAFETY: as above.
 unsafe impl Collected for Call {
     fn held(&self) -> impl Iterator<Item = &Slot> {
         [&self.owner, &self.waiter].into_iter()
@@ -630,10 +612,7 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<()> {
             Method::Fast(c"throw", throw, c"End the wait and raise, as a coroutine's throw does."),
             Method::NoArgs(c"close", close, c"End the wait."),
         ],
-        attributes: &[
-            Attribute { name: c"__qualname__", get: get_qualname, set: None },
-            Attribute { name: c"__name__", get: get_name, set: None },
-        ],
+        attributes: &coroutine::names::<Call>(),
         weaklist_offset: None,
         dict_offset: None,
         objects: &[],
