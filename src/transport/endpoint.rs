@@ -76,6 +76,8 @@ pub(crate) struct Endpoint {
     /// `connection_lost` is queued or was called.
     pub(crate) ending: Cell<bool>,
     pub(crate) paused: Cell<bool>,
+    /// The number of the turn in which reading was resumed last.
+    resumed_in: Cell<u64>,
     pub(crate) protocol_paused: Cell<bool>,
     pub(super) weaklist: Cell<*mut ffi::PyObject>,
     pub(super) dict: Slot,
@@ -211,6 +213,7 @@ fn create<T: Variant>(core: &Core, parts: Parts, make: impl FnOnce(Endpoint) -> 
             closing: Cell::new(false),
             ending: Cell::new(false),
             paused: Cell::new(false),
+            resumed_in: Cell::new(0),
             protocol_paused: Cell::new(false),
             weaklist: Cell::new(null_mut()),
             dict: Slot::empty(),
@@ -238,6 +241,20 @@ impl Endpoint {
 
     pub(crate) fn is_reading(&self) -> bool {
         !self.closing.get() && !self.paused.get()
+    }
+
+    /// Reading begins again with what the next poll tells, as in asyncio, whose pause has taken back what this turn's
+    /// poll told.
+    pub(super) fn resume(&self) {
+        let core = self.core();
+        self.resumed_in.set(core.counters.turns.get());
+        core.touched.set(true);
+    }
+
+    /// Is it time to read?
+    #[inline(always)]
+    pub(crate) fn reads_now(&self, core: &Core) -> bool {
+        self.is_reading() && self.resumed_in.get() != core.counters.turns.get()
     }
 
     /// Runs `body` in the endpoint's context.
