@@ -157,6 +157,20 @@ def test_a_certificate_that_does_not_verify_is_told_of_in_debug_mode(run, tls, a
     assert any("SSL handshake failed on verifying the certificate" in message for message in messages)
 
 
+def test_debug_mode_shows_what_broke_a_connection(run, tls, asyncio_log):
+    async def main():
+        near, far = await secure_pair(tls)
+        await talk(near, far)
+        far.transport.get_extra_info("socket")._sock.send(b"\x17\x03\x03\x00\x05wrong")
+        assert isinstance(await near.lost, ssl.SSLError)
+        far.transport.abort()
+        await far.lost
+
+    run(main(), debug=True)
+    (record,) = [record for record in asyncio_log.records if "Fatal error on SSL protocol" in record.message]
+    assert record.exc_info[0] is ssl.SSLError
+
+
 def test_a_transport_that_nobody_closed_warns(loop_factory, tls, asyncio_log):
     loop = loop_factory()
     near, far = loop.run_until_complete(secure_pair(tls))

@@ -480,7 +480,8 @@ fn end_with<T: Variant>(
     let endpoint = variant.endpoint();
     let core = endpoint.core();
     let protocol = endpoint.protocol.get().unwrap_or_else(Ref::none);
-    let told = core.support(
+    let told = core.report(
+        &exception,
         tell,
         &[core.object(), object.as_ptr(), protocol.as_ptr(), exception.as_ptr(), message.as_ptr()],
     );
@@ -513,7 +514,7 @@ pub(crate) fn connection_lost<T: Variant>(object: &Ref, core: &Core) -> Result<(
 pub(super) fn close_failed(object: &Ref, core: &Core, raised: Raised) -> Result<(), Fatal> {
     let Raised = raised;
     let exception = take_unless_fatal()?;
-    core.support("close_failed", &[core.object(), object.as_ptr(), exception.as_ptr()])
+    core.report(&exception, "close_failed", &[core.object(), object.as_ptr(), exception.as_ptr()])
 }
 
 /// Leaves the loop and closes the owner of the descriptor.
@@ -573,7 +574,8 @@ fn flow(
     let core = endpoint.core();
     // SAFETY: the GIL is held.
     let message = pyo3::types::PyString::new(unsafe { Python::assume_attached() }, message);
-    core.support(
+    core.report(
+        &exception,
         "protocol_failed",
         &[core.object(), object.as_ptr(), protocol.as_ptr(), exception.as_ptr(), message.as_ptr()],
     )
