@@ -488,3 +488,35 @@ def test_a_pipe_or_datagram_socket_that_pauses_and_resumes_reads_a_turn_later(ru
                 await asyncio.wait_for(protocol.lost, 10)
 
     run(main())
+
+
+def test_a_callback_that_is_set_again_in_its_turn_takes_its_place_in_the_next(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        first, second = socket.socketpair()
+        with first, second:
+            for replaced in (False, True):
+                log = []
+
+                def turn(log=log):
+                    log.append("turn")
+                    if len(log) < 8:
+                        loop.call_soon(turn)
+
+                def begin(log=log, replaced=replaced, turn=turn):
+                    # In the turn whose poll has told that the descriptor is ready.
+                    if not replaced:
+                        loop.remove_writer(second)
+                    loop.add_writer(second, ready, "again")
+                    loop.call_soon(turn)
+
+                def ready(name, log=log):
+                    log.append(name)
+                    loop.remove_writer(second)
+
+                loop.add_writer(second, ready, "before")
+                loop.call_soon(begin)
+                await asyncio.sleep(0.01)
+                assert log[:2] == ["turn", "again"], log
+
+    run(main())
