@@ -411,6 +411,19 @@ def test_a_protocol_hears_nothing_more_of_a_connection_that_its_write_has_found_
     run(main())
 
 
+def test_a_connection_that_a_write_would_have_found_broken_is_lost_for_that_reason_when_aborted(run):
+    async def main():
+        ours, peer = socket.socketpair()
+        transport, protocol = await asyncio.get_running_loop().create_connection(Recording, sock=ours)
+        transport.pause_reading()
+        peer.close()
+        transport.write(b"x")
+        transport.abort()
+        assert isinstance(await asyncio.wait_for(protocol.lost, 10), BrokenPipeError)
+
+    run(main())
+
+
 @pytest.mark.parametrize("by", ["transport", "socket"])
 def test_a_peer_on_the_same_loop_has_the_file_before_whoever_sent_it_goes_on(run, by):
     async def main():

@@ -84,6 +84,22 @@ def test_what_was_written_before_an_abort_has_left(run, tls):
     run(main())
 
 
+@pytest.mark.parametrize("method", ["close", "abort"])
+def test_what_was_written_before_the_end_of_the_stream_below_has_left(run, tls, method):
+    """So a server ends the connections of its clients."""
+
+    async def main():
+        near, far = await secure_pair(tls)
+        await talk(near, far)
+        before = len(far.data)
+        near.transport.write(b"last words")
+        getattr(near.transport._ssl_protocol._transport, method)()
+        await asyncio.gather(near.lost, far.lost)
+        assert bytes(far.data[before:]) == b"last words"
+
+    run(main())
+
+
 def test_nothing_is_left_of_a_closed_connection(run, tls):
     async def main():
         near, far = await secure_pair(tls)

@@ -345,10 +345,23 @@ pub(crate) fn write_eof(object: &Ref, stream: &Stream) -> Result<(), Raised> {
 
 /// `get_write_buffer_size()`: what asyncio would answer, so the socket gets its chance first.
 pub(crate) fn buffer_size(object: &Ref, stream: &Stream) -> Result<usize, Raised> {
+    send_gathered(object, stream)?;
+    Ok(stream.buffer().len())
+}
+
+/// `transport.abort()`: a connection that a write would have found broken is lost for that reason.
+pub(crate) fn abort(object: &Ref, stream: &Stream) -> Result<(), Raised> {
+    send_gathered(object, stream)?;
+    stream.force_close(object, None);
+    Ok(())
+}
+
+/// Sends what waits for the end of the turn.
+fn send_gathered(object: &Ref, stream: &Stream) -> Result<(), Raised> {
     if !stream.blocked.get() && stream.conn_lost.get() == 0 && !stream.buffer().is_empty() {
         send_now(object, stream)?;
     }
-    Ok(stream.buffer().len())
+    Ok(())
 }
 
 /// Sends what asyncio would have sent already, before a connection is closed by force. Whatever the socket
