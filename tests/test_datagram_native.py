@@ -391,6 +391,40 @@ def test_host_names_and_wrong_addresses(run):
     run(main())
 
 
+def test_a_wrong_address_behind_other_datagrams_of_the_turn_is_told_at_once(run):
+    async def main():
+        loop, problems = asyncio.get_running_loop(), []
+        loop.set_exception_handler(lambda loop, context: problems.append(type(context["exception"])))
+        near, client = await endpoint()
+        far, server = await endpoint()
+        for data in (b"first", b"second"):
+            near.sendto(data, far.get_extra_info("sockname"))
+        near.sendto(b"to nobody", None)
+        assert (problems, near.is_closing()) == ([TypeError], True)
+        assert isinstance(await client.lost, TypeError)
+        await server.until(2)
+        assert [data for data, _ in server.received] == [b"first", b"second"]
+        await close(server)
+
+    run(main())
+
+
+def test_a_limit_set_behind_datagrams_that_the_socket_takes_pauses_nobody(run):
+    async def main():
+        near, client = await endpoint()
+        far, server = await endpoint()
+        paused = []
+        client.pause_writing = lambda: paused.append(True)
+        for data in (b"first", b"second"):
+            near.sendto(data, far.get_extra_info("sockname"))
+        near.set_write_buffer_limits(0)
+        await server.until(2)
+        assert paused == []
+        await close(client, server)
+
+    run(main())
+
+
 @pytest.mark.skipif(not socket.has_ipv6, reason="needs IPv6")
 def test_ipv6_datagrams(run):
     async def main():

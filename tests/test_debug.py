@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 import sys
 import threading
 import time
@@ -228,3 +229,18 @@ def test_a_new_connection_is_logged_with_its_server_and_its_peer(run, asyncio_lo
         await asyncio.sleep(0.01)
 
     run(main(), debug=True)
+
+
+@pytest.mark.parametrize("size", [10, 1_000_000])
+def test_a_write_that_failed_is_logged_with_a_transport_that_has_nothing_to_write(run, asyncio_log, size):
+    async def main():
+        ours, peer = socket.socketpair()
+        transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, sock=ours)
+        transport.pause_reading()
+        peer.close()
+        transport.write(b"x" * size)
+        await asyncio.sleep(0.01)
+
+    run(main(), debug=True)
+    (message,) = [record.message for record in asyncio_log.records if "Fatal write error" in record.message]
+    assert "write=<idle, bufsize=0>>: Fatal write error on socket transport" in message

@@ -1,7 +1,11 @@
 """What happens to an exception nobody awaits: the exception handler and its default."""
 
 import asyncio
+import contextlib
 import gc
+import os
+import socket
+import sys
 
 import pytest
 
@@ -47,7 +51,8 @@ def test_the_default_handler_logs_as_asyncio_does(loop, asyncio_log, schedule):
     first, second = record.getMessage().splitlines()
     line = fail.__code__.co_firstlineno
     assert first == f"Exception in callback fail() at {__file__}:{line}"
-    assert second.startswith("handle: <TimerHandle when=" if delay else "handle: <Handle fail() at ")
+    kind = "_ThreadSafeHandle" if schedule == "call_soon_threadsafe" and sys.version_info >= (3, 14) else "Handle"
+    assert second.startswith("handle: <TimerHandle when=" if delay else f"handle: <{kind} fail() at ")
     assert record.exc_info[0] is ZeroDivisionError
     assert record.exc_info[2].tb_next is not None or record.exc_info[2] is not None
 
@@ -184,3 +189,145 @@ def test_the_arguments_of_a_failed_callback_are_named_as_asyncio_names_them(loop
     finally:
         reference.close()
     assert messages[0] == messages[1]
+
+
+class Failing(asyncio.Protocol, asyncio.DatagramProtocol):
+    """Fails in one of its methods."""
+
+    def __init__(self, method):
+        setattr(self, method, fail)
+
+
+async def fail_in(method):
+    """Has the loop call that method of a protocol."""
+    loop = asyncio.get_running_loop()
+    with contextlib.ExitStack() as stack:
+        if method == "datagram_received":
+            ours, peer = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+            transport, _ = await loop.create_datagram_endpoint(lambda: Failing(method), sock=ours)
+        elif method == "pipe_data_received":
+            reading, writing = os.pipe()
+            pipe = open(reading, "rb", 0)
+            transport, _ = await loop.connect_read_pipe(lambda: Failing("data_received"), pipe)
+            stack.callback(os.close, writing)
+            os.write(writing, b"x")
+            await asyncio.sleep(0.01)
+            transport.close()
+            await asyncio.sleep(0.01)
+            return
+        else:
+            ours, peer = socket.socketpair()
+            transport, _ = await loop.create_connection(lambda: Failing(method), sock=ours)
+        stack.callback(peer.close)
+        peer.send(b"x")
+        await asyncio.sleep(0.01)
+        if method == "pause_writing":
+            transport.write(b"x" * 1_000_000)
+            assert sys.exc_info()[1] is None
+        elif method == "eof_received":
+            peer.shutdown(socket.SHUT_WR)
+            await asyncio.sleep(0.01)
+        transport.abort()
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "connection_made",
+        "data_received",
+        "eof_received",
+        "connection_lost",
+        "pause_writing",
+        "datagram_received",
+        "pipe_data_received",
+    ],
+)
+def test_what_a_protocol_raised_is_being_handled_when_the_handler_hears_of_it(run, method):
+    """So `logging.exception()` and what else asks `sys.exc_info()` tell of it."""
+    told = []
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda loop, context: told.append((context["exception"], sys.exc_info()[1])))
+        await fail_in(method)
+        assert sys.exc_info()[1] is None
+
+    run(main())
+    assert told
+    for exception, handled in told:
+        assert isinstance(exception, ZeroDivisionError) and handled is exception
+
+
+@pytest.mark.parametrize("schedule", ["call_soon", "call_later", "call_soon_threadsafe", "add_reader", "done_callback"])
+def test_what_a_callback_raised_is_being_handled_when_the_handler_hears_of_it(run, schedule):
+    told = []
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda loop, context: told.append((context["exception"], sys.exc_info()[1])))
+        ours, peer = socket.socketpair()
+        with ours, peer:
+            if schedule == "add_reader":
+
+                def ready():
+                    loop.remove_reader(ours)
+                    fail()
+
+                loop.add_reader(ours, ready)
+                peer.send(b"x")
+            elif schedule == "done_callback":
+                future = loop.create_future()
+                future.add_done_callback(fail)
+                future.set_result(None)
+            else:
+                getattr(loop, schedule)(*((0,) if schedule == "call_later" else ()), fail)
+            await asyncio.sleep(0.01)
+        assert sys.exc_info()[1] is None
+
+    run(main())
+    ((exception, handled),) = told
+    assert isinstance(exception, ZeroDivisionError) and handled is exception
+
+
+def test_a_report_in_the_middle_of_a_coroutine_leaves_what_its_caller_handles_to_the_caller(loop):
+    seen = []
+    loop.set_exception_handler(lambda loop, context: None)
+
+    async def write(writing):
+        ours, peer = socket.socketpair()
+        with peer:
+            transport, _ = await loop.create_connection(lambda: Failing("pause_writing"), sock=ours)
+            transport.write(b"x" * 1_000_000)
+            writing.set_result(None)
+            await asyncio.sleep(0.01)
+            seen.append(sys.exc_info()[1])
+            transport.abort()
+            await asyncio.sleep(0.01)
+
+    async def main():
+        writing = loop.create_future()
+        task = loop.create_task(write(writing))
+        await writing
+        await task
+
+    try:
+        raise KeyError("handled while the loop runs")
+    except KeyError as error:
+        loop.run_until_complete(main())
+        assert seen == [error]
+    # Nothing of it stays with the coroutine that goes on when its caller handles nothing any more.
+    task = None
+
+    async def begin():
+        nonlocal task
+        task = loop.create_task(write(loop.create_future()))
+        await asyncio.sleep(0.005)
+
+    seen.clear()
+    try:
+        raise KeyError("handled while the coroutine begins")
+    except KeyError:
+        loop.run_until_complete(begin())
+    loop.run_until_complete(task)
+    assert seen == [None]

@@ -2,7 +2,11 @@
 
 import asyncio
 import contextlib
+import os
 import socket
+import tempfile
+
+import pytest
 
 from tests.support.protocol import Recording, close
 
@@ -368,5 +372,164 @@ def test_a_callback_for_a_descriptor_set_in_a_callback_of_another_comes_before_d
                 peer.send(b"x")
                 await asyncio.sleep(0.01)
                 assert log == ["scheduled", "writable", "timer"]
+
+    run(main())
+
+
+def look_for_events(loop, sock):
+    """asyncio looks in every turn; here a loop that is busy does so once a descriptor was used."""
+    loop.add_reader(sock, lambda: None)
+    loop.remove_reader(sock)
+
+
+def test_a_protocol_hears_nothing_more_of_a_connection_that_its_write_has_found_broken(run):
+    class Ending(Logging):
+        def connection_lost(self, exc):
+            self.log.append(type(exc))
+            super().connection_lost(exc)
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        idle, other = socket.socketpair()
+        with idle, other:
+            for _ in range(10):
+                log = []
+                ours, peer = socket.socketpair()
+                transport, protocol = await loop.create_connection(lambda log=log: Ending(log), sock=ours)
+                await asyncio.sleep(0.01)
+
+                def begin(peer=peer, transport=transport):
+                    peer.sendall(b"last words")
+                    peer.close()
+                    look_for_events(loop, idle)
+                    loop.call_soon(transport.write, b"x")
+
+                loop.call_soon(begin)
+                await asyncio.wait_for(protocol.lost, 10)
+                assert log == [BrokenPipeError, "lost"]
+
+    run(main())
+
+
+def test_a_connection_that_a_write_would_have_found_broken_is_lost_for_that_reason_when_aborted(run):
+    async def main():
+        ours, peer = socket.socketpair()
+        transport, protocol = await asyncio.get_running_loop().create_connection(Recording, sock=ours)
+        transport.pause_reading()
+        peer.close()
+        transport.write(b"x")
+        transport.abort()
+        assert isinstance(await asyncio.wait_for(protocol.lost, 10), BrokenPipeError)
+
+    run(main())
+
+
+@pytest.mark.parametrize("by", ["transport", "socket"])
+def test_a_peer_on_the_same_loop_has_the_file_before_whoever_sent_it_goes_on(run, by):
+    async def main():
+        loop = asyncio.get_running_loop()
+        ours, peer = socket.socketpair()
+        ours.setblocking(False)
+        log = []
+        transport, protocol = await loop.create_connection(lambda: Logging(log), sock=peer)
+        with tempfile.TemporaryFile(buffering=0) as file:
+            file.write(b"content")
+            sender = None
+            if by == "transport":
+                sender, _ = await loop.create_connection(asyncio.Protocol, sock=ours)
+            await asyncio.sleep(0.01)
+            for count in (None, 7, 3) * 3:
+                log.clear()
+                if sender is None:
+                    await loop.sock_sendfile(ours, file, 0, count)
+                else:
+                    await loop.sendfile(sender, file, 0, count)
+                log.append("sent")
+                await asyncio.sleep(0.01)
+                assert log == ["data", "sent", "after data"] or log == ["data", "after data", "sent"]
+        if sender is None:
+            ours.close()
+        else:
+            sender.close()
+        await asyncio.wait_for(protocol.lost, 10)
+        transport.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("kind", ["pipe", "datagrams"])
+def test_a_pipe_or_datagram_socket_that_pauses_and_resumes_reads_a_turn_later(run, kind):
+    class Received(Logging, asyncio.DatagramProtocol):
+        def datagram_received(self, data, address):
+            self.data_received(data)
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        log = []
+        idle, other = socket.socketpair()
+        with idle, other:
+            if kind == "pipe":
+                reading, writing = os.pipe()
+                transport, protocol = await loop.connect_read_pipe(lambda: Received(log), open(reading, "rb", 0))
+                peer = open(writing, "wb", 0)
+                send = peer.write
+            else:
+                ours, peer = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+                transport, protocol = await loop.create_datagram_endpoint(lambda: Received(log), sock=ours)
+                send = peer.send
+                if not hasattr(transport, "resume_reading"):
+                    pytest.skip("asyncio's datagram transports cannot be paused")
+
+            def begin():
+                send(b"data")
+                look_for_events(loop, idle)
+                loop.call_soon(act)
+
+            def act():
+                transport.pause_reading()
+                transport.resume_reading()
+                loop.call_soon(log.append, "scheduled")
+
+            with peer:
+                for _ in range(10):
+                    await asyncio.sleep(0.01)
+                    log.clear()
+                    loop.call_soon(begin)
+                    await asyncio.sleep(0.01)
+                    assert log == ["scheduled", "data", "after data"]
+                transport.close()
+                await asyncio.wait_for(protocol.lost, 10)
+
+    run(main())
+
+
+def test_a_callback_that_is_set_again_in_its_turn_takes_its_place_in_the_next(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        first, second = socket.socketpair()
+        with first, second:
+            for replaced in (False, True):
+                log = []
+
+                def turn(log=log):
+                    log.append("turn")
+                    if len(log) < 8:
+                        loop.call_soon(turn)
+
+                def begin(log=log, replaced=replaced, turn=turn):
+                    # In the turn whose poll has told that the descriptor is ready.
+                    if not replaced:
+                        loop.remove_writer(second)
+                    loop.add_writer(second, ready, "again")
+                    loop.call_soon(turn)
+
+                def ready(name, log=log):
+                    log.append(name)
+                    loop.remove_writer(second)
+
+                loop.add_writer(second, ready, "before")
+                loop.call_soon(begin)
+                await asyncio.sleep(0.01)
+                assert log[:2] == ["turn", "again"], log
 
     run(main())

@@ -84,6 +84,22 @@ def test_what_was_written_before_an_abort_has_left(run, tls):
     run(main())
 
 
+@pytest.mark.parametrize("method", ["close", "abort"])
+def test_what_was_written_before_the_end_of_the_stream_below_has_left(run, tls, method):
+    """So a server ends the connections of its clients."""
+
+    async def main():
+        near, far = await secure_pair(tls)
+        await talk(near, far)
+        before = len(far.data)
+        near.transport.write(b"last words")
+        getattr(near.transport._ssl_protocol._transport, method)()
+        await asyncio.gather(near.lost, far.lost)
+        assert bytes(far.data[before:]) == b"last words"
+
+    run(main())
+
+
 def test_nothing_is_left_of_a_closed_connection(run, tls):
     async def main():
         near, far = await secure_pair(tls)
@@ -155,6 +171,20 @@ def test_a_certificate_that_does_not_verify_is_told_of_in_debug_mode(run, tls, a
     run(main(), debug=True)
     messages = [record.message for record in asyncio_log.records]
     assert any("SSL handshake failed on verifying the certificate" in message for message in messages)
+
+
+def test_debug_mode_shows_what_broke_a_connection(run, tls, asyncio_log):
+    async def main():
+        near, far = await secure_pair(tls)
+        await talk(near, far)
+        far.transport.get_extra_info("socket")._sock.send(b"\x17\x03\x03\x00\x05wrong")
+        assert isinstance(await near.lost, ssl.SSLError)
+        far.transport.abort()
+        await far.lost
+
+    run(main(), debug=True)
+    (record,) = [record for record in asyncio_log.records if "Fatal error on SSL protocol" in record.message]
+    assert record.exc_info[0] is ssl.SSLError
 
 
 def test_a_transport_that_nobody_closed_warns(loop_factory, tls, asyncio_log):

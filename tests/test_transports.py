@@ -5,6 +5,7 @@ import errno
 import gc
 import os
 import socket
+import sys
 import warnings
 import weakref
 
@@ -98,7 +99,8 @@ def test_after_write_eof_the_other_direction_stays_open(run):
         assert not far.transport.is_closing()
         with pytest.raises(RuntimeError, match="Cannot call write\\(\\) after write_eof\\(\\)"):
             near.transport.write(b"more")
-        with pytest.raises(RuntimeError, match="Cannot call write(lines)?\\(\\) after write_eof\\(\\)"):
+        method = "writelines" if sys.version_info >= (3, 12) else "write"
+        with pytest.raises(RuntimeError, match=f"Cannot call {method}\\(\\) after write_eof\\(\\)"):
             near.transport.writelines([b"more"])
         far.transport.write(b"late answer")
         far.transport.close()

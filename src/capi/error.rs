@@ -122,6 +122,24 @@ pub(crate) fn take_unless_fatal() -> Result<Ref, Fatal> {
     Ok(exception)
 }
 
+/// Runs `body` as an `except` block that handles `exception`: `sys.exc_info()` tells of it, and so do `logging.exception()`
+/// and all that is built on that.
+#[cold]
+pub(crate) fn handling<T>(exception: &Ref, body: impl FnOnce() -> T) -> T {
+    // SAFETY: the GIL is held; each call gives an owned reference or null, or takes a borrowed one or null.
+    unsafe {
+        let outer = Ref::from_owned(ffi::PyErr_GetHandledException());
+        ffi::PyErr_SetHandledException(std::ptr::null_mut());
+        // What is seen without an exception of this coroutine's own is its callers', and stays theirs.
+        let callers = Ref::from_owned(ffi::PyErr_GetHandledException());
+        ffi::PyErr_SetHandledException(exception.as_ptr());
+        let result = body();
+        let own = outer.filter(|outer| callers.as_ref().is_none_or(|it| it.as_ptr() != outer.as_ptr()));
+        ffi::PyErr_SetHandledException(own.as_ref().map_or(std::ptr::null_mut(), Ref::as_ptr));
+        result
+    }
+}
+
 /// Sets `kind(message)` and returns null, for functions that end in a C return value.
 pub(crate) fn raise_message(kind: *mut ffi::PyObject, message: &str) -> *mut ffi::PyObject {
     // SAFETY: the GIL is held; the string object is dropped after `PyErr_SetObject` took its own reference.

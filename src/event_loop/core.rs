@@ -16,7 +16,7 @@ use super::ready::{Entry, NativeStep, ReadyQueue};
 use super::source::FdTable;
 use super::timers::Timers;
 use crate::capi::call::{call, call0, getattr};
-use crate::capi::error::{Outcome, raise, raise_message, take_unless_fatal};
+use crate::capi::error::{Outcome, handling, raise, raise_message, take_unless_fatal};
 use crate::capi::imports::{imports, support};
 use crate::capi::{Fatal, Raised, Ref, Slot};
 use crate::reactor::{Event, Poller, Readiness, Token};
@@ -377,7 +377,7 @@ impl Core {
     pub(crate) fn report_handle(&self, handle: &Ref, raised: Raised) -> Result<(), Fatal> {
         let Raised = raised;
         let exception = take_unless_fatal()?;
-        self.support("callback_failed", &[self.object(), handle.as_ptr(), exception.as_ptr()])
+        self.report(&exception, "callback_failed", &[self.object(), handle.as_ptr(), exception.as_ptr()])
     }
 
     /// The same for a callback that never had a Handle: it gets one now, for the report.
@@ -399,7 +399,8 @@ impl Core {
         };
         match Handle::create(self, parts) {
             Ok(handle) => {
-                self.support("callback_failed", &[self.object(), handle.as_ptr(), exception.as_ptr()])
+                let arguments = [self.object(), handle.as_ptr(), exception.as_ptr()];
+                self.report(&exception, "callback_failed", &arguments)
             }
             Err(raised) => self.unraisable(raised),
         }
@@ -422,6 +423,17 @@ impl Core {
             Ok(()) => Ok(()),
             Err(raised) => self.unraisable(raised),
         }
+    }
+
+    /// The same for a function that tells of `exception`, called as asyncio does it, where the exception is handled.
+    #[cold]
+    pub(crate) fn report(
+        &self,
+        exception: &Ref,
+        function: &str,
+        arguments: &[*mut ffi::PyObject],
+    ) -> Result<(), Fatal> {
+        handling(exception, || self.support(function, arguments))
     }
 
     /// The last resort for an error: `sys.unraisablehook`. A fatal one stays set.

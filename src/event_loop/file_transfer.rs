@@ -49,15 +49,17 @@ impl FileTransfer {
         FileTransfer { file, offset, left, sent }
     }
 
-    /// Sends as much as the socket takes, or [`AT_ONCE`].
+    /// Sends as much as the socket takes, or [`AT_ONCE`]. The end is told in the turn after the last piece, as in
+    /// asyncio, whose transfer notices it when the socket has room again: a peer on the same loop reads first.
     pub(crate) fn go_on(&self, socket: RawFd) -> Progress {
         let mut room = AT_ONCE;
+        let before = self.sent.get();
         while self.left.get() > 0 {
             if room == 0 {
                 return Progress::Again;
             }
             match send(socket, self.file, self.offset.get(), room.min(self.left.get())) {
-                Ok(0) => break,
+                Ok(0) => self.left.set(0),
                 Ok(count) => {
                     self.offset.set(self.offset.get() + count);
                     self.left.set(self.left.get() - count);
@@ -69,7 +71,7 @@ impl FileTransfer {
                 Err(error) => return Progress::Ended(Err(error)),
             }
         }
-        Progress::Ended(Ok(()))
+        if self.sent.get() > before { Progress::Again } else { Progress::Ended(Ok(())) }
     }
 
     /// What Python gets: (how much was sent, the error or `None`).

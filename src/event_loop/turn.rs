@@ -8,7 +8,8 @@
 //!    the events: straight to the transport, listener or watcher behind the token.
 //! 4. Run the timers that were due, or whatever is ready if there was no event, in order. What all of these schedule
 //!    runs next turn; without a poll in between if the events were all there was to do.
-//! 5. Send what the turn has written, before the next poll can block.
+//! 5. Send what the turn has written, before the next poll can block. What callbacks wrote that were ready before the
+//!    poll is sent before the events are dispatched: asyncio hears nothing more of a connection that is lost by then.
 //!
 //! A fatal error (`SystemExit`, `KeyboardInterrupt`) leaves in the middle; what was not dispatched or run
 //! stays queued for the next run.
@@ -112,6 +113,8 @@ impl Turns {
         let due = core.ready.len() - before;
         if before > 0 {
             run_ready(core, before)?;
+            // What they have written may tell that a connection is lost, of which no event is told then.
+            core.flush_all()?;
         }
         core.dispatching.set(true);
         let dispatched = dispatch(core);

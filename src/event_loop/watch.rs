@@ -46,6 +46,9 @@ enum Mode {
 pub(crate) struct Watch {
     reader: Slot,
     writer: Slot,
+    /// After which poll the callback of each side was set. What that poll told is not for it: in asyncio a callback
+    /// that is replaced, or taken away and set again, takes its place in the turn along.
+    set_after: [Cell<u64>; 2],
     mode: Cell<Mode>,
     /// A weak reference to the socket that edge mode was set up for.
     owner: Slot,
@@ -59,6 +62,7 @@ impl Watch {
         Watch {
             reader: Slot::empty(),
             writer: Slot::empty(),
+            set_after: [const { Cell::new(0) }; 2],
             mode: Cell::new(Mode::Unregistered),
             owner: Slot::empty(),
             file: Slot::empty(),
@@ -70,6 +74,10 @@ impl Watch {
             Direction::Read => &self.reader,
             Direction::Write => &self.writer,
         }
+    }
+
+    fn set_after(&self, direction: Direction) -> &Cell<u64> {
+        &self.set_after[direction as usize]
     }
 
     /// Was `file` what this descriptor was given as?
@@ -102,10 +110,10 @@ impl Watch {
         let trouble = Readiness::ERROR | Readiness::WRITE_CLOSED | Readiness::PRIORITY;
         let mut waiters = [None, None];
         if readiness.intersects(Readiness::READABLE | Readiness::READ_CLOSED | trouble) {
-            waiters[0] = wake(core, &self.reader);
+            waiters[0] = self.wake(core, Direction::Read);
         }
         if readiness.intersects(Readiness::WRITABLE | trouble) {
-            waiters[1] = wake(core, &self.writer);
+            waiters[1] = self.wake(core, Direction::Write);
         }
         let over = |waiter: &Option<Ref>| waiter.as_ref().is_some_and(|waiter| !is_live(waiter));
         if waiters.iter().any(over) && matches!(self.mode.get(), Mode::Level(_)) {
@@ -125,6 +133,26 @@ impl Watch {
             }
         }
         Ok(())
+    }
+
+    /// Gives a side's handle to be run now, or queues it if a turn written in Python runs it; or takes out its future. A
+    /// handle that was cancelled directly is taken out too, as asyncio does it: left in place, it would report its
+    /// readiness for ever.
+    fn wake(&self, core: &Core, direction: Direction) -> Option<Ref> {
+        let side = self.side(direction);
+        let waiter = side.get()?;
+        if is_live(&waiter) {
+            if self.set_after(direction).get() == core.counters.polls.get() {
+                // The poller tells it again.
+                return None;
+            }
+            if core.dispatching.get() {
+                return Some(waiter);
+            }
+            core.ready.push(Entry::Handle(waiter));
+            return None;
+        }
+        side.take()
     }
 
     /// The loop is closed: nothing here will run.
@@ -157,21 +185,6 @@ impl Watch {
 fn is_live(waiter: &Ref) -> bool {
     // SAFETY: just tested.
     is_handle(waiter.as_ptr()) && !unsafe { Handle::of(waiter.as_ptr()) }.is_cancelled()
-}
-
-/// Gives a side's handle to be run now, or queues it if a turn written in Python runs it; or takes out its future. A
-/// handle that was cancelled directly is taken out too, as asyncio does it: left in place, it would report its
-/// readiness for ever.
-fn wake(core: &Core, side: &Slot) -> Option<Ref> {
-    let waiter = side.get()?;
-    if is_live(&waiter) {
-        if core.dispatching.get() {
-            return Some(waiter);
-        }
-        core.ready.push(Entry::Handle(waiter));
-        return None;
-    }
-    side.take()
 }
 
 /// `future.set_result(None)` unless it is done, which a cancelled one is.
@@ -308,6 +321,7 @@ pub(crate) fn add(
     let side = watch.side(direction);
     let old = side.take();
     side.set(Some(handle));
+    watch.set_after(direction).set(core.counters.polls.get());
     if let Err(error) = update(core, fd) {
         if let Some(watch) = core.fds.watch(fd) {
             let failed = watch.side(direction).take();

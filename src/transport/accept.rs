@@ -176,7 +176,8 @@ impl Listener {
         let exception = take_unless_fatal()?;
         let socket = self.socket.get().unwrap_or_else(Ref::none);
         if !exhausted {
-            return core.support("accept_broken", &[core.object(), socket.as_ptr(), exception.as_ptr()]);
+            let arguments = [core.object(), socket.as_ptr(), exception.as_ptr()];
+            return core.report(&exception, "accept_broken", &arguments);
         }
         core.remove_listener(self.fd);
         let [factory, server] =
@@ -185,10 +186,10 @@ impl Listener {
         let backlog =
             unsafe { Ref::from_owned(ffi::PyLong_FromSize_t(self.backlog)) }.unwrap_or_else(Ref::none);
         let arguments = [&core.this(), &factory, &socket, &server, &backlog, &exception].map(Ref::as_ptr);
-        let Some(context) = self.context.get() else { return core.support("accept_exhausted", &arguments) };
+        let tell = || core.report(&exception, "accept_exhausted", &arguments);
+        let Some(context) = self.context.get() else { return tell() };
         // The listener that comes back after the rest is started in the context of the first.
-        let told =
-            in_context(&context, || core.support("accept_exhausted", &arguments).map_err(|Fatal| Raised));
+        let told = in_context(&context, || tell().map_err(|Fatal| Raised));
         told.or_else(|raised| core.unraisable(raised))
     }
 
@@ -207,7 +208,8 @@ impl Listener {
                     return Ok(());
                 }
                 let protocol = protocol.unwrap_or_else(Ref::none);
-                core.support("connection_failed", &[core.object(), exception.as_ptr(), protocol.as_ptr()])
+                let arguments = [core.object(), exception.as_ptr(), protocol.as_ptr()];
+                core.report(&exception, "connection_failed", &arguments)
             }
         }
     }

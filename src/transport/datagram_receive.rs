@@ -28,7 +28,7 @@ use super::datagram::Datagram;
 /// The socket is readable, or has an error that reading will tell.
 #[inline(always)]
 pub(crate) fn on_readable(datagram: &Datagram, core: &Core) -> Result<(), Fatal> {
-    if !datagram.endpoint.is_reading() || !datagram.is_open() {
+    if !datagram.endpoint.reads_now(core) || !datagram.is_open() {
         return Ok(());
     }
     if !datagram.held_back().is_empty() {

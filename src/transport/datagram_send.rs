@@ -157,7 +157,15 @@ pub(crate) fn sendto(
     let target = datagram.target(&address);
     let core = endpoint.core();
     core.touched.set(true);
-    if datagram.pending().is_empty() && !datagram.blocked.get() && !later(datagram, core) {
+    let apart = matches!(target, Target::Python(_));
+    if apart && !datagram.pending().is_empty() {
+        // It may be wrong, which is told at once and in its turn.
+        send_queued(object, datagram)?;
+        if endpoint.fd.get() < 0 {
+            return endpoint.write_to_lost("write_after_lost");
+        }
+    }
+    if datagram.pending().is_empty() && !datagram.blocked.get() && (apart || !later(datagram, core)) {
         datagram.sent_in.set(core.counters.turns.get());
         match send_now(datagram, data.as_slice(), &target) {
             Sent::Some(_) => return Ok(()),

@@ -76,6 +76,8 @@ pub(crate) struct Endpoint {
     /// `connection_lost` is queued or was called.
     pub(crate) ending: Cell<bool>,
     pub(crate) paused: Cell<bool>,
+    /// The number of the turn in which reading was resumed last.
+    resumed_in: Cell<u64>,
     pub(crate) protocol_paused: Cell<bool>,
     pub(super) weaklist: Cell<*mut ffi::PyObject>,
     pub(super) dict: Slot,
@@ -211,6 +213,7 @@ fn create<T: Variant>(core: &Core, parts: Parts, make: impl FnOnce(Endpoint) -> 
             closing: Cell::new(false),
             ending: Cell::new(false),
             paused: Cell::new(false),
+            resumed_in: Cell::new(0),
             protocol_paused: Cell::new(false),
             weaklist: Cell::new(null_mut()),
             dict: Slot::empty(),
@@ -238,6 +241,20 @@ impl Endpoint {
 
     pub(crate) fn is_reading(&self) -> bool {
         !self.closing.get() && !self.paused.get()
+    }
+
+    /// Reading begins again with what the next poll tells, as in asyncio, whose pause has taken back what this turn's
+    /// poll told.
+    pub(super) fn resume(&self) {
+        let core = self.core();
+        self.resumed_in.set(core.counters.turns.get());
+        core.touched.set(true);
+    }
+
+    /// Is it time to read?
+    #[inline(always)]
+    pub(crate) fn reads_now(&self, core: &Core) -> bool {
+        self.is_reading() && self.resumed_in.get() != core.counters.turns.get()
     }
 
     /// Runs `body` in the endpoint's context.
@@ -463,7 +480,8 @@ fn end_with<T: Variant>(
     let endpoint = variant.endpoint();
     let core = endpoint.core();
     let protocol = endpoint.protocol.get().unwrap_or_else(Ref::none);
-    let told = core.support(
+    let told = core.report(
+        &exception,
         tell,
         &[core.object(), object.as_ptr(), protocol.as_ptr(), exception.as_ptr(), message.as_ptr()],
     );
@@ -496,7 +514,7 @@ pub(crate) fn connection_lost<T: Variant>(object: &Ref, core: &Core) -> Result<(
 pub(super) fn close_failed(object: &Ref, core: &Core, raised: Raised) -> Result<(), Fatal> {
     let Raised = raised;
     let exception = take_unless_fatal()?;
-    core.support("close_failed", &[core.object(), object.as_ptr(), exception.as_ptr()])
+    core.report(&exception, "close_failed", &[core.object(), object.as_ptr(), exception.as_ptr()])
 }
 
 /// Leaves the loop and closes the owner of the descriptor.
@@ -556,7 +574,8 @@ fn flow(
     let core = endpoint.core();
     // SAFETY: the GIL is held.
     let message = pyo3::types::PyString::new(unsafe { Python::assume_attached() }, message);
-    core.support(
+    core.report(
+        &exception,
         "protocol_failed",
         &[core.object(), object.as_ptr(), protocol.as_ptr(), exception.as_ptr(), message.as_ptr()],
     )

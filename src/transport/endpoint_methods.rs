@@ -97,6 +97,7 @@ unsafe extern "C" fn resume_reading<T: Variant>(
         if endpoint.closing.get() || !endpoint.paused.replace(false) {
             return Ok(());
         }
+        endpoint.resume();
         variant.resumed(endpoint.core());
         changed_reading(held, variant, "resumed_reading")
     })
@@ -190,6 +191,7 @@ unsafe extern "C" fn set_write_buffer_limits<T: Variant>(
         let (high, low) = limits(number(high)?, number(low)?)?;
         variant.endpoint().high.set(high);
         variant.endpoint().low.set(low);
+        variant.send_gathered(held)?;
         maybe_pause(held, variant)
     })
 }

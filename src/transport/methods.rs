@@ -6,8 +6,10 @@ use std::ptr::null_mut;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
+use super::receiver::Delivery;
 use super::send;
 use super::stream::{Stream, stream_of};
+use super::tls;
 use crate::capi::call::guard;
 use crate::capi::error::{raise_message, restore};
 use crate::capi::types::{Attribute, Method};
@@ -87,15 +89,28 @@ unsafe extern "C" fn can_write_eof(_object: *mut ffi::PyObject, _: *mut ffi::PyO
     truth(true)
 }
 
+/// What was written through the TLS connection on this transport goes out before an end that goes past that connection,
+/// as of a server that ends its clients: on asyncio it was sent when it was written.
+fn send_encrypted(stream: &Stream) {
+    if stream.receiver.delivery() == Delivery::Tls
+        && let Some(connection) = stream.receiver.protocol.get()
+    {
+        tls::write::send_last_of(&connection);
+    }
+}
+
 unsafe extern "C" fn close(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    with(object, |held, stream| send::close(held, stream).map_err(|Fatal| Raised))
+    with(object, |held, stream| {
+        send_encrypted(stream);
+        send::close(held, stream).map_err(|Fatal| Raised)
+    })
 }
 
 unsafe extern "C" fn abort(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
     with(object, |held, stream| {
         check_loop(stream)?;
-        stream.force_close(held, None);
-        Ok(())
+        send_encrypted(stream);
+        send::abort(held, stream)
     })
 }
 

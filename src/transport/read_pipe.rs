@@ -66,7 +66,7 @@ impl Variant for ReadPipe {
         let pipe = unsafe { fields::<ReadPipe>(object.as_ptr()) };
         core.touched.set(true);
         for _ in 0..READS {
-            if !pipe.endpoint.is_reading() || pipe.endpoint.fd.get() < 0 {
+            if !pipe.endpoint.reads_now(core) || pipe.endpoint.fd.get() < 0 {
                 break;
             }
             let fed = pipe.endpoint.protocol.get().filter(|protocol| reader_feed::is_fed(protocol.as_ptr()));

@@ -32,11 +32,7 @@ pub(crate) fn write(object: &Ref, stream: &Stream, data: *mut ffi::PyObject) -> 
     if unsafe { ffi::PyBytes_Check(data) } == 0 {
         return write_other(object, stream, data);
     }
-    check_writable(
-        stream,
-        "Cannot call write() after write_eof()",
-        "unable to write; sendfile is in progress",
-    )?;
+    check_write(stream)?;
     // SAFETY: just tested; the object outlives the slice.
     let size = unsafe { bytes_slice(data) }.len();
     if size == 0 {
@@ -91,11 +87,23 @@ fn send_pending(stream: &Stream) -> Result<Sent, Raised> {
     match outcome {
         Ok(Sent::All) => stream.blocked.set(false),
         Ok(Sent::Blocked) => stream.block(),
-        // The connection is lost: nothing more is sent.
-        Err(_) => stream.blocked.set(true),
+        Err(_) => {
+            // The connection is lost: nothing more is sent.
+            stream.blocked.set(true);
+            let unsent = stream.buffer().take();
+            drop(unsent);
+        }
     }
     drop(done);
     outcome.map_err(|error| raise_io(&error))
+}
+
+fn check_write(stream: &Stream) -> Result<(), Raised> {
+    check_writable(
+        stream,
+        "Cannot call write() after write_eof()",
+        "unable to write; sendfile is in progress",
+    )
 }
 
 fn check_writable(stream: &Stream, after_eof: &str, in_sendfile: &str) -> Result<(), Raised> {
@@ -127,11 +135,7 @@ fn write_other(object: &Ref, stream: &Stream, data: *mut ffi::PyObject) -> Resul
     if unsafe { ffi::PyByteArray_Check(data) == 0 && ffi::PyMemoryView_Check(data) == 0 } {
         return Err(refuse(object, data));
     }
-    check_writable(
-        stream,
-        "Cannot call write() after write_eof()",
-        "unable to write; sendfile is in progress",
-    )?;
+    check_write(stream)?;
     write_copy(object, stream, data)
 }
 
@@ -196,11 +200,13 @@ pub(crate) fn write_slice(object: &Ref, stream: &Stream, data: &[u8]) -> Result<
 
 /// `transport.writelines(list)`.
 pub(crate) fn writelines(object: &Ref, stream: &Stream, list: &Ref) -> Result<(), Raised> {
-    check_writable(
-        stream,
-        "Cannot call writelines() after write_eof()",
-        "unable to writelines; sendfile is in progress",
-    )?;
+    if cfg!(Py_3_12) {
+        check_writable(
+            stream,
+            "Cannot call writelines() after write_eof()",
+            "unable to writelines; sendfile is in progress",
+        )?;
+    }
     // All of it is looked at before any of it is sent, so that a wrong item sends nothing.
     // SAFETY: live objects; each owned result is wrapped at once.
     let items = unsafe { Ref::from_owned(ffi::PySequence_List(list.as_ptr())) }.ok_or(Raised)?;
@@ -215,10 +221,17 @@ pub(crate) fn writelines(object: &Ref, stream: &Stream, list: &Ref) -> Result<()
             if ffi::PyBytes_Check(item) != 0 {
                 Ref::from_borrowed(item)
             } else {
-                bytes_from(Buffer::readable(item)?.as_slice())?
+                match Buffer::readable(item) {
+                    Ok(view) => bytes_from(view.as_slice())?,
+                    Err(raised) if cfg!(Py_3_12) => return Err(raised),
+                    Err(raised) => return write_joined(object, stream, &items, raised),
+                }
             }
         };
         pieces.push(piece);
+    }
+    if cfg!(not(Py_3_12)) {
+        check_write(stream)?;
     }
     if stream.conn_lost.get() > 0 {
         return if pieces.is_empty() { Ok(()) } else { write_to_lost(stream) };
@@ -232,6 +245,16 @@ pub(crate) fn writelines(object: &Ref, stream: &Stream, list: &Ref) -> Result<()
         }
     }
     if any { pushed(object, stream) } else { Ok(()) }
+}
+
+/// asyncio's `writelines` until 3.11 joins what it is given, which says what is wrong with it.
+#[cold]
+fn write_joined(object: &Ref, stream: &Stream, items: &Ref, raised: Raised) -> Result<(), Raised> {
+    drop(raised.take());
+    // SAFETY: the GIL is held, as in every method.
+    let name = pyo3::types::PyString::intern(unsafe { pyo3::Python::assume_attached() }, "join");
+    let joined = method(&bytes_from(&[])?, name.as_ptr(), &[items.as_ptr()])?;
+    write(object, stream, joined.as_ptr())
 }
 
 /// At the end of a turn, or when the socket has room again.
@@ -322,10 +345,23 @@ pub(crate) fn write_eof(object: &Ref, stream: &Stream) -> Result<(), Raised> {
 
 /// `get_write_buffer_size()`: what asyncio would answer, so the socket gets its chance first.
 pub(crate) fn buffer_size(object: &Ref, stream: &Stream) -> Result<usize, Raised> {
+    send_gathered(object, stream)?;
+    Ok(stream.buffer().len())
+}
+
+/// `transport.abort()`: a connection that a write would have found broken is lost for that reason.
+pub(crate) fn abort(object: &Ref, stream: &Stream) -> Result<(), Raised> {
+    send_gathered(object, stream)?;
+    stream.force_close(object, None);
+    Ok(())
+}
+
+/// Sends what waits for the end of the turn.
+fn send_gathered(object: &Ref, stream: &Stream) -> Result<(), Raised> {
     if !stream.blocked.get() && stream.conn_lost.get() == 0 && !stream.buffer().is_empty() {
         send_now(object, stream)?;
     }
-    Ok(stream.buffer().len())
+    Ok(())
 }
 
 /// Sends what asyncio would have sent already, before a connection is closed by force. Whatever the socket
@@ -376,7 +412,8 @@ fn tell_protocol(
     let core = stream.core();
     // SAFETY: the GIL is held.
     let message = pyo3::types::PyString::new(unsafe { pyo3::Python::assume_attached() }, message);
-    core.support(
+    core.report(
+        &exception,
         "protocol_failed",
         &[core.object(), object.as_ptr(), protocol.as_ptr(), exception.as_ptr(), message.as_ptr()],
     )

@@ -352,7 +352,8 @@ impl Stream {
         let protocol = self.receiver.protocol.get().unwrap_or_else(Ref::none);
         // A fatal error of the report leaves when the connection is lost: the last send may fail on top of it.
         let mut told = Outcome::default();
-        told.note(core.support(
+        told.note(core.report(
+            &exception,
             tell,
             &[core.object(), object.as_ptr(), protocol.as_ptr(), exception.as_ptr(), message.as_ptr()],
         ));

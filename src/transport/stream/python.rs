@@ -120,8 +120,9 @@ unsafe extern "C" fn repr(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
             } else {
                 "idle"
             };
-            let write = if stream.blocked.get() { "polling" } else { "idle" };
             let size = stream.buffer().len();
+            let awaits_room = stream.blocked.get() && (size > 0 || !stream.sending.is_empty());
+            let write = if awaits_room { "polling" } else { "idle" };
             text.push_str(&format!(" fd={} read={read} write=<{write}, bufsize={size}>", stream.fd.get()));
         }
         text.push('>');

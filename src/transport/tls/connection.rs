@@ -10,7 +10,7 @@ use pyo3::ffi;
 
 use super::engine::Engine;
 use crate::capi::call::method;
-use crate::capi::error::take_exception;
+use crate::capi::error::{handling, take_exception};
 use crate::capi::{Raised, Ref, Slot};
 use crate::event_loop::core::{Core, core_of};
 use crate::transport::receiver::Receiver;
@@ -235,7 +235,7 @@ impl Connection {
         // SAFETY: the GIL is held.
         let py = unsafe { pyo3::Python::assume_attached() };
         let message = pyo3::types::PyString::new(py, "Fatal error on SSL protocol");
-        call_named(object, "_fatal_error", &[exception.as_ptr(), message.as_ptr()])
+        handling(&exception, || call_named(object, "_fatal_error", &[exception.as_ptr(), message.as_ptr()]))
     }
 
     /// The connection is lost: everything that still waits is dropped.

@@ -217,6 +217,12 @@ fn offer(
     Ok(wrote)
 }
 
+/// [`send_last`] for the protocol of a stream transport that delivers to a TLS connection.
+pub(crate) fn send_last_of(connection: &Ref) {
+    // SAFETY: the stream transport knows its protocol to be a connection.
+    send_last(connection, unsafe { connection_of(connection.as_ptr()) });
+}
+
 /// Before the connection is closed by force: sends what asyncio would have sent when it was written. Whatever
 /// comes of it, the connection is over.
 pub(super) fn send_last(object: &Ref, connection: &Connection) {
