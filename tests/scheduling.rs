@@ -497,65 +497,6 @@ fn block_on_inside_a_task_is_refused() {
 }
 
 #[test]
-fn a_blocking_job_belongs_to_the_runtime_and_the_pool_has_a_cap() {
-    let rt = Builder::new().worker_threads(1).max_blocking_threads(2).build().unwrap();
-    let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-    let jobs: Vec<_> = (0..20)
-        .map(|n| {
-            let (now, most) = (now.clone(), most.clone());
-            rt.spawn_blocking(move || {
-                most.fetch_max(now.fetch_add(1, SeqCst) + 1, SeqCst);
-                std::thread::sleep(Duration::from_millis(1));
-                now.fetch_sub(1, SeqCst);
-                block_on(runtime::spawn(async move { n })).unwrap()
-            })
-        })
-        .collect();
-    for (n, job) in jobs.into_iter().enumerate() {
-        assert_eq!(rt.block_on(job).unwrap(), n);
-    }
-    assert!(most.load(SeqCst) <= 2);
-    let error = rt.block_on(rt.spawn_blocking(|| -> () { panic!("blocked") })).unwrap_err();
-    assert_eq!(error.panic_message(), Some("blocked"));
-}
-
-#[test]
-fn blocking_jobs_that_wait_for_each_other_get_a_thread_each() {
-    const JOBS: usize = 20;
-    let rt = Builder::new_current_thread().max_blocking_threads(JOBS).build().unwrap();
-    for _ in 0..20 {
-        let barrier = Arc::new(std::sync::Barrier::new(JOBS));
-        let jobs: Vec<_> = (0..JOBS)
-            .map(|_| {
-                let barrier = barrier.clone();
-                rt.spawn_blocking(move || {
-                    barrier.wait();
-                })
-            })
-            .collect();
-        let met = rt.block_on(timeout(LONG, async {
-            for job in jobs {
-                job.await.unwrap();
-            }
-        }));
-        assert!(met.is_ok(), "a job waits for a thread");
-    }
-    assert_eq!(rt.metrics().blocking_threads, JOBS);
-}
-
-#[test]
-fn an_idle_blocking_thread_leaves() {
-    let rt = Builder::new().worker_threads(1).blocking_keep_alive(Duration::from_millis(10)).build().unwrap();
-    rt.block_on(rt.spawn_blocking(|| {})).unwrap();
-    let deadline = Instant::now() + LONG;
-    while rt.metrics().blocking_threads > 0 {
-        assert!(Instant::now() < deadline);
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    assert_eq!(rt.block_on(rt.spawn_blocking(|| 4)).unwrap(), 4);
-}
-
-#[test]
 fn a_semaphore_never_gives_more_than_it_has() {
     let rt = Builder::new().worker_threads(2).build().unwrap();
     let semaphore = Arc::new(Semaphore::new(3));

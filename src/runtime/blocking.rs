@@ -3,7 +3,7 @@
 //! A job is a task whose future runs the function in its first and only poll; so `JoinHandle`, panics and
 //! cancellation are those of tasks. Aborting a job that has not begun drops it; one that runs, runs on.
 //!
-//! At most one thread is on its way (woken or being started) at a time. When it arrives and finds more jobs than
+//! At most one thread is on its way (called or being started) at a time. When it arrives and finds more jobs than
 //! its own, it sends for the next before it begins. So a batch of jobs that block gets a thread each, one after the
 //! other, while a batch of tiny ones is done by the first few before a dozen threads were woken for nothing; and
 //! whoever submits, mostly a worker in a poll, pays for one wake at most.
@@ -149,13 +149,16 @@ struct Inner {
 
 struct State {
     jobs: VecDeque<Runnable>,
+    /// That come back to the queue before they leave, or are being started.
     threads: usize,
+    /// Also those that have left the queue for good, and are on their way out. For these no job waits.
+    present: usize,
     /// In the condvar, and not called.
     idle: usize,
-    /// Idle threads that were called and have not noticed yet.
+    /// Idle threads that were called and have not noticed yet: they see to what is in the queue.
     called: usize,
-    /// A thread was called or is being started: it will see to what is in the queue.
-    coming: bool,
+    /// Threads that are being started: so do they.
+    starting: usize,
     closed: bool,
 }
 
@@ -169,8 +172,15 @@ enum Summons {
 
 impl Pool {
     pub(super) fn new(cap: usize, keep_alive: Duration, options: ThreadOptions) -> Pool {
-        let state =
-            State { jobs: VecDeque::new(), threads: 0, idle: 0, called: 0, coming: false, closed: false };
+        let state = State {
+            jobs: VecDeque::new(),
+            threads: 0,
+            present: 0,
+            idle: 0,
+            called: 0,
+            starting: 0,
+            closed: false,
+        };
         Pool(Arc::new(Inner {
             state: Mutex::new(state),
             work: Condvar::new(),
@@ -211,7 +221,7 @@ impl Pool {
     /// Waits for the threads to leave; false if the deadline came first.
     pub(super) fn wait_left(&self, deadline: Option<Instant>) -> bool {
         let mut state = unpoisoned(self.0.state.lock());
-        while state.threads > 0 {
+        while state.present > 0 {
             state = match deadline {
                 None => unpoisoned(self.0.left.wait(state)),
                 Some(deadline) => {
@@ -228,20 +238,21 @@ impl Pool {
 }
 
 impl State {
-    /// Decides who comes for the jobs in the queue. The caller acts on it after unlocking.
+    /// Decides who comes for the jobs in the queue, unless somebody does already. A thread is only started where there
+    /// are fewer than `cap`. The caller acts on it after unlocking.
     fn summon(&mut self, cap: usize) -> Summons {
-        if self.coming || self.jobs.is_empty() {
+        if self.called + self.starting > 0 || self.jobs.is_empty() {
             return Summons::None;
         }
         if self.idle > 0 {
             self.idle -= 1;
             self.called += 1;
-            self.coming = true;
             return Summons::Call;
         }
         if self.threads < cap {
             self.threads += 1;
-            self.coming = true;
+            self.present += 1;
+            self.starting += 1;
             return Summons::Start;
         }
         Summons::None
@@ -254,7 +265,7 @@ impl Inner {
             Summons::None => {}
             Summons::Call => self.work.notify_one(),
             Summons::Start => {
-                let (place, theirs) = (Place { pool: self.clone(), arrived: false }, shared.clone());
+                let (place, theirs) = (Place { pool: self.clone(), stage: Stage::Starting }, shared.clone());
                 // A thread that does not start drops its place.
                 let _ = self.options.spawn("blocking", move || place, move |place| place.serve(theirs));
             }
@@ -263,7 +274,7 @@ impl Inner {
 
     fn work(self: &Arc<Self>, shared: &impl Surroundings) {
         let mut state = unpoisoned(self.state.lock());
-        state.coming = false;
+        state.starting -= 1;
         loop {
             if let Some(job) = state.jobs.pop_front() {
                 let summons = state.summon(self.cap);
@@ -273,15 +284,17 @@ impl Inner {
                 state = unpoisoned(self.state.lock());
                 continue;
             }
-            if state.closed {
-                return;
+            if !state.closed {
+                state.idle += 1;
+                let (relocked, stays) = self.wait(state);
+                state = relocked;
+                if stays {
+                    continue;
+                }
             }
-            state.idle += 1;
-            let (relocked, stays) = self.wait(state);
-            if !stays {
-                return;
-            }
-            state = relocked;
+            // Who submits from now on counts on others.
+            state.threads -= 1;
+            return;
         }
     }
 
@@ -292,7 +305,6 @@ impl Inner {
             if state.called > 0 {
                 // Whichever of the waiting threads is first is the one that was called.
                 state.called -= 1;
-                state.coming = false;
                 return (state, true);
             }
             let left = until.map_or(self.keep_alive, |until| until.saturating_duration_since(Instant::now()));
@@ -305,19 +317,28 @@ impl Inner {
     }
 }
 
-/// A thread's place among `State::threads`, given back when dropped: also where a hook of the thread panics, or the
-/// thread is not even started.
+/// A thread's place among those that are present, given back when dropped: also where a hook of the thread panics, or
+/// the thread is not even started.
 struct Place {
     pool: Arc<Inner>,
-    /// No longer what `State::coming` is about.
-    arrived: bool,
+    stage: Stage,
+}
+
+/// What a thread is still counted as, besides being present.
+enum Stage {
+    /// Among `State::starting`, and `State::threads`.
+    Starting,
+    /// Among `State::threads`.
+    Serving,
+    Leaving,
 }
 
 impl Place {
     /// The life of a thread, which leaves its place as the very last.
     fn serve(mut self, shared: impl Surroundings) -> Place {
-        self.arrived = true;
+        self.stage = Stage::Serving;
         shared.enter(|| self.pool.work(&shared));
+        self.stage = Stage::Leaving;
         // The runtime may end here, if this was its last reference: not under the lock.
         drop(shared);
         self
@@ -327,13 +348,24 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut state = unpoisoned(self.pool.state.lock());
-        state.threads -= 1;
-        if !self.arrived {
-            state.coming = false;
+        state.present -= 1;
+        let (mut call, mut stranded) = (false, VecDeque::new());
+        if !matches!(self.stage, Stage::Leaving) {
+            // It did not come for jobs that count on it.
+            state.threads -= 1;
+            state.starting -= usize::from(matches!(self.stage, Stage::Starting));
+            if state.threads == 0 {
+                // For the next the system may have no thread either, and nobody would tell.
+                stranded = std::mem::take(&mut state.jobs);
+            } else {
+                // A thread that is busy comes to them; one that sleeps, when it is called.
+                call = matches!(state.summon(0), Summons::Call);
+            }
         }
-        // Threads that exist will come to the jobs; without any they would wait for ever.
-        let stranded = if state.threads == 0 { std::mem::take(&mut state.jobs) } else { VecDeque::new() };
         drop(state);
+        if call {
+            self.pool.work.notify_one();
+        }
         self.pool.left.notify_all();
         drop(stranded);
     }

@@ -77,3 +77,45 @@ fn a_close_ends_what_has_not_begun() {
         assert_eq!(runs.load(SeqCst), usize::from(ended.is_ok()));
     });
 }
+
+/// Too many orders for loom.
+#[cfg(wakeloop_shuttle)]
+#[test]
+fn threads_that_sleep_are_called_again() {
+    crate::runtime::shim::model::check(|| {
+        let (pool, runs) = (pool(2), Arc::new(Plain::new(0)));
+        for _ in 0..2 {
+            let jobs = [submit(&pool, &runs), submit(&pool, &runs)];
+            block_on(async {
+                for job in jobs {
+                    job.await.unwrap();
+                }
+            });
+        }
+        pool.close();
+        assert!(pool.wait_left(None));
+        assert_eq!(runs.load(SeqCst), 4);
+    });
+}
+
+#[test]
+fn a_thread_that_does_not_start_leaves_its_job_to_one_that_sleeps() {
+    crate::runtime::shim::model::check(|| {
+        let (pool, runs) = (pool(1), Arc::new(Plain::new(0)));
+        block_on(submit(&pool, &runs)).unwrap();
+        // As if a second thread had been sent for while the first was busy.
+        let mut state = unpoisoned(pool.0.state.lock());
+        (state.threads, state.present, state.starting) =
+            (state.threads + 1, state.present + 1, state.starting + 1);
+        drop(state);
+        let failing = thread::spawn({
+            let place = Place { pool: pool.0.clone(), stage: Stage::Starting };
+            move || drop(place)
+        });
+        block_on(submit(&pool, &runs)).unwrap();
+        failing.join().unwrap();
+        pool.close();
+        assert!(pool.wait_left(None));
+        assert_eq!(runs.load(SeqCst), 2);
+    });
+}
