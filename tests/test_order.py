@@ -315,6 +315,24 @@ def test_a_protocol_that_pauses_and_resumes_gets_the_data_behind_what_was_schedu
     run(main())
 
 
+def test_the_end_behind_data_that_was_not_read_for_a_pause_comes_after_what_the_data_schedules(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        for _ in range(10):
+            ours, peer = socket.socketpair()
+            with peer:
+                log = []
+                transport, protocol = await loop.create_connection(lambda log=log: Logging(log), sock=ours)
+                peer.sendall(b"data")
+                transport.pause_reading()
+                transport.resume_reading()
+                peer.shutdown(socket.SHUT_WR)
+                await protocol.lost
+                assert log[:3] == ["data", "after data", "eof"]
+
+    run(main())
+
+
 def test_a_protocol_that_pauses_when_connected_and_resumes_a_turn_later_gets_the_data_a_turn_after_that(run):
     async def main():
         loop = asyncio.get_running_loop()

@@ -70,7 +70,7 @@ pub(crate) fn on_readable(
                 // What the data made the protocol schedule comes before more of it and before the end of the stream,
                 // as in asyncio: a task may have to change the protocol. A reader only grows.
                 if !core.ready.is_empty() {
-                    core.call_again(stream.token.get(), readiness);
+                    stream.go_on_next_turn(core, readiness);
                     return Ok(());
                 }
             }

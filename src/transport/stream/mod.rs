@@ -279,12 +279,18 @@ impl Stream {
         let core = self.core();
         self.resumed_in.set(core.counters.turns.get());
         if (self.started.get() || self.resuming.get()) && !self.read_done.get() {
-            self.started.set(false);
-            self.resuming.set(true);
             // What arrived meanwhile made its edge already: look without one.
-            core.call_again(self.token.get(), Readiness::READABLE | Readiness::READ_CLOSED);
+            self.go_on_next_turn(core, Readiness::READABLE | Readiness::READ_CLOSED);
             core.wake_if_parked();
         }
+    }
+
+    /// Reads on in the next turn, also where another event of this one tells of the same data.
+    pub(crate) fn go_on_next_turn(&self, core: &Core, readiness: Readiness) {
+        self.resumed_in.set(core.counters.turns.get());
+        self.started.set(false);
+        self.resuming.set(true);
+        core.call_again(self.token.get(), readiness);
     }
 
     /// Was reading resumed in this very turn?
