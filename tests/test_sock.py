@@ -430,3 +430,31 @@ def test_the_socket_that_a_transport_shows_cannot_be_used(run, call, arguments, 
             await asyncio.sleep(0)
 
     run(main(), debug=debug)
+
+
+def test_a_call_that_is_never_awaited_does_nothing_and_warns(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        with socketpair() as (near, far):
+            far.send(b"data")
+            calls = {
+                "sock_recv": (near, 10),
+                "sock_recv_into": (near, bytearray(10)),
+                "sock_sendall": (near, b"not sent"),
+                "sock_accept": (near,),
+                "sock_recvfrom": (near, 10),
+                "sock_recvfrom_into": (near, bytearray(10)),
+                "sock_sendto": (near, b"not sent", ""),
+            }
+            for name, arguments in calls.items():
+                with pytest.warns(RuntimeWarning, match=rf"^coroutine '\w+\.{name}' was never awaited$"):
+                    getattr(loop, name)(*arguments)
+                # What is closed, awaited or given to a task is not that.
+                getattr(loop, name)(*arguments).close()
+            task = asyncio.ensure_future(loop.sock_recv(near, 10))
+            assert ".sock_recv()" in repr(task)
+            assert await task == b"data"
+            with pytest.raises(BlockingIOError):
+                far.recv(1)
+
+    run(main())

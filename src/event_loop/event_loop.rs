@@ -252,7 +252,7 @@ impl EventLoop {
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = sock.py();
         let action = sock::Action::SendFile(Rc::new(FileTransfer::new(file, offset, count)));
-        match SockCall::create(self.core.object(), sock.as_ptr(), action) {
+        match SockCall::create(self.core.object(), sock.as_ptr(), "EventLoop._sock_send_file", action) {
             Ok(call) => Ok(call.bind(py).clone()),
             Err(Raised) => Err(fetch(py)),
         }

@@ -26,7 +26,7 @@ use super::sock_datagram::Exchange;
 use super::watch::{self, Direction};
 use crate::capi::buffer::{Buffer, RawBytes, bytes_from};
 use crate::capi::call::{getattr, guard, method};
-use crate::capi::coroutine::{self, Steps};
+use crate::capi::coroutine::{self, Named, Steps, warn_never_awaited, without_class};
 use crate::capi::error::{raise, raise_errno, raise_io, raise_message, take_unless_fatal};
 use crate::capi::imports::imports;
 use crate::capi::object::integer;
@@ -70,6 +70,7 @@ pub(crate) enum Action {
 #[derive(Debug)]
 pub(crate) struct SockCall {
     base: ffi::PyObject,
+    name: &'static str,
     event_loop: Slot,
     socket: Slot,
     fd: Cell<RawFd>,
@@ -100,6 +101,7 @@ impl SockCall {
     pub(crate) fn create(
         event_loop: *mut ffi::PyObject,
         socket: *mut ffi::PyObject,
+        name: &'static str,
         action: Action,
     ) -> Result<Ref, Raised> {
         // SAFETY: fresh memory of the type's size; every field is written before the object is seen.
@@ -107,6 +109,7 @@ impl SockCall {
             let object = ffi::PyObject_GC_New::<ffi::PyObject>(TYPE.load(Ordering::Relaxed));
             let owned = Ref::from_owned(object).ok_or(Raised)?;
             let call = object.cast::<SockCall>();
+            (&raw mut (*call).name).write(name);
             (&raw mut (*call).event_loop).write(Slot::new(Some(Ref::from_borrowed(event_loop))));
             (&raw mut (*call).socket).write(Slot::new(Some(Ref::from_borrowed(socket))));
             (&raw mut (*call).fd).write(Cell::new(-1));
@@ -115,6 +118,12 @@ impl SockCall {
             (&raw mut (*call).action).write(UnsafeCell::new(action));
             Ok(owned)
         }
+    }
+
+    /// Nobody has awaited it, or closed it.
+    fn is_new(&self) -> bool {
+        // SAFETY: GIL held, and the borrow ends here.
+        self.fd.get() < 0 && !matches!(unsafe { &*self.action.get() }, Action::Done)
     }
 
     /// # Safety
@@ -324,6 +333,13 @@ unsafe impl Steps for SockCall {
     }
 }
 
+// SAFETY: as above.
+unsafe impl Named for SockCall {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+}
+
 /// What a go of the transfer means for the call.
 fn progress(transfer: &FileTransfer, progress: Progress) -> Result<Step, Raised> {
     match progress {
@@ -489,6 +505,9 @@ unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
         if call.tracked.get() {
             ffi::PyObject_GC_UnTrack(object.cast());
         }
+        if call.is_new() {
+            warn_never_awaited(object, call.name);
+        }
         call.finish();
         call.socket.clear();
         call.event_loop.clear();
@@ -508,11 +527,12 @@ unsafe fn sock_call(
     count: ffi::Py_ssize_t,
     names: *mut ffi::PyObject,
     make: fn(*mut ffi::PyObject) -> Result<Action, Raised>,
-    function: &str,
+    name: &'static str,
 ) -> *mut ffi::PyObject {
     guard(|| {
         // SAFETY: the arguments of the running call.
         let arguments = unsafe { Args::new(values, count, names) };
+        let function = without_class(name);
         let parameters = match function {
             "sock_recv" => ["sock", "n"],
             "sock_recv_into" => ["sock", "buf"],
@@ -530,7 +550,7 @@ unsafe fn sock_call(
         let action = check_socket(core, bound[0])
             .and_then(|()| make(bound[1]))
             .unwrap_or_else(|raised| Action::Fail(Slot::new(Some(raised.take()))));
-        SockCall::create(object, bound[0], action).map_or(null_mut(), Ref::into_ptr)
+        SockCall::create(object, bound[0], name, action).map_or(null_mut(), Ref::into_ptr)
     })
 }
 
@@ -581,7 +601,9 @@ macro_rules! sock_method {
             names: *mut ffi::PyObject,
         ) -> *mut ffi::PyObject {
             // SAFETY: the method sits on our loop class; the arguments are those of this call.
-            unsafe { sock_call(object, values, count, names, $make, stringify!($name)) }
+            unsafe {
+                sock_call(object, values, count, names, $make, concat!("EventLoop.", stringify!($name)))
+            }
         }
     };
 }
@@ -620,7 +642,8 @@ pub(crate) const METHODS: &[Method] = &[
 /// Makes the type. Called once, by the module's initialisation.
 pub(crate) fn make_type(py: Python<'_>) -> PyResult<()> {
     let name = c"wakeloop._core.SockCall";
-    let kind = coroutine::make_type::<SockCall>(py, name, dealloc, None, &[], &[])?;
+    let names = coroutine::names::<SockCall>();
+    let kind = coroutine::make_type::<SockCall>(py, name, dealloc, None, &names, &[])?;
     // Relaxed: published under the GIL.
     TYPE.store(kind, Ordering::Relaxed);
     Ok(())

@@ -7,6 +7,7 @@ use pyo3::ffi;
 use super::call::{Action, TcpStreamCall};
 use super::data::Data;
 use crate::capi::call::guard;
+use crate::capi::coroutine::without_class;
 use crate::capi::error::raise_message;
 use crate::capi::types::Method;
 use crate::capi::{Args, Raised, Ref};
@@ -31,7 +32,7 @@ unsafe fn stream_call<const N: usize>(
     guard(|| {
         // SAFETY: the caller's word.
         let arguments = unsafe { Args::new(values, count, names) };
-        let function = name.split_once('.').map_or(name, |(_, function)| function);
+        let function = without_class(name);
         let action = arguments.bind(function, parameters, required).and_then(make);
         // SAFETY: the caller's word.
         let call = action.and_then(|action| unsafe { TcpStreamCall::create(stream, name, action) });
