@@ -55,11 +55,6 @@ pub(crate) unsafe trait Named {
     fn name(&self) -> &'static str;
 }
 
-/// The name of a function without its class.
-pub(crate) fn without_class(name: &str) -> &str {
-    name.split_once('.').map_or(name, |(_, name)| name)
-}
-
 unsafe extern "C" fn get_qualname<T: Named>(
     object: *mut ffi::PyObject,
     _: *mut c_void,
@@ -72,7 +67,8 @@ unsafe extern "C" fn get_qualname<T: Named>(
 unsafe extern "C" fn get_name<T: Named>(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
     // SAFETY: as above.
     let (named, py) = unsafe { (&*object.cast::<T>(), Python::assume_attached()) };
-    pyo3::types::PyString::new(py, without_class(named.name())).into_ptr()
+    let name = named.name();
+    pyo3::types::PyString::new(py, name.split_once('.').map_or(name, |(_, name)| name)).into_ptr()
 }
 
 /// The attributes of a type that is named.

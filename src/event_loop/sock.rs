@@ -26,7 +26,7 @@ use super::sock_datagram::Exchange;
 use super::watch::{self, Direction};
 use crate::capi::buffer::{Buffer, RawBytes, bytes_from};
 use crate::capi::call::{getattr, guard, method};
-use crate::capi::coroutine::{self, Named, Steps, warn_never_awaited, without_class};
+use crate::capi::coroutine::{self, Named, Steps, warn_never_awaited};
 use crate::capi::error::{raise, raise_errno, raise_io, raise_message, take_unless_fatal};
 use crate::capi::imports::imports;
 use crate::capi::object::integer;
@@ -527,12 +527,11 @@ unsafe fn sock_call(
     count: ffi::Py_ssize_t,
     names: *mut ffi::PyObject,
     make: fn(*mut ffi::PyObject) -> Result<Action, Raised>,
-    name: &'static str,
+    (name, function): (&'static str, &str),
 ) -> *mut ffi::PyObject {
     guard(|| {
         // SAFETY: the arguments of the running call.
         let arguments = unsafe { Args::new(values, count, names) };
-        let function = without_class(name);
         let parameters = match function {
             "sock_recv" => ["sock", "n"],
             "sock_recv_into" => ["sock", "buf"],
@@ -600,10 +599,9 @@ macro_rules! sock_method {
             count: ffi::Py_ssize_t,
             names: *mut ffi::PyObject,
         ) -> *mut ffi::PyObject {
+            let called = (concat!("EventLoop.", stringify!($name)), stringify!($name));
             // SAFETY: the method sits on our loop class; the arguments are those of this call.
-            unsafe {
-                sock_call(object, values, count, names, $make, concat!("EventLoop.", stringify!($name)))
-            }
+            unsafe { sock_call(object, values, count, names, $make, called) }
         }
     };
 }

@@ -12,7 +12,6 @@ use super::sock::{Action, COPIED, SEND_FLAGS, SockCall, Step, check_socket, size
 use super::watch::Direction;
 use crate::capi::buffer::{Buffer, RawBytes, bytes_from};
 use crate::capi::call::{call, guard, method};
-use crate::capi::coroutine::without_class;
 use crate::capi::error::{raise_message, restore};
 use crate::capi::imports::{imports, support};
 use crate::capi::sockaddr::{self, SockAddr, tuple};
@@ -163,7 +162,7 @@ fn slot(object: *mut ffi::PyObject) -> Slot {
 /// The call of an ordinary socket; `make` is given its family. Another socket's is asyncio's own coroutine.
 fn exchange(
     event_loop: *mut ffi::PyObject,
-    name: &'static str,
+    (name, function): (&'static str, &str),
     arguments: &[*mut ffi::PyObject],
     make: impl FnOnce(i32) -> Result<Exchange, Raised>,
 ) -> Result<Ref, Raised> {
@@ -182,7 +181,7 @@ fn exchange(
     // SAFETY: every method runs with the GIL held.
     let py = unsafe { Python::assume_attached() };
     let inherited = support(py, "inherited_sock_call").map_err(|error| restore(py, error))?;
-    let function = pyo3::types::PyString::new(py, without_class(name));
+    let function = pyo3::types::PyString::new(py, function);
     let mut stack = vec![event_loop, function.as_ptr()];
     stack.extend(arguments.iter().filter(|argument| !argument.is_null()));
     call(&Ref::from(inherited), &stack)
@@ -202,8 +201,8 @@ macro_rules! exchange_method {
                 arguments
                     .bind(stringify!($name), $parameters, $required)
                     .and_then(|bound| {
-                        let name = concat!("EventLoop.", stringify!($name));
-                        exchange(object, name, &bound, |family| $make(family, &bound))
+                        let called = (concat!("EventLoop.", stringify!($name)), stringify!($name));
+                        exchange(object, called, &bound, |family| $make(family, &bound))
                     })
                     .map_or(std::ptr::null_mut(), Ref::into_ptr)
             })

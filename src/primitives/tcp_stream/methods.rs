@@ -7,7 +7,6 @@ use pyo3::ffi;
 use super::call::{Action, TcpStreamCall};
 use super::data::Data;
 use crate::capi::call::guard;
-use crate::capi::coroutine::without_class;
 use crate::capi::error::raise_message;
 use crate::capi::types::Method;
 use crate::capi::{Args, Raised, Ref};
@@ -26,13 +25,12 @@ type Object = *mut ffi::PyObject;
 unsafe fn stream_call<const N: usize>(
     stream: *mut ffi::PyObject,
     (values, count, names): (*const *mut ffi::PyObject, ffi::Py_ssize_t, *mut ffi::PyObject),
-    (name, parameters, required): (&'static str, [&str; N], usize),
+    (name, function, parameters, required): (&'static str, &str, [&str; N], usize),
     make: impl FnOnce([*mut ffi::PyObject; N]) -> Result<Action, Raised>,
 ) -> *mut ffi::PyObject {
     guard(|| {
         // SAFETY: the caller's word.
         let arguments = unsafe { Args::new(values, count, names) };
-        let function = without_class(name);
         let action = arguments.bind(function, parameters, required).and_then(make);
         // SAFETY: the caller's word.
         let call = action.and_then(|action| unsafe { TcpStreamCall::create(stream, name, action) });
@@ -48,7 +46,8 @@ macro_rules! stream_method {
             count: ffi::Py_ssize_t,
             names: *mut ffi::PyObject,
         ) -> *mut ffi::PyObject {
-            let signature = (concat!("TcpStream.", stringify!($name)), [$(stringify!($parameter)),*], $required);
+            let (name, function) = (concat!("TcpStream.", stringify!($name)), stringify!($name));
+            let signature = (name, function, [$(stringify!($parameter)),*], $required);
             let make = $make;
             // SAFETY: the method sits on TcpStream; the arguments are those of this call.
             unsafe { stream_call(stream, (values, count, names), signature, make) }
