@@ -2,10 +2,10 @@
 
     python benchmarks/run.py [--only GLOB]... [--loops a,b,c] [--quick] [--rounds N] [--list]
 
-In each round the loops take their turn, in an order that rotates. A server lives through all rounds of its
-scenario; every other process is new in each round (not with --quick), because two processes of the same program
-differ by more than two rounds in one. Servers stand on one core and the load generator on another, where there
-are two.
+In each round the loops take their turn in an order drawn anew: in one that only rotates, each loop follows the
+same one nearly always, and has what that leaves behind. The processes are new in each round (not with --quick),
+because two processes of the same program differ by more than two rounds in one. Servers stand on one core and the
+load generator on another, where there are two.
 The CPU time is the whole server process's, read by the load generator at both ends of its measured window.
 """
 
@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import random
 import sys
 import tempfile
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,22 +80,23 @@ class Contender:
         self.row: report.Row = {"samples": []}
         self.stack = ExitStack()
         self.process: Child | None = None
-        self.path, self.port = "", 0
+        self.path, self.port, self.young = "", 0, True
         server = SERVERS.get(scenario)
         self.metric = server.metric if server else "cpu_us"
-        self.fresh = server.fresh if server else settings.fresh
+        self.unpinned = server is not None and server.unpinned
+        self.fresh = settings.fresh or self.unpinned
         self.row["metric"] = self.metric
 
     def _start(self) -> Child:
         more = []
         if self.scenario in SERVERS:
             self.path = f"{self.stack.enter_context(tempfile.TemporaryDirectory())}/s"
-            more = ["--path", self.path, "--cpu", str(-1 if self.fresh else self.settings.server_cpu)]
+            more = ["--path", self.path, "--cpu", str(-1 if self.unpinned else self.settings.server_cpu)]
         elif self.scenario in CLIENTS:
             peer = self._worker("uvloop" if split(["uvloop"])[0] else "asyncio", "tcp/proto/1k/c10")
             more = ["--port", str(peer.receive(START_PATIENCE)["port"])]
         self.process = self._worker(self.loop, self.scenario, *more)
-        self.port = self.process.receive(START_PATIENCE).get("port", 0)
+        self.port, self.young = self.process.receive(START_PATIENCE).get("port", 0), True
         return self.process
 
     def _worker(self, loop: str, scenario: str, *more: str) -> Child:
@@ -131,8 +134,13 @@ class Contender:
     def _load_server(self, process: Child, load: Load) -> dict[str, float]:
         before = memory(process.pid, "VmRSS")
         settings = self.settings
-        where, lengths = (self.port, self.path), (settings.server_seconds, settings.server_warmup)
-        result = put_load(self.scenario, load.run, process.pid, *where, settings.load_cpu, *lengths)
+        put = partial(put_load, self.scenario, load.run, process.pid, self.port, self.path, settings.load_cpu)
+        if self.young and not self.unpinned:
+            # Not like later ones are a process's first connections: before any was closed, glibc maps every large
+            # buffer anew, and TLS on uvloop costs three times what it does ever after.
+            put(settings.server_warmup, 0.0)
+        self.young = False
+        result = put(settings.server_seconds, settings.server_warmup)
         if not result["requests"]:
             raise ChildError("no request was answered")
         idle = SERVERS[self.scenario].load.get("idle", 0)
@@ -165,9 +173,8 @@ def run_scenario(name: str, settings: Settings, load: Load) -> dict[str, report.
         for contender in contenders:
             stack.callback(contender.close)
         fewer = SERVERS[name].rounds if name in SERVERS else None
-        for number in range(min(settings.rounds, fewer or settings.rounds)):
-            turn = number % len(contenders)
-            for contender in contenders[turn:] + contenders[:turn]:
+        for _ in range(min(settings.rounds, fewer or settings.rounds)):
+            for contender in random.sample(contenders, len(contenders)):
                 contender.round(load)
     return {contender.loop: contender.row for contender in contenders}
 

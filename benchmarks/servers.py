@@ -30,8 +30,8 @@ class Server:
     load: dict[str, Any] = field(default_factory=dict)
     metric: str = "cpu_us"
     """What the loops are compared by: a key of a round's sample, lower is better."""
-    fresh: bool = False
-    """A new server process in each round, with both cores: for what a long life would change."""
+    unpinned: bool = False
+    """On both cores, and a new process in each round even of a quick run: for what a long life would change."""
     rounds: int | None = None
     """Fewer rounds than usual, because one takes long."""
 
@@ -347,11 +347,11 @@ add("tcp/bulk/64k-writes/c4", partial(serve_protocol, Bulk),
 
 # What is not CPU time: memory, and how long somebody waits.
 _crowd = partial(serve_protocol, Echo)
-add("tcp/idle-memory/c5000", _crowd, echo_load(KIB, 1, idle=5_000, rate=100.0), metric="kib_per_idle", fresh=True,
+add("tcp/idle-memory/c5000", _crowd, echo_load(KIB, 1, idle=5_000, rate=100.0), metric="kib_per_idle", unpinned=True,
     rounds=5)  # fmt: skip
 add("tcp/active-among-idle/c50+9950", _crowd, echo_load(KIB, 50, idle=9_950, rate=2_000.0), metric="p99_us",
-    fresh=True, rounds=5)  # fmt: skip
-add("tcp/busy-thread/c50", serve_beside_a_busy_thread, echo_load(KIB, 50), metric="p99_us", fresh=True, rounds=7)
+    unpinned=True, rounds=5)  # fmt: skip
+add("tcp/busy-thread/c50", serve_beside_a_busy_thread, echo_load(KIB, 50), metric="p99_us", unpinned=True, rounds=7)
 
 
 def tls_load(size: int, connections: int = 10, **more: Any) -> dict[str, Any]:
@@ -363,7 +363,7 @@ for _size in (1, 100):
 add("tls/streams/1k/c10", partial(serve_tls_streams, echo_exactly(KIB)), tls_load(KIB))
 for _size, _idle in ((1, 500), (100, 100)):
     add(f"tls/memory/{_size}k/c{_idle}", partial(serve_tls_protocol, Echo), tls_load(_size * KIB, idle=_idle),
-        metric="kib_per_idle", fresh=True, rounds=3)  # fmt: skip
+        metric="kib_per_idle", unpinned=True, rounds=3)  # fmt: skip
 
 _http = {"kind": "http", "connections": 10, "expect_body": HELLO}
 add("http/uvicorn-httptools", partial(serve_uvicorn, "httptools"), _http)

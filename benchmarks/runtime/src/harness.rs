@@ -1,6 +1,13 @@
-//! Rounds in which the runtimes take turns.
+//! Rounds in which the runtimes take turns, in processes that live for a few of them.
+//!
+//! Where the system puts two threads is decided when they start and mostly kept: on one processor they wake each
+//! other for a tenth of what it costs on two. A process is therefore one draw, and the median of a long-lived one's
+//! rounds says how it was placed, not how the runtime does. Each process runs one runtime, so that no other's idle
+//! threads stand beside it.
 
+use std::env;
 use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::api::{self, Body, Clock, Kind, Scenario};
@@ -68,18 +75,27 @@ pub struct Sample {
     pub cpu: f64,
 }
 
+impl Sample {
+    fn parse(line: &str) -> Option<Sample> {
+        let (wall, cpu) = line.split_once(' ')?;
+        Some(Sample { wall: wall.parse().ok()?, cpu: cpu.parse().ok()? })
+    }
+}
+
 pub fn run(options: &Options) {
     let mut rows = Vec::new();
     for &kind in &options.kinds {
         let runtimes = runtimes(kind);
         let names: Vec<_> = runtimes.iter().map(|(name, _)| *name).collect();
         report::heading(kind, &names);
-        for (index, scenario) in runtimes[0].1.iter().enumerate() {
+        for scenario in &runtimes[0].1 {
             if !matches(&options.filters, scenario.name) {
                 continue;
             }
-            let bodies = runtimes.iter().map(|(_, scenarios)| (scenarios[index].prepare)(kind)).collect();
-            let samples = interleave(bodies, options, scenario.by);
+            let Some(samples) = interleave(scenario, kind, &names, options) else {
+                println!("{:<26} FAIL", scenario.name);
+                continue;
+            };
             let row = Row::new(kind, scenario, &names, &samples);
             row.print();
             rows.push(row);
@@ -93,19 +109,60 @@ pub fn run(options: &Options) {
     }
 }
 
-/// Samples by runtime, then by round.
-fn interleave(mut bodies: Vec<Body>, options: &Options, by: Clock) -> Vec<Vec<Sample>> {
-    let repetitions: Vec<u64> = bodies.iter_mut().map(|body| calibrate(body, options.slice, by)).collect();
-    let mut samples = vec![Vec::with_capacity(options.rounds); bodies.len()];
+/// Rounds of one process.
+const ROUNDS_OF_ONE: usize = 3;
+
+/// Samples by runtime, then by round; none where a process failed.
+fn interleave(scenario: &Scenario, kind: Kind, names: &[&str], options: &Options) -> Option<Vec<Vec<Sample>>> {
+    let mut samples = vec![Vec::with_capacity(options.rounds); names.len()];
     // What sleeps anyway needs no more rounds than patience allows.
-    let rounds = if by == Clock::Cpu { options.rounds.div_ceil(3) } else { options.rounds };
-    for round in 0..rounds {
-        for turn in 0..bodies.len() {
-            let index = (round + turn) % bodies.len();
-            samples[index].push(measure(&mut bodies[index], repetitions[index]));
+    let rounds = if scenario.by == Clock::Cpu { options.rounds.div_ceil(3) } else { options.rounds };
+    for process in 0..rounds.div_ceil(ROUNDS_OF_ONE) {
+        for turn in 0..names.len() {
+            // Every order has its turn, so that nobody always runs after the same neighbour.
+            let index = (process / 2 + if process % 2 == 0 { turn } else { names.len() - turn }) % names.len();
+            samples[index].extend(rounds_of_a_process(scenario, names[index], kind, options.slice)?);
         }
     }
-    samples
+    Some(samples)
+}
+
+fn rounds_of_a_process(scenario: &Scenario, runtime: &str, kind: Kind, slice: Duration) -> Option<Vec<Sample>> {
+    let output = Command::new(env::current_exe().ok()?)
+        .args(["rounds", scenario.name, runtime])
+        .args([report::workers(kind).to_string(), slice.as_millis().to_string()])
+        .stderr(Stdio::inherit())
+        .output()
+        .ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    let samples: Option<Vec<_>> = text.lines().map(Sample::parse).collect();
+    samples.filter(|samples| output.status.success() && samples.len() == ROUNDS_OF_ONE)
+}
+
+/// `rounds SCENARIO RUNTIME WORKERS MILLIS`: the samples of one process, a line each.
+pub fn rounds(arguments: &[String]) -> ExitCode {
+    let found = match arguments {
+        [scenario, runtime, workers, millis] => find(scenario, runtime, workers).zip(millis.parse().ok()),
+        _ => None,
+    };
+    let Some(((scenario, kind), millis)) = found else {
+        eprintln!("usage: runtime-bench rounds SCENARIO wakeloop|tokio|smol WORKERS MILLIS");
+        return ExitCode::from(2);
+    };
+    let mut body = (scenario.prepare)(kind);
+    let repetitions = calibrate(&mut body, Duration::from_millis(millis), scenario.by);
+    for _ in 0..ROUNDS_OF_ONE {
+        let Sample { wall, cpu } = measure(&mut body, repetitions);
+        println!("{wall} {cpu}");
+    }
+    ExitCode::SUCCESS
+}
+
+/// A scenario by a part of its name, on the runtime of this name.
+pub fn find(scenario: &str, runtime: &str, workers: &str) -> Option<(Scenario, Kind)> {
+    let kind = parse_kind(workers)?;
+    let (_, all) = runtimes(kind).into_iter().find(|(name, _)| *name == runtime)?;
+    Some((all.into_iter().find(|one| one.name.contains(scenario))?, kind))
 }
 
 /// How many repetitions take about as long as a slice.

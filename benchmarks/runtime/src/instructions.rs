@@ -8,7 +8,7 @@ use std::env;
 use std::process::{Command, ExitCode};
 
 use crate::api::Kind;
-use crate::harness::{matches, parse_kind, runtimes};
+use crate::harness::{find, matches, runtimes};
 
 /// Scenarios of which the count means something, with repetitions that take callgrind a second or so.
 const COUNTED: &[(&str, u64)] = &[
@@ -36,10 +36,8 @@ const COUNTED: &[(&str, u64)] = &[
 /// `once SCENARIO RUNTIME WORKERS N`
 pub fn once(arguments: &[String]) -> ExitCode {
     let [scenario, runtime, workers, repetitions] = arguments else { return usage() };
-    let (Some(kind), Ok(repetitions)) = (parse_kind(workers), repetitions.parse()) else { return usage() };
-    let found = runtimes(kind).into_iter().find(|(name, _)| name == runtime);
-    let found = found.and_then(|(_, all)| all.into_iter().find(|one| one.name.contains(scenario.as_str())));
-    let Some(found) = found else { return usage() };
+    let Some((found, kind)) = find(scenario, runtime, workers) else { return usage() };
+    let Ok(repetitions) = repetitions.parse() else { return usage() };
     (found.prepare)(kind)(repetitions);
     ExitCode::SUCCESS
 }

@@ -1,12 +1,13 @@
 //! The runtime beside tokio and smol: `make bench-runtime`.
 //!
 //! Criterion would measure one runtime for seconds, then the next; on a machine that others use as well, the
-//! ratio of two such runs says more about the neighbours than about the runtimes. So rounds are interleaved: each
-//! round runs the scenario once on every runtime, in changing order, and what is reported is the median over the
-//! rounds of the ratio within a round. CPU time of the process stands beside wall time.
+//! ratio of two such runs says more about the neighbours than about the runtimes. So rounds are interleaved: the
+//! runtimes take turns of a few rounds, each in a process of its own and in changing order, and what is reported is
+//! the median over the rounds of the ratio within a round. CPU time of the process stands beside wall time.
 //!
 //! ```text
 //! runtime-bench [FILTER...] [--rounds N] [--millis M] [--json FILE]   ratios of all scenarios that match
+//! runtime-bench rounds SCENARIO RUNTIME WORKERS MILLIS                the rounds of one process
 //! runtime-bench once SCENARIO RUNTIME WORKERS N                       one body, for valgrind and perf
 //! runtime-bench instructions [FILTER...]                              instructions per repetition (callgrind)
 //! runtime-bench sleeps [--count N] [--rounds R] [--json FILE]         a million sleeps: memory, cost, lateness
@@ -24,6 +25,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.first().map(String::as_str) {
+        Some("rounds") => harness::rounds(&arguments[1..]),
         Some("once") => instructions::once(&arguments[1..]),
         Some("sleeps") => latency::sleeps(&arguments[1..]),
         Some("delays") => latency::delays(&arguments[1..]),

@@ -155,7 +155,7 @@ fn describe(kind: Kind) -> String {
     }
 }
 
-fn workers(kind: Kind) -> usize {
+pub fn workers(kind: Kind) -> usize {
     match kind {
         Kind::Workers(workers) => workers,
         Kind::CurrentThread => 0,

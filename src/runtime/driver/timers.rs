@@ -15,6 +15,11 @@
 //! microseconds apart would cost a wait each, ten times what it takes to fire them. So a wait for a timer does not
 //! end sooner after the last one that fired something than the timer's slack, a small part of what it was armed
 //! for; what else comes due meanwhile is served with it.
+//!
+//! Timers that are given up: most timeouts are armed and cancelled within microseconds, again and again. If each ended the
+//! wait of a worker that sleeps in the driver, that worker would find nothing left of it, wait for ever, and be woken
+//! by the next. So whoever ended a wait has it end by then, even where the timer was cancelled meanwhile: the next
+//! timeouts of the same length end later and wake nobody, and the price is one wait that ends for nothing.
 
 use std::cell::Cell;
 use std::marker::PhantomPinned;
@@ -134,6 +139,8 @@ struct Queue {
     heap: TimerHeap<u64, EntryRef>,
     /// When the wait that is under way ends by itself.
     waiting_until: u64,
+    /// The next wait is to end at this time at the latest, because a timer that may be gone ended one for it.
+    promised: u64,
     /// When timers were last fired, all that were due.
     served: u64,
     closed: bool,
@@ -170,6 +177,7 @@ impl Timers {
             queue: Locked::new(Queue {
                 heap: TimerHeap::new(),
                 waiting_until: NOBODY,
+                promised: NEVER,
                 served: 0,
                 closed: false,
             }),
@@ -210,9 +218,11 @@ impl Timers {
         if when < self.next.load(Relaxed) {
             self.next.store(when, Relaxed);
         }
-        if queue.end_of_wait(when, &entry) < queue.waiting_until {
+        let until = queue.end_of_wait(when, &entry);
+        if until < queue.waiting_until {
             // Once is enough: whoever waits will look at the heap again.
             queue.waiting_until = NOBODY;
+            queue.promised = until;
             return Armed::EndWait;
         }
         Armed::Waiting
@@ -256,14 +266,12 @@ impl Timers {
     /// How long the driver may wait.
     pub(super) fn begin_wait(&self) -> Option<Duration> {
         let mut queue = lock(&self.queue);
-        let Some((when, first)) = queue.heap.peek_item() else {
-            queue.waiting_until = NEVER;
-            return None;
-        };
+        let first = queue.heap.peek_item();
         // SAFETY: in the heap, so valid (rule 2).
-        let until = queue.end_of_wait(when, unsafe { first.0.as_ref() });
+        let first = first.map_or(NEVER, |(when, entry)| queue.end_of_wait(when, unsafe { entry.0.as_ref() }));
+        let until = first.min(queue.promised);
         queue.waiting_until = until;
-        Some(Duration::from_nanos(until.saturating_sub(self.ticks(Instant::now()))))
+        (until != NEVER).then(|| Duration::from_nanos(until.saturating_sub(self.ticks(Instant::now()))))
     }
 
     /// The wait is over: takes out what is due, up to a batch. The rest is for the next turn, which comes soon: a wait
@@ -271,10 +279,13 @@ impl Timers {
     pub(super) fn end_wait(&self, ready: &mut Vec<Waker>) {
         let mut queue = lock(&self.queue);
         queue.waiting_until = NOBODY;
-        if queue.heap.is_empty() {
+        if queue.heap.is_empty() && queue.promised == NEVER {
             return;
         }
         let now = self.ticks(Instant::now());
+        if queue.promised <= now {
+            queue.promised = NEVER;
+        }
         let mut fired = self.fired.load(Relaxed);
         let enough = fired + BATCH;
         while fired < enough
@@ -309,5 +320,47 @@ impl Timers {
 
     pub(super) fn len(&self) -> usize {
         lock(&self.queue).heap.len()
+    }
+}
+
+#[cfg(all(test, not(any(wakeloop_loom, wakeloop_shuttle))))]
+mod tests {
+    use std::pin::pin;
+
+    use super::*;
+
+    /// Arms a timer, gives it up, and tells whether it ended the wait.
+    fn armed_in_vain(timers: &Timers, deadline: Instant) -> bool {
+        let entry = pin!(TimerEntry::new());
+        // SAFETY: cancelled in the next line.
+        let armed = unsafe { timers.arm(entry.as_ref(), deadline, Waker::noop()) };
+        timers.cancel(&entry);
+        armed == Armed::EndWait
+    }
+
+    #[test]
+    fn timeouts_given_up_one_after_the_other_end_one_wait_and_not_one_each() {
+        let timers = Timers::new(None);
+        let start = Instant::now();
+        assert_eq!(timers.begin_wait(), None);
+        let mut ended = 0;
+        for n in 0..1000 {
+            if armed_in_vain(&timers, start + Duration::from_millis(60_000 + n)) {
+                ended += 1;
+                timers.end_wait(&mut Vec::new());
+                assert!(timers.begin_wait().is_some_and(|wait| wait <= Duration::from_secs(60)));
+            }
+        }
+        assert_eq!(ended, 1);
+        assert!(armed_in_vain(&timers, start + Duration::from_secs(1)), "an earlier one is waited for");
+    }
+
+    #[test]
+    fn a_wait_for_a_timer_that_was_given_up_is_not_repeated() {
+        let timers = Timers::new(None);
+        assert_eq!(timers.begin_wait(), None);
+        assert!(armed_in_vain(&timers, Instant::now()));
+        timers.end_wait(&mut Vec::new());
+        assert_eq!(timers.begin_wait(), None);
     }
 }
