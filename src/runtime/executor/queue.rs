@@ -15,10 +15,10 @@ pub(super) struct Remote(Stealer<Runnable>);
 /// The queue for tasks that come from outside the workers. Any thread pushes, workers take batches.
 pub(super) struct Injector(Deque<Runnable>);
 
-/// What a worker takes from the injector at a time is at most this much. More than it can poll before it looks
+/// What a worker takes from the injector at a time is at most this much. Far more than it can poll before it looks
 /// again, so that a flood from outside passes through the queues in about the order it came, and is not dripped in
 /// between what the worker has to do itself.
-const MAX_SHARE: usize = 512;
+const MAX_SHARE: usize = 4096;
 /// What one call takes from the injector on average, about: its blocks are of 63, and a batch is from one block.
 const FEW: usize = 32;
 
