@@ -79,8 +79,8 @@ def scenarios_page(rows: list[Row]) -> list[str]:
         "## 27 scenarios",
         "",
         "How long one repetition takes with us, and how much longer with the others, by wall time / by CPU time of the"
-        " process: above 1 we are faster. Medians of interleaved rounds. A scenario that mostly sleeps (19) has only its"
-        " CPU time to compare. What the numbers stand for is told in `benchmarks/runtime/src/scenarios/`.",
+        " process: above 1 we are faster. Ratios of the medians of interleaved processes. A scenario that mostly sleeps"
+        " (19) has only its CPU time to compare. What the numbers stand for is told in `benchmarks/runtime/src/scenarios/`.",
         "",
     ]
     for workers, title in KINDS.items():

@@ -26,7 +26,7 @@ impl Options {
     pub fn parse(arguments: &[String]) -> Option<Options> {
         let mut options = Options {
             filters: Vec::new(),
-            rounds: 21,
+            rounds: 33,
             slice: Duration::from_millis(5),
             json: None,
             kinds: vec![Kind::Workers(1), Kind::Workers(2), Kind::CurrentThread],
@@ -113,21 +113,32 @@ pub fn run(options: &Options) {
 const ROUNDS_OF_ONE: usize = 3;
 
 /// Samples by runtime, then by round; none where a process failed.
-fn interleave(scenario: &Scenario, kind: Kind, names: &[&str], options: &Options) -> Option<Vec<Vec<Sample>>> {
+fn interleave(
+    scenario: &Scenario,
+    kind: Kind,
+    names: &[&str],
+    options: &Options,
+) -> Option<Vec<Vec<Sample>>> {
     let mut samples = vec![Vec::with_capacity(options.rounds); names.len()];
     // What sleeps anyway needs no more rounds than patience allows.
     let rounds = if scenario.by == Clock::Cpu { options.rounds.div_ceil(3) } else { options.rounds };
     for process in 0..rounds.div_ceil(ROUNDS_OF_ONE) {
         for turn in 0..names.len() {
             // Every order has its turn, so that nobody always runs after the same neighbour.
-            let index = (process / 2 + if process % 2 == 0 { turn } else { names.len() - turn }) % names.len();
+            let index =
+                (process / 2 + if process % 2 == 0 { turn } else { names.len() - turn }) % names.len();
             samples[index].extend(rounds_of_a_process(scenario, names[index], kind, options.slice)?);
         }
     }
     Some(samples)
 }
 
-fn rounds_of_a_process(scenario: &Scenario, runtime: &str, kind: Kind, slice: Duration) -> Option<Vec<Sample>> {
+fn rounds_of_a_process(
+    scenario: &Scenario,
+    runtime: &str,
+    kind: Kind,
+    slice: Duration,
+) -> Option<Vec<Sample>> {
     let output = Command::new(env::current_exe().ok()?)
         .args(["rounds", scenario.name, runtime])
         .args([report::workers(kind).to_string(), slice.as_millis().to_string()])

@@ -3,7 +3,7 @@
 //! Criterion would measure one runtime for seconds, then the next; on a machine that others use as well, the
 //! ratio of two such runs says more about the neighbours than about the runtimes. So rounds are interleaved: the
 //! runtimes take turns of a few rounds, each in a process of its own and in changing order, and what is reported is
-//! the median over the rounds of the ratio within a round. CPU time of the process stands beside wall time.
+//! the ratio of the medians over all rounds. CPU time of the process stands beside wall time.
 //!
 //! ```text
 //! runtime-bench [FILTER...] [--rounds N] [--millis M] [--json FILE]   ratios of all scenarios that match

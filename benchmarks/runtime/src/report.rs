@@ -18,7 +18,8 @@ struct Peer {
     name: &'static str,
     wall_ns: f64,
     cpu_ns: f64,
-    /// Theirs over ours, median of the rounds. Above 1 we are faster.
+    /// Their median over ours. Above 1 we are faster. The rounds are interleaved, but not paired: where threads happen
+    /// to stand makes more of a difference between two processes than what else goes on between two rounds.
     wall_ratio: f64,
     cpu_ratio: f64,
 }
@@ -31,18 +32,14 @@ impl Peer {
 
 impl Row {
     pub fn new(kind: Kind, scenario: &Scenario, names: &[&'static str], samples: &[Vec<Sample>]) -> Row {
-        let ours = &samples[0];
+        let middle = |samples: &[Sample], of: fn(&Sample) -> f64| median(samples.iter().map(of));
         let peers = names.iter().zip(samples).map(|(name, theirs)| {
-            let ratio = |of: fn(&Sample) -> f64| {
-                median(theirs.iter().zip(ours).map(|(theirs, ours)| of(theirs) / of(ours).max(1e-9)))
-            };
-            Peer {
-                name,
-                wall_ns: median(theirs.iter().map(|sample| sample.wall)),
-                cpu_ns: median(theirs.iter().map(|sample| sample.cpu)),
-                wall_ratio: ratio(|sample| sample.wall),
-                cpu_ratio: ratio(|sample| sample.cpu),
-            }
+            let [(wall_ns, wall_ratio), (cpu_ns, cpu_ratio)] =
+                [|sample: &Sample| sample.wall, |sample: &Sample| sample.cpu].map(|of| {
+                    let [theirs, ours] = [theirs, &samples[0]].map(|samples| middle(samples, of));
+                    (theirs, theirs / ours.max(1e-9))
+                });
+            Peer { name, wall_ns, cpu_ns, wall_ratio, cpu_ratio }
         });
         Row { kind, name: scenario.name, by: scenario.by, peers: peers.collect() }
     }
