@@ -160,6 +160,41 @@ fn a_flood_from_outside_is_not_dripped_in_between_busy_tasks() {
 }
 
 #[test]
+fn polls_that_become_long_hold_others_up_for_a_few_of_them_and_not_for_as_many_as_when_they_were_short() {
+    const LONG_POLL: Duration = Duration::from_micros(300);
+    let rt = Builder::new().worker_threads(1).build().unwrap();
+    let polls = Arc::new(AtomicUsize::new(0));
+    let (now_long, short_are_over) = std::sync::mpsc::channel();
+    let busy = rt.spawn({
+        let polls = polls.clone();
+        async move {
+            for _ in 0..10 {
+                for _ in 0..2_000 {
+                    yield_now().await;
+                }
+                now_long.send(()).unwrap();
+                for _ in 0..200 {
+                    let start = Instant::now();
+                    while start.elapsed() < LONG_POLL {
+                        std::hint::spin_loop();
+                    }
+                    polls.fetch_add(1, SeqCst);
+                    yield_now().await;
+                }
+            }
+        }
+    });
+    let mut most = 0;
+    while short_are_over.recv().is_ok() {
+        let (before, polls) = (polls.load(SeqCst), polls.clone());
+        let when_run = rt.block_on(rt.spawn(async move { polls.load(SeqCst) })).unwrap();
+        most = most.max(when_run - before);
+    }
+    rt.block_on(busy).unwrap();
+    assert!(most <= 20, "{most} polls came first");
+}
+
+#[test]
 fn two_tasks_that_wake_each_other_let_a_third_run() {
     let rt = Builder::new().worker_threads(1).build().unwrap();
     let stop = Arc::new(AtomicBool::new(false));

@@ -22,8 +22,10 @@ use super::watch::PERIOD;
 /// call not to show.
 const LOOK_PERIOD: Duration = Duration::from_micros(100);
 /// The same in turns: reading the clock each turn would cost more than many a poll, so a worker counts turns and
-/// adjusts the number to what its turns take. The bound is for the moment when short turns become long ones.
+/// adjusts the number to what its turns take.
 const MAX_LOOK_INTERVAL: u32 = 127;
+/// But it reads the clock every so many turns (a power of two), for the moment when short turns become long ones.
+const CLOCK_INTERVAL: u32 = 16;
 /// Polls in a row that the LIFO slot may take before its task queues up like the others.
 const MAX_LIFO_STREAK: u32 = 3;
 
@@ -153,15 +155,15 @@ impl Worker {
     // ---- tasks out
 
     fn next(&self) -> Option<Runnable> {
-        match self.look_in.get() {
-            0 => {
-                self.look_outside();
-                // Even if the own queue is never empty: a share of what waits in the injector, to its end.
-                if let Some(task) = self.take_injected() {
-                    return Some(task);
-                }
+        let turns = self.look_in.get();
+        if turns == 0 || (turns % CLOCK_INTERVAL == 0 && self.looked.get().elapsed() >= LOOK_PERIOD) {
+            self.look_outside();
+            // Even if the own queue is never empty: a share of what waits in the injector, to its end.
+            if let Some(task) = self.take_injected() {
+                return Some(task);
             }
-            turns => self.look_in.set(turns - 1),
+        } else {
+            self.look_in.set(turns - 1);
         }
         self.local.pop().or_else(|| self.take_injected())
     }
@@ -259,9 +261,11 @@ impl Worker {
         let now = Instant::now();
         let took = now.saturating_duration_since(self.looked.replace(now));
         let turns = self.look_interval.get();
-        let fit = u128::from(turns) * LOOK_PERIOD.as_nanos() / took.as_nanos().max(1);
-        // Half way: one odd turn must not decide.
-        let turns = (turns + fit.min(u128::from(2 * MAX_LOOK_INTERVAL)) as u32).div_ceil(2);
+        let done = u128::from(turns - self.look_in.get());
+        let fit = (done * LOOK_PERIOD.as_nanos() / took.as_nanos().max(1))
+            .min(u128::from(2 * MAX_LOOK_INTERVAL)) as u32;
+        // Down at once, for the next look must not be late. Up half way.
+        let turns = if fit < turns { fit } else { (turns + fit).div_ceil(2) };
         self.look_interval.set(turns.clamp(1, MAX_LOOK_INTERVAL));
         self.look_in.set(self.look_interval.get());
         let handle = self.shared.driver();
