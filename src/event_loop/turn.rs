@@ -20,7 +20,8 @@ use std::time::Duration;
 use pyo3::ffi;
 
 use super::core::{Core, WAKER, monotonic_nanos};
-use super::handle::{Handle, run_foreign};
+use super::event_loop::entry_handle;
+use super::handle::{Handle, is_handle, run_foreign, spent};
 use super::metrics::add;
 use super::ready::Entry;
 use super::watch;
@@ -318,7 +319,42 @@ fn run_ready(core: &Core, count: usize) -> Result<(), Fatal> {
 
 #[inline(always)]
 pub(super) fn run_one(core: &Core, entry: Entry) -> Result<(), Fatal> {
-    if core.debug.get() { run_debug(core, entry) } else { run_entry(core, entry) }
+    if core.plain.get() { run_entry(core, entry) } else { run_watched(core, entry) }
+}
+
+/// As [`run_entry`], in debug mode or with a tool in the place of `asyncio.Handle._run`, which sees every callback.
+#[cold]
+fn run_watched(core: &Core, entry: Entry) -> Result<(), Fatal> {
+    let entry = if core.replaced.get().handle_run {
+        Entry::Handle(entry_handle(core, entry).map_err(|Raised| Fatal)?)
+    } else {
+        entry
+    };
+    if core.debug.get() { run_debug(core, entry) } else { run_shown(core, entry) }
+}
+
+/// Runs an entry by way of that tool, if there is one.
+fn run_shown(core: &Core, entry: Entry) -> Result<(), Fatal> {
+    let handle = match entry {
+        // SAFETY: entries of this kind hold handles; just tested whether it is ours.
+        Entry::Handle(handle) if is_handle(handle.as_ptr()) => handle,
+        Entry::Handle(handle) => return run_entry(core, Entry::Foreign(handle)),
+        other => return run_entry(core, other),
+    };
+    // SAFETY: just tested; the handle is held.
+    let inside = unsafe { Handle::of(handle.as_ptr()) };
+    if inside.is_cancelled() {
+        return Ok(());
+    }
+    match inside.run_by_tool() {
+        Ok(true) => {
+            spent(&handle);
+            Ok(())
+        }
+        Ok(false) => run_entry(core, Entry::Handle(handle)),
+        // What flies out of a tool ends the run, as in asyncio.
+        Err(Raised) => Err(Fatal),
+    }
 }
 
 #[inline(always)]
@@ -362,7 +398,7 @@ fn run_debug(core: &Core, entry: Entry) -> Result<(), Fatal> {
         // Queued by C code before debug mode was switched on.
         other => return run_entry(core, other),
     };
-    let ours = super::handle::is_handle(handle.as_ptr());
+    let ours = is_handle(handle.as_ptr());
     // SAFETY: just tested, where it matters.
     if ours && unsafe { Handle::of(handle.as_ptr()) }.is_cancelled() {
         return Ok(());
@@ -377,10 +413,16 @@ fn run_debug(core: &Core, entry: Entry) -> Result<(), Fatal> {
     let none = unsafe { ffi::Py_None() };
     let before = core.now().map_err(|Raised| Fatal)?;
     let outcome = if ours {
-        // SAFETY: just tested. The copy keeps the callback, so that the log can name it.
-        match unsafe { Handle::of(handle.as_ptr()) }.run_debug() {
-            Ok(()) => Ok(()),
-            Err(raised) => core.report_handle(&handle, raised),
+        // SAFETY: just tested; the handle is held.
+        let inside = unsafe { Handle::of(handle.as_ptr()) };
+        match inside.run_by_tool() {
+            Ok(true) => Ok(()),
+            // The copy keeps the callback, so that the log can name it.
+            Ok(false) => match inside.run_debug() {
+                Ok(()) => Ok(()),
+                Err(raised) => core.report_handle(&handle, raised),
+            },
+            Err(Raised) => Err(Fatal),
         }
     } else {
         run_entry(core, Entry::Foreign(handle.clone_ref()))
@@ -398,7 +440,7 @@ fn run_debug(core: &Core, entry: Entry) -> Result<(), Fatal> {
         core.support("callback_took", &[core.object(), handle.as_ptr(), seconds.as_ptr()])?;
     }
     if ours {
-        super::handle::spent(&handle);
+        spent(&handle);
     }
     Ok(())
 }

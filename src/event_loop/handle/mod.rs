@@ -24,7 +24,8 @@ use pyo3::ffi;
 pub(crate) use python::make_types;
 
 use super::core::Core;
-use crate::capi::call::{call_tuple, getattr, method, vectorcall};
+use super::tools;
+use crate::capi::call::{call, call_tuple, getattr, method, vectorcall};
 use crate::capi::context::{as_object, run_in};
 use crate::capi::freelist::Freelist;
 use crate::capi::imports::imports;
@@ -285,6 +286,25 @@ impl Handle {
             Kind::ThreadSafe => self.run_locked(Handle::run_copy),
             _ => self.run_copy(),
         }
+    }
+
+    /// Has the callback run by the tool in the place of `asyncio.Handle._run`, which sees the handle as an
+    /// `asyncio.Handle`. False if there is none. [`spent`] is to follow.
+    #[cold]
+    pub(crate) fn run_by_tool(&self) -> Result<bool, Raised> {
+        if tools::handle_run()?.is_none() {
+            return Ok(false);
+        }
+        match self.kind {
+            Kind::ThreadSafe => self.run_locked(Handle::show),
+            _ => self.show(),
+        }
+        .map(|()| true)
+    }
+
+    fn show(&self) -> Result<(), Raised> {
+        let Some(tool) = tools::handle_run()? else { return Ok(()) };
+        call(&tool, &[std::ptr::from_ref(self).cast_mut().cast()]).map(drop)
     }
 
     #[inline(always)]
