@@ -121,8 +121,8 @@ impl EventLoop {
         turn::run(core).map_err(|crate::capi::Fatal| fetch(slf.py()))
     }
 
-    /// For a `_run_once` written in Python: one poll, and everything that is due becomes ready.
-    fn _select(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+    /// For a `_run_once` written in Python: one poll, and everything that is due becomes ready; how many events.
+    fn _select(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<usize> {
         raised(py, self.core.check_usable())?;
         raised(py, self.core.check_process())?;
         turn::select(&self.core, timeout).map_err(|crate::capi::Fatal| fetch(py))

@@ -453,8 +453,8 @@ pub(crate) fn wait(core: &Core) -> Result<Option<f64>, Fatal> {
 }
 
 /// For a `_run_once` written in Python (nest_asyncio and the like): one poll, and everything that is due becomes
-/// ready. The caller runs it.
-pub(crate) fn select(core: &Core, timeout: Option<f64>) -> Result<(), Fatal> {
+/// ready. The caller runs it. How much has happened is what a selector would have told, in events.
+pub(crate) fn select(core: &Core, timeout: Option<f64>) -> Result<usize, Fatal> {
     core.nested();
     add(&core.counters.turns, 1);
     core.flush_all()?;
@@ -470,17 +470,32 @@ pub(crate) fn select(core: &Core, timeout: Option<f64>) -> Result<(), Fatal> {
         (Some(wanted), Some(timer)) => Some(wanted.min(timer)),
         (wanted, timer) => wanted.or(timer),
     };
+    let before = core.ready.len();
     if timeout == Some(Duration::ZERO) {
         poll_briefly(core, Duration::ZERO)?;
     } else {
-        sleep(core, now, timeout)?;
+        let woken = sleep(core, now, timeout)?;
+        if let Some(left) = timeout.and_then(|timeout| last_part(timeout, woken - now))
+            && idle(core)
+        {
+            sleep(core, woken, Some(left))?;
+        }
     }
+    let happened = core.events().len();
     call_again(core);
     deliver(core)?;
+    let happened = happened + core.ready.len().saturating_sub(before);
     // Their callbacks become ready, which the caller runs.
     let outer = core.dispatching.replace(false);
     let dispatched = dispatch(core);
     core.dispatching.set(outer);
     dispatched?;
-    due_timers(core, monotonic_nanos())
+    due_timers(core, monotonic_nanos())?;
+    Ok(happened)
+}
+
+/// What the poller has left of a long wait for another call. Clocks that count the timeouts of `select` need all of it.
+fn last_part(timeout: Duration, slept: u64) -> Option<Duration> {
+    let left = timeout.checked_sub(Duration::from_nanos(slept))?;
+    (left <= Duration::from_millis(2) + timeout / 50).then_some(left)
 }
