@@ -107,7 +107,7 @@ def test_a_loop_that_is_turned_by_others_can_have_timers_of_theirs(loop, monkeyp
     deadline = time.monotonic() + 20
     while len(seen) < 3 and time.monotonic() < deadline:
         run_once()
-    assert seen == ["theirs", "the loop's", "theirs again"]
+    assert sorted(seen) == ["the loop's", "theirs", "theirs again"]
     assert not loop._scheduled
 
 
@@ -184,6 +184,57 @@ def test_a_patched_run_of_handles_sees_every_callback(loop, ran):
     loop.call_later(0.001, later, 1, 2, 3, 4)
     loop.run_forever()
     assert ran.count(soon) == 2 and ran.count(later) == 1
+
+
+def test_a_tool_can_wrap_the_callback_of_a_handle_while_it_runs(loop, monkeypatch):
+    """As tracers do it that want to be inside of the callback's context."""
+    original, seen = asyncio.Handle._run, []
+
+    def run(self):
+        callback, args = self._callback, self._args
+
+        def wrapped(*args):
+            seen.append("before")
+            return callback(*args)
+
+        self._callback, self._args = wrapped, (*args[:-1], "other") if args else ()
+        try:
+            return original(self)
+        finally:
+            assert self._callback is None or self._callback is wrapped
+            if self._callback is wrapped:
+                self._callback, self._args = callback, args
+
+    def cancelling(*args):
+        seen.append(args)
+        handles[1].cancel()
+
+    monkeypatch.setattr(asyncio.Handle, "_run", run)
+    handles = [
+        loop.call_soon(lambda *args: seen.append(args), 1, 2),
+        loop.call_soon(cancelling, 1, 2, 3, 4, 5),
+        loop.call_soon(lambda: seen.append("no arguments")),
+        loop.call_later(0, loop.stop),
+    ]
+    loop.run_forever()
+    assert seen == [
+        "before", (1, "other"), "before", (1, 2, 3, 4, "other"), "before", "no arguments", "before"
+    ]  # fmt: skip
+
+
+def test_the_callback_of_a_handle_can_be_changed_before_it_runs(loop):
+    seen = []
+    handles = [loop.call_soon(print), loop.call_soon(print, 1, 2), loop.call_soon(print, 1, 2, 3, 4)]
+    for handle in handles:
+        handle._callback, handle._args = seen.append, (f"instead of {handle._args}",)
+    handles[0]._args = None
+    handles[0]._callback = None
+    handles[0].cancel()
+    assert handles[1]._args == ("instead of (1, 2)",)
+    handles[1]._args = ("instead",)
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    assert seen == ["instead", "instead of (1, 2, 3, 4)"]
 
 
 def test_tasks_and_connections_work_under_a_patched_run_of_handles(run, ran):

@@ -257,6 +257,24 @@ impl Handle {
         }
     }
 
+    /// What a tracer does that wraps the callback in one of its own.
+    fn set_callback(&self, callback: Option<Ref>) {
+        if self.count.get() == 0 {
+            // Spent: there is no tuple either.
+            self.tupled.set(false);
+        }
+        self.callback.set(callback);
+    }
+
+    fn set_arguments(&self, tuple: Option<Ref>) {
+        let callback = self.callback.get();
+        self.clear();
+        self.count.set(tuple.is_some().into());
+        self.tupled.set(tuple.is_some());
+        self.arguments[1].set(tuple.map_or(null_mut(), Ref::into_ptr));
+        self.callback.set(callback);
+    }
+
     /// Cancels: the callback will not run, and what it held is let go. The context too: a handle is not seen
     /// by the collector, and a context variable may lead back to whoever holds it.
     pub(crate) fn cancel(&self) {
@@ -312,7 +330,7 @@ impl Handle {
         let (Some(callback), Some(context)) = (self.callback.take(), self.context.take()) else {
             return Ok(());
         };
-        let count = self.count.replace(0) as usize;
+        let (count, tupled) = (self.count.replace(0) as usize, self.tupled.get());
         let mut stack = [null_mut(); INLINE + 1];
         for (place, argument) in stack[1..=count].iter_mut().zip(&self.arguments[1..=count]) {
             *place = argument.get();
@@ -334,6 +352,9 @@ impl Handle {
                         drop(unsafe { Ref::from_owned(*argument) });
                     }
                 } else {
+                    // Most likely it is as empty as the run has left it.
+                    self.clear();
+                    self.tupled.set(tupled);
                     for (argument, value) in self.arguments[1..=count].iter().zip(&stack[1..=count]) {
                         argument.set(*value);
                     }

@@ -343,6 +343,43 @@ unsafe fn unschedule(object: *mut ffi::PyObject) {
     }
 }
 
+unsafe extern "C" fn set_callback(
+    object: *mut ffi::PyObject,
+    value: *mut ffi::PyObject,
+    _: *mut c_void,
+) -> c_int {
+    guard(|| {
+        // SAFETY: the attribute table belongs to our types; a borrowed argument, or null for a deletion; `None` is
+        // compared by address.
+        unsafe {
+            let callback = Ref::from_nullable(value).filter(|it| it.as_ptr() != ffi::Py_None());
+            Handle::of(object).set_callback(callback);
+        }
+        0
+    })
+}
+
+unsafe extern "C" fn set_arguments(
+    object: *mut ffi::PyObject,
+    value: *mut ffi::PyObject,
+    _: *mut c_void,
+) -> c_int {
+    guard(|| {
+        // SAFETY: as in `set_callback`; a new tuple, or null with an error.
+        unsafe {
+            let tuple = match Ref::from_nullable(value).filter(|it| it.as_ptr() != ffi::Py_None()) {
+                None => None,
+                Some(value) => match Ref::from_owned(ffi::PySequence_Tuple(value.as_ptr())) {
+                    None => return -1,
+                    tuple => tuple,
+                },
+            };
+            Handle::of(object).set_arguments(tuple);
+        }
+        0
+    })
+}
+
 unsafe extern "C" fn set_traceback(
     object: *mut ffi::PyObject,
     value: *mut ffi::PyObject,
@@ -368,8 +405,8 @@ const fn attribute(name: &'static std::ffi::CStr, get: ffi::getter) -> Attribute
 
 const ATTRIBUTES: [Attribute; 8] = [
     attribute(c"__class__", get_class),
-    attribute(c"_callback", get_callback),
-    attribute(c"_args", get_arguments),
+    Attribute { name: c"_callback", get: get_callback, set: Some(set_callback) },
+    Attribute { name: c"_args", get: get_arguments, set: Some(set_arguments) },
     attribute(c"_context", get_context_field),
     attribute(c"_loop", get_loop),
     attribute(c"_cancelled", get_cancelled),
