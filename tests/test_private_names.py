@@ -237,6 +237,29 @@ def test_the_callback_of_a_handle_can_be_changed_before_it_runs(loop):
     assert seen == ["instead", "instead of (1, 2, 3, 4)"]
 
 
+@pytest.mark.parametrize("count", [0, 1, 3, 4])
+def test_a_callback_that_changes_its_own_handle_and_fails_is_reported(loop, count):
+    told = []
+    loop.set_exception_handler(lambda loop, context: told.append(context["exception"]))
+
+    def change_and_fail(*args):
+        handle._callback = print
+        handle._args = None
+        handle._args = ("other",) * 5
+        raise ValueError(args)
+
+    def clear_and_fail(*args):
+        handle._callback = handle._args = None
+        raise ValueError(args)
+
+    for function in (change_and_fail, clear_and_fail):
+        handle = loop.call_soon(function, *range(count))
+        loop.call_soon(loop.stop)
+        loop.run_forever()
+        assert "Handle" in repr(handle)
+    assert [error.args for error in told] == [(tuple(range(count)),)] * 2
+
+
 def test_tasks_and_connections_work_under_a_patched_run_of_handles(run, ran):
     async def main():
         near, far = await pair()

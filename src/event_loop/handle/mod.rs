@@ -259,8 +259,8 @@ impl Handle {
 
     /// What a tracer does that wraps the callback in one of its own.
     fn set_callback(&self, callback: Option<Ref>) {
-        if self.count.get() == 0 {
-            // Spent: there is no tuple either.
+        if self.count.get() == 0 && callback.is_some() {
+            // Spent or running: there is no tuple here.
             self.tupled.set(false);
         }
         self.callback.set(callback);
@@ -270,7 +270,9 @@ impl Handle {
         let callback = self.callback.get();
         self.clear();
         self.count.set(tuple.is_some().into());
-        self.tupled.set(tuple.is_some());
+        if tuple.is_some() || callback.is_some() {
+            self.tupled.set(tuple.is_some());
+        }
         self.arguments[1].set(tuple.map_or(null_mut(), Ref::into_ptr));
         self.callback.set(callback);
     }
@@ -330,7 +332,7 @@ impl Handle {
         let (Some(callback), Some(context)) = (self.callback.take(), self.context.take()) else {
             return Ok(());
         };
-        let (count, tupled) = (self.count.replace(0) as usize, self.tupled.get());
+        let count = self.count.replace(0) as usize;
         let mut stack = [null_mut(); INLINE + 1];
         for (place, argument) in stack[1..=count].iter_mut().zip(&self.arguments[1..=count]) {
             *place = argument.get();
@@ -346,15 +348,13 @@ impl Handle {
                 Ok(())
             }
             Err((raised, context)) => {
-                if self.cancelled.get() {
+                // Cancelled, or given something else by the callback.
+                if self.cancelled.get() || !self.callback.is_empty() || self.count.get() > 0 {
                     for argument in &stack[1..=count] {
                         // SAFETY: as above. The error is kept out of the destructors' way by being set.
                         drop(unsafe { Ref::from_owned(*argument) });
                     }
                 } else {
-                    // Most likely it is as empty as the run has left it.
-                    self.clear();
-                    self.tupled.set(tupled);
                     for (argument, value) in self.arguments[1..=count].iter().zip(&stack[1..=count]) {
                         argument.set(*value);
                     }
