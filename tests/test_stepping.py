@@ -147,6 +147,26 @@ def test_a_virtual_clock_jumps_from_deadline_to_deadline(kind):
     assert time.monotonic() - started < 20
 
 
+def test_a_selector_sleeps_as_long_as_it_is_told_to_and_says_if_something_happened(loop):
+    """Virtual clocks count what they have slept, and stop when there is something to do."""
+    for timeout in (0.0005, 0.02, 0.033):
+        before = time.monotonic()
+        assert loop._selector.select(timeout) == []
+        # epoll counts from a moment that may lie a little before.
+        assert time.monotonic() - before >= timeout - 1e-4
+    with socketpair() as (near, far):
+        loop.add_reader(near, near.recv, 10)
+        far.send(b"news")
+        assert len(loop._selector.select(10)) == 1
+        loop.remove_reader(near)
+        loop._ready.clear()
+    before = time.monotonic()
+    thread = threading.Timer(0.01, loop.call_soon_threadsafe, [print])
+    thread.start()
+    assert loop._selector.select(20) and time.monotonic() - before < 10
+    thread.join()
+
+
 def test_sockets_and_threads_work_under_a_virtual_clock(kind):
     async def main():
         near, far = await pair()

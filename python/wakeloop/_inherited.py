@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         def _read_from_self(self) -> None: ...
         def _run_forever_cleanup(self) -> None: ...
         def _run_forever_setup(self) -> None: ...
+        def _run_once(self) -> None: ...
         async def _sendfile_native(self, transp: Any, file: Any, offset: int, count: int | None) -> int: ...
         def _set_coroutine_origin_tracking(self, enabled: bool) -> None: ...
         async def _sock_sendfile_native(self, sock: Any, file: Any, offset: int, count: int | None) -> int: ...
@@ -80,6 +81,23 @@ if TYPE_CHECKING:
 else:
     SelectorEventLoop = asyncio.SelectorEventLoop
     SSLProtocol = asyncio.sslproto.SSLProtocol
+
+#: Methods of asyncio's loop that ours stand in for, as they are at import. What programs and their tests put in the
+#: place of one of them, on asyncio's class, is called instead of ours.
+asyncios: Any = types.SimpleNamespace(
+    **{
+        name: getattr(asyncio.SelectorEventLoop, name)
+        for name in (
+            "_make_datagram_transport",
+            "_make_socket_transport",
+            "_make_ssl_transport",
+            "create_connection",
+            "getaddrinfo",
+            "getnameinfo",
+            "run_in_executor",
+        )
+    }
+)
 
 
 def names_within(function: Any, module: Any) -> set[str]:

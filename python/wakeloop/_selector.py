@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from .loop import EventLoop
 
 
+#: An event that has been seen to.
+_DONE = (selectors.SelectorKey(-1, -1, 0, (None, None)), 0)
+
+
 class SelectorFacade(selectors.BaseSelector):
     """A selector that shows the native table and polls through the native core."""
 
@@ -30,10 +34,11 @@ class SelectorFacade(selectors.BaseSelector):
         raise NotImplementedError("use loop.remove_reader() and loop.remove_writer()")
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Poll once and make everything ready that is due. The loop's own queue has it then, so nothing is returned."""
-        if self._loop is not None:
-            self._loop._select(timeout)
-        return []
+        """Poll once and make everything ready that is due.
+
+        The loop's own queue has it then. What is returned asks for nothing more: it says that something has happened.
+        """
+        return [] if self._loop is None else [_DONE] * self._loop._select(timeout)
 
     def get_key(self, fileobj: Any) -> selectors.SelectorKey:
         fd = fileobj if isinstance(fileobj, int) else fileobj.fileno()

@@ -7,9 +7,13 @@ between the turns: a selector with another ``select`` (virtual clocks, input hoo
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import heapq
 import selectors
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections import deque
+from collections.abc import Iterator, MutableSequence
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from ._inherited import base_events
 from ._selector import SelectorFacade
@@ -18,8 +22,14 @@ if TYPE_CHECKING:
     from .loop import EventLoop
 
 
-class ReadyView:
-    """``loop._ready``: the native queue, with as much of a deque's face as other people's code touches."""
+_TIMER: Any = asyncio.TimerHandle
+
+
+class ReadyView(MutableSequence[Any]):
+    """``loop._ready``: the native queue, with the face of the deque that asyncio has there.
+
+    What changes its middle takes everything out and puts it back: no more than as many handles as are ready.
+    """
 
     def __init__(self, loop: EventLoop) -> None:
         self._loop = loop
@@ -30,12 +40,31 @@ class ReadyView:
     def __iter__(self) -> Iterator[Any]:
         return iter(self._loop._ready_handles())
 
-    def append(self, handle: Any) -> None:
-        self._loop._add_callback(handle)
+    def __getitem__(self, index: Any) -> Any:
+        return self._loop._ready_handles()[index]
 
-    def extend(self, handles: Iterable[Any]) -> None:
-        for handle in handles:
-            self._loop._add_callback(handle)
+    def __setitem__(self, index: Any, handle: Any) -> None:
+        with self._taken() as handles:
+            handles[index] = handle
+
+    def __delitem__(self, index: Any) -> None:
+        with self._taken() as handles:
+            del handles[index]
+
+    def insert(self, index: int, handle: Any) -> None:
+        with self._taken() as handles:
+            handles.insert(index, handle)
+
+    def append(self, handle: Any) -> None:
+        if isinstance(handle, _TIMER):
+            # Who turns the loop himself moves the timers that are due, which the native poll has moved already.
+            if not handle._scheduled and any(other is handle for other in self):
+                return
+            handle._scheduled = False
+        self._loop._ready_push(handle)
+
+    def appendleft(self, handle: Any) -> None:
+        self.insert(0, handle)
 
     def popleft(self) -> Any:
         handle = self._loop._ready_next()
@@ -43,12 +72,61 @@ class ReadyView:
             raise IndexError("pop from an empty deque")
         return handle
 
+    def rotate(self, n: int = 1) -> None:
+        with self._taken() as handles:
+            handles.rotate(n)
+
+    def copy(self) -> deque[Any]:
+        return deque(self)
+
     def clear(self) -> None:
         while self._loop._ready_next() is not None:
             pass
 
     def __repr__(self) -> str:
-        return repr(list(self))
+        return repr(self.copy())
+
+    @contextlib.contextmanager
+    def _taken(self) -> Iterator[deque[Any]]:
+        """All the handles, out of the queue until the block is left."""
+        handles = self.copy()
+        self.clear()
+        try:
+            yield handles
+        finally:
+            for handle in handles:
+                self._loop._ready_push(handle)
+
+
+class ScheduledView(list[Any]):
+    """``loop._scheduled``: the timers of the native heap when it was last asked for, and what others have put there.
+
+    A list, since ``heapq`` takes nothing else. Who puts timers of his own there takes them out himself: the native
+    turn knows nothing of them.
+    """
+
+    def refresh(self, loop: EventLoop) -> None:
+        """As it is now."""
+        native = loop._timer_handles()
+        # A handle of ours is one of asyncio's by its word alone.
+        foreign = [handle for handle in self if issubclass(type(handle), asyncio.Handle)]
+        self[:] = native + foreign
+        if foreign:
+            heapq.heapify(self)
+
+    def remove(self, handle: Any) -> None:
+        super().remove(handle)
+        handle._scheduled = False
+
+    def pop(self, index: SupportsIndex = -1) -> Any:
+        handle = super().pop(index)
+        handle._scheduled = False
+        return handle
+
+    def clear(self) -> None:
+        for handle in self:
+            handle._scheduled = False
+        super().clear()
 
 
 #: A selector of one of these types does nothing that the native poll does not do.
@@ -72,7 +150,16 @@ def has_own_turn(loop: EventLoop, own_run_once: object) -> bool:
         or "select" in vars(selector)
         # Bound, so that one on the class and one on the instance are both seen.
         or getattr(loop._run_once, "__func__", None) is not own_run_once
+        or is_asyncios_turn_replaced()
     )
+
+
+_asyncios_turn = base_events.BaseEventLoop._run_once
+
+
+def is_asyncios_turn_replaced() -> bool:
+    """Whether ``BaseEventLoop._run_once`` is somebody else's, a profiler's for example."""
+    return base_events.BaseEventLoop._run_once is not _asyncios_turn
 
 
 def watch_core(loop: EventLoop, selector: selectors.BaseSelector) -> None:

@@ -46,11 +46,6 @@ def probe_c_caller(stub_class: Callable[[], asyncio.AbstractEventLoop]) -> None:
         coroutine.close()
 
 
-#: asyncio's own: factories, debug mode, keywords that only it knows. Not behind a function of ours: in debug mode a
-#: task says where it was created, and asyncio takes one frame off for its own function.
-create_task = base_events.BaseEventLoop.create_task
-
-
 _LEADING = {
     "call_soon": ("callback",),
     "call_soon_threadsafe": ("callback",),

@@ -22,7 +22,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Callable, Coroutine, Self, TypeVar, TypeVarTuple, Unpack
 
 from . import _children, _core, _executor, _sendfile, _stepping, _support, _tls
-from ._inherited import SelectorEventLoop, base_events, constants, events
+from ._inherited import SelectorEventLoop, asyncios, base_events, constants, events
 from ._selector import SelectorFacade
 from ._wakeup import Loan
 
@@ -53,10 +53,10 @@ _STATE = (
     "_internal_fds",
     "_old_agen_hooks",
     "_pidfds",
-    "_scheduled",
     "_selector",
     "_signal_handlers",
     "_timer_cancelled_count",
+    "_timer_list",
     "_transports",
     "_unix_server_sockets",
     "_wake_reader",
@@ -89,6 +89,7 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
     _pidfds: set[int]
     _child_threads: Any
     _wakeup: Loan
+    _timer_list: _stepping.ScheduledView | None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         # A subclass whose __init__ never reaches ours still has to be closable.
@@ -97,7 +98,7 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
         self._default_executor = self._executor_shutdown_called = None
         self._transports, self._signal_handlers, self._internal_fds = (), {}, 0
         self._pidfds, self._child_threads, self._wakeup = set(), None, Loan()
-        self._executor_is_users = False
+        self._executor_is_users, self._timer_list = False, None
         return self
 
     def __init__(self, selector: selectors.BaseSelector | None = None) -> None:
@@ -246,7 +247,8 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
     def _make_socket_transport(
         self, sock: Any, protocol: Any, waiter: Any = None, *, extra: Any = None, server: Any = None, **kwargs: Any
     ) -> Any:
-        if not _support.is_ordinary_socket(sock):
+        unpatched = SelectorEventLoop._make_socket_transport is asyncios._make_socket_transport
+        if not (unpatched and _support.is_ordinary_socket(sock)):
             return super()._make_socket_transport(sock, protocol, waiter, extra=extra, server=server, **kwargs)
         self._ensure_fd_no_transport(sock)
         context = kwargs.get("context")
@@ -259,7 +261,8 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
     def _make_datagram_transport(
         self, sock: Any, protocol: Any, address: Any = None, waiter: Any = None, extra: Any = None, **kwargs: Any
     ) -> Any:
-        if type(sock) is not socket.socket or sock.family not in _support.DATAGRAM_FAMILIES:
+        unpatched = SelectorEventLoop._make_datagram_transport is asyncios._make_datagram_transport
+        if not (unpatched and type(sock) is socket.socket and sock.family in _support.DATAGRAM_FAMILIES):
             return super()._make_datagram_transport(sock, protocol, address, waiter, extra, **kwargs)
         self._ensure_fd_no_transport(sock)
         details, rules = _support.socket_details(sock, extra), _support.DATAGRAM_RULES
@@ -298,7 +301,8 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
         ssl_shutdown_timeout: float | None = constants.SSL_SHUTDOWN_TIMEOUT,
         **kwargs: Any,
     ) -> Any:
-        if not _support.is_ordinary_socket(rawsock):
+        unpatched = SelectorEventLoop._make_ssl_transport is asyncios._make_ssl_transport
+        if not (unpatched and _support.is_ordinary_socket(rawsock)):
             return super()._make_ssl_transport(
                 rawsock,
                 protocol,
@@ -433,7 +437,9 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
         ) -> tuple[Any, Any]:
             """Connect to a server; see asyncio.loop.create_connection."""
             connecting = None
-            if not self._debug and (not options or _PLAIN_OPTIONS.issuperset(_given(options))) and self._connects_itself():
+            unpatched = SelectorEventLoop.create_connection is asyncios.create_connection
+            plain = unpatched and not self._debug and (not options or _PLAIN_OPTIONS.issuperset(_given(options)))
+            if plain and self._connects_itself():
                 family, proto = options.get("family", 0), options.get("proto", 0)
                 if proto in _PLAIN_PROTOCOLS:
                     connecting = _core.connect(self, host, port, family)
@@ -478,7 +484,7 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
             or self._debug
             or self.is_closed()
             or (executor is None and self._executor_shutdown_called)
-            or SelectorEventLoop.run_in_executor is not _inherited_run_in_executor
+            or SelectorEventLoop.run_in_executor is not asyncios.run_in_executor
         ):
             # The first job, everything that is an error, and what somebody has put in the place of asyncio's.
             return super().run_in_executor(executor, func, *args)
@@ -498,14 +504,15 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
             or self._executor_shutdown_called
             or self.is_closed()
             or getattr(self.run_in_executor, "__func__", None) is not _run_in_executor
-            or SelectorEventLoop.run_in_executor is not _inherited_run_in_executor
+            or SelectorEventLoop.run_in_executor is not asyncios.run_in_executor
         )
 
     async def getaddrinfo(
         self, host: Any, port: Any, *, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0
     ) -> list[Any]:
         """As socket.getaddrinfo, without blocking the loop."""
-        if base_events.socket.getaddrinfo is _support.getaddrinfo and not self._debug:
+        unpatched = SelectorEventLoop.getaddrinfo is asyncios.getaddrinfo
+        if unpatched and base_events.socket.getaddrinfo is _support.getaddrinfo and not self._debug:
             found = self._look_up(host, port, family, type, proto, flags, self._may_look_up())
             if found is not None:
                 return found if isinstance(found, list) else await found
@@ -513,7 +520,8 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
 
     async def getnameinfo(self, sockaddr: Any, flags: int = 0) -> tuple[str, str]:
         """As socket.getnameinfo, without blocking the loop."""
-        if base_events.socket.getnameinfo is _support.getnameinfo and self._may_look_up():
+        unpatched = SelectorEventLoop.getnameinfo is asyncios.getnameinfo
+        if unpatched and base_events.socket.getnameinfo is _support.getnameinfo and self._may_look_up():
             found = self._look_up_name(sockaddr, flags)
             if found is not None:
                 return await found
@@ -547,7 +555,10 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
 
     def _run_once(self) -> None:
         """One iteration driven from Python, for tools that replace run_forever."""
-        _stepping.run_once(self)
+        if _stepping.is_asyncios_turn_replaced():
+            super()._run_once()
+        else:
+            _stepping.run_once(self)
 
     @property
     def _ready(self) -> _stepping.ReadyView:
@@ -559,12 +570,24 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
         # asyncio's constructor puts its deque here.
         pass
 
+    @property
+    def _scheduled(self) -> _stepping.ScheduledView:
+        """The timers, for those who look into asyncio's list of them."""
+        if self._timer_list is None:
+            self._timer_list = _stepping.ScheduledView()
+        self._timer_list.refresh(self)
+        return self._timer_list
+
+    @_scheduled.setter
+    def _scheduled(self, value: Any) -> None:
+        # asyncio's constructor puts its list here, and its turn one without those that were cancelled.
+        self._timer_list = _stepping.ScheduledView(value) if value else None
+
 
 # Once more on the class itself: CPython calls a method of the exact type without going through its vectorcall.
 _core._add_methods(EventLoop)
 _monotonic = EventLoop.time
 _run_in_executor = EventLoop.run_in_executor
-_inherited_run_in_executor = SelectorEventLoop.run_in_executor
 
 # What create_connection does by itself has numbers for host and port, and none of its other options.
 _PLAIN_OPTIONS = frozenset({"family", "proto", "flags"})

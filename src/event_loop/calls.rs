@@ -15,6 +15,7 @@ use pyo3::prelude::*;
 use super::core::{Core, core_of, monotonic};
 use super::handle::{Deadline, Handle, Parts, ThreadSafeHandle, TimerHandle};
 use super::ready::Entry;
+use super::tools;
 use crate::capi::call::{call, call_keywords, call_tuple, guard};
 use crate::capi::context::context_for;
 use crate::capi::error::raise_message;
@@ -128,7 +129,7 @@ unsafe extern "C" fn call_soon(
     if !names.is_null()
         && names == C_KEYWORDS.load(Ordering::Relaxed)
         && matches!(arguments.len(), 1 | 2)
-        && !core.debug.get()
+        && core.plain.get()
         && !core.closed.get()
         // `add_done_callback(callback, context=None)` passes the None on: a copy of the current one.
         // SAFETY: comparing with the address of `None`.
@@ -316,20 +317,18 @@ fn by_keyword(event_loop: *mut ffi::PyObject, arguments: Args, function: &str) -
     // SAFETY: the GIL is held, as in every method.
     let py = unsafe { Python::assume_attached() };
     let function = pyo3::types::PyString::new(py, function);
-    pass_on(event_loop, "by_keyword", &[function.as_ptr()], arguments)
+    let callee = support(py, "by_keyword").map_err(|error| crate::capi::error::restore(py, error))?;
+    pass_on(event_loop, &Ref::from(callee), &[function.as_ptr()], arguments)
 }
 
-/// Calls `wakeloop._support.<name>(loop, *first, *args, **kwargs)`.
+/// Calls `callee(loop, *first, *args, **kwargs)`.
 #[cold]
 fn pass_on(
     event_loop: *mut ffi::PyObject,
-    name: &str,
+    callee: &Ref,
     first: &[*mut ffi::PyObject],
     arguments: Args,
 ) -> Result<Ref, Raised> {
-    // SAFETY: the GIL is held, as in every method.
-    let py = unsafe { Python::assume_attached() };
-    let callee = support(py, name).map_err(|error| crate::capi::error::restore(py, error))?;
     let mut stack = vec![event_loop];
     stack.extend_from_slice(first);
     stack.extend_from_slice(arguments.rest(0));
@@ -338,7 +337,7 @@ fn pass_on(
     // The receiver is the callee's first argument; a spare slot stands in front of it.
     stack.insert(0, null_mut());
     // SAFETY: the positional values, then one value per name, behind the spare slot.
-    unsafe { call_keywords(&Ref::from(callee), stack.as_mut_ptr().add(1), positional, arguments.names()) }
+    unsafe { call_keywords(callee, stack.as_mut_ptr().add(1), positional, arguments.names()) }
 }
 
 unsafe extern "C" fn time(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
@@ -443,7 +442,7 @@ fn keep_future_arguments(core: &Core, event_loop: *mut ffi::PyObject) -> Result<
 }
 
 /// `create_task`: the C Task at once in the plain case; debug mode, a task factory, a closed loop and any
-/// keyword but `name` and `context` are asyncio's own function's business.
+/// keyword but `name` and `context` are asyncio's own function's business, or that of whoever took its place.
 unsafe extern "C" fn create_task(
     object: *mut ffi::PyObject,
     values: *const *mut ffi::PyObject,
@@ -454,10 +453,10 @@ unsafe extern "C" fn create_task(
     let (core, arguments) = unsafe { (core_of(object), Args::new(values, count, names)) };
     guard(|| {
         let plain =
-            arguments.len() == 1 && core.task_factory.is_empty() && !core.debug.get() && !core.closed.get();
+            arguments.len() == 1 && core.task_factory.is_empty() && core.plain.get() && !core.closed.get();
         match plain.then(|| task_keywords(arguments)).flatten() {
             Some([name, context]) => new_task(object, arguments.at(0), name, context),
-            None => pass_on(object, "create_task", &[], arguments),
+            None => tools::create_task().and_then(|function| pass_on(object, &function, &[], arguments)),
         }
         .map_or(null_mut(), Ref::into_ptr)
     })

@@ -15,6 +15,7 @@ use super::metrics::Counters;
 use super::ready::{Entry, NativeStep, ReadyQueue};
 use super::source::FdTable;
 use super::timers::Timers;
+use super::tools::{self, Replaced};
 use crate::capi::call::{call, call0, getattr};
 use crate::capi::error::{Outcome, handling, raise, raise_message, take_unless_fatal};
 use crate::capi::imports::{imports, support};
@@ -70,6 +71,9 @@ pub(crate) struct Core {
     pub(crate) closed: Cell<bool>,
     pub(crate) stopping: Cell<bool>,
     pub(crate) debug: Cell<bool>,
+    pub(crate) replaced: Cell<Replaced>,
+    /// Neither in debug mode nor under the eyes of a tool: callbacks and tasks need nothing of asyncio's.
+    pub(crate) plain: Cell<bool>,
     /// The native run_forever is on some stack.
     pub(crate) running: Cell<bool>,
     /// A turn dispatches its events, whose callbacks run before what is queued: that is due timers, and what other
@@ -161,6 +165,8 @@ impl Core {
             closed: Cell::new(false),
             stopping: Cell::new(false),
             debug: Cell::new(false),
+            replaced: Cell::default(),
+            plain: Cell::new(true),
             running: Cell::new(false),
             dispatching: Cell::new(false),
             touched: Cell::new(false),
@@ -465,9 +471,27 @@ impl Core {
         self.custom_time.get()
     }
 
-    /// Looks at the clock anew.
+    /// Looks anew for those who stand in asyncio's place.
+    #[cold]
+    pub(crate) fn note_tools(&self) {
+        self.replaced.set(tools::look());
+        self.note_plain();
+    }
+
+    fn note_plain(&self) {
+        let Replaced { handle_run, create_task } = self.replaced.get();
+        self.plain.set(!(self.debug.get() || handle_run || create_task));
+    }
+
+    pub(crate) fn set_debug(&self, on: bool) {
+        self.debug.set(on);
+        self.note_plain();
+    }
+
+    /// Looks at the clock anew, and for tools: the loop begins to run, or its class was changed.
     #[cold]
     pub(crate) fn note_clock(&self) {
+        self.note_tools();
         // SAFETY: every caller holds the GIL.
         let py = unsafe { pyo3::Python::assume_attached() };
         let object = self.this();

@@ -100,7 +100,9 @@ impl EventLoop {
     #[new]
     #[pyo3(signature = (*args, **_kwargs))]
     fn new(args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<EventLoop> {
-        EventLoop::bare(args.py())
+        let event_loop = EventLoop::bare(args.py())?;
+        event_loop.core.note_tools();
+        Ok(event_loop)
     }
 
     /// Look anew whether somebody has put another clock in the place of ours.
@@ -119,8 +121,8 @@ impl EventLoop {
         turn::run(core).map_err(|crate::capi::Fatal| fetch(slf.py()))
     }
 
-    /// For a `_run_once` written in Python: one poll, and everything that is due becomes ready.
-    fn _select(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+    /// For a `_run_once` written in Python: one poll, and everything that is due becomes ready; how many events.
+    fn _select(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<usize> {
         raised(py, self.core.check_usable())?;
         raised(py, self.core.check_process())?;
         turn::select(&self.core, timeout).map_err(|crate::capi::Fatal| fetch(py))
@@ -181,13 +183,26 @@ impl EventLoop {
         Ok(handles)
     }
 
+    /// The handles of all timers, in the order in which they are due. A closed loop has none.
+    fn _timer_handles<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyAny>> {
+        if self.core.closed.get() {
+            return Vec::new();
+        }
+        self.core.timers.in_order().iter().map(|handle| handle.bind(py).clone()).collect()
+    }
+
+    /// Queue a handle as it is, cancelled or not.
+    fn _ready_push(&self, handle: Bound<'_, PyAny>) {
+        self.core.ready.push(as_entry(handle.into()));
+        self.core.wake_if_parked();
+    }
+
     /// Queue a handle that is already made: asyncio.Handle from inherited code, or one of ours.
     fn _add_callback(&self, handle: Bound<'_, PyAny>) -> PyResult<()> {
         if handle.getattr(pyo3::intern!(handle.py(), "_cancelled"))?.is_truthy()? {
             return Ok(());
         }
-        self.core.ready.push(as_entry(handle.into()));
-        self.core.wake_if_parked();
+        self._ready_push(handle);
         Ok(())
     }
 
@@ -333,7 +348,7 @@ impl EventLoop {
 
     #[setter(_debug)]
     fn set_debug(&self, value: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.core.debug.set(value.is_truthy()?);
+        self.core.set_debug(value.is_truthy()?);
         Ok(())
     }
 
@@ -392,7 +407,7 @@ impl EventLoop {
 }
 
 /// An entry of the ready queue as a handle with `_run`, for those who run entries themselves.
-fn entry_handle(core: &Core, entry: Entry) -> Result<Ref, Raised> {
+pub(super) fn entry_handle(core: &Core, entry: Entry) -> Result<Ref, Raised> {
     match entry {
         Entry::Handle(handle) | Entry::Foreign(handle) => Ok(handle),
         Entry::Call { callback, argument, context } => {

@@ -46,6 +46,12 @@ impl Timers {
         unsafe { (*self.0.get()).pop_due(now) }.map(|(_, handle)| handle.0)
     }
 
+    /// All handles, in the order in which they are due.
+    pub(crate) fn in_order(&self) -> Vec<Ref> {
+        // SAFETY: as in `insert`.
+        unsafe { (*self.0.get()).in_order() }.into_iter().map(|handle| handle.0.clone_ref()).collect()
+    }
+
     pub(crate) fn len(&self) -> usize {
         // SAFETY: as in `insert`.
         unsafe { (*self.0.get()).len() }

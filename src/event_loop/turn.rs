@@ -20,7 +20,8 @@ use std::time::Duration;
 use pyo3::ffi;
 
 use super::core::{Core, WAKER, monotonic_nanos};
-use super::handle::{Handle, run_foreign};
+use super::event_loop::entry_handle;
+use super::handle::{Handle, is_handle, run_foreign, spent};
 use super::metrics::add;
 use super::ready::Entry;
 use super::watch;
@@ -318,7 +319,42 @@ fn run_ready(core: &Core, count: usize) -> Result<(), Fatal> {
 
 #[inline(always)]
 pub(super) fn run_one(core: &Core, entry: Entry) -> Result<(), Fatal> {
-    if core.debug.get() { run_debug(core, entry) } else { run_entry(core, entry) }
+    if core.plain.get() { run_entry(core, entry) } else { run_watched(core, entry) }
+}
+
+/// As [`run_entry`], in debug mode or with a tool in the place of `asyncio.Handle._run`, which sees every callback.
+#[cold]
+fn run_watched(core: &Core, entry: Entry) -> Result<(), Fatal> {
+    let entry = if core.replaced.get().handle_run {
+        Entry::Handle(entry_handle(core, entry).map_err(|Raised| Fatal)?)
+    } else {
+        entry
+    };
+    if core.debug.get() { run_debug(core, entry) } else { run_shown(core, entry) }
+}
+
+/// Runs an entry by way of that tool, if there is one.
+fn run_shown(core: &Core, entry: Entry) -> Result<(), Fatal> {
+    let handle = match entry {
+        // SAFETY: entries of this kind hold handles; just tested whether it is ours.
+        Entry::Handle(handle) if is_handle(handle.as_ptr()) => handle,
+        Entry::Handle(handle) => return run_entry(core, Entry::Foreign(handle)),
+        other => return run_entry(core, other),
+    };
+    // SAFETY: just tested; the handle is held.
+    let inside = unsafe { Handle::of(handle.as_ptr()) };
+    if inside.is_cancelled() {
+        return Ok(());
+    }
+    match inside.run_by_tool() {
+        Ok(true) => {
+            spent(&handle);
+            Ok(())
+        }
+        Ok(false) => run_entry(core, Entry::Handle(handle)),
+        // What flies out of a tool ends the run, as in asyncio.
+        Err(Raised) => Err(Fatal),
+    }
 }
 
 #[inline(always)]
@@ -362,7 +398,7 @@ fn run_debug(core: &Core, entry: Entry) -> Result<(), Fatal> {
         // Queued by C code before debug mode was switched on.
         other => return run_entry(core, other),
     };
-    let ours = super::handle::is_handle(handle.as_ptr());
+    let ours = is_handle(handle.as_ptr());
     // SAFETY: just tested, where it matters.
     if ours && unsafe { Handle::of(handle.as_ptr()) }.is_cancelled() {
         return Ok(());
@@ -377,10 +413,16 @@ fn run_debug(core: &Core, entry: Entry) -> Result<(), Fatal> {
     let none = unsafe { ffi::Py_None() };
     let before = core.now().map_err(|Raised| Fatal)?;
     let outcome = if ours {
-        // SAFETY: just tested. The copy keeps the callback, so that the log can name it.
-        match unsafe { Handle::of(handle.as_ptr()) }.run_debug() {
-            Ok(()) => Ok(()),
-            Err(raised) => core.report_handle(&handle, raised),
+        // SAFETY: just tested; the handle is held.
+        let inside = unsafe { Handle::of(handle.as_ptr()) };
+        match inside.run_by_tool() {
+            Ok(true) => Ok(()),
+            // The copy keeps the callback, so that the log can name it.
+            Ok(false) => match inside.run_debug() {
+                Ok(()) => Ok(()),
+                Err(raised) => core.report_handle(&handle, raised),
+            },
+            Err(Raised) => Err(Fatal),
         }
     } else {
         run_entry(core, Entry::Foreign(handle.clone_ref()))
@@ -398,7 +440,7 @@ fn run_debug(core: &Core, entry: Entry) -> Result<(), Fatal> {
         core.support("callback_took", &[core.object(), handle.as_ptr(), seconds.as_ptr()])?;
     }
     if ours {
-        super::handle::spent(&handle);
+        spent(&handle);
     }
     Ok(())
 }
@@ -411,8 +453,8 @@ pub(crate) fn wait(core: &Core) -> Result<Option<f64>, Fatal> {
 }
 
 /// For a `_run_once` written in Python (nest_asyncio and the like): one poll, and everything that is due becomes
-/// ready. The caller runs it.
-pub(crate) fn select(core: &Core, timeout: Option<f64>) -> Result<(), Fatal> {
+/// ready. The caller runs it. How much has happened is what a selector would have told, in events.
+pub(crate) fn select(core: &Core, timeout: Option<f64>) -> Result<usize, Fatal> {
     core.nested();
     add(&core.counters.turns, 1);
     core.flush_all()?;
@@ -428,17 +470,32 @@ pub(crate) fn select(core: &Core, timeout: Option<f64>) -> Result<(), Fatal> {
         (Some(wanted), Some(timer)) => Some(wanted.min(timer)),
         (wanted, timer) => wanted.or(timer),
     };
+    let before = core.ready.len();
     if timeout == Some(Duration::ZERO) {
         poll_briefly(core, Duration::ZERO)?;
     } else {
-        sleep(core, now, timeout)?;
+        let woken = sleep(core, now, timeout)?;
+        if let Some(left) = timeout.and_then(|timeout| last_part(timeout, woken - now))
+            && idle(core)
+        {
+            sleep(core, woken, Some(left))?;
+        }
     }
+    let happened = core.events().len();
     call_again(core);
     deliver(core)?;
+    let happened = happened + core.ready.len().saturating_sub(before);
     // Their callbacks become ready, which the caller runs.
     let outer = core.dispatching.replace(false);
     let dispatched = dispatch(core);
     core.dispatching.set(outer);
     dispatched?;
-    due_timers(core, monotonic_nanos())
+    due_timers(core, monotonic_nanos())?;
+    Ok(happened)
+}
+
+/// What the poller has left of a long wait for another call. Clocks that count the timeouts of `select` need all of it.
+fn last_part(timeout: Duration, slept: u64) -> Option<Duration> {
+    let left = timeout.checked_sub(Duration::from_nanos(slept))?;
+    (left <= Duration::from_millis(2) + timeout / 50).then_some(left)
 }

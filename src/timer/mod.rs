@@ -19,6 +19,7 @@
 //! and serialises access. Deadlines must be comparable with each other: a NaN among `f64` deadlines leaves the
 //! order unspecified.
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::iter::FusedIterator;
 use std::rc::Rc;
@@ -212,6 +213,17 @@ impl<K: Copy + PartialOrd, T: Slotted> TimerHeap<K, T> {
         self.entries
             .iter()
             .filter_map(|entry| Some((&entry.when, self.items[entry.number as usize].as_ref()?)))
+    }
+
+    /// Every waiting item, in the order in which they would fire.
+    pub fn in_order(&self) -> Vec<&T> {
+        let mut entries: Vec<&Entry<K>> = self.entries.iter().collect();
+        entries.sort_unstable_by(|one, other| match (one.before(other), other.before(one)) {
+            (true, _) => Ordering::Less,
+            (_, true) => Ordering::Greater,
+            _ => Ordering::Equal,
+        });
+        entries.into_iter().filter_map(|entry| self.items[entry.number as usize].as_ref()).collect()
     }
 
     /// Empties the heap, giving the items in no particular order; their slots are `NONE` when they come out.

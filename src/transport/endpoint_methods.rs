@@ -7,7 +7,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::endpoint::{Variant, fields, force_close, maybe_pause, watch_or_fail};
-use super::methods::{limits, number, truth};
+use super::methods::{limits, number, refuse_deletion, truth};
 use crate::capi::call::guard;
 use crate::capi::error::restore;
 use crate::capi::types::{Attribute, Method};
@@ -240,6 +240,49 @@ unsafe extern "C" fn get_descriptor<T: Variant>(
     unsafe { ffi::PyLong_FromLong(of::<T>(object).endpoint().fd.get().into()) }
 }
 
+unsafe extern "C" fn get_protocol_field<T: Variant>(
+    object: *mut ffi::PyObject,
+    _: *mut c_void,
+) -> *mut ffi::PyObject {
+    of::<T>(object).endpoint().protocol.get_or_none()
+}
+
+/// As `set_protocol`.
+unsafe extern "C" fn set_protocol_field<T: Variant>(
+    object: *mut ffi::PyObject,
+    value: *mut ffi::PyObject,
+    _: *mut c_void,
+) -> std::ffi::c_int {
+    guard(|| {
+        // SAFETY: a borrowed argument, or null for a deletion.
+        let Some(protocol) = (unsafe { Ref::from_nullable(value) }) else { return refuse_deletion() };
+        of::<T>(object).endpoint().protocol.set(Some(protocol));
+        0
+    })
+}
+
+unsafe extern "C" fn get_conn_lost<T: Variant>(
+    object: *mut ffi::PyObject,
+    _: *mut c_void,
+) -> *mut ffi::PyObject {
+    // SAFETY: making an int.
+    unsafe { ffi::PyLong_FromUnsignedLong(of::<T>(object).endpoint().conn_lost.get().into()) }
+}
+
+unsafe extern "C" fn get_closing<T: Variant>(
+    object: *mut ffi::PyObject,
+    _: *mut c_void,
+) -> *mut ffi::PyObject {
+    truth(of::<T>(object).endpoint().closing.get())
+}
+
+unsafe extern "C" fn get_paused<T: Variant>(
+    object: *mut ffi::PyObject,
+    _: *mut c_void,
+) -> *mut ffi::PyObject {
+    truth(of::<T>(object).endpoint().paused.get())
+}
+
 /// What every endpoint can do.
 pub(crate) fn common<T: Variant>() -> Vec<Method> {
     vec![
@@ -289,7 +332,7 @@ pub(crate) fn writing<T: Variant>() -> Vec<Method> {
     ]
 }
 
-/// What inherited code of asyncio reads beside the methods.
+/// What inherited code of asyncio reads beside the methods, and what other people's programs do.
 pub(crate) fn attributes<T: Variant>() -> Vec<Attribute> {
     let read = |name, get| Attribute { name, get, set: None };
     let (owner, descriptor) = T::OWNER;
@@ -299,5 +342,9 @@ pub(crate) fn attributes<T: Variant>() -> Vec<Attribute> {
         read(c"_loop", get_loop::<T> as ffi::getter),
         read(c"_extra", get_extra::<T>),
         read(c"_protocol_paused", get_protocol_paused::<T>),
+        read(c"_conn_lost", get_conn_lost::<T>),
+        read(c"_closing", get_closing::<T>),
+        read(c"_paused", get_paused::<T>),
+        Attribute { name: c"_protocol", get: get_protocol_field::<T>, set: Some(set_protocol_field::<T>) },
     ]
 }

@@ -1,6 +1,6 @@
 //! The stream transport as Python sees it: one table of methods, one of attributes.
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
 use pyo3::ffi;
@@ -362,6 +362,53 @@ unsafe extern "C" fn get_protocol_paused(object: *mut ffi::PyObject, _: *mut c_v
     truth(fields(object).protocol_paused.get())
 }
 
+unsafe extern "C" fn get_protocol_field(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
+    fields(object).receiver.protocol.get_or_none()
+}
+
+/// As `set_protocol`; taking it away altogether is not on offer.
+unsafe extern "C" fn set_protocol_field(
+    object: *mut ffi::PyObject,
+    value: *mut ffi::PyObject,
+    _: *mut c_void,
+) -> c_int {
+    guard(|| {
+        // SAFETY: a borrowed argument, or null for a deletion.
+        let Some(protocol) = (unsafe { Ref::from_nullable(value) }) else { return refuse_deletion() };
+        match fields(object).receiver.set(protocol) {
+            Ok(()) => 0,
+            Err(Raised) => -1,
+        }
+    })
+}
+
+pub(super) fn refuse_deletion() -> c_int {
+    // SAFETY: reading a static of the interpreter.
+    raise_message(unsafe { ffi::PyExc_AttributeError }, "cannot delete attribute");
+    -1
+}
+
+unsafe extern "C" fn get_server(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
+    fields(object).server.get_or_none()
+}
+
+unsafe extern "C" fn get_conn_lost(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
+    // SAFETY: making an int.
+    unsafe { ffi::PyLong_FromUnsignedLong(fields(object).conn_lost.get().into()) }
+}
+
+unsafe extern "C" fn get_closing(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
+    truth(fields(object).closing.get())
+}
+
+unsafe extern "C" fn get_paused(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
+    truth(fields(object).paused.get())
+}
+
+unsafe extern "C" fn get_eof(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
+    truth(fields(object).eof.get())
+}
+
 pub(crate) const METHODS: &[Method] = &[
     Method::Fast(
         c"write",
@@ -408,10 +455,16 @@ pub(crate) const METHODS: &[Method] = &[
     Method::NoArgs(c"_reset_empty_waiter", reset_empty_waiter, c"Forget that future."),
 ];
 
-/// What inherited code of asyncio reads beside the methods.
+/// What inherited code of asyncio reads beside the methods, and what other people's programs do.
 pub(crate) fn attributes() -> Vec<Attribute> {
     let read = |name, get| Attribute { name, get, set: None };
     vec![
+        Attribute { name: c"_protocol", get: get_protocol_field, set: Some(set_protocol_field) },
+        read(c"_server", get_server),
+        read(c"_conn_lost", get_conn_lost),
+        read(c"_closing", get_closing),
+        read(c"_paused", get_paused),
+        read(c"_eof", get_eof),
         read(c"_loop", get_loop as ffi::getter),
         read(c"_sock", get_sock),
         read(c"_sock_fd", get_sock_fd),

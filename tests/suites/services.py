@@ -90,7 +90,7 @@ def redis(directory, made):
             process.wait()
 
 
-#: asyncpg's tests make and end their own clusters with these programs. As root, each is run as USER instead, after
+#: Tests make and end their own clusters with these programs. As root, each is run as USER instead, after
 #: what root's process has written into the cluster's directory was given to that user.
 WRAPPER = """#!/bin/sh
 program={program}
@@ -110,7 +110,7 @@ exec setpriv --reuid={user} --regid="$(id -g {user})" --clear-groups -- "$progra
 
 @contextlib.contextmanager
 def postgresql(directory, made):
-    """PostgreSQL's programs for asyncpg's tests; what servers the tests leave behind is ended afterwards."""
+    """PostgreSQL's programs, for tests that make clusters; what servers they leave behind is ended afterwards."""
     program = shutil.which("postgres")
     candidates = sorted(pathlib.Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: float(path.parent.name))
     if candidates:

@@ -24,7 +24,8 @@ use pyo3::ffi;
 pub(crate) use python::make_types;
 
 use super::core::Core;
-use crate::capi::call::{call_tuple, getattr, method, vectorcall};
+use super::tools;
+use crate::capi::call::{call, call_tuple, getattr, method, vectorcall};
 use crate::capi::context::{as_object, run_in};
 use crate::capi::freelist::Freelist;
 use crate::capi::imports::imports;
@@ -256,6 +257,26 @@ impl Handle {
         }
     }
 
+    /// What a tracer does that wraps the callback in one of its own.
+    fn set_callback(&self, callback: Option<Ref>) {
+        if self.count.get() == 0 && callback.is_some() {
+            // Spent or running: there is no tuple here.
+            self.tupled.set(false);
+        }
+        self.callback.set(callback);
+    }
+
+    fn set_arguments(&self, tuple: Option<Ref>) {
+        let callback = self.callback.get();
+        self.clear();
+        self.count.set(tuple.is_some().into());
+        if tuple.is_some() || callback.is_some() {
+            self.tupled.set(tuple.is_some());
+        }
+        self.arguments[1].set(tuple.map_or(null_mut(), Ref::into_ptr));
+        self.callback.set(callback);
+    }
+
     /// Cancels: the callback will not run, and what it held is let go. The context too: a handle is not seen
     /// by the collector, and a context variable may lead back to whoever holds it.
     pub(crate) fn cancel(&self) {
@@ -287,6 +308,25 @@ impl Handle {
         }
     }
 
+    /// Has the callback run by the tool in the place of `asyncio.Handle._run`, which sees the handle as an
+    /// `asyncio.Handle`. False if there is none. [`spent`] is to follow.
+    #[cold]
+    pub(crate) fn run_by_tool(&self) -> Result<bool, Raised> {
+        if tools::handle_run()?.is_none() {
+            return Ok(false);
+        }
+        match self.kind {
+            Kind::ThreadSafe => self.run_locked(Handle::show),
+            _ => self.show(),
+        }
+        .map(|()| true)
+    }
+
+    fn show(&self) -> Result<(), Raised> {
+        let Some(tool) = tools::handle_run()? else { return Ok(()) };
+        call(&tool, &[std::ptr::from_ref(self).cast_mut().cast()]).map(drop)
+    }
+
     #[inline(always)]
     fn run_once(&self) -> Result<(), Raised> {
         let (Some(callback), Some(context)) = (self.callback.take(), self.context.take()) else {
@@ -308,7 +348,8 @@ impl Handle {
                 Ok(())
             }
             Err((raised, context)) => {
-                if self.cancelled.get() {
+                // Cancelled, or given something else by the callback.
+                if self.cancelled.get() || !self.callback.is_empty() || self.count.get() > 0 {
                     for argument in &stack[1..=count] {
                         // SAFETY: as above. The error is kept out of the destructors' way by being set.
                         drop(unsafe { Ref::from_owned(*argument) });

@@ -16,10 +16,10 @@ use super::{
     HANDLE_TYPE, HANDLES, Handle, Kind, THREAD_SAFE, THREAD_SAFE_TYPE, TIMER_TYPE, TIMERS, ThreadSafeHandle,
     TimerHandle,
 };
-use crate::capi::Ref;
 use crate::capi::call::{call, guard};
 use crate::capi::imports::imports;
 use crate::capi::types::{Attribute, Method, TypeSpec};
+use crate::capi::{Raised, Ref};
 use crate::event_loop::core::core_of;
 
 /// How many deallocations may nest. A handle can be an argument of another, and a long chain of them would
@@ -95,13 +95,7 @@ unsafe extern "C" fn cancel(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -
         }
         if handle.kind == Kind::Timer {
             // SAFETY: a TimerHandle.
-            let slot = unsafe { TimerHandle::of(object) }.slot.get();
-            if let Some(event_loop) = handle.event_loop.get()
-                && !slot.is_none()
-            {
-                // SAFETY: `event_loop` is one of our loops: `create` put it there.
-                drop(unsafe { core_of(event_loop.as_ptr()) }.timers.remove(slot));
-            }
+            unsafe { unschedule(object) };
         }
         if !handle.cancelled.replace(true) {
             // SAFETY: as above.
@@ -126,7 +120,7 @@ unsafe extern "C" fn cancelled(object: *mut ffi::PyObject, _: *mut ffi::PyObject
         match handle.wait_for_run() {
             // SAFETY: making a bool cannot fail.
             Ok(()) => unsafe { ffi::PyBool_FromLong(handle.cancelled.get().into()) },
-            Err(crate::capi::Raised) => null_mut(),
+            Err(Raised) => null_mut(),
         }
     })
 }
@@ -153,6 +147,14 @@ unsafe extern "C" fn run(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *
         let held = unsafe { Ref::from_borrowed(object) };
         // SAFETY: as above.
         let handle = unsafe { Handle::of(object) };
+        match handle.run_by_tool() {
+            Ok(false) => {}
+            Ok(true) => {
+                super::spent(&held);
+                return Ref::none().into_ptr();
+            }
+            Err(Raised) => return null_mut(),
+        }
         if let (Err(raised), Some(event_loop)) = (handle.run(), handle.event_loop.get()) {
             // SAFETY: one of our loops.
             let core = unsafe { core_of(event_loop.as_ptr()) };
@@ -306,6 +308,78 @@ unsafe extern "C" fn get_scheduled(object: *mut ffi::PyObject, _: *mut c_void) -
     unsafe { ffi::PyBool_FromLong((!TimerHandle::of(object).slot.get().is_none()).into()) }
 }
 
+/// asyncio's loop says so of a timer that it takes out of its list: then ours is no longer in the heap either.
+unsafe extern "C" fn set_scheduled(
+    object: *mut ffi::PyObject,
+    value: *mut ffi::PyObject,
+    _: *mut c_void,
+) -> c_int {
+    guard(|| {
+        // SAFETY: a borrowed argument, or null for a deletion.
+        match if value.is_null() { 0 } else { unsafe { ffi::PyObject_IsTrue(value) } } {
+            // SAFETY: only TimerHandle has this attribute.
+            0 => unsafe { unschedule(object) },
+            // Only the loop schedules.
+            1 => {}
+            _ => return -1,
+        }
+        0
+    })
+}
+
+/// Takes a timer out of its loop's heap, if it is there.
+///
+/// # Safety
+/// `object` is a TimerHandle.
+#[inline(always)]
+unsafe fn unschedule(object: *mut ffi::PyObject) {
+    // SAFETY: the caller's word.
+    let (handle, slot) = unsafe { (Handle::of(object), TimerHandle::of(object).slot.get()) };
+    if let Some(event_loop) = handle.event_loop.get()
+        && !slot.is_none()
+    {
+        // SAFETY: `event_loop` is one of our loops: `create` put it there.
+        drop(unsafe { core_of(event_loop.as_ptr()) }.timers.remove(slot));
+    }
+}
+
+unsafe extern "C" fn set_callback(
+    object: *mut ffi::PyObject,
+    value: *mut ffi::PyObject,
+    _: *mut c_void,
+) -> c_int {
+    guard(|| {
+        // SAFETY: the attribute table belongs to our types; a borrowed argument, or null for a deletion; `None` is
+        // compared by address.
+        unsafe {
+            let callback = Ref::from_nullable(value).filter(|it| it.as_ptr() != ffi::Py_None());
+            Handle::of(object).set_callback(callback);
+        }
+        0
+    })
+}
+
+unsafe extern "C" fn set_arguments(
+    object: *mut ffi::PyObject,
+    value: *mut ffi::PyObject,
+    _: *mut c_void,
+) -> c_int {
+    guard(|| {
+        // SAFETY: as in `set_callback`; a new tuple, or null with an error.
+        unsafe {
+            let tuple = match Ref::from_nullable(value).filter(|it| it.as_ptr() != ffi::Py_None()) {
+                None => None,
+                Some(value) => match Ref::from_owned(ffi::PySequence_Tuple(value.as_ptr())) {
+                    None => return -1,
+                    tuple => tuple,
+                },
+            };
+            Handle::of(object).set_arguments(tuple);
+        }
+        0
+    })
+}
+
 unsafe extern "C" fn set_traceback(
     object: *mut ffi::PyObject,
     value: *mut ffi::PyObject,
@@ -331,8 +405,8 @@ const fn attribute(name: &'static std::ffi::CStr, get: ffi::getter) -> Attribute
 
 const ATTRIBUTES: [Attribute; 8] = [
     attribute(c"__class__", get_class),
-    attribute(c"_callback", get_callback),
-    attribute(c"_args", get_arguments),
+    Attribute { name: c"_callback", get: get_callback, set: Some(set_callback) },
+    Attribute { name: c"_args", get: get_arguments, set: Some(set_arguments) },
     attribute(c"_context", get_context_field),
     attribute(c"_loop", get_loop),
     attribute(c"_cancelled", get_cancelled),
@@ -351,7 +425,7 @@ pub(crate) fn make_types(py: Python<'_>) -> PyResult<()> {
     let flags = ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION;
     let mut timer_attributes = Vec::from(ATTRIBUTES);
     timer_attributes.push(attribute(c"_when", get_when));
-    timer_attributes.push(attribute(c"_scheduled", get_scheduled));
+    timer_attributes.push(Attribute { name: c"_scheduled", get: get_scheduled, set: Some(set_scheduled) });
     let mut timer_methods = Vec::from(METHODS);
     timer_methods.push(Method::NoArgs(
         c"when",

@@ -63,7 +63,7 @@ pub(crate) struct Stream {
     /// The Python socket. An accepted connection has none until somebody asks for it.
     pub(crate) socket: Slot,
     pub(crate) extra: Slot,
-    server: Slot,
+    pub(super) server: Slot,
     /// What the server knows the connection by.
     server_entry: Slot,
     /// The protocol's bound `connection_made`, until it was called.

@@ -1,0 +1,523 @@
+"""Private names of asyncio's loop and transports that programs in the wild read, set or patch.
+
+Home Assistant looks into `_scheduled`, SMTP libraries put another protocol into `_protocol`, servers look at
+`_conn_lost`, schedulers rearrange `_ready`, and tools that look for slow callbacks patch `Handle._run`.
+"""
+
+import asyncio
+import collections
+import functools
+import heapq
+import time
+
+import pytest
+
+from tests.support.protocol import Recording, close, pair
+from tests.support.sockets import socketpair
+
+# -- the timers -----------------------------------------------------------------------------------------------
+
+
+def test_the_timers_that_wait_can_be_looked_through_and_cancelled(loop):
+    assert not loop._scheduled and len(loop._scheduled) == 0
+    handles = [loop.call_later(delay, print, delay) for delay in (20, 10, 30)]
+    assert sorted(loop._scheduled) == [handles[1], handles[0], handles[2]]
+    assert loop._scheduled[0] is handles[1] and handles[2] in loop._scheduled and len(loop._scheduled) == 3
+    assert all(isinstance(handle, asyncio.TimerHandle) and handle._scheduled for handle in loop._scheduled)
+    for handle in list(loop._scheduled):
+        if handle._args != (20,):
+            handle.cancel()
+    assert [handle._args for handle in loop._scheduled if not handle.cancelled()] == [(20,)]
+
+
+def test_timers_with_equal_deadlines_are_shown_in_the_order_in_which_they_fire(loop):
+    seen, when = [], loop.time() + 0.01
+    for number in range(50):
+        loop.call_at(when, seen.append, number)
+    loop.call_at(when, loop.stop)
+    shown = [handle._args for handle in sorted(loop._scheduled, key=lambda handle: handle.when())][:-1]
+    loop.run_forever()
+    assert sorted(seen) == list(range(50))
+    if type(loop)._run_once is not asyncio.BaseEventLoop._run_once:
+        assert shown == [(number,) for number in seen] and seen == sorted(seen)
+
+
+def test_timers_that_are_cleared_never_fire(loop):
+    seen = []
+    handles = [loop.call_later(0, seen.append, "cleared") for _ in range(3)]
+    loop._scheduled.clear()
+    assert not loop._scheduled
+    loop.call_later(0.005, loop.stop)
+    loop.run_forever()
+    assert seen == []
+    for handle in handles:
+        handle.cancel()
+
+
+def test_a_timer_can_be_taken_out_and_run_by_whoever_took_it(loop):
+    seen = []
+    for delay in (3600, 7200):
+        loop.call_later(delay, seen.append, delay)
+    handle = heapq.heappop(loop._scheduled)
+    handle._scheduled = False
+    assert not handle._scheduled
+    handle._run()
+    assert seen == [3600]
+    assert [handle._args for handle in loop._scheduled] == [(7200,)]
+
+
+def test_a_loop_can_be_drained_turn_by_turn(loop):
+    """As long as anything is ready or set for later; the end is when both are empty."""
+    seen = []
+    loop.call_later(0.01, lambda: loop.call_soon(seen.append, "after the timer"))
+    loop.call_soon(seen.append, "at once")
+    deadline = time.monotonic() + 20
+    while (loop._ready or loop._scheduled) and time.monotonic() < deadline:
+        loop._run_once()
+    assert seen == ["at once", "after the timer"]
+
+
+def test_a_loop_that_is_turned_by_others_can_have_timers_of_theirs(loop, monkeypatch):
+    """As debuggers do it: another `call_at`, and another `_run_once` that looks after its list."""
+    seen = []
+
+    def call_at(when, callback, *args, context=None):
+        timer = asyncio.TimerHandle(when, callback, args, loop, context)
+        heapq.heappush(loop._scheduled, timer)
+        timer._scheduled = True
+        return timer
+
+    def run_once():
+        ready, scheduled = loop._ready, loop._scheduled
+        while scheduled and scheduled[0]._cancelled:
+            heapq.heappop(scheduled)
+        timeout = 0 if ready else max(scheduled[0]._when - loop.time(), 0)
+        loop._process_events(loop._selector.select(timeout))
+        while scheduled and scheduled[0]._when < loop.time() + loop._clock_resolution:
+            ready.append(heapq.heappop(scheduled))
+        for _ in range(len(ready)):
+            if not (handle := ready.popleft())._cancelled:
+                handle._run()
+
+    loop.call_later(0.002, seen.append, "the loop's")
+    start = loop.time()
+    call_at(start + 0.001, seen.append, "theirs")
+    call_at(start + 0.003, seen.append, "cancelled").cancel()
+    call_at(start + 0.004, seen.append, "theirs again")
+    deadline = time.monotonic() + 20
+    while len(seen) < 3 and time.monotonic() < deadline:
+        run_once()
+    assert sorted(seen) == ["the loop's", "theirs", "theirs again"]
+    assert not loop._scheduled
+
+
+# -- the queue ------------------------------------------------------------------------------------------------
+
+
+def test_the_queue_of_ready_callbacks_can_be_rearranged(loop):
+    seen = []
+    first, second, third = (loop.call_soon(seen.append, number) for number in range(3))
+    ready = loop._ready
+    assert ready[0] is first and ready[-1] is third and ready.index(second) == 1
+    assert isinstance(ready.copy(), collections.deque) and list(ready.copy()) == [first, second, third]
+    ready.rotate(1)
+    assert list(ready) == [third, first, second]
+    assert ready.pop() is second and len(ready) == 2
+    ready.appendleft(second)
+    assert list(ready) == [second, third, first]
+    ready.remove(third)
+    ready.insert(1, third)
+    ready.extend([ready.popleft()])
+    del ready[0]
+    assert list(ready) == [first, second]
+    ready[0], ready[1] = second, first
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    assert seen == [1, 0]
+    with pytest.raises(IndexError):
+        loop._ready.pop()
+
+
+def test_a_cancelled_handle_counts_while_it_is_in_the_queue_and_does_not_run(loop):
+    """Schedulers fill the queue up with them to move its ends."""
+    seen = []
+    filler = asyncio.Handle(seen.append, ("filler",), loop)
+    filler.cancel()
+    own = loop.call_soon(seen.append, "cancelled")
+    own.cancel()
+    before = len(loop._ready)
+    loop._ready.append(filler)
+    loop._ready.append(own)
+    assert len(loop._ready) == before + 2
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    assert seen == []
+
+
+# -- what others put between the turns ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    """The callbacks that asyncio.Handle._run was asked to run, as a tool would list them."""
+    seen = []
+    original = asyncio.Handle._run
+
+    @functools.wraps(original)
+    def run(self):
+        seen.append(self._callback)
+        return original(self)
+
+    monkeypatch.setattr(asyncio.Handle, "_run", run)
+    return seen
+
+
+def test_a_patched_run_of_handles_sees_every_callback(loop, ran):
+    def soon():
+        pass
+
+    def later(*args):
+        loop.stop()
+
+    loop.call_soon(soon)
+    loop.call_soon_threadsafe(soon)
+    loop.call_later(0.001, later, 1, 2, 3, 4)
+    loop.run_forever()
+    assert ran.count(soon) == 2 and ran.count(later) == 1
+
+
+def test_a_tool_can_wrap_the_callback_of_a_handle_while_it_runs(loop, monkeypatch):
+    """As tracers do it that want to be inside of the callback's context."""
+    original, seen = asyncio.Handle._run, []
+
+    def run(self):
+        callback, args = self._callback, self._args
+
+        def wrapped(*args):
+            seen.append("before")
+            return callback(*args)
+
+        self._callback, self._args = wrapped, (*args[:-1], "other") if args else ()
+        try:
+            return original(self)
+        finally:
+            assert self._callback is None or self._callback is wrapped
+            if self._callback is wrapped:
+                self._callback, self._args = callback, args
+
+    def cancelling(*args):
+        seen.append(args)
+        handles[1].cancel()
+
+    monkeypatch.setattr(asyncio.Handle, "_run", run)
+    handles = [
+        loop.call_soon(lambda *args: seen.append(args), 1, 2),
+        loop.call_soon(cancelling, 1, 2, 3, 4, 5),
+        loop.call_soon(lambda: seen.append("no arguments")),
+        loop.call_later(0, loop.stop),
+    ]
+    loop.run_forever()
+    assert seen == [
+        "before", (1, "other"), "before", (1, 2, 3, 4, "other"), "before", "no arguments", "before"
+    ]  # fmt: skip
+
+
+def test_the_callback_of_a_handle_can_be_changed_before_it_runs(loop):
+    seen = []
+    handles = [loop.call_soon(print), loop.call_soon(print, 1, 2), loop.call_soon(print, 1, 2, 3, 4)]
+    for handle in handles:
+        handle._callback, handle._args = seen.append, (f"instead of {handle._args}",)
+    handles[0]._args = None
+    handles[0]._callback = None
+    handles[0].cancel()
+    assert handles[1]._args == ("instead of (1, 2)",)
+    handles[1]._args = ("instead",)
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    assert seen == ["instead", "instead of (1, 2, 3, 4)"]
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 4])
+def test_a_callback_that_changes_its_own_handle_and_fails_is_reported(loop, count):
+    told = []
+    loop.set_exception_handler(lambda loop, context: told.append(context["exception"]))
+
+    def change_and_fail(*args):
+        handle._callback = print
+        handle._args = None
+        handle._args = ("other",) * 5
+        raise ValueError(args)
+
+    def clear_and_fail(*args):
+        handle._callback = handle._args = None
+        raise ValueError(args)
+
+    for function in (change_and_fail, clear_and_fail):
+        handle = loop.call_soon(function, *range(count))
+        loop.call_soon(loop.stop)
+        loop.run_forever()
+        assert "Handle" in repr(handle)
+    assert [error.args for error in told] == [(tuple(range(count)),)] * 2
+
+
+def test_tasks_and_connections_work_under_a_patched_run_of_handles(run, ran):
+    async def main():
+        near, far = await pair()
+        near.transport.write(b"over the wire")
+        assert await far.received(13) == b"over the wire"
+        await close(near, far)
+        assert await asyncio.to_thread(lambda: "from a thread") == "from a thread"
+
+    run(main())
+    assert len(ran) > 10
+
+
+def test_a_callback_that_fails_under_a_patched_run_of_handles_is_reported(loop, ran):
+    told = []
+    loop.set_exception_handler(lambda loop, context: told.append(context))
+    loop.call_soon(int, "no number")
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    assert len(told) == 1 and isinstance(told[0]["exception"], ValueError)
+    assert told[0]["message"].startswith("Exception in callback int(")
+
+
+def test_a_patched_run_of_handles_is_not_asked_any_more_when_it_is_gone(loop, ran, monkeypatch):
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    count = len(ran)
+    assert count > 0
+    monkeypatch.undo()
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    assert len(ran) == count
+
+
+def test_a_patched_turn_of_asyncios_base_class_turns_the_loop(run, monkeypatch):
+    original, turns = asyncio.BaseEventLoop._run_once, []
+
+    def run_once(self):
+        turns.append(len(self._ready))
+        original(self)
+
+    async def main():
+        near, far = await pair()
+        near.transport.write(b"over the wire")
+        assert await far.received(13) == b"over the wire"
+        await close(near, far)
+        order = []
+        loop = asyncio.get_running_loop()
+        for delay in (0.003, 0.001, 0.002):
+            loop.call_later(delay, order.append, delay)
+        await asyncio.sleep(0.02)
+        assert order == [0.001, 0.002, 0.003]
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.005):
+                await asyncio.Event().wait()
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "_run_once", run_once)
+    run(main())
+    assert len(turns) > 5
+
+
+def test_a_patched_create_task_of_asyncios_base_class_sees_every_task(run, monkeypatch):
+    original, seen = asyncio.BaseEventLoop.create_task, []
+
+    def create_task(self, coro, **options):
+        seen.append(coro.__name__)
+        return original(self, coro, **options)
+
+    async def child():
+        return "done"
+
+    async def main():
+        assert await asyncio.create_task(child()) == "done"
+        assert await asyncio.get_running_loop().create_task(child(), name="by name") == "done"
+        async with asyncio.TaskGroup() as group:
+            group.create_task(child())
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "create_task", create_task)
+    run(main())
+    assert seen.count("child") == 3
+    monkeypatch.undo()
+    run(main())
+    assert seen.count("child") == 3
+
+
+def test_a_create_task_of_asyncios_whose_code_was_rewritten_sees_every_task(run):
+    """As tracers that wrap bytecode do it: the function on the class stays the same object."""
+    function = asyncio.BaseEventLoop.create_task
+
+    def rewritten(self, coro, **options):
+        import asyncio
+
+        return asyncio.Task(coro, loop=self, name="traced")
+
+    async def main():
+        task = asyncio.create_task(asyncio.sleep(0))
+        await task
+        return task.get_name()
+
+    code, defaults = function.__code__, function.__kwdefaults__
+    function.__code__, function.__kwdefaults__ = rewritten.__code__, None
+    try:
+        assert run(main()) == "traced"
+    finally:
+        function.__code__, function.__kwdefaults__ = code, defaults
+    assert run(main()).startswith("Task-")
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("create_connection", lambda loop: loop.create_connection(Recording, "127.0.0.1", 1)),
+        ("getaddrinfo", lambda loop: loop.create_connection(Recording, "localhost", 1)),
+        ("getaddrinfo", lambda loop: loop.getaddrinfo("127.0.0.1", 1)),
+        ("getnameinfo", lambda loop: loop.getnameinfo(("127.0.0.1", 1))),
+    ],
+)
+def test_what_stands_in_the_place_of_a_method_of_asyncios_base_class_is_called(run, monkeypatch, name, call):
+    """Guards against traffic in tests, and name resolution of a program's own."""
+
+    class Called(Exception):
+        pass
+
+    async def replacement(self, *args, **options):
+        raise Called
+
+    async def main():
+        with pytest.raises(Called):
+            await call(asyncio.get_running_loop())
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, name, replacement)
+    run(main())
+
+
+@pytest.mark.parametrize("name", ["_make_socket_transport", "_make_datagram_transport"])
+def test_a_patched_maker_of_transports_makes_them(run, monkeypatch, name):
+    """CoAP libraries receive datagrams with transports of their own."""
+    kind = asyncio.selector_events.BaseSelectorEventLoop
+    original, made = getattr(kind, name), []
+
+    def make(self, sock, protocol, *args, **options):
+        made.append(protocol)
+        return original(self, sock, protocol, *args, **options)
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        with socketpair() as (near, far):
+            far.send(b"in")
+            transport, protocol = await loop.create_connection(Recording, sock=near)
+            assert await protocol.received(2) == b"in"
+            transport.write(b"out")
+            assert await loop.sock_recv(far, 3) == b"out"
+            transport.close()
+            await protocol.lost
+        transport, _ = await loop.create_datagram_endpoint(asyncio.DatagramProtocol, local_addr=("127.0.0.1", 0))
+        transport.close()
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(kind, name, make)
+    run(main())
+    assert len(made) == 1
+
+
+# -- transports -----------------------------------------------------------------------------------------------
+
+
+def test_the_state_of_a_connection_can_be_read_off_its_transport(run):
+    async def main():
+        near, far = await pair()
+        transport = near.transport
+        assert transport._protocol is near and transport._conn_lost == 0
+        assert not (transport._closing or transport._paused or transport._eof)
+        transport.pause_reading()
+        assert transport._paused
+        transport.resume_reading()
+        assert not transport._paused
+        transport.write_eof()
+        assert transport._eof
+        await far.ended
+        transport.close()
+        assert transport._closing
+        await near.lost
+        assert transport._protocol is None
+        await close(near, far)
+
+    run(main())
+
+
+def test_a_write_to_a_closed_connection_counts(run):
+    async def main():
+        near, far = await pair()
+        await close(near, far)
+        before = near.transport._conn_lost
+        near.transport.write(b"lost")
+        assert near.transport._conn_lost == before + 1
+
+    run(main())
+
+
+def test_an_accepted_connection_names_its_server_until_it_is_lost(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        accepted = loop.create_future()
+
+        def accept():
+            accepted.set_result(Recording())
+            return accepted.result()
+
+        server = await loop.create_server(accept, "127.0.0.1", 0)
+        client, near = await loop.create_connection(Recording, *server.sockets[0].getsockname())
+        far = await accepted
+        await far.connected
+        assert far.transport._server is server and client._server is None
+        await close(near, far)
+        assert far.transport._server is None
+        server.close()
+        await server.wait_closed()
+
+    run(main())
+
+
+def test_a_protocol_that_is_put_into_a_transport_gets_what_comes_then(run):
+    """How STARTTLS was done before loop.start_tls()."""
+
+    async def main():
+        near, far = await pair()
+        replacement = Recording()
+        near.transport._protocol = replacement
+        assert near.transport.get_protocol() is replacement
+        far.transport.write(b"for the new one")
+        assert await replacement.received(15) == b"for the new one"
+        assert not near.data
+        near.transport.close()
+        await replacement.lost
+        await far.lost
+
+    run(main())
+
+
+def test_the_state_of_datagram_and_pipe_transports_can_be_read_as_well(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        datagrams, protocol = await loop.create_datagram_endpoint(
+            asyncio.DatagramProtocol, local_addr=("127.0.0.1", 0)
+        )
+        assert datagrams._protocol is protocol and datagrams._conn_lost == 0 and not datagrams._closing
+        with socketpair() as (one, other):
+            read, reading = await loop.connect_read_pipe(Recording, one)
+            write, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, other)
+            assert read._protocol is reading and not read._closing and not read._paused
+            assert not write._closing and write._conn_lost == 0
+            replacement = Recording()
+            read._protocol = replacement
+            write.write(b"through the pipe")
+            assert await replacement.received(16) == b"through the pipe"
+            for transport in (datagrams, read, write):
+                transport.close()
+                assert transport._closing
+            await replacement.lost
+        await asyncio.sleep(0)
+
+    run(main())
