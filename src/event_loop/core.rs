@@ -238,6 +238,15 @@ impl Core {
         unsafe { (*self.poller.get()).as_mut() }
     }
 
+    /// This thread sleeps no longer, and uses the poller no longer if it was the loop's end that woke it.
+    pub(crate) fn awake(&self) {
+        self.polling.set(false);
+        self.inbox.unpark();
+        if self.closed.get() {
+            self.drop_poller();
+        }
+    }
+
     /// Gives up the poller; the loop is closing.
     pub(crate) fn drop_poller(&self) {
         // SAFETY: GIL held, the loop is not running.
