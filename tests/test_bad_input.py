@@ -342,3 +342,39 @@ def test_what_cannot_be_raised_is_not_thrown_into_a_socket_call(loop, arguments)
         future.cancel()
         call.close()
         loop.remove_reader(near)
+
+
+class Exporter:
+    """Has a buffer, as it seems."""
+
+    def __len__(self):
+        return 3
+
+    def __buffer__(self, flags):
+        raise LookupError
+
+
+def released():
+    view = memoryview(bytearray(3))
+    view.release()
+    return view
+
+
+@pytest.mark.parametrize("target", [b"fixed", memoryview(bytearray(9))[::2], released(), Exporter()], ids=lambda it: type(it).__name__)
+def test_what_cannot_be_received_into_is_a_type_error(loop, target):
+    near, far = socket.socketpair()
+    with near, far:
+        near.setblocking(False)
+        far.send(b"x")
+        with pytest.raises(TypeError):
+            loop.run_until_complete(loop.sock_recv_into(near, target))
+
+
+def test_a_limit_that_is_not_a_number_is_a_value_error(loop):
+    near, far = socket.socketpair()
+    with far:
+        transport, _ = loop.run_until_complete(loop.create_connection(asyncio.Protocol, sock=near))
+        with pytest.raises(ValueError):
+            transport.set_write_buffer_limits(float("nan"))
+        transport.abort()
+        run_once(loop)

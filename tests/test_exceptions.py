@@ -84,6 +84,26 @@ def test_a_handler_that_fails_is_logged_and_the_loop_lives(loop, asyncio_log):
     assert "Unhandled error in exception handler" in asyncio_log.text and "in the handler" in asyncio_log.text
 
 
+@pytest.mark.parametrize("schedule", ["call_soon", "call_later", "call_soon_threadsafe"])
+def test_what_a_loop_of_a_class_with_its_own_reporting_raises_leaves_run_forever(loop, schedule):
+    class Strict(type(loop)):
+        def call_exception_handler(self, context):
+            raise LookupError from context["exception"]
+
+    strict, seen = Strict(), []
+    try:
+        getattr(strict, schedule)(*[0] * (schedule == "call_later"), fail)
+        strict.call_soon(seen.append, "next")
+        strict.call_later(10, strict.stop)
+        with pytest.raises(LookupError) as raised:
+            strict.run_forever()
+        assert isinstance(raised.value.__cause__, ZeroDivisionError)
+        run_once(strict)
+        assert seen == ["next"]
+    finally:
+        strict.close()
+
+
 @pytest.mark.parametrize("exception", [KeyboardInterrupt, SystemExit])
 def test_what_ends_a_program_leaves_the_loop(loop, exception):
     def end():
