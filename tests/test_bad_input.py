@@ -277,3 +277,104 @@ def test_deep_recursion_in_a_callback_is_an_exception_like_any_other(loop):
     run_once(loop)
     assert problems == [RecursionError]
     alive(loop)
+
+
+class Unnumbered:
+    """A file whose number cannot be had."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def fileno(self):
+        raise self.error
+
+
+class Unprintable:
+    def __repr__(self):
+        raise LookupError
+
+
+@pytest.mark.parametrize("method", ["_add_reader", "_remove_reader", "_add_writer", "_remove_writer"])
+@pytest.mark.parametrize(
+    "file",
+    [
+        *map(Unnumbered, [KeyboardInterrupt(), RuntimeError(), OSError(), AttributeError(), TypeError(), ValueError()]),
+        Unprintable(),
+        2**40,
+    ],
+    ids=lambda file: type(getattr(file, "error", file)).__name__,
+)
+def test_what_a_file_raises_is_what_asyncio_lets_out(loop_factory, method, file):
+    def attempt(factory):
+        loop = factory()
+        try:
+            getattr(loop, method)(file, *[function] * method.startswith("_add"))
+        except BaseException as error:
+            return type(error)
+        finally:
+            alive(loop)
+            loop.close()
+        return None
+
+    assert attempt(loop_factory) is attempt(asyncio.SelectorEventLoop)
+
+
+def test_a_keyword_that_is_no_text_for_utf8_is_a_type_error_too(loop):
+    for call in (loop.call_soon, loop.sock_recv, loop.sock_sendall, loop.sock_recvfrom):
+        with pytest.raises(TypeError):
+            call(None, None, **{"\ud800": None})
+
+
+@pytest.mark.filterwarnings("ignore:.*signature of throw:DeprecationWarning")
+@pytest.mark.parametrize(
+    "arguments",
+    [(5,), (None,), (object,), (ValueError(), "value"), (ValueError, None, 5), ("text",)],
+    ids=lambda arguments: repr(arguments),
+)
+def test_what_cannot_be_raised_is_not_thrown_into_a_socket_call(loop, arguments):
+    near, far = socket.socketpair()
+    with near, far:
+        near.setblocking(False)
+        call = loop.sock_recv(near, 10)
+        future = call.send(None)
+        with pytest.raises(TypeError):
+            call.throw(*arguments)
+        future.cancel()
+        call.close()
+        loop.remove_reader(near)
+
+
+class Exporter:
+    """Has a buffer, as it seems."""
+
+    def __len__(self):
+        return 3
+
+    def __buffer__(self, flags):
+        raise LookupError
+
+
+def released():
+    view = memoryview(bytearray(3))
+    view.release()
+    return view
+
+
+@pytest.mark.parametrize("target", [b"fixed", memoryview(bytearray(9))[::2], released(), Exporter()], ids=lambda it: type(it).__name__)
+def test_what_cannot_be_received_into_is_a_type_error(loop, target):
+    near, far = socket.socketpair()
+    with near, far:
+        near.setblocking(False)
+        far.send(b"x")
+        with pytest.raises(TypeError):
+            loop.run_until_complete(loop.sock_recv_into(near, target))
+
+
+def test_a_limit_that_is_not_a_number_is_a_value_error(loop):
+    near, far = socket.socketpair()
+    with far:
+        transport, _ = loop.run_until_complete(loop.create_connection(asyncio.Protocol, sock=near))
+        with pytest.raises(ValueError):
+            transport.set_write_buffer_limits(float("nan"))
+        transport.abort()
+        run_once(loop)

@@ -84,6 +84,26 @@ def test_a_handler_that_fails_is_logged_and_the_loop_lives(loop, asyncio_log):
     assert "Unhandled error in exception handler" in asyncio_log.text and "in the handler" in asyncio_log.text
 
 
+@pytest.mark.parametrize("schedule", ["call_soon", "call_later", "call_soon_threadsafe"])
+def test_what_a_loop_of_a_class_with_its_own_reporting_raises_leaves_run_forever(loop, schedule):
+    class Strict(type(loop)):
+        def call_exception_handler(self, context):
+            raise LookupError from context["exception"]
+
+    strict, seen = Strict(), []
+    try:
+        getattr(strict, schedule)(*[0] * (schedule == "call_later"), fail)
+        strict.call_soon(seen.append, "next")
+        strict.call_later(10, strict.stop)
+        with pytest.raises(LookupError) as raised:
+            strict.run_forever()
+        assert isinstance(raised.value.__cause__, ZeroDivisionError)
+        run_once(strict)
+        assert seen == ["next"]
+    finally:
+        strict.close()
+
+
 @pytest.mark.parametrize("exception", [KeyboardInterrupt, SystemExit])
 def test_what_ends_a_program_leaves_the_loop(loop, exception):
     def end():
@@ -294,21 +314,22 @@ def test_a_report_in_the_middle_of_a_coroutine_leaves_what_its_caller_handles_to
     seen = []
     loop.set_exception_handler(lambda loop, context: None)
 
-    async def write(writing):
+    async def write(writing, written):
         ours, peer = socket.socketpair()
         with peer:
             transport, _ = await loop.create_connection(lambda: Failing("pause_writing"), sock=ours)
             transport.write(b"x" * 1_000_000)
             writing.set_result(None)
-            await asyncio.sleep(0.01)
+            await written
             seen.append(sys.exc_info()[1])
             transport.abort()
             await asyncio.sleep(0.01)
 
     async def main():
-        writing = loop.create_future()
-        task = loop.create_task(write(writing))
+        writing, written = loop.create_future(), loop.create_future()
+        task = loop.create_task(write(writing, written))
         await writing
+        written.set_result(None)
         await task
 
     try:
@@ -317,17 +338,17 @@ def test_a_report_in_the_middle_of_a_coroutine_leaves_what_its_caller_handles_to
         loop.run_until_complete(main())
         assert seen == [error]
     # Nothing of it stays with the coroutine that goes on when its caller handles nothing any more.
-    task = None
+    writing, written = loop.create_future(), loop.create_future()
+    task = loop.create_task(write(writing, written))
 
     async def begin():
-        nonlocal task
-        task = loop.create_task(write(loop.create_future()))
-        await asyncio.sleep(0.005)
+        await writing
 
     seen.clear()
     try:
         raise KeyError("handled while the coroutine begins")
     except KeyError:
         loop.run_until_complete(begin())
+    written.set_result(None)
     loop.run_until_complete(task)
     assert seen == [None]

@@ -176,13 +176,11 @@ def run_once(loop: EventLoop) -> None:
         loop._process_events(selector.select(timeout))
         loop._wake_timers()
     else:
-        if loop._park():
-            try:
-                events = selector.select(timeout)
-            finally:
-                loop._unpark()
-        else:
-            events = selector.select(0)
+        try:
+            # In the block: an exception of a signal handler may come as soon as the loop is parked.
+            events = selector.select(timeout if loop._park() else 0)
+        finally:
+            loop._unpark()
         loop._process_events(events)
         loop._select(0)
     for _ in range(loop._ready_count()):

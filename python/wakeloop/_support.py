@@ -338,8 +338,14 @@ socket_class = socket.socket if socket.socket.__module__ == "socket" else object
 
 def adopt_socket(fd: int) -> socket.socket:
     """A socket object for a descriptor that the native accept made; it owns the descriptor from now on."""
-    sock = socket.socket(fileno=fd)
-    sock.setblocking(False)
+    sock = socket.socket.__new__(socket.socket)
+    try:
+        socket.socket.__init__(sock, fileno=fd)
+        sock.setblocking(False)
+    except BaseException:
+        # Not its own yet: whoever asked still has it.
+        sock.detach()
+        raise
     return sock
 
 

@@ -154,6 +154,9 @@ impl Args {
             let text = unsafe {
                 let data = ffi::PyUnicode_AsUTF8AndSize(name, &mut size);
                 if data.is_null() {
+                    // Surrogates: no parameter has such a name.
+                    ffi::PyErr_Clear();
+                    raise_message(type_error, &format!("{function}() got an unexpected keyword argument"));
                     return Err(Raised);
                 }
                 std::str::from_utf8_unchecked(std::slice::from_raw_parts(data.cast::<u8>(), size as usize))

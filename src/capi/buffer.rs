@@ -23,7 +23,7 @@ impl Buffer {
 
     /// A contiguous writable view of `object`.
     pub(crate) fn writable(object: *mut ffi::PyObject) -> Result<Buffer, Raised> {
-        Buffer::get(object, ffi::PyBUF_WRITABLE).map_err(|raised| read_only(object, raised))
+        Buffer::get(object, ffi::PyBUF_WRITABLE).map_err(|raised| refused(object, raised))
     }
 
     fn get(object: *mut ffi::PyObject, flags: i32) -> Result<Buffer, Raised> {
@@ -69,14 +69,13 @@ impl std::fmt::Debug for Buffer {
     }
 }
 
-/// A buffer that cannot be written is the caller's mistake: a TypeError, as in `socket.recv_into`.
+/// What has no buffer, or none that can be written, is the caller's mistake: a TypeError, as in `socket.recv_into`,
+/// whatever the object itself said.
 #[cold]
-fn read_only(object: *mut ffi::PyObject, raised: Raised) -> Raised {
+fn refused(object: *mut ffi::PyObject, raised: Raised) -> Raised {
     // SAFETY: an error is set; a live object, whose type has a name.
     unsafe {
-        if ffi::PyErr_ExceptionMatches(ffi::PyExc_BufferError) == 0 {
-            return raised;
-        }
+        ffi::PyErr_Clear();
         let name = std::ffi::CStr::from_ptr((*ffi::Py_TYPE(object)).tp_name).to_string_lossy();
         raise_message(
             ffi::PyExc_TypeError,

@@ -197,7 +197,32 @@ unsafe extern "C" fn send<T: Steps>(
     unsafe { next::<T>(object) }
 }
 
-/// Sets the exception that `throw(type[, value[, traceback]])` was given. There is at least one argument.
+/// Is it something that `throw(type[, value[, traceback]])` can raise? If not, a coroutine stays as it is.
+pub(crate) fn check_given(arguments: Args) -> Result<(), Raised> {
+    arguments.at_least(1, "throw", "type")?;
+    let kind = arguments.at(0);
+    // SAFETY: live objects; reading statics of the interpreter.
+    unsafe {
+        let given = |index: usize| arguments.rest(index).first().filter(|it| **it != ffi::Py_None());
+        let text = if given(2).is_some_and(|trace| ffi::PyTraceBack_Check(*trace) == 0) {
+            "throw() third argument must be a traceback object".to_owned()
+        } else if ffi::PyExceptionInstance_Check(kind) != 0 {
+            if given(1).is_none() {
+                return Ok(());
+            }
+            "instance exception may not have a separate value".to_owned()
+        } else if ffi::PyExceptionClass_Check(kind) != 0 {
+            return Ok(());
+        } else {
+            let name = CStr::from_ptr((*ffi::Py_TYPE(kind)).tp_name).to_string_lossy();
+            format!("exceptions must be classes or instances deriving from BaseException, not {name}")
+        };
+        raise_message(ffi::PyExc_TypeError, &text);
+    }
+    Err(Raised)
+}
+
+/// Sets the exception that `throw` was given, for which [`check_given`] holds.
 pub(crate) fn raise_given(arguments: Args) {
     let (kind, value) = (arguments.at(0), arguments.rest(1).first().copied());
     // SAFETY: live objects; a class is called to make its exception, as the generator's throw does.
@@ -222,7 +247,7 @@ unsafe extern "C" fn throw<T: Steps>(
     guard(|| {
         // SAFETY: the method sits on T; the arguments are those of this call.
         let (steps, arguments) = unsafe { (of::<T>(object), Args::new(values, count, names)) };
-        if arguments.at_least(1, "throw", "type").is_err() {
+        if check_given(arguments).is_err() {
             return null_mut();
         }
         steps.finish();

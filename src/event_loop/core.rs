@@ -143,6 +143,19 @@ pub(crate) fn monotonic_nanos() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
+fn call_support(function: &str, arguments: &[*mut ffi::PyObject]) -> Result<(), Raised> {
+    if crate::capi::object::interpreter_ends() {
+        // The modules are being taken apart, and nobody listens any more.
+        return Ok(());
+    }
+    // SAFETY: every caller is on a Python thread with the GIL held.
+    let py = unsafe { pyo3::Python::assume_attached() };
+    match support(py, function) {
+        Ok(function) => call(&Ref::from(function), arguments).map(drop),
+        Err(error) => Err(crate::capi::error::restore(py, error)),
+    }
+}
+
 impl Core {
     pub(crate) fn new() -> io::Result<Core> {
         let poller = Poller::with_capacity(EVENTS)?;
@@ -242,6 +255,15 @@ impl Core {
     pub(crate) fn poller_mut(&self) -> Option<&mut Poller> {
         // SAFETY: only the turn calls this, on the loop thread, and `polling` keeps others out meanwhile.
         unsafe { (*self.poller.get()).as_mut() }
+    }
+
+    /// This thread sleeps no longer, and uses the poller no longer if it was the loop's end that woke it.
+    pub(crate) fn awake(&self) {
+        self.polling.set(false);
+        self.inbox.unpark();
+        if self.closed.get() {
+            self.drop_poller();
+        }
     }
 
     /// Gives up the poller; the loop is closing.
@@ -415,23 +437,12 @@ impl Core {
     /// Calls a function of `wakeloop._support`. Its errors can only be printed, unless they are fatal.
     #[cold]
     pub(crate) fn support(&self, function: &str, arguments: &[*mut ffi::PyObject]) -> Result<(), Fatal> {
-        if crate::capi::object::interpreter_ends() {
-            // The modules are being taken apart, and nobody listens any more.
-            return Ok(());
-        }
-        // SAFETY: every caller is on a Python thread with the GIL held.
-        let py = unsafe { pyo3::Python::assume_attached() };
-        let outcome = match support(py, function) {
-            Ok(function) => call(&Ref::from(function), arguments).map(drop),
-            Err(error) => Err(crate::capi::error::restore(py, error)),
-        };
-        match outcome {
-            Ok(()) => Ok(()),
-            Err(raised) => self.unraisable(raised),
-        }
+        call_support(function, arguments).or_else(|raised| self.unraisable(raised))
     }
 
     /// The same for a function that tells of `exception`, called as asyncio does it, where the exception is handled.
+    /// What comes out of that leaves run_forever: a loop's class may have a `call_exception_handler` that raises, such
+    /// as one for tests.
     #[cold]
     pub(crate) fn report(
         &self,
@@ -439,7 +450,7 @@ impl Core {
         function: &str,
         arguments: &[*mut ffi::PyObject],
     ) -> Result<(), Fatal> {
-        handling(exception, || self.support(function, arguments))
+        handling(exception, || call_support(function, arguments).map_err(|Raised| Fatal))
     }
 
     /// The last resort for an error: `sys.unraisablehook`. A fatal one stays set.

@@ -7,7 +7,7 @@
 use std::os::fd::RawFd;
 use std::rc::Rc;
 
-use pyo3::exceptions::{PyOverflowError, PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyAttributeError, PyOverflowError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -52,6 +52,14 @@ fn raised<T>(py: Python<'_>, result: Result<T, Raised>) -> PyResult<T> {
     result.map_err(|Raised| fetch(py))
 }
 
+/// Another thread may sleep in the poller of a loop that nobody calls running: one who turns it by hand.
+fn check_not_polling(core: &Core) -> PyResult<()> {
+    if core.polling.get() {
+        return Err(PyRuntimeError::new_err("another thread is waiting in this event loop"));
+    }
+    Ok(())
+}
+
 fn set_slot(slot: &Slot, value: Bound<'_, PyAny>) {
     slot.set(if value.is_none() { None } else { Some(value.into()) });
 }
@@ -66,12 +74,21 @@ fn get_slot(py: Python<'_>, slot: &Slot) -> Py<PyAny> {
 /// The descriptor of what `add_reader` and friends take: a number or an object with `fileno()`. Errors as
 /// the selectors module words them.
 fn descriptor(file: &Bound<'_, PyAny>) -> PyResult<RawFd> {
-    let invalid = || PyValueError::new_err(format!("Invalid file object: {file:?}"));
     let number = if file.is_instance_of::<pyo3::types::PyInt>() {
         file.clone()
     } else {
-        let integer = file.py().get_type::<pyo3::types::PyInt>();
-        file.call_method0("fileno").and_then(|fd| integer.call1((fd,))).map_err(|_| invalid())?
+        let (py, integer) = (file.py(), file.py().get_type::<pyo3::types::PyInt>());
+        match file.call_method0("fileno").and_then(|fd| integer.call1((fd,))) {
+            Ok(number) => number,
+            Err(error)
+                if error.is_instance_of::<PyAttributeError>(py)
+                    || error.is_instance_of::<PyTypeError>(py)
+                    || error.is_instance_of::<PyValueError>(py) =>
+            {
+                return Err(PyValueError::new_err(format!("Invalid file object: {}", file.repr()?)));
+            }
+            Err(error) => return Err(error),
+        }
     };
     if number.lt(0)? {
         return Err(PyValueError::new_err(format!("Invalid file descriptor: {number}")));
@@ -118,6 +135,7 @@ impl EventLoop {
         if core.running.get() {
             return Err(PyRuntimeError::new_err("This event loop is already running"));
         }
+        check_not_polling(core)?;
         turn::run(core).map_err(|crate::capi::Fatal| fetch(slf.py()))
     }
 
@@ -125,6 +143,7 @@ impl EventLoop {
     fn _select(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<usize> {
         raised(py, self.core.check_usable())?;
         raised(py, self.core.check_process())?;
+        check_not_polling(&self.core)?;
         turn::select(&self.core, timeout).map_err(|crate::capi::Fatal| fetch(py))
     }
 
@@ -149,8 +168,7 @@ impl EventLoop {
 
     /// It sleeps no longer.
     fn _unpark(&self, py: Python<'_>) -> PyResult<()> {
-        self.core.polling.set(false);
-        self.core.inbox.unpark();
+        self.core.awake();
         watch::apply_deferred(&self.core).map_err(|crate::capi::Fatal| fetch(py))
     }
 
@@ -294,7 +312,12 @@ impl EventLoop {
     fn _close_native(&self) {
         self.core.closed.set(true);
         self.core.clear();
-        self.core.drop_poller();
+        if self.core.polling.get() {
+            // Another thread turns the loop by hand, and sleeps in the poller: it drops it when it is awake.
+            self.core.inbox.wake();
+        } else {
+            self.core.drop_poller();
+        }
     }
 
     /// What the loop has done so far, as a dict of numbers: counts, and times in seconds.

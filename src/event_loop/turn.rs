@@ -198,14 +198,13 @@ fn sleep(core: &Core, now: u64, timeout: Option<Duration>) -> Result<u64, Fatal>
         ffi::PyEval_RestoreThread(state);
         (polled, woken)
     };
-    core.polling.set(false);
-    core.inbox.unpark();
     let after = monotonic_nanos();
     add(&core.counters.idle, after - now);
     let wary = if after - woken > LONG_WAIT { WARY_POLLS } else { core.wary.get().saturating_sub(1) };
     core.wary.set(wary);
     let mut outcome = Outcome::default();
     outcome.note(take_events(core, poller, polled));
+    core.awake();
     outcome.note(watch::apply_deferred(core));
     outcome.finish()?;
     signals()?;

@@ -158,8 +158,15 @@ impl<T: Inside> OpenSocket<T> {
         if let Some(socket) = self.python.get() {
             return Ok(socket);
         }
-        let made = if self.is_open() {
-            support(py, "adopt_socket")?.call1((self.fileno(),))?
+        let fd = self.fileno();
+        let made = if fd >= 0 {
+            let socket = support(py, "adopt_socket")?.call1((fd,))?;
+            // Python has run: another thread may have asked too, or closed it.
+            if self.fileno() != fd || !self.python.is_empty() {
+                socket.call_method0("detach")?;
+                return self.python_socket(py);
+            }
+            socket
         } else {
             let family = self.local.or(self.peer).map_or(libc::AF_INET, |address| {
                 if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }

@@ -24,7 +24,7 @@ use super::datagram_send::{self, Outgoing};
 use super::endpoint::{self, Endpoint, Parts, Variant, fields, lose, watch_or_fail};
 use super::endpoint_methods::{reading, with, writing};
 use super::endpoint_type;
-use crate::capi::error::fetch;
+use crate::capi::error::{Outcome, fetch};
 use crate::capi::sockaddr;
 use crate::capi::types::Method;
 use crate::capi::{Args, Fatal, Raised, Ref, Slot};
@@ -199,11 +199,14 @@ unsafe extern "C" fn close(object: *mut ffi::PyObject, _: *mut ffi::PyObject) ->
         if endpoint.closing.replace(true) {
             return Ok(());
         }
-        datagram_send::send_queued(held, datagram)?;
+        // What error_received raises is the caller's, but ends nothing half-way.
+        let mut outcome = Outcome::default();
+        outcome.note(datagram_send::send_queued(held, datagram).map_err(|Raised| Fatal));
         if datagram.pending().is_empty() {
             lose(held, datagram, None);
         }
-        watch_or_fail(held, datagram, endpoint.core()).map_err(|Fatal| Raised)
+        outcome.note(watch_or_fail(held, datagram, endpoint.core()));
+        outcome.finish().map_err(|Fatal| Raised)
     })
 }
 

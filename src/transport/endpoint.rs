@@ -31,7 +31,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::capi::call::{call0, copy_current_context, getattr, in_kept_context, method};
-use crate::capi::error::{fetch, raise, raise_errno, raise_io, take_exception, take_unless_fatal};
+use crate::capi::error::{Outcome, fetch, raise, raise_errno, raise_io, take_exception, take_unless_fatal};
 use crate::capi::imports::imports;
 use crate::capi::{Fatal, Raised, Ref, Slot};
 use crate::event_loop::core::{Core, core_of};
@@ -414,18 +414,20 @@ fn act<T: Variant>(
     outcome
 }
 
-/// The first step: `connection_made`, then watching, then whoever waits for the connection.
+/// The first step: `connection_made`, then watching, then whoever waits for the connection. A fatal error in the first
+/// leaves when the other two are done: the endpoint goes on in the next run.
 fn start<T: Variant>(object: &Ref, core: &Core) -> Result<(), Fatal> {
     // SAFETY: the step was queued with an endpoint of this variant.
     let variant = unsafe { fields::<T>(object.as_ptr()) };
     let endpoint = variant.endpoint();
-    endpoint.tell(core, imports().connection_made.as_ptr(), &[object.as_ptr()])?;
+    let mut outcome = Outcome::default();
+    outcome.note(endpoint.tell(core, imports().connection_made.as_ptr(), &[object.as_ptr()]));
     endpoint.started.set(true);
-    watch_or_fail(object, variant, core)?;
-    match endpoint.waiter.take() {
-        Some(waiter) => complete(core, &waiter),
-        None => Ok(()),
+    outcome.note(watch_or_fail(object, variant, core));
+    if let Some(waiter) = endpoint.waiter.take() {
+        outcome.note(complete(core, &waiter));
     }
+    outcome.finish()
 }
 
 /// Queues `connection_lost(exception)`, once.

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use super::endpoint::{Variant, fields, force_close, maybe_pause, watch_or_fail};
 use super::methods::{limits, number, refuse_deletion, truth};
 use crate::capi::call::guard;
-use crate::capi::error::restore;
+use crate::capi::error::{raise, restore, take_exception};
 use crate::capi::types::{Attribute, Method};
 use crate::capi::{Args, Fatal, Raised, Ref};
 
@@ -40,9 +40,12 @@ pub(crate) unsafe extern "C" fn abort<T: Variant>(
     _: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
     with(object, |held, variant: &T| {
-        variant.send_gathered(held)?;
+        let sent = variant.send_gathered(held).map_err(|Raised| take_exception());
         force_close(held, variant, None);
-        Ok(())
+        sent.map_err(|exception| {
+            raise(exception);
+            Raised
+        })
     })
 }
 

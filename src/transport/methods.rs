@@ -265,8 +265,13 @@ pub(crate) fn number(value: *mut ffi::PyObject) -> Result<Option<i64>, Raised> {
         let number = if ffi::PyLong_Check(value) != 0 {
             ffi::PyLong_AsLongLongAndOverflow(value, &mut overflow)
         } else {
+            let number = ffi::PyFloat_AsDouble(value);
+            if number.is_nan() {
+                raise_message(ffi::PyExc_ValueError, "a limit must be a number, not nan");
+                return Err(Raised);
+            }
             // Saturates, as any limit beyond what memory holds may.
-            ffi::PyFloat_AsDouble(value) as i64
+            number as i64
         };
         if number == -1 && !ffi::PyErr_Occurred().is_null() {
             return Err(Raised);

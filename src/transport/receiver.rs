@@ -118,7 +118,7 @@ impl Receiver {
         let hint = integer(hint as i64)?;
         let target = match self.function.get() {
             Some(function) => call1(&function, hint.as_ptr())?,
-            None => self.missing(imports().get_buffer.as_ptr())?,
+            None => call1(&self.missing(imports().get_buffer.as_ptr())?, hint.as_ptr())?,
         };
         let buffer = Buffer::writable(target.as_ptr()).map_err(|raised| without_length(&target, raised))?;
         if buffer.len() == 0 {
@@ -134,11 +134,14 @@ impl Receiver {
         let count = integer(count as i64)?;
         match self.updated.get() {
             Some(updated) => call1(&updated, count.as_ptr()).map(drop),
-            None => self.missing(imports().buffer_updated.as_ptr()).map(drop),
+            None => self
+                .missing(imports().buffer_updated.as_ptr())
+                .and_then(|updated| call1(&updated, count.as_ptr()))
+                .map(drop),
         }
     }
 
-    /// The AttributeError of a protocol that lacks a method.
+    /// A method that the protocol did not have when it was set, or the AttributeError if it lacks it still.
     #[cold]
     fn missing(&self, name: *mut ffi::PyObject) -> Result<Ref, Raised> {
         getattr(self.protocol.get().unwrap_or_else(Ref::none).as_ptr(), name)

@@ -210,18 +210,19 @@ pub(crate) fn writelines(object: &Ref, stream: &Stream, list: &Ref) -> Result<()
     // All of it is looked at before any of it is sent, so that a wrong item sends nothing.
     // SAFETY: live objects; each owned result is wrapped at once.
     let items = unsafe { Ref::from_owned(ffi::PySequence_List(list.as_ptr())) }.ok_or(Raised)?;
-    // SAFETY: a list that only we know, so its items stay.
+    // SAFETY: a list.
     let count = unsafe { ffi::PyList_Size(items.as_ptr()) };
     let mut pieces = Vec::with_capacity(count.max(0) as usize);
     for index in 0..count {
-        // SAFETY: `index` is below the size; a borrowed reference to an item.
-        let item = unsafe { ffi::PyList_GetItem(items.as_ptr(), index) };
-        // SAFETY: as above.
+        // Held, and looked for each time: the collector shows the list to whoever asks for all objects.
+        // SAFETY: a list; a borrowed reference to an item, or null with an error.
+        let item = unsafe { Ref::from_nullable(ffi::PyList_GetItem(items.as_ptr(), index)) }.ok_or(Raised)?;
+        // SAFETY: a live object.
         let piece = unsafe {
-            if ffi::PyBytes_Check(item) != 0 {
-                Ref::from_borrowed(item)
+            if ffi::PyBytes_Check(item.as_ptr()) != 0 {
+                item
             } else {
-                match Buffer::readable(item) {
+                match Buffer::readable(item.as_ptr()) {
                     Ok(view) => bytes_from(view.as_slice())?,
                     Err(raised) if cfg!(Py_3_12) => return Err(raised),
                     Err(raised) => return write_joined(object, stream, &items, raised),

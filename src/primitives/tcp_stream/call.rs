@@ -108,18 +108,23 @@ impl TcpStreamCall {
         if !waited && budget::is_spent() {
             return Ok(Step::Yield);
         }
-        let mut begin = !waited;
+        let found = stream.look(want, !waited, waited)?;
+        if let Some(step) = found.step(want, next, stream.limit)? {
+            return Ok(step);
+        }
+        // A copy: making the future may run Python code, which may end this call and what it wants with it.
+        let want = &want.clone();
         loop {
-            let found = stream.look(want, std::mem::take(&mut begin), waited)?;
-            if let Some(step) = found.step(want, next, stream.limit)? {
-                return Ok(step);
-            }
             budget::refill();
             if let Some(future) = stream.wait(want, waited)? {
                 stream.reading.set(true);
                 self.future.set(Some(future.clone_ref()));
                 self.track();
                 return Ok(Step::Wait(future));
+            }
+            let found = stream.look(want, false, waited)?;
+            if let Some(step) = found.step(want, next, stream.limit)? {
+                return Ok(step);
             }
         }
     }
@@ -186,7 +191,7 @@ impl TcpStreamCall {
         };
         // SAFETY: `create` put a TcpStream there; nobody else touches the action while a step is under way, as a
         // coroutine is stepped by one task. (`finish` in the midst of it would replace a read's action: what it
-        // wants was cloned then.)
+        // wants is cloned before Python code can run.)
         unsafe {
             let stream = TcpStream::of(stream.as_ptr());
             match &mut *self.action.get() {

@@ -20,7 +20,14 @@ impl Stream {
         if let Some(socket) = self.socket.get() {
             return Ok(Some(socket));
         }
-        let socket = Ref::from(support(py, "adopt_socket")?.call1((self.fd.get(),))?);
+        let fd = self.fd.get();
+        let socket = support(py, "adopt_socket")?.call1((fd,))?;
+        // Python has run: another thread may have asked too, or the connection be over. One descriptor has one owner.
+        if self.fd.get() != fd || !self.socket.is_empty() {
+            socket.call_method0("detach")?;
+            return Ok(self.socket.get());
+        }
+        let socket = Ref::from(socket);
         self.socket.set(Some(socket.clone_ref()));
         Ok(Some(socket))
     }

@@ -21,7 +21,9 @@ use super::{CLASSES, inherited, plain_reader, writer};
 use crate::capi::buffer::bytes_from;
 use crate::capi::call::{guard, method};
 use crate::capi::collected::{Collected, clear, traverse};
-use crate::capi::coroutine::{self, Named, blocking, itself, raise_given, raise_stop, warn_never_awaited};
+use crate::capi::coroutine::{
+    self, Named, blocking, check_given, itself, raise_given, raise_stop, warn_never_awaited,
+};
 use crate::capi::error::{raise, raise_message, take_exception};
 use crate::capi::freelist::Freelist;
 use crate::capi::imports::imports;
@@ -207,7 +209,15 @@ impl Call {
         let look = match self.kind() {
             Kind::Exactly(size) => read_exactly(reader, *size as usize),
             Kind::Read(size) => read_some(reader, *size, resumed),
-            Kind::ReadAll(blocks) => read_all(reader, blocks, resumed),
+            Kind::ReadAll(blocks) => {
+                // Out of the call: a transport of Python's that is resumed could step this very call.
+                let mut own = std::mem::take(blocks);
+                let look = read_all(reader, &mut own, resumed);
+                if let Kind::ReadAll(blocks) = self.kind() {
+                    *blocks = own;
+                }
+                look
+            }
             Kind::Line => read_line(reader, &self.offset),
             Kind::Next => read_line(reader, &self.offset).and_then(|look| match look {
                 Look::Found(line) => not_empty(line).map(Look::Found),
@@ -473,8 +483,8 @@ static STOP: Stop = Stop(Slot::empty());
 fn stop_with(value: Ref) {
     let held = STOP.0.as_ptr();
     // SAFETY: null or a StopIteration that the slot owns.
-    if held.is_null() || unsafe { ffi::Py_REFCNT(held) } != 1 {
-        // None so far, or somebody holds it.
+    if held.is_null() || unsafe { ffi::Py_REFCNT(held) != 1 || was_raised(held) } {
+        // None so far, or somebody holds it, or has let it go through his frames.
         // SAFETY: an owned reference or null with an error.
         match unsafe { Ref::from_owned(ffi::PyObject_CallNoArgs(ffi::PyExc_StopIteration)) } {
             Some(fresh) => STOP.0.set(Some(fresh)),
@@ -491,6 +501,16 @@ fn stop_with(value: Ref) {
     drop(old);
 }
 
+/// Has it a traceback, with the frames of whoever called `__next__` himself?
+///
+/// # Safety
+/// `stop` is an instance of exactly StopIteration.
+#[inline(always)]
+unsafe fn was_raised(stop: *mut ffi::PyObject) -> bool {
+    // SAFETY: the caller's word; the layout is public.
+    unsafe { !(*stop.cast::<ffi::PyStopIterationObject>()).traceback.is_null() }
+}
+
 /// Lets go of what was carried last. Called when a call ends its life, which is just after its result
 /// was taken.
 #[inline(always)]
@@ -499,6 +519,9 @@ fn forget_value() {
     // SAFETY: null or a StopIteration that the slot owns, and that nobody else holds; the value is dropped last.
     unsafe {
         if !held.is_null() && ffi::Py_REFCNT(held) == 1 {
+            if was_raised(held) {
+                return STOP.0.clear();
+            }
             let place = &raw mut (*held.cast::<ffi::PyStopIterationObject>()).value;
             let none = Ref::none().into_ptr();
             drop(Ref::from_owned(place.replace(none)));
@@ -527,7 +550,7 @@ unsafe extern "C" fn throw(
         // SAFETY: the method sits on Call; the arguments are those of this call.
         let (_held, call, arguments) =
             unsafe { (Ref::from_borrowed(object), Call::of(object), Args::new(values, count, names)) };
-        if arguments.at_least(1, "throw", "type").is_err() {
+        if check_given(arguments).is_err() {
             return null_mut();
         }
         if call.phase.get() == Phase::PassedOn

@@ -81,12 +81,14 @@ unsafe extern "C" fn writelines(object: *mut ffi::PyObject, list: *mut ffi::PyOb
         // All of it is looked at before any of it is sent, so that a wrong item sends nothing.
         // SAFETY: live objects; an owned result, wrapped at once.
         let items = unsafe { Ref::from_owned(ffi::PySequence_List(list)) }.ok_or(Raised)?;
-        // SAFETY: a list that only we know, so its items stay.
+        // SAFETY: a list.
         let count = unsafe { ffi::PyList_Size(items.as_ptr()) };
         let mut pieces = Vec::with_capacity(count.max(0) as usize);
         for index in 0..count {
-            // SAFETY: `index` is below the size; a borrowed reference to an item.
-            pieces.push(immutable(unsafe { ffi::PyList_GetItem(items.as_ptr(), index) })?);
+            // Held, and looked for each time: the collector shows the list to whoever asks for all objects.
+            // SAFETY: a list; a borrowed reference to an item, or null with an error.
+            let item = unsafe { Ref::from_nullable(ffi::PyList_GetItem(items.as_ptr(), index)) };
+            pieces.push(immutable(item.ok_or(Raised)?.as_ptr())?);
         }
         if !accepts(connection) {
             return written_to_lost(held);

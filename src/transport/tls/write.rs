@@ -174,7 +174,11 @@ fn fill(connection: &Connection, engine: &Engine, core: &Core) -> Result<bool, R
     while engine.output_size() < limit {
         let Some((first, sent)) = connection.queue().front() else { break };
         match offer(connection, engine, core, &first, sent)? {
-            Wrote::Bytes(count) => connection.queue().advance(count, &mut done),
+            // Not more than is there: an SSLObject with a `write` of its own may end the connection in it.
+            Wrote::Bytes(count) => {
+                let queue = connection.queue();
+                queue.advance(count.min(queue.len()), &mut done);
+            }
             Wrote::WantRead => return Ok(false),
         }
         progress = true;

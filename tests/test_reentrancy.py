@@ -1,0 +1,230 @@
+"""Code that runs in the middle of a call of ours: destructors, callbacks, other threads, signal handlers.
+
+Whatever it does there, to the very object that called it, ends as in asyncio: nothing is lost, told twice or left
+half-way, and no descriptor gets a second owner.
+"""
+
+import asyncio
+import os
+import socket
+import sys
+import threading
+import time
+
+import pytest
+
+from tests.test_scheduling import run_once
+
+
+class Telling:
+    """A protocol of any kind that keeps what it is told."""
+
+    def __init__(self):
+        self.told = []
+
+    def connection_made(self, transport):
+        self.transport = transport
+        self.told.append("made")
+
+    def connection_lost(self, error):
+        self.told.append("lost")
+
+    def data_received(self, data):
+        self.told.append(data)
+
+    def datagram_received(self, data, address):
+        self.told.append(data)
+
+    def eof_received(self):
+        self.told.append("eof")
+
+
+def run_until_told(loop, protocol, what):
+    async def wait():
+        async with asyncio.timeout(10):
+            while what not in protocol.told:
+                await asyncio.sleep(0.001)
+
+    loop.run_until_complete(wait())
+
+
+class Interrupted(Telling):
+    def connection_made(self, transport):
+        super().connection_made(transport)
+        raise KeyboardInterrupt
+
+
+def interrupted(loop, connecting):
+    task = loop.create_task(connecting)
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_until_complete(task)
+    return loop.run_until_complete(asyncio.wait_for(task, 10))
+
+
+def test_a_datagram_endpoint_lives_on_when_its_first_callback_is_interrupted(loop):
+    protocol = Interrupted()
+    transport, _ = interrupted(loop, loop.create_datagram_endpoint(lambda: protocol, local_addr=("127.0.0.1", 0)))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        sender.sendto(b"data", transport.get_extra_info("sockname"))
+        run_until_told(loop, protocol, b"data")
+    transport.close()
+    run_until_told(loop, protocol, "lost")
+    assert protocol.told == ["made", b"data", "lost"]
+
+
+def test_a_pipe_lives_on_when_its_first_callback_is_interrupted(loop):
+    protocol = Interrupted()
+    reading, writing = os.pipe()
+    with open(writing, "wb", buffering=0) as writer:
+        interrupted(loop, loop.connect_read_pipe(lambda: protocol, open(reading, "rb", buffering=0)))
+        writer.write(b"data")
+        run_until_told(loop, protocol, b"data")
+    run_until_told(loop, protocol, "lost")
+    assert protocol.told == ["made", b"data", "eof", "lost"]
+
+
+@pytest.mark.parametrize("end", ["close", "abort"])
+def test_a_datagram_endpoint_ends_although_its_protocol_fails_on_an_error(run, end):
+    class Failing(Telling):
+        def error_received(self, error):
+            raise ZeroDivisionError
+
+    async def main():
+        loop, protocol = asyncio.get_running_loop(), Failing()
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as nobody:
+            nobody.bind(("127.0.0.1", 0))
+            address = nobody.getsockname()
+        transport, _ = await loop.create_datagram_endpoint(lambda: protocol, remote_addr=address)
+        for call in [lambda: transport.sendto(b"data")] * 4 + [getattr(transport, end)]:
+            try:
+                call()
+            except ZeroDivisionError:
+                pass
+            # The refusal of what was sent arrives.
+            time.sleep(0.002)
+        assert transport.is_closing()
+        while "lost" not in protocol.told:
+            await asyncio.sleep(0.001)
+        assert protocol.told == ["made", "lost"]
+
+    run(main())
+
+
+def test_methods_that_a_buffered_protocol_gets_late_are_called(run):
+    there, told = False, []
+
+    class Late(asyncio.BufferedProtocol):
+        def __getattribute__(self, name):
+            if name in ("get_buffer", "buffer_updated") and not there:
+                raise AttributeError(name)
+            return super().__getattribute__(name)
+
+        def get_buffer(self, size_hint):
+            return bytearray(10)
+
+        def buffer_updated(self, size):
+            told.append(size)
+
+    async def main():
+        nonlocal there
+        near, far = socket.socketpair()
+        with far:
+            transport, _ = await asyncio.get_running_loop().create_connection(Late, sock=near)
+            there = True
+            far.send(b"data")
+            while not told:
+                await asyncio.sleep(0.001)
+            assert told == [4]
+            transport.close()
+            await asyncio.sleep(0)
+
+    run(main())
+
+
+def test_the_socket_of_an_accepted_connection_is_made_once_for_all_threads(run):
+    async def main():
+        accepted, connections, sockets = [], 20, []
+
+        class Echo(Telling):
+            def connection_made(self, transport):
+                super().connection_made(transport)
+                accepted.append(transport)
+
+            def data_received(self, data):
+                self.transport.write(data)
+
+        server = await asyncio.get_running_loop().create_server(Echo, "127.0.0.1", 0)
+        interval = sys.getswitchinterval()
+        for number in range(connections):
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            while len(accepted) <= number:
+                await asyncio.sleep(0)
+            barrier = threading.Barrier(3)
+
+            def ask(transport=accepted[-1], barrier=barrier):
+                barrier.wait()
+                sockets.append(transport.get_extra_info("socket").fileno())
+
+            threads = [threading.Thread(target=ask) for _ in range(3)]
+            try:
+                sys.setswitchinterval(1e-6)
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
+            finally:
+                sys.setswitchinterval(interval)
+            # A second owner of the descriptor is gone by now, and would have closed it.
+            writer.write(b"data")
+            assert await asyncio.wait_for(reader.read(4), 5) == b"data"
+            writer.close()
+            await writer.wait_closed()
+        server.close()
+        await server.wait_closed()
+        assert -1 not in sockets
+
+    run(main())
+
+
+def test_a_loop_can_be_closed_under_a_thread_that_turns_it_by_hand(loop_factory):
+    loop, entered = loop_factory(), threading.Event()
+
+    def turn():
+        entered.set()
+        try:
+            loop._run_once()
+        except (OSError, RuntimeError, ValueError, AttributeError):
+            # What asyncio raises depends on where in the turn it is.
+            pass
+
+    loop.call_later(0.5, int)
+    thread = threading.Thread(target=turn)
+    thread.start()
+    assert entered.wait(10)
+    time.sleep(0.05)
+    loop.close()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+@pytest.mark.native
+def test_two_threads_cannot_wait_in_one_loop_at_a_time(loop):
+    entered, release = threading.Event(), []
+
+    def turn():
+        entered.set()
+        loop._run_once()
+
+    timer = loop.call_later(10, release.append, 1)
+    thread = threading.Thread(target=turn)
+    thread.start()
+    assert entered.wait(10)
+    time.sleep(0.05)
+    for wait in (loop._run_once, loop.run_forever):
+        with pytest.raises(RuntimeError, match="another thread is waiting"):
+            wait()
+    loop.call_soon_threadsafe(int)
+    thread.join(10)
+    timer.cancel()
+    assert not thread.is_alive()
+    run_once(loop)
