@@ -294,21 +294,22 @@ def test_a_report_in_the_middle_of_a_coroutine_leaves_what_its_caller_handles_to
     seen = []
     loop.set_exception_handler(lambda loop, context: None)
 
-    async def write(writing):
+    async def write(writing, go_on):
         ours, peer = socket.socketpair()
         with peer:
             transport, _ = await loop.create_connection(lambda: Failing("pause_writing"), sock=ours)
             transport.write(b"x" * 1_000_000)
             writing.set_result(None)
-            await asyncio.sleep(0.01)
+            await go_on
             seen.append(sys.exc_info()[1])
             transport.abort()
             await asyncio.sleep(0.01)
 
     async def main():
-        writing = loop.create_future()
-        task = loop.create_task(write(writing))
+        writing, go_on = loop.create_future(), loop.create_future()
+        task = loop.create_task(write(writing, go_on))
         await writing
+        go_on.set_result(None)
         await task
 
     try:
@@ -317,17 +318,13 @@ def test_a_report_in_the_middle_of_a_coroutine_leaves_what_its_caller_handles_to
         loop.run_until_complete(main())
         assert seen == [error]
     # Nothing of it stays with the coroutine that goes on when its caller handles nothing any more.
-    task = None
-
-    async def begin():
-        nonlocal task
-        task = loop.create_task(write(loop.create_future()))
-        await asyncio.sleep(0.005)
-
+    writing, go_on = loop.create_future(), loop.create_future()
+    task = loop.create_task(write(writing, go_on))
     seen.clear()
     try:
         raise KeyError("handled while the coroutine begins")
     except KeyError:
-        loop.run_until_complete(begin())
+        loop.run_until_complete(writing)
+    go_on.set_result(None)
     loop.run_until_complete(task)
     assert seen == [None]
