@@ -6,6 +6,8 @@
 
 PYTHON ?= python3
 PYTHON314 ?= python3.14
+# One that was built with Py_DEBUG, which Debian packages under this name.
+PYTHONDEBUG ?= python3.11-dbg
 PYTHONS ?= python3.11 python3.12 python3.13 $(PYTHON314)
 VENV   ?= .venv
 
@@ -23,7 +25,7 @@ CAN_EMBED = $(PY) -c 'import sys, pathlib, sysconfig as s; v = s.get_config_var;
 	sys.exit(not (pathlib.Path(v("LIBDIR")) / v("LDLIBRARY")).exists())'
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build demo test test-rust test-python loom shuttle sanitize other-systems bench-echo conformance conformance-modes conformance-3.14 conformance-grid conformance-summed ecosystem extension lint types soak bench bench-3.14 bench-quick bench-instructions bench-primitives bench-runtime clean
+.PHONY: help venv build demo test test-rust test-python loom shuttle sanitize other-systems debug-python debug-tests bench-echo conformance conformance-modes conformance-3.14 conformance-grid conformance-summed ecosystem extension lint types soak bench bench-3.14 bench-quick bench-instructions bench-primitives bench-runtime clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -91,6 +93,24 @@ sanitize: ## the runtime's tests under AddressSanitizer and its leak check; need
 	RUSTFLAGS='-Zsanitizer=address' CARGO_TARGET_DIR=target/asan PROPTEST_CASES=32 \
 		cargo +$(NIGHTLY) test --no-default-features --quiet --no-fail-fast \
 		--target $$(rustc -vV | sed -n 's/^host: //p') --lib --tests; fi
+
+debug-python: ## the Python tests on an interpreter that checks every use of its C API; PYTHONDEBUG says where that is
+	@if $(PYTHONDEBUG) -c 'import sys; sys.gettotalrefcount' 2>/dev/null; then \
+	$(MAKE) debug-tests PYTHON=$(PYTHONDEBUG) VENV=$(VENV)-debug; \
+	else echo 'skipped: no $(PYTHONDEBUG) that is a debug build (apt-get install python3.11-dbg python3.11-venv)'; fi
+
+# Other people's extensions need not bear such an interpreter: multidict and aiohttp have Python code in their place. It
+# shows warnings that others keep to themselves, and is slow, which the timeouts allow for. Our own code is built with
+# its assertions on.
+DEBUG_ENV := MULTIDICT_NO_EXTENSIONS=1 AIOHTTP_NO_EXTENSIONS=1 YARL_NO_EXTENSIONS=1 FROZENLIST_NO_EXTENSIONS=1 \
+	PROPCACHE_NO_EXTENSIONS=1 CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true CARGO_PROFILE_RELEASE_LTO=off \
+	PYTHONWARNINGS=ignore::DeprecationWarning,ignore::PendingDeprecationWarning,ignore::ImportWarning,ignore::ResourceWarning
+
+debug-tests: export CARGO_TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)/debug-python
+debug-tests: $(MADE)-venv
+	env $(DEBUG_ENV) $(MAKE) PYTHON=$(PYTHON) VENV=$(VENV) $(MADE)-extension $(MADE)-test
+	env $(DEBUG_ENV) $(PY) -m pytest --loop wakeloop --timeout 120 --ignore tests/ecosystem --ignore tests/test_typing.py
+	env $(DEBUG_ENV) $(PY) -m tests.conformance --quick
 
 SYSTEMS := aarch64-apple-darwin x86_64-apple-darwin x86_64-unknown-freebsd
 

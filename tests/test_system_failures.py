@@ -235,3 +235,28 @@ def test_no_thread_for_a_primitive_is_the_error_that_python_has_for_it(loop_name
             runner.run(asyncio.wait_for(main(), 10))
     """
     assert run_sandboxed(loop_name, body).out == "can't start new thread\n" * 3 + "on it goes\n"
+
+
+def test_a_connection_that_cannot_be_watched_fails_and_keeps_no_descriptor(loop_name):
+    body = """
+        import gc
+
+        async def main():
+            listener = socket.create_server(("127.0.0.1", 0))
+            before = len(os.listdir("/proc/self/fd"))
+            refuse(errno.ENOSPC, "epoll_ctl")
+            for _ in range(3):
+                try:
+                    await asyncio.get_running_loop().create_connection(asyncio.Protocol, *listener.getsockname())
+                except OSError as error:
+                    print(error.errno == errno.ENOSPC)
+                await asyncio.sleep(0)
+            gc.collect()
+            print(len(os.listdir("/proc/self/fd")) - before)
+            # Nothing can be taken away from the poller either.
+            os._exit(0)
+
+        sys.stdout.reconfigure(line_buffering=True)
+        new_loop().run_until_complete(main())
+    """
+    assert run_sandboxed(loop_name, body).out == "True\n" * 3 + "0\n"

@@ -103,6 +103,18 @@ pub(crate) fn raise(exception: Ref) {
     }
 }
 
+/// Runs `body`, which sets no error, with none set: one that is comes back after it.
+#[cold]
+pub(crate) fn undisturbed<T>(body: impl FnOnce() -> T) -> T {
+    // SAFETY: asks for the indicator only.
+    let pending = (!unsafe { ffi::PyErr_Occurred() }.is_null()).then(take_exception);
+    let result = body();
+    if let Some(exception) = pending {
+        raise(exception);
+    }
+    result
+}
+
 /// `SystemExit` and `KeyboardInterrupt` leave the loop; everything else goes to its exception handler.
 pub(crate) fn is_fatal(exception: &Ref) -> bool {
     // SAFETY: live objects, GIL held.
@@ -236,14 +248,10 @@ pub(crate) fn fetch(py: Python<'_>) -> PyErr {
 #[cold]
 pub(crate) fn warn(category: *mut ffi::PyObject, text: &str, source: *mut ffi::PyObject) {
     let Ok(text) = CString::new(text) else { return };
-    // SAFETY: every caller holds the GIL and gives a class of warnings; what is set is kept across the call.
-    unsafe {
-        let pending = (!ffi::PyErr_Occurred().is_null()).then(take_exception);
+    // SAFETY: every caller holds the GIL and gives a class of warnings.
+    undisturbed(|| unsafe {
         if ffi::PyErr_WarnEx(category, text.as_ptr(), 1) < 0 {
             ffi::PyErr_WriteUnraisable(source);
         }
-        if let Some(exception) = pending {
-            raise(exception);
-        }
-    }
+    });
 }

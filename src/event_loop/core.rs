@@ -400,12 +400,19 @@ impl Core {
         }
     }
 
-    /// Hands an error of a handle's callback to the loop's exception handler. A fatal one stays set.
+    /// Hands an error of a handle's callback to the loop's exception handler, and empties the handle. A fatal error
+    /// stays set.
     #[cold]
     pub(crate) fn report_handle(&self, handle: &Ref, raised: Raised) -> Result<(), Fatal> {
         let Raised = raised;
-        let exception = take_unless_fatal()?;
-        self.report(&exception, "callback_failed", &[self.object(), handle.as_ptr(), exception.as_ptr()])
+        // SAFETY: a live object.
+        let owners = unsafe { ffi::Py_REFCNT(handle.as_ptr()) };
+        let told = take_unless_fatal().and_then(|exception| {
+            let arguments = [self.object(), handle.as_ptr(), exception.as_ptr()];
+            self.report(&exception, "callback_failed", &arguments)
+        });
+        super::handle::reported(handle, owners);
+        told
     }
 
     /// The same for a callback that never had a Handle: it gets one now, for the report.
@@ -428,7 +435,9 @@ impl Core {
         match Handle::create(self, parts) {
             Ok(handle) => {
                 let arguments = [self.object(), handle.as_ptr(), exception.as_ptr()];
-                self.report(&exception, "callback_failed", &arguments)
+                let told = self.report(&exception, "callback_failed", &arguments);
+                super::handle::reported(&handle, 1);
+                told
             }
             Err(raised) => self.unraisable(raised),
         }

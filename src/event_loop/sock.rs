@@ -116,6 +116,9 @@ impl SockCall {
             (&raw mut (*call).waiter).write(Slot::empty());
             (&raw mut (*call).tracked).write(Cell::new(false));
             (&raw mut (*call).action).write(UnsafeCell::new(action));
+            if !is_plain_socket(socket) || (*call).target().is_some_and(|target| !is_buffer(target)) {
+                (*call).track();
+            }
             Ok(owned)
         }
     }
@@ -189,8 +192,19 @@ impl SockCall {
         }
     }
 
+    /// What the action holds beside the socket.
+    fn target(&self) -> Option<&Slot> {
+        // SAFETY: GIL held, and nothing runs while the result is looked at.
+        match unsafe { &*self.action.get() } {
+            Action::ReceiveInto(held) | Action::Fail(held) | Action::Ended(held) => Some(held),
+            Action::Exchange(exchange) => exchange.held(),
+            _ => None,
+        }
+    }
+
     /// Shows the call to the collector, from its first wait on: the future leads to the task, and the task to
-    /// us. A call that ends at once never costs that.
+    /// us. A call that ends at once never costs that, unless it holds what may lead to us already: an exception,
+    /// by its frames, or an object of the user's own class.
     fn track(&self) {
         if !self.tracked.replace(true) {
             // SAFETY: a live object with a collector's header that is not tracked yet; its fields are filled.
@@ -318,13 +332,7 @@ unsafe impl Steps for SockCall {
     }
 
     fn held(&self) -> impl Iterator<Item = &Slot> {
-        // SAFETY: GIL held, and the collector lets no code run.
-        let held = match unsafe { &*self.action.get() } {
-            Action::ReceiveInto(held) | Action::Fail(held) | Action::Ended(held) => Some(held),
-            Action::Exchange(exchange) => exchange.held(),
-            _ => None,
-        };
-        [&self.event_loop, &self.socket, &self.waiter].into_iter().chain(held)
+        [&self.event_loop, &self.socket, &self.waiter].into_iter().chain(self.target())
     }
 
     fn clear(&self) {
@@ -338,6 +346,14 @@ unsafe impl Named for SockCall {
     fn name(&self) -> &'static str {
         self.name
     }
+}
+
+/// Is it a buffer that leads to nothing else?
+fn is_buffer(target: &Slot) -> bool {
+    let object = target.as_ptr();
+    // SAFETY: null or an object that the slot holds.
+    !object.is_null()
+        && unsafe { ffi::PyByteArray_CheckExact(object) != 0 || ffi::PyMemoryView_Check(object) != 0 }
 }
 
 /// What a go of the transfer means for the call.

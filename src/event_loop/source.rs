@@ -8,6 +8,8 @@ use std::cell::UnsafeCell;
 use std::io;
 use std::os::fd::RawFd;
 
+use pyo3::ffi;
+
 use super::core::Core;
 use super::watch::Watch;
 use crate::capi::{Fatal, Ref};
@@ -26,17 +28,33 @@ pub(crate) trait Source {
     fn on_ready(object: &Ref, core: &Core, readiness: Readiness) -> Result<(), Fatal>;
 }
 
-/// An owned, type-erased [`Source`].
+/// A type-erased [`Source`], mostly owned.
 #[derive(Debug)]
 pub(crate) struct SourceRef {
-    pub(crate) object: Ref,
+    object: Holder,
     on_ready: fn(&Ref, &Core, Readiness) -> Result<(), Fatal>,
     listener: bool,
 }
 
+#[derive(Debug)]
+enum Holder {
+    Owned(Ref),
+    /// The object takes itself out of the table before it dies.
+    Borrowed(*mut ffi::PyObject),
+}
+
 impl SourceRef {
     pub(crate) fn new<S: Source>(object: Ref) -> SourceRef {
-        SourceRef { object, on_ready: S::on_ready, listener: S::LISTENER }
+        SourceRef { object: Holder::Owned(object), on_ready: S::on_ready, listener: S::LISTENER }
+    }
+
+    #[inline(always)]
+    fn get(&self) -> Ref {
+        match &self.object {
+            Holder::Owned(object) => object.clone_ref(),
+            // SAFETY: GIL held. The object lives: see [`FdTable::keep`].
+            Holder::Borrowed(object) => unsafe { Ref::from_borrowed(*object) },
+        }
     }
 }
 
@@ -126,7 +144,7 @@ impl FdTable {
     }
 
     /// The descriptor that is watched for this file object.
-    pub(crate) fn watched_as(&self, file: *mut pyo3::ffi::PyObject) -> Option<RawFd> {
+    pub(crate) fn watched_as(&self, file: *mut ffi::PyObject) -> Option<RawFd> {
         let of_file = |entry: &Entry| matches!(&entry.kind, Kind::Watch(watch) if watch.is_of(file));
         self.entries().iter().position(of_file).map(|fd| fd as RawFd)
     }
@@ -134,9 +152,29 @@ impl FdTable {
     /// The native object behind a descriptor, if that is what is there.
     pub(crate) fn source(&self, fd: RawFd) -> Option<Ref> {
         match self.entries().get(fd as usize) {
-            Some(Entry { kind: Kind::Source(source), .. }) => Some(source.object.clone_ref()),
+            Some(Entry { kind: Kind::Source(source), .. }) => Some(source.get()),
             _ => None,
         }
+    }
+
+    /// The table no longer keeps the source behind a token alive, or does so again. For an object that waits for
+    /// nothing at the moment: if nobody else has it, it may go.
+    ///
+    /// # Safety
+    /// `object` is that source. It takes itself out of the table before it dies.
+    pub(crate) unsafe fn keep(&self, token: Token, object: &Ref, keep: bool) {
+        let (fd, generation) = unpack(token);
+        let Some(Entry { generation: current, kind: Kind::Source(source) }) =
+            self.entries().get_mut(fd as usize)
+        else {
+            return;
+        };
+        if *current != generation || matches!(source.object, Holder::Owned(_)) == keep {
+            return;
+        }
+        let holder = if keep { Holder::Owned(object.clone_ref()) } else { Holder::Borrowed(object.as_ptr()) };
+        // The caller has the object: nothing dies here.
+        drop(std::mem::replace(&mut source.object, holder));
     }
 
     /// Is a listener behind the descriptor?
@@ -155,7 +193,7 @@ impl FdTable {
         match &entry.kind {
             Kind::Source(source) => {
                 // An owned reference lives through the dispatch: the source may close itself in it.
-                let (object, on_ready) = (source.object.clone_ref(), source.on_ready);
+                let (object, on_ready) = (source.get(), source.on_ready);
                 on_ready(&object, core, readiness)
             }
             Kind::Watch(watch) => watch.on_ready(core, fd, readiness),
@@ -173,11 +211,12 @@ impl FdTable {
     ///
     /// # Safety
     /// Called by the collector; `visit` runs no Python code.
-    pub(crate) unsafe fn traverse(&self, visit: &mut dyn FnMut(*mut pyo3::ffi::PyObject) -> i32) -> i32 {
+    pub(crate) unsafe fn traverse(&self, visit: &mut dyn FnMut(*mut ffi::PyObject) -> i32) -> i32 {
         for entry in self.entries().iter() {
             let result = match &entry.kind {
                 Kind::Free => 0,
-                Kind::Source(source) => visit(source.object.as_ptr()),
+                Kind::Source(SourceRef { object: Holder::Owned(object), .. }) => visit(object.as_ptr()),
+                Kind::Source(_) => 0,
                 // SAFETY: as for this function.
                 Kind::Watch(watch) => unsafe { watch.traverse(visit) },
             };

@@ -220,10 +220,12 @@ impl Connecting {
         let failed = |error| io_error(py, &error);
         let source = Kind::Source(SourceRef::new::<Connects>(this));
         self.token.set(core.fds.insert(fd, source).map_err(failed)?);
-        match core.poller() {
-            Some(poller) => poller.register_edge(fd, self.token.get(), Interest::BOTH).map_err(failed),
-            None => Ok(()),
-        }
+        let Some(poller) = core.poller() else { return Ok(()) };
+        poller.register_edge(fd, self.token.get(), Interest::BOTH).map_err(|error| {
+            // The table would keep us, and the descriptor open.
+            drop(core.fds.remove(fd));
+            failed(error)
+        })
     }
 
     /// The address as asyncio has it: the host as it was given.

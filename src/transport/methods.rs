@@ -140,6 +140,7 @@ unsafe extern "C" fn pause_reading(object: *mut ffi::PyObject, _: *mut ffi::PyOb
             return Ok(());
         }
         stream.paused.set(true);
+        stream.settle();
         debug_line(held, stream, "paused_reading")
     })
 }
@@ -151,6 +152,7 @@ unsafe extern "C" fn resume_reading(object: *mut ffi::PyObject, _: *mut ffi::PyO
         }
         check_loop(stream)?;
         stream.paused.set(false);
+        stream.settle();
         stream.resume();
         debug_line(held, stream, "resumed_reading")
     })

@@ -335,6 +335,7 @@ fn on_eof(object: &Ref, stream: &Stream) -> Result<(), Fatal> {
     match answer {
         Ok(true) => {
             stream.read_done.set(true);
+            stream.settle();
             Ok(())
         }
         Ok(false) => super::send::close(object, stream),

@@ -294,9 +294,14 @@ fn drained(object: &Ref, stream: &Stream, core: &Core) -> Result<(), Fatal> {
             stream.conn_lost.set(1);
             return connection_lost(object, core);
         }
-    } else if stream.eof.get() {
+        return Ok(());
+    }
+    if stream.eof.get() {
         // A peer that is gone already is noticed by the next read.
         let _ = shut_down(stream);
+    }
+    if !stream.awaits_data() {
+        stream.settle();
     }
     Ok(())
 }

@@ -57,6 +57,9 @@ impl SendingFile {
     pub(crate) fn clear(&self, stream: &Stream) {
         if let Some(sending) = self.set(None) {
             stream.blocked.set(false);
+            if !stream.awaits_data() {
+                stream.settle();
+            }
             drop(sending);
         }
     }

@@ -27,6 +27,7 @@ use super::core::Core;
 use super::tools;
 use crate::capi::call::{call, call_tuple, getattr, method, vectorcall};
 use crate::capi::context::{as_object, run_in};
+use crate::capi::error::{take_exception, undisturbed};
 use crate::capi::freelist::Freelist;
 use crate::capi::imports::imports;
 use crate::capi::{Raised, Ref, Slot};
@@ -500,6 +501,23 @@ pub(crate) fn spent(handle: &Ref) {
     if unsafe { Handle::of(handle.as_ptr()) }.kind != Kind::Repeated {
         empty(handle);
     }
+}
+
+/// After a report that named the callback: what the handle holds is let go, unless it runs again. Who has kept it
+/// since, when it had so many `owners`, still sees in its repr what it was.
+#[cold]
+pub(crate) fn reported(handle: &Ref, owners: ffi::Py_ssize_t) {
+    // SAFETY: callers pass handles of ours.
+    let (own, kept) = unsafe { (Handle::of(handle.as_ptr()), ffi::Py_REFCNT(handle.as_ptr()) > owners) };
+    if kept && own.kind != Kind::Repeated && own.shown.is_empty() {
+        // SAFETY: a live handle; an owned reference or null with an error.
+        undisturbed(|| match unsafe { Ref::from_owned(ffi::PyObject_Repr(handle.as_ptr())) } {
+            Some(text) => own.shown.set(Some(text)),
+            // A callback whose own repr fails.
+            None => drop(take_exception()),
+        });
+    }
+    spent(handle);
 }
 
 /// Runs a handle that is not ours: `asyncio.Handle` from inherited code or a third party.

@@ -261,11 +261,34 @@ impl Stream {
     pub(crate) fn block(&self) {
         self.blocked.set(true);
         self.blocked_at.set(self.core().counters.polls.get());
+        if !self.awaits_data() {
+            self.settle();
+        }
+    }
+
+    /// Is anything to be read sooner or later?
+    #[inline(always)]
+    pub(crate) fn awaits_data(&self) -> bool {
+        self.is_reading() && !self.read_done.get()
+    }
+
+    /// Reading has come to a halt, or goes on; or, while it rests, writing. A transport that waits for neither is kept
+    /// alive by its user alone, as in asyncio, which has taken it out of its selector: one that was forgotten half
+    /// closed is closed by the collector.
+    pub(crate) fn settle(&self) {
+        let waits =
+            self.awaits_data() || self.blocked.get() || !self.buffer().is_empty() || !self.sending.is_empty();
+        // SAFETY: these fields lie at that distance in a live transport, whose `finalize` takes it out of the table.
+        unsafe {
+            let object = std::ptr::from_ref(self).cast::<u8>().sub(BASE.load(Ordering::Relaxed));
+            let object = Ref::from_borrowed(object.cast_mut().cast());
+            self.core().fds.keep(self.token.get(), &object, waits);
+        }
     }
 
     /// Nothing is to be sent before the next turn, which is not for the poller to tell.
     pub(crate) fn block_until_called(&self, core: &Core) {
-        self.blocked.set(true);
+        self.block();
         self.blocked_at.set(u64::MAX);
         core.call_again(self.token.get(), Readiness::WRITABLE);
     }
@@ -367,6 +390,14 @@ impl Stream {
         told.finish()
     }
 
+    /// Takes the transport out of the loop's table, if it is what stands there: the number may have a new owner already.
+    fn leave_table(&self, fd: RawFd) {
+        let core = self.core();
+        if core.fds.token(fd) == self.token.get() {
+            drop(core.fds.remove(fd));
+        }
+    }
+
     /// Closes the descriptor, through its Python socket if it has one.
     fn close_descriptor(&self) -> Result<(), Raised> {
         self.remember_addresses();
@@ -374,13 +405,9 @@ impl Stream {
         // Kept, closed: get_extra_info still shows it.
         let socket = self.socket.get();
         if fd >= 0 {
-            let core = self.core();
             // A peer on this very loop hears of it in the next turn, as in asyncio.
-            core.touched.set(true);
-            // Only our own entry: the number may have a new owner already.
-            if core.fds.token(fd) == self.token.get() {
-                drop(core.fds.remove(fd));
-            }
+            self.core().touched.set(true);
+            self.leave_table(fd);
         }
         match socket {
             Some(socket) => method(&socket, imports().close.as_ptr(), &[]).map(drop),

@@ -42,7 +42,11 @@ unsafe extern "C" fn finalize(object: *mut ffi::PyObject) {
         // SAFETY: a transport that is about to die; an error that is set is kept across the warning.
         unsafe {
             let stream = stream_of(object);
-            if stream.fd.get() < 0 || crate::capi::object::interpreter_ends() {
+            if stream.fd.get() < 0 {
+                return 0;
+            }
+            if crate::capi::object::interpreter_ends() {
+                stream.leave_table(stream.fd.get());
                 return 0;
             }
             let pending = (!ffi::PyErr_Occurred().is_null()).then(take_exception);

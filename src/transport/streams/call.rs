@@ -483,8 +483,8 @@ static STOP: Stop = Stop(Slot::empty());
 fn stop_with(value: Ref) {
     let held = STOP.0.as_ptr();
     // SAFETY: null or a StopIteration that the slot owns.
-    if held.is_null() || unsafe { ffi::Py_REFCNT(held) != 1 || was_raised(held) } {
-        // None so far, or somebody holds it, or has let it go through his frames.
+    if held.is_null() || !unsafe { is_unseen(held) } {
+        // None so far, or somebody has seen it.
         // SAFETY: an owned reference or null with an error.
         match unsafe { Ref::from_owned(ffi::PyObject_CallNoArgs(ffi::PyExc_StopIteration)) } {
             Some(fresh) => STOP.0.set(Some(fresh)),
@@ -501,14 +501,18 @@ fn stop_with(value: Ref) {
     drop(old);
 }
 
-/// Has it a traceback, with the frames of whoever called `__next__` himself?
+/// Has no Python code caught the exception? What has been caught has a traceback, which leads to frames and all that
+/// is in them, and which grows each time.
 ///
 /// # Safety
-/// `stop` is an instance of exactly StopIteration.
+/// `stop` is a live StopIteration.
 #[inline(always)]
-unsafe fn was_raised(stop: *mut ffi::PyObject) -> bool {
+unsafe fn is_unseen(stop: *mut ffi::PyObject) -> bool {
     // SAFETY: the caller's word; the layout is public.
-    unsafe { !(*stop.cast::<ffi::PyStopIterationObject>()).traceback.is_null() }
+    unsafe {
+        let fields = &*stop.cast::<ffi::PyStopIterationObject>();
+        ffi::Py_REFCNT(stop) == 1 && fields.traceback.is_null() && fields.context.is_null()
+    }
 }
 
 /// Lets go of what was carried last. Called when a call ends its life, which is just after its result
@@ -516,16 +520,18 @@ unsafe fn was_raised(stop: *mut ffi::PyObject) -> bool {
 #[inline(always)]
 fn forget_value() {
     let held = STOP.0.as_ptr();
-    // SAFETY: null or a StopIteration that the slot owns, and that nobody else holds; the value is dropped last.
+    // SAFETY: null or a StopIteration that the slot owns; the value is dropped last.
     unsafe {
-        if !held.is_null() && ffi::Py_REFCNT(held) == 1 {
-            if was_raised(held) {
-                return STOP.0.clear();
-            }
-            let place = &raw mut (*held.cast::<ffi::PyStopIterationObject>()).value;
-            let none = Ref::none().into_ptr();
-            drop(Ref::from_owned(place.replace(none)));
+        if held.is_null() {
+            return;
         }
+        if !is_unseen(held) {
+            STOP.0.clear();
+            return;
+        }
+        let place = &raw mut (*held.cast::<ffi::PyStopIterationObject>()).value;
+        let none = Ref::none().into_ptr();
+        drop(Ref::from_owned(place.replace(none)));
     }
 }
 
