@@ -24,7 +24,7 @@ const LOOK_PERIOD: Duration = Duration::from_micros(100);
 /// The same in turns: reading the clock each turn would cost more than many a poll, so a worker counts turns and
 /// adjusts the number to what its turns take.
 const MAX_LOOK_INTERVAL: u32 = 127;
-/// But it reads the clock every so many turns (a power of two), for the moment when short turns become long ones.
+/// But it reads the clock every so many turns, for the moment when short turns become long ones.
 const CLOCK_INTERVAL: u32 = 16;
 /// Polls in a row that the LIFO slot may take before its task queues up like the others.
 const MAX_LIFO_STREAK: u32 = 3;
@@ -156,7 +156,8 @@ impl Worker {
 
     fn next(&self) -> Option<Runnable> {
         let turns = self.look_in.get();
-        if turns == 0 || (turns % CLOCK_INTERVAL == 0 && self.looked.get().elapsed() >= LOOK_PERIOD) {
+        if turns == 0 || (turns.is_multiple_of(CLOCK_INTERVAL) && self.looked.get().elapsed() >= LOOK_PERIOD)
+        {
             self.look_outside();
             // Even if the own queue is never empty: a share of what waits in the injector, to its end.
             if let Some(task) = self.take_injected() {
