@@ -19,7 +19,6 @@ import tempfile
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,14 +79,14 @@ class Contender:
         self.row: report.Row = {"samples": []}
         self.stack = ExitStack()
         self.process: Child | None = None
-        self.path, self.port, self.young = "", 0, True
+        self.path, self.port = "", 0
         server = SERVERS.get(scenario)
         self.metric = server.metric if server else "cpu_us"
         self.unpinned = server is not None and server.unpinned
         self.fresh = settings.fresh or self.unpinned
         self.row["metric"] = self.metric
 
-    def _start(self) -> Child:
+    def _start(self, load: Load) -> Child:
         more = []
         if self.scenario in SERVERS:
             self.path = f"{self.stack.enter_context(tempfile.TemporaryDirectory())}/s"
@@ -96,7 +95,11 @@ class Contender:
             peer = self._worker("uvloop" if split(["uvloop"])[0] else "asyncio", "tcp/proto/1k/c10")
             more = ["--port", str(peer.receive(START_PATIENCE)["port"])]
         self.process = self._worker(self.loop, self.scenario, *more)
-        self.port, self.young = self.process.receive(START_PATIENCE).get("port", 0), True
+        self.port = self.process.receive(START_PATIENCE).get("port", 0)
+        if self.scenario in SERVERS and not self.unpinned:
+            # Not like later ones are a process's first connections: before any was closed, glibc maps every large
+            # buffer anew, and TLS on uvloop costs three times what it does ever after.
+            self._put(self.process, load, self.settings.server_warmup, 0.0)
         return self.process
 
     def _worker(self, loop: str, scenario: str, *more: str) -> Child:
@@ -112,7 +115,7 @@ class Contender:
             return
         served = self.scenario in SERVERS
         try:
-            process = self.process or self._start()
+            process = self.process or self._start(load)
             sample = self._load_server(process, load) if served else self._work(process)
             self.row["samples"].append(sample)
         except ChildError as error:
@@ -131,16 +134,13 @@ class Contender:
         operations = answer["operations"]
         return {"cpu_us": answer["cpu"] / operations * 1e6, "rate": operations / answer["wall"]}
 
+    def _put(self, process: Child, load: Load, seconds: float, warmup: float) -> dict[str, Any]:
+        where = (self.port, self.path, self.settings.load_cpu)
+        return put_load(self.scenario, load.run, process.pid, *where, seconds, warmup)
+
     def _load_server(self, process: Child, load: Load) -> dict[str, float]:
         before = memory(process.pid, "VmRSS")
-        settings = self.settings
-        put = partial(put_load, self.scenario, load.run, process.pid, self.port, self.path, settings.load_cpu)
-        if self.young and not self.unpinned:
-            # Not like later ones are a process's first connections: before any was closed, glibc maps every large
-            # buffer anew, and TLS on uvloop costs three times what it does ever after.
-            put(settings.server_warmup, 0.0)
-        self.young = False
-        result = put(settings.server_seconds, settings.server_warmup)
+        result = self._put(process, load, self.settings.server_seconds, self.settings.server_warmup)
         if not result["requests"]:
             raise ChildError("no request was answered")
         idle = SERVERS[self.scenario].load.get("idle", 0)

@@ -91,6 +91,7 @@ asyncios: Any = types.SimpleNamespace(
             "_make_datagram_transport",
             "_make_socket_transport",
             "_make_ssl_transport",
+            "_run_once",
             "create_connection",
             "getaddrinfo",
             "getnameinfo",

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterator, MutableSequence
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
-from ._inherited import base_events
+from ._inherited import asyncios, base_events
 from ._selector import SelectorFacade
 
 if TYPE_CHECKING:
@@ -154,12 +154,9 @@ def has_own_turn(loop: EventLoop, own_run_once: object) -> bool:
     )
 
 
-_asyncios_turn = base_events.BaseEventLoop._run_once
-
-
 def is_asyncios_turn_replaced() -> bool:
     """Whether ``BaseEventLoop._run_once`` is somebody else's, a profiler's for example."""
-    return base_events.BaseEventLoop._run_once is not _asyncios_turn
+    return base_events.BaseEventLoop._run_once is not asyncios._run_once
 
 
 def watch_core(loop: EventLoop, selector: selectors.BaseSelector) -> None:

@@ -21,6 +21,7 @@ mod inline_values;
 pub(crate) mod object;
 pub(crate) mod pristine;
 pub(crate) mod sockaddr;
+pub(crate) mod socket;
 pub(crate) mod types;
 
 pub(crate) use args::Args;

@@ -105,6 +105,18 @@ pub(crate) fn integer(value: impl Into<i64>) -> Result<Ref, Raised> {
     unsafe { Ref::from_owned(ffi::PyLong_FromLongLong(value.into())) }.ok_or(Raised)
 }
 
+/// The truth of what an attribute is set to; null, for a deletion, is false.
+///
+/// # Safety
+/// `value` is null or a live object, and the GIL is held.
+pub(crate) unsafe fn given_truth(value: *mut ffi::PyObject) -> Result<bool, Raised> {
+    // SAFETY: the caller's word; -1 with an error set means failure.
+    match if value.is_null() { 0 } else { unsafe { ffi::PyObject_IsTrue(value) } } {
+        -1 => Err(Raised),
+        truth => Ok(truth == 1),
+    }
+}
+
 /// A field of a native object that may hold a reference. Zeroed memory is an empty slot.
 #[repr(transparent)]
 pub(crate) struct Slot(Cell<*mut ffi::PyObject>);

@@ -11,6 +11,7 @@ use super::address;
 use crate::capi::call::call1;
 use crate::capi::error::{fetch, raise_errno, raise_message, warn};
 use crate::capi::imports::{imports, support};
+use crate::capi::socket::adopt;
 use crate::capi::{Raised, Ref, Slot};
 use crate::event_loop::core::forks;
 
@@ -159,21 +160,17 @@ impl<T: Inside> OpenSocket<T> {
             return Ok(socket);
         }
         let fd = self.fileno();
-        let made = if fd >= 0 {
-            let socket = support(py, "adopt_socket")?.call1((fd,))?;
-            // Python has run: another thread may have asked too, or closed it.
-            if self.fileno() != fd || !self.python.is_empty() {
-                socket.call_method0("detach")?;
-                return self.python_socket(py);
+        let socket = if fd >= 0 {
+            match adopt(py, fd, || self.fileno() == fd && self.python.is_empty())? {
+                Some(socket) => socket,
+                None => return self.python_socket(py),
             }
-            socket
         } else {
             let family = self.local.or(self.peer).map_or(libc::AF_INET, |address| {
                 if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }
             });
-            support(py, "closed_socket")?.call1((family, T::KIND))?
+            Ref::from(support(py, "closed_socket")?.call1((family, T::KIND))?)
         };
-        let socket = Ref::from(made);
         self.python.set(Some(socket.clone_ref()));
         Ok(socket)
     }

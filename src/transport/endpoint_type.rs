@@ -11,7 +11,7 @@ use pyo3::types::PyTuple;
 
 use super::endpoint::{Endpoint, OFFSET, Variant, fields, release};
 use crate::capi::call::guard;
-use crate::capi::error::{raise, take_exception};
+use crate::capi::error::undisturbed;
 use crate::capi::types::{Attribute, Method, TypeSpec};
 use crate::capi::{Ref, Slot};
 
@@ -36,13 +36,13 @@ unsafe extern "C" fn dealloc<T: Variant>(object: *mut ffi::PyObject) {
 /// asyncio's `__del__`: an endpoint that nobody closed is closed here, with a ResourceWarning.
 unsafe extern "C" fn finalize<T: Variant>(object: *mut ffi::PyObject) {
     let _ = guard(|| {
-        // SAFETY: an endpoint that is about to die; an error that is set is kept across the warning.
-        unsafe {
-            let variant = fields::<T>(object);
-            if variant.endpoint().owner.is_empty() {
-                return 0;
-            }
-            let pending = (!ffi::PyErr_Occurred().is_null()).then(take_exception);
+        // SAFETY: an endpoint that is about to die.
+        let variant = unsafe { fields::<T>(object) };
+        if variant.endpoint().owner.is_empty() {
+            return 0;
+        }
+        // SAFETY: as above.
+        undisturbed(|| unsafe {
             let held = Ref::from_borrowed(object);
             let told = variant.endpoint().core().support("unclosed_transport", &[object]);
             if told.is_err() {
@@ -51,10 +51,7 @@ unsafe extern "C" fn finalize<T: Variant>(object: *mut ffi::PyObject) {
             if release(&held, variant).is_err() {
                 ffi::PyErr_WriteUnraisable(object);
             }
-            if let Some(exception) = pending {
-                raise(exception);
-            }
-        }
+        });
         0
     });
 }

@@ -313,19 +313,13 @@ impl Handle {
     /// `asyncio.Handle`. False if there is none. [`spent`] is to follow.
     #[cold]
     pub(crate) fn run_by_tool(&self) -> Result<bool, Raised> {
-        if tools::handle_run()?.is_none() {
-            return Ok(false);
-        }
+        let Some(tool) = tools::handle_run()? else { return Ok(false) };
+        let show = |handle: &Handle| call(&tool, &[std::ptr::from_ref(handle).cast_mut().cast()]).map(drop);
         match self.kind {
-            Kind::ThreadSafe => self.run_locked(Handle::show),
-            _ => self.show(),
+            Kind::ThreadSafe => self.run_locked(show),
+            _ => show(self),
         }
         .map(|()| true)
-    }
-
-    fn show(&self) -> Result<(), Raised> {
-        let Some(tool) = tools::handle_run()? else { return Ok(()) };
-        call(&tool, &[std::ptr::from_ref(self).cast_mut().cast()]).map(drop)
     }
 
     #[inline(always)]

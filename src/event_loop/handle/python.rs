@@ -18,6 +18,7 @@ use super::{
 };
 use crate::capi::call::{call, guard};
 use crate::capi::imports::imports;
+use crate::capi::object::given_truth;
 use crate::capi::types::{Attribute, Method, TypeSpec};
 use crate::capi::{Raised, Ref};
 use crate::event_loop::core::core_of;
@@ -316,12 +317,12 @@ unsafe extern "C" fn set_scheduled(
 ) -> c_int {
     guard(|| {
         // SAFETY: a borrowed argument, or null for a deletion.
-        match if value.is_null() { 0 } else { unsafe { ffi::PyObject_IsTrue(value) } } {
+        match unsafe { given_truth(value) } {
             // SAFETY: only TimerHandle has this attribute.
-            0 => unsafe { unschedule(object) },
+            Ok(false) => unsafe { unschedule(object) },
             // Only the loop schedules.
-            1 => {}
-            _ => return -1,
+            Ok(true) => {}
+            Err(Raised) => return -1,
         }
         0
     })

@@ -96,7 +96,7 @@ impl Handle {
 
     /// Runs a thread-safe handle by `run`, with cancels from other threads kept waiting.
     #[inline(always)]
-    pub(super) fn run_locked(&self, run: fn(&Handle) -> Result<(), Raised>) -> Result<(), Raised> {
+    pub(super) fn run_locked(&self, run: impl FnOnce(&Handle) -> Result<(), Raised>) -> Result<(), Raised> {
         let own = self.thread_safe();
         own.wait()?;
         if self.cancelled.get() {

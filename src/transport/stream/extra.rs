@@ -8,6 +8,7 @@ use crate::capi::call::call1;
 use crate::capi::error::fetch;
 use crate::capi::imports::{imports, support};
 use crate::capi::sockaddr::{Ask, SockAddr};
+use crate::capi::socket::adopt;
 use crate::capi::{Raised, Ref};
 use crate::transport::address;
 
@@ -21,15 +22,10 @@ impl Stream {
             return Ok(Some(socket));
         }
         let fd = self.fd.get();
-        let socket = support(py, "adopt_socket")?.call1((fd,))?;
-        // Python has run: another thread may have asked too, or the connection be over. One descriptor has one owner.
-        if self.fd.get() != fd || !self.socket.is_empty() {
-            socket.call_method0("detach")?;
-            return Ok(self.socket.get());
+        if let Some(socket) = adopt(py, fd, || self.fd.get() == fd && self.socket.is_empty())? {
+            self.socket.set(Some(socket));
         }
-        let socket = Ref::from(socket);
-        self.socket.set(Some(socket.clone_ref()));
-        Ok(Some(socket))
+        Ok(self.socket.get())
     }
 
     /// The same for a closed connection too, whose socket is closed like it.

@@ -11,7 +11,7 @@ use pyo3::types::{PyDict, PyTuple};
 
 use super::{BASE, Parts, Stream, TYPE, server, stream_of};
 use crate::capi::call::guard;
-use crate::capi::error::{fetch, io_error, raise, raise_errno, take_exception};
+use crate::capi::error::{fetch, io_error, raise_errno, undisturbed};
 use crate::capi::sockaddr;
 use crate::capi::types::{Attribute, TypeSpec};
 use crate::capi::{Raised, Ref};
@@ -39,17 +39,17 @@ unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
 /// asyncio's `__del__`: a transport that nobody closed is closed here, with a ResourceWarning.
 unsafe extern "C" fn finalize(object: *mut ffi::PyObject) {
     let _ = guard(|| {
-        // SAFETY: a transport that is about to die; an error that is set is kept across the warning.
-        unsafe {
-            let stream = stream_of(object);
-            if stream.fd.get() < 0 {
-                return 0;
-            }
-            if crate::capi::object::interpreter_ends() {
-                stream.leave_table(stream.fd.get());
-                return 0;
-            }
-            let pending = (!ffi::PyErr_Occurred().is_null()).then(take_exception);
+        // SAFETY: a transport that is about to die.
+        let stream = unsafe { stream_of(object) };
+        if stream.fd.get() < 0 {
+            return 0;
+        }
+        if crate::capi::object::interpreter_ends() {
+            stream.leave_table(stream.fd.get());
+            return 0;
+        }
+        // SAFETY: as above.
+        undisturbed(|| unsafe {
             let held = Ref::from_borrowed(object);
             let core = stream.core();
             let told = core.support("unclosed_transport", &[held.as_ptr()]);
@@ -64,10 +64,7 @@ unsafe extern "C" fn finalize(object: *mut ffi::PyObject) {
             if closed.is_err() {
                 ffi::PyErr_WriteUnraisable(object);
             }
-            if let Some(exception) = pending {
-                raise(exception);
-            }
-        }
+        });
         0
     });
 }

@@ -16,6 +16,7 @@ use crate::capi::call::{guard, method};
 use crate::capi::collected::{Collected, Instance, clear, dealloc, traverse};
 use crate::capi::error::{raise, raise_message, take_exception};
 use crate::capi::imports::{imports, support};
+use crate::capi::object::given_truth;
 use crate::capi::types::{Attribute, Method, TypeSpec};
 use crate::capi::{Args, Raised, Ref, Slot};
 
@@ -509,12 +510,12 @@ macro_rules! flag_attribute {
             _: *mut c_void,
         ) -> c_int {
             guard(|| {
-                // SAFETY: as above; -1 with an error set means failure.
-                match if value.is_null() { 0 } else { unsafe { ffi::PyObject_IsTrue(value) } } {
-                    -1 => -1,
-                    truth => {
+                // SAFETY: as above; a borrowed value, or null to delete it.
+                match unsafe { given_truth(value) } {
+                    Err(Raised) => -1,
+                    Ok(truth) => {
                         // SAFETY: as above.
-                        unsafe { Reader::of(object) }.$field.set(truth == 1);
+                        unsafe { Reader::of(object) }.$field.set(truth);
                         0
                     }
                 }
