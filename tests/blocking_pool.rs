@@ -1,8 +1,11 @@
 //! The pool for functions that block: its cap, and threads that come, fail to come, and leave.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::channel;
+use std::task::{Context, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use wakeloop::runtime::time::timeout;
@@ -125,4 +128,40 @@ fn a_job_that_comes_while_the_last_thread_leaves_gets_a_new_one() {
     std::thread::sleep(Duration::from_millis(20));
     drop(release);
     assert_eq!(rt.block_on(timeout(LONG, second)).expect("nobody came").unwrap(), 2);
+}
+
+/// The thread that ends a job is not counted on while it runs code of the user: here, the drop of an output that nobody
+/// waits for.
+#[test]
+fn the_drop_of_an_output_may_wait_for_another_job() {
+    struct Waits(runtime::Handle, std::sync::mpsc::Sender<i32>);
+    impl Drop for Waits {
+        fn drop(&mut self) {
+            let _ = self.1.send(block_on(self.0.spawn_blocking(|| 7)).unwrap());
+        }
+    }
+    let rt = Builder::new_current_thread().max_blocking_threads(2).build().unwrap();
+    let (ended, ends) = channel();
+    let output = Waits(rt.handle(), ended);
+    drop(rt.spawn_blocking(move || output));
+    assert_eq!(ends.recv_timeout(LONG), Ok(7));
+}
+
+/// Nor while it runs a waker that is not a task's: some executors poll in it.
+#[test]
+fn a_waker_may_wait_for_another_job() {
+    struct Waits(runtime::Handle, std::sync::Mutex<std::sync::mpsc::Sender<i32>>);
+    impl Wake for Waits {
+        fn wake(self: Arc<Self>) {
+            let _ = self.1.lock().unwrap().send(block_on(self.0.spawn_blocking(|| 7)).unwrap());
+        }
+    }
+    let rt = Builder::new_current_thread().max_blocking_threads(2).build().unwrap();
+    let (ended, ends) = channel();
+    let (go, gate) = channel::<()>();
+    let mut job = rt.spawn_blocking(move || gate.recv());
+    let waker = Waker::from(Arc::new(Waits(rt.handle(), std::sync::Mutex::new(ended))));
+    assert!(Pin::new(&mut job).poll(&mut Context::from_waker(&waker)).is_pending());
+    go.send(()).unwrap();
+    assert_eq!(ends.recv_timeout(LONG), Ok(7));
 }

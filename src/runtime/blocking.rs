@@ -6,20 +6,23 @@
 //! At most one thread is on its way (called or being started) at a time. When it arrives and finds more jobs than
 //! its own, it sends for the next before it begins. So a batch of jobs that block gets a thread each, one after the
 //! other, while a batch of tiny ones is done by the first few before a dozen threads were woken for nothing; and
-//! whoever submits, mostly a worker in a poll, pays for one wake at most.
+//! whoever submits, mostly a worker in a poll, pays for one wake at most. A thread that is about to tell a task of the
+//! end of its job counts as on its way, too: the task's next job is often there before the thread is back.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use super::builder::ThreadOptions;
 use super::executor::Shared;
-use super::shim::{Condvar, Mutex, MutexGuard};
+use super::shim::{AtomicUsize, Condvar, Mutex, MutexGuard};
 use super::task::{self, JoinHandle, Runnable};
 use super::{context, unpoisoned};
 
@@ -138,6 +141,9 @@ pub(super) struct Pool(Arc<Inner>);
 
 struct Inner {
     state: Mutex<State>,
+    /// Threads that have done with their job, have yet to tell who waits for it, and then come to the queue: they see
+    /// to what is in it, as those that were called. Counted down under the lock.
+    returning: AtomicUsize,
     /// A job came, or the pool was closed.
     work: Condvar,
     /// A thread left.
@@ -183,6 +189,7 @@ impl Pool {
         };
         Pool(Arc::new(Inner {
             state: Mutex::new(state),
+            returning: AtomicUsize::new(0),
             work: Condvar::new(),
             left: Condvar::new(),
             cap,
@@ -199,7 +206,7 @@ impl Pool {
             return;
         }
         state.jobs.push_back(job);
-        let summons = state.summon(self.0.cap);
+        let summons = self.0.summon(&mut state);
         drop(state);
         self.0.fetch(summons, shared);
     }
@@ -260,6 +267,12 @@ impl State {
 }
 
 impl Inner {
+    /// Decides who comes for the jobs in the queue, as [`State::summon`], unless a thread is on its way back.
+    fn summon(&self, state: &mut State) -> Summons {
+        // Who submits because it was told of a job's end sees that thread here; the task's own word orders the two.
+        if self.returning.load(Relaxed) > 0 { Summons::None } else { state.summon(self.cap) }
+    }
+
     fn fetch(self: &Arc<Self>, summons: Summons, shared: &impl Surroundings) {
         match summons {
             Summons::None => {}
@@ -277,11 +290,13 @@ impl Inner {
         state.starting -= 1;
         loop {
             if let Some(job) = state.jobs.pop_front() {
-                let summons = state.summon(self.cap);
+                let summons = self.summon(&mut state);
                 drop(state);
                 self.fetch(summons, shared);
-                job.run();
+                let errand = Errand { pool: self, ended: Cell::new(false) };
+                job.run_job(&errand);
                 state = unpoisoned(self.state.lock());
+                drop(errand);
                 continue;
             }
             if !state.closed {
@@ -313,6 +328,31 @@ impl Inner {
                 return (state, false);
             }
             state = unpoisoned(self.work.wait_timeout(state, left)).0;
+        }
+    }
+}
+
+/// A thread and the job that it runs.
+pub(super) struct Errand<'a> {
+    pool: &'a Inner,
+    ended: Cell<bool>,
+}
+
+impl Errand<'_> {
+    /// The job has its output, and somebody waits for it who is told next.
+    ///
+    /// Who waits often submits the next job at once, before this thread is back at the queue. It would wake a second
+    /// thread for what the first then takes; the two would go on in turns, each woken for nothing.
+    pub(super) fn ends(&self) {
+        self.ended.set(true);
+        self.pool.returning.fetch_add(1, Relaxed);
+    }
+}
+
+impl Drop for Errand<'_> {
+    fn drop(&mut self) {
+        if self.ended.get() {
+            self.pool.returning.fetch_sub(1, Relaxed);
         }
     }
 }
@@ -374,6 +414,25 @@ impl Drop for Place {
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pool").field("threads", &self.threads()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(any(wakeloop_loom, wakeloop_shuttle))))]
+mod tests {
+    use super::super::block_on;
+    use super::*;
+
+    #[test]
+    fn no_thread_is_sent_for_while_one_is_on_its_way_back() {
+        let pool = BlockingPool::new(2, Duration::from_secs(60));
+        let returning = Errand { pool: &pool.0.0, ended: Cell::new(false) };
+        returning.ends();
+        let counts_on_it = pool.spawn(|| 1);
+        assert_eq!(pool.0.threads(), 0);
+        drop(returning);
+        assert_eq!(block_on(pool.spawn(|| 2)).unwrap(), 2);
+        assert_eq!(block_on(counts_on_it).unwrap(), 1);
+        assert_eq!(pool.0.0.returning.load(Relaxed), 0);
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::atomic::AtomicUsize as Plain;
 use std::sync::atomic::Ordering::SeqCst;
 
 use super::*;
+use crate::runtime::LocalSet;
 use crate::runtime::shim::model::{block_on, thread};
 
 impl Surroundings for () {
@@ -59,6 +60,29 @@ fn jobs_from_two_threads_get_their_threads() {
         pool.close();
         assert!(pool.wait_left(None));
         assert_eq!(runs.load(SeqCst), 2);
+    });
+}
+
+/// A task that waits for a job is told by a thread on its way back, and counts on it.
+#[test]
+fn who_was_told_of_the_end_of_a_job_may_submit_the_next() {
+    crate::runtime::shim::model::check(|| {
+        let (pool, runs) = (Arc::new(pool(2)), Arc::new(Plain::new(0)));
+        let local = LocalSet::new();
+        block_on(local.run_until(async {
+            let task = local.spawn_local({
+                let (pool, runs) = (pool.clone(), runs.clone());
+                async move {
+                    submit(&pool, &runs).await.unwrap();
+                    submit(&pool, &runs).await.unwrap();
+                }
+            });
+            task.await.unwrap();
+        }));
+        pool.close();
+        assert!(pool.wait_left(None));
+        assert_eq!(runs.load(SeqCst), 2);
+        assert_eq!(pool.0.returning.load(Relaxed), 0);
     });
 }
 

@@ -10,6 +10,7 @@ use std::pin::Pin;
 use std::ptr::{self, NonNull};
 use std::task::{Context, Poll, Waker};
 
+use super::super::blocking::Errand;
 use super::super::executor::{self, LocalShared, Shared};
 use super::super::shim::UnsafeCell;
 use super::super::trace::TraceEvent;
@@ -26,7 +27,7 @@ pub(in super::super) struct Header {
     pub(super) state: State,
     vtable: &'static Vtable,
     /// With `kind` a [`Home`], taken apart for the sake of eight bytes.
-    home: *const (),
+    home: Cell<*const ()>,
     /// Neighbours in the list of live tasks, which also guards them.
     pub(in super::super) links: std::cell::UnsafeCell<Links>,
     join_waker: UnsafeCell<MaybeUninit<Waker>>,
@@ -40,8 +41,9 @@ pub(in super::super) struct Header {
 enum Home {
     Workers(*const Shared),
     Local(*const LocalShared),
-    /// A blocking job: queued once, by hand. It completes in its only poll, so no wake queues it again.
-    Pool,
+    /// A blocking job: queued once, by hand. It completes in its only poll, so no wake queues it again. The errand of
+    /// the thread that runs it, null before.
+    Pool(*const Errand<'static>),
 }
 
 #[derive(Clone, Copy)]
@@ -56,7 +58,7 @@ impl Home {
         match self {
             Home::Workers(shared) => (shared.cast(), Kind::Workers),
             Home::Local(set) => (set.cast(), Kind::Local),
-            Home::Pool => (ptr::null(), Kind::Pool),
+            Home::Pool(errand) => (errand.cast(), Kind::Pool),
         }
     }
 }
@@ -112,7 +114,7 @@ where
     F::Output: Send + 'static,
 {
     // SAFETY: as in `new`.
-    unsafe { allocate(future, Home::Pool) }
+    unsafe { allocate(future, Home::Pool(ptr::null())) }
 }
 
 /// As [`new`], for a set of local tasks.
@@ -144,7 +146,7 @@ where
         header: Header {
             state: State::new(),
             vtable: Task::<F>::VTABLE,
-            home,
+            home: Cell::new(home),
             kind,
             links: Default::default(),
             join_waker: UnsafeCell::new(MaybeUninit::uninit()),
@@ -172,6 +174,14 @@ impl Runnable {
         unsafe { (header.as_ref().vtable.run)(header) }
     }
 
+    /// As [`Runnable::run`], of a job of the blocking pool.
+    pub(in super::super) fn run_job(self, errand: &Errand<'_>) {
+        // SAFETY: alive, and only the holder of the `Runnable` follows or changes the home (rule 5). It is not followed
+        // after this run, which is the only one.
+        unsafe { self.0.as_ref() }.home.set(ptr::from_ref(errand).cast());
+        self.run();
+    }
+
     pub(in super::super) fn header(&self) -> NonNull<Header> {
         self.0
     }
@@ -191,9 +201,9 @@ impl Drop for Runnable {
 impl Header {
     fn home(&self) -> Home {
         match self.kind {
-            Kind::Workers => Home::Workers(self.home.cast()),
-            Kind::Local => Home::Local(self.home.cast()),
-            Kind::Pool => Home::Pool,
+            Kind::Workers => Home::Workers(self.home.get().cast()),
+            Kind::Local => Home::Local(self.home.get().cast()),
+            Kind::Pool => Home::Pool(self.home.get().cast()),
         }
     }
 
@@ -225,7 +235,7 @@ impl Header {
             match header.as_ref().home() {
                 Home::Workers(shared) => executor::schedule(shared, task),
                 Home::Local(set) => executor::schedule_local(set, task),
-                Home::Pool => drop(task),
+                Home::Pool(_) => drop(task),
             }
         }
     }
@@ -239,7 +249,7 @@ impl Header {
         unsafe {
             match header.as_ref().home() {
                 Home::Workers(shared) => executor::reschedule(shared, Runnable(header)),
-                Home::Local(_) | Home::Pool => Header::schedule(header),
+                Home::Local(_) | Home::Pool(_) => Header::schedule(header),
             }
         }
     }
@@ -383,7 +393,7 @@ impl<F: Future> Task<F> {
                 match head.home() {
                     Home::Workers(shared) => (*shared).owned().remove(header),
                     Home::Local(set) => executor::remove_local(set, header),
-                    Home::Pool => {}
+                    Home::Pool(_) => {}
                 }
             }
         }
@@ -395,6 +405,14 @@ impl<F: Future> Task<F> {
         if completed.wake_joiner {
             // SAFETY: the slot is set and passed to us (rule 3).
             let waker = head.join_waker().with(|slot| unsafe { (*slot).assume_init_read() });
+            if let Home::Pool(errand) = head.home()
+                && waker::is_of_a_task(&waker)
+            {
+                // SAFETY: null, or that of the run that we are in.
+                if let Some(errand) = unsafe { errand.as_ref() } {
+                    errand.ends();
+                }
+            }
             drop(quietly(|| waker.wake()));
         }
         // SAFETY: the reference of being alive.

@@ -15,8 +15,9 @@
 //! 3. The join waker's slot belongs to the `JoinHandle` while `JOIN_WAKER` is clear; while it is set both sides
 //!    only read; with `COMPLETE` a set slot passes to the completer, who takes the waker out.
 //! 4. The list links are touched under the lock of the list only.
-//! 5. The pointer to the home (the executor, or the set of a local task) is followed only by the holder of the `Runnable`: until the task is complete
-//!    it cannot be freed (see `executor::owned`).
+//! 5. The pointer to the home (the executor, the set of a local task, or the errand of the thread that runs a job) is
+//!    followed only by the holder of the `Runnable`: until the task is complete the first two cannot be freed (see
+//!    `executor::owned`), and the third is on that thread's stack.
 //!
 //! A future is dropped as soon as it is ready, panicked or was cancelled, by the holder of the `Runnable`, never
 //! by a waker or a `JoinHandle`.

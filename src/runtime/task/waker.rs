@@ -23,6 +23,11 @@ pub(super) fn with_borrowed<R>(header: NonNull<Header>, f: impl FnOnce(&Waker) -
     f(&waker)
 }
 
+/// True for a waker that only queues a task: to wake with it runs nobody's code.
+pub(super) fn is_of_a_task(waker: &Waker) -> bool {
+    std::ptr::eq(waker.vtable(), &VTABLE)
+}
+
 /// # Safety
 /// `data` comes from a waker of this vtable.
 unsafe fn header(data: *const ()) -> NonNull<Header> {
