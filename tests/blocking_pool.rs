@@ -165,3 +165,38 @@ fn a_waker_may_wait_for_another_job() {
     go.send(()).unwrap();
     assert_eq!(ends.recv_timeout(LONG), Ok(7));
 }
+
+#[test]
+fn a_job_that_tells_of_its_output_does_so_once() {
+    struct Told(std::sync::mpsc::Sender<&'static str>);
+    impl Drop for Told {
+        fn drop(&mut self) {
+            let _ = self.0.send("dropped");
+        }
+    }
+    let rt = Builder::new_current_thread().max_blocking_threads(1).build().unwrap();
+    let (say, heard) = channel();
+    let tell = |told: Told| {
+        move |word: &'static str| {
+            let _ = told.0.send(word);
+        }
+    };
+    rt.block_on(rt.handle().spawn_blocking_and_tell(|| "done", tell(Told(say.clone())))).unwrap();
+    assert_eq!(heard.recv_timeout(LONG), Ok("done"));
+    assert_eq!(heard.recv_timeout(LONG), Ok("dropped"));
+    // A panic and a cancel leave nothing to tell.
+    let error = rt
+        .block_on(rt.handle().spawn_blocking_and_tell(|| panic!("blocked"), tell(Told(say.clone()))))
+        .unwrap_err();
+    assert_eq!(error.panic_message(), Some("blocked"));
+    assert_eq!(heard.recv_timeout(LONG), Ok("dropped"));
+    let (go, gate) = channel::<()>();
+    let busy = rt.spawn_blocking(move || gate.recv());
+    let waits = rt.handle().spawn_blocking_and_tell(|| "never", tell(Told(say)));
+    waits.abort();
+    go.send(()).unwrap();
+    assert!(rt.block_on(waits).unwrap_err().is_cancelled());
+    assert!(rt.block_on(busy).unwrap().is_ok());
+    assert_eq!(heard.recv_timeout(LONG), Ok("dropped"));
+    assert!(heard.recv_timeout(LONG).is_err());
+}

@@ -17,7 +17,7 @@ use std::ffi::c_void;
 use std::future::Future;
 use std::io;
 use std::mem::offset_of;
-use std::panic::AssertUnwindSafe;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -37,7 +37,7 @@ use crate::capi::error::{raise_io, raise_message, restore};
 use crate::capi::imports::imports;
 use crate::capi::{Raised, Ref, Slot};
 use crate::event_loop::core::forks;
-use crate::runtime::AbortHandle;
+use crate::runtime::{AbortHandle, NoThread};
 
 /// Makes the result of an operation, on the loop's thread.
 type Make = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
@@ -59,7 +59,11 @@ impl Outcome {
 }
 
 /// The future of an operation.
-pub(crate) type Work = Pin<Box<dyn Future<Output = Outcome> + Send>>;
+type Work = Pin<Box<dyn Future<Output = Outcome> + Send>>;
+
+/// An operation that is a job for the blocking pool, which does not begin before it is awaited.
+type Prepare = Box<dyn FnOnce(Python<'_>) -> Result<Job, Raised> + Send>;
+type Job = Box<dyn FnOnce() -> Outcome + Send>;
 
 /// An operation that Python awaits once.
 #[repr(C)]
@@ -78,6 +82,7 @@ pub(crate) struct Operation {
 
 enum Phase {
     New(Work),
+    NewJob(Prepare),
     /// New, and done once the loop has had a turn.
     Turn,
     /// This is what it came to, and the loop has a turn.
@@ -113,6 +118,19 @@ impl Operation {
         result: Option<Ref>,
     ) -> PyResult<Bound<'py, PyAny>> {
         Operation::in_phase(py, name, Phase::New(Box::pin(work)), result)
+    }
+
+    /// An operation on the blocking pool. When it is first awaited, `prepare` makes its job, with the GIL held.
+    pub(crate) fn blocking<'py, J>(
+        py: Python<'py>,
+        name: &'static str,
+        prepare: impl FnOnce(Python<'_>) -> Result<J, Raised> + Send + 'static,
+    ) -> PyResult<Bound<'py, PyAny>>
+    where
+        J: FnOnce() -> Outcome + Send + 'static,
+    {
+        let prepare = |py: Python<'_>| prepare(py).map(|job| Box::new(job) as Job);
+        Operation::in_phase(py, name, Phase::NewJob(Box::new(prepare)), None)
     }
 
     /// An operation that has this result in the next turn of the loop.
@@ -174,7 +192,24 @@ impl Operation {
             }
             return self.conclude(py, outcome);
         }
-        let started = Started { delivery, task: task.abort_handle(), forks: forks() };
+        self.wait(py, Started { delivery, task: task.abort_handle(), forks: forks() })
+    }
+
+    /// Sends the job to the pool, whose thread tells the loop itself: no worker of the runtime is woken in between.
+    fn start_job(&self, py: Python<'_>, prepare: Prepare) -> Result<Step, Raised> {
+        running_loop()?;
+        let runtime = runtime::handle().map_err(|error| raise_io(&error))?;
+        let job = prepare(py)?;
+        let delivery = Arc::new(Delivery(Mutex::new(State::Running)));
+        let promise = Promise(Some(delivery.clone()));
+        let task = runtime.spawn_blocking_and_tell(
+            move || catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(Outcome::Panic),
+            move |outcome| promise.keep(outcome),
+        );
+        self.wait(py, Started { delivery, task: task.abort_handle(), forks: forks() })
+    }
+
+    fn wait(&self, py: Python<'_>, started: Started) -> Result<Step, Raised> {
         let (waiter, future) = match Waiter::new(py) {
             Ok(made) => made,
             Err(Raised) => {
@@ -194,7 +229,7 @@ impl Operation {
 
     fn is_new(&self) -> bool {
         let phase = self.phase.replace(Phase::Over);
-        let new = matches!(phase, Phase::New(_) | Phase::Turn);
+        let new = matches!(phase, Phase::New(_) | Phase::NewJob(_) | Phase::Turn);
         self.phase.set(phase);
         new
     }
@@ -228,6 +263,7 @@ unsafe impl Steps for Operation {
         let py = unsafe { Python::assume_attached() };
         let started = match self.phase.replace(Phase::Over) {
             Phase::New(work) => return self.start(py, work),
+            Phase::NewJob(prepare) => return self.start_job(py, prepare),
             Phase::Turn => {
                 self.phase.set(Phase::Turned(Outcome::Nothing));
                 budget::refill();
@@ -267,6 +303,7 @@ unsafe impl Steps for Operation {
         match phase {
             Phase::Started(started) => started.end(),
             Phase::New(work) => drop(work),
+            Phase::NewJob(prepare) => drop(prepare),
             Phase::Turned(outcome) => drop(outcome),
             Phase::Turn | Phase::Over => {}
         }
@@ -292,8 +329,9 @@ impl Started {
 
     fn end(self) {
         if self.forks == forks() {
-            self.task.abort();
+            // First: a job that is aborted in the queue has nobody to tell.
             self.delivery.abandon();
+            self.task.abort();
         } else {
             std::mem::forget(self);
         }
@@ -366,6 +404,27 @@ impl Delivery {
     }
 }
 
+/// A job's duty to deliver. One that is dropped without having run says so.
+struct Promise(Option<Arc<Delivery>>);
+
+impl Promise {
+    fn keep(mut self, outcome: Outcome) {
+        self.send(outcome);
+    }
+
+    fn send(&mut self, outcome: Outcome) {
+        if let Some(delivery) = self.0.take() {
+            delivery.complete(outcome);
+        }
+    }
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        self.send(Outcome::Error(NoThread.into()));
+    }
+}
+
 /// A future whose panic is an outcome.
 struct Caught(Work);
 
@@ -374,7 +433,7 @@ impl Future for Caught {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
         let work = self.0.as_mut();
-        match std::panic::catch_unwind(AssertUnwindSafe(|| work.poll(context))) {
+        match catch_unwind(AssertUnwindSafe(|| work.poll(context))) {
             Ok(poll) => poll,
             Err(payload) => Poll::Ready(Outcome::Panic(payload)),
         }

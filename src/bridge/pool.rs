@@ -49,13 +49,15 @@ pub(crate) fn run<'py>(
     let future = event_loop.call_method0("create_future")?;
     let promise = Promise(Some((Port::of(event_loop)?, future.clone().unbind())));
     // Detached: the promise is what reports.
-    drop(pool().spawn(move || {
-        let outcome = catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(|payload| {
-            let text = panic_text(payload.as_ref());
-            Box::new(move |_| Err(RuntimePanic::new_err(text)))
-        });
-        promise.keep(outcome);
-    }));
+    drop(pool().spawn_and_tell(
+        move || {
+            catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(|payload| {
+                let text = panic_text(payload.as_ref());
+                Box::new(move |_| Err(RuntimePanic::new_err(text)))
+            })
+        },
+        move |outcome| promise.keep(outcome),
+    ));
     Ok(future)
 }
 

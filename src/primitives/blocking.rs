@@ -1,9 +1,5 @@
 //! `wakeloop.spawn_blocking`: a Python function on the runtime's blocking pool.
 
-use std::future::Future;
-use std::pin::Pin;
-use std::task::{Context, Poll};
-
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
@@ -13,7 +9,6 @@ use crate::bridge::port::Port;
 use crate::capi::call::{call_tuple, copy_current_context, in_context};
 use crate::capi::error::fetch;
 use crate::capi::{Raised, Ref};
-use crate::runtime::{self, JoinError, JoinHandle, NoThread};
 
 /// A call that is to be made, with everything that it needs.
 struct Call {
@@ -70,39 +65,11 @@ pub(crate) fn spawn_blocking<'py>(
     }
     let (function, arguments) = (function.unbind(), args.unbind());
     let keywords = kwargs.map(Bound::unbind);
-    Operation::create(py, "spawn_blocking", async move {
-        // The first poll is on the loop's thread, with the GIL: here is the context of the await.
-        let found = Python::attach(|py| {
-            let context = copy_current_context().map(|context| context.bind(py).unbind());
-            context.and_then(|context| Ok((context, Port::running(py)?))).map_err(|Raised| fetch(py))
-        });
-        let (context, home) = match found {
-            Ok(found) => found,
-            Err(error) => return Outcome::value(move |_| Err(error)),
-        };
+    Operation::blocking(py, "spawn_blocking", move |py| {
+        // That of the await, not of the call.
+        let context = copy_current_context()?.bind(py).unbind();
+        let home = Port::running(py)?;
         let call = LoopBound::new(Call { function, arguments, keywords, context }, &home);
-        let run = move || call.open().map_or(Outcome::Nothing, |call| call.run(&home));
-        match Job(runtime::spawn_blocking(run)).await {
-            Ok(outcome) => outcome,
-            Err(JoinError::Panic(panic)) => Outcome::Panic(panic.into_payload()),
-            Err(JoinError::Cancelled) => Outcome::Error(NoThread.into()),
-        }
+        Ok(move || call.open().map_or(Outcome::Nothing, |call| call.run(&home)))
     })
-}
-
-/// A job of the pool that is taken out of its queue when nobody waits for it any more.
-struct Job(JoinHandle<Outcome>);
-
-impl Future for Job {
-    type Output = Result<Outcome, JoinError>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.0).poll(context)
-    }
-}
-
-impl Drop for Job {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }

@@ -50,6 +50,16 @@ where
     handle
 }
 
+pub(super) fn spawn_and_tell_on<F, T, G>(shared: &Arc<Shared>, f: F, tell: G) -> JoinHandle<()>
+where
+    F: FnOnce() -> T + Send + 'static,
+    G: FnOnce(T) + Send + 'static,
+{
+    let (job, handle) = task::new_job(Told(Some((f, tell))));
+    shared.pool().submit(job, shared);
+    handle
+}
+
 /// A pool without a runtime: for jobs that await nothing, in a process that may never need more.
 ///
 /// Dropping it leaves its threads alone; they go when they were idle for a while.
@@ -69,6 +79,18 @@ impl BlockingPool {
         T: Send + 'static,
     {
         let (job, handle) = task::new_job(Job(Some(f)));
+        self.0.submit(job, &Nothing);
+        handle
+    }
+
+    /// Runs `f` as [`spawn`](BlockingPool::spawn) does, and then `tell` with its output, as
+    /// [`Handle::spawn_blocking_and_tell`](super::Handle::spawn_blocking_and_tell) does.
+    pub fn spawn_and_tell<F, T, G>(&self, f: F, tell: G) -> JoinHandle<()>
+    where
+        F: FnOnce() -> T + Send + 'static,
+        G: FnOnce(T) + Send + 'static,
+    {
+        let (job, handle) = task::new_job(Told(Some((f, tell))));
         self.0.submit(job, &Nothing);
         handle
     }
@@ -110,6 +132,23 @@ impl<F: FnOnce() -> T, T> Future for Job<F> {
             Some(f) => Poll::Ready(f()),
             None => unreachable!("a job is polled once"),
         }
+    }
+}
+
+/// A job that tells of its output itself.
+struct Told<F, G>(Option<(F, G)>);
+
+impl<F, G> Unpin for Told<F, G> {}
+
+impl<F: FnOnce() -> T, T, G: FnOnce(T)> Future for Told<F, G> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let Some((f, tell)) = self.0.take() else { unreachable!("a job is polled once") };
+        let output = f();
+        task::job_ends(context.waker());
+        tell(output);
+        Poll::Ready(())
     }
 }
 
@@ -339,13 +378,14 @@ pub(super) struct Errand<'a> {
 }
 
 impl Errand<'_> {
-    /// The job has its output, and somebody waits for it who is told next.
+    /// The job has its output, and who waits for it is told next, by something that neither blocks nor runs user code.
     ///
     /// Who waits often submits the next job at once, before this thread is back at the queue. It would wake a second
     /// thread for what the first then takes; the two would go on in turns, each woken for nothing.
     pub(super) fn ends(&self) {
-        self.ended.set(true);
-        self.pool.returning.fetch_add(1, Relaxed);
+        if !self.ended.replace(true) {
+            self.pool.returning.fetch_add(1, Relaxed);
+        }
     }
 }
 

@@ -186,6 +186,20 @@ impl Handle {
         blocking::spawn_on(&self.shared, f)
     }
 
+    /// Runs `f` on a thread where blocking is allowed, and then `tell` with its output: for who is told by other means
+    /// than by the handle, as a loop with a queue of its own. If the job is cancelled, `tell` is dropped with it; it is
+    /// dropped as well if `f` panics.
+    ///
+    /// `tell` must not block, nor wait for another job: those submitted meanwhile may count on this very thread, which
+    /// is about to be free.
+    pub fn spawn_blocking_and_tell<F, T, G>(&self, f: F, tell: G) -> JoinHandle<()>
+    where
+        F: FnOnce() -> T + Send + 'static,
+        G: FnOnce(T) + Send + 'static,
+    {
+        blocking::spawn_and_tell_on(&self.shared, f, tell)
+    }
+
     /// Runs `future` on this thread until it is ready; sleeps, sockets and [`spawn`] inside use this runtime.
     ///
     /// # Panics

@@ -159,6 +159,13 @@ where
     (Runnable(header), unsafe { JoinHandle::from_raw(header) })
 }
 
+/// The job that is polled with `waker` has its output, and is about to tell of it.
+pub(in super::super) fn job_ends(waker: &Waker) {
+    let Some(header) = waker::task_of(waker) else { return };
+    // SAFETY: the waker keeps the task alive.
+    unsafe { header.as_ref() }.job_ends();
+}
+
 /// The exclusive right, and the duty, to poll a scheduled task once. Dropping it cancels the task.
 pub(in super::super) struct Runnable(NonNull<Header>);
 
@@ -204,6 +211,16 @@ impl Header {
             Kind::Workers => Home::Workers(self.home.get().cast()),
             Kind::Local => Home::Local(self.home.get().cast()),
             Kind::Pool => Home::Pool(self.home.get().cast()),
+        }
+    }
+
+    /// Called by who runs the job, with the output.
+    fn job_ends(&self) {
+        if let Home::Pool(errand) = self.home()
+            // SAFETY: null, or that of the run that we are in (rule 5).
+            && let Some(errand) = unsafe { errand.as_ref() }
+        {
+            errand.ends();
         }
     }
 
@@ -405,13 +422,9 @@ impl<F: Future> Task<F> {
         if completed.wake_joiner {
             // SAFETY: the slot is set and passed to us (rule 3).
             let waker = head.join_waker().with(|slot| unsafe { (*slot).assume_init_read() });
-            if let Home::Pool(errand) = head.home()
-                && waker::is_of_a_task(&waker)
-            {
-                // SAFETY: null, or that of the run that we are in.
-                if let Some(errand) = unsafe { errand.as_ref() } {
-                    errand.ends();
-                }
+            // The waker of a task only queues it: no code of others runs before the thread is back.
+            if matches!(head.kind, Kind::Pool) && waker::task_of(&waker).is_some() {
+                head.job_ends();
             }
             drop(quietly(|| waker.wake()));
         }

@@ -32,5 +32,5 @@ mod model;
 #[cfg(all(test, any(wakeloop_loom, wakeloop_shuttle)))]
 mod state_model;
 
-pub(super) use cell::{Header, Runnable, new, new_job, new_local};
+pub(super) use cell::{Header, Runnable, job_ends, new, new_job, new_local};
 pub use join::{AbortHandle, JoinError, JoinHandle, TaskPanic};

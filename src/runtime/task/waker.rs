@@ -23,9 +23,12 @@ pub(super) fn with_borrowed<R>(header: NonNull<Header>, f: impl FnOnce(&Waker) -
     f(&waker)
 }
 
-/// True for a waker that only queues a task: to wake with it runs nobody's code.
-pub(super) fn is_of_a_task(waker: &Waker) -> bool {
-    std::ptr::eq(waker.vtable(), &VTABLE)
+/// The task that the waker queues, if it is of this kind. It lives as long as the waker.
+pub(super) fn task_of(waker: &Waker) -> Option<NonNull<Header>> {
+    if !std::ptr::eq(waker.vtable(), &VTABLE) {
+        return None;
+    }
+    NonNull::new(waker.data().cast_mut().cast())
 }
 
 /// # Safety
