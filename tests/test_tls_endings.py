@@ -8,11 +8,12 @@ import sys
 import threading
 import warnings
 import weakref
+from functools import partial
 
 import pytest
 
 from tests.support.protocol import Recording
-from tests.support.tls_pair import Wire, finish, over_wire, secure_pair, talk
+from tests.support.tls_pair import Viewed, Wire, finish, over_wire, secure_pair, talk
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +55,29 @@ def test_a_shutdown_that_is_never_answered_times_out(run, tls):
         accepted[0].transport.abort()
         await accepted[0].lost
         await asyncio.sleep(0.02)
+
+    run(main())
+
+
+def test_a_close_with_data_that_a_paused_buffered_protocol_has_not_taken_is_an_error(run, tls):
+    class Pausing(Viewed):
+        def buffer_updated(self, count):
+            super().buffer_updated(count)
+            self.transport.pause_reading()
+
+    async def main():
+        near, far = await secure_pair(tls, near=partial(Pausing, 1000))
+        far.transport.write(bytes(5000))
+        while not near.data:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.02)
+        near.transport.close()
+        error = await near.lost
+        assert isinstance(error, ssl.SSLError)
+        assert error.args[0] == ssl.SSL_ERROR_SSL
+        assert (error.library, error.reason) == ("SSL", "APPLICATION_DATA_AFTER_CLOSE_NOTIFY")
+        assert not near.ended and len(near.data) == 1000
+        await far.lost
 
     run(main())
 

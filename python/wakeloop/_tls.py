@@ -36,6 +36,7 @@ _HOOKS = (
     "_get_app_transport",
     "_get_read_buffer_size",
     "_get_write_buffer_size",
+    "_on_shutdown_complete",
     "_process_outgoing",
     "_set_app_protocol",
     "_start_shutdown",
@@ -127,6 +128,18 @@ class SSLProtocol(_core.TlsConnection, InheritedProtocol):
     def _abort(self, *args: Any) -> None:
         self._send_last()
         super()._abort(*args)
+
+    def _do_shutdown(self) -> None:
+        if self._holds_data() and not self._eof_received:
+            # It waits for a buffered protocol that has paused; asyncio leaves it in the SSLObject, which says this of it.
+            error = ssl.SSLError(
+                ssl.SSL_ERROR_SSL,
+                "[SSL: APPLICATION_DATA_AFTER_CLOSE_NOTIFY] application data after close notify (_ssl.c)",
+            )
+            error.library, error.reason = "SSL", "APPLICATION_DATA_AFTER_CLOSE_NOTIFY"
+            self._on_shutdown_complete(error)
+            return
+        super()._do_shutdown()
 
 
 def is_context(value: object) -> bool:

@@ -114,6 +114,11 @@ impl TlsConnection {
         self.connection.lost();
     }
 
+    /// Is there plaintext that a buffered protocol has not taken yet?
+    fn _holds_data(&self) -> bool {
+        !self.connection.undelivered().is_empty()
+    }
+
     /// Send what was written in this turn, before the connection is closed by force.
     fn _send_last(slf: &Bound<'_, Self>) {
         write::send_last(&object(slf), &slf.get().connection);
