@@ -32,7 +32,7 @@ use crate::capi::imports::imports;
 use crate::capi::object::integer;
 use crate::capi::sockaddr::is_plain_socket;
 use crate::capi::types::Method;
-use crate::capi::{Args, Fatal, Raised, Ref, Slot};
+use crate::capi::{Args, Fallible, Fatal, Raised, Ref, Slot};
 use crate::reactor::Readiness;
 
 /// Up to here a message is received into a buffer of the loop and copied out; larger requests are received
@@ -453,8 +453,8 @@ fn accept(socket: *mut ffi::PyObject, fd: RawFd) -> Result<Step, Raised> {
     }
     // SAFETY: every caller holds the GIL; the socket is held by the call object.
     let (py, socket) = unsafe { (Python::assume_attached(), Ref::from_borrowed(socket)) };
-    let outcome = socket.bind(py).call_method0("accept").and_then(|pair| {
-        pair.get_item(0)?.call_method1("setblocking", (false,))?;
+    let outcome = socket.bind(py).call_method0(Fallible("accept")).and_then(|pair| {
+        pair.get_item(0)?.call_method1(Fallible("setblocking"), (false,))?;
         Ok(pair)
     });
     match outcome {

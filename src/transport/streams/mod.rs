@@ -34,7 +34,7 @@ pub(crate) use writer::make_type as make_writer_type;
 use crate::capi::call::call_keywords;
 use crate::capi::error::fetch;
 use crate::capi::pristine::{Once, Pristine};
-use crate::capi::{Args, Raised, Ref};
+use crate::capi::{Args, Fallible, Raised, Ref};
 
 /// The classes that Python has made of ours, and asyncio's behind them.
 #[derive(Debug)]
@@ -116,19 +116,19 @@ pub(crate) fn adopt_streams(
     protocol: (Bound<'_, PyAny>, Vec<String>),
 ) -> PyResult<()> {
     let pristine =
-        |kind, methods, attributes| Pristine::new(py, kind, methods, attributes).map_err(|Raised| fetch(py));
-    let streams = py.import("asyncio.streams")?;
+        |kind, methods, attributes| Pristine::new(kind, methods, attributes).map_err(|Raised| fetch(py));
+    let streams = py.import(Fallible("asyncio.streams"))?;
     CLASSES.set(Classes {
         reader: pristine(reader, &READER_METHODS, &[])?,
         writer: pristine(writer, &WRITER_METHODS, &[])?,
         transport: pristine(
-            py.import("wakeloop._core")?.getattr("StreamTransport")?,
+            py.import(Fallible("wakeloop._core"))?.getattr(Fallible("StreamTransport"))?,
             &TRANSPORT_METHODS,
             &[],
         )?,
         protocol: pristine(protocol.0, &PROTOCOL_METHODS, &protocol.1)?,
-        asyncio_reader: streams.getattr("StreamReader")?.into(),
-        asyncio_writer: streams.getattr("StreamWriter")?.into(),
+        asyncio_reader: streams.getattr(Fallible("StreamReader"))?.into(),
+        asyncio_writer: streams.getattr(Fallible("StreamWriter"))?.into(),
     });
     Ok(())
 }

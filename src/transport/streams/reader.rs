@@ -5,6 +5,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::mem::offset_of;
 use std::ptr::null_mut;
 
+use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
@@ -14,11 +15,12 @@ use super::{CLASSES, inherited, plain_reader};
 use crate::capi::buffer::{Buffer, bytes_slice};
 use crate::capi::call::{guard, method};
 use crate::capi::collected::{Collected, Instance, clear, dealloc, traverse};
-use crate::capi::error::{raise, raise_message, take_exception};
+use crate::capi::error::{self, raise, raise_message, take_exception};
+use crate::capi::fallible::string;
 use crate::capi::imports::{imports, support};
 use crate::capi::object::given_truth;
 use crate::capi::types::{Attribute, Method, TypeSpec};
-use crate::capi::{Args, Raised, Ref, Slot};
+use crate::capi::{Args, Fallible, Raised, Ref, Slot};
 
 /// asyncio's default limit.
 const LIMIT: usize = 64 * 1024;
@@ -378,7 +380,7 @@ unsafe extern "C" fn repr(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
                 text.push_str(" eof");
             }
             let limit = reader.limit.get().unwrap_or_else(Ref::none);
-            if limit.bind(py).ne(LIMIT)? {
+            if limit.bind(py).ne(Fallible(LIMIT))? {
                 text.push_str(&format!(" limit={}", limit.bind(py).str()?));
             }
             let slots = [
@@ -397,7 +399,7 @@ unsafe extern "C" fn repr(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
             Ok(text + ">")
         };
         match text() {
-            Ok(text) => pyo3::types::PyString::new(py, &text).into_ptr(),
+            Ok(words) => string(&words).map_or(null_mut(), Ref::into_ptr),
             Err(error) => {
                 error.restore(py);
                 null_mut()
@@ -445,17 +447,17 @@ fn fill(reader: &Reader, limit: Option<Ref>, event_loop: Option<Ref>) -> Result<
     let filled = (|| {
         let limit = match limit {
             Some(limit) => limit,
-            None => Ref::from(LIMIT.into_pyobject(py)?.into_any()),
+            None => Ref::from(Fallible(LIMIT).into_pyobject(py)?.into_any()),
         };
         if limit.bind(py).le(0)? {
-            return Err(pyo3::exceptions::PyValueError::new_err("Limit cannot be <= 0"));
+            return Err(error::exception::<PyValueError>("Limit cannot be <= 0"));
         }
         let given = event_loop.filter(|given| !given.bind(py).is_none());
         let event_loop = match given {
             Some(given) => given,
             None => Ref::from(support(py, "default_loop")?.call0()?),
         };
-        let debug = event_loop.bind(py).call_method0("get_debug")?.is_truthy()?;
+        let debug = event_loop.bind(py).call_method0(Fallible("get_debug"))?.is_truthy()?;
         let stack = if debug { Some(Ref::from(support(py, "creation_stack")?.call0()?)) } else { None };
         set_limit(reader, limit);
         reader.event_loop.set(Some(event_loop));
