@@ -9,7 +9,9 @@ use crate::bridge::panic::RuntimePanic;
 use crate::bridge::port::ForeignPort;
 use crate::capi;
 use crate::capi::error::exception;
-use crate::event_loop::{calls, chain, core, event_loop::EventLoop, handle, sock, sock_datagram, tools};
+use crate::event_loop::{
+    calls, chain, core, event_loop::EventLoop, handle, sock, sock_datagram, sock_methods, tools,
+};
 use crate::primitives::{blocking, echo, listener, lookup, metrics, sleep, tcp_stream, udp};
 use crate::transport::{
     accept, connect, datagram, read_pipe, reader_feed, send_file, stream, streams, tls, write_pipe,
@@ -107,7 +109,7 @@ fn _add_methods(kind: &Bound<'_, PyType>) -> PyResult<()> {
     if !kind.is_subclass_of::<EventLoop>()? {
         return Err(exception::<PyTypeError>("not a class of event loops"));
     }
-    [calls::METHODS, chain::METHODS, sock::METHODS, sock_datagram::METHODS, lookup::METHODS]
+    [calls::METHODS, chain::METHODS, sock_methods::METHODS, sock_datagram::METHODS, lookup::METHODS]
         .into_iter()
         .try_for_each(|table| capi::types::add_methods(kind, table))
 }

@@ -8,7 +8,9 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::core::{Core, core_of};
-use super::sock::{Action, COPIED, SEND_FLAGS, SockCall, Step, check_socket, sized};
+use super::sock::{Action, SockCall};
+use super::sock_methods::check_socket;
+use super::sock_try::{COPIED, SEND_FLAGS, Step, sized};
 use super::watch::Direction;
 use crate::capi::buffer::{Buffer, RawBytes, bytes_from};
 use crate::capi::call::{call, guard, method};

@@ -4,7 +4,7 @@
 //! behind it, so that every isinstance holds and whatever is not native is asyncio's own code, working
 //! on the same attributes. `wakeloop.StreamWriter` likewise, with [`writer`]; the protocol between them and the
 //! transport is asyncio's in Python. `wakeloop._streams` puts the classes together. A method that waits gives a
-//! [`call`](self::call), an awaitable, which looks at the data by [`reading`].
+//! [`call`](self::call), an awaitable, which looks at the data by [`reading`] and waits for a future, the [`waiter`].
 //!
 //! **Native or Python.** The native methods take each other's place in asyncio's code: `readline` does not call
 //! `self.readuntil`. That is only right where nobody has put anything else in the place of one, so every native
@@ -17,8 +17,11 @@
 
 mod call;
 mod reader;
+mod reader_python;
 mod reading;
+mod stop;
 mod store;
+mod waiter;
 mod writer;
 
 use std::ffi::CString;
@@ -27,8 +30,10 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 pub(crate) use call::make_type as make_call_type;
-pub(crate) use reader::{Reader, make_type as make_reader_type, wake};
+pub(crate) use reader::Reader;
+pub(crate) use reader_python::make_type as make_reader_type;
 pub(crate) use store::extend;
+pub(crate) use waiter::wake;
 pub(crate) use writer::make_type as make_writer_type;
 
 use crate::capi::call::call_keywords;
