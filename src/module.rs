@@ -8,7 +8,10 @@ use crate::bridge::awaitable;
 use crate::bridge::panic::RuntimePanic;
 use crate::bridge::port::ForeignPort;
 use crate::capi;
-use crate::event_loop::{calls, chain, core, event_loop::EventLoop, handle, sock, sock_datagram, tools};
+use crate::capi::error::exception;
+use crate::event_loop::{
+    calls, chain, core, event_loop::EventLoop, handle, sock, sock_datagram, sock_methods, tools,
+};
 use crate::primitives::{blocking, echo, listener, lookup, metrics, sleep, tcp_stream, udp};
 use crate::transport::{
     accept, connect, datagram, read_pipe, reader_feed, send_file, stream, streams, tls, write_pipe,
@@ -27,7 +30,7 @@ fn main_interpreter_only() -> PyResult<()> {
     if unsafe { pyo3::ffi::PyInterpreterState_Get() == pyo3::ffi::PyInterpreterState_Main() } {
         return Ok(());
     }
-    Err(PyImportError::new_err("wakeloop does not support loading in subinterpreters"))
+    Err(exception::<PyImportError>("wakeloop does not support loading in subinterpreters"))
 }
 
 /// The native half of wakeloop.
@@ -40,7 +43,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     main_interpreter_only()?;
     capi::call::find_functions();
     capi::imports::load(py, py.get_type::<RuntimePanic>().into_any())?;
-    capi::context::learn(py);
+    capi::context::learn();
     handle::make_types(py)?;
     tools::learn(py)?;
     sock::make_type(py)?;
@@ -104,17 +107,17 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
 #[pyfunction]
 fn _add_methods(kind: &Bound<'_, PyType>) -> PyResult<()> {
     if !kind.is_subclass_of::<EventLoop>()? {
-        return Err(PyTypeError::new_err("not a class of event loops"));
+        return Err(exception::<PyTypeError>("not a class of event loops"));
     }
-    [calls::METHODS, chain::METHODS, sock::METHODS, sock_datagram::METHODS, lookup::METHODS]
+    [calls::METHODS, chain::METHODS, sock_methods::METHODS, sock_datagram::METHODS, lookup::METHODS]
         .into_iter()
         .try_for_each(|table| capi::types::add_methods(kind, table))
 }
 
 /// For the tests: both ways of giving a callback its context have to behave the same.
 #[pyfunction]
-fn _context_scratch(py: Python<'_>, on: bool) -> bool {
-    capi::context::enable(py, on)
+fn _context_scratch(on: bool) -> bool {
+    capi::context::enable(on)
 }
 
 /// Finds out how `_asyncio` calls `call_soon`; called once by the package, when its Python half is there.

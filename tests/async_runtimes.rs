@@ -2,6 +2,7 @@
 //!
 //! `cargo test --features async-runtimes --test async_runtimes` with an embeddable Python.
 #![cfg(feature = "async-runtimes")]
+#![allow(clippy::disallowed_methods, reason = "what runs in these tests is as other people write it")]
 
 use std::time::Duration;
 

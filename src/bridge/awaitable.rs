@@ -33,7 +33,8 @@ use super::waiter::{Waiter, running_loop};
 use super::{budget, runtime};
 use crate::capi::call::{guard, method, panic_text};
 use crate::capi::coroutine::{self, Named, Step, Steps};
-use crate::capi::error::{raise_io, raise_message, restore};
+use crate::capi::error::{exception, raise_io, raise_message, restore};
+use crate::capi::fallible::string;
 use crate::capi::imports::imports;
 use crate::capi::{Raised, Ref, Slot};
 use crate::event_loop::core::forks;
@@ -241,7 +242,9 @@ impl Operation {
                 make(py).map(|value| value.into_bound(py).into()).map_err(|error| restore(py, error))
             }
             Outcome::Error(error) => Err(raise_io(&error)),
-            Outcome::Panic(payload) => Err(restore(py, RuntimePanic::new_err(panic_text(payload.as_ref())))),
+            Outcome::Panic(payload) => {
+                Err(restore(py, exception::<RuntimePanic>(panic_text(payload.as_ref()))))
+            }
         };
         result.map(Step::Done)
     }
@@ -462,9 +465,9 @@ unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
 
 unsafe extern "C" fn repr(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
     guard(|| {
-        // SAFETY: a live operation; repr holds the GIL.
-        let (operation, py) = unsafe { (Operation::of(object), Python::assume_attached()) };
-        pyo3::types::PyString::new(py, &format!("<wakeloop operation {}>", operation.name)).into_ptr()
+        // SAFETY: a live operation.
+        let operation = unsafe { Operation::of(object) };
+        string(&format!("<wakeloop operation {}>", operation.name)).map_or(null_mut(), Ref::into_ptr)
     })
 }
 

@@ -23,7 +23,9 @@ use super::panic::RuntimePanic;
 use super::port::{Port, report};
 use super::waiter::running_loop;
 use crate::capi;
+use crate::capi::Fallible;
 use crate::capi::error::fetch;
+use crate::capi::fallible::dict;
 use crate::event_loop::core::forked;
 use crate::runtime::sync::oneshot;
 use crate::runtime::yield_now;
@@ -74,10 +76,10 @@ pub fn into_future(
     prepare(py)?;
     let event_loop = running_loop().map_err(|_raised| fetch(py))?;
     let port = Port::of(&event_loop.bind(py))?;
-    let task = py.import("asyncio")?.getattr("ensure_future")?.call1((awaitable,))?;
+    let task = py.import(Fallible("asyncio"))?.getattr(Fallible("ensure_future"))?.call1((awaitable,))?;
     let (sender, receiver) = oneshot::channel();
     let done = Done { sender: std::sync::Mutex::new(Some(sender)) };
-    task.call_method1("add_done_callback", (done,))?;
+    task.call_method1(Fallible("add_done_callback"), (done,))?;
     Ok(Waiting { task: Some(task.unbind()), port, receiver })
 }
 
@@ -94,7 +96,7 @@ impl Done {
         let sender = self.sender.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
         if let Some(sender) = sender {
             // Nobody may be interested any more.
-            let _ = sender.send(task.call_method0("result").map(Bound::unbind));
+            let _ = sender.send(task.call_method0(Fallible("result")).map(Bound::unbind));
         }
     }
 }
@@ -114,6 +116,7 @@ impl Future for Waiting {
         let received = Pin::new(&mut self.receiver).poll(context);
         received.map(|received| {
             self.task = None;
+            #[allow(clippy::disallowed_methods, reason = "there is no GIL here to make the error with")]
             received.unwrap_or_else(|_| Err(PyRuntimeError::new_err("the event loop has dropped the task")))
         })
     }
@@ -125,7 +128,7 @@ impl Drop for Waiting {
         self.port.send(Box::new(move || {
             // SAFETY: messages are run by a loop's thread with the GIL held.
             let py = unsafe { Python::assume_attached() };
-            task.bind(py).call_method0("cancel").map(drop).or_else(|error| report(py, error))
+            task.bind(py).call_method0(Fallible("cancel")).map(drop).or_else(|error| report(py, error))
         }));
     }
 }
@@ -146,9 +149,9 @@ fn prepare(py: Python<'_>) -> PyResult<()> {
         capi::call::find_functions();
         capi::imports::load(py, py.get_type::<RuntimePanic>().into_any())?;
         awaitable::make_type(py)?;
-        let options = pyo3::types::PyDict::new(py);
-        options.set_item("after_in_child", wrap_pyfunction!(after_fork, py)?)?;
-        py.import("os")?.getattr("register_at_fork")?.call((), Some(&options))?;
+        let options = dict(py)?;
+        options.set_item(Fallible("after_in_child"), wrap_pyfunction!(after_fork, py)?)?;
+        py.import(Fallible("os"))?.getattr(Fallible("register_at_fork"))?.call((), Some(&options))?;
     }
     PREPARED.store(true, Ordering::Relaxed);
     Ok(())

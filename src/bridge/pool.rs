@@ -12,8 +12,9 @@ use pyo3::prelude::*;
 
 use super::panic::RuntimePanic;
 use super::port::{Port, report};
+use crate::capi::Fallible;
 use crate::capi::call::panic_text;
-use crate::capi::error::NO_THREAD;
+use crate::capi::error::{NO_THREAD, exception};
 use crate::event_loop::core::forks;
 use crate::runtime::BlockingPool;
 
@@ -46,14 +47,14 @@ pub(crate) fn run<'py>(
     event_loop: &Bound<'py, PyAny>,
     job: impl FnOnce() -> Make + Send + 'static,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let future = event_loop.call_method0("create_future")?;
+    let future = event_loop.call_method0(Fallible("create_future"))?;
     let promise = Promise(Some((Port::of(event_loop)?, future.clone().unbind())));
     // Detached: the promise is what reports.
     drop(pool().spawn_and_tell(
         move || {
             catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(|payload| {
                 let text = panic_text(payload.as_ref());
-                Box::new(move |_| Err(RuntimePanic::new_err(text)))
+                Box::new(move |_| Err(exception::<RuntimePanic>(text)))
             })
         },
         move |outcome| promise.keep(outcome),
@@ -81,18 +82,18 @@ impl Promise {
 
 impl Drop for Promise {
     fn drop(&mut self) {
-        self.send(Box::new(|_| Err(PyRuntimeError::new_err(NO_THREAD))));
+        self.send(Box::new(|_| Err(exception::<PyRuntimeError>(NO_THREAD))));
     }
 }
 
 fn deliver(py: Python<'_>, future: &Bound<'_, PyAny>, outcome: Make) -> PyResult<()> {
-    if future.call_method0("done")?.is_truthy()? {
+    if future.call_method0(Fallible("done"))?.is_truthy()? {
         // Cancelled meanwhile.
         return Ok(());
     }
     match outcome(py) {
-        Ok(value) => future.call_method1("set_result", (value,))?,
-        Err(error) => future.call_method1("set_exception", (error.into_value(py),))?,
+        Ok(value) => future.call_method1(Fallible("set_result"), (value,))?,
+        Err(error) => future.call_method1(Fallible("set_exception"), (error.into_value(py),))?,
     };
     Ok(())
 }

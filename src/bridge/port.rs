@@ -16,8 +16,8 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
 use super::waiter::running_loop;
-use crate::capi::error::{Outcome, fetch, restore};
-use crate::capi::{Fatal, Raised};
+use crate::capi::error::{Outcome, exception, fetch, io_error, restore};
+use crate::capi::{Fallible, Fatal, Raised};
 use crate::event_loop::core::{PARENTS_LOOP, forks};
 use crate::event_loop::event_loop::EventLoop;
 use crate::event_loop::inbox::{Inbox, Message};
@@ -107,28 +107,36 @@ impl ForeignPort {
         /// By loop, weak references to ports.
         static PORTS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let py = event_loop.py();
-        let made = || Ok::<_, PyErr>(py.import("weakref")?.getattr("WeakKeyDictionary")?.call0()?.unbind());
+        let made = || {
+            Ok::<_, PyErr>(
+                py.import(Fallible("weakref"))?.getattr(Fallible("WeakKeyDictionary"))?.call0()?.unbind(),
+            )
+        };
         let ports = PORTS.get_or_try_init(py, made)?.bind(py);
-        let known = ports.call_method1("get", (event_loop,))?;
+        let known = ports.call_method1(Fallible("get"), (event_loop,))?;
         if !known.is_none()
             && let Ok(port) = known.call0()?.cast_into::<ForeignPort>()
         {
             // The parent would get what is sent here, and what the loop watches is one set for both.
             if port.get().forks != forks() {
-                return Err(PyRuntimeError::new_err(PARENTS_LOOP));
+                return Err(exception::<PyRuntimeError>(PARENTS_LOOP));
             }
             return Ok(port);
         }
-        let port = Bound::new(py, ForeignPort::new()?)?;
-        event_loop.call_method1("add_reader", (port.call_method0("fileno")?, port.getattr("drain")?))?;
+        let port = Bound::new(py, ForeignPort::new(py)?)?;
+        event_loop.call_method1(
+            Fallible("add_reader"),
+            (port.call_method0(Fallible("fileno"))?, port.getattr(Fallible("drain"))?),
+        )?;
         ports.set_item(event_loop, pyo3::types::PyWeakrefReference::new(&port)?)?;
         Ok(port)
     }
 
-    fn new() -> PyResult<ForeignPort> {
-        let (reader, writer) = UnixStream::pair()?;
-        reader.set_nonblocking(true)?;
-        writer.set_nonblocking(true)?;
+    fn new(py: Python<'_>) -> PyResult<ForeignPort> {
+        let refused = |error: std::io::Error| io_error(py, &error);
+        let (reader, writer) = UnixStream::pair().map_err(refused)?;
+        reader.set_nonblocking(true).map_err(refused)?;
+        writer.set_nonblocking(true).map_err(refused)?;
         let shared = Foreign { messages: Mutex::new(Vec::new()), signalled: AtomicBool::new(false), writer };
         Ok(ForeignPort { shared: Arc::new(shared), reader, forks: forks() })
     }

@@ -14,7 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use pyo3::ffi;
 
-use super::error::{Raised, raise_message};
+use super::error::{Fatal, Raised, raise_message};
 use super::object::Ref;
 
 /// CPython's own functions once more, with the right to unwind.
@@ -339,6 +339,10 @@ impl Failure for *mut ffi::PyObject {
 
 impl Failure for i32 {
     const FAILED: Self = -1;
+}
+
+impl Failure for Result<(), Fatal> {
+    const FAILED: Self = Err(Fatal);
 }
 
 #[cold]

@@ -17,10 +17,10 @@ use std::cell::Cell;
 use std::ptr::null_mut;
 
 use pyo3::ffi;
-use pyo3::prelude::*;
 
 use super::Raised;
 use super::call::{copy_current_context, in_context};
+use super::fallible::string;
 use super::object::{Ref, Slot};
 
 /// Where the two private fields lie, in bytes.
@@ -179,9 +179,9 @@ fn give_back(layout: Layout, scratch: Ref) {
 }
 
 /// Finds out whether the offsets hold. Called once, by the module's initialisation.
-pub(crate) fn learn(py: Python<'_>) {
+pub(crate) fn learn() {
     let Some(layout) = known_layout() else { return };
-    match prove(py, layout) {
+    match prove(layout) {
         Ok(Some(empty)) => {
             // SAFETY: a live object.
             STATE.kind.set(unsafe { ffi::Py_TYPE(empty.as_ptr()) });
@@ -196,7 +196,7 @@ pub(crate) fn learn(py: Python<'_>) {
 }
 
 /// The empty variables, if everything is where the layout says.
-fn prove(py: Python<'_>, layout: Layout) -> Result<Option<Ref>, Raised> {
+fn prove(layout: Layout) -> Result<Option<Ref>, Raised> {
     // SAFETY: each function returns an owned reference or null with an error. The fields are read as words;
     // a word is followed as a pointer only after it was found equal in two contexts that must share it, and
     // the size of the object is tested first.
@@ -219,7 +219,7 @@ fn prove(py: Python<'_>, layout: Layout) -> Result<Option<Ref>, Raised> {
         // A variable that is set changes the mapping of its context, and of no other.
         let variable =
             Ref::from_owned(ffi::PyContextVar_New(c"wakeloop".as_ptr(), null_mut())).ok_or(Raised)?;
-        let value = Ref::from(pyo3::types::PyString::new(py, "seen").into_any());
+        let value = string("seen")?;
         let outside = layout.current();
         let inside = in_context(&first, || {
             let token = ffi::PyContextVar_Set(variable.as_ptr(), value.as_ptr());
@@ -253,10 +253,10 @@ fn prove(py: Python<'_>, layout: Layout) -> Result<Option<Ref>, Raised> {
 }
 
 /// For the tests: switches the scratch context off or, where it was proven, on again. Returns whether it is on.
-pub(crate) fn enable(py: Python<'_>, on: bool) -> bool {
+pub(crate) fn enable(on: bool) -> bool {
     STATE.layout.set(None);
     if on {
-        learn(py);
+        learn();
     }
     STATE.layout.get().is_some()
 }

@@ -12,6 +12,7 @@ use pyo3::prelude::*;
 
 use super::call::guard;
 use super::error::{raise, raise_message, take_exception, warn};
+use super::fallible::string;
 use super::imports::imports;
 use super::object::interpreter_ends;
 use super::types::{Attribute, Method, TypeSpec, visit_instance};
@@ -59,16 +60,15 @@ unsafe extern "C" fn get_qualname<T: Named>(
     object: *mut ffi::PyObject,
     _: *mut c_void,
 ) -> *mut ffi::PyObject {
-    // SAFETY: the attribute sits on T, and the trait's word; the GIL is held.
-    let (named, py) = unsafe { (&*object.cast::<T>(), Python::assume_attached()) };
-    pyo3::types::PyString::new(py, named.name()).into_ptr()
+    // SAFETY: the attribute sits on T, and the trait's word.
+    let named = unsafe { &*object.cast::<T>() };
+    string(named.name()).map_or(null_mut(), Ref::into_ptr)
 }
 
 unsafe extern "C" fn get_name<T: Named>(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
     // SAFETY: as above.
-    let (named, py) = unsafe { (&*object.cast::<T>(), Python::assume_attached()) };
-    let name = named.name();
-    pyo3::types::PyString::new(py, name.split_once('.').map_or(name, |(_, name)| name)).into_ptr()
+    let name = unsafe { &*object.cast::<T>() }.name();
+    string(name.split_once('.').map_or(name, |(_, name)| name)).map_or(null_mut(), Ref::into_ptr)
 }
 
 /// The attributes of a type that is named.

@@ -4,13 +4,14 @@
 //! function returns a zero-sized marker. [`Raised`] is an ordinary error, [`Fatal`] one that has to leave
 //! `run_forever` (`SystemExit`, `KeyboardInterrupt`), as in asyncio.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 
+use pyo3::PyTypeInfo;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::PyString;
 
 use super::call::call;
+use super::fallible::string;
 use super::imports::imports;
 use super::object::{Ref, integer};
 use crate::resolver::LookupError;
@@ -80,7 +81,10 @@ pub(crate) fn take_exception() -> Ref {
         match Ref::from_owned(raised) {
             Some(exception) => exception,
             None => {
-                ffi::PyErr_SetString(ffi::PyExc_SystemError, c"error return without exception set".as_ptr());
+                ffi::PyErr_SetString(
+                    ffi::PyExc_SystemError,
+                    c"a callee of wakeloop failed without an exception".as_ptr(),
+                );
                 take_exception()
             }
         }
@@ -154,15 +158,29 @@ pub(crate) fn handling<T>(exception: &Ref, body: impl FnOnce() -> T) -> T {
 
 /// Sets `kind(message)` and returns null, for functions that end in a C return value.
 pub(crate) fn raise_message(kind: *mut ffi::PyObject, message: &str) -> *mut ffi::PyObject {
-    // SAFETY: the GIL is held; the string object is dropped after `PyErr_SetObject` took its own reference.
-    unsafe {
-        let text =
-            ffi::PyUnicode_FromStringAndSize(message.as_ptr().cast(), message.len() as ffi::Py_ssize_t);
-        if let Some(text) = Ref::from_owned(text) {
-            ffi::PyErr_SetObject(kind, text.as_ptr());
-        }
+    if let Ok(text) = string(message) {
+        // SAFETY: the GIL is held; the call takes its own reference to the text.
+        unsafe { ffi::PyErr_SetObject(kind, text.as_ptr()) };
     }
     std::ptr::null_mut()
+}
+
+/// An error of this kind, made at once: pyo3 would make it later, where a panic for want of memory ends the process.
+#[cold]
+pub(crate) fn exception<K: PyTypeInfo>(message: impl AsRef<str>) -> PyErr {
+    // SAFETY: every caller holds the GIL.
+    let py = unsafe { Python::assume_attached() };
+    raise_message(K::type_object_raw(py).cast(), message.as_ref());
+    PyErr::fetch(py)
+}
+
+/// The same with a message of Python's formatting, in which `%R` or `%S` stands for `object`.
+#[cold]
+pub(crate) fn exception_about<K: PyTypeInfo>(format: &CStr, object: &Bound<'_, PyAny>) -> PyErr {
+    let py = object.py();
+    // SAFETY: every format names one object, which lives.
+    unsafe { ffi::PyErr_Format(K::type_object_raw(py).cast(), format.as_ptr(), object.as_ptr()) };
+    PyErr::fetch(py)
 }
 
 /// Sets the `OSError` subclass that Python raises for this errno.
@@ -216,11 +234,11 @@ pub(crate) fn raise_io(error: &std::io::Error) -> Raised {
 /// Sets `socket.gaierror`.
 #[cold]
 fn raise_lookup(failure: &LookupError) -> Raised {
-    // SAFETY: who raises holds the GIL.
-    let text = PyString::new(unsafe { Python::assume_attached() }, &failure.to_string());
-    let raised =
-        integer(failure.code()).and_then(|code| call(&imports().gaierror, &[code.as_ptr(), text.as_ptr()]));
-    if let Ok(exception) = raised {
+    let made = string(&failure.to_string()).and_then(|text| {
+        let code = integer(failure.code())?;
+        call(&imports().gaierror, &[code.as_ptr(), text.as_ptr()])
+    });
+    if let Ok(exception) = made {
         raise(exception);
     }
     Raised

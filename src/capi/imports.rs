@@ -3,9 +3,10 @@
 use std::sync::OnceLock;
 
 use pyo3::prelude::*;
-use pyo3::types::{PyString, PyTuple};
 
-use super::object::Ref;
+use super::error::fetch;
+use super::fallible::{self, Fallible};
+use super::{Raised, Ref};
 
 macro_rules! table {
     (names { $($name:ident),* $(,)? } objects { $($object:ident = $module:literal . $path:literal),* $(,)? }) => {
@@ -31,21 +32,21 @@ macro_rules! table {
 
         impl Imports {
             fn load(py: Python<'_>, runtime_panic: Bound<'_, PyAny>) -> PyResult<Imports> {
-                let events = py.import("asyncio.events")?;
-                let thread_safe_handle = events.getattr_opt("_ThreadSafeHandle")?;
+                let events = py.import(Fallible("asyncio.events"))?;
+                let thread_safe_handle = events.getattr_opt(Fallible("_ThreadSafeHandle"))?;
                 Ok(Imports {
                     has_thread_safe_handle: thread_safe_handle.is_some(),
                     thread_safe_handle_class: match thread_safe_handle {
                         Some(class) => class.into(),
-                        None => events.getattr("Handle")?.into(),
+                        None => events.getattr(Fallible("Handle"))?.into(),
                     },
-                    futures_names: py.import("asyncio.futures")?.dict().into_any().into(),
-                    tasks_names: py.import("asyncio.tasks")?.dict().into_any().into(),
-                    $($name: PyString::intern(py, stringify!($name)).into_any().into(),)*
-                    $($object: py.import($module)?.getattr($path)?.into(),)*
+                    futures_names: py.import(Fallible("asyncio.futures"))?.dict().into_any().into(),
+                    tasks_names: py.import(Fallible("asyncio.tasks"))?.dict().into_any().into(),
+                    $($name: fallible::interned(stringify!($name)).map_err(|Raised| fetch(py))?,)*
+                    $($object: py.import(Fallible($module))?.getattr(Fallible($path))?.into(),)*
                     runtime_panic: runtime_panic.into(),
                     future_keywords: interned(py, ["loop"])?,
-                    no_arguments: PyTuple::empty(py).into_any().into(),
+                    no_arguments: fallible::tuple([]).map_err(|Raised| fetch(py))?,
                     task_keywords: interned(py, ["loop", "name", "context"])?,
                 })
             }
@@ -80,7 +81,11 @@ table! {
 }
 
 fn interned<const N: usize>(py: Python<'_>, names: [&str; N]) -> PyResult<Ref> {
-    Ok(PyTuple::new(py, names.map(|name| PyString::intern(py, name)))?.into_any().into())
+    let mut items = [const { None }; N];
+    for (item, name) in items.iter_mut().zip(names) {
+        *item = Some(fallible::interned(name).map_err(|Raised| fetch(py))?);
+    }
+    fallible::tuple(items.map(|item| item.unwrap_or_else(Ref::none))).map_err(|Raised| fetch(py))
 }
 
 struct Shared(Imports);
@@ -117,5 +122,5 @@ pub(crate) fn imports() -> &'static Imports {
 
 /// A function of `wakeloop._support`, where the cold paths live in Python.
 pub(crate) fn support<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
-    py.import("wakeloop._support")?.getattr(name)
+    py.import(Fallible("wakeloop._support"))?.getattr(Fallible(name))
 }

@@ -15,6 +15,7 @@ pub(crate) mod collected;
 pub(crate) mod context;
 pub(crate) mod coroutine;
 pub(crate) mod error;
+pub(crate) mod fallible;
 pub(crate) mod freelist;
 pub(crate) mod imports;
 mod inline_values;
@@ -26,4 +27,5 @@ pub(crate) mod types;
 
 pub(crate) use args::Args;
 pub(crate) use error::{Fatal, Raised};
+pub(crate) use fallible::Fallible;
 pub(crate) use object::{Ref, Slot};

@@ -13,10 +13,10 @@ use std::sync::OnceLock;
 
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::PyString;
 
 use super::call::getattr;
 use super::error::Raised;
+use super::fallible::interned;
 use super::inline_values::InlineValues;
 use super::object::Ref;
 
@@ -63,23 +63,21 @@ impl Pristine {
     /// Takes note of the class as it is now: of its methods, of which a property counts by its getter, and of
     /// the names of all the attributes that its instances have.
     pub(crate) fn new(
-        py: Python<'_>,
         kind: Bound<'_, PyAny>,
         methods: &[&str],
         attributes: &[String],
     ) -> Result<Pristine, Raised> {
         let kind = Ref::from(kind);
-        let interned = |name: &str| -> Ref { PyString::intern(py, name).into_any().into() };
         let mut known = Vec::new();
         let mut codes = Vec::new();
         for name in methods {
-            let (method, code) = Known::of(&kind, interned(name))?;
+            let (method, code) = Known::of(&kind, interned(name)?)?;
             known.push(method);
             // A class without attributes that matter is native; what it inherits is not stood in for.
             codes.extend(code.filter(|_| !attributes.is_empty()));
         }
         let methods = known;
-        let attributes: Vec<_> = attributes.iter().map(|name| interned(name)).collect();
+        let attributes: Vec<_> = attributes.iter().map(|name| interned(name)).collect::<Result<_, _>>()?;
         let values = if attributes.is_empty() { None } else { InlineValues::learn(&kind, &attributes) };
         // Whatever stopped the learning half way is of no interest.
         // SAFETY: the GIL is held.

@@ -14,6 +14,8 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
 use super::error::{Raised, restore};
+use super::fallible::Fallible;
+use super::fallible::tuple;
 use super::imports::imports;
 use super::object::{Ref, integer};
 
@@ -212,8 +214,8 @@ fn number_of(socket: *mut ffi::PyObject, index: usize) -> Result<i32, Raised> {
     let py = unsafe { Python::assume_attached() };
     let members = MEMBERS
         .get_or_try_init(py, || {
-            let kind = py.import("_socket")?.getattr("socket")?;
-            let member = |name| kind.getattr(name).map(Bound::unbind);
+            let kind = py.import(Fallible("_socket"))?.getattr(Fallible("socket"))?;
+            let member = |name: &str| kind.getattr(Fallible(name)).map(Bound::unbind);
             Ok([member("family")?, member("type")?, member("proto")?])
         })
         .map_err(|error: PyErr| restore(py, error))?;
@@ -383,16 +385,4 @@ fn string(value: &[u8]) -> Result<Ref, Raised> {
         ))
     }
     .ok_or(Raised)
-}
-
-/// A tuple of references that are given away.
-pub(crate) fn tuple<const N: usize>(values: [Ref; N]) -> Result<Ref, Raised> {
-    // SAFETY: a fresh tuple of N places, each of which takes over one reference.
-    unsafe {
-        let tuple = Ref::from_owned(ffi::PyTuple_New(N as ffi::Py_ssize_t)).ok_or(Raised)?;
-        for (index, value) in values.into_iter().enumerate() {
-            ffi::PyTuple_SET_ITEM(tuple.as_ptr(), index as ffi::Py_ssize_t, value.into_ptr());
-        }
-        Ok(tuple)
-    }
 }

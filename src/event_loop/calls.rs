@@ -19,6 +19,7 @@ use super::tools;
 use crate::capi::call::{call, call_keywords, call_tuple, guard};
 use crate::capi::context::context_for;
 use crate::capi::error::raise_message;
+use crate::capi::fallible::string;
 use crate::capi::imports::{imports, support};
 use crate::capi::types::Method;
 use crate::capi::{Args, Raised, Ref};
@@ -84,7 +85,7 @@ fn debug_call(
     // SAFETY: every caller holds the GIL.
     let py = unsafe { Python::assume_attached() };
     let check = support(py, "check_callback").map_err(|error| crate::capi::error::restore(py, error))?;
-    let name = pyo3::types::PyString::new(py, function);
+    let name = string(function)?;
     let thread = pyo3::types::PyBool::new(py, thread);
     call(&Ref::from(check), &[core.object(), callback, name.as_ptr(), thread.as_ptr()])
 }
@@ -316,7 +317,7 @@ fn deadline(when: *mut ffi::PyObject) -> Result<Deadline, Raised> {
 fn by_keyword(event_loop: *mut ffi::PyObject, arguments: Args, function: &str) -> Result<Ref, Raised> {
     // SAFETY: the GIL is held, as in every method.
     let py = unsafe { Python::assume_attached() };
-    let function = pyo3::types::PyString::new(py, function);
+    let function = string(function)?;
     let callee = support(py, "by_keyword").map_err(|error| crate::capi::error::restore(py, error))?;
     pass_on(event_loop, &Ref::from(callee), &[function.as_ptr()], arguments)
 }

@@ -19,16 +19,16 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::PyString;
 
 use super::core::core_of;
 use crate::capi::call::{call, call_keywords, call0, guard, method};
 use crate::capi::collected::{Collected, Instance, clear, dealloc, traverse};
 use crate::capi::error::{fetch, raise_message};
+use crate::capi::fallible::interned;
 use crate::capi::imports::imports;
 use crate::capi::pristine::{Once, Pristine};
 use crate::capi::types::{Attribute, Method, TypeSpec};
-use crate::capi::{Raised, Ref, Slot};
+use crate::capi::{Fallible, Raised, Ref, Slot};
 
 /// What asyncio and `concurrent.futures` are like.
 #[derive(Debug)]
@@ -327,16 +327,16 @@ pub(crate) fn chain_jobs(
     states: [Bound<'_, PyAny>; 3],
     copies_at_once: bool,
 ) -> PyResult<()> {
-    let futures = py.import("asyncio.futures")?;
+    let futures = py.import(Fallible("asyncio.futures"))?;
     let function = |name: &str| -> PyResult<Function> {
         Ok(Function {
-            name: PyString::intern(py, name).into_any().into(),
-            value: futures.getattr(name)?.into(),
+            name: interned(name).map_err(|Raised| fetch(py))?,
+            value: futures.getattr(Fallible(name))?.into(),
         })
     };
     let [pending, running, finished] = states.map(Ref::from);
     KNOWN.set(Known {
-        job: Pristine::new(py, job.0, &JOB_METHODS, &job.1).map_err(|Raised| fetch(py))?,
+        job: Pristine::new(job.0, &JOB_METHODS, &job.1).map_err(|Raised| fetch(py))?,
         pending,
         running,
         finished,

@@ -19,7 +19,7 @@ use super::tools::{self, Replaced};
 use crate::capi::call::{call, call0, getattr};
 use crate::capi::error::{Outcome, handling, raise, raise_message, take_unless_fatal};
 use crate::capi::imports::{imports, support};
-use crate::capi::{Fatal, Raised, Ref, Slot};
+use crate::capi::{Fallible, Fatal, Raised, Ref, Slot};
 use crate::reactor::{Event, Poller, Readiness, Token};
 
 /// How many events one poll hands out. Enough for a busy server's batch; more wait in the kernel.
@@ -515,7 +515,8 @@ impl Core {
         // SAFETY: every caller holds the GIL.
         let py = unsafe { pyo3::Python::assume_attached() };
         let object = self.this();
-        let found = object.bind(py).call_method0("_has_own_clock").and_then(|answer| answer.is_truthy());
+        let found =
+            object.bind(py).call_method0(Fallible("_has_own_clock")).and_then(|answer| answer.is_truthy());
         // The look itself gave the class a version, if it had none. A failure is the user's own `__getattr__`.
         // SAFETY: a live object.
         self.class_version.set(unsafe { (*ffi::Py_TYPE(object.as_ptr())).tp_version_tag });

@@ -11,7 +11,7 @@ use pyo3::exceptions::{PyAttributeError, PyOverflowError, PyRuntimeError, PyType
 use pyo3::ffi;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::{PyDict, PyList, PyTuple};
 
 use super::core::{Core, monotonic_nanos};
 use super::file_transfer::FileTransfer;
@@ -20,9 +20,10 @@ use super::ready::Entry;
 use super::sock::{self, SockCall};
 use super::turn;
 use super::watch::{self, Direction};
-use crate::capi::call::copy_current_context;
-use crate::capi::error::{fetch, io_error};
-use crate::capi::{Raised, Ref, Slot};
+use crate::capi::call::{copy_current_context, guard};
+use crate::capi::error::{exception, exception_about, fetch, io_error};
+use crate::capi::fallible::{dict, list, py_tuple};
+use crate::capi::{Fallible, Raised, Ref, Slot};
 
 /// The native half of wakeloop.EventLoop.
 #[pyclass(module = "wakeloop._core", name = "EventLoop", subclass, frozen)]
@@ -55,7 +56,7 @@ fn raised<T>(py: Python<'_>, result: Result<T, Raised>) -> PyResult<T> {
 /// Another thread may sleep in the poller of a loop that nobody calls running: one who turns it by hand.
 fn check_not_polling(core: &Core) -> PyResult<()> {
     if core.polling.get() {
-        return Err(PyRuntimeError::new_err("another thread is waiting in this event loop"));
+        return Err(exception::<PyRuntimeError>("another thread is waiting in this event loop"));
     }
     Ok(())
 }
@@ -78,24 +79,24 @@ fn descriptor(file: &Bound<'_, PyAny>) -> PyResult<RawFd> {
         file.clone()
     } else {
         let (py, integer) = (file.py(), file.py().get_type::<pyo3::types::PyInt>());
-        match file.call_method0("fileno").and_then(|fd| integer.call1((fd,))) {
+        match file.call_method0(Fallible("fileno")).and_then(|fd| integer.call1((fd,))) {
             Ok(number) => number,
             Err(error)
                 if error.is_instance_of::<PyAttributeError>(py)
                     || error.is_instance_of::<PyTypeError>(py)
                     || error.is_instance_of::<PyValueError>(py) =>
             {
-                return Err(PyValueError::new_err(format!("Invalid file object: {}", file.repr()?)));
+                return Err(exception_about::<PyValueError>(c"Invalid file object: %R", file));
             }
             Err(error) => return Err(error),
         }
     };
     if number.lt(0)? {
-        return Err(PyValueError::new_err(format!("Invalid file descriptor: {number}")));
+        return Err(exception_about::<PyValueError>(c"Invalid file descriptor: %S", &number));
     }
     number
         .extract::<RawFd>()
-        .map_err(|_| PyOverflowError::new_err("Python int too large to convert to C int"))
+        .map_err(|_| exception::<PyOverflowError>("Python int too large to convert to C int"))
 }
 
 /// As [`descriptor`], for taking something away: a number that no descriptor can have has nothing, and a file
@@ -133,10 +134,10 @@ impl EventLoop {
         raised(slf.py(), core.check_usable())?;
         raised(slf.py(), core.check_process())?;
         if core.running.get() {
-            return Err(PyRuntimeError::new_err("This event loop is already running"));
+            return Err(exception::<PyRuntimeError>("This event loop is already running"));
         }
         check_not_polling(core)?;
-        turn::run(core).map_err(|crate::capi::Fatal| fetch(slf.py()))
+        guard(|| turn::run(core)).map_err(|crate::capi::Fatal| fetch(slf.py()))
     }
 
     /// For a `_run_once` written in Python: one poll, and everything that is due becomes ready; how many events.
@@ -177,8 +178,8 @@ impl EventLoop {
         self.core.poller().map(std::os::fd::AsRawFd::as_raw_fd)
     }
 
-    fn _ready_count(&self) -> usize {
-        self.core.ready.len()
+    fn _ready_count(&self) -> Fallible<usize> {
+        Fallible(self.core.ready.len())
     }
 
     /// The next handle to run, taken out of the queue.
@@ -189,7 +190,7 @@ impl EventLoop {
     }
 
     /// All that is ready, left in the queue.
-    fn _ready_handles<'py>(slf: &Bound<'py, Self>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    fn _ready_handles<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyList>> {
         let (py, core) = (slf.py(), &slf.get().core);
         let mut handles = Vec::new();
         for _ in 0..core.ready.len() {
@@ -198,15 +199,15 @@ impl EventLoop {
             handles.push(handle.bind(py).clone());
             core.ready.push(as_entry(handle));
         }
-        Ok(handles)
+        list(py, handles)
     }
 
     /// The handles of all timers, in the order in which they are due. A closed loop has none.
-    fn _timer_handles<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyAny>> {
+    fn _timer_handles<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         if self.core.closed.get() {
-            return Vec::new();
+            return list(py, []);
         }
-        self.core.timers.in_order().iter().map(|handle| handle.bind(py).clone()).collect()
+        list(py, self.core.timers.in_order().iter().map(|handle| handle.bind(py).clone()))
     }
 
     /// Queue a handle as it is, cancelled or not.
@@ -217,7 +218,7 @@ impl EventLoop {
 
     /// Queue a handle that is already made: asyncio.Handle from inherited code, or one of ours.
     fn _add_callback(&self, handle: Bound<'_, PyAny>) -> PyResult<()> {
-        if handle.getattr(pyo3::intern!(handle.py(), "_cancelled"))?.is_truthy()? {
+        if handle.getattr(Fallible("_cancelled"))?.is_truthy()? {
             return Ok(());
         }
         self._ready_push(handle);
@@ -292,20 +293,20 @@ impl EventLoop {
     }
 
     /// What the selector facade shows for a descriptor: (events, reader handle, writer handle).
-    fn _watch_of<'py>(
-        &self,
-        py: Python<'py>,
-        fd: RawFd,
-    ) -> (u32, Option<Bound<'py, PyAny>>, Option<Bound<'py, PyAny>>) {
+    fn _watch_of<'py>(&self, py: Python<'py>, fd: RawFd) -> PyResult<Bound<'py, PyTuple>> {
+        let events = Fallible(watch::selector_events(&self.core, fd)).into_pyobject(py)?.into_any();
         let handle =
-            |direction| watch::selector_handle(&self.core, fd, direction).map(|it| it.bind(py).clone());
-        (watch::selector_events(&self.core, fd), handle(Direction::Read), handle(Direction::Write))
+            |direction| watch::selector_handle(&self.core, fd, direction).unwrap_or_else(Ref::none).bind(py);
+        py_tuple(py, [events, handle(Direction::Read), handle(Direction::Write)])
     }
 
     /// The descriptors that are watched.
-    fn _watched(&self) -> Vec<RawFd> {
+    fn _watched<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let fds = self.core.fds.descriptors();
-        fds.into_iter().filter(|&fd| watch::selector_events(&self.core, fd) != 0).collect()
+        let watched = fds.into_iter().filter(|&fd| watch::selector_events(&self.core, fd) != 0);
+        let numbers: PyResult<Vec<_>> =
+            watched.map(|fd| Ok(Fallible(fd).into_pyobject(py)?.into_any())).collect();
+        list(py, numbers?)
     }
 
     /// Give up everything native. The loop is not running and `_closed` is already set.
@@ -323,7 +324,7 @@ impl EventLoop {
     /// What the loop has done so far, as a dict of numbers: counts, and times in seconds.
     fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let (core, counters) = (&self.core, &self.core.counters);
-        let metrics = PyDict::new(py);
+        let metrics = dict(py)?;
         for (name, value) in [
             ("turns", counters.turns.get()),
             ("polls", counters.polls.get()),
@@ -336,11 +337,11 @@ impl EventLoop {
             ("ready", core.ready.len() as u64),
             ("timers", core.timers.len() as u64),
         ] {
-            metrics.set_item(name, value)?;
+            metrics.set_item(Fallible(name), Fallible(value))?;
         }
         let running = counters.running_at(monotonic_nanos());
-        metrics.set_item("idle_seconds", counters.idle.get() as f64 / 1e9)?;
-        metrics.set_item("running_seconds", running as f64 / 1e9)?;
+        metrics.set_item(Fallible("idle_seconds"), Fallible(counters.idle.get() as f64 / 1e9))?;
+        metrics.set_item(Fallible("running_seconds"), Fallible(running as f64 / 1e9))?;
         Ok(metrics)
     }
 
@@ -447,7 +448,7 @@ fn step_handle(core: &Core, object: Ref, run: super::ready::NativeStep) -> Resul
     let py = unsafe { Python::assume_attached() };
     let step = Step { object: Slot::new(Some(object)), run, event_loop: Slot::new(Some(core.this())) };
     let step = Bound::new(py, step).map_err(|error| crate::capi::error::restore(py, error))?;
-    let callback = step.getattr("run").map_err(|error| crate::capi::error::restore(py, error))?;
+    let callback = step.getattr(Fallible("run")).map_err(|error| crate::capi::error::restore(py, error))?;
     let context = copy_current_context()?;
     Handle::create(core, Parts { callback: callback.into(), arguments: &[], context })
 }

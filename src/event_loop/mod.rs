@@ -1,10 +1,11 @@
 //! asyncio's event loop: the native half of `wakeloop.EventLoop`.
 //!
 //! Read in this order: [`core`] (what a loop is made of), [`turn`] (one turn of it), [`ready`] and
-//! [`handle`] (what runs), [`source`] and [`watch`] (what a file descriptor leads to), [`sock`] and
-//! [`sock_datagram`] (awaitable socket calls), [`file_transfer`] (what `sendfile` does), [`inbox`] (how other threads
-//! reach it), [`chain`] (how an executor's results do), [`calls`] (`call_soon` and its kin), [`tools`] (what others have put
-//! in asyncio's place), and [`event_loop`] (the class that Python sees).
+//! [`handle`] (what runs), [`source`] and [`watch`] (what a file descriptor leads to), [`sock_methods`], [`sock`] and
+//! [`sock_try`] (awaitable socket calls: who makes them, how they wait, and what they try), [`sock_datagram`] (those that
+//! know addresses), [`file_transfer`] (what `sendfile` does), [`inbox`] (how other threads reach it), [`chain`] (how an
+//! executor's results do), [`calls`] (`call_soon` and its kin), [`tools`] (what others have put in asyncio's place), and
+//! [`event_loop`] (the class that Python sees).
 //!
 //! **Ownership.** A loop's state belongs to the thread that runs it; other threads touch it only with the
 //! GIL held, as they do with asyncio's own loop. No state is borrowed across a call into Python, so every
@@ -25,6 +26,8 @@ pub(crate) mod metrics;
 pub(crate) mod ready;
 pub(crate) mod sock;
 pub(crate) mod sock_datagram;
+pub(crate) mod sock_methods;
+pub(crate) mod sock_try;
 pub(crate) mod source;
 pub(crate) mod timers;
 pub(crate) mod tools;

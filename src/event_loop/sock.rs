@@ -1,15 +1,14 @@
-//! Awaitable socket calls: `sock_recv`, `sock_recv_into`, `sock_sendall`, `sock_accept`, and the waiting
-//! half of `sock_connect`.
+//! An awaitable socket call: what `sock_recv`, `sock_recv_into`, `sock_sendall`, `sock_accept` and the waiting half of
+//! `sock_connect` give (the methods are in [`sock_methods`](super::sock_methods)).
 //!
-//! The object is stepped like a coroutine (see `capi::coroutine`). Each step tries the system call first; only
-//! if it would block is a future made and put on the descriptor, and the future is what the awaiting task sees.
+//! The object is stepped like a coroutine (see `capi::coroutine`). Each step [tries](super::sock_try) the system call
+//! first; only if it would block is a future made and put on the descriptor, and the future is what the awaiting task sees.
 //! A cancel arrives as `throw` and ends the wait.
 //!
 //! `_sock_send_file` has many tries before it is done. Its task is stepped for the first and for the result; in
 //! between, the call stands on the descriptor itself and goes on from there.
 
 use std::cell::{Cell, UnsafeCell};
-use std::ffi::c_void;
 use std::io;
 use std::os::fd::RawFd;
 use std::ptr::null_mut;
@@ -23,21 +22,17 @@ use super::calls::new_future;
 use super::core::{Core, core_of};
 use super::file_transfer::{FileTransfer, Progress};
 use super::sock_datagram::Exchange;
+use super::sock_try::{SEND_FLAGS, Step, accept, connected, file_descriptor, receive, sized, would_block};
 use super::watch::{self, Direction};
-use crate::capi::buffer::{Buffer, RawBytes, bytes_from};
-use crate::capi::call::{getattr, guard, method};
+use crate::capi::buffer::Buffer;
+use crate::capi::call::getattr;
 use crate::capi::coroutine::{self, Named, Steps, warn_never_awaited};
-use crate::capi::error::{raise, raise_errno, raise_io, raise_message, take_unless_fatal};
+use crate::capi::error::{raise, raise_errno, raise_message, take_unless_fatal};
 use crate::capi::imports::imports;
 use crate::capi::object::integer;
 use crate::capi::sockaddr::is_plain_socket;
-use crate::capi::types::Method;
-use crate::capi::{Args, Fatal, Raised, Ref, Slot};
+use crate::capi::{Fatal, Raised, Ref, Slot};
 use crate::reactor::Readiness;
-
-/// Up to here a message is received into a buffer of the loop and copied out; larger requests are received
-/// straight into the bytes object that is handed out.
-pub(crate) const COPIED: usize = 64 * 1024;
 
 /// What is to be done.
 #[derive(Debug)]
@@ -81,14 +76,6 @@ pub(crate) struct SockCall {
 }
 
 static TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(null_mut());
-
-/// What one try came to.
-pub(crate) enum Step {
-    Finished(Ref),
-    Blocked(Direction),
-    /// It is to be tried once more; a file when others have had their turn.
-    Again,
-}
 
 /// Is `object` a call of this kind?
 #[inline(always)]
@@ -401,119 +388,6 @@ pub(crate) fn go_on(core: &Core, object: &Ref) -> Result<(), Fatal> {
     watch::complete(core, &future)
 }
 
-#[cfg(any(target_os = "linux", target_os = "android"))]
-pub(crate) const SEND_FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-pub(crate) const SEND_FLAGS: i32 = libc::MSG_DONTWAIT;
-
-pub(crate) fn sized(
-    count: isize,
-    direction: Direction,
-    result: impl FnOnce(usize) -> Result<Ref, Raised>,
-) -> Result<Step, Raised> {
-    if count < 0 { would_block(direction) } else { result(count as usize).map(Step::Finished) }
-}
-
-/// The meaning of -1: wait, try again, or a real error.
-fn would_block(direction: Direction) -> Result<Step, Raised> {
-    let error = io::Error::last_os_error();
-    match error.kind() {
-        io::ErrorKind::WouldBlock => Ok(Step::Blocked(direction)),
-        // What is there already brings no edge.
-        io::ErrorKind::Interrupted => Ok(Step::Again),
-        _ => Err(raise_io(&error)),
-    }
-}
-
-fn receive(core: &Core, fd: RawFd, size: usize) -> Result<Step, Raised> {
-    if size == 0 {
-        // The socket is not asked, as in Python.
-        return bytes_from(&[]).map(Step::Finished);
-    }
-    if size <= COPIED {
-        let buffer = &mut core.receive_buffer()[..size];
-        // SAFETY: the buffer is valid for its length, and nothing else runs before it is copied.
-        let count = unsafe { libc::recv(fd, buffer.as_mut_ptr().cast(), size, libc::MSG_DONTWAIT) };
-        return sized(count, Direction::Read, |count| bytes_from(&buffer[..count]));
-    }
-    let mut bytes = RawBytes::with_capacity(size)?;
-    // SAFETY: the object has room for `size` bytes and is seen by nobody else.
-    let count = unsafe { libc::recv(fd, bytes.as_mut_ptr().cast(), size, libc::MSG_DONTWAIT) };
-    // SAFETY: `recv` has written `count` bytes.
-    sized(count, Direction::Read, |count| unsafe { bytes.finish(count) })
-}
-
-/// `socket.accept()` itself: it knows every address family. The listening socket does not block, so
-/// `BlockingIOError` is the sign to wait.
-fn accept(socket: *mut ffi::PyObject, fd: RawFd) -> Result<Step, Raised> {
-    let mut ready = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one valid pollfd, no waiting.
-    if unsafe { libc::poll(&mut ready, 1, 0) } == 0 && is_listening(fd) {
-        return Ok(Step::Blocked(Direction::Read));
-    }
-    // SAFETY: every caller holds the GIL; the socket is held by the call object.
-    let (py, socket) = unsafe { (Python::assume_attached(), Ref::from_borrowed(socket)) };
-    let outcome = socket.bind(py).call_method0("accept").and_then(|pair| {
-        pair.get_item(0)?.call_method1("setblocking", (false,))?;
-        Ok(pair)
-    });
-    match outcome {
-        Ok(pair) => Ok(Step::Finished(pair.into())),
-        Err(error)
-            if error.is_instance_of::<pyo3::exceptions::PyBlockingIOError>(py)
-                || error.is_instance_of::<pyo3::exceptions::PyInterruptedError>(py) =>
-        {
-            Ok(Step::Blocked(Direction::Read))
-        }
-        Err(error) => Err(crate::capi::error::restore(py, error)),
-    }
-}
-
-/// One that is not would be waited for in vain: `accept` has to say so.
-fn is_listening(fd: RawFd) -> bool {
-    let mut listening: libc::c_int = 0;
-    let mut size = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: a place of the right size.
-    let known = unsafe {
-        let place = (&raw mut listening).cast::<c_void>();
-        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN, place, &mut size)
-    };
-    known < 0 || listening != 0
-}
-
-/// Has the connect that was started come to an end? `SO_ERROR` as an int, 0 for success.
-fn connected(fd: RawFd) -> Result<Step, Raised> {
-    let mut ready = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
-    // SAFETY: one valid pollfd, no waiting.
-    if unsafe { libc::poll(&mut ready, 1, 0) } == 0 {
-        return Ok(Step::Blocked(Direction::Write));
-    }
-    let mut error: libc::c_int = 0;
-    let mut size = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: a place of the right size.
-    let done = unsafe {
-        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, (&raw mut error).cast::<c_void>(), &mut size)
-    };
-    if done < 0 {
-        return Err(raise_io(&io::Error::last_os_error()));
-    }
-    integer(error).map(Step::Finished)
-}
-
-fn file_descriptor(socket: &Ref) -> Result<RawFd, Raised> {
-    let number = method(socket, imports().fileno.as_ptr(), &[])?;
-    // SAFETY: a live object; -1 with an error set means failure, and without one a closed socket.
-    let fd = unsafe { ffi::PyLong_AsLong(number.as_ptr()) };
-    // SAFETY: asks for the indicator only.
-    if fd < 0 && !unsafe { ffi::PyErr_Occurred() }.is_null() {
-        return Err(Raised);
-    }
-    if fd < 0 {
-        return Err(crate::capi::error::raise_errno(libc::EBADF));
-    }
-    Ok(fd as RawFd)
-}
-
 unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
     // SAFETY: called once by CPython for a SockCall without references.
     unsafe {
@@ -532,126 +406,6 @@ unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
         ffi::Py_DECREF(kind.cast());
     }
 }
-
-/// A method that makes an awaitable: binds the arguments and makes asyncio's checks.
-///
-/// # Safety
-/// `object` is one of our loops, and the rest are the arguments of the running call.
-unsafe fn sock_call(
-    object: *mut ffi::PyObject,
-    values: *const *mut ffi::PyObject,
-    count: ffi::Py_ssize_t,
-    names: *mut ffi::PyObject,
-    make: fn(*mut ffi::PyObject) -> Result<Action, Raised>,
-    (name, function): (&'static str, &str),
-) -> *mut ffi::PyObject {
-    guard(|| {
-        // SAFETY: the arguments of the running call.
-        let arguments = unsafe { Args::new(values, count, names) };
-        let parameters = match function {
-            "sock_recv" => ["sock", "n"],
-            "sock_recv_into" => ["sock", "buf"],
-            "sock_sendall" => ["sock", "data"],
-            _ => ["sock", ""],
-        };
-        let required = if parameters[1].is_empty() { 1 } else { 2 };
-        let bound = match arguments.bind(function, parameters, required) {
-            Ok(bound) => bound,
-            Err(Raised) => return null_mut(),
-        };
-        // SAFETY: the method sits on our loop class.
-        let core = unsafe { core_of(object) };
-        // A wrong argument is raised where the call is awaited, as a coroutine would.
-        let action = check_socket(core, bound[0])
-            .and_then(|()| make(bound[1]))
-            .unwrap_or_else(|raised| Action::Fail(Slot::new(Some(raised.take()))));
-        SockCall::create(object, bound[0], name, action).map_or(null_mut(), Ref::into_ptr)
-    })
-}
-
-/// An ordinary socket passes at once; anything else is asked what asyncio asks.
-pub(crate) fn check_socket(core: &Core, socket: *mut ffi::PyObject) -> Result<(), Raised> {
-    if is_plain_socket(socket) && !core.debug.get() {
-        return Ok(());
-    }
-    // SAFETY: every caller holds the GIL.
-    let py = unsafe { Python::assume_attached() };
-    let check = crate::capi::imports::support(py, "check_socket")
-        .map_err(|error| crate::capi::error::restore(py, error))?;
-    crate::capi::call::call(&Ref::from(check), &[core.object(), socket]).map(drop)
-}
-
-fn receive_action(size: *mut ffi::PyObject) -> Result<Action, Raised> {
-    // SAFETY: a live object; -1 with an error set means failure.
-    let size = unsafe { ffi::PyNumber_AsSsize_t(size, ffi::PyExc_OverflowError) };
-    if size == -1 {
-        // SAFETY: asks for the indicator only.
-        if !unsafe { ffi::PyErr_Occurred() }.is_null() {
-            return Err(Raised);
-        }
-    }
-    if size < 0 {
-        // SAFETY: reading a static of the interpreter.
-        raise_message(unsafe { ffi::PyExc_ValueError }, "negative buffersize in recv");
-        return Err(Raised);
-    }
-    Ok(Action::Receive(size as usize))
-}
-
-fn receive_into_action(target: *mut ffi::PyObject) -> Result<Action, Raised> {
-    // SAFETY: a borrowed argument.
-    Ok(Action::ReceiveInto(Slot::new(Some(unsafe { Ref::from_borrowed(target) }))))
-}
-
-fn send_action(data: *mut ffi::PyObject) -> Result<Action, Raised> {
-    Ok(Action::Send { data: Buffer::readable(data)?, sent: Cell::new(0) })
-}
-
-macro_rules! sock_method {
-    ($name:ident, $make:expr) => {
-        unsafe extern "C" fn $name(
-            object: *mut ffi::PyObject,
-            values: *const *mut ffi::PyObject,
-            count: ffi::Py_ssize_t,
-            names: *mut ffi::PyObject,
-        ) -> *mut ffi::PyObject {
-            let called = (concat!("EventLoop.", stringify!($name)), stringify!($name));
-            // SAFETY: the method sits on our loop class; the arguments are those of this call.
-            unsafe { sock_call(object, values, count, names, $make, called) }
-        }
-    };
-}
-
-sock_method!(sock_recv, receive_action);
-sock_method!(sock_recv_into, receive_into_action);
-sock_method!(sock_sendall, send_action);
-sock_method!(sock_accept, |_| Ok(Action::Accept));
-sock_method!(_sock_connected, |_| Ok(Action::Connect { waited: Cell::new(false) }));
-
-/// What is put on the loop class.
-pub(crate) const METHODS: &[Method] = &[
-    Method::Fast(
-        c"sock_recv",
-        sock_recv,
-        c"sock_recv(sock, n)\n\nReceive up to n bytes from a non-blocking socket. Awaitable.",
-    ),
-    Method::Fast(
-        c"sock_recv_into",
-        sock_recv_into,
-        c"sock_recv_into(sock, buf)\n\nReceive into a writable buffer. Awaitable; gives the count.",
-    ),
-    Method::Fast(c"sock_sendall", sock_sendall, c"sock_sendall(sock, data)\n\nSend all the data. Awaitable."),
-    Method::Fast(
-        c"sock_accept",
-        sock_accept,
-        c"sock_accept(sock)\n\nAccept a connection. Awaitable; gives (socket, address).",
-    ),
-    Method::Fast(
-        c"_sock_connected",
-        _sock_connected,
-        c"_sock_connected(sock)\n\nWait for a connect that was started. Awaitable; gives SO_ERROR.",
-    ),
-];
 
 /// Makes the type. Called once, by the module's initialisation.
 pub(crate) fn make_type(py: Python<'_>) -> PyResult<()> {

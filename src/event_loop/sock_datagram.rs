@@ -8,13 +8,16 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::core::{Core, core_of};
-use super::sock::{Action, COPIED, SEND_FLAGS, SockCall, Step, check_socket, sized};
+use super::sock::{Action, SockCall};
+use super::sock_methods::check_socket;
+use super::sock_try::{COPIED, SEND_FLAGS, Step, sized};
 use super::watch::Direction;
 use crate::capi::buffer::{Buffer, RawBytes, bytes_from};
 use crate::capi::call::{call, guard, method};
 use crate::capi::error::{raise_message, restore};
+use crate::capi::fallible::{string, tuple};
 use crate::capi::imports::{imports, support};
-use crate::capi::sockaddr::{self, SockAddr, tuple};
+use crate::capi::sockaddr::{self, SockAddr};
 use crate::capi::types::Method;
 use crate::capi::{Args, Raised, Ref, Slot};
 
@@ -181,7 +184,7 @@ fn exchange(
     // SAFETY: every method runs with the GIL held.
     let py = unsafe { Python::assume_attached() };
     let inherited = support(py, "inherited_sock_call").map_err(|error| restore(py, error))?;
-    let function = pyo3::types::PyString::new(py, function);
+    let function = string(function)?;
     let mut stack = vec![event_loop, function.as_ptr()];
     stack.extend(arguments.iter().filter(|argument| !argument.is_null()));
     call(&Ref::from(inherited), &stack)

@@ -6,11 +6,12 @@
 
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::PyString;
 
 use crate::capi::call::getattr;
+use crate::capi::error::fetch;
+use crate::capi::fallible::interned;
 use crate::capi::pristine::Once;
-use crate::capi::{Raised, Ref};
+use crate::capi::{Fallible, Raised, Ref};
 
 /// A function of a class of asyncio's.
 #[derive(Debug)]
@@ -38,15 +39,16 @@ pub(crate) struct Replaced {
 
 impl Function {
     fn learn(py: Python<'_>, module: &str, class: &str, name: &str) -> PyResult<Function> {
-        let module = py.import(module)?;
-        let class = module.getattr(class)?;
-        let function = class.getattr(name)?;
-        let is_asyncios = function.getattr_opt("__globals__")?.is_some_and(|names| names.is(module.dict()));
-        let known = match function.getattr_opt("__code__")? {
+        let module = py.import(Fallible(module))?;
+        let class = module.getattr(Fallible(class))?;
+        let function = class.getattr(Fallible(name))?;
+        let is_asyncios =
+            function.getattr_opt(Fallible("__globals__"))?.is_some_and(|names| names.is(module.dict()));
+        let known = match function.getattr_opt(Fallible("__code__"))? {
             Some(code) if is_asyncios => Some((function.into(), code.into())),
             _ => None,
         };
-        Ok(Function { class: class.into(), name: PyString::intern(py, name).into_any().into(), known })
+        Ok(Function { class: class.into(), name: interned(name).map_err(|Raised| fetch(py))?, known })
     }
 
     fn current(&self) -> Result<Ref, Raised> {

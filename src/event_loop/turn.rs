@@ -53,8 +53,22 @@ const CUSTOM_RESOLUTION: f64 = 1e-9;
 
 /// Runs until `stop()` or a fatal error.
 pub(crate) fn run(core: &Core) -> Result<(), Fatal> {
+    /// Ends the run for whoever asks, by a panic too.
+    struct Running<'a>(&'a Core);
+
+    impl Drop for Running<'_> {
+        fn drop(&mut self) {
+            let core = self.0;
+            core.running.set(false);
+            core.dispatching.set(false);
+            core.counters.running.set(core.counters.running_at(monotonic_nanos()));
+            core.counters.started.set(0);
+        }
+    }
+
     core.counters.started.set(monotonic_nanos());
     core.running.set(true);
+    let running = Running(core);
     let mut state = Turns { since_poll: TURNS_WITHOUT_POLL, last_poll: 0, had_events: false };
     let outcome = loop {
         if let Err(fatal) = state.turn(core) {
@@ -64,9 +78,7 @@ pub(crate) fn run(core: &Core) -> Result<(), Fatal> {
             break Ok(());
         }
     };
-    core.running.set(false);
-    core.counters.running.set(core.counters.running_at(monotonic_nanos()));
-    core.counters.started.set(0);
+    drop(running);
     // Two fatal errors at once: the first one wins.
     let mut last = Outcome::default();
     last.note(outcome);

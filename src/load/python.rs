@@ -11,6 +11,9 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use super::{Config, Http, Report, Summary, Target, Work};
+use crate::capi::Fallible;
+use crate::capi::error::{exception, io_error};
+use crate::capi::fallible::dict;
 
 /// load(**options) -> dict
 ///
@@ -20,7 +23,7 @@ use super::{Config, Http, Report, Summary, Target, Work};
 #[pyfunction]
 #[pyo3(signature = (**options))]
 pub fn load(py: Python<'_>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Py<PyDict>> {
-    let config = read_config(&Options(options.map_or_else(|| Ok(PyDict::new(py)), |given| given.copy())?))?;
+    let config = read_config(&Options(options.map_or_else(|| dict(py), |given| given.copy())?))?;
     let mut interrupt = None;
     let report = py.detach(|| {
         super::run(&config, &mut || match Python::attach(|py| py.check_signals()) {
@@ -34,9 +37,12 @@ pub fn load(py: Python<'_>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Py<
     match (report, interrupt) {
         (_, Some(error)) => Err(error),
         (Err(error), None) if error.kind() == io::ErrorKind::InvalidInput => {
-            Err(PyValueError::new_err(error.to_string()))
+            Err(exception::<PyValueError>(error.to_string()))
         }
-        (report, None) => Ok(describe(py, &report?)?.unbind()),
+        (report, None) => {
+            let report = report.map_err(|error| io_error(py, &error))?;
+            Ok(describe(py, &report)?.unbind())
+        }
     }
 }
 
@@ -49,7 +55,7 @@ impl<'py> Options<'py> {
     where
         T: for<'a> FromPyObject<'a, 'py, Error = PyErr>,
     {
-        let Some(value) = self.0.get_item(name)? else { return Ok(None) };
+        let Some(value) = self.0.get_item(Fallible(name))? else { return Ok(None) };
         self.0.del_item(name)?;
         if value.is_none() { Ok(None) } else { value.extract().map(Some) }
     }
@@ -57,13 +63,13 @@ impl<'py> Options<'py> {
     fn take_seconds(&self, name: &str, default: Duration) -> PyResult<Duration> {
         let Some(seconds) = self.take::<f64>(name)? else { return Ok(default) };
         Duration::try_from_secs_f64(seconds)
-            .map_err(|error| PyValueError::new_err(format!("{name}: {error}")))
+            .map_err(|error| exception::<PyValueError>(format!("{name}: {error}")))
     }
 
     /// All options must have been read.
     fn finish(&self) -> PyResult<()> {
         match self.0.keys().get_item(0) {
-            Ok(name) => Err(PyTypeError::new_err(format!("load() has no option {name}"))),
+            Ok(name) => Err(exception::<PyTypeError>(format!("load() has no option {name}"))),
             Err(_) => Ok(()),
         }
     }
@@ -76,7 +82,7 @@ fn read_config(options: &Options<'_>) -> PyResult<Config> {
         (None, Some(port)) => {
             let host = options.take::<String>("host")?.unwrap_or_else(|| "127.0.0.1".into());
             let host: IpAddr =
-                host.parse().map_err(|_| PyValueError::new_err("host must be an IP address"))?;
+                host.parse().map_err(|_| exception::<PyValueError>("host must be an IP address"))?;
             let address = SocketAddr::new(host, port);
             if options.take("datagrams")?.unwrap_or(false) {
                 Target::Udp(address)
@@ -84,7 +90,7 @@ fn read_config(options: &Options<'_>) -> PyResult<Config> {
                 Target::Tcp(address)
             }
         }
-        _ => return Err(PyTypeError::new_err("load() needs either a port or the path of a Unix socket")),
+        _ => return Err(exception::<PyTypeError>("load() needs either a port or the path of a Unix socket")),
     };
     let work = match options.take::<String>("kind")?.as_deref().unwrap_or("echo") {
         "echo" => Work::Echo {
@@ -102,7 +108,7 @@ fn read_config(options: &Options<'_>) -> PyResult<Config> {
         }),
         "accept" => Work::Accept,
         other => {
-            return Err(PyValueError::new_err(format!("kind must be echo, http or accept, not {other}")));
+            return Err(exception::<PyValueError>(format!("kind must be echo, http or accept, not {other}")));
         }
     };
     let config = Config {
@@ -123,26 +129,29 @@ fn read_config(options: &Options<'_>) -> PyResult<Config> {
 }
 
 fn describe<'py>(py: Python<'py>, report: &Report) -> PyResult<Bound<'py, PyDict>> {
-    let dict = PyDict::new(py);
-    dict.set_item("requests", report.requests)?;
-    dict.set_item("seconds", report.seconds)?;
-    dict.set_item("rate", report.requests as f64 / report.seconds)?;
-    dict.set_item("bytes", report.bytes)?;
-    dict.set_item("connect_seconds", report.connect_seconds)?;
-    dict.set_item("idle_answered", report.idle_answered)?;
-    dict.set_item("latency_us", describe_summary(py, &report.latency)?)?;
-    dict.set_item("lag_us", report.lag.map(|lag| describe_summary(py, &lag)).transpose()?)?;
-    dict.set_item("unsent", report.unsent)?;
-    dict.set_item("errors", &report.errors)?;
-    dict.set_item("first_error", report.first_error.as_deref())?;
-    dict.set_item("own_cpu_seconds", report.own_cpu.as_secs_f64())?;
-    dict.set_item("watched_cpu_seconds", report.watched_cpu.map(|cpu| cpu.as_secs_f64()))?;
-    Ok(dict)
+    let found = dict(py)?;
+    found.set_item(Fallible("requests"), Fallible(report.requests))?;
+    found.set_item(Fallible("seconds"), Fallible(report.seconds))?;
+    found.set_item(Fallible("rate"), Fallible(report.requests as f64 / report.seconds))?;
+    found.set_item(Fallible("bytes"), Fallible(report.bytes))?;
+    found.set_item(Fallible("connect_seconds"), Fallible(report.connect_seconds))?;
+    found.set_item(Fallible("idle_answered"), Fallible(report.idle_answered))?;
+    found.set_item(Fallible("latency_us"), describe_summary(py, &report.latency)?)?;
+    found.set_item(Fallible("lag_us"), report.lag.map(|lag| describe_summary(py, &lag)).transpose()?)?;
+    found.set_item(Fallible("unsent"), Fallible(report.unsent))?;
+    found.set_item(Fallible("errors"), &report.errors)?;
+    found.set_item(Fallible("first_error"), report.first_error.as_deref().map(Fallible))?;
+    found.set_item(Fallible("own_cpu_seconds"), Fallible(report.own_cpu.as_secs_f64()))?;
+    found.set_item(
+        Fallible("watched_cpu_seconds"),
+        report.watched_cpu.map(|cpu| Fallible(cpu.as_secs_f64())),
+    )?;
+    Ok(found)
 }
 
 fn describe_summary<'py>(py: Python<'py>, summary: &Summary) -> PyResult<Bound<'py, PyDict>> {
-    let dict = PyDict::new(py);
-    dict.set_item("count", summary.count)?;
+    let found = dict(py)?;
+    found.set_item(Fallible("count"), Fallible(summary.count))?;
     for (name, value) in [
         ("mean", summary.mean),
         ("p50", summary.p50),
@@ -151,7 +160,7 @@ fn describe_summary<'py>(py: Python<'py>, summary: &Summary) -> PyResult<Bound<'
         ("p99.9", summary.p999),
         ("max", summary.max),
     ] {
-        dict.set_item(name, value.as_secs_f64() * 1e6)?;
+        found.set_item(Fallible(name), Fallible(value.as_secs_f64() * 1e6))?;
     }
-    Ok(dict)
+    Ok(found)
 }

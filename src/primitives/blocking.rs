@@ -7,7 +7,7 @@ use crate::bridge::awaitable::{Operation, Outcome};
 use crate::bridge::loop_bound::LoopBound;
 use crate::bridge::port::Port;
 use crate::capi::call::{call_tuple, copy_current_context, in_context};
-use crate::capi::error::fetch;
+use crate::capi::error::{exception, fetch};
 use crate::capi::{Raised, Ref};
 
 /// A call that is to be made, with everything that it needs.
@@ -61,7 +61,7 @@ pub(crate) fn spawn_blocking<'py>(
         let kind = function.get_type().name()?.to_string();
         let message =
             format!("a callable object was expected by spawn_blocking(), got an instance of {kind}");
-        return Err(pyo3::exceptions::PyTypeError::new_err(message));
+        return Err(exception::<pyo3::exceptions::PyTypeError>(message));
     }
     let (function, arguments) = (function.unbind(), args.unbind());
     let keywords = kwargs.map(Bound::unbind);

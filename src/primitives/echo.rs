@@ -11,6 +11,8 @@ use pyo3::types::{PyDict, PyString};
 
 use super::lookup::host_name;
 use crate::bridge::awaitable::{Operation, Outcome};
+use crate::capi::Fallible;
+use crate::capi::fallible::dict;
 use crate::runtime::net::{Target, TcpListener, TcpStream};
 use crate::runtime::sync::Notify;
 use crate::runtime::{self, AbortHandle};
@@ -95,27 +97,30 @@ impl Drop for Shared {
 impl EchoServer {
     /// The port that the server listens on.
     #[getter]
-    fn port(&self) -> u16 {
-        self.address.port()
+    fn port(&self) -> Fallible<u16> {
+        Fallible(self.address.port())
     }
 
     /// The address that the server listens on.
     #[getter]
-    fn host(&self) -> String {
-        self.address.ip().to_string()
+    fn host(&self) -> Fallible<String> {
+        Fallible(self.address.ip().to_string())
     }
 
     /// Counts since the start: accepted, open, reads, bytes, errors.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = &self.stats;
         let accepted = stats.accepted.load(Ordering::Relaxed);
-        let dict = PyDict::new(py);
-        dict.set_item("accepted", accepted)?;
-        dict.set_item("open", accepted.saturating_sub(stats.closed.load(Ordering::Relaxed)))?;
-        dict.set_item("reads", stats.reads.load(Ordering::Relaxed))?;
-        dict.set_item("bytes", stats.bytes.load(Ordering::Relaxed))?;
-        dict.set_item("errors", stats.errors.load(Ordering::Relaxed))?;
-        Ok(dict)
+        let counts = dict(py)?;
+        counts.set_item(Fallible("accepted"), Fallible(accepted))?;
+        counts.set_item(
+            Fallible("open"),
+            Fallible(accepted.saturating_sub(stats.closed.load(Ordering::Relaxed))),
+        )?;
+        counts.set_item(Fallible("reads"), Fallible(stats.reads.load(Ordering::Relaxed)))?;
+        counts.set_item(Fallible("bytes"), Fallible(stats.bytes.load(Ordering::Relaxed)))?;
+        counts.set_item(Fallible("errors"), Fallible(stats.errors.load(Ordering::Relaxed)))?;
+        Ok(counts)
     }
 
     /// Stop listening and close every connection. Awaitable; done when all of them are closed.
@@ -132,8 +137,8 @@ impl EchoServer {
         })
     }
 
-    fn __repr__(&self) -> String {
-        format!("<wakeloop.EchoServer {}>", self.address)
+    fn __repr__(&self) -> Fallible<String> {
+        Fallible(format!("<wakeloop.EchoServer {}>", self.address))
     }
 }
 

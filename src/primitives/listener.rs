@@ -15,8 +15,8 @@ use super::open_socket::{Inside, OpenSocket};
 use super::parcel::{Parcel, Returned};
 use super::tcp_stream::{TcpStream, checked};
 use crate::bridge::awaitable::{Operation, Outcome};
-use crate::capi::Raised;
 use crate::capi::error::fetch;
+use crate::capi::{Fallible, Raised};
 use crate::runtime::sync::Semaphore;
 
 /// A TCP socket that listens, or one for each address of a name. Made by TcpListener.bind.
@@ -184,14 +184,14 @@ impl TcpListener {
 
     /// The port that it listens on.
     #[getter]
-    fn port(&self) -> u16 {
-        self.local.port()
+    fn port(&self) -> Fallible<u16> {
+        Fallible(self.local.port())
     }
 
     /// The address that it listens on, the first of several.
     #[getter]
-    fn host(&self) -> String {
-        self.local.ip().to_string()
+    fn host(&self) -> Fallible<String> {
+        Fallible(self.local.ip().to_string())
     }
 
     /// The descriptor, -1 once closed. For looking at, not for accepting.
@@ -227,14 +227,14 @@ impl TcpListener {
         super::left(py)
     }
 
-    fn __repr__(&self) -> String {
-        self.socket.repr(" ", Some(&self.local))
+    fn __repr__(&self) -> Fallible<String> {
+        Fallible(self.socket.repr(" ", Some(&self.local)))
     }
 }
 
 impl Drop for TcpListener {
     fn drop(&mut self) {
-        self.socket.warn_unclosed(|| self.__repr__());
+        self.socket.warn_unclosed(|| self.__repr__().0);
         self.socket.close();
     }
 }

@@ -15,14 +15,15 @@ use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyList, PyString};
 
 use crate::bridge::pool;
 use crate::capi::call::{audit_address_info, audit_name_info, guard};
-use crate::capi::error::{fetch, io_error, restore};
+use crate::capi::error::{exception, fetch, io_error, restore};
+use crate::capi::fallible::{list, py_tuple};
 use crate::capi::sockaddr::{SockAddr, str_of};
 use crate::capi::types::Method;
-use crate::capi::{Args, Raised, Ref};
+use crate::capi::{Args, Fallible, Raised, Ref};
 use crate::resolver::{self, Addresses, Hints, LookupError};
 
 /// Longer than any name that the C library gives.
@@ -76,20 +77,20 @@ impl Question {
 
 /// The list of tuples that `socket.getaddrinfo()` makes of it.
 fn to_python<'py>(py: Python<'py>, addresses: &Addresses) -> PyResult<Bound<'py, PyList>> {
-    let list = PyList::empty(py);
+    let list = list(py, [])?;
     for entry in addresses.iter() {
         // SAFETY: the entry's address with its length.
         let address = unsafe { SockAddr::copied(entry.ai_addr, entry.ai_addrlen) };
         let address = address.as_python().map_err(|Raised| fetch(py))?.unwrap_or_else(Ref::none);
         let name = if entry.ai_canonname.is_null() {
-            PyString::intern(py, "")
+            Fallible("").into_pyobject(py)?
         } else {
             // SAFETY: a C string of the entry.
             PyString::from_bytes(py, unsafe { CStr::from_ptr(entry.ai_canonname) }.to_bytes())?
         };
         let [family, kind] = members(py, [entry.ai_family, entry.ai_socktype])?;
-        let protocol = entry.ai_protocol.into_pyobject(py)?.into_any();
-        list.append(PyTuple::new(py, [family, kind, protocol, name.into_any(), address.bind(py).clone()])?)?;
+        let protocol = Fallible(entry.ai_protocol).into_pyobject(py)?.into_any();
+        list.append(py_tuple(py, [family, kind, protocol, name.into_any(), address.bind(py).clone()])?)?;
     }
     Ok(list)
 }
@@ -98,14 +99,14 @@ fn to_python<'py>(py: Python<'py>, addresses: &Addresses) -> PyResult<Bound<'py,
 fn members(py: Python<'_>, numbers: [i32; 2]) -> PyResult<[Bound<'_, PyAny>; 2]> {
     static MAPS: PyOnceLock<[Py<PyDict>; 2]> = PyOnceLock::new();
     let maps = MAPS.get_or_try_init(py, || {
-        let socket = py.import("socket")?;
-        let map = |name| -> PyResult<Py<PyDict>> {
-            Ok(socket.getattr(name)?.getattr("_value2member_map_")?.cast_into()?.unbind())
+        let socket = py.import(Fallible("socket"))?;
+        let map = |name: &str| -> PyResult<Py<PyDict>> {
+            Ok(socket.getattr(Fallible(name))?.getattr(Fallible("_value2member_map_"))?.cast_into()?.unbind())
         };
         PyResult::Ok([map("AddressFamily")?, map("SocketKind")?])
     })?;
     let member = |index: usize| -> PyResult<Bound<'_, PyAny>> {
-        let number = numbers[index].into_pyobject(py)?.into_any();
+        let number = Fallible(numbers[index]).into_pyobject(py)?.into_any();
         Ok(maps[index].bind(py).get_item(&number)?.unwrap_or(number))
     };
     Ok([member(0)?, member(1)?])
@@ -139,12 +140,12 @@ fn host(object: *mut ffi::PyObject) -> Option<(Option<CString>, bool)> {
 pub(super) fn host_name(host: &Bound<'_, PyString>) -> PyResult<String> {
     let text = host.to_str()?;
     if text.contains('\0') {
-        return Err(PyValueError::new_err("host name must not contain null character"));
+        return Err(exception::<PyValueError>("host name must not contain null character"));
     }
     if text.is_ascii() && (text.is_empty() || is_literal(text) || is_plain_name(text)) {
         return Ok(text.to_owned());
     }
-    let encoded = host.call_method1("encode", ("idna",))?;
+    let encoded = host.call_method1(Fallible("encode"), (Fallible("idna"),))?;
     Ok(String::from_utf8_lossy(encoded.cast::<PyBytes>()?.as_bytes()).into_owned())
 }
 
@@ -259,7 +260,7 @@ unsafe extern "C" fn look_up_name(
             Box::new(move |py| match answer {
                 Ok((host, service)) => {
                     let service = PyString::from_bytes(py, service.to_bytes())?;
-                    Ok((filesystem_text(py, &host)?, service).into_pyobject(py)?.into_any().unbind())
+                    Ok(py_tuple(py, [filesystem_text(py, &host)?, service.into_any()])?.into_any().unbind())
                 }
                 Err(failure) => Err(io_error(py, &failure.into())),
             })

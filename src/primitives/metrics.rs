@@ -5,6 +5,9 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::bridge::runtime;
+use crate::capi::Fallible;
+use crate::capi::error::exception;
+use crate::capi::fallible::dict;
 
 /// runtime_metrics()
 /// --
@@ -15,7 +18,7 @@ use crate::bridge::runtime;
 pub(crate) fn runtime_metrics(py: Python<'_>) -> PyResult<Option<Bound<'_, PyDict>>> {
     let Some(handle) = runtime::started() else { return Ok(None) };
     let metrics = handle.metrics();
-    let dict = PyDict::new(py);
+    let counts = dict(py)?;
     for (name, value) in [
         ("workers", metrics.workers as u64),
         ("blocking_threads", metrics.blocking_threads as u64),
@@ -32,12 +35,12 @@ pub(crate) fn runtime_metrics(py: Python<'_>) -> PyResult<Option<Bound<'_, PyDic
         ("timers_armed", metrics.timers_armed as u64),
         ("sockets", metrics.sockets as u64),
     ] {
-        dict.set_item(name, value)?;
+        counts.set_item(Fallible(name), Fallible(value))?;
     }
-    dict.set_item("busy_seconds", metrics.busy.as_secs_f64())?;
-    dict.set_item("idle_seconds", metrics.idle.as_secs_f64())?;
-    dict.set_item("uptime_seconds", metrics.uptime.as_secs_f64())?;
-    Ok(Some(dict))
+    counts.set_item(Fallible("busy_seconds"), Fallible(metrics.busy.as_secs_f64()))?;
+    counts.set_item(Fallible("idle_seconds"), Fallible(metrics.idle.as_secs_f64()))?;
+    counts.set_item(Fallible("uptime_seconds"), Fallible(metrics.uptime.as_secs_f64()))?;
+    Ok(Some(counts))
 }
 
 /// configure(*, workers)
@@ -49,11 +52,11 @@ pub(crate) fn runtime_metrics(py: Python<'_>) -> PyResult<Option<Bound<'_, PyDic
 #[pyo3(signature = (*, workers))]
 pub(crate) fn configure(workers: usize) -> PyResult<()> {
     if workers == 0 {
-        return Err(PyValueError::new_err("workers must be at least 1"));
+        return Err(exception::<PyValueError>("workers must be at least 1"));
     }
     if runtime::configure(workers) {
         Ok(())
     } else {
-        Err(PyRuntimeError::new_err("the runtime is running already; configure it before its first use"))
+        Err(exception::<PyRuntimeError>("the runtime is running already; configure it before its first use"))
     }
 }

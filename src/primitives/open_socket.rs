@@ -12,7 +12,7 @@ use crate::capi::call::call1;
 use crate::capi::error::{fetch, raise_errno, raise_message, warn};
 use crate::capi::imports::{imports, support};
 use crate::capi::socket::adopt;
-use crate::capi::{Raised, Ref, Slot};
+use crate::capi::{Fallible, Raised, Ref, Slot};
 use crate::event_loop::core::forks;
 
 /// What is inside while the socket is open.
@@ -129,7 +129,7 @@ impl<T: Inside> OpenSocket<T> {
         // May be called while an exception is set.
         let raised = PyErr::take(py);
         // It fails only if somebody has put another method in its place.
-        drop(socket.bind(py).call_method0("detach"));
+        drop(socket.bind(py).call_method0(Fallible("detach")));
         if let Some(raised) = raised {
             raised.restore(py);
         }
@@ -169,7 +169,7 @@ impl<T: Inside> OpenSocket<T> {
             let family = self.local.or(self.peer).map_or(libc::AF_INET, |address| {
                 if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }
             });
-            Ref::from(support(py, "closed_socket")?.call1((family, T::KIND))?)
+            Ref::from(support(py, "closed_socket")?.call1((Fallible(family), Fallible(T::KIND)))?)
         };
         self.python.set(Some(socket.clone_ref()));
         Ok(socket)

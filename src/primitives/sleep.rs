@@ -6,6 +6,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::bridge::awaitable::{Operation, Outcome};
+use crate::capi::error::exception;
 use crate::runtime;
 
 /// Longer waits than this (a hundred years) are for ever.
@@ -17,7 +18,7 @@ const LONGEST: f64 = 100.0 * 365.25 * 86_400.0;
 /// `ValueError` for NaN.
 pub(crate) fn duration(seconds: f64) -> PyResult<Option<Duration>> {
     if seconds.is_nan() {
-        return Err(PyValueError::new_err("Invalid delay: NaN (not a number)"));
+        return Err(exception::<PyValueError>("Invalid delay: NaN (not a number)"));
     }
     Ok((seconds <= LONGEST).then(|| Duration::from_secs_f64(seconds.max(0.0))))
 }

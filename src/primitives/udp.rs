@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyString};
+use pyo3::types::PyString;
 
 use super::address;
 use super::lookup::host_name;
@@ -15,8 +15,9 @@ use super::open_socket::{Inside, OpenSocket};
 use super::parcel::{Parcel, Returned};
 use super::tcp_stream::Data;
 use crate::bridge::awaitable::{Operation, Outcome};
-use crate::capi::Raised;
-use crate::capi::error::fetch;
+use crate::capi::error::{exception, fetch};
+use crate::capi::fallible::py_tuple;
+use crate::capi::{Fallible, Raised};
 use crate::runtime::net::{self, Target};
 use crate::runtime::sync::Semaphore;
 
@@ -160,7 +161,7 @@ fn target(address: &Bound<'_, PyAny>) -> PyResult<Target> {
             Ok(IpAddr::V6(ip)) => SocketAddr::from(SocketAddrV6::new(ip, port, flow.to_be(), zone)).into(),
             _ => (host_name(&host)?, port).into(),
         }),
-        Err(_) => Err(PyTypeError::new_err("an address is a tuple (host, port)")),
+        Err(_) => Err(exception::<PyTypeError>("an address is a tuple (host, port)")),
     }
 }
 
@@ -228,7 +229,9 @@ impl UdpSocket {
     /// Receive a datagram, of any length. Awaitable; gives bytes. Raises ConnectionAbortedError if the socket is
     /// closed meanwhile.
     fn recv<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.receive(py, "UdpSocket.recv", |py, (data, _)| Ok(PyBytes::new(py, &data).into_any().unbind()))
+        self.receive(py, "UdpSocket.recv", |py, (data, _)| {
+            Ok(Fallible(&data[..]).into_pyobject(py)?.into_any().unbind())
+        })
     }
 
     /// recv_from()
@@ -237,8 +240,8 @@ impl UdpSocket {
     /// As recv; gives (bytes, address of the sender).
     fn recv_from<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.receive(py, "UdpSocket.recv_from", |py, (data, sender)| {
-            let pair = (PyBytes::new(py, &data), address::to_python(py, &sender)?);
-            Ok(pair.into_pyobject(py)?.into_any().unbind())
+            let data = Fallible(&data[..]).into_pyobject(py)?.into_any();
+            Ok(py_tuple(py, [data, address::to_python(py, &sender)?])?.into_any().unbind())
         })
     }
 
@@ -255,14 +258,14 @@ impl UdpSocket {
 
     /// The port that it is bound to.
     #[getter]
-    fn port(&self) -> u16 {
-        self.local.port()
+    fn port(&self) -> Fallible<u16> {
+        Fallible(self.local.port())
     }
 
     /// The address that it is bound to.
     #[getter]
-    fn host(&self) -> String {
-        self.local.ip().to_string()
+    fn host(&self) -> Fallible<String> {
+        Fallible(self.local.ip().to_string())
     }
 
     /// The descriptor, -1 once closed. For looking at, not for sending or receiving.
@@ -298,8 +301,8 @@ impl UdpSocket {
         super::left(py)
     }
 
-    fn __repr__(&self) -> String {
-        self.socket.repr(" ", Some(&self.local))
+    fn __repr__(&self) -> Fallible<String> {
+        Fallible(self.socket.repr(" ", Some(&self.local)))
     }
 }
 
@@ -322,7 +325,7 @@ async fn connected(peer: Target) -> io::Result<(net::UdpSocket, SocketAddr, Sock
 
 impl Drop for UdpSocket {
     fn drop(&mut self) {
-        self.socket.warn_unclosed(|| self.__repr__());
+        self.socket.warn_unclosed(|| self.__repr__().0);
         self.socket.close();
     }
 }

@@ -16,7 +16,7 @@ use super::stream::{Parts, Stream};
 use crate::capi::call::{call0, copy_current_context, in_context};
 use crate::capi::error::{fetch, io_error, raise_io, take_unless_fatal};
 use crate::capi::object::integer;
-use crate::capi::sockaddr;
+use crate::capi::{Fallible, sockaddr};
 use crate::capi::{Fatal, Raised, Ref, Slot};
 use crate::event_loop::core::Core;
 use crate::event_loop::event_loop::EventLoop;
@@ -81,7 +81,7 @@ pub(crate) fn start_listener(
     let error = |Raised| fetch(py);
     core.check_usable().map_err(error)?;
     core.check_process().map_err(error)?;
-    let fd: RawFd = sock.call_method0("fileno")?.extract()?;
+    let fd: RawFd = sock.call_method0(Fallible("fileno"))?.extract()?;
     let family = sockaddr::family(sock.as_ptr()).map_err(error)?;
     let listener = Listener {
         fd,

@@ -6,6 +6,8 @@ use std::os::fd::RawFd;
 
 use pyo3::prelude::*;
 
+use crate::capi::Fallible;
+use crate::capi::fallible::py_tuple;
 use crate::capi::sockaddr::Ipv6Text;
 
 /// The Internet address in a raw socket address; `None` for other families and for addresses with a zone.
@@ -34,15 +36,22 @@ pub(crate) fn internet(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
 
 /// The tuple that `socket.getpeername()` gives for an Internet address.
 pub(crate) fn to_python<'py>(py: Python<'py>, address: &SocketAddr) -> PyResult<Bound<'py, PyAny>> {
-    let pair = match address {
-        SocketAddr::V4(v4) => (v4.ip().to_string(), v4.port()).into_pyobject(py)?.into_any(),
+    let port = Fallible(address.port()).into_pyobject(py)?.into_any();
+    let parts = match address {
+        SocketAddr::V4(v4) => {
+            let host = Fallible(v4.ip().to_string()).into_pyobject(py)?.into_any();
+            py_tuple(py, [host, port])?
+        }
         SocketAddr::V6(v6) => {
             let text = Ipv6Text::of(&v6.ip().octets());
             let host = std::str::from_utf8(text.as_bytes()).unwrap_or_default();
-            (host, v6.port(), u32::from_be(v6.flowinfo()), v6.scope_id()).into_pyobject(py)?.into_any()
+            let host = Fallible(host).into_pyobject(py)?.into_any();
+            let flow = Fallible(u32::from_be(v6.flowinfo())).into_pyobject(py)?.into_any();
+            let zone = Fallible(v6.scope_id()).into_pyobject(py)?.into_any();
+            py_tuple(py, [host, port, flow, zone])?
         }
     };
-    Ok(pair)
+    Ok(parts.into_any())
 }
 
 /// What `getsockname` or `getpeername` says, if it is an Internet address without a zone; the rest is for

@@ -25,9 +25,9 @@ use super::endpoint::{self, Endpoint, Parts, Variant, fields, lose, watch_or_fai
 use super::endpoint_methods::{reading, with, writing};
 use super::endpoint_type;
 use crate::capi::error::{Outcome, fetch};
-use crate::capi::sockaddr;
 use crate::capi::types::Method;
 use crate::capi::{Args, Fatal, Raised, Ref, Slot};
+use crate::capi::{Fallible, sockaddr};
 use crate::event_loop::core::Core;
 use crate::event_loop::event_loop::EventLoop;
 use crate::event_loop::source::Source;
@@ -242,7 +242,7 @@ pub(crate) fn make_datagram<'py>(
     extra: Bound<'py, PyDict>,
     rules: (bool, usize),
 ) -> PyResult<Bound<'py, PyAny>> {
-    let connected = match extra.get_item("peername")? {
+    let connected = match extra.get_item(Fallible("peername"))? {
         Some(peer) => peer.is_truthy()?,
         None => false,
     };

@@ -32,8 +32,9 @@ use pyo3::types::PyDict;
 
 use crate::capi::call::{call0, copy_current_context, getattr, in_kept_context, method};
 use crate::capi::error::{Outcome, fetch, raise, raise_errno, raise_io, take_exception, take_unless_fatal};
+use crate::capi::fallible::string_or_none;
 use crate::capi::imports::imports;
-use crate::capi::{Fatal, Raised, Ref, Slot};
+use crate::capi::{Fallible, Fatal, Raised, Ref, Slot};
 use crate::event_loop::core::{Core, core_of};
 use crate::event_loop::event_loop::EventLoop;
 use crate::event_loop::source::{Kind, Source, SourceRef};
@@ -101,7 +102,7 @@ impl Parts {
         waiter: Option<Bound<'_, PyAny>>,
         extra: Bound<'_, PyDict>,
     ) -> PyResult<Parts> {
-        let fd: RawFd = owner.call_method0("fileno")?.extract()?;
+        let fd: RawFd = owner.call_method0(Fallible("fileno"))?.extract()?;
         if fd < 0 {
             let Raised = raise_errno(libc::EBADF);
             return Err(fetch(owner.py()));
@@ -477,8 +478,7 @@ fn end_with<T: Variant>(
 ) -> Result<(), Fatal> {
     let Raised = raised;
     let exception = take_unless_fatal()?;
-    // SAFETY: every caller holds the GIL.
-    let message = pyo3::types::PyString::new(unsafe { Python::assume_attached() }, message);
+    let message = string_or_none(message);
     let endpoint = variant.endpoint();
     let core = endpoint.core();
     let protocol = endpoint.protocol.get().unwrap_or_else(Ref::none);
@@ -574,8 +574,7 @@ fn flow(
     let Err(Raised) = call(&protocol) else { return Ok(()) };
     let exception = take_unless_fatal()?;
     let core = endpoint.core();
-    // SAFETY: the GIL is held.
-    let message = pyo3::types::PyString::new(unsafe { Python::assume_attached() }, message);
+    let message = string_or_none(message);
     core.report(
         &exception,
         "protocol_failed",

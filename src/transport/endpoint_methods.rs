@@ -7,7 +7,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::endpoint::{Variant, fields, force_close, maybe_pause, watch_or_fail};
-use super::methods::{limits, number, refuse_deletion, truth};
+use super::methods::{limits, number, pair, refuse_deletion, truth};
 use crate::capi::call::guard;
 use crate::capi::error::{raise, restore, take_exception};
 use crate::capi::types::{Attribute, Method};
@@ -169,15 +169,7 @@ unsafe extern "C" fn get_write_buffer_limits<T: Variant>(
 ) -> *mut ffi::PyObject {
     guard(|| {
         let endpoint = of::<T>(object).endpoint();
-        // SAFETY: the methods of this file run with the GIL held.
-        let py = unsafe { Python::assume_attached() };
-        match (endpoint.low.get(), endpoint.high.get()).into_pyobject(py) {
-            Ok(pair) => pair.into_any().into_ptr(),
-            Err(error) => {
-                error.restore(py);
-                null_mut()
-            }
-        }
+        pair(endpoint.low.get(), endpoint.high.get())
     })
 }
 

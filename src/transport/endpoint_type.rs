@@ -3,17 +3,18 @@
 
 use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
+use std::ptr::null_mut;
 use std::sync::atomic::Ordering;
 
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
 
 use super::endpoint::{Endpoint, OFFSET, Variant, fields, release};
 use crate::capi::call::guard;
 use crate::capi::error::undisturbed;
+use crate::capi::fallible::{list, string};
 use crate::capi::types::{Attribute, Method, TypeSpec};
-use crate::capi::{Ref, Slot};
+use crate::capi::{Fallible, Ref, Slot};
 
 unsafe extern "C" fn dealloc<T: Variant>(object: *mut ffi::PyObject) {
     // SAFETY: called once by CPython for an endpoint without references.
@@ -104,8 +105,8 @@ fn each_clearable<T: Variant>(variant: &T, each: &mut dyn FnMut(&Slot)) {
 
 unsafe extern "C" fn repr<T: Variant>(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
     guard(|| {
-        // SAFETY: a live endpoint; repr holds the GIL.
-        let (variant, py) = unsafe { (fields::<T>(object), Python::assume_attached()) };
+        // SAFETY: a live endpoint.
+        let variant = unsafe { fields::<T>(object) };
         let endpoint = variant.endpoint();
         let name = T::NAME.to_string_lossy();
         let mut text = format!("<wakeloop.{}", name.rsplit('.').next().unwrap_or(&name));
@@ -119,7 +120,7 @@ unsafe extern "C" fn repr<T: Variant>(object: *mut ffi::PyObject) -> *mut ffi::P
             variant.describe(&mut text);
         }
         text.push('>');
-        pyo3::types::PyString::new(py, &text).into_ptr()
+        string(&text).map_or(null_mut(), Ref::into_ptr)
     })
 }
 
@@ -127,13 +128,13 @@ unsafe extern "C" fn repr<T: Variant>(object: *mut ffi::PyObject) -> *mut ffi::P
 /// module's initialisation.
 pub(crate) fn make_type<T: Variant>(py: Python<'_>, methods: Vec<Method>) -> PyResult<Bound<'_, PyAny>> {
     const { assert!(align_of::<T>() <= 16) };
-    let module = py.import("asyncio.transports")?;
-    let largest = module.getattr("_FlowControlMixin")?.cast_into::<pyo3::types::PyType>()?;
+    let module = py.import(Fallible("asyncio.transports"))?;
+    let largest = module.getattr(Fallible("_FlowControlMixin"))?.cast_into::<pyo3::types::PyType>()?;
     // SAFETY: a live type object.
     let size = unsafe { (*largest.as_type_ptr()).tp_basicsize } as usize;
     // Relaxed: the same value each time, stored under the GIL.
     OFFSET.store(size.next_multiple_of(16), Ordering::Relaxed);
-    let bases = T::BASES.iter().map(|base| module.getattr(*base)).collect::<PyResult<Vec<_>>>()?;
+    let bases = T::BASES.iter().map(|base| module.getattr(Fallible(*base))).collect::<PyResult<Vec<_>>>()?;
     let mut all_methods = super::endpoint_methods::common::<T>();
     all_methods.extend(methods);
     let mut all_attributes = super::endpoint_methods::attributes::<T>();
@@ -159,7 +160,7 @@ pub(crate) fn make_type<T: Variant>(py: Python<'_>, methods: Vec<Method>) -> PyR
             (ffi::Py_tp_clear, clear::<T> as *mut c_void),
             (ffi::Py_tp_repr, repr::<T> as *mut c_void),
         ],
-        bases: Some(PyTuple::new(py, bases)?),
+        bases: Some(list(py, bases)?.to_tuple()),
     };
     let kind = spec.build(py)?;
     // Relaxed: published under the GIL.

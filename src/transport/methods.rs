@@ -12,6 +12,8 @@ use super::stream::{Stream, stream_of};
 use super::tls;
 use crate::capi::call::guard;
 use crate::capi::error::{raise_message, restore};
+use crate::capi::fallible::tuple;
+use crate::capi::object::integer;
 use crate::capi::types::{Attribute, Method};
 use crate::capi::{Args, Fatal, Raised, Ref};
 use crate::event_loop::calls::new_future;
@@ -228,12 +230,7 @@ unsafe extern "C" fn get_write_buffer_limits(
 ) -> *mut ffi::PyObject {
     guard(|| {
         let stream = fields(object);
-        // SAFETY: the methods of this file run with the GIL held.
-        let py = unsafe { Python::assume_attached() };
-        match python((stream.low.get(), stream.high.get()).into_pyobject(py)) {
-            Ok(pair) => pair.into_any().into_ptr(),
-            Err(Raised) => null_mut(),
-        }
+        pair(stream.low.get(), stream.high.get())
     })
 }
 
@@ -254,6 +251,13 @@ unsafe extern "C" fn set_write_buffer_limits(
         stream.low.set(low);
         send::maybe_pause(held, stream)
     })
+}
+
+/// What `get_write_buffer_limits` returns.
+pub(crate) fn pair(low: usize, high: usize) -> *mut ffi::PyObject {
+    let size = |bytes| integer(i64::try_from(bytes).unwrap_or(i64::MAX));
+    let pair = size(low).and_then(|low| tuple([low, size(high)?]));
+    pair.map_or(null_mut(), Ref::into_ptr)
 }
 
 /// An optional number of bytes. asyncio keeps whatever compares; what is too large means "never".

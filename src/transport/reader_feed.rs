@@ -225,8 +225,8 @@ pub(crate) fn feed_readers(
 ) -> PyResult<()> {
     let error = |Raised| fetch(py);
     CLASSES.set(Classes {
-        protocol: Pristine::new(py, protocol.0, &PROTOCOL_METHODS, &protocol.1).map_err(error)?,
-        reader: Pristine::new(py, reader.0, &READER_METHODS, &reader.1).map_err(error)?,
+        protocol: Pristine::new(protocol.0, &PROTOCOL_METHODS, &protocol.1).map_err(error)?,
+        reader: Pristine::new(reader.0, &READER_METHODS, &reader.1).map_err(error)?,
     });
     Ok(())
 }

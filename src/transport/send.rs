@@ -15,6 +15,7 @@ use super::write_buffer::{Done, Sent, send_one};
 use crate::capi::buffer::{Buffer, bytes_from, bytes_slice};
 use crate::capi::call::{call, call0, getattr, method};
 use crate::capi::error::{raise_io, raise_message, restore, take_unless_fatal};
+use crate::capi::fallible::{string, string_or_none};
 use crate::capi::imports::{imports, support};
 use crate::capi::{Fatal, Raised, Ref};
 use crate::event_loop::core::Core;
@@ -252,8 +253,7 @@ pub(crate) fn writelines(object: &Ref, stream: &Stream, list: &Ref) -> Result<()
 #[cold]
 fn write_joined(object: &Ref, stream: &Stream, items: &Ref, raised: Raised) -> Result<(), Raised> {
     drop(raised.take());
-    // SAFETY: the GIL is held, as in every method.
-    let name = pyo3::types::PyString::intern(unsafe { pyo3::Python::assume_attached() }, "join");
+    let name = string("join")?;
     let joined = method(&bytes_from(&[])?, name.as_ptr(), &[items.as_ptr()])?;
     write(object, stream, joined.as_ptr())
 }
@@ -416,8 +416,7 @@ fn tell_protocol(
     let Err(Raised) = outcome else { return Ok(()) };
     let exception = take_unless_fatal()?;
     let core = stream.core();
-    // SAFETY: the GIL is held.
-    let message = pyo3::types::PyString::new(unsafe { pyo3::Python::assume_attached() }, message);
+    let message = string_or_none(message);
     core.report(
         &exception,
         "protocol_failed",

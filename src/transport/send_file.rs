@@ -13,7 +13,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::stream::{Stream, is_stream, stream_of};
-use crate::capi::error::{fetch, take_unless_fatal};
+use crate::capi::error::{exception, fetch, take_unless_fatal};
 use crate::capi::{Fatal, Raised, Ref};
 use crate::event_loop::calls::new_future;
 use crate::event_loop::core::Core;
@@ -75,7 +75,7 @@ pub(crate) fn send_file<'py>(
     count: Option<i64>,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     if !is_stream(transport.as_ptr()) {
-        return Err(PyTypeError::new_err("send_file() needs a stream transport"));
+        return Err(exception::<PyTypeError>("send_file() needs a stream transport"));
     }
     // SAFETY: just tested; the caller holds it.
     let stream = unsafe { stream_of(transport.as_ptr()) };

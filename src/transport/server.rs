@@ -11,15 +11,18 @@ use pyo3::prelude::*;
 
 use crate::capi::call::{getattr, method};
 use crate::capi::imports::imports;
-use crate::capi::{Raised, Ref};
+use crate::capi::{Fallible, Raised, Ref};
 
 /// `_attach` and `_detach` take the transport (3.13) or nothing.
 static TAKES_TRANSPORT: AtomicBool = AtomicBool::new(false);
 
 /// Finds out what the interpreter's server is like. Called once, by the module's initialisation.
 pub(super) fn learn(py: Python<'_>) -> PyResult<()> {
-    let attach = py.import("asyncio.base_events")?.getattr("Server")?.getattr("_attach")?;
-    let takes: usize = attach.getattr("__code__")?.getattr("co_argcount")?.extract()?;
+    let attach = py
+        .import(Fallible("asyncio.base_events"))?
+        .getattr(Fallible("Server"))?
+        .getattr(Fallible("_attach"))?;
+    let takes: usize = attach.getattr(Fallible("__code__"))?.getattr(Fallible("co_argcount"))?.extract()?;
     // Relaxed: published under the GIL.
     TAKES_TRANSPORT.store(takes > 1, Ordering::Relaxed);
     Ok(())

@@ -3,13 +3,13 @@
 use std::io;
 
 use pyo3::ffi;
-use pyo3::prelude::*;
 
 use crate::bridge::budget;
 use crate::capi::buffer::{bytes_from, bytes_slice};
 use crate::capi::call::call;
 use crate::capi::coroutine::Step;
 use crate::capi::error::{raise, raise_io};
+use crate::capi::fallible::string;
 use crate::capi::imports::imports;
 use crate::capi::{Raised, Ref};
 use crate::runtime::net::{Taken, Want};
@@ -73,14 +73,15 @@ fn rest(bytes: Ref, empty: bool, want: &Want, next: bool) -> Result<Step, Raised
 
 #[cold]
 fn too_long(want: &Want, len: usize, limit: usize) -> Raised {
-    let text = match want {
+    let message = match want {
         Want::Frame(most) => format!("a frame of {len} bytes is longer than the limit of {most}"),
         _ => format!("no end is found within the limit of {limit} bytes"),
     };
-    // SAFETY: tasks step with the GIL held.
-    let text = pyo3::types::PyString::new(unsafe { Python::assume_attached() }, &text);
-    let raised = size(len).and_then(|len| call(&imports().limit_overrun, &[text.as_ptr(), len.as_ptr()]));
-    if let Ok(exception) = raised {
+    let made = string(&message).and_then(|text| {
+        let len = size(len)?;
+        call(&imports().limit_overrun, &[text.as_ptr(), len.as_ptr()])
+    });
+    if let Ok(exception) = made {
         raise(exception);
     }
     Raised

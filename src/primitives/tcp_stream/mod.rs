@@ -49,8 +49,8 @@ use crate::bridge::awaitable::{Operation, Outcome};
 use crate::bridge::loop_bound::let_go;
 use crate::bridge::runtime;
 use crate::bridge::waiter::{Waiter, running_loop};
-use crate::capi::error::{fetch, io_error, raise_io};
-use crate::capi::{Raised, Ref, Slot};
+use crate::capi::error::{exception, fetch, io_error, raise_io};
+use crate::capi::{Fallible, Raised, Ref, Slot};
 use crate::event_loop::calls::new_future;
 use crate::event_loop::event_loop::EventLoop;
 use crate::runtime::net::{ReadAhead, TcpStream as RuntimeStream, Want};
@@ -298,7 +298,7 @@ impl Wake for WakeOnce {
 
 /// The limit as the user gave it.
 pub(super) fn checked(limit: usize) -> PyResult<usize> {
-    if limit == 0 { Err(PyValueError::new_err("limit must be at least 1")) } else { Ok(limit) }
+    if limit == 0 { Err(exception::<PyValueError>("limit must be at least 1")) } else { Ok(limit) }
 }
 
 #[pymethods]
@@ -398,8 +398,8 @@ impl TcpStream {
         lines::make(&slf.into_any(), Some(max_size))
     }
 
-    fn __repr__(&self) -> String {
-        self.socket.repr(" peer=", self.socket.peer.as_ref())
+    fn __repr__(&self) -> Fallible<String> {
+        Fallible(self.socket.repr(" peer=", self.socket.peer.as_ref()))
     }
 
     fn __traverse__(&self, visit: pyo3::gc::PyVisit<'_>) -> Result<(), pyo3::gc::PyTraverseError> {
@@ -412,7 +412,7 @@ impl TcpStream {
 
 impl Drop for TcpStream {
     fn drop(&mut self) {
-        self.socket.warn_unclosed(|| self.__repr__());
+        self.socket.warn_unclosed(|| self.__repr__().0);
         self.close_now();
     }
 }

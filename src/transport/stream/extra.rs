@@ -6,10 +6,11 @@ use pyo3::types::PyDict;
 use super::Stream;
 use crate::capi::call::call1;
 use crate::capi::error::fetch;
+use crate::capi::fallible::dict;
 use crate::capi::imports::{imports, support};
 use crate::capi::sockaddr::{Ask, SockAddr};
 use crate::capi::socket::adopt;
-use crate::capi::{Raised, Ref};
+use crate::capi::{Fallible, Raised, Ref};
 use crate::transport::address;
 
 impl Stream {
@@ -33,7 +34,7 @@ impl Stream {
         if self.fd.get() >= 0 || !self.socket.is_empty() {
             return Ok(self.python_socket(py)?.or_else(|| self.socket.get()));
         }
-        let socket = support(py, "closed_socket")?.call1((self.family,))?;
+        let socket = support(py, "closed_socket")?.call1((Fallible(self.family),))?;
         Ok((!socket.is_none()).then(|| Ref::from(socket)))
     }
 
@@ -42,7 +43,7 @@ impl Stream {
         if let Some(extra) = self.extra.get() {
             return Ok(extra.bind(py).clone().cast_into()?);
         }
-        let extra = PyDict::new(py);
+        let extra = dict(py)?;
         self.extra.set(Some(extra.clone().into_any().into()));
         Ok(extra)
     }
@@ -51,7 +52,7 @@ impl Stream {
     pub(crate) fn full_extra<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let extra = self.extra_dict(py)?;
         for name in ["socket", "sockname", "peername"] {
-            if !extra.contains(name)? {
+            if !extra.contains(Fallible(name))? {
                 self.fill_in(py, &extra, name)?;
             }
         }
@@ -71,7 +72,7 @@ impl Stream {
         }
         let Some(socket) = self.python_socket(py)? else { return Ok(py.None().into_bound(py)) };
         let function = if name == "sockname" { "getsockname" } else { "getpeername" };
-        match socket.bind(py).call_method0(function) {
+        match socket.bind(py).call_method0(Fallible(function)) {
             Ok(address) => Ok(address),
             Err(error) if error.is_instance_of::<pyo3::exceptions::PyOSError>(py) => {
                 Ok(py.None().into_bound(py))
@@ -136,12 +137,12 @@ impl Stream {
         for (name, ask) in ends {
             let known =
                 if name == "sockname" { !self.sockname.is_empty() } else { self.peer.get().is_some() };
-            if known || extra.contains(name)? {
+            if known || extra.contains(Fallible(name))? {
                 continue;
             }
             let address = SockAddr::asked(self.fd.get(), ask).map(|address| address.as_python()).transpose();
             let address = address.map_err(|Raised| fetch(py))?.flatten().unwrap_or_else(Ref::none);
-            extra.set_item(name, address.bind(py))?;
+            extra.set_item(Fallible(name), address.bind(py))?;
         }
         Ok(())
     }
@@ -159,7 +160,7 @@ impl Stream {
         } else {
             self.address(py, name)?
         };
-        extra.set_item(name, &value)?;
+        extra.set_item(Fallible(name), &value)?;
         Ok(Some(value))
     }
 }

@@ -25,7 +25,6 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use pyo3::ffi;
-use pyo3::prelude::*;
 
 pub(crate) use python::{make_stream, make_type};
 
@@ -36,6 +35,7 @@ use super::server;
 use super::write_buffer::WriteBuffer;
 use crate::capi::call::{call0, call1, getattr, in_kept_context, method};
 use crate::capi::error::{Outcome, raise_errno, raise_io, take_unless_fatal};
+use crate::capi::fallible::string_or_none;
 use crate::capi::imports::imports;
 use crate::capi::{Fatal, Raised, Ref, Slot};
 use crate::event_loop::core::{Core, core_of};
@@ -374,9 +374,7 @@ impl Stream {
     fn end_with(&self, object: &Ref, raised: Raised, message: &str, tell: &str) -> Result<(), Fatal> {
         let Raised = raised;
         let exception = take_unless_fatal()?;
-        // SAFETY: every caller holds the GIL.
-        let py = unsafe { Python::assume_attached() };
-        let message = pyo3::types::PyString::new(py, message);
+        let message = string_or_none(message);
         let core = self.core();
         let protocol = self.receiver.protocol.get().unwrap_or_else(Ref::none);
         // A fatal error of the report leaves when the connection is lost: the last send may fail on top of it.

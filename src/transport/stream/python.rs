@@ -3,17 +3,19 @@
 use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
 use std::os::fd::RawFd;
+use std::ptr::null_mut;
 use std::sync::atomic::Ordering;
 
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::PyDict;
 
 use super::{BASE, Parts, Stream, TYPE, server, stream_of};
 use crate::capi::call::guard;
 use crate::capi::error::{fetch, io_error, raise_errno, undisturbed};
-use crate::capi::sockaddr;
+use crate::capi::fallible::{py_tuple, string};
 use crate::capi::types::{Attribute, TypeSpec};
+use crate::capi::{Fallible, sockaddr};
 use crate::capi::{Raised, Ref};
 use crate::event_loop::event_loop::EventLoop;
 use crate::transport::{address, methods};
@@ -105,8 +107,8 @@ unsafe extern "C" fn clear(object: *mut ffi::PyObject) -> c_int {
 
 unsafe extern "C" fn repr(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
     guard(|| {
-        // SAFETY: a live transport; repr holds the GIL.
-        let (stream, py) = unsafe { (stream_of(object), Python::assume_attached()) };
+        // SAFETY: a live transport.
+        let stream = unsafe { stream_of(object) };
         let mut text = String::from("<wakeloop.StreamTransport");
         if stream.fd.get() < 0 {
             text.push_str(" closed");
@@ -127,13 +129,13 @@ unsafe extern "C" fn repr(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
             text.push_str(&format!(" fd={} read={read} write=<{write}, bufsize={size}>", stream.fd.get()));
         }
         text.push('>');
-        pyo3::types::PyString::new(py, &text).into_ptr()
+        string(&text).map_or(null_mut(), Ref::into_ptr)
     })
 }
 
 /// Makes the type. Called once, by the module's initialisation.
 pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
-    let base = py.import("asyncio.transports")?.getattr("_FlowControlMixin")?;
+    let base = py.import(Fallible("asyncio.transports"))?.getattr(Fallible("_FlowControlMixin"))?;
     let base_type = base.clone().cast_into::<pyo3::types::PyType>()?;
     // SAFETY: a live type object.
     let base_size = unsafe { (*base_type.as_type_ptr()).tp_basicsize } as usize;
@@ -163,7 +165,7 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
             (ffi::Py_tp_clear, clear as *mut c_void),
             (ffi::Py_tp_repr, repr as *mut c_void),
         ],
-        bases: Some(PyTuple::new(py, [base])?),
+        bases: Some(py_tuple(py, [base])?),
     };
     let kind = spec.build(py)?;
     // Relaxed: published under the GIL.
@@ -185,7 +187,7 @@ pub(crate) fn make_stream<'py>(
     server: Option<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let core = event_loop.get().core();
-    let fd: RawFd = sock.call_method0("fileno")?.extract()?;
+    let fd: RawFd = sock.call_method0(Fallible("fileno"))?.extract()?;
     if fd < 0 {
         let Raised = raise_errno(libc::EBADF);
         return Err(fetch(py));

@@ -17,6 +17,8 @@ use super::reader::Reader;
 use super::reading::{
     Look, check, join, not_empty, read_all, read_exactly, read_line, read_some, read_until,
 };
+use super::stop::{forget_value, stop_with};
+use super::waiter::result_of;
 use super::{CLASSES, inherited, plain_reader, writer};
 use crate::capi::buffer::bytes_from;
 use crate::capi::call::{guard, method};
@@ -378,42 +380,6 @@ fn tuple_of(separators: &[Ref]) -> Result<Option<Ref>, Raised> {
     }
 }
 
-/// What the end of an `await` does: `future.result()`, or a complaint if it is not done.
-#[inline(always)]
-fn result_of(future: &Ref) -> Result<(), Raised> {
-    // SAFETY: live objects.
-    if unsafe { ffi::Py_TYPE(future.as_ptr()).cast() } == imports().future.as_ptr() {
-        // asyncio's own future says so by itself when it is not done.
-        let result = method(future, imports().result.as_ptr(), &[]);
-        return result.map(drop).or_else(|Raised| unless_pending(future));
-    }
-    let done = method(future, imports().done.as_ptr(), &[])?;
-    // SAFETY: `done()` returns a bool; reading a static of the interpreter.
-    unsafe {
-        if done.as_ptr() != ffi::Py_True() {
-            raise_message(ffi::PyExc_RuntimeError, "await wasn't used with future");
-            return Err(Raised);
-        }
-    }
-    method(future, imports().result.as_ptr(), &[]).map(drop)
-}
-
-/// The error of a `result()`, or the complaint of an `await` about a future that is not done.
-#[cold]
-fn unless_pending(future: &Ref) -> Result<(), Raised> {
-    let error = take_exception();
-    let done = method(future, imports().done.as_ptr(), &[])?;
-    // SAFETY: `done()` of such a future returns a bool; reading a static of the interpreter.
-    unsafe {
-        if done.as_ptr() == ffi::Py_True() {
-            raise(error);
-        } else {
-            raise_message(ffi::PyExc_RuntimeError, "await wasn't used with future");
-        }
-    }
-    Err(Raised)
-}
-
 // -- the type ------------------------------------------------------------------------------------------
 
 /// `am_send`: what a task or an awaiting coroutine calls. Returns without raising StopIteration.
@@ -468,70 +434,6 @@ unsafe extern "C" fn next(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
             }
             _ => result,
         }
-    }
-}
-
-/// The StopIteration that carries results out of an `await`. The interpreter takes the value out of it and
-/// lets it go at once, so that one object serves them all; making one costs more than many a read.
-struct Stop(Slot);
-// SAFETY: touched only with the GIL held.
-unsafe impl Sync for Stop {}
-static STOP: Stop = Stop(Slot::empty());
-
-/// Sets StopIteration with this value. [`forget_value`] has to come when the interpreter has taken it out.
-#[inline(always)]
-fn stop_with(value: Ref) {
-    let held = STOP.0.as_ptr();
-    // SAFETY: null or a StopIteration that the slot owns.
-    if held.is_null() || !unsafe { is_unseen(held) } {
-        // None so far, or somebody has seen it.
-        // SAFETY: an owned reference or null with an error.
-        match unsafe { Ref::from_owned(ffi::PyObject_CallNoArgs(ffi::PyExc_StopIteration)) } {
-            Some(fresh) => STOP.0.set(Some(fresh)),
-            None => return,
-        }
-    }
-    let Some(stop) = STOP.0.get() else { return };
-    // SAFETY: an instance of exactly StopIteration, whose layout is public; the old value is dropped last.
-    let old = unsafe {
-        let place = &raw mut (*stop.as_ptr().cast::<ffi::PyStopIterationObject>()).value;
-        Ref::from_owned(place.replace(value.into_ptr()))
-    };
-    raise(stop);
-    drop(old);
-}
-
-/// Has no Python code caught the exception? What has been caught has a traceback, which leads to frames and all that
-/// is in them, and which grows each time.
-///
-/// # Safety
-/// `stop` is a live StopIteration.
-#[inline(always)]
-unsafe fn is_unseen(stop: *mut ffi::PyObject) -> bool {
-    // SAFETY: the caller's word; the layout is public.
-    unsafe {
-        let fields = &*stop.cast::<ffi::PyStopIterationObject>();
-        ffi::Py_REFCNT(stop) == 1 && fields.traceback.is_null() && fields.context.is_null()
-    }
-}
-
-/// Lets go of what was carried last. Called when a call ends its life, which is just after its result
-/// was taken.
-#[inline(always)]
-fn forget_value() {
-    let held = STOP.0.as_ptr();
-    // SAFETY: null or a StopIteration that the slot owns; the value is dropped last.
-    unsafe {
-        if held.is_null() {
-            return;
-        }
-        if !is_unseen(held) {
-            STOP.0.clear();
-            return;
-        }
-        let place = &raw mut (*held.cast::<ffi::PyStopIterationObject>()).value;
-        let none = Ref::none().into_ptr();
-        drop(Ref::from_owned(place.replace(none)));
     }
 }
 

@@ -4,7 +4,7 @@
 //! behind it, so that every isinstance holds and whatever is not native is asyncio's own code, working
 //! on the same attributes. `wakeloop.StreamWriter` likewise, with [`writer`]; the protocol between them and the
 //! transport is asyncio's in Python. `wakeloop._streams` puts the classes together. A method that waits gives a
-//! [`call`](self::call), an awaitable, which looks at the data by [`reading`].
+//! [`call`](self::call), an awaitable, which looks at the data by [`reading`] and waits for a future, the [`waiter`].
 //!
 //! **Native or Python.** The native methods take each other's place in asyncio's code: `readline` does not call
 //! `self.readuntil`. That is only right where nobody has put anything else in the place of one, so every native
@@ -17,8 +17,11 @@
 
 mod call;
 mod reader;
+mod reader_python;
 mod reading;
+mod stop;
 mod store;
+mod waiter;
 mod writer;
 
 use std::ffi::CString;
@@ -27,14 +30,16 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 pub(crate) use call::make_type as make_call_type;
-pub(crate) use reader::{Reader, make_type as make_reader_type, wake};
+pub(crate) use reader::Reader;
+pub(crate) use reader_python::make_type as make_reader_type;
 pub(crate) use store::extend;
+pub(crate) use waiter::wake;
 pub(crate) use writer::make_type as make_writer_type;
 
 use crate::capi::call::call_keywords;
 use crate::capi::error::fetch;
 use crate::capi::pristine::{Once, Pristine};
-use crate::capi::{Args, Raised, Ref};
+use crate::capi::{Args, Fallible, Raised, Ref};
 
 /// The classes that Python has made of ours, and asyncio's behind them.
 #[derive(Debug)]
@@ -116,19 +121,19 @@ pub(crate) fn adopt_streams(
     protocol: (Bound<'_, PyAny>, Vec<String>),
 ) -> PyResult<()> {
     let pristine =
-        |kind, methods, attributes| Pristine::new(py, kind, methods, attributes).map_err(|Raised| fetch(py));
-    let streams = py.import("asyncio.streams")?;
+        |kind, methods, attributes| Pristine::new(kind, methods, attributes).map_err(|Raised| fetch(py));
+    let streams = py.import(Fallible("asyncio.streams"))?;
     CLASSES.set(Classes {
         reader: pristine(reader, &READER_METHODS, &[])?,
         writer: pristine(writer, &WRITER_METHODS, &[])?,
         transport: pristine(
-            py.import("wakeloop._core")?.getattr("StreamTransport")?,
+            py.import(Fallible("wakeloop._core"))?.getattr(Fallible("StreamTransport"))?,
             &TRANSPORT_METHODS,
             &[],
         )?,
         protocol: pristine(protocol.0, &PROTOCOL_METHODS, &protocol.1)?,
-        asyncio_reader: streams.getattr("StreamReader")?.into(),
-        asyncio_writer: streams.getattr("StreamWriter")?.into(),
+        asyncio_reader: streams.getattr(Fallible("StreamReader"))?.into(),
+        asyncio_writer: streams.getattr(Fallible("StreamWriter"))?.into(),
     });
     Ok(())
 }

@@ -11,6 +11,7 @@ use pyo3::ffi;
 use super::engine::Engine;
 use crate::capi::call::method;
 use crate::capi::error::{handling, take_exception};
+use crate::capi::fallible::{interned, string_or_none};
 use crate::capi::{Raised, Ref, Slot};
 use crate::event_loop::core::{Core, core_of};
 use crate::transport::receiver::Receiver;
@@ -232,9 +233,7 @@ impl Connection {
         }
         // What was written before it failed has left at once on asyncio.
         super::write::send_last(object, self);
-        // SAFETY: the GIL is held.
-        let py = unsafe { pyo3::Python::assume_attached() };
-        let message = pyo3::types::PyString::new(py, "Fatal error on SSL protocol");
+        let message = string_or_none("Fatal error on SSL protocol");
         handling(&exception, || call_named(object, "_fatal_error", &[exception.as_ptr(), message.as_ptr()]))
     }
 
@@ -253,8 +252,6 @@ impl Connection {
 /// Calls one of asyncio's methods of the connection, by name.
 #[cold]
 pub(super) fn call_named(object: &Ref, name: &str, arguments: &[*mut ffi::PyObject]) -> Result<(), Raised> {
-    // SAFETY: every caller holds the GIL.
-    let py = unsafe { pyo3::Python::assume_attached() };
-    let name = pyo3::types::PyString::intern(py, name);
+    let name = interned(name)?;
     method(object, name.as_ptr(), arguments).map(drop)
 }

@@ -12,14 +12,15 @@ use std::ffi::CString;
 use std::mem::MaybeUninit;
 use std::sync::{Arc, OnceLock};
 
+use pyo3::exceptions::{PyMemoryError, PyRuntimeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::connection::Connection;
 use crate::capi::buffer::bytes_from;
 use crate::capi::call::{call, call0, call1};
-use crate::capi::error::{raise, restore, take_exception};
-use crate::capi::{Raised, Ref, Slot};
+use crate::capi::error::{exception, raise, restore, take_exception};
+use crate::capi::{Fallible, Raised, Ref, Slot};
 use crate::libssl::{Io, Library, Outcome, Ssl, capture};
 
 /// The largest plaintext of one TLS record.
@@ -226,7 +227,7 @@ impl Native {
         let Some(raw) = self.raw.get() else { return Some(End::Closed) };
         // SAFETY: the GIL is held.
         let py = unsafe { Python::assume_attached() };
-        match raw.bind(py).call_method1("read", (1,)) {
+        match raw.bind(py).call_method1(Fallible("read"), (1,)) {
             // Nothing but b"" can come out here: libssl has just said that it has no more.
             Ok(_) => Some(End::Closed),
             Err(error) if is_again(py, &error) => None,
@@ -246,7 +247,7 @@ impl Native {
                 // SAFETY: the GIL is held.
                 let py = unsafe { Python::assume_attached() };
                 let copy = bytes_from(data)?;
-                let written = raw.bind(py).call_method1("write", (copy.bind(py),));
+                let written = raw.bind(py).call_method1(Fallible("write"), (copy.bind(py),));
                 wrote(py, written)
             }
         }
@@ -347,7 +348,7 @@ fn pending(bio: &Slot) -> usize {
     let Some(bio) = bio.get() else { return 0 };
     // SAFETY: the GIL is held.
     let py = unsafe { Python::assume_attached() };
-    bio.bind(py).getattr(pyo3::intern!(py, "pending")).and_then(|pending| pending.extract()).unwrap_or(0)
+    bio.bind(py).getattr(Fallible("pending")).and_then(|pending| pending.extract()).unwrap_or(0)
 }
 
 fn wrote(py: Python<'_>, written: PyResult<Bound<'_, PyAny>>) -> Result<Wrote, Raised> {
@@ -370,12 +371,12 @@ struct Module {
 fn module(py: Python<'_>) -> PyResult<&'static Module> {
     static MODULE: pyo3::sync::PyOnceLock<Module> = pyo3::sync::PyOnceLock::new();
     MODULE.get_or_try_init(py, || {
-        let ssl = py.import("ssl")?;
+        let ssl = py.import(Fallible("ssl"))?;
         Ok(Module {
-            again: py.import("asyncio.sslproto")?.getattr("SSLAgainErrors")?.unbind(),
-            object_class: ssl.getattr("SSLObject")?.unbind(),
-            socket_class: py.import("_ssl")?.getattr("_SSLSocket")?.unbind(),
-            memory_class: ssl.getattr("MemoryBIO")?.unbind(),
+            again: py.import(Fallible("asyncio.sslproto"))?.getattr(Fallible("SSLAgainErrors"))?.unbind(),
+            object_class: ssl.getattr(Fallible("SSLObject"))?.unbind(),
+            socket_class: py.import(Fallible("_ssl"))?.getattr(Fallible("_SSLSocket"))?.unbind(),
+            memory_class: ssl.getattr(Fallible("MemoryBIO"))?.unbind(),
         })
     })
 }
@@ -409,11 +410,11 @@ pub(super) fn choose(
     // A wrapper that overrides the data path keeps it.
     let class = object.get_type();
     let own = |name: &str| -> PyResult<bool> {
-        Ok(class.getattr(name).is_ok_and(|found| {
-            module.object_class.bind(py).getattr(name).is_ok_and(|original| found.is(&original))
+        Ok(class.getattr(Fallible(name)).is_ok_and(|found| {
+            module.object_class.bind(py).getattr(Fallible(name)).is_ok_and(|original| found.is(&original))
         }))
     };
-    let raw = object.getattr("_sslobj").unwrap_or_else(|_| py.None().into_bound(py));
+    let raw = object.getattr(Fallible("_sslobj")).unwrap_or_else(|_| py.None().into_bound(py));
     let plain = own("read")? && own("write")? && raw.get_type().is(module.socket_class.bind(py));
     if let (Some(library), Some(ssl)) = (library, made)
         && plain
@@ -432,9 +433,9 @@ pub(super) fn choose(
         }
     }
     let side = if plain { &raw } else { &object };
-    let (incoming, outgoing) = (owner.getattr("_incoming")?, owner.getattr("_outgoing")?);
+    let (incoming, outgoing) = (owner.getattr(Fallible("_incoming"))?, owner.getattr(Fallible("_outgoing"))?);
     let bound = |object: &Bound<'_, PyAny>, name: &str| -> PyResult<Slot> {
-        Ok(Slot::new(Some(object.getattr(name)?.into())))
+        Ok(Slot::new(Some(object.getattr(Fallible(name))?.into())))
     };
     let exact = incoming.get_type().is(module.memory_class.bind(py));
     connection.set_engine(Engine::Object(Object {
@@ -451,7 +452,8 @@ pub(super) fn choose(
 
 /// `SSLContext._msg_callback`, by whichever class it is.
 fn has_message_callback(object: &Bound<'_, PyAny>) -> bool {
-    let callback = object.getattr("context").and_then(|context| context.getattr("_msg_callback"));
+    let callback =
+        object.getattr(Fallible("context")).and_then(|context| context.getattr(Fallible("_msg_callback")));
     callback.is_ok_and(|callback| !callback.is_none())
 }
 
@@ -462,35 +464,41 @@ pub(super) fn tested(py: Python<'_>) -> Result<&'static Library, &'static str> {
     if let Some(known) = TESTED.get() {
         return known.as_ref().map(|library| *library).map_err(String::as_str);
     }
-    let found = self_test(py).map_err(|error| error.value(py).to_string());
+    let found = match self_test(py) {
+        // Which says nothing of the library: the next connection tries again.
+        Err(error) if error.is_instance_of::<PyMemoryError>(py) => return Err("out of memory"),
+        found => found.map_err(|error| error.value(py).to_string()),
+    };
     TESTED.get_or_init(|| found).as_ref().map(|library| *library).map_err(String::as_str)
 }
 
 /// Does everything that the native engine relies on once, without a peer and without a certificate.
 fn self_test(py: Python<'_>) -> PyResult<&'static Library> {
-    let fail = |reason: &str| pyo3::exceptions::PyRuntimeError::new_err(reason.to_owned());
-    let file = py.import("_ssl")?.getattr("__file__").ok();
+    let fail = |reason: &str| exception::<PyRuntimeError>(reason);
+    let file = py.import(Fallible("_ssl"))?.getattr(Fallible("__file__")).ok();
     let path = match file {
         Some(file) => Some(CString::new(file.extract::<String>()?)?),
         None => None,
     };
     let library = Library::get(path.as_deref()).map_err(fail)?;
 
-    let ssl = py.import("ssl")?;
-    let context = ssl.getattr("SSLContext")?.call1((ssl.getattr("PROTOCOL_TLS_CLIENT")?,))?;
-    context.setattr("check_hostname", false)?;
-    let memory = ssl.getattr("MemoryBIO")?;
+    let ssl = py.import(Fallible("ssl"))?;
+    let context =
+        ssl.getattr(Fallible("SSLContext"))?.call1((ssl.getattr(Fallible("PROTOCOL_TLS_CLIENT"))?,))?;
+    context.setattr(Fallible("check_hostname"), false)?;
+    let memory = ssl.getattr(Fallible("MemoryBIO"))?;
     let (incoming, outgoing) = (memory.call0()?, memory.call0()?);
-    let (object, made) = capture::during(|| context.call_method1("wrap_bio", (&incoming, &outgoing)));
+    let (object, made) =
+        capture::during(|| context.call_method1(Fallible("wrap_bio"), (&incoming, &outgoing)));
     let object = object?;
     let ssl_pointer = made.ok_or_else(|| fail("wrap_bio makes no SSL of the libssl that was found"))?;
-    let raw = object.getattr("_sslobj")?;
+    let raw = object.getattr(Fallible("_sslobj"))?;
     // SAFETY: the SSL was just made, and `object` keeps it for the time of this test; nobody else knows it.
     unsafe {
         if library.app_data(ssl_pointer).cast() != raw.as_ptr() {
             return Err(fail("the SSL that was seen is not the SSLObject's"));
         }
-        incoming.call_method1("write", (pyo3::types::PyBytes::new(py, b"x"),))?;
+        incoming.call_method1(Fallible("write"), (Fallible(&b"x"[..]),))?;
         if library.pending_input(ssl_pointer) != 1 {
             return Err(fail("the SSL that was seen does not read from the MemoryBIO"));
         }
@@ -500,7 +508,7 @@ fn self_test(py: Python<'_>) -> PyResult<&'static Library> {
     if !unsafe { library.attach(ssl_pointer, io.clone()) } {
         return Err(fail("no BIO could be made"));
     }
-    match object.call_method0("do_handshake") {
+    match object.call_method0(Fallible("do_handshake")) {
         Err(error) if is_again(py, &error) => {}
         Err(error) => return Err(error),
         Ok(_) => return Err(fail("a handshake without a peer came to an end")),

@@ -14,8 +14,8 @@ use pyo3::types::{PyDict, PyTuple, PyWeakrefMethods, PyWeakrefReference};
 use super::connection::{self, Connection, State};
 use super::engine::{self, Engine};
 use super::{read, write};
-use crate::capi::error::fetch;
-use crate::capi::{Fatal, Raised, Ref, Slot};
+use crate::capi::error::{exception, exception_about, fetch};
+use crate::capi::{Fallible, Fatal, Raised, Ref, Slot};
 use crate::event_loop::event_loop::EventLoop;
 use crate::libssl::bio::Notify;
 use crate::transport::methods::number;
@@ -38,8 +38,8 @@ unsafe impl Sync for TlsConnection {}
 fn states(py: Python<'_>) -> PyResult<&'static [Py<PyAny>; 5]> {
     static STATES: PyOnceLock<[Py<PyAny>; 5]> = PyOnceLock::new();
     STATES.get_or_try_init(py, || {
-        let states = py.import("asyncio.sslproto")?.getattr("SSLProtocolState")?;
-        let member = |name: &str| states.getattr(name).map(Bound::unbind);
+        let states = py.import(Fallible("asyncio.sslproto"))?.getattr(Fallible("SSLProtocolState"))?;
+        let member = |name: &str| states.getattr(Fallible(name)).map(Bound::unbind);
         Ok([
             member("UNWRAPPED")?,
             member("DO_HANDSHAKE")?,
@@ -94,7 +94,7 @@ impl TlsConnection {
     ) -> PyResult<()> {
         let connection = &slf.get().connection;
         if connection.engine().is_some() {
-            return Err(PyRuntimeError::new_err("the TLS connection has begun already"));
+            return Err(exception::<PyRuntimeError>("the TLS connection has begun already"));
         }
         let notify = notify(slf)?;
         engine::choose(slf.as_any(), connection, native, notify, || make.call(args, kwargs).map(drop))
@@ -157,12 +157,12 @@ impl TlsConnection {
         python(slf.py(), write::process_outgoing(&object(slf), &slf.get().connection))
     }
 
-    fn _get_write_buffer_size(&self) -> usize {
-        self.connection.unsent()
+    fn _get_write_buffer_size(&self) -> Fallible<usize> {
+        Fallible(self.connection.unsent())
     }
 
-    fn _get_read_buffer_size(&self) -> usize {
-        self.connection.unread()
+    fn _get_read_buffer_size(&self) -> Fallible<usize> {
+        Fallible(self.connection.unread())
     }
 
     /// The stream transport holds more than it wants to.
@@ -198,7 +198,7 @@ impl TlsConnection {
         if slot.is_empty() {
             slot.set(Some(event_loop.clone().into_any().into()));
         } else if slot.as_ptr() != event_loop.as_ptr() {
-            return Err(PyValueError::new_err("a TLS connection keeps its event loop"));
+            return Err(exception::<PyValueError>("a TLS connection keeps its event loop"));
         }
         Ok(())
     }
@@ -211,7 +211,7 @@ impl TlsConnection {
     #[setter(_transport)]
     fn set_transport(&self, transport: Bound<'_, PyAny>) -> PyResult<()> {
         if !transport.is_none() && !is_stream(transport.as_ptr()) {
-            return Err(PyTypeError::new_err(format!("a stream transport is needed, not {transport:?}")));
+            return Err(exception_about::<PyTypeError>(c"a stream transport is needed, not %R", &transport));
         }
         set(&self.connection.transport, transport);
         Ok(())
@@ -255,7 +255,7 @@ impl TlsConnection {
                 self.connection.state.set(STATES[index]);
                 Ok(())
             }
-            None => Err(PyValueError::new_err(format!("{state:?} is not a state of a TLS connection"))),
+            None => Err(exception_about::<PyValueError>(c"%R is not a state of a TLS connection", state)),
         }
     }
 
@@ -300,8 +300,8 @@ impl TlsConnection {
     }
 
     #[getter(_outgoing_high_water)]
-    fn outgoing_high_water(&self) -> usize {
-        self.connection.outgoing_high.get()
+    fn outgoing_high_water(&self) -> Fallible<usize> {
+        Fallible(self.connection.outgoing_high.get())
     }
 
     #[setter(_outgoing_high_water)]
@@ -311,8 +311,8 @@ impl TlsConnection {
     }
 
     #[getter(_outgoing_low_water)]
-    fn outgoing_low_water(&self) -> usize {
-        self.connection.outgoing_low.get()
+    fn outgoing_low_water(&self) -> Fallible<usize> {
+        Fallible(self.connection.outgoing_low.get())
     }
 
     #[setter(_outgoing_low_water)]
@@ -322,8 +322,8 @@ impl TlsConnection {
     }
 
     #[getter(_incoming_high_water)]
-    fn incoming_high_water(&self) -> usize {
-        self.connection.incoming_high.get()
+    fn incoming_high_water(&self) -> Fallible<usize> {
+        Fallible(self.connection.incoming_high.get())
     }
 
     #[setter(_incoming_high_water)]
@@ -333,8 +333,8 @@ impl TlsConnection {
     }
 
     #[getter(_incoming_low_water)]
-    fn incoming_low_water(&self) -> usize {
-        self.connection.incoming_low.get()
+    fn incoming_low_water(&self) -> Fallible<usize> {
+        Fallible(self.connection.incoming_low.get())
     }
 
     #[setter(_incoming_low_water)]
@@ -374,7 +374,7 @@ impl TlsConnection {
 /// How the engine tells of output that nobody at work in the connection has caused, from whatever thread.
 fn notify(slf: &Bound<'_, TlsConnection>) -> PyResult<Notify> {
     let Some(core) = slf.get().connection.core() else {
-        return Err(PyRuntimeError::new_err("a TLS connection needs its event loop first"));
+        return Err(exception::<PyRuntimeError>("a TLS connection needs its event loop first"));
     };
     let inbox = core.inbox.clone();
     let target = Arc::new(PyWeakrefReference::new(slf)?.unbind());

@@ -9,14 +9,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
 
 use super::connection::{Connection, connection_of, is_connection};
 use super::write::{accepts, immutable, push, pushed};
 use crate::capi::call::{guard, method};
 use crate::capi::error::raise_message;
+use crate::capi::fallible::{interned, py_tuple};
+use crate::capi::imports::imports;
 use crate::capi::types::{Method, TypeSpec};
-use crate::capi::{Raised, Ref};
+use crate::capi::{Fallible, Raised, Ref};
 
 /// Where the slot with the connection lies: behind asyncio's class.
 static SLOT: AtomicUsize = AtomicUsize::new(0);
@@ -118,10 +119,8 @@ fn refuse(data: *mut ffi::PyObject) -> Result<(), Raised> {
 /// asyncio counts writes to a closed connection, and warns after some.
 #[cold]
 fn written_to_lost(connection: &Ref) -> Result<(), Raised> {
-    // SAFETY: the GIL is held.
-    let py = unsafe { Python::assume_attached() };
-    let nothing = PyTuple::empty(py);
-    method(connection, pyo3::intern!(py, "_write_appdata").as_ptr(), &[nothing.as_ptr()]).map(drop)
+    let name = interned("_write_appdata")?;
+    method(connection, name.as_ptr(), &[imports().no_arguments.as_ptr()]).map(drop)
 }
 
 const METHODS: &[Method] = &[
@@ -139,7 +138,7 @@ const METHODS: &[Method] = &[
 
 /// Makes the type. Called once, by the module's initialisation.
 pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
-    let base = py.import("asyncio.sslproto")?.getattr("_SSLProtocolTransport")?;
+    let base = py.import(Fallible("asyncio.sslproto"))?.getattr(Fallible("_SSLProtocolTransport"))?;
     let base_type = base.clone().cast_into::<pyo3::types::PyType>()?;
     // SAFETY: a live type object.
     let size = unsafe { (*base_type.as_type_ptr()).tp_basicsize } as usize;
@@ -155,7 +154,7 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         dict_offset: None,
         objects: &[(c"_connection", slot)],
         slots: &[],
-        bases: Some(PyTuple::new(py, [base])?),
+        bases: Some(py_tuple(py, [base])?),
     };
     let kind = spec.build(py)?;
     // SAFETY: the type was just made and lives for ever.

@@ -1,0 +1,114 @@
+//! Python objects made of Rust values where memory may be missing.
+//!
+//! pyo3's own constructors and conversions (`PyString::new`, a `&str` as the name of an attribute, a number as a
+//! result) panic when the interpreter has no memory for the object, and its errors with a message are only made when
+//! they are raised, behind the last frame that catches a panic: that ends the process. What is made here raises
+//! `MemoryError` instead. `clippy.toml` forbids the constructors that have their like here; errors come from
+//! [`exception`](super::error::exception).
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
+
+use super::{Raised, Ref};
+
+/// A value on its way to Python, as the name of an attribute, an argument, an item or a result.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fallible<T>(pub(crate) T);
+
+macro_rules! fallible {
+    ($($value:ty => $kind:ident, |$it:ident| $make:expr;)*) => {
+        $(impl<'py> IntoPyObject<'py> for Fallible<$value> {
+            type Target = $kind;
+            type Output = Bound<'py, $kind>;
+            type Error = PyErr;
+
+            fn into_pyobject(self, py: Python<'py>) -> PyResult<Bound<'py, $kind>> {
+                let $it = self.0;
+                // SAFETY: each of the functions below makes an object of the kind that stands beside it, or gives
+                // null with an error set.
+                unsafe { Ok(Bound::from_owned_ptr_or_err(py, $make)?.cast_into_unchecked()) }
+            }
+        })*
+    };
+}
+
+fallible! {
+    &str => PyString, |it| ffi::PyUnicode_FromStringAndSize(it.as_ptr().cast(), it.len() as ffi::Py_ssize_t);
+    String => PyString, |it| ffi::PyUnicode_FromStringAndSize(it.as_ptr().cast(), it.len() as ffi::Py_ssize_t);
+    &[u8] => PyBytes, |it| ffi::PyBytes_FromStringAndSize(it.as_ptr().cast(), it.len() as ffi::Py_ssize_t);
+    i32 => PyInt, |it| ffi::PyLong_FromLongLong(it.into());
+    u16 => PyInt, |it| ffi::PyLong_FromLongLong(it.into());
+    u32 => PyInt, |it| ffi::PyLong_FromLongLong(it.into());
+    u64 => PyInt, |it| ffi::PyLong_FromUnsignedLongLong(it);
+    usize => PyInt, |it| ffi::PyLong_FromSize_t(it);
+    f64 => PyFloat, |it| ffi::PyFloat_FromDouble(it);
+}
+
+/// A string.
+pub(crate) fn string(text: &str) -> Result<Ref, Raised> {
+    let size = text.len() as ffi::Py_ssize_t;
+    // SAFETY: makes a string of valid UTF-8; an owned reference or null with an error.
+    unsafe { Ref::from_owned(ffi::PyUnicode_FromStringAndSize(text.as_ptr().cast(), size)) }.ok_or(Raised)
+}
+
+/// The same for the words of a report, which is made without them rather than not at all.
+#[cold]
+pub(crate) fn string_or_none(text: &str) -> Ref {
+    string(text).unwrap_or_else(|raised| {
+        drop(raised.take());
+        Ref::none()
+    })
+}
+
+/// The one string of this content that the interpreter keeps for names.
+pub(crate) fn interned(name: &str) -> Result<Ref, Raised> {
+    let mut object = string(name)?.into_ptr();
+    // SAFETY: an owned reference to a string goes in, and one to the interned string, which may be the same, comes out.
+    unsafe {
+        ffi::PyUnicode_InternInPlace(&mut object);
+        Ref::from_owned(object).ok_or(Raised)
+    }
+}
+
+/// A tuple of these objects.
+pub(crate) fn tuple<const N: usize>(items: [Ref; N]) -> Result<Ref, Raised> {
+    // SAFETY: a fresh tuple, or null with an error; each of its places takes over one reference.
+    unsafe {
+        let tuple = Ref::from_owned(ffi::PyTuple_New(N as ffi::Py_ssize_t)).ok_or(Raised)?;
+        for (place, item) in items.into_iter().enumerate() {
+            ffi::PyTuple_SET_ITEM(tuple.as_ptr(), place as ffi::Py_ssize_t, item.into_ptr());
+        }
+        Ok(tuple)
+    }
+}
+
+/// The same for pyo3.
+pub(crate) fn py_tuple<'py, const N: usize>(
+    py: Python<'py>,
+    items: [Bound<'py, PyAny>; N],
+) -> PyResult<Bound<'py, PyTuple>> {
+    let tuple = tuple(items.map(Ref::from)).map_err(|Raised| PyErr::fetch(py))?;
+    // SAFETY: just made as a tuple.
+    Ok(unsafe { tuple.bind(py).cast_into_unchecked() })
+}
+
+/// An empty dict.
+pub(crate) fn dict(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    // SAFETY: an owned reference to a dict or null with an error.
+    unsafe { Ok(Bound::from_owned_ptr_or_err(py, ffi::PyDict_New())?.cast_into_unchecked()) }
+}
+
+/// A list of these objects.
+pub(crate) fn list<'py>(
+    py: Python<'py>,
+    items: impl IntoIterator<Item = Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyList>> {
+    // SAFETY: an owned reference to a list or null with an error.
+    let list: Bound<'_, PyList> =
+        unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyList_New(0))?.cast_into_unchecked() };
+    for item in items {
+        list.append(item)?;
+    }
+    Ok(list)
+}

@@ -1,0 +1,136 @@
+//! The methods of the loop that give an awaitable socket call: they bind the arguments and make asyncio's checks.
+
+use std::cell::Cell;
+use std::ptr::null_mut;
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+use super::core::{Core, core_of};
+use super::sock::{Action, SockCall};
+use crate::capi::buffer::Buffer;
+use crate::capi::call::{call, guard};
+use crate::capi::error::{raise_message, restore};
+use crate::capi::imports::support;
+use crate::capi::sockaddr::is_plain_socket;
+use crate::capi::types::Method;
+use crate::capi::{Args, Raised, Ref, Slot};
+
+/// A method that makes an awaitable: binds the arguments and makes asyncio's checks.
+///
+/// # Safety
+/// `object` is one of our loops, and the rest are the arguments of the running call.
+unsafe fn sock_call(
+    object: *mut ffi::PyObject,
+    values: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    names: *mut ffi::PyObject,
+    make: fn(*mut ffi::PyObject) -> Result<Action, Raised>,
+    (name, function): (&'static str, &str),
+) -> *mut ffi::PyObject {
+    guard(|| {
+        // SAFETY: the arguments of the running call.
+        let arguments = unsafe { Args::new(values, count, names) };
+        let parameters = match function {
+            "sock_recv" => ["sock", "n"],
+            "sock_recv_into" => ["sock", "buf"],
+            "sock_sendall" => ["sock", "data"],
+            _ => ["sock", ""],
+        };
+        let required = if parameters[1].is_empty() { 1 } else { 2 };
+        let bound = match arguments.bind(function, parameters, required) {
+            Ok(bound) => bound,
+            Err(Raised) => return null_mut(),
+        };
+        // SAFETY: the method sits on our loop class.
+        let core = unsafe { core_of(object) };
+        // A wrong argument is raised where the call is awaited, as a coroutine would.
+        let action = check_socket(core, bound[0])
+            .and_then(|()| make(bound[1]))
+            .unwrap_or_else(|raised| Action::Fail(Slot::new(Some(raised.take()))));
+        SockCall::create(object, bound[0], name, action).map_or(null_mut(), Ref::into_ptr)
+    })
+}
+
+/// An ordinary socket passes at once; anything else is asked what asyncio asks.
+pub(crate) fn check_socket(core: &Core, socket: *mut ffi::PyObject) -> Result<(), Raised> {
+    if is_plain_socket(socket) && !core.debug.get() {
+        return Ok(());
+    }
+    // SAFETY: every caller holds the GIL.
+    let py = unsafe { Python::assume_attached() };
+    let check = support(py, "check_socket").map_err(|error| restore(py, error))?;
+    call(&Ref::from(check), &[core.object(), socket]).map(drop)
+}
+
+fn receive_action(size: *mut ffi::PyObject) -> Result<Action, Raised> {
+    // SAFETY: a live object; -1 with an error set means failure.
+    let size = unsafe { ffi::PyNumber_AsSsize_t(size, ffi::PyExc_OverflowError) };
+    if size == -1 {
+        // SAFETY: asks for the indicator only.
+        if !unsafe { ffi::PyErr_Occurred() }.is_null() {
+            return Err(Raised);
+        }
+    }
+    if size < 0 {
+        // SAFETY: reading a static of the interpreter.
+        raise_message(unsafe { ffi::PyExc_ValueError }, "negative buffersize in recv");
+        return Err(Raised);
+    }
+    Ok(Action::Receive(size as usize))
+}
+
+fn receive_into_action(target: *mut ffi::PyObject) -> Result<Action, Raised> {
+    // SAFETY: a borrowed argument.
+    Ok(Action::ReceiveInto(Slot::new(Some(unsafe { Ref::from_borrowed(target) }))))
+}
+
+fn send_action(data: *mut ffi::PyObject) -> Result<Action, Raised> {
+    Ok(Action::Send { data: Buffer::readable(data)?, sent: Cell::new(0) })
+}
+
+macro_rules! sock_method {
+    ($name:ident, $make:expr) => {
+        unsafe extern "C" fn $name(
+            object: *mut ffi::PyObject,
+            values: *const *mut ffi::PyObject,
+            count: ffi::Py_ssize_t,
+            names: *mut ffi::PyObject,
+        ) -> *mut ffi::PyObject {
+            let called = (concat!("EventLoop.", stringify!($name)), stringify!($name));
+            // SAFETY: the method sits on our loop class; the arguments are those of this call.
+            unsafe { sock_call(object, values, count, names, $make, called) }
+        }
+    };
+}
+
+sock_method!(sock_recv, receive_action);
+sock_method!(sock_recv_into, receive_into_action);
+sock_method!(sock_sendall, send_action);
+sock_method!(sock_accept, |_| Ok(Action::Accept));
+sock_method!(_sock_connected, |_| Ok(Action::Connect { waited: Cell::new(false) }));
+
+/// What is put on the loop class.
+pub(crate) const METHODS: &[Method] = &[
+    Method::Fast(
+        c"sock_recv",
+        sock_recv,
+        c"sock_recv(sock, n)\n\nReceive up to n bytes from a non-blocking socket. Awaitable.",
+    ),
+    Method::Fast(
+        c"sock_recv_into",
+        sock_recv_into,
+        c"sock_recv_into(sock, buf)\n\nReceive into a writable buffer. Awaitable; gives the count.",
+    ),
+    Method::Fast(c"sock_sendall", sock_sendall, c"sock_sendall(sock, data)\n\nSend all the data. Awaitable."),
+    Method::Fast(
+        c"sock_accept",
+        sock_accept,
+        c"sock_accept(sock)\n\nAccept a connection. Awaitable; gives (socket, address).",
+    ),
+    Method::Fast(
+        c"_sock_connected",
+        _sock_connected,
+        c"_sock_connected(sock)\n\nWait for a connect that was started. Awaitable; gives SO_ERROR.",
+    ),
+];

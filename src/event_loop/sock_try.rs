@@ -1,0 +1,145 @@
+//! One try of a socket's system call, and what it came to.
+//!
+//! None of these waits: a call that would block says for what, and the awaitable call of [`sock`](super::sock) or
+//! [`sock_datagram`](super::sock_datagram) waits for that and tries again.
+
+use std::ffi::c_void;
+use std::io;
+use std::os::fd::RawFd;
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+use super::core::Core;
+use super::watch::Direction;
+use crate::capi::buffer::{RawBytes, bytes_from};
+use crate::capi::call::method;
+use crate::capi::error::{raise_errno, raise_io, restore};
+use crate::capi::imports::imports;
+use crate::capi::object::integer;
+use crate::capi::{Fallible, Raised, Ref};
+
+/// Up to here a message is received into a buffer of the loop and copied out; larger requests are received
+/// straight into the bytes object that is handed out.
+pub(crate) const COPIED: usize = 64 * 1024;
+
+/// What one try came to.
+pub(crate) enum Step {
+    Finished(Ref),
+    Blocked(Direction),
+    /// It is to be tried once more; a file when others have had their turn.
+    Again,
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(crate) const SEND_FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+pub(crate) const SEND_FLAGS: i32 = libc::MSG_DONTWAIT;
+
+pub(crate) fn sized(
+    count: isize,
+    direction: Direction,
+    result: impl FnOnce(usize) -> Result<Ref, Raised>,
+) -> Result<Step, Raised> {
+    if count < 0 { would_block(direction) } else { result(count as usize).map(Step::Finished) }
+}
+
+/// The meaning of -1: wait, try again, or a real error.
+pub(super) fn would_block(direction: Direction) -> Result<Step, Raised> {
+    let error = io::Error::last_os_error();
+    match error.kind() {
+        io::ErrorKind::WouldBlock => Ok(Step::Blocked(direction)),
+        // What is there already brings no edge.
+        io::ErrorKind::Interrupted => Ok(Step::Again),
+        _ => Err(raise_io(&error)),
+    }
+}
+
+pub(super) fn receive(core: &Core, fd: RawFd, size: usize) -> Result<Step, Raised> {
+    if size == 0 {
+        // The socket is not asked, as in Python.
+        return bytes_from(&[]).map(Step::Finished);
+    }
+    if size <= COPIED {
+        let buffer = &mut core.receive_buffer()[..size];
+        // SAFETY: the buffer is valid for its length, and nothing else runs before it is copied.
+        let count = unsafe { libc::recv(fd, buffer.as_mut_ptr().cast(), size, libc::MSG_DONTWAIT) };
+        return sized(count, Direction::Read, |count| bytes_from(&buffer[..count]));
+    }
+    let mut bytes = RawBytes::with_capacity(size)?;
+    // SAFETY: the object has room for `size` bytes and is seen by nobody else.
+    let count = unsafe { libc::recv(fd, bytes.as_mut_ptr().cast(), size, libc::MSG_DONTWAIT) };
+    // SAFETY: `recv` has written `count` bytes.
+    sized(count, Direction::Read, |count| unsafe { bytes.finish(count) })
+}
+
+/// `socket.accept()` itself: it knows every address family. The listening socket does not block, so
+/// `BlockingIOError` is the sign to wait.
+pub(super) fn accept(socket: *mut ffi::PyObject, fd: RawFd) -> Result<Step, Raised> {
+    let mut ready = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one valid pollfd, no waiting.
+    if unsafe { libc::poll(&mut ready, 1, 0) } == 0 && is_listening(fd) {
+        return Ok(Step::Blocked(Direction::Read));
+    }
+    // SAFETY: every caller holds the GIL; the socket is held by the call object.
+    let (py, socket) = unsafe { (Python::assume_attached(), Ref::from_borrowed(socket)) };
+    let outcome = socket.bind(py).call_method0(Fallible("accept")).and_then(|pair| {
+        pair.get_item(0)?.call_method1(Fallible("setblocking"), (false,))?;
+        Ok(pair)
+    });
+    match outcome {
+        Ok(pair) => Ok(Step::Finished(pair.into())),
+        Err(error)
+            if error.is_instance_of::<pyo3::exceptions::PyBlockingIOError>(py)
+                || error.is_instance_of::<pyo3::exceptions::PyInterruptedError>(py) =>
+        {
+            Ok(Step::Blocked(Direction::Read))
+        }
+        Err(error) => Err(restore(py, error)),
+    }
+}
+
+/// One that is not would be waited for in vain: `accept` has to say so.
+fn is_listening(fd: RawFd) -> bool {
+    let mut listening: libc::c_int = 0;
+    let mut size = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: a place of the right size.
+    let known = unsafe {
+        let place = (&raw mut listening).cast::<c_void>();
+        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN, place, &mut size)
+    };
+    known < 0 || listening != 0
+}
+
+/// Has the connect that was started come to an end? `SO_ERROR` as an int, 0 for success.
+pub(super) fn connected(fd: RawFd) -> Result<Step, Raised> {
+    let mut ready = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
+    // SAFETY: one valid pollfd, no waiting.
+    if unsafe { libc::poll(&mut ready, 1, 0) } == 0 {
+        return Ok(Step::Blocked(Direction::Write));
+    }
+    let mut error: libc::c_int = 0;
+    let mut size = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: a place of the right size.
+    let done = unsafe {
+        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, (&raw mut error).cast::<c_void>(), &mut size)
+    };
+    if done < 0 {
+        return Err(raise_io(&io::Error::last_os_error()));
+    }
+    integer(error).map(Step::Finished)
+}
+
+pub(super) fn file_descriptor(socket: &Ref) -> Result<RawFd, Raised> {
+    let number = method(socket, imports().fileno.as_ptr(), &[])?;
+    // SAFETY: a live object; -1 with an error set means failure, and without one a closed socket.
+    let fd = unsafe { ffi::PyLong_AsLong(number.as_ptr()) };
+    // SAFETY: asks for the indicator only.
+    if fd < 0 && !unsafe { ffi::PyErr_Occurred() }.is_null() {
+        return Err(Raised);
+    }
+    if fd < 0 {
+        return Err(raise_errno(libc::EBADF));
+    }
+    Ok(fd as RawFd)
+}

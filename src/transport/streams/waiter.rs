@@ -1,0 +1,79 @@
+//! The future that a read waits for: how new data wakes it, and what it has when the read goes on.
+
+use pyo3::ffi;
+
+use crate::capi::call::method;
+use crate::capi::error::{raise, raise_message, take_exception};
+use crate::capi::imports::imports;
+use crate::capi::{Raised, Ref};
+
+/// `if not waiter.cancelled(): waiter.set_result(None)`.
+#[inline(always)]
+pub(crate) fn wake(waiter: &Ref) -> Result<(), Raised> {
+    let names = imports();
+    // SAFETY: live objects.
+    if unsafe { ffi::Py_TYPE(waiter.as_ptr()).cast() } == names.future.as_ptr() {
+        // asyncio's own future says so by itself when it is done already.
+        // SAFETY: the address of `None`.
+        let set = method(waiter, names.set_result.as_ptr(), &[unsafe { ffi::Py_None() }]);
+        return set.map(drop).or_else(|Raised| unless_cancelled(waiter));
+    }
+    let cancelled = method(waiter, names.cancelled.as_ptr(), &[])?;
+    // SAFETY: live objects; -1 with an error set means failure.
+    unsafe {
+        match ffi::PyObject_IsTrue(cancelled.as_ptr()) {
+            0 => method(waiter, names.set_result.as_ptr(), &[ffi::Py_None()]).map(drop),
+            1 => Ok(()),
+            _ => Err(Raised),
+        }
+    }
+}
+
+/// The error of a `set_result`, unless the future was cancelled.
+#[cold]
+fn unless_cancelled(waiter: &Ref) -> Result<(), Raised> {
+    let error = take_exception();
+    let cancelled = method(waiter, imports().cancelled.as_ptr(), &[])?;
+    // SAFETY: `cancelled()` of such a future returns a bool.
+    if cancelled.as_ptr() == unsafe { ffi::Py_True() } {
+        return Ok(());
+    }
+    raise(error);
+    Err(Raised)
+}
+
+/// What the end of an `await` does: `future.result()`, or a complaint if it is not done.
+#[inline(always)]
+pub(super) fn result_of(future: &Ref) -> Result<(), Raised> {
+    // SAFETY: live objects.
+    if unsafe { ffi::Py_TYPE(future.as_ptr()).cast() } == imports().future.as_ptr() {
+        // asyncio's own future says so by itself when it is not done.
+        let result = method(future, imports().result.as_ptr(), &[]);
+        return result.map(drop).or_else(|Raised| unless_pending(future));
+    }
+    let done = method(future, imports().done.as_ptr(), &[])?;
+    // SAFETY: `done()` returns a bool; reading a static of the interpreter.
+    unsafe {
+        if done.as_ptr() != ffi::Py_True() {
+            raise_message(ffi::PyExc_RuntimeError, "await wasn't used with future");
+            return Err(Raised);
+        }
+    }
+    method(future, imports().result.as_ptr(), &[]).map(drop)
+}
+
+/// The error of a `result()`, or the complaint of an `await` about a future that is not done.
+#[cold]
+fn unless_pending(future: &Ref) -> Result<(), Raised> {
+    let error = take_exception();
+    let done = method(future, imports().done.as_ptr(), &[])?;
+    // SAFETY: `done()` of such a future returns a bool; reading a static of the interpreter.
+    unsafe {
+        if done.as_ptr() == ffi::Py_True() {
+            raise(error);
+        } else {
+            raise_message(ffi::PyExc_RuntimeError, "await wasn't used with future");
+        }
+    }
+    Err(Raised)
+}
