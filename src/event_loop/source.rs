@@ -11,6 +11,7 @@ use std::os::fd::RawFd;
 use pyo3::ffi;
 
 use super::core::Core;
+use super::debug;
 use super::watch::Watch;
 use crate::capi::{Fatal, Ref};
 use crate::reactor::{Readiness, Token};
@@ -194,6 +195,9 @@ impl FdTable {
             Kind::Source(source) => {
                 // An owned reference lives through the dispatch: the source may close itself in it.
                 let (object, on_ready) = (source.get(), source.on_ready);
+                if core.debug.get() {
+                    return debug::native(core, &object, || on_ready(&object, core, readiness));
+                }
                 on_ready(&object, core, readiness)
             }
             Kind::Watch(watch) => watch.on_ready(core, fd, readiness),
@@ -230,6 +234,11 @@ impl FdTable {
 
 fn pack(fd: RawFd, generation: u32) -> Token {
     Token((generation as usize) << 32 | fd as u32 as usize)
+}
+
+/// The descriptor that a token was made for.
+pub(crate) fn descriptor(token: Token) -> RawFd {
+    unpack(token).0
 }
 
 fn unpack(token: Token) -> (RawFd, u32) {

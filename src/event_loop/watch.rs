@@ -383,6 +383,7 @@ pub(crate) fn wait(
     waiter: Ref,
 ) -> Result<(), Raised> {
     core.check_process()?;
+    core.check_usable()?;
     if core.fds.source(fd).is_some() {
         return Err(used_by_transport(core, socket));
     }

@@ -184,6 +184,9 @@ pub(crate) fn make<'py, T: Variant>(
 
 fn create<T: Variant>(core: &Core, parts: Parts, make: impl FnOnce(Endpoint) -> T) -> Result<Ref, Raised> {
     core.check_process()?;
+    core.check_usable()?;
+    // It is called later; one that is no protocol is refused now, as in asyncio.
+    drop(getattr(parts.protocol.as_ptr(), imports().connection_made.as_ptr())?);
     let context = copy_current_context()?;
     // SAFETY: fresh, zeroed memory of the type; every field of ours is written before anyone sees it, and
     // zeroed slots of asyncio's base are empty.

@@ -161,6 +161,7 @@ impl Stream {
     /// Makes a transport and queues its start. On failure the descriptor stays the caller's.
     pub(crate) fn create(core: &Core, parts: Parts) -> Result<Ref, Raised> {
         core.check_process()?;
+        core.check_usable()?;
         // SAFETY: fresh, zeroed memory of the type; every field of ours is written before anyone sees it,
         // and zeroed slots of the base are empty.
         let object = unsafe {
