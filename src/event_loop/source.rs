@@ -27,6 +27,12 @@ pub(crate) trait Source {
     ///
     /// Ordinary errors are dealt with inside; `Err` leaves run_forever.
     fn on_ready(object: &Ref, core: &Core, readiness: Readiness) -> Result<(), Fatal>;
+
+    /// Is the descriptor still its own? Not if the program has closed the socket behind its back: the number is then
+    /// free for another.
+    fn has_descriptor(_object: &Ref) -> bool {
+        true
+    }
 }
 
 /// A type-erased [`Source`], mostly owned.
@@ -34,6 +40,7 @@ pub(crate) trait Source {
 pub(crate) struct SourceRef {
     object: Holder,
     on_ready: fn(&Ref, &Core, Readiness) -> Result<(), Fatal>,
+    has_descriptor: fn(&Ref) -> bool,
     listener: bool,
 }
 
@@ -46,7 +53,12 @@ enum Holder {
 
 impl SourceRef {
     pub(crate) fn new<S: Source>(object: Ref) -> SourceRef {
-        SourceRef { object: Holder::Owned(object), on_ready: S::on_ready, listener: S::LISTENER }
+        SourceRef {
+            object: Holder::Owned(object),
+            on_ready: S::on_ready,
+            has_descriptor: S::has_descriptor,
+            listener: S::LISTENER,
+        }
     }
 
     #[inline(always)]
@@ -153,7 +165,10 @@ impl FdTable {
     /// The native object behind a descriptor, if that is what is there.
     pub(crate) fn source(&self, fd: RawFd) -> Option<Ref> {
         match self.entries().get(fd as usize) {
-            Some(Entry { kind: Kind::Source(source), .. }) => Some(source.get()),
+            Some(Entry { kind: Kind::Source(source), .. }) => {
+                let (object, has_descriptor) = (source.get(), source.has_descriptor);
+                has_descriptor(&object).then_some(object)
+            }
             _ => None,
         }
     }
