@@ -5,8 +5,10 @@ Where asyncio accepts an argument without a word (it calls the callable later, o
 """
 
 import asyncio
+import gc
 import socket
 import sys
+import warnings
 
 import pytest
 
@@ -118,6 +120,35 @@ def on_a_loop(factory, method, arguments):
         loop.close()
         near.close()
         far.close()
+
+
+@pytest.mark.parametrize("maker", ["datagram", "read pipe", "write pipe", "connection"])
+@pytest.mark.parametrize("protocol", [None, object()])
+def test_a_factory_that_makes_no_protocol_fails_the_call(run, maker, protocol):
+    async def main():
+        loop = asyncio.get_running_loop()
+        near, far = socket.socketpair()
+        with near, far:
+            near.setblocking(False)
+            with warnings.catch_warnings(), pytest.raises(AttributeError, match="connection_made"):
+                warnings.simplefilter("ignore", ResourceWarning)
+                if maker == "datagram":
+                    await loop.create_datagram_endpoint(lambda: protocol, local_addr=("127.0.0.1", 0))
+                elif maker == "connection":
+                    await loop.create_connection(lambda: protocol, sock=near)
+                else:
+                    await getattr(loop, f"connect_{maker.replace(' ', '_')}")(lambda: protocol, near)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
+
+    run(main())
+
+
+@pytest.mark.parametrize("method, good", [("call_soon", (print,)), ("call_later", (1, print)), ("call_at", (1, print))])
+def test_a_keyword_that_is_not_known_is_named(loop, method, good):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'contxt'"):
+        getattr(loop, method)(*good, contxt=None)
 
 
 def alive(loop):

@@ -95,6 +95,23 @@ def test_a_connection_is_made_and_its_socket_is_asyncio_s(run, host, options):
     run(main())
 
 
+@pytest.mark.parametrize(
+    "nowhere, host", [("0.0.0.0", "127.0.0.1"), ("::", "::1"), ("::ffff:0.0.0.0", "127.0.0.1")]
+)
+def test_who_connects_to_no_address_in_particular_learns_which_one_it_reached(run, nowhere, host):
+    async def main():
+        async with serving(host=host) as port:
+            loop = asyncio.get_running_loop()
+            (early, first), (_, second) = [await loop.create_connection(Recording, nowhere, port) for _ in range(2)]
+            reached = early.get_extra_info("socket").getpeername()
+            assert reached[1] == port and nowhere != reached[0] and reached[0].endswith(host)
+            assert early.get_extra_info("peername") == reached
+            await ended(first, second)
+            assert second.transport.get_extra_info("peername") == reached
+
+    run(main())
+
+
 def test_ipv6_literals_connect(run):
     async def main():
         async with serving(host="::1") as port:

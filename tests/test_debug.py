@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import socket
 import sys
 import threading
@@ -49,6 +50,56 @@ def test_a_slow_step_of_a_task_is_logged_with_the_task(run, asyncio_log):
 
     run(main(), debug=True)
     assert "Executing <Task pending name='the slow one' coro=<" in asyncio_log.text
+
+
+class Sluggish(asyncio.Protocol):
+    """Takes its time in one of its methods."""
+
+    def __init__(self, method):
+        self.lost = asyncio.get_running_loop().create_future()
+        setattr(self, method, lambda *args: (getattr(type(self), method)(self, *args), sluggish())[0])
+
+    def connection_lost(self, exc):
+        self.lost.set_result(None)
+
+
+@pytest.mark.parametrize("method", ["connection_made", "data_received", "eof_received", "connection_lost"])
+@pytest.mark.parametrize("kind", ["connection", "pipe", "tls"])
+def test_a_slow_method_of_a_protocol_is_logged(run, loop_name, tls, asyncio_log, kind, method):
+    """asyncio names the transport's method that called it; a transport of ours has none, so the protocol is named."""
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        if kind == "pipe":
+            end, writer = os.pipe()
+            _, protocol = await loop.connect_read_pipe(lambda: Sluggish(method), os.fdopen(end, "rb", 0))
+            peer = os.fdopen(writer, "wb", 0)
+        else:
+            tcp = {"ssl": tls.client(), "server_hostname": "localhost"} if kind == "tls" else {}
+            server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls.server() if tcp else None)
+            address = server.sockets[0].getsockname()
+            _, protocol = await loop.create_connection(lambda: Sluggish(method), *address, **tcp)
+            server.close()
+            peer = await served.get()
+        peer.write(b"data")
+        await asyncio.sleep(0.01)
+        peer.close()
+        await protocol.lost
+        await asyncio.sleep(0.01)
+
+    async def serve(reader, writer):
+        await served.put(writer)
+
+    async def watched():
+        asyncio.get_running_loop().slow_callback_duration = 0.02
+        await main()
+
+    served = asyncio.Queue()
+    run(watched(), debug=True)
+    slow = [record.getMessage() for record in asyncio_log.records if record.getMessage().startswith("Executing <")]
+    if loop_name == "wakeloop":
+        slow = [line for line in slow if "Sluggish" in line]
+    assert slow and all(line.endswith(" seconds") for line in slow)
 
 
 def test_a_fast_callback_is_not_logged(debug, asyncio_log):

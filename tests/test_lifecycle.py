@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+import os
+import socket
 import sys
 import threading
 import warnings
@@ -9,6 +11,7 @@ import weakref
 
 import pytest
 
+from tests.support.sockets import listener, socketpair
 from tests.test_scheduling import run_once
 
 
@@ -144,6 +147,39 @@ def test_a_closed_loop_stays_closed_and_refuses_work(loop_factory):
     assert loop.create_future().get_loop() is loop
     assert loop.time() > 0
     timer.cancel()
+
+
+def test_whoever_kept_a_closed_loop_is_told_so(loop_factory):
+    """A library may have kept the loop of an earlier run: what it awaits raises, and does not end in nothing."""
+    stale, loop = loop_factory(), loop_factory()
+    stale.close()
+
+    async def awaited(attempt):
+        await asyncio.wait_for(attempt(), 5)
+
+    with listener() as listening, socketpair() as (near, _), socket.socket() as sock, socket.socket() as other:
+        sock.setblocking(False)
+        (reading, writing), address = os.pipe(), listening.getsockname()
+        for attempt in (
+            lambda: stale.sock_recv(near, 1),
+            lambda: stale.sock_recv_into(near, bytearray(1)),
+            lambda: stale.sock_recvfrom(near, 1),
+            lambda: stale.sock_sendall(near, bytes(10_000_000)),
+            lambda: stale.sock_accept(listening),
+            lambda: stale.sock_connect(sock, address),
+            lambda: stale.create_connection(asyncio.Protocol, *address),
+            lambda: stale.create_connection(asyncio.Protocol, sock=near.dup()),
+            lambda: stale.create_datagram_endpoint(asyncio.DatagramProtocol, local_addr=("127.0.0.1", 0)),
+            lambda: stale.connect_read_pipe(asyncio.Protocol, os.fdopen(reading, "rb", 0)),
+            lambda: stale.connect_write_pipe(asyncio.Protocol, os.fdopen(writing, "wb", 0)),
+        ):
+            with warnings.catch_warnings():
+                # What asyncio and we have made before they notice is left to the collector.
+                warnings.simplefilter("ignore", ResourceWarning)
+                with pytest.raises(RuntimeError, match="Event loop is closed"):
+                    loop.run_until_complete(awaited(attempt))
+                gc.collect()
+    loop.close()
 
 
 def test_close_drops_what_was_scheduled(loop_factory):

@@ -300,3 +300,26 @@ def test_a_watched_object_is_kept_alive_until_it_is_removed(loop):
         assert calls == [b"x"]
         assert loop.remove_reader(borrower()) is True
         assert borrower() is None
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("by", ["object", "number"])
+def test_a_number_that_is_given_again_is_watched_anew(run, by):
+    """asyncio hears nothing of it: its selector believes that it watches that number already."""
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        with socketpair() as (near, _):
+            loop.add_reader(near, pytest.fail)
+            number = near.fileno()
+        with socketpair() as (one, other):
+            near, far = (one, other) if one.fileno() == number else (other, one)
+            if near.fileno() != number:
+                pytest.skip("the number was not given again")
+            called = asyncio.Event()
+            loop.add_reader(near if by == "object" else number, called.set)
+            far.send(b"x")
+            await asyncio.wait_for(called.wait(), 5)
+            assert loop.remove_reader(number)
+
+    run(main())

@@ -92,12 +92,21 @@ def callback_failed(loop: EventLoop, handle: Any, exception: BaseException) -> N
     loop.call_exception_handler(context)
 
 
-def callback_took(loop: EventLoop, handle: Any, seconds: float) -> None:
+def callback_took(loop: EventLoop, seconds: float, handle: Any) -> None:
     """Debug mode: log a callback that held the loop for long."""
     if seconds >= loop.slow_callback_duration:
         base_events.logger.warning(
             "Executing %s took %.3f seconds", base_events._format_handle(handle), seconds
         )
+
+
+def native_took(loop: EventLoop, seconds: float, transport: Any, protocol: Any) -> None:
+    """The same for a transport that called its protocol, or for a listener, whose protocol is None."""
+    if seconds >= loop.slow_callback_duration:
+        # Over TLS the protocol of the transport is asyncio's or ours; the program's is behind it.
+        protocol = getattr(protocol, "_app_protocol", protocol)
+        what = repr(transport) if protocol is None else f"{protocol!r} of {transport!r}"
+        base_events.logger.warning("Executing %s took %.3f seconds", what, seconds)
 
 
 def check_callback(loop: EventLoop, callback: object, method: str, check_thread: bool) -> traceback.StackSummary:

@@ -3,6 +3,7 @@
 use pyo3::ffi;
 
 use super::error::{Raised, raise_message};
+use super::sockaddr::str_of;
 
 /// Positional and keyword arguments as CPython hands them over: borrowed, for the time of the call.
 #[derive(Clone, Copy, Debug)]
@@ -92,7 +93,10 @@ impl Args {
                 raise_message(
                     // SAFETY: reading a static of the interpreter.
                     unsafe { ffi::PyExc_TypeError },
-                    &format!("{function}() got an unexpected keyword argument"),
+                    &match str_of(name) {
+                        Some(text) => format!("{function}() got an unexpected keyword argument '{text}'"),
+                        None => format!("{function}() got an unexpected keyword argument"),
+                    },
                 );
                 return Err(Raised);
             }

@@ -11,6 +11,7 @@ use std::os::fd::RawFd;
 use pyo3::ffi;
 
 use super::core::Core;
+use super::debug;
 use super::watch::Watch;
 use crate::capi::{Fatal, Ref};
 use crate::reactor::{Readiness, Token};
@@ -26,6 +27,12 @@ pub(crate) trait Source {
     ///
     /// Ordinary errors are dealt with inside; `Err` leaves run_forever.
     fn on_ready(object: &Ref, core: &Core, readiness: Readiness) -> Result<(), Fatal>;
+
+    /// Is the descriptor still its own? Not if the program has closed the socket behind its back: the number is then
+    /// free for another.
+    fn has_descriptor(_object: &Ref) -> bool {
+        true
+    }
 }
 
 /// A type-erased [`Source`], mostly owned.
@@ -33,6 +40,7 @@ pub(crate) trait Source {
 pub(crate) struct SourceRef {
     object: Holder,
     on_ready: fn(&Ref, &Core, Readiness) -> Result<(), Fatal>,
+    has_descriptor: fn(&Ref) -> bool,
     listener: bool,
 }
 
@@ -45,7 +53,12 @@ enum Holder {
 
 impl SourceRef {
     pub(crate) fn new<S: Source>(object: Ref) -> SourceRef {
-        SourceRef { object: Holder::Owned(object), on_ready: S::on_ready, listener: S::LISTENER }
+        SourceRef {
+            object: Holder::Owned(object),
+            on_ready: S::on_ready,
+            has_descriptor: S::has_descriptor,
+            listener: S::LISTENER,
+        }
     }
 
     #[inline(always)]
@@ -152,7 +165,10 @@ impl FdTable {
     /// The native object behind a descriptor, if that is what is there.
     pub(crate) fn source(&self, fd: RawFd) -> Option<Ref> {
         match self.entries().get(fd as usize) {
-            Some(Entry { kind: Kind::Source(source), .. }) => Some(source.get()),
+            Some(Entry { kind: Kind::Source(source), .. }) => {
+                let (object, has_descriptor) = (source.get(), source.has_descriptor);
+                has_descriptor(&object).then_some(object)
+            }
             _ => None,
         }
     }
@@ -194,6 +210,9 @@ impl FdTable {
             Kind::Source(source) => {
                 // An owned reference lives through the dispatch: the source may close itself in it.
                 let (object, on_ready) = (source.get(), source.on_ready);
+                if core.debug.get() {
+                    return debug::native(core, &object, || on_ready(&object, core, readiness));
+                }
                 on_ready(&object, core, readiness)
             }
             Kind::Watch(watch) => watch.on_ready(core, fd, readiness),
@@ -230,6 +249,11 @@ impl FdTable {
 
 fn pack(fd: RawFd, generation: u32) -> Token {
     Token((generation as usize) << 32 | fd as u32 as usize)
+}
+
+/// The descriptor that a token was made for.
+pub(crate) fn descriptor(token: Token) -> RawFd {
+    unpack(token).0
 }
 
 fn unpack(token: Token) -> (RawFd, u32) {

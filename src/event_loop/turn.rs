@@ -20,6 +20,7 @@ use std::time::Duration;
 use pyo3::ffi;
 
 use super::core::{Core, WAKER, monotonic_nanos};
+use super::debug;
 use super::event_loop::entry_handle;
 use super::handle::{Handle, is_handle, run_foreign, spent};
 use super::metrics::add;
@@ -27,8 +28,7 @@ use super::ready::Entry;
 use super::watch;
 use crate::capi::call::{call0, call1, in_context};
 use crate::capi::error::{Outcome, raise, raise_io, take_unless_fatal};
-use crate::capi::imports::imports;
-use crate::capi::{Fatal, Raised, Ref};
+use crate::capi::{Fatal, Raised};
 use crate::reactor::{Event, Poller, Readiness};
 
 /// A busy loop polls at least every so many turns ...
@@ -341,7 +341,7 @@ fn run_watched(core: &Core, entry: Entry) -> Result<(), Fatal> {
     } else {
         entry
     };
-    if core.debug.get() { run_debug(core, entry) } else { run_shown(core, entry) }
+    if core.debug.get() { debug::run(core, entry) } else { run_shown(core, entry) }
 }
 
 /// Runs an entry by way of that tool, if there is one.
@@ -369,7 +369,7 @@ fn run_shown(core: &Core, entry: Entry) -> Result<(), Fatal> {
 }
 
 #[inline(always)]
-fn run_entry(core: &Core, entry: Entry) -> Result<(), Fatal> {
+pub(super) fn run_entry(core: &Core, entry: Entry) -> Result<(), Fatal> {
     match entry {
         Entry::Call { callback, argument, context } => {
             let result = in_context(&context, || match &argument {
@@ -398,62 +398,6 @@ fn run_entry(core: &Core, entry: Entry) -> Result<(), Fatal> {
             Err(fatal) => Err(fatal),
         }),
     }
-}
-
-/// As [`run_entry`], with what asyncio's debug mode adds: the current handle, and a line in the log for a
-/// callback that takes long.
-#[cold]
-fn run_debug(core: &Core, entry: Entry) -> Result<(), Fatal> {
-    let handle = match entry {
-        Entry::Handle(handle) | Entry::Foreign(handle) => handle,
-        // Queued by C code before debug mode was switched on.
-        other => return run_entry(core, other),
-    };
-    let ours = is_handle(handle.as_ptr());
-    // SAFETY: just tested, where it matters.
-    if ours && unsafe { Handle::of(handle.as_ptr()) }.is_cancelled() {
-        return Ok(());
-    }
-    let name = imports()._current_handle.as_ptr();
-    let set = |value: *mut ffi::PyObject| {
-        // SAFETY: live objects; a failure is an error that is reported below.
-        if unsafe { ffi::PyObject_SetAttr(core.object(), name, value) } < 0 { Err(Raised) } else { Ok(()) }
-    };
-    set(handle.as_ptr()).or_else(|raised| core.unraisable(raised))?;
-    // SAFETY: reading a static of the interpreter.
-    let none = unsafe { ffi::Py_None() };
-    let before = core.now().map_err(|Raised| Fatal)?;
-    let outcome = if ours {
-        // SAFETY: just tested; the handle is held.
-        let inside = unsafe { Handle::of(handle.as_ptr()) };
-        match inside.run_by_tool() {
-            Ok(true) => Ok(()),
-            // The copy keeps the callback, so that the log can name it.
-            Ok(false) => match inside.run_debug() {
-                Ok(()) => Ok(()),
-                Err(raised) => core.report_handle(&handle, raised),
-            },
-            Err(Raised) => Err(Fatal),
-        }
-    } else {
-        run_entry(core, Entry::Foreign(handle.clone_ref()))
-    };
-    let fatal = outcome.is_err().then(crate::capi::error::take_exception);
-    set(none).or_else(|raised| core.unraisable(raised))?;
-    if let Some(exception) = fatal {
-        raise(exception);
-        return Err(Fatal);
-    }
-    let took = core.now().map_err(|Raised| Fatal)? - before;
-    // SAFETY: making a float; null on lack of memory.
-    let seconds = unsafe { Ref::from_owned(ffi::PyFloat_FromDouble(took)) };
-    if let Some(seconds) = seconds {
-        core.support("callback_took", &[core.object(), handle.as_ptr(), seconds.as_ptr()])?;
-    }
-    if ours {
-        spent(&handle);
-    }
-    Ok(())
 }
 
 /// How long a `_run_once` written in Python may sleep: seconds, `None` for ever. What was written is sent first.

@@ -39,6 +39,8 @@ enum Mode {
     Unregistered,
     Level(Interest),
     Edge,
+    /// It was, and the number has been given again since: it may be another file's by now, which the poller does not know.
+    Doubtful,
 }
 
 /// Who waits on one descriptor: per direction a Handle, the future of a socket call, or a call that goes on by itself.
@@ -321,6 +323,10 @@ pub(crate) fn add(
     let side = watch.side(direction);
     let old = side.take();
     side.set(Some(handle));
+    let same = file.as_ref().is_some_and(|file| watch.is_of(file.as_ptr()));
+    if old.is_some() && !same && watch.mode.get() != Mode::Unregistered {
+        watch.mode.set(Mode::Doubtful);
+    }
     watch.set_after(direction).set(core.counters.polls.get());
     if let Err(error) = update(core, fd) {
         if let Some(watch) = core.fds.watch(fd) {
@@ -383,6 +389,7 @@ pub(crate) fn wait(
     waiter: Ref,
 ) -> Result<(), Raised> {
     core.check_process()?;
+    core.check_usable()?;
     if core.fds.source(fd).is_some() {
         return Err(used_by_transport(core, socket));
     }

@@ -91,6 +91,7 @@ pub(crate) fn connect<'py>(
     let raised = |Raised| fetch(py);
     let core = event_loop.get().core();
     core.check_process().map_err(raised)?;
+    core.check_usable().map_err(raised)?;
     let family = if peer.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let fd = address::open_stream(family).map_err(|error| io_error(py, &error))?;
     let connecting = Connecting {
@@ -140,7 +141,7 @@ impl Connecting {
             extra: None,
             server: None,
             sockname: None,
-            peer: Some(self.peer),
+            peer: self.reached(),
             registered: Some(self.seen.get()),
         };
         let transport = Stream::create(self.core(), parts).map_err(raised)?;
@@ -237,6 +238,14 @@ impl Connecting {
             SocketAddr::V4(_) => tuple([host, port]),
             SocketAddr::V6(_) => tuple([host, port, integer(0)?, integer(0)?]),
         }
+    }
+
+    /// The address at the other end. Who connects to no address in particular reaches this very host, by one of its own.
+    fn reached(&self) -> Option<SocketAddr> {
+        if self.peer.ip().to_canonical().is_unspecified() {
+            return address::name_of(self.fd.get(), libc::getpeername);
+        }
+        Some(self.peer)
     }
 
     /// The Python socket for an audit hook.

@@ -12,6 +12,7 @@ use std::cell::{Cell, UnsafeCell};
 use std::collections::VecDeque;
 use std::ffi::CStr;
 use std::mem::offset_of;
+use std::os::fd::RawFd;
 use std::ptr::null_mut;
 use std::sync::atomic::AtomicPtr;
 
@@ -26,8 +27,7 @@ use super::endpoint_methods::{reading, with, writing};
 use super::endpoint_type;
 use crate::capi::error::{Outcome, fetch};
 use crate::capi::types::Method;
-use crate::capi::{Args, Fatal, Raised, Ref, Slot};
-use crate::capi::{Fallible, sockaddr};
+use crate::capi::{Args, Fallible, Fatal, Raised, Ref, Slot, sockaddr, socket};
 use crate::event_loop::core::Core;
 use crate::event_loop::event_loop::EventLoop;
 use crate::event_loop::source::Source;
@@ -65,6 +65,15 @@ pub(crate) struct Datagram {
     pub(crate) expect_more: Cell<bool>,
 }
 
+impl Datagram {
+    /// What to send to and to receive from; -1 once the program has closed or detached the socket.
+    #[inline(always)]
+    pub(crate) fn descriptor(&self) -> RawFd {
+        let owner = &self.endpoint.owner;
+        if owner.is_empty() { -1 } else { socket::descriptor(owner.as_ptr()) }
+    }
+}
+
 static TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(null_mut());
 
 impl Variant for Datagram {
@@ -97,6 +106,10 @@ impl Variant for Datagram {
             datagram_receive::on_readable(datagram, core)?;
         }
         Ok(())
+    }
+
+    fn descriptor(&self) -> RawFd {
+        Datagram::descriptor(self)
     }
 
     fn interest(&self) -> Option<Interest> {
@@ -167,6 +180,12 @@ impl Source for Datagram {
     #[inline(always)]
     fn on_ready(object: &Ref, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
         endpoint::on_ready::<Datagram>(object, core, readiness)
+    }
+
+    fn has_descriptor(object: &Ref) -> bool {
+        // SAFETY: the source was registered with a datagram transport.
+        let datagram = unsafe { fields::<Datagram>(object.as_ptr()) };
+        datagram.descriptor() == datagram.endpoint.fd.get()
     }
 }
 

@@ -52,7 +52,7 @@ fn receive_one(datagram: &Datagram, core: &Core) -> Result<(), Fatal> {
     // those of a live address.
     let count = unsafe {
         libc::recvfrom(
-            datagram.endpoint.fd.get(),
+            datagram.descriptor(),
             buffer.as_mut_ptr().cast(),
             RECEIVE,
             libc::MSG_DONTWAIT,
@@ -272,7 +272,7 @@ mod batch {
 
     pub(super) fn receive(datagram: &Datagram, core: &Core) -> Result<(), Fatal> {
         let Some(mut batch) = SPARE.take().or_else(Batch::new) else { return receive_one(datagram, core) };
-        let outcome = match batch.fill(datagram.endpoint.fd.get()) {
+        let outcome = match batch.fill(datagram.descriptor()) {
             Ok(count) => {
                 datagram.expect_more.set(count > 1);
                 if count > 1 {

@@ -290,7 +290,7 @@ impl Datagram {
 /// One datagram, now.
 #[inline(always)]
 fn send_now(datagram: &Datagram, data: &[u8], target: &Target) -> Sent {
-    let fd = datagram.endpoint.fd.get();
+    let fd = datagram.descriptor();
     let (address, length) = match target {
         Target::Peer => (std::ptr::null(), 0),
         Target::Address(address) => (address.as_ptr(), address.len()),
@@ -342,7 +342,7 @@ fn send_head(datagram: &Datagram) -> Sent {
             // SAFETY: a bytes object that the queue keeps alive.
             send_now(datagram, unsafe { bytes_slice(head.bytes.as_ptr()) }, &head.target)
         }
-        (count, Some(_)) => send_many(datagram.endpoint.fd.get(), pending.iter().take(count)),
+        (count, Some(_)) => send_many(datagram.descriptor(), pending.iter().take(count)),
     }
 }
 

@@ -137,6 +137,10 @@ pub(crate) trait Variant: Source + Sized + 'static {
     fn endpoint(&self) -> &Endpoint;
     /// The descriptor is ready. As [`Source::on_ready`], in its place in the turn.
     fn act(object: &Ref, core: &Core, readiness: Readiness) -> Result<(), Fatal>;
+    /// Its descriptor, or -1 if it is known to have been closed behind the endpoint's back.
+    fn descriptor(&self) -> RawFd {
+        self.endpoint().fd.get()
+    }
     /// What the poller should report as things stand; asked once the endpoint has started.
     fn interest(&self) -> Option<Interest>;
     /// Sends what was gathered in this turn, on behalf of a caller in Python: asyncio would have done that at
@@ -185,6 +189,9 @@ pub(crate) fn make<'py, T: Variant>(
 
 fn create<T: Variant>(core: &Core, parts: Parts, make: impl FnOnce(Endpoint) -> T) -> Result<Ref, Raised> {
     core.check_process()?;
+    core.check_usable()?;
+    // It is called later; one that is no protocol is refused now, as in asyncio.
+    drop(getattr(parts.protocol.as_ptr(), imports().connection_made.as_ptr())?);
     let context = copy_current_context()?;
     // SAFETY: fresh, zeroed memory of the type; every field of ours is written before anyone sees it, and
     // zeroed slots of asyncio's base are empty.
@@ -337,6 +344,11 @@ pub(crate) fn watch<T: Variant>(object: &Ref, variant: &T, core: &Core) -> std::
         return Ok(());
     }
     let (Some(poller), token) = (core.poller(), endpoint.token.get()) else { return Ok(()) };
+    if fd >= 0 && (core.fds.token(fd) != token || variant.descriptor() != fd) {
+        // The poller has forgotten it with the descriptor, and the number may be somebody else's.
+        endpoint.watched.set(wanted);
+        return Ok(());
+    }
     match (now, wanted) {
         (None, Some(interest)) => match poller.register_level(fd, token, interest) {
             // Known from a `sock_connect` that waited on it.

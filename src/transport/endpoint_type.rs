@@ -15,6 +15,7 @@ use crate::capi::error::undisturbed;
 use crate::capi::fallible::{list, string};
 use crate::capi::types::{Attribute, Method, TypeSpec};
 use crate::capi::{Fallible, Ref, Slot};
+use crate::event_loop::source::descriptor;
 
 unsafe extern "C" fn dealloc<T: Variant>(object: *mut ffi::PyObject) {
     // SAFETY: called once by CPython for an endpoint without references.
@@ -111,7 +112,7 @@ unsafe extern "C" fn repr<T: Variant>(object: *mut ffi::PyObject) -> *mut ffi::P
         let name = T::NAME.to_string_lossy();
         let mut text = format!("<wakeloop.{}", name.rsplit('.').next().unwrap_or(&name));
         if endpoint.owner.is_empty() {
-            text.push_str(" closed");
+            text.push_str(&format!(" closed fd={}", descriptor(endpoint.token.get())));
         } else if endpoint.closing.get() {
             text.push_str(" closing");
         }

@@ -162,10 +162,12 @@ fn deliver(
 unsafe fn receive(stream: &Stream, place: *mut u8, size: usize) -> (isize, bool) {
     if stream.may_be_local() {
         // SAFETY: as the caller promises.
-        return receive_from_local(stream.fd.get(), unsafe { std::slice::from_raw_parts_mut(place, size) });
+        return receive_from_local(stream.descriptor(), unsafe {
+            std::slice::from_raw_parts_mut(place, size)
+        });
     }
     // SAFETY: as the caller promises.
-    let count = unsafe { libc::recv(stream.fd.get(), place.cast(), size, libc::MSG_DONTWAIT) };
+    let count = unsafe { libc::recv(stream.descriptor(), place.cast(), size, libc::MSG_DONTWAIT) };
     (count, count == size as isize)
 }
 

@@ -84,7 +84,7 @@ fn send_now(object: &Ref, stream: &Stream) -> Result<(), Raised> {
 fn send_pending(stream: &Stream) -> Result<Sent, Raised> {
     stream.core().touched.set(true);
     let mut done = Done::default();
-    let outcome = stream.buffer().send(stream.fd.get(), &mut done);
+    let outcome = stream.buffer().send(stream.descriptor(), &mut done);
     match outcome {
         Ok(Sent::All) => stream.blocked.set(false),
         Ok(Sent::Blocked) => stream.block(),
@@ -173,7 +173,7 @@ pub(crate) fn write_slice(object: &Ref, stream: &Stream, data: &[u8]) -> Result<
     let mut sent = 0;
     if stream.buffer().is_empty() && !stream.blocked.get() {
         stream.core().touched.set(true);
-        sent = match send_one(stream.fd.get(), data) {
+        sent = match send_one(stream.descriptor(), data) {
             Ok(count) => count,
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
                 stream.block();
@@ -310,7 +310,7 @@ fn drained(object: &Ref, stream: &Stream, core: &Core) -> Result<(), Fatal> {
 fn shut_down(stream: &Stream) -> io::Result<()> {
     stream.core().touched.set(true);
     // SAFETY: the transport owns the descriptor.
-    let done = unsafe { libc::shutdown(stream.fd.get(), libc::SHUT_WR) };
+    let done = unsafe { libc::shutdown(stream.descriptor(), libc::SHUT_WR) };
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 

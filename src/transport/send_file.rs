@@ -103,7 +103,7 @@ pub(crate) fn go_on(stream: &Stream, core: &Core) -> Result<(), Fatal> {
         return Ok(());
     }
     core.touched.set(true);
-    let progress = sending.transfer.go_on(stream.fd.get());
+    let progress = sending.transfer.go_on(stream.descriptor());
     if stream.sending.is_empty() {
         // Another thread was at it, while the GIL was given up.
         return Ok(());

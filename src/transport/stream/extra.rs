@@ -120,7 +120,7 @@ impl Stream {
             if !self.sockname.is_empty() {
                 return;
             }
-            self.name.set(address::name_of(self.fd.get(), libc::getsockname));
+            self.name.set(address::name_of(self.descriptor(), libc::getsockname));
         }
         if self.name.get().is_none() && !crate::capi::object::interpreter_ends() {
             // A Unix socket, or an address with a zone: as Python objects, then.
@@ -140,7 +140,8 @@ impl Stream {
             if known || extra.contains(Fallible(name))? {
                 continue;
             }
-            let address = SockAddr::asked(self.fd.get(), ask).map(|address| address.as_python()).transpose();
+            let address =
+                SockAddr::asked(self.descriptor(), ask).map(|address| address.as_python()).transpose();
             let address = address.map_err(|Raised| fetch(py))?.flatten().unwrap_or_else(Ref::none);
             extra.set_item(Fallible(name), address.bind(py))?;
         }

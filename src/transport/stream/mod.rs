@@ -37,7 +37,7 @@ use crate::capi::call::{call0, call1, getattr, in_kept_context, method};
 use crate::capi::error::{Outcome, raise_errno, raise_io, take_unless_fatal};
 use crate::capi::fallible::string_or_none;
 use crate::capi::imports::imports;
-use crate::capi::{Fatal, Raised, Ref, Slot};
+use crate::capi::{Fatal, Raised, Ref, Slot, socket};
 use crate::event_loop::core::{Core, core_of};
 use crate::event_loop::source::{Kind, Source, SourceRef};
 use crate::event_loop::watch::complete;
@@ -161,6 +161,7 @@ impl Stream {
     /// Makes a transport and queues its start. On failure the descriptor stays the caller's.
     pub(crate) fn create(core: &Core, parts: Parts) -> Result<Ref, Raised> {
         core.check_process()?;
+        core.check_usable()?;
         // SAFETY: fresh, zeroed memory of the type; every field of ours is written before anyone sees it,
         // and zeroed slots of the base are empty.
         let object = unsafe {
@@ -248,6 +249,13 @@ impl Stream {
     pub(crate) fn buffer(&self) -> &mut WriteBuffer {
         // SAFETY: see the reason above.
         unsafe { &mut *self.buffer.get() }
+    }
+
+    /// What to send to and to receive from. -1, which every system call refuses, once the program has closed or detached
+    /// the socket that it had given to the transport: the number may be another connection's by then.
+    #[inline(always)]
+    pub(crate) fn descriptor(&self) -> RawFd {
+        if self.socket.is_empty() { self.fd.get() } else { socket::descriptor(self.socket.as_ptr()) }
     }
 
     /// Has nobody put anything on the instance?
@@ -535,7 +543,7 @@ fn register(stream: &Stream, core: &Core) -> std::io::Result<()> {
         return Ok(());
     }
     let Some(poller) = core.poller() else { return Ok(()) };
-    let (fd, token) = (stream.fd.get(), stream.token.get());
+    let (fd, token) = (stream.descriptor(), stream.token.get());
     match poller.register_edge(fd, token, Interest::BOTH) {
         // The descriptor is known from a `sock_connect` that waited on it.
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
@@ -581,6 +589,12 @@ pub(crate) fn connection_lost(object: &Ref, core: &Core) -> Result<(), Fatal> {
 pub(crate) struct Transport;
 
 impl Source for Transport {
+    fn has_descriptor(object: &Ref) -> bool {
+        // SAFETY: the source was registered with a transport.
+        let stream = unsafe { stream_of(object.as_ptr()) };
+        stream.descriptor() == stream.fd.get()
+    }
+
     #[inline(always)]
     fn on_ready(object: &Ref, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
         // SAFETY: the source was registered with a transport.

@@ -18,6 +18,7 @@ use crate::capi::types::{Attribute, TypeSpec};
 use crate::capi::{Fallible, sockaddr};
 use crate::capi::{Raised, Ref};
 use crate::event_loop::event_loop::EventLoop;
+use crate::event_loop::source::descriptor;
 use crate::transport::{address, methods};
 
 unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
@@ -111,7 +112,7 @@ unsafe extern "C" fn repr(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
         let stream = unsafe { stream_of(object) };
         let mut text = String::from("<wakeloop.StreamTransport");
         if stream.fd.get() < 0 {
-            text.push_str(" closed");
+            text.push_str(&format!(" closed fd={}", descriptor(stream.token.get())));
         } else if stream.closing.get() {
             text.push_str(" closing");
         }

@@ -1,0 +1,215 @@
+"""Sockets that the program closes while a transport has them: the transport's calls fail, as in asyncio.
+
+The number of the descriptor is another socket's soon, and nothing may go to that one or be taken from it.
+"""
+
+import asyncio
+import contextlib
+import errno
+import socket
+
+import pytest
+
+from tests.support.protocol import Buffered, Recording, close
+from tests.support.sockets import socketpair
+from tests.test_udp import Recorder
+
+
+@contextlib.contextmanager
+def taken_over(sock, how="close"):
+    """Closes the socket; two connected sockets of which the first has its number."""
+    number = sock.fileno()
+    assert getattr(sock, how)() in (None, number)
+    with contextlib.ExitStack() as stack:
+        if how == "detach":
+            # It lives on by the number alone, until that is somebody else's.
+            stack.enter_context(socket.socket(fileno=number)).close()
+        for _ in range(10):
+            one, other = stack.enter_context(socketpair())
+            if number in (one.fileno(), other.fileno()):
+                yield (one, other) if one.fileno() == number else (other, one)
+                return
+        raise AssertionError("the number is not given again")
+
+
+async def connected(protocol=Recording):
+    """A protocol, its socket, and the socket at the other end."""
+    near, far = socket.socketpair()
+    near.setblocking(False)
+    far.setblocking(False)
+    _, made = await asyncio.get_running_loop().create_connection(protocol, sock=near)
+    return made, near, far
+
+
+def is_silent(sock):
+    """Has nothing come, not even an end?"""
+    try:
+        sock.recv(100)
+    except BlockingIOError:
+        return True
+    return False
+
+
+WRITES = {
+    "little": lambda transport: transport.write(b"secret"),
+    "mutable": lambda transport: transport.write(bytearray(b"secret")),
+    "much": lambda transport: transport.write(bytes(100_000)),
+    "lines": lambda transport: transport.writelines([b"secret", b"lines"]),
+}
+
+
+@pytest.mark.parametrize("how", ["close", "detach"])
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_what_is_written_goes_to_nobody(run, write, how):
+    async def main():
+        protocol, near, far = await connected()
+        with far, taken_over(near, how) as (_, other):
+            write(protocol.transport)
+            error = await asyncio.wait_for(protocol.lost, 5)
+            assert isinstance(error, OSError) and error.errno == errno.EBADF
+            assert is_silent(other)
+
+    run(main())
+
+
+@pytest.mark.native
+def test_what_waits_to_be_written_goes_to_nobody(run):
+    """asyncio does not come to an end here: it fails to take the descriptor out of its selector."""
+
+    async def main():
+        protocol, near, far = await connected()
+        protocol.transport.write(bytes(10_000_000))
+        with far, taken_over(near) as (one, other):
+            protocol.transport.write(b"more")
+            await asyncio.sleep(0.01)
+            protocol.transport.abort()
+            await protocol.lost
+            assert is_silent(other) and one.send(b"still open") and other.recv(100)
+
+    run(main())
+
+
+def test_the_end_of_writing_is_nobodys(run):
+    async def main():
+        protocol, near, far = await connected()
+        with far, taken_over(near) as (_, other):
+            with pytest.raises(OSError) as caught:
+                protocol.transport.write_eof()
+            assert caught.value.errno == errno.EBADF
+            assert is_silent(other)
+            protocol.transport.abort()
+            await protocol.lost
+
+    run(main())
+
+
+@pytest.mark.parametrize("protocol", [Recording, Buffered, "reader"])
+def test_nothing_is_read_of_who_has_the_number_now(run, protocol):
+    async def main():
+        reader = asyncio.StreamReader()
+        made, near, far = await connected(
+            protocol if protocol != "reader" else lambda: asyncio.StreamReaderProtocol(reader)
+        )
+        transport = made.transport if protocol != "reader" else made._transport
+        transport.pause_reading()
+        # The poller keeps telling of the connection: somebody has a duplicate of it.
+        with far, near.dup(), taken_over(near) as (one, other):
+            far.send(b"for us")
+            other.send(b"for another")
+            await asyncio.sleep(0.01)
+            transport.resume_reading()
+            await asyncio.sleep(0.02)
+            assert transport.is_closing()
+            assert one.recv(100) == b"for another"
+        assert bytes(reader._buffer if protocol == "reader" else made.data) == b""
+        if protocol == "reader":
+            assert reader.exception().errno == errno.EBADF
+
+    run(main())
+
+
+def test_a_file_goes_to_nobody(run, tmp_path):
+    async def main():
+        path = tmp_path / "file"
+        path.write_bytes(b"content")
+        protocol, near, far = await connected()
+        with path.open("rb") as file, far, taken_over(near) as (_, other):
+            with contextlib.suppress(OSError):
+                await asyncio.wait_for(asyncio.get_running_loop().sendfile(protocol.transport, file), 5)
+            protocol.transport.abort()
+            await protocol.lost
+            assert is_silent(other)
+
+    run(main())
+
+
+@pytest.mark.native
+def test_who_has_the_number_now_is_served(run):
+    """asyncio refuses such a connection as long as the old transport is there."""
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        protocol, near, far = await connected()
+        with far, taken_over(near) as (one, other):
+            _, new = await loop.create_connection(Recording, sock=one)
+            other.send(b"one")
+            assert await new.received(3) == b"one"
+            protocol.transport.close()
+            await protocol.lost
+            other.send(b"two")
+            assert await new.received(6) == b"onetwo"
+            new.transport.write(b"three")
+            await asyncio.sleep(0.01)
+            assert other.recv(100) == b"three"
+            await close(new)
+
+    run(main())
+
+
+async def datagrams(family=socket.AF_INET):
+    """A recorder, its connected socket, and the socket at the other end."""
+    far = socket.socket(family, socket.SOCK_DGRAM)
+    far.bind(("127.0.0.1", 0))
+    near = socket.socket(family, socket.SOCK_DGRAM)
+    near.connect(far.getsockname())
+    far.connect(near.getsockname())
+    for sock in (near, far):
+        sock.setblocking(False)
+    _, made = await asyncio.get_running_loop().create_datagram_endpoint(Recorder, sock=near)
+    return made, near, far
+
+
+def test_datagrams_go_to_nobody(run):
+    async def main():
+        recorder, near, far = await datagrams()
+        with far, taken_over(near) as (_, other):
+            for _ in range(3):
+                recorder.transport.sendto(b"secret")
+            await asyncio.sleep(0.01)
+            assert [error.errno for error in recorder.errors] == 3 * [errno.EBADF]
+            assert is_silent(other) and is_silent(far) and not recorder.transport.is_closing()
+            recorder.transport.close()
+            await recorder.lost
+
+    run(main())
+
+
+@pytest.mark.parametrize("end", ["close", "abort"])
+def test_an_endpoint_whose_number_was_taken_over_leaves_the_new_one_alone(run, end):
+    async def main():
+        recorder, near, far = await datagrams()
+        number = near.fileno()
+        near.close()
+        new, again, peer = await datagrams()
+        with far, peer:
+            if number not in (again.fileno(), peer.fileno()):
+                pytest.skip("the number was not given again")
+            getattr(recorder.transport, end)()
+            await recorder.lost
+            peer.send(b"hello")
+            await asyncio.sleep(0.02)
+            assert [data for data, _ in new.received] == [b"hello"]
+            new.transport.close()
+            await new.lost
+
+    run(main())
