@@ -8,7 +8,9 @@ use crate::bridge::awaitable;
 use crate::bridge::panic::RuntimePanic;
 use crate::bridge::port::ForeignPort;
 use crate::capi;
-use crate::event_loop::{calls, chain, core, event_loop::EventLoop, handle, sock, sock_datagram, tools};
+use crate::event_loop::{
+    calls, chain, clock, core, event_loop::EventLoop, handle, sock, sock_datagram, tools,
+};
 use crate::primitives::{blocking, echo, listener, lookup, metrics, sleep, tcp_stream, udp};
 use crate::transport::{
     accept, connect, datagram, read_pipe, reader_feed, send_file, stream, streams, tls, write_pipe,
@@ -42,6 +44,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     capi::imports::load(py, py.get_type::<RuntimePanic>().into_any())?;
     capi::context::learn(py);
     handle::make_types(py)?;
+    clock::learn(py)?;
     tools::learn(py)?;
     sock::make_type(py)?;
     chain::make_type(py)?;

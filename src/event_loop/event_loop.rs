@@ -13,7 +13,8 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use super::core::{Core, monotonic_nanos};
+use super::clock::monotonic_nanos;
+use super::core::Core;
 use super::file_transfer::FileTransfer;
 use super::handle::{Handle, Parts, is_handle};
 use super::ready::Entry;

@@ -3,8 +3,8 @@
 //! Read in this order: [`core`] (what a loop is made of), [`turn`] (one turn of it), [`ready`] and
 //! [`handle`] (what runs), [`source`] and [`watch`] (what a file descriptor leads to), [`sock`] and
 //! [`sock_datagram`] (awaitable socket calls), [`file_transfer`] (what `sendfile` does), [`inbox`] (how other threads
-//! reach it), [`chain`] (how an executor's results do), [`calls`] (`call_soon` and its kin), [`tools`] (what others have put
-//! in asyncio's place), and [`event_loop`] (the class that Python sees).
+//! reach it), [`chain`] (how an executor's results do), [`calls`] (`call_soon` and its kin), [`clock`] (what time it
+//! is), [`tools`] (what others have put in asyncio's place), and [`event_loop`] (the class that Python sees).
 //!
 //! **Ownership.** A loop's state belongs to the thread that runs it; other threads touch it only with the
 //! GIL held, as they do with asyncio's own loop. No state is borrowed across a call into Python, so every
@@ -15,6 +15,7 @@
 
 pub(crate) mod calls;
 pub(crate) mod chain;
+pub(crate) mod clock;
 pub(crate) mod core;
 #[allow(clippy::module_inception, reason = "the class is called EventLoop, and so is its file")]
 pub(crate) mod event_loop;

@@ -19,7 +19,8 @@ use std::time::Duration;
 
 use pyo3::ffi;
 
-use super::core::{Core, WAKER, monotonic_nanos};
+use super::clock::monotonic_nanos;
+use super::core::{Core, WAKER};
 use super::event_loop::entry_handle;
 use super::handle::{Handle, is_handle, run_foreign, spent};
 use super::metrics::add;
