@@ -195,7 +195,7 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
             self._wake_reader, self._wake_writer = socket.socketpair()
             self._wake_reader.setblocking(False)
             self._wake_writer.setblocking(False)
-            self._add_reader(self._wake_reader.fileno(), self._read_from_self)
+            self._add_own_reader(self._wake_reader.fileno(), self._read_from_self)
 
     @property
     def _ssock(self) -> socket.socket | None:

@@ -86,8 +86,6 @@ pub(crate) struct Core {
     /// The socket that has just had several datagrams waiting, and probably has more by now: the next turn reads it
     /// again without asking the poller.
     pub(crate) busy: Cell<Option<Token>>,
-    /// A callback was set for a descriptor since the last poll: a turn of events is not prolonged.
-    pub(crate) watching: Cell<bool>,
     /// How many more polls are made in the knowledge that another thread keeps the GIL for long.
     pub(crate) wary: Cell<u32>,
     /// `time` is overridden: the loop asks it instead of the clock. Through [`Core::custom_clock`].
@@ -172,7 +170,6 @@ impl Core {
             dispatching: Cell::new(false),
             touched: Cell::new(false),
             busy: Cell::new(None),
-            watching: Cell::new(false),
             wary: Cell::new(0),
             custom_time: Cell::new(false),
             class_version: Cell::new(0),
