@@ -10,7 +10,7 @@ use crate::bridge::port::ForeignPort;
 use crate::capi;
 use crate::capi::error::exception;
 use crate::event_loop::{
-    calls, chain, core, event_loop::EventLoop, handle, sock, sock_datagram, sock_methods, tools,
+    calls, chain, clock, core, event_loop::EventLoop, handle, sock, sock_datagram, sock_methods, tools,
 };
 use crate::primitives::{blocking, echo, listener, lookup, metrics, sleep, tcp_stream, udp};
 use crate::transport::{
@@ -45,6 +45,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     capi::imports::load(py, py.get_type::<RuntimePanic>().into_any())?;
     capi::context::learn();
     handle::make_types(py)?;
+    clock::learn(py)?;
     tools::learn(py)?;
     sock::make_type(py)?;
     chain::make_type(py)?;

@@ -110,7 +110,7 @@ def test_a_thread_waits_where_the_poller_takes_no_more(run, monkeypatch):
         def full(*_):
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        monkeypatch.setattr(type(loop), "_add_reader", full)
+        monkeypatch.setattr(type(loop), "_add_own_reader", full)
         process = await spawn("sh", "-c", "exit 7")
         assert await process.wait() == 7
 

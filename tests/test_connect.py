@@ -10,12 +10,15 @@ import os
 import resource
 import socket
 import sys
+from unittest import mock
 
 import pytest
 
 from tests.support.protocol import Recording
 from tests.support.script import run_script
+from tests.support.sockets import socketpair
 
+REAL_SOCKET = socket.socket
 VARIABLE = contextvars.ContextVar("VARIABLE", default="nothing")
 
 
@@ -387,6 +390,85 @@ def test_a_replaced_socket_class_is_used(run, monkeypatch):
             monkeypatch.setattr(socket, "socket", Socket)
             _, protocol = await asyncio.get_running_loop().create_connection(Recording, "127.0.0.1", port)
             assert made[0].getpeername() == ("127.0.0.1", port)
+            await ended(protocol)
+            monkeypatch.undo()
+
+    run(main())
+
+
+def plain_function(*args, **kwargs):
+    return REAL_SOCKET(*args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    "replacement", [plain_function, mock.Mock(wraps=socket.socket)], ids=["a function", "a mock"]
+)
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_what_stands_for_the_socket_class_need_not_be_a_class(run, monkeypatch, tmp_path, replacement, when):
+    """`mock.patch("socket.socket", ...)`, as asyncssh's tests have it; asyncio only calls it."""
+
+    async def echo(reader, writer):
+        assert writer.get_extra_info("socket").fileno() >= 0
+        writer.write(await reader.readline())
+        writer.close()
+        await writer.wait_closed()
+
+    async def asked(reader, writer):
+        writer.write(b"a line\n")
+        assert await reader.read() == b"a line\n"
+        assert writer.get_extra_info("socket").type == socket.SOCK_STREAM
+        writer.close()
+        await writer.wait_closed()
+
+    async def main():
+        loop, path = asyncio.get_running_loop(), str(tmp_path / "s")
+        if when == "before":
+            monkeypatch.setattr(socket, "socket", replacement)
+        async with (
+            await asyncio.start_server(echo, "127.0.0.1", 0) as server,
+            await asyncio.start_unix_server(echo, path),
+        ):
+            monkeypatch.setattr(socket, "socket", replacement)
+            await asked(*await asyncio.open_connection(*server.sockets[0].getsockname()))
+            await asked(*await asyncio.open_unix_connection(path))
+            with socketpair() as (ours, theirs):
+                ours.setblocking(False)
+                theirs.setblocking(True)
+                _, writer = await asyncio.open_connection(sock=ours)
+                writer.write(b"given")
+                assert await loop.run_in_executor(None, theirs.recv, 10) == b"given"
+                writer.close()
+                await writer.wait_closed()
+            received = loop.create_future()
+
+            class Receiver(asyncio.DatagramProtocol):
+                def datagram_received(self, data, address):
+                    received.set_result(data)
+
+            endpoint, _ = await loop.create_datagram_endpoint(Receiver, local_addr=("127.0.0.1", 0))
+            endpoint.sendto(b"datagram", endpoint.get_extra_info("sockname"))
+            assert await received == b"datagram"
+            endpoint.close()
+        monkeypatch.undo()
+
+    run(main())
+
+
+def test_connections_are_accepted_as_the_socket_class_of_the_moment(run, monkeypatch):
+    """A server that is made while the class is replaced accepts with the replacement, as socket.accept() does."""
+    made = []
+
+    class Socket(socket.socket):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            made.append(self)
+
+    async def main():
+        monkeypatch.setattr(socket, "socket", Socket)
+        async with serving() as port:
+            _, protocol = await asyncio.get_running_loop().create_connection(Recording, "127.0.0.1", port)
+            while len(made) < 3:  # the listener, the client's, and what the server accepted
+                await asyncio.sleep(0.01)
             await ended(protocol)
             monkeypatch.undo()
 

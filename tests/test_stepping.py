@@ -83,6 +83,53 @@ def test_a_patched_monotonic_clock_is_the_loops_clock(loop, monkeypatch):
     assert loop.time() != now
 
 
+def test_a_monotonic_clock_patched_while_the_loop_runs_counts_at_once(run):
+    """As a `with freeze_time(...)` in a coroutine does it: the timers set before and after follow the frozen clock."""
+
+    async def main():
+        loop, seen = asyncio.get_running_loop(), []
+        now = loop.time()
+        loop.call_later(1000, seen.append, "set before")
+        real = time.monotonic
+        time.monotonic = lambda: now
+        try:
+            assert loop.time() == now
+            assert loop.call_later(2000, seen.append, "set when frozen").when() == now + 2000
+            now += 1500
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert seen == ["set before"]
+            now += 1000
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert seen == ["set before", "set when frozen"]
+            loop.call_later(3000, seen.append, "in an hour of the frozen clock")
+        finally:
+            time.monotonic = real
+        assert abs(loop.time() - time.monotonic()) < 60
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert len(seen) == 2
+
+    run(main())
+
+
+def test_many_frozen_clocks_one_after_another_are_all_seen(run):
+    """A test suite freezes time thousands of times."""
+
+    async def main():
+        loop, real = asyncio.get_running_loop(), time.monotonic
+        for number in range(3000):
+            time.monotonic = lambda: number
+            try:
+                assert loop.time() == number
+            finally:
+                time.monotonic = real
+            assert loop.time() != number
+
+    run(main())
+
+
 def test_a_broken_clock_ends_the_run_with_its_error(loop):
     class Broken(Exception):
         pass

@@ -31,6 +31,32 @@ def test_a_reader_is_called_while_there_is_something_to_read(loop):
         assert loop.remove_reader(near) is True
 
 
+@pytest.mark.parametrize("turns_before", [0, 3, 40])
+def test_what_the_program_does_to_a_watched_descriptor_is_told_in_the_next_turn(run, turns_before):
+    """However busy the loop is, and though nobody of the loop's wrote: a send, and a listener that is shut down."""
+
+    async def main():
+        loop, told = asyncio.get_running_loop(), []
+        with socketpair() as (near, far), socket.create_server(("127.0.0.1", 0)) as listener:
+            loop.add_reader(near, lambda: told.append(near.recv(10)))
+            loop.add_reader(listener, lambda: (told.append("shut down"), loop.remove_reader(listener)))
+            for number in range(10):
+                for _ in range(turns_before):
+                    await asyncio.sleep(0)
+                far.send(b"%d" % number)
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                assert told == [b"%d" % number]
+                told.clear()
+            listener.shutdown(socket.SHUT_RDWR)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert told == ["shut down"]
+            loop.remove_reader(near)
+
+    run(main())
+
+
 def test_a_writer_is_called_on_every_turn_while_there_is_room(loop):
     with socketpair() as (near, _):
         calls = []

@@ -62,7 +62,7 @@ def watch(loop: EventLoop, pid: int, transport: Any) -> None:
     pidfd = -1
     try:
         pidfd = os.pidfd_open(pid)
-        loop._add_reader(pidfd, _ended, loop, pid, pidfd, transport)
+        loop._add_own_reader(pidfd, _ended, loop, pid, pidfd, transport)
     except (AttributeError, OSError):
         if pidfd >= 0:
             os.close(pidfd)

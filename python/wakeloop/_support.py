@@ -226,6 +226,9 @@ def resumed_reading(transport: Any) -> None:
     base_events.logger.debug("%r resumes reading", transport)
 
 
+#: The class itself: its name may lead to somebody's mock later on.
+Socket = socket.socket
+
 #: What a transport does with a socket. Whoever has overridden one of these wants to be asked.
 _SOCKET_CALLS = ("recv", "recv_into", "send", "sendmsg", "shutdown", "close", "detach", "fileno")
 
@@ -233,9 +236,9 @@ _SOCKET_CALLS = ("recv", "recv_into", "send", "sendmsg", "shutdown", "close", "d
 def is_ordinary_socket(sock: object) -> bool:
     """Whether reading and writing the descriptor is the same as asking the object: else asyncio's transport does."""
     kind = type(sock)
-    return kind is socket.socket or (
-        issubclass(kind, socket.socket)
-        and all(getattr(kind, name) is getattr(socket.socket, name) for name in _SOCKET_CALLS)
+    return kind is Socket or (
+        issubclass(kind, Socket)
+        and all(getattr(kind, name) is getattr(Socket, name) for name in _SOCKET_CALLS)
     )
 
 
@@ -342,14 +345,14 @@ def _original(name: str) -> object:
 # The two that the native lookups stand for. Who patches the socket module is called instead.
 getaddrinfo, getnameinfo = _original("getaddrinfo"), _original("getnameinfo")
 # Likewise for its sockets, which native connections do without.
-socket_class = socket.socket if socket.socket.__module__ == "socket" else object()
+socket_class = Socket if Socket.__module__ == "socket" else object()
 
 
 def adopt_socket(fd: int) -> socket.socket:
     """A socket object for a descriptor that the native accept made; it owns the descriptor from now on."""
-    sock = socket.socket.__new__(socket.socket)
+    sock = Socket.__new__(Socket)
     try:
-        socket.socket.__init__(sock, fileno=fd)
+        Socket.__init__(sock, fileno=fd)
         sock.setblocking(False)
     except BaseException:
         # Not its own yet: whoever asked still has it.
@@ -360,7 +363,7 @@ def adopt_socket(fd: int) -> socket.socket:
 
 def accepted(server: Any, fd: int) -> None:
     """A connection came in, in debug mode; the descriptor stays whose it is."""
-    conn = socket.socket(fileno=fd)
+    conn = Socket(fileno=fd)
     try:
         peer = conn.getpeername()
     except OSError:  # gone already
@@ -375,7 +378,7 @@ def closed_socket(family: int, kind: int = socket.SOCK_STREAM) -> socket.socket 
     """What is left of a connection's socket for somebody who asks for it only when it is closed."""
     internet = family in (socket.AF_INET, socket.AF_INET6) and kind == socket.SOCK_STREAM
     try:
-        sock = socket.socket(family, kind, socket.IPPROTO_TCP if internet else 0)
+        sock = Socket(family, kind, socket.IPPROTO_TCP if internet else 0)
     except OSError:
         return None
     sock.close()
@@ -384,7 +387,7 @@ def closed_socket(family: int, kind: int = socket.SOCK_STREAM) -> socket.socket 
 
 def connecting_socket(fd: int, family: int) -> socket.socket:
     """The socket of a connection on its way, for an audit hook; it owns the descriptor from now on."""
-    return socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=fd)
+    return Socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=fd)
 
 
 def connect_failed(waiter: asyncio.Future[Any], code: int, address: object) -> None:

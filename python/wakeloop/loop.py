@@ -195,7 +195,7 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
             self._wake_reader, self._wake_writer = socket.socketpair()
             self._wake_reader.setblocking(False)
             self._wake_writer.setblocking(False)
-            self._add_reader(self._wake_reader.fileno(), self._read_from_self)
+            self._add_own_reader(self._wake_reader.fileno(), self._read_from_self)
 
     @property
     def _ssock(self) -> socket.socket | None:
@@ -252,7 +252,7 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
             return super()._make_socket_transport(sock, protocol, waiter, extra=extra, server=server, **kwargs)
         self._ensure_fd_no_transport(sock)
         context = kwargs.get("context")
-        if type(sock) is not socket.socket:
+        if type(sock) is not _support.Socket:
             base_events._set_nodelay(sock)
         if context is not None:
             return context.run(_core.make_stream, self, sock, protocol, waiter, extra, server)
@@ -262,7 +262,7 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
         self, sock: Any, protocol: Any, address: Any = None, waiter: Any = None, extra: Any = None, **kwargs: Any
     ) -> Any:
         unpatched = SelectorEventLoop._make_datagram_transport is asyncios._make_datagram_transport
-        if not (unpatched and type(sock) is socket.socket and sock.family in _support.DATAGRAM_FAMILIES):
+        if not (unpatched and type(sock) is _support.Socket and sock.family in _support.DATAGRAM_FAMILIES):
             return super()._make_datagram_transport(sock, protocol, address, waiter, extra, **kwargs)
         self._ensure_fd_no_transport(sock)
         details, rules = _support.socket_details(sock, extra), _support.DATAGRAM_RULES
@@ -401,7 +401,8 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
         ssl_shutdown_timeout: float | None = constants.SSL_SHUTDOWN_TIMEOUT,
         **kwargs: Any,
     ) -> None:
-        if sslcontext is not None or not isinstance(sock, socket.socket):
+        replaced = socket.socket is not _support.Socket
+        if sslcontext is not None or replaced or not isinstance(sock, _support.Socket):
             # Accepted and wrapped by asyncio's own code, on our transport.
             return super()._start_serving(
                 protocol_factory,

@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::core::{Core, core_of, monotonic};
+use super::clock::monotonic;
+use super::core::{Core, core_of};
 use super::handle::{Deadline, Handle, Parts, ThreadSafeHandle, TimerHandle};
 use super::ready::Entry;
 use super::tools;
@@ -347,7 +348,7 @@ unsafe extern "C" fn time(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> 
         return guard(|| python_clock().map_or(null_mut(), Ref::into_ptr));
     }
     // SAFETY: an owned float or null with an error.
-    unsafe { ffi::PyFloat_FromDouble(super::core::monotonic()) }
+    unsafe { ffi::PyFloat_FromDouble(monotonic()) }
 }
 
 /// What `time.monotonic` says, which somebody may have replaced.

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use pyo3::ffi;
 use pyo3::types::PyAnyMethods;
 
+use super::clock::{self, monotonic};
 use super::handle::{Handle, Parts};
 use super::inbox::Inbox;
 use super::metrics::Counters;
@@ -85,14 +86,14 @@ pub(crate) struct Core {
     /// The socket that has just had several datagrams waiting, and probably has more by now: the next turn reads it
     /// again without asking the poller.
     pub(crate) busy: Cell<Option<Token>>,
-    /// A callback was set for a descriptor since the last poll: a turn of events is not prolonged.
-    pub(crate) watching: Cell<bool>,
     /// How many more polls are made in the knowledge that another thread keeps the GIL for long.
     pub(crate) wary: Cell<u32>,
     /// `time` is overridden: the loop asks it instead of the clock. Through [`Core::custom_clock`].
     custom_time: Cell<bool>,
     /// The version of the loop's class when that was last looked at.
     class_version: Cell<std::ffi::c_uint>,
+    /// How often Python's `time` module had been changed by then.
+    clock_changes: Cell<u64>,
     pub(crate) thread_id: Slot,
     pub(crate) task_factory: Slot,
     /// `{"loop": loop}`, with which futures are made; kept by [`new_future`](super::calls::new_future).
@@ -126,21 +127,6 @@ pub(crate) fn forked() {
 pub(crate) fn forks() -> u32 {
     // Relaxed: changes only in a child that has one thread.
     FORKS.load(Ordering::Relaxed)
-}
-
-/// The clock of `loop.time()`: CLOCK_MONOTONIC in seconds, computed as `time.monotonic()` does.
-#[inline(always)]
-pub(crate) fn monotonic() -> f64 {
-    monotonic_nanos() as f64 / 1e9
-}
-
-/// CLOCK_MONOTONIC in nanoseconds.
-#[inline(always)]
-pub(crate) fn monotonic_nanos() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a valid clock and a valid place; this cannot fail.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 fn call_support(function: &str, arguments: &[*mut ffi::PyObject]) -> Result<(), Raised> {
@@ -184,10 +170,10 @@ impl Core {
             dispatching: Cell::new(false),
             touched: Cell::new(false),
             busy: Cell::new(None),
-            watching: Cell::new(false),
             wary: Cell::new(0),
             custom_time: Cell::new(false),
             class_version: Cell::new(0),
+            clock_changes: Cell::new(0),
             thread_id: Slot::empty(),
             task_factory: Slot::empty(),
             future_arguments: Slot::empty(),
@@ -485,7 +471,7 @@ impl Core {
     pub(crate) fn custom_clock(&self) -> bool {
         // SAFETY: a live object.
         let version = unsafe { (*ffi::Py_TYPE(self.object())).tp_version_tag };
-        if version != self.class_version.get() {
+        if version != self.class_version.get() || clock::changes() != self.clock_changes.get() {
             self.note_clock();
         }
         self.custom_time.get()
@@ -515,6 +501,8 @@ impl Core {
         // SAFETY: every caller holds the GIL.
         let py = unsafe { pyo3::Python::assume_attached() };
         let object = self.this();
+        // Before the look: what is changed meanwhile is looked at again.
+        self.clock_changes.set(clock::changes());
         let found =
             object.bind(py).call_method0(Fallible("_has_own_clock")).and_then(|answer| answer.is_truthy());
         // The look itself gave the class a version, if it had none. A failure is the user's own `__getattr__`.

@@ -13,7 +13,8 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
-use super::core::{Core, monotonic_nanos};
+use super::clock::monotonic_nanos;
+use super::core::Core;
 use super::file_transfer::FileTransfer;
 use super::handle::{Handle, Parts, is_handle};
 use super::ready::Entry;
@@ -240,7 +241,19 @@ impl EventLoop {
         callback: Bound<'py, PyAny>,
         args: &Bound<'py, PyTuple>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        add_watch(slf, fd, Direction::Read, callback, args)
+        add_watch(slf, fd, Direction::Read, callback, args, false)
+    }
+
+    /// `_add_reader` for a descriptor of the loop's own, which a signal or the end of a child makes ready: a busy loop
+    /// need not poll in every turn for it.
+    #[pyo3(signature = (fd, callback, *args))]
+    fn _add_own_reader<'py>(
+        slf: &Bound<'py, Self>,
+        fd: &Bound<'py, PyAny>,
+        callback: Bound<'py, PyAny>,
+        args: &Bound<'py, PyTuple>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        add_watch(slf, fd, Direction::Read, callback, args, true)
     }
 
     #[pyo3(signature = (fd, callback, *args))]
@@ -250,7 +263,7 @@ impl EventLoop {
         callback: Bound<'py, PyAny>,
         args: &Bound<'py, PyTuple>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        add_watch(slf, fd, Direction::Write, callback, args)
+        add_watch(slf, fd, Direction::Write, callback, args, false)
     }
 
     /// Stop watching for reading; a listener counts as a reader. True if there was one.
@@ -504,6 +517,7 @@ fn add_watch<'py>(
     direction: Direction,
     callback: Bound<'py, PyAny>,
     args: &Bound<'py, PyTuple>,
+    own: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     let (py, core) = (slf.py(), &slf.get().core);
     raised(py, core.check_usable())?;
@@ -518,6 +532,6 @@ fn add_watch<'py>(
         // SAFETY: just made.
         unsafe { Handle::of(handle.as_ptr()) }.set_source_traceback(Some(stack.into()));
     }
-    raised(py, watch::add(core, fd, direction, handle.clone_ref(), file))?;
+    raised(py, watch::add(core, fd, direction, handle.clone_ref(), file, own))?;
     Ok(handle.bind(py).clone())
 }

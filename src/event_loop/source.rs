@@ -4,7 +4,7 @@
 //! for a descriptor that was closed and taken by a new owner within the same batch carries the old
 //! generation and is dropped.
 
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::io;
 use std::os::fd::RawFd;
 
@@ -87,18 +87,22 @@ struct Entry {
 
 /// The table of descriptors.
 #[derive(Debug)]
-pub(crate) struct FdTable(UnsafeCell<Vec<Entry>>);
+pub(crate) struct FdTable {
+    entries: UnsafeCell<Vec<Entry>>,
+    /// How many callbacks of the program's wait behind watches.
+    callbacks: Cell<usize>,
+}
 
 impl FdTable {
     pub(crate) fn new() -> FdTable {
-        FdTable(UnsafeCell::new(Vec::new()))
+        FdTable { entries: UnsafeCell::new(Vec::new()), callbacks: Cell::new(0) }
     }
 
     #[allow(clippy::mut_from_ref, reason = "GIL-guarded cell; no caller holds the borrow across Python code")]
     fn entries(&self) -> &mut Vec<Entry> {
         // SAFETY: GIL held; every method of this type ends its borrow before it returns, and drops what it
         // removed only through its caller.
-        unsafe { &mut *self.0.get() }
+        unsafe { &mut *self.entries.get() }
     }
 
     /// Puts something behind a free descriptor and gives its token.
@@ -120,6 +124,7 @@ impl FdTable {
         entry.generation = entry.generation.wrapping_add(1) & 0x7fff_ffff;
         let old = std::mem::replace(&mut entry.kind, kind);
         let token = pack(fd, entry.generation);
+        self.forget(&old);
         drop(old);
         Ok(token)
     }
@@ -128,6 +133,7 @@ impl FdTable {
     pub(crate) fn replace(&self, fd: RawFd, kind: Kind) -> Option<Token> {
         let entry = self.entries().get_mut(fd as usize)?;
         let (old, token) = (std::mem::replace(&mut entry.kind, kind), pack(fd, entry.generation));
+        self.forget(&old);
         drop(old);
         Some(token)
     }
@@ -137,9 +143,28 @@ impl FdTable {
         match self.entries().get_mut(fd as usize) {
             Some(entry) => {
                 entry.generation = entry.generation.wrapping_add(1) & 0x7fff_ffff;
-                std::mem::replace(&mut entry.kind, Kind::Free)
+                let old = std::mem::replace(&mut entry.kind, Kind::Free);
+                self.forget(&old);
+                old
             }
             None => Kind::Free,
+        }
+    }
+
+    /// How many callbacks of the program's wait behind watches.
+    #[inline(always)]
+    pub(crate) fn callbacks(&self) -> usize {
+        self.callbacks.get()
+    }
+
+    /// A watch in the table has `now` callbacks instead of `before`.
+    pub(super) fn count_callbacks(&self, before: usize, now: usize) {
+        self.callbacks.set(self.callbacks.get() - before + now);
+    }
+
+    fn forget(&self, old: &Kind) {
+        if let Kind::Watch(watch) = old {
+            self.count_callbacks(watch.callbacks(), 0);
         }
     }
 

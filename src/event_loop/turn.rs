@@ -19,7 +19,8 @@ use std::time::Duration;
 
 use pyo3::ffi;
 
-use super::core::{Core, WAKER, monotonic_nanos};
+use super::clock::monotonic_nanos;
+use super::core::{Core, WAKER};
 use super::debug;
 use super::event_loop::entry_handle;
 use super::handle::{Handle, is_handle, run_foreign, spent};
@@ -32,6 +33,10 @@ use crate::capi::{Fatal, Raised};
 use crate::reactor::{Event, Poller, Readiness};
 
 /// A busy loop polls at least every so many turns ...
+///
+/// That is as long as our own objects alone read and write: what they do asks for a poll. What a program does to a
+/// descriptor that it watches with `add_reader` or `add_writer` is not seen, and it may count on the next turn to tell
+/// of it, as asyncio's does: with such a callback every turn polls.
 const TURNS_WITHOUT_POLL: u32 = 61;
 /// ... and at least this often, in nanoseconds: what a ready socket behind a chain of callbacks waits.
 const TIME_WITHOUT_POLL: u64 = 150_000;
@@ -103,6 +108,7 @@ impl Turns {
             && self.since_poll < TURNS_WITHOUT_POLL
             && now.wrapping_sub(self.last_poll) < TIME_WITHOUT_POLL
             && !core.stopping.get()
+            && core.fds.callbacks() == 0
             && !core.custom_clock();
         if recent {
             self.since_poll += 1;
@@ -112,7 +118,6 @@ impl Turns {
         } else {
             now = poll(core, now, self.had_events)?;
             core.touched.set(false);
-            core.watching.set(false);
             self.since_poll = 0;
             self.last_poll = now;
         }
@@ -134,7 +139,8 @@ impl Turns {
         core.dispatching.set(false);
         dispatched?;
         run_ready(core, due)?;
-        if news && before == 0 && !core.ready.is_empty() && !core.stopping.get() && !core.watching.get() {
+        if news && before == 0 && !core.ready.is_empty() && !core.stopping.get() && core.fds.callbacks() == 0
+        {
             // The next turn, with its timers: nothing but what the events scheduled is left since the poll.
             if core.timers.next().is_some() {
                 due_timers(core, monotonic_nanos())?;

@@ -18,7 +18,7 @@ use super::handle::{Handle, is_handle};
 use super::metrics;
 use super::ready::Entry;
 use super::sock::{self, is_sock_call};
-use super::source::Kind;
+use super::source::{FdTable, Kind};
 use super::turn::run_one;
 use crate::capi::call::method;
 use crate::capi::error::{raise_io, raise_message};
@@ -52,6 +52,8 @@ pub(crate) struct Watch {
     /// that is replaced, or taken away and set again, takes its place in the turn along.
     set_after: [Cell<u64>; 2],
     mode: Cell<Mode>,
+    /// Somebody else's work makes the descriptor ready, a signal's or a child's: no callback of the program does.
+    own: Cell<bool>,
     /// A weak reference to the socket that edge mode was set up for.
     owner: Slot,
     /// The object that `add_reader` or `add_writer` was given, unless it was a number. Kept alive, as a selector
@@ -66,6 +68,7 @@ impl Watch {
             writer: Slot::empty(),
             set_after: [const { Cell::new(0) }; 2],
             mode: Cell::new(Mode::Unregistered),
+            own: Cell::new(false),
             owner: Slot::empty(),
             file: Slot::empty(),
         }
@@ -76,6 +79,26 @@ impl Watch {
             Direction::Read => &self.reader,
             Direction::Write => &self.writer,
         }
+    }
+
+    /// Puts a waiter in the place of another.
+    fn put(&self, table: &FdTable, direction: Direction, waiter: Option<Ref>) -> Option<Ref> {
+        let (before, side) = (self.callbacks(), self.side(direction));
+        let old = side.take();
+        side.set(waiter);
+        table.count_callbacks(before, self.callbacks());
+        old
+    }
+
+    /// How many callbacks of the program's wait here.
+    pub(super) fn callbacks(&self) -> usize {
+        if self.own.get() {
+            return 0;
+        }
+        [&self.reader, &self.writer]
+            .iter()
+            .filter(|slot| !slot.is_empty() && is_handle(slot.as_ptr()))
+            .count()
     }
 
     fn set_after(&self, direction: Direction) -> &Cell<u64> {
@@ -141,8 +164,7 @@ impl Watch {
     /// handle that was cancelled directly is taken out too, as asyncio does it: left in place, it would report its
     /// readiness for ever.
     fn wake(&self, core: &Core, direction: Direction) -> Option<Ref> {
-        let side = self.side(direction);
-        let waiter = side.get()?;
+        let waiter = self.side(direction).get()?;
         if is_live(&waiter) {
             if self.set_after(direction).get() == core.counters.polls.get() {
                 // The poller tells it again.
@@ -154,7 +176,7 @@ impl Watch {
             core.ready.push(Entry::Handle(waiter));
             return None;
         }
-        side.take()
+        self.put(&core.fds, direction, None)
     }
 
     /// The loop is closed: nothing here will run.
@@ -303,13 +325,14 @@ fn ensure(core: &Core, fd: RawFd) -> Result<(), Raised> {
 }
 
 /// Sets the callback of one side; the handle it replaces is cancelled. `file` is what has the descriptor, if
-/// the caller has more than its number.
+/// the caller has more than its number. `own`: no callback of the program's makes the descriptor ready.
 pub(crate) fn add(
     core: &Core,
     fd: RawFd,
     direction: Direction,
     handle: Ref,
     file: Option<Ref>,
+    own: bool,
 ) -> Result<(), Raised> {
     core.check_process()?;
     if core.fds.source(fd).is_some() {
@@ -320,9 +343,11 @@ pub(crate) fn add(
     }
     ensure(core, fd)?;
     let Some(watch) = core.fds.watch(fd) else { return Ok(()) };
-    let side = watch.side(direction);
-    let old = side.take();
-    side.set(Some(handle));
+    if own {
+        core.fds.count_callbacks(watch.callbacks(), 0);
+        watch.own.set(true);
+    }
+    let old = watch.put(&core.fds, direction, Some(handle));
     let same = file.as_ref().is_some_and(|file| watch.is_of(file.as_ptr()));
     if old.is_some() && !same && watch.mode.get() != Mode::Unregistered {
         watch.mode.set(Mode::Doubtful);
@@ -330,8 +355,7 @@ pub(crate) fn add(
     watch.set_after(direction).set(core.counters.polls.get());
     if let Err(error) = update(core, fd) {
         if let Some(watch) = core.fds.watch(fd) {
-            let failed = watch.side(direction).take();
-            watch.side(direction).set(old);
+            let failed = watch.put(&core.fds, direction, old);
             if watch.interest().is_none() {
                 drop(core.fds.remove(fd));
             }
@@ -341,7 +365,6 @@ pub(crate) fn add(
     }
     // What is ready already is told in the next turn, as in asyncio, however busy the loop is.
     core.touched.set(true);
-    core.watching.set(true);
     let former = match core.fds.watch(fd) {
         Some(watch) if file.is_some() => {
             let former = watch.file.take();
@@ -362,7 +385,7 @@ pub(crate) fn remove(core: &Core, fd: RawFd, direction: Direction) -> bool {
     if side.is_empty() || !is_handle(side.as_ptr()) {
         return false;
     }
-    let old = side.take();
+    let old = watch.put(&core.fds, direction, None);
     // Taking an interest back cannot fail in a way that the caller could act on.
     let _ = update(core, fd);
     release(old);
@@ -399,15 +422,14 @@ pub(crate) fn wait(
     let owner = owner.ok_or(Raised)?;
     ensure(core, fd)?;
     let Some(watch) = core.fds.watch(fd) else { return Ok(()) };
-    let old = watch.side(direction).take();
-    watch.side(direction).set(Some(waiter));
+    let old = watch.put(&core.fds, direction, Some(waiter));
     let outcome = if watch.has_handle() || core.polling.get() || matches!(watch.mode.get(), Mode::Level(_)) {
         update(core, fd).map_err(|error| raise_io(&error))
     } else {
         keep_edge(core, fd, watch, socket, owner)
     };
     if outcome.is_err() {
-        drop(core.fds.watch(fd).and_then(|watch| watch.side(direction).take()));
+        drop(core.fds.watch(fd).and_then(|watch| watch.put(&core.fds, direction, None)));
     }
     release(old);
     outcome
