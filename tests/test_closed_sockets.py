@@ -166,11 +166,11 @@ def test_who_has_the_number_now_is_served(run):
     run(main())
 
 
-async def datagrams(family=socket.AF_INET):
+async def datagrams():
     """A recorder, its connected socket, and the socket at the other end."""
-    far = socket.socket(family, socket.SOCK_DGRAM)
+    far = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     far.bind(("127.0.0.1", 0))
-    near = socket.socket(family, socket.SOCK_DGRAM)
+    near = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     near.connect(far.getsockname())
     far.connect(near.getsockname())
     for sock in (near, far):

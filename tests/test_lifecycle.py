@@ -157,7 +157,7 @@ def test_whoever_kept_a_closed_loop_is_told_so(loop_factory):
     async def awaited(attempt):
         await asyncio.wait_for(attempt(), 5)
 
-    with listener() as listening, socketpair() as (near, _), socket.socket() as sock, socket.socket() as other:
+    with listener() as listening, socketpair() as (near, _), socket.socket() as sock:
         sock.setblocking(False)
         (reading, writing), address = os.pipe(), listening.getsockname()
         for attempt in (

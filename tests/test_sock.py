@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import functools
 import gc
 import hashlib
 import os
@@ -159,6 +160,31 @@ def test_cancelling_send_connect_and_accept_leaves_nothing_registered(run):
                 with pytest.raises(asyncio.CancelledError):
                     await task
                 assert loop.remove_reader(sock) is False and loop.remove_writer(sock) is False
+
+    run(main())
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("turns", [0, 1, 2])
+def test_a_cancelled_accept_loses_no_connection(run, turns):
+    """asyncio accepts when the listener is ready, and not every one keeps the connection if the task is cancelled then."""
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        with listener() as listening:
+            accepting = asyncio.create_task(loop.sock_accept(listening))
+            await asyncio.sleep(0.005)
+            with socket.create_connection(listening.getsockname()) as client:
+                cancel = accepting.cancel
+                for _ in range(turns):
+                    cancel = functools.partial(loop.call_soon, cancel)
+                cancel()
+                try:
+                    accepted, _ = await accepting
+                except asyncio.CancelledError:
+                    accepted, _ = await asyncio.wait_for(loop.sock_accept(listening), 5)
+                with accepted:
+                    assert accepted.getpeername() == client.getsockname()
 
     run(main())
 

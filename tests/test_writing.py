@@ -1,6 +1,7 @@
 """What transports do with what is written: types, order, buffering, flow control."""
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import os
@@ -329,6 +330,37 @@ def test_a_connection_interrupted_in_resume_writing_goes_on_in_the_next_run(loop
             received += data
         assert received == payload
         loop.remove_reader(peer)
+
+
+@pytest.mark.parametrize("end", ["close", "abort"])
+@pytest.mark.parametrize("closing", [False, True], ids=["open", "closing"])
+def test_a_connection_that_ends_in_resume_writing_is_lost_once(run, loop_name, asyncio_log, end, closing):
+    """asyncio tells the protocol once too, but stumbles over its own second attempt."""
+
+    class Ending(Recording):
+        def resume_writing(self):
+            super().resume_writing()
+            getattr(self.transport, end)()
+
+    async def main():
+        near, far = socket.socketpair()
+        near.setblocking(False)
+        far.setblocking(False)
+        with far:
+            _, protocol = await asyncio.get_running_loop().create_connection(Ending, sock=near)
+            protocol.transport.write(bytes(1_000_000))
+            if closing:
+                protocol.transport.close()
+            while not protocol.lost.done():
+                with contextlib.suppress(BlockingIOError):
+                    far.recv(1_000_000)
+                await asyncio.sleep(0)
+            await asyncio.sleep(0.01)
+            assert protocol.calls == ["connection_made", "pause_writing", "resume_writing", "connection_lost"]
+
+    run(main())
+    if loop_name == "wakeloop":
+        assert not [record for record in asyncio_log.records if record.levelname == "ERROR"]
 
 
 @pytest.mark.native
