@@ -36,6 +36,7 @@ use crate::capi::coroutine::{self, Named, Step, Steps};
 use crate::capi::error::{exception, raise_io, raise_message, restore};
 use crate::capi::fallible::string;
 use crate::capi::imports::imports;
+use crate::capi::stop::forget_value;
 use crate::capi::{Raised, Ref, Slot};
 use crate::event_loop::core::forks;
 use crate::runtime::{AbortHandle, NoThread};
@@ -456,6 +457,7 @@ unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
         if (*operation).is_new() {
             coroutine::warn_never_awaited(object, (*operation).name);
         }
+        forget_value();
         (*operation).finish();
         let kind = ffi::Py_TYPE(object);
         ffi::PyObject_GC_Del(object.cast());

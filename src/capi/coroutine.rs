@@ -15,6 +15,7 @@ use super::error::{raise, raise_message, take_exception, warn};
 use super::fallible::string;
 use super::imports::imports;
 use super::object::interpreter_ends;
+use super::stop::end_await;
 use super::types::{Attribute, Method, TypeSpec, visit_instance};
 use super::{Args, Raised, Ref, Slot};
 
@@ -162,13 +163,13 @@ fn fail<T: Steps>(steps: &T) -> *mut ffi::PyObject {
     null_mut()
 }
 
-/// `tp_iternext`: the same for a plain `yield from`, which wants StopIteration.
+/// `tp_iternext`: the same for an `await` of a coroutine, which wants StopIteration.
 unsafe extern "C" fn next<T: Steps>(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
     let mut result = null_mut();
     // SAFETY: a T and a place for the result.
     match unsafe { am_send::<T>(object, ffi::Py_None(), &mut result) } {
         // SAFETY: a result that is ours.
-        ffi::PySendResult::PYGEN_RETURN => unsafe { raise_stop(result) },
+        ffi::PySendResult::PYGEN_RETURN => unsafe { end_await(result) },
         _ => result,
     }
 }
@@ -191,10 +192,15 @@ pub(crate) unsafe fn raise_stop(result: *mut ffi::PyObject) -> *mut ffi::PyObjec
 
 unsafe extern "C" fn send<T: Steps>(
     object: *mut ffi::PyObject,
-    _value: *mut ffi::PyObject,
+    value: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    // SAFETY: the method sits on T.
-    unsafe { next::<T>(object) }
+    let mut result = null_mut();
+    // SAFETY: the method sits on T; a place for the result.
+    match unsafe { am_send::<T>(object, value, &mut result) } {
+        // SAFETY: a result that is ours.
+        ffi::PySendResult::PYGEN_RETURN => unsafe { raise_stop(result) },
+        _ => result,
+    }
 }
 
 /// Is it something that `throw(type[, value[, traceback]])` can raise? If not, a coroutine stays as it is.

@@ -23,6 +23,7 @@ pub(crate) mod object;
 pub(crate) mod pristine;
 pub(crate) mod sockaddr;
 pub(crate) mod socket;
+pub(crate) mod stop;
 pub(crate) mod types;
 
 pub(crate) use args::Args;

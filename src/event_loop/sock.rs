@@ -31,6 +31,7 @@ use crate::capi::error::{raise, raise_errno, raise_message, take_unless_fatal};
 use crate::capi::imports::imports;
 use crate::capi::object::integer;
 use crate::capi::sockaddr::is_plain_socket;
+use crate::capi::stop::forget_value;
 use crate::capi::{Fatal, Raised, Ref, Slot};
 use crate::reactor::Readiness;
 
@@ -398,6 +399,7 @@ unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
         if call.is_new() {
             warn_never_awaited(object, call.name);
         }
+        forget_value();
         call.finish();
         call.socket.clear();
         call.event_loop.clear();

@@ -17,6 +17,8 @@ use crate::capi::call::method;
 use crate::capi::error::{raise_errno, raise_io, restore};
 use crate::capi::imports::imports;
 use crate::capi::object::integer;
+use crate::capi::sockaddr::is_plain_socket;
+use crate::capi::socket::descriptor;
 use crate::capi::{Fallible, Raised, Ref};
 
 /// Up to here a message is received into a buffer of the loop and copied out; larger requests are received
@@ -131,6 +133,12 @@ pub(super) fn connected(fd: RawFd) -> Result<Step, Raised> {
 }
 
 pub(super) fn file_descriptor(socket: &Ref) -> Result<RawFd, Raised> {
+    if is_plain_socket(socket.as_ptr()) {
+        let fd = descriptor(socket.as_ptr());
+        if fd >= 0 {
+            return Ok(fd);
+        }
+    }
     let number = method(socket, imports().fileno.as_ptr(), &[])?;
     // SAFETY: a live object; -1 with an error set means failure, and without one a closed socket.
     let fd = unsafe { ffi::PyLong_AsLong(number.as_ptr()) };

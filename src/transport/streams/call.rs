@@ -17,7 +17,6 @@ use super::reader::Reader;
 use super::reading::{
     Look, check, join, not_empty, read_all, read_exactly, read_line, read_some, read_until,
 };
-use super::stop::{forget_value, stop_with};
 use super::waiter::result_of;
 use super::{CLASSES, inherited, plain_reader, writer};
 use crate::capi::buffer::bytes_from;
@@ -30,6 +29,7 @@ use crate::capi::error::{raise, raise_message, take_exception};
 use crate::capi::freelist::Freelist;
 use crate::capi::imports::imports;
 use crate::capi::object::integer;
+use crate::capi::stop::{end_await, forget_value};
 use crate::capi::types::{Method, TypeSpec};
 use crate::capi::{Args, Raised, Ref, Slot};
 
@@ -421,17 +421,7 @@ unsafe extern "C" fn next(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
     // SAFETY: a Call and a place for the result; a result is ours.
     unsafe {
         match am_send(object, ffi::Py_None(), &mut result) {
-            // No exception is a StopIteration of `None`.
-            ffi::PySendResult::PYGEN_RETURN if result == ffi::Py_None() => {
-                drop(Ref::from_owned(result));
-                null_mut()
-            }
-            ffi::PySendResult::PYGEN_RETURN => {
-                if let Some(value) = Ref::from_owned(result) {
-                    stop_with(value);
-                }
-                null_mut()
-            }
+            ffi::PySendResult::PYGEN_RETURN => end_await(result),
             _ => result,
         }
     }

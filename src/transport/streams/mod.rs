@@ -19,7 +19,6 @@ mod call;
 mod reader;
 mod reader_python;
 mod reading;
-mod stop;
 mod store;
 mod waiter;
 mod writer;

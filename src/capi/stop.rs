@@ -1,20 +1,47 @@
-//! The StopIteration that carries the results of calls out of an `await`.
+//! The StopIteration that carries results out of an `await`.
+//!
+//! Such an exception is made, filled, looked into and dropped for each result that is not `None`, which costs more than
+//! many a read. The interpreter takes the value out of it and lets it go at once, so that one object serves them all.
+
+use std::ptr::null_mut;
 
 use pyo3::ffi;
 
-use crate::capi::error::raise;
-use crate::capi::{Ref, Slot};
+use super::coroutine::raise_stop;
+use super::error::raise;
+use super::{Ref, Slot};
 
-/// The interpreter takes the value out of it and
-/// lets it go at once, so that one object serves them all; making one costs more than many a read.
 struct Stop(Slot);
 // SAFETY: touched only with the GIL held.
 unsafe impl Sync for Stop {}
 static STOP: Stop = Stop(Slot::empty());
 
-/// Sets StopIteration with this value. [`forget_value`] has to come when the interpreter has taken it out.
+/// Ends an `await` with this result: what its `tp_iternext` returns. [`forget_value`] has to come when the interpreter
+/// has taken it out.
+///
+/// # Safety
+/// `result` is an owned reference.
 #[inline(always)]
-pub(super) fn stop_with(value: Ref) {
+pub(crate) unsafe fn end_await(result: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    // SAFETY: the caller's word.
+    unsafe {
+        if result == ffi::Py_None() {
+            // No exception is a StopIteration of `None`.
+            drop(Ref::from_owned(result));
+        } else if ffi::PyBytes_CheckExact(result) != 0 || ffi::PyLong_CheckExact(result) != 0 {
+            if let Some(value) = Ref::from_owned(result) {
+                stop_with(value);
+            }
+        } else {
+            // What may own a descriptor, or lead anywhere, is not kept a moment longer than asyncio keeps it.
+            return raise_stop(result);
+        }
+    }
+    null_mut()
+}
+
+#[inline(always)]
+fn stop_with(value: Ref) {
     let held = STOP.0.as_ptr();
     // SAFETY: null or a StopIteration that the slot owns.
     if held.is_null() || !unsafe { is_unseen(held) } {
@@ -52,7 +79,7 @@ unsafe fn is_unseen(stop: *mut ffi::PyObject) -> bool {
 /// Lets go of what was carried last. Called when a call ends its life, which is just after its result
 /// was taken.
 #[inline(always)]
-pub(super) fn forget_value() {
+pub(crate) fn forget_value() {
     let held = STOP.0.as_ptr();
     // SAFETY: null or a StopIteration that the slot owns; the value is dropped last.
     unsafe {
