@@ -72,9 +72,10 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("RuntimePanic", py.get_type::<RuntimePanic>())?;
     module.add_class::<ForeignPort>()?;
     module.add_class::<connect::Connecting>()?;
+    // Nobody sees this one, but made at its first use it could fail, by a panic.
+    py.get_type::<accept::Listener>();
     module.add_class::<echo::EchoServer>()?;
-    tcp_stream::call::make_type(py)?;
-    tcp_stream::lines::make_type(py)?;
+    tcp_stream::make_types(py)?;
     capi::types::add_methods(&py.get_type::<tcp_stream::TcpStream>(), tcp_stream::methods::METHODS)?;
     module.add_class::<tcp_stream::TcpStream>()?;
     module.add_class::<listener::TcpListener>()?;

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import inspect
 import os
 import signal
 import socket
@@ -201,6 +202,10 @@ def test_the_three_pipes_are_native(run):
     run(main())
 
 
+@pytest.mark.skipif(
+    "_log_traceback" not in inspect.getsource(asyncio.subprocess.SubprocessStreamProtocol),
+    reason="an early 3.11 leaves a future behind that has the error",
+)
 def test_a_process_that_does_not_read_its_input(run):
     """The pipe breaks under the writer: communicate() takes no notice, drain() tells."""
 

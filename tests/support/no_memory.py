@@ -44,7 +44,7 @@ def _child(prepare, body, first, last):
 def _run(prepare, body, first, last):
     # It may wait for what never comes: the step that would have brought it had no memory.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_REAL, 10)
+    signal.setitimer(signal.ITIMER_REAL, 3)
     end = "nothing"
     try:
         given = prepare()

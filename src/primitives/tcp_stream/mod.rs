@@ -301,6 +301,14 @@ pub(super) fn checked(limit: usize) -> PyResult<usize> {
     if limit == 0 { Err(exception::<PyValueError>("limit must be at least 1")) } else { Ok(limit) }
 }
 
+/// Makes the types that nobody sees by name, all of them at import: made at its first use, one could fail by a panic.
+pub(crate) fn make_types(py: Python<'_>) -> PyResult<()> {
+    call::make_type(py)?;
+    lines::make_type(py)?;
+    py.get_type::<LoopReader>();
+    Ok(())
+}
+
 #[pymethods]
 impl TcpStream {
     /// connect(host, port, *, timeout=None, limit=65536)
