@@ -26,6 +26,13 @@ use super::shim::{AtomicUsize, Condvar, Mutex, MutexGuard};
 use super::task::{self, JoinHandle, Runnable};
 use super::{context, unpoisoned};
 
+/// A thread that was called so soon after it had gone to sleep stays awake for as long after its next job, and gives its
+/// processor to whoever wants it meanwhile: to sleep and to be woken would cost it more. The first time that it does so
+/// for nothing is the last until it is called so soon again.
+const LINGER: Duration = Duration::from_micros(50);
+/// Not in models: they know no time.
+const CAN_LINGER: bool = cfg!(not(any(wakeloop_loom, wakeloop_shuttle)));
+
 /// Runs `f` on a thread where blocking is allowed, on the pool of the current runtime.
 ///
 /// Jobs beyond the pool's cap wait in a queue. On a runtime that was shut down the job is cancelled.
@@ -183,6 +190,8 @@ struct Inner {
     /// Threads that have done with their job, have yet to tell who waits for it, and then come to the queue: they see
     /// to what is in it, as those that were called. Counted down under the lock.
     returning: AtomicUsize,
+    /// How many jobs have come so far: for a thread that lingers, which holds no lock.
+    submitted: AtomicUsize,
     /// A job came, or the pool was closed.
     work: Condvar,
     /// A thread left.
@@ -229,6 +238,7 @@ impl Pool {
         Pool(Arc::new(Inner {
             state: Mutex::new(state),
             returning: AtomicUsize::new(0),
+            submitted: AtomicUsize::new(0),
             work: Condvar::new(),
             left: Condvar::new(),
             cap,
@@ -245,6 +255,7 @@ impl Pool {
             return;
         }
         state.jobs.push_back(job);
+        self.0.submitted.fetch_add(1, Relaxed);
         let summons = self.0.summon(&mut state);
         drop(state);
         self.0.fetch(summons, shared);
@@ -327,22 +338,29 @@ impl Inner {
     fn work(self: &Arc<Self>, shared: &impl Surroundings) {
         let mut state = unpoisoned(self.state.lock());
         state.starting -= 1;
+        let mut lingers = false;
         loop {
             if let Some(job) = state.jobs.pop_front() {
+                let (last, known) = (state.jobs.is_empty(), self.submitted.load(Relaxed));
                 let summons = self.summon(&mut state);
                 drop(state);
                 self.fetch(summons, shared);
                 let errand = Errand { pool: self, ended: Cell::new(false) };
                 job.run_job(&errand);
+                if lingers && last && errand.ended.get() {
+                    lingers = self.linger(known);
+                }
                 state = unpoisoned(self.state.lock());
                 drop(errand);
                 continue;
             }
             if !state.closed {
                 state.idle += 1;
-                let (relocked, stays) = self.wait(state);
+                let since = Instant::now();
+                let (relocked, stays) = self.wait(state, since);
                 state = relocked;
                 if stays {
+                    lingers = CAN_LINGER && since.elapsed() < LINGER;
                     continue;
                 }
             }
@@ -352,9 +370,21 @@ impl Inner {
         }
     }
 
+    /// Looks for a job beyond those that are `known` for a moment, counted as on its way back. False if none came.
+    fn linger(&self, known: usize) -> bool {
+        let since = Instant::now();
+        while self.submitted.load(Relaxed) == known {
+            if since.elapsed() >= LINGER {
+                return false;
+            }
+            std::thread::yield_now();
+        }
+        true
+    }
+
     /// Waits, counted as idle, to be called. False if nobody called in time, or the pool was closed.
-    fn wait<'a>(&self, mut state: MutexGuard<'a, State>) -> (MutexGuard<'a, State>, bool) {
-        let until = Instant::now().checked_add(self.keep_alive);
+    fn wait<'a>(&self, mut state: MutexGuard<'a, State>, since: Instant) -> (MutexGuard<'a, State>, bool) {
+        let until = since.checked_add(self.keep_alive);
         loop {
             if state.called > 0 {
                 // Whichever of the waiting threads is first is the one that was called.
