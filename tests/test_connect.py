@@ -377,13 +377,20 @@ def test_a_method_that_is_replaced_on_the_loop_is_called(run):
     run(main())
 
 
-def test_a_replaced_socket_class_is_used(run, monkeypatch):
-    made = []
+def noting(made):
+    """A socket class whose instances are in the list."""
 
     class Socket(socket.socket):
         def __init__(self, *args, **kwargs):
             super().__init__(*args, **kwargs)
             made.append(self)
+
+    return Socket
+
+
+def test_a_replaced_socket_class_is_used(run, monkeypatch):
+    made = []
+    Socket = noting(made)
 
     async def main():
         async with serving() as port:
@@ -457,11 +464,7 @@ def test_what_stands_for_the_socket_class_need_not_be_a_class(run, monkeypatch, 
 def test_connections_are_accepted_as_the_socket_class_of_the_moment(run, monkeypatch):
     """A server that is made while the class is replaced accepts with the replacement, as socket.accept() does."""
     made = []
-
-    class Socket(socket.socket):
-        def __init__(self, *args, **kwargs):
-            super().__init__(*args, **kwargs)
-            made.append(self)
+    Socket = noting(made)
 
     async def main():
         monkeypatch.setattr(socket, "socket", Socket)

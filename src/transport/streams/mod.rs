@@ -15,6 +15,29 @@
 //! some programs reach for that. The first time somebody asks for `_buffer` it is made, and from then on it is
 //! where the data lies.
 
+/// Getter and setter of an attribute that is a slot of the native object; `None` and deleting empty it.
+macro_rules! slot_attribute {
+    ($kind:ident: $get:ident, $set:ident, $field:ident) => {
+        unsafe extern "C" fn $get(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
+            // SAFETY: the attribute sits on this kind of object.
+            unsafe { $kind::of(object) }.$field.get_or_none()
+        }
+
+        unsafe extern "C" fn $set(
+            object: *mut ffi::PyObject,
+            value: *mut ffi::PyObject,
+            _: *mut c_void,
+        ) -> c_int {
+            // SAFETY: as above; a borrowed value, or null to delete it.
+            unsafe {
+                let value = Ref::from_nullable(value).filter(|value| value.as_ptr() != ffi::Py_None());
+                $kind::of(object).$field.set(value);
+            }
+            0
+        }
+    };
+}
+
 mod call;
 mod reader;
 mod reader_python;

@@ -308,28 +308,6 @@ fn set_limit(reader: &Reader, limit: Ref) {
 
 // -- attributes ----------------------------------------------------------------------------------------
 
-macro_rules! slot_attribute {
-    ($get:ident, $set:ident, $field:ident) => {
-        unsafe extern "C" fn $get(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
-            // SAFETY: the attribute sits on the native reader.
-            unsafe { Reader::of(object) }.$field.get_or_none()
-        }
-
-        unsafe extern "C" fn $set(
-            object: *mut ffi::PyObject,
-            value: *mut ffi::PyObject,
-            _: *mut c_void,
-        ) -> c_int {
-            // SAFETY: the attribute sits on the native reader; a borrowed value, or null to delete it.
-            unsafe {
-                let value = Ref::from_nullable(value).filter(|value| value.as_ptr() != ffi::Py_None());
-                Reader::of(object).$field.set(value);
-            }
-            0
-        }
-    };
-}
-
 macro_rules! flag_attribute {
     ($get:ident, $set:ident, $field:ident) => {
         unsafe extern "C" fn $get(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
@@ -357,11 +335,11 @@ macro_rules! flag_attribute {
     };
 }
 
-slot_attribute!(get_loop, set_loop, event_loop);
-slot_attribute!(get_transport, set_transport, transport);
-slot_attribute!(get_exception, set_exception, exception);
-slot_attribute!(get_waiter, set_waiter, waiter);
-slot_attribute!(get_source_traceback, set_source_traceback, source_traceback);
+slot_attribute!(Reader: get_loop, set_loop, event_loop);
+slot_attribute!(Reader: get_transport, set_transport, transport);
+slot_attribute!(Reader: get_exception, set_exception, exception);
+slot_attribute!(Reader: get_waiter, set_waiter, waiter);
+slot_attribute!(Reader: get_source_traceback, set_source_traceback, source_traceback);
 flag_attribute!(get_eof, set_eof, eof);
 flag_attribute!(get_paused, set_paused, paused);
 

@@ -211,32 +211,10 @@ unsafe extern "C" fn init(
 
 // -- attributes ----------------------------------------------------------------------------------------
 
-macro_rules! slot_attribute {
-    ($get:ident, $set:ident, $field:ident) => {
-        unsafe extern "C" fn $get(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
-            // SAFETY: the attribute sits on the native writer.
-            unsafe { Writer::of(object) }.$field.get_or_none()
-        }
-
-        unsafe extern "C" fn $set(
-            object: *mut ffi::PyObject,
-            value: *mut ffi::PyObject,
-            _: *mut c_void,
-        ) -> c_int {
-            // SAFETY: as above; a borrowed value, or null to delete it.
-            unsafe {
-                let value = Ref::from_nullable(value).filter(|value| value.as_ptr() != ffi::Py_None());
-                Writer::of(object).$field.set(value);
-            }
-            0
-        }
-    };
-}
-
-slot_attribute!(get_transport, set_transport, transport);
-slot_attribute!(get_protocol, set_protocol, protocol);
-slot_attribute!(get_reader, set_reader, reader);
-slot_attribute!(get_loop, set_loop, event_loop);
+slot_attribute!(Writer: get_transport, set_transport, transport);
+slot_attribute!(Writer: get_protocol, set_protocol, protocol);
+slot_attribute!(Writer: get_reader, set_reader, reader);
+slot_attribute!(Writer: get_loop, set_loop, event_loop);
 
 /// asyncio makes a completed future for each writer and never uses it; here it is made for who asks.
 unsafe extern "C" fn get_complete(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
