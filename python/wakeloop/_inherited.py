@@ -72,11 +72,14 @@ if TYPE_CHECKING:
     class SSLProtocol(asyncio.BufferedProtocol):
         _app_transport: Any
         _app_transport_created: bool
+        _eof_received: bool
         _incoming: Any
         _write_backlog: Any
 
         def __init__(self, loop: Any, *args: Any, **kwargs: Any) -> None: ...
         def _abort(self, *args: Any) -> None: ...
+        def _do_shutdown(self) -> None: ...
+        def _on_shutdown_complete(self, shutdown_exc: Exception | None) -> None: ...
 
 else:
     SelectorEventLoop = asyncio.SelectorEventLoop
