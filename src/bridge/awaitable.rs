@@ -29,6 +29,7 @@ use pyo3::prelude::*;
 
 use super::loop_bound::let_go;
 use super::panic::RuntimePanic;
+use super::promise::Promise;
 use super::waiter::{Waiter, running_loop};
 use super::{budget, runtime};
 use crate::capi::call::{guard, method, panic_text};
@@ -181,7 +182,7 @@ impl Operation {
         // Before anything happens: without a loop nobody could be told of it.
         running_loop()?;
         let runtime = runtime::handle().map_err(|error| raise_io(&error))?;
-        let delivery = Arc::new(Delivery(Mutex::new(State::Running)));
+        let delivery = Delivery::new();
         let task = runtime.spawn_here({
             let delivery = delivery.clone();
             async move { delivery.complete(Caught(work).await) }
@@ -194,7 +195,7 @@ impl Operation {
             }
             return self.conclude(py, outcome);
         }
-        self.wait(py, Started { delivery, task: task.abort_handle(), forks: forks() })
+        self.wait(py, delivery, task.abort_handle())
     }
 
     /// Sends the job to the pool, whose thread tells the loop itself: no worker of the runtime is woken in between.
@@ -202,16 +203,19 @@ impl Operation {
         running_loop()?;
         let runtime = runtime::handle().map_err(|error| raise_io(&error))?;
         let job = prepare(py)?;
-        let delivery = Arc::new(Delivery(Mutex::new(State::Running)));
-        let promise = Promise(Some(delivery.clone()));
+        let delivery = Delivery::new();
+        let theirs = delivery.clone();
+        let promise =
+            Promise::new(move |outcome| theirs.complete(outcome), || Outcome::Error(NoThread.into()));
         let task = runtime.spawn_blocking_and_tell(
             move || catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(Outcome::Panic),
             move |outcome| promise.keep(outcome),
         );
-        self.wait(py, Started { delivery, task: task.abort_handle(), forks: forks() })
+        self.wait(py, delivery, task.abort_handle())
     }
 
-    fn wait(&self, py: Python<'_>, started: Started) -> Result<Step, Raised> {
+    fn wait(&self, py: Python<'_>, delivery: Arc<Delivery>, task: AbortHandle) -> Result<Step, Raised> {
+        let started = Started { delivery, task, forks: forks() };
         let (waiter, future) = match Waiter::new(py) {
             Ok(made) => made,
             Err(Raised) => {
@@ -355,6 +359,10 @@ enum State {
 }
 
 impl Delivery {
+    fn new() -> Arc<Delivery> {
+        Arc::new(Delivery(Mutex::new(State::Running)))
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         // Nothing is done under this lock that could panic half-way.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -405,27 +413,6 @@ impl Delivery {
         let state = std::mem::replace(&mut *self.lock(), State::Gone);
         // Not under the lock: an outcome may give itself back.
         let_go(state);
-    }
-}
-
-/// A job's duty to deliver. One that is dropped without having run says so.
-struct Promise(Option<Arc<Delivery>>);
-
-impl Promise {
-    fn keep(mut self, outcome: Outcome) {
-        self.send(outcome);
-    }
-
-    fn send(&mut self, outcome: Outcome) {
-        if let Some(delivery) = self.0.take() {
-            delivery.complete(outcome);
-        }
-    }
-}
-
-impl Drop for Promise {
-    fn drop(&mut self) {
-        self.send(Outcome::Error(NoThread.into()));
     }
 }
 

@@ -12,6 +12,7 @@ use pyo3::prelude::*;
 
 use super::panic::RuntimePanic;
 use super::port::{Port, report};
+use super::promise::Promise;
 use crate::capi::Fallible;
 use crate::capi::call::panic_text;
 use crate::capi::error::{NO_THREAD, exception};
@@ -48,7 +49,15 @@ pub(crate) fn run<'py>(
     job: impl FnOnce() -> Make + Send + 'static,
 ) -> PyResult<Bound<'py, PyAny>> {
     let future = event_loop.call_method0(Fallible("create_future"))?;
-    let promise = Promise(Some((Port::of(event_loop)?, future.clone().unbind())));
+    let (port, promised) = (Port::of(event_loop)?, future.clone().unbind());
+    let tell = move |outcome: Make| {
+        port.send(Box::new(move || {
+            // SAFETY: messages are run by a loop's thread with the GIL held.
+            let py = unsafe { Python::assume_attached() };
+            deliver(py, promised.bind(py), outcome).or_else(|error| report(py, error))
+        }));
+    };
+    let promise = Promise::new(tell, || Box::new(|_| Err(exception::<PyRuntimeError>(NO_THREAD))));
     // Detached: the promise is what reports.
     drop(pool().spawn_and_tell(
         move || {
@@ -60,30 +69,6 @@ pub(crate) fn run<'py>(
         move |outcome| promise.keep(outcome),
     ));
     Ok(future)
-}
-
-/// A job's duty to report. One that is dropped without having run says so.
-struct Promise(Option<(Port, Py<PyAny>)>);
-
-impl Promise {
-    fn keep(mut self, outcome: Make) {
-        self.send(outcome);
-    }
-
-    fn send(&mut self, outcome: Make) {
-        let Some((port, future)) = self.0.take() else { return };
-        port.send(Box::new(move || {
-            // SAFETY: messages are run by a loop's thread with the GIL held.
-            let py = unsafe { Python::assume_attached() };
-            deliver(py, future.bind(py), outcome).or_else(|error| report(py, error))
-        }));
-    }
-}
-
-impl Drop for Promise {
-    fn drop(&mut self) {
-        self.send(Box::new(|_| Err(exception::<PyRuntimeError>(NO_THREAD))));
-    }
 }
 
 fn deliver(py: Python<'_>, future: &Bound<'_, PyAny>, outcome: Make) -> PyResult<()> {

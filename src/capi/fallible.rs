@@ -72,23 +72,27 @@ pub(crate) fn interned(name: &str) -> Result<Ref, Raised> {
 }
 
 /// A tuple of these objects.
-pub(crate) fn tuple<const N: usize>(items: [Ref; N]) -> Result<Ref, Raised> {
+pub(crate) fn tuple(
+    items: impl IntoIterator<Item = Ref, IntoIter: ExactSizeIterator>,
+) -> Result<Ref, Raised> {
+    let items = items.into_iter();
+    let size = items.len() as ffi::Py_ssize_t;
     // SAFETY: a fresh tuple, or null with an error; each of its places takes over one reference.
     unsafe {
-        let tuple = Ref::from_owned(ffi::PyTuple_New(N as ffi::Py_ssize_t)).ok_or(Raised)?;
-        for (place, item) in items.into_iter().enumerate() {
-            ffi::PyTuple_SET_ITEM(tuple.as_ptr(), place as ffi::Py_ssize_t, item.into_ptr());
+        let tuple = Ref::from_owned(ffi::PyTuple_New(size)).ok_or(Raised)?;
+        for (place, item) in (0..size).zip(items) {
+            ffi::PyTuple_SET_ITEM(tuple.as_ptr(), place, item.into_ptr());
         }
         Ok(tuple)
     }
 }
 
 /// The same for pyo3.
-pub(crate) fn py_tuple<'py, const N: usize>(
+pub(crate) fn py_tuple<'py>(
     py: Python<'py>,
-    items: [Bound<'py, PyAny>; N],
+    items: impl IntoIterator<Item = Bound<'py, PyAny>, IntoIter: ExactSizeIterator>,
 ) -> PyResult<Bound<'py, PyTuple>> {
-    let tuple = tuple(items.map(Ref::from)).map_err(|Raised| PyErr::fetch(py))?;
+    let tuple = tuple(items.into_iter().map(Ref::from)).map_err(|Raised| PyErr::fetch(py))?;
     // SAFETY: just made as a tuple.
     Ok(unsafe { tuple.bind(py).cast_into_unchecked() })
 }

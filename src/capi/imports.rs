@@ -60,7 +60,7 @@ table! {
         _ensure_fd_no_transport, _remove, _run, _sockets, accept, add_done_callback, buffer_updated,
         call_soon_threadsafe, cancel, cancelled, close, connection_lost, connection_made, context,
         create_future, data, data_received, datagram_received, done, eof_received, error_received, family, fileno,
-        get_buffer, get_protocol, is_closing, name, pause_reading, pause_writing, recv, recv_into, remove_done_callback,
+        get_buffer, get_protocol, is_closing, name, pause_reading, pause_writing, pending, recv, recv_into, remove_done_callback,
         result, resume_reading, resume_writing, send, sendto, set, set_result, throw, time, wait, wrap_future,
     }
     objects {
@@ -81,11 +81,8 @@ table! {
 }
 
 fn interned<const N: usize>(py: Python<'_>, names: [&str; N]) -> PyResult<Ref> {
-    let mut items = [const { None }; N];
-    for (item, name) in items.iter_mut().zip(names) {
-        *item = Some(fallible::interned(name).map_err(|Raised| fetch(py))?);
-    }
-    fallible::tuple(items.map(|item| item.unwrap_or_else(Ref::none))).map_err(|Raised| fetch(py))
+    let names: Result<Vec<_>, Raised> = names.into_iter().map(fallible::interned).collect();
+    names.and_then(fallible::tuple).map_err(|Raised| fetch(py))
 }
 
 struct Shared(Imports);

@@ -14,8 +14,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
 use super::error::{Raised, restore};
-use super::fallible::Fallible;
-use super::fallible::tuple;
+use super::fallible::{Fallible, tuple};
 use super::imports::imports;
 use super::object::{Ref, integer};
 

@@ -7,6 +7,9 @@
 use pyo3::ffi;
 use pyo3::prelude::*;
 
+pub(crate) use self::module_dict::changes;
+use crate::capi::Fallible;
+
 /// The clock of `loop.time()`: CLOCK_MONOTONIC in seconds, computed as `time.monotonic()` does.
 #[inline(always)]
 pub(crate) fn monotonic() -> f64 {
@@ -22,15 +25,9 @@ pub(crate) fn monotonic_nanos() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// How often Python's `time` module has been changed, to be compared with an earlier answer.
-#[inline(always)]
-pub(crate) fn changes() -> u64 {
-    module_dict::changes()
-}
-
 /// Begins to count the changes of the `time` module. Called once, by the module's initialisation.
 pub(crate) fn learn(py: Python<'_>) -> PyResult<()> {
-    module_dict::watch(py.import("time")?.dict().unbind());
+    module_dict::watch(py.import(Fallible("time"))?.dict().unbind());
     Ok(())
 }
 
@@ -68,8 +65,9 @@ mod module_dict {
         0
     }
 
+    /// How often the module has been changed, to be compared with an earlier answer.
     #[inline(always)]
-    pub(super) fn changes() -> u64 {
+    pub(crate) fn changes() -> u64 {
         // Relaxed: changed and read with the GIL held.
         CHANGES.load(Ordering::Relaxed)
     }
@@ -95,8 +93,9 @@ mod module_dict {
 
     static DICT: AtomicPtr<ffi::PyDictObject> = AtomicPtr::new(null_mut());
 
+    /// How often the module has been changed, to be compared with an earlier answer.
     #[inline(always)]
-    pub(super) fn changes() -> u64 {
+    pub(crate) fn changes() -> u64 {
         // Relaxed: set once, before any loop is made.
         let dict = DICT.load(Ordering::Relaxed);
         // SAFETY: the dict is kept for ever, and read with the GIL held.

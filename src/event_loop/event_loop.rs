@@ -21,9 +21,10 @@ use super::ready::Entry;
 use super::sock::{self, SockCall};
 use super::turn;
 use super::watch::{self, Direction};
-use crate::capi::call::{copy_current_context, guard};
+use crate::capi::call::{copy_current_context, getattr, guard};
 use crate::capi::error::{exception, exception_about, fetch, io_error};
 use crate::capi::fallible::{dict, list, py_tuple};
+use crate::capi::imports::imports;
 use crate::capi::{Fallible, Raised, Ref, Slot};
 
 /// The native half of wakeloop.EventLoop.
@@ -219,7 +220,8 @@ impl EventLoop {
 
     /// Queue a handle that is already made: asyncio.Handle from inherited code, or one of ours.
     fn _add_callback(&self, handle: Bound<'_, PyAny>) -> PyResult<()> {
-        if handle.getattr(Fallible("_cancelled"))?.is_truthy()? {
+        let cancelled = raised(handle.py(), getattr(handle.as_ptr(), imports()._cancelled.as_ptr()))?;
+        if cancelled.bind(handle.py()).is_truthy()? {
             return Ok(());
         }
         self._ready_push(handle);

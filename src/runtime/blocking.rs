@@ -52,9 +52,7 @@ where
     F: FnOnce() -> T + Send + 'static,
     T: Send + 'static,
 {
-    let (job, handle) = task::new_job(Job(Some(f)));
-    shared.pool().submit(job, shared);
-    handle
+    shared.pool().run(Job(Some(f)), shared)
 }
 
 pub(super) fn spawn_and_tell_on<F, T, G>(shared: &Arc<Shared>, f: F, tell: G) -> JoinHandle<()>
@@ -62,9 +60,7 @@ where
     F: FnOnce() -> T + Send + 'static,
     G: FnOnce(T) + Send + 'static,
 {
-    let (job, handle) = task::new_job(Told(Some((f, tell))));
-    shared.pool().submit(job, shared);
-    handle
+    shared.pool().run(Told(Some((f, tell))), shared)
 }
 
 /// A pool without a runtime: for jobs that await nothing, in a process that may never need more.
@@ -85,9 +81,7 @@ impl BlockingPool {
         F: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
-        let (job, handle) = task::new_job(Job(Some(f)));
-        self.0.submit(job, &Nothing);
-        handle
+        self.0.run(Job(Some(f)), &Nothing)
     }
 
     /// Runs `f` as [`spawn`](BlockingPool::spawn) does, and then `tell` with its output, as
@@ -97,9 +91,7 @@ impl BlockingPool {
         F: FnOnce() -> T + Send + 'static,
         G: FnOnce(T) + Send + 'static,
     {
-        let (job, handle) = task::new_job(Told(Some((f, tell))));
-        self.0.submit(job, &Nothing);
-        handle
+        self.0.run(Told(Some((f, tell))), &Nothing)
     }
 }
 
@@ -245,6 +237,16 @@ impl Pool {
             keep_alive,
             options,
         }))
+    }
+
+    /// Runs a job, which is a future that is ready when it is first polled.
+    fn run<F>(&self, job: F, shared: &impl Surroundings) -> JoinHandle<F::Output>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        let (job, handle) = task::new_job(job);
+        self.submit(job, shared);
+        handle
     }
 
     fn submit(&self, job: Runnable, shared: &impl Surroundings) {

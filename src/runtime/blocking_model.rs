@@ -19,11 +19,10 @@ fn pool(cap: usize) -> Pool {
 
 fn submit(pool: &Pool, runs: &Arc<Plain>) -> JoinHandle<()> {
     let runs = runs.clone();
-    let (job, handle) = task::new_job(Job(Some(move || {
+    let job = move || {
         runs.fetch_add(1, SeqCst);
-    })));
-    pool.submit(job, &());
-    handle
+    };
+    pool.run(Job(Some(job)), &())
 }
 
 #[test]

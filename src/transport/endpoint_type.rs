@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use super::endpoint::{Endpoint, OFFSET, Variant, fields, release};
 use crate::capi::call::guard;
 use crate::capi::error::undisturbed;
-use crate::capi::fallible::{list, string};
+use crate::capi::fallible::{py_tuple, string};
 use crate::capi::types::{Attribute, Method, TypeSpec};
 use crate::capi::{Fallible, Ref, Slot};
 use crate::event_loop::source::descriptor;
@@ -161,7 +161,7 @@ pub(crate) fn make_type<T: Variant>(py: Python<'_>, methods: Vec<Method>) -> PyR
             (ffi::Py_tp_clear, clear::<T> as *mut c_void),
             (ffi::Py_tp_repr, repr::<T> as *mut c_void),
         ],
-        bases: Some(list(py, bases)?.to_tuple()),
+        bases: Some(py_tuple(py, bases)?),
     };
     let kind = spec.build(py)?;
     // Relaxed: published under the GIL.

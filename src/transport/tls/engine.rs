@@ -18,8 +18,9 @@ use pyo3::prelude::*;
 
 use super::connection::Connection;
 use crate::capi::buffer::bytes_from;
-use crate::capi::call::{call, call0, call1};
+use crate::capi::call::{call, call0, call1, getattr};
 use crate::capi::error::{exception, raise, restore, take_exception};
+use crate::capi::imports::imports;
 use crate::capi::{Fallible, Raised, Ref, Slot};
 use crate::libssl::{Io, Library, Outcome, Ssl, capture};
 
@@ -348,7 +349,8 @@ fn pending(bio: &Slot) -> usize {
     let Some(bio) = bio.get() else { return 0 };
     // SAFETY: the GIL is held.
     let py = unsafe { Python::assume_attached() };
-    bio.bind(py).getattr(Fallible("pending")).and_then(|pending| pending.extract()).unwrap_or(0)
+    let pending = getattr(bio.as_ptr(), imports().pending.as_ptr()).map_err(|Raised| PyErr::fetch(py));
+    pending.and_then(|pending| pending.bind(py).extract()).unwrap_or(0)
 }
 
 fn wrote(py: Python<'_>, written: PyResult<Bound<'_, PyAny>>) -> Result<Wrote, Raised> {
