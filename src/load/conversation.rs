@@ -1,5 +1,6 @@
 //! One connection: it asks, reads the answer and compares it.
 
+use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -20,6 +21,11 @@ use crate::runtime::time::timeout;
 const WRITTEN_FIRST: usize = 64 * 1024;
 /// The first size of the buffer for HTTP answers.
 const ANSWER: usize = 16 * 1024;
+
+thread_local! {
+    /// What was read last, until it has been compared.
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
 
 /// What every conversation of a run has in common.
 #[derive(Debug)]
@@ -70,6 +76,7 @@ pub(super) struct Conversation {
     /// None where each exchange makes its own.
     stream: Option<Stream>,
     request: Vec<u8>,
+    /// For HTTP, where it is known late how long an answer is.
     answer: Vec<u8>,
 }
 
@@ -105,7 +112,7 @@ impl Conversation {
                     *request.last_mut().ok_or_else(|| Fault::new(Kind::Malformed, "an empty line"))? = b'\n';
                     message = request;
                 }
-                echo(stream, message, answer).await
+                echo(stream, message).await
             }
             (Question::Http { head, pattern, expected }, Some(stream)) => {
                 let body = pattern.as_ref().map_or(&[][..], |pattern| pattern.message(*id, number));
@@ -123,7 +130,7 @@ impl Conversation {
                 if answered.status != 200 {
                     return Err(Fault::new(Kind::Status, answered.status.to_string()));
                 }
-                compare(wanted, received)
+                compare(wanted, received, 0)
             }
             _ => {
                 let mut byte = [0];
@@ -136,29 +143,31 @@ impl Conversation {
     }
 }
 
-async fn echo(stream: &Stream, message: &[u8], answer: &mut Vec<u8>) -> Result<usize, Fault> {
-    // One byte more than the answer: what comes behind it shows, and the read that ends it falls short of the
-    // buffer, which tells the runtime without another system call that the socket is empty.
-    answer.resize(message.len() + 1, 0);
-    let received = if message.len() <= WRITTEN_FIRST {
-        stream.write_all(message).await?;
-        read_at_least(stream, answer, message.len()).await?
+async fn echo(stream: &Stream, message: &[u8]) -> Result<usize, Fault> {
+    let asked = async { Ok(stream.write_all(message).await?) };
+    if message.len() <= WRITTEN_FIRST {
+        asked.await?;
+        receive(stream, message).await
     } else {
-        both(stream.write_all(message), read_at_least(stream, answer, message.len())).await?.1
-    };
-    compare(message, &answer[..received])
+        Ok(both(asked, receive(stream, message)).await?.1)
+    }
 }
 
-/// Reads until `wanted` bytes are there, or more if they came along; returns how many are.
-async fn read_at_least(stream: &Stream, buffer: &mut [u8], wanted: usize) -> io::Result<usize> {
-    let mut filled = 0;
-    while filled < wanted {
-        match stream.read(&mut buffer[filled..]).await? {
-            0 => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, format!("after {filled} bytes"))),
-            n => filled += n,
-        }
+/// Reads an answer and compares it as it comes in; returns how many bytes it had.
+async fn receive(stream: &Stream, wanted: &[u8]) -> Result<usize, Fault> {
+    let mut received = 0;
+    while received < wanted.len() {
+        let left = &wanted[received..];
+        // One byte more than is missing: what comes behind the answer shows, and the read that ends it falls short of
+        // the buffer, which tells the runtime without another system call that the socket is empty.
+        received += stream
+            .read_with(left.len() + 1, |part| match part.len() {
+                0 => Err(Fault::new(Kind::ClosedEarly, format!("after {received} bytes"))),
+                n => compare(&left[..n.min(left.len())], part, received),
+            })
+            .await??;
     }
-    Ok(filled)
+    Ok(received)
 }
 
 /// Reads one whole answer, and nothing behind it, into the start of `buffer`; returns its head and its end.
@@ -191,20 +200,21 @@ async fn read_answer(stream: &Stream, buffer: &mut Vec<u8>) -> Result<(Head, usi
     }
 }
 
-fn compare(wanted: &[u8], received: &[u8]) -> Result<usize, Fault> {
+/// Compares what was received behind the first `before` bytes of an answer; returns how much that is.
+fn compare(wanted: &[u8], received: &[u8], before: usize) -> Result<usize, Fault> {
     if wanted == received {
         return Ok(received.len());
     }
-    let place = wanted.iter().zip(received).take_while(|(a, b)| a == b).count();
+    let place = before + wanted.iter().zip(received).take_while(|(a, b)| a == b).count();
     let detail = format!("{} bytes for {}, different from byte {place} on", received.len(), wanted.len());
     Err(Fault::new(Kind::Mismatch, detail))
 }
 
 /// Drives both to their end, or to the first error.
 async fn both<A, B>(
-    first: impl Future<Output = io::Result<A>>,
-    second: impl Future<Output = io::Result<B>>,
-) -> io::Result<(A, B)> {
+    first: impl Future<Output = Result<A, Fault>>,
+    second: impl Future<Output = Result<B, Fault>>,
+) -> Result<(A, B), Fault> {
     let (mut first, mut second) = (pin!(first), pin!(second));
     let (mut first_result, mut second_result) = (None, None);
     poll_fn(|context| {
@@ -263,6 +273,36 @@ impl Stream {
             Stream::Tcp(stream) => stream.read(buffer).await,
             Stream::Unix(stream) => stream.read(buffer).await,
             Stream::Udp(socket) => socket.recv(buffer).await,
+        }
+    }
+
+    /// Reads up to `most` bytes into the buffer of the thread, and gives them to `take`. Ten thousand connections with
+    /// a buffer each would not fit into any cache, and it is the server that is to be the slower one.
+    async fn read_with<R>(&self, most: usize, take: impl FnOnce(&[u8]) -> R) -> io::Result<R> {
+        loop {
+            match self {
+                Stream::Tcp(stream) => stream.readable().await?,
+                Stream::Unix(stream) => stream.readable().await?,
+                Stream::Udp(socket) => socket.readable().await?,
+            }
+            let got = BUFFER.with_borrow_mut(|buffer| {
+                if buffer.len() < most {
+                    buffer.resize(most, 0);
+                }
+                let buffer = &mut buffer[..most];
+                let got = match self {
+                    Stream::Tcp(stream) => stream.try_read(buffer),
+                    Stream::Unix(stream) => stream.try_read(buffer),
+                    Stream::Udp(socket) => socket.try_recv(buffer),
+                };
+                match got {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+                    got => got.map(Some),
+                }
+            })?;
+            if let Some(got) = got {
+                return Ok(BUFFER.with_borrow(|buffer| take(&buffer[..got])));
+            }
         }
     }
 
