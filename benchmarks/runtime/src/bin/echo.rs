@@ -3,8 +3,9 @@
 //!
 //! Server and client are two processes; the client is wakeloop's load generator, the same for all. Each case is
 //! run closed (the next request follows the answer: what rate is reached) and open (a fixed rate that all can
-//! serve: what latency, CPU time and memory it costs). Rounds are interleaved, the medians are reported; the ratio
-//! of rates is the median of the rounds' ratios, ours over theirs. HTTP has its own connections, 1000, and no sizes.
+//! serve: what latency, CPU time and memory it costs). Rounds are interleaved, the medians are reported; a ratio is the
+//! median of the rounds' ratios: of rates ours over theirs, of p99 theirs over ours. HTTP has its own connections, 1000,
+//! and no sizes.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -101,12 +102,13 @@ fn main() {
     for case in cases {
         println!("\n{} connections, {}", case.connections, case.what());
         println!(
-            "{:<10} {:>10} {:>6} {:>9} {:>9} {:>12} | at a fixed rate {:>9} {:>9} {:>12} {:>11} {:>9} {:>7}",
+            "{:<10} {:>10} {:>6} {:>9} {:>9} {:>6} {:>12} | at a fixed rate {:>9} {:>9} {:>12} {:>11} {:>9} {:>7}",
             "",
             "requests/s",
             "ratio",
             "mean",
             "p99",
+            "ratio",
             "CPU/request",
             "p50",
             "p99",
@@ -116,12 +118,13 @@ fn main() {
             "errors"
         );
         let all = case.measure(seconds, rounds);
-        let ours = all[0].1.rate.clone();
+        let (our_rate, our_p99) = (all[0].1.rate.clone(), all[0].1.closed_p99.clone());
         for (name, figures) in all {
             let rss = median(&figures.rss);
-            let ratio = median(&ours.iter().zip(&figures.rate).map(|(a, b)| a / b).collect::<Vec<_>>());
+            let ratio = ratio_of(&our_rate, &figures.rate);
+            let p99_ratio = ratio_of(&figures.closed_p99, &our_p99);
             println!(
-                "{name:<10} {:>10.0} {ratio:>6.2} {:>6.2} ms {:>6.2} ms {:>9.2} us | {:>22.3} ms {:>6.3} ms {:>9.2} us {:>8.1} MB {:>6.1} KB {:>7}",
+                "{name:<10} {:>10.0} {ratio:>6.2} {:>6.2} ms {:>6.2} ms {p99_ratio:>6.2} {:>9.2} us | {:>22.3} ms {:>6.3} ms {:>9.2} us {:>8.1} MB {:>6.1} KB {:>7}",
                 median(&figures.rate),
                 median(&figures.closed_mean) * 1e3,
                 median(&figures.closed_p99) * 1e3,
@@ -134,7 +137,7 @@ fn main() {
                 figures.errors,
             );
             lines.push(format!(
-                r#"  {{"server": "{name}", "work": "{}", "connections": {}, "requests_per_second": {:.1}, "ratio": {ratio:.4}, "closed_mean": {:.6}, "closed_p99": {:.6}, "closed_cpu_per_request": {:.9}, "p50": {:.6}, "p99": {:.6}, "cpu_per_request": {:.9}, "rss": {rss:.0}, "errors": {}}}"#,
+                r#"  {{"server": "{name}", "work": "{}", "connections": {}, "requests_per_second": {:.1}, "ratio": {ratio:.4}, "closed_mean": {:.6}, "closed_p99": {:.6}, "p99_ratio": {p99_ratio:.4}, "closed_cpu_per_request": {:.9}, "p50": {:.6}, "p99": {:.6}, "cpu_per_request": {:.9}, "rss": {rss:.0}, "errors": {}}}"#,
                 case.what(),
                 case.connections,
                 median(&figures.rate),
@@ -234,6 +237,11 @@ fn median(values: &[f64]) -> f64 {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// The median of the rounds' ratios.
+fn ratio_of(over: &[f64], under: &[f64]) -> f64 {
+    median(&over.iter().zip(under).map(|(a, b)| a / b).collect::<Vec<_>>())
 }
 
 fn raise_descriptor_limit() {
