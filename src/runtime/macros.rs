@@ -27,13 +27,14 @@ macro_rules! __join_pinned {
         $(let mut $name = ::std::pin::pin!($crate::runtime::macro_support::Output::new($future));)*
         ::std::future::poll_fn(move |cx| {
             let _shares = $crate::runtime::macro_support::Shares::new();
-            #[allow(unused_mut)]
-            let mut all = $first.as_mut().advance(cx);
-            $(all &= _shares.poll(|| $name.as_mut().advance(cx));)*
-            if !all {
-                return ::std::task::Poll::Pending;
+            let $first = $first.as_mut().advance(cx);
+            $(let $name = _shares.poll(|| $name.as_mut().advance(cx));)*
+            if $first.is_ready() $(&& $name.is_ready())* {
+                return ::std::task::Poll::Ready(($first.output(), $($name.output(),)*));
             }
-            ::std::task::Poll::Ready(($first.as_mut().take(), $($name.as_mut().take(),)*))
+            $first.keep();
+            $($name.keep();)*
+            ::std::task::Poll::Pending
         })
         .await
     }};
@@ -135,22 +136,49 @@ pub mod support {
             Output::Running { future }
         }
 
-        /// True once the output is there.
-        pub fn advance(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> bool {
-            let output = match self.as_mut().project() {
-                OutputProjection::Ready { .. } | OutputProjection::Taken => return true,
+        /// Polls it, unless the output is there already.
+        pub fn advance(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Advanced<'_, F> {
+            let (now, kept) = match self.as_mut().project() {
                 OutputProjection::Running { future } => match future.poll(cx) {
-                    Poll::Pending => return false,
-                    Poll::Ready(output) => output,
+                    Poll::Ready(output) => (Some(output), false),
+                    Poll::Pending => (None, false),
                 },
+                OutputProjection::Ready { .. } | OutputProjection::Taken => (None, true),
             };
-            self.set(Output::Ready { output });
-            true
+            Advanced { place: self, now, kept }
+        }
+    }
+
+    /// How far a future is. An output that came now has no need to be kept if all the others are there as well.
+    #[derive(Debug)]
+    pub struct Advanced<'a, F: Future> {
+        place: Pin<&'a mut Output<F>>,
+        now: Option<F::Output>,
+        /// From an earlier poll.
+        kept: bool,
+    }
+
+    impl<F: Future> Advanced<'_, F> {
+        #[inline]
+        pub fn is_ready(&self) -> bool {
+            self.kept || self.now.is_some()
         }
 
-        /// After `advance` returned true, once.
-        pub fn take(self: Pin<&mut Self>) -> F::Output {
-            match self.project_replace(Output::Taken) {
+        /// For the next poll.
+        #[inline]
+        pub fn keep(mut self) {
+            if let Some(output) = self.now {
+                self.place.set(Output::Ready { output });
+            }
+        }
+
+        /// Of one that is ready, once.
+        #[inline]
+        pub fn output(self) -> F::Output {
+            if let Some(output) = self.now {
+                return output;
+            }
+            match self.place.project_replace(Output::Taken) {
                 OutputReplaced::Ready { output } => output,
                 _ => unreachable!("all futures were polled to their ends, and no output was taken"),
             }
