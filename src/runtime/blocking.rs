@@ -272,8 +272,11 @@ impl Pool {
         let mut state = unpoisoned(self.0.state.lock());
         state.closed = true;
         let jobs = std::mem::take(&mut state.jobs);
+        let any = state.threads > 0;
         drop(state);
-        self.0.work.notify_all();
+        if any {
+            self.0.work.notify_all();
+        }
         drop(jobs);
     }
 

@@ -34,6 +34,8 @@ struct State {
     started: Vec<Instant>,
     /// Of these, how many have not left.
     present: usize,
+    /// Who waits for them to leave: a call that reaches nobody would be a system call all the same.
+    awaiting: usize,
     threads: Vec<thread::JoinHandle<()>>,
     refused: Option<Instant>,
     closed: bool,
@@ -46,6 +48,7 @@ impl Crew {
             queues,
             started: Vec::new(),
             present: 0,
+            awaiting: 0,
             threads: Vec::new(),
             refused: None,
             closed: false,
@@ -104,26 +107,31 @@ impl Crew {
             state = unpoisoned(self.state.lock());
         }
         state.present -= 1;
+        let awaited = state.awaiting > 0;
         drop(state);
-        self.left.notify_all();
+        if awaited {
+            self.left.notify_all();
+        }
     }
 
     /// Waits until all workers have left; false if the deadline came first.
     pub(super) fn wait_left(&self, deadline: Option<Instant>) -> bool {
         let mut state = unpoisoned(self.state.lock());
+        state.awaiting += 1;
         while state.present > 0 {
             state = match deadline {
                 None => unpoisoned(self.left.wait(state)),
                 Some(deadline) => {
                     let left = deadline.saturating_duration_since(Instant::now());
                     if left.is_zero() {
-                        return false;
+                        break;
                     }
                     unpoisoned(self.left.wait_timeout(state, left)).0
                 }
             };
         }
-        true
+        state.awaiting -= 1;
+        state.present == 0
     }
 
     /// The threads, for whoever joins them. After `close` there will be no more.
