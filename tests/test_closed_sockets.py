@@ -213,3 +213,70 @@ def test_an_endpoint_whose_number_was_taken_over_leaves_the_new_one_alone(run, e
             await new.lost
 
     run(main())
+
+
+def listening():
+    sock = socket.create_server(("127.0.0.1", 0))
+    sock.setblocking(False)
+    return sock
+
+
+@pytest.mark.parametrize("how", ["close", "detach"])
+def test_no_connection_is_accepted_of_who_has_the_listeners_number_now(run, how):
+    async def main():
+        loop = asyncio.get_running_loop()
+        problems, made = [], []
+        loop.set_exception_handler(lambda loop, context: problems.append(context["exception"]))
+
+        class Counting(asyncio.Protocol):
+            def connection_made(self, transport):
+                made.append(transport)
+                transport.abort()
+
+        with contextlib.ExitStack() as stack:
+            sock = listening()
+            number, address = sock.fileno(), sock.getsockname()
+            # The poller keeps telling of the listener: somebody has a duplicate of it.
+            stack.enter_context(sock.dup())
+            server = await loop.create_server(Counting, sock=sock)
+            if getattr(sock, how)() is not None:
+                socket.socket(fileno=number).close()
+            for _ in range(10):
+                other = stack.enter_context(listening())
+                if other.fileno() == number:
+                    break
+            assert other.fileno() == number
+            for name in (other.getsockname(), address):
+                stack.enter_context(socket.create_connection(name))
+            await asyncio.sleep(0.01)
+            assert not made
+            assert problems and all(problem.errno == errno.EBADF for problem in problems)
+            other.accept()[0].close()
+            with pytest.raises(ValueError, match="Invalid file descriptor: -1"):
+                server.close()
+
+    run(main())
+
+
+def test_a_factory_that_closes_the_listener_is_the_last_to_be_called(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        sock = listening()
+        made = loop.create_future()
+
+        def factory():
+            sock.close()
+            if not made.done():
+                made.set_result(None)
+            return asyncio.Protocol()
+
+        server = await loop.create_server(factory, sock=sock)
+        with socket.create_connection(sock.getsockname()) as client:
+            await asyncio.wait_for(made, 5)
+            client.setblocking(False)
+            await asyncio.sleep(0.01)
+            with pytest.raises(ValueError, match="Invalid file descriptor: -1"):
+                server.close()
+        await asyncio.sleep(0.01)
+
+    run(main())

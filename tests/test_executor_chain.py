@@ -3,8 +3,11 @@
 import asyncio
 import concurrent.futures
 import gc
+import socket
+import statistics
 import sys
 import threading
+import time
 import weakref
 
 import pytest
@@ -367,3 +370,51 @@ def test_the_callback_has_a_name_in_the_futures_repr(loop):
         with pytest.raises(TypeError):
             chain(*wrong, key=1)
     assert chain(object()) is None
+
+
+@pytest.mark.native
+def test_the_threads_of_jobs_get_the_interpreter_from_a_loop_that_always_has_events(run):
+    """A loop that gives it up for moments only lets a thread that comes back from a wait stand there. asyncio's is slow
+    enough that its threads find longer ones.
+    """
+
+    class Echo(asyncio.Protocol):
+        def __init__(self):
+            self.going = True
+
+        def connection_made(self, transport):
+            self.transport = transport
+
+        def data_received(self, data):
+            if self.going:
+                self.transport.write(data)
+
+    async def busy():
+        near, far = socket.socketpair()
+        made = [await asyncio.get_running_loop().create_connection(Echo, sock=sock) for sock in (near, far)]
+        made[0][0].write(b"x" * 100)
+        return made
+
+    async def jobs(count):
+        """How long a job takes that waits for two milliseconds: the mean."""
+        times = []
+        for _ in range(count):
+            started = time.perf_counter()
+            await asyncio.to_thread(time.sleep, 0.002)
+            times.append(time.perf_counter() - started)
+        return statistics.mean(times)
+
+    async def main():
+        made = [pair for _ in range(4) for pair in await busy()]
+        await jobs(5)
+        # Other programs may keep the processors: one good try of some counts.
+        for _ in range(10):
+            if (mean := await jobs(50)) < 0.0045:
+                break
+        for transport, protocol in made:
+            protocol.going = False
+            transport.abort()
+        await asyncio.sleep(0.01)
+        assert mean < 0.0045
+
+    run(main())

@@ -73,6 +73,8 @@ table! {
         incomplete_read = "asyncio"."IncompleteReadError",
         limit_overrun = "asyncio"."LimitOverrunError",
         socket = "socket"."socket",
+        file_io = "io"."FileIO",
+        io_base = "io"."IOBase",
         server_class = "asyncio.base_events"."Server",
         weak_set = "weakref"."WeakSet",
         gaierror = "socket"."gaierror",

@@ -16,6 +16,7 @@ pub(crate) mod context;
 pub(crate) mod coroutine;
 pub(crate) mod error;
 pub(crate) mod fallible;
+pub(crate) mod file;
 pub(crate) mod freelist;
 pub(crate) mod imports;
 mod inline_values;

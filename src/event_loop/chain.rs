@@ -92,6 +92,12 @@ unsafe impl Collected for Chain {
     fn held(&self) -> impl Iterator<Item = &Slot> {
         [&self.event_loop, &self.job, &self.future].into_iter()
     }
+
+    fn let_go(&self) {
+        drop(self.end());
+        self.job.clear();
+        self.future.clear();
+    }
 }
 
 // SAFETY: as above; the type says that weak references are at `weaklist`.
@@ -110,6 +116,8 @@ impl Chain {
             let chain = Ref::from_owned(object).ok_or(Raised)?;
             let own = &*object.cast::<Chain>();
             own.event_loop.set(Some(Ref::from_borrowed(event_loop)));
+            let jobs = &core_of(event_loop).jobs;
+            jobs.set(jobs.get() + 1);
             own.job.set(Some(job.clone_ref()));
             own.future.set(Some(future.clone_ref()));
             Ok(chain)
@@ -153,9 +161,19 @@ impl Chain {
         Ok(())
     }
 
+    /// The job is awaited no more; its loop.
+    fn end(&self) -> Option<Ref> {
+        let event_loop = self.event_loop.take()?;
+        // SAFETY: `chain` is a method of our loops.
+        let jobs = unsafe { &core_of(event_loop.as_ptr()).jobs };
+        jobs.set(jobs.get() - 1);
+        Some(event_loop)
+    }
+
     /// Gives asyncio's future what the job has come to; in the loop's thread. Then the chain is open: it holds nothing.
     fn copy(&self, itself: *mut ffi::PyObject) -> Result<(), Raised> {
-        let (event_loop, job, future) = (self.event_loop.take(), self.job.take(), self.future.take());
+        let (job, future) = (self.job.take(), self.future.take());
+        let event_loop = self.end();
         let (Some(known), Some(job), Some(future)) = (KNOWN.get(), job, future) else { return Ok(()) };
         let names = imports();
         if let Some(result) = known.result_of(&job)?

@@ -86,8 +86,12 @@ pub(crate) struct Core {
     /// The socket that has just had several datagrams waiting, and probably has more by now: the next turn reads it
     /// again without asking the poller.
     pub(crate) busy: Cell<Option<Token>>,
-    /// How many more polls are made in the knowledge that another thread keeps the GIL for long.
-    pub(crate) wary: Cell<u32>,
+    /// Until when polls are made in the knowledge that another thread keeps the GIL for long.
+    pub(crate) wary: Cell<u64>,
+    /// When other threads last had time to take the GIL.
+    pub(crate) last_chance: Cell<u64>,
+    /// How many jobs of executors are awaited, whose threads want the GIL when they begin and when they end.
+    pub(crate) jobs: Cell<u32>,
     /// `time` is overridden: the loop asks it instead of the clock. Through [`Core::custom_clock`].
     custom_time: Cell<bool>,
     /// The version of the loop's class when that was last looked at.
@@ -171,6 +175,8 @@ impl Core {
             touched: Cell::new(false),
             busy: Cell::new(None),
             wary: Cell::new(0),
+            jobs: Cell::new(0),
+            last_chance: Cell::new(0),
             custom_time: Cell::new(false),
             class_version: Cell::new(0),
             clock_changes: Cell::new(0),

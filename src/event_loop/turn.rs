@@ -43,12 +43,18 @@ const TIME_WITHOUT_POLL: u64 = 150_000;
 /// The GIL is wanted by a thread that keeps it when it takes longer than this to come back after a poll, in
 /// nanoseconds: more than threads need that only run for a moment, less than the interpreter's switch interval (5 ms).
 const LONG_WAIT: u64 = 1_000_000;
-/// For so many polls after such a wait ...
-const WARY_POLLS: u32 = 64;
+/// For so many times as long as it took ...
+const WARINESS: u64 = 8;
 /// ... a turn that had events waits this long for the next ones before it gives up the GIL, which it would not get
 /// back for a whole switch interval. Clients that answer at once are served many times in one interval then (a
 /// thread that computes loses one such wait in each); and the interpreter still takes the GIL from callbacks.
 const GRACE: Duration = Duration::from_micros(100);
+/// While jobs of executors are awaited, their threads have a chance to take the GIL at least this often, in nanoseconds.
+const CHANCE_EVERY: u64 = 300_000;
+/// So long is one, in nanoseconds: the time in which a thread wakes that waits for the GIL. A loop that always finds
+/// events comes back from the poll sooner, takes the GIL again, and the thread's wait begins anew: the interpreter, which
+/// would take the GIL from the loop after a switch interval, counts from the last time that the loop gave it up.
+const CHANCE: u64 = 20_000;
 /// The longest single sleep, in seconds. A day, as in asyncio; longer waits go round.
 const LONGEST_SLEEP: f64 = 86_400.0;
 
@@ -158,6 +164,9 @@ fn poll(core: &Core, now: u64, had_events: bool) -> Result<u64, Fatal> {
         signals()?;
     }
     if !idle(core) {
+        if chance_is_due(core, now) {
+            return sleep(core, now, Some(Duration::ZERO));
+        }
         poll_briefly(core, Duration::ZERO)?;
         return Ok(now);
     }
@@ -166,7 +175,7 @@ fn poll(core: &Core, now: u64, had_events: bool) -> Result<u64, Fatal> {
         poll_briefly(core, Duration::ZERO)?;
         return Ok(now);
     }
-    if had_events && core.wary.get() > 0 {
+    if had_events && now < core.wary.get() {
         poll_briefly(core, timeout.map_or(GRACE, |timeout| timeout.min(GRACE)))?;
         return Ok(monotonic_nanos());
     }
@@ -180,6 +189,13 @@ fn idle(core: &Core) -> bool {
         && !core.has_again()
         && !core.has_flush()
         && core.events().is_empty()
+}
+
+/// Is it time for the threads that work for the loop to have the GIL? Not while one of them keeps it: the interpreter
+/// gives that one its share.
+#[inline(always)]
+fn chance_is_due(core: &Core, now: u64) -> bool {
+    core.jobs.get() > 0 && now.wrapping_sub(core.last_chance.get()) >= CHANCE_EVERY && now >= core.wary.get()
 }
 
 /// Polls with the GIL.
@@ -202,12 +218,17 @@ fn sleep(core: &Core, now: u64, timeout: Option<Duration>) -> Result<u64, Fatal>
     }
     add(&core.counters.blocking_polls, 1);
     core.polling.set(true);
+    let chance = chance_is_due(core, now);
     // SAFETY: the GIL is held; between the two calls nothing of Python is touched: the poller is plain
     // Rust, and `polling` keeps other threads from changing it meanwhile.
     let (polled, woken) = unsafe {
         let state = ffi::PyEval_SaveThread();
         let polled = poller.poll(timeout);
-        let woken = monotonic_nanos();
+        let mut woken = monotonic_nanos();
+        while chance && woken - now < CHANCE {
+            std::thread::yield_now();
+            woken = monotonic_nanos();
+        }
         if polled.is_ok() && poller.events().all(|event| event.token == WAKER) {
             // Another thread woke us. If it was Python, it holds the GIL and is about to wait for its next
             // piece of work: to ask for the GIL a moment later saves the two threads a third of their futexes.
@@ -218,8 +239,13 @@ fn sleep(core: &Core, now: u64, timeout: Option<Duration>) -> Result<u64, Fatal>
     };
     let after = monotonic_nanos();
     add(&core.counters.idle, after - now);
-    let wary = if after - woken > LONG_WAIT { WARY_POLLS } else { core.wary.get().saturating_sub(1) };
-    core.wary.set(wary);
+    if woken - now >= CHANCE {
+        core.last_chance.set(woken);
+    }
+    let waited = after - woken;
+    if waited > LONG_WAIT {
+        core.wary.set(after + WARINESS * waited);
+    }
     let mut outcome = Outcome::default();
     outcome.note(take_events(core, poller, polled));
     core.awake();

@@ -207,7 +207,7 @@ impl TcpListener {
     fn get_extra_info<'py>(
         &self,
         py: Python<'py>,
-        name: &str,
+        name: &Bound<'py, PyAny>,
         default: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         self.socket.extra_info(py, name, default)

@@ -6,6 +6,7 @@ use std::os::fd::{AsRawFd, RawFd};
 
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::PyString;
 
 use super::address;
 use crate::capi::call::call1;
@@ -139,10 +140,13 @@ impl<T: Inside> OpenSocket<T> {
     pub(super) fn extra_info<'py>(
         &self,
         py: Python<'py>,
-        name: &str,
+        name: &Bound<'py, PyAny>,
         default: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        match (name, &self.local, &self.peer) {
+        // What no dict takes as a key is an error, as it is for asyncio's dict.
+        name.hash()?;
+        let name = name.cast::<PyString>().ok().and_then(|name| name.to_str().ok());
+        match (name.unwrap_or_default(), &self.local, &self.peer) {
             ("sockname", Some(local), _) => address::to_python(py, local).map(Some),
             ("peername", _, Some(peer)) => address::to_python(py, peer).map(Some),
             ("socket", ..) => {

@@ -16,7 +16,7 @@ use super::stream::{Parts, Stream};
 use crate::capi::call::{call0, copy_current_context, in_context};
 use crate::capi::error::{fetch, io_error, raise_io, take_unless_fatal};
 use crate::capi::object::integer;
-use crate::capi::{Fallible, sockaddr};
+use crate::capi::{Fallible, sockaddr, socket};
 use crate::capi::{Fatal, Raised, Ref, Slot};
 use crate::event_loop::core::Core;
 use crate::event_loop::event_loop::EventLoop;
@@ -126,9 +126,20 @@ impl Source for Listening {
         let Ok(listener) = bound.cast::<Listener>() else { return Ok(()) };
         listener.get().accept(object, core)
     }
+
+    fn has_descriptor(object: &Ref) -> bool {
+        // SAFETY: the GIL is held by every caller.
+        let py = unsafe { Python::assume_attached() };
+        object.bind(py).cast::<Listener>().is_ok_and(|it| it.get().descriptor() == it.get().fd)
+    }
 }
 
 impl Listener {
+    /// What to accept from; -1 once the program has closed or detached the socket: the number may be another's.
+    fn descriptor(&self) -> RawFd {
+        if self.socket.is_empty() { -1 } else { socket::descriptor(self.socket.as_ptr()) }
+    }
+
     fn accept(&self, object: &Ref, core: &Core) -> Result<(), Fatal> {
         // An event right after a full one means that connections queue up; one that stands alone brings one.
         let turn = core.counters.turns.get();
@@ -136,11 +147,11 @@ impl Listener {
         let budget = if queued { (self.budget.get() * 2).min(self.backlog) } else { 1 };
         self.budget.set(budget);
         for _ in 0..budget {
-            match address::accept(self.fd) {
+            match address::accept(self.descriptor()) {
                 Ok((fd, peer)) => {
                     add(&core.counters.connections_accepted, 1);
                     self.connection(core, fd, &peer)?;
-                    // The factory may have closed the server, and the number may be another socket's now.
+                    // The factory may have closed the server or the socket, and the number may be another's now.
                     if core.fds.source(self.fd).is_none_or(|source| source.as_ptr() != object.as_ptr()) {
                         return Ok(());
                     }

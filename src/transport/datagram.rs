@@ -183,9 +183,7 @@ impl Source for Datagram {
     }
 
     fn has_descriptor(object: &Ref) -> bool {
-        // SAFETY: the source was registered with a datagram transport.
-        let datagram = unsafe { fields::<Datagram>(object.as_ptr()) };
-        datagram.descriptor() == datagram.endpoint.fd.get()
+        endpoint::has_descriptor::<Datagram>(object)
     }
 }
 

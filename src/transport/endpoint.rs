@@ -33,6 +33,7 @@ use pyo3::types::PyDict;
 use crate::capi::call::{call0, copy_current_context, getattr, in_kept_context, method};
 use crate::capi::error::{Outcome, fetch, raise, raise_errno, raise_io, take_exception, take_unless_fatal};
 use crate::capi::fallible::string_or_none;
+use crate::capi::file;
 use crate::capi::imports::imports;
 use crate::capi::{Fallible, Fatal, Raised, Ref, Slot};
 use crate::event_loop::core::{Core, core_of};
@@ -114,6 +115,11 @@ impl Parts {
             waiter: waiter.map(Ref::from),
             extra: extra.into_any().into(),
         })
+    }
+
+    /// Where Python keeps the descriptor.
+    pub(super) fn keeper(&self, py: Python<'_>) -> Option<Ref> {
+        file::keeper(&self.owner.bind(py), self.fd)
     }
 }
 
@@ -467,6 +473,20 @@ pub(crate) fn force_close<T: Variant>(object: &Ref, variant: &T, exception: Opti
     // Only taking an interest back, which cannot fail in a way that anyone could act on.
     let _ = watch(object, variant, endpoint.core());
     lose(object, variant, exception);
+}
+
+/// A descriptor as its keeper tells it; without one, as asyncio's pipe transports have it.
+#[inline(always)]
+pub(super) fn kept_descriptor(endpoint: &Endpoint, keeper: &Slot) -> RawFd {
+    // SAFETY: pipes have keepers that `Parts` found, or none.
+    if keeper.is_empty() { endpoint.fd.get() } else { unsafe { file::descriptor(keeper.as_ptr()) } }
+}
+
+/// [`Source::has_descriptor`] of every variant.
+pub(super) fn has_descriptor<T: Variant>(object: &Ref) -> bool {
+    // SAFETY: the source was registered with an endpoint of this variant.
+    let variant = unsafe { fields::<T>(object.as_ptr()) };
+    variant.descriptor() == variant.endpoint().fd.get()
 }
 
 /// asyncio's `_fatal_error`, with the error that is set.

@@ -8,6 +8,7 @@ use std::cell::Cell;
 use std::ffi::CStr;
 use std::io;
 use std::mem::offset_of;
+use std::os::fd::RawFd;
 use std::ptr::null_mut;
 use std::sync::atomic::AtomicPtr;
 
@@ -15,7 +16,9 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use super::endpoint::{self, Endpoint, Parts, Variant, fatal_error, fields, lose, watch_or_fail};
+use super::endpoint::{
+    self, Endpoint, Parts, Variant, fatal_error, fields, kept_descriptor, lose, watch_or_fail,
+};
 use super::endpoint_methods::{abort, reading};
 use super::endpoint_type;
 use super::reader_feed;
@@ -23,7 +26,7 @@ use crate::capi::buffer::{RawBytes, bytes_from};
 use crate::capi::error::raise_io;
 use crate::capi::imports::imports;
 use crate::capi::types::Method;
-use crate::capi::{Fatal, Raised, Ref};
+use crate::capi::{Fatal, Raised, Ref, Slot};
 use crate::event_loop::core::{Core, RECEIVE};
 use crate::event_loop::event_loop::EventLoop;
 use crate::event_loop::source::Source;
@@ -40,6 +43,8 @@ const DIRECT: usize = 120 * 1024;
 #[derive(Debug)]
 pub(crate) struct ReadPipe {
     endpoint: Endpoint,
+    /// Where Python keeps the descriptor, if that is known.
+    keeper: Slot,
     /// The last read was large: the next one goes straight into a bytes object.
     large: Cell<bool>,
 }
@@ -93,8 +98,16 @@ impl Variant for ReadPipe {
         Ok(())
     }
 
+    fn descriptor(&self) -> RawFd {
+        kept_descriptor(&self.endpoint, &self.keeper)
+    }
+
     fn interest(&self) -> Option<Interest> {
         self.endpoint.is_reading().then_some(Interest::READ)
+    }
+
+    fn each_slot(&self, each: &mut dyn FnMut(&Slot)) {
+        each(&self.keeper);
     }
 
     fn describe(&self, text: &mut String) {
@@ -141,6 +154,10 @@ impl Source for ReadPipe {
     fn on_ready(object: &Ref, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
         endpoint::on_ready::<ReadPipe>(object, core, readiness)
     }
+
+    fn has_descriptor(object: &Ref) -> bool {
+        endpoint::has_descriptor::<ReadPipe>(object)
+    }
 }
 
 impl ReadPipe {
@@ -148,7 +165,7 @@ impl ReadPipe {
     fn read_for_reader(&self, core: &Core, protocol: &Ref) -> Result<Read, Fatal> {
         let buffer = core.receive_buffer();
         // SAFETY: the buffer is valid for its length; it is copied before anything else can run.
-        let count = unsafe { libc::read(self.endpoint.fd.get(), buffer.as_mut_ptr().cast(), RECEIVE) };
+        let count = unsafe { libc::read(self.descriptor(), buffer.as_mut_ptr().cast(), RECEIVE) };
         if count <= 0 {
             return Ok(Read::nothing(count));
         }
@@ -166,7 +183,7 @@ impl ReadPipe {
     }
 
     fn read(&self, core: &Core) -> Read {
-        let fd = self.endpoint.fd.get();
+        let fd = self.descriptor();
         let (data, count, room) = if self.large.get() {
             let Ok(mut bytes) = RawBytes::with_capacity(DIRECT) else { return Read::Failed };
             // SAFETY: the object has room for that many bytes and is seen by nobody else.
@@ -231,5 +248,6 @@ pub(crate) fn make_read_pipe<'py>(
     extra: Bound<'py, PyDict>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let parts = Parts::new(pipe, protocol, waiter, extra)?;
-    endpoint::make(event_loop, parts, |endpoint| ReadPipe { endpoint, large: Cell::new(false) })
+    let keeper = Slot::new(parts.keeper(event_loop.py()));
+    endpoint::make(event_loop, parts, |endpoint| ReadPipe { endpoint, keeper, large: Cell::new(false) })
 }

@@ -12,6 +12,7 @@ use std::cell::{Cell, UnsafeCell};
 use std::ffi::CStr;
 use std::io;
 use std::mem::offset_of;
+use std::os::fd::RawFd;
 use std::ptr::null_mut;
 use std::sync::atomic::AtomicPtr;
 
@@ -20,8 +21,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use super::endpoint::{
-    self, Endpoint, Parts, Variant, connection_lost, fatal_error, fields, force_close, lose, maybe_pause,
-    maybe_resume, watch_or_fail,
+    self, Endpoint, Parts, Variant, connection_lost, fatal_error, fields, force_close, kept_descriptor, lose,
+    maybe_pause, maybe_resume, watch_or_fail,
 };
 use super::endpoint_methods::{with, writing};
 use super::endpoint_type;
@@ -30,7 +31,7 @@ use super::write_buffer::{Done, WriteBuffer, write_one};
 use crate::capi::buffer::{Buffer, bytes_from, bytes_slice};
 use crate::capi::error::{raise_errno, raise_io, raise_message, restore};
 use crate::capi::types::Method;
-use crate::capi::{Args, Fatal, Raised, Ref};
+use crate::capi::{Args, Fatal, Raised, Ref, Slot};
 use crate::event_loop::core::Core;
 use crate::event_loop::event_loop::EventLoop;
 use crate::event_loop::source::Source;
@@ -42,6 +43,8 @@ const WRITE_ERROR: &str = "Fatal write error on pipe transport";
 #[derive(Debug)]
 pub(crate) struct WritePipe {
     endpoint: Endpoint,
+    /// Where Python keeps the descriptor, if that is known.
+    keeper: Slot,
     buffer: UnsafeCell<WriteBuffer>,
     /// The descriptor tells when its other end is closed.
     notices_close: bool,
@@ -83,6 +86,10 @@ impl Variant for WritePipe {
         Ok(())
     }
 
+    fn descriptor(&self) -> RawFd {
+        kept_descriptor(&self.endpoint, &self.keeper)
+    }
+
     fn interest(&self) -> Option<Interest> {
         if self.endpoint.ending.get() {
             return None;
@@ -104,6 +111,10 @@ impl Variant for WritePipe {
         drop(unsent);
     }
 
+    fn each_slot(&self, each: &mut dyn FnMut(&Slot)) {
+        each(&self.keeper);
+    }
+
     fn describe(&self, text: &mut String) {
         let state = endpoint::polling(&self.endpoint, Interest::WRITE);
         text.push_str(&format!(" {state} bufsize={}", self.buffer().len()));
@@ -122,6 +133,10 @@ impl Source for WritePipe {
     #[inline(always)]
     fn on_ready(object: &Ref, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
         endpoint::on_ready::<WritePipe>(object, core, readiness)
+    }
+
+    fn has_descriptor(object: &Ref) -> bool {
+        endpoint::has_descriptor::<WritePipe>(object)
     }
 }
 
@@ -146,7 +161,7 @@ fn closed_by_peer(object: &Ref, pipe: &WritePipe, core: &Core) -> Result<(), Fat
 fn flush(object: &Ref, pipe: &WritePipe, core: &Core) -> Result<(), Fatal> {
     core.touched.set(true);
     let mut done = Done::default();
-    let outcome = pipe.buffer().write(pipe.endpoint.fd.get(), &mut done);
+    let outcome = pipe.buffer().write(pipe.descriptor(), &mut done);
     drop(done);
     if let Err(error) = outcome {
         pipe.endpoint.count_lost();
@@ -228,7 +243,7 @@ unsafe extern "C" fn write(
 /// How much of it the pipe took. An error ends the transport and is no error of the caller's.
 fn write_now(object: &Ref, pipe: &WritePipe, content: &[u8]) -> Result<usize, Raised> {
     pipe.endpoint.core().touched.set(true);
-    match write_one(pipe.endpoint.fd.get(), content) {
+    match write_one(pipe.descriptor(), content) {
         Ok(count) => Ok(count),
         Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(0),
         Err(error) => {
@@ -290,8 +305,10 @@ pub(crate) fn make_write_pipe<'py>(
     notices_close: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     let parts = Parts::new(pipe, protocol, waiter, extra)?;
+    let keeper = Slot::new(parts.keeper(event_loop.py()));
     endpoint::make(event_loop, parts, |endpoint| WritePipe {
         endpoint,
+        keeper,
         buffer: UnsafeCell::default(),
         notices_close,
         lingers: Cell::new(false),
