@@ -29,6 +29,7 @@ use super::ready::Entry;
 use super::watch;
 use crate::capi::call::{call0, call1, in_context};
 use crate::capi::error::{Outcome, raise, raise_io, take_unless_fatal};
+use crate::capi::threads::is_only_thread;
 use crate::capi::{Fatal, Raised};
 use crate::reactor::{Event, Poller, Readiness};
 
@@ -218,7 +219,9 @@ fn sleep(core: &Core, now: u64, timeout: Option<Duration>) -> Result<u64, Fatal>
     };
     let after = monotonic_nanos();
     add(&core.counters.idle, after - now);
-    let wary = if after - woken > LONG_WAIT { WARY_POLLS } else { core.wary.get().saturating_sub(1) };
+    // The only thread of the interpreter can wait for nobody: it was the system that let it wait.
+    let waited = after - woken > LONG_WAIT && !is_only_thread();
+    let wary = if waited { WARY_POLLS } else { core.wary.get().saturating_sub(1) };
     core.wary.set(wary);
     let mut outcome = Outcome::default();
     outcome.note(take_events(core, poller, polled));
