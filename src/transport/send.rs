@@ -2,10 +2,9 @@
 //!
 //! A small immutable write is kept by reference and leaves at the end of the turn, or, if it is made while the
 //! protocol receives, when it has received: together with whatever else is written to the same connection by
-//! then, so that header and body cost one system call, and chunks of 64 KiB go out two by two, which a socket takes at
-//! 10 % less. Above [`AT_ONCE`] bytes,
-//! above the high-water mark, or outside a running loop it is sent immediately, so that buffer sizes and
-//! `pause_writing` are what asyncio's would be. Nothing written is held while the loop sleeps.
+//! then, so that header and body cost one system call, and chunks of 64 KiB go out two by two, which costs a tenth
+//! less. Above [`AT_ONCE`] bytes, above the high-water mark, or outside a running loop it is sent immediately, so that
+//! buffer sizes and `pause_writing` are what asyncio's would be. Nothing written is held while the loop sleeps.
 
 use std::io;
 
