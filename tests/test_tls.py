@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import os
+import random
 import socket
 import ssl
 
@@ -375,6 +376,37 @@ def test_a_hundred_tls_clients_at_once(run, tls):
             await writer.wait_closed()
 
         await asyncio.gather(*(client(number) for number in range(100)))
+        server.close()
+        await server.wait_closed()
+        await asyncio.sleep(0.02)
+
+    run(main())
+
+
+def test_busy_and_quiet_tls_connections_take_turns(run, tls):
+    """More connections than keep their record buffers, with messages of one record and of many."""
+
+    async def main():
+        server = await asyncio.start_server(echo, "127.0.0.1", 0, ssl=tls.server())
+        address, context = server.sockets[0].getsockname(), tls.client()
+        clients = [
+            await asyncio.open_connection(*address, ssl=context, server_hostname="localhost") for _ in range(24)
+        ]
+        order = random.Random(24)
+        for busy in (1, 8, 24, 3):
+            for _ in range(20):
+                talking = order.sample(clients, busy)
+                messages = [os.urandom(order.choice((1, 1000, 16_384, 16_385, 100_000))) for _ in talking]
+                for (_, writer), message in zip(talking, messages, strict=True):
+                    writer.write(message)
+                for (reader, _), message in zip(talking, messages, strict=True):
+                    assert await reader.readexactly(len(message)) == message
+                if busy == 1:
+                    for _ in range(300):
+                        await asyncio.sleep(0)
+        for _, writer in clients:
+            writer.close()
+            await writer.wait_closed()
         server.close()
         await server.wait_closed()
         await asyncio.sleep(0.02)

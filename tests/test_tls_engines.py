@@ -484,3 +484,50 @@ run(many())
 """
     done = exchange(tls, body)
     assert (done.code, done.out) == (0, "little\n"), done
+
+
+@needs_native
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_connections_that_have_become_quiet_hold_no_record_buffers(tls, monkeypatch):
+    monkeypatch.setenv("WAKELOOP_TLS", "native")
+    body = """
+import gc, os
+
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+async def many():
+    server_context, client_context = contexts()
+    server = await asyncio.start_server(handle, "127.0.0.1", 0, ssl=server_context)
+    clients, sizes = [], []
+    for _ in range(2):
+        for _ in range(100):
+            reader, writer = await asyncio.open_connection(
+                *server.sockets[0].getsockname(), ssl=client_context, server_hostname="localhost"
+            )
+            clients.append((reader, writer))
+            writer.write(b"x" * 16_000)
+            await reader.readexactly(16_000)
+        await asyncio.sleep(0.02)
+        gc.collect()
+        sizes.append(resident())
+    for _, writer in clients:
+        writer.close()
+        await writer.wait_closed()
+    server.close()
+    await asyncio.sleep(0.01)
+    each = (sizes[1] - sizes[0]) // 100
+    # Server and client together: 64 KiB, and 132 with the buffers of both.
+    assert each < 96 << 10, each
+    return "little",
+
+async def handle(reader, writer):
+    writer.write(await reader.readexactly(16_000))
+    await writer.drain()
+    await reader.read()
+    writer.close()
+
+run(many())
+"""
+    done = exchange(tls, body)
+    assert (done.code, done.out) == (0, "little\n"), done

@@ -29,6 +29,7 @@ use super::ready::Entry;
 use super::watch;
 use crate::capi::call::{call0, call1, in_context};
 use crate::capi::error::{Outcome, raise, raise_io, take_unless_fatal};
+use crate::capi::threads::is_only_thread;
 use crate::capi::{Fatal, Raised};
 use crate::reactor::{Event, Poller, Readiness};
 
@@ -243,7 +244,8 @@ fn sleep(core: &Core, now: u64, timeout: Option<Duration>) -> Result<u64, Fatal>
         core.last_chance.set(woken);
     }
     let waited = after - woken;
-    if waited > LONG_WAIT {
+    // The only thread of the interpreter can wait for nobody: it was the system that let it wait.
+    if waited > LONG_WAIT && !is_only_thread() {
         core.wary.set(after + WARINESS * waited);
     }
     let mut outcome = Outcome::default();

@@ -3,7 +3,7 @@
 //! One BIO serves both directions, in memory. What a receive has brought is lent to it for the time of one
 //! batch of reads, straight from the loop's buffer ([`Io::lend`], [`Io::take_back`]); what the batch does not
 //! use up is kept here. What the `SSL` writes collects in a vector, for which the loop lends its large one
-//! while it encrypts ([`Io::exchange_output`]).
+//! while it encrypts ([`Io::exchange_output`]). A read gets no more than one record, whatever it has room for.
 //!
 //! **Who may be here.** Mostly the loop's thread with the GIL held. But the `ssl.SSLObject` belongs to the user,
 //! and CPython calls OpenSSL without the GIL: so the state is behind a mutex, the callbacks neither touch
@@ -16,6 +16,7 @@ use std::ffi::{c_char, c_int, c_long, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::buffers::Buffers;
 use super::library::{Bio, BioMethod, Functions, Library, Ssl};
 
 const SOURCE_SINK: c_int = 0x0400;
@@ -44,6 +45,7 @@ pub(crate) struct Io {
     unread: AtomicUsize,
     unsent: AtomicUsize,
     notify: Notify,
+    pub(super) buffers: Buffers,
 }
 
 struct State {
@@ -53,6 +55,7 @@ struct State {
     /// What was kept, of which the first `taken` bytes are used up. Comes before anything lent.
     kept: Vec<u8>,
     taken: usize,
+    place: Place,
     output: Vec<u8>,
     /// The connection itself is at work, and will look at the output.
     attended: bool,
@@ -75,6 +78,16 @@ impl State {
         unsafe { std::slice::from_raw_parts(self.lent.add(self.taken), self.lent_size - self.taken) }
     }
 
+    /// How much of the input the next read gets, which has room for `size` bytes: no more than the rest of a record.
+    fn next_piece(&mut self, size: usize) -> usize {
+        let input = self.input();
+        let input = &input[..input.len().min(size)];
+        let mut place = self.place;
+        let count = place.step(input);
+        self.place = place;
+        count
+    }
+
     fn advance(&mut self, count: usize) {
         self.taken += count;
         if !self.kept.is_empty() && self.taken == self.kept.len() {
@@ -89,6 +102,46 @@ impl State {
             self.taken = 0;
         }
         self.kept.extend_from_slice(data);
+    }
+}
+
+/// The bytes of a record's header, of which the last two are the length of what follows.
+const HEADER: usize = 5;
+
+/// Where in a TLS record the input goes on. If it is none, that only tells how much of it is given at a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Place {
+    /// So much of a header has gone by.
+    header: usize,
+    /// The first byte of the length, once it has.
+    high: u8,
+    /// So much is left of the body.
+    body: usize,
+}
+
+impl Place {
+    /// Goes on by as much of `input` as belongs to one record, and says how much that is: nothing only if there is
+    /// no input.
+    fn step(&mut self, input: &[u8]) -> usize {
+        let mut count = 0;
+        if self.body == 0 {
+            count = input.len().min(HEADER - self.header);
+            for byte in &input[..count] {
+                self.header += 1;
+                match self.header {
+                    4 => self.high = *byte,
+                    HEADER => self.body = usize::from(u16::from_be_bytes([self.high, *byte])),
+                    _ => {}
+                }
+            }
+            if self.header < HEADER {
+                return count;
+            }
+            self.header = 0;
+        }
+        let rest = self.body.min(input.len() - count);
+        self.body -= rest;
+        count + rest
     }
 }
 
@@ -109,12 +162,14 @@ impl Io {
                 lent_size: 0,
                 kept: Vec::new(),
                 taken: 0,
+                place: Place::default(),
                 output: Vec::new(),
                 attended: false,
             }),
             unread: AtomicUsize::new(0),
             unsent: AtomicUsize::new(0),
             notify,
+            buffers: Buffers::default(),
         }
     }
 
@@ -198,6 +253,17 @@ impl Io {
         taken
     }
 
+    /// The handshake is over: what is read next is the beginning of a record.
+    pub(super) fn begin_record(&self) {
+        self.state().place = Place::default();
+    }
+
+    /// Runs `body`, which has OpenSSL read or write.
+    #[inline(always)]
+    pub(crate) fn at_work<T>(&self, body: impl FnOnce() -> T) -> T {
+        self.buffers.during(body)
+    }
+
     /// From here on output is announced again.
     pub(crate) fn leave(&self) {
         self.state().attended = false;
@@ -263,44 +329,48 @@ unsafe fn io_of<'a>(bio: Bio) -> Option<(&'a Io, &'static Callbacks)> {
     unsafe { (callbacks.get_data)(bio).cast::<Io>().as_ref() }.map(|io| (io, callbacks))
 }
 
-unsafe extern "C" fn read(bio: Bio, target: *mut c_char, size: c_int) -> c_int {
+unsafe extern "C" fn read(bio: Bio, target: *mut c_char, size: usize, got: *mut usize) -> c_int {
     // SAFETY: OpenSSL's call for a BIO of ours.
-    let Some((io, callbacks)) = (unsafe { io_of(bio) }) else { return -1 };
-    // SAFETY: as above.
-    unsafe { (callbacks.clear_flags)(bio, FLAGS_RETRY) };
+    let Some((io, callbacks)) = (unsafe { io_of(bio) }) else { return 0 };
     let mut state = io.state();
-    let input = state.input();
-    let count = input.len().min(usize::try_from(size).unwrap_or(0));
+    let count = state.next_piece(size);
     if count == 0 {
+        drop(state);
         // SAFETY: as above.
         unsafe { (callbacks.set_flags)(bio, FLAGS_READ | FLAGS_SHOULD_RETRY) };
-        return -1;
+        return 0;
     }
-    // SAFETY: OpenSSL gives room for `size` bytes.
-    unsafe { std::ptr::copy_nonoverlapping(input.as_ptr(), target.cast(), count) };
+    // SAFETY: OpenSSL gives room for `size` bytes, of which `count` is no more, and a place for the count.
+    unsafe {
+        std::ptr::copy_nonoverlapping(state.input().as_ptr(), target.cast(), count);
+        *got = count;
+        (callbacks.clear_flags)(bio, FLAGS_RETRY);
+    }
     state.advance(count);
     io.publish(&state);
-    count as c_int
+    1
 }
 
-unsafe extern "C" fn write(bio: Bio, source: *const c_char, size: c_int) -> c_int {
+unsafe extern "C" fn write(bio: Bio, source: *const c_char, size: usize, taken: *mut usize) -> c_int {
     // SAFETY: OpenSSL's call for a BIO of ours.
-    let Some((io, callbacks)) = (unsafe { io_of(bio) }) else { return -1 };
-    // SAFETY: as above.
-    unsafe { (callbacks.clear_flags)(bio, FLAGS_RETRY) };
-    let Ok(count) = usize::try_from(size) else { return -1 };
+    let Some((io, callbacks)) = (unsafe { io_of(bio) }) else { return 0 };
     let notify = {
         let mut state = io.state();
         let first = state.output.is_empty();
         // SAFETY: OpenSSL gives `size` bytes.
-        state.output.extend_from_slice(unsafe { std::slice::from_raw_parts(source.cast(), count) });
+        state.output.extend_from_slice(unsafe { std::slice::from_raw_parts(source.cast(), size) });
         io.publish(&state);
         first && !state.attended
     };
     if notify {
         (io.notify)();
     }
-    size
+    // SAFETY: as above; OpenSSL gives a place for the count.
+    unsafe {
+        (callbacks.clear_flags)(bio, FLAGS_RETRY);
+        *taken = size;
+    }
+    1
 }
 
 unsafe extern "C" fn ctrl(bio: Bio, command: c_int, _: c_long, _: *mut c_void) -> c_long {
@@ -325,7 +395,9 @@ unsafe extern "C" fn destroy(bio: Bio) -> c_int {
         unsafe {
             let data = (callbacks.get_data)(bio).cast::<Io>();
             if !data.is_null() {
-                drop(Arc::from_raw(data));
+                let io = Arc::from_raw(data);
+                io.buffers.forget();
+                drop(io);
             }
         }
     }
@@ -346,10 +418,68 @@ pub(super) fn make_method(functions: &Functions) -> Result<BioMethod, String> {
         if kind < 0 || method.is_null() {
             return Err("no BIO type is left".to_owned());
         }
-        (functions.BIO_meth_set_read)(method, read);
-        (functions.BIO_meth_set_write)(method, write);
+        (functions.BIO_meth_set_read_ex)(method, read);
+        (functions.BIO_meth_set_write_ex)(method, write);
         (functions.BIO_meth_set_ctrl)(method, ctrl);
         (functions.BIO_meth_set_destroy)(method, destroy);
         Ok(method)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(length: u16) -> Vec<u8> {
+        let mut record = vec![23, 3, 3];
+        record.extend(length.to_be_bytes());
+        record.resize(HEADER + usize::from(length), 0xff);
+        record
+    }
+
+    /// The sizes of the steps through `input`, of which `arrives` bytes come at a time.
+    fn steps(input: &[u8], arrives: usize) -> Vec<usize> {
+        let mut place = Place::default();
+        let mut steps = Vec::new();
+        for mut piece in input.chunks(arrives) {
+            while !piece.is_empty() {
+                let count = place.step(piece);
+                assert!(count > 0 && count <= piece.len());
+                piece = &piece[count..];
+                steps.push(count);
+            }
+        }
+        assert_eq!(place, Place { high: place.high, ..Place::default() });
+        steps
+    }
+
+    #[test]
+    fn a_step_is_a_record() {
+        let lengths = [0, 1, 17, 16_640, 0, 0, 300];
+        let input: Vec<u8> = lengths.iter().copied().flat_map(record).collect();
+        let whole: Vec<usize> = lengths.iter().map(|length| HEADER + usize::from(*length)).collect();
+        assert_eq!(steps(&input, input.len()), whole);
+    }
+
+    #[test]
+    fn no_step_goes_beyond_a_record_however_it_arrives() {
+        let lengths = [3, 0, 300, 1];
+        let input: Vec<u8> = lengths.iter().copied().flat_map(record).collect();
+        for arrives in 1..input.len() {
+            let mut ends: Vec<usize> = steps(&input, arrives)
+                .iter()
+                .scan(0, |end, count| {
+                    *end += count;
+                    Some(*end)
+                })
+                .collect();
+            ends.retain(|end| end % arrives != 0);
+            let mut end = 0;
+            for length in lengths {
+                end += HEADER + usize::from(length);
+                ends.retain(|each| *each != end);
+            }
+            assert!(ends.is_empty(), "{arrives} at a time: {ends:?}");
+        }
     }
 }

@@ -8,6 +8,8 @@
 use std::ffi::{CStr, c_char, c_int, c_long, c_ulong, c_void};
 use std::sync::OnceLock;
 
+use super::bio::Io;
+
 /// An `SSL*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ssl(pub(super) *mut c_void);
@@ -17,8 +19,8 @@ pub(super) type Bio = *mut c_void;
 /// A `BIO_METHOD*`.
 pub(super) type BioMethod = *mut c_void;
 
-pub(super) type BioRead = unsafe extern "C" fn(Bio, *mut c_char, c_int) -> c_int;
-pub(super) type BioWrite = unsafe extern "C" fn(Bio, *const c_char, c_int) -> c_int;
+pub(super) type BioRead = unsafe extern "C" fn(Bio, *mut c_char, usize, *mut usize) -> c_int;
+pub(super) type BioWrite = unsafe extern "C" fn(Bio, *const c_char, usize, *mut usize) -> c_int;
 pub(super) type BioCtrl = unsafe extern "C" fn(Bio, c_int, c_long, *mut c_void) -> c_long;
 pub(super) type BioDestroy = unsafe extern "C" fn(Bio) -> c_int;
 /// `CRYPTO_EX_new`.
@@ -64,6 +66,9 @@ functions! {
     SSL_read_ex(*mut c_void, *mut c_void, usize, *mut usize) -> c_int;
     SSL_write_ex(*mut c_void, *const c_void, usize, *mut usize) -> c_int;
     SSL_get_error(*const c_void, c_int) -> c_int;
+    SSL_set_read_ahead(*mut c_void, c_int);
+    SSL_ctrl(*mut c_void, c_int, c_long, *mut c_void) -> c_long;
+    SSL_free_buffers(*mut c_void) -> c_int;
     SSL_get_rbio(*const c_void) -> Bio;
     SSL_set_bio(*mut c_void, Bio, Bio);
     SSL_get_ex_data(*const c_void, c_int) -> *mut c_void;
@@ -73,8 +78,8 @@ functions! {
     OpenSSL_version_num() -> c_ulong;
     BIO_get_new_index() -> c_int;
     BIO_meth_new(c_int, *const c_char) -> BioMethod;
-    BIO_meth_set_read(BioMethod, BioRead) -> c_int;
-    BIO_meth_set_write(BioMethod, BioWrite) -> c_int;
+    BIO_meth_set_read_ex(BioMethod, BioRead) -> c_int;
+    BIO_meth_set_write_ex(BioMethod, BioWrite) -> c_int;
     BIO_meth_set_ctrl(BioMethod, BioCtrl) -> c_int;
     BIO_meth_set_destroy(BioMethod, BioDestroy) -> c_int;
     BIO_new(BioMethod) -> Bio;
@@ -185,6 +190,20 @@ impl Library {
             SSL_ERROR_WANT_READ | SSL_ERROR_WANT_WRITE => Outcome::WantRead,
             SSL_ERROR_ZERO_RETURN => Outcome::Closed,
             _ => Outcome::Failed,
+        }
+    }
+
+    /// The handshake of `ssl`, which reads from `io`, is over. From here on it is given a record in one piece, header
+    /// and body, and never more, whatever it has room for: what comes after a close_notify is not TLS.
+    ///
+    /// # Safety
+    /// `ssl` is alive, and no other thread uses it.
+    pub(crate) unsafe fn established(&self, ssl: Ssl, io: &Io) {
+        io.begin_record();
+        // SAFETY: the caller's word.
+        unsafe {
+            (self.functions.SSL_set_read_ahead)(ssl.0, 1);
+            self.may_keep_buffers(ssl, io);
         }
     }
 

@@ -167,6 +167,14 @@ impl Engine {
         }
     }
 
+    /// The handshake is over.
+    pub(super) fn established(&self) {
+        if let Engine::Native(native) = self {
+            // SAFETY: `raw` owns the SSL; see `Native::decrypt`.
+            unsafe { native.library.established(native.ssl, &native.io) };
+        }
+    }
+
     /// Every object that is held, for the collector.
     pub(super) fn slots(&self) -> impl Iterator<Item = &Slot> {
         let (native, object) = match self {
@@ -186,6 +194,12 @@ pub(super) enum Output {
 }
 
 impl Native {
+    /// So many bytes have come in this turn of the loop, and are read next.
+    #[inline(always)]
+    pub(super) fn reads(&self, size: usize, turn: u64) {
+        self.library.reads(&self.io, size, turn);
+    }
+
     /// Decrypts `data`, after what was kept before it, until nothing is left or the room is used up.
     pub(super) fn decrypt_lent(&self, data: &[u8], room: &mut Room<'_>) -> End {
         // SAFETY: taken back below, before `data` can go away.
@@ -205,7 +219,7 @@ impl Native {
             let left = (left.as_mut_ptr().cast::<u8>(), left.len());
             // SAFETY: `raw` owns the SSL; we hold the GIL, and other threads may not use it meanwhile, as with
             // asyncio. The room is borrowed for us alone.
-            match unsafe { self.library.read(self.ssl, left) } {
+            match self.io.at_work(|| unsafe { self.library.read(self.ssl, left) }) {
                 Outcome::Done(count) => {
                     room.filled += count;
                     if self.io.input_size() == 0 {
@@ -240,7 +254,7 @@ impl Native {
     pub(super) fn encrypt(&self, data: &[u8]) -> Result<Wrote, Raised> {
         self.library.clear_errors();
         // SAFETY: as in `decrypt`.
-        match unsafe { self.library.write(self.ssl, data) } {
+        match self.io.at_work(|| unsafe { self.library.write(self.ssl, data) }) {
             Outcome::Done(count) => Ok(Wrote::Bytes(count)),
             Outcome::WantRead => Ok(Wrote::WantRead),
             Outcome::Closed | Outcome::Failed => {

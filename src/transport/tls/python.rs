@@ -253,6 +253,11 @@ impl TlsConnection {
         match known.iter().position(|member| member.is(state)) {
             Some(index) => {
                 self.connection.state.set(STATES[index]);
+                if STATES[index] == State::Wrapped
+                    && let Some(engine) = self.connection.engine()
+                {
+                    engine.established();
+                }
                 Ok(())
             }
             None => Err(exception_about::<PyValueError>(c"%R is not a state of a TLS connection", state)),

@@ -43,6 +43,7 @@ pub(crate) fn take(connection: &Ref, core: &Core, data: &[u8]) -> Result<Taken, 
                 && !connection.app_reading_paused.get()
                 && !connection.in_engine.get() =>
         {
+            native.reads(data.len(), core.counters.turns.get());
             connection.in_engine.set(true);
             let batch = if direct(connection, data.len()) {
                 decrypt_direct(native, data)

@@ -14,7 +14,7 @@ use crate::event_loop::core::{Core, RECEIVE};
 use crate::transport::send::write_slice;
 use crate::transport::write_buffer::Done;
 
-/// From this many pending bytes on, a write is sent at once.
+/// With more pending bytes than this, a write is sent at once.
 const AT_ONCE: usize = 64 * 1024;
 /// The ciphertext that is made before the socket gets it.
 const BATCH: usize = RECEIVE;
@@ -56,7 +56,7 @@ pub(super) fn pushed(object: &Ref, connection: &Connection) -> Result<(), Raised
     if connection.ssl_writing_paused.get() {
         return connection.control_app_writing(object);
     }
-    let small = pending < AT_ONCE && pending <= connection.outgoing_high.get();
+    let small = pending <= AT_ONCE && pending <= connection.outgoing_high.get();
     let Some(core) = connection.core() else { return Ok(()) };
     if small && core.is_delivering(object) {
         return Ok(());
