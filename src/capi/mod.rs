@@ -17,6 +17,7 @@ pub(crate) mod coroutine;
 pub(crate) mod error;
 pub(crate) mod fallible;
 pub(crate) mod freelist;
+pub(crate) mod future;
 pub(crate) mod imports;
 mod inline_values;
 pub(crate) mod object;

@@ -18,9 +18,9 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::calls::new_future;
 use super::core::{Core, core_of};
 use super::file_transfer::{FileTransfer, Progress};
+use super::futures::new_future;
 use super::sock_datagram::Exchange;
 use super::sock_try::{SEND_FLAGS, Step, accept, connected, file_descriptor, receive, sized, would_block};
 use super::watch::{self, Direction};
