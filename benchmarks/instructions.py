@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import os
 import re
 import shutil
 import signal
@@ -148,6 +149,8 @@ def main() -> int:
     if shutil.which("valgrind") is None:
         print("valgrind is not installed; it is a package of that name nearly everywhere")
         return 2
+    # Else strings lie in other places of every dict each time, and starting Python alone differs by half a million.
+    os.environ["PYTHONHASHSEED"] = "0"
     names = [name for name in NAMES if any(fnmatch.fnmatchcase(name, glob) for glob in arguments.only or ["*"])]
     loops, missing = split(arguments.loops.split(","))
     for loop, why in missing.items():

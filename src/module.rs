@@ -10,7 +10,8 @@ use crate::bridge::port::ForeignPort;
 use crate::capi;
 use crate::capi::error::exception;
 use crate::event_loop::{
-    calls, chain, clock, core, event_loop::EventLoop, handle, sock, sock_datagram, sock_methods, tools,
+    calls, chain, clock, core, event_loop::EventLoop, futures, handle, sock, sock_datagram, sock_methods,
+    tools,
 };
 use crate::primitives::{blocking, echo, listener, lookup, metrics, sleep, tcp_stream, udp};
 use crate::transport::{
@@ -55,6 +56,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     // Shows where things lie in a loop.
     let sample = Bound::new(py, EventLoop::bare(py)?)?;
     core::learn_offset(sample.as_ptr(), sample.get().core());
+    futures::learn(py, sample.as_any());
 
     module.add("Operation", awaitable::make_type(py)?)?;
     module.add_class::<EventLoop>()?;

@@ -10,7 +10,7 @@ use crate::capi::call::{call0, method};
 use crate::capi::error::{fetch, restore};
 use crate::capi::imports::imports;
 use crate::capi::{Raised, Ref};
-use crate::event_loop::calls::new_future;
+use crate::event_loop::futures::new_future;
 
 /// `Send`: taken along by whoever will wake. Dropped unused, it wakes nobody.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use super::call::guard;
 use super::error::{raise, raise_message, take_exception, warn};
 use super::fallible::string;
-use super::imports::imports;
+use super::future::set_blocking;
 use super::object::interpreter_ends;
 use super::stop::end_await;
 use super::types::{Attribute, Method, TypeSpec, visit_instance};
@@ -114,7 +114,7 @@ unsafe extern "C" fn am_send<T: Steps>(
                 outcome = ffi::PySendResult::PYGEN_RETURN;
                 value.into_ptr()
             }
-            Ok(Step::Wait(future)) => match blocking(&future) {
+            Ok(Step::Wait(future)) => match set_blocking(&future) {
                 Ok(()) => {
                     outcome = ffi::PySendResult::PYGEN_NEXT;
                     future.into_ptr()
@@ -131,16 +131,6 @@ unsafe extern "C" fn am_send<T: Steps>(
     // SAFETY: the caller's place for the result.
     unsafe { *result = value };
     outcome
-}
-
-/// Marks the future as a task expects it from an `await`.
-#[inline(always)]
-pub(crate) fn blocking(future: &Ref) -> Result<(), Raised> {
-    // SAFETY: live objects; the attribute exists on every asyncio future.
-    let done = unsafe {
-        ffi::PyObject_SetAttr(future.as_ptr(), imports()._asyncio_future_blocking.as_ptr(), ffi::Py_True())
-    };
-    if done < 0 { Err(Raised) } else { Ok(()) }
 }
 
 /// Ends on the error that is set, and leaves it set. No coroutine raises StopIteration: it would look like an end

@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 
 use super::error::fetch;
 use super::fallible::{self, Fallible};
+use super::future::FutureClass;
 use super::{Raised, Ref};
 
 macro_rules! table {
@@ -17,6 +18,7 @@ macro_rules! table {
             $(pub(crate) $name: Ref,)*
             $(pub(crate) $object: Ref,)*
             pub(crate) runtime_panic: Ref,
+            pub(crate) future_class: FutureClass,
             /// asyncio's handle for other threads, which it has since 3.14; before, the plain one.
             pub(crate) thread_safe_handle_class: Ref,
             pub(crate) has_thread_safe_handle: bool,
@@ -45,6 +47,7 @@ macro_rules! table {
                     $($name: fallible::interned(stringify!($name)).map_err(|Raised| fetch(py))?,)*
                     $($object: py.import(Fallible($module))?.getattr(Fallible($path))?.into(),)*
                     runtime_panic: runtime_panic.into(),
+                    future_class: FutureClass::learn(&py.import(Fallible("asyncio"))?.getattr(Fallible("Future"))?)?,
                     future_keywords: interned(py, ["loop"])?,
                     no_arguments: fallible::tuple([]).map_err(|Raised| fetch(py))?,
                     task_keywords: interned(py, ["loop", "name", "context"])?,

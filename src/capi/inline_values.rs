@@ -21,6 +21,8 @@ use super::object::Ref;
 #[derive(Debug)]
 pub(crate) struct InlineValues {
     places: Vec<usize>,
+    /// They are the first places that there are, in whatever order: so they are looked at as one row.
+    row: bool,
 }
 
 const HEADER: usize = size_of::<ffi::PyObject>();
@@ -64,7 +66,8 @@ impl InlineValues {
             let kept = *dict(object) == own.as_ptr() && header(object) == Some(names.len());
             let other = Ref::from_owned(ffi::PyDict_New())?;
             let replaced = ffi::PyObject_SetAttrString(object, c"__dict__".as_ptr(), other.as_ptr()) == 0;
-            (kept && replaced && header(object).is_none()).then_some(InlineValues { places })
+            let row = (0..places.len()).all(|place| places.contains(&place));
+            (kept && replaced && header(object).is_none()).then_some(InlineValues { places, row })
         }
     }
 
@@ -83,6 +86,11 @@ impl InlineValues {
         unsafe {
             let Some(size) = header(object) else { return false };
             let capacity = usize::from(*object.cast::<u8>().add(HEADER));
+            if self.row && self.places.len() <= capacity {
+                let row = std::slice::from_raw_parts(value(object, 0), self.places.len());
+                // No branch per place: several of them are compared at once.
+                return row.iter().map(|value| usize::from(!value.is_null())).sum::<usize>() == size;
+            }
             let known =
                 self.places.iter().filter(|&&place| place < capacity && !(*value(object, place)).is_null());
             known.count() == size

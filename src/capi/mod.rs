@@ -18,6 +18,7 @@ pub(crate) mod error;
 pub(crate) mod fallible;
 pub(crate) mod file;
 pub(crate) mod freelist;
+pub(crate) mod future;
 pub(crate) mod imports;
 mod inline_values;
 pub(crate) mod object;

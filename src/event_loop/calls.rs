@@ -14,10 +14,11 @@ use pyo3::prelude::*;
 
 use super::clock::monotonic;
 use super::core::{Core, core_of};
+use super::futures::new_future;
 use super::handle::{Deadline, Handle, Parts, ThreadSafeHandle, TimerHandle};
 use super::ready::Entry;
 use super::tools;
-use crate::capi::call::{call, call_keywords, call_tuple, guard};
+use crate::capi::call::{call, call_keywords, guard};
 use crate::capi::context::context_for;
 use crate::capi::error::raise_message;
 use crate::capi::fallible::string;
@@ -400,47 +401,6 @@ pub(super) fn replaceable(module: &Ref, name: &Ref) -> Result<Ref, Raised> {
         }
         Err(Raised)
     }
-}
-
-/// `asyncio.Future(loop=loop)`, for a loop of ours.
-#[inline(always)]
-pub(crate) fn new_future(event_loop: *mut ffi::PyObject) -> Result<Ref, Raised> {
-    let names = imports();
-    let future = replaceable(&names.futures_names, &names.Future)?;
-    if future.as_ptr() == names.future.as_ptr() {
-        // SAFETY: the callers have loops of ours; an empty tuple, and a dict that the class does not keep.
-        unsafe {
-            let core = core_of(event_loop);
-            if core.future_arguments.is_empty() {
-                keep_future_arguments(core, event_loop)?;
-            }
-            if let Some(arguments) = core.future_arguments.get() {
-                return call_tuple(&future, names.no_arguments.as_ptr(), arguments.as_ptr());
-            }
-        }
-    }
-    let mut stack = [null_mut(), event_loop];
-    // SAFETY: no positional and one keyword argument, whose name is in the tuple.
-    unsafe { call_keywords(&future, stack.as_mut_ptr().add(1), 0, names.future_keywords.as_ptr()) }
-}
-
-/// A dict of arguments costs as much as all the rest of a future, and is the same for each. A closed loop keeps none:
-/// the dict refers back to it.
-#[cold]
-fn keep_future_arguments(core: &Core, event_loop: *mut ffi::PyObject) -> Result<(), Raised> {
-    if core.closed.get() {
-        return Ok(());
-    }
-    // SAFETY: the first of the names is `loop`; a fresh dict, and live objects to put into it.
-    unsafe {
-        let arguments = Ref::from_owned(ffi::PyDict_New()).ok_or(Raised)?;
-        let name = ffi::PyTuple_GET_ITEM(imports().future_keywords.as_ptr(), 0);
-        if ffi::PyDict_SetItem(arguments.as_ptr(), name, event_loop) < 0 {
-            return Err(Raised);
-        }
-        core.future_arguments.set(Some(arguments));
-    }
-    Ok(())
 }
 
 /// `create_task`: the C Task at once in the plain case; debug mode, a task factory, a closed loop and any

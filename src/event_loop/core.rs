@@ -10,6 +10,7 @@ use pyo3::ffi;
 use pyo3::types::PyAnyMethods;
 
 use super::clock::{self, monotonic};
+use super::futures::Futures;
 use super::handle::{Handle, Parts};
 use super::inbox::Inbox;
 use super::metrics::Counters;
@@ -100,8 +101,7 @@ pub(crate) struct Core {
     clock_changes: Cell<u64>,
     pub(crate) thread_id: Slot,
     pub(crate) task_factory: Slot,
-    /// `{"loop": loop}`, with which futures are made; kept by [`new_future`](super::calls::new_future).
-    pub(crate) future_arguments: Slot,
+    pub(crate) futures: Futures,
     forks: u32,
 }
 
@@ -182,7 +182,7 @@ impl Core {
             clock_changes: Cell::new(0),
             thread_id: Slot::empty(),
             task_factory: Slot::empty(),
-            future_arguments: Slot::empty(),
+            futures: Futures::new(),
             // Relaxed: changes only in a child that has one thread.
             forks: FORKS.load(Ordering::Relaxed),
         })
@@ -585,12 +585,13 @@ impl Core {
                 self.ready.traverse(&mut deep),
                 self.timers.traverse(&mut deep),
                 self.fds.traverse(&mut deep),
+                self.futures.traverse(&mut deep),
             ] {
                 if result != 0 {
                     return result;
                 }
             }
-            for slot in [&self.thread_id, &self.task_factory, &self.future_arguments] {
+            for slot in [&self.thread_id, &self.task_factory] {
                 if !slot.is_empty() {
                     let result = deep(slot.as_ptr());
                     if result != 0 {
@@ -604,7 +605,7 @@ impl Core {
 
     /// Lets everything go that could hold a reference back to the loop, as `close()` and the collector do.
     pub(crate) fn clear(&self) {
-        self.future_arguments.clear();
+        self.futures.clear();
         while let Some(entry) = self.ready.pop() {
             if let super::ready::Entry::Handle(handle) = &entry {
                 super::handle::empty(handle);

@@ -22,6 +22,7 @@ mod debug;
 #[allow(clippy::module_inception, reason = "the class is called EventLoop, and so is its file")]
 pub(crate) mod event_loop;
 pub(crate) mod file_transfer;
+pub(crate) mod futures;
 pub(crate) mod handle;
 pub(crate) mod inbox;
 pub(crate) mod metrics;

@@ -18,9 +18,9 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::calls::new_future;
 use super::core::{Core, core_of};
 use super::file_transfer::{FileTransfer, Progress};
+use super::futures::new_future;
 use super::sock_datagram::Exchange;
 use super::sock_try::{SEND_FLAGS, Step, accept, connected, file_descriptor, receive, sized, would_block};
 use super::watch::{self, Direction};
@@ -28,6 +28,7 @@ use crate::capi::buffer::Buffer;
 use crate::capi::call::getattr;
 use crate::capi::coroutine::{self, Named, Steps, warn_never_awaited};
 use crate::capi::error::{raise, raise_errno, raise_message, take_unless_fatal};
+use crate::capi::freelist::Freelist;
 use crate::capi::imports::imports;
 use crate::capi::object::integer;
 use crate::capi::sockaddr::is_plain_socket;
@@ -45,8 +46,8 @@ pub(crate) enum Action {
         sent: Cell<usize>,
     },
     Accept,
-    /// A call that knows addresses.
-    Exchange(Exchange),
+    /// A call that knows addresses. Apart, because an address is longer than all the others have.
+    Exchange(Box<Exchange>),
     /// Wait until the socket is writable; the connect itself has been started. The first step only waits:
     /// looking at the socket takes its error away, and a caller who cancels at once must still find it.
     Connect {
@@ -78,6 +79,11 @@ pub(crate) struct SockCall {
 
 static TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(null_mut());
 
+/// How many dead calls are kept for reuse.
+const FREELIST: usize = 64;
+
+static CALLS: Freelist<FREELIST> = Freelist::new();
+
 /// Is `object` a call of this kind?
 #[inline(always)]
 pub(crate) fn is_sock_call(object: *mut ffi::PyObject) -> bool {
@@ -92,9 +98,9 @@ impl SockCall {
         name: &'static str,
         action: Action,
     ) -> Result<Ref, Raised> {
-        // SAFETY: fresh memory of the type's size; every field is written before the object is seen.
+        // SAFETY: a dead object of this type, or fresh memory for one; every field is written before the object is seen.
         unsafe {
-            let object = ffi::PyObject_GC_New::<ffi::PyObject>(TYPE.load(Ordering::Relaxed));
+            let object = CALLS.new_gc(TYPE.load(Ordering::Relaxed));
             let owned = Ref::from_owned(object).ok_or(Raised)?;
             let call = object.cast::<SockCall>();
             (&raw mut (*call).name).write(name);
@@ -201,14 +207,19 @@ impl SockCall {
     }
 
     /// Takes the future off the descriptor, if it is still there.
+    #[inline(always)]
     fn end_wait(&self) {
         if let Some(future) = self.waiter.take() {
-            let (core, fd) = (self.core(), self.fd.get());
-            for direction in [Direction::Read, Direction::Write] {
-                watch::unwait(core, fd, direction, future.as_ptr());
-            }
-            watch::unwait(core, fd, Direction::Write, self.object());
+            self.take_off(&future);
         }
+    }
+
+    fn take_off(&self, future: &Ref) {
+        let (core, fd) = (self.core(), self.fd.get());
+        for direction in [Direction::Read, Direction::Write] {
+            watch::unwait(core, fd, direction, future.as_ptr());
+        }
+        watch::unwait(core, fd, Direction::Write, self.object());
     }
 
     /// The Python object, borrowed.
@@ -403,9 +414,7 @@ unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
         call.finish();
         call.socket.clear();
         call.event_loop.clear();
-        let kind = ffi::Py_TYPE(object);
-        ffi::PyObject_GC_Del(object.cast());
-        ffi::Py_DECREF(kind.cast());
+        CALLS.free_gc(object);
     }
 }
 

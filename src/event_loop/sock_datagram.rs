@@ -175,9 +175,10 @@ fn exchange(
     let family = if sockaddr::is_plain_socket(socket) { sockaddr::family(socket)? } else { libc::AF_UNSPEC };
     if matches!(family, libc::AF_INET | libc::AF_INET6 | libc::AF_UNIX) {
         // A wrong argument is raised where the call is awaited, as a coroutine would.
-        let action = check_socket(core, socket)
-            .and_then(|()| make(family))
-            .map_or_else(|raised| Action::Fail(Slot::new(Some(raised.take()))), Action::Exchange);
+        let action = check_socket(core, socket).and_then(|()| make(family)).map_or_else(
+            |raised| Action::Fail(Slot::new(Some(raised.take()))),
+            |it| Action::Exchange(Box::new(it)),
+        );
         return SockCall::create(event_loop, socket, name, action);
     }
     // It makes asyncio's checks itself.

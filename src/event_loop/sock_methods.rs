@@ -25,20 +25,14 @@ unsafe fn sock_call(
     values: *const *mut ffi::PyObject,
     count: ffi::Py_ssize_t,
     names: *mut ffi::PyObject,
-    make: fn(*mut ffi::PyObject) -> Result<Action, Raised>,
-    (name, function): (&'static str, &str),
+    make: impl FnOnce(*mut ffi::PyObject) -> Result<Action, Raised>,
+    (name, function, parameter): (&'static str, &str, &str),
 ) -> *mut ffi::PyObject {
     guard(|| {
         // SAFETY: the arguments of the running call.
         let arguments = unsafe { Args::new(values, count, names) };
-        let parameters = match function {
-            "sock_recv" => ["sock", "n"],
-            "sock_recv_into" => ["sock", "buf"],
-            "sock_sendall" => ["sock", "data"],
-            _ => ["sock", ""],
-        };
-        let required = if parameters[1].is_empty() { 1 } else { 2 };
-        let bound = match arguments.bind(function, parameters, required) {
+        let required = if parameter.is_empty() { 1 } else { 2 };
+        let bound = match arguments.bind(function, ["sock", parameter], required) {
             Ok(bound) => bound,
             Err(Raised) => return null_mut(),
         };
@@ -90,25 +84,25 @@ fn send_action(data: *mut ffi::PyObject) -> Result<Action, Raised> {
 }
 
 macro_rules! sock_method {
-    ($name:ident, $make:expr) => {
+    ($name:ident, $parameter:literal, $make:expr) => {
         unsafe extern "C" fn $name(
             object: *mut ffi::PyObject,
             values: *const *mut ffi::PyObject,
             count: ffi::Py_ssize_t,
             names: *mut ffi::PyObject,
         ) -> *mut ffi::PyObject {
-            let called = (concat!("EventLoop.", stringify!($name)), stringify!($name));
+            let called = (concat!("EventLoop.", stringify!($name)), stringify!($name), $parameter);
             // SAFETY: the method sits on our loop class; the arguments are those of this call.
             unsafe { sock_call(object, values, count, names, $make, called) }
         }
     };
 }
 
-sock_method!(sock_recv, receive_action);
-sock_method!(sock_recv_into, receive_into_action);
-sock_method!(sock_sendall, send_action);
-sock_method!(sock_accept, |_| Ok(Action::Accept));
-sock_method!(_sock_connected, |_| Ok(Action::Connect { waited: Cell::new(false) }));
+sock_method!(sock_recv, "n", receive_action);
+sock_method!(sock_recv_into, "buf", receive_into_action);
+sock_method!(sock_sendall, "data", send_action);
+sock_method!(sock_accept, "", |_| Ok(Action::Accept));
+sock_method!(_sock_connected, "", |_| Ok(Action::Connect { waited: Cell::new(false) }));
 
 /// What is put on the loop class.
 pub(crate) const METHODS: &[Method] = &[

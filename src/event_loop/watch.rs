@@ -14,6 +14,7 @@ use std::os::fd::RawFd;
 use pyo3::ffi;
 
 use super::core::Core;
+use super::futures::keep_spent;
 use super::handle::{Handle, is_handle};
 use super::metrics;
 use super::ready::Entry;
@@ -22,6 +23,7 @@ use super::source::{FdTable, Kind};
 use super::turn::run_one;
 use crate::capi::call::method;
 use crate::capi::error::{raise_io, raise_message};
+use crate::capi::future;
 use crate::capi::imports::imports;
 use crate::capi::{Fatal, Raised, Ref, Slot};
 use crate::reactor::{Interest, Readiness};
@@ -218,24 +220,21 @@ pub(crate) fn complete(core: &Core, future: &Ref) -> Result<(), Fatal> {
 
 /// The same with another result.
 pub(crate) fn complete_with(core: &Core, future: &Ref, result: &Ref) -> Result<(), Fatal> {
-    let outcome = done(future).and_then(|done| {
-        if done {
-            return Ok(());
+    match future::complete(future, result) {
+        Ok(completed) => {
+            // SAFETY: comparing with the address of `None`.
+            if completed && result.as_ptr() == unsafe { ffi::Py_None() } {
+                keep_spent(core, future);
+            }
+            Ok(())
         }
-        method(future, imports().set_result.as_ptr(), &[result.as_ptr()]).map(drop)
-    });
-    outcome.or_else(|raised| core.unraisable(raised))
+        Err(raised) => core.unraisable(raised),
+    }
 }
 
 /// Does nobody wait for this future any more?
 pub(crate) fn is_done(core: &Core, future: &Ref) -> Result<bool, Fatal> {
-    done(future).or_else(|raised| core.unraisable(raised).map(|()| true))
-}
-
-fn done(future: &Ref) -> Result<bool, Raised> {
-    let done = method(future, imports().done.as_ptr(), &[])?;
-    // SAFETY: `done()` returns a bool.
-    Ok(done.as_ptr() == unsafe { ffi::Py_True() })
+    future::is_done(future).or_else(|raised| core.unraisable(raised).map(|()| true))
 }
 
 /// Brings the poller in line with what is waited for on `fd`. While another thread is parked in the

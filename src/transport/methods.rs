@@ -16,7 +16,7 @@ use crate::capi::fallible::tuple;
 use crate::capi::object::integer;
 use crate::capi::types::{Attribute, Method};
 use crate::capi::{Args, Fatal, Raised, Ref};
-use crate::event_loop::calls::new_future;
+use crate::event_loop::futures::new_future;
 
 /// A method's frame: the transport held for the time of the call, and `None` or null as the result.
 fn with(

@@ -16,6 +16,7 @@ use crate::capi::error::{raise, raise_message};
 use crate::capi::imports::imports;
 use crate::capi::object::integer;
 use crate::capi::{Raised, Ref, Slot};
+use crate::event_loop::core::Core;
 
 /// How the protocol wants its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,9 +101,9 @@ impl Receiver {
     ///
     /// The data may lie in the loop's receive buffer: it is copied before any Python code runs.
     #[inline(always)]
-    pub(crate) fn feed(&self, data: &[u8]) -> Result<bool, Raised> {
+    pub(crate) fn feed(&self, core: &Core, data: &[u8]) -> Result<bool, Raised> {
         match self.reader() {
-            Some(reader) => reader_feed::feed(&reader, data),
+            Some(reader) => reader_feed::feed(core, &reader, data),
             None => Ok(false),
         }
     }

@@ -15,9 +15,9 @@ use pyo3::prelude::*;
 use super::stream::{Stream, is_stream, stream_of};
 use crate::capi::error::{exception, fetch, take_unless_fatal};
 use crate::capi::{Fatal, Raised, Ref};
-use crate::event_loop::calls::new_future;
 use crate::event_loop::core::Core;
 use crate::event_loop::file_transfer::{FileTransfer, Progress};
+use crate::event_loop::futures::new_future;
 use crate::event_loop::watch::{complete_with, is_done};
 
 /// A file that is being sent, and the future of who waits for that.

@@ -51,8 +51,8 @@ use crate::bridge::runtime;
 use crate::bridge::waiter::{Waiter, running_loop};
 use crate::capi::error::{exception, fetch, io_error, raise_io};
 use crate::capi::{Fallible, Raised, Ref, Slot};
-use crate::event_loop::calls::new_future;
 use crate::event_loop::event_loop::EventLoop;
+use crate::event_loop::futures::new_future;
 use crate::runtime::net::{ReadAhead, TcpStream as RuntimeStream, Want};
 use crate::runtime::sync::Semaphore;
 

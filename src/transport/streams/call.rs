@@ -22,11 +22,10 @@ use super::{CLASSES, inherited, plain_reader, writer};
 use crate::capi::buffer::bytes_from;
 use crate::capi::call::{guard, method};
 use crate::capi::collected::{Collected, clear, traverse};
-use crate::capi::coroutine::{
-    self, Named, blocking, check_given, itself, raise_given, raise_stop, warn_never_awaited,
-};
+use crate::capi::coroutine::{self, Named, check_given, itself, raise_given, raise_stop, warn_never_awaited};
 use crate::capi::error::{raise, raise_message, take_exception};
 use crate::capi::freelist::Freelist;
+use crate::capi::future::set_blocking;
 use crate::capi::imports::imports;
 use crate::capi::object::integer;
 use crate::capi::stop::{end_await, forget_value};
@@ -259,7 +258,7 @@ impl Call {
         self.waiter.set(Some(future.clone_ref()));
         self.phase.set(Phase::Waiting);
         self.track();
-        blocking(&future)?;
+        set_blocking(&future)?;
         Ok(Step::Yield(future))
     }
 

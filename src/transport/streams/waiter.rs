@@ -4,19 +4,28 @@ use pyo3::ffi;
 
 use crate::capi::call::method;
 use crate::capi::error::{raise, raise_message, take_exception};
+use crate::capi::future::{result, set_result};
 use crate::capi::imports::imports;
 use crate::capi::{Raised, Ref};
+use crate::event_loop::core::Core;
+use crate::event_loop::futures::keep_spent;
 
-/// `if not waiter.cancelled(): waiter.set_result(None)`.
+/// `if not waiter.cancelled(): waiter.set_result(None)`. The loop may make another future of it, if it is told which
+/// loop that is.
 #[inline(always)]
-pub(crate) fn wake(waiter: &Ref) -> Result<(), Raised> {
+pub(crate) fn wake(waiter: &Ref, core: Option<&Core>) -> Result<(), Raised> {
     let names = imports();
-    // SAFETY: live objects.
-    if unsafe { ffi::Py_TYPE(waiter.as_ptr()).cast() } == names.future.as_ptr() {
+    if names.future_class.is_class_of(waiter) {
         // asyncio's own future says so by itself when it is done already.
-        // SAFETY: the address of `None`.
-        let set = method(waiter, names.set_result.as_ptr(), &[unsafe { ffi::Py_None() }]);
-        return set.map(drop).or_else(|Raised| unless_cancelled(waiter));
+        return match set_result(waiter, &Ref::none()) {
+            Ok(()) => {
+                if let Some(core) = core {
+                    keep_spent(core, waiter);
+                }
+                Ok(())
+            }
+            Err(Raised) => unless_cancelled(waiter),
+        };
     }
     let cancelled = method(waiter, names.cancelled.as_ptr(), &[])?;
     // SAFETY: live objects; -1 with an error set means failure.
@@ -45,11 +54,9 @@ fn unless_cancelled(waiter: &Ref) -> Result<(), Raised> {
 /// What the end of an `await` does: `future.result()`, or a complaint if it is not done.
 #[inline(always)]
 pub(super) fn result_of(future: &Ref) -> Result<(), Raised> {
-    // SAFETY: live objects.
-    if unsafe { ffi::Py_TYPE(future.as_ptr()).cast() } == imports().future.as_ptr() {
+    if imports().future_class.is_class_of(future) {
         // asyncio's own future says so by itself when it is not done.
-        let result = method(future, imports().result.as_ptr(), &[]);
-        return result.map(drop).or_else(|Raised| unless_pending(future));
+        return result(future).map(drop).or_else(|Raised| unless_pending(future));
     }
     let done = method(future, imports().done.as_ptr(), &[])?;
     // SAFETY: `done()` returns a bool; reading a static of the interpreter.

@@ -180,7 +180,7 @@ fn deliver_scratch(
     if plain.is_empty() {
         core.return_scratch(plain);
     } else if connection.receiver.delivery() != Delivery::Buffer {
-        let data = unfed(connection, &plain);
+        let data = unfed(connection, core, &plain);
         core.return_scratch(plain);
         if let Some(data) = data? {
             delivering(object, core, || connection.receiver.data_received(&data))?;
@@ -233,8 +233,8 @@ fn deliver_rest(object: &Ref, connection: &Connection, core: &Core) -> Result<bo
 
 /// Gives data to the protocol's StreamReader natively; what cannot be given that way comes back as bytes.
 #[inline(always)]
-fn unfed(connection: &Connection, plain: &[u8]) -> Result<Option<Ref>, Raised> {
-    if connection.receiver.delivery() == Delivery::Reader && connection.receiver.feed(plain)? {
+fn unfed(connection: &Connection, core: &Core, plain: &[u8]) -> Result<Option<Ref>, Raised> {
+    if connection.receiver.delivery() == Delivery::Reader && connection.receiver.feed(core, plain)? {
         return Ok(None);
     }
     bytes_from(plain).map(Some)
@@ -256,7 +256,7 @@ fn deliver_buffered(
         let rest = &plain[delivered..];
         if connection.receiver.delivery() != Delivery::Buffer {
             // It was replaced in between.
-            if let Some(data) = unfed(connection, rest)? {
+            if let Some(data) = unfed(connection, core, rest)? {
                 delivering(object, core, || connection.receiver.data_received(&data))?;
             }
             return Ok(plain.len());

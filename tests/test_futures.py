@@ -1,0 +1,248 @@
+"""The loop makes new futures of those by which it has woken somebody. Nobody can tell: who holds one keeps it."""
+
+import asyncio
+import contextlib
+import gc
+import socket
+import sys
+import weakref
+
+import pytest
+
+import wakeloop
+
+
+@contextlib.contextmanager
+def no_collection():
+    """What is let go is gone at once, or not before the end of the block."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+async def turns(count=3):
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+class Reads:
+    """Reads that wait, one after the other, each for a future that `waiting` shows."""
+
+    def __init__(self, open_connection=None):
+        self.open_connection = open_connection
+
+    async def __aenter__(self):
+        self.near, self.far = socket.socketpair()
+        self.near.setblocking(False)
+        self.writer = None
+        if self.open_connection:
+            self.reader, self.writer = await self.open_connection(sock=self.near)
+        return self
+
+    async def __aexit__(self, *exception):
+        if self.writer:
+            self.writer.close()
+            with contextlib.suppress(ConnectionError):
+                await self.writer.wait_closed()
+        self.near.close()
+        self.far.close()
+
+    async def read(self):
+        if self.open_connection:
+            return await self.reader.readexactly(1)
+        return await asyncio.get_running_loop().sock_recv(self.near, 1)
+
+    async def one(self, look=lambda future: None):
+        """A read; `look` is shown the future that it waits for."""
+        task = asyncio.ensure_future(self.read())
+        await turns()
+        look(task._fut_waiter)
+        self.far.send(b"x")
+        assert await asyncio.wait_for(task, 10) == b"x"
+
+
+KINDS = {"asyncio": asyncio.open_connection, "native": wakeloop.open_connection, "sock": None}
+
+
+@pytest.fixture(params=KINDS)
+def reads(request):
+    return Reads(KINDS[request.param])
+
+
+def test_each_wait_has_a_future_that_is_as_new(run, reads):
+    async def main():
+        def look(future):
+            seen.append((type(future), future.done(), future.get_loop() is asyncio.get_running_loop()))
+            # asyncio's own sock_recv has a callback of its own on it, before the task's.
+            assert repr(future).startswith("<Future pending cb=[") and repr(future).endswith("Task.task_wakeup()]>")
+            seen.append((future._result, future._exception, future._source_traceback))
+
+        seen = []
+        async with reads:
+            for _ in range(5):
+                await reads.one(look)
+        assert seen[:2] == [
+            (asyncio.Future, False, True),
+            (None, None, None),
+        ]
+        assert seen == 5 * seen[:2]
+
+    run(main())
+
+
+def test_a_future_that_somebody_holds_stays_what_it_is(run, reads):
+    async def main():
+        held = []
+        async with reads:
+            for _ in range(300):
+                await reads.one(held.append)
+        # asyncio's own sock_recv hands the data over in it.
+        assert all(future.done() and future.result() in (None, b"x") for future in held)
+        assert len(set(map(id, held))) == len(held)
+
+    run(main())
+
+
+def test_one_that_is_held_for_ever_does_not_matter_to_the_others(run, reads):
+    async def main():
+        held = []
+        async with reads:
+            await reads.one(held.append)
+            for _ in range(300):
+                await reads.one(lambda future: held.append(id(future)))
+        assert held[0].done() and id(held[0]) not in held[1:]
+
+    run(main())
+
+
+def test_what_was_put_on_a_future_is_not_on_the_next(run, reads):
+    async def main():
+        async with reads:
+            for number in range(5):
+
+                def look(future, number=number):
+                    assert not hasattr(future, "mark")
+                    future.mark = number
+
+                await reads.one(look)
+
+    run(main())
+
+
+def test_a_future_to_which_there_is_a_weak_reference_is_gone_when_nobody_holds_it(run, reads):
+    async def main():
+        references = []
+        async with reads:
+            with no_collection():
+                for _ in range(5):
+                    await reads.one(lambda future: references.append(weakref.ref(future)))
+                await turns()
+                assert [reference() for reference in references] == 5 * [None]
+
+    run(main())
+
+
+def test_the_callbacks_and_the_context_of_one_wait_do_not_come_back_in_the_next(run, reads):
+    async def main():
+        called = []
+        async with reads:
+            await reads.one(lambda future: future.add_done_callback(called.append))
+            for _ in range(5):
+                await reads.one()
+        await turns()
+        assert len(called) == 1 and called[0].done()
+
+    run(main())
+
+
+def test_a_wait_that_is_cancelled_leaves_nothing_to_the_next(run, reads):
+    async def main():
+        async with reads:
+            for _ in range(3):
+                await reads.one()
+                waiting = asyncio.ensure_future(reads.read())
+                await turns()
+                waiting.cancel("no more")
+                with pytest.raises(asyncio.CancelledError, match="no more"):
+                    await waiting
+                await reads.one()
+
+    run(main())
+
+
+def test_many_waits_at_once_are_each_woken(run):
+    async def main():
+        async with contextlib.AsyncExitStack() as stack:
+            everyone = [await stack.enter_async_context(Reads(kind)) for kind in 100 * list(KINDS.values())]
+            for _ in range(3):
+                tasks = [asyncio.ensure_future(reads.read()) for reads in everyone]
+                await turns()
+                assert len({id(task._fut_waiter) for task in tasks}) == len(tasks)
+                for reads in everyone:
+                    reads.far.send(b"x")
+                assert await asyncio.wait_for(asyncio.gather(*tasks), 20) == len(tasks) * [b"x"]
+
+    run(main())
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_loop_that_nobody_holds_is_gone_though_it_has_woken_somebody(loop_factory, kind, closed):
+    async def main():
+        async with Reads(kind) as reads:
+            for _ in range(5):
+                await reads.one()
+
+    loop = loop_factory()
+    loop.run_until_complete(main())
+    gone = weakref.ref(loop)
+    if closed:
+        loop.close()
+        del loop
+        gc.collect()
+    else:
+        with pytest.warns(ResourceWarning, match="unclosed event loop"):
+            del loop
+            gc.collect()
+    assert gone() is None
+
+
+def test_a_loop_of_a_class_of_its_own_is_asked_for_each_future(loop_factory, reads):
+    asked = []
+    with contextlib.closing(loop_factory()) as sample:
+        base = type(sample)
+
+    class Loop(base):
+        def get_debug(self):
+            asked.append(None)
+            return super().get_debug()
+
+    async def main():
+        async with reads:
+            for _ in range(10):
+                await reads.one()
+                counts.append(len(asked))
+
+    counts = []
+    with asyncio.Runner(loop_factory=Loop) as runner:
+        runner.run(main())
+    rounds = {after - before for before, after in zip(counts[2:], counts[3:], strict=False)}
+    assert len(rounds) == 1 and rounds.pop() > 0
+
+
+@pytest.mark.native
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="a future's attributes lie where they cannot be seen")
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_futures_are_used_again(run, kind):
+    async def main():
+        seen = []
+        async with Reads(kind) as reads:
+            for _ in range(200):
+                await reads.one(lambda future: seen.append(id(future)))
+            kept = [thing for thing in gc.get_objects() if type(thing) is asyncio.Future]
+        assert {id(future) for future in kept} & set(seen), "none is kept"
+
+    run(main())
