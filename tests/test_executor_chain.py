@@ -3,8 +3,6 @@
 import asyncio
 import concurrent.futures
 import gc
-import socket
-import statistics
 import sys
 import threading
 import time
@@ -373,48 +371,44 @@ def test_the_callback_has_a_name_in_the_futures_repr(loop):
 
 
 @pytest.mark.native
-def test_the_threads_of_jobs_get_the_interpreter_from_a_loop_that_always_has_events(run):
-    """A loop that gives it up for moments only lets a thread that comes back from a wait stand there. asyncio's is slow
-    enough that its threads find longer ones.
+def test_a_busy_loop_gives_the_threads_of_jobs_time_to_take_the_interpreter(run):
+    """A loop that gives it up for moments only lets a thread that comes back from a wait stand there: each time the
+    switch interval, after which the interpreter would take it from the loop, begins anew.
     """
 
-    class Echo(asyncio.Protocol):
-        def __init__(self):
-            self.going = True
-
-        def connection_made(self, transport):
-            self.transport = transport
-
-        def data_received(self, data):
-            if self.going:
-                self.transport.write(data)
-
-    async def busy():
-        near, far = socket.socketpair()
-        made = [await asyncio.get_running_loop().create_connection(Echo, sock=sock) for sock in (near, far)]
-        made[0][0].write(b"x" * 100)
-        return made
-
-    async def jobs(count):
-        """How long a job takes that waits for two milliseconds: the mean."""
-        times = []
-        for _ in range(count):
-            started = time.perf_counter()
-            await asyncio.to_thread(time.sleep, 0.002)
-            times.append(time.perf_counter() - started)
-        return statistics.mean(times)
-
     async def main():
-        made = [pair for _ in range(4) for pair in await busy()]
-        await jobs(5)
-        # Other programs may keep the processors: one good try of some counts.
-        for _ in range(10):
-            if (mean := await jobs(50)) < 0.0045:
+        loop = asyncio.get_running_loop()
+        spinning = True
+
+        def spin():
+            if spinning:
+                loop.call_soon(spin)
+
+        async def chances():
+            before = loop.metrics()["blocking_polls"]
+            await asyncio.sleep(0.05)
+            return loop.metrics()["blocking_polls"] - before
+
+        def compute():
+            end = time.perf_counter() + 0.03
+            while time.perf_counter() < end:
+                pass
+
+        # asyncio's own code takes the first job of a process.
+        await asyncio.to_thread(int)
+        spin()
+        assert await chances() == 0
+        release = threading.Event()
+        job = loop.run_in_executor(None, release.wait)
+        # One that keeps the interpreter makes the loop wary, but not for good.
+        await loop.run_in_executor(None, compute)
+        for _ in range(100):
+            if (seen := await chances()) >= 20:
                 break
-        for transport, protocol in made:
-            protocol.going = False
-            transport.abort()
-        await asyncio.sleep(0.01)
-        assert mean < 0.0045
+        release.set()
+        await job
+        assert seen >= 20
+        assert await chances() == 0
+        spinning = False
 
     run(main())
