@@ -23,7 +23,7 @@ use super::super::shim::{AtomicUsize, fence};
 use super::idle::Idle;
 
 /// A driver that is left alone is looked after within two of these.
-pub(super) const PERIOD: Duration = Duration::from_millis(4);
+pub(super) const PERIOD: Duration = Duration::from_millis(1);
 
 /// The lower half of the word.
 const WHO: usize = 0xFFFF;
