@@ -208,6 +208,12 @@ fn poll_briefly(core: &Core, timeout: Duration) -> Result<(), Fatal> {
     signals()
 }
 
+/// Has the poll ended because another thread woke it, and for nothing else?
+fn only_woken(poller: &Poller) -> bool {
+    let mut events = poller.events().peekable();
+    events.peek().is_some() && events.all(|event| event.token == WAKER)
+}
+
 /// Sleeps in the poll without the GIL; the time after it. Between the caller's look at what is due and the poll no
 /// Python code runs.
 fn sleep(core: &Core, now: u64, timeout: Option<Duration>) -> Result<u64, Fatal> {
@@ -226,7 +232,8 @@ fn sleep(core: &Core, now: u64, timeout: Option<Duration>) -> Result<u64, Fatal>
         let state = ffi::PyEval_SaveThread();
         let polled = poller.poll(timeout);
         let mut woken = monotonic_nanos();
-        while chance && woken - now < CHANCE {
+        // Not where a job's end is all there is: the loop has slept for it, and its thread is done.
+        while chance && woken - now < CHANCE && !only_woken(poller) {
             std::thread::yield_now();
             woken = monotonic_nanos();
         }
