@@ -56,6 +56,15 @@ def run(main):
 """
 
 
+# For bodies that look at their memory.
+RESIDENT = """
+import gc, os
+
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+"""
+
+
 def exchange(tls, body, before="", **options):
     text = EXCHANGE.format(certificate=tls.certificate, key=tls.key)
     return run_script("wakeloop", before + text + body, **options)
@@ -447,11 +456,6 @@ def test_parts_that_were_never_put_together_do_no_harm():
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_closed_connections_give_their_memory_back(tls, each_engine):
     body = """
-import gc, os
-
-def resident():
-    return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
 async def many():
     server_context, client_context = contexts()
     server = await asyncio.start_server(handle, "127.0.0.1", 0, ssl=server_context)
@@ -482,7 +486,7 @@ async def handle(reader, writer):
 
 run(many())
 """
-    done = exchange(tls, body)
+    done = exchange(tls, RESIDENT + body)
     assert (done.code, done.out) == (0, "little\n"), done
 
 
@@ -491,11 +495,6 @@ run(many())
 def test_connections_that_have_become_quiet_hold_no_record_buffers(tls, monkeypatch):
     monkeypatch.setenv("WAKELOOP_TLS", "native")
     body = """
-import gc, os
-
-def resident():
-    return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
 async def many():
     server_context, client_context = contexts()
     server = await asyncio.start_server(handle, "127.0.0.1", 0, ssl=server_context)
@@ -529,5 +528,5 @@ async def handle(reader, writer):
 
 run(many())
 """
-    done = exchange(tls, body)
+    done = exchange(tls, RESIDENT + body)
     assert (done.code, done.out) == (0, "little\n"), done

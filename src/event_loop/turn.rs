@@ -208,12 +208,6 @@ fn poll_briefly(core: &Core, timeout: Duration) -> Result<(), Fatal> {
     signals()
 }
 
-/// Has the poll ended because another thread woke it, and for nothing else?
-fn only_woken(poller: &Poller) -> bool {
-    let mut events = poller.events().peekable();
-    events.peek().is_some() && events.all(|event| event.token == WAKER)
-}
-
 /// Sleeps in the poll without the GIL; the time after it. Between the caller's look at what is due and the poll no
 /// Python code runs.
 fn sleep(core: &Core, now: u64, timeout: Option<Duration>) -> Result<u64, Fatal> {
@@ -232,12 +226,14 @@ fn sleep(core: &Core, now: u64, timeout: Option<Duration>) -> Result<u64, Fatal>
         let state = ffi::PyEval_SaveThread();
         let polled = poller.poll(timeout);
         let mut woken = monotonic_nanos();
+        let nothing_else = poller.events().all(|event| event.token == WAKER);
         // Not where a job's end is all there is: the loop has slept for it, and its thread is done.
-        while chance && woken - now < CHANCE && !only_woken(poller) {
+        let chance = chance && !(nothing_else && poller.events().next().is_some());
+        while chance && woken - now < CHANCE {
             std::thread::yield_now();
             woken = monotonic_nanos();
         }
-        if polled.is_ok() && poller.events().all(|event| event.token == WAKER) {
+        if polled.is_ok() && nothing_else {
             // Another thread woke us. If it was Python, it holds the GIL and is about to wait for its next
             // piece of work: to ask for the GIL a moment later saves the two threads a third of their futexes.
             std::thread::yield_now();

@@ -24,7 +24,7 @@ use super::builder::ThreadOptions;
 use super::executor::Shared;
 use super::shim::{AtomicUsize, Condvar, Mutex, MutexGuard};
 use super::task::{self, JoinHandle, Runnable};
-use super::{context, unpoisoned};
+use super::{context, unpoisoned, wait_until};
 
 /// A thread that was called so soon after it had gone to sleep stays awake for as long after its next job, and gives its
 /// processor to whoever wants it meanwhile: to sleep and to be woken would cost it more. The first time that it does so
@@ -282,20 +282,8 @@ impl Pool {
 
     /// Waits for the threads to leave; false if the deadline came first.
     pub(super) fn wait_left(&self, deadline: Option<Instant>) -> bool {
-        let mut state = unpoisoned(self.0.state.lock());
-        while state.present > 0 {
-            state = match deadline {
-                None => unpoisoned(self.0.left.wait(state)),
-                Some(deadline) => {
-                    let left = deadline.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        return false;
-                    }
-                    unpoisoned(self.0.left.wait_timeout(state, left)).0
-                }
-            };
-        }
-        true
+        let state = unpoisoned(self.0.state.lock());
+        wait_until(&self.0.left, state, deadline, |state| state.present == 0).present == 0
     }
 }
 

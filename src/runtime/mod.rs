@@ -71,3 +71,25 @@ pub use macros::support as macro_support;
 fn unpoisoned<T>(result: Result<T, std::sync::PoisonError<T>>) -> T {
     result.unwrap_or_else(std::sync::PoisonError::into_inner)
 }
+
+/// Waits to be told until `done`, or for the deadline.
+fn wait_until<'a, T>(
+    told: &shim::Condvar,
+    mut state: shim::MutexGuard<'a, T>,
+    deadline: Option<std::time::Instant>,
+    done: impl Fn(&T) -> bool,
+) -> shim::MutexGuard<'a, T> {
+    while !done(&state) {
+        state = match deadline {
+            None => unpoisoned(told.wait(state)),
+            Some(deadline) => {
+                let left = deadline.saturating_duration_since(std::time::Instant::now());
+                if left.is_zero() {
+                    return state;
+                }
+                unpoisoned(told.wait_timeout(state, left)).0
+            }
+        };
+    }
+    state
+}

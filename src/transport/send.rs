@@ -22,7 +22,7 @@ use crate::event_loop::core::Core;
 use crate::event_loop::watch::complete;
 
 /// With more pending bytes than this, a write is sent at once.
-const AT_ONCE: usize = 64 * 1024;
+pub(crate) const AT_ONCE: usize = 64 * 1024;
 /// After so many writes to a lost connection asyncio begins to warn.
 const WARN_AFTER: u32 = 5;
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use super::super::builder::ThreadOptions;
 use super::super::shim::{Condvar, Mutex, thread};
-use super::super::unpoisoned;
+use super::super::{unpoisoned, wait_until};
 use super::queue::Local;
 use super::shared::Shared;
 use super::worker::Worker;
@@ -118,18 +118,7 @@ impl Crew {
     pub(super) fn wait_left(&self, deadline: Option<Instant>) -> bool {
         let mut state = unpoisoned(self.state.lock());
         state.awaiting += 1;
-        while state.present > 0 {
-            state = match deadline {
-                None => unpoisoned(self.left.wait(state)),
-                Some(deadline) => {
-                    let left = deadline.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        break;
-                    }
-                    unpoisoned(self.left.wait_timeout(state, left)).0
-                }
-            };
-        }
+        let mut state = wait_until(&self.left, state, deadline, |state| state.present == 0);
         state.awaiting -= 1;
         state.present == 0
     }

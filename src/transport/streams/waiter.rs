@@ -4,7 +4,7 @@ use pyo3::ffi;
 
 use crate::capi::call::method;
 use crate::capi::error::{raise, raise_message, take_exception};
-use crate::capi::future::{result, set_result};
+use crate::capi::future::{is_done, result, set_result};
 use crate::capi::imports::imports;
 use crate::capi::{Raised, Ref};
 use crate::event_loop::core::Core;
@@ -31,7 +31,7 @@ pub(crate) fn wake(waiter: &Ref, core: Option<&Core>) -> Result<(), Raised> {
     // SAFETY: live objects; -1 with an error set means failure.
     unsafe {
         match ffi::PyObject_IsTrue(cancelled.as_ptr()) {
-            0 => method(waiter, names.set_result.as_ptr(), &[ffi::Py_None()]).map(drop),
+            0 => set_result(waiter, &Ref::none()),
             1 => Ok(()),
             _ => Err(Raised),
         }
@@ -58,29 +58,28 @@ pub(super) fn result_of(future: &Ref) -> Result<(), Raised> {
         // asyncio's own future says so by itself when it is not done.
         return result(future).map(drop).or_else(|Raised| unless_pending(future));
     }
-    let done = method(future, imports().done.as_ptr(), &[])?;
-    // SAFETY: `done()` returns a bool; reading a static of the interpreter.
-    unsafe {
-        if done.as_ptr() != ffi::Py_True() {
-            raise_message(ffi::PyExc_RuntimeError, "await wasn't used with future");
-            return Err(Raised);
-        }
+    if !is_done(future)? {
+        complain();
+        return Err(Raised);
     }
-    method(future, imports().result.as_ptr(), &[]).map(drop)
+    result(future).map(drop)
 }
 
 /// The error of a `result()`, or the complaint of an `await` about a future that is not done.
 #[cold]
 fn unless_pending(future: &Ref) -> Result<(), Raised> {
     let error = take_exception();
-    let done = method(future, imports().done.as_ptr(), &[])?;
-    // SAFETY: `done()` of such a future returns a bool; reading a static of the interpreter.
-    unsafe {
-        if done.as_ptr() == ffi::Py_True() {
-            raise(error);
-        } else {
-            raise_message(ffi::PyExc_RuntimeError, "await wasn't used with future");
-        }
+    if is_done(future)? {
+        raise(error);
+    } else {
+        complain();
     }
     Err(Raised)
+}
+
+/// What asyncio's future says of an `await` that is resumed too early.
+#[cold]
+fn complain() {
+    // SAFETY: reading a static of the interpreter.
+    raise_message(unsafe { ffi::PyExc_RuntimeError }, "await wasn't used with future");
 }

@@ -11,11 +11,9 @@ use super::engine::{Engine, Output, RECORD, Wrote};
 use crate::capi::buffer::{Buffer, bytes_from, bytes_slice};
 use crate::capi::{Fatal, Raised, Ref};
 use crate::event_loop::core::{Core, RECEIVE};
-use crate::transport::send::write_slice;
+use crate::transport::send::{AT_ONCE, write_slice};
 use crate::transport::write_buffer::Done;
 
-/// With more pending bytes than this, a write is sent at once.
-const AT_ONCE: usize = 64 * 1024;
 /// The ciphertext that is made before the socket gets it.
 const BATCH: usize = RECEIVE;
 
