@@ -1,6 +1,6 @@
 //! Fairness, wakeups under stress, idleness, and what runs where.
 
-use std::future::{Future, poll_fn};
+use std::future::{Future, pending, poll_fn};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::task::Poll;
@@ -394,6 +394,48 @@ fn a_long_poll_that_the_driver_woke_holds_up_neither_timers_nor_sockets_while_an
         std::thread::sleep(Duration::from_millis(20));
         quick_near.try_write(b"x").unwrap();
         assert_eq!(block_on(hogging).unwrap(), 2, "round {round}");
+    }
+}
+
+#[test]
+fn what_comes_from_the_driver_with_a_long_poll_is_taken_by_a_worker_that_is_free() {
+    for round in 0..20 {
+        let rt = Builder::new().worker_threads(2).build().unwrap();
+        let pair = || rt.handle().enter(UnixStream::pair).unwrap();
+        let ran = Arc::new(AtomicUsize::new(0));
+        let (near, far) = pair();
+        let (ends, tasks): (Vec<_>, Vec<_>) = (0..2)
+            .map(|_| {
+                let (end, other_end) = pair();
+                let ran = ran.clone();
+                let task = rt.spawn(async move {
+                    other_end.read(&mut [0; 1]).await.unwrap();
+                    let first = ran.fetch_add(1, SeqCst) == 0;
+                    let deadline = Instant::now() + LONG / 2;
+                    while first && ran.load(SeqCst) < 2 && Instant::now() < deadline {
+                        std::hint::spin_loop();
+                    }
+                    ran.load(SeqCst)
+                });
+                (end, task)
+            })
+            .unzip();
+        rt.spawn(async move {
+            while matches!(far.read(&mut [0; 1]).await, Ok(1)) && far.write_all(b"x").await.is_ok() {}
+        });
+        rt.spawn(async move {
+            // Short polls, each woken by the driver: after these a worker calls nobody for one more of them.
+            for _ in 0..300 {
+                near.write_all(b"x").await.unwrap();
+                near.read(&mut [0; 1]).await.unwrap();
+            }
+            // The driver brings both at once, and nothing after them.
+            ends.iter().for_each(|end| assert_eq!(end.try_write(b"x").unwrap(), 1));
+            pending::<()>().await;
+        });
+        for task in tasks {
+            assert_eq!(block_on(task).unwrap(), 2, "round {round}");
+        }
     }
 }
 

@@ -11,6 +11,8 @@
 //!
 //! 1. Who leaves the driver, after a sleep or a mere look, counts that with [`Watch::left`], and if nobody keeps watch
 //!    calls one of the parked workers to do so.
+//!    With somebody on watch, a worker calls nobody for the few short tasks that the driver brought it. Should one of them
+//!    be long after all, the watch, which sees the driver left alone, takes the others.
 //! 2. Who keeps watch is on the list of the parked. Off the list, for work, it gives the watch up ([`Watch::give_up`]) and
 //!    does as if it left the driver.
 //! 3. The watch ends by [`Watch::stand_down`], which fails if somebody left the driver since the last look. Count and watch
@@ -60,6 +62,11 @@ impl Watch {
     fn appoint(&self, worker: usize) -> bool {
         let with_us = |word: usize| (word & WHO == 0).then_some(word + worker + 1);
         self.word.fetch_update(Relaxed, Relaxed, with_us).is_ok()
+    }
+
+    /// Whether somebody keeps watch, as of a moment ago.
+    pub(super) fn is_kept(&self) -> bool {
+        self.word.load(Relaxed) & WHO != 0
     }
 
     /// What there is to compare with later, if `worker` keeps the watch.

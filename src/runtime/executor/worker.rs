@@ -26,6 +26,8 @@ const LOOK_PERIOD: Duration = Duration::from_micros(100);
 const MAX_LOOK_INTERVAL: u32 = 127;
 /// But it reads the clock every so many turns, for the moment when short turns become long ones.
 const CLOCK_INTERVAL: u32 = 16;
+/// Nanoseconds of work that are worth the waking of another worker, which costs both some microseconds.
+const WORTH_A_WAKE: u64 = 50_000;
 /// Polls in a row that the LIFO slot may take before its task queues up like the others.
 const MAX_LIFO_STREAK: u32 = 3;
 
@@ -46,6 +48,8 @@ pub(in super::super) struct Worker {
     look_in: Cell<u32>,
     /// When the last was, or the last sleep ended.
     looked: Cell<Instant>,
+    /// What a turn takes, in nanoseconds, as of late.
+    pace: Cell<u64>,
     random: Cell<u64>,
     /// In the middle of a poll (as opposed to a turn of the driver).
     polling: Cell<bool>,
@@ -66,6 +70,7 @@ impl Worker {
             look_interval: Cell::new(MAX_LOOK_INTERVAL),
             look_in: Cell::new(MAX_LOOK_INTERVAL),
             looked: Cell::new(Instant::now()),
+            pace: Cell::new(u64::MAX),
             random: Cell::new(0x9E37_79B9_7F4A_7C15u64.wrapping_mul(index as u64 + 1)),
             polling: Cell::new(false),
             searching: Cell::new(true),
@@ -261,6 +266,7 @@ impl Worker {
     fn look_outside(&self) {
         let now = Instant::now();
         let took = now.saturating_duration_since(self.looked.replace(now));
+        self.measure(took);
         let turns = self.look_interval.get();
         let done = u128::from(turns - self.look_in.get());
         let fit = (done * LOOK_PERIOD.as_nanos() / took.as_nanos().max(1))
@@ -276,10 +282,28 @@ impl Worker {
             driver.turn(handle, false);
             drop(driver);
             self.shared.leave_driver();
-            if self.local.len() > 1 {
+            if self.is_behind() {
                 self.tell_others();
             }
         }
+    }
+
+    /// `took` is the time since the last look or sleep.
+    fn measure(&self, took: Duration) {
+        let done = u64::from(self.look_interval.get() - self.look_in.get());
+        if let Some(each) = (took.as_nanos() as u64).checked_div(done) {
+            let before = self.pace.get();
+            self.pace.set(if each < before { before / 2 + each / 2 } else { each });
+        }
+    }
+
+    /// Whether what the driver has brought is worth the waking of another worker. Where it is done before that one
+    /// would be awake, it is not; and should a poll take longer than those of late, who keeps watch takes what waits for
+    /// its end.
+    fn is_behind(&self) -> bool {
+        let others = self.local.len().saturating_sub(1) as u64;
+        others > 0
+            && (others.saturating_mul(self.pace.get()) >= WORTH_A_WAKE || !self.shared.watch().is_kept())
     }
 
     fn park(&self, interrupted: &mut dyn FnMut() -> bool) {
@@ -305,6 +329,7 @@ impl Worker {
             shared.parker(self.index).park();
             left = self.keep_watch(interrupted);
         }
+        self.measure(asleep.saturating_duration_since(self.looked.get()));
         let awake = Instant::now();
         counters.idle_nanos.add(awake.saturating_duration_since(asleep).as_nanos() as u64);
         self.looked.set(awake);
@@ -312,11 +337,11 @@ impl Worker {
         counters.wakeups.add(1);
         shared.trace(TraceEvent::Unparked { worker: self.index });
         self.searching.set(idle.unpark(self.index, false));
-        if self.local.len() > 1 {
-            shared.wake_one();
-        }
         if shared.watch().give_up(self.index) || left {
             shared.leave_driver();
+        }
+        if self.is_behind() {
+            shared.wake_one();
         }
     }
 
@@ -344,7 +369,10 @@ impl Worker {
                 }
                 let Some(now) = shared.watch().look(self.index) else { return false };
                 if now == seen {
-                    // Nobody was there for a while.
+                    // Nobody was there for a while. What the driver brought last may have to wait for a long poll.
+                    if shared.has_work() {
+                        return false;
+                    }
                     if self.park_in_driver(interrupted) {
                         return true;
                     }

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::wait_list::{Grant, WaitList};
-use crate::runtime::shim::{Mutex, MutexGuard};
-use crate::runtime::{coop, unpoisoned, wakers};
+use crate::runtime::lock::{ShortGuard, ShortLock};
+use crate::runtime::{coop, wakers};
 
 /// A channel that holds at most `capacity` values (at least 1).
 pub fn bounded<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
@@ -26,7 +26,7 @@ pub fn unbounded<T>() -> (UnboundedSender<T>, Receiver<T>) {
     (UnboundedSender { sender: Sender { channel: channel.clone() } }, Receiver { channel })
 }
 
-struct Channel<T>(Mutex<State<T>>);
+struct Channel<T>(ShortLock<State<T>>);
 
 struct State<T> {
     values: VecDeque<T>,
@@ -41,7 +41,7 @@ struct State<T> {
 
 impl<T> Channel<T> {
     fn new(capacity: usize) -> Arc<Channel<T>> {
-        Arc::new(Channel(Mutex::new(State {
+        Arc::new(Channel(ShortLock::new(State {
             values: VecDeque::new(),
             granted: 0,
             capacity,
@@ -52,8 +52,8 @@ impl<T> Channel<T> {
         })))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
-        unpoisoned(self.0.lock())
+    fn lock(&self) -> ShortGuard<'_, State<T>> {
+        self.0.lock()
     }
 }
 
@@ -130,7 +130,7 @@ impl<T> Sender<T> {
     }
 }
 
-fn push<T>(mut state: MutexGuard<'_, State<T>>, value: T) -> Result<(), SendError<T>> {
+fn push<T>(mut state: ShortGuard<'_, State<T>>, value: T) -> Result<(), SendError<T>> {
     if state.closed {
         return Err(SendError(value));
     }
