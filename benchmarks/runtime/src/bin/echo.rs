@@ -193,6 +193,8 @@ impl Case {
                     warmup: Duration::from_secs_f64(seconds / 4.0),
                     duration: Duration::from_secs_f64(seconds),
                     patience: Duration::from_secs(30),
+                    // One thread, busy for all it is worth, would be what all servers are measured by.
+                    workers: std::thread::available_parallelism().map_or(1, usize::from),
                     watch_pid: Some(server.child.id() as i32),
                     ..Config::default()
                 };
