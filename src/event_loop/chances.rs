@@ -16,7 +16,7 @@ use std::cell::Cell;
 use crate::capi::threads::is_only_thread;
 
 /// How often there is a chance while threads seem to want it, in nanoseconds.
-const OFTEN: u64 = 200_000;
+const OFTEN: u64 = 300_000;
 /// How often else: as long as a thread waits at most if the loop does not give up the GIL at all.
 const RARELY: u64 = 5_000_000;
 /// How long they seem to want it after the last sign that one does: a few times what a round trip takes that has to wait
