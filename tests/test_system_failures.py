@@ -260,3 +260,90 @@ def test_a_connection_that_cannot_be_watched_fails_and_keeps_no_descriptor(loop_
         new_loop().run_until_complete(main())
     """
     assert run_sandboxed(loop_name, body).out == "True\n" * 3 + "0\n"
+
+
+WITHOUT_DESCRIPTORS = """
+    import asyncio, contextlib, os, resource
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+    @contextlib.contextmanager
+    def without_descriptors():
+        "None is left for anybody."
+        taken = []
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.dup(0))
+        try:
+            yield
+        finally:
+            for descriptor in taken:
+                os.close(descriptor)
+"""
+
+
+def test_a_signal_handler_that_found_no_descriptor_can_be_added_when_there_are_some(loop_name):
+    """asyncio has its pair for signals from the beginning, and adds the handler the first time. Ours says why it did not."""
+    body = WITHOUT_DESCRIPTORS + """
+    import signal
+
+    async def main():
+        loop, seen = asyncio.get_running_loop(), []
+        with without_descriptors():
+            try:
+                loop.add_signal_handler(signal.SIGUSR1, seen.append, "early")
+            except RuntimeError as error:
+                assert "Too many open files" in str(error), error
+            else:
+                loop.remove_signal_handler(signal.SIGUSR1)
+        assert signal.set_wakeup_fd(-1) == -1
+        loop.add_signal_handler(signal.SIGUSR1, seen.append, "late")
+        os.kill(os.getpid(), signal.SIGUSR1)
+        while not seen:
+            await asyncio.sleep(0.001)
+        assert loop.remove_signal_handler(signal.SIGUSR1)
+        print(seen, signal.set_wakeup_fd(-1))
+
+    new_loop().run_until_complete(main())
+    """
+    outcome = run_script(loop_name, body)
+    assert outcome.out == "['late'] -1\n", outcome
+
+
+@pytest.mark.native
+def test_primitives_that_found_no_descriptor_work_when_there_are_some(loop_name):
+    body = WITHOUT_DESCRIPTORS + """
+    import errno, wakeloop
+
+    async def main():
+        listener = await wakeloop.TcpListener.bind("127.0.0.1", 0) if started else None
+        port = listener.port if listener else 1
+        first = [
+            lambda: wakeloop.TcpStream.connect("127.0.0.1", port),
+            lambda: wakeloop.TcpListener.bind("127.0.0.1", 0),
+            lambda: wakeloop.UdpSocket.bind("127.0.0.1", 0),
+        ]
+        if not started:
+            # They need the runtime, which has a poller.
+            first += [lambda: wakeloop.sleep(0.001), lambda: wakeloop.spawn_blocking(int)]
+        with without_descriptors():
+            for make in first:
+                try:
+                    await make()
+                except OSError as error:
+                    assert error.errno == errno.EMFILE
+                else:
+                    raise AssertionError
+        listener = listener or await wakeloop.TcpListener.bind("127.0.0.1", 0)
+        stream = await wakeloop.TcpStream.connect("127.0.0.1", listener.port)
+        await wakeloop.sleep(0.001)
+        assert await wakeloop.spawn_blocking(int) == 0
+        stream.close()
+        listener.close()
+        (await wakeloop.UdpSocket.bind("127.0.0.1", 0)).close()
+        print("well")
+
+    for started in (False, True):
+        new_loop().run_until_complete(main())
+    """
+    outcome = run_script(loop_name, body)
+    assert outcome.out == "well\n" * 2, outcome

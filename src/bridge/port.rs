@@ -46,11 +46,33 @@ impl Port {
         Port::of(&running_loop()?.bind(py)).map_err(|error| restore(py, error))
     }
 
+    /// The loop awaits a job, as long as what this gives is alive, whose thread needs the GIL every now and then.
+    pub(crate) fn await_job(&self) -> Awaited {
+        Awaited(match self {
+            Port::Own(inbox) => {
+                inbox.await_job();
+                Some(inbox.clone())
+            }
+            Port::Foreign(_) => None,
+        })
+    }
+
     /// Leaves a message. Needs no GIL and never blocks for long.
     pub(crate) fn send(&self, message: Message) {
         match self {
             Port::Own(inbox) => inbox.send(message),
             Port::Foreign(foreign) => foreign.send(message),
+        }
+    }
+}
+
+/// A job that a loop of ours awaits; dropped when it ends.
+pub(crate) struct Awaited(Option<Arc<Inbox>>);
+
+impl Drop for Awaited {
+    fn drop(&mut self) {
+        if let Some(inbox) = &self.0 {
+            inbox.end_job();
         }
     }
 }

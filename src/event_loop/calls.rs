@@ -181,8 +181,11 @@ unsafe extern "C" fn call_soon_threadsafe(
                 soon(core, arguments, "call_soon_threadsafe", false, create)
             }
         };
-        if core.ready.len() > BACKLOG && handle.is_ok() {
-            let_loop_run(core);
+        if is_elsewhere(core) {
+            core.chances.note_thread();
+            if core.ready.len() > BACKLOG && handle.is_ok() {
+                let_loop_run();
+            }
         }
         handle.map_or(null_mut(), Ref::into_ptr)
     })
@@ -194,20 +197,22 @@ unsafe extern "C" fn call_soon_threadsafe(
 const BACKLOG: usize = 16 * 1024;
 
 #[cold]
-fn let_loop_run(core: &Core) {
+fn let_loop_run() {
+    // SAFETY: the caller holds the GIL, and nothing of the interpreter's is touched in between.
+    unsafe {
+        let state = ffi::PyEval_SaveThread();
+        std::thread::yield_now();
+        ffi::PyEval_RestoreThread(state);
+    }
+}
+
+/// Does the loop run in another thread than this?
+fn is_elsewhere(core: &Core) -> bool {
     // SAFETY: the number of the thread the loop runs in, if it runs; asking for one's own never fails.
-    let elsewhere = core.thread_id.get().is_some_and(|thread| unsafe {
+    core.thread_id.get().is_some_and(|thread| unsafe {
         ffi::PyLong_CheckExact(thread.as_ptr()) != 0
             && ffi::PyLong_AsUnsignedLongMask(thread.as_ptr()) != ffi::PyThread_get_thread_ident()
-    });
-    if elsewhere {
-        // SAFETY: the caller holds the GIL, and nothing of the interpreter's is touched in between.
-        unsafe {
-            let state = ffi::PyEval_SaveThread();
-            std::thread::yield_now();
-            ffi::PyEval_RestoreThread(state);
-        }
-    }
+    })
 }
 
 /// `now + delay`, by Python's own addition unless both are plain floats: what cannot be added raises what adding

@@ -116,8 +116,7 @@ impl Chain {
             let chain = Ref::from_owned(object).ok_or(Raised)?;
             let own = &*object.cast::<Chain>();
             own.event_loop.set(Some(Ref::from_borrowed(event_loop)));
-            let jobs = &core_of(event_loop).jobs;
-            jobs.set(jobs.get() + 1);
+            core_of(event_loop).inbox.await_job();
             own.job.set(Some(job.clone_ref()));
             own.future.set(Some(future.clone_ref()));
             Ok(chain)
@@ -165,8 +164,7 @@ impl Chain {
     fn end(&self) -> Option<Ref> {
         let event_loop = self.event_loop.take()?;
         // SAFETY: `chain` is a method of our loops.
-        let jobs = unsafe { &core_of(event_loop.as_ptr()).jobs };
-        jobs.set(jobs.get() - 1);
+        unsafe { core_of(event_loop.as_ptr()) }.inbox.end_job();
         Some(event_loop)
     }
 

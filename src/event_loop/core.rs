@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use pyo3::ffi;
 use pyo3::types::PyAnyMethods;
 
+use super::chances::Chances;
 use super::clock::{self, monotonic};
 use super::futures::Futures;
 use super::handle::{Handle, Parts};
@@ -89,10 +90,7 @@ pub(crate) struct Core {
     pub(crate) busy: Cell<Option<Token>>,
     /// Until when polls are made in the knowledge that another thread keeps the GIL for long.
     pub(crate) wary: Cell<u64>,
-    /// When other threads last had time to take the GIL.
-    pub(crate) last_chance: Cell<u64>,
-    /// How many jobs of executors are awaited, whose threads want the GIL when they begin and when they end.
-    pub(crate) jobs: Cell<u32>,
+    pub(crate) chances: Chances,
     /// `time` is overridden: the loop asks it instead of the clock. Through [`Core::custom_clock`].
     custom_time: Cell<bool>,
     /// The version of the loop's class when that was last looked at.
@@ -175,8 +173,7 @@ impl Core {
             touched: Cell::new(false),
             busy: Cell::new(None),
             wary: Cell::new(0),
-            jobs: Cell::new(0),
-            last_chance: Cell::new(0),
+            chances: Chances::new(),
             custom_time: Cell::new(false),
             class_version: Cell::new(0),
             clock_changes: Cell::new(0),

@@ -10,7 +10,7 @@
 //! the loop's and sees `PARKED`, and then writes the eventfd. A burst pays for one write only.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 use crate::capi::Fatal;
 use crate::reactor::Waker;
@@ -30,6 +30,8 @@ pub(crate) struct Inbox {
     messages: Mutex<Option<Vec<Message>>>,
     /// Gone once the loop is closed: its descriptor must not outlive the poller.
     waker: Mutex<Option<Waker>>,
+    /// Jobs that are awaited, whose threads want the GIL when they begin and when they end.
+    jobs: AtomicU32,
 }
 
 impl Inbox {
@@ -39,6 +41,7 @@ impl Inbox {
             filled: AtomicBool::new(false),
             messages: Mutex::new(Some(Vec::new())),
             waker: Mutex::new(Some(waker)),
+            jobs: AtomicU32::new(0),
         }
     }
 
@@ -91,6 +94,21 @@ impl Inbox {
     pub(crate) fn unpark(&self) {
         // Relaxed: only senders read it, and one that still sees PARKED makes a spare wake-up at worst.
         self.state.store(AWAKE, Ordering::Relaxed);
+    }
+
+    /// A job is awaited from now on, which a thread does that needs the GIL.
+    pub(crate) fn await_job(&self) {
+        // Relaxed, all three: the number is all there is to see.
+        self.jobs.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It is done, or awaited no more.
+    pub(crate) fn end_job(&self) {
+        self.jobs.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn awaits_jobs(&self) -> bool {
+        self.jobs.load(Ordering::Relaxed) > 0
     }
 
     /// Everything that came in, in order.

@@ -4,7 +4,7 @@
 //! [`handle`] (what runs), [`source`] and [`watch`] (what a file descriptor leads to), [`sock_methods`], [`sock`] and
 //! [`sock_try`] (awaitable socket calls: who makes them, how they wait, and what they try), [`sock_datagram`] (those that
 //! know addresses), [`file_transfer`] (what `sendfile` does), [`inbox`] (how other threads reach it), [`chain`] (how an
-//! executor's results do), [`calls`] (`call_soon` and its kin), [`clock`] (what time it is), [`tools`] (what others have
+//! executor's results do), [`chances`] (how other threads come by the GIL), [`calls`] (`call_soon` and its kin), [`clock`] (what time it is), [`tools`] (what others have
 //! put in asyncio's place), [`debug`] (what debug mode adds), and [`event_loop`] (the class that Python sees).
 //!
 //! **Ownership.** A loop's state belongs to the thread that runs it; other threads touch it only with the
@@ -16,6 +16,7 @@
 
 pub(crate) mod calls;
 pub(crate) mod chain;
+pub(crate) mod chances;
 pub(crate) mod clock;
 pub(crate) mod core;
 mod debug;

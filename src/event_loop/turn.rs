@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use pyo3::ffi;
 
+use super::chances::CHANCE;
 use super::clock::monotonic_nanos;
 use super::core::{Core, WAKER};
 use super::debug;
@@ -50,12 +51,8 @@ const WARINESS: u64 = 8;
 /// back for a whole switch interval. Clients that answer at once are served many times in one interval then (a
 /// thread that computes loses one such wait in each); and the interpreter still takes the GIL from callbacks.
 const GRACE: Duration = Duration::from_micros(100);
-/// While jobs of executors are awaited, their threads have a chance to take the GIL at least this often, in nanoseconds.
-const CHANCE_EVERY: u64 = 300_000;
-/// So long is one, in nanoseconds: the time in which a thread wakes that waits for the GIL. A loop that always finds
-/// events comes back from the poll sooner, takes the GIL again, and the thread's wait begins anew: the interpreter, which
-/// would take the GIL from the loop after a switch interval, counts from the last time that the loop gave it up.
-const CHANCE: u64 = 20_000;
+/// A thread has had the GIL when it takes longer than this to come back.
+const WAIT: u64 = 5_000;
 /// The longest single sleep, in seconds. A day, as in asyncio; longer waits go round.
 const LONGEST_SLEEP: f64 = 86_400.0;
 
@@ -166,7 +163,7 @@ fn poll(core: &Core, now: u64, had_events: bool) -> Result<u64, Fatal> {
     }
     if !idle(core) {
         if chance_is_due(core, now) {
-            return sleep(core, now, Some(Duration::ZERO));
+            return sleep(core, now, Some(Duration::ZERO), true);
         }
         poll_briefly(core, Duration::ZERO)?;
         return Ok(now);
@@ -180,7 +177,7 @@ fn poll(core: &Core, now: u64, had_events: bool) -> Result<u64, Fatal> {
         poll_briefly(core, timeout.map_or(GRACE, |timeout| timeout.min(GRACE)))?;
         return Ok(monotonic_nanos());
     }
-    sleep(core, now, timeout)
+    sleep(core, now, timeout, chance_is_due(core, now))
 }
 
 /// Nothing is left to do before something happens.
@@ -192,11 +189,13 @@ fn idle(core: &Core) -> bool {
         && core.events().is_empty()
 }
 
-/// Is it time for the threads that work for the loop to have the GIL? Not while one of them keeps it: the interpreter
-/// gives that one its share.
+/// Is it time for other threads to have the GIL? Not while one of them keeps it: the interpreter gives that one its
+/// share.
 #[inline(always)]
 fn chance_is_due(core: &Core, now: u64) -> bool {
-    core.jobs.get() > 0 && now.wrapping_sub(core.last_chance.get()) >= CHANCE_EVERY && now >= core.wary.get()
+    core.chances.is_due(now)
+        && now >= core.wary.get()
+        && core.chances.is_for_somebody(now, core.inbox.awaits_jobs())
 }
 
 /// Polls with the GIL.
@@ -209,8 +208,8 @@ fn poll_briefly(core: &Core, timeout: Duration) -> Result<(), Fatal> {
 }
 
 /// Sleeps in the poll without the GIL; the time after it. Between the caller's look at what is due and the poll no
-/// Python code runs.
-fn sleep(core: &Core, now: u64, timeout: Option<Duration>) -> Result<u64, Fatal> {
+/// Python code runs. With a `chance` it comes back no sooner than other threads had one to take the GIL.
+fn sleep(core: &Core, now: u64, timeout: Option<Duration>, chance: bool) -> Result<u64, Fatal> {
     add(&core.counters.polls, 1);
     let Some(poller) = core.poller_mut() else { return Ok(now) };
     if !core.inbox.park() {
@@ -219,7 +218,6 @@ fn sleep(core: &Core, now: u64, timeout: Option<Duration>) -> Result<u64, Fatal>
     }
     add(&core.counters.blocking_polls, 1);
     core.polling.set(true);
-    let chance = chance_is_due(core, now);
     // SAFETY: the GIL is held; between the two calls nothing of Python is touched: the poller is plain
     // Rust, and `polling` keeps other threads from changing it meanwhile.
     let (polled, woken) = unsafe {
@@ -244,12 +242,15 @@ fn sleep(core: &Core, now: u64, timeout: Option<Duration>) -> Result<u64, Fatal>
     let after = monotonic_nanos();
     add(&core.counters.idle, after - now);
     if woken - now >= CHANCE {
-        core.last_chance.set(woken);
+        core.chances.given(woken);
     }
     let waited = after - woken;
     // The only thread of the interpreter can wait for nobody: it was the system that let it wait.
-    if waited > LONG_WAIT && !is_only_thread() {
-        core.wary.set(after + WARINESS * waited);
+    if waited > WAIT && !is_only_thread() {
+        core.chances.note_thread();
+        if waited > LONG_WAIT {
+            core.wary.set(after + WARINESS * waited);
+        }
     }
     let mut outcome = Outcome::default();
     outcome.note(take_events(core, poller, polled));
@@ -466,11 +467,11 @@ pub(crate) fn select(core: &Core, timeout: Option<f64>) -> Result<usize, Fatal> 
     if timeout == Some(Duration::ZERO) {
         poll_briefly(core, Duration::ZERO)?;
     } else {
-        let woken = sleep(core, now, timeout)?;
+        let woken = sleep(core, now, timeout, chance_is_due(core, now))?;
         if let Some(left) = timeout.and_then(|timeout| last_part(timeout, woken - now))
             && idle(core)
         {
-            sleep(core, woken, Some(left))?;
+            sleep(core, woken, Some(left), false)?;
         }
     }
     let happened = core.events().len();

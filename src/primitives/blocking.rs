@@ -70,6 +70,11 @@ pub(crate) fn spawn_blocking<'py>(
         let context = copy_current_context()?.bind(py).unbind();
         let home = Port::running(py)?;
         let call = LoopBound::new(Call { function, arguments, keywords, context }, &home);
-        Ok(move || call.open().map_or(Outcome::Nothing, |call| call.run(&home)))
+        let awaited = home.await_job();
+        Ok(move || {
+            // Kept until it is done.
+            let _awaited = awaited;
+            call.open().map_or(Outcome::Nothing, |call| call.run(&home))
+        })
     })
 }

@@ -83,13 +83,24 @@ cfg_select! {
 }
 
 cfg_select! {
-    wakeloop_shuttle => {
+    any(wakeloop_loom, wakeloop_shuttle) => {
+        cfg_select! {
+            wakeloop_loom => {
+                pub(super) use loom::thread::LocalKey;
+                pub(super) use loom::thread_local as model_thread_local;
+            }
+            _ => {
+                pub(super) use shuttle::thread::LocalKey;
+                pub(super) use shuttle::thread_local as model_thread_local;
+            }
+        }
+
         /// A `Cell` per thread. The threads of a model are all one to the system.
         macro_rules! thread_cell {
             ($(#[$attribute:meta])* static $name:ident: $type:ty = $init:expr;) => {
                 #[allow(unused_imports)]
                 use $crate::runtime::shim::CellKey as _;
-                shuttle::thread_local! {
+                $crate::runtime::shim::model_thread_local! {
                     $(#[$attribute])*
                     static $name: std::cell::Cell<$type> = std::cell::Cell::new($init);
                 }
@@ -103,7 +114,7 @@ cfg_select! {
             fn get(&'static self) -> T where T: Copy;
         }
 
-        impl<T: 'static> CellKey<T> for shuttle::thread::LocalKey<std::cell::Cell<T>> {
+        impl<T: 'static> CellKey<T> for LocalKey<std::cell::Cell<T>> {
             fn set(&'static self, value: T) {
                 self.with(|cell| cell.set(value));
             }
@@ -116,12 +127,6 @@ cfg_select! {
                 self.with(std::cell::Cell::get)
             }
         }
-
-        /// How long to wait in the system: not at all, as it would hold up all threads of the model.
-        pub(super) fn system_wait(_: Option<std::time::Duration>) -> Option<std::time::Duration> {
-            thread::yield_now();
-            Some(std::time::Duration::ZERO)
-        }
     }
     _ => {
         /// A `Cell` per thread.
@@ -133,8 +138,19 @@ cfg_select! {
                 }
             };
         }
+    }
+}
 
-        /// How long to wait in the system: a model cannot.
+cfg_select! {
+    wakeloop_shuttle => {
+        /// How long to wait in the system: not at all, as it would hold up all threads of the model.
+        pub(super) fn system_wait(_: Option<std::time::Duration>) -> Option<std::time::Duration> {
+            thread::yield_now();
+            Some(std::time::Duration::ZERO)
+        }
+    }
+    _ => {
+        /// How long to wait in the system.
         #[inline(always)]
         pub(super) fn system_wait(timeout: Option<std::time::Duration>) -> Option<std::time::Duration> {
             timeout

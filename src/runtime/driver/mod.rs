@@ -10,6 +10,8 @@
 //! question "is somebody waiting, and until when" and the heap are under one lock, so none is missed.
 
 mod registration;
+#[cfg(wakeloop_loom)]
+mod still;
 mod timers;
 
 #[cfg(all(test, any(wakeloop_loom, wakeloop_shuttle)))]
@@ -27,8 +29,12 @@ use super::shim::{AtomicBool, Mutex, MutexGuard, system_wait, thread};
 use super::trace::Tracer;
 use super::unpoisoned;
 use super::wakers::wake_all;
-use crate::reactor::{Interest, Poller, Registrar, Token, Waker as PollWaker};
+use crate::reactor::{Interest, Token};
+#[cfg(not(wakeloop_loom))]
+use crate::reactor::{Poller, Registrar, Waker as PollWaker};
 use registration::Registrations;
+#[cfg(wakeloop_loom)]
+use still::{Poller, Registrar, Waker as PollWaker};
 use timers::Timers;
 
 pub(super) use registration::{Direction, Registration};

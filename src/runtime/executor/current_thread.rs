@@ -6,7 +6,7 @@
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::task::{Context, Poll, Wake, Waker};
 
 use super::super::shim::{AtomicBool, Mutex};
@@ -37,7 +37,7 @@ impl Wake for Signal {
 
     fn wake_by_ref(self: &Arc<Self>) {
         // Ordering: Release hands what came before the wake to the poll; pairs with `take`.
-        if !self.woken.swap(true, AcqRel) {
+        if !self.woken.swap(true, Release) {
             // We may drive, or wait for another who does.
             self.shared.unpark(0);
             self.parker.unpark(None);
@@ -47,8 +47,8 @@ impl Wake for Signal {
 
 impl Signal {
     fn take(&self) -> bool {
-        // Ordering: pairs with `wake_by_ref`.
-        self.woken.swap(false, AcqRel)
+        // Ordering: Acquire pairs with `wake_by_ref`.
+        self.woken.swap(false, Acquire)
     }
 }
 
@@ -143,8 +143,8 @@ impl Driving<'_> {
             let Some(worker) = &self.worker else { return Poll::Pending };
             let _entered = worker.enter();
             let signal = self.signal;
-            // Ordering: pairs with `wake_by_ref`.
-            let mut interrupted = || signal.woken.load(Acquire);
+            // Relaxed: `take` comes after it, and a wake that this misses ends the sleep.
+            let mut interrupted = || signal.woken.load(Relaxed);
             while !signal.shared.is_closing() {
                 if signal.take() {
                     let polled = worker.as_poll(|| coop::in_own_turn(|| future.as_mut().poll(context)));
@@ -158,9 +158,7 @@ impl Driving<'_> {
         if let Some(worker) = self.worker.take() {
             worker.run();
         }
-        // The future may have been woken for good by the shutdown: it is polled on without the worker.
-        // Ordering: pairs with `take`.
-        self.signal.woken.store(true, Release);
+        // What the shutdown has woken is polled on without the worker.
         Poll::Pending
     }
 }

@@ -25,6 +25,8 @@ mod crew;
 mod current_thread;
 mod idle;
 mod local;
+#[cfg(wakeloop_loom)]
+mod locked_injector;
 mod owned;
 mod park;
 mod queue;
@@ -34,6 +36,9 @@ mod worker;
 
 #[cfg(all(test, any(wakeloop_loom, wakeloop_shuttle)))]
 mod model;
+
+#[cfg(all(test, any(wakeloop_loom, wakeloop_shuttle)))]
+mod current_thread_model;
 
 pub(super) use current_thread::CurrentThread;
 pub use local::{LocalSet, spawn_local};

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use super::idle::{Chosen, Idle};
 use super::park::Parker;
 use super::watch::Watch;
+use crate::runtime::driver::Driver;
 use crate::runtime::shim::model::{AtomicUsize, Mutex, check, thread};
 
 /// Workers as far as the protocol goes: a shared queue instead of deques.
@@ -233,6 +234,46 @@ fn a_stray_token_does_not_pass_for_an_unpark() {
         sleeper.join().unwrap();
         straying.join().unwrap();
     });
+}
+
+/// A worker in the driver, of which a wait may end for the sake of others, and sometimes with work: before it waits once
+/// more, it has seen what came before an unpark that it took.
+fn in_driver(has_work: bool) {
+    check(move || {
+        let (mut driver, handle) = Driver::new(None);
+        handle.open().unwrap();
+        let (handle, parker) = (Arc::new(handle), Arc::new(Parker::default()));
+        let written = Arc::new(AtomicUsize::new(0));
+        let sleeper = thread::spawn({
+            let (handle, parker, written) = (handle.clone(), parker.clone(), written.clone());
+            move || {
+                parker.park_in(&mut driver, &handle, || has_work);
+                if !has_work {
+                    assert_eq!(written.load(Relaxed), 1);
+                } else if written.load(Relaxed) == 0 {
+                    parker.park_in(&mut driver, &handle, || false);
+                }
+            }
+        });
+        let straying = thread::spawn({
+            let handle = handle.clone();
+            move || handle.unpark()
+        });
+        written.store(1, Relaxed);
+        parker.unpark(Some(&handle));
+        sleeper.join().unwrap();
+        straying.join().unwrap();
+    });
+}
+
+#[test]
+fn an_unpark_ends_a_park_in_the_driver() {
+    in_driver(false);
+}
+
+#[test]
+fn a_park_in_the_driver_that_ends_with_work_loses_no_unpark() {
+    in_driver(true);
 }
 
 /// A worker that finds the driver taken and goes to sleep is called to the watch if the driver is left meanwhile. The lock

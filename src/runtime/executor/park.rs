@@ -65,7 +65,8 @@ impl Parker {
             return true;
         }
         thread::park_timeout(limit);
-        // Ordering: Acquire pairs with `unpark`, as in `take_notification`.
+        // Ordering: Acquire pairs with `unpark`, as in `take_notification`. (No model shows it: loom's `Thread::unpark`
+        // follows on the swap without a gap.)
         self.state.swap(EMPTY, Acquire) == NOTIFIED
     }
 
@@ -82,8 +83,7 @@ impl Parker {
         loop {
             driver.turn(handle, true);
             if has_work() {
-                // Ordering: Acquire pairs with `unpark`, in case one came at the same time. (No model waits in the
-                // driver; it is the same hand-over as in `take_notification`.)
+                // Ordering: Acquire pairs with `unpark`, in case one came at the same time.
                 self.state.swap(EMPTY, Acquire);
                 return;
             }
@@ -120,7 +120,7 @@ impl Parker {
     /// Whether an unpark is waiting to be taken.
     pub(in super::super) fn take_notification(&self) -> bool {
         // Ordering: Acquire pairs with the Release in `unpark`: a stray token may have ended the sleep before that of the
-        // unpark came. (No model shows that: loom's `Thread::unpark` follows on the swap without a gap.)
+        // unpark came.
         self.state.compare_exchange(NOTIFIED, EMPTY, Acquire, Relaxed).is_ok()
     }
 

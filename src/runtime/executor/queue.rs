@@ -2,9 +2,13 @@
 //!
 //! Private types over crossbeam-deque, so that another structure can be tried behind them.
 
-use crossbeam_deque::{Injector as Deque, Steal, Stealer, Worker};
+#[cfg(not(wakeloop_loom))]
+use crossbeam_deque::Injector as Deque;
+use crossbeam_deque::{Steal, Stealer, Worker};
 
 use super::super::task::Runnable;
+#[cfg(wakeloop_loom)]
+use super::locked_injector::Injector as Deque;
 
 /// A worker's own queue, first in first out. Owned by one thread.
 pub(super) struct Local(Worker<Runnable>);

@@ -17,35 +17,8 @@ impl Drop for Drops {
     }
 }
 
-/// What was written before a wake is seen by the poll that follows, even with relaxed accesses; and the wake is
-/// not lost, whether it comes before, during or after the poll that waits for it.
-#[test]
-fn a_wake_from_another_thread_is_followed_by_a_poll_that_sees_what_came_before_it() {
-    check(|| {
-        let local = LocalSet::new();
-        let flag = Arc::new(AtomicUsize::new(0));
-        let (give_waker, take_waker) = crate::runtime::sync::oneshot::channel::<Waker>();
-        let theirs = flag.clone();
-        let waking = thread::spawn(move || {
-            let waker = block_on(take_waker).unwrap();
-            theirs.store(1, Relaxed);
-            waker.wake();
-        });
-        block_on(local.run_until(async {
-            let mut give = Some(give_waker);
-            let task = local.spawn_local(poll_fn(move |cx| {
-                if let Some(give) = give.take() {
-                    give.send(cx.waker().clone()).unwrap();
-                }
-                if flag.load(Relaxed) == 1 { Poll::Ready(()) } else { Poll::Pending }
-            }));
-            task.await.unwrap();
-        }));
-        waking.join().unwrap();
-    });
-}
-
-/// Two wakes at once: the future is polled by one thread, never lost, freed once.
+/// Two wakes from another thread: what was written before them is seen by the polls that follow, even with relaxed
+/// accesses; neither is lost, whether it comes before, during or after a poll; and the future is freed once.
 #[test]
 fn two_wakers_race_with_the_poll_and_the_end() {
     check(|| {

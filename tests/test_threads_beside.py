@@ -1,0 +1,205 @@
+"""What other threads of Python's get of a loop that is always busy: chances to take the interpreter, which are counted.
+
+A loop that gives it up for moments only lets a thread that comes back from a wait stand there: each time the switch
+interval, after which the interpreter would take it from the loop, begins anew.
+"""
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pytest
+
+import wakeloop
+
+pytestmark = [pytest.mark.native, pytest.mark.usefixtures("runtime")]
+
+#: Chances in a twentieth of a second: of a loop that sees that a thread wants one, and the most without a sign of it.
+OFTEN, RARELY = 20, 12
+
+
+@contextlib.contextmanager
+def spinning(loop):
+    """Callbacks that leave the loop nothing to wait for."""
+    going = True
+
+    def spin():
+        if going:
+            loop.call_soon(spin)
+
+    spin()
+    yield
+    going = False
+
+
+async def chances():
+    """How often, in a twentieth of a second, the loop let others have the interpreter."""
+    loop = asyncio.get_running_loop()
+    before, started = loop.metrics()["blocking_polls"], loop.time()
+    await asyncio.sleep(0.05)
+    return (loop.metrics()["blocking_polls"] - before) * 0.05 / (loop.time() - started)
+
+
+async def until(wanted):
+    """Other programs may keep the processors: one good try of some counts."""
+    for _ in range(100):
+        if wanted(seen := await chances()):
+            break
+    assert wanted(seen), seen
+
+
+def often(seen):
+    return seen >= OFTEN
+
+
+def rarely(seen):
+    return seen <= RARELY
+
+
+@contextlib.contextmanager
+def thread(work):
+    """A thread that does the work over and over."""
+    over = False
+
+    def repeat():
+        while not over:
+            work()
+
+    other = threading.Thread(target=repeat)
+    other.start()
+    try:
+        yield
+    finally:
+        over = True
+        other.join()
+
+
+def compute_a_little():
+    for _ in range(5000):
+        pass
+    time.sleep(0.0002)
+
+
+def compute():
+    end = time.perf_counter() + 0.03
+    while time.perf_counter() < end:
+        pass
+
+
+def test_the_thread_of_an_executors_job(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        # asyncio's own code takes the first job of a loop.
+        await asyncio.to_thread(int)
+        with spinning(loop):
+            release = threading.Event()
+            job = loop.run_in_executor(None, release.wait)
+            # One that keeps the interpreter makes the loop wary, but not for good.
+            await loop.run_in_executor(None, compute)
+            await until(often)
+            release.set()
+            await job
+            # Its thread is still there, and waits for another job.
+            await until(rarely)
+
+    run(main())
+
+
+def test_the_thread_of_spawn_blocking(run):
+    async def main():
+        with spinning(asyncio.get_running_loop()):
+            release = threading.Event()
+            job = asyncio.ensure_future(asyncio.wait_for(wakeloop.spawn_blocking(release.wait), 60))
+            await until(often)
+            release.set()
+            await job
+            await until(rarely)
+
+    run(main())
+
+
+def test_a_thread_that_calls_the_loop(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+
+        def call():
+            loop.call_soon_threadsafe(int)
+            time.sleep(0.01)
+
+        with spinning(loop):
+            with thread(call):
+                await until(often)
+            await until(rarely)
+
+    run(main())
+
+
+def test_a_thread_that_waits_for_a_coroutine(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+
+        async def nothing():
+            pass
+
+        with spinning(loop), thread(lambda: asyncio.run_coroutine_threadsafe(nothing(), loop).result(60)):
+            await until(often)
+
+    run(main())
+
+
+def test_a_thread_that_never_calls(run):
+    async def main():
+        with spinning(asyncio.get_running_loop()), thread(compute_a_little):
+            await until(often)
+
+    run(main())
+
+
+def test_the_first_job_of_a_loop(run):
+    """asyncio's own code takes it."""
+
+    async def main():
+        with spinning(asyncio.get_running_loop()):
+            release = threading.Event()
+            job = asyncio.get_running_loop().run_in_executor(None, release.wait)
+            assert await chances() > 0
+            release.set()
+            await job
+
+    run(main())
+
+
+def test_a_loop_that_calls_itself_as_a_thread_would_has_no_need_of_a_chance(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        with spinning(loop), thread(lambda: time.sleep(0.05)):
+            going = True
+
+            def again():
+                if going:
+                    loop.call_soon_threadsafe(again)
+
+            again()
+            await until(rarely)
+            going = False
+
+    run(main())
+
+
+def test_without_other_threads_the_loop_keeps_the_interpreter():
+    code = """
+        import asyncio
+        import wakeloop
+        from tests.test_threads_beside import chances, spinning
+
+        async def main():
+            with spinning(asyncio.get_running_loop()):
+                assert await chances() == 0
+
+        wakeloop.run(main())
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=60)
