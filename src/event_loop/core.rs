@@ -590,10 +590,13 @@ impl Core {
     /// Called by the collector; `visit` runs no Python code.
     pub(crate) unsafe fn traverse(&self, visit: &mut dyn FnMut(*mut ffi::PyObject) -> i32) -> i32 {
         let mut deep = |object: *mut ffi::PyObject| {
-            // SAFETY: a live object that one of our queues owns. A handle is not tracked by the collector,
-            // so its inside is entered from here, but only if nobody else could still reach it.
+            // SAFETY: a live object that one of our queues owns. A handle that is not tracked by the collector
+            // has its inside entered from here, but only if nobody else could still reach it.
             unsafe {
-                if super::handle::is_handle(object) && ffi::Py_REFCNT(object) == 1 {
+                if super::handle::is_handle(object)
+                    && ffi::Py_REFCNT(object) == 1
+                    && ffi::PyObject_GC_IsTracked(object) == 0
+                {
                     let result = Handle::of(object).visit(visit);
                     if result != 0 {
                         return result;
