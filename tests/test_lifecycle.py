@@ -230,6 +230,38 @@ def test_a_loop_in_a_cycle_with_its_callbacks_is_collected(loop_factory):
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("wait", ["sleep", "timeout", "handle"])
+def test_a_loop_that_is_dropped_while_a_task_waits_for_a_timer_is_collected(loop_factory, wait):
+    """The timer's handle is held by the loop and by whoever waits, who is held by nobody but the handle."""
+    finished = []
+
+    async def main():
+        try:
+            if wait == "sleep":
+                await asyncio.sleep(1000)
+            elif wait == "timeout":
+                async with asyncio.timeout(1000):
+                    await asyncio.Event().wait()
+            else:
+                future = asyncio.get_running_loop().create_future()
+                future.handle = asyncio.get_running_loop().call_later(1000, future.set_result, None)
+                await future
+        finally:
+            finished.append(wait)
+
+    loop = loop_factory()
+    loop.set_exception_handler(lambda loop, context: None)
+    task = loop.create_task(main())
+    run_once(loop)
+    run_once(loop)
+    watched = [weakref.ref(loop), weakref.ref(task)]
+    del loop, task
+    gc.collect()
+    assert [reference() for reference in watched] == [None] * 2
+    assert finished == [wait]
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_closed_loop_frees_its_tasks_and_transports(loop_factory):
     from tests.support.sockets import socketpair
 

@@ -1,6 +1,8 @@
 """Loops that are turned from Python, or by another clock: test clocks, patched selectors, nested runs."""
 
 import asyncio
+import contextvars
+import functools
 import selectors
 import socket
 import threading
@@ -35,6 +37,46 @@ def test_a_clock_put_on_the_loop_counts_at_once(loop):
     del loop.time
     assert abs(loop.time() - time.monotonic()) < 60
     assert loop.call_later(3, seen.append, "never").when() > time.monotonic()
+
+
+@pytest.mark.parametrize("place", ["subclass", "class later", "instance"])
+def test_a_call_at_of_ones_own_sees_what_call_later_sets(kind, place, monkeypatch):
+    """As asyncio's call_later does, which calls it."""
+    seen = []
+
+    class Sub(kind):
+        pass
+
+    def call_at(self, when, callback, *args, context=None):
+        seen.append((when - self.time(), callback, args, context))
+        return kind.call_at(self, when, callback, *args, context=context)
+
+    loop = Sub()
+    try:
+        if place == "instance":
+            loop.call_at = functools.partial(call_at, loop)
+        else:
+            monkeypatch.setattr(Sub, "call_at", call_at, raising=False)
+        if place == "subclass":
+            loop.close()
+            loop = Sub()
+        context = contextvars.copy_context()
+        handle = loop.call_later(5, print, "later", context=context)
+        assert isinstance(handle, asyncio.TimerHandle) and handle.when() == pytest.approx(loop.time() + 5, abs=1)
+        assert seen == [(pytest.approx(5, abs=1), print, ("later",), context)]
+        with pytest.raises(TypeError, match="delay must not be None"):
+            loop.call_later(None, print, 1)
+        seen.clear()
+        assert loop.run_until_complete(asyncio.wait_for(asyncio.sleep(0.001, "x"), 1)) == "x"
+        assert len(seen) == 2
+        seen.clear()
+        if place == "instance":
+            del loop.call_at
+        monkeypatch.undo()
+        loop.call_later(5, print)
+        assert seen == []
+    finally:
+        loop.close()
 
 
 def test_a_clock_changed_while_the_loop_runs_counts_at_once(run):

@@ -108,11 +108,13 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
         if not own and selector is not None:
             _stepping.watch_core(self, selector)
 
-    def _has_own_clock(self) -> bool:
-        """Whether the time is somebody else's: overridden, put on the loop, or a patched time.monotonic."""
+    def _own_timing(self) -> tuple[bool, bool]:
+        """Whether the time is somebody else's - overridden, put on the loop, or a patched time.monotonic -, and
+        whether call_at is."""
         # Bound, so that a clock on the class and one on the instance are both seen; and without asking for the
         # instance dict, which would be made by that.
-        return self.time != _monotonic.__get__(self) or not isinstance(time.monotonic, types.BuiltinFunctionType)
+        clock = self.time != _monotonic.__get__(self) or not isinstance(time.monotonic, types.BuiltinFunctionType)
+        return clock, self.call_at != _call_at.__get__(self)
 
     # -- running ---------------------------------------------------------------------------------
 
@@ -588,6 +590,7 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
 # Once more on the class itself: CPython calls a method of the exact type without going through its vectorcall.
 _core._add_methods(EventLoop)
 _monotonic = EventLoop.time
+_call_at = EventLoop.call_at
 _run_in_executor = EventLoop.run_in_executor
 
 # What create_connection does by itself has numbers for host and port, and none of its other options.

@@ -61,7 +61,7 @@ table! {
     names {
         Future, Task, _asyncio_future_blocking, _attach, _cancelled, _clients, _current_handle, _detach,
         _ensure_fd_no_transport, _remove, _run, _sockets, accept, add_done_callback, buffer_updated,
-        call_soon_threadsafe, cancel, cancelled, close, connection_lost, connection_made, context,
+        call_at, call_soon_threadsafe, cancel, cancelled, close, connection_lost, connection_made, context,
         create_future, data, data_received, datagram_received, done, eof_received, error_received, family, fileno,
         get_buffer, get_protocol, is_closing, name, pause_reading, pause_writing, pending, recv, recv_into, remove_done_callback,
         result, resume_reading, resume_writing, send, sendto, set, set_result, throw, time, wait, wrap_future,

@@ -218,14 +218,14 @@ fn is_elsewhere(core: &Core) -> bool {
 /// `now + delay`, by Python's own addition unless both are plain floats: what cannot be added raises what adding
 /// raises, and a clock that counts in something else gives deadlines of its kind.
 #[inline(always)]
-fn deadline_after(core: &Core, delay: *mut ffi::PyObject) -> Result<Deadline, Raised> {
+fn deadline_after(core: &Core, custom: bool, delay: *mut ffi::PyObject) -> Result<Deadline, Raised> {
     // SAFETY: live objects throughout; owned results are wrapped at once.
     unsafe {
         if delay == ffi::Py_None() {
             raise_message(ffi::PyExc_TypeError, "delay must not be None");
             return Err(Raised);
         }
-        let now = if core.custom_clock() {
+        let now = if custom {
             core.custom_time()?
         } else if ffi::PyFloat_CheckExact(delay) != 0 {
             return Ok(Deadline { seconds: monotonic() + ffi::PyFloat_AS_DOUBLE(delay), given: None });
@@ -246,12 +246,13 @@ fn seconds(value: *mut ffi::PyObject) -> Result<f64, Raised> {
     }
 }
 
+/// Debug mode speaks of `call_at` in both cases: in asyncio `call_later` is a call of that.
 #[inline(always)]
 fn at(core: &Core, when: Deadline, arguments: Args, function: &str) -> Result<Ref, Raised> {
     let given = arguments.context(function)?;
     core.check_usable()?;
     let traceback =
-        if core.debug.get() { Some(debug_call(core, arguments.at(1), function, true)?) } else { None };
+        if core.debug.get() { Some(debug_call(core, arguments.at(1), "call_at", true)?) } else { None };
     let parts = Parts {
         // SAFETY: a borrowed argument of the running call.
         callback: unsafe { Ref::from_borrowed(arguments.at(1)) },
@@ -280,12 +281,25 @@ unsafe extern "C" fn call_later(
     guard(|| {
         let handle = match arguments.len() {
             0 | 1 => by_keyword(object, arguments, "call_later"),
-            _ => {
-                deadline_after(core, arguments.at(0)).and_then(|when| at(core, when, arguments, "call_later"))
-            }
+            _ if core.custom_timing() => custom_later(object, core, arguments),
+            _ => deadline_after(core, false, arguments.at(0))
+                .and_then(|when| at(core, when, arguments, "call_later")),
         };
         handle.map_or(null_mut(), Ref::into_ptr)
     })
+}
+
+/// Of a loop with another clock, or a `call_at` of somebody else's, who sees every timer there as on asyncio's.
+#[cold]
+fn custom_later(event_loop: *mut ffi::PyObject, core: &Core, arguments: Args) -> Result<Ref, Raised> {
+    if !core.custom_call_at() {
+        let when = deadline_after(core, true, arguments.at(0))?;
+        return at(core, when, arguments, "call_later");
+    }
+    // SAFETY: the GIL is held, as in every method.
+    let py = unsafe { Python::assume_attached() };
+    let callee = support(py, "later").map_err(|error| crate::capi::error::restore(py, error))?;
+    pass_on(event_loop, &Ref::from(callee), &[], arguments)
 }
 
 unsafe extern "C" fn call_at(

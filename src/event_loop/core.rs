@@ -93,6 +93,8 @@ pub(crate) struct Core {
     pub(crate) chances: Chances,
     /// `time` is overridden: the loop asks it instead of the clock. Through [`Core::custom_clock`].
     custom_time: Cell<bool>,
+    /// So is `call_at`, and `call_later` goes through it. Through [`Core::custom_timing`].
+    custom_call_at: Cell<bool>,
     /// The version of the loop's class when that was last looked at.
     class_version: Cell<std::ffi::c_uint>,
     /// How often Python's `time` module had been changed by then.
@@ -175,6 +177,7 @@ impl Core {
             wary: Cell::new(0),
             chances: Chances::new(),
             custom_time: Cell::new(false),
+            custom_call_at: Cell::new(false),
             class_version: Cell::new(0),
             clock_changes: Cell::new(0),
             thread_id: Slot::empty(),
@@ -472,12 +475,28 @@ impl Core {
     /// class, or by replacing `time.monotonic`. CPython gives a class that is changed another version.
     #[inline(always)]
     pub(crate) fn custom_clock(&self) -> bool {
+        self.keep_timing();
+        self.custom_time.get()
+    }
+
+    /// The clock, or `call_at`.
+    #[inline(always)]
+    pub(crate) fn custom_timing(&self) -> bool {
+        self.keep_timing();
+        self.custom_time.get() | self.custom_call_at.get()
+    }
+
+    pub(crate) fn custom_call_at(&self) -> bool {
+        self.custom_call_at.get()
+    }
+
+    #[inline(always)]
+    fn keep_timing(&self) {
         // SAFETY: a live object.
         let version = unsafe { (*ffi::Py_TYPE(self.object())).tp_version_tag };
         if version != self.class_version.get() || clock::changes() != self.clock_changes.get() {
             self.note_clock();
         }
-        self.custom_time.get()
     }
 
     /// Looks anew for those who stand in asyncio's place.
@@ -497,7 +516,7 @@ impl Core {
         self.note_plain();
     }
 
-    /// Looks at the clock anew, and for tools: the loop begins to run, or its class was changed.
+    /// Looks at clock and `call_at` anew, and for tools: the loop begins to run, or its class was changed.
     #[cold]
     pub(crate) fn note_clock(&self) {
         self.note_tools();
@@ -506,12 +525,16 @@ impl Core {
         let object = self.this();
         // Before the look: what is changed meanwhile is looked at again.
         self.clock_changes.set(clock::changes());
-        let found =
-            object.bind(py).call_method0(Fallible("_has_own_clock")).and_then(|answer| answer.is_truthy());
+        let found = object
+            .bind(py)
+            .call_method0(Fallible("_own_timing"))
+            .and_then(|answer| answer.extract::<(bool, bool)>())
+            .unwrap_or((false, false));
         // The look itself gave the class a version, if it had none. A failure is the user's own `__getattr__`.
         // SAFETY: a live object.
         self.class_version.set(unsafe { (*ffi::Py_TYPE(object.as_ptr())).tp_version_tag });
-        self.custom_time.set(found.unwrap_or(false));
+        self.custom_time.set(found.0);
+        self.custom_call_at.set(found.1);
     }
 
     /// What that clock says, as it says it.
@@ -564,10 +587,13 @@ impl Core {
     /// Called by the collector; `visit` runs no Python code.
     pub(crate) unsafe fn traverse(&self, visit: &mut dyn FnMut(*mut ffi::PyObject) -> i32) -> i32 {
         let mut deep = |object: *mut ffi::PyObject| {
-            // SAFETY: a live object that one of our queues owns. A handle is not tracked by the collector,
-            // so its inside is entered from here, but only if nobody else could still reach it.
+            // SAFETY: a live object that one of our queues owns. A handle that is not tracked by the collector
+            // has its inside entered from here, but only if nobody else could still reach it.
             unsafe {
-                if super::handle::is_handle(object) && ffi::Py_REFCNT(object) == 1 {
+                if super::handle::is_handle(object)
+                    && ffi::Py_REFCNT(object) == 1
+                    && ffi::PyObject_GC_IsTracked(object) == 0
+                {
                     let result = Handle::of(object).visit(visit);
                     if result != 0 {
                         return result;

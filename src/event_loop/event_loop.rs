@@ -391,7 +391,7 @@ impl EventLoop {
         Ok(())
     }
 
-    /// As any object does; but a `time` put on the loop is a clock that counts from now on.
+    /// As any object does; but a `time` put on the loop is a clock that counts from now on, and so does a `call_at`.
     fn __setattr__(slf: &Bound<'_, Self>, name: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<()> {
         set_attribute(slf, name, value.as_ptr())
     }
@@ -507,7 +507,8 @@ fn set_attribute(
     if outcome < 0 {
         return Err(fetch(object.py()));
     }
-    if name.as_ptr() == crate::capi::imports::imports().time.as_ptr() {
+    let names = crate::capi::imports::imports();
+    if [&names.time, &names.call_at].iter().any(|timing| timing.as_ptr() == name.as_ptr()) {
         object.get().core.note_clock();
     }
     Ok(())

@@ -2,9 +2,12 @@
 
 use std::cell::UnsafeCell;
 
-use super::handle::TimerRef;
+use super::handle::{TimerHandle, TimerRef};
 use crate::capi::Ref;
 use crate::timer::{Slot, TimerHeap};
+
+/// See [`Timers::track_shared`]: some ten microseconds' work.
+const MOST_TRACKED: usize = 1024;
 
 /// Deadlines and the handles that wait for them. A handle knows its place, so that a cancel removes it at
 /// once: no dead timers are left in the heap.
@@ -61,6 +64,18 @@ impl Timers {
     pub(crate) fn pop(&self) -> Option<Ref> {
         // SAFETY: as in `insert`.
         unsafe { (*self.0.get()).pop() }.map(|(_, handle)| handle.0)
+    }
+
+    /// The loop stops running, and may be forgotten with whoever waits in it: from now on the collector sees the
+    /// handles that others hold too. A loop with very many is not looked through each time that it stops.
+    pub(crate) fn track_shared(&self) {
+        // SAFETY: as in `insert`; to track an object runs nothing.
+        let heap = unsafe { &*self.0.get() };
+        if heap.len() <= MOST_TRACKED {
+            for (_, handle) in heap.iter() {
+                TimerHandle::track_shared(&handle.0);
+            }
+        }
     }
 
     /// For the collector.

@@ -72,6 +72,7 @@ pub(crate) fn run(core: &Core) -> Result<(), Fatal> {
             core.dispatching.set(false);
             core.counters.running.set(core.counters.running_at(monotonic_nanos()));
             core.counters.started.set(0);
+            core.timers.track_shared();
         }
     }
 

@@ -2,7 +2,9 @@
 //!
 //! Raw heap types, not tracked by the collector: a tracked Handle costs 263 instructions more per
 //! callback, a pyclass 490. A cycle through a Handle is broken when it runs or is cancelled, because
-//! both empty it; the loop's own traverse enters the handles that only the loop owns.
+//! both empty it; the loop's own traverse enters the handles that only the loop owns. A TimerHandle that somebody
+//! else holds as well, as `asyncio.sleep` and `asyncio.timeout` do, is tracked when the loop stops running: only
+//! then can the loop itself be a part of the cycle.
 //!
 //! The callback and up to three arguments lie inline; slot 0 of the argument array stays free for
 //! `PY_VECTORCALL_ARGUMENTS_OFFSET`. More arguments are kept as a tuple. A handle is emptied onto the
@@ -430,10 +432,10 @@ impl Handle {
         }
     }
 
-    /// For the loop's traverse: enters the handle's own references.
+    /// Enters the handle's own references: for its own traverse, and for the loop's while it has none.
     ///
     /// # Safety
-    /// Called by the collector, and only for handles that nobody but the caller refers to.
+    /// Called by the collector, and only for handles that it tracks or that nobody but the caller refers to.
     pub(crate) unsafe fn visit(&self, visit: &mut dyn FnMut(*mut ffi::PyObject) -> i32) -> i32 {
         let slots = [&self.callback, &self.context, &self.event_loop].map(Slot::as_ptr);
         let arguments = self.arguments.iter().skip(1).take(self.count.get() as usize).map(Cell::get);
@@ -451,9 +453,14 @@ impl TimerHandle {
     /// A new TimerHandle. It is not in the heap yet.
     #[inline(always)]
     pub(crate) fn create(core: &Core, when: Deadline, parts: Parts<'_>) -> Result<Ref, Raised> {
-        let object = allocate(&TIMERS, &TIMER_TYPE, size_of::<TimerHandle>()).ok_or(Raised)?;
-        // SAFETY: as in `Handle::create`; the fields behind the handle are written first.
+        // Relaxed: as in `is_handle`.
+        let kind = TIMER_TYPE.load(Ordering::Relaxed);
+        // SAFETY: as in `Handle::create`; the fields behind the handle are written first. The list is of this type.
         unsafe {
+            let object = TIMERS.new_gc(kind);
+            if object.is_null() {
+                return Err(Raised);
+            }
             let timer = object.cast::<TimerHandle>();
             (&raw mut (*timer).when).write(Cell::new(when.seconds));
             (&raw mut (*timer).slot).write(Cell::new(timer::Slot::NONE));
@@ -461,6 +468,17 @@ impl TimerHandle {
             let filled = fill(object.cast(), core, parts, Kind::Timer);
             let handle = Ref::from_owned(object).ok_or(Raised)?;
             filled.map(|()| handle)
+        }
+    }
+
+    /// Has the collector look into the handle if anybody but the heap refers to it.
+    pub(crate) fn track_shared(object: &Ref) {
+        let object = object.as_ptr();
+        // SAFETY: a live TimerHandle, with all its fields written; it is untracked when it dies.
+        unsafe {
+            if ffi::Py_REFCNT(object) > 1 && ffi::PyObject_GC_IsTracked(object) == 0 {
+                ffi::PyObject_GC_Track(object.cast());
+            }
         }
     }
 

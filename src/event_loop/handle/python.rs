@@ -55,6 +55,26 @@ unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
     }
 }
 
+unsafe extern "C" fn timer_dealloc(object: *mut ffi::PyObject) {
+    // SAFETY: as in `dealloc`, for a type with a collector's header; most were never tracked.
+    unsafe {
+        ffi::PyObject_GC_UnTrack(object.cast());
+        dealloc(object);
+    }
+}
+
+unsafe extern "C" fn timer_traverse(
+    object: *mut ffi::PyObject,
+    visit: ffi::visitproc,
+    argument: *mut c_void,
+) -> c_int {
+    // SAFETY: the collector's call for a TimerHandle that it tracks, with its own visitor.
+    unsafe {
+        let kind = visit(ffi::Py_TYPE(object).cast(), argument);
+        if kind != 0 { kind } else { Handle::of(object).visit(&mut |held| visit(held, argument)) }
+    }
+}
+
 /// Empties a dead handle and gives its memory back.
 ///
 /// # Safety
@@ -73,7 +93,8 @@ unsafe fn free(object: *mut ffi::PyObject) {
             Kind::Once | Kind::Repeated => &HANDLES,
             Kind::Timer => {
                 TimerHandle::of(object).given.clear();
-                &TIMERS
+                TIMERS.free_gc(object);
+                return;
             }
             Kind::ThreadSafe => {
                 ThreadSafeHandle::of(object).clear();
@@ -423,6 +444,14 @@ pub(crate) fn make_types(py: Python<'_>) -> PyResult<()> {
         (ffi::Py_tp_richcompare, compare as *mut c_void),
         (ffi::Py_tp_hash, hash as *mut c_void),
     ];
+    // What breaks a cycle is the loop's clear, which empties all its handles.
+    let timer_slots = [
+        (ffi::Py_tp_dealloc, timer_dealloc as *mut c_void),
+        (ffi::Py_tp_traverse, timer_traverse as *mut c_void),
+        (ffi::Py_tp_repr, repr as *mut c_void),
+        (ffi::Py_tp_richcompare, compare as *mut c_void),
+        (ffi::Py_tp_hash, hash as *mut c_void),
+    ];
     let flags = ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION;
     let mut timer_attributes = Vec::from(ATTRIBUTES);
     timer_attributes.push(attribute(c"_when", get_when));
@@ -448,13 +477,13 @@ pub(crate) fn make_types(py: Python<'_>) -> PyResult<()> {
     let timer = TypeSpec {
         name: c"wakeloop._core.TimerHandle",
         size: size_of::<TimerHandle>(),
-        flags,
+        flags: flags | ffi::Py_TPFLAGS_HAVE_GC,
         methods: &timer_methods,
         attributes: &timer_attributes,
         weaklist_offset: Some(offset_of!(Handle, weaklist)),
         dict_offset: None,
         objects: &[],
-        slots: &slots,
+        slots: &timer_slots,
         bases: None,
     };
     let thread_safe = TypeSpec {
