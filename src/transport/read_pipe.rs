@@ -36,8 +36,11 @@ use crate::reactor::{Interest, Readiness};
 const READS: usize = 4;
 /// From this size on a read counts as large.
 const LARGE: usize = 32 * 1024;
-/// The size of a direct read: below glibc's mmap threshold, and nearly twice what a pipe holds.
-const DIRECT: usize = 120 * 1024;
+/// The size of a direct read: what a pipe holds, unless it was told otherwise, and one byte, so that a full pipe does not
+/// fill it. What is cut from a longer object costs as much as making one.
+const DIRECT: usize = 64 * 1024 + 1;
+/// The same for a pipe that holds more: below glibc's mmap threshold.
+const DIRECT_MORE: usize = 120 * 1024;
 
 /// The fields behind asyncio's base class.
 #[derive(Debug)]
@@ -45,8 +48,8 @@ pub(crate) struct ReadPipe {
     endpoint: Endpoint,
     /// Where Python keeps the descriptor, if that is known.
     keeper: Slot,
-    /// The last read was large: the next one goes straight into a bytes object.
-    large: Cell<bool>,
+    /// The last read was large: the next one goes straight into a bytes object of this size.
+    direct: Cell<Option<usize>>,
 }
 
 static TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(null_mut());
@@ -184,15 +187,15 @@ impl ReadPipe {
 
     fn read(&self, core: &Core) -> Read {
         let fd = self.descriptor();
-        let (data, count, room) = if self.large.get() {
-            let Ok(mut bytes) = RawBytes::with_capacity(DIRECT) else { return Read::Failed };
+        let (data, count, room) = if let Some(size) = self.direct.get() {
+            let Ok(mut bytes) = RawBytes::with_capacity(size) else { return Read::Failed };
             // SAFETY: the object has room for that many bytes and is seen by nobody else.
-            let count = unsafe { libc::read(fd, bytes.as_mut_ptr().cast(), DIRECT) };
+            let count = unsafe { libc::read(fd, bytes.as_mut_ptr().cast(), size) };
             if count <= 0 {
                 return Read::nothing(count);
             }
             // SAFETY: `read` has written `count` bytes.
-            (unsafe { bytes.finish(count as usize) }, count as usize, DIRECT)
+            (unsafe { bytes.finish(count as usize) }, count as usize, size)
         } else {
             let buffer = core.receive_buffer();
             // SAFETY: the buffer is valid for its length; it is copied before anything else can run.
@@ -202,7 +205,8 @@ impl ReadPipe {
             }
             (bytes_from(&buffer[..count as usize]), count as usize, RECEIVE)
         };
-        self.large.set(count >= LARGE);
+        let size = if count < DIRECT { DIRECT } else { DIRECT_MORE };
+        self.direct.set((count >= LARGE).then_some(size));
         match data {
             Ok(data) => Read::Data { data, full: count == room },
             Err(Raised) => Read::Failed,
@@ -249,5 +253,5 @@ pub(crate) fn make_read_pipe<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let parts = Parts::new(pipe, protocol, waiter, extra)?;
     let keeper = Slot::new(parts.keeper(event_loop.py()));
-    endpoint::make(event_loop, parts, |endpoint| ReadPipe { endpoint, keeper, large: Cell::new(false) })
+    endpoint::make(event_loop, parts, |endpoint| ReadPipe { endpoint, keeper, direct: Cell::new(None) })
 }

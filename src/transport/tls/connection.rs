@@ -190,7 +190,7 @@ impl Connection {
 
     /// What `_get_write_buffer_size` of asyncio counts.
     pub(super) fn unsent(&self) -> usize {
-        self.queue().len() + self.engine().map_or(0, Engine::output_size)
+        self.queue().len() + self.output_size()
     }
 
     /// What `_get_read_buffer_size` of asyncio counts.
@@ -198,10 +198,16 @@ impl Connection {
         self.undelivered().len() + self.engine().map_or(0, Engine::input_size)
     }
 
-    /// Has asyncio's code look at the application's flow control, if there is something to do.
+    /// What is encrypted and not sent.
+    pub(super) fn output_size(&self) -> usize {
+        self.engine().map_or(0, Engine::output_size)
+    }
+
+    /// Has asyncio's code look at the application's flow control, if there is something to do with `output` encrypted
+    /// and not sent.
     #[inline(always)]
-    pub(super) fn control_app_writing(&self, object: &Ref) -> Result<(), Raised> {
-        let size = self.unsent();
+    pub(super) fn control_app_writing(&self, object: &Ref, output: usize) -> Result<(), Raised> {
+        let size = self.queue().len() + output;
         let paused = self.app_writing_paused.get();
         if (size >= self.outgoing_high.get() && !paused) || (size <= self.outgoing_low.get() && paused) {
             return call_named(object, "_control_app_writing", &[]);

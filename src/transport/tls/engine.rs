@@ -8,6 +8,7 @@
 //!
 //! Errors are CPython's either way: when libssl reports one, the SSLObject is asked to do the same, and raises.
 
+use std::cell::Cell;
 use std::ffi::CString;
 use std::mem::MaybeUninit;
 use std::sync::{Arc, OnceLock};
@@ -17,10 +18,11 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::connection::Connection;
-use crate::capi::buffer::bytes_from;
+use crate::capi::buffer::{bytes_from, bytes_slice};
 use crate::capi::call::{call, call0, call1, getattr};
-use crate::capi::error::{exception, raise, restore, take_exception};
+use crate::capi::error::{exception, raise, restore};
 use crate::capi::imports::imports;
+use crate::capi::object::integer;
 use crate::capi::{Fallible, Raised, Ref, Slot};
 use crate::libssl::{Io, Library, Outcome, Ssl, capture};
 
@@ -57,6 +59,20 @@ pub(crate) struct Object {
     drain: Slot,
     /// The methods are CPython's own, which keep no reference to a buffer: memory of ours may be lent to them.
     lends: bool,
+    /// `MemoryBIO.pending` of both, if that is what they are.
+    pending: Option<ffi::getter>,
+    /// How much ciphertext has come since the last read.
+    fed: Cell<usize>,
+}
+
+/// What one read of a message has brought.
+#[derive(Debug)]
+pub(super) enum Message {
+    /// All there is.
+    Whole(Ref),
+    /// There may be more, which belongs to the same call of the protocol.
+    Part(Ref),
+    Nothing(End),
 }
 
 /// Memory that libssl decrypts into: its first `filled` bytes are plaintext.
@@ -119,14 +135,14 @@ impl Engine {
     pub(super) fn input_size(&self) -> usize {
         match self {
             Engine::Native(native) => native.io.input_size(),
-            Engine::Object(object) => pending(&object.incoming),
+            Engine::Object(object) => object.pending(&object.incoming),
         }
     }
 
     pub(super) fn output_size(&self) -> usize {
         match self {
             Engine::Native(native) => native.io.output_size(),
-            Engine::Object(object) => pending(&object.outgoing),
+            Engine::Object(object) => object.pending(&object.outgoing),
         }
     }
 
@@ -149,13 +165,13 @@ impl Engine {
         }
     }
 
-    /// Takes the ciphertext out that waits to be sent.
+    /// Takes the ciphertext out that waits to be sent: there is some.
     pub(super) fn take_output(&self) -> Result<Output, Raised> {
         match self {
             Engine::Native(native) => Ok(Output::Vector(native.io.exchange_output(Vec::new(), false))),
             Engine::Object(object) => match object.drain.get() {
-                Some(drain) if pending(&object.outgoing) > 0 => call0(&drain).map(Output::Bytes),
-                _ => Ok(Output::Vector(Vec::new())),
+                Some(drain) => call0(&drain).map(Output::Bytes),
+                None => Ok(Output::Vector(Vec::new())),
             },
         }
     }
@@ -275,6 +291,7 @@ impl Object {
     }
 
     fn feed(&self, data: &[u8]) -> Result<(), Raised> {
+        self.fed.set(self.fed.get().saturating_add(data.len()));
         let Some(feed) = self.feed.get() else { return Ok(()) };
         if data.len() < COPY || !self.lends {
             return call1(&feed, bytes_from(data)?.as_ptr()).map(drop);
@@ -292,6 +309,7 @@ impl Object {
     }
 
     fn decrypt(&self, plain: &mut Vec<u8>) -> Result<End, Raised> {
+        self.fed.set(0);
         loop {
             if plain.capacity() - plain.len() < RECORD {
                 return Ok(End::More);
@@ -299,14 +317,52 @@ impl Object {
             let outcome = if self.lends { self.read_into(plain) } else { self.read_bytes(plain) };
             match outcome {
                 Ok(0) => return Ok(End::Closed),
-                Ok(_) if pending(&self.incoming) == 0 => return Ok(End::Drained),
+                Ok(_) if self.pending(&self.incoming) == 0 => return Ok(End::Drained),
                 Ok(_) => {}
-                Err(Raised) => {
-                    let exception = take_exception();
-                    // SAFETY: the GIL is held.
-                    let py = unsafe { Python::assume_attached() };
-                    let error = PyErr::from_value(exception.bind(py));
-                    return Ok(if is_again(py, &error) { End::Drained } else { End::Failed(exception) });
+                Err(raised) => return Ok(no_read(raised)),
+            }
+        }
+    }
+
+    /// Reads what is most often one message in one record, which becomes a `bytes` without a detour: `None` where
+    /// more than that has come.
+    #[inline(always)]
+    pub(super) fn read_message(&self) -> Option<Result<Message, Raised>> {
+        // A record is longer than what is in it. Where the end of one comes alone, the room is used up.
+        let size = self.fed.take();
+        if size == 0 || size > RECORD || !self.lends {
+            return None;
+        }
+        Some(self.read_up_to(size))
+    }
+
+    fn read_up_to(&self, size: usize) -> Result<Message, Raised> {
+        let Some(read) = self.read.get() else { return Ok(Message::Nothing(End::Closed)) };
+        let data = match call1(&read, integer(size as i64)?.as_ptr()) {
+            Ok(data) => data,
+            Err(raised) => return Ok(Message::Nothing(no_read(raised))),
+        };
+        // SAFETY: `_SSLSocket.read` gives a bytes object.
+        Ok(match unsafe { bytes_slice(data.as_ptr()) }.len() {
+            0 => Message::Nothing(End::Closed),
+            count if count < size && self.pending(&self.incoming) == 0 => Message::Whole(data),
+            _ => Message::Part(data),
+        })
+    }
+
+    /// `MemoryBIO.pending`.
+    #[inline(always)]
+    fn pending(&self, bio: &Slot) -> usize {
+        let Some(get) = self.pending else { return ask_pending(bio) };
+        let Some(bio) = bio.get() else { return 0 };
+        // SAFETY: the getter of the class that the object is of, whose closure is null; an owned reference to an int,
+        // or null with an error.
+        unsafe {
+            match Ref::from_owned(get(bio.as_ptr(), std::ptr::null_mut())) {
+                Some(pending) => ffi::PyLong_AsSize_t(pending.as_ptr()),
+                None => {
+                    ffi::PyErr_Clear();
+                    0
                 }
             }
         }
@@ -358,13 +414,24 @@ impl Object {
     }
 }
 
-/// `MemoryBIO.pending`.
-fn pending(bio: &Slot) -> usize {
+/// `pending` of something in the place of a MemoryBIO.
+#[cold]
+fn ask_pending(bio: &Slot) -> usize {
     let Some(bio) = bio.get() else { return 0 };
     // SAFETY: the GIL is held.
     let py = unsafe { Python::assume_attached() };
     let pending = getattr(bio.as_ptr(), imports().pending.as_ptr()).map_err(|Raised| PyErr::fetch(py));
     pending.and_then(|pending| pending.bind(py).extract()).unwrap_or(0)
+}
+
+/// What the error of a read means, which is set.
+#[cold]
+fn no_read(raised: Raised) -> End {
+    let exception = raised.take();
+    // SAFETY: the GIL is held.
+    let py = unsafe { Python::assume_attached() };
+    let error = PyErr::from_value(exception.bind(py));
+    if is_again(py, &error) { End::Drained } else { End::Failed(exception) }
 }
 
 fn wrote(py: Python<'_>, written: PyResult<Bound<'_, PyAny>>) -> Result<Wrote, Raised> {
@@ -382,19 +449,40 @@ struct Module {
     object_class: Py<PyAny>,
     socket_class: Py<PyAny>,
     memory_class: Py<PyAny>,
+    /// The getter of `MemoryBIO.pending`.
+    pending: Option<ffi::getter>,
 }
 
 fn module(py: Python<'_>) -> PyResult<&'static Module> {
     static MODULE: pyo3::sync::PyOnceLock<Module> = pyo3::sync::PyOnceLock::new();
     MODULE.get_or_try_init(py, || {
         let ssl = py.import(Fallible("ssl"))?;
+        let memory_class = ssl.getattr(Fallible("MemoryBIO"))?;
         Ok(Module {
             again: py.import(Fallible("asyncio.sslproto"))?.getattr(Fallible("SSLAgainErrors"))?.unbind(),
             object_class: ssl.getattr(Fallible("SSLObject"))?.unbind(),
             socket_class: py.import(Fallible("_ssl"))?.getattr(Fallible("_SSLSocket"))?.unbind(),
-            memory_class: ssl.getattr(Fallible("MemoryBIO"))?.unbind(),
+            pending: getter(&memory_class, "pending")?,
+            memory_class: memory_class.unbind(),
         })
     })
+}
+
+/// The C function behind an attribute of a class that Python code cannot change, and that needs nothing more.
+fn getter(class: &Bound<'_, PyAny>, name: &str) -> PyResult<Option<ffi::getter>> {
+    let found = class.getattr(Fallible(name))?;
+    // SAFETY: a class and its attribute, which is looked into if it is what C code makes for a getter; that lives as
+    // long as the class, which the module keeps.
+    unsafe {
+        let kind = class.as_ptr().cast::<ffi::PyTypeObject>();
+        if ffi::PyType_HasFeature(kind, ffi::Py_TPFLAGS_IMMUTABLETYPE) == 0
+            || ffi::Py_TYPE(found.as_ptr()) != &raw mut ffi::PyGetSetDescr_Type
+        {
+            return Ok(None);
+        }
+        let definition = (*found.as_ptr().cast::<ffi::PyGetSetDescrObject>()).d_getset;
+        Ok((*definition).get.filter(|_| (*definition).closure.is_null()))
+    }
 }
 
 /// Is it one of the errors that say "later"?
@@ -453,7 +541,7 @@ pub(super) fn choose(
     let bound = |object: &Bound<'_, PyAny>, name: &str| -> PyResult<Slot> {
         Ok(Slot::new(Some(object.getattr(Fallible(name))?.into())))
     };
-    let exact = incoming.get_type().is(module.memory_class.bind(py));
+    let exact = [&incoming, &outgoing].iter().all(|bio| bio.get_type().is(module.memory_class.bind(py)));
     connection.set_engine(Engine::Object(Object {
         read: bound(side, "read")?,
         write: bound(side, "write")?,
@@ -462,6 +550,8 @@ pub(super) fn choose(
         incoming: Slot::new(Some(incoming.into())),
         outgoing: Slot::new(Some(outgoing.into())),
         lends: plain && exact,
+        pending: if exact { module.pending } else { None },
+        fed: Cell::new(0),
     }));
     Ok(())
 }

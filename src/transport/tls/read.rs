@@ -1,7 +1,7 @@
 //! From the stream transport to the application's protocol.
 
 use super::connection::{Connection, State, call_named, connection_of};
-use super::engine::{End, Engine, Native, RECORD, Room, fail};
+use super::engine::{End, Engine, Message, Native, RECORD, Room, fail};
 use crate::capi::buffer::{RawBytes, bytes_from, bytes_slice};
 use crate::capi::{Raised, Ref};
 use crate::event_loop::core::Core;
@@ -138,14 +138,33 @@ fn read_all(object: &Ref, connection: &Connection, mut batch: Option<Batch>) -> 
 }
 
 fn decrypt(connection: &Connection, core: &Core) -> Result<Batch, Raised> {
-    let mut plain = core.take_scratch();
     let Some(engine) = connection.engine() else {
-        return Ok(Batch { plain: Plain::Scratch(plain), end: End::Drained });
+        return Ok(Batch { plain: Plain::Scratch(Vec::new()), end: End::Drained });
     };
     connection.in_engine.set(true);
-    let end = engine.decrypt(&mut plain);
+    let batch = decrypt_by(engine, connection, core);
     connection.in_engine.set(false);
-    Ok(Batch { plain: Plain::Scratch(plain), end: end? })
+    batch
+}
+
+fn decrypt_by(engine: &Engine, connection: &Connection, core: &Core) -> Result<Batch, Raised> {
+    let message = match engine {
+        Engine::Object(object) if connection.receiver.delivery() != Delivery::Buffer => object.read_message(),
+        _ => None,
+    };
+    let mut plain = Vec::new();
+    match message.transpose()? {
+        Some(Message::Whole(data)) => return Ok(Batch { plain: Plain::Bytes(data), end: End::Drained }),
+        Some(Message::Nothing(end)) => return Ok(Batch { plain: Plain::Scratch(plain), end }),
+        Some(Message::Part(data)) => {
+            plain = core.take_scratch();
+            // SAFETY: a bytes object, which is held.
+            plain.extend_from_slice(unsafe { bytes_slice(data.as_ptr()) });
+        }
+        None => plain = core.take_scratch(),
+    }
+    let end = engine.decrypt(&mut plain)?;
+    Ok(Batch { plain: Plain::Scratch(plain), end })
 }
 
 /// Hands a batch to the protocol. True if there may be more to read.
@@ -199,7 +218,7 @@ fn deliver_scratch(
     Ok(true)
 }
 
-/// Hands plaintext on that is a `bytes` already, unless OpenSSL has called back and the protocol is another now.
+/// Hands plaintext on that is a `bytes` already.
 #[inline(never)]
 fn deliver_bytes(object: &Ref, connection: &Connection, core: &Core, data: Ref) -> Result<bool, Raised> {
     // SAFETY: a bytes object, which `data` keeps.
@@ -207,12 +226,15 @@ fn deliver_bytes(object: &Ref, connection: &Connection, core: &Core, data: Ref) 
     if plain.is_empty() {
         return Ok(true);
     }
-    if connection.receiver.delivery() != Delivery::Data {
+    if connection.receiver.delivery() == Delivery::Buffer {
+        // OpenSSL has called back, and the protocol is another now.
         let mut copy = core.take_scratch();
         copy.extend_from_slice(plain);
         return deliver_scratch(object, connection, core, copy);
     }
-    delivering(object, core, || connection.receiver.data_received(&data))?;
+    if connection.receiver.delivery() != Delivery::Reader || !connection.receiver.feed(core, plain)? {
+        delivering(object, core, || connection.receiver.data_received(&data))?;
+    }
     Ok(true)
 }
 

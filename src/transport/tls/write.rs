@@ -52,7 +52,7 @@ pub(super) fn pushed(object: &Ref, connection: &Connection) -> Result<(), Raised
         return Ok(());
     }
     if connection.ssl_writing_paused.get() {
-        return connection.control_app_writing(object);
+        return connection.control_app_writing(object, connection.output_size());
     }
     let small = pending <= AT_ONCE && pending <= connection.outgoing_high.get();
     let Some(core) = connection.core() else { return Ok(()) };
@@ -104,34 +104,40 @@ pub(super) fn write_pending(object: &Ref, connection: &Connection) -> Result<(),
 /// asyncio's `_do_write`: encrypts the queue, as far as the socket takes it, and sends it.
 pub(super) fn write_all(object: &Ref, connection: &Connection) -> Result<(), Raised> {
     let Some(engine) = connection.engine() else { return Ok(()) };
+    let mut emptied = false;
     while !connection.queue().is_empty() && !connection.in_engine.get() && !connection.broken.get() {
         // Before the shutdown everything is encrypted, whether it can be sent or not.
         if connection.ssl_writing_paused.get() && connection.state.get() != State::Flushing {
             break;
         }
         let progress = encrypt(connection, engine)?;
-        send_output(connection, engine)?;
+        emptied = send_output(connection, engine)?;
         if !progress {
             break;
         }
     }
-    process_outgoing(object, connection)
+    if emptied { connection.control_app_writing(object, 0) } else { process_outgoing(object, connection) }
 }
 
 /// asyncio's `_process_outgoing`: gives the stream transport what the engine has made.
 #[inline(always)]
 pub(super) fn process_outgoing(object: &Ref, connection: &Connection) -> Result<(), Raised> {
-    if let Some(engine) = connection.engine() {
-        send_output(connection, engine)?;
-    }
-    connection.control_app_writing(object)
+    let emptied = match connection.engine() {
+        Some(engine) => send_output(connection, engine)?,
+        None => true,
+    };
+    connection.control_app_writing(object, if emptied { 0 } else { connection.output_size() })
 }
 
-fn send_output(connection: &Connection, engine: &Engine) -> Result<(), Raised> {
-    if connection.ssl_writing_paused.get() || connection.in_engine.get() || engine.output_size() == 0 {
-        return Ok(());
+/// Gives the stream transport the ciphertext that waits. True if none is left.
+fn send_output(connection: &Connection, engine: &Engine) -> Result<bool, Raised> {
+    if connection.ssl_writing_paused.get() || connection.in_engine.get() {
+        return Ok(false);
     }
-    let Some((transport, stream)) = connection.stream() else { return Ok(()) };
+    if engine.output_size() == 0 {
+        return Ok(true);
+    }
+    let Some((transport, stream)) = connection.stream() else { return Ok(false) };
     let output = engine.take_output()?;
     match &output {
         Output::Vector(vector) => write_slice(&transport, stream, vector)?,
@@ -142,7 +148,7 @@ fn send_output(connection: &Connection, engine: &Engine) -> Result<(), Raised> {
     if let (Output::Vector(vector), Some(core)) = (output, connection.core()) {
         core.return_scratch(vector);
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Encrypts the next [`BATCH`] bytes of the queue, or all of it if they cannot be sent yet anyway. False if that
@@ -169,8 +175,10 @@ fn fill(connection: &Connection, engine: &Engine, core: &Core) -> Result<bool, R
     let mut done = Done::default();
     let limit = if connection.ssl_writing_paused.get() { usize::MAX } else { BATCH };
     let mut progress = false;
-    while engine.output_size() < limit {
-        let Some((first, sent)) = connection.queue().front() else { break };
+    while let Some((first, sent)) = connection.queue().front() {
+        if progress && engine.output_size() >= limit {
+            break;
+        }
         match offer(connection, engine, core, &first, sent)? {
             // Not more than is there: an SSLObject with a `write` of its own may end the connection in it.
             Wrote::Bytes(count) => {
