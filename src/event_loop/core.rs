@@ -12,16 +12,16 @@ use pyo3::types::PyAnyMethods;
 use super::chances::Chances;
 use super::clock::{self, monotonic};
 use super::futures::Futures;
-use super::handle::{Handle, Parts};
+use super::handle::Handle;
 use super::inbox::Inbox;
 use super::metrics::Counters;
 use super::ready::{Entry, NativeStep, ReadyQueue};
 use super::source::FdTable;
 use super::timers::Timers;
 use super::tools::{self, Replaced};
-use crate::capi::call::{call, call0, getattr};
-use crate::capi::error::{Outcome, handling, raise, raise_message, take_unless_fatal};
-use crate::capi::imports::{imports, support};
+use crate::capi::call::{call0, getattr};
+use crate::capi::error::{Outcome, raise_message};
+use crate::capi::imports::imports;
 use crate::capi::{Fallible, Fatal, Raised, Ref, Slot};
 use crate::reactor::{Event, Poller, Readiness, Token};
 
@@ -131,19 +131,6 @@ pub(crate) fn forked() {
 pub(crate) fn forks() -> u32 {
     // Relaxed: changes only in a child that has one thread.
     FORKS.load(Ordering::Relaxed)
-}
-
-fn call_support(function: &str, arguments: &[*mut ffi::PyObject]) -> Result<(), Raised> {
-    if crate::capi::object::interpreter_ends() {
-        // The modules are being taken apart, and nobody listens any more.
-        return Ok(());
-    }
-    // SAFETY: every caller is on a Python thread with the GIL held.
-    let py = unsafe { pyo3::Python::assume_attached() };
-    match support(py, function) {
-        Ok(function) => call(&Ref::from(function), arguments).map(drop),
-        Err(error) => Err(crate::capi::error::restore(py, error)),
-    }
 }
 
 impl Core {
@@ -390,79 +377,6 @@ impl Core {
         if self.polling.get() {
             self.inbox.wake();
         }
-    }
-
-    /// Hands an error of a handle's callback to the loop's exception handler, and empties the handle. A fatal error
-    /// stays set.
-    #[cold]
-    pub(crate) fn report_handle(&self, handle: &Ref, raised: Raised) -> Result<(), Fatal> {
-        let Raised = raised;
-        // SAFETY: a live object.
-        let owners = unsafe { ffi::Py_REFCNT(handle.as_ptr()) };
-        let told = take_unless_fatal().and_then(|exception| {
-            let arguments = [self.object(), handle.as_ptr(), exception.as_ptr()];
-            self.report(&exception, "callback_failed", &arguments)
-        });
-        super::handle::reported(handle, owners);
-        told
-    }
-
-    /// The same for a callback that never had a Handle: it gets one now, for the report.
-    #[cold]
-    pub(crate) fn report_call(
-        &self,
-        callback: &Ref,
-        argument: Option<&Ref>,
-        context: &Ref,
-        raised: Raised,
-    ) -> Result<(), Fatal> {
-        let Raised = raised;
-        let exception = take_unless_fatal()?;
-        let argument = argument.map(Ref::as_ptr);
-        let parts = Parts {
-            callback: callback.clone_ref(),
-            arguments: argument.as_slice(),
-            context: context.clone_ref(),
-        };
-        match Handle::create(self, parts) {
-            Ok(handle) => {
-                let arguments = [self.object(), handle.as_ptr(), exception.as_ptr()];
-                let told = self.report(&exception, "callback_failed", &arguments);
-                super::handle::reported(&handle, 1);
-                told
-            }
-            Err(raised) => self.unraisable(raised),
-        }
-    }
-
-    /// Calls a function of `wakeloop._support`. Its errors can only be printed, unless they are fatal.
-    #[cold]
-    pub(crate) fn support(&self, function: &str, arguments: &[*mut ffi::PyObject]) -> Result<(), Fatal> {
-        call_support(function, arguments).or_else(|raised| self.unraisable(raised))
-    }
-
-    /// The same for a function that tells of `exception`, called as asyncio does it, where the exception is handled.
-    /// What comes out of that leaves run_forever: a loop's class may have a `call_exception_handler` that raises, such
-    /// as one for tests.
-    #[cold]
-    pub(crate) fn report(
-        &self,
-        exception: &Ref,
-        function: &str,
-        arguments: &[*mut ffi::PyObject],
-    ) -> Result<(), Fatal> {
-        handling(exception, || call_support(function, arguments).map_err(|Raised| Fatal))
-    }
-
-    /// The last resort for an error: `sys.unraisablehook`. A fatal one stays set.
-    #[cold]
-    pub(crate) fn unraisable(&self, raised: Raised) -> Result<(), Fatal> {
-        let Raised = raised;
-        let exception = take_unless_fatal()?;
-        raise(exception);
-        // SAFETY: an error is set; the call prints and clears it.
-        unsafe { ffi::PyErr_WriteUnraisable(self.object()) };
-        Ok(())
     }
 
     /// Now, on the clock that timers are set by.

@@ -28,6 +28,7 @@ pub(crate) mod handle;
 pub(crate) mod inbox;
 pub(crate) mod metrics;
 pub(crate) mod ready;
+mod report;
 pub(crate) mod sock;
 pub(crate) mod sock_datagram;
 pub(crate) mod sock_methods;

@@ -5,8 +5,8 @@
 //! hand. What runs per packet is native and comes first in its method order: [`connection`] is the state that
 //! both halves share, [`read`] decrypts what a stream transport has received and hands it to the
 //! application's protocol, [`write`] encrypts what that writes. [`engine`] does the cryptography, in one of
-//! two ways: by calling the process's own libssl ([`crate::libssl`]) on memory of ours, or by driving
-//! CPython's SSLObject and MemoryBIO. [`transport`] is the application's transport.
+//! two ways, of which [`choice`] takes one: [`native`] calls the process's own libssl ([`crate::libssl`]) on memory of
+//! ours, [`object`] drives CPython's SSLObject and MemoryBIO. [`transport`] is the application's transport.
 //!
 //! ```text
 //!   socket -> Stream -> read -> engine -> Receiver -> application's protocol
@@ -24,8 +24,11 @@
 //! itself is on the stack (it may call back into Python for keys, names and messages) the connection neither
 //! reads nor writes: `in_engine` says so, and what was written meanwhile leaves afterwards.
 
+mod choice;
 pub(crate) mod connection;
 pub(crate) mod engine;
+mod native;
+mod object;
 pub(crate) mod python;
 pub(crate) mod read;
 pub(crate) mod transport;

@@ -12,8 +12,8 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple, PyWeakrefMethods, PyWeakrefReference};
 
 use super::connection::{self, Connection, State};
-use super::engine::{self, Engine};
-use super::{read, write};
+use super::engine::Engine;
+use super::{choice, read, write};
 use crate::capi::error::{exception, exception_about, fetch};
 use crate::capi::{Fallible, Fatal, Raised, Ref, Slot};
 use crate::event_loop::event_loop::EventLoop;
@@ -97,7 +97,7 @@ impl TlsConnection {
             return Err(exception::<PyRuntimeError>("the TLS connection has begun already"));
         }
         let notify = notify(slf)?;
-        engine::choose(slf.as_any(), connection, native, notify, || make.call(args, kwargs).map(drop))
+        choice::choose(slf.as_any(), connection, native, notify, || make.call(args, kwargs).map(drop))
     }
 
     /// Keep ciphertext that came before the connection was one.
@@ -407,7 +407,7 @@ fn send_unattended(target: &Py<PyWeakrefReference>) -> Result<(), Fatal> {
 /// Why the native engine cannot be used in this process, or None if it can.
 #[pyfunction]
 pub(crate) fn tls_problem(py: Python<'_>) -> Option<&'static str> {
-    engine::tested(py).err()
+    choice::tested(py).err()
 }
 
 /// Makes the class known. Called once, by the module's initialisation.

@@ -1,7 +1,9 @@
 //! From the stream transport to the application's protocol.
 
 use super::connection::{Connection, State, call_named, connection_of};
-use super::engine::{End, Engine, Message, Native, RECORD, Room, fail};
+use super::engine::{End, Engine, RECORD, Room, fail};
+use super::native::Native;
+use super::object::Message;
 use crate::capi::buffer::{RawBytes, bytes_from, bytes_slice};
 use crate::capi::{Raised, Ref};
 use crate::event_loop::core::Core;

@@ -1,0 +1,99 @@
+//! Errors that no caller gets: to the loop's exception handler, and where that fails, to `sys.unraisablehook`.
+
+use pyo3::ffi;
+
+use super::core::Core;
+use super::handle::{self, Handle, Parts};
+use crate::capi::call::call;
+use crate::capi::error::{handling, raise, restore, take_unless_fatal};
+use crate::capi::imports::support;
+use crate::capi::object::interpreter_ends;
+use crate::capi::{Fatal, Raised, Ref};
+
+impl Core {
+    /// Hands an error of a handle's callback to the loop's exception handler, and empties the handle. A fatal error
+    /// stays set.
+    #[cold]
+    pub(crate) fn report_handle(&self, handle: &Ref, raised: Raised) -> Result<(), Fatal> {
+        let Raised = raised;
+        // SAFETY: a live object.
+        let owners = unsafe { ffi::Py_REFCNT(handle.as_ptr()) };
+        let told = take_unless_fatal().and_then(|exception| {
+            let arguments = [self.object(), handle.as_ptr(), exception.as_ptr()];
+            self.report(&exception, "callback_failed", &arguments)
+        });
+        handle::reported(handle, owners);
+        told
+    }
+
+    /// The same for a callback that never had a Handle: it gets one now, for the report.
+    #[cold]
+    pub(crate) fn report_call(
+        &self,
+        callback: &Ref,
+        argument: Option<&Ref>,
+        context: &Ref,
+        raised: Raised,
+    ) -> Result<(), Fatal> {
+        let Raised = raised;
+        let exception = take_unless_fatal()?;
+        let argument = argument.map(Ref::as_ptr);
+        let parts = Parts {
+            callback: callback.clone_ref(),
+            arguments: argument.as_slice(),
+            context: context.clone_ref(),
+        };
+        match Handle::create(self, parts) {
+            Ok(handle) => {
+                let arguments = [self.object(), handle.as_ptr(), exception.as_ptr()];
+                let told = self.report(&exception, "callback_failed", &arguments);
+                handle::reported(&handle, 1);
+                told
+            }
+            Err(raised) => self.unraisable(raised),
+        }
+    }
+
+    /// Calls a function of `wakeloop._support`. Its errors can only be printed, unless they are fatal.
+    #[cold]
+    pub(crate) fn support(&self, function: &str, arguments: &[*mut ffi::PyObject]) -> Result<(), Fatal> {
+        call_support(function, arguments).or_else(|raised| self.unraisable(raised))
+    }
+
+    /// The same for a function that tells of `exception`, called as asyncio does it, where the exception is handled.
+    /// What comes out of that leaves run_forever: a loop's class may have a `call_exception_handler` that raises, such
+    /// as one for tests.
+    #[cold]
+    pub(crate) fn report(
+        &self,
+        exception: &Ref,
+        function: &str,
+        arguments: &[*mut ffi::PyObject],
+    ) -> Result<(), Fatal> {
+        handling(exception, || call_support(function, arguments).map_err(|Raised| Fatal))
+    }
+
+    /// The last resort for an error: `sys.unraisablehook`. A fatal one stays set.
+    #[cold]
+    pub(crate) fn unraisable(&self, raised: Raised) -> Result<(), Fatal> {
+        let Raised = raised;
+        let exception = take_unless_fatal()?;
+        raise(exception);
+        // SAFETY: an error is set; the call prints and clears it.
+        unsafe { ffi::PyErr_WriteUnraisable(self.object()) };
+        Ok(())
+    }
+}
+
+fn call_support(function: &str, arguments: &[*mut ffi::PyObject]) -> Result<(), Raised> {
+    if interpreter_ends() {
+        // The modules are being taken apart, and nobody listens any more.
+        return Ok(());
+    }
+    // SAFETY: every caller is on a Python thread with the GIL held.
+    let py = unsafe { pyo3::Python::assume_attached() };
+    match support(py, function) {
+        Ok(function) => call(&Ref::from(function), arguments).map(drop),
+        Err(error) => Err(restore(py, error)),
+    }
+}

@@ -1,0 +1,184 @@
+//! Which engine a connection gets, and whether the native one works at all.
+
+use std::cell::Cell;
+use std::ffi::CString;
+use std::sync::{Arc, OnceLock};
+
+use pyo3::exceptions::{PyMemoryError, PyRuntimeError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+use super::connection::Connection;
+use super::engine::Engine;
+use super::native::Native;
+use super::object::{Object, getter};
+use crate::capi::error::exception;
+use crate::capi::{Fallible, Slot};
+use crate::libssl::{Io, Library, capture};
+
+/// What the engine needs of the `ssl` module.
+struct Module {
+    /// asyncio's `SSLAgainErrors`.
+    again: Py<PyAny>,
+    object_class: Py<PyAny>,
+    socket_class: Py<PyAny>,
+    memory_class: Py<PyAny>,
+    /// The getter of `MemoryBIO.pending`.
+    pending: Option<ffi::getter>,
+}
+
+fn module(py: Python<'_>) -> PyResult<&'static Module> {
+    static MODULE: pyo3::sync::PyOnceLock<Module> = pyo3::sync::PyOnceLock::new();
+    MODULE.get_or_try_init(py, || {
+        let ssl = py.import(Fallible("ssl"))?;
+        let memory_class = ssl.getattr(Fallible("MemoryBIO"))?;
+        Ok(Module {
+            again: py.import(Fallible("asyncio.sslproto"))?.getattr(Fallible("SSLAgainErrors"))?.unbind(),
+            object_class: ssl.getattr(Fallible("SSLObject"))?.unbind(),
+            socket_class: py.import(Fallible("_ssl"))?.getattr(Fallible("_SSLSocket"))?.unbind(),
+            pending: getter(&memory_class, "pending")?,
+            memory_class: memory_class.unbind(),
+        })
+    })
+}
+
+/// Is it one of the errors that say "later"?
+pub(super) fn is_again(py: Python<'_>, error: &PyErr) -> bool {
+    module(py).is_ok_and(|module| error.matches(py, module.again.bind(py)).unwrap_or(false))
+}
+
+/// Runs `make`, asyncio's `__init__`, which makes the SSLObject, and gives the connection its engine: the native
+/// one if `native` asks for it and nothing speaks against it.
+pub(super) fn choose(
+    owner: &Bound<'_, PyAny>,
+    connection: &Connection,
+    native: bool,
+    notify: crate::libssl::bio::Notify,
+    make: impl FnOnce() -> PyResult<()>,
+) -> PyResult<()> {
+    let py = owner.py();
+    let library = if native { tested(py).ok() } else { None };
+    let (done, made) = match library {
+        Some(_) => capture::during(make),
+        None => (make(), None),
+    };
+    done?;
+    let object = connection
+        .ssl_object
+        .get()
+        .map_or_else(|| py.None().into_bound(py), |object| object.bind(py).clone());
+    let module = module(py)?;
+    // A wrapper that overrides the data path keeps it.
+    let class = object.get_type();
+    let own = |name: &str| -> PyResult<bool> {
+        Ok(class.getattr(Fallible(name)).is_ok_and(|found| {
+            module.object_class.bind(py).getattr(Fallible(name)).is_ok_and(|original| found.is(&original))
+        }))
+    };
+    let raw = object.getattr(Fallible("_sslobj")).unwrap_or_else(|_| py.None().into_bound(py));
+    let plain = own("read")? && own("write")? && raw.get_type().is(module.socket_class.bind(py));
+    if let (Some(library), Some(ssl)) = (library, made)
+        && plain
+        && !has_message_callback(&object)
+    {
+        // SAFETY: the SSL was made on this thread just now; comparing it with what the socket object is tells
+        // whether that object owns it, and keeps it.
+        if unsafe { library.app_data(ssl) }.cast() == raw.as_ptr() {
+            let io = Arc::new(Io::new(notify));
+            // SAFETY: as above: `raw` owns it and is kept, and nobody else has seen it yet.
+            if unsafe { library.attach(ssl, io.clone()) } {
+                let raw = Slot::new(Some(raw.into()));
+                connection.set_engine(Engine::Native(Native { library, ssl, io, raw }));
+                return Ok(());
+            }
+        }
+    }
+    let side = if plain { &raw } else { &object };
+    let (incoming, outgoing) = (owner.getattr(Fallible("_incoming"))?, owner.getattr(Fallible("_outgoing"))?);
+    let bound = |object: &Bound<'_, PyAny>, name: &str| -> PyResult<Slot> {
+        Ok(Slot::new(Some(object.getattr(Fallible(name))?.into())))
+    };
+    let exact = [&incoming, &outgoing].iter().all(|bio| bio.get_type().is(module.memory_class.bind(py)));
+    connection.set_engine(Engine::Object(Object {
+        read: bound(side, "read")?,
+        write: bound(side, "write")?,
+        feed: bound(&incoming, "write")?,
+        drain: bound(&outgoing, "read")?,
+        incoming: Slot::new(Some(incoming.into())),
+        outgoing: Slot::new(Some(outgoing.into())),
+        lends: plain && exact,
+        pending: if exact { module.pending } else { None },
+        fed: Cell::new(0),
+    }));
+    Ok(())
+}
+
+/// `SSLContext._msg_callback`, by whichever class it is.
+fn has_message_callback(object: &Bound<'_, PyAny>) -> bool {
+    let callback =
+        object.getattr(Fallible("context")).and_then(|context| context.getattr(Fallible("_msg_callback")));
+    callback.is_ok_and(|callback| !callback.is_none())
+}
+
+static TESTED: OnceLock<Result<&'static Library, String>> = OnceLock::new();
+
+/// The library, if the self-test finds that the native engine works in this process; else the reason.
+pub(super) fn tested(py: Python<'_>) -> Result<&'static Library, &'static str> {
+    if let Some(known) = TESTED.get() {
+        return known.as_ref().map(|library| *library).map_err(String::as_str);
+    }
+    let found = match self_test(py) {
+        // Which says nothing of the library: the next connection tries again.
+        Err(error) if error.is_instance_of::<PyMemoryError>(py) => return Err("out of memory"),
+        found => found.map_err(|error| error.value(py).to_string()),
+    };
+    TESTED.get_or_init(|| found).as_ref().map(|library| *library).map_err(String::as_str)
+}
+
+/// Does everything that the native engine relies on once, without a peer and without a certificate.
+fn self_test(py: Python<'_>) -> PyResult<&'static Library> {
+    let fail = |reason: &str| exception::<PyRuntimeError>(reason);
+    let file = py.import(Fallible("_ssl"))?.getattr(Fallible("__file__")).ok();
+    let path = match file {
+        Some(file) => Some(CString::new(file.extract::<String>()?)?),
+        None => None,
+    };
+    let library = Library::get(path.as_deref()).map_err(fail)?;
+
+    let ssl = py.import(Fallible("ssl"))?;
+    let context =
+        ssl.getattr(Fallible("SSLContext"))?.call1((ssl.getattr(Fallible("PROTOCOL_TLS_CLIENT"))?,))?;
+    context.setattr(Fallible("check_hostname"), false)?;
+    let memory = ssl.getattr(Fallible("MemoryBIO"))?;
+    let (incoming, outgoing) = (memory.call0()?, memory.call0()?);
+    let (object, made) =
+        capture::during(|| context.call_method1(Fallible("wrap_bio"), (&incoming, &outgoing)));
+    let object = object?;
+    let ssl_pointer = made.ok_or_else(|| fail("wrap_bio makes no SSL of the libssl that was found"))?;
+    let raw = object.getattr(Fallible("_sslobj"))?;
+    // SAFETY: the SSL was just made, and `object` keeps it for the time of this test; nobody else knows it.
+    unsafe {
+        if library.app_data(ssl_pointer).cast() != raw.as_ptr() {
+            return Err(fail("the SSL that was seen is not the SSLObject's"));
+        }
+        incoming.call_method1(Fallible("write"), (Fallible(&b"x"[..]),))?;
+        if library.pending_input(ssl_pointer) != 1 {
+            return Err(fail("the SSL that was seen does not read from the MemoryBIO"));
+        }
+    }
+    let io = Arc::new(Io::new(Box::new(|| {})));
+    // SAFETY: as above.
+    if !unsafe { library.attach(ssl_pointer, io.clone()) } {
+        return Err(fail("no BIO could be made"));
+    }
+    match object.call_method0(Fallible("do_handshake")) {
+        Err(error) if is_again(py, &error) => {}
+        Err(error) => return Err(error),
+        Ok(_) => return Err(fail("a handshake without a peer came to an end")),
+    }
+    let hello = io.exchange_output(Vec::new(), false);
+    if !hello.starts_with(&[0x16, 0x03, 0x01]) {
+        return Err(fail("no ClientHello came out of the handshake"));
+    }
+    Ok(library)
+}

@@ -1,0 +1,210 @@
+//! The engine for every connection: the methods of CPython's SSLObject over its MemoryBIOs, cached.
+
+use std::cell::Cell;
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+use super::choice::is_again;
+use super::engine::{End, RECORD, Wrote, wrote};
+use crate::capi::buffer::{bytes_from, bytes_slice};
+use crate::capi::call::{call, call1, getattr};
+use crate::capi::imports::imports;
+use crate::capi::object::integer;
+use crate::capi::{Fallible, Raised, Ref, Slot};
+
+/// Below this size a copy of the input is cheaper than a view of it.
+const COPY: usize = 4 * 1024;
+
+/// Bound methods of CPython's objects.
+#[derive(Debug)]
+pub(crate) struct Object {
+    pub(super) read: Slot,
+    pub(super) write: Slot,
+    pub(super) incoming: Slot,
+    pub(super) feed: Slot,
+    pub(super) outgoing: Slot,
+    pub(super) drain: Slot,
+    /// The methods are CPython's own, which keep no reference to a buffer: memory of ours may be lent to them.
+    pub(super) lends: bool,
+    /// `MemoryBIO.pending` of both, if that is what they are.
+    pub(super) pending: Option<ffi::getter>,
+    /// How much ciphertext has come since the last read.
+    pub(super) fed: Cell<usize>,
+}
+
+/// What one read of a message has brought.
+#[derive(Debug)]
+pub(super) enum Message {
+    /// All there is.
+    Whole(Ref),
+    /// There may be more, which belongs to the same call of the protocol.
+    Part(Ref),
+    Nothing(End),
+}
+
+impl Object {
+    pub(super) fn slots(&self) -> [&Slot; 6] {
+        [&self.read, &self.write, &self.incoming, &self.feed, &self.outgoing, &self.drain]
+    }
+
+    pub(super) fn feed(&self, data: &[u8]) -> Result<(), Raised> {
+        self.fed.set(self.fed.get().saturating_add(data.len()));
+        let Some(feed) = self.feed.get() else { return Ok(()) };
+        if data.len() < COPY || !self.lends {
+            return call1(&feed, bytes_from(data)?.as_ptr()).map(drop);
+        }
+        // SAFETY: a view of memory that outlives the call, handed to MemoryBIO.write, which copies and keeps no
+        // reference.
+        let view = unsafe {
+            Ref::from_owned(ffi::PyMemoryView_FromMemory(
+                data.as_ptr().cast_mut().cast(),
+                data.len() as ffi::Py_ssize_t,
+                ffi::PyBUF_READ,
+            ))
+        };
+        call1(&feed, view.ok_or(Raised)?.as_ptr()).map(drop)
+    }
+
+    pub(super) fn decrypt(&self, plain: &mut Vec<u8>) -> Result<End, Raised> {
+        self.fed.set(0);
+        loop {
+            if plain.capacity() - plain.len() < RECORD {
+                return Ok(End::More);
+            }
+            let outcome = if self.lends { self.read_into(plain) } else { self.read_bytes(plain) };
+            match outcome {
+                Ok(0) => return Ok(End::Closed),
+                Ok(_) if self.pending(&self.incoming) == 0 => return Ok(End::Drained),
+                Ok(_) => {}
+                Err(raised) => return Ok(no_read(raised)),
+            }
+        }
+    }
+
+    /// Reads what is most often one message in one record, which becomes a `bytes` without a detour: `None` where
+    /// more than that has come.
+    #[inline(always)]
+    pub(super) fn read_message(&self) -> Option<Result<Message, Raised>> {
+        // A record is longer than what is in it. Where the end of one comes alone, the room is used up.
+        let size = self.fed.take();
+        if size == 0 || size > RECORD || !self.lends {
+            return None;
+        }
+        Some(self.read_up_to(size))
+    }
+
+    fn read_up_to(&self, size: usize) -> Result<Message, Raised> {
+        let Some(read) = self.read.get() else { return Ok(Message::Nothing(End::Closed)) };
+        let data = match call1(&read, integer(size as i64)?.as_ptr()) {
+            Ok(data) => data,
+            Err(raised) => return Ok(Message::Nothing(no_read(raised))),
+        };
+        // SAFETY: `_SSLSocket.read` gives a bytes object.
+        Ok(match unsafe { bytes_slice(data.as_ptr()) }.len() {
+            0 => Message::Nothing(End::Closed),
+            count if count < size && self.pending(&self.incoming) == 0 => Message::Whole(data),
+            _ => Message::Part(data),
+        })
+    }
+
+    /// `MemoryBIO.pending`.
+    #[inline(always)]
+    pub(super) fn pending(&self, bio: &Slot) -> usize {
+        let Some(get) = self.pending else { return ask_pending(bio) };
+        let Some(bio) = bio.get() else { return 0 };
+        // SAFETY: the getter of the class that the object is of, whose closure is null; an owned reference to an int,
+        // or null with an error.
+        unsafe {
+            match Ref::from_owned(get(bio.as_ptr(), std::ptr::null_mut())) {
+                Some(pending) => ffi::PyLong_AsSize_t(pending.as_ptr()),
+                None => {
+                    ffi::PyErr_Clear();
+                    0
+                }
+            }
+        }
+    }
+
+    /// `_SSLSocket.read(n, buffer)`, straight into the vector.
+    fn read_into(&self, plain: &mut Vec<u8>) -> Result<usize, Raised> {
+        let Some(read) = self.read.get() else { return Ok(0) };
+        let room = plain.spare_capacity_mut();
+        let size = room.len().min(RECORD) as ffi::Py_ssize_t;
+        // SAFETY: a view of the vector's own room, handed to a method of CPython that keeps no reference. Both
+        // are made with the GIL held; each owned result is wrapped at once.
+        let (view, length) = unsafe {
+            let view = ffi::PyMemoryView_FromMemory(room.as_mut_ptr().cast(), size, ffi::PyBUF_WRITE);
+            (
+                Ref::from_owned(view).ok_or(Raised)?,
+                Ref::from_owned(ffi::PyLong_FromSsize_t(size)).ok_or(Raised)?,
+            )
+        };
+        let count = call(&read, &[length.as_ptr(), view.as_ptr()])?;
+        // SAFETY: a live object; -1 with an error set means failure.
+        let count = unsafe { ffi::PyLong_AsSsize_t(count.as_ptr()) };
+        if count < 0 || count > size {
+            return Err(Raised);
+        }
+        // SAFETY: the method has filled `count` bytes.
+        unsafe { plain.set_len(plain.len() + count as usize) };
+        Ok(count as usize)
+    }
+
+    /// `read(n)` of an object that may do anything with a buffer.
+    fn read_bytes(&self, plain: &mut Vec<u8>) -> Result<usize, Raised> {
+        let Some(read) = self.read.get() else { return Ok(0) };
+        // SAFETY: making an int.
+        let size = unsafe { Ref::from_owned(ffi::PyLong_FromSize_t(RECORD)) }.ok_or(Raised)?;
+        let data = call1(&read, size.as_ptr())?;
+        let view = crate::capi::buffer::Buffer::readable(data.as_ptr())?;
+        plain.extend_from_slice(view.as_slice());
+        Ok(view.len())
+    }
+
+    /// Encrypts `data`, a bytes-like object.
+    pub(super) fn encrypt(&self, data: &Ref) -> Result<Wrote, Raised> {
+        let Some(write) = self.write.get() else { return Err(Raised) };
+        // SAFETY: the GIL is held.
+        let py = unsafe { Python::assume_attached() };
+        let written = call1(&write, data.as_ptr()).map_err(|Raised| PyErr::fetch(py));
+        wrote(py, written.map(|count| count.bind(py).clone()))
+    }
+}
+
+/// `pending` of something in the place of a MemoryBIO.
+#[cold]
+fn ask_pending(bio: &Slot) -> usize {
+    let Some(bio) = bio.get() else { return 0 };
+    // SAFETY: the GIL is held.
+    let py = unsafe { Python::assume_attached() };
+    let pending = getattr(bio.as_ptr(), imports().pending.as_ptr()).map_err(|Raised| PyErr::fetch(py));
+    pending.and_then(|pending| pending.bind(py).extract()).unwrap_or(0)
+}
+
+/// What the error of a read means, which is set.
+#[cold]
+fn no_read(raised: Raised) -> End {
+    let exception = raised.take();
+    // SAFETY: the GIL is held.
+    let py = unsafe { Python::assume_attached() };
+    let error = PyErr::from_value(exception.bind(py));
+    if is_again(py, &error) { End::Drained } else { End::Failed(exception) }
+}
+
+/// The C function behind an attribute of a class that Python code cannot change, and that needs nothing more.
+pub(super) fn getter(class: &Bound<'_, PyAny>, name: &str) -> PyResult<Option<ffi::getter>> {
+    let found = class.getattr(Fallible(name))?;
+    // SAFETY: a class and its attribute, which is looked into if it is what C code makes for a getter; that lives as
+    // long as the class, which the module keeps.
+    unsafe {
+        let kind = class.as_ptr().cast::<ffi::PyTypeObject>();
+        if ffi::PyType_HasFeature(kind, ffi::Py_TPFLAGS_IMMUTABLETYPE) == 0
+            || ffi::Py_TYPE(found.as_ptr()) != &raw mut ffi::PyGetSetDescr_Type
+        {
+            return Ok(None);
+        }
+        let definition = (*found.as_ptr().cast::<ffi::PyGetSetDescrObject>()).d_getset;
+        Ok((*definition).get.filter(|_| (*definition).closure.is_null()))
+    }
+}
