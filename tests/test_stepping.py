@@ -69,6 +69,9 @@ def test_a_call_at_of_ones_own_sees_what_call_later_sets(kind, place, monkeypatc
         seen.clear()
         assert loop.run_until_complete(asyncio.wait_for(asyncio.sleep(0.001, "x"), 1)) == "x"
         assert len(seen) == 2
+        loop.set_debug(True)
+        assert loop.call_later(5, print)._source_traceback[-1].name == "call_later"
+        loop.set_debug(False)
         seen.clear()
         if place == "instance":
             del loop.call_at

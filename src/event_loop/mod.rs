@@ -4,8 +4,9 @@
 //! [`handle`] (what runs), [`source`] and [`watch`] (what a file descriptor leads to), [`sock_methods`], [`sock`] and
 //! [`sock_try`] (awaitable socket calls: who makes them, how they wait, and what they try), [`sock_datagram`] (those that
 //! know addresses), [`file_transfer`] (what `sendfile` does), [`inbox`] (how other threads reach it), [`chain`] (how an
-//! executor's results do), [`chances`] (how other threads come by the GIL), [`calls`] (`call_soon` and its kin), [`clock`] (what time it is), [`tools`] (what others have
-//! put in asyncio's place), [`debug`] (what debug mode adds), and [`event_loop`] (the class that Python sees).
+//! executor's results do), [`chances`] (how other threads come by the GIL), [`calls`] (`call_soon` and its kin),
+//! [`clock`] (what time it is), [`tools`] (what others have put in asyncio's place), [`debug`] (what debug mode adds),
+//! [`report`] (where errors go that no caller gets), and [`event_loop`] (the class that Python sees).
 //!
 //! **Ownership.** A loop's state belongs to the thread that runs it; other threads touch it only with the
 //! GIL held, as they do with asyncio's own loop. No state is borrowed across a call into Python, so every

@@ -35,8 +35,8 @@ impl<T> SpinLock<T> {
     }
 
     pub(super) fn lock(&self) -> SpinGuard<'_, T> {
-        // Ordering: Acquire pairs with the Release of the guard's drop.
         let mut waited = 0;
+        // Ordering: Acquire pairs with the Release of the guard's drop.
         while self.locked.compare_exchange_weak(false, true, Acquire, Relaxed).is_err() {
             self.wait(waited);
             waited += 1;
