@@ -112,7 +112,7 @@ impl Poller {
     }
 
     /// What the last poll found.
-    pub fn events(&self) -> impl Iterator<Item = Event> {
+    pub fn events(&self) -> impl Iterator<Item = Event> + Clone {
         self.events
             .iter()
             .filter(|event| event.token() != INTERNAL)

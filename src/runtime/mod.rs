@@ -40,6 +40,7 @@ mod lock;
 mod macros;
 pub mod metrics;
 pub mod net;
+mod prefetch;
 mod shim;
 #[cfg(all(test, wakeloop_shuttle))]
 mod shuttle_model;

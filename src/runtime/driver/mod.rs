@@ -42,7 +42,9 @@ pub(super) use timers::{Armed, TimerEntry};
 
 /// The token of the waker; those of registrations are below the middle.
 const WAKER: Token = Token(usize::MAX - 1);
-const EVENTS: usize = 256;
+/// Sockets that a turn tells of at most. The others keep their place in the line that the system has them in, and these
+/// have their turn before what the system has touched of them, and what was prefetched, falls out of the caches.
+const EVENTS: usize = 64;
 /// How long a poller that fails is left alone.
 const BROKEN_WAIT: Duration = Duration::from_millis(10);
 
@@ -159,7 +161,11 @@ impl Handle {
 
     /// Whether a look could find anything.
     pub(super) fn needs_look(&self, now: Instant) -> bool {
-        !self.registrations.is_empty() || self.timers.is_due(now)
+        !self.registrations.is_empty() || self.has_due_timer(now)
+    }
+
+    pub(super) fn has_due_timer(&self, now: Instant) -> bool {
+        self.timers.is_due(now)
     }
 
     /// The runtime is going: sockets report an error from now on, sleeps that still wait are woken to panic.

@@ -46,7 +46,7 @@ impl Poller {
         Ok(())
     }
 
-    pub(super) fn events(&self) -> impl Iterator<Item = Event> {
+    pub(super) fn events(&self) -> impl Iterator<Item = Event> + Clone {
         iter::empty()
     }
 }
