@@ -26,6 +26,8 @@ const LOOK_PERIOD: Duration = Duration::from_micros(100);
 const MAX_LOOK_INTERVAL: u32 = 127;
 /// But it reads the clock every so many turns, for the moment when short turns become long ones.
 const CLOCK_INTERVAL: u32 = 16;
+/// So many tasks that the driver has brought are nothing.
+const FEW: usize = 16;
 /// Nanoseconds of work that are worth the waking of another worker, which costs both some microseconds.
 const WORTH_A_WAKE: u64 = 50_000;
 /// Polls in a row that the LIFO slot may take before its task queues up like the others.
@@ -48,6 +50,8 @@ pub(in super::super) struct Worker {
     look_in: Cell<u32>,
     /// When the last was, or the last sleep ended.
     looked: Cell<Instant>,
+    /// Tasks that wait up to the last of many that the driver brought at once.
+    backlog: Cell<usize>,
     /// What a turn takes, in nanoseconds, as of late.
     pace: Cell<u64>,
     random: Cell<u64>,
@@ -70,6 +74,7 @@ impl Worker {
             look_interval: Cell::new(MAX_LOOK_INTERVAL),
             look_in: Cell::new(MAX_LOOK_INTERVAL),
             looked: Cell::new(Instant::now()),
+            backlog: Cell::new(0),
             pace: Cell::new(u64::MAX),
             random: Cell::new(0x9E37_79B9_7F4A_7C15u64.wrapping_mul(index as u64 + 1)),
             polling: Cell::new(false),
@@ -268,24 +273,42 @@ impl Worker {
         let took = now.saturating_duration_since(self.looked.replace(now));
         self.measure(took);
         let turns = self.look_interval.get();
-        let done = u128::from(turns - self.look_in.get());
-        let fit = (done * LOOK_PERIOD.as_nanos() / took.as_nanos().max(1))
+        let done = turns - self.look_in.get();
+        let fit = (u128::from(done) * LOOK_PERIOD.as_nanos() / took.as_nanos().max(1))
             .min(u128::from(2 * MAX_LOOK_INTERVAL)) as u32;
         // Down at once, for the next look must not be late. Up half way.
         let turns = if fit < turns { fit } else { (turns + fit).div_ceil(2) };
         self.look_interval.set(turns.clamp(1, MAX_LOOK_INTERVAL));
         self.look_in.set(self.look_interval.get());
         let handle = self.shared.driver();
-        if handle.needs_look(now)
-            && let Some(mut driver) = self.shared.try_driver()
-        {
+        let worthwhile =
+            if self.has_backlog(done) { handle.has_due_timer(now) } else { handle.needs_look(now) };
+        if worthwhile && let Some(mut driver) = self.shared.try_driver() {
+            let before = self.local.len();
             driver.turn(handle, false);
+            self.note_backlog(before);
             drop(driver);
             self.shared.leave_driver();
             if self.is_behind() {
                 self.tell_others();
             }
         }
+    }
+
+    /// Whether most of many tasks that the driver has brought at once still wait, `done` turns after the last look. What it
+    /// would bring now would queue up behind them, so it may as well wait where it is: that saves system calls, and the
+    /// memory of a socket is still in the caches when its task is polled soon after the system has looked at it.
+    fn has_backlog(&self, done: u32) -> bool {
+        // Others may have taken some.
+        let left = self.backlog.get().saturating_sub(done as usize).min(self.local.len());
+        self.backlog.set(left);
+        left > FEW
+    }
+
+    /// After a turn of the driver, with the number of tasks that waited before.
+    fn note_backlog(&self, before: usize) {
+        let now = self.local.len();
+        self.backlog.set(if now > before + FEW { now } else { 0 });
     }
 
     /// `took` is the time since the last look or sleep.
@@ -330,6 +353,7 @@ impl Worker {
             left = self.keep_watch(interrupted);
         }
         self.measure(asleep.saturating_duration_since(self.looked.get()));
+        self.note_backlog(0);
         let awake = Instant::now();
         counters.idle_nanos.add(awake.saturating_duration_since(asleep).as_nanos() as u64);
         self.looked.set(awake);
