@@ -301,13 +301,14 @@ fn what_comes_behind_urgent_data_is_read_without_a_further_event() {
 
 #[test]
 fn a_buffered_reader_hands_out_lines_frames_and_bytes_however_they_come() {
-    for piece in [1, 3, 1000, 100_000] {
+    // As many messages as can be sent in pieces of that size in a moment.
+    for (piece, messages) in [(1, 50), (3, 90), (1000, 300), (100_000, 300)] {
         run(async move {
             let (here, there) = UnixStream::pair().unwrap();
             let mut sent = Vec::new();
-            for n in 0..300u32 {
+            for n in 0..messages {
                 sent.extend(format!("line {n}\r\n").into_bytes());
-                let body = vec![n as u8; n as usize * 7];
+                let body = vec![n as u8; n * 7];
                 sent.extend((body.len() as u32).to_be_bytes());
                 sent.extend(&body);
                 sent.extend(b"abc--until--");
@@ -320,8 +321,8 @@ fn a_buffered_reader_hands_out_lines_frames_and_bytes_however_they_come() {
                 }
             });
             let mut reader = BufReader::with_limit(30, there);
-            for n in 0..300u32 {
-                let body = vec![n as u8; n as usize * 7];
+            for n in 0..messages {
+                let body = vec![n as u8; n * 7];
                 assert_eq!(reader.next_line().await.unwrap().unwrap(), format!("line {n}"));
                 assert_eq!(reader.read_frame(3000).await.unwrap().unwrap(), body);
                 assert_eq!(reader.read_until(b"--until--").await.unwrap(), b"abc--until--");

@@ -436,3 +436,26 @@ def test_a_server_of_somebody_else_s_is_told_by_its_methods(run):
         assert calls == ["attach", "detach"] and address
 
     run(main())
+
+
+@pytest.mark.parametrize("name", ["_make_socket_transport", "_accept_connection2"])
+def test_what_a_class_of_loops_overrides_is_asked_for_accepted_connections(loop_factory, name):
+    base, made = type(probe := loop_factory()), []
+    probe.close()
+
+    def overridden(self, *args, **options):
+        made.append(args)
+        return getattr(base, name)(self, *args, **options)
+
+    loop = type("Loop", (base,), {name: overridden})()
+
+    async def main():
+        server = await loop.create_server(Greeting, "127.0.0.1", 0)
+        with socket.create_connection(server.sockets[0].getsockname()) as client:
+            assert await asyncio.to_thread(client.recv, 10) == b"hello"
+        server.close()
+        await server.wait_closed()
+
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.run(main())
+    assert len(made) == 1

@@ -285,6 +285,17 @@ def test_datagrams_are_received_from_and_sent_to(run):
     run(main())
 
 
+@pytest.mark.parametrize("size", [0, None, False, ()], ids=repr)
+def test_a_false_size_means_all_of_the_buffer(run, size):
+    async def main():
+        loop = asyncio.get_running_loop()
+        with socketpair(socket.SOCK_DGRAM) as (near, far):
+            far.send(b"datagram")
+            assert (await loop.sock_recvfrom_into(near, bytearray(5), size))[0] == 5
+
+    run(main())
+
+
 def test_debug_mode_refuses_a_blocking_socket(run):
     async def main():
         loop = asyncio.get_running_loop()

@@ -17,11 +17,12 @@ import sys
 import threading
 import time
 import traceback
+import types
 import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ._inherited import base_events, constants, events, format_helpers, selector_events, trsock
+from ._inherited import base_events, constants, events, format_helpers, selector_events, trsock, unix_events
 
 if TYPE_CHECKING:
     from .loop import EventLoop
@@ -94,6 +95,26 @@ def callback_failed(loop: EventLoop, handle: Any, exception: BaseException) -> N
     if handle._source_traceback:
         context["source_traceback"] = handle._source_traceback
     loop.call_exception_handler(context)
+
+
+def step_failed(
+    loop: EventLoop, transport: Any, step: str, context: Any, exception: BaseException, *args: Any
+) -> None:
+    """The same for a protocol that a transport has called: it was within a step of asyncio's transport."""
+    kind = _KINDS[type(transport).__name__]
+    handle = events.Handle(types.MethodType(getattr(kind, step), transport), args, loop, context)
+    if handle._source_traceback:
+        handle._source_traceback = caller_stack()
+    callback_failed(loop, handle, exception)
+
+
+#: asyncio's transports, by the names of ours.
+_KINDS: dict[str, Any] = {
+    "StreamTransport": selector_events._SelectorSocketTransport,
+    "DatagramTransport": selector_events._SelectorDatagramTransport,
+    "ReadPipeTransport": unix_events._UnixReadPipeTransport,
+    "WritePipeTransport": unix_events._UnixWritePipeTransport,
+}
 
 
 def callback_took(loop: EventLoop, seconds: float, handle: Any) -> None:

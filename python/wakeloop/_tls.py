@@ -155,6 +155,41 @@ def make_protocol(*args: Any, **kwargs: Any) -> Any:
     return SSLProtocol(chosen == "native", *args, **kwargs)
 
 
+async def upgrade(
+    loop: Any,
+    transport: Any,
+    protocol: Any,
+    sslcontext: Any,
+    server_side: bool,
+    server_hostname: str | None,
+    **timeouts: float | None,
+) -> Any:
+    """loop.start_tls() on a stream transport of ours."""
+    waiter = loop.create_future()
+    ssl_protocol = make_protocol(
+        loop, protocol, sslcontext, waiter, server_side, server_hostname, call_connection_made=False, **timeouts
+    )
+    # Nothing may reach the TLS protocol before its connection_made().
+    transport.pause_reading()
+    if server_side:
+        keep_read_ahead(protocol, ssl_protocol)
+    transport.set_protocol(ssl_protocol)
+    steps = [
+        loop.call_soon(ssl_protocol.connection_made, transport),
+        loop.call_soon(transport.resume_reading),
+    ]
+    try:
+        await waiter
+    except BaseException:
+        transport.close()
+        for step in steps:
+            step.cancel()
+        # The exception's traceback holds this frame.
+        del waiter
+        raise
+    return ssl_protocol._app_transport
+
+
 def keep_read_ahead(protocol: Any, ssl_protocol: Any) -> None:
     """What a stream reader holds when TLS begins is the peer's first part of it."""
     if not isinstance(protocol, asyncio.StreamReaderProtocol):

@@ -21,7 +21,7 @@ import types
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, Coroutine, Self, TypeVar, TypeVarTuple, Unpack
 
-from . import _children, _core, _executor, _sendfile, _stepping, _support, _tls
+from . import _children, _connections, _core, _executor, _sendfile, _stepping, _support, _tls
 from ._inherited import SelectorEventLoop, asyncios, base_events, constants, events
 from ._selector import SelectorFacade
 from ._wakeup import Loan
@@ -360,37 +360,16 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
                 ssl_handshake_timeout=ssl_handshake_timeout,
                 ssl_shutdown_timeout=ssl_shutdown_timeout,
             )
-        waiter = self.create_future()
-        ssl_protocol = _tls.make_protocol(
+        return await _tls.upgrade(
             self,
+            transport,
             protocol,
             sslcontext,
-            waiter,
             server_side,
             server_hostname,
             ssl_handshake_timeout=ssl_handshake_timeout,
             ssl_shutdown_timeout=ssl_shutdown_timeout,
-            call_connection_made=False,
         )
-        # Nothing may reach the TLS protocol before its connection_made().
-        transport.pause_reading()
-        if server_side:
-            _tls.keep_read_ahead(protocol, ssl_protocol)
-        transport.set_protocol(ssl_protocol)
-        steps = [
-            self.call_soon(ssl_protocol.connection_made, transport),
-            self.call_soon(transport.resume_reading),
-        ]
-        try:
-            await waiter
-        except BaseException:
-            transport.close()
-            for step in steps:
-                step.cancel()
-            # The exception's traceback holds this frame.
-            del waiter
-            raise
-        return ssl_protocol._app_transport
 
     def _start_serving(
         self,
@@ -404,7 +383,7 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
         **kwargs: Any,
     ) -> None:
         replaced = socket.socket is not _support.Socket
-        if sslcontext is not None or replaced or not isinstance(sock, _support.Socket):
+        if sslcontext is not None or replaced or not isinstance(sock, _support.Socket) or not self._accepts_itself():
             # Accepted and wrapped by asyncio's own code, on our transport.
             return super()._start_serving(
                 protocol_factory,
@@ -418,7 +397,12 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
             )
         # Linux and the BSDs hand TCP_NODELAY on to accepted sockets: one call here instead of one each.
         base_events._set_nodelay(sock)
-        _core.start_listener(self, protocol_factory, sock, server, backlog, _fixed_name(sock))
+        _core.start_listener(self, protocol_factory, sock, server, backlog, _connections.fixed_name(sock))
+
+    def _accepts_itself(self) -> bool:
+        """Is everything that asyncio would call for an accepted connection what we know?"""
+        unpatched = SelectorEventLoop._make_socket_transport is asyncios._make_socket_transport
+        return unpatched and _ACCEPT_HOOKS.are_untouched(self)
 
     async def _sendfile_native(self, transp: Any, file: Any, offset: int, count: int | None) -> int:
         if type(transp) is not _core.StreamTransport:
@@ -441,11 +425,9 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
             """Connect to a server; see asyncio.loop.create_connection."""
             connecting = None
             unpatched = SelectorEventLoop.create_connection is asyncios.create_connection
-            plain = unpatched and not self._debug and (not options or _PLAIN_OPTIONS.issuperset(_given(options)))
+            plain = unpatched and not self._debug and _connections.is_plain(options)
             if plain and self._connects_itself():
-                family, proto = options.get("family", 0), options.get("proto", 0)
-                if proto in _PLAIN_PROTOCOLS:
-                    connecting = _core.connect(self, host, port, family)
+                connecting = _core.connect(self, host, port, options.get("family", 0))
             if connecting is None:
                 return await super().create_connection(protocol_factory, host, port, **options)
             try:
@@ -468,12 +450,7 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
 
     def _connects_itself(self) -> bool:
         """Is everything that asyncio would call on the way to a plain connection what we know?"""
-        if base_events.socket.socket is not _support.socket_class:
-            return False
-        for name, function in _CONNECT_HOOKS:
-            if getattr(getattr(self, name), "__func__", None) is not function:
-                return False
-        return True
+        return base_events.socket.socket is _support.socket_class and _CONNECT_HOOKS.are_untouched(self)
 
     # -- executors -------------------------------------------------------------------------------
 
@@ -593,39 +570,15 @@ _monotonic = EventLoop.time
 _call_at = EventLoop.call_at
 _run_in_executor = EventLoop.run_in_executor
 
-# What create_connection does by itself has numbers for host and port, and none of its other options.
-_PLAIN_OPTIONS = frozenset({"family", "proto", "flags"})
-_PLAIN_PROTOCOLS = (0, socket.IPPROTO_TCP, socket.IPPROTO_UDP)
-_KNOWN_OPTIONS = frozenset(inspect.signature(asyncio.BaseEventLoop.create_connection).parameters)
-_CONNECT_HOOKS = [
-    (name, getattr(EventLoop, name))
-    for name in (
-        "_ensure_resolved",
-        "_connect_sock",
-        "sock_connect",
-        "_create_connection_transport",
-        "_make_socket_transport",
-    )
-]
-
-
-def _given(options: dict[str, Any]) -> set[str]:
-    """The options that ask for something, or that this asyncio does not know."""
-    return {
-        name
-        for name, value in options.items()
-        if not (value is None or value is False) or name not in _KNOWN_OPTIONS
-    }
-
-
-def _fixed_name(sock: socket.socket) -> Any:
-    """The address every connection accepted from ``sock`` has on our side, if there is one such address."""
-    if sock.family == socket.AF_UNIX:
-        return sock.getsockname()
-    if sock.family not in (socket.AF_INET, socket.AF_INET6):
-        return None
-    name = sock.getsockname()
-    return None if name[0] in ("0.0.0.0", "::", "") else name
+_CONNECT_HOOKS = _connections.Hooks(
+    EventLoop,
+    "_ensure_resolved",
+    "_connect_sock",
+    "sock_connect",
+    "_create_connection_transport",
+    "_make_socket_transport",
+)
+_ACCEPT_HOOKS = _connections.Hooks(EventLoop, "_accept_connection", "_accept_connection2", "_make_socket_transport")
 
 
 def new_event_loop() -> EventLoop:

@@ -6,6 +6,7 @@ use super::core::Core;
 use super::handle::{self, Handle, Parts};
 use crate::capi::call::call;
 use crate::capi::error::{handling, raise, restore, take_unless_fatal};
+use crate::capi::fallible::string_or_none;
 use crate::capi::imports::support;
 use crate::capi::object::interpreter_ends;
 use crate::capi::{Fatal, Raised, Ref};
@@ -52,6 +53,26 @@ impl Core {
             }
             Err(raised) => self.unraisable(raised),
         }
+    }
+
+    /// The same for a step of a transport, which calls its protocol in the midst of other things: told as a failure of
+    /// the method of asyncio's transport that does the same, which is what people's log filters know.
+    #[cold]
+    pub(crate) fn report_step(
+        &self,
+        transport: &Ref,
+        step: &str,
+        argument: Option<&Ref>,
+        context: &Ref,
+        raised: Raised,
+    ) -> Result<(), Fatal> {
+        let Raised = raised;
+        let exception = take_unless_fatal()?;
+        let step = string_or_none(step);
+        let mut arguments =
+            vec![self.object(), transport.as_ptr(), step.as_ptr(), context.as_ptr(), exception.as_ptr()];
+        arguments.extend(argument.map(Ref::as_ptr));
+        self.report(&exception, "step_failed", &arguments)
     }
 
     /// Calls a function of `wakeloop._support`. Its errors can only be printed, unless they are fatal.

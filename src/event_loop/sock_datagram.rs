@@ -219,7 +219,13 @@ exchange_method!(sock_recvfrom, ["sock", "bufsize"], 2, |_, bound: &[*mut ffi::P
 });
 
 exchange_method!(sock_recvfrom_into, ["sock", "buf", "nbytes"], 2, |_, bound: &[*mut ffi::PyObject; 3]| {
-    let given = if bound[2].is_null() { 0 } else { size_of_argument(bound[2], "recvfrom_into")? };
+    // As in asyncio, whatever is false means all of the buffer.
+    // SAFETY: asked of a live object only; -1 with an error set means failure.
+    let given = match if bound[2].is_null() { 0 } else { unsafe { ffi::PyObject_IsTrue(bound[2]) } } {
+        0 => 0,
+        -1 => return Err(Raised),
+        _ => size_of_argument(bound[2], "recvfrom_into")?,
+    };
     let size = match given {
         0 => {
             // SAFETY: a live object; -1 with an error set means failure.

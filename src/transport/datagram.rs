@@ -1,6 +1,6 @@
 //! The datagram transport: UDP and Unix datagram sockets, connected or not.
 //!
-//! An [`Endpoint`](super::endpoint::Endpoint): its life and its watching are described there.
+//! An [`Endpoint`](super::endpoint::Endpoint): its life is described there.
 //! [`datagram_receive`](super::datagram_receive) brings datagrams to the protocol, several per system call
 //! when several wait; [`datagram_send`](super::datagram_send) takes them from it, at once or, from the second
 //! one of a turn on, together at its end.
@@ -22,9 +22,10 @@ use pyo3::types::PyDict;
 
 use super::datagram_receive::{self, Peers};
 use super::datagram_send::{self, Outgoing};
-use super::endpoint::{self, Endpoint, Parts, Variant, fields, lose, watch_or_fail};
+use super::endpoint::{self, Endpoint, Parts, Variant, fields, lose};
 use super::endpoint_methods::{reading, with, writing};
 use super::endpoint_type;
+use super::endpoint_watch::{polling, watch_or_fail};
 use crate::capi::error::{Outcome, fetch};
 use crate::capi::types::Method;
 use crate::capi::{Args, Fallible, Fatal, Raised, Ref, Slot, sockaddr, socket};
@@ -149,8 +150,8 @@ impl Variant for Datagram {
     }
 
     fn describe(&self, text: &mut String) {
-        let read = endpoint::polling(&self.endpoint, Interest::READ);
-        let write = endpoint::polling(&self.endpoint, Interest::WRITE);
+        let read = polling(&self.endpoint, Interest::READ);
+        let write = polling(&self.endpoint, Interest::WRITE);
         let size = self.pending_size.get();
         text.push_str(&format!(" read={read} write=<{write}, bufsize={size}>"));
     }

@@ -19,7 +19,8 @@ use pyo3::prelude::*;
 
 use super::datagram::Datagram;
 use super::datagram_receive::error_received;
-use super::endpoint::{connection_lost, fatal_error, fields, maybe_pause, maybe_resume, watch_or_fail};
+use super::endpoint::{connection_lost, fatal_error, fields, maybe_pause, maybe_resume};
+use super::endpoint_watch::watch_or_fail;
 use crate::capi::buffer::{Buffer, bytes_from, bytes_slice};
 use crate::capi::call::method;
 use crate::capi::error::{raise_io, raise_message, take_exception};

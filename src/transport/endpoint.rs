@@ -8,11 +8,7 @@
 //! a step that calls `connection_lost`, closes the Python object and lets everything go. `ending` is true
 //! from that moment on and makes it happen once.
 //!
-//! **Watching is level-triggered**, unlike for streams, and only for what is wanted. One read per event is
-//! then always right: a datagram socket, a terminal or a packet pipe does not tell by a short read that it
-//! is drained. And every datagram that the kernel has sent off counts as an edge for writing, so that
-//! a registration for both would wake the loop once per `sendto`. What is watched is also taken back
-//! before the descriptor is closed: a duplicate of it in a child would keep it in the poller.
+//! **Watching** is [`super::endpoint_watch`]'s.
 //!
 //! **Order.** What was ready before the poll runs before what the poll found, as in asyncio: an event that
 //! comes while callbacks wait is put behind them. (A datagram may have been there before the callback that
@@ -30,6 +26,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use super::endpoint_watch::{watch, watch_or_fail};
 use crate::capi::call::{call0, copy_current_context, getattr, in_kept_context, method};
 use crate::capi::error::{Outcome, fetch, raise, raise_errno, raise_io, take_exception, take_unless_fatal};
 use crate::capi::fallible::string_or_none;
@@ -46,8 +43,6 @@ use crate::reactor::{Interest, Readiness, Token};
 const HIGH_WATER: usize = 64 * 1024;
 /// After so many writes to a lost connection asyncio begins to warn.
 const WARN_AFTER: u32 = 5;
-/// What is said when the poller does not take a descriptor: to the exception handler, as that is no fault of the peer's.
-pub(super) const UNWATCHED: &str = "Fatal error on transport";
 
 /// The fields that every variant has.
 #[derive(Debug)]
@@ -66,7 +61,7 @@ pub(crate) struct Endpoint {
     pub(crate) low: Cell<usize>,
     pub(crate) fd: Cell<RawFd>,
     pub(crate) token: Cell<Token>,
-    watched: Cell<Option<Interest>>,
+    pub(super) watched: Cell<Option<Interest>>,
     /// An event that waits for its place in the turn.
     waiting: Cell<Readiness>,
     /// Inside of `act`: what comes in a loop that runs there waits until it returns.
@@ -306,6 +301,23 @@ impl Endpoint {
         arguments: &[*mut ffi::PyObject],
         raised: Raised,
     ) -> Result<(), Fatal> {
+        let context = self.context.get().unwrap_or_else(Ref::none);
+        // SAFETY: the caller's arguments, alive for the call.
+        let first = arguments.first().map(|argument| unsafe { Ref::from_borrowed(*argument) });
+        let known = imports();
+        let its_own = [&known.connection_made, &known.eof_received].into_iter().any(|it| it.as_ptr() == name);
+        // asyncio's loop calls these two methods, and its transport the others.
+        let fd = self.fd.get();
+        if !its_own
+            && fd >= 0
+            && core.fds.token(fd) == self.token.get()
+            && let Some(transport) = core.fds.source(fd)
+        {
+            let lost = known.connection_lost.as_ptr() == name;
+            let (step, argument) =
+                if lost { ("_call_connection_lost", first.as_ref()) } else { ("_read_ready", None) };
+            return core.report_step(&transport, step, argument, &context, raised);
+        }
         let Raised = raised;
         let exception = take_unless_fatal()?;
         let callback = getattr(protocol.as_ptr(), name).unwrap_or_else(|Raised| {
@@ -313,9 +325,6 @@ impl Endpoint {
             protocol.clone_ref()
         });
         raise(exception);
-        let context = self.context.get().unwrap_or_else(Ref::none);
-        // SAFETY: the caller's arguments, alive for the call.
-        let first = arguments.first().map(|argument| unsafe { Ref::from_borrowed(*argument) });
         core.report_call(&callback, first.as_ref(), &context, Raised)
     }
 
@@ -332,58 +341,6 @@ impl Endpoint {
     /// A write that went nowhere.
     pub(crate) fn count_lost(&self) {
         self.conn_lost.set(self.conn_lost.get().saturating_add(1));
-    }
-}
-
-/// Brings the poller in line with what the endpoint wants to hear of.
-pub(crate) fn watch<T: Variant>(object: &Ref, variant: &T, core: &Core) -> std::io::Result<()> {
-    let endpoint = variant.endpoint();
-    let fd = endpoint.fd.get();
-    let wanted = if endpoint.started.get() && fd >= 0 { variant.interest() } else { None };
-    let now = endpoint.watched.get();
-    if wanted == now || core.is_parents() {
-        return Ok(());
-    }
-    if core.polling.get() {
-        // Another thread called while the loop is parked in the poller: the loop's thread does it.
-        core.call_native(object.clone_ref(), watch_later::<T>);
-        return Ok(());
-    }
-    let (Some(poller), token) = (core.poller(), endpoint.token.get()) else { return Ok(()) };
-    if fd >= 0 && (core.fds.token(fd) != token || variant.descriptor() != fd) {
-        // The poller has forgotten it with the descriptor, and the number may be somebody else's.
-        endpoint.watched.set(wanted);
-        return Ok(());
-    }
-    match (now, wanted) {
-        (None, Some(interest)) => match poller.register_level(fd, token, interest) {
-            // Known from a `sock_connect` that waited on it.
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-                poller.reregister_level(fd, token, interest)?;
-            }
-            other => other?,
-        },
-        (Some(_), Some(interest)) => poller.reregister_level(fd, token, interest)?,
-        // What is not there any more needs no taking away.
-        (_, None) => {
-            let _ = poller.deregister(fd);
-        }
-    }
-    endpoint.watched.set(wanted);
-    Ok(())
-}
-
-fn watch_later<T: Variant>(object: &Ref, core: &Core) -> Result<(), Fatal> {
-    // SAFETY: the step was queued with an endpoint of this variant.
-    let variant = unsafe { fields::<T>(object.as_ptr()) };
-    watch_or_fail(object, variant, core)
-}
-
-/// As [`watch`]; an endpoint that cannot be watched is lost.
-pub(crate) fn watch_or_fail<T: Variant>(object: &Ref, variant: &T, core: &Core) -> Result<(), Fatal> {
-    match watch(object, variant, core) {
-        Ok(()) => Ok(()),
-        Err(error) => end_with(object, variant, raise_io(&error), UNWATCHED, "protocol_failed"),
     }
 }
 
@@ -501,7 +458,7 @@ pub(crate) fn fatal_error<T: Variant>(
 }
 
 /// The same with a function of `wakeloop._support` that tells of it.
-fn end_with<T: Variant>(
+pub(super) fn end_with<T: Variant>(
     object: &Ref,
     variant: &T,
     raised: Raised,
@@ -612,16 +569,4 @@ fn flow(
         "protocol_failed",
         &[core.object(), object.as_ptr(), protocol.as_ptr(), exception.as_ptr(), message.as_ptr()],
     )
-}
-
-/// "polling" or "idle", as asyncio says it, or "open" once the loop is closed and does neither.
-pub(crate) fn polling(endpoint: &Endpoint, direction: Interest) -> &'static str {
-    if endpoint.core().closed.get() {
-        return "open";
-    }
-    let watched = endpoint.watched.get().is_some_and(|watched| match direction {
-        Interest::WRITE => watched.is_write(),
-        _ => watched.is_read(),
-    });
-    if watched { "polling" } else { "idle" }
 }

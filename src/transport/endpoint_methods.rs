@@ -6,7 +6,8 @@ use std::ptr::null_mut;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::endpoint::{Variant, fields, force_close, maybe_pause, watch_or_fail};
+use super::endpoint::{Variant, fields, force_close, maybe_pause};
+use super::endpoint_watch::watch_or_fail;
 use super::methods::{limits, number, pair, refuse_deletion, truth};
 use crate::capi::call::guard;
 use crate::capi::error::{raise, restore, take_exception};

@@ -16,6 +16,7 @@ pub(crate) mod datagram_send;
 pub(crate) mod endpoint;
 pub(crate) mod endpoint_methods;
 pub(crate) mod endpoint_type;
+pub(crate) mod endpoint_watch;
 pub(crate) mod methods;
 pub(crate) mod read_pipe;
 pub(crate) mod reader_feed;

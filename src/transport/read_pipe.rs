@@ -1,6 +1,6 @@
 //! The reading end of a pipe, a FIFO, a socket or a character device.
 //!
-//! An [`Endpoint`](super::endpoint::Endpoint): its life and its watching are described there. A read goes
+//! An [`Endpoint`](super::endpoint::Endpoint): its life is described there. A read goes
 //! where a stream's receive goes: small ones through the loop's buffer, after a large one straight into
 //! a bytes object.
 
@@ -16,11 +16,10 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use super::endpoint::{
-    self, Endpoint, Parts, Variant, fatal_error, fields, kept_descriptor, lose, watch_or_fail,
-};
+use super::endpoint::{self, Endpoint, Parts, Variant, fatal_error, fields, kept_descriptor, lose};
 use super::endpoint_methods::{abort, reading};
 use super::endpoint_type;
+use super::endpoint_watch::{polling, watch_or_fail};
 use super::reader_feed;
 use crate::capi::buffer::{RawBytes, bytes_from};
 use crate::capi::error::raise_io;
@@ -115,7 +114,7 @@ impl Variant for ReadPipe {
 
     fn describe(&self, text: &mut String) {
         text.push(' ');
-        text.push_str(endpoint::polling(&self.endpoint, Interest::READ));
+        text.push_str(polling(&self.endpoint, Interest::READ));
     }
 }
 

@@ -1,6 +1,6 @@
 //! The writing end of a pipe, a FIFO, a socket or a character device.
 //!
-//! An [`Endpoint`](super::endpoint::Endpoint): its life and its watching are described there. Unlike a
+//! An [`Endpoint`](super::endpoint::Endpoint): its life is described there. Unlike a
 //! stream's, writes are not gathered: what the pipe takes is in it when `write` returns, as in asyncio. The
 //! other end is most often a child, and a callback that writes a line to it and then blocks until the answer
 //! comes would wait for ever on a line that is sent at the end of the turn.
@@ -22,10 +22,11 @@ use pyo3::types::PyDict;
 
 use super::endpoint::{
     self, Endpoint, Parts, Variant, connection_lost, fatal_error, fields, force_close, kept_descriptor, lose,
-    maybe_pause, maybe_resume, watch_or_fail,
+    maybe_pause, maybe_resume,
 };
 use super::endpoint_methods::{with, writing};
 use super::endpoint_type;
+use super::endpoint_watch::{polling, watch_or_fail};
 use super::methods::truth;
 use super::write_buffer::{Done, WriteBuffer, write_one};
 use crate::capi::buffer::{Buffer, bytes_from, bytes_slice};
@@ -116,7 +117,7 @@ impl Variant for WritePipe {
     }
 
     fn describe(&self, text: &mut String) {
-        let state = endpoint::polling(&self.endpoint, Interest::WRITE);
+        let state = polling(&self.endpoint, Interest::WRITE);
         text.push_str(&format!(" {state} bufsize={}", self.buffer().len()));
     }
 }

@@ -16,6 +16,7 @@
 
 mod extra;
 mod python;
+mod start;
 
 use std::cell::{Cell, UnsafeCell};
 use std::ffi::{c_int, c_void};
@@ -27,21 +28,21 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use pyo3::ffi;
 
 pub(crate) use python::{make_stream, make_type};
+use start::{not_started, start};
 
-use super::endpoint::{UNWATCHED, close_failed};
+use super::endpoint::close_failed;
 use super::receiver::Receiver;
 use super::send_file::SendingFile;
 use super::server;
 use super::write_buffer::WriteBuffer;
-use crate::capi::call::{call0, call1, getattr, in_kept_context, method};
+use crate::capi::call::{call0, getattr, in_kept_context, method};
 use crate::capi::error::{Outcome, raise_errno, raise_io, take_unless_fatal};
 use crate::capi::fallible::string_or_none;
 use crate::capi::imports::imports;
 use crate::capi::{Fatal, Raised, Ref, Slot, socket};
 use crate::event_loop::core::{Core, core_of};
 use crate::event_loop::source::{Kind, Source, SourceRef};
-use crate::event_loop::watch::complete;
-use crate::reactor::{Interest, Readiness, Token};
+use crate::reactor::{Readiness, Token};
 
 /// What is a reason to read: data, or some end that a read will tell of.
 const ARRIVED: Readiness = Readiness::from_bits(
@@ -459,100 +460,6 @@ impl Stream {
     }
 }
 
-/// The first step: `connection_made`, then reading, then whoever waits for the connection. A fatal error in
-/// the first leaves when the other two are done: the connection goes on in the next run.
-fn start(object: &Ref, core: &Core) -> Result<(), Fatal> {
-    // SAFETY: the step was queued with a transport.
-    let stream = unsafe { stream_of(object.as_ptr()) };
-    let mut outcome = Outcome::default();
-    if let Some(made) = stream.made.take() {
-        let result = stream.in_context(|| call1(&made, object.as_ptr()));
-        outcome.note(result.map(drop).or_else(|raised| report(stream, core, &made, Some(object), raised)));
-    }
-    let waiter = stream.waiter.take();
-    // What is in the poller already has news in this very turn, before the task that waits has its step: it may
-    // have to tell the protocol where the data goes. Until then all news is kept.
-    let held = stream.registered && waiter.is_some();
-    stream.started.set(!held);
-    if stream.conn_lost.get() == 0
-        && let Err(error) = register(stream, core)
-    {
-        outcome.note(stream.end_with(object, raise_io(&error), UNWATCHED, "protocol_failed"));
-    }
-    if let Some(waiter) = &waiter {
-        outcome.note(complete(core, waiter));
-    }
-    if held {
-        // What is there by now is received behind the first step of whoever waits, before what that schedules.
-        core.touched.set(true);
-        core.call_native(object.clone_ref(), release);
-    } else if let Some(news) = early(stream) {
-        core.call_again(stream.token.get(), news);
-    }
-    outcome.finish()
-}
-
-/// The news that was kept is acted upon, and what comes from now on at once.
-fn release(object: &Ref, core: &Core) -> Result<(), Fatal> {
-    // SAFETY: the step was queued with a transport.
-    let stream = unsafe { stream_of(object.as_ptr()) };
-    stream.started.set(true);
-    if stream.is_reading() && stream.has_just_resumed(core) {
-        stream.resume();
-        return Ok(());
-    }
-    early(stream).map_or(Ok(()), |news| Transport::on_ready(object, core, news))
-}
-
-/// News of a transport that does not act upon it yet; or does from now on.
-#[cold]
-fn not_started(object: &Ref, stream: &Stream, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
-    let readiness = stream.early.get() | readiness;
-    if !stream.resuming.get() || stream.has_just_resumed(core) {
-        stream.early.set(readiness);
-        return Ok(());
-    }
-    stream.early.set(Readiness::EMPTY);
-    stream.resuming.set(false);
-    stream.started.set(true);
-    Transport::on_ready(object, core, readiness)
-}
-
-/// Takes the news that was kept, if it is any to this transport.
-fn early(stream: &Stream) -> Option<Readiness> {
-    let early = stream.early.replace(Readiness::EMPTY);
-    let news = early.intersects(ARRIVED) || (stream.blocked.get() && !early.is_empty());
-    (news && stream.conn_lost.get() == 0).then_some(early)
-}
-
-/// asyncio's words for a callback that failed, with the callback named.
-#[cold]
-fn report(
-    stream: &Stream,
-    core: &Core,
-    callback: &Ref,
-    argument: Option<&Ref>,
-    raised: Raised,
-) -> Result<(), Fatal> {
-    let context = stream.context.get().unwrap_or_else(Ref::none);
-    core.report_call(callback, argument, &context, raised)
-}
-
-fn register(stream: &Stream, core: &Core) -> std::io::Result<()> {
-    if stream.registered {
-        return Ok(());
-    }
-    let Some(poller) = core.poller() else { return Ok(()) };
-    let (fd, token) = (stream.descriptor(), stream.token.get());
-    match poller.register_edge(fd, token, Interest::BOTH) {
-        // The descriptor is known from a `sock_connect` that waited on it.
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-            poller.reregister_edge(fd, token, Interest::BOTH)
-        }
-        other => other,
-    }
-}
-
 /// The last step.
 pub(crate) fn connection_lost(object: &Ref, core: &Core) -> Result<(), Fatal> {
     // SAFETY: the step was queued with a transport.
@@ -561,14 +468,12 @@ pub(crate) fn connection_lost(object: &Ref, core: &Core) -> Result<(), Fatal> {
     // A fatal error waits until the connection is cleaned up.
     let mut outcome = Outcome::default();
     if let Some(protocol) = stream.receiver.protocol.get() {
-        let lost = getattr(protocol.as_ptr(), imports().connection_lost.as_ptr());
-        // A protocol without the method is named in the place of the method.
-        let callback = lost.as_ref().unwrap_or(&protocol).clone_ref();
-        outcome.note(
-            lost.and_then(|lost| stream.in_context(|| call1(&lost, exception.as_ptr())))
-                .map(drop)
-                .or_else(|raised| report(stream, core, &callback, Some(&exception), raised)),
-        );
+        let told = stream
+            .in_context(|| method(&protocol, imports().connection_lost.as_ptr(), &[exception.as_ptr()]));
+        outcome.note(told.map(drop).or_else(|raised| {
+            let context = stream.context.get().unwrap_or_else(Ref::none);
+            core.report_step(object, "_call_connection_lost", Some(&exception), &context, raised)
+        }));
     }
     outcome.note(stream.close_descriptor().or_else(|raised| close_failed(object, core, raised)));
     stream.receiver.clear();
