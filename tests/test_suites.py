@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from tests.conformance import comparison, substitution
+from tests.conformance import comparison, runner, substitution
 from tests.suites import libraries, suite
 from tests.suites.libraries import HERE
 
@@ -154,6 +154,35 @@ os.kill(os.getpid(), signal.SIGKILL)
     while os.path.exists(f"/proc/{pid}/stat") and pathlib.Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z":
         assert time.monotonic() < deadline, "the worker lives on"
         time.sleep(0.01)
+
+
+def test_a_time_in_which_the_whole_machine_stands_still_is_not_held_against_a_test(tmp_path, monkeypatch):
+    class StandsStill(runner.Worker):
+        """Of the machine's three seconds between two looks, the worker had none: both were stopped."""
+
+        def follow(self):
+            for number, line in enumerate(super().follow()):
+                yield line
+                if number == 0:
+                    self._process.send_signal(signal.SIGSTOP)
+                    time.sleep(3)
+                    self._process.send_signal(signal.SIGCONT)
+
+    monkeypatch.setattr(runner, "STOOD_STILL", 2)
+    program = """
+import sys, time
+with open(sys.argv[1], "a", buffering=1) as report:
+    print('{"start": "one"}', file=report)
+    time.sleep(1)
+    print('{"done": true}', file=report)
+"""
+    launch = lambda report: runner.Launch([sys.executable, "-c", program, report], str(tmp_path), dict(os.environ))
+    worker = StandsStill(str(tmp_path), launch, lambda test: 2)
+    try:
+        assert [list(line) for line in worker.follow()] == [["start"], ["done"]]
+        assert not worker.timed_out
+    finally:
+        worker.close()
 
 
 def test_every_description_is_complete():

@@ -39,6 +39,9 @@ DIE_WITH_PARENT = (
 #: For the time a worker takes to import and to load.
 START_LIMIT = 120
 
+#: The runner looks at its workers many times a second. If it has not for so many, the whole machine stood still.
+STOOD_STILL = 5
+
 
 @dataclasses.dataclass
 class Result:
@@ -109,6 +112,7 @@ class Worker:
 
     def follow(self):
         deadline, rest, ended = time.monotonic() + START_LIMIT, b"", False
+        looked = time.monotonic()
         while True:
             chunk = self._report.read()
             *lines, rest = (rest + chunk).split(b"\n")
@@ -124,7 +128,11 @@ class Worker:
             if ended and not chunk:
                 return
             ended = self._process.poll() is not None
-            if not ended and time.monotonic() > deadline:
+            before, looked = looked, time.monotonic()
+            if looked - before > STOOD_STILL:
+                # A machine that was suspended, or given to others, ran no worker either.
+                deadline += looked - before
+            if not ended and looked > deadline:
                 self.timed_out = True
                 self.end()
             if not chunk:

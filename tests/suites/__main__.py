@@ -80,8 +80,9 @@ def main():
     known = libraries.read_all()
     options = arguments(known)
     own_name = type_name(options.loop)
-    options.cache.mkdir(parents=True, exist_ok=True)
-    judge = Judge(options.loop, own_name, options.cache, patterns=options.only, cached=options.cached, say=say)
+    cache = options.cache.resolve()
+    cache.mkdir(parents=True, exist_ok=True)
+    judge = Judge(options.loop, own_name, cache, patterns=options.only, cached=options.cached, say=say)
     verdicts, good = {}, True
     for name in options.names or known:
         try:
