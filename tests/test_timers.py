@@ -4,6 +4,7 @@ import asyncio
 import decimal
 import fractions
 import math
+import os
 import random
 import re
 import sys
@@ -330,3 +331,17 @@ def test_deadlines_are_of_the_kind_that_the_clock_and_the_caller_count_in(loop, 
         assert at.when() == delay and type(at.when()) is type(delay)
         at.cancel()
     del loop.time
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts the entries of /proc/self/fd")
+def test_waiting_for_a_deadline_takes_no_further_descriptor(run):
+    """Programs count their descriptors before and after some work, to find what it has left open."""
+
+    async def main():
+        before = len(os.listdir("/proc/self/fd"))
+        for delay in (0.0005, 0.003, 0.02):
+            await asyncio.sleep(delay)
+        await asyncio.wait_for(asyncio.sleep(0.001), 1)
+        return len(os.listdir("/proc/self/fd")) - before
+
+    assert run(main()) == 0

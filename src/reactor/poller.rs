@@ -26,11 +26,9 @@ impl Poller {
     /// # Errors
     /// When the system has no descriptor left for the epoll or kqueue instance.
     pub fn with_capacity(events: usize) -> io::Result<Poller> {
-        Ok(Poller {
-            poll: mio::Poll::new()?,
-            events: mio::Events::with_capacity(events.max(1)),
-            precision: sys::Precision::new(),
-        })
+        let poll = mio::Poll::new()?;
+        let precision = sys::Precision::new(poll.registry());
+        Ok(Poller { poll, events: mio::Events::with_capacity(events.max(1)), precision })
     }
 
     /// Reports changes of readiness: after an event, the next one comes only when more arrives.

@@ -54,7 +54,7 @@ pub(in super::super) fn may_be_cut(_: libc::c_int) -> bool {
 pub(in super::super) struct Precision;
 
 impl Precision {
-    pub(in super::super) fn new() -> Precision {
+    pub(in super::super) fn new(_: &mio::Registry) -> Precision {
         Precision
     }
 

@@ -68,19 +68,15 @@ fn margin(wait: Duration) -> Duration {
 
 /// Finite waits by `epoll_wait` as long as its accuracy does, by a timerfd for the rest.
 pub(in super::super) struct Precision {
-    timer: Timer,
-}
-
-enum Timer {
-    Unused,
-    Ready(OwnedFd),
-    /// Creating it failed (a sandbox, no descriptors left): mio's rounding has to do.
-    Unavailable,
+    /// None if creating it failed (a sandbox, no descriptors left): mio's rounding has to do.
+    timer: Option<OwnedFd>,
 }
 
 impl Precision {
-    pub(in super::super) fn new() -> Precision {
-        Precision { timer: Timer::Unused }
+    /// The timerfd is made here and not at the first wait: who counts the descriptors of a process before and after some
+    /// work, to find what it has left open, does not find ours.
+    pub(in super::super) fn new(registry: &mio::Registry) -> Precision {
+        Precision { timer: create(registry).ok() }
     }
 
     pub(in super::super) fn poll(
@@ -91,7 +87,7 @@ impl Precision {
     ) -> io::Result<()> {
         let timeout = match timeout {
             Some(wait) if wait >= COARSE => Some(whole_millis(wait - margin(wait))),
-            Some(wait) if !wait.is_zero() && self.arm(poll.registry(), wait) => None,
+            Some(wait) if !wait.is_zero() && self.arm(wait) => None,
             other => other,
         };
         poll.poll(events, timeout)
@@ -100,14 +96,8 @@ impl Precision {
     /// Makes the poller return after `wait` (positive, below [`COARSE`]). False if there is no timerfd.
     ///
     /// A timer left over from a poll that I/O ended early is replaced, or ends one later poll early.
-    fn arm(&mut self, registry: &mio::Registry, wait: Duration) -> bool {
-        if matches!(self.timer, Timer::Unused) {
-            self.timer = match create(registry) {
-                Ok(timer) => Timer::Ready(timer),
-                Err(_) => Timer::Unavailable,
-            };
-        }
-        let Timer::Ready(timer) = &self.timer else { return false };
+    fn arm(&self, wait: Duration) -> bool {
+        let Some(timer) = &self.timer else { return false };
         let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let value = libc::timespec { tv_sec: 0, tv_nsec: wait.subsec_nanos() as libc::c_long };
         let spec = libc::itimerspec { it_interval: zero, it_value: value };
