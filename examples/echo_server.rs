@@ -14,7 +14,9 @@ use wakeloop::runtime::time::sleep;
 use wakeloop::runtime::{self, Runtime};
 
 thread_local! {
-    static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; 16 * 1024]);
+    /// Larger than most of what comes at once: a read that does not fill it tells that there is no more for now, so that
+    /// the next one waits without trying.
+    static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; 64 * 1024]);
 }
 
 fn main() -> io::Result<()> {

@@ -16,7 +16,8 @@ use std::thread;
 
 use http::{Connection, Next};
 
-const BUFFER: usize = 16 << 10;
+/// More than any message: a read that fills its buffer does not tell whether there is more, and so costs a second one.
+const BUFFER: usize = 64 << 10;
 
 thread_local! {
     /// What is read, and what is to be written.
