@@ -101,15 +101,21 @@ async def test_requests_are_answered_over_udp(transports, client):
         assert (await ask(client, f"{root}/nothing")).code == Code.NOT_FOUND
 
 
-@pytest.mark.parametrize("transport", ["udp6", "tcpserver:tcpclient"])
-@in_a_loop
-async def test_a_long_payload_comes_back(transports, transport):
+def chosen(transports, transport):
+    """Chooses the server's and the client's transport; a port for them, and the root of the server's addresses."""
     server, _, client = transport.partition(":")
     transports(server, client)
     kind, scheme = (socket.SOCK_STREAM, "coap+tcp") if client else (socket.SOCK_DGRAM, "coap")
     port = free_port(kind)
+    return port, f"{scheme}://[::1]:{port}"
+
+
+@pytest.mark.parametrize("transport", ["udp6", "tcpserver:tcpclient"])
+@in_a_loop
+async def test_a_long_payload_comes_back(transports, transport):
+    port, root = chosen(transports, transport)
     async with pair(port) as (client, _):
-        answer = await ask(client, f"{scheme}://[::1]:{port}/echo", Code.PUT, PAYLOAD)
+        answer = await ask(client, f"{root}/echo", Code.PUT, PAYLOAD)
         assert answer.code == Code.CHANGED
         assert answer.payload == PAYLOAD
 
@@ -117,12 +123,9 @@ async def test_a_long_payload_comes_back(transports, transport):
 @pytest.mark.parametrize("transport", ["udp6", "tcpserver:tcpclient"])
 @in_a_loop
 async def test_an_observer_sees_each_state(transports, transport):
-    server, _, client = transport.partition(":")
-    transports(server, client)
-    kind, scheme = (socket.SOCK_STREAM, "coap+tcp") if client else (socket.SOCK_DGRAM, "coap")
-    port = free_port(kind)
+    port, root = chosen(transports, transport)
     async with pair(port) as (client, count):
-        request = client.request(aiocoap.Message(code=Code.GET, uri=f"{scheme}://[::1]:{port}/count", observe=0))
+        request = client.request(aiocoap.Message(code=Code.GET, uri=f"{root}/count", observe=0))
         assert (await request.response).payload == b"0"
         observed = []
 
