@@ -271,9 +271,8 @@ impl Worker {
     fn look_outside(&self) {
         let now = Instant::now();
         let took = now.saturating_duration_since(self.looked.replace(now));
+        let (turns, done) = (self.look_interval.get(), self.turns_done());
         self.measure(took);
-        let turns = self.look_interval.get();
-        let done = turns - self.look_in.get();
         let fit = (u128::from(done) * LOOK_PERIOD.as_nanos() / took.as_nanos().max(1))
             .min(u128::from(2 * MAX_LOOK_INTERVAL)) as u32;
         // Down at once, for the next look must not be late. Up half way.
@@ -311,10 +310,14 @@ impl Worker {
         self.backlog.set(if now > before + FEW { now } else { 0 });
     }
 
+    /// Turns since the last look or sleep.
+    fn turns_done(&self) -> u32 {
+        self.look_interval.get() - self.look_in.get()
+    }
+
     /// `took` is the time since the last look or sleep.
     fn measure(&self, took: Duration) {
-        let done = u64::from(self.look_interval.get() - self.look_in.get());
-        if let Some(each) = (took.as_nanos() as u64).checked_div(done) {
+        if let Some(each) = (took.as_nanos() as u64).checked_div(u64::from(self.turns_done())) {
             let before = self.pace.get();
             self.pace.set(if each < before { before / 2 + each / 2 } else { each });
         }
