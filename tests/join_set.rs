@@ -1,21 +1,19 @@
 //! Tasks that are waited for together.
 
+mod common;
+
 use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
+use common::runtimes;
 use wakeloop::runtime::sync::{Semaphore, oneshot};
 use wakeloop::runtime::time::{sleep, timeout};
-use wakeloop::runtime::{self, Builder, JoinSet, Runtime, block_on, yield_now};
+use wakeloop::runtime::{self, Builder, JoinSet, block_on, yield_now};
 use wakeloop::select;
 
 const LONG: Duration = Duration::from_secs(30);
-
-fn runtimes() -> [Runtime; 3] {
-    [Builder::new_current_thread(), Builder::new().worker_threads(1), Builder::new().worker_threads(2)]
-        .map(|builder| builder.build().unwrap())
-}
 
 struct Counted(Arc<AtomicUsize>);
 

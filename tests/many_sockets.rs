@@ -1,21 +1,19 @@
 //! What many sockets that are ready at once do to one another, and to a timer.
 
+mod common;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
+use common::runtimes;
+use wakeloop::runtime::Runtime;
 use wakeloop::runtime::net::UnixStream;
 use wakeloop::runtime::time::{sleep, timeout};
-use wakeloop::runtime::{Builder, Runtime};
 
 const LONG: Duration = Duration::from_secs(60);
 /// Several times what a turn of the driver tells of.
 const PAIRS: usize = 400;
-
-fn runtimes() -> [Runtime; 3] {
-    [Builder::new_current_thread(), Builder::new().worker_threads(1), Builder::new().worker_threads(2)]
-        .map(|builder| builder.build().unwrap())
-}
 
 /// Pairs whose ends pass a byte back and forth until told to stop; how often each has done so.
 fn play(rt: &Runtime, stop: &Arc<AtomicBool>) -> Arc<Vec<AtomicUsize>> {

@@ -1,22 +1,20 @@
 //! Fairness, wakeups under stress, idleness, and what runs where.
 
+mod common;
+
 use std::future::{Future, pending, poll_fn};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use common::runtimes;
 use wakeloop::runtime::net::UnixStream;
 use wakeloop::runtime::sync::{Notify, Semaphore, mpsc, oneshot};
 use wakeloop::runtime::time::{sleep, sleep_until, timeout};
-use wakeloop::runtime::{self, Builder, Runtime, block_on, yield_now};
+use wakeloop::runtime::{self, Builder, block_on, yield_now};
 
 const LONG: Duration = Duration::from_secs(30);
-
-fn runtimes() -> [Runtime; 3] {
-    [Builder::new_current_thread(), Builder::new().worker_threads(1), Builder::new().worker_threads(2)]
-        .map(|builder| builder.build().unwrap())
-}
 
 #[test]
 fn tasks_that_always_wake_themselves_starve_neither_timers_nor_sockets_nor_others() {

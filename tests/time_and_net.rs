@@ -1,21 +1,19 @@
 //! Timers, and sockets of each kind.
 
+mod common;
+
 use std::io::{ErrorKind, IoSlice};
 use std::net::Shutdown;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use common::runtimes;
 use wakeloop::runtime::net::{TcpListener, TcpStream, UdpSocket, UnixListener, UnixStream};
 use wakeloop::runtime::time::{interval, sleep, sleep_until, timeout};
-use wakeloop::runtime::{self, Builder, Runtime};
+use wakeloop::runtime::{self, Builder};
 
 const LONG: Duration = Duration::from_secs(30);
 const MS: Duration = Duration::from_millis(1);
-
-fn runtimes() -> [Runtime; 3] {
-    [Builder::new_current_thread(), Builder::new().worker_threads(1), Builder::new().worker_threads(2)]
-        .map(|builder| builder.build().unwrap())
-}
 
 #[test]
 fn a_sleep_that_is_over_needs_no_runtime_any_more() {
