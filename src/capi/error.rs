@@ -178,8 +178,14 @@ pub(crate) fn exception<K: PyTypeInfo>(message: impl AsRef<str>) -> PyErr {
 #[cold]
 pub(crate) fn exception_about<K: PyTypeInfo>(format: &CStr, object: &Bound<'_, PyAny>) -> PyErr {
     let py = object.py();
-    // SAFETY: every format names one object, which lives.
-    unsafe { ffi::PyErr_Format(K::type_object_raw(py).cast(), format.as_ptr(), object.as_ptr()) };
+    // SAFETY: every format names one object, which lives; a string or null with an error comes out, and the exception takes
+    // a reference of its own to the string.
+    unsafe {
+        // Not by `PyErr_Format`: that of early 3.11s replaces what the object's own `__repr__` raised.
+        if let Some(message) = Ref::from_owned(ffi::PyUnicode_FromFormat(format.as_ptr(), object.as_ptr())) {
+            ffi::PyErr_SetObject(K::type_object_raw(py).cast(), message.as_ptr());
+        }
+    }
     PyErr::fetch(py)
 }
 
