@@ -393,6 +393,23 @@ def test_what_stands_in_the_place_of_a_method_of_asyncios_base_class_is_called(r
     run(main())
 
 
+def test_a_patched_maker_of_transports_is_asked_at_both_ends_of_a_connection(run, monkeypatch):
+    kind = asyncio.selector_events.BaseSelectorEventLoop
+    original, made = kind._make_socket_transport, []
+
+    def make(self, sock, *args, **options):
+        made.append(sock.getsockname())
+        return original(self, sock, *args, **options)
+
+    async def main():
+        near, far = await pair()
+        assert sorted(made) == sorted(end.transport.get_extra_info("sockname") for end in (near, far))
+        await close(near, far)
+
+    monkeypatch.setattr(kind, "_make_socket_transport", make)
+    run(main())
+
+
 @pytest.mark.parametrize("name", ["_make_socket_transport", "_make_datagram_transport"])
 def test_a_patched_maker_of_transports_makes_them(run, monkeypatch, name):
     """CoAP libraries receive datagrams with transports of their own."""

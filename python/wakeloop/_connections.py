@@ -7,6 +7,8 @@ import inspect
 import socket
 from typing import Any
 
+from ._inherited import SelectorEventLoop, asyncios
+
 # What create_connection does by itself has numbers for host and port, and none of its other options.
 _PLAIN_OPTIONS = frozenset({"family", "proto", "flags"})
 _PLAIN_PROTOCOLS = (0, socket.IPPROTO_TCP, socket.IPPROTO_UDP)
@@ -16,16 +18,21 @@ _KNOWN_OPTIONS = frozenset(inspect.signature(asyncio.BaseEventLoop.create_connec
 class Hooks:
     """Methods of a loop class that are called for a connection, as they are there.
 
-    What a subclass, or somebody for one loop, has put in the place of one of them is to be called.
+    What a subclass, or somebody for one loop, has put in the place of one of them is to be called, and so is what stands
+    on asyncio's own class in the place of one that ours stands in for.
     """
 
     def __init__(self, kind: type, *names: str) -> None:
         self._functions = [(name, getattr(kind, name)) for name in names]
+        self._asyncios = [(name, getattr(asyncios, name)) for name in names if hasattr(asyncios, name)]
 
     def are_untouched(self, loop: Any) -> bool:
-        """Does this loop have all of them as they are?"""
+        """Does this loop have all of them as they are, and asyncio's class those of its own?"""
         for name, function in self._functions:
             if getattr(getattr(loop, name), "__func__", None) is not function:
+                return False
+        for name, function in self._asyncios:
+            if getattr(SelectorEventLoop, name) is not function:
                 return False
         return True
 

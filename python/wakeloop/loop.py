@@ -401,8 +401,7 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
 
     def _accepts_itself(self) -> bool:
         """Is everything that asyncio would call for an accepted connection what we know?"""
-        unpatched = SelectorEventLoop._make_socket_transport is asyncios._make_socket_transport
-        return unpatched and _ACCEPT_HOOKS.are_untouched(self)
+        return _ACCEPT_HOOKS.are_untouched(self)
 
     async def _sendfile_native(self, transp: Any, file: Any, offset: int, count: int | None) -> int:
         if type(transp) is not _core.StreamTransport:
