@@ -25,6 +25,7 @@ pub(crate) mod object;
 pub(crate) mod pristine;
 pub(crate) mod sockaddr;
 pub(crate) mod socket;
+pub(crate) mod spare_bytes;
 pub(crate) mod stop;
 pub(crate) mod threads;
 pub(crate) mod types;

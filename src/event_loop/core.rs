@@ -22,6 +22,7 @@ use super::tools::{self, Replaced};
 use crate::capi::call::{call0, getattr};
 use crate::capi::error::{Outcome, raise_message};
 use crate::capi::imports::imports;
+use crate::capi::spare_bytes::SpareBytes;
 use crate::capi::{Fallible, Fatal, Raised, Ref, Slot};
 use crate::reactor::{Event, Poller, Readiness, Token};
 
@@ -102,6 +103,8 @@ pub(crate) struct Core {
     pub(crate) thread_id: Slot,
     pub(crate) task_factory: Slot,
     pub(crate) futures: Futures,
+    /// For the data of the next message.
+    pub(crate) spare_bytes: SpareBytes,
     forks: u32,
 }
 
@@ -170,6 +173,7 @@ impl Core {
             thread_id: Slot::empty(),
             task_factory: Slot::empty(),
             futures: Futures::new(),
+            spare_bytes: SpareBytes::new(),
             // Relaxed: changes only in a child that has one thread.
             forks: FORKS.load(Ordering::Relaxed),
         })
@@ -543,6 +547,7 @@ impl Core {
     /// Lets everything go that could hold a reference back to the loop, as `close()` and the collector do.
     pub(crate) fn clear(&self) {
         self.futures.clear();
+        self.spare_bytes.clear();
         while let Some(entry) = self.ready.pop() {
             if let super::ready::Entry::Handle(handle) = &entry {
                 super::handle::empty(handle);

@@ -15,7 +15,6 @@
 
 use std::io;
 
-use crate::capi::buffer::bytes_from;
 use crate::capi::error::{raise_io, take_exception};
 use crate::capi::imports::imports;
 use crate::capi::sockaddr::SockAddr;
@@ -63,8 +62,13 @@ fn receive_one(datagram: &Datagram, core: &Core) -> Result<(), Fatal> {
     if count < 0 {
         return failed(datagram, core, &io::Error::last_os_error());
     }
-    match bytes_from(&buffer[..count as usize]).and_then(|data| Ok((data, datagram.name(&sender)?))) {
-        Ok((data, sender)) => deliver(datagram, core, &data, &sender),
+    let data = core.spare_bytes.bytes_from(&buffer[..count as usize]);
+    match data.and_then(|data| Ok((data, datagram.name(&sender)?))) {
+        Ok((data, sender)) => {
+            let delivered = deliver(datagram, core, &data, &sender);
+            core.spare_bytes.keep(data);
+            delivered
+        }
         // No memory for it: this datagram is lost, as datagrams may be.
         Err(raised) => core.unraisable(raised),
     }
@@ -181,8 +185,8 @@ mod batch {
     use std::ptr::null_mut;
 
     use super::{
-        Core, Datagram, Fatal, Raised, Readiness, Ref, SockAddr, bytes_from, deliver, failed, io,
-        receive_one, take_exception,
+        Core, Datagram, Fatal, Raised, Readiness, Ref, SockAddr, deliver, failed, io, receive_one,
+        take_exception,
     };
     use crate::capi::error::raise;
 
@@ -258,13 +262,13 @@ mod batch {
         }
 
         /// Datagram `index` of the last fill, as Python objects.
-        fn take(&self, index: usize, datagram: &Datagram) -> Result<(Ref, Ref), Raised> {
+        fn take(&self, index: usize, datagram: &Datagram, core: &Core) -> Result<(Ref, Ref), Raised> {
             let header = &self.headers[index];
             let length = (header.msg_len as usize).min(LONGEST);
             // SAFETY: the last fill has written so many bytes to this stride, which lies within the capacity.
             let data =
                 unsafe { std::slice::from_raw_parts(self.vectors[index].iov_base.cast::<u8>(), length) };
-            let data = bytes_from(data)?;
+            let data = core.spare_bytes.bytes_from(data)?;
             let sender = SockAddr::written(self.senders[index], header.msg_hdr.msg_namelen);
             Ok((data, datagram.name(&sender)?))
         }
@@ -294,10 +298,12 @@ mod batch {
                 // What a closed socket still held is lost, in the kernel or here.
                 break;
             }
-            match batch.take(index, datagram) {
+            match batch.take(index, datagram, core) {
                 Ok(taken) if datagram.endpoint.paused.get() => datagram.held_back().push_back(taken),
                 Ok((data, sender)) => {
-                    if deliver(datagram, core, &data, &sender).is_err() {
+                    let delivered = deliver(datagram, core, &data, &sender);
+                    core.spare_bytes.keep(data);
+                    if delivered.is_err() {
                         return Err(interrupted(datagram, core, batch, index + 1..count));
                     }
                 }
@@ -313,7 +319,7 @@ mod batch {
     fn interrupted(datagram: &Datagram, core: &Core, batch: &Batch, rest: std::ops::Range<usize>) -> Fatal {
         let exception = take_exception();
         for index in rest {
-            match batch.take(index, datagram) {
+            match batch.take(index, datagram, core) {
                 Ok(taken) => datagram.held_back().push_back(taken),
                 Err(raised) => drop(raised.take()),
             }

@@ -114,7 +114,9 @@ fn receive_data(object: &Ref, stream: &Stream, core: &Core) -> Result<Received, 
             return Ok(Received::Stop);
         }
     };
-    deliver_data(object, stream, full, |receiver| receiver.data_received(&data))
+    let received = deliver_data(object, stream, full, |receiver| receiver.data_received(&data));
+    core.spare_bytes.keep(data);
+    received
 }
 
 /// Hands data to the protocol by `call`; what fails there ends the connection.
@@ -210,7 +212,7 @@ fn take_bytes(stream: &Stream, core: &Core) -> Result<Option<(Ref, bool)>, Optio
         return Ok(None);
     }
     stream.large.set(count >= LARGE);
-    let data = bytes_from(&buffer[..count]).map_err(|Raised| None)?;
+    let data = core.spare_bytes.bytes_from(&buffer[..count]).map_err(|Raised| None)?;
     Ok(Some((data, full)))
 }
 
