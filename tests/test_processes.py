@@ -338,6 +338,43 @@ def test_a_child_forked_under_busy_primitives_has_working_ones_and_the_parents_g
 
 
 @pytest.mark.native
+def test_a_child_forked_while_the_runtime_starts_has_working_primitives(loop_name):
+    """Whatever the workers do in their first moments, once in a process, may be half done in the child for ever."""
+    body = """
+        import os, signal, time, warnings
+        warnings.simplefilter("ignore")
+        async def use():
+            await asyncio.gather(*(wakeloop.sleep(0.0005) for _ in range(10)))
+        def child(run):
+            pid = os.fork()
+            if not pid:
+                signal.alarm(10)
+                try:
+                    os._exit(run())
+                finally:
+                    os._exit(1)
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        def use_it():
+            wakeloop.run(use())
+            return 0
+        async def start(moment):
+            sleeps = [asyncio.ensure_future(wakeloop.sleep(0.0001)) for _ in range(4)]
+            await asyncio.sleep(0)
+            end = time.perf_counter() + moment
+            while time.perf_counter() < end:
+                pass
+            code = child(use_it)
+            await asyncio.gather(*sleeps)
+            return code
+        for number in range(60):
+            # Each of them starts the first runtime of its process.
+            code = child(lambda: wakeloop.run(start(40e-6 + number % 20 * 8e-6)))
+            assert code == 0, (number, code)
+    """
+    assert silent(loop_name, body) == ""
+
+
+@pytest.mark.native
 def test_primitives_on_an_asyncio_loop_of_the_parent_say_what_is_wrong(loop_name):
     """asyncio lets a child run the loop; but its epoll set is the parent's too, and what one is told the other misses."""
     body = """
