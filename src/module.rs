@@ -10,8 +10,8 @@ use crate::bridge::port::ForeignPort;
 use crate::capi;
 use crate::capi::error::exception;
 use crate::event_loop::{
-    calls, chain, clock, core, event_loop::EventLoop, futures, handle, sock, sock_datagram, sock_methods,
-    tools,
+    calls, chain, clock, core, event_loop::EventLoop, futures, handle, process, sock, sock_datagram,
+    sock_methods, tools,
 };
 use crate::primitives::{blocking, echo, listener, lookup, metrics, sleep, tcp_stream, udp};
 use crate::transport::{
@@ -21,7 +21,7 @@ use crate::transport::{
 /// Called by `os.register_at_fork` in every child.
 #[pyfunction]
 fn _forked() {
-    core::forked();
+    process::forked();
 }
 
 /// Refuses subinterpreters before anything is kept of them: Python looks at the module's slot for that only since

@@ -134,24 +134,148 @@ def test_a_child_forked_inside_a_running_loop_can_run_its_own(loop_name):
 
 
 @pytest.mark.native
-def test_using_the_parents_loop_after_fork_says_what_is_wrong(loop_name):
-    body = """
-        import os, warnings
+@pytest.mark.parametrize("state", ["watched", "left", "listening", "in a thread"])
+def test_using_the_parents_loop_after_fork_says_what_is_wrong(loop_name, state):
+    """What it watches is the parent's, and what it was in the middle of is the parent's to end."""
+    body = f"""
+        import os, socket, threading, warnings
+        warnings.simplefilter("ignore")
+        state = {state!r}
+        loop = new_loop()
+        pid = None
+        def fork():
+            global pid
+            pid = os.fork()
+            if pid == 0:
+                raise SystemExit
+            loop.stop()
+        server = None
+        near, far = socket.socketpair()
+        thread = threading.Thread(target=loop.run_forever)
+        if state == "watched":
+            loop.add_reader(near, print)
+        elif state == "listening":
+            server = loop.run_until_complete(loop.create_server(asyncio.Protocol, "127.0.0.1", 0))
+        elif state == "in a thread":
+            thread.start()
+        if state == "left":
+            loop.call_soon(fork)
+            try:
+                loop.run_forever()
+            except SystemExit:
+                pass
+        else:
+            pid = os.fork()
+        if pid == 0:
+            codes = []
+            for use in (lambda: loop.add_reader(far, print), loop.run_forever):
+                try:
+                    use()
+                except RuntimeError as error:
+                    codes.append("fork" in str(error) or "already running" in str(error))
+            os._exit(0 if codes == [True, True] else 1)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        if state == "in a thread":
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+        if server is not None:
+            server.close()
+        loop.close()
+    """
+    assert silent(loop_name, body) == "0\n"
+
+
+@pytest.mark.parametrize("use", ["never ran", "ran", "ran in a thread"])
+def test_a_loop_that_rests_is_the_childs_own_after_a_fork(loop_name, use):
+    """As of a program that becomes a daemon, or forks workers, after it has made its loop."""
+    body = f"""
+        import os, threading, warnings
         warnings.simplefilter("ignore")
         loop = new_loop()
-        loop.run_until_complete(asyncio.sleep(0))
+        run = lambda: loop.run_until_complete(asyncio.sleep(0.001))
+        if {use!r} == "ran":
+            run()
+        elif {use!r} == "ran in a thread":
+            thread = threading.Thread(target=run)
+            thread.start()
+            thread.join()
+        ran = []
+        loop.call_soon(ran.append, "soon")
+        loop.call_later(0.005, ran.append, "later")
+        async def use():
+            async def answer(reader, writer):
+                writer.write(await reader.readline())
+                writer.close()
+            server = await asyncio.start_server(answer, "127.0.0.1", 0)
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            writer.write(b"hello\\n")
+            assert await reader.read() == b"hello\\n"
+            writer.close()
+            server.close()
+            woken = asyncio.Event()
+            thread = threading.Timer(0.02, loop.call_soon_threadsafe, [woken.set])
+            thread.start()
+            await woken.wait()
+            thread.join()
+            process = await asyncio.create_subprocess_exec("true")
+            assert await process.wait() == 0
         pid = os.fork()
         if pid == 0:
             code = 1
             try:
-                loop.run_forever()
-            except RuntimeError as error:
-                code = 0 if "fork" in str(error) else 2
-            os._exit(code)
-        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+                loop.run_until_complete(use())
+                loop.close()
+                code = 0 if ran == ["soon", "later"] else 2
+            finally:
+                os._exit(code)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), ran)
+        if {loop_name == "wakeloop"}:
+            # asyncio's parent and child have one epoll set between them.
+            loop.run_until_complete(use())
+            assert ran == ["soon", "later"]
         loop.close()
     """
-    assert silent(loop_name, body) == "0\n"
+    assert silent(loop_name, body) == "0 []\n"
+
+
+@pytest.mark.native
+def test_workers_forked_one_after_another_each_have_the_loop_for_themselves(loop_name):
+    """asyncio's would have one epoll set between them."""
+    body = """
+        import os, socket, warnings
+        warnings.simplefilter("ignore")
+        loop = new_loop()
+        listener = socket.create_server(("127.0.0.1", 0))
+        async def answer(reader, writer):
+            writer.write(await reader.readline())
+            writer.close()
+            if await reader.read() == b"":
+                answered.set_result(None)
+        async def work():
+            global answered
+            answered = loop.create_future()
+            server = await asyncio.start_server(answer, sock=listener.dup())
+            await asyncio.wait_for(answered, 20)
+            server.close()
+            await wakeloop.sleep(0.001)
+        for _ in range(3):
+            pid = os.fork()
+            if pid == 0:
+                code = 1
+                try:
+                    loop.run_until_complete(work())
+                    loop.close()
+                    code = 0
+                finally:
+                    os._exit(code)
+            with socket.create_connection(listener.getsockname()) as peer:
+                peer.sendall(b"hello\\n")
+                assert peer.recv(10) == b"hello\\n"
+            print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        loop.run_until_complete(asyncio.sleep(0.001))
+        loop.close()
+    """
+    assert silent(loop_name, body) == "0\n" * 3
 
 
 @pytest.mark.native
@@ -211,6 +335,43 @@ def test_a_child_forked_under_busy_primitives_has_working_ones_and_the_parents_g
             runner.run(main())
     """
     assert silent(loop_name, body) == "{7}\n"
+
+
+@pytest.mark.native
+def test_a_child_forked_while_the_runtime_starts_has_working_primitives(loop_name):
+    """Whatever the workers do in their first moments, once in a process, may be half done in the child for ever."""
+    body = """
+        import os, signal, time, warnings
+        warnings.simplefilter("ignore")
+        async def use():
+            await asyncio.gather(*(wakeloop.sleep(0.0005) for _ in range(10)))
+        def child(run):
+            pid = os.fork()
+            if not pid:
+                signal.alarm(10)
+                try:
+                    os._exit(run())
+                finally:
+                    os._exit(1)
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        def use_it():
+            wakeloop.run(use())
+            return 0
+        async def start(moment):
+            sleeps = [asyncio.ensure_future(wakeloop.sleep(0.0001)) for _ in range(4)]
+            await asyncio.sleep(0)
+            end = time.perf_counter() + moment
+            while time.perf_counter() < end:
+                pass
+            code = child(use_it)
+            await asyncio.gather(*sleeps)
+            return code
+        for number in range(60):
+            # Each of them starts the first runtime of its process.
+            code = child(lambda: wakeloop.run(start(40e-6 + number % 20 * 8e-6)))
+            assert code == 0, (number, code)
+    """
+    assert silent(loop_name, body) == ""
 
 
 @pytest.mark.native

@@ -39,7 +39,7 @@ use crate::capi::fallible::string;
 use crate::capi::imports::imports;
 use crate::capi::stop::forget_value;
 use crate::capi::{Raised, Ref, Slot};
-use crate::event_loop::core::forks;
+use crate::event_loop::process::forks;
 use crate::runtime::{AbortHandle, NoThread};
 
 /// Makes the result of an operation, on the loop's thread.

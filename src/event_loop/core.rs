@@ -4,7 +4,7 @@ use std::cell::{Cell, UnsafeCell};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pyo3::ffi;
 use pyo3::types::PyAnyMethods;
@@ -15,6 +15,7 @@ use super::futures::Futures;
 use super::handle::Handle;
 use super::inbox::Inbox;
 use super::metrics::Counters;
+use super::process::forks;
 use super::ready::{Entry, NativeStep, ReadyQueue};
 use super::source::FdTable;
 use super::timers::Timers;
@@ -24,7 +25,7 @@ use crate::capi::error::{Outcome, raise_message};
 use crate::capi::imports::imports;
 use crate::capi::spare_bytes::SpareBytes;
 use crate::capi::{Fallible, Fatal, Raised, Ref, Slot};
-use crate::reactor::{Event, Poller, Readiness, Token};
+use crate::reactor::{Event, Poller, Readiness, Token, Waker};
 
 /// How many events one poll hands out. Enough for a busy server's batch; more wait in the kernel.
 const EVENTS: usize = 1024;
@@ -37,12 +38,6 @@ const SCRATCHES: usize = 3;
 /// The waker's token: descriptor -1, a generation that no entry ever has.
 pub(crate) const WAKER: Token = Token(usize::MAX - 1);
 
-/// What a forked child is told that uses its parent's loop.
-pub(crate) const PARENTS_LOOP: &str =
-    "this event loop belongs to the parent process; a forked child has to make its own";
-
-/// Bumped in every forked child: a loop that remembers another value belongs to the parent.
-static FORKS: AtomicU32 = AtomicU32::new(0);
 /// Where the core lies inside its Python object; the same for every loop.
 static OFFSET: AtomicUsize = AtomicUsize::new(0);
 
@@ -105,7 +100,18 @@ pub(crate) struct Core {
     pub(crate) futures: Futures,
     /// For the data of the next message.
     pub(crate) spare_bytes: SpareBytes,
-    forks: u32,
+    /// The process that it belongs to, in [`forks`].
+    pub(super) forks: Cell<u32>,
+    pub(super) inherited: Cell<Inherited>,
+}
+
+/// What a forked child gets that inherits the loop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Inherited {
+    /// Callbacks and timers.
+    AtRest,
+    /// It was in the middle of a run, which the child has left; or somebody watches its poller. The child cannot have it.
+    InUse,
 }
 
 /// The core of a loop object.
@@ -124,22 +130,16 @@ pub(crate) fn learn_offset(object: *mut ffi::PyObject, core: &Core) {
     OFFSET.store(std::ptr::from_ref(core) as usize - object as usize, Ordering::Relaxed);
 }
 
-/// Called in a forked child, before anything else of ours runs there.
-pub(crate) fn forked() {
-    // Relaxed: the child has one thread.
-    FORKS.fetch_add(1, Ordering::Relaxed);
-}
-
-/// How many forks lie between this process and the first: what is of another number belongs to a parent.
-pub(crate) fn forks() -> u32 {
-    // Relaxed: changes only in a child that has one thread.
-    FORKS.load(Ordering::Relaxed)
+/// A poller for a loop, and what wakes it.
+pub(super) fn new_poller() -> io::Result<(Poller, Waker)> {
+    let poller = Poller::with_capacity(EVENTS)?;
+    let waker = poller.waker(WAKER)?;
+    Ok((poller, waker))
 }
 
 impl Core {
     pub(crate) fn new() -> io::Result<Core> {
-        let poller = Poller::with_capacity(EVENTS)?;
-        let waker = poller.waker(WAKER)?;
+        let (poller, waker) = new_poller()?;
         Ok(Core {
             ready: ReadyQueue::new(),
             timers: Timers::new(),
@@ -174,8 +174,8 @@ impl Core {
             task_factory: Slot::empty(),
             futures: Futures::new(),
             spare_bytes: SpareBytes::new(),
-            // Relaxed: changes only in a child that has one thread.
-            forks: FORKS.load(Ordering::Relaxed),
+            forks: Cell::new(forks()),
+            inherited: Cell::new(Inherited::AtRest),
         })
     }
 
@@ -192,12 +192,7 @@ impl Core {
         unsafe { Ref::from_borrowed(self.object()) }
     }
 
-    /// Is this a forked child with its parent's loop?
-    pub(crate) fn is_parents(&self) -> bool {
-        self.forks != forks()
-    }
-
-    /// `RuntimeError` for a loop that cannot be used: closed, or the parent's.
+    /// `RuntimeError` for a loop that cannot be used: closed.
     #[inline(always)]
     pub(crate) fn check_usable(&self) -> Result<(), Raised> {
         if self.closed.get() { self.unusable() } else { Ok(()) }
@@ -207,20 +202,6 @@ impl Core {
     fn unusable(&self) -> Result<(), Raised> {
         // SAFETY: reading a static of the interpreter.
         raise_message(unsafe { ffi::PyExc_RuntimeError }, "Event loop is closed");
-        Err(Raised)
-    }
-
-    /// Raises unless this process made the loop: after a fork, epoll set and wake-up descriptor are shared
-    /// with the parent, and using them from here would steal its events.
-    pub(crate) fn check_process(&self) -> Result<(), Raised> {
-        if !self.is_parents() {
-            return Ok(());
-        }
-        raise_message(
-            // SAFETY: reading a static of the interpreter.
-            unsafe { ffi::PyExc_RuntimeError },
-            PARENTS_LOOP,
-        );
         Err(Raised)
     }
 
@@ -247,6 +228,13 @@ impl Core {
         if self.closed.get() {
             self.drop_poller();
         }
+    }
+
+    /// Another poller from now on. The loop is not running, and has nothing to watch.
+    pub(super) fn replace_poller(&self, poller: Poller) {
+        self.events().clear();
+        // SAFETY: GIL held, the loop is not running.
+        drop(unsafe { (*self.poller.get()).replace(poller) });
     }
 
     /// Gives up the poller; the loop is closing.

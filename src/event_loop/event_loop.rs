@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
 use super::clock::monotonic_nanos;
-use super::core::Core;
+use super::core::{Core, Inherited};
 use super::file_transfer::FileTransfer;
 use super::handle::{Handle, Parts, is_handle};
 use super::ready::Entry;
@@ -134,7 +134,7 @@ impl EventLoop {
     fn _run(slf: &Bound<'_, Self>) -> PyResult<()> {
         let core = &slf.get().core;
         raised(slf.py(), core.check_usable())?;
-        raised(slf.py(), core.check_process())?;
+        raised(slf.py(), core.check_process_to_run())?;
         if core.running.get() {
             return Err(exception::<PyRuntimeError>("This event loop is already running"));
         }
@@ -145,7 +145,7 @@ impl EventLoop {
     /// For a `_run_once` written in Python: one poll, and everything that is due becomes ready; how many events.
     fn _select(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<usize> {
         raised(py, self.core.check_usable())?;
-        raised(py, self.core.check_process())?;
+        raised(py, self.core.check_process_to_turn())?;
         check_not_polling(&self.core)?;
         turn::select(&self.core, timeout).map_err(|crate::capi::Fatal| fetch(py))
     }
@@ -177,6 +177,7 @@ impl EventLoop {
 
     /// The descriptor that is readable when a poll would find something.
     fn _poller_fd(&self) -> Option<RawFd> {
+        self.core.inherited.set(Inherited::InUse);
         self.core.poller().map(std::os::fd::AsRawFd::as_raw_fd)
     }
 

@@ -9,8 +9,8 @@
 //! on one word: either the loop's look comes after the push and finds it, or the sender's swap comes after
 //! the loop's and sees `PARKED`, and then writes the eventfd. A burst pays for one write only.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::{Mutex, TryLockError};
 
 use crate::capi::Fatal;
 use crate::reactor::Waker;
@@ -69,6 +69,25 @@ impl Inbox {
             // A failure here means that the poller is gone, and with it the sleeper.
             let _ = waker.wake();
         }
+    }
+
+    /// Does no thread hold any of it?
+    pub(crate) fn is_free(&self) -> bool {
+        let held = [
+            matches!(self.messages.try_lock(), Err(TryLockError::WouldBlock)),
+            matches!(self.waker.try_lock(), Err(TryLockError::WouldBlock)),
+        ];
+        held == [false; 2]
+    }
+
+    /// The loop is another process's from now on, with another poller. What its parent was sent is not for it.
+    pub(crate) fn begin_anew(&self, waker: Waker) {
+        self.unpark();
+        let messages = lock(&self.messages).as_mut().map(std::mem::take);
+        let old = lock(&self.waker).replace(waker);
+        // Relaxed: a forked child has one thread.
+        self.filled.store(false, Ordering::Relaxed);
+        drop((messages, old));
     }
 
     /// The loop is closed: nobody sleeps here any more.

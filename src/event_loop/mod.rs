@@ -5,7 +5,7 @@
 //! [`sock_try`] (awaitable socket calls: who makes them, how they wait, and what they try), [`sock_datagram`] (those that
 //! know addresses), [`file_transfer`] (what `sendfile` does), [`inbox`] (how other threads reach it), [`chain`] (how an
 //! executor's results do), [`chances`] (how other threads come by the GIL), [`calls`] (`call_soon` and its kin),
-//! [`clock`] (what time it is), [`tools`] (what others have put in asyncio's place), [`debug`] (what debug mode adds),
+//! [`clock`] (what time it is), [`process`] (whose it is after a fork), [`tools`] (what others have put in asyncio's place), [`debug`] (what debug mode adds),
 //! [`report`] (where errors go that no caller gets), and [`event_loop`] (the class that Python sees).
 //!
 //! **Ownership.** A loop's state belongs to the thread that runs it; other threads touch it only with the
@@ -28,6 +28,7 @@ pub(crate) mod futures;
 pub(crate) mod handle;
 pub(crate) mod inbox;
 pub(crate) mod metrics;
+pub(crate) mod process;
 pub(crate) mod ready;
 mod report;
 pub(crate) mod sock;

@@ -21,7 +21,7 @@ use pyo3::ffi;
 
 use super::chances::CHANCE;
 use super::clock::monotonic_nanos;
-use super::core::{Core, WAKER};
+use super::core::{Core, Inherited, WAKER};
 use super::debug;
 use super::event_loop::entry_handle;
 use super::handle::{Handle, is_handle, run_foreign, spent};
@@ -69,6 +69,9 @@ pub(crate) fn run(core: &Core) -> Result<(), Fatal> {
         fn drop(&mut self) {
             let core = self.0;
             core.running.set(false);
+            if core.is_parents() {
+                core.inherited.set(Inherited::InUse);
+            }
             core.dispatching.set(false);
             core.counters.running.set(core.counters.running_at(monotonic_nanos()));
             core.counters.started.set(0);

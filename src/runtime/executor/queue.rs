@@ -30,6 +30,10 @@ impl Local {
     pub(super) fn new() -> (Local, Remote) {
         let worker = Worker::new_fifo();
         let stealer = worker.stealer();
+        // The first steal of a process makes crossbeam's collector. In a process that forks while a worker does that, the
+        // child's workers would wait for ever for it to be done. So the thread that starts the runtime does it, whose
+        // program does not fork meanwhile.
+        let _ = stealer.steal();
         (Local(worker), Remote(stealer))
     }
 
