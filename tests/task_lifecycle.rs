@@ -285,9 +285,11 @@ fn a_handle_polled_with_changing_wakers_wakes_the_last() {
 
 #[test]
 fn ten_thousand_tasks_can_be_aborted_at_once() {
+    // Under Miri, ten thousand would take hours.
+    let count = if cfg!(miri) { 50 } else { 10_000 };
     for rt in runtimes() {
         let drops = Drops::default();
-        let handles: Vec<_> = (0..10_000)
+        let handles: Vec<_> = (0..count)
             .map(|n| {
                 let guard = drops.guard();
                 rt.spawn(async move {
@@ -302,7 +304,7 @@ fn ten_thousand_tasks_can_be_aborted_at_once() {
                 assert!(handle.await.unwrap_err().is_cancelled());
             }
         });
-        assert_eq!(drops.count(), 10_000);
+        assert_eq!(drops.count(), count);
         assert_eq!(rt.metrics().tasks_live, 0);
         assert_eq!(rt.metrics().timers_armed, 0);
     }

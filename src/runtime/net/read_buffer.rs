@@ -236,6 +236,7 @@ mod tests {
     proptest! {
         /// Whatever is done to it, a buffer gives the bytes back that went in, in order, and finds the same lines.
         #[test]
+        #[cfg_attr(miri, ignore = "it compares megabytes")]
         fn a_buffer_is_a_queue_of_bytes(actions in proptest::collection::vec(action(), 0..40), index in any::<bool>()) {
             let mut buffer = ReadBuffer::default();
             let mut model = Vec::new();
