@@ -3,7 +3,6 @@
 asyncio is no measure for this: it may lose the step that had no memory, and waits for ever.
 """
 
-import sys
 import textwrap
 
 import pytest
@@ -63,7 +62,6 @@ def check(loop_name, body, most=40):
     assert outcome.code == 0, outcome
 
 
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="some children do not end there; why is not known")
 def test_a_loop_without_memory_raises(loop_name):
     body = """
         def broken():

@@ -1,4 +1,4 @@
-"""Runs a piece of code again and again while the interpreter finds no memory: one allocation fails, or all from one on."""
+"""Runs a piece of code again and again while the interpreter finds no memory: one allocation fails, or very many."""
 
 import os
 import signal
@@ -10,7 +10,9 @@ except ImportError:
     _testcapi = None
 
 POSSIBLE = hasattr(_testcapi, "set_nomemory")
-FOR_EVER = 0
+# All of an end, but not all there will ever be: an exception that CPython has no number of its place for is handled again
+# and again until there is memory for it (`exception_unwind` in Python/ceval.c).
+VERY_MANY = 10_000
 
 
 def outcomes(prepare, body, most):
@@ -20,7 +22,7 @@ def outcomes(prepare, body, most):
     the child wrote to its standard error comes with it.
     """
     for first in range(most):
-        for last in (first + 1, FOR_EVER):
+        for last in (first + 1, first + VERY_MANY):
             yield (first, last), _child(prepare, body, first, last)
 
 
