@@ -1,5 +1,7 @@
 //! Each way a task can end, with every future and output dropped exactly once.
 
+mod common;
+
 use std::future::{Future, pending, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -8,9 +10,10 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, RawWaker, RawWakerVTable, Wake, Waker};
 use std::time::Duration;
 
+use common::runtimes;
 use wakeloop::runtime::sync::oneshot;
 use wakeloop::runtime::time::{sleep, timeout};
-use wakeloop::runtime::{self, Builder, JoinError, Runtime, yield_now};
+use wakeloop::runtime::{self, Builder, JoinError, yield_now};
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -34,12 +37,6 @@ impl Drops {
     fn count(&self) -> usize {
         self.0.load(SeqCst)
     }
-}
-
-fn runtimes() -> Vec<Runtime> {
-    [Builder::new_current_thread(), Builder::new().worker_threads(1), Builder::new().worker_threads(2)]
-        .map(|builder| builder.build().unwrap())
-        .into()
 }
 
 #[test]
