@@ -75,6 +75,35 @@ def test_a_peer_on_the_same_loop_hears_of_the_end_in_the_next_turns(run, end):
     run(main())
 
 
+def test_an_end_that_was_told_already_is_told_again_to_whom_reading_is_resumed_for(run):
+    """asyncio takes a half-closed socket out of its selector, and resuming puts it back: so the next protocol hears that
+    nothing more will come."""
+
+    class HalfOpen(Recording):
+        def eof_received(self):
+            super().eof_received()
+            return True
+
+    async def main():
+        near, far = await pair(far=HalfOpen)
+        near.transport.write_eof()
+        await far.ended
+        far.transport.pause_reading()
+        second = HalfOpen()
+        second.connection_made(far.transport)
+        far.transport.set_protocol(second)
+        far.transport.resume_reading()
+        await second.ended
+        assert far.calls.count("eof_received") == 1 and not far.transport.is_closing()
+        far.transport.write(b"late")
+        assert await near.received(4) == b"late"
+        far.transport.close()
+        await near.lost
+        await second.lost
+
+    run(main())
+
+
 def test_loop_handle_task_and_transport_can_be_weakly_referenced(loop):
     async def main():
         near, far = await pair()

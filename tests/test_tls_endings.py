@@ -36,6 +36,34 @@ def test_both_sides_see_a_clean_close(run, tls):
     run(main())
 
 
+def test_tls_that_starts_behind_the_peers_end_fails_at_once(run, tls):
+    """STARTTLS with a peer that has given up: nobody waits for the handshake's timeout."""
+
+    async def main():
+        outcome = asyncio.get_running_loop().create_future()
+
+        async def serve(reader, writer):
+            await reader.read()
+            try:
+                await writer.start_tls(tls.server(), ssl_handshake_timeout=60)
+            except ConnectionResetError as error:
+                outcome.set_result(error)
+            except BaseException as error:
+                outcome.set_exception(error)
+            writer.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        writer.write_eof()
+        assert isinstance(await asyncio.wait_for(outcome, 20), ConnectionResetError)
+        writer.close()
+        server.close()
+        await server.wait_closed()
+        await asyncio.sleep(0.01)
+
+    run(main())
+
+
 def test_a_shutdown_that_is_never_answered_times_out(run, tls):
     async def main():
         loop = asyncio.get_running_loop()

@@ -451,7 +451,7 @@ def test_a_transport_dropped_unclosed_warns(loop_factory):
     transport, _ = loop.run_until_complete(loop.create_connection(asyncio.Protocol, sock=sock))
     loop.run_until_complete(asyncio.sleep(0))
     loop.close()
-    with pytest.warns(ResourceWarning, match="unclosed transport"):
+    with pytest.warns(ResourceWarning, match=r"unclosed transport <.* fd=\d+>$"):
         del transport, loop, _
         gc.collect()
     sock.close()

@@ -207,6 +207,13 @@ pub(crate) fn writelines(object: &Ref, stream: &Stream, list: &Ref) -> Result<()
             "Cannot call writelines() after write_eof()",
             "unable to writelines; sendfile is in progress",
         )?;
+        // As asyncio asks: None and 0 are no lists, but nothing is to be written either.
+        // SAFETY: a live object; -1 with an error set means failure.
+        match unsafe { ffi::PyObject_IsTrue(list.as_ptr()) } {
+            -1 => return Err(Raised),
+            0 => return Ok(()),
+            _ => {}
+        }
     }
     // All of it is looked at before any of it is sent, so that a wrong item sends nothing.
     // SAFETY: live objects; each owned result is wrapped at once.

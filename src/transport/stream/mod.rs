@@ -306,11 +306,13 @@ impl Stream {
         !self.closing.get() && !self.paused.get()
     }
 
-    /// Reads again from the next turn on, as asyncio does: what this turn's poll told is for then.
+    /// Reads again from the next turn on, as asyncio does: what this turn's poll told is for then. An end that was told
+    /// already is told again, to the protocol of then: TLS that starts on a connection whose peer is gone fails at once.
     pub(crate) fn resume(&self) {
         let core = self.core();
         self.resumed_in.set(core.counters.turns.get());
-        if (self.started.get() || self.resuming.get()) && !self.read_done.get() {
+        self.read_done.set(false);
+        if self.started.get() || self.resuming.get() {
             // What arrived meanwhile made its edge already: look without one.
             self.go_on_next_turn(core, Readiness::READABLE | Readiness::READ_CLOSED);
             core.wake_if_parked();

@@ -116,7 +116,10 @@ unsafe extern "C" fn repr(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
         } else if stream.closing.get() {
             text.push_str(" closing");
         }
-        if stream.fd.get() >= 0 {
+        if stream.fd.get() >= 0 && stream.core().closed.get() {
+            // Nobody polls for it any more.
+            text.push_str(&format!(" fd={}", stream.fd.get()));
+        } else if stream.fd.get() >= 0 {
             let awaits_data = stream.is_reading() && !stream.read_done.get();
             let read = if awaits_data && (stream.started.get() || stream.registered || stream.resuming.get())
             {

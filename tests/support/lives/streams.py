@@ -1,0 +1,184 @@
+"""Lives of a TCP or Unix connection."""
+
+import asyncio
+import socket
+import struct
+
+from .life import Life
+
+SMALL = [1, 10, 1000, 5000]
+BIG = 3_000_000
+
+
+class Calls:
+    """What every protocol here writes down."""
+
+    def __init__(self, life, name):
+        self.life, self.name = life, name
+
+    def connection_made(self, transport):
+        self.life.called("connection_made", self.name)
+
+    def connection_lost(self, error):
+        self.life.called("connection_lost", self.name, self.life.words(error))
+
+    def pause_writing(self):
+        self.life.called("pause_writing")
+
+    def resume_writing(self):
+        self.life.called("resume_writing")
+
+
+class Plain(Calls, asyncio.Protocol):
+    def data_received(self, data):
+        assert type(data) is bytes
+        self.life.called_with_data(len(data))
+
+    def eof_received(self):
+        self.life.called("eof_received", self.name)
+        return self.name == "half open"
+
+
+class WithoutEnd(Calls, asyncio.Protocol):
+    def data_received(self, data):
+        self.life.called_with_data(len(data))
+
+
+class Buffered(Calls, asyncio.BufferedProtocol):
+    def __init__(self, life, name):
+        super().__init__(life, name)
+        self.buffer = bytearray(5000)
+
+    def get_buffer(self, size):
+        return self.buffer
+
+    def buffer_updated(self, count):
+        self.life.called_with_data(count)
+
+    def eof_received(self):
+        self.life.called("eof_received", self.name)
+
+
+PROTOCOLS = {"plain": Plain, "half open": Plain, "without end": WithoutEnd, "buffered": Buffered}
+
+
+class StreamLife(Life):
+    CALLS = ["received", "received", "eof_received", "pause_writing", "resume_writing", "connection_lost"]
+    ACTIONS = {
+        "write": 20, "writelines": 4, "write_wrongly": 2, "write_eof": 3, "can_write_eof": 1, "close": 2, "abort": 2,
+        "pause_reading": 6, "resume_reading": 7, "is_reading": 2, "is_closing": 1, "limits": 1, "set_limits": 4,
+        "set_protocol": 4, "same_protocol": 1, "extra": 1, "peer_sends": 14, "peer_receives": 8, "peer_ends": 2,
+        "peer_closes": 2, "peer_resets": 1,
+    }  # fmt: skip
+
+    async def begin(self):
+        sock, self.peer = self.pair()
+        sock.setblocking(False)
+        self.peer.setblocking(False)
+        self.transport, _ = await self.loop.connect_accepted_socket(self.new_protocol, sock)
+
+    def new_protocol(self, name=None):
+        name = name or self.random.choice(list(PROTOCOLS))
+        self.protocol = PROTOCOLS[name](self, name)
+        return self.protocol
+
+    # -- the transport -----------------------------------------------------------------------------------------------
+
+    def write(self, size, kind):
+        self.transport.write(kind(bytes(size)))
+
+    def choose_write(self):
+        kind = self.random.choice([bytes, bytes, bytearray, memoryview])
+        return self.random.choice([*SMALL, 0, BIG] if self.random.random() < 0.4 else SMALL), kind
+
+    def writelines(self, sizes):
+        # asyncio's fails on a lost connection since 3.12, and keeps an empty piece for ever.
+        if not self.transport.is_closing():
+            self.transport.writelines([bytes(size) for size in sizes])
+
+    def choose_writelines(self):
+        return ([self.random.choice(SMALL) for _ in range(self.random.randrange(4))],)
+
+    def write_wrongly(self, data):
+        self.transport.write(data)
+
+    def choose_write_wrongly(self):
+        return (self.random.choice(["text", None, 3, [1]]),)
+
+    def write_eof(self):
+        self.transport.write_eof()
+
+    def can_write_eof(self):
+        return self.transport.can_write_eof()
+
+    def pause_reading(self):
+        self.transport.pause_reading()
+
+    def resume_reading(self):
+        self.transport.resume_reading()
+
+    def is_reading(self):
+        return self.transport.is_reading()
+
+    def set_protocol(self, name):
+        self.transport.set_protocol(self.new_protocol(name))
+
+    def choose_set_protocol(self):
+        return (self.random.choice(list(PROTOCOLS)),)
+
+    # -- the peer ----------------------------------------------------------------------------------------------------
+
+    def peer_sends(self, size):
+        try:
+            return self.peer.send(bytes(size)) == size
+        except OSError as error:
+            return type(error).__name__
+
+    def choose_peer_sends(self):
+        return (self.random.choice(SMALL),)
+
+    def peer_receives(self):
+        """How much there is depends on what the kernel took at once; that it ends does not."""
+        try:
+            while self.peer.recv(1 << 20):
+                pass
+            return "end"
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            return type(error).__name__
+
+    def peer_ends(self):
+        try:
+            self.peer.shutdown(socket.SHUT_WR)
+        except OSError as error:
+            return type(error).__name__
+
+    def peer_closes(self):
+        self.peer.close()
+
+    def peer_resets(self):
+        if self.peer.fileno() >= 0:
+            self.peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.peer.close()
+
+
+class UnixLife(StreamLife):
+    def pair(self):
+        return socket.socketpair()
+
+
+class TcpLife(StreamLife):
+    def pair(self):
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            sock = socket.create_connection(listener.getsockname())
+            peer, _ = listener.accept()
+        # What is sent arrives, whatever was acknowledged before it.
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
+        return sock, peer
+
+    def write(self, size, kind):
+        # To a closed peer: whether the first part of it or all is refused depends on when the reset arrives.
+        super().write(min(size, 5000) if self.peer.fileno() < 0 else size, kind)
