@@ -21,7 +21,7 @@ import types
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, Coroutine, Self, TypeVar, TypeVarTuple, Unpack
 
-from . import _children, _connections, _core, _executor, _sendfile, _stepping, _support, _tls
+from . import _children, _clients, _connections, _core, _executor, _sendfile, _stepping, _support, _tls
 from ._inherited import SelectorEventLoop, asyncios, base_events, constants, events
 from ._selector import SelectorFacade
 from ._wakeup import Loan
@@ -382,6 +382,7 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
         ssl_shutdown_timeout: float | None = constants.SSL_SHUTDOWN_TIMEOUT,
         **kwargs: Any,
     ) -> None:
+        _clients.count_clients(self, server)
         replaced = socket.socket is not _support.Socket
         if sslcontext is not None or replaced or not isinstance(sock, _support.Socket) or not self._accepts_itself():
             # Accepted and wrapped by asyncio's own code, on our transport.

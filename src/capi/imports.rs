@@ -60,9 +60,9 @@ macro_rules! table {
 table! {
     names {
         Future, Task, _asyncio_future_blocking, _attach, _cancelled, _clients, _current_handle, _detach,
-        _ensure_fd_no_transport, _remove, _run, _sockets, accept, add_done_callback, buffer_updated,
+        _ensure_fd_no_transport, _run, _sockets, accept, add_done_callback, buffer_updated,
         call_at, call_soon_threadsafe, cancel, cancelled, close, connection_lost, connection_made, context,
-        create_future, data, data_received, datagram_received, done, eof_received, error_received, family, fileno,
+        create_future, data_received, datagram_received, done, eof_received, error_received, family, fileno,
         get_buffer, get_protocol, is_closing, name, pause_reading, pause_writing, pending, recv, recv_into, remove_done_callback,
         result, resume_reading, resume_writing, send, sendto, set, set_result, throw, time, wait, wrap_future,
     }
@@ -79,7 +79,6 @@ table! {
         file_io = "io"."FileIO",
         io_base = "io"."IOBase",
         server_class = "asyncio.base_events"."Server",
-        weak_set = "weakref"."WeakSet",
         gaierror = "socket"."gaierror",
         transport_socket = "asyncio.trsock"."TransportSocket",
     }
