@@ -15,7 +15,7 @@ use crate::event_loop::{
 };
 use crate::primitives::{blocking, echo, listener, lookup, metrics, sleep, tcp_stream, udp};
 use crate::transport::{
-    accept, connect, datagram, read_pipe, reader_feed, send_file, stream, streams, tls, write_pipe,
+    accept, connect, datagram, read_pipe, reader_feed, send_file, server, stream, streams, tls, write_pipe,
 };
 
 /// Called by `os.register_at_fork` in every child.
@@ -73,6 +73,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(tls::python::tls_problem, module)?)?;
     module.add("RuntimePanic", py.get_type::<RuntimePanic>())?;
     module.add_class::<ForeignPort>()?;
+    module.add_class::<server::ClientCount>()?;
     module.add_class::<connect::Connecting>()?;
     // Nobody sees this one, but made at its first use it could fail, by a panic.
     py.get_type::<accept::Listener>();

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import gc
 import socket
 import sys
 
@@ -399,6 +400,83 @@ def test_a_server_knows_its_clients_as_long_as_they_are_connected(run):
         await asyncio.wait_for(closed, 5)
         assert not server._clients
         await asyncio.gather(*[protocol.lost for protocol in clients])
+
+    run(main())
+
+
+@pytest.mark.skipif(sys.version_info < (3, 13), reason="a server's list of clients is new in 3.13")
+def test_a_server_s_list_of_clients_is_right_however_often_somebody_looks(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        accepted = []
+        server = await loop.create_server(lambda: accepted.append(Recording()) or accepted[-1], "127.0.0.1", 0)
+        clients = []
+
+        async def connect():
+            clients.append((await loop.create_connection(Recording, *server.sockets[0].getsockname()))[1])
+            while len(accepted) < len(clients):
+                await asyncio.sleep(0)
+            await accepted[-1].connected
+
+        def transports():
+            return {protocol.transport for protocol in accepted if not protocol.lost.done()}
+
+        assert not server._clients and set(server._clients) == set()
+        await connect()
+        await connect()
+        assert len(server._clients) == 2 and server._clients
+        # One of them goes before anybody has seen the list.
+        accepted[0].transport.close()
+        await accepted[0].lost
+        await asyncio.sleep(0)
+        assert len(server._clients) == 1
+        assert accepted[0].transport not in server._clients and accepted[1].transport in server._clients
+        # Others come when somebody has.
+        await connect()
+        await connect()
+        assert len(server._clients) == 3
+        copy = server._clients.copy()
+        assert set(copy) == set(server._clients) == transports()
+        await connect()
+        assert (len(copy), len(server._clients)) == (3, 4)
+        for protocol in accepted[1], accepted[-1]:
+            protocol.transport.abort()
+            await protocol.lost
+        await asyncio.sleep(0)
+        assert len(server._clients) == 2 and set(server._clients) == transports()
+        await connect()
+        server.close_clients()
+        server.close()
+        await asyncio.wait_for(server.wait_closed(), 5)
+        assert all(protocol.lost.done() for protocol in accepted) and not server._clients
+        await asyncio.gather(*[protocol.lost for protocol in clients])
+
+    run(main())
+
+
+@pytest.mark.skipif(sys.version_info < (3, 13), reason="a server's list of clients is new in 3.13")
+@pytest.mark.parametrize("looked", [False, True])
+def test_a_client_that_is_forgotten_is_no_longer_in_the_server_s_list(run, looked):
+    async def main():
+        loop = asyncio.get_running_loop()
+        accepted = []
+        server = await loop.create_server(lambda: accepted.append(Recording()) or accepted[-1], "127.0.0.1", 0)
+        _, client = await loop.create_connection(Recording, *server.sockets[0].getsockname())
+        while not accepted:
+            await asyncio.sleep(0)
+        await accepted[0].connected
+        # Nobody waits for its data, and nobody has it.
+        accepted.pop().transport.pause_reading()
+        await asyncio.sleep(0)
+        assert len(server._clients) == 1
+        if looked:
+            assert len(list(server._clients)) == 1
+        with pytest.warns(ResourceWarning):
+            gc.collect()
+        assert len(server._clients) == 0 and list(server._clients) == []
+        await asyncio.wait_for(client.lost, 5)
+        server.close()
+        await asyncio.wait_for(server.wait_closed(), 5)
 
     run(main())
 

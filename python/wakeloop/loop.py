@@ -16,12 +16,10 @@ import os
 import selectors
 import socket
 import sys
-import time
-import types
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, Coroutine, Self, TypeVar, TypeVarTuple, Unpack
 
-from . import _children, _connections, _core, _executor, _sendfile, _stepping, _support, _tls
+from . import _children, _clients, _connections, _core, _executor, _sendfile, _stepping, _support, _tls
 from ._inherited import SelectorEventLoop, asyncios, base_events, constants, events
 from ._selector import SelectorFacade
 from ._wakeup import Loan
@@ -88,7 +86,7 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
     # Children that run, by the descriptors that tell of their end, and asyncio's threads where there are none.
     _pidfds: set[int]
     _child_threads: Any
-    _wakeup: Loan
+    _wakeup: Loan | None
     _timer_list: _stepping.ScheduledView | None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
@@ -97,7 +95,7 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
         self._selector = self._wake_reader = self._wake_writer = None
         self._default_executor = self._executor_shutdown_called = None
         self._transports, self._signal_handlers, self._internal_fds = (), {}, 0
-        self._pidfds, self._child_threads, self._wakeup = set(), None, Loan()
+        self._pidfds, self._child_threads, self._wakeup = set(), None, None
         self._executor_is_users, self._timer_list = False, None
         return self
 
@@ -107,14 +105,6 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
         super().__init__(SelectorFacade(self, selector) if own else selector)
         if not own and selector is not None:
             _stepping.watch_core(self, selector)
-
-    def _own_timing(self) -> tuple[bool, bool]:
-        """Whether the time is somebody else's - overridden, put on the loop, or a patched time.monotonic -, and
-        whether call_at is."""
-        # Bound, so that a clock on the class and one on the instance are both seen; and without asking for the
-        # instance dict, which would be made by that.
-        clock = self.time != _monotonic.__get__(self) or not isinstance(time.monotonic, types.BuiltinFunctionType)
-        return clock, self.call_at != _call_at.__get__(self)
 
     # -- running ---------------------------------------------------------------------------------
 
@@ -209,16 +199,21 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
         self._wake_pair()
         return self._wake_writer
 
+    def _signal_wakeup(self) -> Loan:
+        if self._wakeup is None:
+            self._wakeup = Loan()
+        return self._wakeup
+
     def add_signal_handler(self, sig: int, callback: Callable[[Unpack[_Ts]], object], *args: Unpack[_Ts]) -> None:
         """Call the callback in the loop at each such signal; see asyncio.loop.add_signal_handler."""
         # asyncio does it too, and its error says what is wrong: no loop of the main thread, or a closed one.
         with contextlib.suppress(AttributeError, ValueError, OSError):
-            self._wakeup.begin(self._csock.fileno())
+            self._signal_wakeup().begin(self._csock.fileno())
         try:
             super().add_signal_handler(sig, callback, *args)
         except BaseException:
             if not self._signal_handlers:
-                with contextlib.suppress(ValueError), self._wakeup.ending():
+                with contextlib.suppress(ValueError), self._signal_wakeup().ending():
                     pass
             raise
 
@@ -226,7 +221,7 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
         """Take the handler of a signal away; True if there was one."""
         if list(self._signal_handlers) != [sig]:
             return super().remove_signal_handler(sig)
-        with self._wakeup.ending():
+        with self._signal_wakeup().ending():
             return super().remove_signal_handler(sig)
 
     # -- descriptors -----------------------------------------------------------------------------
@@ -382,6 +377,7 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
         ssl_shutdown_timeout: float | None = constants.SSL_SHUTDOWN_TIMEOUT,
         **kwargs: Any,
     ) -> None:
+        _clients.count_clients(self, server)
         replaced = socket.socket is not _support.Socket
         if sslcontext is not None or replaced or not isinstance(sock, _support.Socket) or not self._accepts_itself():
             # Accepted and wrapped by asyncio's own code, on our transport.
@@ -565,8 +561,6 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
 
 # Once more on the class itself: CPython calls a method of the exact type without going through its vectorcall.
 _core._add_methods(EventLoop)
-_monotonic = EventLoop.time
-_call_at = EventLoop.call_at
 _run_in_executor = EventLoop.run_in_executor
 
 _CONNECT_HOOKS = _connections.Hooks(

@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use super::error::fetch;
 use super::fallible::{self, Fallible};
 use super::future::FutureClass;
+use super::module_dict::ModuleName;
 use super::{Raised, Ref};
 
 macro_rules! table {
@@ -22,9 +23,11 @@ macro_rules! table {
             /// asyncio's handle for other threads, which it has since 3.14; before, the plain one.
             pub(crate) thread_safe_handle_class: Ref,
             pub(crate) has_thread_safe_handle: bool,
-            /// The names of asyncio.futures and asyncio.tasks, in which others may put classes of their own.
+            /// The names of asyncio.futures, in which others may put functions of their own.
             pub(crate) futures_names: Ref,
-            pub(crate) tasks_names: Ref,
+            /// The classes that asyncio makes futures and tasks of: nest_asyncio and tests put others there.
+            pub(crate) future_class_now: ModuleName,
+            pub(crate) task_class_now: ModuleName,
             /// The keyword names with which futures and tasks are made.
             pub(crate) future_keywords: Ref,
             pub(crate) task_keywords: Ref,
@@ -43,7 +46,8 @@ macro_rules! table {
                         None => events.getattr(Fallible("Handle"))?.into(),
                     },
                     futures_names: py.import(Fallible("asyncio.futures"))?.dict().into_any().into(),
-                    tasks_names: py.import(Fallible("asyncio.tasks"))?.dict().into_any().into(),
+                    future_class_now: name_in(py, "asyncio.futures", "Future")?,
+                    task_class_now: name_in(py, "asyncio.tasks", "Task")?,
                     $($name: fallible::interned(stringify!($name)).map_err(|Raised| fetch(py))?,)*
                     $($object: py.import(Fallible($module))?.getattr(Fallible($path))?.into(),)*
                     runtime_panic: runtime_panic.into(),
@@ -59,11 +63,11 @@ macro_rules! table {
 
 table! {
     names {
-        Future, Task, _asyncio_future_blocking, _attach, _cancelled, _clients, _current_handle, _detach,
-        _ensure_fd_no_transport, _remove, _run, _sockets, accept, add_done_callback, buffer_updated,
+        _asyncio_future_blocking, _attach, _cancelled, _clients, _current_handle, _detach,
+        _ensure_fd_no_transport, _run, _sockets, accept, add_done_callback, buffer_updated,
         call_at, call_soon_threadsafe, cancel, cancelled, close, connection_lost, connection_made, context,
-        create_future, data, data_received, datagram_received, done, eof_received, error_received, family, fileno,
-        get_buffer, get_protocol, is_closing, name, pause_reading, pause_writing, pending, recv, recv_into, remove_done_callback,
+        create_future, data_received, datagram_received, done, eof_received, error_received, family, fileno,
+        get_buffer, get_protocol, is_closing, monotonic, name, pause_reading, pause_writing, pending, recv, recv_into, remove_done_callback,
         result, resume_reading, resume_writing, send, sendto, set, set_result, throw, time, wait, wrap_future,
     }
     objects {
@@ -79,10 +83,14 @@ table! {
         file_io = "io"."FileIO",
         io_base = "io"."IOBase",
         server_class = "asyncio.base_events"."Server",
-        weak_set = "weakref"."WeakSet",
         gaierror = "socket"."gaierror",
         transport_socket = "asyncio.trsock"."TransportSocket",
     }
+}
+
+fn name_in(py: Python<'_>, module: &str, name: &str) -> PyResult<ModuleName> {
+    let name = fallible::interned(name).map_err(|Raised| fetch(py))?;
+    Ok(ModuleName::new(&py.import(Fallible(module))?.dict(), name))
 }
 
 fn interned<const N: usize>(py: Python<'_>, names: [&str; N]) -> PyResult<Ref> {

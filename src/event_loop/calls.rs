@@ -302,7 +302,7 @@ fn custom_later(event_loop: *mut ffi::PyObject, core: &Core, arguments: Args) ->
     pass_on(event_loop, &Ref::from(callee), &[], arguments)
 }
 
-unsafe extern "C" fn call_at(
+pub(super) unsafe extern "C" fn call_at(
     object: *mut ffi::PyObject,
     values: *const *mut ffi::PyObject,
     count: ffi::Py_ssize_t,
@@ -362,7 +362,10 @@ fn pass_on(
     unsafe { call_keywords(callee, stack.as_mut_ptr().add(1), positional, arguments.names()) }
 }
 
-unsafe extern "C" fn time(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+pub(super) unsafe extern "C" fn time(
+    object: *mut ffi::PyObject,
+    _: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
     // SAFETY: the method sits on our loop class.
     if unsafe { core_of(object) }.custom_clock() {
         return guard(|| python_clock().map_or(null_mut(), Ref::into_ptr));
@@ -403,23 +406,6 @@ unsafe extern "C" fn stop(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> 
 
 unsafe extern "C" fn create_future(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
     guard(|| new_future(object).map_or(null_mut(), Ref::into_ptr))
-}
-
-/// What stands under `name` in an asyncio module, looked up each time as asyncio does: nest_asyncio and tests
-/// put another class there.
-#[inline(always)]
-pub(super) fn replaceable(module: &Ref, name: &Ref) -> Result<Ref, Raised> {
-    // SAFETY: a module's dict and an interned string; the result is borrowed and made ours at once.
-    unsafe {
-        let found = ffi::PyDict_GetItemWithError(module.as_ptr(), name.as_ptr());
-        if let Some(found) = Ref::from_nullable(found) {
-            return Ok(found);
-        }
-        if ffi::PyErr_Occurred().is_null() {
-            ffi::PyErr_SetObject(ffi::PyExc_NameError, name.as_ptr());
-        }
-        Err(Raised)
-    }
 }
 
 /// `create_task`: the C Task at once in the plain case; debug mode, a task factory, a closed loop and any
@@ -463,7 +449,7 @@ fn new_task(
     context: *mut ffi::PyObject,
 ) -> Result<Ref, Raised> {
     let names = imports();
-    let task = replaceable(&names.tasks_names, &names.Task)?;
+    let task = names.task_class_now.get()?;
     let mut stack = [null_mut(), coroutine, event_loop, name, context];
     // SAFETY: one positional and three keyword arguments, whose names are in the tuple.
     unsafe { call_keywords(&task, stack.as_mut_ptr().add(1), 1, names.task_keywords.as_ptr()) }

@@ -26,6 +26,7 @@ use crate::capi::collected::{Collected, Instance, clear, dealloc, traverse};
 use crate::capi::error::{fetch, raise_message};
 use crate::capi::fallible::interned;
 use crate::capi::imports::imports;
+use crate::capi::module_dict::lookup;
 use crate::capi::pristine::{Once, Pristine};
 use crate::capi::types::{Attribute, Method, TypeSpec};
 use crate::capi::{Fallible, Raised, Ref, Slot};
@@ -66,7 +67,7 @@ const CALLBACKS: usize = 5;
 impl Function {
     /// What stands under the name now.
     fn current(&self) -> Result<Ref, Raised> {
-        super::calls::replaceable(&imports().futures_names, &self.name)
+        lookup(&imports().futures_names, &self.name)
     }
 
     fn is_in_place(&self) -> Result<bool, Raised> {
@@ -249,7 +250,7 @@ fn wrap(event_loop: *mut ffi::PyObject, job: &Ref) -> Result<Ref, Raised> {
     let known = match KNOWN.get() {
         Some(known) if known.stands_in_for(job.as_ptr())? => known,
         _ => {
-            let wrap_future = super::calls::replaceable(&names.futures_names, &names.wrap_future)?;
+            let wrap_future = lookup(&names.futures_names, &names.wrap_future)?;
             let mut stack = [null_mut(), job.as_ptr(), event_loop];
             // SAFETY: one positional and one keyword argument, whose name is in the tuple, behind the spare slot.
             return unsafe {

@@ -7,8 +7,13 @@
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-pub(crate) use self::module_dict::changes;
-use crate::capi::Fallible;
+use super::calls;
+use crate::capi::call::getattr;
+use crate::capi::imports::imports;
+use crate::capi::module_dict;
+pub(crate) use crate::capi::module_dict::changes;
+use crate::capi::pristine::Once;
+use crate::capi::{Fallible, Raised, Ref};
 
 /// The clock of `loop.time()`: CLOCK_MONOTONIC in seconds, computed as `time.monotonic()` does.
 #[inline(always)]
@@ -27,84 +32,40 @@ pub(crate) fn monotonic_nanos() -> u64 {
 
 /// Begins to count the changes of the `time` module. Called once, by the module's initialisation.
 pub(crate) fn learn(py: Python<'_>) -> PyResult<()> {
-    module_dict::watch(py.import(Fallible("time"))?.dict().unbind());
+    let time = py.import(Fallible("time"))?;
+    // There are few watchers in a process. Without one, a clock replaced in the middle of a run is seen at the next.
+    module_dict::watch(&time.dict());
+    TIME.set(time.into_any().into());
     Ok(())
 }
 
-/// CPython tells us of each change.
-#[cfg(Py_3_12)]
-mod module_dict {
-    use std::ffi::c_int;
-    use std::sync::atomic::{AtomicU64, Ordering};
+/// Python's `time` module.
+static TIME: Once<Ref> = Once::new();
 
-    use super::{Py, ffi};
-    use crate::capi::Raised;
-
-    static CHANGES: AtomicU64 = AtomicU64::new(0);
-
-    unsafe extern "C" {
-        /// Public and documented C API that pyo3-ffi does not declare.
-        fn PyDict_AddWatcher(
-            told: unsafe extern "C" fn(
-                c_int,
-                *mut ffi::PyObject,
-                *mut ffi::PyObject,
-                *mut ffi::PyObject,
-            ) -> c_int,
-        ) -> c_int;
-    }
-
-    unsafe extern "C" fn count(
-        _: c_int,
-        _: *mut ffi::PyObject,
-        _: *mut ffi::PyObject,
-        _: *mut ffi::PyObject,
-    ) -> c_int {
-        // Relaxed: changed and read with the GIL held.
-        CHANGES.fetch_add(1, Ordering::Relaxed);
-        0
-    }
-
-    /// How often the module has been changed, to be compared with an earlier answer.
-    #[inline(always)]
-    pub(crate) fn changes() -> u64 {
-        // Relaxed: changed and read with the GIL held.
-        CHANGES.load(Ordering::Relaxed)
-    }
-
-    /// There are few watchers in a process. Without one, a clock replaced in the middle of a run is seen at the next.
-    pub(super) fn watch(dict: Py<pyo3::types::PyDict>) {
-        // SAFETY: the GIL is held, and the function lives as long as the process.
-        let watcher = unsafe { PyDict_AddWatcher(count) };
-        // SAFETY: a live dict and a watcher of ours, or none.
-        if watcher < 0 || unsafe { ffi::PyDict_Watch(watcher, dict.as_ptr()) } < 0 {
-            drop(Raised.take());
-        }
-    }
+/// Whether the time is somebody else's - overridden, put on the loop, or a patched `time.monotonic` -, and whether
+/// `call_at` is. An error is one of the loop's own `__getattr__`, or of whoever took the function away.
+pub(crate) fn custom_timing(event_loop: &Ref) -> Result<(bool, bool), Raised> {
+    let names = imports();
+    let own_time = is_own(event_loop, &names.time, calls::time as *const () as usize)?
+        && match TIME.get() {
+            Some(time) => {
+                let monotonic = getattr(time.as_ptr(), names.monotonic.as_ptr())?;
+                // SAFETY: a live object.
+                unsafe { ffi::PyCFunction_Check(monotonic.as_ptr()) != 0 }
+            }
+            None => true,
+        };
+    Ok((!own_time, !is_own(event_loop, &names.call_at, calls::call_at as *const () as usize)?))
 }
 
-/// The dict counts its changes itself.
-#[cfg(not(Py_3_12))]
-mod module_dict {
-    use std::ptr::null_mut;
-    use std::sync::atomic::{AtomicPtr, Ordering};
-
-    use super::{Py, ffi};
-
-    static DICT: AtomicPtr<ffi::PyDictObject> = AtomicPtr::new(null_mut());
-
-    /// How often the module has been changed, to be compared with an earlier answer.
-    #[inline(always)]
-    pub(crate) fn changes() -> u64 {
-        // Relaxed: set once, before any loop is made.
-        let dict = DICT.load(Ordering::Relaxed);
-        // SAFETY: the dict is kept for ever, and read with the GIL held.
-        if dict.is_null() { 0 } else { unsafe { (*dict).ma_version_tag } }
-    }
-
-    /// Keeps the dict for ever.
-    pub(super) fn watch(dict: Py<pyo3::types::PyDict>) {
-        // Relaxed: before any loop is made.
-        DICT.store(dict.into_ptr().cast(), Ordering::Relaxed);
+/// Is the loop's method of this name the native function? Asked by way of the loop, so that what stands on its class and
+/// what was put on itself are both seen.
+fn is_own(event_loop: &Ref, name: &Ref, function: usize) -> Result<bool, Raised> {
+    let found = getattr(event_loop.as_ptr(), name.as_ptr())?;
+    // SAFETY: a live object, which is asked for what a function of C's has if it is one.
+    unsafe {
+        Ok(ffi::PyCFunction_Check(found.as_ptr()) != 0
+            && ffi::PyCFunction_GetSelf(found.as_ptr()) == event_loop.as_ptr()
+            && ffi::PyCFunction_GetFunction(found.as_ptr()).is_some_and(|it| it as usize == function))
     }
 }

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pyo3::ffi;
-use pyo3::types::PyAnyMethods;
 
 use super::chances::Chances;
 use super::clock::{self, monotonic};
@@ -24,7 +23,7 @@ use crate::capi::call::{call0, getattr};
 use crate::capi::error::{Outcome, raise_message};
 use crate::capi::imports::imports;
 use crate::capi::spare_bytes::SpareBytes;
-use crate::capi::{Fallible, Fatal, Raised, Ref, Slot};
+use crate::capi::{Fatal, Raised, Ref, Slot};
 use crate::reactor::{Event, Poller, Readiness, Token, Waker};
 
 /// How many events one poll hands out. Enough for a busy server's batch; more wait in the kernel.
@@ -426,21 +425,18 @@ impl Core {
     #[cold]
     pub(crate) fn note_clock(&self) {
         self.note_tools();
-        // SAFETY: every caller holds the GIL.
-        let py = unsafe { pyo3::Python::assume_attached() };
         let object = self.this();
         // Before the look: what is changed meanwhile is looked at again.
         self.clock_changes.set(clock::changes());
-        let found = object
-            .bind(py)
-            .call_method0(Fallible("_own_timing"))
-            .and_then(|answer| answer.extract::<(bool, bool)>())
-            .unwrap_or((false, false));
+        let (custom_time, custom_call_at) = clock::custom_timing(&object).unwrap_or_else(|raised| {
+            drop(raised.take());
+            (false, false)
+        });
         // The look itself gave the class a version, if it had none. A failure is the user's own `__getattr__`.
         // SAFETY: a live object.
         self.class_version.set(unsafe { (*ffi::Py_TYPE(object.as_ptr())).tp_version_tag });
-        self.custom_time.set(found.0);
-        self.custom_call_at.set(found.1);
+        self.custom_time.set(custom_time);
+        self.custom_call_at.set(custom_call_at);
     }
 
     /// What that clock says, as it says it.

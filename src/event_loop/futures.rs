@@ -186,7 +186,7 @@ fn prove(py: Python<'_>, event_loop: &Bound<'_, PyAny>) -> PyResult<Option<Place
 #[inline(always)]
 pub(crate) fn new_future(event_loop: *mut ffi::PyObject) -> Result<Ref, Raised> {
     let names = imports();
-    let class = super::calls::replaceable(&names.futures_names, &names.Future)?;
+    let class = names.future_class_now.get()?;
     if class.as_ptr() == names.future.as_ptr() {
         // SAFETY: the callers have loops of ours; an empty tuple, and a dict that the class does not keep.
         unsafe {

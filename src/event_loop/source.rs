@@ -198,6 +198,16 @@ impl FdTable {
         }
     }
 
+    /// All native objects.
+    pub(crate) fn sources(&self) -> Vec<Ref> {
+        let entries = self.entries().iter();
+        entries
+            .filter_map(
+                |entry| if let Kind::Source(source) = &entry.kind { Some(source.get()) } else { None },
+            )
+            .collect()
+    }
+
     /// The table no longer keeps the source behind a token alive, or does so again. For an object that waits for
     /// nothing at the moment: if nobody else has it, it may go.
     ///

@@ -24,7 +24,7 @@ pub(crate) mod receive;
 pub(crate) mod receiver;
 pub(crate) mod send;
 pub(crate) mod send_file;
-mod server;
+pub(crate) mod server;
 pub(crate) mod stream;
 pub(crate) mod streams;
 pub(crate) mod tls;

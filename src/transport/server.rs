@@ -1,17 +1,23 @@
-//! A server's list of its clients: `Server._attach` and `_detach`, which asyncio calls once each per connection.
+//! A server's clients: `Server._attach` and `_detach`, which asyncio calls once each per connection.
 //!
-//! Since 3.13 the list is a `WeakSet`, whose Python methods cost more than accepting the connection does. For
-//! asyncio's own class the entry is put into the set underneath and taken out of it here; any other server, or one
-//! that is laid out in another way, has its methods called.
+//! Since 3.13 they keep a `WeakSet` of transports, for `close_clients`. Its methods cost more than accepting the
+//! connection does, and an entry as much memory as half of a transport. So a server of asyncio's own class that listens
+//! on a loop of ours has a list that only counts them ([`ClientCount`]; `wakeloop._clients` makes it of that and a
+//! `WeakSet`), until somebody wants to see who they are: then the loop's table tells. Any other server has its methods
+//! called.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyTuple};
 
+use super::stream::{is_stream, stream_of};
 use crate::capi::call::{getattr, method};
+use crate::capi::fallible::list;
 use crate::capi::imports::imports;
 use crate::capi::{Fallible, Raised, Ref};
+use crate::event_loop::event_loop::EventLoop;
 
 /// `_attach` and `_detach` take the transport (3.13) or nothing.
 static TAKES_TRANSPORT: AtomicBool = AtomicBool::new(false);
@@ -28,35 +34,79 @@ pub(super) fn learn(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
-/// Tells the server of a new connection. What comes back is its entry in the list, for [`detach`].
-pub(super) fn attach(server: &Ref, transport: &Ref) -> Result<Option<Ref>, Raised> {
-    if let Some((set, forget)) = list_of(server) {
-        // SAFETY: live objects; a weak reference that the set shares with the caller.
-        unsafe {
-            let entry = Ref::from_owned(ffi::PyWeakref_NewRef(transport.as_ptr(), forget.as_ptr()));
-            let entry = entry.ok_or(Raised)?;
-            return if ffi::PySet_Add(set.as_ptr(), entry.as_ptr()) < 0 {
-                Err(Raised)
-            } else {
-                Ok(Some(entry))
-            };
+/// How many transports there are that a server's list does not name. Each of them holds the list.
+#[pyclass(module = "wakeloop._core", subclass, frozen)]
+#[derive(Debug)]
+pub(crate) struct ClientCount {
+    /// Relaxed everywhere: used with the GIL held.
+    counted: AtomicUsize,
+}
+
+#[pymethods]
+impl ClientCount {
+    #[new]
+    #[pyo3(signature = (*_args, **_kwargs))]
+    fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> ClientCount {
+        ClientCount { counted: AtomicUsize::new(0) }
+    }
+
+    #[getter]
+    fn counted(&self) -> usize {
+        self.counted.load(Ordering::Relaxed)
+    }
+
+    /// The transports of this loop that are counted here. They are no longer: the list is to name them.
+    fn take<'py>(
+        this: &Bound<'py, Self>,
+        event_loop: &Bound<'py, EventLoop>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        let mut taken = Vec::new();
+        if this.get().counted() > 0 {
+            taken = event_loop.get().core().fds.sources();
+            // SAFETY: a live stream transport.
+            let list = |object: &Ref| unsafe { stream_of(object.as_ptr()) }.clients.as_ptr();
+            taken.retain(|object| is_stream(object.as_ptr()) && list(object) == this.as_ptr());
         }
+        let transports = list(this.py(), taken.iter().map(|object| object.bind(this.py()).clone()))?;
+        for object in &taken {
+            // SAFETY: a live stream transport.
+            unsafe { stream_of(object.as_ptr()) }.leave_clients();
+        }
+        Ok(transports)
+    }
+}
+
+/// Tells the server of a new connection. What comes back is the list that counts it, for [`detach`].
+pub(super) fn attach(server: &Ref, transport: &Ref) -> Result<Option<Ref>, Raised> {
+    if let Some(clients) = list_of(server)? {
+        count_of(&clients, |count| count.fetch_add(1, Ordering::Relaxed));
+        return Ok(Some(clients));
     }
     tell(server, imports()._attach.as_ptr(), transport)?;
     Ok(None)
 }
 
 /// Tells the server that the connection is over.
-pub(super) fn detach(server: &Ref, transport: &Ref, entry: Option<Ref>) -> Result<(), Raised> {
-    if let Some(entry) = entry
-        && let Some((set, _)) = list_of(server)
-    {
-        // SAFETY: live objects.
-        let done = unsafe { ffi::PySet_Discard(set.as_ptr(), entry.as_ptr()) };
-        return if done < 0 { Err(Raised) } else { Ok(()) };
+pub(super) fn detach(server: &Ref, transport: &Ref, clients: Option<Ref>) -> Result<(), Raised> {
+    if let Some(clients) = clients {
+        leave(&clients);
+        if is_open(server)? {
+            return Ok(());
+        }
+        // Of a server that is closed, the last client wakes those who wait for that.
     }
-    // A server that is closed has waiters to wake when its last client is gone.
     tell(server, imports()._detach.as_ptr(), transport)
+}
+
+/// A transport is no longer counted in the list that it held.
+pub(super) fn leave(clients: &Ref) {
+    count_of(clients, |count| count.fetch_sub(1, Ordering::Relaxed));
+}
+
+fn count_of<T>(clients: &Ref, change: impl FnOnce(&AtomicUsize) -> T) -> Option<T> {
+    // SAFETY: the GIL is held by every caller.
+    let py = unsafe { Python::assume_attached() };
+    Some(change(&clients.bind(py).cast::<ClientCount>().ok()?.get().counted))
 }
 
 fn tell(server: &Ref, name: *mut ffi::PyObject, transport: &Ref) -> Result<(), Raised> {
@@ -68,34 +118,23 @@ fn tell(server: &Ref, name: *mut ffi::PyObject, transport: &Ref) -> Result<(), R
     }
 }
 
-/// The set under the list of an open server of asyncio's own class, and what its weak references call.
-fn list_of(server: &Ref) -> Option<(Ref, Ref)> {
+fn is_open(server: &Ref) -> Result<bool, Raised> {
+    let sockets = getattr(server.as_ptr(), imports()._sockets.as_ptr())?;
+    // SAFETY: comparing with the address of `None`.
+    Ok(sockets.as_ptr() != unsafe { ffi::Py_None() })
+}
+
+/// The list of an open server of asyncio's own class, if it is one that counts.
+fn list_of(server: &Ref) -> Result<Option<Ref>, Raised> {
     let names = imports();
-    // SAFETY: types of live objects.
-    let is = |object: &Ref, class: &Ref| unsafe {
-        ffi::Py_TYPE(object.as_ptr()).cast::<ffi::PyObject>() == class.as_ptr()
-    };
-    if !is(server, &names.server_class) || !TAKES_TRANSPORT.load(Ordering::Relaxed) {
-        return None;
+    // SAFETY: the type of a live object.
+    let own = unsafe { ffi::Py_TYPE(server.as_ptr()) }.cast::<ffi::PyObject>() == names.server_class.as_ptr();
+    // Relaxed: stored once, at import.
+    if !own || !TAKES_TRANSPORT.load(Ordering::Relaxed) || !is_open(server)? {
+        return Ok(None);
     }
-    let found = (|| {
-        let sockets = getattr(server.as_ptr(), names._sockets.as_ptr())?;
-        // SAFETY: comparing with the address of `None`.
-        if sockets.as_ptr() == unsafe { ffi::Py_None() } {
-            return Ok(None);
-        }
-        let list = getattr(server.as_ptr(), names._clients.as_ptr())?;
-        if !is(&list, &names.weak_set) {
-            return Ok(None);
-        }
-        let (set, forget) =
-            (getattr(list.as_ptr(), names.data.as_ptr())?, getattr(list.as_ptr(), names._remove.as_ptr())?);
-        // SAFETY: a live object.
-        Ok((unsafe { ffi::PySet_Check(set.as_ptr()) } != 0).then_some((set, forget)))
-    })();
-    found.unwrap_or_else(|raised: Raised| {
-        // Laid out in another way.
-        drop(raised.take());
-        None
-    })
+    let clients = getattr(server.as_ptr(), names._clients.as_ptr())?;
+    // SAFETY: the GIL is held by every caller.
+    let counts = clients.bind(unsafe { Python::assume_attached() }).is_instance_of::<ClientCount>();
+    Ok(counts.then_some(clients))
 }

@@ -65,8 +65,8 @@ pub(crate) struct Stream {
     pub(crate) socket: Slot,
     pub(crate) extra: Slot,
     pub(super) server: Slot,
-    /// What the server knows the connection by.
-    server_entry: Slot,
+    /// The server's list, while it counts the connection.
+    pub(super) clients: Slot,
     /// The protocol's bound `connection_made`, until it was called.
     made: Slot,
     waiter: Slot,
@@ -178,7 +178,7 @@ impl Stream {
                 socket: Slot::empty(),
                 extra: Slot::new(parts.extra),
                 server: Slot::empty(),
-                server_entry: Slot::empty(),
+                clients: Slot::empty(),
                 made: Slot::empty(),
                 waiter: Slot::new(parts.waiter),
                 empty_waiter: Slot::empty(),
@@ -220,7 +220,7 @@ impl Stream {
         stream.made.set(Some(getattr(parts.protocol.as_ptr(), imports().connection_made.as_ptr())?));
         stream.receiver.set(parts.protocol)?;
         if let Some(server) = parts.server {
-            stream.server_entry.set(server::attach(&server, &object)?);
+            stream.clients.set(server::attach(&server, &object)?);
             stream.server.set(Some(server));
         }
         core.touched.set(true);
@@ -407,6 +407,13 @@ impl Stream {
         }
     }
 
+    /// Is no longer counted by its server.
+    pub(super) fn leave_clients(&self) {
+        if let Some(clients) = self.clients.take() {
+            server::leave(&clients);
+        }
+    }
+
     /// Closes the descriptor, through its Python socket if it has one.
     fn close_descriptor(&self) -> Result<(), Raised> {
         self.remember_addresses();
@@ -440,7 +447,7 @@ impl Stream {
             &self.socket,
             &self.extra,
             &self.server,
-            &self.server_entry,
+            &self.clients,
             &self.made,
             &self.waiter,
             &self.empty_waiter,
@@ -480,7 +487,7 @@ pub(crate) fn connection_lost(object: &Ref, core: &Core) -> Result<(), Fatal> {
     outcome.note(stream.close_descriptor().or_else(|raised| close_failed(object, core, raised)));
     stream.receiver.clear();
     if let Some(server) = stream.server.take() {
-        let detached = server::detach(&server, object, stream.server_entry.take());
+        let detached = server::detach(&server, object, stream.clients.take());
         outcome.note(detached.or_else(|raised| core.unraisable(raised)));
     }
     if let Some(waiter) = stream.empty_waiter.get() {

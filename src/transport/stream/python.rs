@@ -32,6 +32,7 @@ unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
         if !(*stream).weaklist.get().is_null() {
             ffi::PyObject_ClearWeakRefs(object);
         }
+        (*stream).leave_clients();
         std::ptr::drop_in_place(stream);
         let kind = ffi::Py_TYPE(object);
         ffi::PyObject_GC_Del(object.cast());
@@ -61,7 +62,7 @@ unsafe extern "C" fn finalize(object: *mut ffi::PyObject) {
             }
             let server = stream.server.take();
             let closed = stream.close_descriptor().and_then(|()| match server {
-                Some(server) => server::detach(&server, &held, stream.server_entry.take()),
+                Some(server) => server::detach(&server, &held, stream.clients.take()),
                 None => Ok(()),
             });
             if closed.is_err() {
@@ -92,7 +93,6 @@ unsafe extern "C" fn clear(object: *mut ffi::PyObject) -> c_int {
         &stream.context,
         &stream.extra,
         &stream.server,
-        &stream.server_entry,
         &stream.made,
         &stream.waiter,
         &stream.empty_waiter,
@@ -101,6 +101,7 @@ unsafe extern "C" fn clear(object: *mut ffi::PyObject) -> c_int {
     ] {
         slot.clear();
     }
+    stream.leave_clients();
     stream.sending.clear(stream);
     stream.receiver.clear();
     0
