@@ -40,6 +40,16 @@ class SelectorFacade(selectors.BaseSelector):
         """
         return [] if self._loop is None else [_DONE] * self._loop._select(timeout)
 
+    def fileno(self) -> int:
+        """Readable when a turn of the loop would find something, for another main loop that the turns are part of.
+
+        asyncio's selector has it where it is one of epoll's or kqueue's.
+        """
+        descriptor = None if self._loop is None else self._loop._watched_fd()
+        if descriptor is None:
+            raise ValueError("I/O operation on closed epoll object")
+        return descriptor
+
     def get_key(self, fileobj: Any) -> selectors.SelectorKey:
         fd = fileobj if isinstance(fileobj, int) else fileobj.fileno()
         events, reader, writer = self._loop._watch_of(fd) if self._loop is not None else (0, None, None)

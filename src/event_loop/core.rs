@@ -54,6 +54,10 @@ pub(crate) struct Core {
     poller: UnsafeCell<Option<Poller>>,
     /// True while the loop thread is inside a blocking poll, without the GIL.
     pub(crate) polling: Cell<bool>,
+    /// Another main loop was given the poller's descriptor, and waits for it between the turns of this one.
+    outside: Cell<bool>,
+    /// Either: what is pushed has to be told.
+    awaited: Cell<bool>,
     /// Events of the last poll that are not dispatched yet.
     events: UnsafeCell<VecDeque<Event>>,
     /// Sources that want to be called again in the next turn although no edge will come.
@@ -147,6 +151,8 @@ impl Core {
             counters: Counters::default(),
             poller: UnsafeCell::new(Some(poller)),
             polling: Cell::new(false),
+            outside: Cell::new(false),
+            awaited: Cell::new(false),
             events: UnsafeCell::new(VecDeque::new()),
             again: UnsafeCell::new(Vec::new()),
             deferred: UnsafeCell::new(Vec::new()),
@@ -222,7 +228,7 @@ impl Core {
 
     /// This thread sleeps no longer, and uses the poller no longer if it was the loop's end that woke it.
     pub(crate) fn awake(&self) {
-        self.polling.set(false);
+        self.set_polling(false);
         self.inbox.unpark();
         if self.closed.get() {
             self.drop_poller();
@@ -362,10 +368,38 @@ impl Core {
         self.wake_if_parked();
     }
 
-    /// After a push by another thread: wakes the loop if it sleeps in the poll.
+    pub(crate) fn set_polling(&self, polling: bool) {
+        self.polling.set(polling);
+        self.awaited.set(polling || self.outside.get());
+    }
+
+    /// From now on the poller's descriptor is readable between the turns when there is something to do.
+    pub(super) fn be_watched(&self) {
+        self.outside.set(true);
+        self.awaited.set(true);
+        self.rest();
+    }
+
+    /// A turn begins, or several; [`Core::rest`] is next.
+    #[inline(always)]
+    pub(super) fn rise(&self) {
+        if self.outside.get() {
+            self.inbox.unpark();
+        }
+    }
+
+    /// It is over.
+    #[inline(always)]
+    pub(super) fn rest(&self) {
+        if self.outside.get() && !self.polling.get() {
+            self.inbox.rest(self.has_again() || !self.events().is_empty());
+        }
+    }
+
+    /// After a push by another thread: wakes the loop if it sleeps in the poll, or who waits for its descriptor.
     #[inline(always)]
     pub(crate) fn wake_if_parked(&self) {
-        if self.polling.get() {
+        if self.awaited.get() {
             self.inbox.wake();
         }
     }

@@ -165,7 +165,7 @@ impl EventLoop {
     /// the core's descriptor readable. False if something came in: then it must not sleep.
     fn _park(&self) -> bool {
         let parked = self.core.inbox.park();
-        self.core.polling.set(parked);
+        self.core.set_polling(parked);
         parked
     }
 
@@ -179,6 +179,12 @@ impl EventLoop {
     fn _poller_fd(&self) -> Option<RawFd> {
         self.core.inherited.set(Inherited::InUse);
         self.core.poller().map(std::os::fd::AsRawFd::as_raw_fd)
+    }
+
+    /// The same, for another main loop that waits for it between the turns of this one.
+    fn _watched_fd(&self) -> Option<RawFd> {
+        self.core.be_watched();
+        self._poller_fd()
     }
 
     fn _ready_count(&self) -> Fallible<usize> {

@@ -109,6 +109,16 @@ impl Inbox {
         true
     }
 
+    /// The loop is at rest between two turns, and somebody waits for its descriptor: with a message here, or with
+    /// something else `left` to do, that is readable at once.
+    pub(crate) fn rest(&self, left: bool) {
+        // Ordering: SeqCst, both, as in `park`.
+        self.state.swap(PARKED, Ordering::SeqCst);
+        if left || self.filled.load(Ordering::SeqCst) {
+            self.wake();
+        }
+    }
+
     /// The loop no longer blocks.
     pub(crate) fn unpark(&self) {
         // Relaxed: only senders read it, and one that still sees PARKED makes a spare wake-up at worst.

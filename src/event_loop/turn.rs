@@ -76,11 +76,13 @@ pub(crate) fn run(core: &Core) -> Result<(), Fatal> {
             core.counters.running.set(core.counters.running_at(monotonic_nanos()));
             core.counters.started.set(0);
             core.timers.track_shared();
+            core.rest();
         }
     }
 
     core.counters.started.set(monotonic_nanos());
     core.running.set(true);
+    core.rise();
     let running = Running(core);
     let mut state = Turns { since_poll: TURNS_WITHOUT_POLL, last_poll: 0, had_events: false };
     let outcome = loop {
@@ -221,7 +223,7 @@ fn sleep(core: &Core, now: u64, timeout: Option<Duration>, chance: bool) -> Resu
         return Ok(now);
     }
     add(&core.counters.blocking_polls, 1);
-    core.polling.set(true);
+    core.set_polling(true);
     // SAFETY: the GIL is held; between the two calls nothing of Python is touched: the poller is plain
     // Rust, and `polling` keeps other threads from changing it meanwhile.
     let (polled, woken) = unsafe {
@@ -452,7 +454,18 @@ pub(crate) fn wait(core: &Core) -> Result<Option<f64>, Fatal> {
 /// For a `_run_once` written in Python (nest_asyncio and the like): one poll, and everything that is due becomes
 /// ready. The caller runs it. How much has happened is what a selector would have told, in events.
 pub(crate) fn select(core: &Core, timeout: Option<f64>) -> Result<usize, Fatal> {
+    /// Ends the turn, whatever comes of it.
+    struct Turn<'a>(&'a Core);
+
+    impl Drop for Turn<'_> {
+        fn drop(&mut self) {
+            self.0.rest();
+        }
+    }
+
     core.nested();
+    core.rise();
+    let _turn = Turn(core);
     add(&core.counters.turns, 1);
     core.flush_all()?;
     signals()?;

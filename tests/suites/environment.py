@@ -24,8 +24,8 @@ class Failed(Exception):
     """The environment could not be made."""
 
 
-def run(*command, limit=900):
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit)
+def run(*command, limit=900, **user):
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit, **user)
     if done.returncode:
         raise Failed(f"{' '.join(map(str, command))}\n{(done.stdout + done.stderr)[-3000:]}")
 

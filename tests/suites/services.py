@@ -35,6 +35,29 @@ def unprivileged():
     return {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": ()}
 
 
+@contextlib.contextmanager
+def serving(command, port, log_path):
+    """The server of `command` from when its port answers; what it has to say goes into `log_path`."""
+    with open(log_path, "wb") as log:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, **unprivileged())
+    try:
+        deadline = time.monotonic() + 20
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                break
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise Missing(f"{command[0]} did not start: {log_path.read_text()[-500:]}")
+            time.sleep(0.05)
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
 def certificates(made):
     """The files that redis-py's tests expect of a checkout; an authority, and one certificate for both ends."""
     files = made.tests / "dockers" / "standalone" / "tls"
@@ -67,27 +90,38 @@ def redis(directory, made):
     options |= {"tls-port": tls_port, "tls-auth-clients": "optional", "tls-ca-cert-file": tls / "ca.crt"}
     options |= {"tls-cert-file": tls / "redis.crt", "tls-key-file": tls / "redis.key"}
     arguments = [part for name, value in options.items() for part in (f"--{name}", str(value))]
-    with open(directory / "redis.log", "wb") as log:
-        process = subprocess.Popen(
-            [program, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log, **unprivileged()
-        )
-    try:
-        deadline = time.monotonic() + 20
-        while True:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-                break
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise Missing(f"redis-server did not start: {(directory / 'redis.log').read_text()[-500:]}")
-            time.sleep(0.05)
+    with serving([program, *arguments], port, directory / "redis.log"):
         urls = {"--redis-url": f"redis://127.0.0.1:{port}/0", "--redis-ssl-url": f"rediss://localhost:{tls_port}"}
         yield [f"{name}={url}" for name, url in urls.items()], {}
-    finally:
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+
+
+@contextlib.contextmanager
+def mariadb(directory, made):
+    """A MariaDB with the certificate that is among aiomysql's tests, on a port and on a socket."""
+    path = f"{os.environ['PATH']}:/usr/sbin"
+    program, install = (shutil.which(name, path=path) for name in ("mariadbd", "mariadb-install-db"))
+    if program is None or install is None:
+        raise Missing("MariaDB's server is not installed: apt-get install mariadb-server")
+    tls = directory / "tls"
+    shutil.copytree(made.tests / "tests" / "ssl_resources" / "ssl", tls)
+    home, port, password = directory / "mariadb", free_port(), "suites"
+    home.mkdir()
+    orders = home / "orders.sql"
+    accounts = "root@localhost", "root@127.0.0.1"
+    made_so = "CREATE OR REPLACE USER {0} IDENTIFIED BY '{1}';\nGRANT ALL ON *.* TO {0} WITH GRANT OPTION;\n"
+    orders.write_text("".join(made_so.format(account, password) for account in accounts))
+    if not os.geteuid():
+        for path in (tls, *tls.iterdir(), home, orders):
+            shutil.chown(path, USER)
+    data = ["--no-defaults", f"--datadir={home / 'data'}"]
+    run(install, *data, "--skip-test-db", **unprivileged())
+    options = {"port": port, "bind-address": "127.0.0.1", "socket": home / "socket", "pid-file": home / "pid"}
+    options |= {"ssl-ca": tls / "ca.pem", "ssl-cert": tls / "server-cert.pem", "ssl-key": tls / "server-key.pem"}
+    options |= {"init-file": orders, "local-infile": 1, "innodb-flush-log-at-trx-commit": 0}
+    command = [program, *data, "--skip-name-resolve", *(f"--{name}={value}" for name, value in options.items())]
+    with serving(command, port, directory / "mariadb.log"):
+        addresses = [f"--mysql-address=tcp=127.0.0.1:{port}", f"--mysql-unix-socket=unix={home / 'socket'}"]
+        yield addresses, {"MYSQL_ROOT_PASSWORD": password}
 
 
 #: Tests make and end their own clusters with these programs. As root, each is run as USER instead, after
@@ -139,4 +173,4 @@ def none(directory, made):
     yield [], {}
 
 
-SERVICES = {"": none, "redis": redis, "postgresql": postgresql}
+SERVICES = {"": none, "redis": redis, "mariadb": mariadb, "postgresql": postgresql}
