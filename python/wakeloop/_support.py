@@ -22,7 +22,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ._inherited import base_events, constants, events, format_helpers, selector_events, trsock, unix_events
+from ._inherited import base_events, constants, events, format_helpers, selector_events, transports, trsock, unix_events
 
 if TYPE_CHECKING:
     from .loop import EventLoop
@@ -123,6 +123,13 @@ def callback_took(loop: EventLoop, seconds: float, handle: Any) -> None:
         base_events.logger.warning(
             "Executing %s took %.3f seconds", base_events._format_handle(handle), seconds
         )
+
+
+def buffer_limits(high: Any, low: Any) -> tuple[Any, Any]:
+    """(low, high) as a transport of asyncio has them that is given these."""
+    marks = types.SimpleNamespace()
+    transports._FlowControlMixin._set_write_buffer_limits(marks, high=high, low=low)
+    return marks._low_water, marks._high_water
 
 
 def native_took(loop: EventLoop, seconds: float, transport: Any, protocol: Any) -> None:

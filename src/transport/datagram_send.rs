@@ -196,7 +196,8 @@ fn kept(object: &Ref, datagram: &Datagram, core: &Core) -> Result<(), Raised> {
         return maybe_pause(object, datagram);
     }
     let size = datagram.pending_size.get();
-    let early = size >= EARLY || size > datagram.endpoint.high.get() || datagram.pending().len() >= BATCH;
+    let early =
+        size >= EARLY || size > datagram.endpoint.marks.high.get() || datagram.pending().len() >= BATCH;
     if !early && later(datagram, core) {
         if !datagram.queued.replace(true) {
             core.flush_later(object.clone_ref(), flush);

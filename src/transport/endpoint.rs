@@ -27,6 +27,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use super::endpoint_watch::{watch, watch_or_fail};
+use super::water_mark::Marks;
 use crate::capi::call::{call0, copy_current_context, getattr, in_kept_context, method};
 use crate::capi::error::{Outcome, fetch, raise, raise_errno, raise_io, take_exception, take_unless_fatal};
 use crate::capi::fallible::string_or_none;
@@ -39,8 +40,6 @@ use crate::event_loop::source::{Kind, Source, SourceRef};
 use crate::event_loop::watch::complete;
 use crate::reactor::{Interest, Readiness, Token};
 
-/// Above this many unsent bytes the protocol is asked to pause, as in asyncio.
-const HIGH_WATER: usize = 64 * 1024;
 /// After so many writes to a lost connection asyncio begins to warn.
 const WARN_AFTER: u32 = 5;
 
@@ -57,8 +56,7 @@ pub(crate) struct Endpoint {
     pub(super) waiter: Slot,
     /// What `connection_lost` will be called with.
     pub(super) lost_with: Slot,
-    pub(crate) high: Cell<usize>,
-    pub(crate) low: Cell<usize>,
+    pub(crate) marks: Marks,
     pub(crate) fd: Cell<RawFd>,
     pub(crate) token: Cell<Token>,
     pub(super) watched: Cell<Option<Interest>>,
@@ -210,8 +208,7 @@ fn create<T: Variant>(core: &Core, parts: Parts, make: impl FnOnce(Endpoint) -> 
             extra: Slot::new(Some(parts.extra)),
             waiter: Slot::new(parts.waiter),
             lost_with: Slot::empty(),
-            high: Cell::new(HIGH_WATER),
-            low: Cell::new(HIGH_WATER / 4),
+            marks: Marks::new(),
             fd: Cell::new(-1),
             token: Cell::new(Token(0)),
             watched: Cell::new(None),
@@ -529,7 +526,7 @@ pub(super) fn release<T: Variant>(object: &Ref, variant: &T) -> Result<(), Raise
 /// Asks the protocol to pause if more than the high-water mark is unsent.
 pub(crate) fn maybe_pause<T: Variant>(object: &Ref, variant: &T) -> Result<(), Raised> {
     let endpoint = variant.endpoint();
-    if variant.unsent() <= endpoint.high.get() || endpoint.protocol_paused.replace(true) {
+    if variant.unsent() <= endpoint.marks.high.get() || endpoint.protocol_paused.replace(true) {
         return Ok(());
     }
     // Called from a write, in the writer's own context.
@@ -542,7 +539,7 @@ pub(crate) fn maybe_pause<T: Variant>(object: &Ref, variant: &T) -> Result<(), R
 /// Tells the protocol to go on once no more than the low-water mark is unsent.
 pub(crate) fn maybe_resume<T: Variant>(object: &Ref, variant: &T) -> Result<(), Fatal> {
     let endpoint = variant.endpoint();
-    if !endpoint.protocol_paused.get() || variant.unsent() > endpoint.low.get() {
+    if !endpoint.protocol_paused.get() || variant.unsent() > endpoint.marks.low.get() {
         return Ok(());
     }
     endpoint.protocol_paused.set(false);

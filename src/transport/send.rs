@@ -54,7 +54,7 @@ fn pushed(object: &Ref, stream: &Stream) -> Result<(), Raised> {
     if stream.blocked.get() {
         return maybe_pause(object, stream);
     }
-    let small = pending <= AT_ONCE && pending <= stream.high.get();
+    let small = pending <= AT_ONCE && pending <= stream.marks.high.get();
     let core = stream.core();
     if small && core.is_delivering(object) {
         return Ok(());
@@ -383,7 +383,7 @@ pub(crate) fn send_last(stream: &Stream) {
 
 /// Asks the protocol to pause if the buffer is above its high-water mark.
 pub(crate) fn maybe_pause(object: &Ref, stream: &Stream) -> Result<(), Raised> {
-    if stream.buffer().len() <= stream.high.get() || stream.protocol_paused.replace(true) {
+    if stream.buffer().len() <= stream.marks.high.get() || stream.protocol_paused.replace(true) {
         return Ok(());
     }
     tell_protocol(object, stream, imports().pause_writing.as_ptr(), "protocol.pause_writing() failed", false)
@@ -392,7 +392,7 @@ pub(crate) fn maybe_pause(object: &Ref, stream: &Stream) -> Result<(), Raised> {
 
 /// Tells the protocol to go on once the buffer is down to its low-water mark.
 pub(crate) fn maybe_resume(object: &Ref, stream: &Stream) -> Result<(), Fatal> {
-    if !stream.protocol_paused.get() || stream.buffer().len() > stream.low.get() {
+    if !stream.protocol_paused.get() || stream.buffer().len() > stream.marks.low.get() {
         return Ok(());
     }
     stream.protocol_paused.set(false);
