@@ -19,7 +19,7 @@ use pyo3::prelude::*;
 
 use super::datagram::Datagram;
 use super::datagram_receive::error_received;
-use super::endpoint::{connection_lost, fatal_error, fields, maybe_pause, maybe_resume};
+use super::endpoint::{Caller, connection_lost, fatal_error, fields, maybe_pause, maybe_resume};
 use super::endpoint_watch::watch_or_fail;
 use crate::capi::buffer::{Buffer, bytes_from, bytes_slice};
 use crate::capi::call::method;
@@ -499,7 +499,7 @@ pub(crate) fn flush(object: &Ref, core: &Core) -> Result<(), Fatal> {
         return Ok(());
     }
     send_all(object, datagram, core, |exception| {
-        error_received(datagram, core, exception).map_err(|Fatal| Raised)
+        error_received(datagram, core, Caller::Sending, exception).map_err(|Fatal| Raised)
     })
     // What error_received raises was reported, so only a fatal error comes out.
     .map_err(|Raised| Fatal)?;
