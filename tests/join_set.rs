@@ -13,7 +13,7 @@ use wakeloop::runtime::time::{sleep, timeout};
 use wakeloop::runtime::{self, Builder, JoinSet, block_on, yield_now};
 use wakeloop::select;
 
-const LONG: Duration = Duration::from_secs(30);
+const LONG: Duration = Duration::from_secs(if cfg!(miri) { 300 } else { 30 });
 
 struct Counted(Arc<AtomicUsize>);
 

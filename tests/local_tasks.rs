@@ -10,7 +10,7 @@ use wakeloop::runtime::sync::{Notify, oneshot};
 use wakeloop::runtime::time::{sleep, timeout};
 use wakeloop::runtime::{self, Builder, LocalSet, Runtime, block_on, fs, spawn_local, yield_now};
 
-const LONG: Duration = Duration::from_secs(30);
+const LONG: Duration = Duration::from_secs(if cfg!(miri) { 300 } else { 30 });
 
 struct CountedDrop(Rc<Cell<usize>>);
 

@@ -14,7 +14,7 @@ use wakeloop::runtime::sync::{Notify, Semaphore, mpsc, oneshot};
 use wakeloop::runtime::time::{sleep, sleep_until, timeout};
 use wakeloop::runtime::{self, Builder, block_on, yield_now};
 
-const LONG: Duration = Duration::from_secs(30);
+const LONG: Duration = Duration::from_secs(if cfg!(miri) { 300 } else { 30 });
 
 #[test]
 #[cfg_attr(miri, ignore = "it takes too many polls")]
@@ -219,7 +219,7 @@ fn two_tasks_that_wake_each_other_let_a_third_run() {
         })
         .collect();
     let third = rt.spawn(async move {
-        for _ in 0..100 {
+        for _ in 0..if cfg!(miri) { 5 } else { 100 } {
             yield_now().await;
         }
     });
