@@ -134,7 +134,8 @@ def nothing_left_behind(request):
         handler = logging.Handler(logging.WARNING)
         handler.emit = lambda record: complaints.append(record.getMessage())
         logging.getLogger("asyncio").addHandler(handler)
-    faulthandler.dump_traceback_later(4 * TIMEOUT, exit=True)  # a loop that does not even answer SIGALRM
+    limit = request.node.get_closest_marker("timeout").args[0]
+    faulthandler.dump_traceback_later(4 * limit, exit=True)  # a loop that does not even answer SIGALRM
     before = leaks.Snapshot()
     yield
     faulthandler.cancel_dump_traceback_later()

@@ -10,7 +10,7 @@ use wakeloop::runtime::sync::{Notify, oneshot};
 use wakeloop::runtime::time::{sleep, timeout};
 use wakeloop::runtime::{self, Builder, LocalSet, Runtime, block_on, fs, spawn_local, yield_now};
 
-const LONG: Duration = Duration::from_secs(30);
+const LONG: Duration = Duration::from_secs(if cfg!(miri) { 300 } else { 30 });
 
 struct CountedDrop(Rc<Cell<usize>>);
 
@@ -56,7 +56,7 @@ fn a_local_task_is_woken_from_other_threads_timers_and_sockets() {
     for rt in runtimes() {
         let local = LocalSet::new();
         let done = rt.block_on(local.run_until(timeout(LONG, async {
-            for _ in 0..200 {
+            for _ in 0..if cfg!(miri) { 5 } else { 200 } {
                 let (sender, receiver) = oneshot::channel();
                 let not_send = Rc::new(1);
                 let waiting = spawn_local(async move { receiver.await.unwrap() + *not_send });
@@ -111,7 +111,7 @@ fn a_panic_in_a_local_task_reaches_its_handle() {
 #[test]
 fn dropping_a_set_drops_each_future_once_while_others_wake_them() {
     let drops = Rc::new(Cell::new(0));
-    for _ in 0..50 {
+    for _ in 0..if cfg!(miri) { 4 } else { 50 } {
         let local = LocalSet::new();
         let notify = Arc::new(Notify::new());
         drops.set(0);
@@ -133,6 +133,7 @@ fn dropping_a_set_drops_each_future_once_while_others_wake_them() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "it takes too many polls")]
 fn a_local_task_that_is_always_ready_starves_neither_the_root_nor_a_timer() {
     for rt in runtimes() {
         let local = LocalSet::new();
@@ -197,7 +198,7 @@ wakeloop::task_local! {
 #[test]
 fn a_task_local_follows_its_task_and_is_seen_by_no_other() {
     for rt in runtimes() {
-        let tasks: Vec<_> = (0..50)
+        let tasks: Vec<_> = (0..if cfg!(miri) { 5 } else { 50 })
             .map(|n| {
                 rt.spawn(NUMBER.scope(n, async move {
                     for _ in 0..20 {
@@ -335,7 +336,7 @@ fn a_scope_inside_of_with_is_refused() {
 #[test]
 fn a_read_asks_for_no_more_memory_than_the_file_needs() {
     let path = std::env::temp_dir().join(format!("wakeloop-read-at-{}", std::process::id()));
-    let content: Vec<u8> = (0..5_000_000u32).map(|n| n as u8).collect();
+    let content: Vec<u8> = (0..if cfg!(miri) { 5_000 } else { 5_000_000u32 }).map(|n| n as u8).collect();
     let written = content.clone();
     for rt in runtimes() {
         let got = rt.block_on(async {

@@ -14,9 +14,10 @@ use wakeloop::runtime::sync::{Notify, Semaphore, mpsc, oneshot};
 use wakeloop::runtime::time::{sleep, sleep_until, timeout};
 use wakeloop::runtime::{self, Builder, block_on, yield_now};
 
-const LONG: Duration = Duration::from_secs(30);
+const LONG: Duration = Duration::from_secs(if cfg!(miri) { 300 } else { 30 });
 
 #[test]
+#[cfg_attr(miri, ignore = "it takes too many polls")]
 fn tasks_that_always_wake_themselves_starve_neither_timers_nor_sockets_nor_others() {
     for rt in runtimes() {
         let stop = Arc::new(AtomicBool::new(false));
@@ -63,6 +64,7 @@ fn tasks_that_always_wake_themselves_starve_neither_timers_nor_sockets_nor_other
 
 /// Counted in polls, not in time: a slow machine makes neither more nor fewer of them.
 #[test]
+#[cfg_attr(miri, ignore = "it takes too many polls")]
 fn eight_tasks_that_always_wake_themselves_delay_a_timer_and_a_socket_by_few_polls() {
     const MOST: usize = 4 * 127 + 8;
     let rt = Builder::new().worker_threads(1).build().unwrap();
@@ -126,6 +128,7 @@ fn eight_tasks_that_always_wake_themselves_delay_a_timer_and_a_socket_by_few_pol
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "it takes too many polls")]
 fn a_flood_from_outside_is_not_dripped_in_between_busy_tasks() {
     const FLOOD: usize = 5000;
     let rt = Builder::new_current_thread().build().unwrap();
@@ -158,6 +161,7 @@ fn a_flood_from_outside_is_not_dripped_in_between_busy_tasks() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "it is about time")]
 fn polls_that_become_long_hold_others_up_for_a_few_of_them_and_not_for_as_many_as_when_they_were_short() {
     const LONG_POLL: Duration = Duration::from_micros(300);
     let rt = Builder::new().worker_threads(1).build().unwrap();
@@ -215,7 +219,7 @@ fn two_tasks_that_wake_each_other_let_a_third_run() {
         })
         .collect();
     let third = rt.spawn(async move {
-        for _ in 0..100 {
+        for _ in 0..if cfg!(miri) { 5 } else { 100 } {
             yield_now().await;
         }
     });
@@ -234,7 +238,7 @@ fn no_wakeup_is_lost_when_threads_and_workers_fall_asleep_and_wake_all_the_time(
         let rt = Builder::new().worker_threads(workers).build().unwrap();
         let deadline = Instant::now() + Duration::from_millis(700);
         let mut rounds = 0u32;
-        while Instant::now() < deadline {
+        while Instant::now() < deadline || cfg!(miri) && rounds <= 10 {
             // Each round lets everybody go to sleep in between, more or less.
             let (to_task, from_thread) = oneshot::channel();
             let task = rt.spawn(async move {
@@ -256,9 +260,10 @@ fn no_wakeup_is_lost_when_threads_and_workers_fall_asleep_and_wake_all_the_time(
 #[test]
 fn messages_go_round_a_ring_of_tasks_without_getting_stuck() {
     for rt in runtimes() {
+        const TASKS: u32 = if cfg!(miri) { 5 } else { 50 };
         let (first, mut inbox) = mpsc::bounded::<u32>(1);
         let mut tasks = Vec::new();
-        for _ in 0..50 {
+        for _ in 0..TASKS {
             let (next, receiver) = mpsc::bounded(1);
             let mut mine = std::mem::replace(&mut inbox, receiver);
             tasks.push(rt.spawn(async move {
@@ -268,10 +273,10 @@ fn messages_go_round_a_ring_of_tasks_without_getting_stuck() {
             }));
         }
         rt.block_on(async {
-            for lap in 0..100 {
+            for lap in 0..if cfg!(miri) { 5 } else { 100 } {
                 first.send(lap).await.unwrap();
                 let arrived = timeout(LONG, inbox.recv()).await.expect("stuck");
-                assert_eq!(arrived, Some(lap + 50));
+                assert_eq!(arrived, Some(lap + TASKS));
             }
             drop(first);
             for task in tasks {
@@ -283,13 +288,14 @@ fn messages_go_round_a_ring_of_tasks_without_getting_stuck() {
 
 #[test]
 fn several_threads_spawn_at_once() {
+    const EACH: u64 = if cfg!(miri) { 15 } else { 2000 };
     let rt = Builder::new().worker_threads(2).build().unwrap();
     let done = Arc::new(AtomicUsize::new(0));
     std::thread::scope(|scope| {
         for _ in 0..4 {
             let (handle, done) = (rt.handle(), done.clone());
             scope.spawn(move || {
-                let tasks: Vec<_> = (0..2000)
+                let tasks: Vec<_> = (0..EACH)
                     .map(|_| {
                         let done = done.clone();
                         handle.spawn(async move { done.fetch_add(1, SeqCst) })
@@ -301,10 +307,10 @@ fn several_threads_spawn_at_once() {
             });
         }
     });
-    assert_eq!(done.load(SeqCst), 8000);
+    assert_eq!(done.load(SeqCst) as u64, 4 * EACH);
     let metrics = rt.metrics();
-    assert_eq!((metrics.tasks_spawned, metrics.tasks_completed), (8000, 8000));
-    assert!(metrics.injected >= 8000 && metrics.polls >= 8000);
+    assert_eq!((metrics.tasks_spawned, metrics.tasks_completed), (4 * EACH, 4 * EACH));
+    assert!(metrics.injected >= 4 * EACH && metrics.polls >= 4 * EACH);
 }
 
 #[test]
@@ -328,6 +334,7 @@ fn a_long_poll_does_not_hold_up_what_it_spawned_before() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "it has no socket pairs that do not wait")]
 fn a_long_poll_holds_up_neither_timers_nor_sockets_while_another_worker_is_free() {
     // First use of the driver behind the long poll's back; then with both workers asleep before, many times.
     for round in 0..20 {
@@ -359,6 +366,7 @@ fn a_long_poll_holds_up_neither_timers_nor_sockets_while_another_worker_is_free(
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "it has no socket pairs that do not wait")]
 fn a_long_poll_that_the_driver_woke_holds_up_neither_timers_nor_sockets_while_another_worker_is_free() {
     for round in 0..12 {
         let rt = Builder::new().worker_threads(2 + round % 2).build().unwrap();
@@ -396,6 +404,7 @@ fn a_long_poll_that_the_driver_woke_holds_up_neither_timers_nor_sockets_while_an
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "it has no socket pairs that do not wait")]
 fn what_comes_from_the_driver_with_a_long_poll_is_taken_by_a_worker_that_is_free() {
     for round in 0..20 {
         let rt = Builder::new().worker_threads(2).build().unwrap();
@@ -438,6 +447,7 @@ fn what_comes_from_the_driver_with_a_long_poll_is_taken_by_a_worker_that_is_free
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "it is about time")]
 fn a_runtime_has_the_threads_that_its_work_needs() {
     let started = Arc::new(AtomicUsize::new(0));
     let on_start = started.clone();
@@ -478,6 +488,7 @@ fn times_slept(prefix: &str) -> u64 {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "it is about time")]
 fn an_idle_runtime_sleeps() {
     for rt in [Builder::new().worker_threads(1), Builder::new().worker_threads(4)] {
         let rt = rt.thread_name("asleep").build().unwrap();
@@ -502,12 +513,14 @@ fn an_idle_runtime_sleeps() {
 
 #[test]
 fn a_budget_is_given_back_between_polls() {
+    // Several budgets.
+    const COUNT: u64 = if cfg!(miri) { 500 } else { 1000 };
     let rt = Builder::new().worker_threads(1).build().unwrap();
     let polls = Arc::new(AtomicUsize::new(0));
     let seen = polls.clone();
     let task = rt.spawn(async move {
         let (sender, mut receiver) = mpsc::unbounded();
-        for n in 0..1000 {
+        for n in 0..COUNT {
             sender.send(n).unwrap();
         }
         drop(sender);
@@ -525,8 +538,8 @@ fn a_budget_is_given_back_between_polls() {
         .await;
         sum
     });
-    assert_eq!(rt.block_on(task).unwrap(), 499_500);
-    assert!(polls.load(SeqCst) > 3, "a thousand messages in {} polls", polls.load(SeqCst));
+    assert_eq!(rt.block_on(task).unwrap(), (COUNT - 1) * COUNT / 2);
+    assert!(polls.load(SeqCst) > 3, "all messages in {} polls", polls.load(SeqCst));
 }
 
 #[test]
@@ -580,7 +593,7 @@ fn a_semaphore_never_gives_more_than_it_has() {
     let rt = Builder::new().worker_threads(2).build().unwrap();
     let semaphore = Arc::new(Semaphore::new(3));
     let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-    let tasks: Vec<_> = (0..100)
+    let tasks: Vec<_> = (0..if cfg!(miri) { 10 } else { 100 })
         .map(|n| {
             let (semaphore, now, most) = (semaphore.clone(), now.clone(), most.clone());
             runtime::Handle::spawn(&rt.handle(), async move {

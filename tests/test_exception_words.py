@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 import sys
+import tempfile
 from asyncio import selector_events, unix_events
 
 import pytest
@@ -52,6 +53,20 @@ async def refused_datagram(loop, protocol):
     await asyncio.sleep(0.01)
 
 
+async def datagram_that_had_to_wait(loop, protocol):
+    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as far:
+        far.bind(f"{folder}/far")
+        transport, _ = await loop.create_datagram_endpoint(
+            protocol, family=socket.AF_UNIX, remote_addr=far.getsockname()
+        )
+        transport.pause_reading()  # which would be told of the end as well
+        while transport.get_write_buffer_size() == 0 and not transport.is_closing():
+            transport.sendto(b"x" * 1000)
+    await asyncio.sleep(0.02)
+    transport.abort()
+    await asyncio.sleep(0.01)
+
+
 async def read_pipe(loop, protocol):
     reading, writing = os.pipe()
     transport, _ = await loop.connect_read_pipe(protocol, open(reading, "rb", 0))
@@ -79,6 +94,7 @@ async def write_pipe(loop, protocol):
         (datagram, asyncio.DatagramProtocol, "connection_lost", DATAGRAM._call_connection_lost),
         (datagram, asyncio.DatagramProtocol, "datagram_received", DATAGRAM._read_ready),
         (refused_datagram, asyncio.DatagramProtocol, "error_received", DATAGRAM._read_ready),
+        (datagram_that_had_to_wait, asyncio.DatagramProtocol, "error_received", DATAGRAM._sendto_ready),
         (read_pipe, asyncio.Protocol, "connection_lost", READ_PIPE._call_connection_lost),
         (read_pipe, asyncio.Protocol, "data_received", READ_PIPE._read_ready),
         (write_pipe, asyncio.Protocol, "connection_lost", WRITE_PIPE._call_connection_lost),

@@ -6,6 +6,7 @@ import gc
 import os
 import socket
 import sys
+import traceback
 
 import pytest
 
@@ -24,6 +25,19 @@ def test_the_loop_lives_and_the_rest_of_the_turn_runs(loop):
         loop.call_soon(seen.append, number)
     run_once(loop)
     assert seen == list(range(5)) and len(problems) == 5
+
+
+def test_an_exception_of_a_callback_in_c_has_a_traceback_for_handlers_that_look_at_its_last_entry(loop):
+    told = []
+    loop.set_exception_handler(lambda loop, context: told.append(context["exception"]))
+    loop.call_soon(int, "x")
+    loop.call_later(0, int, "y")
+    run_once(loop)
+    for error in told:
+        assert len(traceback.extract_tb(error.__traceback__)) == 1
+        frame = error.__traceback__.tb_frame
+        assert error not in frame.f_locals.values()
+    assert len(told) == 2
 
 
 @pytest.mark.parametrize("schedule", ["call_soon", "call_later", "call_soon_threadsafe", "call_at"])

@@ -241,6 +241,8 @@ def test_limits_and_sizes_are_asyncios(run, tls):
         assert transport.get_write_buffer_limits() == (250, 1000)
         with pytest.raises(ValueError, match="must be >= low"):
             transport.set_write_buffer_limits(high=1, low=2)
+        transport.set_write_buffer_limits(high=1000.5)
+        assert transport.get_write_buffer_limits() == (250.0, 1000.5)
         transport.write(b"x" * 100)
         assert transport.get_write_buffer_size() == 0
         await far.received(100)

@@ -4,7 +4,9 @@ import asyncio
 import contextlib
 import hashlib
 import logging
+import math
 import os
+import re
 import socket
 import sys
 
@@ -255,14 +257,28 @@ def test_the_limits_of_the_write_buffer_are_asyncios(run):
             ({"high": 1000, "low": 10}, (10, 1000)),
             ({"low": 100}, (100, 400)),
             ({"high": 0}, (0, 0)),
+            # What is no whole number is kept as it is.
+            ({"high": 1.5}, (0.0, 1.5)),
+            ({"high": 4.0}, (1.0, 4.0)),
+            ({"low": 0.3}, (0.3, 1.2)),
+            ({"high": 10**30}, None),
             ({}, (16384, 65536)),
         ):
             transport.set_write_buffer_limits(**arguments)
-            assert transport.get_write_buffer_limits() == expected
+            if expected is not None:
+                limits = transport.get_write_buffer_limits()
+                assert limits == expected and [*map(type, limits)] == [*map(type, expected)]
         with pytest.raises(ValueError, match="must be >= low"):
             transport.set_write_buffer_limits(high=1, low=2)
-        with pytest.raises(ValueError, match="must be >= low"):
-            transport.set_write_buffer_limits(low=-1)
+        for arguments, shown in (
+            ({"low": -1}, "high (-4) must be >= low (-1) must be >= 0"),
+            ({"high": -1}, "high (-1) must be >= low (-1) must be >= 0"),
+            ({"high": math.inf}, "high (inf) must be >= low (nan) must be >= 0"),
+            ({"high": math.nan, "low": 1}, "high (nan) must be >= low (1) must be >= 0"),
+        ):
+            with pytest.raises(ValueError, match=re.escape(shown)):
+                transport.set_write_buffer_limits(**arguments)
+        assert transport.get_write_buffer_limits() == (16384, 65536)
         await close(near, far)
 
     run(main())

@@ -16,6 +16,7 @@ import asyncio.futures
 import asyncio.selector_events
 import asyncio.sslproto
 import asyncio.streams
+import asyncio.transports
 import asyncio.trsock
 import asyncio.unix_events
 import types
@@ -30,6 +31,7 @@ futures: Any = asyncio.futures
 selector_events: Any = asyncio.selector_events
 sslproto: Any = asyncio.sslproto
 streams: Any = asyncio.streams
+transports: Any = asyncio.transports
 trsock: Any = asyncio.trsock
 unix_events: Any = asyncio.unix_events
 

@@ -22,7 +22,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ._inherited import base_events, constants, events, format_helpers, selector_events, trsock, unix_events
+from ._inherited import base_events, constants, events, format_helpers, selector_events, transports, trsock, unix_events
 
 if TYPE_CHECKING:
     from .loop import EventLoop
@@ -85,6 +85,8 @@ _HIDES_ARGUMENTS = "debug" in inspect.signature(format_helpers._format_callback_
 
 def callback_failed(loop: EventLoop, handle: Any, exception: BaseException) -> None:
     """A callback raised: tell the loop's exception handler, as Handle._run does."""
+    if exception.__traceback__ is None:
+        _raised_in_c(exception)
     shown = {"debug": loop.get_debug()} if _HIDES_ARGUMENTS else {}
     callback = format_helpers._format_callback_source(handle._callback, handle._args, **shown)
     context = {
@@ -95,6 +97,14 @@ def callback_failed(loop: EventLoop, handle: Any, exception: BaseException) -> N
     if handle._source_traceback:
         context["source_traceback"] = handle._source_traceback
     loop.call_exception_handler(context)
+
+
+def _raised_in_c(exception: BaseException) -> None:
+    """Give it a traceback, which asyncio's always has: handlers look at the last entry."""
+    frame = sys._getframe()
+    exception.__traceback__ = types.TracebackType(None, frame, frame.f_lasti, frame.f_lineno)
+    # The frame lives as long as the traceback, with what it names.
+    del exception, frame
 
 
 def step_failed(
@@ -123,6 +133,13 @@ def callback_took(loop: EventLoop, seconds: float, handle: Any) -> None:
         base_events.logger.warning(
             "Executing %s took %.3f seconds", base_events._format_handle(handle), seconds
         )
+
+
+def buffer_limits(high: Any, low: Any) -> tuple[Any, Any]:
+    """(low, high) as a transport of asyncio has them that is given these."""
+    marks = types.SimpleNamespace()
+    transports._FlowControlMixin._set_write_buffer_limits(marks, high=high, low=low)
+    return marks._low_water, marks._high_water
 
 
 def native_took(loop: EventLoop, seconds: float, transport: Any, protocol: Any) -> None:

@@ -56,6 +56,14 @@ impl Buffer {
     }
 }
 
+/// Is the error that is set about data that do not lie in one piece, like every other byte of some? asyncio learns of
+/// that when the system call is made, and takes it for an error of the socket.
+#[cold]
+pub(crate) fn is_scattered() -> bool {
+    // SAFETY: an error is set; the class is a static of the interpreter.
+    unsafe { ffi::PyErr_ExceptionMatches(ffi::PyExc_BufferError) != 0 }
+}
+
 impl Drop for Buffer {
     fn drop(&mut self) {
         // SAFETY: the view was filled by PyObject_GetBuffer and is released once.

@@ -23,6 +23,7 @@ use crate::event_loop::core::{Core, RECEIVE};
 use crate::reactor::Readiness;
 
 use super::datagram::Datagram;
+use super::endpoint::{Caller, tell};
 
 /// The socket is readable, or has an error that reading will tell.
 #[inline(always)]
@@ -81,19 +82,24 @@ fn failed(datagram: &Datagram, core: &Core, error: &io::Error) -> Result<(), Fat
         return Ok(());
     }
     let Raised = raise_io(error);
-    error_received(datagram, core, &take_exception())
+    error_received(datagram, core, Caller::Reading, &take_exception())
 }
 
 /// `protocol.error_received(exception)`, from the loop.
 #[cold]
-pub(crate) fn error_received(datagram: &Datagram, core: &Core, exception: &Ref) -> Result<(), Fatal> {
-    datagram.endpoint.tell(core, imports().error_received.as_ptr(), &[exception.as_ptr()])
+pub(crate) fn error_received(
+    datagram: &Datagram,
+    core: &Core,
+    caller: Caller,
+    exception: &Ref,
+) -> Result<(), Fatal> {
+    tell(datagram, core, caller, imports().error_received.as_ptr(), &[exception.as_ptr()])
 }
 
 #[inline(always)]
 fn deliver(datagram: &Datagram, core: &Core, data: &Ref, sender: &Ref) -> Result<(), Fatal> {
     let name = imports().datagram_received.as_ptr();
-    datagram.endpoint.tell(core, name, &[data.as_ptr(), sender.as_ptr()])
+    tell(datagram, core, Caller::Reading, name, &[data.as_ptr(), sender.as_ptr()])
 }
 
 /// Delivers what a pause has interrupted.

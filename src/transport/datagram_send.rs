@@ -19,11 +19,11 @@ use pyo3::prelude::*;
 
 use super::datagram::Datagram;
 use super::datagram_receive::error_received;
-use super::endpoint::{connection_lost, fatal_error, fields, maybe_pause, maybe_resume};
+use super::endpoint::{Caller, connection_lost, fatal_error, fields, maybe_pause, maybe_resume};
 use super::endpoint_watch::watch_or_fail;
-use crate::capi::buffer::{Buffer, bytes_from, bytes_slice};
+use crate::capi::buffer::{Buffer, bytes_from, bytes_slice, is_scattered};
 use crate::capi::call::method;
-use crate::capi::error::{raise_io, raise_message, take_exception};
+use crate::capi::error::{raise, raise_io, raise_message, take_exception};
 use crate::capi::imports::imports;
 use crate::capi::sockaddr::SockAddr;
 use crate::capi::{Fatal, Raised, Ref};
@@ -146,7 +146,11 @@ pub(crate) fn sendto(
     data: *mut ffi::PyObject,
     address: *mut ffi::PyObject,
 ) -> Result<(), Raised> {
-    let data = Data::of(data)?;
+    let data = match Data::of(data) {
+        Ok(data) => data,
+        Err(_) if is_scattered() => return scattered(object, datagram, data, address),
+        Err(raised) => return Err(raised),
+    };
     if !datagram.sends_empty && data.as_slice().is_empty() {
         return Ok(());
     }
@@ -182,6 +186,30 @@ pub(crate) fn sendto(
     kept(object, datagram, core)
 }
 
+/// What cannot be sent as it lies in memory, with the error that says so. One that has to wait is copied first.
+#[cold]
+fn scattered(
+    object: &Ref,
+    datagram: &Datagram,
+    data: *mut ffi::PyObject,
+    address: *mut ffi::PyObject,
+) -> Result<(), Raised> {
+    let exception = take_exception();
+    let endpoint = &datagram.endpoint;
+    check_address(datagram, address)?;
+    if endpoint.fd.get() < 0 || (endpoint.conn_lost.get() > 0 && !datagram.address.is_empty()) {
+        return endpoint.write_to_lost("write_after_lost");
+    }
+    send_queued(object, datagram)?;
+    if endpoint.fd.get() >= 0 && !datagram.pending().is_empty() {
+        // SAFETY: a borrowed argument of the running call; an owned reference or null with an error.
+        let copy = unsafe { Ref::from_owned(ffi::PyBytes_FromObject(data)) }.ok_or(Raised)?;
+        return sendto(object, datagram, copy.as_ptr(), address);
+    }
+    raise(exception);
+    broken(object, datagram).map_err(|Fatal| Raised)
+}
+
 /// Does a datagram that could be sent now wait for the end of the turn?
 #[inline(always)]
 fn later(datagram: &Datagram, core: &Core) -> bool {
@@ -196,7 +224,8 @@ fn kept(object: &Ref, datagram: &Datagram, core: &Core) -> Result<(), Raised> {
         return maybe_pause(object, datagram);
     }
     let size = datagram.pending_size.get();
-    let early = size >= EARLY || size > datagram.endpoint.high.get() || datagram.pending().len() >= BATCH;
+    let early =
+        size >= EARLY || size > datagram.endpoint.marks.high.get() || datagram.pending().len() >= BATCH;
     if !early && later(datagram, core) {
         if !datagram.queued.replace(true) {
             core.flush_later(object.clone_ref(), flush);
@@ -498,7 +527,7 @@ pub(crate) fn flush(object: &Ref, core: &Core) -> Result<(), Fatal> {
         return Ok(());
     }
     send_all(object, datagram, core, |exception| {
-        error_received(datagram, core, exception).map_err(|Fatal| Raised)
+        error_received(datagram, core, Caller::Sending, exception).map_err(|Fatal| Raised)
     })
     // What error_received raises was reported, so only a fatal error comes out.
     .map_err(|Raised| Fatal)?;

@@ -27,6 +27,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use super::endpoint_watch::{watch, watch_or_fail};
+use super::water_mark::Marks;
 use crate::capi::call::{call0, copy_current_context, getattr, in_kept_context, method};
 use crate::capi::error::{Outcome, fetch, raise, raise_errno, raise_io, take_exception, take_unless_fatal};
 use crate::capi::fallible::string_or_none;
@@ -39,8 +40,6 @@ use crate::event_loop::source::{Kind, Source, SourceRef};
 use crate::event_loop::watch::complete;
 use crate::reactor::{Interest, Readiness, Token};
 
-/// Above this many unsent bytes the protocol is asked to pause, as in asyncio.
-const HIGH_WATER: usize = 64 * 1024;
 /// After so many writes to a lost connection asyncio begins to warn.
 const WARN_AFTER: u32 = 5;
 
@@ -57,8 +56,7 @@ pub(crate) struct Endpoint {
     pub(super) waiter: Slot,
     /// What `connection_lost` will be called with.
     pub(super) lost_with: Slot,
-    pub(crate) high: Cell<usize>,
-    pub(crate) low: Cell<usize>,
+    pub(crate) marks: Marks,
     pub(crate) fd: Cell<RawFd>,
     pub(crate) token: Cell<Token>,
     pub(super) watched: Cell<Option<Interest>>,
@@ -176,6 +174,15 @@ pub(crate) unsafe fn fields<'a, T: Variant>(object: *mut ffi::PyObject) -> &'a T
     unsafe { &*object.cast::<u8>().add(OFFSET.load(Ordering::Relaxed)).cast::<T>() }
 }
 
+/// The object that these fields are part of.
+fn object_of<T: Variant>(variant: &T) -> Ref {
+    // Relaxed: as in `fields`.
+    let offset = OFFSET.load(Ordering::Relaxed);
+    let object = std::ptr::from_ref(variant).cast::<u8>().wrapping_sub(offset).cast_mut().cast();
+    // SAFETY: `create` writes a variant to its place before anybody can ask, and it lies nowhere else.
+    unsafe { Ref::from_borrowed(object) }
+}
+
 /// Makes an endpoint and queues its start. On failure the descriptor stays the caller's.
 pub(crate) fn make<'py, T: Variant>(
     event_loop: &Bound<'py, EventLoop>,
@@ -210,8 +217,7 @@ fn create<T: Variant>(core: &Core, parts: Parts, make: impl FnOnce(Endpoint) -> 
             extra: Slot::new(Some(parts.extra)),
             waiter: Slot::new(parts.waiter),
             lost_with: Slot::empty(),
-            high: Cell::new(HIGH_WATER),
-            low: Cell::new(HIGH_WATER / 4),
+            marks: Marks::new(),
             fd: Cell::new(-1),
             token: Cell::new(Token(0)),
             watched: Cell::new(None),
@@ -275,59 +281,6 @@ impl Endpoint {
         }
     }
 
-    /// Calls a method of the protocol from the loop, in the endpoint's context. What it raises goes to the
-    /// exception handler, and the endpoint lives on.
-    #[inline(always)]
-    pub(crate) fn tell(
-        &self,
-        core: &Core,
-        name: *mut ffi::PyObject,
-        arguments: &[*mut ffi::PyObject],
-    ) -> Result<(), Fatal> {
-        let Some(protocol) = self.protocol.get() else { return Ok(()) };
-        match self.in_context(|| method(&protocol, name, arguments)) {
-            Ok(_) => Ok(()),
-            Err(raised) => self.report(core, &protocol, name, arguments, raised),
-        }
-    }
-
-    /// asyncio's words for a callback that failed, with the callback named.
-    #[cold]
-    pub(crate) fn report(
-        &self,
-        core: &Core,
-        protocol: &Ref,
-        name: *mut ffi::PyObject,
-        arguments: &[*mut ffi::PyObject],
-        raised: Raised,
-    ) -> Result<(), Fatal> {
-        let context = self.context.get().unwrap_or_else(Ref::none);
-        // SAFETY: the caller's arguments, alive for the call.
-        let first = arguments.first().map(|argument| unsafe { Ref::from_borrowed(*argument) });
-        let known = imports();
-        let its_own = [&known.connection_made, &known.eof_received].into_iter().any(|it| it.as_ptr() == name);
-        // asyncio's loop calls these two methods, and its transport the others.
-        let fd = self.fd.get();
-        if !its_own
-            && fd >= 0
-            && core.fds.token(fd) == self.token.get()
-            && let Some(transport) = core.fds.source(fd)
-        {
-            let lost = known.connection_lost.as_ptr() == name;
-            let (step, argument) =
-                if lost { ("_call_connection_lost", first.as_ref()) } else { ("_read_ready", None) };
-            return core.report_step(&transport, step, argument, &context, raised);
-        }
-        let Raised = raised;
-        let exception = take_unless_fatal()?;
-        let callback = getattr(protocol.as_ptr(), name).unwrap_or_else(|Raised| {
-            drop(take_exception());
-            protocol.clone_ref()
-        });
-        raise(exception);
-        core.report_call(&callback, first.as_ref(), &context, Raised)
-    }
-
     /// A write to a connection that is gone: silent at first, then with asyncio's warning.
     #[cold]
     pub(crate) fn write_to_lost(&self, warning: &str) -> Result<(), Raised> {
@@ -342,6 +295,79 @@ impl Endpoint {
     pub(crate) fn count_lost(&self) {
         self.conn_lost.set(self.conn_lost.get().saturating_add(1));
     }
+}
+
+/// Who calls a method of the protocol in asyncio, which is what its failure is told as: the words that people's log
+/// filters know.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Caller {
+    /// The loop, as a callback.
+    Loop,
+    /// The transport, when it reads.
+    Reading,
+    /// The transport, when the socket has room for what waits.
+    Sending,
+    /// The transport, in its last step, which has the method's argument.
+    Ending,
+}
+
+/// Calls a method of the protocol from the loop, in the endpoint's context. What it raises goes to the exception handler,
+/// and the endpoint lives on.
+#[inline(always)]
+pub(crate) fn tell<T: Variant>(
+    variant: &T,
+    core: &Core,
+    caller: Caller,
+    name: *mut ffi::PyObject,
+    arguments: &[*mut ffi::PyObject],
+) -> Result<(), Fatal> {
+    let endpoint = variant.endpoint();
+    let Some(protocol) = endpoint.protocol.get() else { return Ok(()) };
+    match endpoint.in_context(|| method(&protocol, name, arguments)) {
+        Ok(_) => Ok(()),
+        Err(raised) => report(variant, core, caller, (&protocol, name), arguments, raised),
+    }
+}
+
+/// asyncio's words for a call of the protocol that failed.
+#[cold]
+pub(crate) fn report<T: Variant>(
+    variant: &T,
+    core: &Core,
+    caller: Caller,
+    (protocol, name): (&Ref, *mut ffi::PyObject),
+    arguments: &[*mut ffi::PyObject],
+    raised: Raised,
+) -> Result<(), Fatal> {
+    let context = variant.endpoint().context.get().unwrap_or_else(Ref::none);
+    // SAFETY: the caller's arguments, alive for the call.
+    let first = arguments.first().map(|argument| unsafe { Ref::from_borrowed(*argument) });
+    let (step, argument) = match caller {
+        Caller::Loop => return report_callback(core, protocol, name, first.as_ref(), &context, raised),
+        Caller::Reading => ("_read_ready", None),
+        Caller::Sending => ("_sendto_ready", None),
+        Caller::Ending => ("_call_connection_lost", first.as_ref()),
+    };
+    core.report_step(&object_of(variant), step, argument, &context, raised)
+}
+
+/// As a callback, with the callback named.
+fn report_callback(
+    core: &Core,
+    protocol: &Ref,
+    name: *mut ffi::PyObject,
+    argument: Option<&Ref>,
+    context: &Ref,
+    raised: Raised,
+) -> Result<(), Fatal> {
+    let Raised = raised;
+    let exception = take_unless_fatal()?;
+    let callback = getattr(protocol.as_ptr(), name).unwrap_or_else(|Raised| {
+        drop(take_exception());
+        protocol.clone_ref()
+    });
+    raise(exception);
+    core.report_call(&callback, argument, context, Raised)
 }
 
 /// [`Source::on_ready`] of every variant: acts now, or, outside of a turn of ours, behind the callbacks that wait
@@ -397,7 +423,7 @@ fn start<T: Variant>(object: &Ref, core: &Core) -> Result<(), Fatal> {
     let variant = unsafe { fields::<T>(object.as_ptr()) };
     let endpoint = variant.endpoint();
     let mut outcome = Outcome::default();
-    outcome.note(endpoint.tell(core, imports().connection_made.as_ptr(), &[object.as_ptr()]));
+    outcome.note(tell(variant, core, Caller::Loop, imports().connection_made.as_ptr(), &[object.as_ptr()]));
     endpoint.started.set(true);
     outcome.note(watch_or_fail(object, variant, core));
     if let Some(waiter) = endpoint.waiter.take() {
@@ -486,7 +512,7 @@ pub(crate) fn connection_lost<T: Variant>(object: &Ref, core: &Core) -> Result<(
     let variant = unsafe { fields::<T>(object.as_ptr()) };
     let endpoint = variant.endpoint();
     let exception = endpoint.lost_with.take().unwrap_or_else(Ref::none);
-    let told = endpoint.tell(core, imports().connection_lost.as_ptr(), &[exception.as_ptr()]);
+    let told = tell(variant, core, Caller::Ending, imports().connection_lost.as_ptr(), &[exception.as_ptr()]);
     // A fatal error waits until the endpoint is cleaned up.
     let fatal = told.is_err().then(take_exception);
     let closed = release(object, variant).or_else(|raised| close_failed(object, core, raised));
@@ -529,7 +555,7 @@ pub(super) fn release<T: Variant>(object: &Ref, variant: &T) -> Result<(), Raise
 /// Asks the protocol to pause if more than the high-water mark is unsent.
 pub(crate) fn maybe_pause<T: Variant>(object: &Ref, variant: &T) -> Result<(), Raised> {
     let endpoint = variant.endpoint();
-    if variant.unsent() <= endpoint.high.get() || endpoint.protocol_paused.replace(true) {
+    if variant.unsent() <= endpoint.marks.high.get() || endpoint.protocol_paused.replace(true) {
         return Ok(());
     }
     // Called from a write, in the writer's own context.
@@ -542,7 +568,7 @@ pub(crate) fn maybe_pause<T: Variant>(object: &Ref, variant: &T) -> Result<(), R
 /// Tells the protocol to go on once no more than the low-water mark is unsent.
 pub(crate) fn maybe_resume<T: Variant>(object: &Ref, variant: &T) -> Result<(), Fatal> {
     let endpoint = variant.endpoint();
-    if !endpoint.protocol_paused.get() || variant.unsent() > endpoint.low.get() {
+    if !endpoint.protocol_paused.get() || variant.unsent() > endpoint.marks.low.get() {
         return Ok(());
     }
     endpoint.protocol_paused.set(false);

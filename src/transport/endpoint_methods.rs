@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 
 use super::endpoint::{Variant, fields, force_close, maybe_pause};
 use super::endpoint_watch::watch_or_fail;
-use super::methods::{limits, number, pair, refuse_deletion, truth};
+use super::methods::{refuse_deletion, truth};
 use crate::capi::call::guard;
 use crate::capi::error::{raise, restore, take_exception};
 use crate::capi::types::{Attribute, Method};
@@ -168,10 +168,7 @@ unsafe extern "C" fn get_write_buffer_limits<T: Variant>(
     object: *mut ffi::PyObject,
     _: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    guard(|| {
-        let endpoint = of::<T>(object).endpoint();
-        pair(endpoint.low.get(), endpoint.high.get())
-    })
+    guard(|| of::<T>(object).endpoint().marks.pair().map_or(null_mut(), Ref::into_ptr))
 }
 
 unsafe extern "C" fn set_write_buffer_limits<T: Variant>(
@@ -184,9 +181,7 @@ unsafe extern "C" fn set_write_buffer_limits<T: Variant>(
         // SAFETY: the arguments of this call.
         let arguments = unsafe { Args::new(values, count, names) };
         let [high, low] = arguments.bind("set_write_buffer_limits", ["high", "low"], 0)?;
-        let (high, low) = limits(number(high)?, number(low)?)?;
-        variant.endpoint().high.set(high);
-        variant.endpoint().low.set(low);
+        variant.endpoint().marks.set(high, low)?;
         variant.send_gathered(held)?;
         maybe_pause(held, variant)
     })

@@ -12,8 +12,6 @@ use super::stream::{Stream, stream_of};
 use super::tls;
 use crate::capi::call::guard;
 use crate::capi::error::{raise_message, restore};
-use crate::capi::fallible::tuple;
-use crate::capi::object::integer;
 use crate::capi::types::{Attribute, Method};
 use crate::capi::{Args, Fatal, Raised, Ref};
 use crate::event_loop::futures::new_future;
@@ -228,10 +226,7 @@ unsafe extern "C" fn get_write_buffer_limits(
     object: *mut ffi::PyObject,
     _: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    guard(|| {
-        let stream = fields(object);
-        pair(stream.low.get(), stream.high.get())
-    })
+    guard(|| fields(object).marks.pair().map_or(null_mut(), Ref::into_ptr))
 }
 
 unsafe extern "C" fn set_write_buffer_limits(
@@ -244,65 +239,11 @@ unsafe extern "C" fn set_write_buffer_limits(
         // SAFETY: the arguments of this call.
         let arguments = unsafe { Args::new(values, count, names) };
         let [high, low] = arguments.bind("set_write_buffer_limits", ["high", "low"], 0)?;
-        let (high, low) = limits(number(high)?, number(low)?)?;
+        stream.marks.set(high, low)?;
         // What asyncio would have sent already is no reason to pause.
         send::buffer_size(held, stream)?;
-        stream.high.set(high);
-        stream.low.set(low);
         send::maybe_pause(held, stream)
     })
-}
-
-/// What `get_write_buffer_limits` returns.
-pub(crate) fn pair(low: usize, high: usize) -> *mut ffi::PyObject {
-    let size = |bytes| integer(i64::try_from(bytes).unwrap_or(i64::MAX));
-    let pair = size(low).and_then(|low| tuple([low, size(high)?]));
-    pair.map_or(null_mut(), Ref::into_ptr)
-}
-
-/// An optional number of bytes. asyncio keeps whatever compares; what is too large means "never".
-pub(crate) fn number(value: *mut ffi::PyObject) -> Result<Option<i64>, Raised> {
-    // SAFETY: a borrowed argument or null; -1 with an error set means failure.
-    unsafe {
-        if value.is_null() || value == ffi::Py_None() {
-            return Ok(None);
-        }
-        let mut overflow = 0;
-        let number = if ffi::PyLong_Check(value) != 0 {
-            ffi::PyLong_AsLongLongAndOverflow(value, &mut overflow)
-        } else {
-            let number = ffi::PyFloat_AsDouble(value);
-            if number.is_nan() {
-                raise_message(ffi::PyExc_ValueError, "a limit must be a number, not nan");
-                return Err(Raised);
-            }
-            // Saturates, as any limit beyond what memory holds may.
-            number as i64
-        };
-        if number == -1 && !ffi::PyErr_Occurred().is_null() {
-            return Err(Raised);
-        }
-        Ok(Some(match overflow {
-            0 => number,
-            1.. => i64::MAX,
-            _ => i64::MIN,
-        }))
-    }
-}
-
-/// asyncio's defaults: 64 KiB, and low a quarter of high.
-pub(crate) fn limits(high: Option<i64>, low: Option<i64>) -> Result<(usize, usize), Raised> {
-    let high = high.unwrap_or_else(|| low.map_or(64 * 1024, |low| low.saturating_mul(4)));
-    let low = low.unwrap_or(high / 4);
-    if high >= low && low >= 0 {
-        return Ok((high as usize, low as usize));
-    }
-    // SAFETY: reading a static of the interpreter.
-    raise_message(
-        unsafe { ffi::PyExc_ValueError },
-        &format!("high ({high}) must be >= low ({low}) must be >= 0"),
-    );
-    Err(Raised)
 }
 
 unsafe extern "C" fn make_empty_waiter(

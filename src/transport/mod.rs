@@ -1,7 +1,7 @@
 //! asyncio's transports.
 //!
 //! [`stream`] is the TCP and Unix socket transport: its life from connection_made to connection_lost.
-//! [`receive`] brings bytes to the protocol ([`receiver`] knows how it wants them), [`write_buffer`] takes them from it, [`send_file`] sends a file in between, [`accept`] makes
+//! [`receive`] brings bytes to the protocol ([`receiver`] knows how it wants them), [`write_buffer`] takes them from it and [`water_mark`] says how many, [`send_file`] sends a file in between, [`accept`] makes
 //! transports of what arrives at a listening socket, [`server`] tells asyncio's server of them, [`connect`] is a connection that we ask for, [`methods`] is what Python sees. [`datagram`] is the
 //! datagram transport, [`read_pipe`] and [`write_pipe`] are those of pipes, all on [`endpoint`], which is what
 //! transports around an object of Python's have in common. [`tls`] is TLS on top of a stream transport.
@@ -28,5 +28,6 @@ pub(crate) mod server;
 pub(crate) mod stream;
 pub(crate) mod streams;
 pub(crate) mod tls;
+pub(crate) mod water_mark;
 pub(crate) mod write_buffer;
 pub(crate) mod write_pipe;

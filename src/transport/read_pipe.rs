@@ -16,7 +16,9 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use super::endpoint::{self, Endpoint, Parts, Variant, fatal_error, fields, kept_descriptor, lose};
+use super::endpoint::{
+    self, Caller, Endpoint, Parts, Variant, fatal_error, fields, kept_descriptor, lose, report, tell,
+};
 use super::endpoint_methods::{abort, reading};
 use super::endpoint_type;
 use super::endpoint_watch::{polling, watch_or_fail};
@@ -85,7 +87,7 @@ impl Variant for ReadPipe {
                 Read::Fed { full: true } => {}
                 Read::Fed { full: false } => break,
                 Read::Data { data, full } => {
-                    pipe.endpoint.tell(core, imports().data_received.as_ptr(), &[data.as_ptr()])?;
+                    tell(pipe, core, Caller::Reading, imports().data_received.as_ptr(), &[data.as_ptr()])?;
                     if !full {
                         break;
                     }
@@ -178,7 +180,7 @@ impl ReadPipe {
             Ok(false) => Ok(bytes_from(data).map_or(Read::Failed, |data| Read::Data { data, full })),
             Err(raised) => {
                 let name = imports().data_received.as_ptr();
-                self.endpoint.report(core, protocol, name, &[], raised)?;
+                report(self, core, Caller::Reading, (protocol, name), &[], raised)?;
                 Ok(Read::Fed { full })
             }
         }
@@ -227,7 +229,7 @@ fn end(object: &Ref, pipe: &ReadPipe, core: &Core) -> Result<(), Fatal> {
 fn eof_received(object: &Ref, core: &Core) -> Result<(), Fatal> {
     // SAFETY: the step was queued with a read pipe.
     let pipe = unsafe { fields::<ReadPipe>(object.as_ptr()) };
-    pipe.endpoint.tell(core, imports().eof_received.as_ptr(), &[])
+    tell(pipe, core, Caller::Loop, imports().eof_received.as_ptr(), &[])
 }
 
 pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {

@@ -12,9 +12,9 @@ use pyo3::ffi;
 
 use super::stream::{Stream, connection_lost, stream_of};
 use super::write_buffer::{Done, Sent, send_one};
-use crate::capi::buffer::{Buffer, bytes_from, bytes_slice};
+use crate::capi::buffer::{Buffer, bytes_from, bytes_slice, is_scattered};
 use crate::capi::call::{call, call0, getattr, method};
-use crate::capi::error::{raise_io, raise_message, restore, take_unless_fatal};
+use crate::capi::error::{raise, raise_io, raise_message, restore, take_exception, take_unless_fatal};
 use crate::capi::fallible::{string, string_or_none};
 use crate::capi::imports::{imports, support};
 use crate::capi::{Fatal, Raised, Ref};
@@ -54,7 +54,7 @@ fn pushed(object: &Ref, stream: &Stream) -> Result<(), Raised> {
     if stream.blocked.get() {
         return maybe_pause(object, stream);
     }
-    let small = pending <= AT_ONCE && pending <= stream.high.get();
+    let small = pending <= AT_ONCE && pending <= stream.marks.high.get();
     let core = stream.core();
     if small && core.is_delivering(object) {
         return Ok(());
@@ -158,8 +158,29 @@ fn refuse(object: &Ref, data: *mut ffi::PyObject) -> Raised {
 }
 
 fn write_copy(object: &Ref, stream: &Stream, data: *mut ffi::PyObject) -> Result<(), Raised> {
-    let view = Buffer::readable(data)?;
-    write_slice(object, stream, view.as_slice())
+    match Buffer::readable(data) {
+        Ok(view) => write_slice(object, stream, view.as_slice()),
+        Err(_) if is_scattered() => scattered(object, stream),
+        Err(raised) => Err(raised),
+    }
+}
+
+/// What cannot be sent as it lies in memory, with the error that says so. What was written before it has left at once on
+/// asyncio.
+#[cold]
+fn scattered(object: &Ref, stream: &Stream) -> Result<(), Raised> {
+    let exception = take_exception();
+    if stream.conn_lost.get() > 0 {
+        return write_to_lost(stream);
+    }
+    if buffer_size(object, stream)? > 0 && cfg!(not(Py_3_12)) {
+        let text = "can't set bytearray slice from memoryview";
+        // SAFETY: reading a static of the interpreter.
+        raise_message(unsafe { ffi::PyExc_TypeError }, text);
+        return Err(Raised);
+    }
+    raise(exception);
+    stream.fatal_error(object, Raised, "Fatal write error on socket transport").map_err(|Fatal| Raised)
 }
 
 /// Sends what the socket takes of `data` now, in its turn behind what is pending, and keeps a copy of the rest.
@@ -232,6 +253,7 @@ pub(crate) fn writelines(object: &Ref, stream: &Stream, list: &Ref) -> Result<()
             } else {
                 match Buffer::readable(item.as_ptr()) {
                     Ok(view) => bytes_from(view.as_slice())?,
+                    Err(_) if cfg!(Py_3_12) && is_scattered() => return scattered(object, stream),
                     Err(raised) if cfg!(Py_3_12) => return Err(raised),
                     Err(raised) => return write_joined(object, stream, &items, raised),
                 }
@@ -390,7 +412,7 @@ pub(crate) fn send_last(stream: &Stream) {
 
 /// Asks the protocol to pause if the buffer is above its high-water mark.
 pub(crate) fn maybe_pause(object: &Ref, stream: &Stream) -> Result<(), Raised> {
-    if stream.buffer().len() <= stream.high.get() || stream.protocol_paused.replace(true) {
+    if stream.buffer().len() <= stream.marks.high.get() || stream.protocol_paused.replace(true) {
         return Ok(());
     }
     tell_protocol(object, stream, imports().pause_writing.as_ptr(), "protocol.pause_writing() failed", false)
@@ -399,7 +421,7 @@ pub(crate) fn maybe_pause(object: &Ref, stream: &Stream) -> Result<(), Raised> {
 
 /// Tells the protocol to go on once the buffer is down to its low-water mark.
 pub(crate) fn maybe_resume(object: &Ref, stream: &Stream) -> Result<(), Fatal> {
-    if !stream.protocol_paused.get() || stream.buffer().len() > stream.low.get() {
+    if !stream.protocol_paused.get() || stream.buffer().len() > stream.marks.low.get() {
         return Ok(());
     }
     stream.protocol_paused.set(false);

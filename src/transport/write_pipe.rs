@@ -29,8 +29,8 @@ use super::endpoint_type;
 use super::endpoint_watch::{polling, watch_or_fail};
 use super::methods::truth;
 use super::write_buffer::{Done, WriteBuffer, write_one};
-use crate::capi::buffer::{Buffer, bytes_from, bytes_slice};
-use crate::capi::error::{raise_errno, raise_io, raise_message, restore};
+use crate::capi::buffer::{Buffer, bytes_from, bytes_slice, is_scattered};
+use crate::capi::error::{raise, raise_errno, raise_io, raise_message, restore, take_exception};
 use crate::capi::types::Method;
 use crate::capi::{Args, Fatal, Raised, Ref, Slot};
 use crate::event_loop::core::Core;
@@ -211,7 +211,11 @@ unsafe extern "C" fn write(
             if ffi::PyBytes_Check(data) != 0 {
                 (Some(Ref::from_borrowed(data)), None)
             } else {
-                (None, Some(Buffer::readable(data)?))
+                match Buffer::readable(data) {
+                    Ok(view) => (None, Some(view)),
+                    Err(_) if is_scattered() => return scattered(held, pipe),
+                    Err(raised) => return Err(raised),
+                }
             }
         };
         let content = match (&bytes, &view) {
@@ -239,6 +243,23 @@ unsafe extern "C" fn write(
         watch_or_fail(held, pipe, pipe.endpoint.core()).map_err(|Fatal| Raised)?;
         maybe_pause(held, pipe)
     })
+}
+
+/// What cannot be written as it lies in memory, with the error that says so.
+#[cold]
+fn scattered(object: &Ref, pipe: &WritePipe) -> Result<(), Raised> {
+    let exception = take_exception();
+    if pipe.endpoint.conn_lost.get() > 0 || pipe.endpoint.closing.get() {
+        return pipe.endpoint.write_to_lost("pipe_write_after_lost");
+    }
+    if !pipe.buffer().is_empty() {
+        // SAFETY: reading a static of the interpreter.
+        raise_message(unsafe { ffi::PyExc_TypeError }, "can't concat memoryview to bytearray");
+        return Err(Raised);
+    }
+    raise(exception);
+    pipe.endpoint.count_lost();
+    fatal_error(object, pipe, Raised, WRITE_ERROR).map_err(|Fatal| Raised)
 }
 
 /// How much of it the pipe took. An error ends the transport and is no error of the caller's.

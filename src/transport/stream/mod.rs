@@ -34,6 +34,7 @@ use super::endpoint::close_failed;
 use super::receiver::Receiver;
 use super::send_file::SendingFile;
 use super::server;
+use super::water_mark::Marks;
 use super::write_buffer::WriteBuffer;
 use crate::capi::call::{call0, getattr, in_kept_context, method};
 use crate::capi::error::{Outcome, raise_errno, raise_io, take_unless_fatal};
@@ -51,9 +52,6 @@ const ARRIVED: Readiness = Readiness::from_bits(
         | Readiness::WRITE_CLOSED.bits()
         | Readiness::ERROR.bits(),
 );
-
-/// Above this many unsent bytes the protocol is asked to pause, as in asyncio.
-const HIGH_WATER: usize = 64 * 1024;
 
 /// The fields behind the base class.
 #[derive(Debug)]
@@ -83,8 +81,7 @@ pub(crate) struct Stream {
     name: Cell<Option<SocketAddr>>,
     peer: Cell<Option<SocketAddr>>,
     pub(crate) buffer: UnsafeCell<WriteBuffer>,
-    pub(crate) high: Cell<usize>,
-    pub(crate) low: Cell<usize>,
+    pub(crate) marks: Marks,
     pub(crate) fd: Cell<RawFd>,
     pub(crate) token: Cell<Token>,
     pub(crate) conn_lost: Cell<u32>,
@@ -189,8 +186,7 @@ impl Stream {
                 name: Cell::new(None),
                 peer: Cell::new(parts.peer),
                 buffer: UnsafeCell::default(),
-                high: Cell::new(HIGH_WATER),
-                low: Cell::new(HIGH_WATER / 4),
+                marks: Marks::new(),
                 fd: Cell::new(-1),
                 token: Cell::new(Token(0)),
                 conn_lost: Cell::new(0),

@@ -16,6 +16,7 @@ use crate::capi::{Raised, Ref, Slot};
 use crate::event_loop::core::{Core, core_of};
 use crate::transport::receiver::Receiver;
 use crate::transport::stream::{Stream, is_stream, stream_of};
+use crate::transport::water_mark::Mark;
 use crate::transport::write_buffer::WriteBuffer;
 
 /// asyncio's `SSLProtocolState`, in its order.
@@ -47,10 +48,10 @@ pub(crate) struct Connection {
     pub(super) offered: Cell<usize>,
     /// Plaintext that a buffered protocol has not taken yet.
     undelivered: UnsafeCell<Vec<u8>>,
-    pub(super) outgoing_high: Cell<usize>,
-    pub(super) outgoing_low: Cell<usize>,
-    pub(super) incoming_high: Cell<usize>,
-    pub(super) incoming_low: Cell<usize>,
+    pub(super) outgoing_high: Mark,
+    pub(super) outgoing_low: Mark,
+    pub(super) incoming_high: Mark,
+    pub(super) incoming_low: Mark,
     /// The application has paused reading.
     pub(super) app_reading_paused: Cell<bool>,
     /// The application was asked to pause writing.
@@ -110,10 +111,10 @@ impl Connection {
             queue: UnsafeCell::default(),
             offered: Cell::new(0),
             undelivered: UnsafeCell::default(),
-            outgoing_high: Cell::new(usize::MAX),
-            outgoing_low: Cell::new(0),
-            incoming_high: Cell::new(usize::MAX),
-            incoming_low: Cell::new(0),
+            outgoing_high: Mark::new(usize::MAX),
+            outgoing_low: Mark::new(0),
+            incoming_high: Mark::new(usize::MAX),
+            incoming_low: Mark::new(0),
             app_reading_paused: Cell::new(false),
             app_writing_paused: Cell::new(false),
             ssl_reading_paused: Cell::new(false),

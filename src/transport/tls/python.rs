@@ -18,7 +18,6 @@ use crate::capi::error::{exception, exception_about, fetch};
 use crate::capi::{Fallible, Fatal, Raised, Ref, Slot};
 use crate::event_loop::event_loop::EventLoop;
 use crate::libssl::bio::Notify;
-use crate::transport::methods::number;
 use crate::transport::stream::is_stream;
 
 /// The native half of a TLS connection.
@@ -67,12 +66,6 @@ fn get<'py>(py: Python<'py>, slot: &Slot) -> Bound<'py, PyAny> {
 
 fn set(slot: &Slot, value: Bound<'_, PyAny>) {
     slot.set(if value.is_none() { None } else { Some(value.into()) });
-}
-
-/// A water mark: whatever asyncio would compare with.
-fn mark(value: &Bound<'_, PyAny>) -> PyResult<usize> {
-    let value = python(value.py(), number(value.as_ptr()))?;
-    Ok(usize::try_from(value.unwrap_or(0)).unwrap_or(0))
 }
 
 #[pymethods]
@@ -305,47 +298,43 @@ impl TlsConnection {
     }
 
     #[getter(_outgoing_high_water)]
-    fn outgoing_high_water(&self) -> Fallible<usize> {
-        Fallible(self.connection.outgoing_high.get())
+    fn outgoing_high_water<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        Ok(python(py, self.connection.outgoing_high.shown())?.bind(py))
     }
 
     #[setter(_outgoing_high_water)]
     fn set_outgoing_high_water(&self, size: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.connection.outgoing_high.set(mark(size)?);
-        Ok(())
+        python(size.py(), self.connection.outgoing_high.set(size.as_ptr()))
     }
 
     #[getter(_outgoing_low_water)]
-    fn outgoing_low_water(&self) -> Fallible<usize> {
-        Fallible(self.connection.outgoing_low.get())
+    fn outgoing_low_water<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        Ok(python(py, self.connection.outgoing_low.shown())?.bind(py))
     }
 
     #[setter(_outgoing_low_water)]
     fn set_outgoing_low_water(&self, size: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.connection.outgoing_low.set(mark(size)?);
-        Ok(())
+        python(size.py(), self.connection.outgoing_low.set(size.as_ptr()))
     }
 
     #[getter(_incoming_high_water)]
-    fn incoming_high_water(&self) -> Fallible<usize> {
-        Fallible(self.connection.incoming_high.get())
+    fn incoming_high_water<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        Ok(python(py, self.connection.incoming_high.shown())?.bind(py))
     }
 
     #[setter(_incoming_high_water)]
     fn set_incoming_high_water(&self, size: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.connection.incoming_high.set(mark(size)?);
-        Ok(())
+        python(size.py(), self.connection.incoming_high.set(size.as_ptr()))
     }
 
     #[getter(_incoming_low_water)]
-    fn incoming_low_water(&self) -> Fallible<usize> {
-        Fallible(self.connection.incoming_low.get())
+    fn incoming_low_water<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        Ok(python(py, self.connection.incoming_low.shown())?.bind(py))
     }
 
     #[setter(_incoming_low_water)]
     fn set_incoming_low_water(&self, size: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.connection.incoming_low.set(mark(size)?);
-        Ok(())
+        python(size.py(), self.connection.incoming_low.set(size.as_ptr()))
     }
 
     /// "native" or "sslobject": who encrypts this connection.

@@ -12,6 +12,7 @@ use pyo3::prelude::*;
 
 use super::connection::{Connection, connection_of, is_connection};
 use super::write::{accepts, immutable, push, pushed};
+use crate::capi::buffer::is_scattered;
 use crate::capi::call::{guard, method};
 use crate::capi::error::raise_message;
 use crate::capi::fallible::{interned, py_tuple};
@@ -61,7 +62,10 @@ unsafe extern "C" fn write(object: *mut ffi::PyObject, data: *mut ffi::PyObject)
         if !known {
             return refuse(data);
         }
-        let data = immutable(data)?;
+        let data = match immutable(data) {
+            Ok(data) => data,
+            Err(raised) => return not_taken(held, connection, raised),
+        };
         // SAFETY: a bytes object.
         if unsafe { ffi::PyBytes_Size(data.as_ptr()) } == 0 {
             return Ok(());
@@ -89,7 +93,10 @@ unsafe extern "C" fn writelines(object: *mut ffi::PyObject, list: *mut ffi::PyOb
             // Held, and looked for each time: the collector shows the list to whoever asks for all objects.
             // SAFETY: a list; a borrowed reference to an item, or null with an error.
             let item = unsafe { Ref::from_nullable(ffi::PyList_GetItem(items.as_ptr(), index)) };
-            pieces.push(immutable(item.ok_or(Raised)?.as_ptr())?);
+            match immutable(item.ok_or(Raised)?.as_ptr()) {
+                Ok(piece) => pieces.push(piece),
+                Err(raised) => return not_taken(held, connection, raised),
+            }
         }
         if !accepts(connection) {
             return written_to_lost(held);
@@ -99,6 +106,19 @@ unsafe extern "C" fn writelines(object: *mut ffi::PyObject, list: *mut ffi::PyOb
         }
         pushed(held, connection)
     })
+}
+
+/// Of data with an error: what does not lie in one piece is found out when it is encrypted.
+#[cold]
+fn not_taken(object: &Ref, connection: &Connection, raised: Raised) -> Result<(), Raised> {
+    if !is_scattered() {
+        return Err(raised);
+    }
+    if accepts(connection) {
+        return connection.fatal_error(object, raised);
+    }
+    drop(raised.take());
+    written_to_lost(object)
 }
 
 #[cold]
