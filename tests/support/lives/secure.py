@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 import ssl
 
 from .streams import SMALL, StreamLife, TcpLife
@@ -82,6 +83,13 @@ class SecureLife(TcpLife):
             return None
         except (OSError, ValueError) as error:
             return getattr(error, "reason", "error")
+
+    def peer_ends(self):
+        # Below TLS, without a word; SSLSocket's own method goes on in plain text.
+        try:
+            socket.socket.shutdown(self.peer, socket.SHUT_WR)
+        except OSError as error:
+            return type(error).__name__
 
     def peer_says_goodbye(self):
         try:

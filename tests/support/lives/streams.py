@@ -47,7 +47,8 @@ class WithoutEnd(Calls, asyncio.Protocol):
 class Buffered(Calls, asyncio.BufferedProtocol):
     def __init__(self, life, name):
         super().__init__(life, name)
-        self.buffer = bytearray(5000)
+        # Not what any message fills to its last byte: over TLS asyncio hears of the end a turn later then.
+        self.buffer = bytearray(3333)
 
     def get_buffer(self, size):
         return self.buffer
