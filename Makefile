@@ -25,7 +25,7 @@ CAN_EMBED = $(PY) -c 'import sys, pathlib, sysconfig as s; v = s.get_config_var;
 	sys.exit(not (pathlib.Path(v("LIBDIR")) / v("LDLIBRARY")).exists())'
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build demo test test-rust test-python loom loom-edits shuttle miri sanitize other-systems debug-python debug-tests bench-echo conformance conformance-modes conformance-3.14 conformance-grid conformance-summed ecosystem extension lint types soak bench bench-3.14 bench-quick bench-instructions bench-primitives bench-runtime clean
+.PHONY: help venv build demo test test-rust test-python loom loom-edits shuttle miri sanitize other-systems debug-python debug-tests bench-echo conformance conformance-modes conformance-3.14 conformance-grid conformance-summed ecosystem extension lint types soak lives bench bench-3.14 bench-quick bench-instructions bench-primitives bench-runtime clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -167,6 +167,9 @@ extension: $(MADE)-extension $(MADE)-test ## builds examples/extension, whose Ru
 
 types: $(MADE)-extension $(MADE)-test ## mypy --strict over the package, the stubs against the extension, a user's program
 	$(PY) -m pytest tests/test_typing.py
+
+lives: $(MADE)-extension $(MADE)-test ## some ten thousand random lives of connections and endpoints, each on asyncio and on this loop: they must read the same
+	LIVES=$(or $(LIVES),1000) FIRST_LIFE=$(or $(FIRST_LIFE),1000) $(PY) -m pytest -q tests/test_lives.py
 
 soak: $(MADE)-extension $(MADE)-test ## twenty minutes of everything at once, again and again: nothing may grow
 	$(PY) -m tests.soak
