@@ -127,18 +127,19 @@ fn one_runtime(rt: Runtime, round: usize) {
         let alive = alive.clone();
         async move {
             let parts = [
-                runtime::spawn(chatter()),
-                runtime::spawn(queues()),
-                runtime::spawn(timers()),
-                runtime::spawn(jobs()),
-                runtime::spawn(endings(alive)),
+                ("chatter", runtime::spawn(chatter())),
+                ("queues", runtime::spawn(queues())),
+                ("timers", runtime::spawn(timers())),
+                ("jobs", runtime::spawn(jobs())),
+                ("endings", runtime::spawn(endings(alive))),
             ];
-            for part in parts {
-                part.await.unwrap();
+            for (name, part) in parts {
+                let ended = timeout(PATIENCE, part).await.unwrap_or_else(|_| panic!("{name} hangs"));
+                ended.unwrap_or_else(|error| panic!("{name} fails: {error}"));
             }
         }
     });
-    rt.block_on(timeout(PATIENCE, work)).expect("no part hangs").expect("no part fails");
+    rt.block_on(work).expect("no part hangs or fails");
     let mut rt = Some(rt);
     if round % 4 != 1 {
         // The spawners outside meet a runtime that is going.
@@ -215,8 +216,10 @@ async fn queues() {
         let (mut from, gate) = (std::mem::replace(&mut last, receiver), gate.clone());
         runtime::spawn(async move {
             while let Some(value) = from.recv().await {
-                let _permit = gate.acquire(1).await;
+                let permit = gate.acquire(1).await;
                 yield_now().await;
+                // All permits in the hands of tasks that wait for room, which others make that wait for a permit: never.
+                drop(permit);
                 if next.send(value).await.is_err() {
                     return;
                 }
