@@ -40,6 +40,21 @@ def test_an_exception_of_a_callback_in_c_has_a_traceback_for_handlers_that_look_
     assert len(told) == 2
 
 
+def test_an_exception_that_shows_another_traceback_than_it_has_is_reported_like_any_other(loop):
+    class Untraced(Exception):
+        __traceback__ = property(lambda self: None)
+
+    def fail():
+        raise Untraced
+
+    told, seen = [], []
+    loop.set_exception_handler(lambda loop, context: told.append(type(context["exception"])))
+    loop.call_soon(fail)
+    loop.call_soon(seen.append, "the next")
+    run_once(loop)
+    assert told == [Untraced] and seen == ["the next"]
+
+
 @pytest.mark.parametrize("schedule", ["call_soon", "call_later", "call_soon_threadsafe", "call_at"])
 def test_the_context_names_message_exception_and_handle(loop, schedule):
     contexts = []

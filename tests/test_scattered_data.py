@@ -55,6 +55,26 @@ def test_a_connection_ends_with_the_error_behind_what_was_written_before(run, en
 
 
 @pytest.mark.parametrize("method", ["write", "writelines"])
+def test_they_are_as_silent_as_other_data_behind_a_write_that_finds_the_connection_broken(run, method):
+    async def main():
+        told = listen_to_errors()
+        with socketpair() as (sock, peer):
+            transport, protocol = await asyncio.get_running_loop().create_connection(Recording, sock=sock)
+            transport.pause_reading()
+            peer.close()
+            transport.write(b"finds it broken")
+            if method == "write":
+                transport.write(SCATTERED)
+            elif sys.version_info >= (3, 12):
+                transport.writelines([SCATTERED])
+            await protocol.lost
+            assert isinstance(protocol.error, BrokenPipeError)
+            assert told == []
+
+    run(main())
+
+
+@pytest.mark.parametrize("method", ["write", "writelines"])
 def test_a_tls_connection_ends_with_the_error(run, tls, method):
     async def main():
         told = listen_to_errors()

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+import wakeloop
 from tests.support.protocol import Recording
 
 variable = contextvars.ContextVar("variable", default="unset")
@@ -450,6 +451,42 @@ def test_a_server_s_list_of_clients_is_right_however_often_somebody_looks(run):
         await asyncio.wait_for(server.wait_closed(), 5)
         assert all(protocol.lost.done() for protocol in accepted) and not server._clients
         await asyncio.gather(*[protocol.lost for protocol in clients])
+
+    run(main())
+
+
+@pytest.mark.skipif(sys.version_info < (3, 13), reason="a server's list of clients is new in 3.13")
+def test_the_end_of_a_client_that_somebody_has_seen_does_not_look_for_the_others(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        accepted = []
+        server = await loop.create_server(lambda: accepted.append(Recording()) or accepted[-1], "127.0.0.1", 0)
+        clients = []
+
+        async def connect():
+            clients.append((await loop.create_connection(Recording, *server.sockets[0].getsockname()))[1])
+            while len(accepted) < len(clients):
+                await asyncio.sleep(0)
+            await accepted[-1].connected
+
+        await connect()
+        assert accepted[0].transport in server._clients
+        await connect()
+        await connect()
+        accepted[0].transport.abort()
+        await accepted[0].lost
+        await asyncio.sleep(0)
+        if isinstance(loop, wakeloop.EventLoop):
+            assert server._clients.counted == 2
+        # One that is only counted can be taken out as well.
+        server._clients.discard(accepted[1].transport)
+        assert len(server._clients) == 1 and set(server._clients) == {accepted[2].transport}
+        accepted[1].transport.abort()
+        server.close_clients()
+        server.close()
+        await asyncio.wait_for(server.wait_closed(), 5)
+        assert len(server._clients) == 0
+        await asyncio.gather(*[protocol.lost for protocol in [*accepted, *clients]])
 
     run(main())
 

@@ -25,8 +25,7 @@ class Clients(_core.ClientCount, Transports):
     def data(self) -> set[weakref.ref[asyncio.BaseTransport]]:
         """What all the methods of a WeakSet work on."""
         if self.loop is not None:
-            named = [weakref.ref(transport, self._remove) for transport in self.take(self.loop)]
-            self._named.update(named)
+            self.name(self.loop, self._named, self._remove)
         return self._named
 
     @data.setter
@@ -36,6 +35,11 @@ class Clients(_core.ClientCount, Transports):
     if TYPE_CHECKING:
 
         def _remove(self, item: weakref.ref[asyncio.BaseTransport]) -> None: ...
+
+    def discard(self, item: asyncio.BaseTransport) -> None:
+        # Not by way of `data`: for each connection that ends, all others would be looked for.
+        self.uncount(item)
+        self._named.discard(weakref.ref(item))
 
     def __len__(self) -> int:
         # Until Python 3.13 what has gone during an iteration is taken out behind it.

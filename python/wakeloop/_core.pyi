@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 import sys
+import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable
 from socket import socket
 from typing import Any, Generic, ParamSpec, Self, TypeAlias, TypeVar, TypeVarTuple, Unpack, final, overload
@@ -149,7 +150,13 @@ class ClientCount:
     def __new__(cls, *args: Any, **kwargs: Any) -> Self: ...
     @property
     def counted(self) -> int: ...
-    def take(self, event_loop: EventLoop) -> list[asyncio.BaseTransport]: ...
+    def name(
+        self,
+        event_loop: EventLoop,
+        named: set[weakref.ref[asyncio.BaseTransport]],
+        callback: Callable[[weakref.ref[asyncio.BaseTransport]], object],
+    ) -> None: ...
+    def uncount(self, transport: asyncio.BaseTransport) -> None: ...
 
 # -- the event loop -----------------------------------------------------------------------------------------
 

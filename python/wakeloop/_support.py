@@ -85,7 +85,7 @@ _HIDES_ARGUMENTS = "debug" in inspect.signature(format_helpers._format_callback_
 
 def callback_failed(loop: EventLoop, handle: Any, exception: BaseException) -> None:
     """A callback raised: tell the loop's exception handler, as Handle._run does."""
-    if exception.__traceback__ is None:
+    if _traceback_of(exception) is None:
         _raised_in_c(exception)
     shown = {"debug": loop.get_debug()} if _HIDES_ARGUMENTS else {}
     callback = format_helpers._format_callback_source(handle._callback, handle._args, **shown)
@@ -99,10 +99,14 @@ def callback_failed(loop: EventLoop, handle: Any, exception: BaseException) -> N
     loop.call_exception_handler(context)
 
 
+#: The traceback that a raise has put there, whatever the exception's class shows.
+_traceback_of = BaseException.__dict__["__traceback__"].__get__
+
+
 def _raised_in_c(exception: BaseException) -> None:
     """Give it a traceback, which asyncio's always has: handlers look at the last entry."""
     frame = sys._getframe()
-    exception.__traceback__ = types.TracebackType(None, frame, frame.f_lasti, frame.f_lineno)
+    BaseException.with_traceback(exception, types.TracebackType(None, frame, frame.f_lasti, frame.f_lineno))
     # The frame lives as long as the traceback, with what it names.
     del exception, frame
 

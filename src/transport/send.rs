@@ -166,14 +166,15 @@ fn write_copy(object: &Ref, stream: &Stream, data: *mut ffi::PyObject) -> Result
 }
 
 /// What cannot be sent as it lies in memory, with the error that says so. What was written before it has left at once on
-/// asyncio.
+/// asyncio, or has found the connection broken.
 #[cold]
 fn scattered(object: &Ref, stream: &Stream) -> Result<(), Raised> {
     let exception = take_exception();
+    let waiting = buffer_size(object, stream)?;
     if stream.conn_lost.get() > 0 {
         return write_to_lost(stream);
     }
-    if buffer_size(object, stream)? > 0 && cfg!(not(Py_3_12)) {
+    if waiting > 0 && cfg!(not(Py_3_12)) {
         let text = "can't set bytearray slice from memoryview";
         // SAFETY: reading a static of the interpreter.
         raise_message(unsafe { ffi::PyExc_TypeError }, text);

@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyTuple};
+use pyo3::types::{PyDict, PySet, PyTuple};
 
 use super::stream::{is_stream, stream_of};
 use crate::capi::call::{getattr, method};
-use crate::capi::fallible::list;
+use crate::capi::error::fetch;
 use crate::capi::imports::imports;
 use crate::capi::{Fallible, Raised, Ref};
 use crate::event_loop::event_loop::EventLoop;
@@ -55,25 +55,46 @@ impl ClientCount {
         self.counted.load(Ordering::Relaxed)
     }
 
-    /// The transports of this loop that are counted here. They are no longer: the list is to name them.
-    fn take<'py>(
+    /// Names the transports of this loop that are counted here, by weak references with this callback. They are no
+    /// longer counted then, each from when it is named.
+    fn name<'py>(
         this: &Bound<'py, Self>,
         event_loop: &Bound<'py, EventLoop>,
-    ) -> PyResult<Bound<'py, PyList>> {
-        let mut taken = Vec::new();
-        if this.get().counted() > 0 {
-            taken = event_loop.get().core().fds.sources();
-            // SAFETY: a live stream transport.
-            let list = |object: &Ref| unsafe { stream_of(object.as_ptr()) }.clients.as_ptr();
-            taken.retain(|object| is_stream(object.as_ptr()) && list(object) == this.as_ptr());
+        named: &Bound<'py, PySet>,
+        callback: &Bound<'py, PyAny>,
+    ) -> PyResult<()> {
+        if this.get().counted() == 0 {
+            return Ok(());
         }
-        let transports = list(this.py(), taken.iter().map(|object| object.bind(this.py()).clone()))?;
-        for object in &taken {
-            // SAFETY: a live stream transport.
-            unsafe { stream_of(object.as_ptr()) }.leave_clients();
+        for object in event_loop.get().core().fds.sources() {
+            if !is_counted(this, object.as_ptr()) {
+                continue;
+            }
+            // SAFETY: live objects; a weak reference that the set shares with nobody.
+            unsafe {
+                let entry = Ref::from_owned(ffi::PyWeakref_NewRef(object.as_ptr(), callback.as_ptr()));
+                let added = entry.map_or(-1, |entry| ffi::PySet_Add(named.as_ptr(), entry.as_ptr()));
+                if added < 0 {
+                    return Err(fetch(this.py()));
+                }
+                stream_of(object.as_ptr()).leave_clients();
+            }
         }
-        Ok(transports)
+        Ok(())
     }
+
+    /// A transport is no longer counted here, if it was.
+    fn uncount(this: &Bound<'_, Self>, transport: &Bound<'_, PyAny>) {
+        if is_counted(this, transport.as_ptr()) {
+            // SAFETY: a live stream transport.
+            unsafe { stream_of(transport.as_ptr()) }.leave_clients();
+        }
+    }
+}
+
+fn is_counted(clients: &Bound<'_, ClientCount>, object: *mut ffi::PyObject) -> bool {
+    // SAFETY: a live object, and a stream transport where its fields are looked at.
+    is_stream(object) && unsafe { stream_of(object) }.clients.as_ptr() == clients.as_ptr()
 }
 
 /// Tells the server of a new connection. What comes back is the list that counts it, for [`detach`].

@@ -32,6 +32,9 @@ class DatagramLife(Life):
         "peer_sends": 20, "peer_receives": 12, "peer_closes": 2,
     }  # fmt: skip
 
+    def reads(self):
+        """Not asked: asyncio's transport of the first 3.11s cannot tell."""
+
     async def begin(self):
         self.peer = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.peer.bind(("127.0.0.1", 0))

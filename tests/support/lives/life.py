@@ -60,8 +60,11 @@ class Life:
 
     def state(self):
         transport = self.transport
-        reading = not transport.is_closing() and getattr(transport, "is_reading", lambda: None)()
+        reading = not transport.is_closing() and self.reads()
         return transport.is_closing(), reading, transport.get_write_buffer_size() == 0
+
+    def reads(self):
+        return self.transport.is_reading()
 
     # -- its course --------------------------------------------------------------------------------------------------
 

@@ -105,7 +105,7 @@ class SecureLife(TcpLife):
 class SecureServer(SecureLife):
     async def connect(self, sock):
         return await self.loop.connect_accepted_socket(
-            self.new_protocol, sock, ssl=self.tls.server(), ssl_handshake_timeout=10, ssl_shutdown_timeout=0.3
+            self.new_protocol, sock, ssl=self.tls.server(), ssl_handshake_timeout=10, ssl_shutdown_timeout=60
         )
 
     def wrapped(self, plain):
@@ -122,7 +122,7 @@ class SecureClient(SecureLife):
             ssl=self.tls.client(),
             server_hostname="localhost",
             ssl_handshake_timeout=10,
-            ssl_shutdown_timeout=0.3,
+            ssl_shutdown_timeout=60,
         )
 
     def wrapped(self, plain):
