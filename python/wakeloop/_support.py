@@ -99,6 +99,13 @@ def callback_failed(loop: EventLoop, handle: Any, exception: BaseException) -> N
     loop.call_exception_handler(context)
 
 
+def bare_callback_failed(loop: EventLoop, handle: Any, exception: BaseException) -> None:
+    """The same for a callback that had no handle until now: where it was scheduled is not known, only where it ran."""
+    if loop.get_debug():
+        handle._source_traceback = caller_stack()
+    callback_failed(loop, handle, exception)
+
+
 def _raised_in_c(exception: BaseException) -> None:
     """Give it a traceback, which asyncio's always has: handlers look at the last entry."""
     frame = sys._getframe()
