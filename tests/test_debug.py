@@ -202,6 +202,29 @@ def test_the_exception_handler_is_told_the_source_traceback(debug, asyncio_log):
     assert "Object created at (most recent call last):" in asyncio_log.text
 
 
+@pytest.mark.parametrize("kind", ["socket", "pipe"])
+def test_the_exception_handler_is_told_one_for_a_protocol_that_fails_at_first(debug, kind):
+    class Failing(asyncio.Protocol):
+        def connection_made(self, transport):
+            raise ZeroDivisionError
+
+    async def main():
+        connect = debug.connect_accepted_socket if kind == "socket" else debug.connect_read_pipe
+        transport, _ = await connect(Failing, ours)
+        transport.close()
+        await asyncio.sleep(0)
+
+    contexts = []
+    debug.set_exception_handler(lambda loop, context: contexts.append(context))
+    ours, peer = socket.socketpair()
+    ours.setblocking(False)
+    with ours, peer:
+        debug.run_until_complete(main())
+    (context,) = contexts
+    assert isinstance(context["exception"], ZeroDivisionError)
+    assert context["source_traceback"] and context["source_traceback"] == context["handle"]._source_traceback
+
+
 def test_coroutine_origins_are_tracked_while_a_debug_loop_runs(loop):
     depths = []
     before = sys.get_coroutine_origin_tracking_depth()

@@ -99,6 +99,13 @@ def callback_failed(loop: EventLoop, handle: Any, exception: BaseException) -> N
     loop.call_exception_handler(context)
 
 
+def bare_callback_failed(loop: EventLoop, handle: Any, exception: BaseException) -> None:
+    """The same for a callback that had no handle until now: where it was scheduled is not known, only where it ran."""
+    if loop.get_debug():
+        handle._source_traceback = caller_stack()
+    callback_failed(loop, handle, exception)
+
+
 #: The traceback that a raise has put there, whatever the exception's class shows.
 _traceback_of = BaseException.__dict__["__traceback__"].__get__
 

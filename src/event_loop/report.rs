@@ -47,7 +47,7 @@ impl Core {
         match Handle::create(self, parts) {
             Ok(handle) => {
                 let arguments = [self.object(), handle.as_ptr(), exception.as_ptr()];
-                let told = self.report(&exception, "callback_failed", &arguments);
+                let told = self.report(&exception, "bare_callback_failed", &arguments);
                 handle::reported(&handle, 1);
                 told
             }

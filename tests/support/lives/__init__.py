@@ -13,7 +13,9 @@ import logging
 import warnings
 
 from .datagrams import DatagramLife
+from .pipes import ReadPipeLife, WritePipeLife
 from .secure import SecureClient, SecureServer
+from .servers import ServerLife
 from .streams import TcpLife, UnixLife
 
 KINDS = {
@@ -22,6 +24,9 @@ KINDS = {
     "tls-server": SecureServer,
     "tls-client": SecureClient,
     "datagrams": DatagramLife,
+    "server": ServerLife,
+    "read-pipe": ReadPipeLife,
+    "write-pipe": WritePipeLife,
 }
 
 
@@ -42,7 +47,7 @@ def lived(kind, seed, loop_factory, debug=False, **options):
             loop.close()
             life.end()
             gc.collect()
-    return life.seen + [("warning", life.cleaned(one.message)) for one in caught]
+    return life.seen + [("warning", text) for one in caught if life.warns(text := life.cleaned(one.message))]
 
 
 @contextlib.contextmanager

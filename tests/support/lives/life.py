@@ -45,12 +45,16 @@ class Life:
         message = re.sub(r"callback .*", "callback", self.cleaned(context["message"]))
         self.say("handler", message, sorted(context), words)
 
+    def warns(self, message):
+        """Whether a warning belongs to what must be the same."""
+        return True
+
     def words(self, error):
         return None if error is None else self.cleaned(f"{type(error).__name__}: {error}")
 
     def cleaned(self, text):
         """Without addresses, descriptors and the names of our types."""
-        text = re.sub(r"<(_Selector(Socket|Datagram)|wakeloop\.(_core\.)?(Stream|Datagram))Transport.*>", "<transport>", str(text))
+        text = re.sub(r"<(_Selector(Socket|Datagram)|_Unix(Read|Write)Pipe|wakeloop\.(_core\.)?\w+)Transport.*>", "<transport>", str(text))
         text = re.sub(r"0x[0-9a-f]+", "0x", text)
         text = re.sub(r"fd=-?\d+", "fd", text)
         text = re.sub(r" ?\(_ssl\.c:\d+\)", "", text)
@@ -80,7 +84,7 @@ class Life:
             self.say("state", *self.state())
         self.step = "end"
         await self.finish()
-        self.transport.abort()
+        self.leave()
         await self.settle()
         self.say_received()
 
@@ -89,6 +93,9 @@ class Life:
 
     async def finish(self):
         """Before the transport is aborted."""
+
+    def leave(self):
+        self.transport.abort()
 
     def end(self):
         if self.peer is not None:
@@ -121,7 +128,8 @@ class Life:
     def choose_some(self, depth):
         actions = [self.choose(depth) for _ in range(self.random.randrange(1, 4))]
         # asyncio sends in `write`, ours when the callback is over: nothing looks in between.
-        writes = [number for number, action in enumerate(actions) if action[0] in ("write", "writelines", "sendto")]
+        sending = ("write", "writelines", "sendto", "transport_writes")
+        writes = [number for number, action in enumerate(actions) if action[0] in sending]
         return actions[: writes[0] + 1] if writes else actions
 
     def act(self, action):

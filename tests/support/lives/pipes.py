@@ -1,0 +1,223 @@
+"""Lives of one end of a pipe, or of a socket that is taken for one."""
+
+import asyncio
+import os
+import re
+import socket
+
+from .life import Life, Raised
+from .streams import SMALL, Calls
+
+#: Several times what a pipe holds.
+BIG = 200_000
+
+
+class End(Calls, asyncio.Protocol):
+    def connection_made(self, transport):
+        self.life.begins(transport)
+        super().connection_made(transport)
+
+    def data_received(self, data):
+        self.life.called_with_data(len(data))
+
+    def eof_received(self):
+        self.life.called("eof_received", self.name)
+        return self.name == "half open"
+
+
+class FailingAtFirst(End):
+    def connection_made(self, transport):
+        super().connection_made(transport)
+        raise Raised
+
+
+class FailingAtLast(End):
+    def connection_lost(self, error):
+        super().connection_lost(error)
+        raise Raised
+
+
+PROTOCOLS = {"plain": End, "half open": End, "failing at first": FailingAtFirst, "failing at last": FailingAtLast}
+
+
+class Peer:
+    """The other end: a number, whatever it is of."""
+
+    def __init__(self, fd):
+        self.fd = fd
+        os.set_blocking(fd, False)
+
+    def close(self):
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+class PipeLife(Life):
+    async def begin(self):
+        if self.random.random() < 0.4:
+            ours, peer = socket.socketpair()
+            self.peer = Peer(peer.detach())
+        else:
+            reading, writing = os.pipe()
+            ours, peer = (reading, writing) if self.READS else (writing, reading)
+            self.peer, ours = Peer(peer), open(ours, "rb" if self.READS else "wb", 0)
+        if self.random.random() < 0.3:
+            self.planned["connection_made"] = self.choose_first()
+        await self.connect(ours)
+
+    def new_protocol(self, name=None):
+        name = name or self.random.choice(["plain", *PROTOCOLS])
+        self.protocol = PROTOCOLS[name](self, name)
+        return self.protocol
+
+    def begins(self, transport):
+        self.transport = transport
+
+    def choose_first(self):
+        return self.choose_some(1)
+
+    def set_protocol(self, name):
+        self.transport.set_protocol(self.new_protocol(name))
+
+    def choose_set_protocol(self):
+        return (self.random.choice(list(PROTOCOLS)),)
+
+    def shown(self):
+        # asyncio's says of a closed one twice that it is, and ours watches one that was aborted until the end of the turn.
+        return re.sub(r"fd=\d+( closed)?", "fd", re.sub(r"^<\S+", "<", repr(self.transport))).replace("polling", "idle")
+
+    def extra(self, name):
+        return type(self.transport.get_extra_info(name, "none")).__name__
+
+    def choose_extra(self):
+        return (self.random.choice(["pipe", "nothing"]),)
+
+    def peer_closes(self):
+        self.peer.close()
+
+    def peer_ends(self):
+        sock = None
+        try:
+            sock = socket.socket(fileno=self.peer.fd)
+            sock.shutdown(socket.SHUT_WR)
+        except OSError as error:
+            return type(error).__name__
+        finally:
+            if sock is not None:
+                sock.detach()
+
+
+class ReadPipeLife(PipeLife):
+    READS = True
+    CALLS = ["received", "received", "received", "eof_received", "connection_lost"]
+    ACTIONS = {
+        "close": 2, "is_closing": 1, "is_reading": 2, "pause_reading": 6, "resume_reading": 7, "set_protocol": 4,
+        "same_protocol": 1, "extra": 1, "shown": 1, "peer_sends": 20, "peer_closes": 3, "peer_ends": 1,
+    }  # fmt: skip
+
+    async def connect(self, ours):
+        return await self.loop.connect_read_pipe(self.new_protocol, ours)
+
+    def state(self):
+        return self.transport.is_closing(), self.transport.is_reading()
+
+    def leave(self):
+        self.transport.close()
+
+    def is_reading(self):
+        return self.transport.is_reading()
+
+    def pause_reading(self):
+        self.transport.pause_reading()
+
+    def resume_reading(self):
+        self.transport.resume_reading()
+
+    def peer_sends(self, size):
+        try:
+            return os.write(self.peer.fd, bytes(size)) == size
+        except OSError as error:
+            return type(error).__name__
+
+    def choose_peer_sends(self):
+        return (self.random.choice([*SMALL, 60_000]),)
+
+
+class WritePipeLife(PipeLife):
+    READS = False
+    CALLS = ["pause_writing", "resume_writing", "connection_lost"]
+    ACTIONS = {
+        "write": 20, "write_wrongly": 2, "writelines": 2, "write_eof": 2, "can_write_eof": 1, "close": 2, "abort": 2,
+        "is_closing": 1, "limits": 1, "set_limits": 4, "set_protocol": 3, "same_protocol": 1, "extra": 1, "shown": 1,
+        "peer_receives": 12, "peer_sends": 1, "peer_closes": 2, "peer_ends": 1,
+    }  # fmt: skip
+
+    async def connect(self, ours):
+        return await self.loop.connect_write_pipe(self.new_protocol, ours)
+
+    def begins(self, transport):
+        super().begins(transport)
+        transport.set_write_buffer_limits(65536, 0)
+
+    # asyncio's goes on watching one that ends in connection_made, and fails.
+    def choose_first(self):
+        return [("write", *self.choose_write())]
+
+    def words(self, error):
+        # asyncio's own is without a text.
+        return "BrokenPipeError" if isinstance(error, BrokenPipeError) else super().words(error)
+
+    # asyncio's resumes only when all is written, whatever the lower limit.
+    def choose_set_limits(self):
+        return self.random.choice([None, 0, 1, 100, 100_000]), 0
+
+    def state(self):
+        return self.transport.is_closing(), self.transport.get_write_buffer_size()
+
+    def leave(self):
+        self.abort()
+
+    def write(self, size, kind):
+        self.transport.write(kind(bytes(size)))
+
+    def choose_write(self):
+        kind = self.random.choice([bytes, bytes, bytearray, memoryview])
+        return self.random.choice([*SMALL, 0, 60_000, BIG]), kind
+
+    def writelines(self, sizes):
+        self.transport.writelines([bytes(size) for size in sizes])
+
+    def choose_writelines(self):
+        return ([self.random.choice(SMALL) for _ in range(self.random.randrange(4))],)
+
+    def write_wrongly(self, data):
+        self.transport.write(data)
+
+    def choose_write_wrongly(self):
+        return (self.random.choice(["text", None, 3, [1]]),)
+
+    def write_eof(self):
+        self.transport.write_eof()
+
+    def can_write_eof(self):
+        return self.transport.can_write_eof()
+
+    def abort(self):
+        # asyncio's calls connection_lost once more when the end is on its way, which fails.
+        if not self.transport.is_closing() or self.transport.get_write_buffer_size():
+            self.transport.abort()
+
+    def peer_receives(self):
+        try:
+            while os.read(self.peer.fd, 1 << 20):
+                pass
+            return "end"
+        except OSError as error:
+            return type(error).__name__
+
+    def peer_sends(self):
+        try:
+            os.write(self.peer.fd, b"x")
+        except OSError as error:
+            return type(error).__name__

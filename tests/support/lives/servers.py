@@ -1,0 +1,269 @@
+"""Lives of a server; its clients are plain sockets."""
+
+import asyncio
+import itertools
+import re
+import socket
+import struct
+
+from .life import Life, Raised
+from .streams import SMALL
+
+
+class Serving(asyncio.Protocol):
+    """One connection. The program does something to it, or to the server, from inside of its calls."""
+
+    def __init__(self, life, number):
+        self.life, self.number = life, number
+
+    def connection_made(self, transport):
+        self.life.transports.append(transport)
+        self.life.called("connection_made", self.number)
+
+    def data_received(self, data):
+        self.life.called("data_received", self.number, len(data))
+
+    def eof_received(self):
+        self.life.called("eof_received", self.number)
+        return self.number % 3 == 0
+
+    def connection_lost(self, error):
+        self.life.called("connection_lost", self.number, self.life.words(error))
+
+
+class ServerLife(Life):
+    CALLS = ["factory", "factory", "connection_made", "data_received", "eof_received", "connection_lost"]
+    ACTIONS = {
+        "connect": 30, "client_sends": 12, "client_receives": 6, "client_ends": 3, "client_closes": 6, "client_resets": 3,
+        "close": 3, "close_clients": 2, "abort_clients": 2, "wait_closed": 3, "serve_forever": 3, "enter": 2,
+        "start_serving": 2, "cancel": 3, "is_serving": 1, "shown": 1, "close_beneath": 1, "transport_closes": 3,
+        "transport_aborts": 2, "transport_writes": 6,
+    }  # fmt: skip
+
+    def __init__(self, seed, loop):
+        super().__init__(seed, loop)
+        self.clients, self.transports, self.tasks, self.made = [], [], [], 0
+        #: The last step in which a client did something.
+        self.moved = None
+
+    async def begin(self):
+        if self.random.random() < 0.3:
+            self.listener = socket.socket(socket.AF_UNIX)
+            self.listener.bind("")
+        else:
+            self.listener = socket.socket(socket.AF_INET)
+            self.listener.bind(("127.0.0.1", 0))
+        self.address = self.listener.getsockname()
+        serving = self.random.random() < 0.8
+        create = self.loop.create_unix_server if self.listener.family == socket.AF_UNIX else self.loop.create_server
+        self.server = await create(self.new_protocol, sock=self.listener, start_serving=serving)
+        assert self.server.get_loop() is self.loop
+
+    def new_protocol(self):
+        self.made += 1
+        number = self.made
+        try:
+            self.called("factory", number)
+        except Raised:
+            # asyncio's leaves its client waiting until the next collection.
+            self.clients[-1].close()
+            raise
+        return Serving(self, number)
+
+    # asyncio's forgets the socket of a connection whose factory fails.
+    def warns(self, message):
+        return not message.startswith("unclosed <socket")
+
+    def plan(self, call, actions):
+        # asyncio's own transport fails when the server is closed before it is made.
+        ends = ("close", "enter", "cancel")
+        super().plan(call, [one for one in actions if call != "factory" or one[0] not in ends])
+
+    def say(self, *what):
+        super().say(*what)
+        if what[:2] == ("called", "connection_lost"):
+            ends = itertools.takewhile(lambda one: one[:3] == self.seen[-1][:3], reversed(self.seen))
+            last = sorted(ends, key=lambda one: one[3])
+            self.seen[-len(last) :] = last
+
+    def cleaned(self, text):
+        return re.sub(r"laddr=(b'[^']*'|address)", "laddr", super().cleaned(text))
+
+    def state(self):
+        return self.server.is_serving(), len(self.server.sockets)
+
+    def leave(self):
+        for client in self.clients:
+            client.close()
+        for transport in self.transports:
+            transport.abort()
+        for task in self.tasks:
+            task.cancel()
+        try:
+            self.server.close()
+        except ValueError:
+            pass  # the listener was closed beneath it
+
+    def end(self):
+        for client in self.clients:
+            client.close()
+        self.listener.close()
+        self.transports.clear()
+        self.tasks.clear()
+        self.planned.clear()
+        self.server = None
+
+    # -- the server --------------------------------------------------------------------------------------------------
+
+    def close(self):
+        self.server.close()
+
+    # Until Python 3.13 there is no such method. A set says in what order the connections end.
+    def close_clients(self):
+        self.planned.pop("connection_lost", None)
+        getattr(self.server, "close_clients", lambda: None)()
+
+    def abort_clients(self):
+        self.planned.pop("connection_lost", None)
+        getattr(self.server, "abort_clients", lambda: None)()
+
+    def is_serving(self):
+        return self.server.is_serving(), len(self.server.sockets)
+
+    def shown(self):
+        return self.cleaned(repr(self.server))
+
+    def close_beneath(self):
+        self.listener.close()
+
+    def spawn(self, name, coroutine):
+        async def watched():
+            try:
+                self.say("done", name, await coroutine)
+            except asyncio.CancelledError:
+                self.say("cancelled", name)
+            except Exception as error:
+                self.say("failed", name, self.words(error))
+
+        self.tasks.append(self.loop.create_task(watched()))
+
+    def wait_closed(self):
+        self.spawn("wait_closed", self.server.wait_closed())
+
+    def serve_forever(self):
+        self.spawn("serve_forever", self.server.serve_forever())
+
+    def start_serving(self):
+        self.spawn("start_serving", self.server.start_serving())
+
+    def enter(self, seconds):
+        async def inside():
+            async with self.server as server:
+                assert server is self.server
+                await asyncio.sleep(seconds)
+
+        self.spawn("async with", inside())
+
+    def choose_enter(self):
+        return (self.random.choice([0, 0, 100]),)
+
+    def cancel(self, number):
+        if self.tasks:
+            self.tasks[number % len(self.tasks)].cancel()
+
+    def choose_cancel(self):
+        return (self.random.randrange(10),)
+
+    # -- its connections ---------------------------------------------------------------------------------------------
+
+    def transport_closes(self, number):
+        if self.transports:
+            self.transports[number % len(self.transports)].close()
+
+    choose_transport_closes = choose_cancel
+
+    def transport_aborts(self, number):
+        if self.transports:
+            self.transports[number % len(self.transports)].abort()
+
+    choose_transport_aborts = choose_cancel
+
+    def transport_writes(self, number, size):
+        if self.transports:
+            self.transports[number % len(self.transports)].write(bytes(size))
+
+    def choose_transport_writes(self):
+        return self.random.randrange(10), self.random.choice(SMALL)
+
+    # -- the clients -------------------------------------------------------------------------------------------------
+
+    # A client moves alone: asyncio calls the factory a turn after it was heard, and ours at once.
+    def choose_some(self, depth):
+        actions = super().choose_some(depth)
+        moves = [one for one in actions if self.is_move(one)]
+        return moves[:1] or actions
+
+    def is_move(self, action):
+        return action[0] == "connect" or action[0].startswith("client_")
+
+    def act(self, action):
+        # What happens to several sockets at once is told in the poller's order; and asyncio accepts all that have come
+        # before it makes their transports.
+        if self.is_move(action):
+            if self.moved == self.step:
+                return True
+            self.moved = self.step
+        return super().act(action)
+
+    def connect(self):
+        client = socket.socket(self.listener.family)
+        self.clients.append(client)
+        client.setblocking(False)
+        try:
+            client.connect(self.address)
+        except OSError as error:
+            return type(error).__name__
+
+    def client(self, number):
+        return self.clients[number % len(self.clients)] if self.clients else socket.socket()
+
+    def client_sends(self, number, size):
+        try:
+            return self.client(number).send(bytes(size))
+        except OSError as error:
+            return type(error).__name__
+
+    choose_client_sends = choose_transport_writes
+
+    def client_receives(self, number):
+        count = 0
+        client = self.client(number)
+        try:
+            while data := client.recv(1 << 16):
+                count += len(data)
+            return count, "end"
+        except OSError as error:
+            return count, type(error).__name__
+
+    choose_client_receives = choose_cancel
+
+    def client_ends(self, number):
+        try:
+            self.client(number).shutdown(socket.SHUT_WR)
+        except OSError as error:
+            return type(error).__name__
+
+    choose_client_ends = choose_cancel
+
+    def client_closes(self, number):
+        self.client(number).close()
+
+    choose_client_closes = choose_cancel
+
+    def client_resets(self, number):
+        client = self.client(number)
+        if client.fileno() >= 0 and client.family == socket.AF_INET:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()
+
+    choose_client_resets = choose_cancel
