@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import socket
 import gc
 import threading
 import weakref
@@ -159,6 +160,33 @@ def test_the_exception_handler_runs_in_the_context_of_the_failed_callback(loop):
 
     run(loop, fail, fail)
     assert seen == [("failed", contextvars.Context)] * 2
+
+
+@pytest.mark.skipif(not hasattr(asyncio.Handle, "get_context"), reason="get_context is new in 3.12")
+@pytest.mark.parametrize("debug", [False, True], ids=["", "debug"])
+@pytest.mark.parametrize("way", ["call_soon", "call_later", "call_soon_threadsafe", "add_reader"])
+def test_the_exception_handler_runs_in_the_context_of_a_callback_that_cancelled_itself_and_failed(loop, way, debug):
+    seen = []
+    loop.set_debug(debug)
+    loop.set_exception_handler(lambda loop, context: seen.append((variable.get(), context["handle"].cancelled())))
+    one, other = socket.socketpair()
+
+    def fail():
+        variable.set("failed")
+        if way == "add_reader":
+            loop.remove_reader(one)
+        else:
+            handle.cancel()
+        raise ValueError
+
+    with one, other:
+        if way == "add_reader":
+            loop.add_reader(one, fail)
+            other.send(b"data")
+        else:
+            handle = getattr(loop, way)(*[0] * (way == "call_later"), fail)
+        loop.run_until_complete(asyncio.sleep(0.01))
+    assert seen == [("failed", True)]
 
 
 def test_a_loop_inside_a_callback_of_another_keeps_the_contexts_apart(loop):

@@ -351,6 +351,7 @@ impl Handle {
                         // SAFETY: as above. The error is kept out of the destructors' way by being set.
                         drop(unsafe { Ref::from_owned(*argument) });
                     }
+                    self.keep_context(context);
                 } else {
                     for (argument, value) in self.arguments[1..=count].iter().zip(&stack[1..=count]) {
                         argument.set(*value);
@@ -379,7 +380,18 @@ impl Handle {
             // SAFETY: the handle holds a reference.
             owned[index] = unsafe { Ref::from_nullable(stack[index]) };
         }
-        self.invoke(&callback, context, &mut stack, count).map_err(|(raised, _)| raised)
+        self.invoke(&callback, context, &mut stack, count).map_err(|(raised, context)| {
+            self.keep_context(context);
+            raised
+        })
+    }
+
+    /// After a failure, for the report, which is told in the callback's context even if that has cancelled its own
+    /// handle. [`spent`] is to follow.
+    fn keep_context(&self, context: Ref) {
+        if self.context.is_empty() {
+            self.context.set(Some(context));
+        }
     }
 
     /// The Context in which the callback runs, for whoever wants to see it. From then on it is that object.
@@ -510,7 +522,8 @@ pub(crate) fn empty(handle: &Ref) {
 /// After a run that kept what the handle held: it is let go, unless the handle runs again.
 pub(crate) fn spent(handle: &Ref) {
     // SAFETY: callers pass handles of ours.
-    if unsafe { Handle::of(handle.as_ptr()) }.kind != Kind::Repeated {
+    let own = unsafe { Handle::of(handle.as_ptr()) };
+    if own.kind != Kind::Repeated || own.is_cancelled() {
         empty(handle);
     }
 }
