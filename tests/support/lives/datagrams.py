@@ -4,18 +4,10 @@ import asyncio
 import socket
 
 from .life import Life, Raised
+from .writing import Calls
 
 
-class Datagrams(asyncio.DatagramProtocol):
-    def __init__(self, life, name):
-        self.life, self.name = life, name
-
-    def connection_made(self, transport):
-        self.life.called("connection_made", self.name)
-
-    def connection_lost(self, error):
-        self.life.called("connection_lost", self.name, self.life.words(error))
-
+class Datagrams(Calls, asyncio.DatagramProtocol):
     def datagram_received(self, data, sender):
         self.life.called("received", len(data), self.life.cleaned(sender))
         if self.name == "failing":

@@ -6,7 +6,7 @@ import re
 import socket
 
 from .life import Life, Raised
-from .streams import SMALL, Calls
+from .writing import SMALL, Calls, Writing
 
 #: Several times what a pipe holds.
 BIG = 200_000
@@ -144,7 +144,7 @@ class ReadPipeLife(PipeLife):
         return (self.random.choice([*SMALL, 60_000]),)
 
 
-class WritePipeLife(PipeLife):
+class WritePipeLife(Writing, PipeLife):
     READS = False
     CALLS = ["pause_writing", "resume_writing", "connection_lost"]
     ACTIONS = {
@@ -178,30 +178,9 @@ class WritePipeLife(PipeLife):
     def leave(self):
         self.abort()
 
-    def write(self, size, kind):
-        self.transport.write(kind(bytes(size)))
-
     def choose_write(self):
         kind = self.random.choice([bytes, bytes, bytearray, memoryview])
         return self.random.choice([*SMALL, 0, 60_000, BIG]), kind
-
-    def writelines(self, sizes):
-        self.transport.writelines([bytes(size) for size in sizes])
-
-    def choose_writelines(self):
-        return ([self.random.choice(SMALL) for _ in range(self.random.randrange(4))],)
-
-    def write_wrongly(self, data):
-        self.transport.write(data)
-
-    def choose_write_wrongly(self):
-        return (self.random.choice(["text", None, 3, [1]]),)
-
-    def write_eof(self):
-        self.transport.write_eof()
-
-    def can_write_eof(self):
-        return self.transport.can_write_eof()
 
     def abort(self):
         # asyncio's calls connection_lost once more when the end is on its way, which fails.

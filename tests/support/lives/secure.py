@@ -5,7 +5,8 @@ import os
 import socket
 import ssl
 
-from .streams import SMALL, StreamLife, TcpLife
+from .streams import StreamLife, TcpLife
+from .writing import SMALL
 
 
 class SecureLife(TcpLife):

@@ -7,7 +7,7 @@ import socket
 import struct
 
 from .life import Life, Raised
-from .streams import SMALL
+from .writing import SMALL
 
 
 class Serving(asyncio.Protocol):

@@ -5,28 +5,9 @@ import socket
 import struct
 
 from .life import Life
+from .writing import SMALL, Calls, Writing
 
-SMALL = [1, 10, 1000, 5000]
 BIG = 3_000_000
-
-
-class Calls:
-    """What every protocol here writes down."""
-
-    def __init__(self, life, name):
-        self.life, self.name = life, name
-
-    def connection_made(self, transport):
-        self.life.called("connection_made", self.name)
-
-    def connection_lost(self, error):
-        self.life.called("connection_lost", self.name, self.life.words(error))
-
-    def pause_writing(self):
-        self.life.called("pause_writing")
-
-    def resume_writing(self):
-        self.life.called("resume_writing")
 
 
 class Plain(Calls, asyncio.Protocol):
@@ -63,7 +44,7 @@ class Buffered(Calls, asyncio.BufferedProtocol):
 PROTOCOLS = {"plain": Plain, "half open": Plain, "without end": WithoutEnd, "buffered": Buffered}
 
 
-class StreamLife(Life):
+class StreamLife(Writing, Life):
     CALLS = ["received", "received", "eof_received", "pause_writing", "resume_writing", "connection_lost"]
     ACTIONS = {
         "write": 20, "writelines": 4, "write_wrongly": 2, "write_eof": 3, "can_write_eof": 1, "close": 2, "abort": 2,
@@ -85,9 +66,6 @@ class StreamLife(Life):
 
     # -- the transport -----------------------------------------------------------------------------------------------
 
-    def write(self, size, kind):
-        self.transport.write(kind(bytes(size)))
-
     def choose_write(self):
         kind = self.random.choice([bytes, bytes, bytearray, memoryview])
         return self.random.choice([*SMALL, 0, BIG] if self.random.random() < 0.4 else SMALL), kind
@@ -95,22 +73,7 @@ class StreamLife(Life):
     def writelines(self, sizes):
         # asyncio's fails on a lost connection since 3.12, and keeps an empty piece for ever.
         if not self.transport.is_closing():
-            self.transport.writelines([bytes(size) for size in sizes])
-
-    def choose_writelines(self):
-        return ([self.random.choice(SMALL) for _ in range(self.random.randrange(4))],)
-
-    def write_wrongly(self, data):
-        self.transport.write(data)
-
-    def choose_write_wrongly(self):
-        return (self.random.choice(["text", None, 3, [1]]),)
-
-    def write_eof(self):
-        self.transport.write_eof()
-
-    def can_write_eof(self):
-        return self.transport.can_write_eof()
+            super().writelines(sizes)
 
     def pause_reading(self):
         self.transport.pause_reading()
