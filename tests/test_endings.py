@@ -11,7 +11,7 @@ import weakref
 
 import pytest
 
-from tests.support.protocol import Recording, close, pair
+from tests.support.protocol import HalfOpen, Recording, close, pair
 
 
 def test_a_server_nobody_closed_warns_when_its_loop_is_gone(loop_factory):
@@ -78,11 +78,6 @@ def test_a_peer_on_the_same_loop_hears_of_the_end_in_the_next_turns(run, end):
 def test_an_end_that_was_told_already_is_told_again_to_whom_reading_is_resumed_for(run):
     """asyncio takes a half-closed socket out of its selector, and resuming puts it back: so the next protocol hears that
     nothing more will come."""
-
-    class HalfOpen(Recording):
-        def eof_received(self):
-            super().eof_received()
-            return True
 
     async def main():
         near, far = await pair(far=HalfOpen)

@@ -20,6 +20,20 @@ class Greeting(asyncio.Protocol):
         transport.close()
 
 
+async def visited_server():
+    """A server, the protocols that it makes, those of its clients, and what connects one more."""
+    loop, accepted, clients = asyncio.get_running_loop(), [], []
+    server = await loop.create_server(lambda: accepted.append(Recording()) or accepted[-1], "127.0.0.1", 0)
+
+    async def connect():
+        clients.append((await loop.create_connection(Recording, *server.sockets[0].getsockname()))[1])
+        while len(accepted) < len(clients):
+            await asyncio.sleep(0)
+        await accepted[-1].connected
+
+    return server, accepted, clients, connect
+
+
 async def greeting_of(address):
     reader, writer = await asyncio.open_connection(*address)
     greeting = await reader.read()
@@ -377,15 +391,9 @@ def test_too_many_open_files_pauses_accepting_and_it_recovers_in_its_context(run
 @pytest.mark.skipif(sys.version_info < (3, 13), reason="a server's list of clients is new in 3.13")
 def test_a_server_knows_its_clients_as_long_as_they_are_connected(run):
     async def main():
-        loop = asyncio.get_running_loop()
-        accepted = []
-        server = await loop.create_server(lambda: accepted.append(Recording()) or accepted[-1], "127.0.0.1", 0)
-        clients = []
+        server, accepted, clients, connect = await visited_server()
         for _ in range(3):
-            clients.append((await loop.create_connection(Recording, *server.sockets[0].getsockname()))[1])
-        await asyncio.gather(*[protocol.connected for protocol in accepted])
-        while len(accepted) < 3:
-            await asyncio.sleep(0)
+            await connect()
         assert set(server._clients) == {protocol.transport for protocol in accepted}
         accepted[0].transport.close()
         await accepted[0].lost
@@ -408,16 +416,7 @@ def test_a_server_knows_its_clients_as_long_as_they_are_connected(run):
 @pytest.mark.skipif(sys.version_info < (3, 13), reason="a server's list of clients is new in 3.13")
 def test_a_server_s_list_of_clients_is_right_however_often_somebody_looks(run):
     async def main():
-        loop = asyncio.get_running_loop()
-        accepted = []
-        server = await loop.create_server(lambda: accepted.append(Recording()) or accepted[-1], "127.0.0.1", 0)
-        clients = []
-
-        async def connect():
-            clients.append((await loop.create_connection(Recording, *server.sockets[0].getsockname()))[1])
-            while len(accepted) < len(clients):
-                await asyncio.sleep(0)
-            await accepted[-1].connected
+        server, accepted, clients, connect = await visited_server()
 
         def transports():
             return {protocol.transport for protocol in accepted if not protocol.lost.done()}
@@ -458,16 +457,7 @@ def test_a_server_s_list_of_clients_is_right_however_often_somebody_looks(run):
 @pytest.mark.skipif(sys.version_info < (3, 13), reason="a server's list of clients is new in 3.13")
 def test_the_end_of_a_client_that_somebody_has_seen_does_not_look_for_the_others(run):
     async def main():
-        loop = asyncio.get_running_loop()
-        accepted = []
-        server = await loop.create_server(lambda: accepted.append(Recording()) or accepted[-1], "127.0.0.1", 0)
-        clients = []
-
-        async def connect():
-            clients.append((await loop.create_connection(Recording, *server.sockets[0].getsockname()))[1])
-            while len(accepted) < len(clients):
-                await asyncio.sleep(0)
-            await accepted[-1].connected
+        server, accepted, clients, connect = await visited_server()
 
         await connect()
         assert accepted[0].transport in server._clients
@@ -476,7 +466,7 @@ def test_the_end_of_a_client_that_somebody_has_seen_does_not_look_for_the_others
         accepted[0].transport.abort()
         await accepted[0].lost
         await asyncio.sleep(0)
-        if isinstance(loop, wakeloop.EventLoop):
+        if isinstance(asyncio.get_running_loop(), wakeloop.EventLoop):
             assert server._clients.counted == 2
         # One that is only counted can be taken out as well.
         server._clients.discard(accepted[1].transport)
@@ -495,13 +485,8 @@ def test_the_end_of_a_client_that_somebody_has_seen_does_not_look_for_the_others
 @pytest.mark.parametrize("looked", [False, True])
 def test_a_client_that_is_forgotten_is_no_longer_in_the_server_s_list(run, looked):
     async def main():
-        loop = asyncio.get_running_loop()
-        accepted = []
-        server = await loop.create_server(lambda: accepted.append(Recording()) or accepted[-1], "127.0.0.1", 0)
-        _, client = await loop.create_connection(Recording, *server.sockets[0].getsockname())
-        while not accepted:
-            await asyncio.sleep(0)
-        await accepted[0].connected
+        server, accepted, clients, connect = await visited_server()
+        await connect()
         # Nobody waits for its data, and nobody has it.
         accepted.pop().transport.pause_reading()
         await asyncio.sleep(0)
@@ -511,7 +496,7 @@ def test_a_client_that_is_forgotten_is_no_longer_in_the_server_s_list(run, looke
         with pytest.warns(ResourceWarning):
             gc.collect()
         assert len(server._clients) == 0 and list(server._clients) == []
-        await asyncio.wait_for(client.lost, 5)
+        await asyncio.wait_for(clients[0].lost, 5)
         server.close()
         await asyncio.wait_for(server.wait_closed(), 5)
 

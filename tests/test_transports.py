@@ -12,7 +12,7 @@ import weakref
 
 import pytest
 
-from tests.support.protocol import Buffered, Recording, close, pair
+from tests.support.protocol import Buffered, HalfOpen, Recording, close, pair
 from tests.support.sockets import tcp_pair
 
 
@@ -85,11 +85,6 @@ def test_the_peer_sees_the_end_when_close_completes(run):
 
 
 def test_after_write_eof_the_other_direction_stays_open(run):
-    class HalfOpen(Recording):
-        def eof_received(self):
-            super().eof_received()
-            return True
-
     async def main():
         near, far = await pair(far=HalfOpen)
         assert near.transport.can_write_eof()

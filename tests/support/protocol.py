@@ -54,6 +54,14 @@ class Recording(asyncio.Protocol):
         return future
 
 
+class HalfOpen(Recording):
+    """Keeps its side of the connection open when the peer has closed the other."""
+
+    def eof_received(self):
+        super().eof_received()
+        return True
+
+
 class Buffered(asyncio.BufferedProtocol):
     """Receives into one fixed buffer and keeps what came."""
 

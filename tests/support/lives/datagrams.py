@@ -24,7 +24,7 @@ class DatagramLife(Life):
         "peer_sends": 20, "peer_receives": 12, "peer_closes": 2,
     }  # fmt: skip
 
-    def reads(self):
+    def is_reading(self):
         """Not asked: asyncio's transport of the first 3.11s cannot tell."""
 
     async def begin(self):

@@ -58,17 +58,12 @@ class Life:
         text = re.sub(r"0x[0-9a-f]+", "0x", text)
         text = re.sub(r"fd=-?\d+", "fd", text)
         text = re.sub(r" ?\(_ssl\.c:\d+\)", "", text)
-        # Python 3.12 and later count the arguments of a view before those of ours.
-        text = text.replace("memoryview: ", "")
         return re.sub(r"\('(127\.0\.0\.1|::1)', \d+(, 0, 0)?\)", "address", text)
 
     def state(self):
         transport = self.transport
-        reading = not transport.is_closing() and self.reads()
+        reading = not transport.is_closing() and self.is_reading()
         return transport.is_closing(), reading, transport.get_write_buffer_size() == 0
-
-    def reads(self):
-        return self.transport.is_reading()
 
     # -- its course --------------------------------------------------------------------------------------------------
 
@@ -76,8 +71,7 @@ class Life:
         await self.begin()
         for self.step in range(1, self.random.randrange(4, 16)):
             try:
-                if not self.act(self.choose()):
-                    break
+                self.act(self.choose())
             except Raised:
                 self.say("raised to the caller")
             await self.settle()
@@ -133,7 +127,7 @@ class Life:
         return actions[: writes[0] + 1] if writes else actions
 
     def act(self, action):
-        """Does it. False if the transport is not to be asked for anything any more."""
+        """Does it, and says what came of it."""
         name, *arguments = action
         try:
             result = getattr(self, name)(*arguments)
@@ -142,13 +136,12 @@ class Life:
         except Exception as error:
             result = self.words(error)
         self.say(name, *(one if name in ("plan", "call_soon") else repr(one)[:20] for one in arguments), "->", result)
-        return True
 
     def plan(self, call, actions):
         self.planned[call] = actions
 
     def call_soon(self, actions):
-        self.loop.call_soon(lambda: [self.act(action) for action in actions])
+        self.loop.call_soon(self.act_all, actions)
 
     def fail(self):
         raise Raised
@@ -163,7 +156,10 @@ class Life:
         self.act_inside("received")
 
     def act_inside(self, call):
-        for action in self.planned.pop(call, ()):
+        self.act_all(self.planned.pop(call, ()))
+
+    def act_all(self, actions):
+        for action in actions:
             self.act(action)
 
     # -- what every transport offers ---------------------------------------------------------------------------------
@@ -173,6 +169,15 @@ class Life:
 
     def abort(self):
         self.transport.abort()
+
+    def pause_reading(self):
+        self.transport.pause_reading()
+
+    def resume_reading(self):
+        self.transport.resume_reading()
+
+    def is_reading(self):
+        return self.transport.is_reading()
 
     def is_closing(self):
         return self.transport.is_closing()

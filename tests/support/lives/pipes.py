@@ -87,9 +87,6 @@ class PipeLife(Life):
         # asyncio's says of a closed one twice that it is, and ours watches one that was aborted until the end of the turn.
         return re.sub(r"fd=\d+( closed)?", "fd", re.sub(r"^<\S+", "<", repr(self.transport))).replace("polling", "idle")
 
-    def extra(self, name):
-        return type(self.transport.get_extra_info(name, "none")).__name__
-
     def choose_extra(self):
         return (self.random.choice(["pipe", "nothing"]),)
 
@@ -124,15 +121,6 @@ class ReadPipeLife(PipeLife):
 
     def leave(self):
         self.transport.close()
-
-    def is_reading(self):
-        return self.transport.is_reading()
-
-    def pause_reading(self):
-        self.transport.pause_reading()
-
-    def resume_reading(self):
-        self.transport.resume_reading()
 
     def peer_sends(self, size):
         try:

@@ -52,9 +52,8 @@ class SecureLife(TcpLife):
 
     def act(self, action):
         # asyncio's transport forgets its protocol in the second `close`, and all but that fails then.
-        if action[0] == "close" and self.transport.is_closing():
-            return True
-        return super().act(action)
+        if action[0] != "close" or not self.transport.is_closing():
+            super().act(action)
 
     # asyncio encrypts all of it and does not pause then; ours keeps what the socket does not take, and pauses.
     def choose_write(self):

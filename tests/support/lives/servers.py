@@ -211,9 +211,9 @@ class ServerLife(Life):
         # before it makes their transports.
         if self.is_move(action):
             if self.moved == self.step:
-                return True
+                return
             self.moved = self.step
-        return super().act(action)
+        super().act(action)
 
     def connect(self):
         client = socket.socket(self.listener.family)

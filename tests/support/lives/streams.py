@@ -75,15 +75,6 @@ class StreamLife(Writing, Life):
         if not self.transport.is_closing():
             super().writelines(sizes)
 
-    def pause_reading(self):
-        self.transport.pause_reading()
-
-    def resume_reading(self):
-        self.transport.resume_reading()
-
-    def is_reading(self):
-        return self.transport.is_reading()
-
     def set_protocol(self, name):
         self.transport.set_protocol(self.new_protocol(name))
 
