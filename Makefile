@@ -25,7 +25,7 @@ CAN_EMBED = $(PY) -c 'import sys, pathlib, sysconfig as s; v = s.get_config_var;
 	sys.exit(not (pathlib.Path(v("LIBDIR")) / v("LDLIBRARY")).exists())'
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build demo test test-rust test-python loom loom-edits shuttle miri sanitize other-systems debug-python debug-tests bench-echo conformance conformance-modes conformance-3.14 conformance-grid conformance-summed ecosystem extension lint types soak lives bench bench-3.14 bench-quick bench-instructions bench-primitives bench-runtime clean
+.PHONY: help venv build demo test test-rust test-python loom loom-edits shuttle miri sanitize other-systems debug-python debug-tests bench-echo conformance conformance-modes conformance-3.14 conformance-grid conformance-summed ecosystem extension lint types soak lives bench bench-3.14 bench-quick bench-instructions bench-shares bench-primitives bench-runtime clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -189,6 +189,9 @@ bench-3.14: ## the same on Python 3.14 beside every loop there is for it; makes 
 
 bench-instructions: $(MADE)-extension $(MADE)-bench ## instructions per operation and in whose code, by valgrind (30 minutes); makes benchmarks/INSTRUCTIONS.md
 	$(PY) benchmarks/instructions.py --page benchmarks/INSTRUCTIONS.md
+
+bench-shares: $(MADE)-extension $(MADE)-bench ## whose code the CPU time of an operation is spent in, the kernel's included, by perf (12 minutes); makes benchmarks/SHARES.md
+	$(PY) benchmarks/shares.py --page benchmarks/SHARES.md
 
 bench-primitives: $(MADE)-extension $(MADE)-bench ## sleeps, lines and request latency of wakeloop's primitives beside asyncio on every loop, and tokio
 	@VIRTUAL_ENV=$(abspath $(VENV)) CARGO_TARGET_DIR=$(or $(CARGO_TARGET_DIR),$(abspath target)) \

@@ -116,14 +116,18 @@ def line(name: str, cost: float, ratios: list[float], shares: Shares) -> str:
     return "| " + " | ".join([*cells, f"{most:.2f}", f"{target:g}" if target else ""]) + " |"
 
 
-def heading(versions: str, rounds: int) -> list[str]:
+def heading(rounds: int) -> list[str]:
+    about = report.meta([REFERENCE, OURS])
     titles = ["scenario", "cost", f"ratio to {REFERENCE}", *COLUMNS, "ratio if ours cost nothing", "target"]
     return [
         "# Where the time goes",
         "",
-        f"Measured {time.strftime('%Y-%m-%d %H:%M')} with {versions}, {rounds} rounds: the CPU time of an operation"
-        f" on {OURS}, and whose code it was spent in. The last ratio leaves out all that is in our library, in the C"
-        " library and in the clock. Made by `make bench-shares`; how is told in `benchmarks/shares.py`.",
+        f"Measured {about['date']} on {about['machine']}; Python {about['python'].split()[0]}; {rounds} rounds: the CPU"
+        f" time of an operation on {OURS}, and whose code it was spent in. The last ratio leaves out all that is in our"
+        " library, in the C library and in the clock: a target beyond it cannot be reached there by a loop that makes the"
+        " same system calls and runs the same Python. A send and a receive of 1 KiB over loopback take"
+        f" {about['loopback_us']:.1f} us of CPU there. Made by `make bench-shares`; how is told in"
+        " `benchmarks/shares.py`.",
         "",
         "| " + " | ".join(titles) + " |",
         "|" + " --- |" * len(titles),
@@ -147,7 +151,7 @@ def main() -> int:
     tls.certificate()
     server_cpu, load_cpu = cores()
     settings = Settings(loops, arguments.rounds, 0.2, 0.5, 0.15, server_cpu, load_cpu, fresh=False)
-    text = heading(f"Python {sys.version.split()[0]}, {sys.platform}", arguments.rounds)
+    text = heading(arguments.rounds)
     print("\n".join(text[4:]), flush=True)
     load = Load(load_cpu)
     try:
