@@ -119,8 +119,9 @@ def page(rows: Rows, about: dict[str, Any]) -> str:
         f" the highest in brackets: 2.00 costs half of what {REFERENCE} does. The metric is the CPU time of the whole"
         " process per operation unless the cost says otherwise. `floor` is a server without Python and without an"
         " event loop (`benchmarks/floor`): what the kernel, and for TLS OpenSSL, cost by themselves. No loop can be"
-        " cheaper, so where it is short of a target this machine does not let any loop reach it. The best"
-        " other is the loop, other than ours, that costs least; what it costs is given as a multiple of our cost.",
+        " cheaper, so where it is short of a target this machine does not let any loop reach it. Where the rest of a row"
+        " goes is in [SHARES.md](SHARES.md). The best other is the loop, other than ours, that costs least; what it costs"
+        " is given as a multiple of our cost.",
         "",
         "| " + " | ".join(heads) + " |",
         "|" + " --- |" * len(heads),
