@@ -1,0 +1,69 @@
+"""Buffered protocols: what ``get_buffer`` gives is received into, and what it may be."""
+
+import asyncio
+import os
+
+import pytest
+
+from tests.support.protocol import Buffered, close, pair
+
+
+def test_a_buffered_protocol_receives_into_its_own_buffer(run):
+    async def main():
+        near, far = await pair(near=lambda: Buffered(1000))
+        payload = os.urandom(100_000)
+        far.transport.write(payload)
+        far.transport.write_eof()
+        await near.lost
+        assert near.data == payload and near.ended and set(near.hints) == {-1}
+        await close(far)
+
+    run(main())
+
+
+def test_an_empty_buffer_is_a_fatal_error(run, asyncio_log):
+    class Empty(Buffered):
+        def get_buffer(self, sizehint):
+            return bytearray()
+
+    async def main():
+        near, far = await pair(near=Empty)
+        far.transport.write(b"x")
+        error = await near.lost
+        assert isinstance(error, RuntimeError) and "empty buffer" in str(error)
+        await close(far)
+
+    run(main())
+
+
+def test_what_has_no_length_is_no_buffer(run, asyncio_log):
+    class Nothing(Buffered):
+        def get_buffer(self, sizehint):
+            return None
+
+    async def main():
+        near, far = await pair(near=Nothing)
+        far.transport.write(b"x")
+        error = await near.lost
+        assert isinstance(error, TypeError) and str(error) == "object of type 'NoneType' has no len()"
+        await close(far)
+
+    run(main())
+
+
+@pytest.mark.parametrize("stop", ["close", "abort", "pause_reading"])
+def test_data_that_is_there_is_received_even_if_get_buffer_stops_the_transport(run, stop):
+    class Stopping(Buffered):
+        def get_buffer(self, sizehint):
+            getattr(self.transport, stop)()
+            return super().get_buffer(sizehint)
+
+    async def main():
+        near, far = await pair(near=Stopping)
+        far.transport.write(b"last words")
+        while not near.hints:
+            await asyncio.sleep(0)
+        assert near.data == b"last words"
+        await close(near, far)
+
+    run(main())

@@ -1,0 +1,134 @@
+"""Protocols that raise: who is told, what is still sent, and that the loop lives or is left."""
+
+import asyncio
+
+import pytest
+
+from tests.support.protocol import Buffered, Recording
+from tests.support.sockets import tcp_pair
+
+
+FAILING = ["connection_made", "data_received", "eof_received", "connection_lost", "get_buffer", "buffer_updated"]
+
+
+@pytest.mark.parametrize("method", FAILING)
+def test_an_exception_in_a_protocol_reaches_the_handler_and_the_loop_lives(run, method):
+    def explode(self, *args):
+        raise ZeroDivisionError(method)
+
+    async def main():
+        loop, problems = asyncio.get_running_loop(), []
+        loop.set_exception_handler(lambda loop, context: problems.append(context))
+        base = Buffered if method in ("get_buffer", "buffer_updated") else Recording
+        failing = type("Failing", (base,), {method: explode})
+        with tcp_pair() as (sock, peer):
+            transport, protocol = await loop.create_connection(failing, sock=sock)
+            peer.send(b"data")
+            await asyncio.sleep(0.02)
+            peer.close()
+            while not problems:
+                await asyncio.sleep(0.001)
+            transport.close()
+            await asyncio.sleep(0.01)
+            exceptions = [context["exception"] for context in problems]
+            assert [str(exception) for exception in exceptions] == [method]
+            if method not in ("connection_made", "connection_lost"):
+                assert problems[0]["transport"] is transport and problems[0]["protocol"] is protocol
+                assert await protocol.lost is exceptions[0]
+            assert transport.is_closing()
+
+    run(main())
+
+
+def test_what_is_no_protocol_reaches_the_handler_at_the_end_of_the_connection(run):
+    async def main():
+        loop, problems = asyncio.get_running_loop(), []
+        loop.set_exception_handler(lambda loop, context: problems.append(context))
+        with tcp_pair() as (sock, _):
+            transport, _ = await loop.create_connection(asyncio.Protocol, sock=sock)
+            transport.set_protocol(None)
+            transport.close()
+            await asyncio.sleep(0.01)
+        assert len(problems) == 1
+        assert problems[0]["message"].startswith("Exception in callback ")
+        assert "connection_lost" in str(problems[0]["exception"])
+
+    run(main())
+
+
+def test_what_a_protocol_wrote_before_its_exception_is_sent(run):
+    class Failing(Recording):
+        def data_received(self, data):
+            self.transport.write(b"answer")
+            raise ZeroDivisionError
+
+    async def main():
+        loop, problems = asyncio.get_running_loop(), []
+        loop.set_exception_handler(lambda loop, context: problems.append(context["exception"]))
+        with tcp_pair() as (sock, peer):
+            _, protocol = await loop.create_connection(Failing, sock=sock)
+            peer.send(b"question")
+            assert problems == [await protocol.lost] and isinstance(problems[0], ZeroDivisionError)
+            async with asyncio.timeout(5):
+                assert await loop.sock_recv(peer, 100) == b"answer"
+                assert await loop.sock_recv(peer, 100) == b""
+
+    run(main())
+
+
+def test_keyboard_interrupt_in_a_protocol_leaves_the_loop(loop):
+    class Interrupting(asyncio.Protocol):
+        def data_received(self, data):
+            raise KeyboardInterrupt
+
+    with tcp_pair() as (sock, peer):
+        transport, _ = loop.run_until_complete(loop.create_connection(Interrupting, sock=sock))
+        peer.send(b"x")
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(asyncio.sleep(5))
+        assert not loop.is_running() and not loop.is_closed()
+        transport.abort()
+        loop.run_until_complete(asyncio.sleep(0))
+
+
+def test_a_connection_interrupted_in_connection_made_is_made_in_the_next_run(loop):
+    class Interrupted(Recording):
+        def connection_made(self, transport):
+            super().connection_made(transport)
+            raise KeyboardInterrupt
+
+    with tcp_pair() as (sock, peer):
+        peer.send(b"hello")
+        connecting = loop.create_task(loop.create_connection(Interrupted, sock=sock))
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(connecting)
+        transport, protocol = loop.run_until_complete(asyncio.wait_for(connecting, 5))
+        assert protocol.transport is transport
+        peer.close()
+        assert loop.run_until_complete(asyncio.wait_for(protocol.lost, 5)) is None
+        assert protocol.data == b"hello" and protocol.calls[-2:] == ["eof_received", "connection_lost"]
+
+
+@pytest.mark.parametrize("end", ["with the data", "later"])
+def test_a_connection_interrupted_in_data_received_goes_on_in_the_next_run(loop, end):
+    class Interrupted(Recording):
+        def data_received(self, data):
+            super().data_received(data)
+            if self.data == b"one":
+                raise KeyboardInterrupt
+
+    with tcp_pair() as (sock, peer):
+        _, protocol = loop.run_until_complete(loop.create_connection(Interrupted, sock=sock))
+        peer.send(b"one")
+        if end == "with the data":
+            peer.close()
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_forever()
+        assert protocol.calls == ["connection_made", "data_received"]
+        if end == "later":
+            peer.send(b"two")
+            loop.run_until_complete(asyncio.sleep(0.01))
+            assert protocol.data == b"onetwo"
+            peer.close()
+        assert loop.run_until_complete(asyncio.wait_for(protocol.lost, 5)) is None
+        assert protocol.calls == ["connection_made", "data_received", "eof_received", "connection_lost"]
