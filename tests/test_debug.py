@@ -40,6 +40,22 @@ def test_a_slow_callback_is_logged(debug, asyncio_log):
     assert message.endswith(" seconds") and 0.03 <= float(message.split()[-2]) < 10
 
 
+@pytest.mark.parametrize("schedule", ["call_soon", "call_soon_threadsafe", "call_later"])
+def test_a_slow_callback_that_fails_is_logged_by_its_name(debug, asyncio_log, schedule):
+    debug.slow_callback_duration = 0.01
+    debug.set_exception_handler(lambda loop, context: None)
+
+    def failing(number):
+        time.sleep(0.02)
+        raise ZeroDivisionError
+
+    getattr(debug, schedule)(*[0.001][: schedule == "call_later"], failing, 5)
+    debug.call_later(0.002, debug.stop)
+    debug.run_forever()
+    [line] = [line for line in asyncio_log.messages if line.startswith("Executing <")]
+    assert ".failing(5) at " in line
+
+
 def test_a_slow_step_of_a_task_is_logged_with_the_task(run, asyncio_log):
     async def main():
         asyncio.get_running_loop().slow_callback_duration = 0.01

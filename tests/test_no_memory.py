@@ -12,7 +12,7 @@ from tests.support.script import run_script
 
 pytestmark = [
     pytest.mark.native,
-    pytest.mark.skipif(not no_memory.POSSIBLE, reason="no _testcapi that takes the memory away"),
+    pytest.mark.skipif(not no_memory.POSSIBLE, reason="no _testcapi that takes the memory away, or a debug build"),
 ]
 
 PRELUDE = """

@@ -273,6 +273,7 @@ def test_the_limits_of_the_write_buffer_are_asyncios(run):
         for arguments, shown in (
             ({"low": -1}, "high (-4) must be >= low (-1) must be >= 0"),
             ({"high": -1}, "high (-1) must be >= low (-1) must be >= 0"),
+            ({"high": 1, "low": 10**30}, f"high (1) must be >= low ({10**30}) must be >= 0"),
             ({"high": math.inf}, "high (inf) must be >= low (nan) must be >= 0"),
             ({"high": math.nan, "low": 1}, "high (nan) must be >= low (1) must be >= 0"),
         ):

@@ -380,9 +380,9 @@ impl Core {
         self.rest();
     }
 
-    /// A turn begins, or several; [`Core::rest`] is next.
+    /// One turn or several begin; [`Core::rest`] follows them.
     #[inline(always)]
-    pub(super) fn rise(&self) {
+    pub(super) fn begin_turns(&self) {
         if self.outside.get() {
             self.inbox.unpark();
         }

@@ -17,8 +17,9 @@ impl Core {
     #[cold]
     pub(crate) fn report_handle(&self, handle: &Ref, raised: Raised) -> Result<(), Fatal> {
         let Raised = raised;
+        // In debug mode the log may have to name it yet, if it was slow.
         // SAFETY: a live object.
-        let owners = unsafe { ffi::Py_REFCNT(handle.as_ptr()) };
+        let owners = if self.debug.get() { 0 } else { unsafe { ffi::Py_REFCNT(handle.as_ptr()) } };
         let told = take_unless_fatal().and_then(|exception| {
             let arguments = [self.object(), handle.as_ptr(), exception.as_ptr()];
             self.report(&exception, "callback_failed", &arguments)

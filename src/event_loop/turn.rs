@@ -82,7 +82,7 @@ pub(crate) fn run(core: &Core) -> Result<(), Fatal> {
 
     core.counters.started.set(monotonic_nanos());
     core.running.set(true);
-    core.rise();
+    core.begin_turns();
     let running = Running(core);
     let mut state = Turns { since_poll: TURNS_WITHOUT_POLL, last_poll: 0, had_events: false };
     let outcome = loop {
@@ -464,7 +464,7 @@ pub(crate) fn select(core: &Core, timeout: Option<f64>) -> Result<usize, Fatal> 
     }
 
     core.nested();
-    core.rise();
+    core.begin_turns();
     let _turn = Turn(core);
     add(&core.counters.turns, 1);
     core.flush_all()?;

@@ -9,7 +9,8 @@ try:
 except ImportError:
     _testcapi = None
 
-POSSIBLE = hasattr(_testcapi, "set_nomemory")
+# A debug build ends itself over what `CPYTHONS` names below.
+POSSIBLE = hasattr(_testcapi, "set_nomemory") and not hasattr(sys, "gettotalrefcount")
 # All of an end, but not all there will ever be: an exception that CPython has no number of its place for is handled again
 # and again until there is memory for it (`exception_unwind` in Python/ceval.c).
 VERY_MANY = 10_000
