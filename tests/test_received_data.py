@@ -1,11 +1,13 @@
 """What a protocol was given stays as it was, whatever comes after it: the loop may use again what nobody holds."""
 
 import asyncio
+import functools
 import random
 import socket
 
 import pytest
 
+import wakeloop
 from tests.support.sockets import tcp_pair
 
 # On both sides of what an allocator has quick lists for, and long enough that the loop keeps none.
@@ -93,6 +95,47 @@ def test_datagrams_that_are_kept_stay_as_they_were(run, size, burst):
         protocol.check(size)
         transport.close()
         await protocol.lost
+
+    run(main())
+
+
+async def by_sock(sock):
+    return functools.partial(asyncio.get_running_loop().sock_recv, sock), sock.close
+
+
+async def by_reader(sock):
+    reader, writer = await wakeloop.open_connection(sock=sock)
+    return reader.readexactly, writer.close
+
+
+@pytest.mark.control
+@pytest.mark.parametrize("opened", [by_sock, by_reader])
+@pytest.mark.parametrize("size", [*SIZES, 999, 1000, 4096, 4097])
+def test_what_reads_have_given_stays_as_it_was_as_long_as_anybody_has_it(run, opened, size):
+    async def main():
+        with tcp_pair() as (sock, peer), tcp_pair() as (other, other_peer):
+            peers = [peer, other_peer]
+            reads, closes = zip(*[await opened(sock), await opened(other)])
+            kept, seen = [], [None, None]
+            # More than are remembered.
+            for number in range(4 * COUNT):
+                expected, place = message(number % 256, size), number % 2
+                read = asyncio.ensure_future(reads[place](size))
+                await asyncio.sleep(0)
+                peers[place].sendall(expected)
+                data = await read
+                while len(data) < size:
+                    data += await reads[place](size - len(data))
+                assert data == expected and hash(data) == hash(bytes(bytearray(expected)))
+                before, seen[place] = seen[place], (data, expected)
+                assert before is None or before[0] == before[1]
+                if number % 5 == 0:
+                    kept.append((data if number % 2 else memoryview(data), expected))
+                del data, before
+            assert all(bytes(data) == expected for data, expected in kept)
+            for close in closes:
+                close()
+            await asyncio.sleep(0)
 
     run(main())
 

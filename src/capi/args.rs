@@ -133,7 +133,20 @@ impl Args {
     }
 
     /// Binds the arguments to a list of parameter names, positional or keyword; missing ones are null.
+    #[inline(always)]
     pub(crate) fn bind<const N: usize>(
+        &self,
+        function: &str,
+        parameters: [&str; N],
+        required: usize,
+    ) -> Result<[*mut ffi::PyObject; N], Raised> {
+        if self.positional == N && self.names.is_null() {
+            return Ok(std::array::from_fn(|index| self.at(index)));
+        }
+        self.bind_names(function, parameters, required)
+    }
+
+    fn bind_names<const N: usize>(
         &self,
         function: &str,
         parameters: [&str; N],

@@ -115,6 +115,20 @@ impl RawBytes {
             .ok_or(Raised)
     }
 
+    /// The same of an object that was seen, with its old content. A hash that was asked for is forgotten, as in a fresh one.
+    ///
+    /// # Safety
+    /// A `bytes` object that nobody else has hold of.
+    #[inline(always)]
+    pub(crate) unsafe fn again(bytes: Ref) -> RawBytes {
+        // SAFETY: the caller's word.
+        #[allow(deprecated, reason = "there is no other way to a hash that was kept")]
+        unsafe {
+            (*bytes.as_ptr().cast::<ffi::PyBytesObject>()).ob_shash = -1;
+        }
+        RawBytes(bytes)
+    }
+
     /// Where the content goes.
     pub(crate) fn as_mut_ptr(&mut self) -> *mut u8 {
         // SAFETY: a bytes object that only we know.
@@ -125,6 +139,15 @@ impl RawBytes {
     pub(crate) fn as_ptr(&self) -> *const u8 {
         // SAFETY: a bytes object.
         unsafe { ffi::PyBytes_AsString(self.0.as_ptr()).cast() }
+    }
+
+    /// The object as it is.
+    ///
+    /// # Safety
+    /// All of it was written.
+    #[inline(always)]
+    pub(crate) unsafe fn whole(self) -> Ref {
+        self.0
     }
 
     /// Cuts the object to the `size` bytes that were filled.

@@ -21,6 +21,7 @@ pub(crate) mod freelist;
 pub(crate) mod future;
 pub(crate) mod imports;
 mod inline_values;
+pub(crate) mod lent_bytes;
 pub(crate) mod module_dict;
 pub(crate) mod object;
 pub(crate) mod pristine;

@@ -11,7 +11,7 @@ use std::ptr::copy_nonoverlapping;
 
 use pyo3::ffi;
 
-use super::buffer::bytes_from;
+use super::buffer::{RawBytes, bytes_from};
 use super::{Raised, Ref, Slot};
 
 /// Shorter ones are made as quickly.
@@ -40,15 +40,12 @@ impl SpareBytes {
         }
         match self.take() {
             Some(spare) => {
-                // SAFETY: a bytes object of exactly this length that nobody else has hold of. A hash that was asked for is
-                // forgotten, as in a fresh one.
-                #[allow(deprecated, reason = "there is no other way to a hash that was kept")]
+                // SAFETY: a bytes object of exactly this length that nobody else has hold of; all of it is written.
                 unsafe {
-                    let object = spare.as_ptr().cast::<ffi::PyBytesObject>();
-                    copy_nonoverlapping(data.as_ptr(), (&raw mut (*object).ob_sval).cast(), data.len());
-                    (*object).ob_shash = -1;
+                    let mut bytes = RawBytes::again(spare);
+                    copy_nonoverlapping(data.as_ptr(), bytes.as_mut_ptr(), data.len());
+                    Ok(bytes.whole())
                 }
-                Ok(spare)
             }
             None => bytes_from(data),
         }

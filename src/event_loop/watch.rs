@@ -117,6 +117,11 @@ impl Watch {
         self.interest().is_some()
     }
 
+    /// Is it registered for edges, for this very socket?
+    fn has_edge_of(&self, socket: &Ref) -> bool {
+        self.mode.get() == Mode::Edge && refers_to(&self.owner, socket)
+    }
+
     fn has_handle(&self) -> bool {
         [&self.reader, &self.writer].iter().any(|slot| !slot.is_empty() && is_handle(slot.as_ptr()))
     }
@@ -415,17 +420,16 @@ pub(crate) fn wait(
     if core.fds.source(fd).is_some() {
         return Err(used_by_transport(core, socket));
     }
-    // Made before the watch is looked up: on 3.11 making an object can run the collector.
-    // SAFETY: a live object; objects without weak references raise.
-    let owner = unsafe { Ref::from_owned(ffi::PyWeakref_NewRef(socket.as_ptr(), std::ptr::null_mut())) };
-    let owner = owner.ok_or(Raised)?;
+    let known = core.fds.watch(fd).is_some_and(|watch| watch.has_edge_of(socket));
+    // Made before the watch is looked up for good: on 3.11 making an object can run the collector.
+    let owner = if known { None } else { Some(weak_reference(socket)?) };
     ensure(core, fd)?;
     let Some(watch) = core.fds.watch(fd) else { return Ok(()) };
     let old = watch.put(&core.fds, direction, Some(waiter));
     let outcome = if watch.has_handle() || core.polling.get() || matches!(watch.mode.get(), Mode::Level(_)) {
         update(core, fd).map_err(|error| raise_io(&error))
     } else {
-        keep_edge(core, fd, watch, socket, owner)
+        keep_edge(core, fd, watch, owner)
     };
     if outcome.is_err() {
         drop(core.fds.watch(fd).and_then(|watch| watch.put(&core.fds, direction, None)));
@@ -446,12 +450,14 @@ fn used_by_transport(core: &Core, socket: &Ref) -> Raised {
     Raised
 }
 
-/// Makes sure that `fd` is registered for edges, for this very socket.
-fn keep_edge(core: &Core, fd: RawFd, watch: &Watch, socket: &Ref, owner: Ref) -> Result<(), Raised> {
-    if watch.mode.get() == Mode::Edge && refers_to(&watch.owner, socket) {
-        return Ok(());
-    }
-    let Some(poller) = core.poller() else { return Ok(()) };
+fn weak_reference(object: &Ref) -> Result<Ref, Raised> {
+    // SAFETY: a live object; objects without weak references raise.
+    unsafe { Ref::from_owned(ffi::PyWeakref_NewRef(object.as_ptr(), std::ptr::null_mut())) }.ok_or(Raised)
+}
+
+/// Makes sure that `fd` is registered for edges, for this very socket: `owner`, unless it is already.
+fn keep_edge(core: &Core, fd: RawFd, watch: &Watch, owner: Option<Ref>) -> Result<(), Raised> {
+    let (Some(poller), Some(owner)) = (core.poller(), owner) else { return Ok(()) };
     let token = core.fds.token(fd);
     let registered = match poller.register_edge(fd, token, Interest::BOTH) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {

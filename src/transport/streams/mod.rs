@@ -50,6 +50,7 @@ use std::ffi::CString;
 
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::PyType;
 
 pub(crate) use call::make_type as make_call_type;
 pub(crate) use reader::Reader;
@@ -61,6 +62,7 @@ pub(crate) use writer::make_type as make_writer_type;
 use crate::capi::call::call_keywords;
 use crate::capi::error::fetch;
 use crate::capi::pristine::{Once, Pristine};
+use crate::capi::types::add_methods;
 use crate::capi::{Args, Fallible, Raised, Ref};
 
 /// The classes that Python has made of ours, and asyncio's behind them.
@@ -134,20 +136,23 @@ const WRITER_METHODS: [&str; 3] = ["write", "writelines", "drain"];
 const TRANSPORT_METHODS: [&str; 3] = ["write", "writelines", "is_closing"];
 const PROTOCOL_METHODS: [&str; 3] = ["data_received", "_stream_reader", "_drain_helper"];
 
-/// Takes the classes that `wakeloop._streams` has made, and the names of the attributes that a protocol has.
+/// Takes the classes that `wakeloop._streams` has made, and the names of the attributes that a protocol has. The
+/// interpreter calls a native method fastest on instances of the very class that it was made for, so they get their own.
 #[pyfunction]
 pub(crate) fn adopt_streams(
     py: Python<'_>,
-    reader: Bound<'_, PyAny>,
-    writer: Bound<'_, PyAny>,
+    reader: Bound<'_, PyType>,
+    writer: Bound<'_, PyType>,
     protocol: (Bound<'_, PyAny>, Vec<String>),
 ) -> PyResult<()> {
+    add_methods(&reader, reader_python::METHODS)?;
+    add_methods(&writer, writer::METHODS)?;
     let pristine =
         |kind, methods, attributes| Pristine::new(kind, methods, attributes).map_err(|Raised| fetch(py));
     let streams = py.import(Fallible("asyncio.streams"))?;
     CLASSES.set(Classes {
-        reader: pristine(reader, &READER_METHODS, &[])?,
-        writer: pristine(writer, &WRITER_METHODS, &[])?,
+        reader: pristine(reader.into_any(), &READER_METHODS, &[])?,
+        writer: pristine(writer.into_any(), &WRITER_METHODS, &[])?,
         transport: pristine(
             py.import(Fallible("wakeloop._core"))?.getattr(Fallible("StreamTransport"))?,
             &TRANSPORT_METHODS,

@@ -392,6 +392,25 @@ unsafe extern "C" fn set_buffer(
     })
 }
 
+/// The methods of the native class, and once more of the one that Python makes of it.
+pub(super) const METHODS: &[Method] = &[
+    Method::Fast(c"read", read, c"read(n=-1)\n\nRead up to n bytes, or all until the end if n is negative."),
+    Method::Fast(
+        c"readexactly",
+        readexactly,
+        c"readexactly(n)\n\nRead n bytes; IncompleteReadError if the stream ends before.",
+    ),
+    Method::NoArgs(c"readline", readline, c"readline()\n\nRead up to and with the next newline."),
+    Method::Fast(
+        c"readuntil",
+        readuntil,
+        c"readuntil(separator=b'\\n')\n\nRead up to and with the separator.",
+    ),
+    Method::OneArg(c"feed_data", feed_data, c"Add data to the stream."),
+    Method::NoArgs(c"at_eof", at_eof, c"at_eof()\n\nTrue if the stream has ended and everything was read."),
+    Method::NoArgs(c"exception", exception, c"exception()\n\nWhat set_exception() was called with, or None."),
+];
+
 /// Makes the native class. Called once, by the module's initialisation.
 pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     let attribute = |name, get, set| Attribute { name, get, set: Some(set) };
@@ -411,35 +430,7 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         name: c"wakeloop._core.StreamReader",
         size: size_of::<Reader>(),
         flags: ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_HAVE_GC | ffi::Py_TPFLAGS_BASETYPE,
-        methods: &[
-            Method::Fast(
-                c"read",
-                read,
-                c"read(n=-1)\n\nRead up to n bytes, or all until the end if n is negative.",
-            ),
-            Method::Fast(
-                c"readexactly",
-                readexactly,
-                c"readexactly(n)\n\nRead n bytes; IncompleteReadError if the stream ends before.",
-            ),
-            Method::NoArgs(c"readline", readline, c"readline()\n\nRead up to and with the next newline."),
-            Method::Fast(
-                c"readuntil",
-                readuntil,
-                c"readuntil(separator=b'\\n')\n\nRead up to and with the separator.",
-            ),
-            Method::OneArg(c"feed_data", feed_data, c"Add data to the stream."),
-            Method::NoArgs(
-                c"at_eof",
-                at_eof,
-                c"at_eof()\n\nTrue if the stream has ended and everything was read.",
-            ),
-            Method::NoArgs(
-                c"exception",
-                exception,
-                c"exception()\n\nWhat set_exception() was called with, or None.",
-            ),
-        ],
+        methods: METHODS,
         attributes: &attributes,
         weaklist_offset: Some(offset_of!(Reader, weaklist)),
         dict_offset: Some(offset_of!(Reader, dict)),

@@ -13,6 +13,7 @@ use std::sync::Once;
 use pyo3::ffi;
 
 use crate::capi::buffer::{RawBytes, bytes_from};
+use crate::capi::lent_bytes::{self, lend};
 use crate::capi::{Raised, Ref};
 
 /// All zero is an empty store.
@@ -105,7 +106,7 @@ impl Store {
             return extend(shared, data);
         }
         if self.bytes.is_none() {
-            self.bytes = Some(RawBytes::with_capacity(data.len())?);
+            self.bytes = Some(lent_bytes::with_capacity(data.len())?);
             (self.start, self.end, self.capacity) = (0, 0, data.len());
         }
         let room = self.reserve(data.len())?;
@@ -161,6 +162,8 @@ impl Store {
             let whole = std::mem::replace(self, Store::empty());
             return match whole.bytes {
                 // SAFETY: everything before `end` was written.
+                Some(bytes) if count == whole.capacity => Ok(lend(unsafe { bytes.whole() })),
+                // SAFETY: as above.
                 Some(bytes) => unsafe { bytes.finish(count) },
                 None => bytes_from(&[]),
             };

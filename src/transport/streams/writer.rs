@@ -254,6 +254,13 @@ unsafe impl Instance for Writer {
     }
 }
 
+/// The methods of the native class, and once more of the one that Python makes of it.
+pub(super) const METHODS: &[Method] = &[
+    Method::Fast(c"write", write, c"write(data)\n\nWrite data; nothing blocks."),
+    Method::Fast(c"writelines", writelines, c"writelines(data)\n\nWrite several pieces of data, in order."),
+    Method::NoArgs(c"drain", drain, c"drain()\n\nWait until more may be written."),
+];
+
 /// Makes the native class. Called once, by the module's initialisation.
 pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     let attribute = |name, get, set| Attribute { name, get, set: Some(set) };
@@ -269,15 +276,7 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         name: c"wakeloop._core.StreamWriter",
         size: size_of::<Writer>(),
         flags: ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_HAVE_GC | ffi::Py_TPFLAGS_BASETYPE,
-        methods: &[
-            Method::Fast(c"write", write, c"write(data)\n\nWrite data; nothing blocks."),
-            Method::Fast(
-                c"writelines",
-                writelines,
-                c"writelines(data)\n\nWrite several pieces of data, in order.",
-            ),
-            Method::NoArgs(c"drain", drain, c"drain()\n\nWait until more may be written."),
-        ],
+        methods: METHODS,
         attributes: &attributes,
         weaklist_offset: Some(offset_of!(Writer, weaklist)),
         dict_offset: Some(offset_of!(Writer, dict)),
