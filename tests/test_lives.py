@@ -22,7 +22,7 @@ FIRST = int(os.environ.get("FIRST_LIFE", 0))
     "kind",
     [
         *("unix", "tcp", "datagrams", "server", "read-pipe", "write-pipe"),
-        *("sockets", "streams", "our-streams", "processes"),
+        *("sockets", "streams", "our-streams", "processes", "schedules"),
     ],
 )
 def test_a_random_life_reads_as_on_asyncio(kind, debug, asyncio_log):

@@ -17,6 +17,7 @@ from .conversations import ConversationLife
 from .datagrams import DatagramLife
 from .pipes import ReadPipeLife, WritePipeLife
 from .processes import ProcessLife
+from .schedules import ScheduleLife
 from .secure import SecureClient, SecureServer
 from .servers import ServerLife
 from .sockets import SockLife
@@ -33,6 +34,7 @@ KINDS = {
     "write-pipe": WritePipeLife,
     "sockets": SockLife,
     "processes": ProcessLife,
+    "schedules": ScheduleLife,
     "streams": ConversationLife,
     "our-streams": functools.partial(ConversationLife, ours=True),
 }
