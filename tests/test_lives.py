@@ -1,4 +1,4 @@
-"""Random lives of a transport read the same on our loop and on asyncio: see `tests/support/lives`.
+"""Random lives read the same on our loop and on asyncio: see `tests/support/lives`.
 
 `LIVES` in the environment is how many of each kind (40); `make lives` runs very many.
 """

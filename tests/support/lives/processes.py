@@ -6,6 +6,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 
 from .life import Life
 from .tasks import Tasks
@@ -65,6 +66,11 @@ class ProcessLife(Tasks, Life):
     def __init__(self, seed, loop):
         super().__init__(seed, loop)
         self.tasks, self.ignoring = [], False
+        if sys.version_info < (3, 12) and type(loop) is asyncio.SelectorEventLoop:
+            # Until 3.11 asyncio has a thread for each child, which takes its time.
+            watcher = asyncio.PidfdChildWatcher()
+            watcher.attach_loop(loop)
+            asyncio.set_child_watcher(watcher)
         #: The step in which the child ended.
         self.ended = None
 
@@ -102,6 +108,8 @@ class ProcessLife(Tasks, Life):
 
     def end(self):
         super().end()
+        if sys.version_info < (3, 12):
+            asyncio.set_child_watcher(None)
         self.tasks.clear()
 
     def say(self, *what):
