@@ -168,7 +168,7 @@ extension: $(MADE)-extension $(MADE)-test ## builds examples/extension, whose Ru
 types: $(MADE)-extension $(MADE)-test ## mypy --strict over the package, the stubs against the extension, a user's program
 	$(PY) -m pytest tests/test_typing.py
 
-lives: $(MADE)-extension $(MADE)-test ## some ten thousand random lives of connections and endpoints, each on asyncio and on this loop: they must read the same
+lives: $(MADE)-extension $(MADE)-test ## some twenty thousand random lives of connections, endpoints and processes, each on asyncio and on this loop: they must read the same
 	LIVES=$(or $(LIVES),1000) FIRST_LIFE=$(or $(FIRST_LIFE),1000) $(PY) -m pytest -q tests/test_lives.py
 
 soak: $(MADE)-extension $(MADE)-test ## twenty minutes of everything at once, again and again: nothing may grow

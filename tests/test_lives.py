@@ -1,4 +1,4 @@
-"""Random lives of a transport read the same on our loop and on asyncio: see `tests/support/lives`.
+"""Random lives read the same on our loop and on asyncio: see `tests/support/lives`.
 
 `LIVES` in the environment is how many of each kind (40); `make lives` runs very many.
 """
@@ -18,7 +18,13 @@ FIRST = int(os.environ.get("FIRST_LIFE", 0))
 @pytest.mark.native
 @pytest.mark.timeout(60 + COUNT)
 @pytest.mark.parametrize("debug", [False, True], ids=["", "debug"])
-@pytest.mark.parametrize("kind", ["unix", "tcp", "datagrams", "server", "read-pipe", "write-pipe"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("unix", "tcp", "datagrams", "server", "read-pipe", "write-pipe"),
+        *("sockets", "streams", "our-streams", "processes", "schedules"),
+    ],
+)
 def test_a_random_life_reads_as_on_asyncio(kind, debug, asyncio_log):
     check(kind, debug=debug)
 

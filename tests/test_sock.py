@@ -345,6 +345,102 @@ def test_nothing_is_asked_for_and_given_at_once(run):
     run(main())
 
 
+def test_an_empty_datagram_is_sent(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        near, far = socket.socketpair(type=socket.SOCK_DGRAM)
+        with near, far:
+            near.setblocking(False)
+            far.setblocking(False)
+            await loop.sock_sendall(near, b"")
+            assert far.recv(10) == b""
+
+    run(main())
+
+
+def test_sending_nothing_finds_the_error_of_the_socket(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        with socket.socket() as unconnected:
+            unconnected.setblocking(False)
+            with pytest.raises(BrokenPipeError):
+                await loop.sock_sendall(unconnected, b"")
+
+    run(main())
+
+
+def test_nothing_is_sent_at_once_where_there_is_no_room(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        with socketpair() as (near, far):
+            with pytest.raises(BlockingIOError):
+                while near.send(bytes(65536)):
+                    pass
+            await asyncio.wait_for(loop.sock_sendall(near, b""), 5)
+
+    run(main())
+
+
+@pytest.mark.parametrize(("method", "rest"), [("recv_into", ()), ("recvfrom_into", (5,))])
+@pytest.mark.parametrize("target", [b"bytes", None, 3, memoryview(bytearray(10))[::2]])
+def test_what_cannot_be_received_into_is_refused_in_the_sockets_words(run, method, rest, target):
+    async def main():
+        loop = asyncio.get_running_loop()
+        with socketpair() as (near, _):
+            with pytest.raises(TypeError) as expected:
+                getattr(near, method)(target, *rest)
+            with pytest.raises(TypeError) as refused:
+                await getattr(loop, f"sock_{method}")(near, target, *rest)
+            assert str(refused.value) == str(expected.value)
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments"),
+    [("recv", [1 << 70]), ("recvfrom", [1 << 70]), ("recvfrom_into", [bytearray(1), 1 << 70]), ("recvfrom_into", [1, 1.5])],
+)
+def test_a_wrong_size_is_refused_in_the_sockets_words(run, method, arguments):
+    async def main():
+        loop = asyncio.get_running_loop()
+        with socketpair() as (near, _):
+            with pytest.raises((OverflowError, TypeError)) as expected:
+                getattr(near, method)(*arguments)
+            with pytest.raises(expected.type) as refused:
+                await getattr(loop, f"sock_{method}")(near, *arguments)
+            assert str(refused.value) == str(expected.value)
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "outcome"),
+    [
+        ("sock_recv", [0], b""),
+        ("sock_recv", [1], OSError),
+        ("sock_recv_into", [bytearray()], 0),
+        ("sock_recv_into", [b"x"], TypeError),
+        ("sock_recvfrom_into", [b"x"], TypeError),
+        ("sock_sendall", [b""], OSError),
+        ("sock_sendto", [b"", ()], TypeError),
+        ("sock_accept", [], OSError),
+    ],
+)
+def test_a_closed_sockets_arguments_are_looked_at_first(run, method, arguments, outcome):
+    async def main():
+        closed = socket.socket(socket.AF_UNIX)
+        closed.close()
+        awaitable = getattr(asyncio.get_running_loop(), method)(closed, *arguments)
+        if isinstance(outcome, type):
+            with pytest.raises(outcome) as refused:
+                await awaitable
+            assert outcome is not OSError or refused.value.errno == errno.EBADF
+        else:
+            assert await awaitable == outcome
+
+    run(main())
+
+
 @pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM])
 def test_a_socket_that_does_not_listen_is_not_waited_for_in_accept(run, kind):
     async def main():

@@ -21,9 +21,9 @@ impl Buffer {
         Buffer::get(object, ffi::PyBUF_SIMPLE)
     }
 
-    /// A contiguous writable view of `object`.
-    pub(crate) fn writable(object: *mut ffi::PyObject) -> Result<Buffer, Raised> {
-        Buffer::get(object, ffi::PyBUF_WRITABLE).map_err(|raised| refused(object, raised))
+    /// A contiguous writable view of `object`; what refuses another is the socket's method of the name `function`.
+    pub(crate) fn writable(object: *mut ffi::PyObject, function: &str) -> Result<Buffer, Raised> {
+        Buffer::get(object, ffi::PyBUF_WRITABLE).map_err(|raised| refused(object, function, raised))
     }
 
     fn get(object: *mut ffi::PyObject, flags: i32) -> Result<Buffer, Raised> {
@@ -80,14 +80,17 @@ impl std::fmt::Debug for Buffer {
 /// What has no buffer, or none that can be written, is the caller's mistake: a TypeError, as in `socket.recv_into`,
 /// whatever the object itself said.
 #[cold]
-fn refused(object: *mut ffi::PyObject, raised: Raised) -> Raised {
+fn refused(object: *mut ffi::PyObject, function: &str, raised: Raised) -> Raised {
     // SAFETY: an error is set; a live object, whose type has a name.
     unsafe {
         ffi::PyErr_Clear();
-        let name = std::ffi::CStr::from_ptr((*ffi::Py_TYPE(object)).tp_name).to_string_lossy();
+        let name = match object == ffi::Py_None() {
+            true => "None".into(),
+            false => std::ffi::CStr::from_ptr((*ffi::Py_TYPE(object)).tp_name).to_string_lossy(),
+        };
         raise_message(
             ffi::PyExc_TypeError,
-            &format!("a read-write bytes-like object is required, not {name}"),
+            &format!("{function}() argument 1 must be read-write bytes-like object, not {name}"),
         );
     }
     raised

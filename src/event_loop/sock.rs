@@ -145,7 +145,7 @@ impl SockCall {
             Action::ReceiveInto(target) => {
                 // Held: asking for the buffer may run Python code that closes this call.
                 let target = target.get().unwrap_or_else(Ref::none);
-                let buffer = Buffer::writable(target.as_ptr())?;
+                let buffer = Buffer::writable(target.as_ptr(), "recv_into")?;
                 if buffer.len() == 0 {
                     // The socket is not asked, as in Python.
                     return integer(0).map(Step::Finished);
@@ -155,15 +155,17 @@ impl SockCall {
                     unsafe { libc::recv(fd, buffer.as_ptr().cast(), buffer.len(), libc::MSG_DONTWAIT) };
                 sized(count, Direction::Read, |count| integer(count as i64))
             }
+            // Nothing is sent too: it is a datagram, and finds the errors that the socket has.
             Action::Send { data, sent } => loop {
                 let rest = &data.as_slice()[sent.get()..];
-                if rest.is_empty() {
-                    return Ok(Step::Finished(Ref::none()));
-                }
                 // SAFETY: `rest` is valid for its length.
                 let count = unsafe { libc::send(fd, rest.as_ptr().cast(), rest.len(), SEND_FLAGS) };
                 if count < 0 {
-                    return would_block(Direction::Write);
+                    let step = would_block(Direction::Write)?;
+                    return Ok(if rest.is_empty() { Step::Finished(Ref::none()) } else { step });
+                }
+                if count as usize == rest.len() {
+                    return Ok(Step::Finished(Ref::none()));
                 }
                 sent.set(sent.get() + count as usize);
             },
@@ -258,6 +260,18 @@ impl SockCall {
         getattr(socket.as_ptr(), name.as_ptr()).map(drop)
     }
 
+    /// The socket's descriptor. In the place of a closed one's a number that nobody has: the system call refuses it,
+    /// but first the arguments are looked at, as by the socket's own methods.
+    fn number(&self, socket: &Ref) -> Result<RawFd, Raised> {
+        file_descriptor(socket).or_else(|raised| {
+            if !is_plain_socket(socket.as_ptr()) || self.transfer().is_some() {
+                return Err(raised);
+            }
+            drop(raised.take());
+            Ok(RawFd::MAX)
+        })
+    }
+
     /// The file, if it is one that is sent.
     fn transfer(&self) -> Option<Rc<FileTransfer>> {
         // SAFETY: GIL held; the borrow ends with the statement.
@@ -293,7 +307,7 @@ unsafe impl Steps for SockCall {
         let socket = self.socket.get().ok_or(Raised)?;
         if self.fd.get() < 0 {
             self.ask_for_method(&socket)?;
-            self.fd.set(file_descriptor(&socket)?);
+            self.fd.set(self.number(&socket)?);
         } else if resumed && file_descriptor(&socket)? != self.fd.get() {
             // Closed while we waited; the number may be another connection's by now.
             return Err(raise_errno(libc::EBADF));

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 
 use super::core::{Core, core_of};
 use super::sock::{Action, SockCall};
-use super::sock_methods::check_socket;
+use super::sock_methods::{check_socket, size_of_argument};
 use super::sock_try::{COPIED, SEND_FLAGS, Step, sized};
 use super::watch::Direction;
 use crate::capi::buffer::{Buffer, RawBytes, bytes_from};
@@ -125,7 +125,7 @@ fn receive(core: &Core, fd: i32, size: usize) -> Result<Step, Raised> {
 fn receive_into(fd: i32, target: &Slot, size: usize) -> Result<Step, Raised> {
     // Held: asking for the buffer may run Python code that closes this call.
     let target = target.get().unwrap_or_else(Ref::none);
-    let buffer = Buffer::writable(target.as_ptr())?;
+    let buffer = Buffer::writable(target.as_ptr(), "recvfrom_into")?;
     if size > buffer.len() {
         // SAFETY: reading a static of the interpreter.
         let kind = unsafe { ffi::PyExc_ValueError };
@@ -139,22 +139,6 @@ fn receive_into(fd: i32, target: &Slot, size: usize) -> Result<Step, Raised> {
     let count = unsafe { libc::recvfrom(fd, place, size, libc::MSG_DONTWAIT, address, length) };
     drop(buffer);
     sized(count, Direction::Read, |count| pair(number(count)?, &sender))
-}
-
-/// A size argument that must not be negative.
-fn size_of_argument(value: *mut ffi::PyObject, function: &str) -> Result<usize, Raised> {
-    // SAFETY: a live object; -1 with an error set means failure.
-    let size = unsafe { ffi::PyNumber_AsSsize_t(value, ffi::PyExc_OverflowError) };
-    // SAFETY: asks for the indicator only.
-    if size == -1 && !unsafe { ffi::PyErr_Occurred() }.is_null() {
-        return Err(Raised);
-    }
-    if size < 0 {
-        // SAFETY: reading a static of the interpreter.
-        raise_message(unsafe { ffi::PyExc_ValueError }, &format!("negative buffersize in {function}"));
-        return Err(Raised);
-    }
-    Ok(size as usize)
 }
 
 fn slot(object: *mut ffi::PyObject) -> Slot {
@@ -224,7 +208,9 @@ exchange_method!(sock_recvfrom_into, ["sock", "buf", "nbytes"], 2, |_, bound: &[
     let given = match if bound[2].is_null() { 0 } else { unsafe { ffi::PyObject_IsTrue(bound[2]) } } {
         0 => 0,
         -1 => return Err(Raised),
-        _ => size_of_argument(bound[2], "recvfrom_into")?,
+        // The buffer is looked at before it.
+        _ => Buffer::writable(bound[1], "recvfrom_into")
+            .and_then(|_| size_of_argument(bound[2], "recvfrom_into"))?,
     };
     let size = match given {
         0 => {

@@ -58,20 +58,25 @@ pub(crate) fn check_socket(core: &Core, socket: *mut ffi::PyObject) -> Result<()
 }
 
 fn receive_action(size: *mut ffi::PyObject) -> Result<Action, Raised> {
-    // SAFETY: a live object; -1 with an error set means failure.
-    let size = unsafe { ffi::PyNumber_AsSsize_t(size, ffi::PyExc_OverflowError) };
-    if size == -1 {
-        // SAFETY: asks for the indicator only.
-        if !unsafe { ffi::PyErr_Occurred() }.is_null() {
-            return Err(Raised);
-        }
+    size_of_argument(size, "recv").map(Action::Receive)
+}
+
+/// A size that the socket's method `function` is called with: not negative.
+pub(super) fn size_of_argument(value: *mut ffi::PyObject, function: &str) -> Result<usize, Raised> {
+    // SAFETY: a live object; null means failure.
+    let number = unsafe { Ref::from_owned(ffi::PyNumber_Index(value)) }.ok_or(Raised)?;
+    // SAFETY: an int; -1 with an error set means failure.
+    let size = unsafe { ffi::PyLong_AsSsize_t(number.as_ptr()) };
+    // SAFETY: asks for the indicator only.
+    if size == -1 && !unsafe { ffi::PyErr_Occurred() }.is_null() {
+        return Err(Raised);
     }
     if size < 0 {
         // SAFETY: reading a static of the interpreter.
-        raise_message(unsafe { ffi::PyExc_ValueError }, "negative buffersize in recv");
+        raise_message(unsafe { ffi::PyExc_ValueError }, &format!("negative buffersize in {function}"));
         return Err(Raised);
     }
-    Ok(Action::Receive(size as usize))
+    Ok(size as usize)
 }
 
 fn receive_into_action(target: *mut ffi::PyObject) -> Result<Action, Raised> {

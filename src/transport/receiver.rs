@@ -121,7 +121,8 @@ impl Receiver {
             Some(function) => call1(&function, hint.as_ptr())?,
             None => call1(&self.missing(imports().get_buffer.as_ptr())?, hint.as_ptr())?,
         };
-        let buffer = Buffer::writable(target.as_ptr()).map_err(|raised| without_length(&target, raised))?;
+        let buffer = Buffer::writable(target.as_ptr(), "recv_into")
+            .map_err(|raised| without_length(&target, raised))?;
         if buffer.len() == 0 {
             // SAFETY: reading a static of the interpreter.
             raise_message(unsafe { ffi::PyExc_RuntimeError }, "get_buffer() returned an empty buffer");

@@ -1,21 +1,26 @@
-"""Random lives of a transport, to be compared between two loops.
+"""Random lives of a transport, a socket, a stream or a process, to be compared between two loops.
 
-A life is a seed: it decides what the program does with its transport, from outside and from inside of the protocol's
-calls, and what the peer does, a plain socket. All that a program could see of it is written down in order. The same seed
+A life is a seed: it decides what the program does with it, from outside and from inside of the protocol's calls, and
+what the peer does, a plain socket. All that a program could see of it is written down in order. The same seed
 on asyncio and on another loop must read the same; where it is known not to, the life does not go there, and the
 comment on that place says why.
 """
 
 import asyncio
 import contextlib
+import functools
 import gc
 import logging
 import warnings
 
+from .conversations import ConversationLife
 from .datagrams import DatagramLife
 from .pipes import ReadPipeLife, WritePipeLife
+from .processes import ProcessLife
+from .schedules import ScheduleLife
 from .secure import SecureClient, SecureServer
 from .servers import ServerLife
+from .sockets import SockLife
 from .streams import TcpLife, UnixLife
 
 KINDS = {
@@ -27,6 +32,11 @@ KINDS = {
     "server": ServerLife,
     "read-pipe": ReadPipeLife,
     "write-pipe": WritePipeLife,
+    "sockets": SockLife,
+    "processes": ProcessLife,
+    "schedules": ScheduleLife,
+    "streams": ConversationLife,
+    "our-streams": functools.partial(ConversationLife, ours=True),
 }
 
 

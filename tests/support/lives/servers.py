@@ -7,6 +7,7 @@ import socket
 import struct
 
 from .life import Life, Raised
+from .tasks import Tasks
 from .writing import SMALL
 
 
@@ -31,7 +32,7 @@ class Serving(asyncio.Protocol):
         self.life.called("connection_lost", self.number, self.life.words(error))
 
 
-class ServerLife(Life):
+class ServerLife(Tasks, Life):
     CALLS = ["factory", "factory", "connection_made", "data_received", "eof_received", "connection_lost"]
     ACTIONS = {
         "connect": 30, "client_sends": 12, "client_receives": 6, "client_ends": 3, "client_closes": 6, "client_resets": 3,
@@ -136,25 +137,14 @@ class ServerLife(Life):
     def close_beneath(self):
         self.listener.close()
 
-    def spawn(self, name, coroutine):
-        async def watched():
-            try:
-                self.say("done", name, await coroutine)
-            except asyncio.CancelledError:
-                self.say("cancelled", name)
-            except Exception as error:
-                self.say("failed", name, self.words(error))
-
-        self.tasks.append(self.loop.create_task(watched()))
-
     def wait_closed(self):
-        self.spawn("wait_closed", self.server.wait_closed())
+        self.spawn("wait_closed", self.server.wait_closed)
 
     def serve_forever(self):
-        self.spawn("serve_forever", self.server.serve_forever())
+        self.spawn("serve_forever", self.server.serve_forever)
 
     def start_serving(self):
-        self.spawn("start_serving", self.server.start_serving())
+        self.spawn("start_serving", self.server.start_serving)
 
     def enter(self, seconds):
         async def inside():
@@ -162,17 +152,10 @@ class ServerLife(Life):
                 assert server is self.server
                 await asyncio.sleep(seconds)
 
-        self.spawn("async with", inside())
+        self.spawn("async with", inside)
 
     def choose_enter(self):
         return (self.random.choice([0, 0, 100]),)
-
-    def cancel(self, number):
-        if self.tasks:
-            self.tasks[number % len(self.tasks)].cancel()
-
-    def choose_cancel(self):
-        return (self.random.randrange(10),)
 
     # -- its connections ---------------------------------------------------------------------------------------------
 
@@ -180,13 +163,13 @@ class ServerLife(Life):
         if self.transports:
             self.transports[number % len(self.transports)].close()
 
-    choose_transport_closes = choose_cancel
+    choose_transport_closes = Tasks.choose_cancel
 
     def transport_aborts(self, number):
         if self.transports:
             self.transports[number % len(self.transports)].abort()
 
-    choose_transport_aborts = choose_cancel
+    choose_transport_aborts = Tasks.choose_cancel
 
     def transport_writes(self, number, size):
         if self.transports:
@@ -245,7 +228,7 @@ class ServerLife(Life):
         except OSError as error:
             return count, type(error).__name__
 
-    choose_client_receives = choose_cancel
+    choose_client_receives = Tasks.choose_cancel
 
     def client_ends(self, number):
         try:
@@ -253,12 +236,12 @@ class ServerLife(Life):
         except OSError as error:
             return type(error).__name__
 
-    choose_client_ends = choose_cancel
+    choose_client_ends = Tasks.choose_cancel
 
     def client_closes(self, number):
         self.client(number).close()
 
-    choose_client_closes = choose_cancel
+    choose_client_closes = Tasks.choose_cancel
 
     def client_resets(self, number):
         client = self.client(number)
@@ -266,4 +249,4 @@ class ServerLife(Life):
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         client.close()
 
-    choose_client_resets = choose_cancel
+    choose_client_resets = Tasks.choose_cancel

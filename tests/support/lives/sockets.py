@@ -1,0 +1,271 @@
+"""Lives of a socket that the loop's `sock_*` methods are called with."""
+
+import asyncio
+import os
+import re
+import socket
+import struct
+
+from .life import Life
+from .tasks import Tasks
+from .writing import SMALL
+
+#: More than a Unix socket takes at once, and less than it takes at twice.
+BIG = 300_000
+SIZES = [0, 1, 10, 1000, 70_000]
+WRONG = ["text", None, -1, 1.5, 1 << 70, b"bytes", []]
+BUFFERS = {
+    "bytearray": bytearray,
+    "memoryview": lambda size: memoryview(bytearray(size)),
+    "bytes": bytes,
+    "every second": lambda size: memoryview(bytearray(2 * size))[::2],
+}
+METHODS = {"recv": 1, "recv_into": 1, "recvfrom": 1, "recvfrom_into": 2, "sendall": 1, "sendto": 2, "accept": 0, "connect": 1}
+
+
+class SockLife(Tasks, Life):
+    CALLS = ["reader", "writer"]
+    ACTIONS = {
+        "recv": 20, "recv_into": 10, "recvfrom": 6, "recvfrom_into": 6, "sendall": 20, "sendto": 6, "accept": 3,
+        "connect": 3, "wrongly": 4, "cancel": 8, "cancel_last": 4, "add_reader": 4, "add_writer": 4,
+        "remove_reader": 2, "remove_writer": 2, "close": 2, "shut_down": 2, "peer_sends": 24,
+        "peer_receives": 10, "peer_ends": 2, "peer_closes": 2, "peer_resets": 1,
+    }  # fmt: skip
+
+    def __init__(self, seed, loop):
+        super().__init__(seed, loop)
+        self.tasks, self.others = [], [open(os.devnull, "rb")]
+
+    # -- the socket and its peer -------------------------------------------------------------------------------------
+
+    async def begin(self):
+        kind = self.random.choice(["unix", "unix", "tcp", "udp", "udp_connected", "listener", "unix_listener"])
+        self.say("kind", kind)
+        self.sock, self.peer = getattr(self, f"make_{kind}")()
+        # Out of debug mode asyncio's would block on one that blocks.
+        self.sock.setblocking(self.loop.get_debug() and self.random.random() < 0.1)
+        self.peer.setblocking(False)
+
+    def make_unix(self):
+        return socket.socketpair()
+
+    def make_tcp(self):
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            peer = socket.create_connection(listener.getsockname())
+            sock, _ = listener.accept()
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return sock, peer
+
+    def make_udp(self):
+        sock, peer = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))
+        for one in sock, peer:
+            one.bind(("127.0.0.1", 0))
+        peer.connect(sock.getsockname())
+        return sock, peer
+
+    def make_udp_connected(self):
+        sock, peer = self.make_udp()
+        sock.connect(peer.getsockname())
+        return sock, peer
+
+    def make_listener(self):
+        return socket.create_server(("127.0.0.1", 0)), socket.socket()
+
+    def make_unix_listener(self):
+        sock = socket.socket(socket.AF_UNIX)
+        sock.bind("")
+        sock.listen()
+        return sock, socket.socket(socket.AF_UNIX)
+
+    def state(self):
+        return (sum(not task.done() for task in self.tasks),)
+
+    def leave(self):
+        for task in self.tasks:
+            task.cancel()
+        if self.transport is not None:
+            self.transport.abort()
+
+    def end(self):
+        for one in self.sock, self.peer, *self.others:
+            one.close()
+        self.tasks.clear()
+        self.transport = self.protocol = None
+        self.planned.clear()
+
+    def handler_called(self, loop, context):
+        # asyncio's fails to take away one of two that watch a closed socket.
+        if not isinstance(context.get("exception"), PermissionError):
+            super().handler_called(loop, context)
+
+    def cleaned(self, text):
+        return re.sub(r"(<socket\.socket).*>", r"\1>", re.sub(r"raddr=b'[^']*'", "raddr", super().cleaned(text)))
+
+    # -- calls that wait ---------------------------------------------------------------------------------------------
+
+    def call(self, name, seconds, *arguments):
+        """`seconds` is what it is given: none, or more than it takes."""
+
+        async def called():
+            async with asyncio.timeout(seconds):
+                return self.shown(await getattr(self.loop, f"sock_{name}")(self.sock, *arguments))
+
+        self.spawn(name, called)
+
+    def shown(self, result):
+        """What a call gave: how much, if it is data."""
+        if isinstance(result, tuple):
+            return self.shown(result[0]), self.cleaned(result[1])
+        if isinstance(result, socket.socket):
+            self.others.append(result)
+            return type(result).__name__, result.gettimeout()
+        return (type(result).__name__, len(result)) if isinstance(result, bytes) else self.cleaned(result)
+
+    def choose_seconds(self):
+        return self.random.choice([None, None, None, 100, 0])
+
+    def choose_size(self):
+        return self.random.choice(SIZES)
+
+    def recv(self, seconds, size):
+        self.call("recv", seconds, size)
+
+    def choose_recv(self):
+        return self.choose_seconds(), self.choose_size()
+
+    def recvfrom(self, seconds, size):
+        self.call("recvfrom", seconds, size)
+
+    choose_recvfrom = choose_recv
+
+    def recv_into(self, seconds, size, kind):
+        self.call("recv_into", seconds, BUFFERS[kind](size))
+
+    def choose_recv_into(self):
+        return *self.choose_recv(), self.random.choice(["bytearray", "memoryview", *BUFFERS])
+
+    def recvfrom_into(self, seconds, size, kind, count):
+        self.call("recvfrom_into", seconds, BUFFERS[kind](size), count)
+
+    def choose_recvfrom_into(self):
+        return *self.choose_recv_into(), self.random.choice([0, 0, 1, 1000])
+
+    def sendall(self, seconds, size, kind):
+        self.call("sendall", seconds, BUFFERS[kind](size))
+
+    def choose_sendall(self):
+        return self.choose_seconds(), self.random.choice([0, *SMALL, BIG]), self.random.choice(list(BUFFERS))
+
+    def sendto(self, seconds, size, kind, where):
+        address = {"peer": self.peer_address(), "text": "text", "none": None, "pair": ("127.0.0.1", 0)}[where]
+        self.call("sendto", seconds, BUFFERS[kind](size), address)
+
+    def choose_sendto(self):
+        return *self.choose_sendall(), self.random.choice(["peer", "peer", "peer", "text", "none", "pair"])
+
+    def peer_address(self):
+        return self.peer.getsockname() if self.peer.fileno() >= 0 else "gone"
+
+    def accept(self, seconds):
+        self.call("accept", seconds)
+
+    def choose_accept(self):
+        return (self.choose_seconds(),)
+
+    def connect(self, seconds, where):
+        """Another socket to ours, if it listens, or to nowhere."""
+        address = {"ours": self.sock.getsockname() if self.sock.fileno() >= 0 else "gone", "none": None, "one": ("127.0.0.1",)}
+        other = socket.socket(self.peer.family, self.peer.type)
+        other.setblocking(False)
+        self.others.append(other)
+
+        async def connected():
+            async with asyncio.timeout(seconds):
+                return await self.loop.sock_connect(other, address[where])
+
+        self.spawn("connect", connected)
+
+    def choose_connect(self):
+        return self.choose_seconds(), self.random.choice(["ours", "ours", "ours", "none", "one"])
+
+    def wrongly(self, name, arguments):
+        self.call(name, None, *arguments)
+
+    def choose_wrongly(self):
+        name = self.random.choice(list(METHODS))
+        return name, self.random.choices(WRONG, k=METHODS[name])
+
+    # -- the socket --------------------------------------------------------------------------------------------------
+
+    def close(self):
+        number = self.sock.fileno()
+        self.sock.close()
+        if number >= 0:
+            # What comes next is not to have its number: asyncio's would take it for the same.
+            os.dup2(self.others[0].fileno(), number)
+            self.others.append(open(number, "rb", 0))
+
+    def shut_down(self, how):
+        self.sock.shutdown(how)
+
+    def choose_shut_down(self):
+        return (self.random.choice([socket.SHUT_RD, socket.SHUT_WR, socket.SHUT_RDWR]),)
+
+    # asyncio's finds a closed socket that was added before, and says nothing.
+    def add_reader(self):
+        if self.sock.fileno() >= 0:
+            self.loop.add_reader(self.sock, self.ready, "reader")
+
+    def add_writer(self):
+        if self.sock.fileno() >= 0:
+            self.loop.add_writer(self.sock, self.ready, "writer")
+
+    # asyncio's takes that away too what a call waits for, which goes on waiting.
+    def remove_reader(self):
+        if all(task.done() for task in self.tasks):
+            return self.loop.remove_reader(self.sock)
+
+    def remove_writer(self):
+        if all(task.done() for task in self.tasks):
+            return self.loop.remove_writer(self.sock)
+
+    def ready(self, name):
+        """Once: how often it is called is a matter of time."""
+        removed = getattr(self.loop, f"remove_{name}")(self.sock)
+        self.called(name, removed)
+
+    # -- the peer ----------------------------------------------------------------------------------------------------
+
+    def peer_sends(self, size):
+        try:
+            return self.peer.send(bytes(size)) == size
+        except OSError as error:
+            return type(error).__name__
+
+    def choose_peer_sends(self):
+        return (self.random.choice(SMALL),)
+
+    def peer_receives(self):
+        """How much there is depends on what the kernel took at once; that it ends does not."""
+        try:
+            while self.peer.recv(1 << 20):
+                pass
+            return "end"
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            return type(error).__name__
+
+    def peer_ends(self):
+        try:
+            self.peer.shutdown(socket.SHUT_WR)
+        except OSError as error:
+            return type(error).__name__
+
+    def peer_closes(self):
+        self.peer.close()
+
+    def peer_resets(self):
+        if self.peer.fileno() >= 0 and self.peer.type == socket.SOCK_STREAM:
+            self.peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.peer.close()
