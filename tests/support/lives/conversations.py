@@ -4,12 +4,12 @@ import asyncio
 import functools
 import re
 import socket
-import struct
 import zlib
 
 import wakeloop
 
 from .life import Life, Raised
+from .peer import SocketPeer
 from .tasks import Tasks
 from .writing import SMALL, Writing
 
@@ -20,7 +20,7 @@ COUNTS = [0, 1, 2, 10, 1000, 5000, 20_000]
 SEPARATORS = [b"\n", b"ab", b"aba", b"", (b"ab", b"\n"), "text", None]
 
 
-class ConversationLife(Tasks, Writing, Life):
+class ConversationLife(Tasks, Writing, SocketPeer, Life):
     CALLS = ["read", "read", "drained", "closed"]
     ACTIONS = {
         "read": 14, "readexactly": 10, "readline": 10, "readuntil": 10, "iterate": 6, "read_wrongly": 2, "cancel": 6,
@@ -214,8 +214,6 @@ class ConversationLife(Tasks, Writing, Life):
     def extra(self, name):
         return type(self.writer.get_extra_info(name, "none")).__name__
 
-    # -- the peer ----------------------------------------------------------------------------------------------------
-
     def peer_sends(self, data):
         try:
             return self.peer.send(data) == len(data)
@@ -224,28 +222,3 @@ class ConversationLife(Tasks, Writing, Life):
 
     def choose_peer_sends(self):
         return (bytes(self.random.choices(b"ab\n", [10, 10, self.random.choice([0, 1, 5])], k=self.random.choice(SMALL))),)
-
-    def peer_receives(self):
-        """How much there is depends on what the kernel took at once; that it ends does not."""
-        try:
-            while self.peer.recv(1 << 20):
-                pass
-            return "end"
-        except BlockingIOError:
-            return None
-        except OSError as error:
-            return type(error).__name__
-
-    def peer_ends(self):
-        try:
-            self.peer.shutdown(socket.SHUT_WR)
-        except OSError as error:
-            return type(error).__name__
-
-    def peer_closes(self):
-        self.peer.close()
-
-    def peer_resets(self):
-        if self.peer.fileno() >= 0:
-            self.peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.peer.close()

@@ -4,9 +4,9 @@ import asyncio
 import os
 import re
 import socket
-import struct
 
 from .life import Life
+from .peer import SocketPeer
 from .tasks import Tasks
 from .writing import SMALL
 
@@ -23,7 +23,7 @@ BUFFERS = {
 METHODS = {"recv": 1, "recv_into": 1, "recvfrom": 1, "recvfrom_into": 2, "sendall": 1, "sendto": 2, "accept": 0, "connect": 1}
 
 
-class SockLife(Tasks, Life):
+class SockLife(Tasks, SocketPeer, Life):
     CALLS = ["reader", "writer"]
     ACTIONS = {
         "recv": 20, "recv_into": 10, "recvfrom": 6, "recvfrom_into": 6, "sendall": 20, "sendto": 6, "accept": 3,
@@ -233,39 +233,3 @@ class SockLife(Tasks, Life):
         """Once: how often it is called is a matter of time."""
         removed = getattr(self.loop, f"remove_{name}")(self.sock)
         self.called(name, removed)
-
-    # -- the peer ----------------------------------------------------------------------------------------------------
-
-    def peer_sends(self, size):
-        try:
-            return self.peer.send(bytes(size)) == size
-        except OSError as error:
-            return type(error).__name__
-
-    def choose_peer_sends(self):
-        return (self.random.choice(SMALL),)
-
-    def peer_receives(self):
-        """How much there is depends on what the kernel took at once; that it ends does not."""
-        try:
-            while self.peer.recv(1 << 20):
-                pass
-            return "end"
-        except BlockingIOError:
-            return None
-        except OSError as error:
-            return type(error).__name__
-
-    def peer_ends(self):
-        try:
-            self.peer.shutdown(socket.SHUT_WR)
-        except OSError as error:
-            return type(error).__name__
-
-    def peer_closes(self):
-        self.peer.close()
-
-    def peer_resets(self):
-        if self.peer.fileno() >= 0 and self.peer.type == socket.SOCK_STREAM:
-            self.peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.peer.close()

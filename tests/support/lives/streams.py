@@ -2,9 +2,9 @@
 
 import asyncio
 import socket
-import struct
 
 from .life import Life
+from .peer import SocketPeer
 from .writing import SMALL, Calls, Writing
 
 BIG = 3_000_000
@@ -44,7 +44,7 @@ class Buffered(Calls, asyncio.BufferedProtocol):
 PROTOCOLS = {"plain": Plain, "half open": Plain, "without end": WithoutEnd, "buffered": Buffered}
 
 
-class StreamLife(Writing, Life):
+class StreamLife(Writing, SocketPeer, Life):
     CALLS = ["received", "received", "eof_received", "pause_writing", "resume_writing", "connection_lost"]
     ACTIONS = {
         "write": 20, "writelines": 4, "write_wrongly": 2, "write_eof": 3, "can_write_eof": 1, "close": 2, "abort": 2,
@@ -80,42 +80,6 @@ class StreamLife(Writing, Life):
 
     def choose_set_protocol(self):
         return (self.random.choice(list(PROTOCOLS)),)
-
-    # -- the peer ----------------------------------------------------------------------------------------------------
-
-    def peer_sends(self, size):
-        try:
-            return self.peer.send(bytes(size)) == size
-        except OSError as error:
-            return type(error).__name__
-
-    def choose_peer_sends(self):
-        return (self.random.choice(SMALL),)
-
-    def peer_receives(self):
-        """How much there is depends on what the kernel took at once; that it ends does not."""
-        try:
-            while self.peer.recv(1 << 20):
-                pass
-            return "end"
-        except BlockingIOError:
-            return None
-        except OSError as error:
-            return type(error).__name__
-
-    def peer_ends(self):
-        try:
-            self.peer.shutdown(socket.SHUT_WR)
-        except OSError as error:
-            return type(error).__name__
-
-    def peer_closes(self):
-        self.peer.close()
-
-    def peer_resets(self):
-        if self.peer.fileno() >= 0:
-            self.peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.peer.close()
 
 
 class UnixLife(StreamLife):
