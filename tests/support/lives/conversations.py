@@ -77,9 +77,6 @@ class ConversationLife(Tasks, Writing, SocketPeer, Life):
     def state(self):
         return *super().state(), sum(not task.done() for task in self.tasks), self.reader.at_eof()
 
-    def is_reading(self):
-        return self.transport.is_reading()
-
     def leave(self):
         for task in self.tasks:
             task.cancel()
