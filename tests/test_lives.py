@@ -3,6 +3,7 @@
 `LIVES` in the environment is how many of each kind (40); `make lives` runs very many.
 """
 
+import asyncio
 import gc
 import os
 
@@ -14,6 +15,10 @@ from tests.support import lives
 COUNT = int(os.environ.get("LIVES", 40))
 FIRST = int(os.environ.get("FIRST_LIFE", 0))
 
+#: asyncio's read pipe of the first 3.11s does not know whether it reads, and forgets that it was paused at its beginning.
+FORGETFUL = "is_reading" not in vars(asyncio.unix_events._UnixReadPipeTransport)
+READ_PIPE = pytest.param("read-pipe", marks=pytest.mark.skipif(FORGETFUL, reason="asyncio's forgets a pause"))
+
 
 @pytest.mark.native
 @pytest.mark.timeout(60 + COUNT)
@@ -21,7 +26,7 @@ FIRST = int(os.environ.get("FIRST_LIFE", 0))
 @pytest.mark.parametrize(
     "kind",
     [
-        *("unix", "tcp", "datagrams", "server", "read-pipe", "write-pipe"),
+        *("unix", "tcp", "datagrams", "server", READ_PIPE, "write-pipe"),
         *("sockets", "streams", "our-streams", "processes", "schedules"),
     ],
 )

@@ -10,7 +10,6 @@ from .writing import SMALL, Calls, Writing
 
 #: Several times what a pipe holds.
 BIG = 200_000
-TELLS_READING = "is_reading" in vars(asyncio.unix_events._UnixReadPipeTransport)
 
 
 class End(Calls, asyncio.Protocol):
@@ -118,11 +117,7 @@ class ReadPipeLife(PipeLife):
         return await self.loop.connect_read_pipe(self.new_protocol, ours)
 
     def state(self):
-        return self.transport.is_closing(), self.is_reading()
-
-    def is_reading(self):
-        """Asked if asyncio's transport can tell, which that of the first 3.11s cannot."""
-        return TELLS_READING and self.transport.is_reading()
+        return self.transport.is_closing(), self.transport.is_reading()
 
     def leave(self):
         self.transport.close()
