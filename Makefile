@@ -187,7 +187,7 @@ bench-3.14: ## the same on Python 3.14 beside every loop there is for it; makes 
 	@command -v $(PYTHON314) >/dev/null || { echo "no $(PYTHON314): say make bench-3.14 PYTHON314=/path/to/python3.14"; exit 1; }
 	$(MAKE) bench PYTHON=$(PYTHON314) VENV=$(VENV)-3.14 PEERS='$(PEERS) aiofastnet' RESULTS=RESULTS-3.14
 
-bench-instructions: $(MADE)-extension $(MADE)-bench ## instructions per operation and in whose code, by valgrind (30 minutes); makes benchmarks/INSTRUCTIONS.md
+bench-instructions: $(MADE)-extension $(MADE)-bench ## instructions per operation and in whose code, by valgrind (40 minutes); makes benchmarks/INSTRUCTIONS.md
 	$(PY) benchmarks/instructions.py --page benchmarks/INSTRUCTIONS.md
 
 bench-shares: $(MADE)-extension $(MADE)-bench ## whose code the CPU time of an operation is spent in, the kernel's included, by perf (12 minutes); makes benchmarks/SHARES.md

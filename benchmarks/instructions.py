@@ -11,7 +11,6 @@ OpenSSL, the C library. The kernel's work is not in it: see the floor in ``run.p
 from __future__ import annotations
 
 import argparse
-import fnmatch
 import os
 import re
 import shutil
@@ -28,6 +27,7 @@ from clients import CLIENTS
 from inprocess import FACTORY_SCENARIOS, SCENARIOS
 from loops import REFERENCE, split
 from processes import Child, ChildError, cores, load_process, run_load
+from run import chosen
 from servers import SERVERS, put_load
 
 HERE = Path(__file__).parent
@@ -151,7 +151,7 @@ def main() -> int:
         return 2
     # Else strings lie in other places of every dict each time, and starting Python alone differs by half a million.
     os.environ["PYTHONHASHSEED"] = "0"
-    names = [name for name in NAMES if any(fnmatch.fnmatchcase(name, glob) for glob in arguments.only or ["*"])]
+    names = chosen(NAMES, arguments.only)
     loops, missing = split(arguments.loops.split(","))
     for loop, why in missing.items():
         print(f"{loop} is left out: {why}")

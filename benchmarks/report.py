@@ -106,6 +106,15 @@ def loopback_us() -> float:
     return least / count * 1e6
 
 
+def loopback(about: dict[str, Any]) -> str:
+    """What a page says of the kernel's part, where it was measured."""
+    cost = about.get("loopback_us")
+    return "" if cost is None else (
+        f"A send and a receive of 1 KiB over loopback take {cost:.1f} us of CPU there: the kernel's part, which is"
+        " everybody's."
+    )
+
+
 def meta(loops: list[str], **settings: Any) -> dict[str, Any]:
     """Where and with what the figures were measured."""
     load = os.getloadavg()[0]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from loops import REFERENCE
-from report import Row, Rows, median_of, ratios
+from report import Row, Rows, loopback, median_of, ratios
 from targets import PYTHON, TARGETS
 
 OURS, FLOOR = "wakeloop", "floor"
@@ -112,8 +112,7 @@ def page(rows: Rows, about: dict[str, Any]) -> str:
         "",
         f"Measured {about['date']} on {about['machine']}; Python {about['python'].splitlines()[0]}; "
         + ", ".join(f"{name} {version}" for name, version in about["loops"].items())
-        + f"; {about['rounds']} rounds, interleaved. A send and a receive of 1 KiB over loopback take"
-        f" {about['loopback_us']:.1f} us of CPU there: the kernel's part, which is everybody's.",
+        + f"; {about['rounds']} rounds, interleaved. {loopback(about)}",
         "",
         f"Each cell is the ratio to {REFERENCE} by the scenario's metric, the median of all rounds with the lowest and"
         f" the highest in brackets: 2.00 costs half of what {REFERENCE} does. The metric is the CPU time of the whole"

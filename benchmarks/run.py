@@ -179,6 +179,11 @@ def run_scenario(name: str, settings: Settings, load: Load) -> dict[str, report.
     return {contender.loop: contender.row for contender in contenders}
 
 
+def chosen(names: list[str], globs: list[str] | None) -> list[str]:
+    """Those of the names that one of the patterns matches; all if there is none."""
+    return [name for name in names if any(fnmatch.fnmatchcase(name, glob) for glob in globs or ["*"])]
+
+
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="wakeloop's benchmark suite")
     parser.add_argument("--only", action="append", metavar="GLOB", help="scenarios by name; may be repeated")
@@ -192,8 +197,7 @@ def parse() -> argparse.Namespace:
 
 def main() -> int:
     arguments = parse()
-    only = arguments.only or ["*"]
-    names = [name for name in NAMES if any(fnmatch.fnmatchcase(name, glob) for glob in only)]
+    names = chosen(NAMES, arguments.only)
     if arguments.list or not names:
         print("\n".join(names or ["no scenario has such a name; --list names them"]))
         return 0 if names else 2

@@ -11,7 +11,6 @@ no work on the loop can go beyond that while the kernel does what it is asked an
 from __future__ import annotations
 
 import argparse
-import fnmatch
 import random
 import re
 import shutil
@@ -21,7 +20,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from pathlib import Path
 
 import report
@@ -30,11 +28,11 @@ from clients import CLIENTS
 from inprocess import SCENARIOS
 from loops import REFERENCE, split
 from processes import ChildError, cores
-from run import Contender, Load, Settings
+from results import OURS
+from run import Contender, Load, Settings, chosen
 from servers import SERVERS
 from targets import TARGETS
 
-OURS = "wakeloop"
 NAMES = [*SCENARIOS, *(name for name, it in SERVERS.items() if it.metric == "cpu_us"), *CLIENTS]
 FREQUENCY = 4999
 # Rounds that are sampled, and how long perf is given to attach.
@@ -62,10 +60,10 @@ def shares_in(recording: Path) -> Shares:
     """The part of all samples that each owner has; ChildError if there are none."""
     command = ["perf", "report", "-i", str(recording), "--stdio", "--no-children", "-g", "none", "--sort", "dso"]
     text = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    found: Counter[str] = Counter()
+    found = dict.fromkeys(COLUMNS, 0.0)
     for percent, name in re.findall(r"^\s+([\d.]+)%\s+(\S+)", text, re.MULTILINE):
-        found[owner(name)] += float(percent)  # type: ignore[assignment]
-    if not (total := found.total()):
+        found[owner(name)] += float(percent)
+    if not (total := sum(found.values())):
         raise ChildError("perf took no samples")
     return {who: found[who] / total for who in COLUMNS}
 
@@ -125,8 +123,8 @@ def heading(rounds: int) -> list[str]:
         f"Measured {about['date']} on {about['machine']}; Python {about['python'].split()[0]}; {rounds} rounds: the CPU"
         f" time of an operation on {OURS}, and whose code it was spent in. The last ratio leaves out all that is in our"
         " library, in the C library and in the clock: a target beyond it cannot be reached there by a loop that makes the"
-        " same system calls and runs the same Python. A send and a receive of 1 KiB over loopback take"
-        f" {about['loopback_us']:.1f} us of CPU there. Made by `make bench-shares`; how is told in"
+        " same system calls and runs the same Python."
+        f" {report.loopback(about)} Made by `make bench-shares`; how is told in"
         " `benchmarks/shares.py`.",
         "",
         "| " + " | ".join(titles) + " |",
@@ -143,7 +141,7 @@ def main() -> int:
     if shutil.which("perf") is None:
         print("perf is not installed; it is a package of that name or linux-perf, linux-tools")
         return 2
-    names = [name for name in NAMES if any(fnmatch.fnmatchcase(name, glob) for glob in arguments.only or ["*"])]
+    names = chosen(NAMES, arguments.only)
     loops, missing = split([REFERENCE, OURS])
     if missing:
         print(*(f"{loop} is needed: {why}" for loop, why in missing.items()), sep="\n")

@@ -153,6 +153,19 @@ impl RawBytes {
         self.0
     }
 
+    /// The object with `data` for its content.
+    ///
+    /// # Safety
+    /// It is as long as `data`.
+    #[inline(always)]
+    pub(crate) unsafe fn filled(mut self, data: &[u8]) -> Ref {
+        // SAFETY: there is room for the data, by the caller's word, and all of the object is written.
+        unsafe {
+            std::ptr::copy_nonoverlapping(data.as_ptr(), self.as_mut_ptr(), data.len());
+            self.whole()
+        }
+    }
+
     /// Cuts the object to the `size` bytes that were filled.
     ///
     /// # Safety

@@ -6,7 +6,6 @@
 
 use std::cell::{Cell, UnsafeCell};
 use std::collections::VecDeque;
-use std::ptr::copy_nonoverlapping;
 
 use pyo3::ffi;
 
@@ -49,11 +48,10 @@ impl Lent {
         // SAFETY: a live object.
         if unsafe { ffi::Py_REFCNT(oldest.as_ptr()) } == 1 {
             self.misses.set(0);
+            let spare = self.objects().pop_front()?;
             // SAFETY: bytes.
-            return self
-                .objects()
-                .pop_front()
-                .filter(|spare| unsafe { ffi::PyBytes_Size(spare.as_ptr()) } as usize == size);
+            let length = unsafe { ffi::PyBytes_Size(spare.as_ptr()) } as usize;
+            return (length == size).then_some(spare);
         }
         self.misses.set(self.misses.get() + 1);
         if self.misses.get() == PATIENCE {
@@ -98,10 +96,6 @@ pub(crate) fn bytes_from(data: &[u8]) -> Result<Ref, Raised> {
     if !is_kept(data.len()) {
         return buffer::bytes_from(data);
     }
-    let mut bytes = with_capacity(data.len())?;
-    // SAFETY: an object with room for the data, all of which is written.
-    unsafe {
-        copy_nonoverlapping(data.as_ptr(), bytes.as_mut_ptr(), data.len());
-        Ok(lend(bytes.whole()))
-    }
+    // SAFETY: an object of this length.
+    Ok(lend(unsafe { with_capacity(data.len())?.filled(data) }))
 }

@@ -7,7 +7,6 @@
 //! allocator had found the same memory.
 
 use std::cell::Cell;
-use std::ptr::copy_nonoverlapping;
 
 use pyo3::ffi;
 
@@ -39,14 +38,8 @@ impl SpareBytes {
             return bytes_from(data);
         }
         match self.take() {
-            Some(spare) => {
-                // SAFETY: a bytes object of exactly this length that nobody else has hold of; all of it is written.
-                unsafe {
-                    let mut bytes = RawBytes::again(spare);
-                    copy_nonoverlapping(data.as_ptr(), bytes.as_mut_ptr(), data.len());
-                    Ok(bytes.whole())
-                }
-            }
+            // SAFETY: a bytes object of exactly this length that nobody else has hold of.
+            Some(spare) => Ok(unsafe { RawBytes::again(spare).filled(data) }),
             None => bytes_from(data),
         }
     }

@@ -182,13 +182,16 @@ class ConversationLife(Tasks, Writing, SocketPeer, Life):
     def can_write_eof(self):
         return self.writer.can_write_eof()
 
-    def drain(self, seconds):
-        async def drained():
+    def waits(self, name, seconds, method, call):
+        async def waited():
             async with asyncio.timeout(seconds):
-                await self.writer.drain()
-            self.act_inside("drained")
+                await method()
+            self.act_inside(call)
 
-        self.spawn("drain", drained)
+        self.spawn(name, waited)
+
+    def drain(self, seconds):
+        self.waits("drain", seconds, self.writer.drain, "drained")
 
     choose_drain = choose_readline
 
@@ -199,23 +202,12 @@ class ConversationLife(Tasks, Writing, SocketPeer, Life):
         return self.writer.is_closing()
 
     def wait_closed(self, seconds):
-        async def closed():
-            async with asyncio.timeout(seconds):
-                await self.writer.wait_closed()
-            self.act_inside("closed")
-
-        self.spawn("wait_closed", closed)
+        self.waits("wait_closed", seconds, self.writer.wait_closed, "closed")
 
     choose_wait_closed = choose_readline
 
     def extra(self, name):
         return type(self.writer.get_extra_info(name, "none")).__name__
-
-    def peer_sends(self, data):
-        try:
-            return self.peer.send(data) == len(data)
-        except OSError as error:
-            return type(error).__name__
 
     def choose_peer_sends(self):
         return (bytes(self.random.choices(b"ab\n", [10, 10, self.random.choice([0, 1, 5])], k=self.random.choice(SMALL))),)

@@ -9,9 +9,11 @@ from .writing import SMALL
 class SocketPeer:
     """For a life whose peer is the socket `self.peer`, which does not block."""
 
-    def peer_sends(self, size):
+    def peer_sends(self, data):
+        """The data, or so many zeros."""
+        data = bytes(data)
         try:
-            return self.peer.send(bytes(size)) == size
+            return self.peer.send(data) == len(data)
         except OSError as error:
             return type(error).__name__
 
