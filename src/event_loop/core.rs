@@ -255,21 +255,61 @@ impl Core {
         unsafe { &mut *self.events.get() }
     }
 
+    /// A descriptor was used: what that set off (a connection to a listener of this loop, say) may be ready, so the
+    /// next turn polls.
+    #[inline(always)]
+    pub(crate) fn note_io(&self) {
+        self.touched.set(true);
+    }
+
+    /// The next turn reads this datagram socket again without a poll: it had several datagrams waiting.
+    pub(crate) fn reread(&self, token: Token) {
+        self.busy.set(Some(token));
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.get()
+    }
+
+    /// The native `run_forever` is on some stack.
+    #[inline(always)]
+    pub(crate) fn is_running(&self) -> bool {
+        self.running.get()
+    }
+
+    /// A turn dispatches its events, whose callbacks run before what is queued.
+    #[inline(always)]
+    pub(crate) fn is_dispatching(&self) -> bool {
+        self.dispatching.get()
+    }
+
+    /// A thread sleeps in the poll without the GIL: the poller must not be used.
+    #[inline(always)]
+    pub(crate) fn is_polling(&self) -> bool {
+        self.polling.get()
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_debug(&self) -> bool {
+        self.debug.get()
+    }
+
     /// Calls the source behind `token` in the next turn as if the poller had reported it.
-    pub(crate) fn call_again(&self, token: Token, readiness: Readiness) {
+    pub(crate) fn requeue(&self, token: Token, readiness: Readiness) {
         // SAFETY: GIL held, nothing runs inside.
         unsafe { (*self.again.get()).push((token, readiness)) }
     }
 
     #[inline(always)]
     pub(crate) fn take_again(&self) -> Option<Vec<(Token, Readiness)>> {
-        // SAFETY: as in `call_again`.
+        // SAFETY: as in `requeue`.
         let again = unsafe { &mut *self.again.get() };
         if again.is_empty() { None } else { Some(std::mem::take(again)) }
     }
 
     pub(crate) fn has_again(&self) -> bool {
-        // SAFETY: as in `call_again`.
+        // SAFETY: as in `requeue`.
         unsafe { !(*self.again.get()).is_empty() }
     }
 

@@ -235,7 +235,7 @@ impl SockCall {
         // SAFETY: alive, as long as this borrow of its inside.
         watch::wait(core, fd, Direction::Write, socket, unsafe { Ref::from_borrowed(self.object()) })?;
         if matches!(step, Step::Again) {
-            core.call_again(core.fds.token(fd), Readiness::WRITABLE);
+            core.requeue(core.fds.token(fd), Readiness::WRITABLE);
         }
         Ok(())
     }

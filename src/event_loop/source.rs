@@ -71,6 +71,21 @@ impl SourceRef {
     }
 }
 
+impl Core {
+    /// Puts a source behind a free descriptor and gives its token.
+    ///
+    /// # Errors
+    /// As [`FdTable::insert`].
+    pub(crate) fn insert_source<S: Source>(&self, fd: RawFd, object: Ref) -> io::Result<Token> {
+        self.fds.insert(fd, Kind::Source(SourceRef::new::<S>(object)))
+    }
+
+    /// Puts a source behind a descriptor whose registration goes on: its token stays alive.
+    pub(crate) fn replace_source<S: Source>(&self, fd: RawFd, object: Ref) -> Option<Token> {
+        self.fds.replace(fd, Kind::Source(SourceRef::new::<S>(object)))
+    }
+}
+
 /// What stands behind a descriptor.
 #[derive(Debug)]
 pub(crate) enum Kind {

@@ -21,7 +21,7 @@ use crate::capi::{Fatal, Raised, Ref, Slot};
 use crate::event_loop::core::Core;
 use crate::event_loop::event_loop::EventLoop;
 use crate::event_loop::metrics::add;
-use crate::event_loop::source::{Kind, Source, SourceRef};
+use crate::event_loop::source::Source;
 use crate::reactor::{Interest, Readiness};
 
 /// One listening socket of a server.
@@ -96,8 +96,7 @@ pub(crate) fn start_listener(
         sockname: Slot::new(sockname.map(Ref::from)),
     };
     let listener = Ref::from(Bound::new(py, listener)?.into_any());
-    let source = Kind::Source(SourceRef::new::<Listening>(listener));
-    let token = core.fds.insert(fd, source).map_err(|error| io_error(py, &error))?;
+    let token = core.insert_source::<Listening>(fd, listener).map_err(|error| io_error(py, &error))?;
     let Some(poller) = core.poller() else { return Ok(()) };
     let registered = match poller.register_level(fd, token, Interest::READ) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -215,7 +214,7 @@ impl Listener {
                     unsafe { libc::close(fd) };
                 }
                 let exception = take_unless_fatal()?;
-                if !core.debug.get() {
+                if !core.is_debug() {
                     return Ok(());
                 }
                 let protocol = protocol.unwrap_or_else(Ref::none);
@@ -233,7 +232,7 @@ impl Listener {
         protocol: &mut Option<Ref>,
     ) -> Result<(), Raised> {
         let (Some(factory), Some(context)) = (self.factory.get(), self.context.get()) else { return Ok(()) };
-        if core.debug.get() {
+        if core.is_debug() {
             self.log_connection(core, fd)?;
         }
         // SAFETY: a context; an owned reference or null with an error.

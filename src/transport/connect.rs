@@ -24,7 +24,7 @@ use crate::capi::{Fatal, Raised, Ref, Slot};
 use crate::event_loop::core::{Core, core_of};
 use crate::event_loop::event_loop::EventLoop;
 use crate::event_loop::futures::new_future;
-use crate::event_loop::source::{Kind, Source, SourceRef};
+use crate::event_loop::source::Source;
 use crate::event_loop::watch::complete;
 use crate::reactor::{Interest, Readiness, Token};
 
@@ -203,7 +203,7 @@ impl Connecting {
         let fd = self.fd.get();
         let address = self.address().map_err(raised)?;
         audit_connect(|| self.adopt(py), &address).map_err(raised)?;
-        core.touched.set(true);
+        core.note_io();
         let raw = SockAddr::internet(&self.peer);
         // SAFETY: an address with its length.
         let blocked = if unsafe { libc::connect(fd, raw.as_ptr(), raw.len()) } == 0 {
@@ -220,8 +220,7 @@ impl Connecting {
             self.waiter.set(Some(new_future(core.object()).map_err(raised)?));
         }
         let failed = |error| io_error(py, &error);
-        let source = Kind::Source(SourceRef::new::<Connects>(this));
-        self.token.set(core.fds.insert(fd, source).map_err(failed)?);
+        self.token.set(core.insert_source::<Connects>(fd, this).map_err(failed)?);
         let Some(poller) = core.poller() else { return Ok(()) };
         poller.register_edge(fd, self.token.get(), Interest::BOTH).map_err(|error| {
             // The table would keep us, and the descriptor open.

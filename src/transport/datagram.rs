@@ -140,7 +140,7 @@ impl Variant for Datagram {
 
     fn resumed(&self, core: &Core) {
         if !self.held_back().is_empty() {
-            core.call_again(self.endpoint.token.get(), Readiness::READABLE);
+            core.requeue(self.endpoint.token.get(), Readiness::READABLE);
             core.wake_if_parked();
         }
     }

@@ -34,7 +34,7 @@ pub(crate) fn on_readable(datagram: &Datagram, core: &Core) -> Result<(), Fatal>
     if !datagram.held_back().is_empty() {
         return deliver_held_back(datagram, core);
     }
-    core.touched.set(true);
+    core.note_io();
     // Unix datagrams can be longer than a batch has room for.
     if batch::POSSIBLE && datagram.family != libc::AF_UNIX && datagram.expect_more.replace(true) {
         batch::receive(datagram, core)
@@ -109,7 +109,7 @@ fn deliver_held_back(datagram: &Datagram, core: &Core) -> Result<(), Fatal> {
         let Some((data, sender)) = datagram.held_back().pop_front() else { break };
         if let Err(fatal) = deliver(datagram, core, &data, &sender) {
             if !datagram.held_back().is_empty() {
-                core.call_again(datagram.endpoint.token.get(), Readiness::READABLE);
+                core.requeue(datagram.endpoint.token.get(), Readiness::READABLE);
             }
             return Err(fatal);
         }
@@ -286,7 +286,7 @@ mod batch {
             Ok(count) => {
                 datagram.expect_more.set(count > 1);
                 if count > 1 {
-                    core.busy.set(Some(datagram.endpoint.token.get()));
+                    core.reread(datagram.endpoint.token.get());
                 }
                 deliver_all(datagram, core, &batch, count)
             }
@@ -330,7 +330,7 @@ mod batch {
                 Err(raised) => drop(raised.take()),
             }
         }
-        core.call_again(datagram.endpoint.token.get(), Readiness::READABLE);
+        core.requeue(datagram.endpoint.token.get(), Readiness::READABLE);
         raise(exception);
         Fatal
     }

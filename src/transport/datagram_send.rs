@@ -161,7 +161,7 @@ pub(crate) fn sendto(
     }
     let target = datagram.target(&address);
     let core = endpoint.core();
-    core.touched.set(true);
+    core.note_io();
     let apart = matches!(target, Target::Python(_));
     if apart && !datagram.pending().is_empty() {
         // It may be wrong, which is told at once and in its turn.
@@ -213,7 +213,7 @@ fn scattered(
 /// Does a datagram that could be sent now wait for the end of the turn?
 #[inline(always)]
 fn later(datagram: &Datagram, core: &Core) -> bool {
-    core.running.get()
+    core.is_running()
         && !datagram.endpoint.closing.get()
         && datagram.sent_in.get() == core.counters.turns.get()
 }
@@ -478,7 +478,7 @@ fn send_all(
     core: &Core,
     tell: impl Fn(&Ref) -> Result<(), Raised>,
 ) -> Result<(), Raised> {
-    core.touched.set(true);
+    core.note_io();
     datagram.blocked.set(false);
     datagram.sent_in.set(core.counters.turns.get());
     while let Some(head) = datagram.pending().front() {

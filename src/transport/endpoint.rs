@@ -36,7 +36,7 @@ use crate::capi::imports::imports;
 use crate::capi::{Fallible, Fatal, Raised, Ref, Slot};
 use crate::event_loop::core::{Core, core_of};
 use crate::event_loop::event_loop::EventLoop;
-use crate::event_loop::source::{Kind, Source, SourceRef};
+use crate::event_loop::source::Source;
 use crate::event_loop::watch::complete;
 use crate::reactor::{Interest, Readiness, Token};
 
@@ -237,9 +237,9 @@ fn create<T: Variant>(core: &Core, parts: Parts, make: impl FnOnce(Endpoint) -> 
     };
     // SAFETY: just made.
     let endpoint = unsafe { fields::<T>(object.as_ptr()) }.endpoint();
-    core.touched.set(true);
-    let source = Kind::Source(SourceRef::new::<T>(object.clone_ref()));
-    endpoint.token.set(core.fds.insert(parts.fd, source).map_err(|error| raise_io(&error))?);
+    core.note_io();
+    let token = core.insert_source::<T>(parts.fd, object.clone_ref()).map_err(|error| raise_io(&error))?;
+    endpoint.token.set(token);
     // From here on the endpoint owns the descriptor.
     endpoint.owner.set(Some(parts.owner));
     endpoint.fd.set(parts.fd);
@@ -263,7 +263,7 @@ impl Endpoint {
     pub(super) fn resume(&self) {
         let core = self.core();
         self.resumed_in.set(core.counters.turns.get());
-        core.touched.set(true);
+        core.note_io();
     }
 
     /// Is it time to read?
@@ -376,7 +376,7 @@ fn report_callback(
 pub(crate) fn on_ready<T: Variant>(object: &Ref, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
     // SAFETY: the source was registered with an endpoint of this variant.
     let endpoint = unsafe { fields::<T>(object.as_ptr()) }.endpoint();
-    if (core.ready.is_empty() || core.dispatching.get()) && !endpoint.acting.get() {
+    if (core.ready.is_empty() || core.is_dispatching()) && !endpoint.acting.get() {
         return act::<T>(object, endpoint, core, readiness);
     }
     if endpoint.waiting.replace(endpoint.waiting.get() | readiness).is_empty() {

@@ -110,7 +110,7 @@ unsafe extern "C" fn resume_reading<T: Variant>(
 fn changed_reading<T: Variant>(object: &Ref, variant: &T, line: &str) -> Result<(), Raised> {
     let core = variant.endpoint().core();
     watch_or_fail(object, variant, core).map_err(|Fatal| Raised)?;
-    if !core.debug.get() {
+    if !core.is_debug() {
         return Ok(());
     }
     core.support(line, &[object.as_ptr()]).map_err(|Fatal| Raised)

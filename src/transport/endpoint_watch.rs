@@ -24,7 +24,7 @@ pub(crate) fn watch<T: Variant>(object: &Ref, variant: &T, core: &Core) -> std::
     if wanted == now || core.is_parents() {
         return Ok(());
     }
-    if core.polling.get() {
+    if core.is_polling() {
         // Another thread called while the loop is parked in the poller: the loop's thread does it.
         core.call_native(object.clone_ref(), watch_later::<T>);
         return Ok(());
@@ -69,7 +69,7 @@ pub(crate) fn watch_or_fail<T: Variant>(object: &Ref, variant: &T, core: &Core) 
 
 /// "polling" or "idle", as asyncio says it, or "open" once the loop is closed and does neither.
 pub(crate) fn polling(endpoint: &Endpoint, direction: Interest) -> &'static str {
-    if endpoint.core().closed.get() {
+    if endpoint.core().is_closed() {
         return "open";
     }
     let watched = endpoint.watched.get().is_some_and(|watched| match direction {

@@ -160,7 +160,7 @@ unsafe extern "C" fn resume_reading(object: *mut ffi::PyObject, _: *mut ffi::PyO
 
 fn debug_line(object: &Ref, stream: &Stream, function: &str) -> Result<(), Raised> {
     let core = stream.core();
-    if !core.debug.get() {
+    if !core.is_debug() {
         return Ok(());
     }
     core.support(function, &[object.as_ptr()]).map_err(|Fatal| Raised)

@@ -73,7 +73,7 @@ impl Variant for ReadPipe {
     fn act(object: &Ref, core: &Core, _readiness: Readiness) -> Result<(), Fatal> {
         // SAFETY: the source was registered with a read pipe.
         let pipe = unsafe { fields::<ReadPipe>(object.as_ptr()) };
-        core.touched.set(true);
+        core.note_io();
         for _ in 0..READS {
             if !pipe.endpoint.reads_now(core) || pipe.endpoint.fd.get() < 0 {
                 break;
@@ -217,7 +217,7 @@ impl ReadPipe {
 
 /// The end of the data: `eof_received` and then `connection_lost`, each as a step of its own.
 fn end(object: &Ref, pipe: &ReadPipe, core: &Core) -> Result<(), Fatal> {
-    if core.debug.get() {
+    if core.is_debug() {
         core.support("closed_by_peer", &[object.as_ptr()])?;
     }
     pipe.endpoint.closing.set(true);

@@ -79,7 +79,7 @@ pub(crate) fn on_readable(
         }
     }
     if stream.is_reading() {
-        core.call_again(stream.token.get(), readiness | Readiness::READABLE);
+        core.requeue(stream.token.get(), readiness | Readiness::READABLE);
     }
     Ok(())
 }
@@ -91,7 +91,7 @@ fn failed(object: &Ref, stream: &Stream, error: io::Error) -> Result<Received, F
         io::ErrorKind::WouldBlock => Ok(Received::Empty),
         // An interrupted read is tried again in the next turn.
         io::ErrorKind::Interrupted => {
-            stream.core().call_again(stream.token.get(), Readiness::READABLE);
+            stream.core().requeue(stream.token.get(), Readiness::READABLE);
             Ok(Received::Empty)
         }
         _ => {
@@ -326,7 +326,7 @@ fn receive_into(object: &Ref, stream: &Stream) -> Result<Received, Fatal> {
 fn on_eof(object: &Ref, stream: &Stream) -> Result<(), Fatal> {
     let Some(protocol) = stream.receiver.protocol.get() else { return Ok(()) };
     let core = stream.core();
-    if core.debug.get() {
+    if core.is_debug() {
         core.support("received_eof", &[object.as_ptr()])?;
     }
     let answer = getattr(protocol.as_ptr(), imports().eof_received.as_ptr())

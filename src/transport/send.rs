@@ -59,7 +59,7 @@ fn pushed(object: &Ref, stream: &Stream) -> Result<(), Raised> {
     if small && core.is_delivering(object) {
         return Ok(());
     }
-    if small && core.running.get() {
+    if small && core.is_running() {
         if !stream.queued.replace(true) {
             core.flush_later(object.clone_ref(), flush);
             core.wake_if_parked();
@@ -82,7 +82,7 @@ fn send_now(object: &Ref, stream: &Stream) -> Result<(), Raised> {
 
 /// Sends as much as the socket takes. An error of the socket is set as a Python error.
 fn send_pending(stream: &Stream) -> Result<Sent, Raised> {
-    stream.core().touched.set(true);
+    stream.core().note_io();
     let mut done = Done::default();
     let outcome = stream.buffer().send(stream.descriptor(), &mut done);
     match outcome {
@@ -194,7 +194,7 @@ pub(crate) fn write_slice(object: &Ref, stream: &Stream, data: &[u8]) -> Result<
     }
     let mut sent = 0;
     if stream.buffer().is_empty() && !stream.blocked.get() {
-        stream.core().touched.set(true);
+        stream.core().note_io();
         sent = match send_one(stream.descriptor(), data) {
             Ok(count) => count,
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
@@ -338,7 +338,7 @@ fn drained(object: &Ref, stream: &Stream, core: &Core) -> Result<(), Fatal> {
 
 /// Half-closes the socket.
 fn shut_down(stream: &Stream) -> io::Result<()> {
-    stream.core().touched.set(true);
+    stream.core().note_io();
     // SAFETY: the transport owns the descriptor.
     let done = unsafe { libc::shutdown(stream.descriptor(), libc::SHUT_WR) };
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }

@@ -102,7 +102,7 @@ pub(crate) fn go_on(stream: &Stream, core: &Core) -> Result<(), Fatal> {
         // Cancelled; its task will clear up.
         return Ok(());
     }
-    core.touched.set(true);
+    core.note_io();
     let progress = sending.transfer.go_on(stream.descriptor());
     if stream.sending.is_empty() {
         // Another thread was at it, while the GIL was given up.

@@ -146,7 +146,7 @@ fn closed_by_peer(object: &Ref, pipe: &WritePipe, core: &Core) -> Result<(), Fat
     if pipe.endpoint.ending.get() {
         return Ok(());
     }
-    if core.debug.get() {
+    if core.is_debug() {
         core.support("closed_by_peer", &[object.as_ptr()])?;
     }
     let mut exception = None;
@@ -160,7 +160,7 @@ fn closed_by_peer(object: &Ref, pipe: &WritePipe, core: &Core) -> Result<(), Fat
 
 /// The pipe has room again.
 fn flush(object: &Ref, pipe: &WritePipe, core: &Core) -> Result<(), Fatal> {
-    core.touched.set(true);
+    core.note_io();
     let mut done = Done::default();
     let outcome = pipe.buffer().write(pipe.descriptor(), &mut done);
     drop(done);
@@ -264,7 +264,7 @@ fn scattered(object: &Ref, pipe: &WritePipe) -> Result<(), Raised> {
 
 /// How much of it the pipe took. An error ends the transport and is no error of the caller's.
 fn write_now(object: &Ref, pipe: &WritePipe, content: &[u8]) -> Result<usize, Raised> {
-    pipe.endpoint.core().touched.set(true);
+    pipe.endpoint.core().note_io();
     match write_one(pipe.descriptor(), content) {
         Ok(count) => Ok(count),
         Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(0),

@@ -20,7 +20,7 @@ use crate::bridge::waiter::Waiter;
 use crate::capi::{Fatal, Raised, Ref, Slot};
 use crate::event_loop::core::{Core, core_of};
 use crate::event_loop::event_loop::EventLoop;
-use crate::event_loop::source::{Kind, Source, SourceRef};
+use crate::event_loop::source::Source;
 use crate::event_loop::watch::complete;
 use crate::reactor::{Interest, Readiness};
 use crate::runtime::net::{Received, Want};
@@ -170,8 +170,7 @@ impl LoopReader {
         {
             return false;
         }
-        let Ok(token) = core.fds.insert(fd, Kind::Source(SourceRef::new::<Reading>(object.clone_ref())))
-        else {
+        let Ok(token) = core.insert_source::<Reading>(fd, object.clone_ref()) else {
             return false;
         };
         let registered = core.poller().map(|poller| match poller.register_edge(fd, token, Interest::READ) {

@@ -42,7 +42,7 @@ use crate::capi::fallible::string_or_none;
 use crate::capi::imports::imports;
 use crate::capi::{Fatal, Raised, Ref, Slot, socket};
 use crate::event_loop::core::{Core, core_of};
-use crate::event_loop::source::{Kind, Source, SourceRef};
+use crate::event_loop::source::Source;
 use crate::reactor::{Readiness, Token};
 
 /// What is a reason to read: data, or some end that a read will tell of.
@@ -219,14 +219,17 @@ impl Stream {
             stream.clients.set(server::attach(&server, &object)?);
             stream.server.set(Some(server));
         }
-        core.touched.set(true);
+        core.note_io();
         // From here on the transport owns the descriptor.
         stream.socket.set(parts.socket);
         stream.fd.set(parts.fd);
-        let source = Kind::Source(SourceRef::new::<Transport>(object.clone_ref()));
         let token = match parts.registered {
-            Some(_) => core.fds.replace(parts.fd, source).ok_or_else(|| raise_errno(libc::EBADF))?,
-            None => core.fds.insert(parts.fd, source).map_err(|error| raise_io(&error))?,
+            Some(_) => core
+                .replace_source::<Transport>(parts.fd, object.clone_ref())
+                .ok_or_else(|| raise_errno(libc::EBADF))?,
+            None => core
+                .insert_source::<Transport>(parts.fd, object.clone_ref())
+                .map_err(|error| raise_io(&error))?,
         };
         stream.token.set(token);
         core.call_native(object.clone_ref(), start);
@@ -295,7 +298,7 @@ impl Stream {
     pub(crate) fn block_until_called(&self, core: &Core) {
         self.block();
         self.blocked_at.set(u64::MAX);
-        core.call_again(self.token.get(), Readiness::WRITABLE);
+        core.requeue(self.token.get(), Readiness::WRITABLE);
     }
 
     pub(crate) fn is_reading(&self) -> bool {
@@ -320,7 +323,7 @@ impl Stream {
         self.resumed_in.set(core.counters.turns.get());
         self.started.set(false);
         self.resuming.set(true);
-        core.call_again(self.token.get(), readiness);
+        core.requeue(self.token.get(), readiness);
     }
 
     /// Was reading resumed in this very turn?
@@ -346,7 +349,7 @@ impl Stream {
             again |= readiness;
         }
         if !again.is_empty() {
-            core.call_again(self.token.get(), again);
+            core.requeue(self.token.get(), again);
         }
         received
     }
@@ -418,7 +421,7 @@ impl Stream {
         let socket = self.socket.get();
         if fd >= 0 {
             // A peer on this very loop hears of it in the next turn, as in asyncio.
-            self.core().touched.set(true);
+            self.core().note_io();
             self.leave_table(fd);
         }
         match socket {

@@ -117,7 +117,7 @@ unsafe extern "C" fn repr(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
         } else if stream.closing.get() {
             text.push_str(" closing");
         }
-        if stream.fd.get() >= 0 && stream.core().closed.get() {
+        if stream.fd.get() >= 0 && stream.core().is_closed() {
             // Nobody polls for it any more.
             text.push_str(&format!(" fd={}", stream.fd.get()));
         } else if stream.fd.get() >= 0 {

@@ -38,10 +38,10 @@ pub(super) fn start(object: &Ref, core: &Core) -> Result<(), Fatal> {
     }
     if held {
         // What is there by now is received behind the first step of whoever waits, before what that schedules.
-        core.touched.set(true);
+        core.note_io();
         core.call_native(object.clone_ref(), release);
     } else if let Some(news) = early(stream) {
-        core.call_again(stream.token.get(), news);
+        core.requeue(stream.token.get(), news);
     }
     outcome.finish()
 }

@@ -59,7 +59,7 @@ pub(super) fn pushed(object: &Ref, connection: &Connection) -> Result<(), Raised
     if small && core.is_delivering(object) {
         return Ok(());
     }
-    if (small && core.running.get()) || connection.in_engine.get() {
+    if (small && core.is_running()) || connection.in_engine.get() {
         if !connection.queued.replace(true) {
             core.flush_later(object.clone_ref(), flush);
             core.wake_if_parked();
