@@ -25,7 +25,7 @@ CAN_EMBED = $(PY) -c 'import sys, pathlib, sysconfig as s; v = s.get_config_var;
 	sys.exit(not (pathlib.Path(v("LIBDIR")) / v("LDLIBRARY")).exists())'
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build demo test test-rust test-python loom loom-edits shuttle miri sanitize other-systems debug-python debug-tests bench-echo conformance conformance-modes conformance-3.14 conformance-grid conformance-summed ecosystem extension lint types soak lives bench bench-3.14 bench-quick bench-instructions bench-shares bench-primitives bench-runtime clean
+.PHONY: help venv build demo test test-rust test-python loom mutants shuttle miri sanitize other-systems debug-python debug-tests bench-echo conformance conformance-modes conformance-3.14 conformance-matrix conformance-summed ecosystem extension lint types soak fuzz bench bench-3.14 bench-quick bench-instructions bench-shares bench-primitives bench-runtime clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -83,8 +83,8 @@ test-python: $(MADE)-extension $(MADE)-test ## pytest, and CPython's own asyncio
 loom: ## the concurrent core in every order of its threads, up to three preemptions
 	RUSTFLAGS="--cfg wakeloop_loom" CARGO_TARGET_DIR=target/loom cargo test --release --no-default-features --lib --quiet model
 
-loom-edits: ## breaks the core in the ways that MODELS.md lists, one after the other: the models named there must find each
-	$(PYTHON) -m tests.loom_edits
+mutants: ## mutation tests of the concurrent core: the loom models must catch every mutant that MODELS.md lists
+	$(PYTHON) -m tests.mutants
 
 shuttle: ## the same core, and whole runtimes, in thousands of orders drawn at random
 	RUSTFLAGS="--cfg wakeloop_shuttle" CARGO_TARGET_DIR=target/shuttle cargo test --release --no-default-features --lib --quiet model
@@ -145,17 +145,17 @@ conformance-3.14: ## all three of them on Python 3.14; PYTHON314 says where that
 	@command -v $(PYTHON314) >/dev/null || { echo "no $(PYTHON314): say make conformance-3.14 PYTHON314=/path/to/python3.14"; exit 1; }
 	$(MAKE) conformance conformance-modes PYTHON=$(PYTHON314) VENV=$(VENV)-3.14
 
-# One line for each run of the grid.
-GRID = $(abspath $(VENV)-grid.txt)
+# One line for each run of the matrix.
+MATRIX = $(abspath $(VENV)-matrix.txt)
 
-conformance-grid: ## all three modes on each of PYTHONS, an environment each, and a line for each run at the end
-	@rm -f '$(GRID)'; status=0; for python in $(PYTHONS); do \
-		$(MAKE) conformance-summed PYTHON="$$python" VENV="$(VENV)-$${python##*python}" GRID='$(GRID)' \
-		|| { status=1; echo "$$python: not all of it is as on asyncio, or it did not run" >> '$(GRID)'; }; \
-	done; cat '$(GRID)'; exit $$status
+conformance-matrix: ## all three modes on each of PYTHONS, an environment each, and a line for each run at the end
+	@rm -f '$(MATRIX)'; status=0; for python in $(PYTHONS); do \
+		$(MAKE) conformance-summed PYTHON="$$python" VENV="$(VENV)-$${python##*python}" MATRIX='$(MATRIX)' \
+		|| { status=1; echo "$$python: not all of it is as on asyncio, or it did not run" >> '$(MATRIX)'; }; \
+	done; cat '$(MATRIX)'; exit $$status
 
 conformance-summed: $(MADE)-extension $(MADE)-test
-	$(PY) -m tests.conformance --mode normal --mode debug --mode dev --summary '$(GRID)'
+	$(PY) -m tests.conformance --mode normal --mode debug --mode dev --summary '$(MATRIX)'
 
 ecosystem: $(MADE)-extension $(MADE)-test ## well-known libraries' own test suites, on asyncio and on ours
 	$(PY) -m tests.suites
@@ -168,8 +168,8 @@ extension: $(MADE)-extension $(MADE)-test ## builds examples/extension, whose Ru
 types: $(MADE)-extension $(MADE)-test ## mypy --strict over the package, the stubs against the extension, a user's program
 	$(PY) -m pytest tests/test_typing.py
 
-lives: $(MADE)-extension $(MADE)-test ## some twenty thousand random lives of connections, endpoints and processes, each on asyncio and on this loop: they must read the same
-	LIVES=$(or $(LIVES),1000) FIRST_LIFE=$(or $(FIRST_LIFE),1000) $(PY) -m pytest -q tests/test_lives.py
+fuzz: $(MADE)-extension $(MADE)-test ## differential fuzzing: a thousand random scenarios of each kind must look the same on asyncio and on this loop
+	SCENARIOS=$(or $(SCENARIOS),1000) FIRST_SEED=$(or $(FIRST_SEED),1000) $(PY) -m pytest -q tests/test_differential.py
 
 soak: $(MADE)-extension $(MADE)-test ## twenty minutes of everything at once, again and again: nothing may grow
 	$(PY) -m tests.soak

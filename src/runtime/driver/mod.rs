@@ -9,9 +9,9 @@
 //! Who arms a timer that is due before the wait would end, ends the wait, so that it can be made shorter. The
 //! question "is somebody waiting, and until when" and the heap are under one lock, so none is missed.
 
-mod registration;
 #[cfg(wakeloop_loom)]
-mod still;
+mod model_reactor;
+mod registration;
 mod timers;
 
 #[cfg(all(test, any(wakeloop_loom, wakeloop_shuttle)))]
@@ -32,9 +32,9 @@ use super::wakers::wake_all;
 use crate::reactor::{Interest, Token};
 #[cfg(not(wakeloop_loom))]
 use crate::reactor::{Poller, Registrar, Waker as PollWaker};
-use registration::Registrations;
 #[cfg(wakeloop_loom)]
-use still::{Poller, Registrar, Waker as PollWaker};
+use model_reactor::{Poller, Registrar, Waker as PollWaker};
+use registration::Registrations;
 use timers::Timers;
 
 pub(super) use registration::{Direction, Registration};

@@ -1,5 +1,5 @@
 //! A runtime without threads in every order of those that use it: a wake reaches whoever has the worker, or waits for it,
-//! and tasks end where the worker is. Its sleep in the driver is the model's (`driver::still`).
+//! and tasks end where the worker is. Its sleep in the driver is the model's (`driver::model_reactor`).
 
 use std::future::{Future, pending, poll_fn};
 use std::sync::Arc;

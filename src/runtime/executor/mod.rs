@@ -7,7 +7,7 @@
 //! | `queue`          | the queues                                                              |
 //! | `idle`, `park`   | who sleeps, and how; the protocol is in README.md                       |
 //! | `watch`          | who sees to the driver while nobody sleeps in it                        |
-//! | `crew`           | the threads: started on demand, joined at the end                       |
+//! | `worker_threads` | the threads: started on demand, joined at the end                       |
 //! | `owned`          | the live tasks, for the shutdown                                        |
 //! | `current_thread` | a worker without a thread of its own, run by `block_on`                 |
 //! | `local`          | [`LocalSet`]: tasks that are not `Send`, polled by a future              |
@@ -21,7 +21,6 @@
 //! (4) the driver tells the sockets and sleeps that are left. So every future is dropped once, on a worker.
 //! A worker that a panic ends, or that was never started, leaves in the same way, and the others with it.
 
-mod crew;
 mod current_thread;
 mod idle;
 mod local;
@@ -33,6 +32,7 @@ mod queue;
 mod shared;
 mod watch;
 mod worker;
+mod worker_threads;
 
 #[cfg(all(test, any(wakeloop_loom, wakeloop_shuttle)))]
 mod model;

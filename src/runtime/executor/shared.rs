@@ -17,7 +17,6 @@ use super::super::metrics::Counters;
 use super::super::shim::{AtomicBool, AtomicU64, Mutex, MutexGuard, thread};
 use super::super::task::{self, JoinHandle, Runnable};
 use super::super::trace::{self, TraceEvent, Tracer};
-use super::crew::Crew;
 use super::current_thread::CurrentThread;
 use super::idle::{Chosen, Idle};
 use super::owned::Owned;
@@ -25,6 +24,7 @@ use super::park::Parker;
 use super::queue::{Injector, Local, Remote};
 use super::watch::Watch;
 use super::worker::{Worker, current_worker};
+use super::worker_threads::WorkerThreads;
 
 /// The runtime behind every handle, worker and spawned task. Lives in an `Arc`; tasks point to it without one,
 /// see `owned`.
@@ -41,7 +41,7 @@ pub(in super::super) struct Shared {
     watch: Watch,
     pool: Pool,
     tracer: Option<Arc<dyn Tracer>>,
-    crew: Crew,
+    threads: WorkerThreads,
     /// Of a runtime without threads: where its worker is found.
     seat: OnceLock<Weak<CurrentThread>>,
     started: Instant,
@@ -85,7 +85,7 @@ impl Shared {
             watch: Watch::new(),
             pool: options.pool,
             tracer: options.tracer,
-            crew: Crew::new(options.threads, locals),
+            threads: WorkerThreads::new(options.threads, locals),
             seat: OnceLock::new(),
             started: Instant::now(),
         })
@@ -93,12 +93,12 @@ impl Shared {
 
     /// Starts the first worker on a thread of its own.
     pub(in super::super) fn start(self: &Arc<Self>) -> io::Result<()> {
-        self.crew.start(self, 0)
+        self.threads.start(self, 0)
     }
 
     /// The first worker, to be run by whoever has it.
     pub(in super::super) fn take_worker(self: &Arc<Self>) -> Worker {
-        self.crew.enlist();
+        self.threads.enlist();
         self.arrive(0)
     }
 
@@ -116,7 +116,7 @@ impl Shared {
 
     /// A worker that was started or enlisted begins: the others count it as searching.
     pub(super) fn arrive(self: &Arc<Self>, worker: usize) -> Worker {
-        Worker::new(self.clone(), worker, self.crew.queue(worker))
+        Worker::new(self.clone(), worker, self.threads.queue(worker))
     }
 
     /// Spawns from any thread. On a closed runtime the task is cancelled at once.
@@ -193,7 +193,7 @@ impl Shared {
     /// Starts a worker that counts as awake and searching already.
     #[cold]
     fn start_chosen(self: &Arc<Self>, worker: usize) {
-        if self.crew.start(self, worker).is_ok() {
+        if self.threads.start(self, worker).is_ok() {
             return;
         }
         self.idle.put_back(worker);
@@ -321,7 +321,7 @@ impl Shared {
 
     /// Step 1 of the shutdown. Returns at once; safe to call again.
     pub(in super::super) fn close(&self) {
-        if !self.crew.close() {
+        if !self.threads.close() {
             return;
         }
         // Relaxed: the flag is all there is to see, and workers that are about to park are reached by their unpark.
@@ -338,7 +338,7 @@ impl Shared {
     pub(super) fn leave(&self, drain: impl FnOnce()) {
         self.owned.close(drop);
         drain();
-        self.crew.leave(|| {
+        self.threads.leave(|| {
             self.drain_to_the_last();
             self.driver.close();
         });
@@ -359,17 +359,17 @@ impl Shared {
 
     /// Waits until all workers have left; false if the deadline came first.
     pub(in super::super) fn wait_left(&self, deadline: Option<Instant>) -> bool {
-        self.crew.wait_left(deadline)
+        self.threads.wait_left(deadline)
     }
 
     /// After `close`: the threads to join.
     pub(in super::super) fn threads(&self) -> Vec<thread::JoinHandle<()>> {
-        self.crew.threads()
+        self.threads.take_handles()
     }
 
     /// How long the workers have been there, added up.
     pub(in super::super) fn age_of_workers(&self) -> Duration {
-        self.crew.age()
+        self.threads.age()
     }
 }
 

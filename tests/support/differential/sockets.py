@@ -1,16 +1,16 @@
-"""Lives of a socket that the loop's `sock_*` methods are called with."""
+"""Scenarios for a socket used with the loop's `sock_*` methods."""
 
 import asyncio
 import os
 import re
 import socket
 
-from .life import Life
 from .peer import SocketPeer
+from .scenario import Scenario
 from .tasks import Tasks
 from .writing import SMALL
 
-#: More than a Unix socket takes at once, and less than it takes at twice.
+#: More than a Unix socket buffers, and less than twice that.
 BIG = 300_000
 SIZES = [0, 1, 10, 1000, 70_000]
 WRONG = ["text", None, -1, 1.5, 1 << 70, b"bytes", []]
@@ -23,7 +23,7 @@ BUFFERS = {
 METHODS = {"recv": 1, "recv_into": 1, "recvfrom": 1, "recvfrom_into": 2, "sendall": 1, "sendto": 2, "accept": 0, "connect": 1}
 
 
-class SockLife(Tasks, SocketPeer, Life):
+class SockScenario(Tasks, SocketPeer, Scenario):
     CALLS = ["reader", "writer"]
     ACTIONS = {
         "recv": 20, "recv_into": 10, "recvfrom": 6, "recvfrom_into": 6, "sendall": 20, "sendto": 6, "accept": 3,
@@ -40,9 +40,9 @@ class SockLife(Tasks, SocketPeer, Life):
 
     async def begin(self):
         kind = self.random.choice(["unix", "unix", "tcp", "udp", "udp_connected", "listener", "unix_listener"])
-        self.say("kind", kind)
+        self.record("kind", kind)
         self.sock, self.peer = getattr(self, f"make_{kind}")()
-        # Out of debug mode asyncio's would block on one that blocks.
+        # Outside debug mode asyncio would block on a blocking socket.
         self.sock.setblocking(self.loop.get_debug() and self.random.random() < 0.1)
         self.peer.setblocking(False)
 
@@ -94,7 +94,7 @@ class SockLife(Tasks, SocketPeer, Life):
         self.planned.clear()
 
     def handler_called(self, loop, context):
-        # asyncio's fails to take away one of two that watch a closed socket.
+        # asyncio fails to remove one of two watchers of a closed socket.
         if not isinstance(context.get("exception"), PermissionError):
             super().handler_called(loop, context)
 
@@ -104,7 +104,7 @@ class SockLife(Tasks, SocketPeer, Life):
     # -- calls that wait ---------------------------------------------------------------------------------------------
 
     def call(self, name, seconds, *arguments):
-        """`seconds` is what it is given: none, or more than it takes."""
+        """Calls `sock_{name}` with a timeout: None, 0, or more than it needs."""
 
         async def called():
             async with asyncio.timeout(seconds):
@@ -113,7 +113,7 @@ class SockLife(Tasks, SocketPeer, Life):
         self.spawn(name, called)
 
     def shown(self, result):
-        """What a call gave: how much, if it is data."""
+        """Describes a result: data by its length."""
         if isinstance(result, tuple):
             return self.shown(result[0]), self.cleaned(result[1])
         if isinstance(result, socket.socket):
@@ -194,7 +194,7 @@ class SockLife(Tasks, SocketPeer, Life):
     def choose_wrongly(self):
         name = self.random.choice(list(METHODS))
         arguments = self.random.choices(WRONG, k=METHODS[name])
-        # A thread would look the name up, and its answer comes in no certain turn.
+        # A thread would resolve the name, and its answer may come in any iteration.
         return name, [None if name == "connect" and one == "text" else one for one in arguments]
 
     # -- the socket --------------------------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ class SockLife(Tasks, SocketPeer, Life):
         number = self.sock.fileno()
         self.sock.close()
         if number >= 0:
-            # What comes next is not to have its number: asyncio's would take it for the same.
+            # Keep the number in use: asyncio would take a new socket with this number for the old one.
             os.dup2(self.others[0].fileno(), number)
             self.others.append(open(number, "rb", 0))
 
@@ -213,7 +213,7 @@ class SockLife(Tasks, SocketPeer, Life):
     def choose_shut_down(self):
         return (self.random.choice([socket.SHUT_RD, socket.SHUT_WR, socket.SHUT_RDWR]),)
 
-    # asyncio's finds a closed socket that was added before, and says nothing.
+    # Never with a closed socket: asyncio finds its earlier registration and reports nothing.
     def add_reader(self):
         if self.sock.fileno() >= 0:
             self.loop.add_reader(self.sock, self.ready, "reader")
@@ -222,7 +222,7 @@ class SockLife(Tasks, SocketPeer, Life):
         if self.sock.fileno() >= 0:
             self.loop.add_writer(self.sock, self.ready, "writer")
 
-    # asyncio's takes that away too what a call waits for, which goes on waiting.
+    # Only when no call waits: asyncio would remove the call's watcher too, and the call would wait forever.
     def remove_reader(self):
         if all(task.done() for task in self.tasks):
             return self.loop.remove_reader(self.sock)
@@ -232,6 +232,6 @@ class SockLife(Tasks, SocketPeer, Life):
             return self.loop.remove_writer(self.sock)
 
     def ready(self, name):
-        """Once: how often it is called is a matter of time."""
+        """Removes itself, because how often a watcher is called depends on timing."""
         removed = getattr(self.loop, f"remove_{name}")(self.sock)
         self.called(name, removed)

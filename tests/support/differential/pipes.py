@@ -1,27 +1,27 @@
-"""Lives of one end of a pipe, or of a socket that is taken for one."""
+"""Scenarios for one end of a pipe, or a socket used as one."""
 
 import asyncio
 import os
 import re
 import socket
 
-from .life import Life, Raised
+from .scenario import Raised, Scenario
 from .writing import SMALL, Calls, Writing
 
-#: Several times what a pipe holds.
+#: Several times the capacity of a pipe.
 BIG = 200_000
 
 
 class End(Calls, asyncio.Protocol):
     def connection_made(self, transport):
-        self.life.begins(transport)
+        self.scenario.begins(transport)
         super().connection_made(transport)
 
     def data_received(self, data):
-        self.life.called_with_data(len(data))
+        self.scenario.called_with_data(len(data))
 
     def eof_received(self):
-        self.life.called("eof_received", self.name)
+        self.scenario.called("eof_received", self.name)
         return self.name == "half open"
 
 
@@ -41,7 +41,7 @@ PROTOCOLS = {"plain": End, "half open": End, "failing at first": FailingAtFirst,
 
 
 class Peer:
-    """The other end: a number, whatever it is of."""
+    """The other end: a file descriptor, of a pipe or a socket."""
 
     def __init__(self, fd):
         self.fd = fd
@@ -53,7 +53,7 @@ class Peer:
             self.fd = -1
 
 
-class PipeLife(Life):
+class PipeScenario(Scenario):
     async def begin(self):
         if self.random.random() < 0.4:
             ours, peer = socket.socketpair()
@@ -84,7 +84,7 @@ class PipeLife(Life):
         return (self.random.choice(list(PROTOCOLS)),)
 
     def shown(self):
-        # asyncio's says of a closed one twice that it is, and ours watches one that was aborted until the end of the turn.
+        # asyncio's repr says twice that a closed pipe is closed. Ours polls an aborted one until the end of the iteration.
         return re.sub(r"fd=\d+( closed)?", "fd", re.sub(r"^<\S+", "<", repr(self.transport))).replace("polling", "idle")
 
     def choose_extra(self):
@@ -105,7 +105,7 @@ class PipeLife(Life):
                 sock.detach()
 
 
-class ReadPipeLife(PipeLife):
+class ReadPipeScenario(PipeScenario):
     READS = True
     CALLS = ["received", "received", "received", "eof_received", "connection_lost"]
     ACTIONS = {
@@ -132,7 +132,7 @@ class ReadPipeLife(PipeLife):
         return (self.random.choice([*SMALL, 60_000]),)
 
 
-class WritePipeLife(Writing, PipeLife):
+class WritePipeScenario(Writing, PipeScenario):
     READS = False
     CALLS = ["pause_writing", "resume_writing", "connection_lost"]
     ACTIONS = {
@@ -152,9 +152,9 @@ class WritePipeLife(Writing, PipeLife):
     def choose_first(self):
         return [("write", *self.choose_write())]
 
-    def words(self, error):
+    def describe(self, error):
         # asyncio's own is without a text.
-        return "BrokenPipeError" if isinstance(error, BrokenPipeError) else super().words(error)
+        return "BrokenPipeError" if isinstance(error, BrokenPipeError) else super().describe(error)
 
     # asyncio's resumes only when all is written, whatever the lower limit.
     def choose_set_limits(self):

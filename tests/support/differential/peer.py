@@ -1,4 +1,4 @@
-"""The other end of a life's connection, where that is a plain socket."""
+"""The peer of a scenario when it is a plain socket."""
 
 import socket
 import struct
@@ -7,10 +7,10 @@ from .writing import SMALL
 
 
 class SocketPeer:
-    """For a life whose peer is the socket `self.peer`, which does not block."""
+    """Mixin for scenarios whose peer is the non-blocking socket `self.peer`."""
 
     def peer_sends(self, data):
-        """The data, or so many zeros."""
+        """Sends the data, or as many zeros as a number says."""
         data = bytes(data)
         try:
             return self.peer.send(data) == len(data)
@@ -21,7 +21,7 @@ class SocketPeer:
         return (self.random.choice(SMALL),)
 
     def peer_receives(self):
-        """How much there is depends on what the kernel took at once; that it ends does not."""
+        """Reads what is there, and returns only how the stream ended: how much arrived depends on the kernel's buffers."""
         try:
             while self.peer.recv(1 << 20):
                 pass

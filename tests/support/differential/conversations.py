@@ -1,4 +1,4 @@
-"""Lives of a StreamReader and a StreamWriter: asyncio's own, or ours in their place on our loop."""
+"""Scenarios for StreamReader and StreamWriter: asyncio's, or on our loop also wakeloop's."""
 
 import asyncio
 import functools
@@ -8,19 +8,19 @@ import zlib
 
 import wakeloop
 
-from .life import Life, Raised
 from .peer import SocketPeer
+from .scenario import Raised, Scenario
 from .tasks import Tasks
 from .writing import SMALL, Writing
 
-#: More than a Unix socket takes at once.
+#: More than a Unix socket buffers.
 BIG = 300_000
 LIMITS = [1, 10, 100, 5000, 65_536]
 COUNTS = [0, 1, 2, 10, 1000, 5000, 20_000]
 SEPARATORS = [b"\n", b"ab", b"aba", b"", (b"ab", b"\n"), "text", None]
 
 
-class ConversationLife(Tasks, Writing, SocketPeer, Life):
+class ConversationScenario(Tasks, Writing, SocketPeer, Scenario):
     CALLS = ["read", "read", "drained", "closed"]
     ACTIONS = {
         "read": 14, "readexactly": 10, "readline": 10, "readuntil": 10, "iterate": 6, "read_wrongly": 2, "cancel": 6,
@@ -38,7 +38,7 @@ class ConversationLife(Tasks, Writing, SocketPeer, Life):
     async def begin(self):
         limit = self.random.choice(LIMITS)
         kind = self.random.choice(["pair", "pair", "connected", "served", "served by a task", "failing"])
-        self.say("kind", kind, limit)
+        self.record("kind", kind, limit)
         if kind == "pair":
             sock, self.peer = socket.socketpair()
             self.reader, self.writer = await self.streams.open_connection(sock=sock, limit=limit)
@@ -142,7 +142,7 @@ class ConversationLife(Tasks, Writing, SocketPeer, Life):
         return self.reader.at_eof()
 
     def exception(self):
-        return self.words(self.reader.exception())
+        return self.describe(self.reader.exception())
 
     def feed_data(self, data):
         self.reader.feed_data(data)
@@ -162,14 +162,14 @@ class ConversationLife(Tasks, Writing, SocketPeer, Life):
     # -- the writer --------------------------------------------------------------------------------------------------
 
     def write(self, size, kind):
-        # To a closed peer: whether the first part of it or all is refused depends on when the reset arrives.
+        # Write little to a closed peer: how much of it the kernel takes depends on when the reset arrives.
         self.writer.write(kind(bytes(min(size, 5000) if self.peer.fileno() < 0 else size)))
 
     def choose_write(self):
         return self.random.choice([0, *SMALL, *SMALL, BIG]), self.random.choice([bytes, bytearray, memoryview])
 
     def writelines(self, sizes):
-        # asyncio's fails on a lost connection since 3.12, and keeps an empty piece for ever.
+        # Since 3.12 asyncio's writelines fails on a lost connection, and never removes an empty buffer.
         if not self.transport.is_closing():
             self.writer.writelines([bytes(size) for size in sizes])
 

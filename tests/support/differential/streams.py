@@ -1,10 +1,10 @@
-"""Lives of a TCP or Unix connection."""
+"""Scenarios for a TCP or Unix connection."""
 
 import asyncio
 import socket
 
-from .life import Life
 from .peer import SocketPeer
+from .scenario import Scenario
 from .writing import SMALL, Calls, Writing
 
 BIG = 3_000_000
@@ -13,38 +13,38 @@ BIG = 3_000_000
 class Plain(Calls, asyncio.Protocol):
     def data_received(self, data):
         assert type(data) is bytes
-        self.life.called_with_data(len(data))
+        self.scenario.called_with_data(len(data))
 
     def eof_received(self):
-        self.life.called("eof_received", self.name)
+        self.scenario.called("eof_received", self.name)
         return self.name == "half open"
 
 
 class WithoutEnd(Calls, asyncio.Protocol):
     def data_received(self, data):
-        self.life.called_with_data(len(data))
+        self.scenario.called_with_data(len(data))
 
 
 class Buffered(Calls, asyncio.BufferedProtocol):
-    def __init__(self, life, name):
-        super().__init__(life, name)
-        # Not what any message fills to its last byte: over TLS asyncio hears of the end a turn later then.
+    def __init__(self, scenario, name):
+        super().__init__(scenario, name)
+        # A size that no message fills exactly: over TLS asyncio would then see the end one iteration later.
         self.buffer = bytearray(3333)
 
     def get_buffer(self, size):
         return self.buffer
 
     def buffer_updated(self, count):
-        self.life.called_with_data(count)
+        self.scenario.called_with_data(count)
 
     def eof_received(self):
-        self.life.called("eof_received", self.name)
+        self.scenario.called("eof_received", self.name)
 
 
 PROTOCOLS = {"plain": Plain, "half open": Plain, "without end": WithoutEnd, "buffered": Buffered}
 
 
-class StreamLife(Writing, SocketPeer, Life):
+class StreamScenario(Writing, SocketPeer, Scenario):
     CALLS = ["received", "received", "eof_received", "pause_writing", "resume_writing", "connection_lost"]
     ACTIONS = {
         "write": 20, "writelines": 4, "write_wrongly": 2, "write_eof": 3, "can_write_eof": 1, "close": 2, "abort": 2,
@@ -71,7 +71,7 @@ class StreamLife(Writing, SocketPeer, Life):
         return self.random.choice([*SMALL, 0, BIG] if self.random.random() < 0.4 else SMALL), kind
 
     def writelines(self, sizes):
-        # asyncio's fails on a lost connection since 3.12, and keeps an empty piece for ever.
+        # Since 3.12 asyncio's writelines fails on a lost connection, and never removes an empty buffer.
         if not self.transport.is_closing():
             super().writelines(sizes)
 
@@ -82,22 +82,22 @@ class StreamLife(Writing, SocketPeer, Life):
         return (self.random.choice(list(PROTOCOLS)),)
 
 
-class UnixLife(StreamLife):
+class UnixScenario(StreamScenario):
     def pair(self):
         return socket.socketpair()
 
 
-class TcpLife(StreamLife):
+class TcpScenario(StreamScenario):
     def pair(self):
         with socket.create_server(("127.0.0.1", 0)) as listener:
             sock = socket.create_connection(listener.getsockname())
             peer, _ = listener.accept()
-        # What is sent arrives, whatever was acknowledged before it.
+        # Without Nagle's algorithm, so that everything sent arrives at once.
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
         return sock, peer
 
     def write(self, size, kind):
-        # To a closed peer: whether the first part of it or all is refused depends on when the reset arrives.
+        # Write little to a closed peer: how much of it the kernel takes depends on when the reset arrives.
         super().write(min(size, 5000) if self.peer.fileno() < 0 else size, kind)

@@ -1,23 +1,23 @@
-"""Lives of a UDP endpoint."""
+"""Scenarios for a UDP transport."""
 
 import asyncio
 import socket
 
-from .life import Life, Raised
+from .scenario import Raised, Scenario
 from .writing import Calls
 
 
 class Datagrams(Calls, asyncio.DatagramProtocol):
     def datagram_received(self, data, sender):
-        self.life.called("received", len(data), self.life.cleaned(sender))
+        self.scenario.called("received", len(data), self.scenario.cleaned(sender))
         if self.name == "failing":
             raise Raised
 
     def error_received(self, error):
-        self.life.called("error_received", self.name, self.life.words(error))
+        self.scenario.called("error_received", self.name, self.scenario.describe(error))
 
 
-class DatagramLife(Life):
+class DatagramScenario(Scenario):
     CALLS = ["received", "received", "error_received", "connection_lost"]
     ACTIONS = {
         "sendto": 30, "send_wrongly": 3, "close": 3, "abort": 2, "is_closing": 2, "limits": 2, "set_limits": 3, "extra": 2,
@@ -25,7 +25,7 @@ class DatagramLife(Life):
     }  # fmt: skip
 
     def is_reading(self):
-        """Not asked: asyncio's transport of the first 3.11s cannot tell."""
+        """Not recorded: asyncio's datagram transport in early 3.11 releases has no is_reading."""
 
     async def begin(self):
         self.peer = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -46,7 +46,7 @@ class DatagramLife(Life):
     # -- the transport -----------------------------------------------------------------------------------------------
 
     def sendto(self, size, where, kind):
-        # asyncio's fails with an AttributeError once the connection is lost.
+        # asyncio's sendto raises AttributeError once the connection is lost.
         if not self.transport.is_closing():
             self.transport.sendto(kind(bytes(size)), self.addresses[where])
 

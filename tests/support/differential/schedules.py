@@ -1,14 +1,14 @@
-"""Lives of callbacks, timers, futures and tasks. Their clock stands still during a step."""
+"""Scenarios for callbacks, timers, futures and tasks. Their clock stands still during a step."""
 
 import asyncio
 
-from .life import Life, Raised
+from .scenario import Raised, Scenario
 from .tasks import Tasks
 
 DELAYS = [-1, 0, 0.5, 1, 2]
 
 
-class ScheduleLife(Tasks, Life):
+class ScheduleScenario(Tasks, Scenario):
     CALLS = ["future", "task"]
     ACTIONS = {
         "call_later": 14, "call_at": 6, "call_soon_many": 10, "call_threadsafe": 4, "cancel_handle": 8, "make_future": 8,
@@ -25,7 +25,7 @@ class ScheduleLife(Tasks, Life):
     async def begin(self):
         pass
 
-    # Nobody sleeps, since the clock does not go on by itself.
+    # Without asyncio.sleep: the clock does not advance by itself.
     async def settle(self):
         self.now += self.random.choice([0, 0.3, 1])
         for _ in range(12):
@@ -45,19 +45,19 @@ class ScheduleLife(Tasks, Life):
 
     # -- callbacks ---------------------------------------------------------------------------------------------------
 
-    def run(self, name, number, actions):
-        self.say("runs", name, number)
+    def run_callback(self, name, number, actions):
+        self.record("runs", name, number)
         self.act_all(actions)
 
     def called_later(self, method, *when, actions):
         number = len(self.handles)
-        self.handles.append(method(*when, self.run, method.__name__, number, actions))
+        self.handles.append(method(*when, self.run_callback, method.__name__, number, actions))
         return number
 
     def call_later(self, delay, actions):
         return self.called_later(self.loop.call_later, delay, actions=actions)
 
-    # No two at the same time: asyncio's heap keeps no order among equals.
+    # Never two at the same time: asyncio's heap does not keep the order of equal deadlines.
     def choose_call_later(self):
         return self.random.choice(DELAYS) + self.random.random() / 10, self.choose_few()
 

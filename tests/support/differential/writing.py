@@ -1,29 +1,29 @@
-"""What lives that write have in common: protocols that are told to pause, and the ways of writing."""
+"""The base of scenarios that write: protocols that record flow control, and the ways of writing."""
 
 SMALL = [1, 10, 1000, 5000]
 
 
 class Calls:
-    """What every protocol here writes down."""
+    """Records the callbacks that every protocol has."""
 
-    def __init__(self, life, name):
-        self.life, self.name = life, name
+    def __init__(self, scenario, name):
+        self.scenario, self.name = scenario, name
 
     def connection_made(self, transport):
-        self.life.called("connection_made", self.name)
+        self.scenario.called("connection_made", self.name)
 
     def connection_lost(self, error):
-        self.life.called("connection_lost", self.name, self.life.words(error))
+        self.scenario.called("connection_lost", self.name, self.scenario.describe(error))
 
     def pause_writing(self):
-        self.life.called("pause_writing")
+        self.scenario.called("pause_writing")
 
     def resume_writing(self):
-        self.life.called("resume_writing")
+        self.scenario.called("resume_writing")
 
 
 class Writing:
-    """For a life whose transport writes."""
+    """Mixin for scenarios whose transport writes."""
 
     def write(self, size, kind):
         self.transport.write(kind(bytes(size)))

@@ -21,7 +21,7 @@ use super::worker::Worker;
 /// How long after the system refused a thread it is asked again.
 const RETRY: Duration = Duration::from_secs(1);
 
-pub(super) struct Crew {
+pub(super) struct WorkerThreads {
     options: ThreadOptions,
     state: Mutex<State>,
     left: Condvar,
@@ -41,8 +41,8 @@ struct State {
     closed: bool,
 }
 
-impl Crew {
-    pub(super) fn new(options: ThreadOptions, queues: Vec<Local>) -> Crew {
+impl WorkerThreads {
+    pub(super) fn new(options: ThreadOptions, queues: Vec<Local>) -> WorkerThreads {
         let queues = queues.into_iter().map(Some).collect();
         let state = State {
             queues,
@@ -53,7 +53,7 @@ impl Crew {
             refused: None,
             closed: false,
         };
-        Crew { options, state: Mutex::new(state), left: Condvar::new() }
+        WorkerThreads { options, state: Mutex::new(state), left: Condvar::new() }
     }
 
     /// Starts the thread of a worker. On a closed runtime nothing happens.
@@ -124,7 +124,7 @@ impl Crew {
     }
 
     /// The threads, for whoever joins them. After `close` there will be no more.
-    pub(super) fn threads(&self) -> Vec<thread::JoinHandle<()>> {
+    pub(super) fn take_handles(&self) -> Vec<thread::JoinHandle<()>> {
         std::mem::take(&mut unpoisoned(self.state.lock()).threads)
     }
 

@@ -1,4 +1,4 @@
-"""Lives of a child process, a shell that does what it is told on a socket of its own and answers when it is done."""
+"""Scenarios for a child process: a shell that reads commands from a socket and answers when each is done."""
 
 import asyncio
 import os
@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 
-from .life import Life
+from .scenario import Scenario
 from .tasks import Tasks
 from .writing import SMALL
 
@@ -30,33 +30,33 @@ BIG = 200_000
 
 
 class Listening(asyncio.SubprocessProtocol):
-    def __init__(self, life):
-        self.life = life
+    def __init__(self, scenario):
+        self.scenario = scenario
 
     def connection_made(self, transport):
-        self.life.transport = transport
-        self.life.called("connection_made")
+        self.scenario.transport = transport
+        self.scenario.called("connection_made")
 
     def pipe_data_received(self, number, data):
-        self.life.called("pipe_data_received", number, len(data))
+        self.scenario.called("pipe_data_received", number, len(data))
 
     def pipe_connection_lost(self, number, error):
-        self.life.called("pipe_connection_lost", number, self.life.words(error))
+        self.scenario.called("pipe_connection_lost", number, self.scenario.describe(error))
 
     def pause_writing(self):
-        self.life.called("pause_writing")
+        self.scenario.called("pause_writing")
 
     def resume_writing(self):
-        self.life.called("resume_writing")
+        self.scenario.called("resume_writing")
 
     def process_exited(self):
-        self.life.called("process_exited")
+        self.scenario.called("process_exited")
 
     def connection_lost(self, error):
-        self.life.called("connection_lost", self.life.words(error))
+        self.scenario.called("connection_lost", self.scenario.describe(error))
 
 
-class ProcessLife(Tasks, Life):
+class ProcessScenario(Tasks, Scenario):
     CALLS = ["pipe_data_received", "pause_writing", "resume_writing", "connection_lost"]
     ACTIONS = {
         "child": 40, "child_ends": 3, "terminate": 3, "kill": 2, "send_signal": 3, "close": 3, "wait": 4, "cancel": 3,
@@ -81,7 +81,7 @@ class ProcessLife(Tasks, Life):
         }
         if self.random.random() < 0.2:
             pipes["stderr"] = subprocess.STDOUT
-        self.say("pipes", *pipes.values())
+        self.record("pipes", *pipes.values())
         self.peer, theirs = socket.socketpair()
         with theirs:
             number = theirs.fileno()
@@ -94,8 +94,8 @@ class ProcessLife(Tasks, Life):
         return self.transport.get_returncode(), closing, sum(not task.done() for task in self.tasks)
 
     # asyncio's says it without a number where the pipe's other end was closed.
-    def words(self, error):
-        return "BrokenPipeError" if isinstance(error, BrokenPipeError) else super().words(error)
+    def describe(self, error):
+        return "BrokenPipeError" if isinstance(error, BrokenPipeError) else super().describe(error)
 
     def cleaned(self, text):
         return re.sub(r"(pid[= ]|process )\d+", r"\1", super().cleaned(text))
@@ -112,14 +112,14 @@ class ProcessLife(Tasks, Life):
             asyncio.set_child_watcher(None)
         self.tasks.clear()
 
-    def say(self, *what):
-        """In the step in which a child ends, its end and those of its pipes are told in the poller's order."""
-        super().say(*what)
+    def record(self, *what):
+        """Sorts the step in which the child ends: the poller decides the order of its exit and of its pipes' ends."""
+        super().record(*what)
         if self.ended == self.step:
             start = next(n for n, one in enumerate(self.seen) if one[0] == self.step)
             self.seen[start:] = sorted(self.seen[start:], key=repr)
 
-    # Once it has ended nothing else is done in that step: asyncio's transport and its watcher both want to know how.
+    # After the child has ended, the step does nothing else: asyncio's transport and its watcher race for the exit status.
     def act(self, action):
         if self.ended != self.step:
             super().act(action)
@@ -144,13 +144,13 @@ class ProcessLife(Tasks, Life):
         return (self.random.choice(ENDS),)
 
     def wait_for_end(self):
-        """Until the system knows of it; the loop is left to find out."""
+        """Waits until the kernel has the exit status, without taking it from the loop."""
         if self.ended is None:
             self.ended = self.step
             try:
                 os.waitid(os.P_PID, self.transport.get_pid(), os.WEXITED | os.WNOWAIT)
             except ChildProcessError:
-                pass  # the transport has asked
+                pass  # the transport has collected it
 
     # -- the transport -----------------------------------------------------------------------------------------------
 

@@ -1,22 +1,22 @@
-"""What lives have in common whose program waits for something in tasks."""
+"""The base of scenarios whose program waits in tasks."""
 
 import asyncio
 
 
 class Tasks:
-    """For a life whose program waits. Its tasks are in `self.tasks`."""
+    """Mixin for scenarios whose program waits. Its tasks are in `self.tasks`."""
 
     def spawn(self, name, function):
-        """Runs it in a task, and says what came of it."""
+        """Runs `function` in a task and records its outcome."""
         name = name, len(self.tasks)
 
         async def watched():
             try:
-                self.say("done", *name, await function())
+                self.record("done", *name, await function())
             except asyncio.CancelledError:
-                self.say("cancelled", *name)
+                self.record("cancelled", *name)
             except Exception as error:
-                self.say("failed", *name, self.words(error))
+                self.record("failed", *name, self.describe(error))
 
         self.tasks.append(self.loop.create_task(watched()))
 

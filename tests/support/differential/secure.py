@@ -1,17 +1,17 @@
-"""Lives of a TLS connection; the peer is Python's own SSLSocket."""
+"""Scenarios for a TLS connection. The peer is Python's SSLSocket."""
 
 import asyncio
 import os
 import socket
 import ssl
 
-from .streams import StreamLife, TcpLife
+from .streams import StreamScenario, TcpScenario
 from .writing import SMALL
 
 
-class SecureLife(TcpLife):
+class SecureScenario(TcpScenario):
     ACTIONS = {
-        **{name: often for name, often in StreamLife.ACTIONS.items() if name != "writelines"},
+        **{name: often for name, often in StreamScenario.ACTIONS.items() if name != "writelines"},
         "peer_says_goodbye": 4, "peer_sends_nonsense": 1,
     }  # fmt: skip
 
@@ -36,7 +36,7 @@ class SecureLife(TcpLife):
         self.transport, _ = await connecting
 
     def shakes_hands(self):
-        """False once it is done."""
+        """Returns False once the handshake is done."""
         try:
             self.peer.do_handshake()
         except ssl.SSLWantReadError:
@@ -48,18 +48,18 @@ class SecureLife(TcpLife):
             for _ in range(3):
                 self.act(("peer_receives",))
                 await self.settle()
-            self.say("state", *self.state())
+            self.record("state", *self.state())
 
     def act(self, action):
-        # asyncio's transport forgets its protocol in the second `close`, and all but that fails then.
+        # asyncio's transport drops its protocol in a second `close`, and then most of its methods fail.
         if action[0] != "close" or not self.transport.is_closing():
             super().act(action)
 
-    # asyncio encrypts all of it and does not pause then; ours keeps what the socket does not take, and pauses.
+    # Writes are small: asyncio encrypts everything at once and does not pause; ours keeps what the socket does not take, and pauses.
     def choose_write(self):
         return self.random.choice([*SMALL, 0, 60_000]), self.random.choice([bytes, bytearray, memoryview])
 
-    # asyncio's SSLProtocol takes 0 for a limit that is reached by nothing.
+    # Never 0: asyncio's SSLProtocol treats that limit as never reached.
     def choose_set_limits(self):
         return self.random.choice([None, 1, 100, 100_000]), self.random.choice([None, None, 1, 100, 200_000])
 
@@ -85,7 +85,7 @@ class SecureLife(TcpLife):
             return getattr(error, "reason", "error")
 
     def peer_ends(self):
-        # Below TLS, without a word; SSLSocket's own method goes on in plain text.
+        # Shut down below TLS, without a close_notify: SSLSocket's own method would continue in plain text.
         try:
             socket.socket.shutdown(self.peer, socket.SHUT_WR)
         except OSError as error:
@@ -102,7 +102,7 @@ class SecureLife(TcpLife):
             os.write(self.peer.fileno(), b"nonsense")
 
 
-class SecureServer(SecureLife):
+class SecureServer(SecureScenario):
     async def connect(self, sock):
         return await self.loop.connect_accepted_socket(
             self.new_protocol, sock, ssl=self.tls.server(), ssl_handshake_timeout=10, ssl_shutdown_timeout=60
@@ -114,7 +114,7 @@ class SecureServer(SecureLife):
         )
 
 
-class SecureClient(SecureLife):
+class SecureClient(SecureScenario):
     async def connect(self, sock):
         return await self.loop.create_connection(
             self.new_protocol,

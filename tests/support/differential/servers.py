@@ -1,4 +1,4 @@
-"""Lives of a server; its clients are plain sockets."""
+"""Scenarios for a server. Its clients are plain sockets."""
 
 import asyncio
 import itertools
@@ -6,33 +6,33 @@ import re
 import socket
 import struct
 
-from .life import Life, Raised
+from .scenario import Raised, Scenario
 from .tasks import Tasks
 from .writing import SMALL
 
 
 class Serving(asyncio.Protocol):
-    """One connection. The program does something to it, or to the server, from inside of its calls."""
+    """One connection. The program may act on it, or on the server, inside its callbacks."""
 
-    def __init__(self, life, number):
-        self.life, self.number = life, number
+    def __init__(self, scenario, number):
+        self.scenario, self.number = scenario, number
 
     def connection_made(self, transport):
-        self.life.transports.append(transport)
-        self.life.called("connection_made", self.number)
+        self.scenario.transports.append(transport)
+        self.scenario.called("connection_made", self.number)
 
     def data_received(self, data):
-        self.life.called("data_received", self.number, len(data))
+        self.scenario.called("data_received", self.number, len(data))
 
     def eof_received(self):
-        self.life.called("eof_received", self.number)
+        self.scenario.called("eof_received", self.number)
         return self.number % 3 == 0
 
     def connection_lost(self, error):
-        self.life.called("connection_lost", self.number, self.life.words(error))
+        self.scenario.called("connection_lost", self.number, self.scenario.describe(error))
 
 
-class ServerLife(Tasks, Life):
+class ServerScenario(Tasks, Scenario):
     CALLS = ["factory", "factory", "connection_made", "data_received", "eof_received", "connection_lost"]
     ACTIONS = {
         "connect": 30, "client_sends": 12, "client_receives": 6, "client_ends": 3, "client_closes": 6, "client_resets": 3,
@@ -44,7 +44,7 @@ class ServerLife(Tasks, Life):
     def __init__(self, seed, loop):
         super().__init__(seed, loop)
         self.clients, self.transports, self.tasks, self.made = [], [], [], 0
-        #: The last step in which a client did something.
+        #: The last step in which a client acted.
         self.moved = None
 
     async def begin(self):
@@ -66,22 +66,22 @@ class ServerLife(Tasks, Life):
         try:
             self.called("factory", number)
         except Raised:
-            # asyncio's leaves its client waiting until the next collection.
+            # asyncio leaves the client waiting until the next garbage collection.
             self.clients[-1].close()
             raise
         return Serving(self, number)
 
-    # asyncio's forgets the socket of a connection whose factory fails.
+    # asyncio does not close the socket of a connection whose factory fails.
     def warns(self, message):
         return not message.startswith("unclosed <socket")
 
     def plan(self, call, actions):
-        # asyncio's own transport fails when the server is closed before it is made.
+        # asyncio's transport fails if the server is closed before the transport is created.
         ends = ("close", "enter", "cancel")
         super().plan(call, [one for one in actions if call != "factory" or one[0] not in ends])
 
-    def say(self, *what):
-        super().say(*what)
+    def record(self, *what):
+        super().record(*what)
         if what[:2] == ("called", "connection_lost"):
             ends = itertools.takewhile(lambda one: one[:3] == self.seen[-1][:3], reversed(self.seen))
             last = sorted(ends, key=lambda one: one[3])
@@ -119,7 +119,7 @@ class ServerLife(Tasks, Life):
     def close(self):
         self.server.close()
 
-    # Until Python 3.13 there is no such method. A set says in what order the connections end.
+    # New in Python 3.13. The server keeps its transports in a set, so the order in which they end is not fixed.
     def close_clients(self):
         self.planned.pop("connection_lost", None)
         getattr(self.server, "close_clients", lambda: None)()
@@ -180,7 +180,7 @@ class ServerLife(Tasks, Life):
 
     # -- the clients -------------------------------------------------------------------------------------------------
 
-    # A client moves alone: asyncio calls the factory a turn after it was heard, and ours at once.
+    # At most one client acts in a step: asyncio calls the factory one iteration after accepting, ours at once.
     def choose_some(self, depth):
         actions = super().choose_some(depth)
         moves = [one for one in actions if self.is_move(one)]
@@ -190,8 +190,8 @@ class ServerLife(Tasks, Life):
         return action[0] == "connect" or action[0].startswith("client_")
 
     def act(self, action):
-        # What happens to several sockets at once is told in the poller's order; and asyncio accepts all that have come
-        # before it makes their transports.
+        # Events of several sockets come in the poller's order, and asyncio accepts all waiting connections before it
+        # creates their transports.
         if self.is_move(action):
             if self.moved == self.step:
                 return

@@ -1,4 +1,4 @@
-"""The edits of edits.toml, and the tables of src/runtime/MODELS.md that are made of them."""
+"""Reads mutants.toml, applies a mutant to the source, and writes the tables of src/runtime/MODELS.md."""
 
 import re
 import tomllib
@@ -6,28 +6,28 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
-DATA = Path(__file__).with_name("edits.toml")
+DATA = Path(__file__).with_name("mutants.toml")
 PAGE = ROOT / "src" / "runtime" / "MODELS.md"
 
-HEADER = "| where | edit | found by |\n|---|---|---|\n"
+HEADER = "| where | mutation | caught by |\n|---|---|---|\n"
 TABLE = re.compile(r"(?m)^\|.*\n(?:\|.*\n)*")
-# An ordering that is an argument.
+# A memory ordering passed as an argument.
 ORDERING = re.compile(r"\b(?:Acquire|Release|AcqRel|SeqCst)\b(?=[,)])")
-# Tests within a file, imports and comments.
+# What is not code: test modules, imports and comments.
 NO_CODE = re.compile(r"(?ms)^#\[cfg\(all\(test.*|^use [^;]*;|//[^\n]*")
-# A model in Rust, and whether it is one for shuttle alone.
+# A model's test function. The first group is set if only shuttle runs it.
 MODEL = re.compile(r"(#\[cfg\(wakeloop_shuttle\)\]\s+)?#\[test\]\s+fn (\w+)\(")
 
 
 class Mistake(Exception):
-    """The data does not fit the source or the page."""
+    """mutants.toml does not match the source or the page."""
 
 
 @dataclass(frozen=True)
-class Edit:
+class Mutant:
     heading: str
     where: str
-    edit: str
+    mutation: str
     file: str
     changes: list[tuple[str, str]]
     models: list[str]
@@ -35,60 +35,60 @@ class Edit:
 
     @property
     def title(self) -> str:
-        return f"{self.where}: {self.edit}".replace("`", "")
+        return f"{self.where}: {self.mutation}".replace("`", "")
 
     def apply(self, text: str) -> str:
-        """The text of `file` with all the changes."""
+        """Returns the text of `file` with all the changes made."""
         for before, after in self.changes:
             if (count := text.count(before)) != 1:
-                raise Mistake(f"{self.title}: stands {count} times in {self.file}: {before!r}")
+                raise Mistake(f"{self.title}: found {count} times in {self.file}: {before!r}")
             text = text.replace(before, after)
         return text
 
     def row(self) -> str:
         models = ", ".join(f"`{model}`" for model in self.models)
-        return f"| {self.where} | {self.edit} | {models}{', which does not end' if self.hangs else ''} |\n"
+        return f"| {self.where} | {self.mutation} | {models}{', which does not end' if self.hangs else ''} |\n"
 
 
-def read() -> list[Edit]:
-    entries = tomllib.loads(DATA.read_text())["edit"]
-    edits = [Edit(**entry | {"changes": [(before, after) for before, after in entry["changes"]]}) for entry in entries]
-    for edit in edits:
-        if not edit.changes or not edit.models:
-            raise Mistake(f"{edit.title}: changes nothing, or names no model")
-    return edits
+def read() -> list[Mutant]:
+    entries = tomllib.loads(DATA.read_text())["mutant"]
+    mutants = [Mutant(**entry | {"changes": [(before, after) for before, after in entry["changes"]]}) for entry in entries]
+    for mutant in mutants:
+        if not mutant.changes or not mutant.models:
+            raise Mistake(f"{mutant.title}: changes nothing, or names no model")
+    return mutants
 
 
 def unmodelled() -> dict[str, list[str]]:
-    """By file, text with an ordering that no edit weakens."""
+    """Returns, for each file, the snippets whose ordering no mutant weakens."""
     texts: dict[str, list[str]] = tomllib.loads(DATA.read_text())["unmodelled"]
     return texts
 
 
 def orderings(file: Path) -> list[tuple[int, int]]:
-    """Where in the code of a file an ordering stronger than Relaxed stands."""
+    """Returns the spans in a file's code of every ordering stronger than Relaxed."""
     code = NO_CODE.sub(lambda found: " " * len(found[0]), file.read_text())
     return [found.span() for found in ORDERING.finditer(code)]
 
 
 def models_in(root: Path) -> list[str]:
-    """The names of all models for loom."""
+    """Returns the names of all loom models."""
     sources = [path.read_text() for path in (root / "src").rglob("*.rs") if path.name != "shuttle_model.rs"]
     found = [MODEL.findall(text) for text in sources if "shim::model::" in text]
     return [name for names in found for for_shuttle, name in names if not for_shuttle]
 
 
-def with_tables(page: str, edits: list[Edit]) -> str:
-    """The page with its tables as the edits have them: one in each section."""
+def with_tables(page: str, mutants: list[Mutant]) -> str:
+    """Returns the page with its tables, one in each section, rebuilt from the mutants."""
     before, *sections = re.split(r"(?m)^(?=## )", page)
     headings = [section.splitlines()[0].removeprefix("## ") for section in sections]
-    if unknown := {edit.heading for edit in edits} - set(headings):
+    if unknown := {mutant.heading for mutant in mutants} - set(headings):
         raise Mistake(f"{PAGE.name} has no section {', '.join(sorted(unknown))}")
     parts = [before]
     for heading, section in zip(headings, sections, strict=True):
         tables = list(TABLE.finditer(section))
         if len(tables) != 1:
-            raise Mistake(f"{PAGE.name}, {heading}: a section has one table")
+            raise Mistake(f"{PAGE.name}, {heading}: a section must have exactly one table")
         start, end = tables[0].span()
-        parts += [section[:start], HEADER, *(edit.row() for edit in edits if edit.heading == heading), section[end:]]
+        parts += [section[:start], HEADER, *(mutant.row() for mutant in mutants if mutant.heading == heading), section[end:]]
     return "".join(parts)

@@ -1,4 +1,4 @@
-"""What all lives have in common: choices, steps, and the book of what was seen."""
+"""The base of all scenarios: choices, steps, and the record of what was observed."""
 
 import asyncio
 import random
@@ -6,54 +6,54 @@ import re
 
 
 class Raised(Exception):
-    """What a protocol of ours raises."""
+    """The exception that the scenarios' protocols raise."""
 
 
-class Life:
+class Scenario:
     """One transport, its protocol and its peer."""
 
-    #: The protocol's calls in which the program may act.
+    #: Names of protocol callbacks in which the program may act.
     CALLS = []
-    #: What else the transport of a kind offers: names of methods here, by how often they are chosen.
+    #: Names of methods of the scenario, with their weights.
     ACTIONS = {}
 
     def __init__(self, seed, loop):
         self.random, self.loop, self.seen, self.step = random.Random(seed), loop, [], 0
-        #: Each life has its habits: what it does often meets itself more often than in an average of all.
-        self.habits = {name: often * self.random.choice([0, 1, 1, 5]) for name, often in self.ACTIONS.items()}
-        self.habits[self.random.choice(list(self.ACTIONS))] += 20
+        #: The weights vary with the seed, so that some scenarios combine the same few actions often.
+        self.weights = {name: often * self.random.choice([0, 1, 1, 5]) for name, often in self.ACTIONS.items()}
+        self.weights[self.random.choice(list(self.ACTIONS))] += 20
         self.transport = self.protocol = self.peer = None
-        #: What the program does in the protocol's next call of a name.
+        #: The actions for the next protocol callback of each name.
         self.planned = {}
-        #: Received and not yet written down: how a stream is cut into pieces is nobody's promise.
+        #: Bytes received and not yet recorded. How a stream is split into pieces is not guaranteed.
         self.received = 0
 
-    # -- the book ----------------------------------------------------------------------------------------------------
+    # -- the record --------------------------------------------------------------------------------------------------
 
-    def say(self, *what):
-        self.say_received()
+    def record(self, *what):
+        self.record_received()
         self.seen.append((self.step, *what))
 
-    def say_received(self):
+    def record_received(self):
         if self.received:
             self.seen.append((self.step, "received", self.received))
             self.received = 0
 
     def handler_called(self, loop, context):
-        words = self.words(context.get("exception"))
-        # Which callback it was: asyncio names none once its handle was cancelled.
+        words = self.describe(context.get("exception"))
+        # Drop the callback: asyncio does not name it once its handle was cancelled.
         message = re.sub(r"callback .*", "callback", self.cleaned(context["message"]))
-        self.say("handler", message, sorted(context), words)
+        self.record("handler", message, sorted(context), words)
 
     def warns(self, message):
-        """Whether a warning belongs to what must be the same."""
+        """Whether a warning must be the same on both loops."""
         return True
 
-    def words(self, error):
+    def describe(self, error):
         return None if error is None else self.cleaned(f"{type(error).__name__}: {error}")
 
     def cleaned(self, text):
-        """Without addresses, descriptors and the names of our types."""
+        """Removes addresses, descriptors and the names of our types."""
         text = re.sub(r"<(_Selector(Socket|Datagram)|_Unix(Read|Write)Pipe|wakeloop\.(_core\.)?\w+)Transport.*>", "<transport>", str(text))
         text = re.sub(r"0x[0-9a-f]+", "0x", text)
         text = re.sub(r"fd=-?\d+", "fd", text)
@@ -65,28 +65,28 @@ class Life:
         reading = not transport.is_closing() and self.is_reading()
         return transport.is_closing(), reading, transport.get_write_buffer_size() == 0
 
-    # -- its course --------------------------------------------------------------------------------------------------
+    # -- the steps ---------------------------------------------------------------------------------------------------
 
-    async def live(self):
+    async def run(self):
         await self.begin()
         for self.step in range(1, self.random.randrange(4, 16)):
             try:
                 self.act(self.choose())
             except Raised:
-                self.say("raised to the caller")
+                self.record("raised to the caller")
             await self.settle()
-            self.say("state", *self.state())
+            self.record("state", *self.state())
         self.step = "end"
         await self.finish()
         self.leave()
         await self.settle()
-        self.say_received()
+        self.record_received()
 
     async def begin(self):
         raise NotImplementedError
 
     async def finish(self):
-        """Before the transport is aborted."""
+        """Runs before the transport is aborted."""
 
     def leave(self):
         self.transport.abort()
@@ -98,16 +98,16 @@ class Life:
         self.planned.clear()
 
     async def settle(self):
-        """Until all that was done has had its effect."""
+        """Waits until all actions have had their effect."""
         await asyncio.sleep(0)
         await asyncio.sleep(0.001)
         for _ in range(4):
             await asyncio.sleep(0)
 
-    # -- what is done ------------------------------------------------------------------------------------------------
+    # -- the actions ------------------------------------------------------------------------------------------------
 
     def choose(self, depth=0):
-        """An action: the name of a method and its arguments."""
+        """Returns an action: the name of a method and its arguments."""
         chosen = self.random.random()
         if depth < 2 and chosen < 0.2:
             if chosen < 0.03:
@@ -116,31 +116,31 @@ class Life:
             if chosen < 0.06:
                 actions.append(("fail",))
             return "plan", self.random.choice(self.CALLS), actions
-        name = self.random.choices(list(self.habits), list(self.habits.values()))[0]
+        name = self.random.choices(list(self.weights), list(self.weights.values()))[0]
         return name, *getattr(self, f"choose_{name}", lambda: ())()
 
     def choose_some(self, depth):
         actions = [self.choose(depth) for _ in range(self.random.randrange(1, 4))]
-        # asyncio sends in `write`, ours when the callback is over: nothing looks in between.
+        # asyncio sends inside `write`, ours after the callback: a write ends the list, so that nothing runs in between.
         sending = ("write", "writelines", "sendto", "transport_writes")
         writes = [number for number, action in enumerate(actions) if action[0] in sending]
         if writes:
             return actions[: writes[0] + 1]
-        # While callbacks follow each other, ours looks at its sockets a turn or more later than asyncio.
+        # While callbacks schedule callbacks, ours polls its sockets one or more iterations later than asyncio.
         if any(action[0].startswith("peer_") for action in actions):
             return [action for action in actions if action[0] != "call_soon"]
         return actions
 
     def act(self, action):
-        """Does it, and says what came of it."""
+        """Runs an action and records its result."""
         name, *arguments = action
         try:
             result = getattr(self, name)(*arguments)
         except Raised:
             raise
         except Exception as error:
-            result = self.words(error)
-        self.say(name, *(one if name in ("plan", "call_soon") else repr(one)[:20] for one in arguments), "->", result)
+            result = self.describe(error)
+        self.record(name, *(one if name in ("plan", "call_soon") else repr(one)[:20] for one in arguments), "->", result)
 
     def plan(self, call, actions):
         self.planned[call] = actions
@@ -152,8 +152,8 @@ class Life:
         raise Raised
 
     def called(self, call, *what):
-        """The protocol is called."""
-        self.say("called", call, *what)
+        """Records a protocol callback, and runs the actions planned for it."""
+        self.record("called", call, *what)
         self.act_inside(call)
 
     def called_with_data(self, count):
