@@ -1,11 +1,13 @@
 """Protocols that raise: who is told, what is still sent, and that the loop lives or is left."""
 
 import asyncio
+import socket
 
 import pytest
 
 from tests.support.protocol import Buffered, Recording
 from tests.support.sockets import tcp_pair
+from tests.support.tls_pair import Viewed, finish, secure_pair
 
 
 FAILING = ["connection_made", "data_received", "eof_received", "connection_lost", "get_buffer", "buffer_updated"]
@@ -74,6 +76,110 @@ def test_what_a_protocol_wrote_before_its_exception_is_sent(run):
                 assert await loop.sock_recv(peer, 100) == b""
 
     run(main())
+
+
+def answering(method, error, base=None):
+    """A protocol that answers in one of its methods, and raises behind that."""
+
+    def answer(self, *args):
+        result = getattr(super(Answering, self), method)(*args)
+        if not self.answered:
+            self.answered = True
+            self.transport.writelines([b"b", b"y"])
+            self.transport.write(bytearray(b"e"))
+            raise error
+        return result
+
+    base = base or (Buffered if method in ("get_buffer", "buffer_updated") else Recording)
+    Answering = type("Answering", (base,), {method: answer, "answered": False})
+    return Answering
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, asyncio.CancelledError, ZeroDivisionError])
+@pytest.mark.parametrize("method", ["connection_made", "data_received", "eof_received", "get_buffer", "buffer_updated"])
+def test_what_a_protocol_wrote_before_an_exception_is_sent_whatever_it_is(loop, method, error):
+    loop.set_exception_handler(lambda loop, context: loop.stop())
+    with tcp_pair() as (sock, peer):
+        connecting = loop.create_task(loop.create_connection(answering(method, error), sock=sock))
+        peer.send(b"question")
+        if method == "eof_received":
+            peer.shutdown(socket.SHUT_WR)
+        try:
+            loop.run_forever()
+        except (KeyboardInterrupt, SystemExit) as left:
+            assert type(left) is error
+        assert peer.recv(100) == b"bye"
+        transport, protocol = loop.run_until_complete(asyncio.wait_for(connecting, 5))
+        transport.abort()
+        loop.run_until_complete(asyncio.wait_for(protocol.lost, 5))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, asyncio.CancelledError, ZeroDivisionError])
+@pytest.mark.parametrize("method", ["data_received", "buffer_updated"])
+def test_what_a_protocol_wrote_over_tls_before_an_exception_is_sent(loop, tls, tls_engine, method, error):
+    answers = answering(method, error, Recording if method == "data_received" else Viewed)
+    loop.set_exception_handler(lambda loop, context: None)
+    near, far = loop.run_until_complete(secure_pair(tls, far=answers))
+    near.transport.write(b"question")
+
+    async def answered():
+        while near.data != b"bye":
+            await asyncio.sleep(0.001)
+
+    waiting = loop.create_task(asyncio.wait_for(answered(), 5))
+    left = None
+    try:
+        loop.run_until_complete(waiting)
+    except (KeyboardInterrupt, SystemExit) as raised:
+        left = type(raised)
+        loop.run_until_complete(waiting)
+    assert left == (error if error in (KeyboardInterrupt, SystemExit) else None)
+    loop.run_until_complete(finish(near, far))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_a_datagram_sent_before_an_exception_leaves(loop, error):
+    class Answering(asyncio.DatagramProtocol):
+        def connection_made(self, transport):
+            self.transport = transport
+
+        def datagram_received(self, data, address):
+            for part in (b"one", b"two", b"three"):
+                self.transport.sendto(part, address)
+            raise error
+
+    with socket.socket(type=socket.SOCK_DGRAM) as peer:
+        peer.settimeout(5)
+        here = ("127.0.0.1", 0)
+        transport, _ = loop.run_until_complete(loop.create_datagram_endpoint(Answering, local_addr=here))
+        peer.sendto(b"question", transport.get_extra_info("sockname"))
+        with pytest.raises(error):
+            loop.run_forever()
+        assert [peer.recv(100) for _ in range(3)] == [b"one", b"two", b"three"]
+        transport.close()
+        loop.run_until_complete(asyncio.sleep(0.01))
+
+
+def test_what_is_written_around_a_loop_run_inside_of_data_received_is_sent(loop, loop_factory):
+    class Nesting(Recording):
+        def data_received(self, data):
+            self.transport.write(b"before")
+            asyncio._set_running_loop(None)
+            inner = loop_factory()
+            inner.run_until_complete(asyncio.sleep(0.001))
+            inner.close()
+            asyncio._set_running_loop(loop)
+            self.transport.write(b" after")
+            raise SystemExit
+
+    with tcp_pair() as (sock, peer):
+        transport, protocol = loop.run_until_complete(loop.create_connection(Nesting, sock=sock))
+        peer.send(b"x")
+        with pytest.raises(SystemExit):
+            loop.run_forever()
+        assert peer.recv(100) == b"before after"
+        transport.abort()
+        loop.run_until_complete(asyncio.wait_for(protocol.lost, 5))
 
 
 def test_keyboard_interrupt_in_a_protocol_leaves_the_loop(loop):

@@ -164,6 +164,100 @@ def test_a_connection_that_cannot_be_watched_ends_and_says_why(loop_name, kind):
     assert run_sandboxed(loop_name, body).out == f"told: {text}\nlost: {text}\nTrue -1\n"
 
 
+def test_a_write_that_cannot_be_finished_raises_and_leaves_the_pipe_open(loop_name):
+    body = """
+        async def main():
+            loop = asyncio.get_running_loop()
+            reading, writing = os.pipe()
+            os.set_blocking(reading, False)
+            transport, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(writing, "wb", 0))
+            refuse(errno.ENOSPC, "epoll_ctl")
+            for _ in range(2):
+                try:
+                    transport.write(bytes(1_000_000))
+                except OSError as error:
+                    print(error.errno == errno.ENOSPC)
+            print(transport.is_closing(), transport.get_write_buffer_size())
+            print(len(os.read(reading, 1_000_000)) > 0)
+            transport.write(b"small")
+            print(os.read(reading, 100))
+            # Nothing can be taken away from the poller either.
+            os._exit(0)
+
+        sys.stdout.reconfigure(line_buffering=True)
+        new_loop().run_until_complete(main())
+    """
+    assert run_sandboxed(loop_name, body).out == "True\nTrue\nFalse 0\nTrue\nb'small'\n"
+
+
+def test_input_for_a_child_that_cannot_be_written_is_an_error_of_communicate(loop_name):
+    body = """
+        async def main():
+            pipe = asyncio.subprocess.PIPE
+            child = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", "import sys; print(len(sys.stdin.buffer.read()))", stdin=pipe, stdout=pipe
+            )
+            await asyncio.sleep(0.01)
+            refuse(errno.ENOMEM, "epoll_ctl")
+            try:
+                print(await child.communicate(bytes(1_000_000)), child.returncode)
+            except OSError as error:
+                print(error.errno == errno.ENOMEM)
+            child.kill()
+            os._exit(0)
+
+        sys.stdout.reconfigure(line_buffering=True)
+        new_loop().run_until_complete(asyncio.wait_for(main(), 10))
+    """
+    assert run_sandboxed(loop_name, body).out == "True\n"
+
+
+def test_reading_that_cannot_be_resumed_raises_and_leaves_the_pipe_open(loop_name):
+    body = """
+        async def main():
+            loop = asyncio.get_running_loop()
+            reading, writing = os.pipe()
+            transport, _ = await loop.connect_read_pipe(asyncio.Protocol, os.fdopen(reading, "rb", 0))
+            transport.pause_reading()
+            refuse(errno.ENOSPC, "epoll_ctl")
+            try:
+                transport.resume_reading()
+            except OSError as error:
+                print(error.errno == errno.ENOSPC)
+            print(transport.is_closing())
+            os._exit(0)
+
+        sys.stdout.reconfigure(line_buffering=True)
+        new_loop().run_until_complete(asyncio.wait_for(main(), 10))
+    """
+    assert run_sandboxed(loop_name, body).out == "True\nFalse\n"
+
+
+def test_a_datagram_that_cannot_wait_for_room_raises_and_leaves_the_transport_open(loop_name):
+    body = """
+        async def main():
+            loop = asyncio.get_running_loop()
+            near, far = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            far.bind("")
+            near.connect(far.getsockname())
+            near.setblocking(False)
+            transport, _ = await loop.create_datagram_endpoint(asyncio.DatagramProtocol, sock=near)
+            refuse(errno.ENOSPC, "epoll_ctl")
+            try:
+                for _ in range(10_000):
+                    await asyncio.sleep(0)
+                    transport.sendto(bytes(1000))
+            except OSError as error:
+                print(error.errno == errno.ENOSPC)
+            print(transport.is_closing(), transport.get_write_buffer_size())
+            os._exit(0)
+
+        sys.stdout.reconfigure(line_buffering=True)
+        new_loop().run_until_complete(asyncio.wait_for(main(), 10))
+    """
+    assert run_sandboxed(loop_name, body).out == "True\nFalse 0\n"
+
+
 def test_an_accept_that_fails_is_told_in_the_words_of_asyncio(loop_name):
     body = """
         async def main():

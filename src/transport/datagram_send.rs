@@ -20,7 +20,7 @@ use pyo3::prelude::*;
 use super::datagram::Datagram;
 use super::datagram_receive::error_received;
 use super::endpoint::{Caller, connection_lost, fatal_error, fields, maybe_pause, maybe_resume};
-use super::endpoint_watch::watch_or_fail;
+use super::endpoint_watch::{watch_or_fail, watch_or_raise};
 use crate::capi::buffer::{Buffer, bytes_from, bytes_slice, is_scattered};
 use crate::capi::call::method;
 use crate::capi::error::{raise, raise_io, raise_message, take_exception};
@@ -174,11 +174,13 @@ pub(crate) fn sendto(
         datagram.sent_in.set(core.counters.turns.get());
         match send_now(datagram, data.as_slice(), &target) {
             Sent::Some(_) => return Ok(()),
-            Sent::Blocked => datagram.blocked.set(true),
+            Sent::Blocked => {
+                datagram.blocked.set(true);
+                watch_or_raise(object, datagram, core).inspect_err(|_| datagram.blocked.set(false))?;
+            }
             Sent::Refused(exception) => return refused(datagram, &exception),
             Sent::Broken => return broken(object, datagram).map_err(|Fatal| Raised),
         }
-        watch_or_fail(object, datagram, core).map_err(|Fatal| Raised)?;
     }
     let outgoing = Outgoing { bytes: data.keep()?, target };
     datagram.pending_size.set(datagram.pending_size.get() + datagram.size(&outgoing));

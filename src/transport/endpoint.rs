@@ -407,9 +407,20 @@ fn act<T: Variant>(
     core: &Core,
     readiness: Readiness,
 ) -> Result<(), Fatal> {
+    /// Ends the acting, by a panic too.
+    struct Acting<'a>(&'a Endpoint);
+
+    impl Drop for Acting<'_> {
+        #[inline(always)]
+        fn drop(&mut self) {
+            self.0.acting.set(false);
+        }
+    }
+
     endpoint.acting.set(true);
+    let acting = Acting(endpoint);
     let outcome = T::act(object, core, readiness);
-    endpoint.acting.set(false);
+    drop(acting);
     if !endpoint.waiting.get().is_empty() {
         core.call_native(object.clone_ref(), act_later::<T>);
     }

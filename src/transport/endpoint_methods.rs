@@ -7,7 +7,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::endpoint::{Variant, fields, force_close, maybe_pause};
-use super::endpoint_watch::watch_or_fail;
+use super::endpoint_watch::{watch_or_fail, watch_or_raise};
 use super::methods::{refuse_deletion, truth};
 use crate::capi::call::guard;
 use crate::capi::error::{raise, restore, take_exception};
@@ -88,7 +88,8 @@ unsafe extern "C" fn pause_reading<T: Variant>(
             return Ok(());
         }
         variant.endpoint().paused.set(true);
-        changed_reading(held, variant, "paused_reading")
+        watch_or_fail(held, variant, variant.endpoint().core()).map_err(|Fatal| Raised)?;
+        debug_line(held, variant, "paused_reading")
     })
 }
 
@@ -103,13 +104,13 @@ unsafe extern "C" fn resume_reading<T: Variant>(
         }
         endpoint.resume();
         variant.resumed(endpoint.core());
-        changed_reading(held, variant, "resumed_reading")
+        watch_or_raise(held, variant, endpoint.core())?;
+        debug_line(held, variant, "resumed_reading")
     })
 }
 
-fn changed_reading<T: Variant>(object: &Ref, variant: &T, line: &str) -> Result<(), Raised> {
+fn debug_line<T: Variant>(object: &Ref, variant: &T, line: &str) -> Result<(), Raised> {
     let core = variant.endpoint().core();
-    watch_or_fail(object, variant, core).map_err(|Fatal| Raised)?;
     if !core.is_debug() {
         return Ok(());
     }

@@ -8,7 +8,7 @@
 
 use super::endpoint::{Endpoint, Variant, end_with, fields};
 use crate::capi::error::raise_io;
-use crate::capi::{Fatal, Ref};
+use crate::capi::{Fatal, Raised, Ref};
 use crate::event_loop::core::Core;
 use crate::reactor::Interest;
 
@@ -65,6 +65,12 @@ pub(crate) fn watch_or_fail<T: Variant>(object: &Ref, variant: &T, core: &Core) 
         Ok(()) => Ok(()),
         Err(error) => end_with(object, variant, raise_io(&error), UNWATCHED, "protocol_failed"),
     }
+}
+
+/// As [`watch`], for a method of the transport, which raises what the poller says, as asyncio's does. The transport stays
+/// open.
+pub(crate) fn watch_or_raise<T: Variant>(object: &Ref, variant: &T, core: &Core) -> Result<(), Raised> {
+    watch(object, variant, core).map_err(|error| raise_io(&error))
 }
 
 /// "polling" or "idle", as asyncio says it, or "open" once the loop is closed and does neither.

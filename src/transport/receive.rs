@@ -21,7 +21,7 @@ use crate::capi::call::getattr;
 use crate::capi::error::raise_io;
 use crate::capi::imports::imports;
 use crate::capi::{Fatal, Raised, Ref};
-use crate::event_loop::core::{Core, RECEIVE};
+use crate::event_loop::core::{Core, Flush, RECEIVE};
 use crate::reactor::{Readiness, receive_local};
 use pyo3::ffi;
 
@@ -145,14 +145,37 @@ fn deliver(
     call: impl FnOnce(&Receiver) -> Result<(), Raised>,
 ) -> Result<Result<(), Fatal>, Raised> {
     let core = stream.core();
-    let outer = core.begin_delivery(object, super::send::flush);
-    let delivered = stream.in_context(|| call(&stream.receiver));
-    core.end_delivery(outer);
-    delivered?;
+    let delivery = Delivering { object, stream, outer: core.begin_delivery(object, super::send::flush) };
+    stream.in_context(|| call(&stream.receiver))?;
+    delivery.end();
     if stream.buffer().is_empty() || stream.blocked.get() {
         return Ok(Ok(()));
     }
-    Ok(super::send::flush(object, stream.core()))
+    Ok(super::send::flush(object, core))
+}
+
+/// A call of the protocol with data. While it lasts, small writes to the transport wait for its end. Dropping it is the end
+/// of a call that an exception or a panic has left: what was written before that is sent at the end of the turn.
+struct Delivering<'a> {
+    object: &'a Ref,
+    stream: &'a Stream,
+    outer: Option<(*mut ffi::PyObject, Flush)>,
+}
+
+impl Delivering<'_> {
+    #[inline(always)]
+    fn end(self) {
+        self.stream.core().end_delivery(self.outer);
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Delivering<'_> {
+    #[cold]
+    fn drop(&mut self) {
+        self.stream.core().end_delivery(self.outer);
+        super::send::flush_later(self.object, self.stream);
+    }
 }
 
 /// One `recv` of at most `size` bytes to `place`: what it returned, and whether more may be there. That is so if there was

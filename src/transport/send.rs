@@ -60,14 +60,21 @@ fn pushed(object: &Ref, stream: &Stream) -> Result<(), Raised> {
         return Ok(());
     }
     if small && core.is_running() {
-        if !stream.queued.replace(true) {
-            core.flush_later(object.clone_ref(), flush);
-            core.wake_if_parked();
-        }
+        flush_later(object, stream);
         return Ok(());
     }
     send_now(object, stream)?;
     maybe_pause(object, stream)
+}
+
+/// Has what is pending sent at the end of the turn.
+#[inline(always)]
+pub(crate) fn flush_later(object: &Ref, stream: &Stream) {
+    if !stream.queued.replace(true) {
+        let core = stream.core();
+        core.flush_later(object.clone_ref(), flush);
+        core.wake_if_parked();
+    }
 }
 
 /// Sends what is pending on behalf of a caller in Python: a fatal error is the caller's.

@@ -26,7 +26,7 @@ use super::endpoint::{
 };
 use super::endpoint_methods::{with, writing};
 use super::endpoint_type;
-use super::endpoint_watch::{polling, watch_or_fail};
+use super::endpoint_watch::{polling, watch_or_fail, watch_or_raise};
 use super::methods::truth;
 use super::write_buffer::{Done, WriteBuffer, write_one};
 use crate::capi::buffer::{Buffer, bytes_from, bytes_slice, is_scattered};
@@ -234,13 +234,16 @@ unsafe extern "C" fn write(
         if written == content.len() || pipe.endpoint.conn_lost.get() > 0 {
             return Ok(());
         }
-        match bytes {
-            Some(bytes) => pipe.buffer().push(bytes, written),
-            // Its content may change as soon as we return.
-            None => pipe.buffer().push(bytes_from(&content[written..])?, 0),
+        // A mutable object's content may change as soon as we return.
+        let (rest, sent) = match bytes {
+            Some(bytes) => (bytes, written),
+            None => (bytes_from(&content[written..])?, 0),
+        };
+        if !pipe.lingers.replace(true) {
+            // What cannot be watched for is not kept either: nobody would send it.
+            watch_or_raise(held, pipe, pipe.endpoint.core()).inspect_err(|_| pipe.lingers.set(false))?;
         }
-        pipe.lingers.set(true);
-        watch_or_fail(held, pipe, pipe.endpoint.core()).map_err(|Fatal| Raised)?;
+        pipe.buffer().push(rest, sent);
         maybe_pause(held, pipe)
     })
 }

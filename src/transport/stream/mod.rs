@@ -341,8 +341,19 @@ impl Stream {
 
     #[inline(always)]
     fn receive(&self, object: &Ref, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
+        /// Ends the receiving, by a panic too.
+        struct Receiving<'a>(&'a Stream);
+
+        impl Drop for Receiving<'_> {
+            #[inline(always)]
+            fn drop(&mut self) {
+                self.0.receiving.set(false);
+            }
+        }
+
+        let receiving = Receiving(self);
         let received = super::receive::on_readable(object, self, core, readiness);
-        self.receiving.set(false);
+        drop(receiving);
         let mut again = self.missed.replace(Readiness::EMPTY);
         if received.is_err() {
             // The edge is spent; the rest of what it told is for the next run.

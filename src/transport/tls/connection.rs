@@ -233,13 +233,13 @@ impl Connection {
     pub(super) fn fatal_error(&self, object: &Ref, raised: Raised) -> Result<(), Raised> {
         let Raised = raised;
         let exception = take_exception();
+        // asyncio sends what is written at once, so what was written before the failure is sent before anything else.
+        super::write::send_last(object, self);
         // SAFETY: live objects.
         if unsafe { ffi::PyErr_GivenExceptionMatches(exception.as_ptr(), ffi::PyExc_Exception) } == 0 {
             crate::capi::error::raise(exception);
             return Err(Raised);
         }
-        // What was written before it failed has left at once on asyncio.
-        super::write::send_last(object, self);
         let message = string_or_none("Fatal error on SSL protocol");
         handling(&exception, || call_named(object, "_fatal_error", &[exception.as_ptr(), message.as_ptr()]))
     }
