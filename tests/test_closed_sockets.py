@@ -6,6 +6,8 @@ The number of the descriptor is another socket's soon, and nothing may go to tha
 import asyncio
 import contextlib
 import errno
+import fcntl
+import os
 import socket
 
 import pytest
@@ -280,3 +282,80 @@ def test_a_factory_that_closes_the_listener_is_the_last_to_be_called(run):
         await asyncio.sleep(0.01)
 
     run(main())
+
+
+@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # asyncio leaves it to the collector
+def test_a_connection_that_is_refused_is_closed_although_a_transport_had_its_number(run):
+    """os.close() on a transport's descriptor gives the number to the next connection, which must not be leaked."""
+
+    class Refused(Exception):
+        pass
+
+    async def main():
+        loop, protocols = asyncio.get_running_loop(), []
+
+        def factory():
+            if protocols:
+                raise Refused
+            protocols.append(Recording())
+            return protocols[0]
+
+        server = await loop.create_server(factory, "127.0.0.1", 0)
+        address = server.sockets[0].getsockname()
+        first, second = socket.socket(), socket.socket()
+        for sock in (first, second):
+            sock.setblocking(False)
+        await loop.sock_connect(first, address)
+        while not protocols:
+            await asyncio.sleep(0)
+        transport = await protocols[0].connected
+        transport.pause_reading()
+        await asyncio.sleep(0)
+        number = transport.get_extra_info("socket").fileno()
+        # The listening socket accepts the second connection under the number that is free now.
+        os.close(number)
+        await loop.sock_connect(second, address)
+        assert await asyncio.wait_for(loop.sock_recv(second, 1), 5) == b""
+        transport._sock.detach()
+        await close(protocols[0])
+        first.close()
+        second.close()
+        server.close()
+        await server.wait_closed()
+
+    run(main())
+
+
+@pytest.mark.native
+def test_a_transport_that_cannot_be_made_leaves_the_descriptor_to_its_caller(run):
+    """The descriptor is gone when the loop is to watch it: nothing is closed, and the server counts no client."""
+
+    class Server:
+        clients = 0
+
+        def _attach(self, *transport):
+            self.clients += 1
+
+        def _detach(self, *transport):
+            self.clients -= 1
+
+    class Closing(asyncio.Protocol):
+        @property
+        def connection_made(self):
+            os.close(number)
+            return super().connection_made
+
+    async def main():
+        loop, server = asyncio.get_running_loop(), Server()
+        for _ in range(3):
+            with pytest.raises(OSError, match="Bad file descriptor"):
+                loop._make_socket_transport(sock, Closing(), server=server)
+            assert sock.fileno() == number and server.clients == 0
+            os.dup2(far.fileno(), number)
+
+    near, far = socket.socketpair()
+    # Above all numbers that the loop has a place for.
+    number = fcntl.fcntl(near.fileno(), fcntl.F_DUPFD_CLOEXEC, 700)
+    near.close()
+    with far, socket.socket(fileno=number) as sock:
+        run(main())

@@ -209,10 +209,8 @@ impl Listener {
         match self.transport(core, fd, peer, &mut protocol) {
             Ok(()) => Ok(()),
             Err(Raised) => {
-                if !owned_by_transport(core, fd) {
-                    // SAFETY: accepted just now, and nobody else knows it.
-                    unsafe { libc::close(fd) };
-                }
+                // SAFETY: accepted just now. A transport that could not be made leaves it to us.
+                unsafe { libc::close(fd) };
                 let exception = take_unless_fatal()?;
                 if !core.is_debug() {
                     return Ok(());
@@ -257,9 +255,4 @@ impl Listener {
         )
         .map(drop)
     }
-}
-
-/// Did the transport get far enough to own the descriptor?
-fn owned_by_transport(core: &Core, fd: RawFd) -> bool {
-    core.fds.source(fd).is_some()
 }

@@ -37,7 +37,7 @@ use super::server;
 use super::water_mark::Marks;
 use super::write_buffer::WriteBuffer;
 use crate::capi::call::{call0, getattr, in_kept_context, method};
-use crate::capi::error::{Outcome, raise_errno, raise_io, take_unless_fatal};
+use crate::capi::error::{Outcome, raise_errno, raise_io, take_unless_fatal, undisturbed};
 use crate::capi::fallible::string_or_none;
 use crate::capi::imports::imports;
 use crate::capi::{Fatal, Raised, Ref, Slot, socket};
@@ -220,17 +220,18 @@ impl Stream {
             stream.server.set(Some(server));
         }
         core.note_io();
+        let entered = match parts.registered {
+            Some(_) => core
+                .replace_source::<Transport>(parts.fd, object.clone_ref())
+                .ok_or_else(|| raise_errno(libc::EBADF)),
+            None => core
+                .insert_source::<Transport>(parts.fd, object.clone_ref())
+                .map_err(|error| raise_io(&error)),
+        };
+        let token = entered.inspect_err(|_| stream.leave_server(&object))?;
         // From here on the transport owns the descriptor.
         stream.socket.set(parts.socket);
         stream.fd.set(parts.fd);
-        let token = match parts.registered {
-            Some(_) => core
-                .replace_source::<Transport>(parts.fd, object.clone_ref())
-                .ok_or_else(|| raise_errno(libc::EBADF))?,
-            None => core
-                .insert_source::<Transport>(parts.fd, object.clone_ref())
-                .map_err(|error| raise_io(&error))?,
-        };
         stream.token.set(token);
         core.call_native(object.clone_ref(), start);
         Ok(object)
@@ -415,6 +416,18 @@ impl Stream {
         if core.fds.token(fd) == self.token.get() {
             drop(core.fds.remove(fd));
         }
+    }
+
+    /// Detaches a transport that could not be made from its server. The error that is set stays.
+    #[cold]
+    fn leave_server(&self, object: &Ref) {
+        let Some(server) = self.server.take() else { return };
+        undisturbed(|| {
+            if server::detach(&server, object, self.clients.take()).is_err() {
+                // SAFETY: a live object; the error is set.
+                unsafe { ffi::PyErr_WriteUnraisable(object.as_ptr()) };
+            }
+        });
     }
 
     /// Is no longer counted by its server.
