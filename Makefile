@@ -52,7 +52,11 @@ $(MADE)-bench: $(MADE)-demo
 	@for loop in $(PEERS); do $(PIP) install --only-binary :all: $$loop 2>/dev/null || echo "$$loop has no wheel for this Python: left out"; done
 	@touch $@
 
-$(MADE)-test: $(MADE)-demo
+$(MADE)-lint: $(MADE)-venv pyproject.toml
+	$(PIP) install $$($(PY) .ci/requirements.py lint)
+	@touch $@
+
+$(MADE)-test: $(MADE)-demo $(MADE)-lint
 	$(PIP) install $$($(PY) .ci/requirements.py test)
 	@touch $@
 
@@ -65,8 +69,9 @@ demo: $(MADE)-extension $(MADE)-demo ## real services on asyncio, uvloop and wak
 
 test: lint types test-rust test-python extension ## everything a change must pass
 
-lint: $(MADE)-venv ## rustfmt, and clippy with and without the Python half
+lint: $(MADE)-lint ## checks formatting, the structure of the source, and clippy with and without the Python half
 	cargo fmt --check
+	$(PY) -m tests.structure
 	cargo clippy --all-targets --no-default-features --quiet -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --no-default-features --no-deps --document-private-items --quiet
 	PYO3_PYTHON=$(abspath $(PY)) cargo clippy --all-targets --features async-runtimes --quiet -- -D warnings

@@ -83,9 +83,9 @@ async def serve_protocol() -> int:
 
 async def serve_rust() -> int:
     """The echo server that runs on wakeloop's Rust runtime; Python starts it and waits."""
-    import wakeloop
+    from wakeloop._core import start_echo_server
 
-    server = await wakeloop.start_echo_server("127.0.0.1", 0)
+    server = await start_echo_server("127.0.0.1", 0)
     _alive.append(server)
     return int(server.port)
 

@@ -1,0 +1,1 @@
+"""The structure check of `make lint`: which room of the house may use which, and no cycles. `python -m tests.structure`."""
