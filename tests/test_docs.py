@@ -1,0 +1,127 @@
+"""README, CONTRIBUTING and docs/: links lead somewhere, code runs, and the files and tests that they name exist."""
+
+import ast
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.native
+
+ROOT = pathlib.Path(__file__).parent.parent
+COMPATIBILITY = ROOT / "docs" / "compatibility.md"
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+#: A fenced block: the words after the fence, and its text.
+BLOCK = re.compile(r"^```([^\n`]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def name(page):
+    return str(page.relative_to(ROOT))
+
+
+def anchors(text):
+    """Returns the anchors that GitHub makes of the headings."""
+    headings = re.findall(r"^#+ (.*)$", BLOCK.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def python_blocks(marked):
+    for page in PAGES:
+        for words, code in BLOCK.findall(page.read_text()):
+            language, *marks = words.split() or [""]
+            if language == "python" and ("run" in marks) == marked:
+                yield pytest.param(code, id=f"{page.name}-{code.count(chr(10))}")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_relative_link_leads_to_a_file_and_a_heading(page):
+    broken = []
+    for target in LINK.findall(BLOCK.sub("", page.read_text())):
+        path, _, anchor = target.partition("#")
+        if "://" in target:
+            continue
+        file = (page.parent / path).resolve() if path else page
+        if not file.exists() or anchor and anchor not in anchors(file.read_text()):
+            broken.append(target)
+    assert broken == []
+
+
+def test_every_page_is_listed_in_the_table_of_contents():
+    contents = (ROOT / "docs" / "README.md").read_text()
+    assert [page.name for page in (ROOT / "docs").glob("*.md") if f"({page.name})" not in contents] == ["README.md"]
+
+
+def test_the_readme_has_at_most_120_lines():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+
+
+@pytest.mark.parametrize("code", list(python_blocks(marked=False)))
+def test_a_python_example_compiles(code):
+    code = code.replace("\n    ...\n", "\n    pass\n")
+    compile(code, "example", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST)
+
+
+@pytest.mark.parametrize("code", list(python_blocks(marked=True)))
+def test_an_example_marked_run_runs(code):
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_every_make_target_in_the_docs_exists():
+    targets = set(re.findall(r"^([a-z0-9.-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {target for page in PAGES for target in re.findall(r"`make ([a-z0-9.-]+)", page.read_text())}
+    assert named - targets == set()
+
+
+def test_every_make_target_is_described_in_development():
+    page = (ROOT / "docs" / "development.md").read_text()
+    described = re.findall(r"^([a-z0-9.-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert [target for target in described if f"`make {target}`" not in page] == ["help"]
+
+
+def test_every_file_named_on_the_architecture_page_exists():
+    named = re.findall(r"`((?:src|python|tests|benchmarks|docs)/[\w./-]*)`", ARCHITECTURE.read_text())
+    assert len(named) > 20
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_every_room_of_src_is_on_the_architecture_page():
+    page = ARCHITECTURE.read_text()
+    rooms = [path.stem for path in (ROOT / "src").iterdir() if path.name not in ("lib.rs", "module.rs")]
+    assert [room for room in rooms if f"`src/{room}" not in page] == []
+
+
+# -- the compatibility page ------------------------------------------------------------------------------------------
+
+
+def rows():
+    for line in COMPATIBILITY.read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+        if line.startswith("| ") and len(cells) == 8 and "wakeloop" not in cells:
+            yield cells
+
+
+def test_every_row_of_the_compatibility_page_is_kept_and_names_its_tests():
+    table = list(rows())
+    assert len(table) > 50
+    for feature, *others, ours, tests in table:
+        assert ours.strip() == "Y", feature
+        assert all(answer in "YPN" for answer in others), feature
+        assert re.fullmatch(r"`test_\w+`(, `test_\w+`)*", tests.rstrip(" |")), feature
+
+
+@pytest.mark.timeout(120)
+def test_every_test_named_in_the_docs_is_collected():
+    sources = {path: path.read_text() for path in (ROOT / "tests").glob("test_*.py")}
+    wanted = {test for page in PAGES for test in re.findall(r"`(test_\w+)`", page.read_text())}
+    files = [path for path, text in sources.items() if any(f"def {test}(" in text for test in wanted)]
+    line = [sys.executable, "-m", "pytest", "--collect-only", "-q", "--no-header", *map(str, files)]
+    listing = subprocess.run(line, capture_output=True, text=True, timeout=100, cwd=ROOT)
+    assert listing.returncode == 0, listing.stdout[-2000:]
+    collected = set(re.findall(r"::(test_\w+)", listing.stdout))
+    assert not wanted - collected, f"named in the docs, but not a test: {sorted(wanted - collected)}"
