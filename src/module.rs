@@ -14,9 +14,9 @@ use crate::event_loop::{
     sock_methods, tools,
 };
 use crate::primitives::{blocking, echo, listener, lookup, metrics, sleep, tcp_stream, udp};
-use crate::transport::{
-    accept, connect, datagram, read_pipe, reader_feed, send_file, server, stream, streams, tls, write_pipe,
-};
+use crate::transport::datagram::transport as datagram;
+use crate::transport::stream::{accept, clients, python as stream, send_file};
+use crate::transport::{connect, pipe, reader_feed, streams, tls};
 
 /// Called by `os.register_at_fork` in every child.
 #[pyfunction]
@@ -65,15 +65,15 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("StreamReader", streams::make_reader_type(py)?)?;
     module.add("StreamWriter", streams::make_writer_type(py)?)?;
     module.add("DatagramTransport", datagram::make_type(py)?)?;
-    module.add("ReadPipeTransport", read_pipe::make_type(py)?)?;
-    module.add("WritePipeTransport", write_pipe::make_type(py)?)?;
+    module.add("ReadPipeTransport", pipe::read::make_type(py)?)?;
+    module.add("WritePipeTransport", pipe::write::make_type(py)?)?;
     tls::python::prepare(py)?;
     module.add_class::<tls::python::TlsConnection>()?;
     module.add("SSLTransport", tls::transport::make_type(py)?)?;
     module.add_function(wrap_pyfunction!(tls::python::tls_problem, module)?)?;
     module.add("RuntimePanic", py.get_type::<RuntimePanic>())?;
     module.add_class::<ForeignPort>()?;
-    module.add_class::<server::ClientCount>()?;
+    module.add_class::<clients::ClientCount>()?;
     module.add_class::<connect::Connecting>()?;
     // Nobody sees this one, but made at its first use it could fail, by a panic.
     py.get_type::<accept::Listener>();
@@ -94,8 +94,8 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(stream::make_stream, module)?)?;
     module.add_function(wrap_pyfunction!(send_file::send_file, module)?)?;
     module.add_function(wrap_pyfunction!(datagram::make_datagram, module)?)?;
-    module.add_function(wrap_pyfunction!(read_pipe::make_read_pipe, module)?)?;
-    module.add_function(wrap_pyfunction!(write_pipe::make_write_pipe, module)?)?;
+    module.add_function(wrap_pyfunction!(pipe::read::make_read_pipe, module)?)?;
+    module.add_function(wrap_pyfunction!(pipe::write::make_write_pipe, module)?)?;
     module.add_function(wrap_pyfunction!(accept::start_listener, module)?)?;
     module.add_function(wrap_pyfunction!(reader_feed::feed_readers, module)?)?;
     module.add_function(wrap_pyfunction!(streams::adopt_streams, module)?)?;

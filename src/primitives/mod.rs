@@ -15,7 +15,7 @@ pub(crate) mod udp;
 use pyo3::prelude::*;
 
 use crate::bridge::awaitable::{Operation, Outcome};
-use crate::transport::address;
+use crate::transport::stream::address;
 
 /// `__aenter__` of what is open already: gives it back.
 fn entered<T: Send + 'static>(opened: Bound<'_, T>) -> PyResult<Bound<'_, PyAny>> {

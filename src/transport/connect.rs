@@ -12,8 +12,8 @@ use std::os::fd::RawFd;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::address;
-use super::stream::{Parts, Stream};
+use super::stream::address;
+use super::stream::transport::{Parts, Stream};
 use crate::capi::call::{audit_connect, copy_current_context, method};
 use crate::capi::error::{fetch, io_error, restore};
 use crate::capi::fallible::tuple;

@@ -3,7 +3,8 @@
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use super::Stream;
+use super::address;
+use super::transport::Stream;
 use crate::capi::call::call1;
 use crate::capi::error::fetch;
 use crate::capi::fallible::dict;
@@ -11,7 +12,6 @@ use crate::capi::imports::{imports, support};
 use crate::capi::sockaddr::{Ask, SockAddr};
 use crate::capi::socket::adopt;
 use crate::capi::{Fallible, Raised, Ref};
-use crate::transport::address;
 
 impl Stream {
     /// The Python socket of an open connection, made now if nobody needed it before.
@@ -107,12 +107,12 @@ impl Stream {
 
     /// Whether it is a Unix socket, for all that is known.
     #[inline(always)]
-    pub(in super::super) fn may_be_local(&self) -> bool {
+    pub(crate) fn may_be_local(&self) -> bool {
         !matches!(self.family, libc::AF_INET | libc::AF_INET6)
     }
 
     /// The descriptor is about to be closed: keeps what can only be asked while it is open.
-    pub(super) fn remember_addresses(&self) {
+    pub(crate) fn remember_addresses(&self) {
         if self.fd.get() < 0 || self.name.get().is_some() {
             return;
         }

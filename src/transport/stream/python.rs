@@ -10,7 +10,8 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use super::{BASE, Parts, Stream, TYPE, server, stream_of};
+use super::transport::{BASE, Parts, Stream, TYPE, stream_of};
+use super::{address, clients, methods};
 use crate::capi::call::guard;
 use crate::capi::error::{fetch, io_error, raise_errno, undisturbed};
 use crate::capi::fallible::{py_tuple, string};
@@ -19,7 +20,6 @@ use crate::capi::{Fallible, sockaddr};
 use crate::capi::{Raised, Ref};
 use crate::event_loop::event_loop::EventLoop;
 use crate::event_loop::source::descriptor;
-use crate::transport::{address, methods};
 
 unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
     // SAFETY: called once by CPython for a transport without references.
@@ -62,7 +62,7 @@ unsafe extern "C" fn finalize(object: *mut ffi::PyObject) {
             }
             let server = stream.server.take();
             let closed = stream.close_descriptor().and_then(|()| match server {
-                Some(server) => server::detach(&server, &held, stream.clients.take()),
+                Some(server) => clients::detach(&server, &held, stream.clients.take()),
                 None => Ok(()),
             });
             if closed.is_err() {
@@ -146,7 +146,7 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     let base_size = unsafe { (*base_type.as_type_ptr()).tp_basicsize } as usize;
     let base_size = base_size.next_multiple_of(align_of::<Stream>());
     BASE.store(base_size, Ordering::Relaxed);
-    server::learn(py)?;
+    clients::learn(py)?;
 
     let mut attributes: Vec<Attribute> = methods::attributes();
     attributes.push(Attribute {

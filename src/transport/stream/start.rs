@@ -1,6 +1,6 @@
 //! How a connection begins: `connection_made`, and the news that comes before its protocol may hear it.
 
-use super::{ARRIVED, Stream, Transport, stream_of};
+use super::transport::{ARRIVED, Stream, Transport, stream_of};
 use crate::capi::call::call1;
 use crate::capi::error::{Outcome, raise_io};
 use crate::capi::{Fatal, Ref};
@@ -8,11 +8,11 @@ use crate::event_loop::core::Core;
 use crate::event_loop::source::Source;
 use crate::event_loop::watch::complete;
 use crate::reactor::{Interest, Readiness};
-use crate::transport::endpoint_watch::UNWATCHED;
+use crate::transport::base::watching::UNWATCHED;
 
 /// The first step: `connection_made`, then reading, then whoever waits for the connection. A fatal error in
 /// the first leaves when the other two are done: the connection goes on in the next run.
-pub(super) fn start(object: &Ref, core: &Core) -> Result<(), Fatal> {
+pub(crate) fn start(object: &Ref, core: &Core) -> Result<(), Fatal> {
     // SAFETY: the step was queued with a transport.
     let stream = unsafe { stream_of(object.as_ptr()) };
     let mut outcome = Outcome::default();
@@ -60,7 +60,7 @@ fn release(object: &Ref, core: &Core) -> Result<(), Fatal> {
 
 /// News of a transport that does not act upon it yet; or does from now on.
 #[cold]
-pub(super) fn not_started(
+pub(crate) fn not_started(
     object: &Ref,
     stream: &Stream,
     core: &Core,

@@ -184,7 +184,7 @@ unsafe extern "C" fn at_eof(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -
         if !reader.odd_buffer.is_empty() {
             return pass_on(object, "at_eof", no_arguments()).map_or(null_mut(), Ref::into_ptr);
         }
-        crate::transport::methods::truth(reader.eof.get() && reader.store().len() == 0)
+        crate::transport::stream::methods::truth(reader.eof.get() && reader.store().len() == 0)
     })
 }
 
@@ -312,7 +312,7 @@ macro_rules! flag_attribute {
     ($get:ident, $set:ident, $field:ident) => {
         unsafe extern "C" fn $get(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
             // SAFETY: the attribute sits on the native reader.
-            crate::transport::methods::truth(unsafe { Reader::of(object) }.$field.get())
+            crate::transport::stream::methods::truth(unsafe { Reader::of(object) }.$field.get())
         }
 
         unsafe extern "C" fn $set(

@@ -17,8 +17,8 @@ use crate::capi::error::raise_message;
 use crate::capi::imports::imports;
 use crate::capi::types::{Attribute, Method, TypeSpec};
 use crate::capi::{Args, Raised, Ref, Slot};
-use crate::transport::send;
-use crate::transport::stream::{Stream, stream_of};
+use crate::transport::stream::send;
+use crate::transport::stream::transport::{Stream, stream_of};
 
 /// The fields. All zero is a writer that was never initialised.
 #[repr(C)]

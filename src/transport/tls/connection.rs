@@ -14,10 +14,10 @@ use crate::capi::error::{handling, take_exception};
 use crate::capi::fallible::{interned, string_or_none};
 use crate::capi::{Raised, Ref, Slot};
 use crate::event_loop::core::{Core, core_of};
-use crate::transport::receiver::Receiver;
-use crate::transport::stream::{Stream, is_stream, stream_of};
-use crate::transport::water_mark::Mark;
-use crate::transport::write_buffer::WriteBuffer;
+use crate::transport::base::flow_control::Mark;
+use crate::transport::base::protocol_sink::Receiver;
+use crate::transport::base::write_buffer::WriteBuffer;
+use crate::transport::stream::transport::{Stream, is_stream, stream_of};
 
 /// asyncio's `SSLProtocolState`, in its order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

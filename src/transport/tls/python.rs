@@ -18,7 +18,7 @@ use crate::capi::error::{exception, exception_about, fetch};
 use crate::capi::{Fallible, Fatal, Raised, Ref, Slot};
 use crate::event_loop::event_loop::EventLoop;
 use crate::libssl::bio::Notify;
-use crate::transport::stream::is_stream;
+use crate::transport::stream::transport::is_stream;
 
 /// The native half of a TLS connection.
 #[pyclass(module = "wakeloop._core", name = "TlsConnection", subclass, frozen)]

@@ -7,8 +7,8 @@ use super::object::Message;
 use crate::capi::buffer::{RawBytes, bytes_from, bytes_slice};
 use crate::capi::{Raised, Ref};
 use crate::event_loop::core::Core;
-use crate::transport::receive::{DIRECT, LARGE};
-use crate::transport::receiver::Delivery;
+use crate::transport::base::protocol_sink::Delivery;
+use crate::transport::stream::receive::{DIRECT, LARGE};
 
 /// What a receive has become, before any Python code runs.
 #[derive(Debug)]

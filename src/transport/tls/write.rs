@@ -11,8 +11,8 @@ use super::engine::{Engine, Output, RECORD, Wrote};
 use crate::capi::buffer::{Buffer, bytes_from, bytes_slice};
 use crate::capi::{Fatal, Raised, Ref};
 use crate::event_loop::core::{Core, RECEIVE};
-use crate::transport::send::{AT_ONCE, write_slice};
-use crate::transport::write_buffer::Done;
+use crate::transport::base::write_buffer::Done;
+use crate::transport::stream::send::{AT_ONCE, write_slice};
 
 /// The ciphertext that is made before the socket gets it.
 const BATCH: usize = RECEIVE;

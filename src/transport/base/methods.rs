@@ -7,12 +7,12 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::endpoint::{Variant, fields, force_close, maybe_pause};
-use super::endpoint_watch::{watch_or_fail, watch_or_raise};
-use super::methods::{refuse_deletion, truth};
+use super::watching::{watch_or_fail, watch_or_raise};
 use crate::capi::call::guard;
 use crate::capi::error::{raise, restore, take_exception};
 use crate::capi::types::{Attribute, Method};
 use crate::capi::{Args, Fatal, Raised, Ref};
+use crate::transport::stream::methods::{refuse_deletion, truth};
 
 /// A method's frame: the endpoint held for the time of the call, and `None` or null as the result.
 pub(crate) fn with<T: Variant>(

@@ -1,14 +1,14 @@
 //! What datagram and pipe transports have in common: a descriptor of Python's, a life, and flow control.
 //!
 //! Each of them is a raw heap type with [`Endpoint`] among its fields, made by
-//! [`make_type`](super::endpoint_type::make_type); what differs is its [`Variant`].
+//! [`make_type`](super::object::make_type); what differs is its [`Variant`].
 //!
 //! **Life.** Made around a Python object that owns the descriptor (a socket or a file). A queued step calls
 //! `connection_made` and begins to watch. Closing stops the reading, lets what is pending go out and queues
 //! a step that calls `connection_lost`, closes the Python object and lets everything go. `ending` is true
 //! from that moment on and makes it happen once.
 //!
-//! **Watching** is [`super::endpoint_watch`]'s.
+//! **Watching** is [`super::watching`]'s.
 //!
 //! **Order.** What was ready before the poll runs before what the poll found, as in asyncio: an event that
 //! comes while callbacks wait is put behind them. (A datagram may have been there before the callback that
@@ -26,8 +26,8 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use super::endpoint_watch::{watch, watch_or_fail};
-use super::water_mark::Marks;
+use super::flow_control::Marks;
+use super::watching::{watch, watch_or_fail};
 use crate::capi::call::{call0, copy_current_context, getattr, in_kept_context, method};
 use crate::capi::error::{Outcome, fetch, raise, raise_errno, raise_io, take_exception, take_unless_fatal};
 use crate::capi::fallible::string_or_none;
@@ -53,13 +53,13 @@ pub(crate) struct Endpoint {
     pub(crate) owner: Slot,
     /// The dict behind `get_extra_info`.
     pub(crate) extra: Slot,
-    pub(super) waiter: Slot,
+    pub(crate) waiter: Slot,
     /// What `connection_lost` will be called with.
-    pub(super) lost_with: Slot,
+    pub(crate) lost_with: Slot,
     pub(crate) marks: Marks,
     pub(crate) fd: Cell<RawFd>,
     pub(crate) token: Cell<Token>,
-    pub(super) watched: Cell<Option<Interest>>,
+    pub(crate) watched: Cell<Option<Interest>>,
     /// An event that waits for its place in the turn.
     waiting: Cell<Readiness>,
     /// Inside of `act`: what comes in a loop that runs there waits until it returns.
@@ -74,8 +74,8 @@ pub(crate) struct Endpoint {
     /// The number of the turn in which reading was resumed last.
     resumed_in: Cell<u64>,
     pub(crate) protocol_paused: Cell<bool>,
-    pub(super) weaklist: Cell<*mut ffi::PyObject>,
-    pub(super) dict: Slot,
+    pub(crate) weaklist: Cell<*mut ffi::PyObject>,
+    pub(crate) dict: Slot,
 }
 
 /// What an endpoint is made of. The context is the current one.
@@ -111,7 +111,7 @@ impl Parts {
     }
 
     /// Where Python keeps the descriptor.
-    pub(super) fn keeper(&self, py: Python<'_>) -> Option<Ref> {
+    pub(crate) fn keeper(&self, py: Python<'_>) -> Option<Ref> {
         file::keeper(&self.owner.bind(py), self.fd)
     }
 }
@@ -162,7 +162,7 @@ pub(crate) trait Variant: Source + Sized + 'static {
 }
 
 /// Where the fields begin in every object: behind asyncio's largest base class.
-pub(super) static OFFSET: AtomicUsize = AtomicUsize::new(0);
+pub(crate) static OFFSET: AtomicUsize = AtomicUsize::new(0);
 
 /// The fields of an endpoint.
 ///
@@ -260,7 +260,7 @@ impl Endpoint {
 
     /// Reading begins again with what the next poll tells, as in asyncio, whose pause has taken back what this turn's
     /// poll told.
-    pub(super) fn resume(&self) {
+    pub(crate) fn resume(&self) {
         let core = self.core();
         self.resumed_in.set(core.counters.turns.get());
         core.note_io();
@@ -471,13 +471,13 @@ pub(crate) fn force_close<T: Variant>(object: &Ref, variant: &T, exception: Opti
 
 /// A descriptor as its keeper tells it; without one, as asyncio's pipe transports have it.
 #[inline(always)]
-pub(super) fn kept_descriptor(endpoint: &Endpoint, keeper: &Slot) -> RawFd {
+pub(crate) fn kept_descriptor(endpoint: &Endpoint, keeper: &Slot) -> RawFd {
     // SAFETY: pipes have keepers that `Parts` found, or none.
     if keeper.is_empty() { endpoint.fd.get() } else { unsafe { file::descriptor(keeper.as_ptr()) } }
 }
 
 /// [`Source::has_descriptor`] of every variant.
-pub(super) fn has_descriptor<T: Variant>(object: &Ref) -> bool {
+pub(crate) fn has_descriptor<T: Variant>(object: &Ref) -> bool {
     // SAFETY: the source was registered with an endpoint of this variant.
     let variant = unsafe { fields::<T>(object.as_ptr()) };
     variant.descriptor() == variant.endpoint().fd.get()
@@ -495,7 +495,7 @@ pub(crate) fn fatal_error<T: Variant>(
 }
 
 /// The same with a function of `wakeloop._support` that tells of it.
-pub(super) fn end_with<T: Variant>(
+pub(crate) fn end_with<T: Variant>(
     object: &Ref,
     variant: &T,
     raised: Raised,
@@ -539,14 +539,14 @@ pub(crate) fn connection_lost<T: Variant>(object: &Ref, core: &Core) -> Result<(
 
 /// The descriptor could not be closed, with the error that is set.
 #[cold]
-pub(super) fn close_failed(object: &Ref, core: &Core, raised: Raised) -> Result<(), Fatal> {
+pub(crate) fn close_failed(object: &Ref, core: &Core, raised: Raised) -> Result<(), Fatal> {
     let Raised = raised;
     let exception = take_unless_fatal()?;
     core.report(&exception, "close_failed", &[core.object(), object.as_ptr(), exception.as_ptr()])
 }
 
 /// Leaves the loop and closes the owner of the descriptor.
-pub(super) fn release<T: Variant>(object: &Ref, variant: &T) -> Result<(), Raised> {
+pub(crate) fn release<T: Variant>(object: &Ref, variant: &T) -> Result<(), Raised> {
     let endpoint = variant.endpoint();
     let core = endpoint.core();
     endpoint.started.set(false);

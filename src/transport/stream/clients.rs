@@ -12,7 +12,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PySet, PyTuple};
 
-use super::stream::{is_stream, stream_of};
+use super::transport::{is_stream, stream_of};
 use crate::capi::call::{getattr, method};
 use crate::capi::error::fetch;
 use crate::capi::imports::imports;
@@ -23,7 +23,7 @@ use crate::event_loop::event_loop::EventLoop;
 static TAKES_TRANSPORT: AtomicBool = AtomicBool::new(false);
 
 /// Finds out what the interpreter's server is like. Called once, by the module's initialisation.
-pub(super) fn learn(py: Python<'_>) -> PyResult<()> {
+pub(crate) fn learn(py: Python<'_>) -> PyResult<()> {
     let attach = py
         .import(Fallible("asyncio.base_events"))?
         .getattr(Fallible("Server"))?
@@ -98,7 +98,7 @@ fn is_counted(clients: &Bound<'_, ClientCount>, object: *mut ffi::PyObject) -> b
 }
 
 /// Tells the server of a new connection. What comes back is the list that counts it, for [`detach`].
-pub(super) fn attach(server: &Ref, transport: &Ref) -> Result<Option<Ref>, Raised> {
+pub(crate) fn attach(server: &Ref, transport: &Ref) -> Result<Option<Ref>, Raised> {
     if let Some(clients) = list_of(server)? {
         count_of(&clients, |count| count.fetch_add(1, Ordering::Relaxed));
         return Ok(Some(clients));
@@ -108,7 +108,7 @@ pub(super) fn attach(server: &Ref, transport: &Ref) -> Result<Option<Ref>, Raise
 }
 
 /// Tells the server that the connection is over.
-pub(super) fn detach(server: &Ref, transport: &Ref, clients: Option<Ref>) -> Result<(), Raised> {
+pub(crate) fn detach(server: &Ref, transport: &Ref, clients: Option<Ref>) -> Result<(), Raised> {
     if let Some(clients) = clients {
         leave(&clients);
         if is_open(server)? {
@@ -120,7 +120,7 @@ pub(super) fn detach(server: &Ref, transport: &Ref, clients: Option<Ref>) -> Res
 }
 
 /// A transport is no longer counted in the list that it held.
-pub(super) fn leave(clients: &Ref) {
+pub(crate) fn leave(clients: &Ref) {
     count_of(clients, |count| count.fetch_sub(1, Ordering::Relaxed));
 }
 

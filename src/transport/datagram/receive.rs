@@ -22,8 +22,8 @@ use crate::capi::{Fatal, Raised, Ref};
 use crate::event_loop::core::{Core, RECEIVE};
 use crate::reactor::Readiness;
 
-use super::datagram::Datagram;
-use super::endpoint::{Caller, tell};
+use super::transport::Datagram;
+use crate::transport::base::endpoint::{Caller, tell};
 
 /// The socket is readable, or has an error that reading will tell.
 #[inline(always)]

@@ -8,8 +8,6 @@ use std::ffi::{c_int, c_void};
 
 use pyo3::ffi;
 
-use super::reader_feed;
-use super::tls::connection::is_connection;
 use crate::capi::buffer::Buffer;
 use crate::capi::call::{call1, getattr};
 use crate::capi::error::{raise, raise_message};
@@ -17,6 +15,8 @@ use crate::capi::imports::imports;
 use crate::capi::object::integer;
 use crate::capi::{Raised, Ref, Slot};
 use crate::event_loop::core::Core;
+use crate::transport::reader_feed;
+use crate::transport::tls::connection::is_connection;
 
 /// How the protocol wants its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

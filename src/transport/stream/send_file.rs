@@ -12,7 +12,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::stream::{Stream, is_stream, stream_of};
+use super::transport::{Stream, is_stream, stream_of};
 use crate::capi::error::{exception, fetch, take_unless_fatal};
 use crate::capi::{Fatal, Raised, Ref};
 use crate::event_loop::core::Core;

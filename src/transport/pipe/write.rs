@@ -1,6 +1,6 @@
 //! The writing end of a pipe, a FIFO, a socket or a character device.
 //!
-//! An [`Endpoint`](super::endpoint::Endpoint): its life is described there. Unlike a
+//! An [`Endpoint`](crate::transport::base::endpoint::Endpoint): its life is described there. Unlike a
 //! stream's, writes are not gathered: what the pipe takes is in it when `write` returns, as in asyncio. The
 //! other end is most often a child, and a callback that writes a line to it and then blocks until the answer
 //! comes would wait for ever on a line that is sent at the end of the turn.
@@ -20,15 +20,6 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use super::endpoint::{
-    self, Endpoint, Parts, Variant, connection_lost, fatal_error, fields, force_close, kept_descriptor, lose,
-    maybe_pause, maybe_resume,
-};
-use super::endpoint_methods::{with, writing};
-use super::endpoint_type;
-use super::endpoint_watch::{polling, watch_or_fail, watch_or_raise};
-use super::methods::truth;
-use super::write_buffer::{Done, WriteBuffer, write_one};
 use crate::capi::buffer::{Buffer, bytes_from, bytes_slice, is_scattered};
 use crate::capi::error::{raise, raise_errno, raise_io, raise_message, restore, take_exception};
 use crate::capi::types::Method;
@@ -37,6 +28,15 @@ use crate::event_loop::core::Core;
 use crate::event_loop::event_loop::EventLoop;
 use crate::event_loop::source::Source;
 use crate::reactor::{Interest, Readiness};
+use crate::transport::base::endpoint::{
+    self, Endpoint, Parts, Variant, connection_lost, fatal_error, fields, force_close, kept_descriptor, lose,
+    maybe_pause, maybe_resume,
+};
+use crate::transport::base::methods::{with, writing};
+use crate::transport::base::object;
+use crate::transport::base::watching::{polling, watch_or_fail, watch_or_raise};
+use crate::transport::base::write_buffer::{Done, WriteBuffer, write_one};
+use crate::transport::stream::methods::truth;
 
 const WRITE_ERROR: &str = "Fatal write error on pipe transport";
 
@@ -314,7 +314,7 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
             c"Write what is pending, then call connection_lost(None) and close the pipe.",
         ),
     ]);
-    endpoint_type::make_type::<WritePipe>(py, methods)
+    object::make_type::<WritePipe>(py, methods)
 }
 
 /// `_make_write_pipe_transport`'s native half. The pipe was found to be one and does not block;

@@ -10,8 +10,7 @@ use std::io;
 
 use pyo3::ffi;
 
-use super::stream::{Stream, connection_lost, stream_of};
-use super::write_buffer::{Done, Sent, send_one};
+use super::transport::{Stream, connection_lost, stream_of};
 use crate::capi::buffer::{Buffer, bytes_from, bytes_slice, is_scattered};
 use crate::capi::call::{call, call0, getattr, method};
 use crate::capi::error::{raise, raise_io, raise_message, restore, take_exception, take_unless_fatal};
@@ -20,6 +19,7 @@ use crate::capi::imports::{imports, support};
 use crate::capi::{Fatal, Raised, Ref};
 use crate::event_loop::core::Core;
 use crate::event_loop::watch::complete;
+use crate::transport::base::write_buffer::{Done, Sent, send_one};
 
 /// With more pending bytes than this, a write is sent at once.
 pub(crate) const AT_ONCE: usize = 64 * 1024;

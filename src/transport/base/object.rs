@@ -136,9 +136,9 @@ pub(crate) fn make_type<T: Variant>(py: Python<'_>, methods: Vec<Method>) -> PyR
     // Relaxed: the same value each time, stored under the GIL.
     OFFSET.store(size.next_multiple_of(16), Ordering::Relaxed);
     let bases = T::BASES.iter().map(|base| module.getattr(Fallible(*base))).collect::<PyResult<Vec<_>>>()?;
-    let mut all_methods = super::endpoint_methods::common::<T>();
+    let mut all_methods = super::methods::common::<T>();
     all_methods.extend(methods);
-    let mut all_attributes = super::endpoint_methods::attributes::<T>();
+    let mut all_attributes = super::methods::attributes::<T>();
     all_attributes.push(Attribute {
         name: c"__dict__",
         get: ffi::PyObject_GenericGetDict,

@@ -17,10 +17,8 @@ use std::os::fd::RawFd;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::datagram::Datagram;
-use super::datagram_receive::error_received;
-use super::endpoint::{Caller, connection_lost, fatal_error, fields, maybe_pause, maybe_resume};
-use super::endpoint_watch::{watch_or_fail, watch_or_raise};
+use super::receive::error_received;
+use super::transport::Datagram;
 use crate::capi::buffer::{Buffer, bytes_from, bytes_slice, is_scattered};
 use crate::capi::call::method;
 use crate::capi::error::{raise, raise_io, raise_message, take_exception};
@@ -28,6 +26,10 @@ use crate::capi::imports::imports;
 use crate::capi::sockaddr::SockAddr;
 use crate::capi::{Fatal, Raised, Ref};
 use crate::event_loop::core::Core;
+use crate::transport::base::endpoint::{
+    Caller, connection_lost, fatal_error, fields, maybe_pause, maybe_resume,
+};
+use crate::transport::base::watching::{watch_or_fail, watch_or_raise};
 
 /// Datagrams per system call, and how many are kept at most until the end of a turn.
 const BATCH: usize = 64;

@@ -13,7 +13,7 @@ use crate::event_loop::core::Core;
 use crate::reactor::Interest;
 
 /// What is said when the poller does not take a descriptor: to the exception handler, as that is no fault of the peer's.
-pub(super) const UNWATCHED: &str = "Fatal error on transport";
+pub(crate) const UNWATCHED: &str = "Fatal error on transport";
 
 /// Brings the poller in line with what the endpoint wants to hear of.
 pub(crate) fn watch<T: Variant>(object: &Ref, variant: &T, core: &Core) -> std::io::Result<()> {

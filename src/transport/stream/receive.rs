@@ -12,10 +12,7 @@
 use std::io;
 use std::os::fd::RawFd;
 
-use super::reader_feed;
-use super::receiver::{Delivery, Receiver};
-use super::stream::{Stream, call_in_context};
-use super::tls::read as tls;
+use super::transport::{Stream, call_in_context};
 use crate::capi::buffer::{RawBytes, bytes_from};
 use crate::capi::call::getattr;
 use crate::capi::error::raise_io;
@@ -23,14 +20,17 @@ use crate::capi::imports::imports;
 use crate::capi::{Fatal, Raised, Ref};
 use crate::event_loop::core::{Core, Flush, RECEIVE};
 use crate::reactor::{Readiness, receive_local};
+use crate::transport::base::protocol_sink::{Delivery, Receiver};
+use crate::transport::reader_feed;
+use crate::transport::tls::read as tls;
 use pyo3::ffi;
 
 /// Full reads per event.
 const READS: usize = 4;
 /// From this size on a message counts as large.
-pub(super) const LARGE: usize = 32 * 1024;
+pub(crate) const LARGE: usize = 32 * 1024;
 /// The size of a direct receive.
-pub(super) const DIRECT: usize = 120 * 1024;
+pub(crate) const DIRECT: usize = 120 * 1024;
 
 /// What one receive came to.
 enum Received {

@@ -12,7 +12,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::address;
-use super::stream::{Parts, Stream};
+use super::transport::{Parts, Stream};
 use crate::capi::call::{call0, copy_current_context, in_context};
 use crate::capi::error::{fetch, io_error, raise_io, take_unless_fatal};
 use crate::capi::object::integer;

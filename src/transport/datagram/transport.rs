@@ -1,8 +1,8 @@
 //! The datagram transport: UDP and Unix datagram sockets, connected or not.
 //!
-//! An [`Endpoint`](super::endpoint::Endpoint): its life is described there.
-//! [`datagram_receive`](super::datagram_receive) brings datagrams to the protocol, several per system call
-//! when several wait; [`datagram_send`](super::datagram_send) takes them from it, at once or, from the second
+//! An [`Endpoint`](crate::transport::base::endpoint::Endpoint): its life is described there.
+//! [`receive`](super::receive) brings datagrams to the protocol, several per system call
+//! when several wait; [`send`](super::send) takes them from it, at once or, from the second
 //! one of a turn on, together at its end.
 //!
 //! Sockets of other families, and objects that only look like a socket, are not served here: they get
@@ -20,12 +20,8 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use super::datagram_receive::{self, Peers};
-use super::datagram_send::{self, Outgoing};
-use super::endpoint::{self, Endpoint, Parts, Variant, fields, lose};
-use super::endpoint_methods::{reading, with, writing};
-use super::endpoint_type;
-use super::endpoint_watch::{polling, watch_or_fail};
+use super::receive::{self, Peers};
+use super::send::{self, Outgoing};
 use crate::capi::error::{Outcome, fetch};
 use crate::capi::types::Method;
 use crate::capi::{Args, Fallible, Fatal, Raised, Ref, Slot, sockaddr, socket};
@@ -33,6 +29,10 @@ use crate::event_loop::core::Core;
 use crate::event_loop::event_loop::EventLoop;
 use crate::event_loop::source::Source;
 use crate::reactor::{Interest, Readiness};
+use crate::transport::base::endpoint::{self, Endpoint, Parts, Variant, fields, lose};
+use crate::transport::base::methods::{reading, with, writing};
+use crate::transport::base::object;
+use crate::transport::base::watching::{polling, watch_or_fail};
 
 /// The fields behind asyncio's base classes.
 #[derive(Debug)]
@@ -99,12 +99,12 @@ impl Variant for Datagram {
         if datagram.blocked.get()
             && readiness.intersects(Readiness::WRITABLE | Readiness::ERROR | Readiness::WRITE_CLOSED)
         {
-            datagram_send::flush(object, core)?;
+            send::flush(object, core)?;
         }
         if readiness.intersects(
             Readiness::READABLE | Readiness::READ_CLOSED | Readiness::WRITE_CLOSED | Readiness::ERROR,
         ) {
-            datagram_receive::on_readable(datagram, core)?;
+            receive::on_readable(datagram, core)?;
         }
         Ok(())
     }
@@ -124,7 +124,7 @@ impl Variant for Datagram {
     }
 
     fn send_gathered(&self, object: &Ref) -> Result<(), Raised> {
-        datagram_send::send_queued(object, self)
+        send::send_queued(object, self)
     }
 
     fn unsent(&self) -> usize {
@@ -207,7 +207,7 @@ unsafe extern "C" fn sendto(
                 (data, if address.is_null() { none } else { address })
             }
         };
-        datagram_send::sendto(held, datagram, data, address)
+        send::sendto(held, datagram, data, address)
     })
 }
 
@@ -219,7 +219,7 @@ unsafe extern "C" fn close(object: *mut ffi::PyObject, _: *mut ffi::PyObject) ->
         }
         // What error_received raises is the caller's, but ends nothing half-way.
         let mut outcome = Outcome::default();
-        outcome.note(datagram_send::send_queued(held, datagram).map_err(|Raised| Fatal));
+        outcome.note(send::send_queued(held, datagram).map_err(|Raised| Fatal));
         if datagram.pending().is_empty() {
             lose(held, datagram, None);
         }
@@ -243,7 +243,7 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
             c"Stop receiving, send what is pending, then call connection_lost(None) and close the socket.",
         ),
     ]);
-    endpoint_type::make_type::<Datagram>(py, methods)
+    object::make_type::<Datagram>(py, methods)
 }
 
 /// `_make_datagram_transport`'s native half, for an ordinary socket of a family that we know. `extra` is

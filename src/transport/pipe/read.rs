@@ -1,6 +1,6 @@
 //! The reading end of a pipe, a FIFO, a socket or a character device.
 //!
-//! An [`Endpoint`](super::endpoint::Endpoint): its life is described there. A read goes
+//! An [`Endpoint`](crate::transport::base::endpoint::Endpoint): its life is described there. A read goes
 //! where a stream's receive goes: small ones through the loop's buffer, after a large one straight into
 //! a bytes object.
 
@@ -16,13 +16,6 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use super::endpoint::{
-    self, Caller, Endpoint, Parts, Variant, fatal_error, fields, kept_descriptor, lose, report, tell,
-};
-use super::endpoint_methods::{abort, reading};
-use super::endpoint_type;
-use super::endpoint_watch::{polling, watch_or_fail};
-use super::reader_feed;
 use crate::capi::buffer::{RawBytes, bytes_from};
 use crate::capi::error::raise_io;
 use crate::capi::imports::imports;
@@ -32,6 +25,13 @@ use crate::event_loop::core::{Core, RECEIVE};
 use crate::event_loop::event_loop::EventLoop;
 use crate::event_loop::source::Source;
 use crate::reactor::{Interest, Readiness};
+use crate::transport::base::endpoint::{
+    self, Caller, Endpoint, Parts, Variant, fatal_error, fields, kept_descriptor, lose, report, tell,
+};
+use crate::transport::base::methods::{abort, reading};
+use crate::transport::base::object;
+use crate::transport::base::watching::{polling, watch_or_fail};
+use crate::transport::reader_feed;
 
 /// Full reads per event.
 const READS: usize = 4;
@@ -239,7 +239,7 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         abort::<ReadPipe>,
         c"Stop reading, then call connection_lost(None) and close the pipe.",
     ));
-    endpoint_type::make_type::<ReadPipe>(py, methods)
+    object::make_type::<ReadPipe>(py, methods)
 }
 
 /// `_make_read_pipe_transport`'s native half. The pipe was found to be one and does not block.

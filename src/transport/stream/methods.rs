@@ -6,15 +6,15 @@ use std::ptr::null_mut;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::receiver::Delivery;
 use super::send;
-use super::stream::{Stream, stream_of};
-use super::tls;
+use super::transport::{Stream, stream_of};
 use crate::capi::call::guard;
 use crate::capi::error::{raise_message, restore};
 use crate::capi::types::{Attribute, Method};
 use crate::capi::{Args, Fatal, Raised, Ref};
 use crate::event_loop::futures::new_future;
+use crate::transport::base::protocol_sink::Delivery;
+use crate::transport::tls;
 
 /// A method's frame: the transport held for the time of the call, and `None` or null as the result.
 fn with(
@@ -334,7 +334,7 @@ unsafe extern "C" fn set_protocol_field(
     })
 }
 
-pub(super) fn refuse_deletion() -> c_int {
+pub(crate) fn refuse_deletion() -> c_int {
     // SAFETY: reading a static of the interpreter.
     raise_message(unsafe { ffi::PyExc_AttributeError }, "cannot delete attribute");
     -1
