@@ -13,18 +13,13 @@
 
 use std::any::Any;
 use std::cell::Cell;
-use std::ffi::c_void;
 use std::future::Future;
 use std::io;
-use std::mem::offset_of;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
-use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::loop_bound::let_go;
@@ -32,13 +27,16 @@ use super::panic::RuntimePanic;
 use super::promise::Promise;
 use super::waiter::{Waiter, running_loop};
 use super::{budget, runtime};
-use crate::capi::call::{guard, method, panic_text};
-use crate::capi::coroutine::{self, Named, Step, Steps};
-use crate::capi::error::{exception, raise_io, raise_message, restore};
-use crate::capi::fallible::string;
+use crate::capi::call::panic_text;
+use crate::capi::class::field;
+use crate::capi::collector::{Traverse, Visitor};
+use crate::capi::coroutine::{self, Coroutine, Step};
+use crate::capi::error::{exception, raise_io, restore};
 use crate::capi::imports::imports;
+use crate::capi::methods::TypeSlot;
+use crate::capi::native::{self, Class, Dead, Dealloc, WeakList};
 use crate::capi::stop::forget_value;
-use crate::capi::{Raised, Ref, Slot};
+use crate::capi::{Borrowed, Exception, Native, Raised, Ref, Slot, This};
 use crate::event_loop::process::forks;
 use crate::runtime::{AbortHandle, NoThread};
 
@@ -69,18 +67,14 @@ type Prepare = Box<dyn FnOnce(Python<'_>) -> Result<Job, Raised> + Send>;
 type Job = Box<dyn FnOnce() -> Outcome + Send>;
 
 /// An operation that Python awaits once.
-#[repr(C)]
 pub(crate) struct Operation {
-    base: ffi::PyObject,
     name: &'static str,
     phase: Cell<Phase>,
     /// What the task waits for.
     future: Slot,
     /// The result of [`Outcome::Nothing`].
     result: Slot,
-    /// The collector knows the object.
-    tracked: Cell<bool>,
-    weaklist: Cell<*mut ffi::PyObject>,
+    weaklist: WeakList,
 }
 
 enum Phase {
@@ -101,7 +95,14 @@ struct Started {
     forks: u32,
 }
 
-static TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(null_mut());
+static CLASS: Class = Class::new();
+
+// SAFETY: `make_type` builds the class, of which `create` makes every instance.
+unsafe impl Native for Operation {
+    fn class() -> &'static Class {
+        &CLASS
+    }
+}
 
 impl Operation {
     /// An operation whose `work` starts when it is first awaited.
@@ -151,34 +152,19 @@ impl Operation {
         phase: Phase,
         result: Option<Ref>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        // SAFETY: fresh memory of the type's size; every field is written before the object is seen. Relaxed: the
-        // type was stored under the GIL, at import.
-        unsafe {
-            let object = ffi::PyObject_GC_New::<ffi::PyObject>(TYPE.load(Ordering::Relaxed));
-            let owned = Bound::from_owned_ptr_or_err(py, object)?;
-            let operation = object.cast::<Operation>();
-            (&raw mut (*operation).name).write(name);
-            (&raw mut (*operation).phase).write(Cell::new(phase));
-            (&raw mut (*operation).future).write(Slot::empty());
-            (&raw mut (*operation).result).write(Slot::new(result));
-            (&raw mut (*operation).tracked).write(Cell::new(false));
-            (&raw mut (*operation).weaklist).write(Cell::new(null_mut()));
-            if !(*operation).result.is_empty() {
-                (*operation).track();
-            }
-            Ok(owned)
+        let has_result = result.is_some();
+        let (future, result) = (Slot::empty(), Slot::new(result));
+        let operation =
+            Operation { name, phase: Cell::new(phase), future, result, weaklist: WeakList::new() };
+        let object = native::create(operation)?;
+        if has_result && let Some(this) = object.downcast::<Operation>() {
+            this.track();
         }
-    }
-
-    /// # Safety
-    /// `object` is an Operation and outlives the result.
-    pub(crate) unsafe fn of<'a>(object: *mut ffi::PyObject) -> &'a Operation {
-        // SAFETY: the caller's word; what changes is in cells.
-        unsafe { &*object.cast() }
+        Ok(object.bind(py))
     }
 
     /// Starts the work; ready at once, or with a future for the task to wait for.
-    fn start(&self, py: Python<'_>, work: Work) -> Result<Step, Raised> {
+    fn start(this: This<'_, Operation>, py: Python<'_>, work: Work) -> Result<Step, Raised> {
         // Before anything happens: without a loop nobody could be told of it.
         running_loop()?;
         let runtime = runtime::handle().map_err(|error| raise_io(&error))?;
@@ -190,16 +176,16 @@ impl Operation {
         if let Some(outcome) = delivery.take() {
             budget::spend_operation();
             if budget::is_spent() {
-                self.phase.set(Phase::Turned(outcome));
+                this.phase.set(Phase::Turned(outcome));
                 return Ok(Step::Yield);
             }
-            return self.conclude(py, outcome);
+            return this.conclude(py, outcome);
         }
-        self.wait(py, delivery, task.abort_handle())
+        Operation::wait(this, delivery, task.abort_handle())
     }
 
     /// Sends the job to the pool, whose thread tells the loop itself: no worker of the runtime is woken in between.
-    fn start_job(&self, py: Python<'_>, prepare: Prepare) -> Result<Step, Raised> {
+    fn start_job(this: This<'_, Operation>, py: Python<'_>, prepare: Prepare) -> Result<Step, Raised> {
         running_loop()?;
         let runtime = runtime::handle().map_err(|error| raise_io(&error))?;
         let job = prepare(py)?;
@@ -211,12 +197,12 @@ impl Operation {
             move || catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(Outcome::Panic),
             move |outcome| promise.keep(outcome),
         );
-        self.wait(py, delivery, task.abort_handle())
+        Operation::wait(this, delivery, task.abort_handle())
     }
 
-    fn wait(&self, py: Python<'_>, delivery: Arc<Delivery>, task: AbortHandle) -> Result<Step, Raised> {
+    fn wait(this: This<'_, Operation>, delivery: Arc<Delivery>, task: AbortHandle) -> Result<Step, Raised> {
         let started = Started { delivery, task, forks: forks() };
-        let (waiter, future) = match Waiter::new(py) {
+        let (waiter, future) = match Waiter::new(this.py()) {
             Ok(made) => made,
             Err(Raised) => {
                 started.end();
@@ -224,11 +210,11 @@ impl Operation {
             }
         };
         if let Some(outcome) = started.delivery.wait(waiter) {
-            return self.conclude(py, outcome);
+            return this.conclude(this.py(), outcome);
         }
-        self.future.set(Some(future.clone_ref()));
-        self.phase.set(Phase::Started(started));
-        self.track();
+        this.future.set(Some(future.clone_ref()));
+        this.phase.set(Phase::Started(started));
+        this.track();
         budget::refill();
         Ok(Step::Wait(future))
     }
@@ -253,52 +239,39 @@ impl Operation {
         };
         result.map(Step::Done)
     }
-
-    /// Shows the operation to the collector, from its first wait on: the future leads to the task, and the task to
-    /// us.
-    fn track(&self) {
-        if !self.tracked.replace(true) {
-            // SAFETY: a live object with a collector's header that is not tracked yet; its fields are filled.
-            unsafe { ffi::PyObject_GC_Track(std::ptr::from_ref(self).cast_mut().cast()) }
-        }
-    }
 }
 
-// SAFETY: `repr(C)`, and `base` comes first.
-unsafe impl Steps for Operation {
-    fn step(&self) -> Result<Step, Raised> {
-        // SAFETY: tasks step with the GIL held.
-        let py = unsafe { Python::assume_attached() };
-        let started = match self.phase.replace(Phase::Over) {
-            Phase::New(work) => return self.start(py, work),
-            Phase::NewJob(prepare) => return self.start_job(py, prepare),
+impl Coroutine for Operation {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn step(this: This<'_, Operation>, _: Borrowed<'_>) -> Result<Step, Raised> {
+        let py = this.py();
+        let started = match this.phase.replace(Phase::Over) {
+            Phase::New(work) => return Operation::start(this, py, work),
+            Phase::NewJob(prepare) => return Operation::start_job(this, py, prepare),
             Phase::Turn => {
-                self.phase.set(Phase::Turned(Outcome::Nothing));
+                this.phase.set(Phase::Turned(Outcome::Nothing));
                 budget::refill();
                 return Ok(Step::Yield);
             }
-            Phase::Turned(outcome) => return self.conclude(py, outcome),
+            Phase::Turned(outcome) => return this.conclude(py, outcome),
             Phase::Started(started) => started,
             Phase::Over => {
-                // SAFETY: reading a static of the interpreter.
-                let kind = unsafe { ffi::PyExc_RuntimeError };
-                raise_message(kind, &format!("cannot reuse already awaited {}", self.name));
-                return Err(Raised);
+                let text = format!("cannot reuse already awaited {}", this.name);
+                return Err(Exception::RuntimeError.raise(&text));
             }
         };
         if let Some(outcome) = started.take() {
-            self.future.clear();
-            return self.conclude(py, outcome);
+            this.future.clear();
+            return this.conclude(py, outcome);
         }
         // Woken by somebody else: wait on. But a future that is done without us was cancelled.
-        self.phase.set(Phase::Started(started));
-        let future = self.future.get().ok_or(Raised)?;
-        if method(&future, imports().done.as_ptr(), &[])?
-            .bind(py)
-            .is_truthy()
-            .map_err(|error| restore(py, error))?
-        {
-            method(&future, imports().result.as_ptr(), &[])?;
+        this.phase.set(Phase::Started(started));
+        let future = this.future.get().ok_or(Raised)?;
+        if future.call_method(&imports().done, &[])?.is_true()? {
+            future.call_method(&imports().result, &[])?;
         }
         Ok(Step::Wait(future))
     }
@@ -316,16 +289,29 @@ unsafe impl Steps for Operation {
             Phase::Turn | Phase::Over => {}
         }
     }
+}
 
-    fn held(&self) -> impl Iterator<Item = &Slot> {
-        [&self.future, &self.result].into_iter()
+impl Traverse for Operation {
+    fn traverse(&self, visitor: &mut Visitor) {
+        visitor.slots([&self.future, &self.result]);
+    }
+
+    fn clear(&self) {
+        self.finish();
     }
 }
 
-// SAFETY: as above.
-unsafe impl Named for Operation {
-    fn name(&self) -> &'static str {
-        self.name
+impl Dealloc for Operation {
+    fn weaklist(&self) -> Option<&WeakList> {
+        Some(&self.weaklist)
+    }
+
+    fn dealloc(dead: Dead<Operation>) {
+        if dead.is_new() {
+            coroutine::report_never_awaited(&dead);
+        }
+        forget_value();
+        dead.finish();
     }
 }
 
@@ -431,48 +417,10 @@ impl Future for Caught {
     }
 }
 
-unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
-    // SAFETY: called once by CPython for an Operation without references.
-    unsafe {
-        let operation = object.cast::<Operation>();
-        if (*operation).tracked.get() {
-            ffi::PyObject_GC_UnTrack(object.cast());
-        }
-        if !(*operation).weaklist.get().is_null() {
-            ffi::PyObject_ClearWeakRefs(object);
-        }
-        if (*operation).is_new() {
-            coroutine::warn_never_awaited(object, (*operation).name);
-        }
-        forget_value();
-        (*operation).finish();
-        let kind = ffi::Py_TYPE(object);
-        ffi::PyObject_GC_Del(object.cast());
-        ffi::Py_DECREF(kind.cast());
-    }
-}
-
-unsafe extern "C" fn repr(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    guard(|| {
-        // SAFETY: a live operation.
-        let operation = unsafe { Operation::of(object) };
-        string(&format!("<wakeloop operation {}>", operation.name)).map_or(null_mut(), Ref::into_ptr)
-    })
-}
-
-/// Makes the type. Called once, by the module's initialisation.
+/// Makes the class. Called once, by the module's initialisation.
 pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
-    let name = c"wakeloop._core.Operation";
-    let kind = coroutine::make_type::<Operation>(
-        py,
-        name,
-        dealloc,
-        Some(offset_of!(Operation, weaklist)),
-        &coroutine::names::<Operation>(),
-        &[(ffi::Py_tp_repr, repr as *mut c_void)],
-    )?;
-    // Relaxed: published under the GIL.
-    TYPE.store(kind, Ordering::Relaxed);
-    // SAFETY: the type was just made and lives for ever.
-    Ok(unsafe { Bound::from_borrowed_ptr(py, kind.cast()) })
+    coroutine::class::<Operation>(c"wakeloop._core.Operation")
+        .weaklist(field!(Operation, weaklist))
+        .slots(&[TypeSlot::repr(|this: This<'_, Operation>| format!("<wakeloop operation {}>", this.name))])
+        .build(py)
 }

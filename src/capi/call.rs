@@ -15,7 +15,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use pyo3::ffi;
 
 use super::error::{Fatal, Raised, raise_message};
-use super::object::Ref;
+use super::object::{Borrowed, Ref};
 
 /// CPython's own functions once more, with the right to unwind.
 ///
@@ -218,6 +218,33 @@ pub(crate) unsafe fn call_keywords(
     .ok_or(Raised)
 }
 
+impl Ref {
+    /// Calls `self(*arguments)`.
+    #[inline(always)]
+    pub(crate) fn call(&self, arguments: &[Borrowed<'_>]) -> Result<Ref, Raised> {
+        let count = arguments.len();
+        // SAFETY: a live callable, and live arguments in a plain array: `Borrowed` is transparent over a pointer. No
+        // offset flag is given, so nothing in front of the array is touched.
+        unsafe {
+            Ref::from_owned(guarded(|| {
+                let arguments = arguments.as_ptr().cast::<*mut ffi::PyObject>();
+                raw::PyObject_Vectorcall(self.as_ptr(), arguments, count, std::ptr::null_mut())
+            }))
+        }
+        .ok_or(Raised)
+    }
+
+    /// Calls `self.name(*arguments)` without making a bound method. There are at most six arguments.
+    #[inline(always)]
+    pub(crate) fn call_method(&self, name: &Ref, arguments: &[Borrowed<'_>]) -> Result<Ref, Raised> {
+        // SAFETY: `Borrowed` is transparent over a pointer.
+        let arguments = unsafe {
+            std::slice::from_raw_parts(arguments.as_ptr().cast::<*mut ffi::PyObject>(), arguments.len())
+        };
+        method(self, name.as_ptr(), arguments)
+    }
+}
+
 /// Calls `object.name(*arguments)` without making a bound method.
 pub(crate) fn method(
     object: &Ref,
@@ -362,6 +389,10 @@ impl Failure for *mut ffi::PyObject {
 }
 
 impl Failure for i32 {
+    const FAILED: Self = -1;
+}
+
+impl Failure for isize {
     const FAILED: Self = -1;
 }
 

@@ -25,6 +25,38 @@ pub(crate) struct Raised;
 #[derive(Debug)]
 pub(crate) struct Fatal;
 
+impl From<Fatal> for Raised {
+    #[inline(always)]
+    fn from(_: Fatal) -> Raised {
+        Raised
+    }
+}
+
+impl From<PyErr> for Raised {
+    fn from(error: PyErr) -> Raised {
+        with_attached(|py| error.restore(py));
+        Raised
+    }
+}
+
+impl From<Raised> for PyErr {
+    fn from(_: Raised) -> PyErr {
+        with_attached(PyErr::fetch)
+    }
+}
+
+/// Runs `body` with the token of this thread, which is attached.
+///
+/// # Panics
+/// If it is not: an error was passed between detached threads as if Python knew of it.
+#[cold]
+fn with_attached<T>(body: impl FnOnce(Python<'_>) -> T) -> T {
+    // SAFETY: the function may be called on every thread.
+    assert!(unsafe { ffi::PyGILState_Check() } != 0, "a Python error on a thread that is not attached");
+    // SAFETY: just checked, and `body` cannot keep the token.
+    body(unsafe { Python::assume_attached() })
+}
+
 /// Several steps of which each may hit a fatal error: all of them are taken, and the first error is kept out
 /// of the indicator meanwhile, so that no step runs Python with an exception set.
 #[derive(Debug, Default)]

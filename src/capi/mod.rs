@@ -9,22 +9,31 @@
 //! `_asyncio`'s keyword tuple all lean on it.
 
 pub(crate) mod args;
+pub(crate) mod arguments;
 pub(crate) mod buffer;
 pub(crate) mod call;
+pub(crate) mod class;
 pub(crate) mod collected;
+pub(crate) mod collector;
 pub(crate) mod context;
 pub(crate) mod coroutine;
 pub(crate) mod error;
+pub(crate) mod exceptions;
 pub(crate) mod fallible;
 pub(crate) mod file;
 pub(crate) mod freelist;
 pub(crate) mod future;
 pub(crate) mod imports;
 mod inline_values;
+pub(crate) mod inspect;
 pub(crate) mod lent_bytes;
+pub(crate) mod loop_cell;
+pub(crate) mod methods;
 pub(crate) mod module_dict;
+pub(crate) mod native;
 pub(crate) mod object;
 pub(crate) mod pristine;
+mod returned;
 pub(crate) mod sockaddr;
 pub(crate) mod socket;
 pub(crate) mod spare_bytes;
@@ -33,6 +42,9 @@ pub(crate) mod threads;
 pub(crate) mod types;
 
 pub(crate) use args::Args;
+pub(crate) use arguments::Arguments;
 pub(crate) use error::{Fatal, Raised};
+pub(crate) use exceptions::Exception;
 pub(crate) use fallible::Fallible;
-pub(crate) use object::{Ref, Slot};
+pub(crate) use native::{Native, This};
+pub(crate) use object::{Borrowed, Ref, Slot};

@@ -1,9 +1,19 @@
-//! Owned references without the bookkeeping of `Py<T>`.
+//! References to Python objects without the bookkeeping of `Py<T>`.
 //!
-//! `Py<T>` may be dropped on any thread, so its drop looks up whether this thread is attached. The hot
-//! path always is; [`Ref`] says so in its contract and decrements inline.
+//! `Py<T>` may be dropped on any thread, so its drop checks whether this thread is attached to the interpreter. The
+//! hot path always is: a [`Ref`] exists only on an attached thread, and decrements the count inline.
+//!
+//! | type | owns a reference | may change |
+//! |---|---|---|
+//! | [`Ref`] | yes | no |
+//! | [`Borrowed`] | no: its owner outlives it | no |
+//! | [`Slot`] | yes, or it is empty | yes: a field of a native object |
+//!
+//! What can be asked of any object is a method of [`Ref`], in [`inspect`](super::inspect).
 
 use std::cell::Cell;
+use std::marker::PhantomData;
+use std::ops::Deref;
 use std::ptr::NonNull;
 
 use pyo3::ffi;
@@ -11,8 +21,11 @@ use pyo3::prelude::*;
 
 use super::Raised;
 
-/// An owned reference to a Python object. Neither `Send` nor `Sync`: made, cloned and dropped with the
-/// GIL held. Dropping one may run arbitrary Python code, so never drop it while loop state is borrowed.
+/// An owned reference to a Python object.
+///
+/// It is neither `Send` nor `Sync`, so it exists only on a thread that is attached to the interpreter; a closure that
+/// runs detached cannot capture it. Dropping one may run any Python code, so never drop it while loop state is
+/// borrowed.
 #[repr(transparent)]
 #[derive(Debug)]
 pub(crate) struct Ref(NonNull<ffi::PyObject>);
@@ -77,6 +90,19 @@ impl Ref {
         unsafe { Ref::from_borrowed(self.as_ptr()) }
     }
 
+    /// The proof that this thread is attached.
+    #[inline(always)]
+    pub(crate) fn py(&self) -> Python<'_> {
+        // SAFETY: a `Ref` is made on an attached thread and stays on it (see the type).
+        unsafe { attached() }
+    }
+
+    /// The object for as long as `self` lives.
+    #[inline(always)]
+    pub(crate) fn borrow(&self) -> Borrowed<'_> {
+        Borrowed(self.0, PhantomData)
+    }
+
     /// The object as pyo3 sees it.
     pub(crate) fn bind<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
         // SAFETY: we own a reference and `py` proves the GIL.
@@ -96,6 +122,67 @@ impl Drop for Ref {
     fn drop(&mut self) {
         // SAFETY: we own the reference and the GIL is held (the type's contract).
         unsafe { ffi::Py_DECREF(self.as_ptr()) }
+    }
+}
+
+/// The token of a thread that is attached. Debug builds check that it is.
+///
+/// # Safety
+/// This thread is attached for as long as the token is used.
+#[inline(always)]
+pub(super) unsafe fn attached<'py>() -> Python<'py> {
+    // SAFETY: the function may be called on every thread.
+    debug_assert!(unsafe { ffi::PyGILState_Check() } != 0);
+    // SAFETY: the caller's word.
+    unsafe { Python::assume_attached() }
+}
+
+/// An object that somebody else keeps alive for `'a`: the arguments of a call, the receiver of a method, the items of
+/// a tuple. It gives everything that a [`Ref`] gives, and costs no reference count.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Borrowed<'a>(NonNull<ffi::PyObject>, PhantomData<&'a Ref>);
+
+impl<'a> Borrowed<'a> {
+    /// # Safety
+    /// `object` points to a Python object that lives for `'a`, and this thread is attached.
+    #[inline(always)]
+    pub(crate) unsafe fn from_ptr(object: *mut ffi::PyObject) -> Borrowed<'a> {
+        debug_assert!(!object.is_null());
+        // SAFETY: a live object is not null.
+        Borrowed(unsafe { NonNull::new_unchecked(object) }, PhantomData)
+    }
+
+    /// The same where null stands for nothing.
+    ///
+    /// # Safety
+    /// As [`Borrowed::from_ptr`], or null.
+    #[inline(always)]
+    pub(crate) unsafe fn from_nullable(object: *mut ffi::PyObject) -> Option<Borrowed<'a>> {
+        NonNull::new(object).map(|object| Borrowed(object, PhantomData))
+    }
+
+    /// `None`.
+    pub(crate) fn none() -> Borrowed<'static> {
+        // SAFETY: `None` lives as long as the interpreter.
+        unsafe { Borrowed::from_ptr(ffi::Py_None()) }
+    }
+
+    /// A reference of one's own.
+    #[inline(always)]
+    pub(crate) fn to_owned(self) -> Ref {
+        self.clone_ref()
+    }
+}
+
+impl Deref for Borrowed<'_> {
+    type Target = Ref;
+
+    #[inline(always)]
+    fn deref(&self) -> &Ref {
+        // SAFETY: both are transparent over the same pointer. A shared `Ref` is never dropped, and its object lives for
+        // `'a`, which is longer than this borrow.
+        unsafe { &*std::ptr::from_ref(self).cast::<Ref>() }
     }
 }
 

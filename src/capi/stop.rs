@@ -7,7 +7,6 @@ use std::ptr::null_mut;
 
 use pyo3::ffi;
 
-use super::coroutine::raise_stop;
 use super::error::raise;
 use super::{Ref, Slot};
 
@@ -35,6 +34,22 @@ pub(crate) unsafe fn end_await(result: *mut ffi::PyObject) -> *mut ffi::PyObject
         } else {
             // What may own a descriptor, or lead anywhere, is not kept a moment longer than asyncio keeps it.
             return raise_stop(result);
+        }
+    }
+    null_mut()
+}
+
+/// The StopIteration that ends a coroutine which is driven by `send`; null.
+///
+/// # Safety
+/// `result` is an owned reference or null.
+pub(crate) unsafe fn raise_stop(result: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    // SAFETY: the caller's word; the exception takes a reference of its own.
+    unsafe {
+        let value = Ref::from_owned(result).unwrap_or_else(Ref::none);
+        let stop = ffi::PyObject_CallOneArg(ffi::PyExc_StopIteration, value.as_ptr());
+        if let Some(stop) = Ref::from_owned(stop) {
+            raise(stop);
         }
     }
     null_mut()

@@ -11,9 +11,7 @@
 use std::cell::{Cell, UnsafeCell};
 use std::io;
 use std::os::fd::RawFd;
-use std::ptr::null_mut;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicPtr, Ordering};
 
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -26,14 +24,16 @@ use super::sock_try::{SEND_FLAGS, Step, accept, connected, file_descriptor, rece
 use super::watch::{self, Direction};
 use crate::capi::buffer::Buffer;
 use crate::capi::call::getattr;
-use crate::capi::coroutine::{self, Named, Steps, warn_never_awaited};
+use crate::capi::collector::{Traverse, Visitor};
+use crate::capi::coroutine::{self, Coroutine, report_never_awaited};
 use crate::capi::error::{raise, raise_errno, raise_message, take_unless_fatal};
 use crate::capi::freelist::Freelist;
 use crate::capi::imports::imports;
+use crate::capi::native::{Class, Dead, Dealloc};
 use crate::capi::object::integer;
 use crate::capi::sockaddr::is_plain_socket;
 use crate::capi::stop::forget_value;
-use crate::capi::{Fatal, Raised, Ref, Slot};
+use crate::capi::{Borrowed, Fatal, Native, Raised, Ref, Slot, This};
 use crate::reactor::Readiness;
 
 /// What is to be done.
@@ -72,12 +72,21 @@ pub(crate) struct SockCall {
     socket: Slot,
     fd: Cell<RawFd>,
     waiter: Slot,
-    /// The collector knows the object.
-    tracked: Cell<bool>,
     action: UnsafeCell<Action>,
 }
 
-static TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(null_mut());
+static CLASS: Class = Class::new();
+
+// SAFETY: `repr(C)`, and `base` comes first; `make_type` builds the class, of which `create` makes every instance.
+unsafe impl Native for SockCall {
+    fn class() -> &'static Class {
+        &CLASS
+    }
+
+    fn offset() -> usize {
+        0
+    }
+}
 
 /// How many dead calls are kept for reuse.
 const FREELIST: usize = 64;
@@ -87,8 +96,8 @@ static CALLS: Freelist<FREELIST> = Freelist::new();
 /// Is `object` a call of this kind?
 #[inline(always)]
 pub(crate) fn is_sock_call(object: *mut ffi::PyObject) -> bool {
-    // SAFETY: a live object. Relaxed: stored once, at import; the type has no subclasses.
-    unsafe { ffi::Py_TYPE(object) == TYPE.load(Ordering::Relaxed) }
+    // SAFETY: a live object. The class has no subclasses.
+    unsafe { ffi::Py_TYPE(object) == CLASS.as_ptr() }
 }
 
 impl SockCall {
@@ -100,7 +109,7 @@ impl SockCall {
     ) -> Result<Ref, Raised> {
         // SAFETY: a dead object of this type, or fresh memory for one; every field is written before the object is seen.
         unsafe {
-            let object = CALLS.new_gc(TYPE.load(Ordering::Relaxed));
+            let object = CALLS.new_gc(CLASS.as_ptr());
             let owned = Ref::from_owned(object).ok_or(Raised)?;
             let call = object.cast::<SockCall>();
             (&raw mut (*call).name).write(name);
@@ -108,10 +117,9 @@ impl SockCall {
             (&raw mut (*call).socket).write(Slot::new(Some(Ref::from_borrowed(socket))));
             (&raw mut (*call).fd).write(Cell::new(-1));
             (&raw mut (*call).waiter).write(Slot::empty());
-            (&raw mut (*call).tracked).write(Cell::new(false));
             (&raw mut (*call).action).write(UnsafeCell::new(action));
             if !is_plain_socket(socket) || (*call).target().is_some_and(|target| !is_buffer(target)) {
-                (*call).track();
+                This::<SockCall>::from_ptr(object).track();
             }
             Ok(owned)
         }
@@ -198,16 +206,6 @@ impl SockCall {
         }
     }
 
-    /// Shows the call to the collector, from its first wait on: the future leads to the task, and the task to
-    /// us. A call that ends at once never costs that, unless it holds what may lead to us already: an exception,
-    /// by its frames, or an object of the user's own class.
-    fn track(&self) {
-        if !self.tracked.replace(true) {
-            // SAFETY: a live object with a collector's header that is not tracked yet; its fields are filled.
-            unsafe { ffi::PyObject_GC_Track(std::ptr::from_ref(self).cast_mut().cast()) }
-        }
-    }
-
     /// Takes the future off the descriptor, if it is still there.
     #[inline(always)]
     fn end_wait(&self) {
@@ -282,14 +280,17 @@ impl SockCall {
     }
 }
 
-// SAFETY: `repr(C)`, and `base` comes first.
-unsafe impl Steps for SockCall {
+impl Coroutine for SockCall {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
     /// Tries, and waits if the call would block.
-    fn step(&self) -> Result<coroutine::Step, Raised> {
-        let resumed = !self.waiter.is_empty();
-        self.end_wait();
+    fn step(this: This<'_, SockCall>, _: Borrowed<'_>) -> Result<coroutine::Step, Raised> {
+        let resumed = !this.waiter.is_empty();
+        this.end_wait();
         // SAFETY: GIL held; the borrows end before anything else runs.
-        match unsafe { &*self.action.get() } {
+        match unsafe { &*this.action.get() } {
             Action::Fail(exception) => {
                 if let Some(exception) = exception.take() {
                     raise(exception);
@@ -298,40 +299,42 @@ unsafe impl Steps for SockCall {
             }
             Action::Ended(result) => {
                 if let Some(result) = result.take() {
-                    self.finish();
+                    this.finish();
                     return Ok(coroutine::Step::Done(result));
                 }
             }
             _ => {}
         }
-        let socket = self.socket.get().ok_or(Raised)?;
-        if self.fd.get() < 0 {
-            self.ask_for_method(&socket)?;
-            self.fd.set(self.number(&socket)?);
-        } else if resumed && file_descriptor(&socket)? != self.fd.get() {
+        let socket = this.socket.get().ok_or(Raised)?;
+        if this.fd.get() < 0 {
+            this.ask_for_method(&socket)?;
+            this.fd.set(this.number(&socket)?);
+        } else if resumed && file_descriptor(&socket)? != this.fd.get() {
             // Closed while we waited; the number may be another connection's by now.
             return Err(raise_errno(libc::EBADF));
         }
         let step = loop {
-            match self.attempt()? {
-                Step::Again if self.transfer().is_none() => {}
+            match this.attempt()? {
+                Step::Again if this.transfer().is_none() => {}
                 step => break step,
             }
         };
         match step {
             Step::Finished(result) => {
-                self.finish();
+                this.finish();
                 Ok(coroutine::Step::Done(result))
             }
             step => {
-                let future = new_future(self.event_loop.as_ptr())?;
-                if self.transfer().is_some() {
-                    self.stay(&socket, &step)?;
+                let future = new_future(this.event_loop.as_ptr())?;
+                if this.transfer().is_some() {
+                    this.stay(&socket, &step)?;
                 } else if let Step::Blocked(direction) = step {
-                    watch::wait(self.core(), self.fd.get(), direction, &socket, future.clone_ref())?;
+                    watch::wait(this.core(), this.fd.get(), direction, &socket, future.clone_ref())?;
                 }
-                self.waiter.set(Some(future.clone_ref()));
-                self.track();
+                this.waiter.set(Some(future.clone_ref()));
+                // The future leads to the task, and the task to us. A call that ends at once is not tracked, unless it
+                // holds what may lead to us already: an exception, by its frames, or an object of the user's own class.
+                this.track();
                 Ok(coroutine::Step::Wait(future))
             }
         }
@@ -343,9 +346,11 @@ unsafe impl Steps for SockCall {
         // SAFETY: GIL held, no borrow of the action is alive; the old one is dropped outside.
         drop(unsafe { std::mem::replace(&mut *self.action.get(), Action::Done) });
     }
+}
 
-    fn held(&self) -> impl Iterator<Item = &Slot> {
-        [&self.event_loop, &self.socket, &self.waiter].into_iter().chain(self.target())
+impl Traverse for SockCall {
+    fn traverse(&self, visitor: &mut Visitor) {
+        visitor.slots([&self.event_loop, &self.socket, &self.waiter].into_iter().chain(self.target()));
     }
 
     fn clear(&self) {
@@ -354,10 +359,17 @@ unsafe impl Steps for SockCall {
     }
 }
 
-// SAFETY: as above.
-unsafe impl Named for SockCall {
-    fn name(&self) -> &'static str {
-        self.name
+impl Dealloc for SockCall {
+    fn dealloc(dead: Dead<Self>) {
+        if dead.is_new() {
+            report_never_awaited(&dead);
+        }
+        forget_value();
+        dead.finish();
+        dead.socket.clear();
+        dead.event_loop.clear();
+        // SAFETY: without references, not tracked, and emptied. Its memory came from this list.
+        unsafe { CALLS.free_gc(dead.into_ptr()) };
     }
 }
 
@@ -414,30 +426,7 @@ pub(crate) fn go_on(core: &Core, object: &Ref) -> Result<(), Fatal> {
     watch::complete(core, &future)
 }
 
-unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
-    // SAFETY: called once by CPython for a SockCall without references.
-    unsafe {
-        let call = SockCall::of(object);
-        if call.tracked.get() {
-            ffi::PyObject_GC_UnTrack(object.cast());
-        }
-        if call.is_new() {
-            warn_never_awaited(object, call.name);
-        }
-        forget_value();
-        call.finish();
-        call.socket.clear();
-        call.event_loop.clear();
-        CALLS.free_gc(object);
-    }
-}
-
-/// Makes the type. Called once, by the module's initialisation.
+/// Makes the class. Called once, by the module's initialisation.
 pub(crate) fn make_type(py: Python<'_>) -> PyResult<()> {
-    let name = c"wakeloop._core.SockCall";
-    let names = coroutine::names::<SockCall>();
-    let kind = coroutine::make_type::<SockCall>(py, name, dealloc, None, &names, &[])?;
-    // Relaxed: published under the GIL.
-    TYPE.store(kind, Ordering::Relaxed);
-    Ok(())
+    coroutine::class::<SockCall>(c"wakeloop._core.SockCall").build(py).map(drop)
 }

@@ -5,8 +5,6 @@
 
 use std::cell::{Cell, UnsafeCell};
 use std::io;
-use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, Ordering};
 
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -17,10 +15,12 @@ use crate::bridge::awaitable::{Operation, Outcome};
 use crate::bridge::budget;
 use crate::bridge::loop_bound::LoopBound;
 use crate::bridge::port::Port;
-use crate::capi::coroutine::{self, Named, Step, Steps};
+use crate::capi::collector::{Traverse, Visitor};
+use crate::capi::coroutine::{self, Coroutine, Step};
 use crate::capi::error::{raise_io, raise_message, restore};
 use crate::capi::freelist::Freelist;
-use crate::capi::{Raised, Ref, Slot};
+use crate::capi::native::{Class, Dead, Dealloc};
+use crate::capi::{Borrowed, Native, Raised, Ref, Slot, This};
 use crate::runtime::net::Want;
 
 /// How many dead calls are kept for reuse.
@@ -54,11 +54,20 @@ pub(super) struct TcpStreamCall {
     future: Slot,
     /// What sends the rest of a write.
     sending: Slot,
-    /// The collector knows the object.
-    tracked: Cell<bool>,
 }
 
-static TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(null_mut());
+static CLASS: Class = Class::new();
+
+// SAFETY: `repr(C)`, and `base` comes first; `make_type` builds the class, of which `create` makes every instance.
+unsafe impl Native for TcpStreamCall {
+    fn class() -> &'static Class {
+        &CLASS
+    }
+
+    fn offset() -> usize {
+        0
+    }
+}
 
 static FREE: Freelist<FREELIST> = Freelist::new();
 
@@ -70,8 +79,7 @@ impl TcpStreamCall {
         name: &'static str,
         action: Action,
     ) -> Result<Ref, Raised> {
-        // Relaxed: stored under the GIL, at import.
-        let kind = TYPE.load(Ordering::Relaxed);
+        let kind = CLASS.as_ptr();
         // SAFETY: a dead object of this type, or fresh memory of its size; either has a collector's header, and
         // every field is written before the object is seen.
         unsafe {
@@ -84,20 +92,12 @@ impl TcpStreamCall {
             (&raw mut (*call).action).write(UnsafeCell::new(action));
             (&raw mut (*call).future).write(Slot::empty());
             (&raw mut (*call).sending).write(Slot::empty());
-            (&raw mut (*call).tracked).write(Cell::new(false));
             Ok(owned)
         }
     }
 
-    /// # Safety
-    /// `object` is a TcpStreamCall and outlives the result.
-    unsafe fn of<'a>(object: *mut ffi::PyObject) -> &'a TcpStreamCall {
-        // SAFETY: the caller's word; all fields are cells.
-        unsafe { &*object.cast() }
-    }
-
-    fn read(&self, stream: &TcpStream, want: &Want, next: bool) -> Result<Step, Raised> {
-        let waited = !self.future.is_empty();
+    fn read(this: This<'_, Self>, stream: &TcpStream, want: &Want, next: bool) -> Result<Step, Raised> {
+        let waited = !this.future.is_empty();
         drop(stream.open(waited)?);
         if !waited && stream.reading.get() {
             // SAFETY: reading a static of the interpreter.
@@ -118,8 +118,8 @@ impl TcpStreamCall {
             budget::refill();
             if let Some(future) = stream.wait(want, waited)? {
                 stream.reading.set(true);
-                self.future.set(Some(future.clone_ref()));
-                self.track();
+                this.future.set(Some(future.clone_ref()));
+                this.track();
                 return Ok(Step::Wait(future));
             }
             let found = stream.look(want, false, waited)?;
@@ -129,9 +129,8 @@ impl TcpStreamCall {
         }
     }
 
-    fn write(&self, stream: &TcpStream, data: &mut Data) -> Result<Step, Raised> {
-        // SAFETY: tasks step with the GIL held.
-        let py = unsafe { Python::assume_attached() };
+    fn write(this: This<'_, Self>, stream: &TcpStream, data: &mut Data) -> Result<Step, Raised> {
+        let py = this.py();
         let turn = {
             let open = stream.open(false)?;
             // Free: nobody else's bytes wait to be sent.
@@ -159,31 +158,23 @@ impl TcpStreamCall {
                 Err(error) => Outcome::Error(error),
             }
         });
-        self.sending.set(Some(sending.map_err(|error| restore(py, error))?.into()));
-        self.track();
-        self.send_on()
+        this.sending.set(Some(sending.map_err(|error| restore(py, error))?.into()));
+        this.track();
+        TcpStreamCall::send_on(this)
     }
 
     /// One step of the operation that sends the rest.
-    fn send_on(&self) -> Result<Step, Raised> {
-        let sending = self.sending.get().ok_or(Raised)?;
-        // SAFETY: `write` put an Operation there.
-        unsafe { Operation::of(sending.as_ptr()) }.step()
+    fn send_on(this: This<'_, Self>) -> Result<Step, Raised> {
+        let sending = this.sending.get().ok_or(Raised)?;
+        let operation = sending.downcast::<Operation>().ok_or(Raised)?;
+        Operation::step(operation, Borrowed::none())
     }
 
-    /// Shows the call to the collector, from its first wait on: the future leads to the task, and the task to us.
-    fn track(&self) {
-        if !self.tracked.replace(true) {
-            // SAFETY: a live object with a collector's header that is not tracked yet; its fields are filled.
-            unsafe { ffi::PyObject_GC_Track(std::ptr::from_ref(self).cast_mut().cast()) }
+    fn go_on(this: This<'_, Self>) -> Result<Step, Raised> {
+        if !this.sending.is_empty() {
+            return TcpStreamCall::send_on(this);
         }
-    }
-
-    fn go_on(&self) -> Result<Step, Raised> {
-        if !self.sending.is_empty() {
-            return self.send_on();
-        }
-        let Some(stream) = self.stream.get() else {
+        let Some(stream) = this.stream.get() else {
             // SAFETY: reading a static of the interpreter.
             let kind = unsafe { ffi::PyExc_RuntimeError };
             raise_message(kind, "cannot reuse already awaited coroutine");
@@ -194,12 +185,12 @@ impl TcpStreamCall {
         // wants is cloned before Python code can run.)
         unsafe {
             let stream = TcpStream::of(stream.as_ptr());
-            match &mut *self.action.get() {
-                Action::Read { want, next } => self.read(stream, want, *next),
+            match &mut *this.action.get() {
+                Action::Read { want, next } => TcpStreamCall::read(this, stream, want, *next),
                 Action::Write(data) => {
-                    let step = self.write(stream, data)?;
-                    if matches!(step, Step::Yield) && self.sending.is_empty() {
-                        *self.action.get() = Action::Sent;
+                    let step = TcpStreamCall::write(this, stream, data)?;
+                    if matches!(step, Step::Yield) && this.sending.is_empty() {
+                        *this.action.get() = Action::Sent;
                     }
                     Ok(step)
                 }
@@ -210,13 +201,16 @@ impl TcpStreamCall {
     }
 }
 
-// SAFETY: `repr(C)`, and `base` comes first.
-unsafe impl Steps for TcpStreamCall {
-    fn step(&self) -> Result<Step, Raised> {
-        self.begun.set(true);
-        let step = self.go_on()?;
+impl Coroutine for TcpStreamCall {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn step(this: This<'_, Self>, _: Borrowed<'_>) -> Result<Step, Raised> {
+        this.begun.set(true);
+        let step = TcpStreamCall::go_on(this)?;
         if matches!(step, Step::Done(_)) {
-            self.finish();
+            this.finish();
         }
         Ok(step)
     }
@@ -235,16 +229,26 @@ unsafe impl Steps for TcpStreamCall {
         // SAFETY: GIL held, no borrow of the action is alive: a step ends before the call is over.
         drop(unsafe { std::mem::replace(&mut *self.action.get(), Action::Done) });
     }
+}
 
-    fn held(&self) -> impl Iterator<Item = &Slot> {
-        [&self.stream, &self.future, &self.sending].into_iter()
+impl Traverse for TcpStreamCall {
+    fn traverse(&self, visitor: &mut Visitor) {
+        visitor.slots([&self.stream, &self.future, &self.sending]);
+    }
+
+    fn clear(&self) {
+        self.finish();
     }
 }
 
-// SAFETY: as above.
-unsafe impl Named for TcpStreamCall {
-    fn name(&self) -> &'static str {
-        self.name
+impl Dealloc for TcpStreamCall {
+    fn dealloc(dead: Dead<Self>) {
+        if !dead.begun.get() {
+            coroutine::report_never_awaited(&dead);
+        }
+        dead.finish();
+        // SAFETY: without references, not tracked, and emptied. Its memory came from this list.
+        unsafe { FREE.free_gc(dead.into_ptr()) };
     }
 }
 
@@ -264,34 +268,7 @@ fn send(open: &Open, data: &mut Data) -> io::Result<bool> {
     }
 }
 
-unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
-    // SAFETY: called once by CPython for a TcpStreamCall without references. A dead object goes to the freelist with
-    // its memory as it is; the reference to the type is given back either way.
-    unsafe {
-        let call = TcpStreamCall::of(object);
-        if call.tracked.get() {
-            ffi::PyObject_GC_UnTrack(object.cast());
-        }
-        if !call.begun.get() {
-            coroutine::warn_never_awaited(object, call.name);
-        }
-        call.finish();
-        FREE.free_gc(object);
-    }
-}
-
-/// Makes the type. Called once, by the module's initialisation.
+/// Makes the class. Called once, by the module's initialisation.
 pub(crate) fn make_type(py: Python<'_>) -> PyResult<()> {
-    let name = c"wakeloop._core.TcpStreamCall";
-    let kind = coroutine::make_type::<TcpStreamCall>(
-        py,
-        name,
-        dealloc,
-        None,
-        &coroutine::names::<TcpStreamCall>(),
-        &[],
-    )?;
-    // Relaxed: published under the GIL.
-    TYPE.store(kind, Ordering::Relaxed);
-    Ok(())
+    coroutine::class::<TcpStreamCall>(c"wakeloop._core.TcpStreamCall").build(py).map(drop)
 }

@@ -1,0 +1,211 @@
+//! The arguments of a method that takes any number of them (`METH_FASTCALL | METH_KEYWORDS`).
+
+use pyo3::ffi;
+
+use super::error::Raised;
+use super::exceptions::Exception;
+use super::imports::imports;
+use super::object::{Borrowed, Ref};
+
+/// Positional and keyword arguments, borrowed for the time of the call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arguments<'a> {
+    /// The positional values, and behind them one per name.
+    values: *const Borrowed<'a>,
+    positional: usize,
+    /// A tuple of strings, or nothing.
+    names: Option<Borrowed<'a>>,
+}
+
+impl<'a> Arguments<'a> {
+    /// No arguments at all.
+    pub(crate) const NONE: Arguments<'static> =
+        Arguments { values: std::ptr::dangling(), positional: 0, names: None };
+
+    /// # Safety
+    /// The three values are those of a running fastcall with keywords.
+    #[inline(always)]
+    pub(crate) unsafe fn new(
+        values: *const *mut ffi::PyObject,
+        positional: ffi::Py_ssize_t,
+        names: *mut ffi::PyObject,
+    ) -> Arguments<'a> {
+        // SAFETY: the caller's word. `Borrowed` is transparent over a pointer that is not null.
+        let names = unsafe { Borrowed::from_nullable(names) };
+        Arguments { values: values.cast(), positional: positional as usize, names }
+    }
+
+    /// Positional arguments alone.
+    pub(crate) fn positional(values: &'a [Borrowed<'a>]) -> Arguments<'a> {
+        Arguments { values: values.as_ptr(), positional: values.len(), names: None }
+    }
+
+    /// How many positional arguments there are.
+    #[inline(always)]
+    pub(crate) fn len(&self) -> usize {
+        self.positional
+    }
+
+    /// All values: the positional ones, and behind them one per keyword name.
+    #[inline(always)]
+    pub(crate) fn values(&self) -> &'a [Borrowed<'a>] {
+        // SAFETY: CPython passes so many values, which live as long as the call (see `new`).
+        unsafe { std::slice::from_raw_parts(self.values, self.positional + self.keywords()) }
+    }
+
+    /// The positional arguments from `first` on.
+    #[inline(always)]
+    pub(crate) fn rest(&self, first: usize) -> &'a [Borrowed<'a>] {
+        // SAFETY: CPython passes so many values, which live as long as the call (see `new`).
+        let all = unsafe { std::slice::from_raw_parts(self.values, self.positional) };
+        all.get(first..).unwrap_or_default()
+    }
+
+    /// The positional argument `index`, if there is one.
+    #[inline(always)]
+    pub(crate) fn get(&self, index: usize) -> Option<Borrowed<'a>> {
+        self.rest(0).get(index).copied()
+    }
+
+    /// How many keyword arguments there are.
+    #[inline(always)]
+    pub(crate) fn keywords(&self) -> usize {
+        // SAFETY: the names are a tuple.
+        self.names.map_or(0, |names| unsafe { ffi::PyTuple_GET_SIZE(names.as_ptr()) as usize })
+    }
+
+    /// The tuple of keyword names, if there are any.
+    #[inline(always)]
+    pub(crate) fn names(&self) -> Option<Borrowed<'a>> {
+        self.names
+    }
+
+    /// The keyword arguments, names first.
+    #[inline(always)]
+    pub(crate) fn named(&self) -> impl Iterator<Item = (Borrowed<'a>, Borrowed<'a>)> + use<'a> {
+        let (names, values) = (self.names, &self.values()[self.positional..]);
+        values.iter().enumerate().filter_map(move |(index, value)| {
+            // SAFETY: the tuple is as long as there are values behind the positional ones, and lives as long as the call.
+            let name = unsafe {
+                Borrowed::from_ptr(ffi::PyTuple_GET_ITEM(names?.as_ptr(), index as ffi::Py_ssize_t))
+            };
+            Some((name, *value))
+        })
+    }
+
+    /// The only keyword that `call_soon` and its kin know: `context`. Nothing if it is absent or `None`.
+    #[inline(always)]
+    pub(crate) fn context(&self, function: &str) -> Result<Option<Borrowed<'a>>, Raised> {
+        if self.names.is_none() {
+            return Ok(None);
+        }
+        self.named_context(function)
+    }
+
+    fn named_context(&self, function: &str) -> Result<Option<Borrowed<'a>>, Raised> {
+        let mut found = None;
+        for (name, value) in self.named() {
+            // SAFETY: two live strings.
+            let is_context = name.is(&imports().context)
+                || unsafe { ffi::PyUnicode_Compare(name.as_ptr(), imports().context.as_ptr()) } == 0;
+            if !is_context {
+                return Err(unexpected(function, &name));
+            }
+            found = Some(value);
+        }
+        Ok(found.filter(|value| !value.is_none()))
+    }
+
+    /// Fails with Python's kind of error unless there are at least `count` positional arguments.
+    #[inline(always)]
+    pub(crate) fn at_least(&self, count: usize, function: &str, first_missing: &str) -> Result<(), Raised> {
+        if self.positional >= count {
+            return Ok(());
+        }
+        let missing = count - self.positional;
+        Err(Exception::TypeError.raise(&format!(
+            "{function}() missing {missing} required positional argument: '{first_missing}'"
+        )))
+    }
+
+    /// The only argument of a function that has one parameter, positional or by name.
+    #[inline(always)]
+    pub(crate) fn one(&self, function: &str, parameter: &str) -> Result<Borrowed<'a>, Raised> {
+        if let (&[value], None) = (self.rest(0), self.names) {
+            return Ok(value);
+        }
+        self.bind(function, [parameter], []).map(|([value], [])| value)
+    }
+
+    /// Binds the arguments to the names of parameters, positional or by name: first those that are required, then those
+    /// that may be missing.
+    #[inline(always)]
+    pub(crate) fn bind<const REQUIRED: usize, const OPTIONAL: usize>(
+        &self,
+        function: &str,
+        required: [&str; REQUIRED],
+        optional: [&str; OPTIONAL],
+    ) -> Result<([Borrowed<'a>; REQUIRED], [Option<Borrowed<'a>>; OPTIONAL]), Raised> {
+        let values = self.rest(0);
+        if self.names.is_none()
+            && (REQUIRED..=REQUIRED + OPTIONAL).contains(&values.len())
+            && let Some((first, rest)) = values.split_first_chunk::<REQUIRED>()
+        {
+            return Ok((*first, std::array::from_fn(|index| rest.get(index).copied())));
+        }
+        let (mut found, mut more) = ([None; REQUIRED], [None; OPTIONAL]);
+        self.bind_names(function, &required, &optional, &mut found, &mut more)?;
+        // None of the required ones is missing now.
+        Ok((found.map(|value| value.unwrap_or(Borrowed::none())), more))
+    }
+
+    fn bind_names(
+        &self,
+        function: &str,
+        required: &[&str],
+        optional: &[&str],
+        found: &mut [Option<Borrowed<'a>>],
+        more: &mut [Option<Borrowed<'a>>],
+    ) -> Result<(), Raised> {
+        let parameters = required.len() + optional.len();
+        if self.positional > parameters {
+            let given = self.positional;
+            return Err(Exception::TypeError.raise(&format!(
+                "{function}() takes {parameters} positional arguments but {given} were given"
+            )));
+        }
+        let mut places: Vec<&mut Option<Borrowed<'a>>> = found.iter_mut().chain(more.iter_mut()).collect();
+        for (place, value) in places.iter_mut().zip(self.rest(0)) {
+            **place = Some(*value);
+        }
+        for (name, value) in self.named() {
+            let Some(text) = name.text() else {
+                // Surrogates: no parameter has such a name.
+                return Err(unexpected(function, &name));
+            };
+            let Some(place) = required.iter().chain(optional).position(|parameter| *parameter == text) else {
+                return Err(unexpected(function, &name));
+            };
+            if places[place].replace(value).is_some() {
+                return Err(Exception::TypeError
+                    .raise(&format!("{function}() got multiple values for argument '{text}'")));
+            }
+        }
+        match required.iter().zip(&places).find(|(_, value)| value.is_none()) {
+            Some((parameter, _)) => {
+                Err(Exception::TypeError
+                    .raise(&format!("{function}() missing required argument: '{parameter}'")))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// A keyword that the function does not have.
+#[cold]
+fn unexpected(function: &str, name: &Ref) -> Raised {
+    Exception::TypeError.raise(&match name.text() {
+        Some(text) => format!("{function}() got an unexpected keyword argument '{text}'"),
+        None => format!("{function}() got an unexpected keyword argument"),
+    })
+}

@@ -1,0 +1,187 @@
+//! How the class of a native object is made.
+//!
+//! A pyo3 class is always tracked by the collector, and its methods go through a trampoline that costs 200 to 470
+//! instructions a call. A class made here decides both for itself. Its tables live as long as the process: they are
+//! leaked once, at import.
+
+use std::ffi::{CStr, c_int, c_ulong, c_void};
+use std::marker::PhantomData;
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyTuple, PyType};
+
+use super::error::exception;
+use super::methods::{Attribute, Method, TypeSlot};
+use super::native::{Native, WeakList};
+use super::object::Slot;
+
+/// Where a field of this type lies among the fields of a `T`. Made by [`field!`](crate::capi::class::field).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Field<T, V> {
+    offset: usize,
+    kind: PhantomData<fn(&T) -> &V>,
+}
+
+impl<T, V> Field<T, V> {
+    /// # Safety
+    /// A `V` lies at this offset of a `T`, as the function shows.
+    pub(crate) const unsafe fn new(offset: usize, _: fn(&T) -> &V) -> Field<T, V> {
+        Field { offset, kind: PhantomData }
+    }
+}
+
+/// `field!(Reader, weaklist)`: where a field lies, with the types of both.
+macro_rules! field {
+    ($kind:ty, $($field:ident).+) => {
+        // SAFETY: the function shows the field whose offset it is.
+        unsafe { $crate::capi::class::Field::new(std::mem::offset_of!($kind, $($field).+), |it: &$kind| &it.$($field).+) }
+    };
+}
+pub(crate) use field;
+
+/// A class in the making.
+pub(crate) struct ClassSpec<'py, T> {
+    name: &'static CStr,
+    flags: c_ulong,
+    methods: Vec<ffi::PyMethodDef>,
+    attributes: Vec<ffi::PyGetSetDef>,
+    members: Vec<ffi::PyMemberDef>,
+    slots: Vec<ffi::PyType_Slot>,
+    bases: Option<Bound<'py, PyTuple>>,
+    kind: PhantomData<fn(&T)>,
+}
+
+impl<T> std::fmt::Debug for ClassSpec<'_, T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClassSpec").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl<'py, T: Native> ClassSpec<'py, T> {
+    /// A class of this full name, which Python code can neither instantiate nor derive from.
+    pub(crate) fn new(name: &'static CStr) -> ClassSpec<'py, T> {
+        let collected = if T::COLLECTED { ffi::Py_TPFLAGS_HAVE_GC } else { 0 };
+        ClassSpec {
+            name,
+            flags: ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION | collected,
+            methods: Vec::new(),
+            attributes: Vec::new(),
+            members: Vec::new(),
+            slots: Vec::new(),
+            bases: None,
+            kind: PhantomData,
+        }
+    }
+
+    /// Lets Python code derive from the class and make instances, whose fields are zeroed memory at first.
+    ///
+    /// # Safety
+    /// Zeroed memory is a valid `T`.
+    pub(crate) unsafe fn base_class(mut self) -> Self {
+        self.flags = (self.flags & !ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION) | ffi::Py_TPFLAGS_BASETYPE;
+        let new: ffi::newfunc = ffi::PyType_GenericNew;
+        self.slots.push(ffi::PyType_Slot { slot: ffi::Py_tp_new, pfunc: new as *mut c_void });
+        self
+    }
+
+    pub(crate) fn methods(mut self, table: &[Method<T>]) -> Self {
+        self.methods.extend(table.iter().map(Method::definition));
+        self
+    }
+
+    pub(crate) fn attributes(mut self, table: &[Attribute<T>]) -> Self {
+        self.attributes.extend(table.iter().map(|row| ffi::PyGetSetDef {
+            name: row.name.as_ptr(),
+            get: Some(row.get),
+            set: row.set,
+            doc: std::ptr::null(),
+            closure: std::ptr::null_mut(),
+        }));
+        self
+    }
+
+    pub(crate) fn slots(mut self, table: &[TypeSlot<T>]) -> Self {
+        self.slots.extend(table.iter().map(|row| ffi::PyType_Slot { slot: row.number, pfunc: row.function }));
+        self
+    }
+
+    /// Instances can be referred to weakly.
+    pub(crate) fn weaklist(self, place: Field<T, WeakList>) -> Self {
+        self.member(c"__weaklistoffset__", ffi::Py_T_PYSSIZET, ffi::Py_READONLY, place.offset)
+    }
+
+    /// Instances have a `__dict__`. [`Attribute::dict`] shows it.
+    pub(crate) fn dict(self, place: Field<T, Slot>) -> Self {
+        self.member(c"__dictoffset__", ffi::Py_T_PYSSIZET, ffi::Py_READONLY, place.offset)
+    }
+
+    fn member(mut self, name: &'static CStr, type_code: c_int, flags: c_int, field: usize) -> Self {
+        let offset = (T::offset() + field) as ffi::Py_ssize_t;
+        self.members.push(ffi::PyMemberDef {
+            name: name.as_ptr(),
+            type_code,
+            offset,
+            flags,
+            doc: std::ptr::null(),
+        });
+        self
+    }
+
+    /// The Python classes that the class is derived from. [`Native::offset`] is where the fields of the largest end.
+    pub(crate) fn bases(mut self, bases: Bound<'py, PyTuple>) -> Self {
+        self.bases = Some(bases);
+        self
+    }
+
+    /// Makes the class, which lives as long as the process.
+    pub(crate) fn build(mut self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.methods.push(ffi::PyMethodDef::zeroed());
+        self.attributes.push(ffi::PyGetSetDef::default());
+        self.members.push(ffi::PyMemberDef::default());
+        let tables = [
+            (ffi::Py_tp_methods, self.methods.leak().as_mut_ptr().cast::<c_void>()),
+            (ffi::Py_tp_getset, self.attributes.leak().as_mut_ptr().cast()),
+            (ffi::Py_tp_members, self.members.leak().as_mut_ptr().cast()),
+        ];
+        let mut slots = self.slots;
+        slots.extend(tables.map(|(slot, pfunc)| ffi::PyType_Slot { slot, pfunc }));
+        slots.push(ffi::PyType_Slot { slot: 0, pfunc: std::ptr::null_mut() });
+        let mut spec = ffi::PyType_Spec {
+            name: self.name.as_ptr(),
+            basicsize: (T::offset() + size_of::<T>()) as c_int,
+            itemsize: 0,
+            flags: self.flags as u32,
+            slots: slots.as_mut_ptr(),
+        };
+        let bases = self.bases.as_ref().map_or(std::ptr::null_mut(), |bases| bases.as_ptr());
+        // SAFETY: every table is leaked and ends with its sentinel; the slot functions have the signatures that their
+        // numbers ask for, which the constructors of `TypeSlot` see to. The class is this `T`'s own, and its instances
+        // have room for one behind `offset`.
+        unsafe {
+            let class = Bound::from_owned_ptr_or_err(py, ffi::PyType_FromSpecWithBases(&mut spec, bases))?;
+            T::class().set(class.cast_unchecked::<PyType>());
+            Ok(class)
+        }
+    }
+}
+
+/// Puts more methods on the class of a `T`, or on a subclass of it: the ones of a pyo3 class that are called per
+/// callback, and once more the ones of a native class on the Python class that is derived from it, where the interpreter
+/// calls them fastest.
+pub(crate) fn add_methods<T: Native>(class: &Bound<'_, PyType>, table: &[Method<T>]) -> PyResult<()> {
+    let native = T::class().as_ptr();
+    // SAFETY: two live types; null before the native class is made.
+    if native.is_null() || unsafe { ffi::PyType_IsSubtype(class.as_type_ptr(), native) } == 0 {
+        return Err(exception::<pyo3::exceptions::PyTypeError>("methods of a native class need its fields"));
+    }
+    for method in table {
+        let definition = Box::leak(Box::new(method.definition()));
+        // SAFETY: the type is alive and mutable; the definition is leaked, hence 'static.
+        let descriptor = unsafe {
+            Bound::from_owned_ptr_or_err(class.py(), ffi::PyDescr_NewMethod(class.as_type_ptr(), definition))?
+        };
+        class.setattr(method.name().to_string_lossy().as_ref(), descriptor)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,82 @@
+//! The built-in exceptions that native code raises or checks for.
+
+use pyo3::ffi;
+
+use super::error::{Raised, raise_message};
+use super::object::{Borrowed, Ref};
+
+macro_rules! exceptions {
+    ($($name:ident = $symbol:ident),* $(,)?) => {
+        /// A built-in exception class.
+        #[derive(Clone, Copy, Debug)]
+        #[allow(clippy::enum_variant_names, reason = "they are called as in Python")]
+        pub(crate) enum Exception {
+            $($name,)*
+        }
+
+        impl Exception {
+            #[inline(always)]
+            fn class_ptr(self) -> *mut ffi::PyObject {
+                // SAFETY: the interpreter fills these statics before it runs any code, and never changes them.
+                unsafe {
+                    match self {
+                        $(Exception::$name => ffi::$symbol,)*
+                    }
+                }
+            }
+        }
+    };
+}
+
+exceptions! {
+    AssertionError = PyExc_AssertionError,
+    AttributeError = PyExc_AttributeError,
+    BlockingIOError = PyExc_BlockingIOError,
+    BufferError = PyExc_BufferError,
+    ConnectionError = PyExc_ConnectionError,
+    Exception = PyExc_Exception,
+    InterruptedError = PyExc_InterruptedError,
+    KeyboardInterrupt = PyExc_KeyboardInterrupt,
+    NameError = PyExc_NameError,
+    NotImplementedError = PyExc_NotImplementedError,
+    OSError = PyExc_OSError,
+    OverflowError = PyExc_OverflowError,
+    ResourceWarning = PyExc_ResourceWarning,
+    RuntimeError = PyExc_RuntimeError,
+    RuntimeWarning = PyExc_RuntimeWarning,
+    StopAsyncIteration = PyExc_StopAsyncIteration,
+    StopIteration = PyExc_StopIteration,
+    SystemError = PyExc_SystemError,
+    SystemExit = PyExc_SystemExit,
+    TimeoutError = PyExc_TimeoutError,
+    TypeError = PyExc_TypeError,
+    ValueError = PyExc_ValueError,
+}
+
+impl Exception {
+    /// The class.
+    #[inline(always)]
+    pub(crate) fn class(self) -> Borrowed<'static> {
+        // SAFETY: a class that lives as long as the interpreter.
+        unsafe { Borrowed::from_ptr(self.class_ptr()) }
+    }
+
+    /// `raise Class(message)`: the error is set, and the result is what the caller returns.
+    #[cold]
+    pub(crate) fn raise(self, message: &str) -> Raised {
+        raise_message(self.class_ptr(), message);
+        Raised
+    }
+
+    /// Is `exception` one of these?
+    pub(crate) fn matches(self, exception: &Ref) -> bool {
+        // SAFETY: live objects.
+        unsafe { ffi::PyErr_GivenExceptionMatches(exception.as_ptr(), self.class_ptr()) != 0 }
+    }
+
+    /// Is the error that is set one of these? False if none is set.
+    pub(crate) fn is_set(self) -> bool {
+        // SAFETY: reads this thread's indicator.
+        unsafe { !ffi::PyErr_Occurred().is_null() && ffi::PyErr_ExceptionMatches(self.class_ptr()) != 0 }
+    }
+}

@@ -1,0 +1,272 @@
+//! What can be asked of a Python object, without `unsafe` at the caller.
+
+use std::ffi::CStr;
+
+use pyo3::ffi;
+
+use super::error::Raised;
+use super::native::{Native, This};
+use super::object::{Borrowed, Ref};
+
+impl Ref {
+    /// Are they one object?
+    #[inline(always)]
+    pub(crate) fn is(&self, other: &Ref) -> bool {
+        self.as_ptr() == other.as_ptr()
+    }
+
+    /// Is it `None`?
+    #[inline(always)]
+    pub(crate) fn is_none(&self) -> bool {
+        // SAFETY: the address of a static of the interpreter.
+        self.as_ptr() == unsafe { ffi::Py_None() }
+    }
+
+    /// `bool(self)`.
+    #[inline(always)]
+    pub(crate) fn is_true(&self) -> Result<bool, Raised> {
+        // SAFETY: a live object; -1 with an error set means failure.
+        match unsafe { ffi::PyObject_IsTrue(self.as_ptr()) } {
+            -1 => Err(Raised),
+            truth => Ok(truth != 0),
+        }
+    }
+
+    /// How many references there are. [`Ref::is_unique`] is the usual question.
+    #[inline(always)]
+    pub(crate) fn refcount(&self) -> isize {
+        // SAFETY: a live object.
+        unsafe { ffi::Py_REFCNT(self.as_ptr()) }
+    }
+
+    /// Is this the only reference?
+    #[inline(always)]
+    pub(crate) fn is_unique(&self) -> bool {
+        self.refcount() == 1
+    }
+
+    // -- types ---------------------------------------------------------------------------------------------------
+
+    /// The type of the object.
+    #[inline(always)]
+    pub(crate) fn kind(&self) -> *mut ffi::PyTypeObject {
+        // SAFETY: a live object.
+        unsafe { ffi::Py_TYPE(self.as_ptr()) }
+    }
+
+    /// `type(self) is class`.
+    #[inline(always)]
+    pub(crate) fn is_exactly(&self, class: &Ref) -> bool {
+        self.kind().cast() == class.as_ptr()
+    }
+
+    /// `isinstance(self, class)`.
+    pub(crate) fn is_instance(&self, class: &Ref) -> Result<bool, Raised> {
+        // SAFETY: live objects; -1 with an error set means failure.
+        match unsafe { ffi::PyObject_IsInstance(self.as_ptr(), class.as_ptr()) } {
+            -1 => Err(Raised),
+            truth => Ok(truth != 0),
+        }
+    }
+
+    /// The name of its type, as error messages show it.
+    pub(crate) fn kind_name(&self) -> String {
+        // SAFETY: the type of a live object has a name, which lives as long as the type.
+        unsafe { CStr::from_ptr((*self.kind()).tp_name) }.to_string_lossy().into_owned()
+    }
+
+    /// The native fields, if this is an instance of `T`'s class or of a subclass.
+    #[inline(always)]
+    pub(crate) fn downcast<T: Native>(&self) -> Option<This<'_, T>> {
+        // SAFETY: the type was checked.
+        T::class().is_class_of(self).then(|| unsafe { This::from_ptr(self.as_ptr()) })
+    }
+
+    // -- attributes ----------------------------------------------------------------------------------------------
+
+    /// `getattr(self, name)`.
+    pub(crate) fn getattr(&self, name: &Ref) -> Result<Ref, Raised> {
+        // SAFETY: live objects; an owned reference or null with an error.
+        unsafe { Ref::from_owned(ffi::PyObject_GetAttr(self.as_ptr(), name.as_ptr())) }.ok_or(Raised)
+    }
+
+    /// `setattr(self, name, value)`.
+    pub(crate) fn setattr(&self, name: &Ref, value: &Ref) -> Result<(), Raised> {
+        // SAFETY: live objects; -1 with an error set means failure.
+        status(unsafe { ffi::PyObject_SetAttr(self.as_ptr(), name.as_ptr(), value.as_ptr()) })
+    }
+
+    /// `delattr(self, name)`.
+    pub(crate) fn delattr(&self, name: &Ref) -> Result<(), Raised> {
+        // SAFETY: live objects; null as the value deletes; -1 with an error set means failure.
+        status(unsafe { ffi::PyObject_SetAttr(self.as_ptr(), name.as_ptr(), std::ptr::null_mut()) })
+    }
+
+    /// `repr(self)`.
+    pub(crate) fn repr(&self) -> Result<Ref, Raised> {
+        // SAFETY: a live object; an owned reference or null with an error.
+        unsafe { Ref::from_owned(ffi::PyObject_Repr(self.as_ptr())) }.ok_or(Raised)
+    }
+
+    /// `hash(self)`.
+    pub(crate) fn hash(&self) -> Result<isize, Raised> {
+        // SAFETY: a live object; -1 with an error set means failure.
+        match unsafe { ffi::PyObject_Hash(self.as_ptr()) } {
+            -1 => Err(Raised),
+            hash => Ok(hash),
+        }
+    }
+
+    // -- numbers -------------------------------------------------------------------------------------------------
+
+    /// The value of an instance of exactly `float`.
+    #[inline(always)]
+    pub(crate) fn exact_float(&self) -> Option<f64> {
+        // SAFETY: a live object, whose value is read only if it is a float.
+        unsafe {
+            (ffi::PyFloat_CheckExact(self.as_ptr()) != 0).then(|| ffi::PyFloat_AS_DOUBLE(self.as_ptr()))
+        }
+    }
+
+    /// `float(self)`, for whatever has a `__float__` or an `__index__`.
+    #[inline(always)]
+    pub(crate) fn to_float(&self) -> Result<f64, Raised> {
+        // SAFETY: a live object; -1 with an error set means failure.
+        let value = unsafe { ffi::PyFloat_AsDouble(self.as_ptr()) };
+        if value == -1.0 && is_error_set() { Err(Raised) } else { Ok(value) }
+    }
+
+    /// The value of an instance of exactly `int` that is small enough.
+    #[inline(always)]
+    pub(crate) fn exact_int(&self) -> Option<isize> {
+        // SAFETY: a live object.
+        if unsafe { ffi::PyLong_CheckExact(self.as_ptr()) } == 0 {
+            return None;
+        }
+        // SAFETY: an int; -1 with an error set means that it is too large.
+        let value = unsafe { ffi::PyLong_AsSsize_t(self.as_ptr()) };
+        if value == -1 && is_error_set() {
+            clear_error();
+            return None;
+        }
+        Some(value)
+    }
+
+    /// `operator.index(self)`; an OverflowError for what is too large.
+    pub(crate) fn to_index(&self) -> Result<isize, Raised> {
+        // SAFETY: a live object; -1 with an error set means failure.
+        let value = unsafe { ffi::PyNumber_AsSsize_t(self.as_ptr(), ffi::PyExc_OverflowError) };
+        if value == -1 && is_error_set() { Err(Raised) } else { Ok(value) }
+    }
+
+    /// `self + other`.
+    pub(crate) fn plus(&self, other: &Ref) -> Result<Ref, Raised> {
+        // SAFETY: live objects; an owned reference or null with an error.
+        unsafe { Ref::from_owned(ffi::PyNumber_Add(self.as_ptr(), other.as_ptr())) }.ok_or(Raised)
+    }
+
+    // -- content -------------------------------------------------------------------------------------------------
+
+    /// The content of an instance of exactly `bytes`.
+    #[inline(always)]
+    pub(crate) fn exact_bytes(&self) -> Option<&[u8]> {
+        // SAFETY: a live object, whose content is read only if it is bytes. It does not change while there is a
+        // reference to it: `capi::buffer::RawBytes` writes only into what nobody else refers to.
+        unsafe {
+            (ffi::PyBytes_CheckExact(self.as_ptr()) != 0).then(|| super::buffer::bytes_slice(self.as_ptr()))
+        }
+    }
+
+    /// The text of a string; `None` if it has surrogates or is no string.
+    pub(crate) fn text(&self) -> Option<&str> {
+        let mut size = 0;
+        // SAFETY: a live object, which is read only if it is a string. Its UTF-8 form is kept in it and lives as long as
+        // it does; null, with an error set, if it has none.
+        unsafe {
+            if ffi::PyUnicode_Check(self.as_ptr()) == 0 {
+                return None;
+            }
+            let data = ffi::PyUnicode_AsUTF8AndSize(self.as_ptr(), &mut size);
+            if data.is_null() {
+                clear_error();
+                return None;
+            }
+            Some(std::str::from_utf8_unchecked(std::slice::from_raw_parts(data.cast::<u8>(), size as usize)))
+        }
+    }
+
+    /// The items of an instance of `tuple` or of a subclass.
+    #[inline(always)]
+    pub(crate) fn tuple_items(&self) -> Option<&[Borrowed<'_>]> {
+        // SAFETY: a live object, whose items are read only if it is a tuple. `Borrowed` is transparent over a pointer,
+        // a tuple's places hold live objects, and they do not change.
+        unsafe {
+            if ffi::PyTuple_Check(self.as_ptr()) == 0 {
+                return None;
+            }
+            let size = ffi::PyTuple_GET_SIZE(self.as_ptr()) as usize;
+            if size == 0 {
+                return Some(&[]);
+            }
+            let first = &raw const (*self.as_ptr().cast::<ffi::PyTupleObject>()).ob_item;
+            Some(std::slice::from_raw_parts(first.cast::<Borrowed<'_>>(), size))
+        }
+    }
+
+    /// `tuple(self)`.
+    pub(crate) fn to_tuple(&self) -> Result<Ref, Raised> {
+        // SAFETY: a live object; an owned reference or null with an error.
+        unsafe { Ref::from_owned(ffi::PySequence_Tuple(self.as_ptr())) }.ok_or(Raised)
+    }
+
+    /// Is it exactly a `list`?
+    pub(crate) fn is_exact_list(&self) -> bool {
+        // SAFETY: a live object.
+        unsafe { ffi::PyList_CheckExact(self.as_ptr()) != 0 }
+    }
+
+    /// Prints the error that is set as one that nobody can catch, with this object as its source.
+    #[cold]
+    pub(crate) fn write_unraisable(&self) {
+        // SAFETY: a live object; with no error set the function does nothing that matters.
+        unsafe { ffi::PyErr_WriteUnraisable(self.as_ptr()) }
+    }
+}
+
+/// `True` or `False`.
+#[inline(always)]
+pub(crate) fn boolean(value: bool) -> Ref {
+    // SAFETY: statics of the interpreter.
+    unsafe { Ref::from_borrowed(if value { ffi::Py_True() } else { ffi::Py_False() }) }
+}
+
+/// `float(value)`.
+#[inline(always)]
+pub(crate) fn float(value: f64) -> Result<Ref, Raised> {
+    // SAFETY: an owned reference or null with an error.
+    unsafe { Ref::from_owned(ffi::PyFloat_FromDouble(value)) }.ok_or(Raised)
+}
+
+/// `NotImplemented`.
+pub(crate) fn not_implemented() -> Ref {
+    // SAFETY: a static of the interpreter.
+    unsafe { Ref::from_borrowed(ffi::Py_NotImplemented()) }
+}
+
+/// Is an error set?
+#[inline(always)]
+pub(crate) fn is_error_set() -> bool {
+    // SAFETY: reads this thread's indicator.
+    !unsafe { ffi::PyErr_Occurred() }.is_null()
+}
+
+/// Forgets the error that is set.
+pub(crate) fn clear_error() {
+    // SAFETY: every caller is attached, as for all of this room.
+    unsafe { ffi::PyErr_Clear() }
+}
+
+#[inline(always)]
+fn status(code: std::ffi::c_int) -> Result<(), Raised> {
+    if code < 0 { Err(Raised) } else { Ok(()) }
+}

@@ -1,0 +1,157 @@
+//! Cells for the state of an event loop.
+//!
+//! **The invariant.** Such state belongs to one loop. It is touched with the interpreter attached and, while the loop
+//! runs, on its thread only. Any call into Python, and any drop of a reference, can come back to the same state, so no
+//! borrow of it may last across one. These types keep the second half of the invariant by themselves:
+//!
+//! - [`LoopQueue`] and `Cell<Option<T>>` only move values in and out: nothing is ever borrowed. They cost nothing.
+//! - [`LoopCell`] lends its content to a closure, and refuses to lend it twice. The check is a load and two stores.
+//!
+//! None of them is `Sync`. The object that holds them says why other threads do not reach it.
+
+use std::cell::{Cell, UnsafeCell};
+use std::collections::VecDeque;
+
+/// A value that is lent to one closure at a time.
+#[derive(Debug, Default)]
+pub(crate) struct LoopCell<T> {
+    value: UnsafeCell<T>,
+    lent: Cell<bool>,
+}
+
+/// Ends the loan, after a panic too.
+struct Loan<'a>(&'a Cell<bool>);
+
+impl Drop for Loan<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
+}
+
+impl<T> LoopCell<T> {
+    pub(crate) const fn new(value: T) -> LoopCell<T> {
+        LoopCell { value: UnsafeCell::new(value), lent: Cell::new(false) }
+    }
+
+    /// Lends the value for the time of `body`, which runs no Python.
+    ///
+    /// # Panics
+    /// If the value is lent already: `body` has come back here, through Python code or a destructor. Python sees a
+    /// `RuntimePanic`.
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn with<R>(&self, body: impl FnOnce(&mut T) -> R) -> R {
+        assert!(!self.lent.replace(true), "loop state is used while it is lent");
+        let _loan = Loan(&self.lent);
+        // SAFETY: the flag says that there is no other borrow, and the type is not `Sync`.
+        body(unsafe { &mut *self.value.get() })
+    }
+
+    /// Moves the value out and leaves the default in its place: for what runs Python.
+    #[inline(always)]
+    pub(crate) fn take(&self) -> T
+    where
+        T: Default,
+    {
+        self.with(std::mem::take)
+    }
+
+    /// Puts a value in, and gives the old one to the caller, who drops it when no state is borrowed.
+    #[inline(always)]
+    #[must_use = "the old value is dropped by the caller, outside of the loan"]
+    pub(crate) fn replace(&self, value: T) -> T {
+        self.with(|place| std::mem::replace(place, value))
+    }
+}
+
+/// A queue that can be used behind a shared reference, because its items only move in and out.
+#[derive(Debug)]
+pub(crate) struct LoopQueue<T>(UnsafeCell<VecDeque<T>>);
+
+impl<T> Default for LoopQueue<T> {
+    fn default() -> Self {
+        LoopQueue::new()
+    }
+}
+
+impl<T> LoopQueue<T> {
+    pub(crate) const fn new() -> LoopQueue<T> {
+        LoopQueue(UnsafeCell::new(VecDeque::new()))
+    }
+
+    /// # Safety
+    /// The borrow ends before any code of `T` or of a caller runs.
+    #[inline(always)]
+    #[allow(clippy::mut_from_ref, reason = "the methods below keep the contract")]
+    unsafe fn items(&self) -> &mut VecDeque<T> {
+        // SAFETY: the type is not `Sync`, and by the caller's word there is no other borrow.
+        unsafe { &mut *self.0.get() }
+    }
+
+    #[inline(always)]
+    pub(crate) fn len(&self) -> usize {
+        // SAFETY: no code of `T` runs.
+        unsafe { self.items() }.len()
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    #[inline(always)]
+    pub(crate) fn push_back(&self, item: T) {
+        // SAFETY: a move; no code of `T` runs.
+        unsafe { self.items() }.push_back(item);
+    }
+
+    #[inline(always)]
+    pub(crate) fn push_front(&self, item: T) {
+        // SAFETY: a move; no code of `T` runs.
+        unsafe { self.items() }.push_front(item);
+    }
+
+    #[inline(always)]
+    pub(crate) fn pop_front(&self) -> Option<T> {
+        // SAFETY: a move; no code of `T` runs.
+        unsafe { self.items() }.pop_front()
+    }
+
+    #[inline(always)]
+    pub(crate) fn pop_back(&self) -> Option<T> {
+        // SAFETY: a move; no code of `T` runs.
+        unsafe { self.items() }.pop_back()
+    }
+
+    /// The first item's copy.
+    #[inline(always)]
+    pub(crate) fn front(&self) -> Option<T>
+    where
+        T: Copy,
+    {
+        // SAFETY: a copy; no code of `T` runs.
+        unsafe { self.items() }.front().copied()
+    }
+
+    /// All items, which leaves the queue empty and without memory of its own.
+    #[inline(always)]
+    pub(crate) fn take(&self) -> VecDeque<T> {
+        // SAFETY: a move; no code of `T` runs.
+        std::mem::take(unsafe { self.items() })
+    }
+
+    /// Puts items in, and gives the old ones to the caller.
+    #[inline(always)]
+    #[must_use = "the old items are dropped by the caller"]
+    pub(crate) fn replace(&self, items: VecDeque<T>) -> VecDeque<T> {
+        // SAFETY: a move; no code of `T` runs.
+        std::mem::replace(unsafe { self.items() }, items)
+    }
+
+    /// Moves all items to the end of `other`, and keeps the memory.
+    pub(crate) fn move_to(&self, other: &mut VecDeque<T>) {
+        // SAFETY: moves; no code of `T` runs. `other` is borrowed by the caller, so it is not this queue's.
+        other.append(unsafe { self.items() });
+    }
+}

@@ -1,0 +1,305 @@
+//! Rust structs that live inside Python objects.
+//!
+//! A native object is a Python object that begins with its `PyObject`, perhaps goes on with the fields of a Python base
+//! class, and then has the fields of one Rust struct. [`Native`] says where they begin and which class such objects
+//! have; [`create`] makes one; [`This`] is what a method gets of it. The fields change behind a shared reference only,
+//! so they are cells.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyType;
+
+use super::error::Raised;
+use super::exceptions::Exception;
+use super::object::{Borrowed, Ref};
+
+/// A struct that is part of every instance of one class.
+///
+/// # Safety
+/// - No other type has the same [`Class`], and it is set by [`ClassSpec::build`](super::class::ClassSpec::build) or, for
+///   a pyo3 class, by [`Class::set`].
+/// - In every instance of the class, and of its subclasses, a valid `Self` lies at [`Native::offset`] when Python code,
+///   the collector or a method table first sees it. [`create`] sees to that. A class that Python code may instantiate
+///   gives zeroed memory, which must then be a valid `Self`.
+pub(crate) unsafe trait Native: Sized + 'static {
+    /// Has the class a collector's header? Then it also is a [`Traverse`](super::collector::Traverse).
+    const COLLECTED: bool = true;
+
+    /// The class of the objects that have these fields.
+    fn class() -> &'static Class;
+
+    /// Where the fields begin, in bytes from the beginning of the object. Right behind the `PyObject`, unless said
+    /// otherwise: 0 for a `repr(C)` struct that begins with its `PyObject`; what was found out at import for one that
+    /// comes behind the fields of a Python base class.
+    #[inline(always)]
+    fn offset() -> usize {
+        behind_header::<Self>()
+    }
+}
+
+/// The first place behind a `PyObject` where a `T` can lie.
+const fn behind_header<T>() -> usize {
+    size_of::<ffi::PyObject>().next_multiple_of(align_of::<T>())
+}
+
+/// A class that is made once, at import, and lives as long as the process.
+#[derive(Debug)]
+pub(crate) struct Class(AtomicPtr<ffi::PyTypeObject>);
+
+impl Class {
+    pub(crate) const fn new() -> Class {
+        Class(AtomicPtr::new(std::ptr::null_mut()))
+    }
+
+    /// The type object, or null before it is made.
+    #[inline(always)]
+    pub(crate) fn as_ptr(&self) -> *mut ffi::PyTypeObject {
+        // Ordering: Relaxed. It is stored at import, and everybody who asks holds the GIL.
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// The class as pyo3 sees it. Called when it is made.
+    pub(crate) fn bind<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
+        // SAFETY: a type object that lives as long as the process.
+        unsafe { Bound::from_borrowed_ptr(py, self.as_ptr().cast()) }
+    }
+
+    /// Is `object` an instance of the class or of a subclass?
+    #[inline(always)]
+    pub(crate) fn is_class_of(&self, object: &Ref) -> bool {
+        let class = self.as_ptr();
+        // SAFETY: two live types, or null before the class is made, of which nothing is an instance.
+        object.kind() == class
+            || (!class.is_null() && unsafe { ffi::PyType_IsSubtype(object.kind(), class) } != 0)
+    }
+
+    /// Is `object` an instance of this very class?
+    #[inline(always)]
+    pub(crate) fn is_exact_class_of(&self, object: &Ref) -> bool {
+        object.kind() == self.as_ptr()
+    }
+
+    /// Remembers a class. Called once, at import.
+    ///
+    /// # Safety
+    /// The contract of [`Native`] holds for it and for the struct that names this `Class`.
+    pub(crate) unsafe fn set(&self, class: &Bound<'_, PyType>) {
+        let owned = class.clone().into_ptr();
+        self.0.store(owned.cast(), Ordering::Relaxed);
+    }
+}
+
+/// A native object and its fields, for the time of a call: the receiver of a method.
+#[derive(Debug)]
+pub(crate) struct This<'a, T> {
+    object: Borrowed<'a>,
+    fields: &'a T,
+}
+
+impl<T> Clone for This<'_, T> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for This<'_, T> {}
+
+impl<'a, T: Native> This<'a, T> {
+    /// # Safety
+    /// `object` is an instance of `T`'s class and lives for `'a`, and this thread is attached.
+    #[inline(always)]
+    pub(crate) unsafe fn from_ptr(object: *mut ffi::PyObject) -> This<'a, T> {
+        // SAFETY: the caller's word, and the contract of `Native`.
+        unsafe { This { object: Borrowed::from_ptr(object), fields: &*fields_of(object) } }
+    }
+}
+
+impl<'a, T> This<'a, T> {
+    /// The object itself.
+    #[inline(always)]
+    pub(crate) fn object(self) -> Borrowed<'a> {
+        self.object
+    }
+
+    /// Its fields, for as long as the object lives.
+    #[inline(always)]
+    pub(crate) fn fields(self) -> &'a T {
+        self.fields
+    }
+
+    /// The proof that this thread is attached.
+    #[inline(always)]
+    pub(crate) fn py(&self) -> Python<'_> {
+        self.object.py()
+    }
+}
+
+impl<T> Deref for This<'_, T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        self.fields
+    }
+}
+
+/// Where the fields of an instance are.
+///
+/// # Safety
+/// `object` is an instance of `T`'s class, or memory for one.
+#[inline(always)]
+unsafe fn fields_of<T: Native>(object: *mut ffi::PyObject) -> *mut T {
+    // SAFETY: the fields lie inside the object.
+    unsafe { object.cast::<u8>().add(T::offset()).cast() }
+}
+
+/// Makes an instance with these fields. The collector does not know it until [`This::track`], except where the fields
+/// come behind those of a Python base class.
+pub(crate) fn create<T: Native>(fields: T) -> Result<Ref, Raised> {
+    let class = T::class().as_ptr();
+    if class.is_null() || T::offset() < size_of::<ffi::PyObject>() {
+        return Err(Exception::SystemError.raise("a native class is used before it is made"));
+    }
+    // SAFETY: the class has room for the fields behind its header; those of a base class are zeroed, which for the slots
+    // of a Python class means empty. Ours are written before anybody sees the object.
+    unsafe {
+        let object = if T::offset() != behind_header::<T>() {
+            ffi::PyType_GenericAlloc(class, 0)
+        } else if T::COLLECTED {
+            ffi::PyObject_GC_New::<ffi::PyObject>(class)
+        } else {
+            ffi::PyObject_New::<ffi::PyObject>(class)
+        };
+        let object = Ref::from_owned(object).ok_or(Raised)?;
+        fields_of::<T>(object.as_ptr()).write(fields);
+        Ok(object)
+    }
+}
+
+impl<T: Native> This<'_, T> {
+    /// Shows the object to the collector, if it does not know it yet.
+    pub(crate) fn track(self) {
+        let object = self.object.as_ptr();
+        // SAFETY: a live object, with a collector's header if the class has one; its fields are valid.
+        unsafe {
+            if T::COLLECTED && ffi::PyObject_GC_IsTracked(object) == 0 {
+                ffi::PyObject_GC_Track(object.cast());
+            }
+        }
+    }
+}
+
+/// The head of an object's list of weak references, which the interpreter maintains.
+#[repr(transparent)]
+#[derive(Debug)]
+pub(crate) struct WeakList(Cell<*mut ffi::PyObject>);
+
+impl WeakList {
+    pub(crate) const fn new() -> WeakList {
+        WeakList(Cell::new(std::ptr::null_mut()))
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.get().is_null()
+    }
+}
+
+/// How instances end. What is not said here is done for every class alike: the finalizer runs, the collector forgets the
+/// object, weak references are cleared.
+pub(crate) trait Dealloc: Native {
+    /// Has the class a finalizer (`tp_finalize`)?
+    const FINALIZER: bool = false;
+
+    /// Where the class says that its weak references are, if it has them.
+    #[inline(always)]
+    fn weaklist(&self) -> Option<&WeakList> {
+        None
+    }
+
+    /// Ends the instance. Dropping it drops the fields and frees the memory.
+    #[inline(always)]
+    fn dealloc(dead: Dead<Self>) {
+        drop(dead);
+    }
+}
+
+/// An instance without references: its fields are still valid, and its memory is freed with the value.
+#[derive(Debug)]
+pub(crate) struct Dead<T: Native>(*mut ffi::PyObject, PhantomData<T>);
+
+impl<T: Native> Dead<T> {
+    /// # Safety
+    /// `object` is an instance of `T`'s class without references, in its `tp_dealloc`; the collector does not track it,
+    /// and nothing refers to it weakly.
+    #[inline(always)]
+    unsafe fn new(object: *mut ffi::PyObject) -> Dead<T> {
+        Dead(object, PhantomData)
+    }
+
+    /// Its class, which is a subclass of `T`'s where Python code has made one.
+    pub(crate) fn kind(&self) -> *mut ffi::PyTypeObject {
+        // SAFETY: the type of an object whose memory is still there.
+        unsafe { ffi::Py_TYPE(self.0) }
+    }
+
+    /// The object's memory, whose fields are still valid. The caller frees it, and gives the reference to the type back.
+    #[inline(always)]
+    pub(crate) fn into_ptr(self) -> *mut ffi::PyObject {
+        let object = self.0;
+        std::mem::forget(self);
+        object
+    }
+}
+
+impl<T: Native> Deref for Dead<T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        // SAFETY: the contract of `new`: the fields are valid until they are dropped below.
+        unsafe { &*fields_of(self.0) }
+    }
+}
+
+impl<T: Native> Drop for Dead<T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // SAFETY: the contract of `new`; this is the only place that drops the fields. The type is kept alive by the
+        // reference of its instance until the memory is free.
+        unsafe {
+            std::ptr::drop_in_place(fields_of::<T>(self.0));
+            let kind = ffi::Py_TYPE(self.0);
+            if T::COLLECTED {
+                ffi::PyObject_GC_Del(self.0.cast());
+            } else {
+                ffi::PyObject_Free(self.0.cast());
+            }
+            ffi::Py_DECREF(kind.cast());
+        }
+    }
+}
+
+/// `tp_dealloc`.
+pub(super) unsafe extern "C" fn dealloc<T: Dealloc>(object: *mut ffi::PyObject) {
+    // SAFETY: called once by CPython for an instance without references. A finalizer that makes a new reference ends the
+    // call; then it will come again. The collector's header is there if the class says so.
+    unsafe {
+        if T::FINALIZER && ffi::PyObject_CallFinalizerFromDealloc(object) < 0 {
+            return;
+        }
+        if T::COLLECTED {
+            ffi::PyObject_GC_UnTrack(object.cast());
+        }
+        if T::weaklist(&*fields_of(object)).is_some_and(|list| !list.is_empty()) {
+            ffi::PyObject_ClearWeakRefs(object);
+        }
+        T::dealloc(Dead::new(object));
+    }
+}
