@@ -9,9 +9,9 @@ use crate::bridge::panic::RuntimePanic;
 use crate::bridge::port::ForeignPort;
 use crate::capi;
 use crate::capi::error::exception;
+use crate::event_loop::core::process;
 use crate::event_loop::{
-    calls, chain, clock, core, event_loop::EventLoop, futures, handle, process, sock, sock_datagram,
-    sock_methods, tools,
+    calls, clock, core, event_loop::EventLoop, executor_future, futures, handle, sock, tools,
 };
 use crate::primitives::{blocking, echo, listener, lookup, metrics, sleep, tcp_stream, udp};
 use crate::transport::datagram::transport as datagram;
@@ -45,17 +45,17 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     capi::call::find_functions();
     capi::imports::load(py, py.get_type::<RuntimePanic>().into_any())?;
     capi::context::learn();
-    handle::make_types(py)?;
-    clock::learn(py)?;
+    handle::methods::make_types(py)?;
+    clock::learn(py, calls::native_timing())?;
     tools::learn(py)?;
-    sock::make_type(py)?;
-    chain::make_type(py)?;
+    sock::call::make_type(py)?;
+    executor_future::make_type(py)?;
     _add_methods(&py.get_type::<EventLoop>())?;
     capi::types::add_methods(&py.get_type::<calls::Probe>(), calls::PROBE_METHODS)?;
 
     // Shows where things lie in a loop.
     let sample = Bound::new(py, EventLoop::bare(py)?)?;
-    core::learn_offset(sample.as_ptr(), sample.get().core());
+    core::init_offset(sample.as_ptr(), sample.get().core());
     futures::learn(py, sample.as_any());
 
     module.add("Operation", awaitable::make_type(py)?)?;
@@ -100,7 +100,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(reader_feed::feed_readers, module)?)?;
     module.add_function(wrap_pyfunction!(streams::adopt_streams, module)?)?;
     module.add_function(wrap_pyfunction!(connect::connect, module)?)?;
-    module.add_function(wrap_pyfunction!(chain::chain_jobs, module)?)?;
+    module.add_function(wrap_pyfunction!(executor_future::chain_jobs, module)?)?;
     module.add_function(wrap_pyfunction!(_forked, module)?)?;
     module.add_function(wrap_pyfunction!(learn_c_caller, module)?)?;
     module.add_function(wrap_pyfunction!(_add_methods, module)?)?;
@@ -114,7 +114,7 @@ fn _add_methods(kind: &Bound<'_, PyType>) -> PyResult<()> {
     if !kind.is_subclass_of::<EventLoop>()? {
         return Err(exception::<PyTypeError>("not a class of event loops"));
     }
-    [calls::METHODS, chain::METHODS, sock_methods::METHODS, sock_datagram::METHODS, lookup::METHODS]
+    [calls::METHODS, executor_future::METHODS, sock::methods::METHODS, lookup::METHODS]
         .into_iter()
         .try_for_each(|table| capi::types::add_methods(kind, table))
 }

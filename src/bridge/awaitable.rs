@@ -37,7 +37,7 @@ use crate::capi::methods::TypeSlot;
 use crate::capi::native::{self, Class, Dead, Dealloc, WeakList};
 use crate::capi::stop::forget_value;
 use crate::capi::{Borrowed, Exception, Native, Raised, Ref, Slot, This};
-use crate::event_loop::process::forks;
+use crate::event_loop::core::process::forks;
 use crate::runtime::{AbortHandle, NoThread};
 
 /// Makes the result of an operation, on the loop's thread.

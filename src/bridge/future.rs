@@ -26,7 +26,7 @@ use crate::capi;
 use crate::capi::Fallible;
 use crate::capi::error::fetch;
 use crate::capi::fallible::dict;
-use crate::event_loop::process::forked;
+use crate::event_loop::core::process::forked;
 use crate::runtime::sync::oneshot;
 use crate::runtime::yield_now;
 

@@ -16,7 +16,7 @@ use super::promise::Promise;
 use crate::capi::Fallible;
 use crate::capi::call::panic_text;
 use crate::capi::error::{NO_THREAD, exception};
-use crate::event_loop::process::forks;
+use crate::event_loop::core::process::forks;
 use crate::runtime::BlockingPool;
 
 /// As many as asyncio's default executor has at most.

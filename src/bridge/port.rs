@@ -18,9 +18,9 @@ use pyo3::sync::PyOnceLock;
 use super::waiter::running_loop;
 use crate::capi::error::{Outcome, exception, fetch, io_error, restore};
 use crate::capi::{Fallible, Fatal, Raised};
+use crate::event_loop::core::inbox::{Inbox, Message};
+use crate::event_loop::core::process::{PARENTS_LOOP, forks};
 use crate::event_loop::event_loop::EventLoop;
-use crate::event_loop::inbox::{Inbox, Message};
-use crate::event_loop::process::{PARENTS_LOOP, forks};
 
 /// Sends messages to one loop. `Send` and `Sync`; outlives the loop, after which messages go nowhere.
 #[derive(Clone, Debug)]

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::io;
 use std::sync::Mutex;
 
-use crate::event_loop::process::forks;
+use crate::event_loop::core::process::forks;
 use crate::runtime::{Builder, Handle, NoThread, Runtime};
 
 struct Started {

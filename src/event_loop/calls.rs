@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::clock::monotonic;
-use super::core::{Core, core_of};
+use super::clock::{NativeTiming, monotonic};
+use super::core::loop_clock;
+use super::core::{Core, Entry, core_of};
 use super::futures::new_future;
-use super::handle::{Deadline, Handle, Parts, ThreadSafeHandle, TimerHandle};
-use super::ready::Entry;
+use super::handle::layout::{Deadline, Handle, HandleRef, Parts, ThreadSafeHandle, TimerHandle};
 use super::tools;
 use crate::capi::call::{call, call_keywords, guard};
 use crate::capi::context::context_for;
@@ -98,26 +98,26 @@ fn soon(
     arguments: Args,
     function: &str,
     thread: bool,
-    create: fn(&Core, Parts<'_>) -> Result<Ref, Raised>,
+    create: fn(Parts<'_>) -> Result<HandleRef, Raised>,
 ) -> Result<Ref, Raised> {
     let given = arguments.context(function)?;
     core.check_usable()?;
     let traceback =
-        if core.debug.get() { Some(debug_call(core, arguments.at(0), function, thread)?) } else { None };
+        if core.is_debug() { Some(debug_call(core, arguments.at(0), function, thread)?) } else { None };
     let parts = Parts {
+        event_loop: core.loop_ref(),
         // SAFETY: a borrowed argument of the running call.
         callback: unsafe { Ref::from_borrowed(arguments.at(0)) },
         arguments: arguments.rest(1),
         context: context_for(given)?,
     };
-    let handle = create(core, parts)?;
+    let handle = create(parts)?;
     if traceback.is_some() {
-        // SAFETY: just made.
-        unsafe { Handle::of(handle.as_ptr()) }.set_source_traceback(traceback);
+        handle.set_source_traceback(traceback);
     }
     core.ready.push(Entry::Handle(handle.clone_ref()));
     core.wake_if_parked();
-    Ok(handle)
+    Ok(handle.into_object())
 }
 
 unsafe extern "C" fn call_soon(
@@ -132,8 +132,8 @@ unsafe extern "C" fn call_soon(
     if !names.is_null()
         && names == C_KEYWORDS.load(Ordering::Relaxed)
         && matches!(arguments.len(), 1 | 2)
-        && core.plain.get()
-        && !core.closed.get()
+        && !core.instrumentation.is_active()
+        && !core.is_closed()
         // `add_done_callback(callback, context=None)` passes the None on: a copy of the current one.
         // SAFETY: comparing with the address of `None`.
         && arguments.keyword_value(0) != unsafe { ffi::Py_None() }
@@ -182,7 +182,7 @@ unsafe extern "C" fn call_soon_threadsafe(
             }
         };
         if is_elsewhere(core) {
-            core.chances.note_thread();
+            core.gil.note_thread();
             if core.ready.len() > BACKLOG && handle.is_ok() {
                 let_loop_run();
             }
@@ -226,7 +226,7 @@ fn deadline_after(core: &Core, custom: bool, delay: *mut ffi::PyObject) -> Resul
             return Err(Raised);
         }
         let now = if custom {
-            core.custom_time()?
+            loop_clock::custom_time(core.object())?
         } else if ffi::PyFloat_CheckExact(delay) != 0 {
             return Ok(Deadline { seconds: monotonic() + ffi::PyFloat_AS_DOUBLE(delay), given: None });
         } else {
@@ -252,22 +252,22 @@ fn at(core: &Core, when: Deadline, arguments: Args, function: &str) -> Result<Re
     let given = arguments.context(function)?;
     core.check_usable()?;
     let traceback =
-        if core.debug.get() { Some(debug_call(core, arguments.at(1), "call_at", true)?) } else { None };
+        if core.is_debug() { Some(debug_call(core, arguments.at(1), "call_at", true)?) } else { None };
     let parts = Parts {
+        event_loop: core.loop_ref(),
         // SAFETY: a borrowed argument of the running call.
         callback: unsafe { Ref::from_borrowed(arguments.at(1)) },
         arguments: arguments.rest(2),
         context: context_for(given)?,
     };
     let seconds = when.seconds;
-    let handle = TimerHandle::create(core, when, parts)?;
+    let timer = TimerHandle::create(when, parts)?;
     if traceback.is_some() {
-        // SAFETY: just made.
-        unsafe { Handle::of(handle.as_ptr()) }.set_source_traceback(traceback);
+        timer.handle().set_source_traceback(traceback);
     }
-    core.timers.insert(seconds, handle.clone_ref());
+    core.timers.insert(seconds, timer.clone_ref());
     core.wake_if_parked();
-    Ok(handle)
+    Ok(timer.into_handle().into_object())
 }
 
 unsafe extern "C" fn call_later(
@@ -281,7 +281,7 @@ unsafe extern "C" fn call_later(
     guard(|| {
         let handle = match arguments.len() {
             0 | 1 => by_keyword(object, arguments, "call_later"),
-            _ if core.custom_timing() => custom_later(object, core, arguments),
+            _ if core.clock.is_custom_timing(object) => custom_later(object, core, arguments),
             _ => deadline_after(core, false, arguments.at(0))
                 .and_then(|when| at(core, when, arguments, "call_later")),
         };
@@ -292,7 +292,7 @@ unsafe extern "C" fn call_later(
 /// Of a loop with another clock, or a `call_at` of somebody else's, who sees every timer there as on asyncio's.
 #[cold]
 fn custom_later(event_loop: *mut ffi::PyObject, core: &Core, arguments: Args) -> Result<Ref, Raised> {
-    if !core.custom_call_at() {
+    if !core.clock.has_custom_call_at() {
         let when = deadline_after(core, true, arguments.at(0))?;
         return at(core, when, arguments, "call_later");
     }
@@ -302,7 +302,7 @@ fn custom_later(event_loop: *mut ffi::PyObject, core: &Core, arguments: Args) ->
     pass_on(event_loop, &Ref::from(callee), &[], arguments)
 }
 
-pub(super) unsafe extern "C" fn call_at(
+unsafe extern "C" fn call_at(
     object: *mut ffi::PyObject,
     values: *const *mut ffi::PyObject,
     count: ffi::Py_ssize_t,
@@ -362,10 +362,7 @@ fn pass_on(
     unsafe { call_keywords(callee, stack.as_mut_ptr().add(1), positional, arguments.names()) }
 }
 
-pub(super) unsafe extern "C" fn time(
-    object: *mut ffi::PyObject,
-    _: *mut ffi::PyObject,
-) -> *mut ffi::PyObject {
+unsafe extern "C" fn time(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
     // SAFETY: the method sits on our loop class.
     if unsafe { core_of(object) }.custom_clock() {
         return guard(|| python_clock().map_or(null_mut(), Ref::into_ptr));
@@ -385,12 +382,12 @@ fn python_clock() -> Result<Ref, Raised> {
 
 unsafe extern "C" fn get_debug(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
     // SAFETY: the method sits on our loop class.
-    unsafe { ffi::PyBool_FromLong(core_of(object).debug.get().into()) }
+    unsafe { ffi::PyBool_FromLong(core_of(object).is_debug().into()) }
 }
 
 unsafe extern "C" fn is_closed(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
     // SAFETY: the method sits on our loop class.
-    unsafe { ffi::PyBool_FromLong(core_of(object).closed.get().into()) }
+    unsafe { ffi::PyBool_FromLong(core_of(object).is_closed().into()) }
 }
 
 unsafe extern "C" fn is_running(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
@@ -400,7 +397,7 @@ unsafe extern "C" fn is_running(object: *mut ffi::PyObject, _: *mut ffi::PyObjec
 
 unsafe extern "C" fn stop(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
     // SAFETY: the method sits on our loop class.
-    unsafe { core_of(object) }.stopping.set(true);
+    unsafe { core_of(object) }.state.set_stopping(true);
     Ref::none().into_ptr()
 }
 
@@ -419,8 +416,10 @@ unsafe extern "C" fn create_task(
     // SAFETY: as in `call_soon`.
     let (core, arguments) = unsafe { (core_of(object), Args::new(values, count, names)) };
     guard(|| {
-        let plain =
-            arguments.len() == 1 && core.task_factory.is_empty() && core.plain.get() && !core.closed.get();
+        let plain = arguments.len() == 1
+            && core.task_factory.is_empty()
+            && !core.instrumentation.is_active()
+            && !core.is_closed();
         match plain.then(|| task_keywords(arguments)).flatten() {
             Some([name, context]) => new_task(object, arguments.at(0), name, context),
             None => tools::create_task().and_then(|function| pass_on(object, &function, &[], arguments)),
@@ -453,6 +452,11 @@ fn new_task(
     let mut stack = [null_mut(), coroutine, event_loop, name, context];
     // SAFETY: one positional and three keyword arguments, whose names are in the tuple.
     unsafe { call_keywords(&task, stack.as_mut_ptr().add(1), 1, names.task_keywords.as_ptr()) }
+}
+
+/// By what `clock` knows the native methods.
+pub(crate) fn native_timing() -> NativeTiming {
+    NativeTiming { time: time as *const () as usize, call_at: call_at as *const () as usize }
 }
 
 /// What is put on the loop class.

@@ -7,7 +7,6 @@
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::calls;
 use crate::capi::call::getattr;
 use crate::capi::imports::imports;
 use crate::capi::module_dict;
@@ -31,7 +30,8 @@ pub(crate) fn monotonic_nanos() -> u64 {
 }
 
 /// Begins to count the changes of the `time` module. Called once, by the module's initialisation.
-pub(crate) fn learn(py: Python<'_>) -> PyResult<()> {
+pub(crate) fn learn(py: Python<'_>, native: NativeTiming) -> PyResult<()> {
+    NATIVE.set(native);
     let time = py.import(Fallible("time"))?;
     // There are few watchers in a process. Without one, a clock replaced in the middle of a run is seen at the next.
     module_dict::watch(&time.dict());
@@ -39,14 +39,24 @@ pub(crate) fn learn(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
+/// The addresses of the loop's native methods, by which the loop's own are known from replacements.
+#[derive(Debug)]
+pub(crate) struct NativeTiming {
+    pub(crate) time: usize,
+    pub(crate) call_at: usize,
+}
+
+static NATIVE: Once<NativeTiming> = Once::new();
+
 /// Python's `time` module.
 static TIME: Once<Ref> = Once::new();
 
 /// Whether the time is somebody else's - overridden, put on the loop, or a patched `time.monotonic` -, and whether
 /// `call_at` is. An error is one of the loop's own `__getattr__`, or of whoever took the function away.
 pub(crate) fn custom_timing(event_loop: &Ref) -> Result<(bool, bool), Raised> {
+    let Some(native) = NATIVE.get() else { return Ok((false, false)) };
     let names = imports();
-    let own_time = is_own(event_loop, &names.time, calls::time as *const () as usize)?
+    let own_time = is_own(event_loop, &names.time, native.time)?
         && match TIME.get() {
             Some(time) => {
                 let monotonic = getattr(time.as_ptr(), names.monotonic.as_ptr())?;
@@ -55,7 +65,7 @@ pub(crate) fn custom_timing(event_loop: &Ref) -> Result<(bool, bool), Raised> {
             }
             None => true,
         };
-    Ok((!own_time, !is_own(event_loop, &names.call_at, calls::call_at as *const () as usize)?))
+    Ok((!own_time, !is_own(event_loop, &names.call_at, native.call_at)?))
 }
 
 /// Is the loop's method of this name the native function? Asked by way of the loop, so that what stands on its class and

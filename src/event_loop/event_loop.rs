@@ -14,18 +14,19 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
 use super::clock::monotonic_nanos;
-use super::core::{Core, Inherited};
-use super::file_transfer::FileTransfer;
-use super::handle::{Handle, Parts, is_handle};
-use super::ready::Entry;
-use super::sock::{self, SockCall};
-use super::turn;
-use super::watch::{self, Direction};
+use super::core::Core;
+use super::core::watched_fd::Direction;
+use super::entries::{from_handle, into_handle};
+use super::handle::layout::{Handle, Parts};
+use super::sock::call::{Action, SockCall};
+use super::sock::file_transfer::FileTransfer;
+use super::watch::{self, Asker};
+use super::{stepping, turn};
 use crate::capi::call::{copy_current_context, getattr, guard};
 use crate::capi::error::{exception, exception_about, fetch, io_error};
 use crate::capi::fallible::{dict, list, py_tuple};
-use crate::capi::imports::imports;
-use crate::capi::{Fallible, Raised, Ref, Slot};
+use crate::capi::imports::{imports, support};
+use crate::capi::{Fallible, Fatal, Raised, Ref, Slot};
 
 /// The native half of wakeloop.EventLoop.
 #[pyclass(module = "wakeloop._core", name = "EventLoop", subclass, frozen)]
@@ -57,7 +58,7 @@ fn raised<T>(py: Python<'_>, result: Result<T, Raised>) -> PyResult<T> {
 
 /// Another thread may sleep in the poller of a loop that nobody calls running: one who turns it by hand.
 fn check_not_polling(core: &Core) -> PyResult<()> {
-    if core.polling.get() {
+    if core.is_polling() {
         return Err(exception::<PyRuntimeError>("another thread is waiting in this event loop"));
     }
     Ok(())
@@ -121,13 +122,13 @@ impl EventLoop {
     #[pyo3(signature = (*args, **_kwargs))]
     fn new(args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<EventLoop> {
         let event_loop = EventLoop::bare(args.py())?;
-        event_loop.core.note_tools();
+        event_loop.core.instrumentation.look_for_patches();
         Ok(event_loop)
     }
 
     /// Look anew whether somebody has put another clock in the place of ours.
     fn _note_clock(&self) {
-        self.core.note_clock();
+        self.core.look_for_patches();
     }
 
     /// The native run: turns until stop() or a fatal error. The caller has set up what asyncio sets up.
@@ -135,55 +136,55 @@ impl EventLoop {
         let core = &slf.get().core;
         raised(slf.py(), core.check_usable())?;
         raised(slf.py(), core.check_process_to_run())?;
-        if core.running.get() {
+        if core.is_running() {
             return Err(exception::<PyRuntimeError>("This event loop is already running"));
         }
         check_not_polling(core)?;
-        guard(|| turn::run(core)).map_err(|crate::capi::Fatal| fetch(slf.py()))
+        guard(|| turn::run_forever(core)).map_err(|Fatal| fetch(slf.py()))
     }
 
     /// For a `_run_once` written in Python: one poll, and everything that is due becomes ready; how many events.
     fn _select(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<usize> {
         raised(py, self.core.check_usable())?;
-        raised(py, self.core.check_process_to_turn())?;
+        raised(py, self.core.check_process_to_step())?;
         check_not_polling(&self.core)?;
-        turn::select(&self.core, timeout).map_err(|crate::capi::Fatal| fetch(py))
+        stepping::select(&self.core, timeout).map_err(|Fatal| fetch(py))
     }
 
     /// How long such a `_run_once` may sleep: seconds, or None for ever. What was written is sent first.
     fn _wait(&self, py: Python<'_>) -> PyResult<Option<f64>> {
         raised(py, self.core.check_usable())?;
-        turn::wait(&self.core).map_err(|crate::capi::Fatal| fetch(py))
+        stepping::seconds_to_sleep(&self.core).map_err(|Fatal| fetch(py))
     }
 
     /// Make timers ready that are due by now.
     fn _wake_timers(&self, py: Python<'_>) -> PyResult<()> {
-        turn::due_timers(&self.core, monotonic_nanos()).map_err(|crate::capi::Fatal| fetch(py))
+        turn::make_due_timers_ready(&self.core, monotonic_nanos()).map_err(|Fatal| fetch(py))
     }
 
     /// The loop is about to sleep in a selector that is not ours: from now on, what other threads schedule makes
     /// the core's descriptor readable. False if something came in: then it must not sleep.
     fn _park(&self) -> bool {
         let parked = self.core.inbox.park();
-        self.core.set_polling(parked);
+        self.core.wakeup.set_polling(parked);
         parked
     }
 
     /// It sleeps no longer.
     fn _unpark(&self, py: Python<'_>) -> PyResult<()> {
         self.core.awake();
-        watch::apply_deferred(&self.core).map_err(|crate::capi::Fatal| fetch(py))
+        watch::apply_deferred(&self.core).map_err(|Fatal| fetch(py))
     }
 
     /// The descriptor that is readable when a poll would find something.
     fn _poller_fd(&self) -> Option<RawFd> {
-        self.core.inherited.set(Inherited::InUse);
-        self.core.poller().map(std::os::fd::AsRawFd::as_raw_fd)
+        self.core.process.set_in_use();
+        self.core.io.fd()
     }
 
     /// The same, for another main loop that waits for it between the turns of this one.
     fn _watched_fd(&self) -> Option<RawFd> {
-        self.core.be_watched();
+        self.core.embed();
         self._poller_fd()
     }
 
@@ -195,7 +196,7 @@ impl EventLoop {
     fn _ready_next<'py>(slf: &Bound<'py, Self>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let (py, core) = (slf.py(), &slf.get().core);
         let Some(entry) = core.ready.pop() else { return Ok(None) };
-        Ok(Some(raised(py, entry_handle(core, entry))?.bind(py).clone()))
+        Ok(Some(raised(py, into_handle(core, entry))?.bind(py).clone()))
     }
 
     /// All that is ready, left in the queue.
@@ -204,16 +205,16 @@ impl EventLoop {
         let mut handles = Vec::new();
         for _ in 0..core.ready.len() {
             let Some(entry) = core.ready.pop() else { break };
-            let handle = raised(py, entry_handle(core, entry))?;
+            let handle = raised(py, into_handle(core, entry))?;
             handles.push(handle.bind(py).clone());
-            core.ready.push(as_entry(handle));
+            core.ready.push(from_handle(handle));
         }
         list(py, handles)
     }
 
     /// The handles of all timers, in the order in which they are due. A closed loop has none.
     fn _timer_handles<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        if self.core.closed.get() {
+        if self.core.is_closed() {
             return list(py, []);
         }
         list(py, self.core.timers.in_order().iter().map(|handle| handle.bind(py).clone()))
@@ -221,7 +222,7 @@ impl EventLoop {
 
     /// Queue a handle as it is, cancelled or not.
     fn _ready_push(&self, handle: Bound<'_, PyAny>) {
-        self.core.ready.push(as_entry(handle.into()));
+        self.core.ready.push(from_handle(handle.into()));
         self.core.wake_if_parked();
     }
 
@@ -250,7 +251,7 @@ impl EventLoop {
         callback: Bound<'py, PyAny>,
         args: &Bound<'py, PyTuple>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        add_watch(slf, fd, Direction::Read, callback, args, false)
+        add_watch(slf, fd, Direction::Read, callback, args, Asker::Program)
     }
 
     /// `_add_reader` for a descriptor of the loop's own, which a signal or the end of a child makes ready: a busy loop
@@ -262,7 +263,7 @@ impl EventLoop {
         callback: Bound<'py, PyAny>,
         args: &Bound<'py, PyTuple>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        add_watch(slf, fd, Direction::Read, callback, args, true)
+        add_watch(slf, fd, Direction::Read, callback, args, Asker::Internal)
     }
 
     #[pyo3(signature = (fd, callback, *args))]
@@ -272,12 +273,12 @@ impl EventLoop {
         callback: Bound<'py, PyAny>,
         args: &Bound<'py, PyTuple>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        add_watch(slf, fd, Direction::Write, callback, args, false)
+        add_watch(slf, fd, Direction::Write, callback, args, Asker::Program)
     }
 
     /// Stop watching for reading; a listener counts as a reader. True if there was one.
     fn _remove_reader(&self, fd: &Bound<'_, PyAny>) -> PyResult<bool> {
-        if self.core.closed.get() {
+        if self.core.is_closed() {
             return Ok(false);
         }
         let Some(fd) = possible_descriptor(&self.core, fd)? else { return Ok(false) };
@@ -286,7 +287,7 @@ impl EventLoop {
 
     /// Stop watching for writing. True if there was a writer.
     fn _remove_writer(&self, fd: &Bound<'_, PyAny>) -> PyResult<bool> {
-        if self.core.closed.get() {
+        if self.core.is_closed() {
             return Ok(false);
         }
         let Some(fd) = possible_descriptor(&self.core, fd)? else { return Ok(false) };
@@ -307,7 +308,7 @@ impl EventLoop {
         count: Option<i64>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = sock.py();
-        let action = sock::Action::SendFile(Rc::new(FileTransfer::new(file, offset, count)));
+        let action = Action::SendFile(Rc::new(FileTransfer::new(file, offset, count)));
         match SockCall::create(self.core.object(), sock.as_ptr(), "EventLoop._sock_send_file", action) {
             Ok(call) => Ok(call.bind(py).clone()),
             Err(Raised) => Err(fetch(py)),
@@ -333,9 +334,9 @@ impl EventLoop {
 
     /// Give up everything native. The loop is not running and `_closed` is already set.
     fn _close_native(&self) {
-        self.core.closed.set(true);
+        self.core.state.set_closed(true);
         self.core.clear();
-        if self.core.polling.get() {
+        if self.core.is_polling() {
             // Another thread turns the loop by hand, and sleeps in the poller: it drops it when it is awake.
             self.core.inbox.wake();
         } else {
@@ -369,32 +370,32 @@ impl EventLoop {
 
     #[getter(_closed)]
     fn get_closed(&self) -> bool {
-        self.core.closed.get()
+        self.core.is_closed()
     }
 
     #[setter(_closed)]
     fn set_closed(&self, value: bool) {
-        self.core.closed.set(value);
+        self.core.state.set_closed(value);
     }
 
     #[getter(_stopping)]
     fn get_stopping(&self) -> bool {
-        self.core.stopping.get()
+        self.core.state.is_stopping()
     }
 
     #[setter(_stopping)]
     fn set_stopping(&self, value: bool) {
-        self.core.stopping.set(value);
+        self.core.state.set_stopping(value);
     }
 
     #[getter(_debug)]
     fn get_debug(&self) -> bool {
-        self.core.debug.get()
+        self.core.is_debug()
     }
 
     #[setter(_debug)]
     fn set_debug(&self, value: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.core.set_debug(value.is_truthy()?);
+        self.core.instrumentation.set_debug(value.is_truthy()?);
         Ok(())
     }
 
@@ -452,58 +453,6 @@ impl EventLoop {
     }
 }
 
-/// An entry of the ready queue as a handle with `_run`, for those who run entries themselves.
-pub(super) fn entry_handle(core: &Core, entry: Entry) -> Result<Ref, Raised> {
-    match entry {
-        Entry::Handle(handle) | Entry::Foreign(handle) => Ok(handle),
-        Entry::Call { callback, argument, context } => {
-            let argument = argument.as_ref().map(Ref::as_ptr);
-            Handle::create(core, Parts { callback, arguments: argument.as_slice(), context })
-        }
-        Entry::Native { object, run } => step_handle(core, object, run),
-    }
-}
-
-/// A native step wrapped so that Python can run it.
-fn step_handle(core: &Core, object: Ref, run: super::ready::NativeStep) -> Result<Ref, Raised> {
-    // SAFETY: every caller holds the GIL.
-    let py = unsafe { Python::assume_attached() };
-    let step = Step { object: Slot::new(Some(object)), run, event_loop: Slot::new(Some(core.this())) };
-    let step = Bound::new(py, step).map_err(|error| crate::capi::error::restore(py, error))?;
-    let callback = step.getattr(Fallible("run")).map_err(|error| crate::capi::error::restore(py, error))?;
-    let context = copy_current_context()?;
-    Handle::create(core, Parts { callback: callback.into(), arguments: &[], context })
-}
-
-/// A native step for a loop that is driven from Python.
-#[pyclass(frozen)]
-struct Step {
-    object: Slot,
-    run: super::ready::NativeStep,
-    event_loop: Slot,
-}
-
-// SAFETY: as for EventLoop: used and dropped with the GIL held.
-unsafe impl Send for Step {}
-// SAFETY: as above.
-unsafe impl Sync for Step {}
-
-#[pymethods]
-impl Step {
-    fn run(&self, py: Python<'_>) -> PyResult<()> {
-        let (Some(object), Some(event_loop)) = (self.object.take(), self.event_loop.take()) else {
-            return Ok(());
-        };
-        // SAFETY: `step_handle` put one of our loops there.
-        let core = unsafe { super::core::core_of(event_loop.as_ptr()) };
-        (self.run)(&object, core).map_err(|crate::capi::Fatal| fetch(py))
-    }
-}
-
-fn as_entry(handle: Ref) -> Entry {
-    if is_handle(handle.as_ptr()) { Entry::Handle(handle) } else { Entry::Foreign(handle) }
-}
-
 fn set_attribute(
     object: &Bound<'_, EventLoop>,
     name: &Bound<'_, PyAny>,
@@ -514,9 +463,9 @@ fn set_attribute(
     if outcome < 0 {
         return Err(fetch(object.py()));
     }
-    let names = crate::capi::imports::imports();
+    let names = imports();
     if [&names.time, &names.call_at].iter().any(|timing| timing.as_ptr() == name.as_ptr()) {
-        object.get().core.note_clock();
+        object.get().core.look_for_patches();
     }
     Ok(())
 }
@@ -527,7 +476,7 @@ fn add_watch<'py>(
     direction: Direction,
     callback: Bound<'py, PyAny>,
     args: &Bound<'py, PyTuple>,
-    own: bool,
+    asker: Asker,
 ) -> PyResult<Bound<'py, PyAny>> {
     let (py, core) = (slf.py(), &slf.get().core);
     raised(py, core.check_usable())?;
@@ -535,13 +484,13 @@ fn add_watch<'py>(
     let fd = descriptor(fd)?;
     let arguments: Vec<_> = args.iter_borrowed().map(|argument| argument.as_ptr()).collect();
     let context = raised(py, copy_current_context())?;
-    let parts = Parts { callback: callback.into(), arguments: &arguments, context };
-    let handle = raised(py, Handle::create_repeated(core, parts))?;
-    if core.debug.get() {
-        let stack = crate::capi::imports::support(py, "caller_stack")?.call0()?;
-        // SAFETY: just made.
-        unsafe { Handle::of(handle.as_ptr()) }.set_source_traceback(Some(stack.into()));
+    let parts =
+        Parts { event_loop: core.loop_ref(), callback: callback.into(), arguments: &arguments, context };
+    let handle = raised(py, Handle::create_repeated(parts))?;
+    if core.is_debug() {
+        let stack = support(py, "caller_stack")?.call0()?;
+        handle.set_source_traceback(Some(stack.into()));
     }
-    raised(py, watch::add(core, fd, direction, handle.clone_ref(), file, own))?;
-    Ok(handle.bind(py).clone())
+    raised(py, watch::add(core, fd, direction, &handle, file, asker))?;
+    Ok(handle.object().bind(py).clone())
 }

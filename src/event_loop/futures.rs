@@ -96,8 +96,8 @@ impl Futures {
 pub(crate) fn keep_spent(core: &Core, future: &Ref) {
     let futures = &core.futures;
     if futures.spent().len() < MOST
-        && core.plain.get()
-        && !core.closed.get()
+        && !core.instrumentation.is_active()
+        && !core.is_closed()
         && imports().future_class.is_class_of(future)
         && is_blank(future)
     {
@@ -212,7 +212,7 @@ pub(crate) fn new_future(event_loop: *mut ffi::PyObject) -> Result<Ref, Raised> 
 /// the dict refers back to it.
 #[cold]
 fn keep_arguments(core: &Core, event_loop: *mut ffi::PyObject) -> Result<(), Raised> {
-    if core.closed.get() {
+    if core.is_closed() {
         return Ok(());
     }
     // SAFETY: the first of the names is `loop`; a fresh dict, and live objects to put into it.

@@ -1,42 +1,44 @@
 //! asyncio's event loop: the native half of `wakeloop.EventLoop`.
 //!
-//! Read in this order: [`core`] (what a loop is made of), [`turn`] (one turn of it), [`ready`] and
-//! [`handle`] (what runs), [`source`] and [`watch`] (what a file descriptor leads to), [`sock_methods`], [`sock`] and
-//! [`sock_try`] (awaitable socket calls: who makes them, how they wait, and what they try), [`sock_datagram`] (those that
-//! know addresses), [`file_transfer`] (what `sendfile` does), [`inbox`] (how other threads reach it), [`chain`] (how an
-//! executor's results do), [`chances`] (how other threads come by the GIL), [`calls`] (`call_soon` and its kin),
-//! [`clock`] (what time it is), [`process`] (whose it is after a fork), [`tools`] (what others have put in asyncio's place), [`debug`] (what debug mode adds),
-//! [`report`] (where errors go that no caller gets), and [`event_loop`] (the class that Python sees).
+//! Read in this order; each file uses only files that stand above it in this list:
 //!
-//! **Ownership.** A loop's state belongs to the thread that runs it; other threads touch it only with the
-//! GIL held, as they do with asyncio's own loop. No state is borrowed across a call into Python, so every
-//! structure here is a cell whose methods finish before anything else can run. The one place that gives
-//! the GIL up is the blocking poll; what must not happen meanwhile is said there.
+//! - [`handle`]: what a callback is, and how it runs
+//! - [`core`]: what a loop is made of, one file per part
+//! - [`source`], [`fork`], [`report`]: more of the core's methods
+//! - [`watch`], [`completion`], [`sock`]: what waits for descriptors
+//! - [`calls`]: `call_soon` and its kin; [`executor_future`]: how an executor's results come back
+//! - [`run`], [`debug`], [`entries`]: how one entry of the ready queue runs
+//! - [`dispatch`], [`poll`], [`turn`], [`stepping`]: one turn of the loop, by `run_forever` or by Python code
+//! - [`event_loop`]: the class that Python sees
 //!
-//! The room never names a transport: a token leads to a [`source::Source`].
+//! **Ownership.** A loop's state belongs to the thread that runs it. Other threads touch it only with the GIL held, as
+//! they do with asyncio's own loop, or send a message to the [`inbox`](core::inbox).
+//!
+//! **Borrows.** No state is borrowed across a call into Python. The blocking poll is the one place that gives up the GIL;
+//! `poll.rs` says what must not happen meanwhile.
+//!
+//! The room never names a transport: a token leads to a [`Source`](source::Source).
 
 pub(crate) mod calls;
-pub(crate) mod chain;
-pub(crate) mod chances;
 pub(crate) mod clock;
+pub(crate) mod completion;
 pub(crate) mod core;
 mod debug;
+mod dispatch;
+mod entries;
 #[allow(clippy::module_inception, reason = "the class is called EventLoop, and so is its file")]
 pub(crate) mod event_loop;
-pub(crate) mod file_transfer;
+pub(crate) mod executor_future;
+mod fork;
 pub(crate) mod futures;
 pub(crate) mod handle;
-pub(crate) mod inbox;
-pub(crate) mod metrics;
-pub(crate) mod process;
-pub(crate) mod ready;
+mod poll;
 mod report;
+mod run;
 pub(crate) mod sock;
-pub(crate) mod sock_datagram;
-pub(crate) mod sock_methods;
-pub(crate) mod sock_try;
 pub(crate) mod source;
-pub(crate) mod timers;
+mod stepping;
 pub(crate) mod tools;
-pub(crate) mod turn;
+mod turn;
+mod unraisable;
 pub(crate) mod watch;

@@ -3,9 +3,10 @@
 use pyo3::ffi;
 
 use super::core::Core;
-use super::handle::{self, Handle, Parts};
+use super::handle::layout::{Handle, HandleRef, Parts};
+use super::unraisable::unraisable;
 use crate::capi::call::call;
-use crate::capi::error::{handling, raise, restore, take_unless_fatal};
+use crate::capi::error::{handling, restore, take_unless_fatal};
 use crate::capi::fallible::string_or_none;
 use crate::capi::imports::support;
 use crate::capi::object::interpreter_ends;
@@ -15,17 +16,18 @@ impl Core {
     /// Hands an error of a handle's callback to the loop's exception handler, and empties the handle. A fatal error
     /// stays set.
     #[cold]
-    pub(crate) fn report_handle(&self, handle: &Ref, raised: Raised) -> Result<(), Fatal> {
+    pub(crate) fn report_handle(&self, handle: &HandleRef, raised: Raised) -> Result<(), Fatal> {
         let Raised = raised;
+        let object = handle.object().as_ptr();
         // In debug mode the log may have to name it yet, if it was slow.
         // SAFETY: a live object.
-        let owners = if self.debug.get() { 0 } else { unsafe { ffi::Py_REFCNT(handle.as_ptr()) } };
-        let told = take_unless_fatal().and_then(|exception| {
-            let arguments = [self.object(), handle.as_ptr(), exception.as_ptr()];
+        let owners = if self.is_debug() { 0 } else { unsafe { ffi::Py_REFCNT(object) } };
+        let reported = take_unless_fatal().and_then(|exception| {
+            let arguments = [self.object(), object, exception.as_ptr()];
             self.report(&exception, "callback_failed", &arguments)
         });
-        handle::reported(handle, owners);
-        told
+        handle.reported(owners);
+        reported
     }
 
     /// The same for a callback that never had a Handle: it gets one now, for the report.
@@ -41,23 +43,24 @@ impl Core {
         let exception = take_unless_fatal()?;
         let argument = argument.map(Ref::as_ptr);
         let parts = Parts {
+            event_loop: self.loop_ref(),
             callback: callback.clone_ref(),
             arguments: argument.as_slice(),
             context: context.clone_ref(),
         };
-        match Handle::create(self, parts) {
+        match Handle::create(parts) {
             Ok(handle) => {
-                let arguments = [self.object(), handle.as_ptr(), exception.as_ptr()];
-                let told = self.report(&exception, "bare_callback_failed", &arguments);
-                handle::reported(&handle, 1);
-                told
+                let arguments = [self.object(), handle.object().as_ptr(), exception.as_ptr()];
+                let reported = self.report(&exception, "bare_callback_failed", &arguments);
+                handle.reported(1);
+                reported
             }
             Err(raised) => self.unraisable(raised),
         }
     }
 
-    /// The same for a step of a transport, which calls its protocol in the midst of other things: told as a failure of
-    /// the method of asyncio's transport that does the same, which is what people's log filters know.
+    /// The same for a step of a transport, which calls its protocol in the midst of other things. The report names the
+    /// method of asyncio's transport that does the same, because log filters know that one.
     #[cold]
     pub(crate) fn report_step(
         &self,
@@ -82,9 +85,9 @@ impl Core {
         call_support(function, arguments).or_else(|raised| self.unraisable(raised))
     }
 
-    /// The same for a function that tells of `exception`, called as asyncio does it, where the exception is handled.
-    /// What comes out of that leaves run_forever: a loop's class may have a `call_exception_handler` that raises, such
-    /// as one for tests.
+    /// The same for a function that reports `exception`. As in asyncio, it is called where the exception is handled, and
+    /// an error of its own leaves run_forever: a loop's class may have a `call_exception_handler` that raises, such as
+    /// one for tests.
     #[cold]
     pub(crate) fn report(
         &self,
@@ -98,18 +101,13 @@ impl Core {
     /// The last resort for an error: `sys.unraisablehook`. A fatal one stays set.
     #[cold]
     pub(crate) fn unraisable(&self, raised: Raised) -> Result<(), Fatal> {
-        let Raised = raised;
-        let exception = take_unless_fatal()?;
-        raise(exception);
-        // SAFETY: an error is set; the call prints and clears it.
-        unsafe { ffi::PyErr_WriteUnraisable(self.object()) };
-        Ok(())
+        unraisable(&self.this(), raised)
     }
 }
 
 fn call_support(function: &str, arguments: &[*mut ffi::PyObject]) -> Result<(), Raised> {
     if interpreter_ends() {
-        // The modules are being taken apart, and nobody listens any more.
+        // The modules are being taken apart, and there is no handler any more.
         return Ok(());
     }
     // SAFETY: every caller is on a Python thread with the GIL held.

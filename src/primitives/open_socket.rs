@@ -14,7 +14,7 @@ use crate::capi::error::{fetch, raise_errno, raise_message, warn};
 use crate::capi::imports::{imports, support};
 use crate::capi::socket::adopt;
 use crate::capi::{Fallible, Raised, Ref, Slot};
-use crate::event_loop::process::forks;
+use crate::event_loop::core::process::forks;
 
 /// What is inside while the socket is open.
 pub(super) trait Inside: AsRawFd {

@@ -21,11 +21,11 @@ use crate::capi::imports::{imports, support};
 use crate::capi::object::integer;
 use crate::capi::sockaddr::{SockAddr, str_of};
 use crate::capi::{Fatal, Raised, Ref, Slot};
+use crate::event_loop::completion::complete;
 use crate::event_loop::core::{Core, core_of};
 use crate::event_loop::event_loop::EventLoop;
 use crate::event_loop::futures::new_future;
 use crate::event_loop::source::Source;
-use crate::event_loop::watch::complete;
 use crate::reactor::{Interest, Readiness, Token};
 
 /// A socket that connects. Owns its descriptor until a transport takes it.

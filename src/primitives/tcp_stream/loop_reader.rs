@@ -18,10 +18,10 @@ use super::found::Found;
 use crate::bridge::port::Port;
 use crate::bridge::waiter::Waiter;
 use crate::capi::{Fatal, Raised, Ref, Slot};
+use crate::event_loop::completion::complete;
 use crate::event_loop::core::{Core, core_of};
 use crate::event_loop::event_loop::EventLoop;
 use crate::event_loop::source::Source;
-use crate::event_loop::watch::complete;
 use crate::reactor::{Interest, Readiness};
 use crate::runtime::net::{Received, Want};
 
@@ -145,7 +145,7 @@ impl LoopReader {
     pub(super) fn touch(&self) {
         if !self.event_loop.is_empty() {
             // SAFETY: `attach` put one of our loops there.
-            unsafe { core_of(self.event_loop.as_ptr()) }.touched.set(true);
+            unsafe { core_of(self.event_loop.as_ptr()) }.note_io();
         }
     }
 
@@ -166,7 +166,9 @@ impl LoopReader {
         }
         let (core, fd) = (event_loop.get().core(), self.fd.get());
         // Who watches the descriptor by its number goes on doing so.
-        if fd < 0 || core.fds.source(fd).is_some() || core.fds.watch(fd).is_some_and(|watch| watch.is_used())
+        if fd < 0
+            || core.fds.source(fd).is_some()
+            || core.fds.watched(fd).is_some_and(|watched| watched.is_used())
         {
             return false;
         }

@@ -34,10 +34,10 @@ use crate::capi::fallible::string_or_none;
 use crate::capi::file;
 use crate::capi::imports::imports;
 use crate::capi::{Fallible, Fatal, Raised, Ref, Slot};
+use crate::event_loop::completion::complete;
 use crate::event_loop::core::{Core, core_of};
 use crate::event_loop::event_loop::EventLoop;
 use crate::event_loop::source::Source;
-use crate::event_loop::watch::complete;
 use crate::reactor::{Interest, Readiness, Token};
 
 /// After so many writes to a lost connection asyncio begins to warn.

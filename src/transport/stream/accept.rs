@@ -19,8 +19,8 @@ use crate::capi::object::integer;
 use crate::capi::{Fallible, sockaddr, socket};
 use crate::capi::{Fatal, Raised, Ref, Slot};
 use crate::event_loop::core::Core;
+use crate::event_loop::core::metrics::add;
 use crate::event_loop::event_loop::EventLoop;
-use crate::event_loop::metrics::add;
 use crate::event_loop::source::Source;
 use crate::reactor::{Interest, Readiness};
 

@@ -261,7 +261,7 @@ unsafe extern "C" fn make_empty_waiter(
         let made = send::buffer_size(&held, stream).and_then(|size| {
             let waiter = new_future(stream.event_loop.as_ptr())?;
             if size == 0 {
-                crate::event_loop::watch::complete(stream.core(), &waiter).map_err(|Fatal| Raised)?;
+                crate::event_loop::completion::complete(stream.core(), &waiter).map_err(|Fatal| Raised)?;
             }
             stream.empty_waiter.set(Some(waiter.clone_ref()));
             Ok(waiter)

@@ -17,8 +17,8 @@ use crate::capi::error::{raise, raise_io, raise_message, restore, take_exception
 use crate::capi::fallible::{string, string_or_none};
 use crate::capi::imports::{imports, support};
 use crate::capi::{Fatal, Raised, Ref};
+use crate::event_loop::completion::complete;
 use crate::event_loop::core::Core;
-use crate::event_loop::watch::complete;
 use crate::transport::base::write_buffer::{Done, Sent, send_one};
 
 /// With more pending bytes than this, a write is sent at once.

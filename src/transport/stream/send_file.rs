@@ -15,10 +15,10 @@ use pyo3::prelude::*;
 use super::transport::{Stream, is_stream, stream_of};
 use crate::capi::error::{exception, fetch, take_unless_fatal};
 use crate::capi::{Fatal, Raised, Ref};
+use crate::event_loop::completion::{complete_with, is_done};
 use crate::event_loop::core::Core;
-use crate::event_loop::file_transfer::{FileTransfer, Progress};
 use crate::event_loop::futures::new_future;
-use crate::event_loop::watch::{complete_with, is_done};
+use crate::event_loop::sock::file_transfer::{FileTransfer, Progress};
 
 /// A file that is being sent, and the future of who waits for that.
 #[derive(Debug)]

@@ -4,9 +4,9 @@ use super::transport::{ARRIVED, Stream, Transport, stream_of};
 use crate::capi::call::call1;
 use crate::capi::error::{Outcome, raise_io};
 use crate::capi::{Fatal, Ref};
+use crate::event_loop::completion::complete;
 use crate::event_loop::core::Core;
 use crate::event_loop::source::Source;
-use crate::event_loop::watch::complete;
 use crate::reactor::{Interest, Readiness};
 use crate::transport::base::watching::UNWATCHED;
 

@@ -2,15 +2,15 @@
 
 use std::cell::UnsafeCell;
 
-use super::handle::{TimerHandle, TimerRef};
+use super::super::handle::layout::{HandleRef, TimerRef};
 use crate::capi::Ref;
 use crate::timer::{Slot, TimerHeap};
 
-/// See [`Timers::track_shared`]: some ten microseconds' work.
+/// So many handles are looked at in some ten microseconds: see [`Timers::track_shared`].
 const MOST_TRACKED: usize = 1024;
 
-/// Deadlines and the handles that wait for them. A handle knows its place, so that a cancel removes it at
-/// once: no dead timers are left in the heap.
+/// Deadlines and the handles that wait for them. A handle knows its place, so a cancel removes it at once: no dead timers
+/// are left in the heap.
 #[derive(Debug)]
 pub(crate) struct Timers(UnsafeCell<TimerHeap<f64, TimerRef>>);
 
@@ -22,10 +22,10 @@ impl Timers {
     /// Adds a handle. A deadline that is not a number is due at once: it compares with nothing, and a heap
     /// in which it stayed would lose its order.
     #[inline(always)]
-    pub(crate) fn insert(&self, when: f64, handle: Ref) {
+    pub(crate) fn insert(&self, when: f64, handle: TimerRef) {
         let when = if when.is_nan() { f64::NEG_INFINITY } else { when };
         // SAFETY: GIL held; inserting moves entries and runs nothing.
-        unsafe { (*self.0.get()).insert(when, TimerRef(handle)) }
+        unsafe { (*self.0.get()).insert(when, handle) }
     }
 
     /// Takes a handle out. The caller drops it, when the heap is no longer borrowed.
@@ -44,15 +44,18 @@ impl Timers {
 
     /// The next handle whose deadline is not after `now`.
     #[inline(always)]
-    pub(crate) fn pop_due(&self, now: f64) -> Option<Ref> {
+    pub(crate) fn pop_due(&self, now: f64) -> Option<HandleRef> {
         // SAFETY: as in `insert`.
-        unsafe { (*self.0.get()).pop_due(now) }.map(|(_, handle)| handle.0)
+        unsafe { (*self.0.get()).pop_due(now) }.map(|(_, handle)| handle.into_handle())
     }
 
     /// All handles, in the order in which they are due.
     pub(crate) fn in_order(&self) -> Vec<Ref> {
         // SAFETY: as in `insert`.
-        unsafe { (*self.0.get()).in_order() }.into_iter().map(|handle| handle.0.clone_ref()).collect()
+        unsafe { (*self.0.get()).in_order() }
+            .into_iter()
+            .map(|handle| handle.handle().object().clone_ref())
+            .collect()
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -61,19 +64,19 @@ impl Timers {
     }
 
     /// Takes out the next handle, due or not.
-    pub(crate) fn pop(&self) -> Option<Ref> {
+    pub(crate) fn pop(&self) -> Option<HandleRef> {
         // SAFETY: as in `insert`.
-        unsafe { (*self.0.get()).pop() }.map(|(_, handle)| handle.0)
+        unsafe { (*self.0.get()).pop() }.map(|(_, handle)| handle.into_handle())
     }
 
-    /// The loop stops running, and may be forgotten with whoever waits in it: from now on the collector sees the
-    /// handles that others hold too. A loop with very many is not looked through each time that it stops.
+    /// The loop stops running, and may become garbage together with tasks that wait in it: from now on the collector
+    /// sees the handles that others hold too. A loop with very many timers is not looked through at each stop.
     pub(crate) fn track_shared(&self) {
         // SAFETY: as in `insert`; to track an object runs nothing.
         let heap = unsafe { &*self.0.get() };
         if heap.len() <= MOST_TRACKED {
             for (_, handle) in heap.iter() {
-                TimerHandle::track_shared(&handle.0);
+                handle.track_shared();
             }
         }
     }
@@ -85,7 +88,7 @@ impl Timers {
     pub(crate) unsafe fn traverse(&self, visit: &mut dyn FnMut(*mut pyo3::ffi::PyObject) -> i32) -> i32 {
         // SAFETY: nothing moves the heap while the collector visits.
         for (_, handle) in unsafe { (*self.0.get()).iter() } {
-            let result = visit(handle.0.as_ptr());
+            let result = visit(handle.handle().object().as_ptr());
             if result != 0 {
                 return result;
             }

@@ -12,16 +12,15 @@ use std::sync::atomic::Ordering;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::{
-    HANDLE_TYPE, HANDLES, Handle, Kind, THREAD_SAFE, THREAD_SAFE_TYPE, TIMER_TYPE, TIMERS, ThreadSafeHandle,
-    TimerHandle,
+use super::layout::{
+    HANDLE_TYPE, HANDLES, Handle, HandleRef, Kind, THREAD_SAFE, THREAD_SAFE_TYPE, TIMER_TYPE, TIMERS,
+    ThreadSafeHandle, TimerHandle,
 };
 use crate::capi::call::{call, guard};
 use crate::capi::imports::imports;
 use crate::capi::object::given_truth;
 use crate::capi::types::{Attribute, Method, TypeSpec};
 use crate::capi::{Raised, Ref};
-use crate::event_loop::core::core_of;
 
 /// How many deallocations may nest. A handle can be an argument of another, and a long chain of them would
 /// use up the stack; past this the rest waits in [`LATER`].
@@ -97,7 +96,9 @@ unsafe fn free(object: *mut ffi::PyObject) {
                 return;
             }
             Kind::ThreadSafe => {
-                ThreadSafeHandle::of(object).clear();
+                if let Some(lock) = handle.lock() {
+                    lock.clear();
+                }
                 &THREAD_SAFE
             }
         };
@@ -120,9 +121,7 @@ unsafe extern "C" fn cancel(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -
             unsafe { unschedule(object) };
         }
         if !handle.cancelled.replace(true) {
-            // SAFETY: as above.
-            let debug = handle.event_loop.get().is_some_and(|it| unsafe { core_of(it.as_ptr()) }.debug.get());
-            if debug {
+            if handle.event_loop().is_some_and(|event_loop| event_loop.core().is_debug()) {
                 // SAFETY: a live handle.
                 handle.shown.set(unsafe { Ref::from_owned(ffi::PyObject_Repr(object)) });
                 if handle.shown.is_empty() {
@@ -161,28 +160,24 @@ unsafe extern "C" fn when(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> 
     unsafe { TimerHandle::of(object) }.shown_when()
 }
 
-/// `_run()`: for a `_run_once` written in Python, which third parties have. Errors go where asyncio
-/// sends them; the fatal two are raised.
+/// `_run()`: for a `_run_once` written in Python, which third parties have. Errors go where asyncio sends them; the
+/// fatal two are raised.
 unsafe extern "C" fn run(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
     guard(|| {
         // SAFETY: the method table belongs to our types; held for the time of the run.
-        let held = unsafe { Ref::from_borrowed(object) };
-        // SAFETY: as above.
-        let handle = unsafe { Handle::of(object) };
-        match handle.run_by_tool() {
+        let Ok(handle) = HandleRef::new(unsafe { Ref::from_borrowed(object) }) else { return null_mut() };
+        match handle.run_by_patch() {
             Ok(false) => {}
             Ok(true) => {
-                super::spent(&held);
+                handle.spent();
                 return Ref::none().into_ptr();
             }
             Err(Raised) => return null_mut(),
         }
-        if let (Err(raised), Some(event_loop)) = (handle.run(), handle.event_loop.get()) {
-            // SAFETY: one of our loops.
-            let core = unsafe { core_of(event_loop.as_ptr()) };
-            if core.report_handle(&held, raised).is_err() {
-                return null_mut();
-            }
+        if let (Err(raised), Some(event_loop)) = (handle.run(), handle.event_loop())
+            && event_loop.core().report_handle(&handle, raised).is_err()
+        {
+            return null_mut();
         }
         Ref::none().into_ptr()
     })
@@ -357,11 +352,10 @@ unsafe extern "C" fn set_scheduled(
 unsafe fn unschedule(object: *mut ffi::PyObject) {
     // SAFETY: the caller's word.
     let (handle, slot) = unsafe { (Handle::of(object), TimerHandle::of(object).slot.get()) };
-    if let Some(event_loop) = handle.event_loop.get()
+    if let Some(event_loop) = handle.event_loop()
         && !slot.is_none()
     {
-        // SAFETY: `event_loop` is one of our loops: `create` put it there.
-        drop(unsafe { core_of(event_loop.as_ptr()) }.timers.remove(slot));
+        drop(event_loop.core().timers.remove(slot));
     }
 }
 

@@ -128,7 +128,7 @@ impl Chain {
     fn job_done(&self, itself: *mut ffi::PyObject) -> Result<(), Raised> {
         let Some(event_loop) = self.event_loop.get() else { return Ok(()) };
         // SAFETY: `chain` is a method of our loops.
-        if unsafe { core_of(event_loop.as_ptr()) }.closed.get() {
+        if unsafe { core_of(event_loop.as_ptr()) }.is_closed() {
             return Ok(());
         }
         if KNOWN.get().is_some_and(|known| known.copies_at_once)

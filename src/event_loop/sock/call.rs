@@ -1,12 +1,11 @@
-//! An awaitable socket call: what `sock_recv`, `sock_recv_into`, `sock_sendall`, `sock_accept` and the waiting half of
-//! `sock_connect` give (the methods are in [`sock_methods`](super::sock_methods)).
+//! The awaitable object of a socket call.
 //!
-//! The object is stepped like a coroutine (see `capi::coroutine`). Each step [tries](super::sock_try) the system call
-//! first; only if it would block is a future made and put on the descriptor, and the future is what the awaiting task sees.
-//! A cancel arrives as `throw` and ends the wait.
+//! It is stepped like a coroutine (see `capi::coroutine`). Each step makes the system call first. Only if it would block, a
+//! future is made and put on the descriptor, and the awaiting task sees that future. A cancel arrives as `throw` and ends
+//! the wait.
 //!
-//! `_sock_send_file` has many tries before it is done. Its task is stepped for the first and for the result; in
-//! between, the call stands on the descriptor itself and goes on from there.
+//! `_sock_send_file` makes many attempts before it is done. Its task is stepped for the first one and for the result; in
+//! between, the call itself waits for the descriptor and goes on from there.
 
 use std::cell::{Cell, UnsafeCell};
 use std::io;
@@ -16,12 +15,14 @@ use std::rc::Rc;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::core::{Core, core_of};
+use super::super::completion::{complete, is_done};
+use super::super::core::watched_fd::Direction;
+use super::super::core::{Core, core_of};
+use super::super::futures::new_future;
+use super::super::watch;
+use super::attempt::{Attempt, SEND_FLAGS, accept, connected, file_descriptor, receive, sized, would_block};
+use super::exchange::Exchange;
 use super::file_transfer::{FileTransfer, Progress};
-use super::futures::new_future;
-use super::sock_datagram::Exchange;
-use super::sock_try::{SEND_FLAGS, Step, accept, connected, file_descriptor, receive, sized, would_block};
-use super::watch::{self, Direction};
 use crate::capi::buffer::Buffer;
 use crate::capi::call::getattr;
 use crate::capi::collector::{Traverse, Visitor};
@@ -143,9 +144,9 @@ impl SockCall {
         unsafe { core_of(self.event_loop.as_ptr()) }
     }
 
-    fn attempt(&self) -> Result<Step, Raised> {
+    fn attempt(&self) -> Result<Attempt, Raised> {
         let fd = self.fd.get();
-        self.core().touched.set(true);
+        self.core().note_io();
         // SAFETY: GIL held; nothing below replaces the action while it is borrowed, except `finish`, which
         // runs after this returned.
         match unsafe { &*self.action.get() } {
@@ -156,7 +157,7 @@ impl SockCall {
                 let buffer = Buffer::writable(target.as_ptr(), "recv_into")?;
                 if buffer.len() == 0 {
                     // The socket is not asked, as in Python.
-                    return integer(0).map(Step::Finished);
+                    return integer(0).map(Attempt::Finished);
                 }
                 // SAFETY: the view keeps the memory alive and writable.
                 let count =
@@ -170,10 +171,10 @@ impl SockCall {
                 let count = unsafe { libc::send(fd, rest.as_ptr().cast(), rest.len(), SEND_FLAGS) };
                 if count < 0 {
                     let step = would_block(Direction::Write)?;
-                    return Ok(if rest.is_empty() { Step::Finished(Ref::none()) } else { step });
+                    return Ok(if rest.is_empty() { Attempt::Finished(Ref::none()) } else { step });
                 }
                 if count as usize == rest.len() {
-                    return Ok(Step::Finished(Ref::none()));
+                    return Ok(Attempt::Finished(Ref::none()));
                 }
                 sent.set(sent.get() + count as usize);
             },
@@ -181,7 +182,7 @@ impl SockCall {
             Action::Exchange(exchange) => {
                 exchange.attempt(self.core(), fd, &self.socket.get().ok_or(Raised)?)
             }
-            Action::Connect { waited } if !waited.replace(true) => Ok(Step::Blocked(Direction::Write)),
+            Action::Connect { waited } if !waited.replace(true) => Ok(Attempt::Blocked(Direction::Write)),
             Action::Connect { .. } => connected(fd),
             Action::SendFile(transfer) => {
                 // Held, since the GIL is given up.
@@ -228,11 +229,11 @@ impl SockCall {
     }
 
     /// Stays on the descriptor until there is room for more of the file.
-    fn stay(&self, socket: &Ref, step: &Step) -> Result<(), Raised> {
+    fn stay(&self, socket: &Ref, step: &Attempt) -> Result<(), Raised> {
         let (core, fd) = (self.core(), self.fd.get());
         // SAFETY: alive, as long as this borrow of its inside.
         watch::wait(core, fd, Direction::Write, socket, unsafe { Ref::from_borrowed(self.object()) })?;
-        if matches!(step, Step::Again) {
+        if matches!(step, Attempt::Again) {
             core.requeue(core.fds.token(fd), Readiness::WRITABLE);
         }
         Ok(())
@@ -315,12 +316,12 @@ impl Coroutine for SockCall {
         }
         let step = loop {
             match this.attempt()? {
-                Step::Again if this.transfer().is_none() => {}
+                Attempt::Again if this.transfer().is_none() => {}
                 step => break step,
             }
         };
         match step {
-            Step::Finished(result) => {
+            Attempt::Finished(result) => {
                 this.finish();
                 Ok(coroutine::Step::Done(result))
             }
@@ -328,7 +329,7 @@ impl Coroutine for SockCall {
                 let future = new_future(this.event_loop.as_ptr())?;
                 if this.transfer().is_some() {
                     this.stay(&socket, &step)?;
-                } else if let Step::Blocked(direction) = step {
+                } else if let Attempt::Blocked(direction) = step {
                     watch::wait(this.core(), this.fd.get(), direction, &socket, future.clone_ref())?;
                 }
                 this.waiter.set(Some(future.clone_ref()));
@@ -382,11 +383,11 @@ fn is_buffer(target: &Slot) -> bool {
 }
 
 /// What a go of the transfer means for the call.
-fn progress(transfer: &FileTransfer, progress: Progress) -> Result<Step, Raised> {
+fn progress(transfer: &FileTransfer, progress: Progress) -> Result<Attempt, Raised> {
     match progress {
-        Progress::Blocked => Ok(Step::Blocked(Direction::Write)),
-        Progress::Again => Ok(Step::Again),
-        Progress::Ended(outcome) => transfer.result(outcome).map(Step::Finished),
+        Progress::Blocked => Ok(Attempt::Blocked(Direction::Write)),
+        Progress::Again => Ok(Attempt::Again),
+        Progress::Ended(outcome) => transfer.result(outcome).map(Attempt::Finished),
     }
 }
 
@@ -399,18 +400,18 @@ pub(crate) fn go_on(core: &Core, object: &Ref) -> Result<(), Fatal> {
     else {
         return Ok(());
     };
-    if watch::is_done(core, &future)? {
-        // Cancelled; the task will tell.
+    if is_done(core, &future)? {
+        // Cancelled: the task is stepped anyway.
         return Ok(());
     }
-    core.touched.set(true);
+    core.note_io();
     let step = match file_descriptor(&socket) {
         Ok(fd) if fd == call.fd.get() => progress(&transfer, transfer.go_on(fd)),
-        Ok(_) => transfer.result(Err(io::Error::from_raw_os_error(libc::EBADF))).map(Step::Finished),
-        Err(Raised) => transfer.lost(Some(take_unless_fatal()?)).map(Step::Finished),
+        Ok(_) => transfer.result(Err(io::Error::from_raw_os_error(libc::EBADF))).map(Attempt::Finished),
+        Err(Raised) => transfer.lost(Some(take_unless_fatal()?)).map(Attempt::Finished),
     };
     let outcome = match step {
-        Ok(Step::Finished(result)) => Ok(result),
+        Ok(Attempt::Finished(result)) => Ok(result),
         Ok(step) => match call.stay(&socket, &step) {
             Ok(()) => return Ok(()),
             Err(raised) => Err(raised),
@@ -423,7 +424,7 @@ pub(crate) fn go_on(core: &Core, object: &Ref) -> Result<(), Fatal> {
     };
     // SAFETY: GIL held, no borrow of the action is alive; the old one is dropped outside.
     drop(unsafe { std::mem::replace(&mut *call.action.get(), next) });
-    watch::complete(core, &future)
+    complete(core, &future)
 }
 
 /// Makes the class. Called once, by the module's initialisation.

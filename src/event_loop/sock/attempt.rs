@@ -1,7 +1,6 @@
-//! One try of a socket's system call, and what it came to.
+//! One attempt at a socket's system call.
 //!
-//! None of these waits: a call that would block says for what, and the awaitable call of [`sock`](super::sock) or
-//! [`sock_datagram`](super::sock_datagram) waits for that and tries again.
+//! None of these waits. A call that would block says for what; `call.rs` waits for that and tries again.
 
 use std::ffi::c_void;
 use std::io;
@@ -10,8 +9,8 @@ use std::os::fd::RawFd;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::core::Core;
-use super::watch::Direction;
+use super::super::core::Core;
+use super::super::core::watched_fd::Direction;
 use crate::capi::buffer::{RawBytes, bytes_from};
 use crate::capi::call::method;
 use crate::capi::error::{raise_errno, raise_io, restore};
@@ -24,44 +23,44 @@ use crate::capi::{Fallible, Raised, Ref};
 
 /// Up to here a message is received into a buffer of the loop and copied out; larger requests are received
 /// straight into the bytes object that is handed out.
-pub(crate) const COPIED: usize = 64 * 1024;
+pub(super) const COPIED: usize = 64 * 1024;
 
-/// What one try came to.
-pub(crate) enum Step {
+/// What one attempt came to.
+pub(super) enum Attempt {
     Finished(Ref),
     Blocked(Direction),
-    /// It is to be tried once more; a file when others have had their turn.
+    /// Try once more; a file transfer does so in the next turn.
     Again,
 }
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
-pub(crate) const SEND_FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+pub(super) const SEND_FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-pub(crate) const SEND_FLAGS: i32 = libc::MSG_DONTWAIT;
+pub(super) const SEND_FLAGS: i32 = libc::MSG_DONTWAIT;
 
-pub(crate) fn sized(
+pub(super) fn sized(
     count: isize,
     direction: Direction,
     result: impl FnOnce(usize) -> Result<Ref, Raised>,
-) -> Result<Step, Raised> {
-    if count < 0 { would_block(direction) } else { result(count as usize).map(Step::Finished) }
+) -> Result<Attempt, Raised> {
+    if count < 0 { would_block(direction) } else { result(count as usize).map(Attempt::Finished) }
 }
 
 /// The meaning of -1: wait, try again, or a real error.
-pub(super) fn would_block(direction: Direction) -> Result<Step, Raised> {
+pub(super) fn would_block(direction: Direction) -> Result<Attempt, Raised> {
     let error = io::Error::last_os_error();
     match error.kind() {
-        io::ErrorKind::WouldBlock => Ok(Step::Blocked(direction)),
+        io::ErrorKind::WouldBlock => Ok(Attempt::Blocked(direction)),
         // What is there already brings no edge.
-        io::ErrorKind::Interrupted => Ok(Step::Again),
+        io::ErrorKind::Interrupted => Ok(Attempt::Again),
         _ => Err(raise_io(&error)),
     }
 }
 
-pub(super) fn receive(core: &Core, fd: RawFd, size: usize) -> Result<Step, Raised> {
+pub(super) fn receive(core: &Core, fd: RawFd, size: usize) -> Result<Attempt, Raised> {
     if size == 0 {
         // The socket is not asked, as in Python.
-        return bytes_from(&[]).map(Step::Finished);
+        return bytes_from(&[]).map(Attempt::Finished);
     }
     if size <= COPIED {
         let buffer = &mut core.receive_buffer()[..size];
@@ -78,11 +77,11 @@ pub(super) fn receive(core: &Core, fd: RawFd, size: usize) -> Result<Step, Raise
 
 /// `socket.accept()` itself: it knows every address family. The listening socket does not block, so
 /// `BlockingIOError` is the sign to wait.
-pub(super) fn accept(socket: *mut ffi::PyObject, fd: RawFd) -> Result<Step, Raised> {
+pub(super) fn accept(socket: *mut ffi::PyObject, fd: RawFd) -> Result<Attempt, Raised> {
     let mut ready = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: one valid pollfd, no waiting.
     if unsafe { libc::poll(&mut ready, 1, 0) } == 0 && is_listening(fd) {
-        return Ok(Step::Blocked(Direction::Read));
+        return Ok(Attempt::Blocked(Direction::Read));
     }
     // SAFETY: every caller holds the GIL; the socket is held by the call object.
     let (py, socket) = unsafe { (Python::assume_attached(), Ref::from_borrowed(socket)) };
@@ -91,18 +90,18 @@ pub(super) fn accept(socket: *mut ffi::PyObject, fd: RawFd) -> Result<Step, Rais
         Ok(pair)
     });
     match outcome {
-        Ok(pair) => Ok(Step::Finished(pair.into())),
+        Ok(pair) => Ok(Attempt::Finished(pair.into())),
         Err(error)
             if error.is_instance_of::<pyo3::exceptions::PyBlockingIOError>(py)
                 || error.is_instance_of::<pyo3::exceptions::PyInterruptedError>(py) =>
         {
-            Ok(Step::Blocked(Direction::Read))
+            Ok(Attempt::Blocked(Direction::Read))
         }
         Err(error) => Err(restore(py, error)),
     }
 }
 
-/// One that is not would be waited for in vain: `accept` has to say so.
+/// A wait for one that is not would never end: `accept` has to raise for it.
 fn is_listening(fd: RawFd) -> bool {
     let mut listening: libc::c_int = 0;
     let mut size = size_of::<libc::c_int>() as libc::socklen_t;
@@ -115,11 +114,11 @@ fn is_listening(fd: RawFd) -> bool {
 }
 
 /// Has the connect that was started come to an end? `SO_ERROR` as an int, 0 for success.
-pub(super) fn connected(fd: RawFd) -> Result<Step, Raised> {
+pub(super) fn connected(fd: RawFd) -> Result<Attempt, Raised> {
     let mut ready = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
     // SAFETY: one valid pollfd, no waiting.
     if unsafe { libc::poll(&mut ready, 1, 0) } == 0 {
-        return Ok(Step::Blocked(Direction::Write));
+        return Ok(Attempt::Blocked(Direction::Write));
     }
     let mut error: libc::c_int = 0;
     let mut size = size_of::<libc::c_int>() as libc::socklen_t;
@@ -130,7 +129,7 @@ pub(super) fn connected(fd: RawFd) -> Result<Step, Raised> {
     if done < 0 {
         return Err(raise_io(&io::Error::last_os_error()));
     }
-    integer(error).map(Step::Finished)
+    integer(error).map(Attempt::Finished)
 }
 
 pub(super) fn file_descriptor(socket: &Ref) -> Result<RawFd, Raised> {

@@ -1,0 +1,124 @@
+//! The poller, and what it has reported that is not dispatched yet.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+
+use crate::reactor::{Event, Poller, Readiness, Token, Waker};
+
+/// How many events one poll hands out. Enough for a busy server's batch; more wait in the kernel.
+const EVENTS: usize = 1024;
+/// The waker's token: descriptor -1, a generation that no entry of the table ever has.
+pub(crate) const WAKER: Token = Token(usize::MAX - 1);
+
+/// A poller for a loop, and what wakes it.
+pub(crate) fn new_poller() -> io::Result<(Poller, Waker)> {
+    let poller = Poller::with_capacity(EVENTS)?;
+    let waker = poller.waker(WAKER)?;
+    Ok((poller, waker))
+}
+
+#[derive(Debug)]
+pub(crate) struct Io {
+    /// Borrowed for the whole of a poll, also while the GIL is given up in it.
+    poller: RefCell<Option<Poller>>,
+    fd: Cell<Option<RawFd>>,
+    events: RefCell<VecDeque<Event>>,
+    /// Sources to call in the next turn although the poller will not report them.
+    requeued: RefCell<Vec<(Token, Readiness)>>,
+    /// Descriptors whose registration another thread changed while the loop slept in the poll.
+    deferred: RefCell<Vec<RawFd>>,
+}
+
+impl Io {
+    pub(crate) fn new(poller: Poller) -> Io {
+        Io {
+            fd: Cell::new(Some(poller.as_raw_fd())),
+            poller: RefCell::new(Some(poller)),
+            events: RefCell::default(),
+            requeued: RefCell::default(),
+            deferred: RefCell::default(),
+        }
+    }
+
+    /// The poller, while the loop is open and no thread sleeps in it.
+    pub(crate) fn poller(&self) -> Option<std::cell::Ref<'_, Poller>> {
+        std::cell::Ref::filter_map(self.poller.try_borrow().ok()?, Option::as_ref).ok()
+    }
+
+    /// The poller for the poll itself.
+    pub(crate) fn poller_mut(&self) -> Option<std::cell::RefMut<'_, Poller>> {
+        std::cell::RefMut::filter_map(self.poller.try_borrow_mut().ok()?, Option::as_mut).ok()
+    }
+
+    /// The poller's own descriptor, while the loop is open.
+    pub(crate) fn fd(&self) -> Option<RawFd> {
+        self.fd.get()
+    }
+
+    /// Another poller, or none once the loop is closed. No thread is in the poll.
+    pub(crate) fn set_poller(&self, poller: Option<Poller>) {
+        self.fd.set(poller.as_ref().map(AsRawFd::as_raw_fd));
+        self.events.take();
+        drop(self.poller.replace(poller));
+    }
+
+    #[inline(always)]
+    pub(crate) fn push_event(&self, event: Event) {
+        self.events.borrow_mut().push_back(event);
+    }
+
+    /// Queues what a poll has reported; how many events that are.
+    #[inline(always)]
+    pub(crate) fn extend(&self, events: impl Iterator<Item = Event>) -> usize {
+        let mut queue = self.events.borrow_mut();
+        let before = queue.len();
+        queue.extend(events);
+        queue.len() - before
+    }
+
+    #[inline(always)]
+    pub(crate) fn pop_event(&self) -> Option<Event> {
+        self.events.borrow_mut().pop_front()
+    }
+
+    #[inline(always)]
+    pub(crate) fn event_count(&self) -> usize {
+        self.events.borrow().len()
+    }
+
+    /// Calls the source behind `token` in the next turn as if the poller had reported it.
+    pub(crate) fn requeue(&self, token: Token, readiness: Readiness) {
+        self.requeued.borrow_mut().push((token, readiness));
+    }
+
+    /// Gives every requeued source its event.
+    #[inline(always)]
+    pub(crate) fn queue_requeued(&self) {
+        let mut requeued = self.requeued.borrow_mut();
+        if !requeued.is_empty() {
+            let events = requeued.drain(..).map(|(token, readiness)| Event { token, readiness });
+            self.events.borrow_mut().extend(events);
+        }
+    }
+
+    pub(crate) fn has_requeued(&self) -> bool {
+        !self.requeued.borrow().is_empty()
+    }
+
+    /// Notes a change of registration for when the loop is awake.
+    pub(crate) fn defer(&self, fd: RawFd) {
+        self.deferred.borrow_mut().push(fd);
+    }
+
+    pub(crate) fn take_deferred(&self) -> Vec<RawFd> {
+        self.deferred.take()
+    }
+
+    /// Nothing is to be dispatched any more.
+    pub(crate) fn clear(&self) {
+        self.events.take();
+        self.requeued.take();
+    }
+}

@@ -1,0 +1,426 @@
+//! What a loop is made of.
+//!
+//! [`Core`] names the parts. Each part owns its state, stands in its own file and knows no other part, nor the core.
+//! The loop's methods are further up: `impl Core` blocks here and in `source.rs`, `fork.rs` and `report.rs`.
+
+pub(crate) mod fd_table;
+pub(crate) mod gil_fairness;
+pub(crate) mod inbox;
+pub(crate) mod instrumentation;
+pub(crate) mod io;
+pub(crate) mod loop_clock;
+pub(crate) mod loop_ref;
+pub(crate) mod metrics;
+pub(crate) mod poll_policy;
+pub(crate) mod process;
+pub(crate) mod ready;
+pub(crate) mod run_state;
+pub(crate) mod scratch;
+pub(crate) mod timers;
+pub(crate) mod wakeup;
+pub(crate) mod watched_fd;
+pub(crate) mod writes;
+
+use std::io as std_io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use pyo3::ffi;
+
+use self::fd_table::{FdTable, Kind};
+use self::gil_fairness::GilFairness;
+use self::inbox::Inbox;
+use self::instrumentation::Instrumentation;
+use self::io::{Io, new_poller};
+use self::loop_clock::LoopClock;
+use self::loop_ref::LoopRef;
+use self::metrics::Counters;
+use self::poll_policy::PollPolicy;
+use self::process::OwnerProcess;
+use self::ready::{NativeStep, ReadyQueue};
+use self::run_state::{Phase, RunState};
+pub(crate) use self::scratch::RECEIVE;
+use self::scratch::Scratch;
+use self::timers::Timers;
+use self::wakeup::Wakeup;
+use self::writes::{Delivery, Writes};
+use super::futures::Futures;
+use super::handle::layout::{Handle, is_handle};
+use crate::capi::error::{Outcome, raise_message};
+use crate::capi::spare_bytes::SpareBytes;
+use crate::capi::{Fatal, Raised, Ref, Slot};
+use crate::reactor::{Poller, Readiness, Token};
+
+/// One thing to run.
+pub(crate) type Entry = ready::Entry<Core>;
+
+/// Sends what a transport has buffered.
+pub(crate) type Flush = writes::Flush<Core>;
+
+/// Where the core lies inside its Python object; the same for every loop.
+static OFFSET: AtomicUsize = AtomicUsize::new(0);
+
+/// The native state of a loop. Lives inside its Python object.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) ready: ReadyQueue<Core>,
+    pub(crate) timers: Timers,
+    pub(crate) clock: LoopClock,
+    pub(crate) fds: FdTable<Core>,
+    pub(crate) io: Io,
+    pub(crate) polls: PollPolicy,
+    pub(crate) writes: Writes<Core>,
+    pub(crate) inbox: Arc<Inbox>,
+    pub(crate) wakeup: Wakeup,
+    pub(crate) gil: GilFairness,
+    pub(crate) state: RunState,
+    pub(crate) instrumentation: Instrumentation,
+    pub(crate) process: OwnerProcess,
+    pub(crate) counters: Counters,
+    pub(crate) scratch: Scratch,
+    pub(crate) futures: Futures,
+    /// For the data of the next message.
+    pub(crate) spare_bytes: SpareBytes,
+    /// asyncio's `_thread_id` and `_task_factory`.
+    pub(crate) thread_id: Slot,
+    pub(crate) task_factory: Slot,
+}
+
+/// The core of a loop object.
+///
+/// # Safety
+/// `object` is a live instance of our loop class, and the result does not outlive it.
+#[inline(always)]
+pub(crate) unsafe fn core_of<'a>(object: *mut ffi::PyObject) -> &'a Core {
+    // SAFETY: the caller's word. Relaxed: the offset is stored once, at import.
+    unsafe { &*object.cast::<u8>().add(OFFSET.load(Ordering::Relaxed)).cast::<Core>() }
+}
+
+/// Notes where the core lies in its object. Called once, by the module's initialisation.
+pub(crate) fn init_offset(object: *mut ffi::PyObject, core: &Core) {
+    // Relaxed: before any loop can be used.
+    OFFSET.store(std::ptr::from_ref(core) as usize - object as usize, Ordering::Relaxed);
+}
+
+impl LoopRef {
+    #[inline(always)]
+    pub(crate) fn core(&self) -> &Core {
+        // SAFETY: an instance of our loop class, which lives as long as this reference to it.
+        unsafe { core_of(self.object().as_ptr()) }
+    }
+}
+
+impl Core {
+    pub(crate) fn new() -> std_io::Result<Core> {
+        let (poller, waker) = new_poller()?;
+        Ok(Core {
+            ready: ReadyQueue::new(),
+            timers: Timers::new(),
+            clock: LoopClock::default(),
+            fds: FdTable::new(),
+            io: Io::new(poller),
+            polls: PollPolicy::default(),
+            writes: Writes::new(),
+            inbox: Arc::new(Inbox::new(waker)),
+            wakeup: Wakeup::default(),
+            gil: GilFairness::new(),
+            state: RunState::default(),
+            instrumentation: Instrumentation::default(),
+            process: OwnerProcess::new(),
+            counters: Counters::default(),
+            scratch: Scratch::default(),
+            futures: Futures::new(),
+            spare_bytes: SpareBytes::new(),
+            thread_id: Slot::empty(),
+            task_factory: Slot::empty(),
+        })
+    }
+
+    /// The Python object that this core lies in, borrowed.
+    #[inline(always)]
+    pub(crate) fn object(&self) -> *mut ffi::PyObject {
+        // Relaxed: stored once, at import.
+        std::ptr::from_ref(self).cast::<u8>().wrapping_sub(OFFSET.load(Ordering::Relaxed)).cast_mut().cast()
+    }
+
+    /// The Python object, owned.
+    #[inline(always)]
+    pub(crate) fn this(&self) -> Ref {
+        // SAFETY: the object lives at least as long as this borrow of its inside.
+        unsafe { Ref::from_borrowed(self.object()) }
+    }
+
+    /// The same as an object that is known to have a core.
+    #[inline(always)]
+    pub(crate) fn loop_ref(&self) -> LoopRef {
+        // SAFETY: a core lies in an instance of our loop class.
+        unsafe { LoopRef::new(self.this()) }
+    }
+
+    // -- state
+
+    #[inline(always)]
+    pub(crate) fn is_closed(&self) -> bool {
+        self.state.is_closed()
+    }
+
+    /// `RuntimeError` for a loop that is closed.
+    #[inline(always)]
+    pub(crate) fn check_usable(&self) -> Result<(), Raised> {
+        if self.is_closed() { raise_closed() } else { Ok(()) }
+    }
+
+    /// The native `run_forever` is on some stack.
+    #[inline(always)]
+    pub(crate) fn is_running(&self) -> bool {
+        self.state.is_running()
+    }
+
+    /// A turn dispatches its events, whose callbacks run before what is queued.
+    #[inline(always)]
+    pub(crate) fn is_dispatching(&self) -> bool {
+        self.state.phase() == Phase::Dispatching
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_debug(&self) -> bool {
+        self.instrumentation.is_debug()
+    }
+
+    /// Is this a forked child with its parent's loop?
+    pub(crate) fn is_parents(&self) -> bool {
+        self.process.is_parent()
+    }
+
+    // -- time
+
+    /// Now, on the clock that timers are set by.
+    #[inline(always)]
+    pub(crate) fn now(&self) -> Result<f64, Raised> {
+        self.clock.now(self.object())
+    }
+
+    #[inline(always)]
+    pub(crate) fn custom_clock(&self) -> bool {
+        self.clock.is_custom(self.object())
+    }
+
+    /// Looks anew for what the program has replaced: the clock, `call_at`, functions of asyncio's. For a loop that begins
+    /// to run, or whose class was changed.
+    #[cold]
+    pub(crate) fn look_for_patches(&self) {
+        self.instrumentation.look_for_patches();
+        self.clock.look(self.object());
+    }
+
+    // -- I/O
+
+    /// The poller, while the loop is open and no thread sleeps in it ([`Core::is_polling`]).
+    pub(crate) fn poller(&self) -> Option<std::cell::Ref<'_, Poller>> {
+        self.polls.note_io();
+        self.io.poller()
+    }
+
+    /// A thread sleeps in the poll without the GIL: the poller must not be used.
+    #[inline(always)]
+    pub(crate) fn is_polling(&self) -> bool {
+        self.wakeup.is_polling()
+    }
+
+    /// A descriptor was used: what that set off may be ready, so the next turn polls.
+    #[inline(always)]
+    pub(crate) fn note_io(&self) {
+        self.polls.note_io();
+    }
+
+    /// The next turn reads this datagram socket again without a poll: it had several datagrams waiting.
+    pub(crate) fn reread(&self, token: Token) {
+        self.polls.reread(token);
+    }
+
+    /// Calls the source behind `token` in the next turn as if the poller had reported it.
+    pub(crate) fn requeue(&self, token: Token, readiness: Readiness) {
+        self.io.requeue(token, readiness);
+    }
+
+    /// Gives up the poller: the loop is closed, and no thread sleeps in the poll.
+    pub(crate) fn drop_poller(&self) {
+        self.io.set_poller(None);
+        self.inbox.close();
+    }
+
+    // -- callbacks, and who is woken for them
+
+    /// Queues a native object's step.
+    pub(crate) fn call_native(&self, object: Ref, run: NativeStep<Core>) {
+        self.ready.push(Entry::Native { object, run });
+        self.wake_if_parked();
+    }
+
+    /// After a push: wakes the loop if it sleeps in the poll, or the main loop that it is embedded in.
+    #[inline(always)]
+    pub(crate) fn wake_if_parked(&self) {
+        if self.wakeup.is_needed() {
+            self.inbox.wake();
+        }
+    }
+
+    /// Nothing is left to do before something happens.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.ready.is_empty()
+            && !self.state.is_stopping()
+            && !self.io.has_requeued()
+            && self.writes.is_empty()
+            && self.io.event_count() == 0
+    }
+
+    /// The loop is embedded in a foreign main loop: between the turns, the poller's descriptor is readable when there is
+    /// something to do.
+    pub(crate) fn embed(&self) {
+        self.wakeup.embed();
+        self.end_turns();
+    }
+
+    /// One turn or several begin; [`Core::end_turns`] follows them.
+    #[inline(always)]
+    pub(crate) fn begin_turns(&self) {
+        if self.wakeup.is_embedded() {
+            self.inbox.unpark();
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn end_turns(&self) {
+        if self.wakeup.is_embedded() && !self.is_polling() {
+            self.inbox.rest(self.io.has_requeued() || self.io.event_count() > 0);
+        }
+    }
+
+    /// This thread sleeps no longer in the poll. If the loop was closed meanwhile, the poller goes now.
+    pub(crate) fn awake(&self) {
+        self.wakeup.set_polling(false);
+        self.inbox.unpark();
+        if self.is_closed() {
+            self.drop_poller();
+        }
+    }
+
+    // -- writes
+
+    /// Has `object` flushed at the end of this turn.
+    #[inline(always)]
+    pub(crate) fn flush_later(&self, object: Ref, flush: Flush) {
+        self.writes.push(object, flush);
+    }
+
+    #[inline(always)]
+    pub(crate) fn begin_delivery(&self, object: &Ref, flush: Flush) -> Delivery<Core> {
+        self.writes.begin_delivery(object, flush)
+    }
+
+    #[inline(always)]
+    pub(crate) fn end_delivery(&self, outer: Delivery<Core>) {
+        self.writes.end_delivery(outer);
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_delivering(&self, object: &Ref) -> bool {
+        self.writes.is_delivering(object)
+    }
+
+    /// Sends what this turn has written. Flushing may run Python code (resume_writing, a failed connection), which may
+    /// write again: so until nothing is left.
+    #[inline(always)]
+    pub(crate) fn flush_all(&self) -> Result<(), Fatal> {
+        while !self.writes.is_empty() {
+            let mut batch = self.writes.take();
+            // The rest is flushed even after a fatal error: nothing written is held back.
+            let mut outcome = Outcome::default();
+            for (object, flush) in batch.drain(..) {
+                outcome.note(flush(&object, self));
+            }
+            self.writes.give_back(batch);
+            outcome.finish()?;
+        }
+        Ok(())
+    }
+
+    // -- buffers
+
+    /// The loop-wide receive buffer. The caller copies out of it before anything else can run.
+    #[allow(clippy::mut_from_ref, reason = "see `Scratch::receive_buffer`")]
+    pub(crate) fn receive_buffer(&self) -> &mut [u8] {
+        self.scratch.receive_buffer()
+    }
+
+    pub(crate) fn take_scratch(&self) -> Vec<u8> {
+        self.scratch.take()
+    }
+
+    pub(crate) fn return_scratch(&self, vector: Vec<u8>) {
+        self.scratch.give_back(vector);
+    }
+
+    // -- the collector
+
+    /// # Safety
+    /// Called by the collector; `visit` runs no Python code.
+    pub(crate) unsafe fn traverse(&self, visit: &mut dyn FnMut(*mut ffi::PyObject) -> i32) -> i32 {
+        let mut deep = |object: *mut ffi::PyObject| {
+            // SAFETY: a live object that one of the parts owns. A handle that the collector does not track has its
+            // inside entered from here, but only if nobody else could still reach it.
+            unsafe {
+                if is_handle(object) && ffi::Py_REFCNT(object) == 1 && ffi::PyObject_GC_IsTracked(object) == 0
+                {
+                    let result = Handle::of(object).visit(visit);
+                    if result != 0 {
+                        return result;
+                    }
+                }
+                visit(object)
+            }
+        };
+        // SAFETY: the caller's word.
+        let parts = unsafe {
+            [
+                self.ready.traverse(&mut deep),
+                self.timers.traverse(&mut deep),
+                self.fds.traverse(&mut deep),
+                self.futures.traverse(&mut deep),
+            ]
+        };
+        if let Some(result) = parts.into_iter().find(|&result| result != 0) {
+            return result;
+        }
+        let slots = [&self.thread_id, &self.task_factory].into_iter().filter(|slot| !slot.is_empty());
+        slots.map(|slot| deep(slot.as_ptr())).find(|&result| result != 0).unwrap_or(0)
+    }
+
+    /// Drops everything that could hold a reference back to the loop, as `close()` and the collector do.
+    pub(crate) fn clear(&self) {
+        self.futures.clear();
+        self.spare_bytes.clear();
+        while let Some(entry) = self.ready.pop() {
+            if let Entry::Handle(handle) = &entry {
+                handle.empty();
+            }
+        }
+        while let Some(handle) = self.timers.pop() {
+            handle.empty();
+        }
+        for fd in self.fds.descriptors() {
+            if let Kind::Watched(watched) = self.fds.remove(fd) {
+                watched.empty();
+            }
+        }
+        drop(self.writes.take());
+        self.io.clear();
+    }
+}
+
+#[cold]
+fn raise_closed() -> Result<(), Raised> {
+    // SAFETY: reading a static of the interpreter.
+    raise_message(unsafe { ffi::PyExc_RuntimeError }, "Event loop is closed");
+    Err(Raised)
+}

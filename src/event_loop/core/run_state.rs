@@ -1,0 +1,89 @@
+//! What the loop is doing: running or not, about to stop, closed.
+
+use std::cell::Cell;
+
+/// Where the native `run_forever` stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// It is on no stack.
+    #[default]
+    Idle,
+    Running,
+    /// A turn dispatches its events. Their callbacks run at once, before what is queued: due timers, and what other
+    /// events have scheduled.
+    Dispatching,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct RunState {
+    phase: Cell<Phase>,
+    stopping: Cell<bool>,
+    closed: Cell<bool>,
+}
+
+impl RunState {
+    #[inline(always)]
+    pub(crate) fn phase(&self) -> Phase {
+        self.phase.get()
+    }
+
+    #[inline(always)]
+    pub(crate) fn enter(&self, phase: Phase) {
+        self.phase.set(phase);
+    }
+
+    /// A poll by hand inside of a callback: its events' callbacks are queued, not run. Gives what to
+    /// [`enter`](RunState::enter) afterwards.
+    pub(crate) fn leave_dispatch(&self) -> Phase {
+        let outer = self.phase.get();
+        if outer == Phase::Dispatching {
+            self.phase.set(Phase::Running);
+        }
+        outer
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_running(&self) -> bool {
+        self.phase.get() != Phase::Idle
+    }
+
+    /// `stop()` was called: the run ends with the current turn.
+    #[inline(always)]
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.get()
+    }
+
+    pub(crate) fn set_stopping(&self, stopping: bool) {
+        self.stopping.set(stopping);
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.get()
+    }
+
+    pub(crate) fn set_closed(&self, closed: bool) {
+        self.closed.set(closed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_poll_by_hand_suspends_the_dispatch_around_it() {
+        let state = RunState::default();
+        for (outer, inside) in [
+            (Phase::Idle, Phase::Idle),
+            (Phase::Running, Phase::Running),
+            (Phase::Dispatching, Phase::Running),
+        ] {
+            state.enter(outer);
+            let left = state.leave_dispatch();
+            assert_eq!(state.phase(), inside);
+            state.enter(left);
+            assert_eq!(state.phase(), outer);
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! The poll: it waits for events, for a wake-up by another thread or for the time to pass.
+//!
+//! The GIL is given up only around a poll that may block. Meanwhile the poller is borrowed and `Core::is_polling` holds:
+//! other threads that change a registration note the change down and wake this thread.
+
+use std::io;
+use std::time::Duration;
+
+use pyo3::ffi;
+
+use super::clock::monotonic_nanos;
+use super::core::Core;
+use super::core::gil_fairness::YIELD;
+use super::core::io::WAKER;
+use super::core::metrics::add;
+use super::core::poll_policy::seconds_until;
+use super::watch;
+use crate::capi::error::{Outcome, raise_io};
+use crate::capi::threads::is_only_thread;
+use crate::capi::{Fatal, Raised};
+use crate::reactor::Poller;
+
+/// Polls, and gives the time after it. Events end up in the core's queue.
+pub(super) fn poll(core: &Core, now: u64) -> Result<u64, Fatal> {
+    if core.is_idle() {
+        // A signal handler may stop the loop, queue a callback or set a timer: before the timeout is worked out.
+        run_signal_handlers()?;
+    }
+    if !core.is_idle() {
+        if is_yield_due(core, now) {
+            return poll_without_gil(core, now, Some(Duration::ZERO), true);
+        }
+        poll_with_gil(core, Duration::ZERO)?;
+        return Ok(now);
+    }
+    let timeout = seconds_until_timer(core, now)?.map(Duration::from_secs_f64);
+    if timeout == Some(Duration::ZERO) {
+        poll_with_gil(core, Duration::ZERO)?;
+        return Ok(now);
+    }
+    if let Some(grace) = core.gil.grace(now, core.polls.had_events()) {
+        poll_with_gil(core, timeout.map_or(grace, |timeout| timeout.min(grace)))?;
+        return Ok(monotonic_nanos());
+    }
+    poll_without_gil(core, now, timeout, is_yield_due(core, now))
+}
+
+/// Should the loop let other threads have the GIL now?
+#[inline(always)]
+pub(super) fn is_yield_due(core: &Core, now: u64) -> bool {
+    core.gil.is_yield_due(now, core.inbox.awaits_jobs(), is_only_thread)
+}
+
+/// How many seconds there are until the next timer: `None` without one.
+pub(super) fn seconds_until_timer(core: &Core, now: u64) -> Result<Option<f64>, Fatal> {
+    let Some(deadline) = core.timers.next() else { return Ok(None) };
+    // A broken clock ends the run, as in asyncio.
+    let now = if core.custom_clock() { core.now().map_err(|Raised| Fatal)? } else { now as f64 / 1e9 };
+    Ok(Some(seconds_until(deadline, now)))
+}
+
+/// A poll that is short enough to keep the GIL.
+pub(super) fn poll_with_gil(core: &Core, timeout: Duration) -> Result<(), Fatal> {
+    add(&core.counters.polls, 1);
+    let Some(mut poller) = core.io.poller_mut() else { return Ok(()) };
+    let polled = poller.poll(Some(timeout));
+    queue_events(core, &poller, polled)?;
+    drop(poller);
+    run_signal_handlers()
+}
+
+/// A poll that may block; gives the time after it. Between the caller's look at what is due and the poll no Python code
+/// runs. With `yields` it lasts at least as long as other threads need to take the GIL.
+pub(super) fn poll_without_gil(
+    core: &Core,
+    now: u64,
+    timeout: Option<Duration>,
+    yields: bool,
+) -> Result<u64, Fatal> {
+    add(&core.counters.polls, 1);
+    let Some(mut poller) = core.io.poller_mut() else { return Ok(now) };
+    if !core.inbox.park() {
+        // A message came in.
+        return Ok(now);
+    }
+    add(&core.counters.blocking_polls, 1);
+    core.wakeup.set_polling(true);
+    // SAFETY: the GIL is held; between the two calls nothing of Python is touched: the poller is plain Rust, and is
+    // borrowed.
+    let (polled, end) = unsafe {
+        let state = ffi::PyEval_SaveThread();
+        let polled = poller.poll(timeout);
+        let end = stay_away(&poller, polled.is_ok(), now, yields);
+        ffi::PyEval_RestoreThread(state);
+        (polled, end)
+    };
+    let back = monotonic_nanos();
+    add(&core.counters.idle, back - now);
+    core.gil.note_poll((now, end, back), is_only_thread);
+    let mut outcome = Outcome::default();
+    outcome.note(queue_events(core, &poller, polled));
+    drop(poller);
+    core.awake();
+    outcome.note(watch::apply_deferred(core));
+    outcome.finish()?;
+    run_signal_handlers()?;
+    Ok(back)
+}
+
+/// After a poll without the GIL: gives other threads the time to take it. Gives the time after that.
+fn stay_away(poller: &Poller, polled: bool, start: u64, yields: bool) -> u64 {
+    let mut now = monotonic_nanos();
+    let woken_only = poller.events().all(|event| event.token == WAKER);
+    let woken = woken_only && poller.events().next().is_some();
+    // A wake-up alone is the end of a job for which the loop has slept, and its thread is done.
+    while yields && !woken && now - start < YIELD {
+        std::thread::yield_now();
+        now = monotonic_nanos();
+    }
+    if polled && woken_only {
+        // Another thread woke us. If it runs Python, it holds the GIL and is about to wait for its next piece of work:
+        // to ask for the GIL a moment later saves the two threads a third of their futexes.
+        std::thread::yield_now();
+    }
+    now
+}
+
+fn queue_events(core: &Core, poller: &Poller, polled: io::Result<()>) -> Result<(), Fatal> {
+    match polled {
+        Ok(()) => {
+            let count = core.io.extend(poller.events().filter(|event| event.token != WAKER));
+            add(&core.counters.events, count as u64);
+            Ok(())
+        }
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+        // Such a poller reports nothing any more: the run ends, as asyncio's does when its selector fails.
+        Err(error) => {
+            let Raised = raise_io(&error);
+            Err(Fatal)
+        }
+    }
+}
+
+/// Runs the Python signal handlers that are due. Their exceptions leave run_forever, as in asyncio, where they come out
+/// of `select`.
+pub(super) fn run_signal_handlers() -> Result<(), Fatal> {
+    // SAFETY: GIL held. Outside the main thread this is a test of one flag.
+    if unsafe { ffi::PyErr_CheckSignals() } == 0 { Ok(()) } else { Err(Fatal) }
+}

@@ -1,0 +1,70 @@
+//! Runs one loop iteration from Python, for tools that replace `_run_once` or the selector (nest_asyncio and the like).
+//!
+//! `select` is one poll, after which everything that is due is in the ready queue. The Python code runs the queue.
+
+use std::time::Duration;
+
+use super::clock::monotonic_nanos;
+use super::core::Core;
+use super::core::metrics::add;
+use super::core::poll_policy::{last_part, shorter};
+use super::dispatch::dispatch_all;
+use super::poll::{is_yield_due, poll_with_gil, poll_without_gil, run_signal_handlers, seconds_until_timer};
+use super::turn::{deliver_messages, make_due_timers_ready};
+use crate::capi::Fatal;
+
+/// How long the Python code may sleep: seconds, `None` for ever. What was written is sent first.
+pub(crate) fn seconds_to_sleep(core: &Core) -> Result<Option<f64>, Fatal> {
+    core.writes.queue_delivery();
+    core.flush_all()?;
+    if core.is_idle() { seconds_until_timer(core, monotonic_nanos()) } else { Ok(Some(0.0)) }
+}
+
+/// One poll. Gives how much has happened, as a selector would count its events.
+pub(crate) fn select(core: &Core, timeout: Option<f64>) -> Result<usize, Fatal> {
+    /// Ends the turn, whatever comes of it.
+    struct Turn<'a>(&'a Core);
+
+    impl Drop for Turn<'_> {
+        fn drop(&mut self) {
+            self.0.end_turns();
+        }
+    }
+
+    core.writes.queue_delivery();
+    core.begin_turns();
+    let _turn = Turn(core);
+    add(&core.counters.turns, 1);
+    core.flush_all()?;
+    run_signal_handlers()?;
+    let ready = core.ready.len();
+    poll(core, timeout)?;
+    let events = core.io.event_count();
+    core.io.queue_requeued();
+    deliver_messages(core)?;
+    let happened = events + core.ready.len().saturating_sub(ready);
+    // Callbacks of the events become ready, for the Python code to run.
+    let outer = core.state.leave_dispatch();
+    let dispatched = dispatch_all(core);
+    core.state.enter(outer);
+    dispatched?;
+    make_due_timers_ready(core, monotonic_nanos())?;
+    Ok(happened)
+}
+
+fn poll(core: &Core, timeout: Option<f64>) -> Result<(), Fatal> {
+    let now = monotonic_nanos();
+    let busy = !core.ready.is_empty() || core.io.has_requeued();
+    let requested = if busy { Some(0.0) } else { timeout };
+    let timeout = shorter(requested, seconds_until_timer(core, now)?);
+    if timeout == Some(Duration::ZERO) {
+        return poll_with_gil(core, Duration::ZERO);
+    }
+    let end = poll_without_gil(core, now, timeout, is_yield_due(core, now))?;
+    if let Some(left) = timeout.and_then(|timeout| last_part(timeout, end - now))
+        && core.is_idle()
+    {
+        poll_without_gil(core, end, Some(left), false)?;
+    }
+    Ok(())
+}
