@@ -1,4 +1,5 @@
-//! Names and addresses: the C library's `getaddrinfo`, in Rust's types. Blocks, and is for any thread.
+//! Looks up names and addresses with the C library's `getaddrinfo`. The calls block, and any thread may make
+//! them.
 
 use std::ffi::{CStr, CString};
 use std::fmt;
@@ -7,7 +8,7 @@ use std::marker::PhantomData;
 use std::net::SocketAddr;
 use std::ptr::{null, null_mut};
 
-/// What is asked for, besides a host and a service; zero is anything.
+/// The parts of a request besides host and service. Zero means any.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Hints {
     pub(crate) family: i32,
@@ -16,21 +17,21 @@ pub(crate) struct Hints {
     pub(crate) flags: i32,
 }
 
-/// Why the C library has no answer, as its own number.
+/// An error code of `getaddrinfo` or `getnameinfo`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LookupError {
     code: i32,
-    /// What `EAI_SYSTEM` stands for.
+    /// The errno behind `EAI_SYSTEM`.
     errno: i32,
 }
 
 impl LookupError {
-    /// Right after the call that has failed.
+    /// Makes the error. Call it right after the failed call, because it reads errno.
     pub(crate) fn last(code: i32) -> LookupError {
         LookupError { code, errno: io::Error::last_os_error().raw_os_error().unwrap_or(0) }
     }
 
-    /// One of the `EAI_` numbers.
+    /// Returns the code, one of the `EAI_` constants.
     pub fn code(&self) -> i32 {
         self.code
     }
@@ -38,7 +39,7 @@ impl LookupError {
 
 impl fmt::Display for LookupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // SAFETY: the call gives a C string that stays.
+        // SAFETY: `gai_strerror` returns a static C string.
         let text = unsafe { CStr::from_ptr(libc::gai_strerror(self.code)) };
         f.write_str(&text.to_string_lossy())
     }
@@ -56,17 +57,17 @@ impl From<LookupError> for io::Error {
     }
 }
 
-/// The list that `getaddrinfo` gave.
+/// The list that `getaddrinfo` returned.
 #[derive(Debug)]
 pub(crate) struct Addresses(*mut libc::addrinfo);
 
-// SAFETY: the list is plain memory that nobody else knows.
+// SAFETY: the list is plain memory with one owner.
 unsafe impl Send for Addresses {}
 
 impl Drop for Addresses {
     fn drop(&mut self) {
         if !self.0.is_null() {
-            // SAFETY: a list of `getaddrinfo`, freed once.
+            // SAFETY: the list is from `getaddrinfo`, and is freed once.
             unsafe { libc::freeaddrinfo(self.0) }
         }
     }
@@ -78,7 +79,7 @@ impl Addresses {
     }
 }
 
-/// The entries of a list, in its order.
+/// Iterates over the entries of a list, in order.
 #[derive(Debug)]
 pub(crate) struct Entries<'a>(*const libc::addrinfo, PhantomData<&'a Addresses>);
 
@@ -86,24 +87,24 @@ impl<'a> Iterator for Entries<'a> {
     type Item = &'a libc::addrinfo;
 
     fn next(&mut self) -> Option<&'a libc::addrinfo> {
-        // SAFETY: null or an entry of the list, which lives as long as what we were made of.
+        // SAFETY: the pointer is null or an entry of the list, which `'a` keeps alive.
         let entry = unsafe { self.0.as_ref() }?;
         self.0 = entry.ai_next;
         Some(entry)
     }
 }
 
-/// Asks the C library.
+/// Calls `getaddrinfo`.
 ///
 /// # Errors
-/// Its own.
+/// The error of the C library.
 pub(crate) fn look_up(
     host: Option<&CStr>,
     service: Option<&CStr>,
     hints: Hints,
 ) -> Result<Addresses, LookupError> {
     let mut list = null_mut();
-    // SAFETY: hints are valid when zero; the strings live through the call, and `list` is a place for the result.
+    // SAFETY: zeroed hints are valid; the strings live through the call, and `list` is a place for the result.
     let code = unsafe {
         let mut raw: libc::addrinfo = std::mem::zeroed();
         (raw.ai_family, raw.ai_socktype) = (hints.family, hints.kind);
@@ -114,20 +115,21 @@ pub(crate) fn look_up(
     if code == 0 { Ok(Addresses(list)) } else { Err(LookupError::last(code)) }
 }
 
-/// The Internet addresses of a host, with this port.
+/// Returns the Internet addresses of a host, with this port.
 ///
 /// # Errors
-/// `InvalidInput` for a name with a zero byte; else that of the lookup, with a [`LookupError`] inside.
+/// `InvalidInput` for a name with a zero byte. Otherwise the error of the lookup, which wraps a
+/// [`LookupError`].
 pub(crate) fn addresses_of(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     let host = CString::new(host)?;
-    // A kind, so that no address comes once for each.
+    // With a socket type: otherwise each address is listed once for every type.
     let hints = Hints { kind: libc::SOCK_STREAM, ..Hints::default() };
     let found = look_up(Some(&host), None, hints)?;
     Ok(found.iter().filter_map(|entry| internet(entry, port)).collect())
 }
 
 fn internet(entry: &libc::addrinfo, port: u16) -> Option<SocketAddr> {
-    // SAFETY: the entry's address, of its length, which fits into the storage.
+    // SAFETY: the address has the length of its entry, which fits into the storage.
     let ((), address) = unsafe {
         socket2::SockAddr::try_init(|storage, len| {
             let size = (entry.ai_addrlen as usize).min(*len as usize);

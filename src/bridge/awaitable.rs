@@ -193,7 +193,7 @@ impl Operation {
         let theirs = delivery.clone();
         let promise =
             Promise::new(move |outcome| theirs.complete(outcome), || Outcome::Error(NoThread.into()));
-        let task = runtime.spawn_blocking_and_tell(
+        let task = runtime.spawn_blocking_and_notify(
             move || catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(Outcome::Panic),
             move |outcome| promise.keep(outcome),
         );

@@ -59,7 +59,7 @@ pub(crate) fn run<'py>(
     };
     let promise = Promise::new(tell, || Box::new(|_| Err(exception::<PyRuntimeError>(NO_THREAD))));
     // Detached: the promise is what reports.
-    drop(pool().spawn_and_tell(
+    drop(pool().spawn_and_notify(
         move || {
             catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(|payload| {
                 let text = panic_text(payload.as_ref());

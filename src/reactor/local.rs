@@ -1,19 +1,20 @@
-//! Receiving from Unix domain sockets.
+//! Receives from Unix domain sockets.
 //!
-//! A message that brings descriptors ends a read, whatever is behind it, also if the descriptors are not asked for: they
-//! are closed then. So a short read of such a socket does not say that it is drained, as that of a TCP socket does. But the
-//! system notes where it left descriptors out; that is what tells the two apart, at no further system call.
+//! A message that carries file descriptors ends a read, even if more data follows it and even if nobody asked
+//! for the descriptors (they are closed then). So, unlike for TCP, a short read does not mean that the socket
+//! is drained. But the kernel sets a flag when it leaves descriptors out. The flag tells the two cases apart
+//! without another system call.
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::RawFd;
 
 use super::sys;
 
-/// One `recvmsg`, which does not wait. How many bytes came, and whether more may be there though they did not fill the
-/// buffers.
+/// Calls `recvmsg` once, without blocking. Returns the number of bytes, and whether more may be there although
+/// the buffers were not filled.
 ///
 /// # Errors
-/// What `recvmsg(2)` says; `WouldBlock` if nothing is there.
+/// Those of `recvmsg(2)`; `WouldBlock` if nothing is there.
 pub fn receive_local(fd: RawFd, buffers: &mut [IoSliceMut<'_>]) -> io::Result<(usize, bool)> {
     // SAFETY: all zeroes is an empty header.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };

@@ -1,4 +1,4 @@
-//! The reactor: one [`Poller`] tells which of many file descriptors are ready.
+//! The reactor: one [`Poller`] reports which of many file descriptors are ready.
 //!
 //! A thin layer over mio that adds the two things mio leaves out and both halves of wakeloop need:
 //! level-triggered registrations (asyncio's `add_reader` promises them) and timeouts finer than a millisecond.

@@ -10,7 +10,7 @@ use mio::unix::SourceFd;
 
 use super::{Event, Interest, Readiness, Token, Waker, sys};
 
-/// The token of the poller's own descriptors; their events are not shown.
+/// The token of the poller's own descriptors. Users never see events with it.
 pub(super) const INTERNAL: mio::Token = mio::Token(usize::MAX);
 
 /// Waits for readiness on registered file descriptors.
@@ -34,14 +34,14 @@ impl Poller {
     /// Reports changes of readiness: after an event, the next one comes only when more arrives.
     ///
     /// # Errors
-    /// `AlreadyExists` for a registered descriptor, `PermissionDenied` for a regular file, and whatever else
-    /// `epoll_ctl(2)` or `kevent(2)` says.
+    /// `AlreadyExists` for a registered descriptor, `PermissionDenied` for a regular file, and the other errors
+    /// of `epoll_ctl(2)` or `kevent(2)`.
     pub fn register_edge(&self, fd: RawFd, token: Token, interest: Interest) -> io::Result<()> {
         let token = checked(token)?;
         self.poll.registry().register(&mut SourceFd(&fd), token, interest.to_mio())
     }
 
-    /// Changes token and interest of a registration and makes it edge-triggered; what is ready already is
+    /// Changes token and interest of a registration and makes it edge-triggered. What is ready already is
     /// reported once more.
     ///
     /// # Errors
@@ -67,15 +67,15 @@ impl Poller {
         sys::reregister_level(self.poll.as_raw_fd(), fd, checked(token)?.0, interest)
     }
 
-    /// Ends a registration of either kind. Events that the last poll already collected still show.
+    /// Ends a registration of either kind. Events that the last poll collected are still returned.
     ///
     /// # Errors
-    /// `NotFound` if there is none, an error of kind other or uncategorised (`EBADF`) if `fd` is closed.
+    /// `NotFound` if there is none; an error of kind other or uncategorised (`EBADF`) if `fd` is closed.
     pub fn deregister(&self, fd: RawFd) -> io::Result<()> {
         self.poll.registry().deregister(&mut SourceFd(&fd))
     }
 
-    /// The waker of this poller; its wakes appear as events under `token`. Make one only.
+    /// Returns the waker of this poller. Its wakes appear as events under `token`. Call this once.
     ///
     /// # Errors
     /// When the system has no descriptor left.
@@ -84,7 +84,8 @@ impl Poller {
         Waker::new(self.poll.registry(), token)
     }
 
-    /// A handle through which other threads register descriptors. Costs one descriptor, shared by its clones.
+    /// Returns a handle through which other threads register descriptors. It costs one descriptor, which clones
+    /// share.
     ///
     /// # Errors
     /// When the system has no descriptor left.
@@ -94,13 +95,14 @@ impl Poller {
 
     /// Waits until something is ready or `timeout` has passed: `None` waits for ever, zero does not block.
     ///
-    /// It may return early and empty-handed, never more than scheduling noise late; a caller with a deadline
-    /// looks at the clock and polls again. On Linux, a wait of ten milliseconds or more leaves
-    /// its last part, as much as epoll may run over, to the next call, which arms a timerfd: so only a deadline
-    /// that is really reached, or a short one, costs an extra system call. A zero timeout is exactly one system call.
+    /// It may return early and without events. It is never late by more than scheduling noise. A caller with a
+    /// deadline looks at the clock and polls again. On Linux, a wait of ten milliseconds or more leaves its
+    /// last part (as much as epoll may overrun) to the next call, which arms a timerfd. So only a short
+    /// deadline, or one that is really reached, costs an extra system call. A zero timeout is exactly one
+    /// system call.
     ///
     /// # Errors
-    /// `Interrupted` when a signal arrived: the caller decides whether that matters. The events are then empty.
+    /// `Interrupted` when a signal arrived: the caller decides whether that matters. There are no events then.
     pub fn poll(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let done = self.precision.poll(&mut self.poll, &mut self.events, timeout);
         if done.is_err() {
@@ -109,7 +111,7 @@ impl Poller {
         done
     }
 
-    /// What the last poll found.
+    /// Iterates over the events of the last poll.
     pub fn events(&self) -> impl Iterator<Item = Event> + Clone {
         self.events
             .iter()
@@ -119,7 +121,7 @@ impl Poller {
 }
 
 impl AsRawFd for Poller {
-    /// The epoll or kqueue descriptor itself, for those that nest pollers.
+    /// The epoll or kqueue descriptor itself, for callers that nest pollers.
     fn as_raw_fd(&self) -> RawFd {
         self.poll.as_raw_fd()
     }
@@ -131,8 +133,7 @@ impl fmt::Debug for Poller {
     }
 }
 
-/// Registers descriptors with a [`Poller`] from any thread. Clones share one handle; it outlives its poller
-/// harmlessly.
+/// Registers descriptors with a [`Poller`] from any thread. Clones share one handle. It may outlive its poller.
 #[derive(Clone)]
 pub struct Registrar {
     registry: Arc<mio::Registry>,

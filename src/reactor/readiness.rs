@@ -1,4 +1,4 @@
-//! The words of the reactor: tokens, interests, readiness, events.
+//! The types of the reactor: tokens, interests, readiness, events.
 
 use std::fmt;
 use std::ops::{BitOr, BitOrAssign};
@@ -9,7 +9,7 @@ use std::ops::{BitOr, BitOrAssign};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Token(pub usize);
 
-/// What a registration wants to hear of.
+/// Which kinds of readiness a registration asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Interest(u8);
 
@@ -31,7 +31,7 @@ impl Interest {
         self.0 & 2 != 0
     }
 
-    /// For edges. Whoever reads has to hear of urgent data, too: see [`Readiness::PRIORITY`].
+    /// For edge-triggered registrations. A reader also needs urgent data: see [`Readiness::PRIORITY`].
     pub(super) fn to_mio(self) -> mio::Interest {
         #[cfg(any(target_os = "linux", target_os = "android"))]
         let read = mio::Interest::READABLE | mio::Interest::PRIORITY;
@@ -73,16 +73,17 @@ impl Readiness {
     pub const READABLE: Readiness = Readiness(1);
     /// A write will not block.
     pub const WRITABLE: Readiness = Readiness(2);
-    /// The peer sent its last byte (what came before can still be read).
+    /// The peer has shut down its sending side. Earlier data can still be read.
     pub const READ_CLOSED: Readiness = Readiness(4);
     /// Nothing more can be written.
     pub const WRITE_CLOSED: Readiness = Readiness(8);
     /// An error is pending on the descriptor.
     pub const ERROR: Readiness = Readiness(16);
-    /// Urgent data. Linux only. A read ends at its mark, whatever is behind: it may be short and more be there.
+    /// Urgent data (Linux only). A read stops at the urgent mark, so it may be short although more data
+    /// follows.
     pub const PRIORITY: Readiness = Readiness(32);
-    /// An event with one of these may have left something behind a short read: an end, an error, what follows urgent
-    /// data. Without them a short read has drained a TCP socket.
+    /// With one of these in an event, a short read may have left something behind: an end, an error, or what
+    /// follows urgent data. Without them a short read has drained a TCP socket.
     pub const BEHIND_SHORT_READ: Readiness = Readiness(
         Readiness::READ_CLOSED.0 | Readiness::WRITE_CLOSED.0 | Readiness::ERROR.0 | Readiness::PRIORITY.0,
     );
@@ -160,8 +161,8 @@ impl fmt::Debug for Readiness {
 /// Something happened on the descriptor registered under `token`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Event {
-    /// Whose it is.
+    /// The token that the descriptor was registered with.
     pub token: Token,
-    /// What is now true of it.
+    /// What is now true of the descriptor.
     pub readiness: Readiness,
 }

@@ -19,7 +19,7 @@ impl Waker {
     /// Wakes the poller: one system call, from any thread.
     ///
     /// # Errors
-    /// What writing to the underlying eventfd or kqueue returns, which is nothing in practice.
+    /// Those of writing to the eventfd or kqueue; in practice there are none.
     pub fn wake(&self) -> io::Result<()> {
         self.0.wake()
     }

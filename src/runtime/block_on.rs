@@ -1,4 +1,4 @@
-//! Running one future on the current thread, without a runtime.
+//! Runs one future on the current thread, without a runtime.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use super::executor::Parker;
 use super::shim::thread_cell;
 
-/// Ends the sleep of a thread in [`block_on`].
+/// Wakes a thread in [`block_on`].
 struct Unpark(Parker);
 
 impl Wake for Unpark {
@@ -22,41 +22,41 @@ impl Wake for Unpark {
     }
 }
 
-/// What a thread sleeps on, with its waker.
-struct Bed {
+/// The parker and the waker of a thread.
+struct ThreadWaker {
     unpark: Arc<Unpark>,
     waker: Waker,
 }
 
-impl Bed {
-    fn new() -> Bed {
+impl ThreadWaker {
+    fn new() -> ThreadWaker {
         let unpark = Arc::new(Unpark(Parker::current()));
-        Bed { waker: Waker::from(unpark.clone()), unpark }
+        ThreadWaker { waker: Waker::from(unpark.clone()), unpark }
     }
 }
 
 thread_cell! {
-    /// The thread's bed while no `block_on` uses it: one that is nested makes its own. A wake for an earlier future
-    /// that comes late costs the present one a poll in vain, which every future has to bear.
-    static BED: Option<Bed> = None;
+    /// The thread's cached waker while no `block_on` uses it: a nested call makes its own. A late wake for an
+    /// earlier future causes one spurious poll of the current one, which every future must tolerate.
+    static THREAD_WAKER: Option<ThreadWaker> = None;
 }
 
 /// Polls `future` on this thread until it is ready, and sleeps in between.
 ///
-/// It needs no runtime, and gives none: sockets and sleeps that are first used inside need the runtime whose
-/// [`Runtime::block_on`](super::Runtime::block_on) or [`Handle::block_on`](super::Handle::block_on) to call
-/// instead. Blocks the thread: not for use inside a task.
+/// It does not need a runtime, and does not provide one. Sockets and sleeps that are first used inside need a
+/// runtime: for those call its [`Runtime::block_on`](super::Runtime::block_on) or
+/// [`Handle::block_on`](super::Handle::block_on). This blocks the thread, so do not use it inside a task.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
-    let bed = BED.try_with(Cell::take).ok().flatten().unwrap_or_else(Bed::new);
-    let mut context = Context::from_waker(&bed.waker);
+    let own = THREAD_WAKER.try_with(Cell::take).ok().flatten().unwrap_or_else(ThreadWaker::new);
+    let mut context = Context::from_waker(&own.waker);
     let output = loop {
         if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
             break output;
         }
-        bed.unpark.0.park();
+        own.unpark.0.park();
     };
-    // Fails at the end of a thread only.
-    let _ = BED.try_with(|kept| kept.set(Some(bed)));
+    // This fails only while the thread ends.
+    let _ = THREAD_WAKER.try_with(|kept| kept.set(Some(own)));
     output
 }

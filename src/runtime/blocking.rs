@@ -1,13 +1,14 @@
-//! The pool for functions that block: threads that come on demand and go when idle.
+//! The pool for blocking functions. Threads start on demand and end when idle.
 //!
-//! A job is a task whose future runs the function in its first and only poll; so `JoinHandle`, panics and
-//! cancellation are those of tasks. Aborting a job that has not begun drops it; one that runs, runs on.
+//! A job is a task whose future runs the function in its first and only poll, so `JoinHandle`, panics and
+//! cancellation are those of tasks. Aborting a job drops it if it has not begun; a running job runs on.
 //!
-//! At most one thread is on its way (called or being started) at a time. When it arrives and finds more jobs than
-//! its own, it sends for the next before it begins. So a batch of jobs that block gets a thread each, one after the
-//! other, while a batch of tiny ones is done by the first few before a dozen threads were woken for nothing; and
-//! whoever submits, mostly a worker in a poll, pays for one wake at most. A thread that is about to tell a task of the
-//! end of its job counts as on its way, too: the task's next job is often there before the thread is back.
+//! At most one thread is on its way at a time: called, or being started. When it arrives and finds more jobs
+//! than its own, it calls the next thread before it begins. So a batch of blocking jobs gets one thread each,
+//! one after the other, while the first few threads finish a batch of tiny jobs before a dozen threads were
+//! woken for nothing. The submitter, usually a worker in a poll, pays for at most one wake. A thread that is
+//! about to notify the task that waits for its job counts as on its way too, because that task often submits
+//! its next job before the thread is back at the queue.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -26,11 +27,11 @@ use super::shim::{AtomicUsize, Condvar, Mutex, MutexGuard};
 use super::task::{self, JoinHandle, Runnable};
 use super::{context, unpoisoned, wait_until};
 
-/// A thread that was called so soon after it had gone to sleep stays awake for as long after its next job, and gives its
-/// processor to whoever wants it meanwhile: to sleep and to be woken would cost it more. The first time that it does so
-/// for nothing is the last until it is called so soon again.
+/// If a thread is called this soon after it went to sleep, it stays awake for as long after its next job, and
+/// yields its processor meanwhile: sleeping and being woken would cost more. It stops doing so the first time
+/// that no job comes, until it is again called this soon.
 const LINGER: Duration = Duration::from_micros(50);
-/// Not in models: they know no time.
+/// Not in models, where time does not pass.
 const CAN_LINGER: bool = cfg!(not(any(wakeloop_loom, wakeloop_shuttle)));
 
 /// Runs `f` on a thread where blocking is allowed, on the pool of the current runtime.
@@ -55,27 +56,27 @@ where
     shared.pool().run(Job(Some(f)), shared)
 }
 
-pub(super) fn spawn_and_tell_on<F, T, G>(shared: &Arc<Shared>, f: F, tell: G) -> JoinHandle<()>
+pub(super) fn spawn_and_notify_on<F, T, G>(shared: &Arc<Shared>, f: F, notify: G) -> JoinHandle<()>
 where
     F: FnOnce() -> T + Send + 'static,
     G: FnOnce(T) + Send + 'static,
 {
-    shared.pool().run(Told(Some((f, tell))), shared)
+    shared.pool().run(Notifying(Some((f, notify))), shared)
 }
 
-/// A pool without a runtime: for jobs that await nothing, in a process that may never need more.
+/// A pool without a runtime, for jobs that await nothing in a process that may never need a runtime.
 ///
-/// Dropping it leaves its threads alone; they go when they were idle for a while.
+/// Dropping it does not stop its threads. They end after they were idle for a while.
 pub struct BlockingPool(Pool);
 
 impl BlockingPool {
-    /// A pool of at most `threads` threads, which come on demand.
+    /// Creates a pool of at most `threads` threads, which start on demand.
     pub fn new(threads: usize, keep_alive: Duration) -> BlockingPool {
         BlockingPool(Pool::new(threads.max(1), keep_alive, ThreadOptions::default()))
     }
 
-    /// Runs `f` on a thread of the pool, or as soon as one is free. Where no thread can be started at all, the job is
-    /// cancelled: `f` is dropped.
+    /// Runs `f` on a thread of the pool, or as soon as one is free. If no thread can be started at all, the job
+    /// is cancelled: `f` is dropped.
     pub fn spawn<F, T>(&self, f: F) -> JoinHandle<T>
     where
         F: FnOnce() -> T + Send + 'static,
@@ -84,14 +85,14 @@ impl BlockingPool {
         self.0.run(Job(Some(f)), &Nothing)
     }
 
-    /// Runs `f` as [`spawn`](BlockingPool::spawn) does, and then `tell` with its output, as
-    /// [`Handle::spawn_blocking_and_tell`](super::Handle::spawn_blocking_and_tell) does.
-    pub fn spawn_and_tell<F, T, G>(&self, f: F, tell: G) -> JoinHandle<()>
+    /// Runs `f` as [`spawn`](BlockingPool::spawn) does, then calls `notify` with its output, as
+    /// [`Handle::spawn_blocking_and_notify`](super::Handle::spawn_blocking_and_notify) does.
+    pub fn spawn_and_notify<F, T, G>(&self, f: F, notify: G) -> JoinHandle<()>
     where
         F: FnOnce() -> T + Send + 'static,
         G: FnOnce(T) + Send + 'static,
     {
-        self.0.run(Told(Some((f, tell))), &Nothing)
+        self.0.run(Notifying(Some((f, notify))), &Nothing)
     }
 }
 
@@ -101,7 +102,7 @@ impl fmt::Debug for BlockingPool {
     }
 }
 
-/// There is no thread for what blocks: the system has none left, or the runtime was shut down.
+/// No thread can run a blocking job: the system has none left, or the runtime was shut down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoThread;
 
@@ -134,26 +135,26 @@ impl<F: FnOnce() -> T, T> Future for Job<F> {
     }
 }
 
-/// A job that tells of its output itself.
-struct Told<F, G>(Option<(F, G)>);
+/// A job that passes its output to a callback.
+struct Notifying<F, G>(Option<(F, G)>);
 
-impl<F, G> Unpin for Told<F, G> {}
+impl<F, G> Unpin for Notifying<F, G> {}
 
-impl<F: FnOnce() -> T, T, G: FnOnce(T)> Future for Told<F, G> {
+impl<F: FnOnce() -> T, T, G: FnOnce(T)> Future for Notifying<F, G> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let Some((f, tell)) = self.0.take() else { unreachable!("a job is polled once") };
+        let Some((f, notify)) = self.0.take() else { unreachable!("a job is polled once") };
         let output = f();
         task::job_ends(context.waker());
-        tell(output);
+        notify(output);
         Poll::Ready(())
     }
 }
 
 /// What a thread of the pool needs besides the pool: its runtime, if it has one.
 trait Surroundings: Clone + Send + 'static {
-    /// Runs `body` with the thread belonging to the runtime.
+    /// Runs `body` on the thread, as a part of the runtime.
     fn enter(&self, body: impl FnOnce());
 }
 
@@ -174,19 +175,19 @@ impl Surroundings for Nothing {
     }
 }
 
-/// The threads of one runtime. Shared with them by `Arc`.
+/// The threads of one runtime, shared with them by `Arc`.
 pub(super) struct Pool(Arc<Inner>);
 
 struct Inner {
     state: Mutex<State>,
-    /// Threads that have done with their job, have yet to tell who waits for it, and then come to the queue: they see
-    /// to what is in it, as those that were called. Counted down under the lock.
+    /// Threads that have finished a job, have yet to notify the task that waits for it, and then return to the
+    /// queue. Like called threads, they will take jobs from the queue. Counted down under the lock.
     returning: AtomicUsize,
-    /// How many jobs have come so far: for a thread that lingers, which holds no lock.
+    /// How many jobs were submitted so far. A lingering thread reads it without the lock.
     submitted: AtomicUsize,
-    /// A job came, or the pool was closed.
+    /// Signalled when a job comes, or when the pool is closed.
     work: Condvar,
-    /// A thread left.
+    /// Signalled when a thread leaves.
     left: Condvar,
     cap: usize,
     keep_alive: Duration,
@@ -195,22 +196,22 @@ struct Inner {
 
 struct State {
     jobs: VecDeque<Runnable>,
-    /// That come back to the queue before they leave, or are being started.
+    /// Threads that are being started, or that will return to the queue before they leave.
     threads: usize,
-    /// Also those that have left the queue for good, and are on their way out. For these no job waits.
+    /// `threads`, and those that have left the queue for good and are ending. No job waits for the latter.
     present: usize,
-    /// In the condvar, and not called.
+    /// Threads that wait in the condvar and were not called.
     idle: usize,
-    /// Idle threads that were called and have not noticed yet: they see to what is in the queue.
+    /// Idle threads that were called and have not noticed yet. They will take jobs from the queue.
     called: usize,
-    /// Threads that are being started: so do they.
+    /// Threads that are being started. They will take jobs from the queue too.
     starting: usize,
     closed: bool,
 }
 
-/// How the next thread comes.
-enum Summons {
-    /// Nobody, or nobody more, is needed.
+/// What brings the next thread.
+enum NextThread {
+    /// No thread is needed, or no more threads.
     None,
     Call,
     Start,
@@ -239,7 +240,7 @@ impl Pool {
         }))
     }
 
-    /// Runs a job, which is a future that is ready when it is first polled.
+    /// Runs a job: a future that is ready when it is first polled.
     fn run<F>(&self, job: F, shared: &impl Surroundings) -> JoinHandle<F::Output>
     where
         F: Future<Output: Send> + Send + 'static,
@@ -258,16 +259,16 @@ impl Pool {
         }
         state.jobs.push_back(job);
         self.0.submitted.fetch_add(1, Relaxed);
-        let summons = self.0.summon(&mut state);
+        let next = self.0.summon(&mut state);
         drop(state);
-        self.0.fetch(summons, shared);
+        self.0.fetch(next, shared);
     }
 
     pub(super) fn threads(&self) -> usize {
         unpoisoned(self.0.state.lock()).threads
     }
 
-    /// Refuses new jobs and drops those that wait; idle threads leave.
+    /// Refuses new jobs and drops the waiting ones. Idle threads leave.
     pub(super) fn close(&self) {
         let mut state = unpoisoned(self.0.state.lock());
         state.closed = true;
@@ -280,7 +281,7 @@ impl Pool {
         drop(jobs);
     }
 
-    /// Waits for the threads to leave; false if the deadline came first.
+    /// Waits for the threads to leave. Returns false if the deadline came first.
     pub(super) fn wait_left(&self, deadline: Option<Instant>) -> bool {
         let state = unpoisoned(self.0.state.lock());
         wait_until(&self.0.left, state, deadline, |state| state.present == 0).present == 0
@@ -288,41 +289,42 @@ impl Pool {
 }
 
 impl State {
-    /// Decides who comes for the jobs in the queue, unless somebody does already. A thread is only started where there
-    /// are fewer than `cap`. The caller acts on it after unlocking.
-    fn summon(&mut self, cap: usize) -> Summons {
+    /// Decides which thread takes the jobs in the queue, unless one is on its way already. A thread is started
+    /// only if there are fewer than `cap`. The caller acts on the result after unlocking.
+    fn summon(&mut self, cap: usize) -> NextThread {
         if self.called + self.starting > 0 || self.jobs.is_empty() {
-            return Summons::None;
+            return NextThread::None;
         }
         if self.idle > 0 {
             self.idle -= 1;
             self.called += 1;
-            return Summons::Call;
+            return NextThread::Call;
         }
         if self.threads < cap {
             self.threads += 1;
             self.present += 1;
             self.starting += 1;
-            return Summons::Start;
+            return NextThread::Start;
         }
-        Summons::None
+        NextThread::None
     }
 }
 
 impl Inner {
-    /// Decides who comes for the jobs in the queue, as [`State::summon`], unless a thread is on its way back.
-    fn summon(&self, state: &mut State) -> Summons {
-        // Who submits because it was told of a job's end sees that thread here; the task's own word orders the two.
-        if self.returning.load(Relaxed) > 0 { Summons::None } else { state.summon(self.cap) }
+    /// As [`State::summon`], but also counts a thread that is returning to the queue.
+    fn summon(&self, state: &mut State) -> NextThread {
+        // A task that submits because its job ended sees the returning thread here: the task's state word
+        // orders the two.
+        if self.returning.load(Relaxed) > 0 { NextThread::None } else { state.summon(self.cap) }
     }
 
-    fn fetch(self: &Arc<Self>, summons: Summons, shared: &impl Surroundings) {
-        match summons {
-            Summons::None => {}
-            Summons::Call => self.work.notify_one(),
-            Summons::Start => {
+    fn fetch(self: &Arc<Self>, next: NextThread, shared: &impl Surroundings) {
+        match next {
+            NextThread::None => {}
+            NextThread::Call => self.work.notify_one(),
+            NextThread::Start => {
                 let (place, theirs) = (Place { pool: self.clone(), stage: Stage::Starting }, shared.clone());
-                // A thread that does not start drops its place.
+                // If the thread does not start, dropping its `Place` corrects the counts.
                 let _ = self.options.spawn("blocking", move || place, move |place| place.serve(theirs));
             }
         }
@@ -335,16 +337,16 @@ impl Inner {
         loop {
             if let Some(job) = state.jobs.pop_front() {
                 let (last, known) = (state.jobs.is_empty(), self.submitted.load(Relaxed));
-                let summons = self.summon(&mut state);
+                let next = self.summon(&mut state);
                 drop(state);
-                self.fetch(summons, shared);
-                let errand = Errand { pool: self, ended: Cell::new(false) };
-                job.run_job(&errand);
-                if lingers && last && errand.ended.get() {
+                self.fetch(next, shared);
+                let running = RunningJob { pool: self, ended: Cell::new(false) };
+                job.run_job(&running);
+                if lingers && last && running.ended.get() {
                     lingers = self.linger(known);
                 }
                 state = unpoisoned(self.state.lock());
-                drop(errand);
+                drop(running);
                 continue;
             }
             if !state.closed {
@@ -357,13 +359,13 @@ impl Inner {
                     continue;
                 }
             }
-            // Who submits from now on counts on others.
+            // From now on, a submitter does not count on this thread.
             state.threads -= 1;
             return;
         }
     }
 
-    /// Looks for a job beyond those that are `known` for a moment, counted as on its way back. False if none came.
+    /// Waits a moment for a job beyond the `known` ones, counted as returning. Returns false if none came.
     fn linger(&self, known: usize) -> bool {
         let since = Instant::now();
         while self.submitted.load(Relaxed) == known {
@@ -375,12 +377,12 @@ impl Inner {
         true
     }
 
-    /// Waits, counted as idle, to be called. False if nobody called in time, or the pool was closed.
+    /// Waits to be called, counted as idle. Returns false if nobody called in time, or if the pool was closed.
     fn wait<'a>(&self, mut state: MutexGuard<'a, State>, since: Instant) -> (MutexGuard<'a, State>, bool) {
         let until = since.checked_add(self.keep_alive);
         loop {
             if state.called > 0 {
-                // Whichever of the waiting threads is first is the one that was called.
+                // A call is for any waiting thread: the first to wake takes it.
                 state.called -= 1;
                 return (state, true);
             }
@@ -395,16 +397,18 @@ impl Inner {
 }
 
 /// A thread and the job that it runs.
-pub(super) struct Errand<'a> {
+pub(super) struct RunningJob<'a> {
     pool: &'a Inner,
     ended: Cell<bool>,
 }
 
-impl Errand<'_> {
-    /// The job has its output, and who waits for it is told next, by something that neither blocks nor runs user code.
+impl RunningJob<'_> {
+    /// Call this when the job has its output, before notifying the task that waits for it. The notification
+    /// must neither block nor run user code.
     ///
-    /// Who waits often submits the next job at once, before this thread is back at the queue. It would wake a second
-    /// thread for what the first then takes; the two would go on in turns, each woken for nothing.
+    /// The notified task often submits its next job at once, before this thread is back at the queue. Without
+    /// this count it would wake a second thread for a job that the first one takes; the two would then continue
+    /// in turns, each woken for nothing.
     pub(super) fn ends(&self) {
         if !self.ended.replace(true) {
             self.pool.returning.fetch_add(1, Relaxed);
@@ -412,7 +416,7 @@ impl Errand<'_> {
     }
 }
 
-impl Drop for Errand<'_> {
+impl Drop for RunningJob<'_> {
     fn drop(&mut self) {
         if self.ended.get() {
             self.pool.returning.fetch_sub(1, Relaxed);
@@ -420,29 +424,29 @@ impl Drop for Errand<'_> {
     }
 }
 
-/// A thread's place among those that are present, given back when dropped: also where a hook of the thread panics, or
-/// the thread is not even started.
+/// A thread's place in the counts. Dropping it corrects them, also if a hook of the thread panics, or if the
+/// thread is not even started.
 struct Place {
     pool: Arc<Inner>,
     stage: Stage,
 }
 
-/// What a thread is still counted as, besides being present.
+/// Which counts a thread is a part of, besides `present`.
 enum Stage {
-    /// Among `State::starting`, and `State::threads`.
+    /// A part of `State::starting` and of `State::threads`.
     Starting,
-    /// Among `State::threads`.
+    /// A part of `State::threads`.
     Serving,
     Leaving,
 }
 
 impl Place {
-    /// The life of a thread, which leaves its place as the very last.
+    /// Runs the thread's whole life. The last thing it does is to drop its place.
     fn serve(mut self, shared: impl Surroundings) -> Place {
         self.stage = Stage::Serving;
         shared.enter(|| self.pool.work(&shared));
         self.stage = Stage::Leaving;
-        // The runtime may end here, if this was its last reference: not under the lock.
+        // This may be the last reference and end the runtime, so not under the lock.
         drop(shared);
         self
     }
@@ -454,15 +458,15 @@ impl Drop for Place {
         state.present -= 1;
         let (mut call, mut stranded) = (false, VecDeque::new());
         if !matches!(self.stage, Stage::Leaving) {
-            // It did not come for jobs that count on it.
+            // It did not come for the jobs that count on it.
             state.threads -= 1;
             state.starting -= usize::from(matches!(self.stage, Stage::Starting));
             if state.threads == 0 {
-                // For the next the system may have no thread either, and nobody would tell.
+                // The system may not start another thread either, and nobody would report that.
                 stranded = std::mem::take(&mut state.jobs);
             } else {
-                // A thread that is busy comes to them; one that sleeps, when it is called.
-                call = matches!(state.summon(0), Summons::Call);
+                // A busy thread will take the jobs, and a sleeping one when it is called.
+                call = matches!(state.summon(0), NextThread::Call);
             }
         }
         drop(state);
@@ -488,7 +492,7 @@ mod tests {
     #[test]
     fn no_thread_is_sent_for_while_one_is_on_its_way_back() {
         let pool = BlockingPool::new(2, Duration::from_secs(60));
-        let returning = Errand { pool: &pool.0.0, ended: Cell::new(false) };
+        let returning = RunningJob { pool: &pool.0.0, ended: Cell::new(false) };
         returning.ends();
         let counts_on_it = pool.spawn(|| 1);
         assert_eq!(pool.0.threads(), 0);

@@ -1,4 +1,4 @@
-//! The pool in every order: no job is lost or run twice, and the end waits for all threads.
+//! Models of the blocking pool: no job is lost or run twice, and shutdown waits for all threads.
 
 use std::sync::atomic::AtomicUsize as Plain;
 use std::sync::atomic::Ordering::SeqCst;
@@ -31,7 +31,7 @@ fn every_job_runs_once_and_threads_leave() {
         let (pool, runs) = (pool(1), Arc::new(Plain::new(0)));
         let first = submit(&pool, &runs);
         let second = submit(&pool, &runs);
-        // They may be dropped by the close, but then say so; and none is still to come.
+        // Closing may drop the jobs, but then they report it, and none stays pending.
         block_on(async {
             first.await.unwrap();
             second.await.unwrap();
@@ -62,7 +62,8 @@ fn jobs_from_two_threads_get_their_threads() {
     });
 }
 
-/// A task that waits for a job is told by a thread on its way back, and counts on it.
+/// A task that waits for a job is notified by a thread that is returning to the queue, and counts on that
+/// thread.
 #[test]
 fn who_was_told_of_the_end_of_a_job_may_submit_the_next() {
     crate::runtime::shim::model::check(|| {
@@ -101,7 +102,7 @@ fn a_close_ends_what_has_not_begun() {
     });
 }
 
-/// Too many orders for loom.
+/// loom cannot run this: it has too many orders.
 #[cfg(wakeloop_shuttle)]
 #[test]
 fn threads_that_sleep_are_called_again() {
@@ -126,7 +127,7 @@ fn a_thread_that_does_not_start_leaves_its_job_to_one_that_sleeps() {
     crate::runtime::shim::model::check(|| {
         let (pool, runs) = (pool(1), Arc::new(Plain::new(0)));
         block_on(submit(&pool, &runs)).unwrap();
-        // As if a second thread had been sent for while the first was busy.
+        // As if a second thread had been called while the first was busy.
         let mut state = unpoisoned(pool.0.state.lock());
         (state.threads, state.present, state.starting) =
             (state.threads + 1, state.present + 1, state.starting + 1);

@@ -1,4 +1,4 @@
-//! Making a runtime.
+//! Builds a runtime.
 
 use std::fmt;
 use std::io;
@@ -14,7 +14,7 @@ use super::handle::Runtime;
 use super::shim::thread::{self, JoinHandle};
 use super::trace::Tracer;
 
-/// More workers than this do not fit the idle word, nor any machine.
+/// The idle word has no room for more workers, and no machine needs more.
 const MAX_WORKERS: usize = 1024;
 /// Enough for a burst of `getaddrinfo` and file reads; a bound, not a target.
 const BLOCKING_CAP: usize = 512;
@@ -24,9 +24,9 @@ type Hook = Arc<dyn Fn() + Send + Sync>;
 
 /// Configures a [`Runtime`].
 ///
-/// Its threads block all signals. They start when there is work for them, the first worker in [`Builder::build`]; a
-/// thread begins with the CPU affinity and the nice value of the thread that happened to start it, as the system has it.
-/// A program that pins or slows down some of its threads sets those of the runtime in [`Builder::on_thread_start`].
+/// The runtime's threads block all signals. They start when there is work for them; the first worker starts in
+/// [`Builder::build`]. A thread inherits the CPU affinity and the nice value of whichever thread starts it. A
+/// program that pins or slows down some of its threads should set both in [`Builder::on_thread_start`].
 ///
 /// ```
 /// use wakeloop::runtime::Builder;
@@ -45,7 +45,7 @@ pub struct Builder {
     tracer: Option<Arc<dyn Tracer>>,
 }
 
-/// How threads of a runtime are started.
+/// The options of a runtime's threads.
 #[derive(Clone, Default)]
 pub(super) struct ThreadOptions {
     name: Option<String>,
@@ -55,7 +55,7 @@ pub(super) struct ThreadOptions {
 }
 
 impl Builder {
-    /// A multi-threaded runtime with a worker per core.
+    /// Configures a multi-threaded runtime with one worker per core.
     pub fn new() -> Builder {
         Builder {
             workers: None,
@@ -67,50 +67,51 @@ impl Builder {
         }
     }
 
-    /// A runtime without worker threads: tasks run while some thread is in `block_on`, on that thread.
+    /// Configures a runtime without worker threads. Tasks run on a thread that is in `block_on`, while it is
+    /// there.
     pub fn new_current_thread() -> Builder {
         Builder { current_thread: true, ..Builder::new() }
     }
 
-    /// How many workers at most, between 1 and 1024. Without it, the environment variable `WAKELOOP_WORKERS` decides, else
-    /// the number of cores this process may use.
+    /// Sets the maximum number of workers, between 1 and 1024. The default is the environment variable
+    /// `WAKELOOP_WORKERS`, or else the number of cores that this process may use.
     pub fn worker_threads(mut self, workers: usize) -> Builder {
         self.workers = Some(workers);
         self
     }
 
-    /// What threads are called; a number or the word "blocking" is added. "wakeloop" by default.
+    /// Sets the prefix of thread names, "wakeloop" by default. A number or the word "blocking" is added.
     pub fn thread_name(mut self, name: impl Into<String>) -> Builder {
         self.threads.name = Some(name.into());
         self
     }
 
-    /// The stack of each thread, in bytes. By default what Rust gives a thread: 2 MiB.
+    /// Sets the stack size of each thread, in bytes. The default is Rust's: 2 MiB.
     pub fn thread_stack_size(mut self, bytes: usize) -> Builder {
         self.threads.stack_size = Some(bytes);
         self
     }
 
-    /// Called on each thread of the runtime before it does anything else. Where it panics on a worker, the runtime ends:
-    /// its tasks are cancelled.
+    /// Sets a function that each thread of the runtime calls first. If it panics on a worker, the runtime ends
+    /// and its tasks are cancelled.
     pub fn on_thread_start(mut self, hook: impl Fn() + Send + Sync + 'static) -> Builder {
         self.threads.on_start = Some(Arc::new(hook));
         self
     }
 
-    /// Called on each thread of the runtime as the last thing it does.
+    /// Sets a function that each thread of the runtime calls last.
     pub fn on_thread_stop(mut self, hook: impl Fn() + Send + Sync + 'static) -> Builder {
         self.threads.on_stop = Some(Arc::new(hook));
         self
     }
 
-    /// How many threads may run blocking jobs at a time; at least 1.
+    /// Sets how many threads may run blocking jobs at a time; at least 1.
     pub fn max_blocking_threads(mut self, threads: usize) -> Builder {
         self.blocking_cap = threads.max(1);
         self
     }
 
-    /// How long a thread of the blocking pool waits for another job before it leaves.
+    /// Sets how long a thread of the blocking pool waits for another job before it ends.
     pub fn blocking_keep_alive(mut self, time: Duration) -> Builder {
         self.blocking_keep_alive = time;
         self
@@ -122,12 +123,13 @@ impl Builder {
         self
     }
 
-    /// Makes the runtime and starts its first worker. The others start as there is work for them, the second no later
-    /// than with the first timer or socket, and what these need of the system is asked for then.
+    /// Creates the runtime and starts its first worker. Further workers start when there is work for them, the
+    /// second at the latest with the first timer or socket, which also opens the driver's descriptors.
     ///
     /// # Errors
-    /// `InvalidInput` for a number of workers out of range, given here or in the environment, and for a NUL in the name
-    /// of the threads; else what the system says when it has no thread left, or, for a runtime on the current thread, no descriptor.
+    /// `InvalidInput` for a number of workers out of range, given here or in the environment, and for a NUL in
+    /// the threads' name. Otherwise the system's error if it has no thread left or, for a current-thread
+    /// runtime, no descriptor.
     pub fn build(self) -> io::Result<Runtime> {
         let workers = match (self.current_thread, self.workers) {
             (true, _) => 1,
@@ -143,7 +145,7 @@ impl Builder {
         let pool = Pool::new(self.blocking_cap, self.blocking_keep_alive, self.threads.clone());
         let shared = Shared::new(Options { workers, tracer: self.tracer, pool, threads: self.threads });
         if self.current_thread {
-            // Its worker changes threads, and can only be woken in the driver.
+            // Its worker moves between threads, and can only be woken in the driver.
             shared.open_driver()?;
             let seat = shared.seat_worker();
             return Ok(Runtime::new_parts(shared, Some(seat)));
@@ -170,9 +172,9 @@ impl fmt::Debug for Builder {
 }
 
 impl ThreadOptions {
-    /// Starts a thread that blocks all signals: in a process with Python, signals are for the main thread. What `arrive`
-    /// makes is there before the hooks, and dropped if one panics; `work` is the rest, and what it returns is dropped after
-    /// the hooks.
+    /// Starts a thread that blocks all signals: in a process with Python, signals are for the main thread. The
+    /// thread first calls `arrive`, then the start hook, then `work` with the value of `arrive`, then the stop
+    /// hook. The value is dropped if the start hook panics; what `work` returns is dropped after the stop hook.
     pub(super) fn spawn<A, L>(
         &self,
         name: &str,
@@ -185,7 +187,8 @@ impl ThreadOptions {
             builder = builder.stack_size(bytes);
         }
         let (on_start, on_stop) = (self.on_start.clone(), self.on_stop.clone());
-        // A thread inherits the mask of its creator: blocked here, no signal can slip in between.
+        // A thread inherits its creator's signal mask, so no signal can arrive before the new thread blocks
+        // them.
         let _blocked = SignalsBlocked::new();
         builder.spawn(move || {
             let arrived = arrive();
@@ -200,7 +203,7 @@ impl ThreadOptions {
     }
 }
 
-/// Blocks all signals on this thread, and restores the mask.
+/// Blocks all signals on this thread, and restores the mask when dropped.
 struct SignalsBlocked {
     before: Option<libc::sigset_t>,
 }
@@ -208,13 +211,13 @@ struct SignalsBlocked {
 impl SignalsBlocked {
     fn new() -> SignalsBlocked {
         if cfg!(miri) {
-            // It has no signals, and would stop at them.
+            // Miri has no signals, and would stop here.
             return SignalsBlocked { before: None };
         }
         let mut all = MaybeUninit::uninit();
         let mut before = MaybeUninit::uninit();
-        // SAFETY: `sigfillset` initialises the set it is given; `pthread_sigmask` reads that and writes the other,
-        // which is only used if it succeeded.
+        // SAFETY: `sigfillset` initialises the set that it is given. `pthread_sigmask` reads that set and
+        // writes the other one, which is used only if the call succeeded.
         let before = unsafe {
             libc::sigfillset(all.as_mut_ptr());
             let failed = libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
@@ -227,7 +230,7 @@ impl SignalsBlocked {
 impl Drop for SignalsBlocked {
     fn drop(&mut self) {
         if let Some(before) = &self.before {
-            // SAFETY: a mask that the system gave; the old one is not asked for.
+            // SAFETY: the mask came from the system. The old mask is not asked for.
             unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, ptr::null_mut()) };
         }
     }

@@ -1,8 +1,9 @@
-//! Which runtime the current thread belongs to.
+//! Finds the runtime that the current thread belongs to.
 //!
-//! Workers are found by `executor::current_worker`; threads in `block_on` and in the blocking pool keep a handle here, and
-//! so does whoever enters a runtime, which may be inside of another's task. A worker hides what was entered before it: so
-//! what is here is always further in than the worker.
+//! `executor::current_worker` finds the worker of a worker thread. Threads in `block_on` and in the blocking
+//! pool keep a handle here, and so does any thread that enters a runtime, possibly inside another runtime's
+//! task. A worker hides what was entered before it started, so an entry here is always more recent than the
+//! worker.
 
 use std::marker::PhantomData;
 use std::ptr;
@@ -15,13 +16,13 @@ thread_cell! {
     static ENTERED: *const Arc<Shared> = ptr::null();
 }
 
-/// While this lives, the thread belongs to a runtime.
+/// While this value lives, the thread belongs to a runtime.
 pub(super) struct Entered<'a> {
     outer: *const Arc<Shared>,
     shared: PhantomData<&'a Arc<Shared>>,
 }
 
-/// The guard must be dropped, not forgotten, and in the reverse order of entering.
+/// The guard must be dropped (not forgotten), in the reverse order of entering.
 pub(super) fn enter(shared: &Arc<Shared>) -> Entered<'_> {
     Entered { outer: ENTERED.replace(shared), shared: PhantomData }
 }
@@ -32,18 +33,18 @@ impl Drop for Entered<'_> {
     }
 }
 
-/// Hides what was entered so far: a worker begins on this thread. To be ended as what `enter` gives.
+/// Hides what was entered so far, because a worker begins on this thread. Drop the guard as for `enter`.
 pub(super) fn hide() -> Entered<'static> {
     Entered { outer: ENTERED.replace(ptr::null()), shared: PhantomData }
 }
 
 /// Calls `f` with the runtime of the current thread, if it has one.
 pub(super) fn try_with<R>(f: impl FnOnce(&Arc<Shared>) -> R) -> Option<R> {
-    // SAFETY: not null only while an `Entered` further out on this stack borrows the `Arc`.
+    // SAFETY: not null only while an `Entered` further up this stack borrows the `Arc`.
     if let Some(shared) = unsafe { ENTERED.get().as_ref() } {
         return Some(f(shared));
     }
-    // SAFETY: the reference ends with this call, which the worker is in the middle of.
+    // SAFETY: the reference ends with this call, and the worker is running it.
     unsafe { current_worker(ptr::null()) }.map(|worker| f(worker.shared()))
 }
 
@@ -58,7 +59,7 @@ pub(super) fn with<R>(f: impl FnOnce(&Arc<Shared>) -> R) -> R {
     }
 }
 
-/// What happens where a runtime is needed and there is none.
+/// Panics because the thread belongs to no runtime.
 #[cold]
 pub(super) fn missing() -> ! {
     panic!("this needs a wakeloop runtime: call it in a task or inside block_on")

@@ -1,4 +1,4 @@
-//! A guided tour: two tasks that sleep, and every step the scheduler takes with them.
+//! The demo: two tasks that sleep, and every step that the scheduler takes with them.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -13,8 +13,8 @@ use super::{Builder, unpoisoned};
 
 const MILLIS: fn(u64) -> Duration = Duration::from_millis;
 
-/// Runs the demo, which takes about a second and a half: task A sleeps 1 s and then 0.5 s, task B 0.25 s. Writes each
-/// scheduling event as it happened, and the runtime's figures at the end.
+/// Runs the demo for about a second and a half: task A sleeps 1 s and then 0.5 s, task B 0.25 s. Writes each
+/// scheduling event, then the runtime's counters.
 ///
 /// # Errors
 /// When the runtime cannot be made, or `out` cannot be written to.
@@ -42,7 +42,7 @@ pub fn run_demo(out: &mut dyn Write) -> io::Result<()> {
     write_figures(out, &metrics)
 }
 
-/// Keeps the events; writing them at once would disturb the times.
+/// Collects the events. Writing them at once would disturb the times.
 struct Recorder {
     start: Instant,
     events: Mutex<Vec<(Duration, TraceEvent)>>,
@@ -66,7 +66,7 @@ impl Recorder {
     }
 }
 
-/// The first task spawned is the one that starts the others.
+/// The first task spawned is the one that spawns the others.
 #[derive(Default)]
 struct Names(HashMap<usize, &'static str>);
 
@@ -116,15 +116,15 @@ fn write_figures(out: &mut dyn Write, metrics: &Metrics) -> io::Result<()> {
     writeln!(out, "\n{text}")
 }
 
-/// The most memory this process ever used, in KiB.
+/// Returns the peak memory use of this process, in KiB.
 fn peak_memory() -> Option<u64> {
-    // Linux first: getrusage there counts the program that started us by exec as well.
+    // On Linux, getrusage would also count the program that started us by exec.
     if let Ok(status) = std::fs::read_to_string("/proc/self/status") {
         let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
         return line.split_whitespace().nth(1)?.parse().ok();
     }
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::uninit();
-    // SAFETY: the call fills the struct if it succeeds, and only then it is read.
+    // SAFETY: the call fills the struct if it succeeds, and it is read only then.
     let usage = unsafe {
         (libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) == 0).then(|| usage.assume_init())
     }?;

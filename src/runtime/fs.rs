@@ -1,5 +1,5 @@
-//! Files, through the blocking pool: the system has no readiness for them, a read of a regular file simply takes
-//! as long as it takes.
+//! Files, through the blocking pool: the system has no readiness for regular files, so a read blocks until it
+//! is done.
 //!
 //! Each call is one job that owns what it needs. Dropping the future of a job that has begun does not stop it.
 
@@ -11,16 +11,16 @@ use std::sync::Arc;
 
 use super::{JoinError, NoThread, spawn_blocking};
 
-/// The whole file.
+/// Reads the whole file.
 ///
 /// # Errors
-/// What `open(2)` and `read(2)` say.
+/// Those of `open(2)` and `read(2)`.
 pub async fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     let path = path.as_ref().to_owned();
     job(move || fs::read(path)).await
 }
 
-/// The whole file as text.
+/// Reads the whole file as text.
 ///
 /// # Errors
 /// As [`read`]; `InvalidData` if it is not UTF-8.
@@ -32,25 +32,25 @@ pub async fn read_to_string(path: impl AsRef<Path>) -> io::Result<String> {
 /// Replaces the file's content, or creates it.
 ///
 /// # Errors
-/// What `open(2)` and `write(2)` say; then the content is unspecified.
+/// Those of `open(2)` and `write(2)`; then the content is unspecified.
 pub async fn write(path: impl AsRef<Path>, data: impl Into<Vec<u8>>) -> io::Result<()> {
     let (path, data) = (path.as_ref().to_owned(), data.into());
     job(move || fs::write(path, data)).await
 }
 
-/// What the system knows of a path, symbolic links followed.
+/// Returns the metadata of a path, following symbolic links.
 ///
 /// # Errors
-/// What `stat(2)` says.
+/// Those of `stat(2)`.
 pub async fn metadata(path: impl AsRef<Path>) -> io::Result<Metadata> {
     let path = path.as_ref().to_owned();
     job(move || fs::metadata(path)).await
 }
 
-/// Gives a file another name, replacing what has that name.
+/// Renames a file, replacing any file with the new name.
 ///
 /// # Errors
-/// What `rename(2)` says.
+/// Those of `rename(2)`.
 pub async fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
     let (from, to) = (from.as_ref().to_owned(), to.as_ref().to_owned());
     job(move || fs::rename(from, to)).await
@@ -59,25 +59,25 @@ pub async fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<
 /// Removes a file.
 ///
 /// # Errors
-/// What `unlink(2)` says.
+/// Those of `unlink(2)`.
 pub async fn remove_file(path: impl AsRef<Path>) -> io::Result<()> {
     let path = path.as_ref().to_owned();
     job(move || fs::remove_file(path)).await
 }
 
-/// Makes a directory and those above it.
+/// Creates a directory and its parents.
 ///
 /// # Errors
-/// What `mkdir(2)` says, except that it exists.
+/// Those of `mkdir(2)`, except if the directory exists.
 pub async fn create_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
     let path = path.as_ref().to_owned();
     job(move || fs::create_dir_all(path)).await
 }
 
-/// How much room a read begins with, if it may be that long: `len` may be far beyond the file's end.
+/// The initial capacity for long reads: `len` may be far beyond the file's end.
 const FIRST: usize = 1 << 20;
 
-/// An open file. It has no position: reads and writes say where. Clones share the descriptor.
+/// An open file. It has no position: reads and writes name their offset. Clones share the descriptor.
 ///
 /// ```
 /// use wakeloop::runtime::{Runtime, fs};
@@ -99,33 +99,34 @@ impl File {
     /// Opens for reading.
     ///
     /// # Errors
-    /// What `open(2)` says.
+    /// Those of `open(2)`.
     pub async fn open(path: impl AsRef<Path>) -> io::Result<File> {
         File::open_with(path, OpenOptions::new().read(true).clone()).await
     }
 
-    /// Opens for reading and writing; creates or empties it.
+    /// Opens for reading and writing, and creates or truncates the file.
     ///
     /// # Errors
-    /// What `open(2)` says.
+    /// Those of `open(2)`.
     pub async fn create(path: impl AsRef<Path>) -> io::Result<File> {
         let options = OpenOptions::new().read(true).write(true).create(true).truncate(true).clone();
         File::open_with(path, options).await
     }
 
-    /// Opens as `options` say.
+    /// Opens with the given options.
     ///
     /// # Errors
-    /// What `open(2)` says.
+    /// Those of `open(2)`.
     pub async fn open_with(path: impl AsRef<Path>, options: OpenOptions) -> io::Result<File> {
         let path = path.as_ref().to_owned();
         job(move || options.open(path)).await.map(|file| File(Arc::new(file)))
     }
 
-    /// Reads up to `len` bytes from `offset`; less only at the end of the file. The memory grows with what is there.
+    /// Reads up to `len` bytes from `offset`; fewer only at the end of the file. The buffer grows with what is
+    /// there.
     ///
     /// # Errors
-    /// What `pread(2)` says.
+    /// Those of `pread(2)`.
     pub async fn read_at(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
         let file = self.0.clone();
         job(move || {
@@ -151,34 +152,34 @@ impl File {
     /// Writes all of `data` at `offset`; the file grows as needed.
     ///
     /// # Errors
-    /// What `pwrite(2)` says; then an unknown part was written.
+    /// Those of `pwrite(2)`; then an unknown part was written.
     pub async fn write_all_at(&self, offset: u64, data: impl Into<Vec<u8>>) -> io::Result<()> {
         let (file, data) = (self.0.clone(), data.into());
         job(move || file.write_all_at(&data, offset)).await
     }
 
-    /// Cuts or extends the file.
+    /// Truncates or extends the file.
     ///
     /// # Errors
-    /// What `ftruncate(2)` says.
+    /// Those of `ftruncate(2)`.
     pub async fn set_len(&self, len: u64) -> io::Result<()> {
         let file = self.0.clone();
         job(move || file.set_len(len)).await
     }
 
-    /// Waits until the disk has everything.
+    /// Waits until the disk has all data.
     ///
     /// # Errors
-    /// What `fsync(2)` says.
+    /// Those of `fsync(2)`.
     pub async fn sync_all(&self) -> io::Result<()> {
         let file = self.0.clone();
         job(move || file.sync_all()).await
     }
 
-    /// What the system knows of it.
+    /// Returns the file's metadata.
     ///
     /// # Errors
-    /// What `fstat(2)` says.
+    /// Those of `fstat(2)`.
     pub async fn metadata(&self) -> io::Result<Metadata> {
         let file = self.0.clone();
         job(move || file.metadata()).await

@@ -1,4 +1,4 @@
-//! The runtime as its users hold it.
+//! The handles that users of a runtime hold.
 
 use std::fmt;
 use std::future::Future;
@@ -13,23 +13,23 @@ use super::shim::thread;
 use super::task::JoinHandle;
 use super::{Builder, block_on, blocking, context};
 
-/// A running runtime. Dropping it ends it: all futures are dropped, its workers joined, and the threads of its blocking
-/// pool have done all they do.
+/// A running runtime. Dropping it ends it: all futures are dropped, its workers are joined, and the threads of
+/// its blocking pool finish their jobs.
 ///
-/// The drop waits for polls and blocking jobs that are under way. To wait no longer than some time, use
+/// The drop waits for polls and blocking jobs that are under way. To limit the wait, use
 /// [`Runtime::shutdown_timeout`]; to leave it running until the process ends, `std::mem::forget` it.
 ///
-/// Dropped on one of its own threads it cannot wait, and dropped in a task, of whichever runtime, it does not: that would
-/// hold up the other tasks of that worker, and one of them may be what the runtime is waiting for. It only gives the order
-/// then, and ends by itself soon after. (tokio panics there.)
+/// On one of the runtime's own threads the drop cannot wait. Inside a task of any runtime it does not wait
+/// either: that would hold up the other tasks of that worker, and the runtime may be waiting for one of them.
+/// In both cases the drop only starts the shutdown, and the runtime ends soon after. (tokio panics there.)
 pub struct Runtime {
     handle: Handle,
-    /// The end was ordered, and waited for as long as somebody wanted.
+    /// The shutdown was ordered, and waited for if that was asked for.
     over: bool,
 }
 
 impl Runtime {
-    /// A runtime with a worker per core; see [`Builder`] for more.
+    /// Creates a runtime with a worker per core; see [`Builder`] for more.
     ///
     /// # Errors
     /// As [`Builder::build`].
@@ -84,11 +84,12 @@ impl Runtime {
         self.handle.metrics()
     }
 
-    /// Ends the runtime and waits at most `limit` for polls and blocking jobs that are under way. True if all threads
-    /// ended; else they end when what they do returns, and tasks that are still there are dropped then.
+    /// Ends the runtime, and waits at most `limit` for polls and blocking jobs that are under way. Returns true
+    /// if all threads ended. Otherwise they end when their current call returns, and the remaining tasks are
+    /// dropped then.
     ///
-    /// Blocks the thread, also in a task of another runtime; a limit of zero does not. On one of its own threads it cannot
-    /// wait and returns false.
+    /// This blocks the thread, also in a task of another runtime, unless the limit is zero. On one of the
+    /// runtime's own threads it cannot wait and returns false.
     pub fn shutdown_timeout(mut self, limit: Duration) -> bool {
         self.shut_down(Instant::now().checked_add(limit))
     }
@@ -104,11 +105,11 @@ impl Runtime {
         if self.on_own_thread() || (deadline.is_none() && on_worker()) {
             return false;
         }
-        // A worker that panicked said so on stderr; there is nobody else to tell.
+        // A worker that panicked has printed that to stderr; there is nobody else to report it to.
         let join =
             |threads: Vec<thread::JoinHandle<()>>| threads.into_iter().for_each(|one| drop(one.join()));
         if deadline.is_none() {
-            // Who joins a thread need not be told before that it is about to end.
+            // Joining is enough: a thread that ends need not be announced before.
             join(threads);
             return shared.wait_left(None) && shared.pool().wait_left(None);
         }
@@ -121,15 +122,15 @@ impl Runtime {
 
     fn on_own_thread(&self) -> bool {
         let own = Arc::as_ptr(&self.handle.shared);
-        // SAFETY: only asked whether it is there.
+        // SAFETY: the reference is only compared with None.
         unsafe { current_worker(own) }.is_some()
             || context::try_with(|shared| ptr::eq(Arc::as_ptr(shared), own)).unwrap_or(false)
     }
 }
 
-/// Whether the current thread runs a worker's tasks right now, of whichever runtime.
+/// Whether the current thread is running a worker's task, of any runtime.
 fn on_worker() -> bool {
-    // SAFETY: only asked whether there is one.
+    // SAFETY: the reference is only compared with None.
     unsafe { current_worker(ptr::null()) }.is_some()
 }
 
@@ -147,7 +148,7 @@ impl fmt::Debug for Runtime {
     }
 }
 
-/// Spawns on a runtime and asks it questions, from any thread, also when it is gone.
+/// Spawns tasks on a runtime and reads its state, from any thread, also after it has ended.
 #[derive(Clone)]
 pub struct Handle {
     shared: Arc<Shared>,
@@ -157,8 +158,9 @@ pub struct Handle {
 impl Handle {
     /// Starts a task. It runs whether or not its handle is awaited.
     ///
-    /// From a worker of this runtime the task stays with that worker until another steals it; from elsewhere it goes to
-    /// whichever worker comes first. On a runtime that was shut down the task is cancelled at once.
+    /// From a worker of this runtime the task stays with that worker until another one steals it. From
+    /// elsewhere it goes to whichever worker comes first. If the runtime was shut down, the task is cancelled
+    /// at once.
     pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
     where
         F: Future + Send + 'static,
@@ -167,8 +169,8 @@ impl Handle {
         self.shared.spawn(future)
     }
 
-    /// As [`Handle::spawn`], with the first poll on the calling thread, before this returns: for futures whose poll is
-    /// short and that are often ready at once. Later polls happen on workers.
+    /// As [`Handle::spawn`], but the first poll happens on the calling thread before this returns. Use it for
+    /// futures with a short poll that are often ready at once. Later polls happen on workers.
     pub fn spawn_here<F>(&self, future: F) -> JoinHandle<F::Output>
     where
         F: Future + Send + 'static,
@@ -186,24 +188,24 @@ impl Handle {
         blocking::spawn_on(&self.shared, f)
     }
 
-    /// Runs `f` on a thread where blocking is allowed, and then `tell` with its output: for who is told by other means
-    /// than by the handle, as a loop with a queue of its own. If the job is cancelled, `tell` is dropped with it; it is
-    /// dropped as well if `f` panics.
+    /// Runs `f` on a thread where blocking is allowed, then calls `notify` with its output. It is for callers
+    /// that do not await the handle, such as a loop with a queue of its own. If the job is cancelled or `f`
+    /// panics, `notify` is dropped.
     ///
-    /// `tell` must not block, nor wait for another job: those submitted meanwhile may count on this very thread, which
-    /// is about to be free.
-    pub fn spawn_blocking_and_tell<F, T, G>(&self, f: F, tell: G) -> JoinHandle<()>
+    /// `notify` must not block, nor wait for another job: jobs submitted meanwhile may count on this very
+    /// thread, which is about to be free.
+    pub fn spawn_blocking_and_notify<F, T, G>(&self, f: F, notify: G) -> JoinHandle<()>
     where
         F: FnOnce() -> T + Send + 'static,
         G: FnOnce(T) + Send + 'static,
     {
-        blocking::spawn_and_tell_on(&self.shared, f, tell)
+        blocking::spawn_and_notify_on(&self.shared, f, notify)
     }
 
     /// Runs `future` on this thread until it is ready; sleeps, sockets and [`spawn`] inside use this runtime.
     ///
     /// # Panics
-    /// On a thread that is itself a worker, which would then sleep with tasks in its queue. And if the future does.
+    /// If the thread is itself a worker, which would sleep with tasks in its queue, and if the future panics.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         assert!(!on_worker(), "block_on inside a task would block its worker: await the future instead");
         let _entered = context::enter(&self.shared);
@@ -213,19 +215,21 @@ impl Handle {
         }
     }
 
-    /// Calls `f` on this thread as if it were one of the runtime's: sockets made in it, and [`spawn`], use this runtime.
+    /// Calls `f` on this thread as if it were one of the runtime's: sockets made in it, and [`spawn`], use this
+    /// runtime.
     pub fn enter<R>(&self, f: impl FnOnce() -> R) -> R {
         let _entered = context::enter(&self.shared);
         f()
     }
 
-    /// Opens the driver, for those who would rather be told now that no descriptor is left than at the first timer.
+    /// Opens the driver, for callers that want an error now, rather than at the first timer, if no descriptor
+    /// is left.
     #[cfg(feature = "python")]
     pub(crate) fn open_driver(&self) -> io::Result<()> {
         self.shared.open_driver().map(drop)
     }
 
-    /// What the runtime has done so far.
+    /// Returns the runtime's counters.
     pub fn metrics(&self) -> Metrics {
         Metrics::of(&self.shared)
     }
@@ -238,8 +242,8 @@ impl Handle {
         Handle::try_current().unwrap_or_else(|| context::missing())
     }
 
-    /// The handle of the runtime that the current thread belongs to: a worker's, a blocking job's, or the one whose
-    /// `block_on` is under way.
+    /// Returns the handle of the runtime that the current thread belongs to: that of the worker or the blocking
+    /// job, or of the innermost `block_on`.
     pub fn try_current() -> Option<Handle> {
         context::try_with(|shared| Handle { shared: shared.clone(), current_thread: shared.seat() })
     }

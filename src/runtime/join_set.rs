@@ -1,8 +1,8 @@
-//! Tasks that are waited for together.
+//! A set of tasks that are awaited together.
 //!
-//! Each task is a `JoinHandle` in a slab. A poll of the set must not poll all of them, of which there may be thousands:
-//! each handle is polled once, when it comes into the set, and leaves a waker of its own there; that puts its place into
-//! the list of those that have ended, and then wakes whoever waits for the set.
+//! Each task is a `JoinHandle` in a slab. There may be thousands, so a poll of the set must not poll them all.
+//! Each handle is polled once, when it is inserted, and gets a waker of its own. That waker adds the handle's
+//! place to the list of ended tasks, and wakes the task that waits for the set.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -18,8 +18,8 @@ use super::shim::{Mutex, MutexGuard};
 use super::task::{AbortHandle, JoinError, JoinHandle};
 use super::{Handle, coop, spawn, unpoisoned, wakers};
 
-/// A group of tasks: their outputs come in the order in which they end, and dropping the set aborts those that are left.
-/// ([`JoinSet::detach_all`] lets them go on.)
+/// A group of tasks. Their outputs come in the order in which they end. Dropping the set aborts the remaining
+/// ones; [`JoinSet::detach_all`] lets them run on.
 ///
 /// ```
 /// use wakeloop::runtime::{JoinSet, Runtime, yield_now};
@@ -49,21 +49,22 @@ pub struct JoinSet<T> {
 
 struct Member<T> {
     handle: JoinHandle<T>,
-    /// It had ended when it came into the set.
+    /// Set if the task had ended when it was inserted.
     output: Option<Result<T, JoinError>>,
     waker: Waker,
 }
 
-/// What the wakers of the handles share with the set.
+/// The state that the handles' wakers share with the set.
 struct Ended {
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    /// Places of tasks that have ended, in that order. One that is empty by now, or another's, does no harm.
+    /// Places of ended tasks, in the order of their ends. A place that is empty by now, or reused, does no
+    /// harm.
     places: VecDeque<usize>,
-    /// Who waits for the set.
+    /// The task that waits for the set.
     waiting: Option<Waker>,
 }
 
@@ -100,25 +101,25 @@ impl Ended {
 }
 
 impl<T> Member<T> {
-    /// Polls the handle, which leaves the waker there if the task has not ended.
+    /// Polls the handle. If the task has not ended, the handle keeps the waker.
     fn poll(&mut self) -> Poll<Result<T, JoinError>> {
         if let Some(output) = self.output.take() {
             return Poll::Ready(output);
         }
         let mut cx = Context::from_waker(&self.waker);
-        // Not on the budget of whoever has the set, who spends a unit on each output: a handle that is put off would have
-        // to be asked again.
+        // Not on the caller's budget, which is spent per output: a handle that is put off would have to be
+        // polled again.
         coop::in_own_turn(|| Pin::new(&mut self.handle).poll(&mut cx))
     }
 }
 
 impl<T> JoinSet<T> {
-    /// No tasks.
+    /// Creates an empty set.
     pub fn new() -> JoinSet<T> {
         JoinSet { tasks: Slab::new(), ended: Arc::new(Ended { state: Mutex::new(State::default()) }) }
     }
 
-    /// How many tasks are in the set: those that run and those whose output nobody has taken.
+    /// The number of tasks in the set: running ones, and those whose output was not taken.
     pub fn len(&self) -> usize {
         self.tasks.len()
     }
@@ -149,7 +150,7 @@ impl<T> JoinSet<T> {
         self.insert(runtime.spawn(future))
     }
 
-    /// Takes in a task that was started elsewhere: a local one, or a blocking job.
+    /// Adds a task that was started elsewhere: a local one, or a blocking job.
     pub fn insert(&mut self, handle: JoinHandle<T>) -> AbortHandle {
         let abort = handle.abort_handle();
         let entry = self.tasks.vacant_entry();
@@ -163,8 +164,8 @@ impl<T> JoinSet<T> {
         abort
     }
 
-    /// The output of the task that ended first, of those whose output nobody has taken; `None` if no task is left.
-    /// Cancel-safe: a task stays in the set until its output is handed out.
+    /// Returns the next output, in the order in which the tasks end; `None` if no task is left. Cancel-safe: a
+    /// task stays in the set until its output is returned.
     pub async fn join_next(&mut self) -> Option<Result<T, JoinError>> {
         poll_fn(|cx| self.poll_join_next(cx)).await
     }
@@ -193,14 +194,14 @@ impl<T> JoinSet<T> {
         }
     }
 
-    /// The output of one that is said to have ended, if it has.
+    /// Takes the output of a task in the list of ended ones, if it has ended.
     fn take(&mut self, place: usize) -> Option<Result<T, JoinError>> {
         let Poll::Ready(output) = self.tasks.get_mut(place)?.poll() else { return None };
         self.tasks.remove(place);
         Some(output)
     }
 
-    /// The output of a task that has ended, without waiting.
+    /// Returns the output of an ended task, without waiting.
     pub fn try_join_next(&mut self) -> Option<Result<T, JoinError>> {
         loop {
             let place = self.ended.lock().places.pop_front()?;
@@ -210,19 +211,20 @@ impl<T> JoinSet<T> {
         }
     }
 
-    /// Asks all tasks to stop. They stay in the set until [`JoinSet::join_next`] has said that they were cancelled.
+    /// Asks all tasks to stop. They stay in the set until [`JoinSet::join_next`] has returned that they were
+    /// cancelled.
     pub fn abort_all(&mut self) {
         self.tasks.iter().for_each(|(_, member)| member.handle.abort());
     }
 
-    /// Asks all tasks to stop and waits until they have. Their outputs, and panics, are dropped. Dropped before it is
-    /// ready, it leaves those in the set that have not ended yet.
+    /// Asks all tasks to stop, and waits until they have. Their outputs and panics are dropped. If this future
+    /// is dropped early, the tasks that have not ended stay in the set.
     pub async fn shutdown(&mut self) {
         self.abort_all();
         while self.join_next().await.is_some() {}
     }
 
-    /// Lets all tasks run on by themselves.
+    /// Removes all tasks from the set and lets them run on.
     pub fn detach_all(&mut self) {
         let tasks = mem::take(&mut self.tasks);
         self.ended.lock().places.clear();

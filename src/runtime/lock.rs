@@ -1,10 +1,10 @@
-//! A lock for a handful of instructions.
+//! A spin lock for sections of a few instructions.
 //!
-//! Taking it is one read-modify-write and leaving it a plain store, half of what a blocking mutex costs when
-//! nobody contends, and less than half when two processors do: who leaves need not wait for the cache line, which is with
-//! the other by then. For sections that never block and are short, if not always: a buffer may grow in one, a waker be
-//! cloned. Should the holder lose its processor, waiters yield theirs, and in the end sleep, as the holder may have the
-//! lower priority.
+//! Taking it is one read-modify-write, and releasing it a plain store. That is half of what a blocking mutex
+//! costs without contention, and less than half with two processors, because the releasing thread need not wait
+//! for the cache line. Use it for sections that never block and are usually short (a buffer may grow, a waker
+//! may be cloned). If the holder loses its processor, waiters yield theirs and finally sleep, because the
+//! holder may have the lower priority.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use super::shim::{AtomicBool, hint, thread};
 
-/// Looks at the lock before a waiter gives up its processor; about a microsecond.
+/// How often a waiter looks at the lock before it yields its processor; about a microsecond.
 const SPINS: u32 = 64;
-/// How often it gives the processor up before it sleeps.
+/// How often a waiter yields before it sleeps.
 const YIELDS: u32 = 64;
 const SLEEP: Duration = Duration::from_micros(50);
 
@@ -24,9 +24,9 @@ pub(super) struct SpinLock<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the lock hands the value to one thread at a time.
+// SAFETY: the lock gives the value to one thread at a time.
 unsafe impl<T: Send> Send for SpinLock<T> {}
-// SAFETY: as above.
+// SAFETY: the lock gives the value to one thread at a time.
 unsafe impl<T: Send> Sync for SpinLock<T> {}
 
 impl<T> SpinLock<T> {
@@ -68,14 +68,14 @@ impl<T> Deref for SpinGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: the guard is the proof that this thread holds the lock.
+        // SAFETY: the guard proves that this thread holds the lock.
         unsafe { &*self.lock.value.get() }
     }
 }
 
 impl<T> DerefMut for SpinGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as above, and the guard is borrowed exclusively.
+        // SAFETY: the guard proves that this thread holds the lock, and it is borrowed exclusively.
         unsafe { &mut *self.lock.value.get() }
     }
 }
@@ -91,8 +91,8 @@ cfg_select! {
     any(wakeloop_loom, wakeloop_shuttle) => {
         use super::shim::{Mutex, MutexGuard};
 
-        /// In place of a [`SpinLock`] in models of what it guards: a checker sees a mutex as one step, and a spinning
-        /// thread as one more order for each look.
+        /// Takes the place of [`SpinLock`] in models of what it guards. A model checker sees a mutex as one
+        /// step, but each look of a spinning thread as one more order.
         pub(super) struct ShortLock<T>(Mutex<T>);
 
         pub(super) type ShortGuard<'a, T> = MutexGuard<'a, T>;
@@ -123,13 +123,13 @@ mod model {
 
     struct Guarded(SpinLock<()>, UnsafeCell<u32>);
 
-    // SAFETY: the cell is touched under the lock only.
+    // SAFETY: the cell is touched only under the lock.
     unsafe impl Sync for Guarded {}
 
     impl Guarded {
         fn add(&self) -> u32 {
             let _guard = self.0.lock();
-            // SAFETY: under the lock.
+            // SAFETY: this thread holds the lock.
             self.1.with_mut(|count| unsafe {
                 *count += 1;
                 *count
@@ -137,7 +137,7 @@ mod model {
         }
     }
 
-    /// What the lock itself guards, a model does not see; so here something beside it.
+    /// A model does not see what the lock itself guards, so this test puts a checked cell beside it.
     #[test]
     fn what_a_lock_guards_is_touched_by_one_thread_at_a_time() {
         check(|| {

@@ -1,6 +1,6 @@
 //! `join!` and `select!`: several futures in one task.
 
-/// Polls several futures together and gives all outputs as a tuple. Up to twelve.
+/// Polls several futures together, up to twelve, and returns all outputs as a tuple.
 ///
 /// ```
 /// use wakeloop::runtime::{block_on, yield_now};
@@ -40,9 +40,9 @@ macro_rules! __join_pinned {
     }};
 }
 
-/// Polls several futures together and runs the arm of the one that is ready first; the others are dropped. If several
-/// are ready, the one written first wins. One that is always busy and never done keeps none of the others from being
-/// heard.
+/// Polls several futures together and runs the arm of the first that is ready. The others are dropped. If
+/// several are ready, the one written first wins. A busy future that never finishes does not keep the others
+/// from being polled.
 ///
 /// ```
 /// use wakeloop::runtime::block_on;
@@ -62,7 +62,7 @@ macro_rules! select {
     };
 }
 
-/// Two futures at a time: the first, or whatever the rest gives.
+/// Races two futures: the first one, and the rest.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __select_nested {
@@ -108,7 +108,7 @@ macro_rules! __select_match {
     };
 }
 
-/// What the macros expand to. Not for direct use.
+/// The functions that the macros expand to. Not for direct use.
 #[doc(hidden)]
 pub mod support {
     use std::future::Future;
@@ -120,7 +120,7 @@ pub mod support {
     pub use crate::runtime::coop::Shares;
 
     pin_project! {
-        /// A future, later its output.
+        /// A future, and later its output.
         #[project = OutputProjection]
         #[project_replace = OutputReplaced]
         #[derive(Debug)]
@@ -149,12 +149,12 @@ pub mod support {
         }
     }
 
-    /// How far a future is. An output that came now has no need to be kept if all the others are there as well.
+    /// The progress of a future. An output that is new need not be stored if all others are there as well.
     #[derive(Debug)]
     pub struct Advanced<'a, F: Future> {
         place: Pin<&'a mut Output<F>>,
         now: Option<F::Output>,
-        /// From an earlier poll.
+        /// Whether the output is from an earlier poll.
         kept: bool,
     }
 
@@ -164,7 +164,7 @@ pub mod support {
             self.kept || self.now.is_some()
         }
 
-        /// For the next poll.
+        /// Stores the output for the next poll.
         #[inline]
         pub fn keep(mut self) {
             if let Some(output) = self.now {
@@ -172,7 +172,7 @@ pub mod support {
             }
         }
 
-        /// Of one that is ready, once.
+        /// Takes the output of a ready future, once.
         #[inline]
         pub fn output(self) -> F::Output {
             if let Some(output) = self.now {
@@ -185,7 +185,7 @@ pub mod support {
         }
     }
 
-    /// The output of whichever was ready.
+    /// The output of whichever future was ready.
     #[derive(Debug)]
     pub enum Either<A, B> {
         First(A),

@@ -1,7 +1,7 @@
-//! What a runtime has done so far, in numbers.
+//! The counters of a runtime.
 //!
-//! Each worker counts for itself, without atomic read-modify-writes, on cache lines nobody else writes; a snapshot
-//! adds up. Numbers of one snapshot may be a moment apart from each other.
+//! Each worker counts for itself, without atomic read-modify-writes, on cache lines that only it writes. A
+//! snapshot adds the workers up, so its numbers may be a moment apart from each other.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::shim::AtomicU64;
 pub(super) struct Counter(AtomicU64);
 
 impl Counter {
-    /// For the one writer.
+    /// Adds `n`. Only the one writer may call this.
     pub(super) fn add(&self, n: u64) {
         self.0.store(self.0.load(Relaxed) + n, Relaxed);
     }
@@ -24,7 +24,7 @@ impl Counter {
     }
 }
 
-/// What one worker counts.
+/// The counters of one worker.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub(super) polls: Counter,
@@ -39,7 +39,7 @@ pub(super) struct Counters {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Metrics {
-    /// Worker threads, those included that were not needed so far.
+    /// Worker threads, including those that were not needed so far.
     pub workers: usize,
     /// Threads of the blocking pool, right now.
     pub blocking_threads: usize,

@@ -1,5 +1,5 @@
-//! An async runtime for Rust futures: work-stealing workers, one driver for sockets and timers, a pool for what
-//! blocks. It knows nothing of Python.
+//! An async runtime for Rust futures: work-stealing workers, one driver for sockets and timers, and a pool for
+//! blocking functions. It knows nothing of Python.
 //!
 //! ```
 //! use std::time::Duration;
@@ -20,8 +20,8 @@
 //! From the bottom up: `task` (one allocation per future), `driver` (reactor and timers), `executor` (workers),
 //! then [`time`], [`net`], [`sync`], [`blocking`] for users, and [`Runtime`], [`Builder`], [`Handle`] on top.
 //!
-//! Any thread may hold a [`Handle`] or a waker, at any time, also after the runtime is gone. Sleeps and sockets belong
-//! to the runtime on whose thread they were first used and may be awaited anywhere.
+//! Any thread may hold a [`Handle`] or a waker at any time, also after the runtime has ended. Sleeps and
+//! sockets belong to the runtime on whose thread they were first used, and may be awaited anywhere.
 //!
 #![doc = include_str!("TOUR.md")]
 
@@ -68,12 +68,12 @@ pub use yield_now::yield_now;
 #[doc(hidden)]
 pub use macros::support as macro_support;
 
-/// A poisoned lock is no reason to stop: what the runtime's locks guard is consistent between statements.
+/// Ignores poisoning: what the runtime's locks guard is consistent between statements.
 fn unpoisoned<T>(result: Result<T, std::sync::PoisonError<T>>) -> T {
     result.unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Waits to be told until `done`, or for the deadline.
+/// Waits on a condvar until `done`, or until the deadline.
 fn wait_until<'a, T>(
     told: &shim::Condvar,
     mut state: shim::MutexGuard<'a, T>,

@@ -1,11 +1,11 @@
-//! Atomics, locks, cells and threads: the standard library's, or those of a model checker.
+//! Atomics, locks, cells and threads, from the standard library or from a model checker.
 //!
-//! - Under `--cfg wakeloop_loom` loom runs a test in every order that the memory model allows, as far as the test goes
-//!   through these types.
-//! - Under `--cfg wakeloop_shuttle` shuttle runs it thousands of times in orders drawn at random. It knows no weak
-//!   memory, but bears tests of any size: a whole runtime.
+//! - Under `--cfg wakeloop_loom`, loom runs a test in every order that the memory model allows, as far as the
+//!   test uses these types.
+//! - Under `--cfg wakeloop_shuttle`, shuttle runs it thousands of times in random orders. It does not model
+//!   weak memory, but it can run tests of any size, such as a whole runtime.
 //!
-//! What is taken from the standard library directly is invisible to both: `Arc`, and what a `SpinLock` guards.
+//! Neither sees what comes from the standard library directly: `Arc`, and what a `SpinLock` guards.
 
 cfg_select! {
     wakeloop_loom => {
@@ -16,7 +16,7 @@ cfg_select! {
         pub(super) mod thread {
             pub(in super::super) use loom::thread::{Builder, JoinHandle, Thread, current, park, yield_now};
 
-            /// Time does not pass in a model.
+            /// Does nothing: time does not pass in a model.
             pub(in super::super) fn sleep(_: std::time::Duration) {
                 yield_now();
             }
@@ -57,7 +57,7 @@ cfg_select! {
         pub(super) use loom::cell::UnsafeCell;
     }
     _ => {
-        /// As the standard library's, with the methods of loom's: an access has a beginning and an end.
+        /// A cell of the standard library with loom's methods, where an access has a beginning and an end.
         #[derive(Debug, Default)]
         #[repr(transparent)]
         pub(super) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
@@ -67,13 +67,13 @@ cfg_select! {
                 UnsafeCell(std::cell::UnsafeCell::new(value))
             }
 
-            /// For reading: others may read at the same time.
+            /// Gives read access. Others may read at the same time.
             #[inline(always)]
             pub(super) fn with<R>(&self, f: impl FnOnce(*const T) -> R) -> R {
                 f(self.0.get())
             }
 
-            /// For writing, or reading by its only user.
+            /// Gives write access. The caller must be the only user.
             #[inline(always)]
             pub(super) fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
                 f(self.0.get())
@@ -95,7 +95,7 @@ cfg_select! {
             }
         }
 
-        /// A `Cell` per thread. The threads of a model are all one to the system.
+        /// A `Cell` per thread. To the system, all threads of a model are one thread.
         macro_rules! thread_cell {
             ($(#[$attribute:meta])* static $name:ident: $type:ty = $init:expr;) => {
                 #[allow(unused_imports)]
@@ -143,14 +143,15 @@ cfg_select! {
 
 cfg_select! {
     wakeloop_shuttle => {
-        /// How long to wait in the system: not at all, as it would hold up all threads of the model.
+        /// Returns how long to wait in the system: not at all, because a wait would hold up all threads of the
+        /// model.
         pub(super) fn system_wait(_: Option<std::time::Duration>) -> Option<std::time::Duration> {
             thread::yield_now();
             Some(std::time::Duration::ZERO)
         }
     }
     _ => {
-        /// How long to wait in the system.
+        /// Returns how long to wait in the system.
         #[inline(always)]
         pub(super) fn system_wait(timeout: Option<std::time::Duration>) -> Option<std::time::Duration> {
             timeout
@@ -160,7 +161,7 @@ cfg_select! {
 
 pub(super) use thread_cell;
 
-/// What the models themselves are written with.
+/// The types that models are written with.
 #[cfg(all(test, any(wakeloop_loom, wakeloop_shuttle)))]
 pub(super) mod model {
     cfg_select! {
@@ -170,8 +171,8 @@ pub(super) mod model {
             pub(in super::super) use loom::sync::Mutex;
             pub(in super::super) use loom::thread;
 
-            /// Runs `f` in every order of its threads that needs no more than three preemptions (LOOM_MAX_PREEMPTIONS
-            /// says otherwise).
+            /// Runs `f` in every order of its threads with at most three preemptions (set LOOM_MAX_PREEMPTIONS
+            /// for more).
             pub(in super::super) fn check(f: impl Fn() + Sync + Send + 'static) {
                 let mut model = loom::model::Builder::new();
                 model.preemption_bound = model.preemption_bound.or(Some(3));
@@ -185,10 +186,10 @@ pub(super) mod model {
             pub(in super::super) use shuttle::sync::Mutex;
             pub(in super::super) use shuttle::thread;
 
-            /// Preemptions at the places that matter, of which there are few in a bug.
+            /// How many preemptions at the places that matter. A bug needs few.
             const DEPTH: usize = 3;
 
-            /// Runs `f` in orders drawn at random (SHUTTLE_ITERATIONS says how many), and as often in orders with few
+            /// Runs `f` in random orders (SHUTTLE_ITERATIONS says how many), and as often in orders with few
             /// preemptions.
             pub(in super::super) fn check(f: impl Fn() + Sync + Send + 'static) {
                 let iterations = std::env::var("SHUTTLE_ITERATIONS").ok().and_then(|text| text.parse().ok());

@@ -1,5 +1,5 @@
-//! Whole runtimes under shuttle: workers, parking, stealing, blocking pool and shutdown together, in thousands of
-//! orders drawn at random. Waits in the driver are looks (see `shim::system_wait`), and sockets and clock are real.
+//! Models of whole runtimes under shuttle: workers, parking, stealing, blocking pool and shutdown, in thousands
+//! of random orders. Sockets and clock are real; the driver polls without waiting (see `shim::system_wait`).
 
 use std::future::pending;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Values that belong to a task rather than to a thread.
 //!
-//! A value is put into a thread-local slot for the length of each poll and taken out again: so it follows its
-//! future from worker to worker, and a task that is polled in between sees nothing of it.
+//! A value is put into a thread-local slot during each poll and taken out afterwards. So it follows its future
+//! from worker to worker, and a task that is polled in between does not see it.
 
 use std::cell::RefCell;
 use std::error::Error;
@@ -53,11 +53,11 @@ impl<T: 'static> TaskLocal<T> {
         TaskLocal { slot }
     }
 
-    /// Runs `future` with `value` as the task's; a value further out is hidden meanwhile. Tasks that `future` spawns
-    /// do not inherit it.
+    /// Runs `future` with `value` as the task's. It hides the value of an outer scope meanwhile. Tasks that
+    /// `future` spawns do not inherit it.
     ///
     /// # Panics
-    /// When polled inside of [`TaskLocal::with`] of the same local.
+    /// When polled inside [`TaskLocal::with`] of the same local.
     pub fn scope<F: Future>(&'static self, value: T, future: F) -> Scope<T, F> {
         Scope { local: self, value: Some(value), future: Some(future) }
     }
@@ -65,7 +65,7 @@ impl<T: 'static> TaskLocal<T> {
     /// As `scope`, for a function.
     ///
     /// # Panics
-    /// Inside of [`TaskLocal::with`] of the same local.
+    /// Inside [`TaskLocal::with`] of the same local.
     pub fn sync_scope<R>(&'static self, value: T, f: impl FnOnce() -> R) -> R {
         let mut value = Some(value);
         let _inside = Inside::enter(self, &mut value);
@@ -75,7 +75,7 @@ impl<T: 'static> TaskLocal<T> {
     /// Calls `f` with the value.
     ///
     /// # Panics
-    /// Outside of every `scope`.
+    /// Outside every `scope`.
     pub fn with<R>(&'static self, f: impl FnOnce(&T) -> R) -> R {
         match self.try_with(f) {
             Ok(result) => result,
@@ -86,16 +86,16 @@ impl<T: 'static> TaskLocal<T> {
     /// Calls `f` with the value.
     ///
     /// # Errors
-    /// Outside of every `scope`.
+    /// Outside every `scope`.
     pub fn try_with<R>(&'static self, f: impl FnOnce(&T) -> R) -> Result<R, NoValue> {
         let with = |slot: &RefCell<Option<T>>| slot.borrow().as_ref().map(f);
         self.slot.try_with(with).ok().flatten().ok_or(NoValue(()))
     }
 
-    /// A copy of the value.
+    /// Returns a copy of the value.
     ///
     /// # Panics
-    /// Outside of every `scope`.
+    /// Outside every `scope`.
     pub fn get(&'static self) -> T
     where
         T: Copy,
@@ -103,12 +103,12 @@ impl<T: 'static> TaskLocal<T> {
         self.with(|value| *value)
     }
 
-    /// Exchanges what is in the slot. False if it is in use.
+    /// Swaps the value in the slot. Returns false if the slot is in use.
     fn swap(&'static self, value: &mut Option<T>) -> bool {
         let swap = |slot: &RefCell<Option<T>>| {
             slot.try_borrow_mut().map(|mut slot| std::mem::swap(&mut *slot, value)).is_ok()
         };
-        // At the end of a thread there is no slot any more, and no value is seen.
+        // While the thread ends there is no slot any more, and no value is seen.
         self.slot.try_with(swap).unwrap_or(true)
     }
 }
@@ -119,7 +119,7 @@ impl<T> fmt::Debug for TaskLocal<T> {
     }
 }
 
-/// While this lives, the value is in the slot. Also takes it out when a panic passes through.
+/// While this lives, the value is in the slot. Dropping it takes the value out, also when a panic unwinds.
 struct Inside<'a, T: 'static> {
     local: &'static TaskLocal<T>,
     value: &'a mut Option<T>,
@@ -148,7 +148,7 @@ pin_project! {
     pub struct Scope<T: 'static, F> {
         local: &'static TaskLocal<T>,
         value: Option<T>,
-        // Gone once ready: it is dropped where it can see the value.
+        // Dropped once ready, while the value can be seen.
         #[pin]
         future: Option<F>,
     }
@@ -157,7 +157,7 @@ pin_project! {
         fn drop(this: Pin<&mut Self>) {
             let mut this = this.project();
             if this.future.is_some() {
-                // A panic may be passing through, so not where the value is in use; then it is not seen.
+                // A panic may be unwinding while the value is in use; then the future does not see it.
                 let _inside = Inside::try_enter(this.local, this.value);
                 this.future.set(None);
             }

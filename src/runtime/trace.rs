@@ -1,9 +1,9 @@
-//! Watching the scheduler at work: what the demo prints.
+//! Reports scheduling events. The demo prints them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
-/// One step in the life of a task or timer. Tasks are named by a number that is unique among live tasks.
+/// One step of a task or timer. A task's number is unique among live tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TraceEvent {
@@ -12,22 +12,22 @@ pub enum TraceEvent {
         /// The task.
         task: usize,
     },
-    /// A worker is about to poll it.
+    /// A worker is about to poll the task.
     Polled {
         /// The task.
         task: usize,
     },
-    /// The poll found that it has to wait.
+    /// The poll returned `Pending`.
     Pending {
         /// The task.
         task: usize,
     },
-    /// Something it waits for happened: it is in a ready queue again.
+    /// The task was woken: it is in a ready queue again.
     Woken {
         /// The task.
         task: usize,
     },
-    /// It returned, panicked or was cancelled.
+    /// The task returned, panicked or was cancelled.
     Completed {
         /// The task.
         task: usize,
@@ -56,14 +56,14 @@ pub enum TraceEvent {
 
 /// Receives the events of a runtime built with [`Builder::tracer`](super::Builder::tracer).
 ///
-/// Called on whichever thread the event happens, in the middle of scheduling: be quick, and do not spawn or wake. A
-/// panic in it is reported like any other and goes no further.
+/// It is called on the thread where the event happens, in the middle of scheduling: be quick, and do not spawn
+/// or wake. A panic in it is printed like any other, and stops there.
 pub trait Tracer: Send + Sync {
     /// Something happened just now.
     fn event(&self, event: TraceEvent);
 }
 
-/// Tells a tracer, which is not the runtime's own code: a panic in it must not take a task or a worker along.
+/// Calls a tracer. It is foreign code: a panic in it must not take a task or a worker along.
 pub(super) fn report(tracer: &dyn Tracer, event: TraceEvent) {
     let _ = catch_unwind(AssertUnwindSafe(|| tracer.event(event)));
 }

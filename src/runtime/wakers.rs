@@ -1,16 +1,16 @@
-//! Handling wakers, which are anybody's: to wake, to clone or to drop one may run any code, and that may panic.
+//! Handles wakers. They are foreign code: waking, cloning or dropping one may run anything, and may panic.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
-/// Wakes them all. One that panics keeps no other from being woken, nor does it end whoever calls this.
+/// Wakes them all. If one panics, the others are still woken, and the caller continues.
 pub(super) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
     for waker in wakers {
         let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
     }
 }
 
-/// Puts `waker` into its slot, if another is there. That one is for the caller to drop, when it holds no lock.
+/// Stores `waker` in its slot if the slot has another. The caller drops the returned one when it holds no lock.
 #[must_use]
 pub(super) fn store(slot: &mut Option<Waker>, waker: &Waker) -> Option<Waker> {
     match slot {

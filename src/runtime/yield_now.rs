@@ -1,10 +1,10 @@
-//! Giving way once.
+//! Yields once.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// Lets the other ready tasks run first: goes to the back of the queue, once.
+/// Lets the other ready tasks run first, by moving this task to the back of the queue once.
 pub fn yield_now() -> impl Future<Output = ()> + Send + Sync + Unpin {
     YieldNow { yielded: false }
 }

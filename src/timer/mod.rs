@@ -1,19 +1,19 @@
 //! The timer heap that both halves of wakeloop use: the event loop for its handles, the runtime for its sleeps.
 //!
-//! An 8-ary min-heap of `(when, sequence, number)`, beside a table of the items by number. Three properties make
-//! it fit for timers:
+//! It is an 8-ary min-heap of `(when, sequence, number)`, and a table of the items by number. Three properties
+//! make it fit for timers:
 //!
-//! - **Removal is real.** An item is told its number once, when it comes in ([`Slotted::set_slot`]), and the heap
-//!   keeps the place of every number, so a cancelled timer leaves at once, in O(log n). Nothing dead is kept,
-//!   counted or swept later.
+//! - **Removal is real.** An item gets its number once, when it is inserted ([`Slotted::set_slot`]), and the
+//!   heap keeps the position of every number. So a cancelled timer is removed at once, in O(log n). Nothing
+//!   dead is kept, counted or swept later.
 //! - **Equal deadlines fire in the order they were inserted.** The sequence number breaks ties.
-//! - **Items rest.** A sift moves keys and writes places, both in dense arrays. Items are scattered over the
-//!   memory of their owners, and a burst of thousands, due after a long sleep, finds that memory cold: telling
-//!   each item of every move made such a burst twice as late.
+//! - **Items are not touched.** A sift moves keys and writes positions, both in dense arrays. Items are
+//!   scattered over the memory of their owners, and that memory is cold when thousands of timers fall due after
+//!   a long sleep. Writing to each item at every move made such a burst twice as late.
 //!
-//! Eight children instead of two make the heap a third as high, and the keys that a step compares lie next to each other,
-//! in two or three cache lines. And of eight keys seven are leaves: who takes one of those out, as a cancel mostly
-//! does, has nothing to sift down.
+//! Eight children instead of two make the heap a third as high, and the keys that one step compares are
+//! adjacent, in two or three cache lines. Seven of eight keys are leaves: removing a leaf, as a cancel mostly
+//! does, needs no sift down.
 //!
 //! Policy-free: no clock, no threads, no lock. The owner decides what `K` means (seconds as `f64`, `Instant`, …)
 //! and serialises access. Deadlines must be comparable with each other: a NaN among `f64` deadlines leaves the
@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 const ARITY: usize = 8;
 
-/// The number under which an item is in a [`TimerHeap`]; [`Slot::NONE`] while it is in none.
+/// The number of an item in a [`TimerHeap`], or [`Slot::NONE`] if it is in no heap.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Slot(u32);
 
@@ -63,12 +63,12 @@ impl fmt::Debug for Slot {
     }
 }
 
-/// An item that remembers its number in the heap, so that it can be removed later.
+/// An item that stores its number in the heap, so that it can be removed later.
 ///
-/// The heap calls `set_slot` when the item comes in, and with [`Slot::NONE`] when it leaves. The implementation stores the value (in a `Cell` or
-/// a relaxed atomic) and must not touch the heap.
+/// The heap calls `set_slot` with the number when the item is inserted, and with [`Slot::NONE`] when it is
+/// removed. The implementation stores the value (in a `Cell` or a relaxed atomic) and must not touch the heap.
 pub trait Slotted {
-    /// Remember `slot`.
+    /// Stores `slot`.
     fn set_slot(&self, slot: Slot);
 }
 
@@ -105,19 +105,19 @@ struct Entry<K> {
 }
 
 impl<K: Copy + PartialOrd> Entry<K> {
-    /// Without branches: which of two deadlines is the earlier one is nothing a processor could guess.
+    /// Branch-free: the processor cannot predict which of two deadlines is earlier.
     #[inline(always)]
     fn before(&self, other: &Self) -> bool {
         (self.when < other.when) | ((self.when == other.when) & (self.seq < other.seq))
     }
 }
 
-/// A min-heap of deadlines. See the module's head.
+/// A min-heap of deadlines. See the module documentation.
 pub struct TimerHeap<K: Copy + PartialOrd, T: Slotted> {
     entries: Vec<Entry<K>>,
-    /// By number: the index in `entries`, meaningful while there is an item.
+    /// Indexed by number: the position in `entries`. Meaningful while the number has an item.
     places: Vec<u32>,
-    /// By number.
+    /// Indexed by number.
     items: Vec<Option<T>>,
     /// Numbers without an item.
     free: Vec<u32>,
@@ -125,7 +125,7 @@ pub struct TimerHeap<K: Copy + PartialOrd, T: Slotted> {
 }
 
 impl<K: Copy + PartialOrd, T: Slotted> TimerHeap<K, T> {
-    /// An empty heap; allocates nothing yet.
+    /// Creates an empty heap, without allocating.
     pub const fn new() -> Self {
         TimerHeap {
             entries: Vec::new(),
@@ -146,7 +146,7 @@ impl<K: Copy + PartialOrd, T: Slotted> TimerHeap<K, T> {
         self.entries.is_empty()
     }
 
-    /// Adds `item`, due at `when`, behind every item with an equal deadline.
+    /// Adds `item` with the deadline `when`, after every item with an equal deadline.
     ///
     /// # Panics
     /// If the heap already holds 2^32 - 1 items.
@@ -172,10 +172,10 @@ impl<K: Copy + PartialOrd, T: Slotted> TimerHeap<K, T> {
         self.sift_up(index, entry);
     }
 
-    /// Takes the item at `slot` out and sets its slot to [`Slot::NONE`].
+    /// Removes the item at `slot`, and sets its slot to [`Slot::NONE`].
     ///
-    /// `None` if `slot` is `NONE` or in no use. A slot is only meaningful together with the item that holds it: a
-    /// stale slot removes whichever item has its number now.
+    /// Returns `None` if `slot` is `NONE` or not in use. A slot is only meaningful together with the item that
+    /// holds it: a stale slot removes whichever item has its number now.
     pub fn remove(&mut self, slot: Slot) -> Option<T> {
         let item = self.release(slot.0)?;
         let index = self.places[slot.0 as usize] as usize;
@@ -195,12 +195,12 @@ impl<K: Copy + PartialOrd, T: Slotted> TimerHeap<K, T> {
         Some((when, self.items[number as usize].as_ref()?))
     }
 
-    /// Takes out the first item if its deadline is at or before `now`.
+    /// Removes and returns the first item if its deadline is at or before `now`.
     pub fn pop_due(&mut self, now: K) -> Option<(K, T)> {
         if self.peek()? <= now { self.pop() } else { None }
     }
 
-    /// Takes out the first item, due or not.
+    /// Removes and returns the first item, due or not.
     pub fn pop(&mut self) -> Option<(K, T)> {
         let Entry { when, number, .. } = *self.entries.first()?;
         let item = self.release(number)?;
@@ -208,14 +208,14 @@ impl<K: Copy + PartialOrd, T: Slotted> TimerHeap<K, T> {
         Some((when, item))
     }
 
-    /// Every waiting item with its deadline, in no particular order.
+    /// Iterates over every waiting item with its deadline, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (&K, &T)> {
         self.entries
             .iter()
             .filter_map(|entry| Some((&entry.when, self.items[entry.number as usize].as_ref()?)))
     }
 
-    /// Every waiting item, in the order in which they would fire.
+    /// Returns every waiting item, in the order in which they would fire.
     pub fn in_order(&self) -> Vec<&T> {
         let mut entries: Vec<&Entry<K>> = self.entries.iter().collect();
         entries.sort_unstable_by(|one, other| match (one.before(other), other.before(one)) {
@@ -226,8 +226,8 @@ impl<K: Copy + PartialOrd, T: Slotted> TimerHeap<K, T> {
         entries.into_iter().filter_map(|entry| self.items[entry.number as usize].as_ref()).collect()
     }
 
-    /// Empties the heap, giving the items in no particular order; their slots are `NONE` when they come out.
-    /// What the caller does not take is dropped with the iterator.
+    /// Empties the heap and yields the items in no particular order. Their slots are `NONE` by then. Items that
+    /// the caller does not take are dropped with the iterator.
     pub fn drain(&mut self) -> Drain<'_, K, T> {
         Drain { heap: self }
     }
@@ -237,7 +237,7 @@ impl<K: Copy + PartialOrd, T: Slotted> TimerHeap<K, T> {
         self.drain().for_each(drop);
     }
 
-    /// Takes the item out of the table and gives its number back. The key is the caller's to remove.
+    /// Removes the item from the table and frees its number. The caller removes the key.
     fn release(&mut self, number: u32) -> Option<T> {
         let item = self.items.get_mut(number as usize)?.take()?;
         self.free.push(number);
@@ -245,7 +245,7 @@ impl<K: Copy + PartialOrd, T: Slotted> TimerHeap<K, T> {
         Some(item)
     }
 
-    /// The sequence numbers are used up: those that wait get the first ones, in the same order.
+    /// Renumbers the waiting items in order, when the sequence numbers are used up.
     #[cold]
     fn renumber(&mut self) {
         let mut order: Vec<u32> = (0..self.entries.len() as u32).collect();
@@ -257,13 +257,13 @@ impl<K: Copy + PartialOrd, T: Slotted> TimerHeap<K, T> {
         }
     }
 
-    /// Removes the key at `index`: the last one fills the gap.
+    /// Removes the key at `index`. The last key fills the gap.
     fn close(&mut self, index: usize) {
         let Some(last) = self.entries.pop() else { return };
         if index == self.entries.len() {
             return;
         }
-        // Relative to its new neighbours it may be too late or too early.
+        // The key that fills the gap may belong above or below its new position.
         let parent = index.wrapping_sub(1) / ARITY;
         if index > 0 && last.before(&self.entries[parent]) {
             self.sift_up(index, last);
@@ -277,7 +277,7 @@ impl<K: Copy + PartialOrd, T: Slotted> TimerHeap<K, T> {
         self.places[entry.number as usize] = index as u32;
     }
 
-    /// Places `entry` at `index`, which is free, or above it.
+    /// Stores `entry` at the free position `index`, or moves it up from there.
     fn sift_up(&mut self, mut index: usize, entry: Entry<K>) {
         while index > 0 {
             let parent = (index - 1) / ARITY;
@@ -290,7 +290,7 @@ impl<K: Copy + PartialOrd, T: Slotted> TimerHeap<K, T> {
         self.put(index, entry);
     }
 
-    /// Places `entry` at `index`, which is free, or below it.
+    /// Stores `entry` at the free position `index`, or moves it down from there.
     fn sift_down(&mut self, mut index: usize, entry: Entry<K>) {
         let len = self.entries.len();
         loop {
@@ -309,11 +309,11 @@ impl<K: Copy + PartialOrd, T: Slotted> TimerHeap<K, T> {
     }
 }
 
-/// The index of the earliest of one to eight siblings.
+/// Returns the index of the earliest of one to eight siblings.
 #[inline(always)]
 fn least<K: Copy + PartialOrd>(siblings: &[Entry<K>]) -> usize {
     if let [a, b, c, d, e, f, g, h] = siblings {
-        // Four independent comparisons, two between their winners, and the last: each a conditional move.
+        // Four independent comparisons, then two, then one: each compiles to a conditional move.
         let first = usize::from(b.before(a));
         let second = 2 + usize::from(d.before(c));
         let third = 4 + usize::from(f.before(e));

@@ -1,4 +1,5 @@
-//! macOS and the BSDs: kqueue filters without EV_CLEAR are level-triggered, and its timeouts have nanoseconds.
+//! macOS and the BSDs. kqueue filters without EV_CLEAR are level-triggered, and kqueue's timeouts have
+//! nanoseconds.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -23,13 +24,13 @@ pub(in super::super) fn reregister_level(
     token: usize,
     interest: Interest,
 ) -> io::Result<()> {
-    // EV_ADD on an existing filter updates it, but keeps EV_CLEAR of an edge-triggered one: start afresh.
+    // EV_ADD on an existing filter updates it but keeps EV_CLEAR of an edge-triggered one, so remove it first.
     filter(poll, fd, token, libc::EVFILT_READ as _, false)?;
     filter(poll, fd, token, libc::EVFILT_WRITE as _, false)?;
     register_level(poll, fd, token, interest)
 }
 
-/// Adds one filter, or removes it; removing one that is not there is fine.
+/// Adds or removes one filter. Removing a filter that is not there is no error.
 fn filter(poll: RawFd, fd: RawFd, token: usize, filter: i16, wanted: bool) -> io::Result<()> {
     // SAFETY: all-zero is a valid `kevent`, which has more fields on some systems than on others.
     let mut change: libc::kevent = unsafe { std::mem::zeroed() };
@@ -45,7 +46,7 @@ fn filter(poll: RawFd, fd: RawFd, token: usize, filter: i16, wanted: bool) -> io
     }
 }
 
-/// No flag tells.
+/// These systems have no flag for it.
 pub(in super::super) fn may_be_cut(_: libc::c_int) -> bool {
     true
 }

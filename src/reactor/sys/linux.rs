@@ -1,4 +1,4 @@
-//! Linux: `epoll_ctl` without EPOLLET for level triggering, a timerfd for precision.
+//! Linux: `epoll_ctl` without EPOLLET for level-triggered entries, and a timerfd for precise timeouts.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -35,7 +35,8 @@ fn control(
     token: usize,
     interest: Interest,
 ) -> io::Result<()> {
-    // No EPOLLRDHUP: a half-closed peer is readable anyway, and for a writer alone it would fire for ever.
+    // No EPOLLRDHUP: a half-closed peer is readable anyway, and a registration for writing alone would fire
+    // forever.
     let mut mask = 0;
     if interest.is_read() {
         mask |= libc::EPOLLIN;
@@ -49,16 +50,16 @@ fn control(
     check(unsafe { libc::epoll_ctl(poll, operation, fd, &mut event) }).map(drop)
 }
 
-/// A read goes on until the descriptors, or the sender's credentials, of a message (`unix_stream_read_generic` in
-/// net/unix/af_unix.c). There was no room for them, as the flag says.
+/// A read stops at a message with descriptors or with the sender's credentials (`unix_stream_read_generic` in
+/// net/unix/af_unix.c). The flag says that they were left out.
 pub(in super::super) fn may_be_cut(flags: libc::c_int) -> bool {
     flags & libc::MSG_CTRUNC != 0
 }
 
-/// Below this a wait is the timerfd's. Above, most of it is epoll's own timeout, which costs no extra call.
+/// Shorter waits use the timerfd. Longer ones mostly use epoll's own timeout, which costs no extra call.
 const COARSE: Duration = Duration::from_millis(10);
 
-/// How much of a long wait is left to the timerfd.
+/// Returns how much of a long wait is left to the timerfd.
 ///
 /// The kernel lets a poll's timeout run over by a thousandth of it, by a two-hundredth for a process with a
 /// positive nice value, and by 100 ms at most (`select_estimate_accuracy` in fs/select.c).
@@ -66,15 +67,15 @@ fn margin(wait: Duration) -> Duration {
     (wait / 200).clamp(Duration::from_millis(1), Duration::from_millis(100))
 }
 
-/// Finite waits by `epoll_wait` as long as its accuracy does, by a timerfd for the rest.
+/// Waits with a timeout: with `epoll_wait` as long as that is accurate enough, then with a timerfd.
 pub(in super::super) struct Precision {
-    /// None if creating it failed (a sandbox, no descriptors left): mio's rounding has to do.
+    /// None if creating it failed (in a sandbox, or without descriptors): then mio's rounding applies.
     timer: Option<OwnedFd>,
 }
 
 impl Precision {
-    /// The timerfd is made here and not at the first wait: who counts the descriptors of a process before and after some
-    /// work, to find what it has left open, does not find ours.
+    /// Creates the timerfd here and not at the first wait. Some programs count the open descriptors of the
+    /// process before and after some work to find leaks, and must not find ours.
     pub(in super::super) fn new(registry: &mio::Registry) -> Precision {
         Precision { timer: create(registry).ok() }
     }
@@ -93,9 +94,9 @@ impl Precision {
         poll.poll(events, timeout)
     }
 
-    /// Makes the poller return after `wait` (positive, below [`COARSE`]). False if there is no timerfd.
+    /// Makes the poller return after `wait` (positive, below [`COARSE`]). Returns false if there is no timerfd.
     ///
-    /// A timer left over from a poll that I/O ended early is replaced, or ends one later poll early.
+    /// A timer left from a poll that I/O ended early is either replaced, or ends one later poll early.
     fn arm(&self, wait: Duration) -> bool {
         let Some(timer) = &self.timer else { return false };
         let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -106,24 +107,24 @@ impl Precision {
     }
 }
 
-/// Edge-triggered, and each arming resets the expiry count: so it never has to be read.
+/// Edge-triggered, and each arming resets the expiry count, so it never has to be read.
 fn create(registry: &mio::Registry) -> io::Result<OwnedFd> {
     if cfg!(miri) {
-        // It has no timerfd, and would stop there.
+        // Miri has no timerfd and would stop here.
         return Err(io::ErrorKind::Unsupported.into());
     }
     // SAFETY: no pointers are involved.
     let fd = check(unsafe {
         libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_NONBLOCK | libc::TFD_CLOEXEC)
     })?;
-    // SAFETY: the descriptor was just made and nobody else knows it.
+    // SAFETY: the descriptor was just created, and nothing else owns it.
     let timer = unsafe { OwnedFd::from_raw_fd(fd) };
     registry.register(&mut SourceFd(&fd), INTERNAL, mio::Interest::READABLE)?;
     Ok(timer)
 }
 
 fn whole_millis(wait: Duration) -> Duration {
-    // epoll's timeout is an i32; a wait of 24 days ends early and is taken up again.
+    // epoll's timeout is an i32. A wait of 24 days or more ends early, and the caller polls again.
     let millis = wait.as_millis().min(i32::MAX as u128);
     Duration::from_millis(millis as u64)
 }

@@ -1,13 +1,13 @@
-//! The driver: sockets and timers behind one wait.
+//! The driver: waits for sockets and timers together.
 //!
-//! [`Driver`] is the half that waits; at most one thread at a time has it. [`Handle`] is the half that all threads
-//! use: to register a socket, to arm and cancel a timer, to end the wait.
+//! [`Driver`] is the half that waits; at most one thread at a time has it. [`Handle`] is the half that all
+//! threads use to register a socket, to arm or cancel a timer, or to end the wait.
 //!
-//! A driver begins closed, and is opened when a socket or a timer is first used: a runtime that has neither takes no
-//! descriptors.
+//! A driver starts closed, and is opened when a socket or a timer is first used. So a runtime that uses neither
+//! opens no descriptors.
 //!
-//! Who arms a timer that is due before the wait would end, ends the wait, so that it can be made shorter. The
-//! question "is somebody waiting, and until when" and the heap are under one lock, so none is missed.
+//! Arming a timer that is due before the wait ends also ends the wait, so that the next wait can be shorter.
+//! One lock guards both the heap and whether, and until when, a thread waits, so no deadline is missed.
 
 #[cfg(wakeloop_loom)]
 mod model_reactor;
@@ -40,40 +40,40 @@ use timers::Timers;
 pub(super) use registration::{Direction, Registration};
 pub(super) use timers::{Armed, TimerEntry};
 
-/// The token of the waker; those of registrations are below the middle.
+/// The token of the waker. Tokens of registrations have a clear highest bit.
 const WAKER: Token = Token(usize::MAX - 1);
-/// Sockets that a turn tells of at most. The others keep their place in the line that the system has them in, and these
-/// have their turn before what the system has touched of them, and what was prefetched, falls out of the caches.
+/// The most sockets that one turn reports. The others keep their place in the kernel's queue. The tasks of
+/// these run before what the kernel has touched, and what was prefetched, leaves the caches.
 const EVENTS: usize = 64;
-/// How long a poller that fails is left alone.
+/// How long to pause after the poller failed.
 const BROKEN_WAIT: Duration = Duration::from_millis(10);
 
 /// The half that waits.
 pub(super) struct Driver {
-    /// From the first turn after the opening on.
+    /// Present from the first turn after opening.
     poller: Option<Poller>,
-    /// What a turn is going to wake, kept for its capacity.
+    /// The wakers of the current turn, kept for its capacity.
     ready: Vec<Waker>,
 }
 
-/// The half for everybody.
+/// The half that all threads share.
 pub(super) struct Handle {
     system: OnceLock<System>,
-    /// A poller that the other half has not come for yet. Locked while the driver is opened.
+    /// The new poller, until the other half takes it. Locked while the driver is opened.
     opening: Mutex<Option<Poller>>,
     registrations: Registrations,
     timers: Timers,
     closed: AtomicBool,
 }
 
-/// What the system gives for it.
+/// The system's side of an open driver.
 struct System {
     registrar: Registrar,
     waker: PollWaker,
 }
 
 impl Driver {
-    /// A driver that is not open yet.
+    /// Creates a driver that is not open yet.
     pub(super) fn new(tracer: Option<Arc<dyn Tracer>>) -> (Driver, Handle) {
         let handle = Handle {
             system: OnceLock::new(),
@@ -85,11 +85,11 @@ impl Driver {
         (Driver { poller: None, ready: Vec::new() }, handle)
     }
 
-    /// One wait: until a socket is ready, a timer is due, or `unpark`; or a mere look, if not `block`. Wakes the
-    /// tasks concerned.
+    /// Waits until a socket is ready, a timer is due, or `unpark` is called; if not `block`, only looks. Wakes
+    /// the tasks concerned.
     pub(super) fn turn(&mut self, handle: &Handle, block: bool) {
         let timeout = if block { handle.timers.begin_wait() } else { Some(Duration::ZERO) };
-        // A look at no sockets can be spared, a wait is also for the waker.
+        // Without sockets a look is not needed. A wait is, because it also listens to the waker.
         if block || !handle.registrations.is_empty() {
             if self.poller.is_none() {
                 self.poller = unpoisoned(handle.opening.lock()).take();
@@ -100,8 +100,9 @@ impl Driver {
                         let events = poller.events().filter(|event| event.token != WAKER);
                         handle.registrations.dispatch(events, &mut self.ready);
                     }
-                    // It counts as a wait without events. One that nothing has interrupted will fail again, for ever
-                    // if somebody has closed all the descriptors of the process: tasks and timers go on.
+                    // Treat it as a wait without events. An error other than an interruption will come again,
+                    // even forever if the program has closed all descriptors of the process; tasks and timers
+                    // continue.
                     Err(error) if block && error.kind() != io::ErrorKind::Interrupted => {
                         thread::sleep(timeout.unwrap_or(BROKEN_WAIT).min(BROKEN_WAIT));
                     }
@@ -115,7 +116,8 @@ impl Driver {
 }
 
 impl Handle {
-    /// Opens the driver if it is neither open nor closed for good; whether this call did it. Then somebody has to wait in it from now on.
+    /// Opens the driver if it is neither open nor closed for good. Returns whether this call opened it; then a
+    /// worker has to wait in it from now on.
     ///
     /// # Errors
     /// When the system has no descriptor left.
@@ -130,7 +132,7 @@ impl Handle {
         let poller = Poller::with_capacity(EVENTS)?;
         let system = System { registrar: poller.registrar()?, waker: poller.waker(WAKER)? };
         *opening = Some(poller);
-        // Under the lock, so this is the first.
+        // Under the lock, so this is the first call.
         Ok(self.system.set(system).is_ok())
     }
 
@@ -141,12 +143,12 @@ impl Handle {
     /// Ends the current or the next wait.
     pub(super) fn unpark(&self) {
         if let Some(system) = self.system.get() {
-            // It can only fail if the eventfd is gone, and it is ours.
+            // This fails only if the eventfd was closed, and it is ours.
             let _ = system.waker.wake();
         }
     }
 
-    /// Announces a descriptor to the system.
+    /// Registers a descriptor with the system.
     fn register(&self, fd: RawFd, token: Token) -> io::Result<()> {
         let Some(system) = self.system.get() else { return Err(io::ErrorKind::NotConnected.into()) };
         system.registrar.register_edge(fd, token, Interest::BOTH)
@@ -154,7 +156,7 @@ impl Handle {
 
     fn deregister(&self, fd: RawFd) {
         if let Some(system) = self.system.get() {
-            // It fails if the descriptor never was registered, or if epoll is gone.
+            // This fails if the descriptor was never registered, or if epoll was closed.
             let _ = system.registrar.deregister(fd);
         }
     }
@@ -168,7 +170,7 @@ impl Handle {
         self.timers.is_due(now)
     }
 
-    /// The runtime is going: sockets report an error from now on, sleeps that still wait are woken to panic.
+    /// The runtime ends: from now on sockets return an error, and waiting sleeps are woken to panic.
     pub(super) fn close(&self) {
         // Relaxed: see `is_closed`.
         self.closed.store(true, Relaxed);
@@ -187,17 +189,17 @@ impl Handle {
         &self.timers
     }
 
-    /// Timers that wait.
+    /// How many timers wait.
     pub(super) fn armed(&self) -> usize {
         self.timers.len()
     }
 
-    /// Timers that came due so far.
+    /// How many timers came due so far.
     pub(super) fn fired(&self) -> u64 {
         self.timers.fired()
     }
 
-    /// Sockets that are registered.
+    /// How many sockets are registered.
     pub(super) fn registered(&self) -> usize {
         self.registrations.len()
     }

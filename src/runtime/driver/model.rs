@@ -1,4 +1,4 @@
-//! Readiness and timers in every order, without the system: the test plays epoll and clock.
+//! Models of readiness and timers, without the system: the test plays epoll and the clock.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -12,7 +12,8 @@ use super::timers::{TimerEntry, Timers};
 use crate::reactor::Readiness;
 use crate::runtime::shim::model::{AtomicUsize, block_on, check, thread};
 
-/// A byte arrives, and an edge is reported: a reader gets it, however its look and the edge cross.
+/// A byte arrives, and an edge is reported. A reader gets the byte, in whatever order its look and the edge
+/// come.
 #[test]
 fn a_reader_that_waits_hears_of_the_edge() {
     check(|| {
@@ -30,11 +31,11 @@ fn a_reader_that_waits_hears_of_the_edge() {
     });
 }
 
-/// A reader that finds the socket empty clears the readiness, and must not wipe out an edge that just came.
+/// A reader that finds the socket empty clears the readiness. It must not clear an edge that has just come.
 #[test]
 fn a_clear_does_not_wipe_out_a_later_edge() {
     check(|| {
-        // Assumed to be ready, and is not.
+        // Assumed to be ready, but is not.
         let socket = Arc::new(Socket::new(Readiness::READABLE));
         let bytes = Arc::new(AtomicUsize::new(0));
         let arriving = thread::spawn({
@@ -49,7 +50,7 @@ fn a_clear_does_not_wipe_out_a_later_edge() {
     });
 }
 
-/// A waiter leaves while the edge comes: another one, who waits too, is woken.
+/// A waiter leaves while the edge comes. Another waiter is woken.
 #[test]
 fn a_waiter_that_leaves_takes_no_edge_along() {
     check(|| {
@@ -142,7 +143,8 @@ fn a_sleeper_that_changes_its_waker_is_woken() {
     });
 }
 
-/// A timer armed while the driver goes to sleep either shortens the sleep beforehand or asks for its end.
+/// A timer that is armed while the driver goes to sleep either shortens the sleep beforehand or asks for its
+/// end.
 #[test]
 fn an_earlier_timer_ends_a_wait_for_a_later_one() {
     check(|| {

@@ -1,5 +1,5 @@
-//! What stands for the system in a model: no socket is ever ready and no time passes, so a wait ends when somebody
-//! ends it.
+//! Stands in for the reactor in a model. No socket is ever ready and no time passes, so a wait ends only when
+//! its waker is used.
 
 use std::io;
 use std::iter;
@@ -17,7 +17,7 @@ pub(super) struct Registrar;
 
 pub(super) struct Waker(Arc<Bell>);
 
-/// As an eventfd: it stays rung until a wait, or a look, has noticed.
+/// Like an eventfd: it stays rung until a wait or a look has noticed.
 #[derive(Default)]
 struct Bell {
     rung: Mutex<bool>,

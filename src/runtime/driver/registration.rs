@@ -1,18 +1,18 @@
-//! A registered socket: what is known of its readiness, and who waits for it.
+//! A registered socket: its known readiness, and the tasks that wait for it.
 //!
-//! A socket is registered once, edge-triggered, for both directions; after that only events and system calls tell
-//! what it is ready for. The readiness word:
+//! A socket is registered once, edge-triggered, for both directions. After that, only events and system calls
+//! show what it is ready for. The readiness word:
 //!
 //! ```text
 //!   63 ....... 9   8          7 ....... 0
 //!   tick           SHUTDOWN   ready bits (`Readiness`)
 //! ```
 //!
-//! The tick counts events. An operation that found the socket exhausted clears its direction only if the tick is
-//! still the one it saw before its system call: an edge that came in between must not be wiped out, as it will
-//! not come again. A short read also says that the socket is exhausted, except while the urgent bit is set: it may have
-//! ended at the mark of urgent data. The error bit goes with an operation that would block: it would have told the error.
-//! The closed bits and SHUTDOWN are never cleared.
+//! The tick counts events. An operation that found the socket exhausted clears its direction only if the tick
+//! is the one it saw before its system call: an edge in between must not be cleared, because it will not come
+//! again. A short read also means that the socket is exhausted, except while the urgent bit is set, when the
+//! read may have ended at the mark of urgent data. An operation that would block also clears the error bit: it
+//! would have returned the error. The closed bits and SHUTDOWN are never cleared.
 
 use std::cell::Cell;
 use std::fmt;
@@ -39,10 +39,10 @@ const URGENT: usize = Readiness::PRIORITY.bits() as usize;
 const SHUTDOWN: usize = 1 << 8;
 const TICK: usize = 1 << 9;
 
-/// What is likely to be used of a task that waits for a socket: its header, and the beginning of its future.
+/// How much of a waiting task is likely to be used: its header, and the beginning of its future.
 const TASK: usize = 192;
 
-/// Which way the bytes go.
+/// The direction of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Direction {
     Read,
@@ -59,7 +59,7 @@ impl Direction {
         (set[0].bits() | set[1].bits() | set[2].bits()) as usize
     }
 
-    /// The bits that an exhausted socket loses.
+    /// The bits to clear when the socket is exhausted.
     const fn cleared(self) -> usize {
         match self {
             Direction::Read => Readiness::READABLE.bits() as usize | URGENT,
@@ -67,26 +67,26 @@ impl Direction {
         }
     }
 
-    /// Whether a short read or write means what it says.
+    /// Whether a short read or write means that the socket is exhausted.
     const fn may_be_exhausted(self, seen: usize) -> bool {
         matches!(self, Direction::Write) || seen & URGENT == 0
     }
 }
 
-/// A token is a place in the table, with the generation of who has it in the bits above.
+/// A token is an index into the table, with the generation of the index's user in the bits above.
 const GENERATION_SHIFT: u32 = usize::BITS * 3 / 4;
 
 /// All registrations of a driver, by token.
 pub(super) struct Registrations {
     table: Locked<Table>,
-    /// How many there are, readable without the lock.
+    /// How many registrations there are, readable without the lock.
     count: AtomicUsize,
 }
 
 #[derive(Default)]
 struct Table {
     places: Slab<Place>,
-    /// Of the next to come.
+    /// The generation of the next registration.
     generation: usize,
 }
 
@@ -94,20 +94,20 @@ fn place_of(token: Token) -> usize {
     token.0 & ((1 << GENERATION_SHIFT) - 1)
 }
 
-/// A place in the table is given to another as soon as it is free.
+/// An entry of the table. It is reused as soon as it is free.
 struct Place {
     token: Token,
     socket: Arc<Socket>,
 }
 
-/// What the driver and the owner share.
+/// The state that the driver and the owner share.
 pub(super) struct Socket {
     readiness: AtomicUsize,
     waiters: ShortLock<Waiters>,
 }
 
-/// Nearly always of zero or one entry, which has its place beside the readiness: of a socket that has not been used for a
-/// while, nothing is in the processor's caches, and each line that has to be fetched takes as long as a hundred
+/// Nearly always zero or one entry, stored inline beside the readiness. Nothing of a socket that was not used
+/// for a while is in the processor's caches, and each line that has to be fetched takes as long as a hundred
 /// instructions or more.
 type WaitList = SmallVec<[(u64, Waker); 1]>;
 
@@ -133,14 +133,14 @@ impl Registrations {
         Registrations { table: Locked::new(Table::default()), count: AtomicUsize::new(0) }
     }
 
-    /// Adds a socket. `None` if the driver is closed, which `is_closed` tells reliably under the lock.
+    /// Adds a socket. Returns `None` if the driver is closed; `is_closed` is reliable under the lock.
     fn insert(&self, socket: &Arc<Socket>, is_closed: impl Fn() -> bool) -> Option<Token> {
         let mut table = lock(&self.table);
         if is_closed() {
             return None;
         }
         table.generation = table.generation.wrapping_add(1);
-        // The highest bit stays clear: tokens that have a meaning of their own have it.
+        // The highest bit stays clear. Tokens with a special meaning have it set.
         let generation = (table.generation << GENERATION_SHIFT) & (usize::MAX >> 1);
         let entry = table.places.vacant_entry();
         let token = Token(generation | entry.key());
@@ -165,8 +165,8 @@ impl Registrations {
         self.count.load(Relaxed)
     }
 
-    /// Notes what happened; whom it concerns goes to `ready`. An event of a socket that was deregistered since the system
-    /// reported it is of no interest: the one that is in its place now must not be told that its peer has hung up.
+    /// Notes the events, and adds the wakers concerned to `ready`. Ignores an event of a socket that was
+    /// deregistered after the system reported it: a new socket in the same entry must not see it.
     pub(super) fn dispatch(&self, events: impl Iterator<Item = Event> + Clone, ready: &mut Vec<Waker>) {
         let table = lock(&self.table);
         for Event { token, .. } in events.clone() {
@@ -199,9 +199,9 @@ impl Socket {
     }
 
     pub(super) fn add(&self, bits: usize, ready: &mut Vec<Waker>) {
-        // Ordering: Release pairs with `load`, for the waiter that sees the bits and goes on to its system call. No event
-        // is missed, as the waiter enters the list and then looks again: of the two sections under the lock one is first,
-        // and either ours finds the waiter, or the waiter's look comes after this change.
+        // Ordering: Release pairs with `load`, for a waiter that sees the bits and makes its system call. No
+        // event is missed: the waiter enters the list and then looks again. Of the two sections under the lock
+        // one comes first. Either ours finds the waiter, or the waiter's look comes after this change.
         let update = |word: usize| Some((word | bits).wrapping_add(TICK));
         let before = self.readiness.fetch_update(Release, Relaxed, update);
         let word = before.unwrap_or_else(|word| word) | bits;
@@ -216,7 +216,7 @@ impl Socket {
         }
     }
 
-    /// The direction is exhausted, as of `seen`: an operation would block.
+    /// Notes that an operation in this direction would block, as of `seen`.
     pub(super) fn clear(&self, seen: usize, direction: Direction) {
         self.clear_bits(seen, direction.cleared() | Readiness::ERROR.bits() as usize);
     }
@@ -228,8 +228,8 @@ impl Socket {
 
     fn clear_bits(&self, seen: usize, bits: usize) {
         let update = |word: usize| (word / TICK == seen / TICK).then_some(word & !bits);
-        // Relaxed: it hands nothing over. If the tick moved on, the new edge stays; if this comes early, before the
-        // system call that found nothing, an edge in between sets the bit again.
+        // Relaxed: this passes nothing on. If the tick has changed, the new edge stays. If this is reordered
+        // before the system call that found nothing, an edge in between sets the bit again.
         let _ = self.readiness.fetch_update(Relaxed, Relaxed, update);
     }
 
@@ -239,8 +239,8 @@ impl Socket {
     }
 }
 
-/// The owner's side of a registered descriptor. Ends the registration when dropped: drop it before the descriptor
-/// is closed.
+/// The owner's side of a registered descriptor. Dropping it ends the registration: drop it before the
+/// descriptor is closed.
 pub(in super::super) struct Registration {
     driver: Arc<Handle>,
     socket: Arc<Socket>,
@@ -249,13 +249,14 @@ pub(in super::super) struct Registration {
 }
 
 impl Registration {
-    /// Registers `fd`, which must be non-blocking, with an open driver. `ready`: whether to assume that operations succeed at first
-    /// (connected sockets, listeners) rather than to wait for an event (a connect under way).
+    /// Registers `fd`, which must be non-blocking, with an open driver. `ready` says whether to assume at first
+    /// that operations succeed (connected sockets, listeners), instead of waiting for an event (a connect under
+    /// way).
     pub(in super::super) fn new(driver: &Arc<Handle>, fd: RawFd, ready: bool) -> io::Result<Registration> {
         let assumed = if ready { Readiness::READABLE | Readiness::WRITABLE } else { Readiness::EMPTY };
         let socket = Arc::new(Socket::new(assumed));
         let token = driver.registrations.insert(&socket, || driver.is_closed()).ok_or_else(gone)?;
-        // From here on, dropping it cleans up.
+        // From here on, its drop cleans up.
         let registration = Registration { driver: driver.clone(), socket, token, fd };
         driver.register(fd, token)?;
         Ok(registration)
@@ -271,7 +272,7 @@ impl Registration {
         .await
     }
 
-    /// Tries `operation` once, now, or not at all if the socket is known not to be ready.
+    /// Tries `operation` once, or not at all if the socket is known not to be ready.
     ///
     /// # Errors
     /// `WouldBlock`, after which `ready` waits for the next event; else those of `operation`.
@@ -299,10 +300,11 @@ impl Registration {
         result
     }
 
-    /// Tries `operation` when the socket may be ready, waits when it is not. `Ok(short)` from `exhausted` says that a
-    /// success leaves nothing behind, so that the next call waits at once.
+    /// Tries `operation` when the socket may be ready, and waits when it is not. If `exhausted` returns
+    /// `Ok(short)`, the success left nothing behind, and the next call waits at once.
     ///
-    /// Cancel-safe as far as `operation` is: it runs to its end or not at all. Any number of tasks may wait.
+    /// Cancel-safe as far as `operation` is: it either runs to its end or not at all. Any number of tasks may
+    /// wait.
     pub(in super::super) async fn run<R>(
         &self,
         direction: Direction,
@@ -310,7 +312,7 @@ impl Registration {
         exhausted: impl Fn(&R) -> bool,
     ) -> io::Result<R> {
         let waiting = Waiting::new(&self.socket, direction);
-        // The closure owns what it changes, so that the future is `Send`.
+        // The closure owns what it changes, so the future is `Send`.
         poll_fn(move |cx| {
             coop::spend(cx, |cx| {
                 loop {
@@ -324,7 +326,7 @@ impl Registration {
                     match operation() {
                         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                             self.socket.clear(seen, direction);
-                            // A closed bit stays, and still the operation would block: only a new event helps.
+                            // A closed bit is set, but the operation would still block: only a new event helps.
                             if waiting.is_stuck(seen, cx) {
                                 return Poll::Pending;
                             }
@@ -359,7 +361,7 @@ impl fmt::Debug for Registration {
     }
 }
 
-/// One operation that may have to wait; leaves the list when dropped.
+/// One operation that may have to wait. It leaves the list when dropped.
 pub(super) struct Waiting<'a> {
     socket: &'a Socket,
     direction: Direction,
@@ -371,7 +373,7 @@ impl<'a> Waiting<'a> {
         Waiting { socket, direction, key: Cell::new(None) }
     }
 
-    /// The readiness word, once it has a bit of interest.
+    /// Returns the readiness word once it has a bit of interest.
     pub(super) fn poll(&self, cx: &mut Context<'_>) -> Poll<usize> {
         let wanted = self.direction.wanted() | SHUTDOWN;
         let word = self.socket.load();
@@ -379,12 +381,12 @@ impl<'a> Waiting<'a> {
             return Poll::Ready(word);
         }
         self.enter(cx);
-        // Once more: an event that came before we were in the list woke nobody.
+        // Look once more: an event that came before we were in the list woke nobody.
         let word = self.socket.load();
         if word & wanted != 0 { Poll::Ready(word) } else { Poll::Pending }
     }
 
-    /// After an operation that would block although a sticky bit is set: waits for the next tick.
+    /// After an operation that would block although a permanent bit is set: waits for the next tick.
     fn is_stuck(&self, seen: usize, cx: &mut Context<'_>) -> bool {
         if seen & (self.direction.wanted() & !self.direction.cleared()) == 0 {
             return false;
@@ -418,7 +420,7 @@ impl Drop for Waiting<'_> {
             let place = list.iter().position(|(other, _)| *other == key);
             let left = place.map(|place| list.remove(place));
             drop(waiters);
-            // Not under the lock: a waker is anybody's.
+            // Not under the lock: dropping a waker may run foreign code.
             drop(left);
         }
     }

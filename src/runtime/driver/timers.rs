@@ -1,25 +1,26 @@
-//! The sleeps of a runtime: entries that live in their futures, and the heap that points to them.
+//! The timers of sleeps: entries inside their futures, and the heap that points to them.
 //!
 //! Rules of access to a [`TimerEntry`]:
 //!
-//! 1. `slot` and `waker` are touched under the lock of the heap only; `slack` too, but for its setting by the owner
-//!    before the entry is armed.
-//! 2. An entry in the heap is ARMED; it does not move and is not freed until it was taken out.
-//! 3. Who takes it out to fire it stores FIRED as the very last touch. So an owner that sees FIRED may free it
-//!    without the lock, and an owner that does not takes the lock and removes it first.
+//! 1. `slot` and `waker` are touched only under the lock of the heap. So is `slack`, except that the owner sets
+//!    it before the entry is armed.
+//! 2. An entry in the heap is ARMED. It does not move and is not freed before it is taken out.
+//! 3. Firing an entry stores FIRED as its very last access. So an owner that sees FIRED may free the entry
+//!    without the lock. Any other owner takes the lock and removes the entry first.
 //!
 //! Time is counted in nanoseconds since the heap was made: deadlines compare as integers, and 64 bits last for
 //! 584 years.
 //!
 //! Slack: a sleep that is alone is served as precisely as the system can. But thousands of long sleeps a few
-//! microseconds apart would cost a wait each, ten times what it takes to fire them. So a wait for a timer does not
-//! end sooner after the last one that fired something than the timer's slack, a small part of what it was armed
-//! for; what else comes due meanwhile is served with it.
+//! microseconds apart would each cost a wait, ten times as much as firing them. So after a wait has fired
+//! timers, the next one does not end before a timer's slack has passed, which is a small part of the time it
+//! was armed for. Whatever else comes due meanwhile is fired with it.
 //!
-//! Timers that are given up: most timeouts are armed and cancelled within microseconds, again and again. If each ended the
-//! wait of a worker that sleeps in the driver, that worker would find nothing left of it, wait for ever, and be woken
-//! by the next. So whoever ended a wait has it end by then, even where the timer was cancelled meanwhile: the next
-//! timeouts of the same length end later and wake nobody, and the price is one wait that ends for nothing.
+//! Cancelled timers: most timeouts are armed and cancelled within microseconds, again and again. If each ended
+//! the wait of a worker in the driver, that worker would find nothing, wait without a deadline, and be woken by
+//! the next. So once a timer has ended a wait, the next wait keeps that timer's deadline even if the timer was
+//! cancelled meanwhile. The next timeouts of the same length end later and wake nobody; the price is one wait
+//! that ends for nothing.
 
 use std::cell::Cell;
 use std::marker::PhantomPinned;
@@ -40,28 +41,28 @@ const UNARMED: u8 = 0;
 const ARMED: u8 = 1;
 const FIRED: u8 = 2;
 
-/// `Queue::waiting_until` when nobody waits: every deadline comes in time.
+/// `Queue::waiting_until` while nobody waits: every deadline is in time.
 const NOBODY: u64 = 0;
 const NEVER: u64 = u64::MAX;
 
-/// The slack of a timer: this part of its time,
+/// A timer's slack is this part of its duration ...
 const SLACK_PART: u32 = 16;
-/// but in microseconds no more than this.
+/// ... but at most this many microseconds.
 const MAX_SLACK: u32 = 1000;
 
 /// The timer of one sleep, inside the sleep.
 pub(in super::super) struct TimerEntry {
     state: AtomicU8,
-    /// In microseconds.
+    /// The slack in microseconds.
     slack: Cell<u16>,
     slot: Cell<Slot>,
     waker: UnsafeCell<Option<Waker>>,
     _pinned: PhantomPinned,
 }
 
-// SAFETY: the state is atomic, the rest is under the lock (rule 1).
+// SAFETY: the state is atomic, and the rest is under the lock (rule 1).
 unsafe impl Send for TimerEntry {}
-// SAFETY: as above.
+// SAFETY: the state is atomic, and the rest is under the lock (rule 1).
 unsafe impl Sync for TimerEntry {}
 
 /// The heap's pointer to an entry; valid while it is in the heap (rule 2).
@@ -72,13 +73,13 @@ unsafe impl Send for EntryRef {}
 
 impl Slotted for EntryRef {
     fn set_slot(&self, slot: Slot) {
-        // SAFETY: valid by rule 2; the heap, and so this call, is under the lock.
+        // SAFETY: valid by rule 2. The heap calls this under the lock.
         unsafe { self.0.as_ref() }.slot.set(slot);
     }
 }
 
 impl EntryRef {
-    /// Marks the entry, which just left the heap, as fired and gives its waker.
+    /// Marks the entry, which has just left the heap, as fired. Returns its waker.
     fn fire(self) -> Option<Waker> {
         // SAFETY: until FIRED is stored the owner cannot free the entry without the lock, which we hold.
         let entry = unsafe { self.0.as_ref() };
@@ -101,13 +102,13 @@ impl TimerEntry {
         }
     }
 
-    /// What freeing it means to a model: from now on nobody else touches it.
+    /// Stands for freeing it in a model: from now on nobody else may touch it.
     #[cfg(all(test, any(wakeloop_loom, wakeloop_shuttle)))]
     pub(super) fn is_freed(&self) {
         self.waker.with_mut(|_| ());
     }
 
-    /// What the timer is armed for, before it is.
+    /// Sets the slack for a timer of this duration, before it is armed.
     pub(in super::super) fn set_slack(&self, duration: Duration) {
         let part = duration.subsec_micros() / SLACK_PART;
         self.slack.set(if duration.as_secs() > 0 { MAX_SLACK } else { part.min(MAX_SLACK) } as u16);
@@ -118,9 +119,9 @@ impl TimerEntry {
         self.state.load(Acquire) == FIRED
     }
 
-    /// Whether the entry is, or was when nobody looked, in the heap.
+    /// Whether the entry is in the heap; or was, if it fires right now.
     pub(in super::super) fn is_armed(&self) -> bool {
-        // Ordering: pairs with `fire`: not ARMED any more means that nobody touches the entry.
+        // Ordering: pairs with `fire`. If it is not ARMED any more, nobody touches the entry.
         self.state.load(Acquire) == ARMED
     }
 }
@@ -129,7 +130,7 @@ pub(in super::super) struct Timers {
     epoch: Instant,
     tracer: Option<Arc<dyn Tracer>>,
     queue: Locked<Queue>,
-    /// The first deadline, for looks without the lock; NEVER if there is none.
+    /// The first deadline, to be read without the lock. NEVER if there is none.
     next: AtomicU64,
     /// How many have fired, for the metrics. Written under the lock.
     fired: AtomicU64,
@@ -137,35 +138,35 @@ pub(in super::super) struct Timers {
 
 struct Queue {
     heap: TimerHeap<u64, EntryRef>,
-    /// When the wait that is under way ends by itself.
+    /// When the current wait ends by itself.
     waiting_until: u64,
-    /// The next wait is to end at this time at the latest, because a timer that may be gone ended one for it.
+    /// The next wait must end by this time, because a timer that may be cancelled has ended one for it.
     promised: u64,
-    /// When timers were last fired, all that were due.
+    /// When timers were last fired, if all that were due were fired.
     served: u64,
     closed: bool,
 }
 
 impl Queue {
-    /// When a wait for `entry`, due at `when`, is to end. Under the lock.
+    /// When a wait for `entry`, due at `when`, has to end. Under the lock.
     fn end_of_wait(&self, when: u64, entry: &TimerEntry) -> u64 {
         when.max(self.served.saturating_add(u64::from(entry.slack.get()) * 1000))
     }
 }
 
-/// Timers fired per turn. A burst of thousands is so handed out piece by piece: the first tasks run, and other workers
-/// join in, while the last still stand in the heap.
+/// Timers fired per turn. A burst of thousands is served in parts: the first tasks run, and other workers join,
+/// while the last ones are still in the heap.
 const BATCH: u64 = 128;
 
-/// How an arming went.
+/// The result of arming a timer.
 #[must_use]
 #[derive(PartialEq, Eq)]
 pub(in super::super) enum Armed {
-    /// In the heap.
+    /// The timer is in the heap.
     Waiting,
-    /// In the heap, and due before the wait that is under way ends: end it.
+    /// The timer is in the heap, and due before the current wait ends: end the wait.
     EndWait,
-    /// The runtime is gone.
+    /// The runtime has ended.
     Closed,
 }
 
@@ -197,8 +198,8 @@ impl Timers {
     /// Puts an entry that was never armed into the heap.
     ///
     /// # Safety
-    /// The entry is passed to [`Timers::cancel`] before it is freed, unless it has fired; always on the same
-    /// `Timers`.
+    /// The entry must be passed to [`Timers::cancel`] before it is freed, unless it has fired. Always use the
+    /// same `Timers`.
     pub(in super::super) unsafe fn arm(
         &self,
         entry: Pin<&TimerEntry>,
@@ -220,7 +221,7 @@ impl Timers {
         }
         let until = queue.end_of_wait(when, &entry);
         if until < queue.waiting_until {
-            // Once is enough: whoever waits will look at the heap again.
+            // Once is enough: the woken thread looks at the heap again.
             queue.waiting_until = NOBODY;
             queue.promised = until;
             return Armed::EndWait;
@@ -228,7 +229,7 @@ impl Timers {
         Armed::Waiting
     }
 
-    /// Makes `waker` the one to wake. False if the entry fired meanwhile.
+    /// Sets the waker to wake. Returns false if the entry has fired meanwhile.
     pub(in super::super) fn refresh(&self, entry: Pin<&TimerEntry>, waker: &Waker) -> bool {
         let queue = lock(&self.queue);
         if entry.has_fired() {
@@ -241,7 +242,7 @@ impl Timers {
         true
     }
 
-    /// Takes an armed entry out of the heap; nothing touches it afterwards.
+    /// Removes an armed entry from the heap. Nothing touches it afterwards.
     pub(in super::super) fn cancel(&self, entry: &TimerEntry) {
         let mut queue = lock(&self.queue);
         if entry.has_fired() {
@@ -249,7 +250,7 @@ impl Timers {
         }
         let slot = entry.slot.get();
         queue.heap.remove(slot);
-        // `next` may now be too early, which costs one look in vain.
+        // `next` may now be too early, which costs one needless look.
         entry.state.store(UNARMED, Relaxed);
         // SAFETY: under the lock (rule 1).
         let waker = entry.waker.with_mut(|waker| unsafe { (*waker).take() });
@@ -263,7 +264,7 @@ impl Timers {
         next != NEVER && next <= self.ticks(now)
     }
 
-    /// How long the driver may wait.
+    /// Returns how long the driver may wait.
     pub(super) fn begin_wait(&self) -> Option<Duration> {
         let mut queue = lock(&self.queue);
         let first = queue.heap.peek_item();
@@ -274,8 +275,8 @@ impl Timers {
         (until != NEVER).then(|| Duration::from_nanos(until.saturating_sub(self.ticks(Instant::now()))))
     }
 
-    /// The wait is over: takes out what is due, up to a batch. The rest is for the next turn, which comes soon: a wait
-    /// with something due is a mere look.
+    /// The wait is over: takes out what is due, up to a batch. The rest is for the next turn, which follows at
+    /// once: with a timer due, a wait does not block.
     pub(super) fn end_wait(&self, ready: &mut Vec<Waker>) {
         let mut queue = lock(&self.queue);
         queue.waiting_until = NOBODY;
@@ -298,7 +299,7 @@ impl Timers {
             fired += 1;
         }
         if fired > self.fired.load(Relaxed) {
-            // What is left of a batch must not wait.
+            // The rest of a batch must not wait.
             queue.served = if fired < enough { now } else { 0 };
             self.fired.store(fired, Relaxed);
         }
@@ -309,7 +310,7 @@ impl Timers {
         self.fired.load(Relaxed)
     }
 
-    /// Fires everything and refuses what comes later.
+    /// Fires everything, and refuses timers that come later.
     pub(super) fn close(&self, ready: &mut Vec<Waker>) {
         let mut queue = lock(&self.queue);
         queue.closed = true;
@@ -329,7 +330,7 @@ mod tests {
 
     use super::*;
 
-    /// Arms a timer, gives it up, and tells whether it ended the wait.
+    /// Arms a timer and cancels it. Returns whether it ended the wait.
     fn armed_in_vain(timers: &Timers, deadline: Instant) -> bool {
         let entry = pin!(TimerEntry::new());
         // SAFETY: cancelled in the next line.

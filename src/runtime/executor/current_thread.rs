@@ -1,4 +1,4 @@
-//! A runtime without threads: its only worker is run by whoever is in `block_on`.
+//! A runtime without threads: a thread in `block_on` runs its only worker.
 //!
 //! The first caller takes the worker and drives all tasks besides its own future; other callers wait for theirs
 //! and take over when the worker becomes free.
@@ -13,7 +13,7 @@ use super::super::shim::{AtomicBool, Mutex};
 use super::super::{coop, unpoisoned};
 use super::{Parker, Shared, Worker};
 
-/// The place of the worker, and those who wait for it.
+/// The seat of the worker, and the callers that wait for it.
 pub(in super::super) struct CurrentThread {
     seat: Mutex<Seat>,
 }
@@ -36,9 +36,9 @@ impl Wake for Signal {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // Ordering: Release hands what came before the wake to the poll; pairs with `take`.
+        // Ordering: Release passes what came before the wake to the poll; pairs with `take`.
         if !self.woken.swap(true, Release) {
-            // We may drive, or wait for another who does.
+            // We may be driving the worker, or waiting for a caller that does.
             self.shared.unpark(0);
             self.parker.unpark(None);
         }
@@ -57,7 +57,7 @@ impl CurrentThread {
         CurrentThread { seat: Mutex::new(Seat { worker: Some(worker), waiting: Vec::new() }) }
     }
 
-    /// Runs `future` and, with it, the tasks of the runtime.
+    /// Runs `future`, and the tasks of the runtime with it.
     pub(in super::super) fn block_on<F: Future>(&self, shared: &Arc<Shared>, future: F) -> F::Output {
         let mut future = pin!(future);
         let signal = Arc::new(Signal {
@@ -83,7 +83,7 @@ impl CurrentThread {
         }
     }
 
-    /// Ends the worker, if nobody drives it right now; who does will end it.
+    /// Ends the worker, if no caller is driving it. Otherwise that caller ends it.
     pub(in super::super) fn close(&self) {
         let worker = unpoisoned(self.seat.lock()).worker.take();
         if let Some(worker) = worker {
@@ -108,7 +108,7 @@ impl CurrentThread {
     }
 }
 
-/// A `block_on` that may be in line; leaves when dropped, also when a panic passes through.
+/// A `block_on` that may be waiting for the seat. It leaves the line when dropped, also when a panic unwinds.
 struct Waiting<'a> {
     place: &'a CurrentThread,
     signal: &'a Arc<Signal>,
@@ -119,7 +119,7 @@ impl Drop for Waiting<'_> {
         let mut seat = unpoisoned(self.place.seat.lock());
         let before = seat.waiting.len();
         seat.waiting.retain(|other| !Arc::ptr_eq(other, self.signal));
-        // We may have been the one who was told that the seat is free.
+        // We may have been notified that the seat is free.
         if seat.waiting.len() < before
             && seat.worker.is_some()
             && let Some(next) = seat.waiting.last()
@@ -129,7 +129,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// The right to run the worker; puts it back, also when a panic passes through.
+/// The right to run the worker. Dropping it puts the worker back, also when a panic unwinds.
 struct Driving<'a> {
     place: &'a CurrentThread,
     signal: &'a Arc<Signal>,
@@ -137,7 +137,7 @@ struct Driving<'a> {
 }
 
 impl Driving<'_> {
-    /// `Pending` if the runtime was closed.
+    /// Returns `Pending` if the runtime was closed.
     fn drive<F: Future>(mut self, mut future: Pin<&mut F>, context: &mut Context<'_>) -> Poll<F::Output> {
         {
             let Some(worker) = &self.worker else { return Poll::Pending };
@@ -158,7 +158,7 @@ impl Driving<'_> {
         if let Some(worker) = self.worker.take() {
             worker.run();
         }
-        // What the shutdown has woken is polled on without the worker.
+        // A future that the shutdown has woken is polled on without the worker.
         Poll::Pending
     }
 }
@@ -171,7 +171,7 @@ impl Drop for Driving<'_> {
             next.parker.unpark(None);
         }
         drop(seat);
-        // Who closed the runtime meanwhile found the seat empty, and waits for the worker to leave.
+        // A thread that closed the runtime meanwhile found the seat empty, and waits for the worker to leave.
         if self.signal.shared.is_closing() {
             self.place.close();
         }

@@ -1,5 +1,5 @@
-//! A runtime without threads in every order of those that use it: a wake reaches whoever has the worker, or waits for it,
-//! and tasks end where the worker is. Its sleep in the driver is the model's (`driver::model_reactor`).
+//! Models of a runtime without threads: a wake reaches the caller that has the worker or waits for it, and
+//! tasks are dropped where the worker is. The driver sleeps in `driver::model_reactor`.
 
 use std::future::{Future, pending, poll_fn};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ fn runtime() -> Runtime {
     Builder::new_current_thread().build().unwrap()
 }
 
-/// A thread that writes, relaxed, and then uses the waker that it is sent.
+/// Starts a thread that writes a flag, relaxed, and then uses the waker that it is sent.
 fn waking(flag: &Arc<AtomicUsize>) -> (oneshot::Sender<Waker>, thread::JoinHandle<()>) {
     let (give, take) = oneshot::channel::<Waker>();
     let flag = flag.clone();
@@ -28,7 +28,7 @@ fn waking(flag: &Arc<AtomicUsize>) -> (oneshot::Sender<Waker>, thread::JoinHandl
     (give, waking)
 }
 
-/// Gives its waker away when it is first polled, and waits until all flags are set.
+/// Passes its waker on when it is first polled, and waits until all flags are set.
 fn until_set<const N: usize>(
     flags: [Arc<AtomicUsize>; N],
     give: impl IntoIterator<Item = oneshot::Sender<Waker>>,
@@ -42,7 +42,7 @@ fn until_set<const N: usize>(
     })
 }
 
-/// Two wakes: also the one that finds it woken already hands over what came before it.
+/// Two wakes. The one that finds the future woken already also passes on what came before it.
 #[test]
 fn wakes_from_two_threads_reach_the_future_in_block_on() {
     check(|| {
@@ -54,7 +54,7 @@ fn wakes_from_two_threads_reach_the_future_in_block_on() {
     });
 }
 
-/// The worker sleeps in the driver, and nobody else is there to poll the task.
+/// The worker sleeps in the driver, and no other thread could poll the task.
 #[test]
 fn a_task_that_another_thread_wakes_is_polled_by_who_has_the_worker() {
     check(|| {
@@ -67,8 +67,8 @@ fn a_task_that_another_thread_wakes_is_polled_by_who_has_the_worker() {
     });
 }
 
-/// Three threads in `block_on`: who leaves the worker calls one that waits for it; and that one, should it have come to the
-/// end of its future meanwhile, the next.
+/// Three threads are in `block_on`. The one that leaves the worker calls one that waits for it. If that one's
+/// future has ended meanwhile, it calls the next.
 #[test]
 fn who_has_no_need_of_the_worker_any_more_passes_the_call_on() {
     check(|| {
@@ -88,8 +88,8 @@ fn who_has_no_need_of_the_worker_any_more_passes_the_call_on() {
     });
 }
 
-/// The wake of the future comes with the end of the runtime: it is polled on without the worker, and sees what came
-/// before the wake.
+/// The wake of the future and the end of the runtime coincide. The future is polled on without the worker, and
+/// sees what came before the wake.
 #[test]
 fn a_wake_at_the_end_of_the_runtime_is_not_lost() {
     check(|| {
@@ -114,7 +114,7 @@ fn shared(rt: &Runtime) -> Arc<Shared> {
     rt.enter(|| context::with(Arc::clone))
 }
 
-/// The threads on which it was dropped.
+/// Records the threads on which it was dropped.
 #[derive(Clone, Default)]
 struct Drops(Arc<std::sync::Mutex<Vec<ThreadId>>>);
 
@@ -127,7 +127,7 @@ impl Drop for Guard {
     }
 }
 
-/// A task is woken while the runtime ends: whoever has the worker drops it, not who wakes it.
+/// A task is woken while the runtime ends. The thread with the worker drops it, not the one that wakes it.
 #[test]
 fn a_task_that_is_woken_while_the_runtime_ends_is_dropped_where_the_worker_is() {
     check(|| {
@@ -147,7 +147,8 @@ fn a_task_that_is_woken_while_the_runtime_ends_is_dropped_where_the_worker_is() 
     });
 }
 
-/// Ended by another thread while its worker is driven: who drives ends the worker, and the other waits for that.
+/// Another thread ends the runtime while its worker is driven. The driving thread ends the worker, and the
+/// other waits for that.
 #[test]
 fn a_runtime_that_is_driven_is_ended_by_who_drives_it() {
     check(|| {
@@ -166,7 +167,7 @@ fn a_runtime_that_is_driven_is_ended_by_who_drives_it() {
     });
 }
 
-/// The same with a future that comes to its end meanwhile: the worker is put back, and the other has looked already.
+/// The same with a future that ends meanwhile: the worker is put back after the other thread has looked.
 #[test]
 fn a_worker_that_is_put_back_while_the_runtime_ends_is_ended() {
     check(|| {

@@ -1,18 +1,18 @@
-//! Who sleeps and who searches. The protocol is told in README.md beside this file.
+//! Which workers sleep, and which search. README.md beside this file describes the protocol.
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use super::super::shim::{AtomicUsize, Mutex, fence};
 use super::super::unpoisoned;
 
-/// One worker in the upper half of the word.
+/// One unparked worker, in the upper half of the word.
 const UNPARKED: usize = 1 << 16;
 const SEARCHING: usize = 0xFFFF;
 
 pub(super) struct Idle {
-    /// `unparked << 16 | searching`. A searching worker is also unparked. Changed together with `sleepers`, under
-    /// its lock, except for the searching half. It guards no memory, so its accesses are relaxed: what has to be in order
-    /// with the queues is ordered by fences.
+    /// `unparked << 16 | searching`. A searching worker is also unparked. The unparked half changes together
+    /// with `sleepers`, under its lock. The word guards no memory, so its accesses are relaxed; fences order it
+    /// with the queues.
     word: AtomicUsize,
     sleepers: Mutex<Sleepers>,
     workers: usize,
@@ -20,18 +20,18 @@ pub(super) struct Idle {
 
 /// The workers that are not counted as unparked.
 struct Sleepers {
-    /// The last to park at the end: its caches are warmest.
+    /// The last to park is at the end, because its caches are warmest.
     parked: Vec<usize>,
-    /// Without a thread so far; the next to get one at the end.
+    /// Workers without a thread so far. The next to be started is at the end.
     unstarted: Vec<usize>,
 }
 
-/// Whom [`Idle::notify`] picked.
+/// The worker that [`Idle::notify`] picked.
 #[derive(Debug)]
 pub(super) enum Chosen {
-    /// To be unparked.
+    /// Unpark it.
     Sleeper(usize),
-    /// To be started.
+    /// Start its thread.
     Unstarted(usize),
 }
 
@@ -46,14 +46,15 @@ impl Idle {
         }
     }
 
-    /// Whether someone may have to be woken, without the fence that makes the answer reliable: a "yes" is worth
-    /// acting on, a "no" must be asked again by [`Idle::notify`].
+    /// Whether a worker may have to be woken, without the fence that makes the answer reliable. Act on a "yes";
+    /// ask [`Idle::notify`] after a "no".
     pub(super) fn maybe_asleep(&self) -> bool {
         self.wants_wake(self.word.load(Relaxed))
     }
 
-    /// After a task was posted: picks a worker to be unparked or started, if one sleeps and nobody searches. It counts
-    /// as unparked and searching from now on. Whoever sleeps in the driver is picked last: there it is of use.
+    /// Call this after posting a task. Picks a worker to be unparked or started, if one sleeps and none
+    /// searches. The picked worker counts as unparked and searching from now on. The one that sleeps in the
+    /// driver is picked last: it is useful there.
     pub(super) fn notify(&self, in_driver: impl Fn(usize) -> bool) -> Option<Chosen> {
         // Ordering: pairs with the fence in `park`. Either the load below sees the sleeper, or the sleeper's rescan
         // sees the task that was posted before this fence.
@@ -71,14 +72,14 @@ impl Idle {
         Some(chosen)
     }
 
-    /// Picks a worker that never ran, if there is one; as for [`Idle::notify`].
+    /// Picks a worker that never ran, if there is one. It counts as for [`Idle::notify`].
     pub(super) fn call_unstarted(&self) -> Option<usize> {
         let worker = unpoisoned(self.sleepers.lock()).unstarted.pop()?;
         self.word.fetch_add(UNPARKED + 1, Relaxed);
         Some(worker)
     }
 
-    /// A worker that was to be started could not be. The caller looks at all queues once more.
+    /// A picked worker could not be started. The caller then looks at all queues once more.
     pub(super) fn put_back(&self, worker: usize) {
         let mut sleepers = unpoisoned(self.sleepers.lock());
         sleepers.unstarted.push(worker);
@@ -88,15 +89,15 @@ impl Idle {
         fence(SeqCst);
     }
 
-    /// Picks a worker to be unparked, whoever else is awake; none that never ran.
+    /// Picks a parked worker, no matter who else is awake. Never one that has not run.
     pub(super) fn wake_sleeper(&self) -> Option<usize> {
         let worker = unpoisoned(self.sleepers.lock()).parked.pop()?;
         self.word.fetch_add(UNPARKED + 1, Relaxed);
         Some(worker)
     }
 
-    /// Of the parked the one that is woken last, if none of them is in the driver and `appoint` agrees. That runs under the
-    /// lock: who is off the list knows what it was appointed to.
+    /// Picks the parked worker that would be woken last, if none is in the driver and `appoint` agrees.
+    /// `appoint` runs under the lock, so a worker that is taken off the list knows what it was appointed to.
     pub(super) fn appoint(
         &self,
         in_driver: impl Fn(usize) -> bool,
@@ -120,7 +121,7 @@ impl Idle {
         word & SEARCHING == 0 && word / UNPARKED < self.workers
     }
 
-    /// A worker out of work asks to search the others' queues: at most half of them do at a time.
+    /// A worker without work asks to search the others' queues. At most half of them search at a time.
     pub(super) fn start_search(&self) -> bool {
         let word = self.word.load(Relaxed);
         if 2 * (word & SEARCHING) >= self.workers {
@@ -130,17 +131,18 @@ impl Idle {
         true
     }
 
-    /// A searching worker found something. True if it was the last: if there is more to find, another should search in
-    /// its stead.
+    /// A searching worker found something. Returns true if it was the last searcher: if there is more to find,
+    /// another should search in its place.
     #[must_use]
     pub(super) fn end_search(&self) -> bool {
         let last = self.word.fetch_sub(1, Relaxed) & SEARCHING == 1;
-        // Ordering: pairs with the fence in `notify`. A poster that saw us search posted before our caller looks.
+        // Ordering: pairs with the fence in `notify`. A poster that saw us search has posted before our caller
+        // looks.
         fence(SeqCst);
         last
     }
 
-    /// A worker is going to sleep. After this it looks at all queues once more before it does.
+    /// A worker is about to sleep. It must look at all queues once more after this call.
     pub(super) fn park(&self, worker: usize, searching: bool) {
         let mut sleepers = unpoisoned(self.sleepers.lock());
         sleepers.parked.push(worker);
@@ -150,8 +152,8 @@ impl Idle {
         fence(SeqCst);
     }
 
-    /// A worker woke up, or did not go to sleep because there is work to `search` for. Whether it counts as searching:
-    /// then, or if `notify` chose it; else it only takes itself off the list.
+    /// A worker woke up, or does not sleep because there is work to `search` for. Returns whether it counts as
+    /// searching: if it is about to search, or if `notify` picked it. Otherwise it only leaves the list.
     #[must_use]
     pub(super) fn unpark(&self, worker: usize, search: bool) -> bool {
         let mut sleepers = unpoisoned(self.sleepers.lock());
@@ -170,7 +172,7 @@ impl Idle {
 impl Sleepers {
     fn pick(&mut self, in_driver: impl Fn(usize) -> bool) -> Option<usize> {
         let last = *self.parked.last()?;
-        // One at most is in the driver. Should it have gone there, or left, just now, somebody is woken all the same.
+        // At most one is in the driver. If it has just gone there or left, a worker is woken all the same.
         let place = self.parked.len() - if self.parked.len() > 1 && in_driver(last) { 2 } else { 1 };
         Some(self.parked.remove(place))
     }

@@ -1,9 +1,9 @@
 //! Tasks that never leave their thread: for futures that are not `Send`.
 //!
-//! A [`LocalSet`] is an executor inside a future: [`LocalSet::run_until`] polls its tasks on the thread that polls
-//! it, which is always the same, as neither is `Send`. Its tasks are ordinary tasks (one allocation, `JoinHandle`,
-//! abort, panics) whose owner is the set. Wakers may be used anywhere: they only put the task's `Runnable` into
-//! the queue; to poll or to drop the future is for the thread of the set.
+//! A [`LocalSet`] is an executor inside a future: [`LocalSet::run_until`] polls its tasks on the thread that
+//! polls it. That is always the same thread, because neither is `Send`. Its tasks are ordinary tasks (one
+//! allocation, `JoinHandle`, abort, panics) that belong to the set. Wakers may be used on any thread: they only
+//! queue the task's `Runnable`. Only the set's thread polls or drops the future.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -22,7 +22,7 @@ use super::super::wakers::{self, wake_all};
 use super::super::{coop, unpoisoned};
 use super::owned::Owned;
 
-/// Polls in a row before the set lets the thread's other futures, and the driver, have their turn.
+/// Polls in a row before the set yields to the thread's other futures and to the driver.
 const TURNS: usize = 61;
 
 thread_cell! {
@@ -52,13 +52,14 @@ thread_cell! {
 /// # Ok::<(), std::io::Error>(())
 /// ```
 ///
-/// Tasks are polled only while a `run_until` of the set is awaited. Dropping the set cancels those that are left.
+/// Tasks are polled only while a `run_until` of the set is awaited. Dropping the set cancels the remaining
+/// ones.
 pub struct LocalSet {
     shared: Arc<LocalShared>,
     not_send: PhantomData<*const ()>,
 }
 
-/// What wakers of local tasks reach, from any thread.
+/// The part of a set that wakers reach from any thread.
 pub(in super::super) struct LocalShared {
     owned: Owned,
     queue: Mutex<Queue>,
@@ -67,12 +68,12 @@ pub(in super::super) struct LocalShared {
 #[derive(Default)]
 struct Queue {
     tasks: VecDeque<Runnable>,
-    /// Those in `run_until` that wait, nearly always one; all are taken by the first wake.
+    /// The `run_until` calls that wait, nearly always one. The first wake takes them all.
     waiting: Vec<Arc<Root>>,
 }
 
 impl LocalSet {
-    /// An empty set, for the current thread.
+    /// Creates an empty set for the current thread.
     pub fn new() -> LocalSet {
         let shared = LocalShared { owned: Owned::new(1), queue: Mutex::new(Queue::default()) };
         LocalSet { shared: Arc::new(shared), not_send: PhantomData }
@@ -87,9 +88,9 @@ impl LocalSet {
         spawn_in(&self.shared, future)
     }
 
-    /// Runs `future` and, with it, the tasks of the set, until `future` is ready.
+    /// Runs `future`, and the tasks of the set with it, until `future` is ready.
     ///
-    /// Tasks that are not done then stay in the set, for another `run_until`. Several at a time (joined in one task)
+    /// Unfinished tasks stay in the set, for another `run_until`. Several calls at a time (joined in one task)
     /// share the work.
     pub async fn run_until<F: Future>(&self, future: F) -> F::Output {
         let mut future = pin!(future);
@@ -98,7 +99,7 @@ impl LocalSet {
         let waiting = Waiting { shared: &self.shared, root: root.clone() };
         poll_fn(move |cx| {
             let _entered = Entered::new(&self.shared);
-            // First, so that no wake from here on is missed.
+            // First, so that no later wake is missed.
             root.listen(cx);
             waiting.begin();
             // Ordering: Acquire pairs with the Release in `wake`: the poll sees what came before the wake.
@@ -131,7 +132,7 @@ impl Drop for LocalSet {
             if self.shared.owned.is_empty() {
                 return;
             }
-            // A thread elsewhere is between waking a task and queueing it.
+            // Another thread is between waking a task and queueing it.
             thread::sleep(Duration::from_micros(20));
         }
     }
@@ -152,7 +153,7 @@ where
     F: Future + 'static,
     F::Output: 'static,
 {
-    // SAFETY: set exactly while an `Entered` further out on this stack borrows the `Arc`.
+    // SAFETY: set exactly while an `Entered` further up this stack borrows the `Arc`.
     let shared = unsafe {
         let current = CURRENT.get();
         assert!(!current.is_null(), "spawn_local needs a LocalSet: call it inside run_until");
@@ -167,8 +168,8 @@ where
     F: Future + 'static,
     F::Output: 'static,
 {
-    // SAFETY: polled and dropped by this set only, which happens on its thread: `run_some` and the drop of the set
-    // are reached through a `LocalSet`, or through an `Entered` on its thread, and neither is `Send`.
+    // SAFETY: only this set polls and drops it, on its own thread: `run_some` and the drop of the set need a
+    // `LocalSet`, or an `Entered` on its thread, and neither is `Send`.
     let (task, handle) = unsafe { task::new_local(future, Arc::as_ptr(shared)) };
     match shared.owned.insert(task, 0) {
         Ok(task) => shared.push(task),
@@ -194,7 +195,7 @@ impl LocalShared {
         unpoisoned(self.queue.lock()).tasks.pop_front()
     }
 
-    /// On the set's thread. Polls a number of tasks; if some are left, `run_until` is woken to come again.
+    /// Polls a number of tasks, on the set's thread. If some are left, wakes `run_until` to be polled again.
     fn run_some(&self) {
         for _ in 0..TURNS {
             let Some(task) = self.pop() else { return };
@@ -212,23 +213,24 @@ impl LocalShared {
 /// # Safety
 /// `shared` is the set of `task`.
 pub(in super::super) unsafe fn schedule(shared: *const LocalShared, task: Runnable) {
-    // SAFETY: while the task is not complete the set waits for it, so it lives now; our own `Arc` outlasts the push.
+    // SAFETY: until the task is complete the set waits for it, so the set is alive. Our own `Arc` keeps it
+    // alive during the push.
     unsafe {
         Arc::increment_strong_count(shared);
         Arc::from_raw(shared).push(task);
     }
 }
 
-/// Takes a finished task out of its set.
+/// Removes a finished task from its set.
 ///
 /// # Safety
 /// `shared` is the set of `task`, which is alive and in its list.
 pub(in super::super) unsafe fn remove(shared: *const LocalShared, task: NonNull<Header>) {
-    // SAFETY: by contract; the set lives while its list has entries.
+    // SAFETY: by contract. The set is alive while its list has entries.
     unsafe { (*shared).owned().remove(task) }
 }
 
-/// A `run_until` among those that wait, once it has begun to; leaves when dropped.
+/// A `run_until` in the list of waiting ones, once it waits. It leaves the list when dropped.
 struct Waiting<'a> {
     shared: &'a LocalShared,
     root: Arc<Root>,
@@ -245,15 +247,15 @@ impl Waiting<'_> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        // Its own reference keeps the root, so no waker is dropped under the lock.
+        // Our own reference keeps the root alive, so no waker is dropped under the lock.
         unpoisoned(self.shared.queue.lock()).waiting.retain(|root| !Arc::ptr_eq(root, &self.root));
     }
 }
 
-/// The waker of the future in `run_until`: it must not be polled for each wake of a task.
+/// The waker of the future in `run_until`, which must not be polled at each wake of a task.
 struct Root {
     woken: AtomicBool,
-    /// Of the task that polls `run_until`.
+    /// The waker of the task that polls `run_until`.
     waker: Mutex<Option<Waker>>,
 }
 
@@ -276,7 +278,7 @@ impl Wake for Root {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // Ordering: Release hands what came before the wake to the poll.
+        // Ordering: Release passes what came before the wake to the poll.
         if !self.woken.swap(true, Release)
             && let Some(waker) = self.task()
         {

@@ -1,4 +1,4 @@
-//! The injector in a model, which sees nothing of crossbeam's: neither when it is used nor what it hands over.
+//! The injector in a model. A model checker cannot see into crossbeam's.
 
 use std::collections::VecDeque;
 

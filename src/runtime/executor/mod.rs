@@ -5,21 +5,21 @@
 //! | `worker`         | the loop of one worker and its private state                            |
 //! | `shared`         | what all workers share: injector, idle word, list of tasks, driver      |
 //! | `queue`          | the queues                                                              |
-//! | `idle`, `park`   | who sleeps, and how; the protocol is in README.md                       |
-//! | `watch`          | who sees to the driver while nobody sleeps in it                        |
+//! | `idle`, `park`   | which workers sleep, and how; README.md describes the protocol          |
+//! | `watch`          | which worker looks after the driver while none sleeps in it             |
 //! | `worker_threads` | the threads: started on demand, joined at the end                       |
 //! | `owned`          | the live tasks, for the shutdown                                        |
 //! | `current_thread` | a worker without a thread of its own, run by `block_on`                 |
 //! | `local`          | [`LocalSet`]: tasks that are not `Send`, polled by a future              |
 //!
 //! A scheduled task is a `Runnable` in exactly one place: a worker's LIFO slot, a worker's queue, the injector,
-//! or a worker's hands.
+//! or held by a worker.
 //!
-//! Shutdown, in order: (1) the closing flag is set and all workers are unparked; (2) each worker closes the list of
-//! tasks, which drops the idle ones, and drops what its queue holds; (3) the last to come drops what the
-//! injector holds until the list is empty, tasks that a foreign thread is about to inject included;
-//! (4) the driver tells the sockets and sleeps that are left. So every future is dropped once, on a worker.
-//! A worker that a panic ends, or that was never started, leaves in the same way, and the others with it.
+//! Shutdown, in order: (1) the closing flag is set, and all workers are unparked; (2) each worker closes the
+//! list of tasks, which drops the idle ones, and drops the tasks in its queue; (3) the last worker to leave
+//! drops the injector's tasks until the list is empty, including those that another thread is about to inject;
+//! (4) the driver notifies the remaining sockets and sleeps. So every future is dropped once, on a worker. A
+//! worker that panicked, or that never started, leaves in the same way, and the others with it.
 
 mod current_thread;
 mod idle;

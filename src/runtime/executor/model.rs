@@ -1,4 +1,4 @@
-//! The parking protocol in every order: a task that was posted is taken, by somebody, without another wake.
+//! Models of the parking protocol: some worker takes a posted task, without another wake.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use super::watch::Watch;
 use crate::runtime::driver::Driver;
 use crate::runtime::shim::model::{AtomicUsize, Mutex, check, thread};
 
-/// Workers as far as the protocol goes: a shared queue instead of deques.
+/// Workers as far as the protocol goes, with a shared queue instead of deques.
 struct Pool {
     idle: Idle,
     parkers: Vec<Parker>,
-    /// Looked at under `try_lock`-like brevity only; an atomic length would do as well.
+    /// Locked only briefly; an atomic length would do as well.
     queue: Mutex<VecDeque<u32>>,
 }
 
 impl Pool {
-    /// All workers are awake and search, as they do when they begin.
+    /// All workers are awake and search, as at their start.
     fn new(workers: usize) -> Pool {
         Pool {
             idle: awake(workers),
@@ -35,7 +35,7 @@ impl Pool {
         }
     }
 
-    /// One task, found or waited for: the steps of `Worker::turn` and `Worker::park`.
+    /// Finds or waits for one task: the steps of `Worker::turn` and `Worker::park`.
     fn take(&self, worker: usize) -> u32 {
         let mut searching = true;
         loop {
@@ -75,7 +75,7 @@ fn awake(workers: usize) -> Idle {
     idle
 }
 
-/// Of workers that all have started.
+/// For workers that all have started.
 fn notify(idle: &Idle) -> Option<usize> {
     match idle.notify(|_| false)? {
         Chosen::Sleeper(worker) => Some(worker),
@@ -105,8 +105,8 @@ fn two_posts_reach_two_workers() {
     });
 }
 
-/// As the fence pairs with the rescan even where the queue itself orders nothing: its length is an atomic that is
-/// read and written relaxed, as in a deque.
+/// The fence must pair with the rescan even if the queue itself orders nothing. Here its length is a relaxed
+/// atomic, as in a deque.
 #[test]
 fn the_fences_alone_order_post_and_rescan() {
     check(|| {
@@ -132,8 +132,8 @@ fn the_fences_alone_order_post_and_rescan() {
     });
 }
 
-/// One of two workers searches while a task is posted: if that wakes nobody, the searcher has to say that it saw it.
-/// Here the length of the queue is relaxed, as above.
+/// One of two workers searches while a task is posted. If the post wakes nobody, the searcher must report that
+/// it saw the task. The length of the queue is relaxed, as above.
 fn post_during(search: fn(&Idle, &dyn Fn() -> bool) -> bool) {
     check(move || {
         let idle = Arc::new(awake(2));
@@ -150,8 +150,8 @@ fn post_during(search: fn(&Idle, &dyn Fn() -> bool) -> bool) {
     });
 }
 
-/// A poster that finds a searcher wakes nobody, and the searcher may be just about to end, with another task: then it
-/// is up to the searcher to see that there is more.
+/// A poster that finds a searcher wakes nobody. The searcher may be about to end with another task, and must
+/// then see that there is more.
 #[test]
 fn a_search_that_ends_sees_what_was_posted_during_it() {
     post_during(|idle, more| idle.end_search() && more());
@@ -169,14 +169,14 @@ fn a_searcher_that_goes_to_sleep_sees_what_was_posted_during_the_search() {
     });
 }
 
-/// A poster is to start a worker, and the system has no thread for it. Meanwhile another posts, and sees a search under way:
-/// so the first looks again, in the stead of the worker that never came.
+/// A poster tries to start a worker, and the system has no thread for it. Meanwhile another thread posts, and
+/// sees a search under way. So the first one looks again, in the place of the worker that did not start.
 #[test]
 fn a_worker_that_cannot_be_started_leaves_no_task_behind() {
     check(|| {
         let idle = Arc::new(Idle::new(2));
         let posted = Arc::new(AtomicUsize::new(0));
-        // The first worker is in the middle of a poll, then it goes to sleep.
+        // The first worker is in the middle of a poll, then goes to sleep.
         assert!(idle.end_search());
         let Some(Chosen::Unstarted(worker)) = idle.notify(|_| false) else {
             panic!("somebody else is asleep")
@@ -196,7 +196,7 @@ fn a_worker_that_cannot_be_started_leaves_no_task_behind() {
     });
 }
 
-/// A thread that parks, and has to see after it what was written before the unpark.
+/// Starts a thread that parks, and then must see what was written before the unpark.
 fn sleeper(parker: &Arc<Parker>, written: &Arc<AtomicUsize>) -> thread::JoinHandle<()> {
     let (parker, written) = (parker.clone(), written.clone());
     thread::spawn(move || {
@@ -206,7 +206,7 @@ fn sleeper(parker: &Arc<Parker>, written: &Arc<AtomicUsize>) -> thread::JoinHand
     })
 }
 
-/// What was written before an unpark is seen after the park, whenever the two meet.
+/// A thread sees after the park what was written before the unpark, whenever the two meet.
 #[test]
 fn an_unpark_hands_over_what_came_before_it() {
     check(|| {
@@ -219,8 +219,8 @@ fn an_unpark_hands_over_what_came_before_it() {
     });
 }
 
-/// A stray token, from somebody who uses `thread::unpark` for himself, ends the system's sleep but not the park; and a
-/// wake that is seen thanks to it hands over as much as any.
+/// A stray token, from code that uses `thread::unpark` itself, ends the system's sleep but not the park. A wake
+/// that is noticed because of it passes on as much as any other.
 #[test]
 fn a_stray_token_does_not_pass_for_an_unpark() {
     check(|| {
@@ -236,8 +236,8 @@ fn a_stray_token_does_not_pass_for_an_unpark() {
     });
 }
 
-/// A worker in the driver, of which a wait may end for the sake of others, and sometimes with work: before it waits once
-/// more, it has seen what came before an unpark that it took.
+/// A worker is in the driver, where a wait may end for the sake of other tasks, and sometimes with work. Before
+/// it waits again, it has seen what came before an unpark that it took.
 fn in_driver(has_work: bool) {
     check(move || {
         let (mut driver, handle) = Driver::new(None);
@@ -276,8 +276,9 @@ fn a_park_in_the_driver_that_ends_with_work_loses_no_unpark() {
     in_driver(true);
 }
 
-/// A worker that finds the driver taken and goes to sleep is called to the watch if the driver is left meanwhile. The lock
-/// of the driver is an atomic here: leaving loom's mutex would order what the fence is there to order.
+/// A worker finds the driver taken and goes to sleep. It is called to keep watch if the driver is left
+/// meanwhile. The lock of the driver is an atomic here: leaving loom's mutex would add the ordering that the
+/// fence is there for.
 #[test]
 fn a_driver_that_is_left_is_watched_by_whoever_falls_asleep_beside_it() {
     check(|| {
@@ -303,7 +304,7 @@ fn a_driver_that_is_left_is_watched_by_whoever_falls_asleep_beside_it() {
     });
 }
 
-/// Who stands down because nothing happened is called again if something does.
+/// A worker that stands down because nothing happened is called again if something does.
 #[test]
 fn a_watch_ends_before_the_driver_is_left_or_goes_on() {
     check(|| {
@@ -329,7 +330,7 @@ fn a_watch_ends_before_the_driver_is_left_or_goes_on() {
     });
 }
 
-/// Nobody is taken for the watch who has gone to work: then none would be called again.
+/// A worker that has gone to work is never taken for the watch: then none would be called again.
 #[test]
 fn a_worker_that_goes_to_work_does_not_keep_the_watch() {
     check(|| {

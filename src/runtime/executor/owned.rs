@@ -1,11 +1,11 @@
-//! The list of live tasks: what a shutdown has to end.
+//! The list of live tasks, which a shutdown has to end.
 //!
-//! An intrusive doubly linked list in shards, one per worker and one for spawns from elsewhere; a task stays in
-//! the shard it was born in.
+//! An intrusive doubly linked list in shards: one per worker, and one for spawns from other threads. A task
+//! stays in its first shard.
 //!
-//! Invariant: a task is in the list from before its first scheduling until after its future is gone. The executor
-//! is not freed while the list has entries. So whoever holds a `Runnable` may follow the task's pointer to the
-//! executor, without a reference count per task.
+//! Invariant: a task is in the list from before its first scheduling until its future was dropped, and the
+//! executor is not freed while the list has entries. So the holder of a `Runnable` may follow the task's
+//! pointer to the executor, without a reference count per task.
 
 use std::collections::VecDeque;
 use std::ptr::NonNull;
@@ -24,14 +24,14 @@ pub(in super::super) struct Owned {
 
 struct Shard {
     first: SpinLock<Option<NonNull<Header>>>,
-    /// Written under the lock, read without: for the metrics.
+    /// Written under the lock, read without it, for the metrics.
     spawned: AtomicU64,
     completed: AtomicU64,
 }
 
-// SAFETY: the pointers are to live tasks, whose links are touched under the lock only.
+// SAFETY: the pointers are to live tasks, whose links are touched only under the lock.
 unsafe impl Send for Shard {}
-// SAFETY: as above.
+// SAFETY: the pointers are to live tasks, whose links are touched only under the lock.
 unsafe impl Sync for Shard {}
 
 impl Owned {
@@ -46,19 +46,19 @@ impl Owned {
         Owned { shards: (0..shards).map(|_| shard()).collect(), closed: AtomicBool::new(false) }
     }
 
-    /// Adds a new task; gives it back if the list is closed.
+    /// Adds a new task. Returns it if the list is closed.
     pub(super) fn insert(&self, task: Runnable, shard: usize) -> Result<Runnable, Runnable> {
         let header = task.header();
         let home = &self.shards[shard];
         let mut first = home.first.lock();
-        // Relaxed: `close` takes every shard's lock after closing. Of its section and this one, either ours is first, and
-        // the task is seen there, or theirs, and we see the flag.
+        // Relaxed: `close` takes every shard's lock after it has set the flag. Either our section comes first,
+        // and it finds the task there, or its section comes first, and we see the flag.
         if self.closed.load(Relaxed) {
             drop(first);
             return Err(task);
         }
-        // SAFETY: the task is alive: we hold its `Runnable`. The links are under the lock; `owner` is not read by
-        // anyone before the task is published.
+        // SAFETY: the task is alive, because we hold its `Runnable`. The links are under the lock, and nobody
+        // reads `owner` before the task is published.
         unsafe {
             header.as_ref().owner.set(shard as u32);
             (*header.as_ref().links.get()).next = *first;
@@ -71,13 +71,13 @@ impl Owned {
         Ok(task)
     }
 
-    /// Takes a task out whose future is gone.
+    /// Removes a task whose future was dropped.
     ///
     /// # Safety
     /// The task was inserted here, is alive, and is not removed twice.
     pub(in super::super) unsafe fn remove(&self, header: NonNull<Header>) {
-        // SAFETY: alive by contract; neighbours in the list are alive because they are in the list; all links
-        // are under the lock.
+        // SAFETY: alive by contract. Its neighbours are alive because they are in the list. All links are under
+        // the lock.
         unsafe {
             let home = &self.shards[header.as_ref().owner.get() as usize];
             let mut first = home.first.lock();
@@ -93,8 +93,8 @@ impl Owned {
         }
     }
 
-    /// Refuses new tasks and asks all others to stop. Idle ones come back to be dropped by the caller; queued and
-    /// running ones end where they are. Runs on several threads at once without harm.
+    /// Refuses new tasks and asks all others to stop. Idle ones are passed to the caller to be dropped; queued
+    /// and running ones end where they are. Several threads may call this at once.
     pub(super) fn close(&self, mut drop_task: impl FnMut(Runnable)) {
         // Relaxed: see `insert`.
         self.closed.store(true, Relaxed);
@@ -110,7 +110,7 @@ impl Owned {
                 }
             }
             drop(first);
-            // Outside the lock: dropping a task takes it out of the list.
+            // Outside the lock: dropping a task removes it from the list.
             claimed.drain(..).for_each(&mut drop_task);
         }
     }
@@ -119,7 +119,7 @@ impl Owned {
         self.shards.iter().all(|shard| shard.first.lock().is_none())
     }
 
-    /// How many tasks were ever inserted and removed.
+    /// Returns how many tasks were ever inserted and removed.
     pub(in super::super) fn counts(&self) -> (u64, u64) {
         // Completions first, so that the difference is never negative.
         let completed: u64 = self.shards.iter().map(|shard| shard.completed.load(Acquire)).sum();
@@ -130,6 +130,6 @@ impl Owned {
 
 /// Adds one to a counter that has a single writer at a time.
 fn bump(counter: &AtomicU64) {
-    // Ordering: Release pairs with the Acquire in `counts`: who sees the completion sees the spawn.
+    // Ordering: Release pairs with the Acquire in `counts`: a reader that sees the completion sees the spawn.
     counter.store(counter.load(Relaxed) + 1, Release);
 }

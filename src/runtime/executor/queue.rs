@@ -1,6 +1,6 @@
-//! Where scheduled tasks wait: a queue per worker that others steal from, and one for everybody.
+//! The queues of scheduled tasks: one per worker, which others steal from, and one for all.
 //!
-//! Private types over crossbeam-deque, so that another structure can be tried behind them.
+//! Private types over crossbeam-deque, so that another structure can be tried in its place.
 
 #[cfg(not(wakeloop_loom))]
 use crossbeam_deque::Injector as Deque;
@@ -10,29 +10,30 @@ use super::super::task::Runnable;
 #[cfg(wakeloop_loom)]
 use super::locked_injector::Injector as Deque;
 
-/// A worker's own queue, first in first out. Owned by one thread.
+/// A worker's own queue, first in, first out. One thread owns it.
 pub(super) struct Local(Worker<Runnable>);
 
-/// The end of a [`Local`] that other workers take from.
+/// The side of a [`Local`] that other workers steal from.
 pub(super) struct Remote(Stealer<Runnable>);
 
 /// The queue for tasks that come from outside the workers. Any thread pushes, workers take batches.
 pub(super) struct Injector(Deque<Runnable>);
 
-/// What a worker takes from the injector at a time is at most this much. Far more than it can poll before it looks
-/// again, so that a flood from outside passes through the queues in about the order it came, and is not dripped in
-/// between what the worker has to do itself.
+/// The most that a worker takes from the injector at a time. It is far more than the worker can poll before it
+/// looks again. So a flood of tasks from outside passes through the queues in about the order in which it came,
+/// and does not trickle in between the worker's own tasks.
 const MAX_SHARE: usize = 4096;
-/// What one call takes from the injector on average, about: its blocks are of 63, and a batch is from one block.
+/// About how many tasks one call takes from the injector: crossbeam's blocks have 63 tasks, and a batch is from
+/// one block.
 const FEW: usize = 32;
 
 impl Local {
     pub(super) fn new() -> (Local, Remote) {
         let worker = Worker::new_fifo();
         let stealer = worker.stealer();
-        // The first steal of a process makes crossbeam's collector. In a process that forks while a worker does that, the
-        // child's workers would wait for ever for it to be done. So the thread that starts the runtime does it, whose
-        // program does not fork meanwhile.
+        // The first steal in a process creates crossbeam's collector. If the process forks while a worker does
+        // that, the child's workers wait for it forever. So the thread that starts the runtime does it here,
+        // because its program does not fork meanwhile.
         let _ = stealer.steal();
         (Local(worker), Remote(stealer))
     }
@@ -74,7 +75,7 @@ impl Injector {
         self.0.is_empty()
     }
 
-    /// Takes one task.
+    /// Pops one task.
     pub(super) fn pop(&self) -> Option<Runnable> {
         until_settled(|| self.0.steal())
     }
@@ -86,7 +87,8 @@ impl Injector {
         }
         let share = (self.0.len() / workers + 1).min(MAX_SHARE);
         let first = until_settled(|| self.0.steal_batch_with_limit_and_pop(&to.0, share))?;
-        // One call gives a few dozen at most. What it gave can only be estimated: others steal from `to` meanwhile.
+        // One call gives a few dozen tasks at most. How many it gave can only be estimated, because others
+        // steal from `to` meanwhile.
         let before = to.len();
         for _ in 0..share / FEW {
             let taken = to.len().saturating_sub(before);
@@ -95,14 +97,14 @@ impl Injector {
             }
             let more = until_settled(|| self.0.steal_batch_with_limit_and_pop(&to.0, share - taken));
             let Some(task) = more else { break };
-            // The first of each further batch; a few places late.
+            // The first task of each further batch, a few places late.
             to.push(task);
         }
         Some(first)
     }
 }
 
-/// A steal that lost a race is tried again: `Retry` means that somebody else got on.
+/// Retries a steal that lost a race. `Retry` means that another thread made progress.
 fn until_settled(mut attempt: impl FnMut() -> Steal<Runnable>) -> Option<Runnable> {
     loop {
         match attempt() {

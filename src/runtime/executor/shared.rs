@@ -1,4 +1,4 @@
-//! What the workers of a runtime share, and how tasks get in from outside.
+//! The state that the workers of a runtime share, and the ways in for tasks from other threads.
 
 use std::fmt;
 use std::future::Future;
@@ -26,8 +26,8 @@ use super::watch::Watch;
 use super::worker::{Worker, current_worker};
 use super::worker_threads::WorkerThreads;
 
-/// The runtime behind every handle, worker and spawned task. Lives in an `Arc`; tasks point to it without one,
-/// see `owned`.
+/// The runtime behind every handle, worker and spawned task. It is in an `Arc`; tasks point to it without a
+/// count (see `owned`).
 pub(in super::super) struct Shared {
     injector: CachePadded<Injector>,
     idle: CachePadded<Idle>,
@@ -42,19 +42,19 @@ pub(in super::super) struct Shared {
     pool: Pool,
     tracer: Option<Arc<dyn Tracer>>,
     threads: WorkerThreads,
-    /// Of a runtime without threads: where its worker is found.
+    /// Set for a current-thread runtime: the place of its worker.
     seat: OnceLock<Weak<CurrentThread>>,
     started: Instant,
 }
 
-/// What the others see of a worker.
+/// The part of a worker that others see.
 struct Member {
     queue: Remote,
     parker: Parker,
     counters: Counters,
 }
 
-/// What the builder decides.
+/// The builder's options.
 pub(in super::super) struct Options {
     pub(in super::super) workers: usize,
     pub(in super::super) tracer: Option<Arc<dyn Tracer>>,
@@ -63,7 +63,7 @@ pub(in super::super) struct Options {
 }
 
 impl Shared {
-    /// A runtime whose first worker has yet to be started, or taken to be run.
+    /// Creates a runtime whose first worker is not yet started, nor taken to be run.
     pub(in super::super) fn new(options: Options) -> Arc<Shared> {
         let (driver, handle) = Driver::new(options.tracer.clone());
         let (locals, members): (Vec<Local>, Vec<_>) = (0..options.workers)
@@ -96,16 +96,16 @@ impl Shared {
         self.threads.start(self, 0)
     }
 
-    /// The first worker, to be run by whoever has it.
+    /// Returns the first worker, for the caller to run.
     pub(in super::super) fn take_worker(self: &Arc<Self>) -> Worker {
         self.threads.enlist();
         self.arrive(0)
     }
 
-    /// The place for the only worker, which is not started but run by whoever is in `block_on`.
+    /// Creates the seat of the only worker, which a thread in `block_on` runs.
     pub(in super::super) fn seat_worker(self: &Arc<Self>) -> Arc<CurrentThread> {
         let seat = Arc::new(CurrentThread::new(self.take_worker()));
-        // It holds us, so we do not hold it.
+        // The seat holds us, so we must not hold it.
         self.seat.get_or_init(|| Arc::downgrade(&seat));
         seat
     }
@@ -114,12 +114,12 @@ impl Shared {
         self.seat.get()?.upgrade()
     }
 
-    /// A worker that was started or enlisted begins: the others count it as searching.
+    /// Creates the worker at the start of its thread. It counts as searching.
     pub(super) fn arrive(self: &Arc<Self>, worker: usize) -> Worker {
         Worker::new(self.clone(), worker, self.threads.queue(worker))
     }
 
-    /// Spawns from any thread. On a closed runtime the task is cancelled at once.
+    /// Spawns from any thread. If the runtime is closed, the task is cancelled at once.
     pub(in super::super) fn spawn<F>(self: &Arc<Self>, future: F) -> JoinHandle<F::Output>
     where
         F: Future + Send + 'static,
@@ -140,7 +140,7 @@ impl Shared {
                 None
             }
         };
-        // SAFETY: the reference does not outlive this call, which the worker is in the middle of.
+        // SAFETY: the reference ends with this call, and the worker is running it.
         match unsafe { current_worker(Arc::as_ptr(self)) } {
             Some(worker) => {
                 if let Some(task) = home(worker.index()) {
@@ -156,8 +156,8 @@ impl Shared {
         handle
     }
 
-    /// As `spawn`, but the first poll happens here and now, on the thread that calls. What is ready at once costs no
-    /// hop to a worker; what is not goes on where it is woken.
+    /// As `spawn`, but the first poll happens now, on the calling thread. A future that is ready costs no hop
+    /// to a worker; any other continues where it is woken.
     pub(in super::super) fn spawn_here<F>(self: &Arc<Self>, future: F) -> JoinHandle<F::Output>
     where
         F: Future + Send + 'static,
@@ -181,7 +181,7 @@ impl Shared {
         self.wake_one();
     }
 
-    /// After posting work that others could take: wakes a worker if that is called for.
+    /// Call this after posting work that others could take. Wakes a worker if needed.
     pub(super) fn wake_one(self: &Arc<Self>) {
         match self.idle.notify(|worker| self.parker(worker).is_in_driver()) {
             None => {}
@@ -190,14 +190,15 @@ impl Shared {
         }
     }
 
-    /// Starts a worker that counts as awake and searching already.
+    /// Starts a worker that already counts as awake and searching.
     #[cold]
     fn start_chosen(self: &Arc<Self>, worker: usize) {
         if self.threads.start(self, worker).is_ok() {
             return;
         }
         self.idle.put_back(worker);
-        // All that run were awake a moment ago; but one that fell asleep since then may have left the search to this one.
+        // All running workers were awake a moment ago. But one that fell asleep since then may have left the
+        // search to this one.
         if self.idle.nobody_searches()
             && self.has_work()
             && let Some(sleeper) = self.idle.wake_sleeper()
@@ -210,7 +211,7 @@ impl Shared {
         self.members[worker].parker.unpark(Some(&self.driver));
     }
 
-    /// Whether anything is queued where any worker could take it.
+    /// Whether there is a queued task that any worker could take.
     pub(super) fn has_work(&self) -> bool {
         !self.injector.is_empty() || self.members.iter().any(|member| !member.queue.is_empty())
     }
@@ -247,7 +248,7 @@ impl Shared {
         &self.driver
     }
 
-    /// The driver, which this opens if nobody has before.
+    /// Returns the driver, and opens it if it is closed.
     ///
     /// # Errors
     /// When the system has no descriptor left.
@@ -258,10 +259,10 @@ impl Shared {
         Ok(&self.driver)
     }
 
-    /// Sees to it that somebody sleeps in the driver from now on, not beside it.
+    /// Makes the workers notice the driver, so that one of them sleeps in it from now on.
     #[cold]
     fn staff_driver(self: &Arc<Self>) {
-        // Whoever is awake finds the token when it is about to sleep, and looks once more.
+        // A worker that is awake finds the token when it is about to sleep, and looks once more.
         (0..self.members.len()).for_each(|worker| self.unpark(worker));
         if let Some(worker) = self.idle.call_unstarted() {
             self.start_chosen(worker);
@@ -284,7 +285,7 @@ impl Shared {
         self.members.iter().map(|member| &member.counters)
     }
 
-    /// The driver, if it is open and no other worker has it.
+    /// Returns the driver, if it is open and no other worker has it.
     pub(super) fn try_driver(&self) -> Option<MutexGuard<'_, Driver>> {
         if !self.driver.is_open() {
             return None;
@@ -296,7 +297,7 @@ impl Shared {
         }
     }
 
-    /// The caller has left the driver, and may be away for long.
+    /// The caller has left the driver, and may stay away for long.
     pub(super) fn leave_driver(&self) {
         if self.workers() > 1
             && let Some(worker) = self.watch.left(&self.idle, |worker| self.parker(worker).is_in_driver())
@@ -319,12 +320,13 @@ impl Shared {
         }
     }
 
-    /// Step 1 of the shutdown. Returns at once; safe to call again.
+    /// Step 1 of the shutdown. Returns at once, and may be called again.
     pub(in super::super) fn close(&self) {
         if !self.threads.close() {
             return;
         }
-        // Relaxed: the flag is all there is to see, and workers that are about to park are reached by their unpark.
+        // Relaxed: the flag guards no other memory, and workers that are about to park are reached by their
+        // unpark.
         self.closing.store(true, Relaxed);
         (0..self.members.len()).for_each(|worker| self.unpark(worker));
         self.pool.close();
@@ -334,7 +336,7 @@ impl Shared {
         self.closing.load(Relaxed)
     }
 
-    /// Steps 2 to 4, for each worker that leaves; `drain` empties its own queue.
+    /// Steps 2 to 4, for each worker that leaves. `drain` empties its own queue.
     pub(super) fn leave(&self, drain: impl FnOnce()) {
         self.owned.close(drop);
         drain();
@@ -352,22 +354,22 @@ impl Shared {
             if self.owned.is_empty() {
                 return;
             }
-            // Some foreign thread is between waking a task and injecting it.
+            // Another thread is between waking a task and injecting it.
             thread::sleep(Duration::from_micros(20));
         }
     }
 
-    /// Waits until all workers have left; false if the deadline came first.
+    /// Waits until all workers have left. Returns false if the deadline came first.
     pub(in super::super) fn wait_left(&self, deadline: Option<Instant>) -> bool {
         self.threads.wait_left(deadline)
     }
 
-    /// After `close`: the threads to join.
+    /// Returns the threads to join, after `close`.
     pub(in super::super) fn threads(&self) -> Vec<thread::JoinHandle<()>> {
         self.threads.take_handles()
     }
 
-    /// How long the workers have been there, added up.
+    /// Returns the total age of the workers.
     pub(in super::super) fn age_of_workers(&self) -> Duration {
         self.threads.age()
     }
@@ -379,13 +381,15 @@ impl fmt::Debug for Shared {
     }
 }
 
-/// Queues a woken task: on the worker we are on, if it belongs to the task's runtime, else in the injector.
+/// Queues a woken task: on the current thread's worker, if it belongs to the task's runtime, else in the
+/// injector.
 ///
 /// # Safety
 /// `shared` is the executor of `task`.
 pub(in super::super) unsafe fn schedule(shared: *const Shared, task: Runnable) {
-    // SAFETY: while we hold the `Runnable` of one of its tasks the executor lives (see `owned`). As soon as the
-    // task is queued it may complete and the executor may go; a worker holds its own `Arc`, here we take one.
+    // SAFETY: while we hold the `Runnable` of one of its tasks the executor is alive (see `owned`). Once the
+    // task is queued, it may complete and the executor may be freed. A worker holds its own `Arc`; here we take
+    // one.
     unsafe {
         if (*shared).is_traced() {
             (*shared).trace(TraceEvent::Woken { task: task.header().as_ref().id() });

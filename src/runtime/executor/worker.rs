@@ -1,6 +1,6 @@
 //! One worker: its queue, its LIFO slot, and the loop that polls, searches and parks.
 //!
-//! A `Worker` is owned and run by one thread at a time. Wakers reach the worker of the current thread through a
+//! One thread at a time owns and runs a `Worker`. Wakers find the worker of the current thread through a
 //! thread-local pointer, which is set exactly while the worker runs.
 
 use std::cell::Cell;
@@ -17,20 +17,20 @@ use super::queue::Local;
 use super::shared::Shared;
 use super::watch::PERIOD;
 
-/// How often a worker that always has something to poll looks at the driver and the injector. Short enough for
-/// sockets, timers and other threads to be served within a fraction of a millisecond, long enough for the system
-/// call not to show.
+/// How often a worker with tasks to poll looks at the driver and the injector. Short enough to serve sockets,
+/// timers and other threads within a fraction of a millisecond, and long enough for the system call not to
+/// matter.
 const LOOK_PERIOD: Duration = Duration::from_micros(100);
-/// The same in turns: reading the clock each turn would cost more than many a poll, so a worker counts turns and
-/// adjusts the number to what its turns take.
+/// The same in turns. Reading the clock each turn would cost more than a short poll, so a worker counts turns,
+/// and adjusts the number to how long its turns take.
 const MAX_LOOK_INTERVAL: u32 = 127;
-/// But it reads the clock every so many turns, for the moment when short turns become long ones.
+/// But it reads the clock every so many turns, in case short turns become long ones.
 const CLOCK_INTERVAL: u32 = 16;
-/// So many tasks that the driver has brought are nothing.
+/// Fewer tasks than this from the driver are too few to matter.
 const FEW: usize = 16;
-/// Nanoseconds of work that are worth the waking of another worker, which costs both some microseconds.
+/// How much work, in nanoseconds, is worth waking another worker. A wake costs both workers some microseconds.
 const WORTH_A_WAKE: u64 = 50_000;
-/// Polls in a row that the LIFO slot may take before its task queues up like the others.
+/// How many polls in a row may come from the LIFO slot before its task is queued like the others.
 const MAX_LIFO_STREAK: u32 = 3;
 
 thread_cell! {
@@ -42,29 +42,29 @@ pub(in super::super) struct Worker {
     shared: Arc<Shared>,
     index: usize,
     local: Local,
-    /// The task that was woken last by the task being polled: often the one it talks to, its data still in cache.
+    /// The task that the current task woke last. The two often exchange data, which is still in the cache.
     lifo: Cell<Option<Runnable>>,
-    /// Turns between two looks outside, as of late.
+    /// Turns between two looks outside, recently.
     look_interval: Cell<u32>,
-    /// Turns until the next.
+    /// Turns until the next look.
     look_in: Cell<u32>,
-    /// When the last was, or the last sleep ended.
+    /// The time of the last look, or of the end of the last sleep.
     looked: Cell<Instant>,
-    /// Tasks that wait up to the last of many that the driver brought at once.
+    /// How many tasks wait in the queue up to the last one of a large batch from the driver.
     backlog: Cell<usize>,
-    /// What a turn takes, in nanoseconds, as of late.
+    /// How long a turn takes, in nanoseconds, recently.
     pace: Cell<u64>,
     random: Cell<u64>,
-    /// In the middle of a poll (as opposed to a turn of the driver).
+    /// A poll is under way, as opposed to a turn of the driver.
     polling: Cell<bool>,
-    /// Counted as searching in the idle word.
+    /// The idle word counts this worker as searching.
     searching: Cell<bool>,
-    /// Work was put where others can take it, and nobody was seen asleep at that moment.
+    /// Work was posted that others could take, and no worker was seen asleep at that moment.
     posted: Cell<bool>,
 }
 
 impl Worker {
-    /// It counts as searching.
+    /// The worker counts as searching.
     pub(super) fn new(shared: Arc<Shared>, index: usize, local: Local) -> Worker {
         Worker {
             shared,
@@ -111,7 +111,7 @@ impl Worker {
         }
     }
 
-    /// Drops every task that is queued here, also those that the dropping wakes.
+    /// Drops every task in the queue, including those that the drops wake.
     pub(super) fn drain(&self) {
         while let Some(task) = self.lifo.take().or_else(|| self.local.pop()) {
             drop(task);
@@ -127,12 +127,12 @@ impl Worker {
         self.shared.counters(self.index)
     }
 
-    // ---- tasks in
+    // ---- adding tasks
 
     /// Queues a task that was spawned or woken on this thread.
     pub(super) fn post(&self, task: Runnable) {
         if !self.polling.get() {
-            // A turn of the driver: others are told once, when it is over.
+            // In a turn of the driver: others are notified once, at its end.
             self.local.push(task);
             return;
         }
@@ -142,18 +142,18 @@ impl Worker {
         }
     }
 
-    /// Queues a task that gave way: it must not come back before the others.
+    /// Queues a task that yielded: it must not run again before the others.
     pub(super) fn post_behind(&self, task: Runnable) {
         self.local.push(task);
-        // Alone in the queue it is polled next, here. With company it may move, but nothing is lost if a worker
-        // that is just falling asleep misses it: so no fence.
+        // Alone in the queue it is polled next, here. With others in the queue another worker may take it, but
+        // nothing is lost if a worker that is just falling asleep misses it. So no fence is needed.
         if self.local.len() > 1 && self.shared.idle().maybe_asleep() {
             self.shared.wake_one();
         }
     }
 
-    /// There is work others could take. The cheap look misses only a worker that is falling asleep right now; the
-    /// reliable one is made up for at the end of the poll, once for all that was posted.
+    /// There is work that others could take. The cheap check misses only a worker that is falling asleep right
+    /// now. The reliable check follows at the end of the poll, once for everything that was posted.
     fn tell_others(&self) {
         if self.shared.idle().maybe_asleep() {
             self.shared.wake_one();
@@ -162,14 +162,14 @@ impl Worker {
         }
     }
 
-    // ---- tasks out
+    // ---- taking tasks
 
     fn next(&self) -> Option<Runnable> {
         let turns = self.look_in.get();
         if turns == 0 || (turns.is_multiple_of(CLOCK_INTERVAL) && self.looked.get().elapsed() >= LOOK_PERIOD)
         {
             self.look_outside();
-            // Even if the own queue is never empty: a share of what waits in the injector, to its end.
+            // Also if the own queue is never empty, a share of the injector's tasks must be taken.
             if let Some(task) = self.take_injected() {
                 return Some(task);
             }
@@ -208,7 +208,7 @@ impl Worker {
         self.shared.injector().take_share(&self.local, workers)
     }
 
-    /// xorshift: quality does not matter here, as long as workers do not march in step.
+    /// xorshift: quality does not matter here, as long as workers do not pick victims in the same order.
     fn next_random(&self) -> u64 {
         let mut x = self.random.get();
         x ^= x << 13;
@@ -222,13 +222,13 @@ impl Worker {
 
     fn poll(&self, task: Runnable) {
         if self.searching.replace(false) && self.shared.idle().end_search() && self.shared.has_work() {
-            // Where one task was there are more: somebody else goes on searching, one at a time.
+            // There may be more tasks where this one was: another worker continues the search, one at a time.
             self.shared.wake_one();
         }
         let counters = self.counters();
         coop::refill();
         self.polling.set(true);
-        // Counted before: who awaits the task finds its polls in the metrics.
+        // Count first, so that a joiner of the task finds its polls in the metrics.
         counters.polls.add(1);
         task.run();
         let mut streak = 0;
@@ -249,7 +249,7 @@ impl Worker {
         }
     }
 
-    /// Runs a poll of something that is not a task, with the tasks it wakes treated as in a task's poll.
+    /// Runs a poll of something that is not a task. Tasks that it wakes are treated as in a task's poll.
     pub(super) fn as_poll<R>(&self, poll: impl FnOnce() -> R) -> R {
         struct Done<'a>(&'a Worker);
         impl Drop for Done<'_> {
@@ -267,7 +267,7 @@ impl Worker {
 
     // ---- the driver, and sleep
 
-    /// Looks at the driver, and at the clock to set the time of the next look.
+    /// Polls the driver without waiting, and reads the clock to set the time of the next look.
     fn look_outside(&self) {
         let now = Instant::now();
         let took = now.saturating_duration_since(self.looked.replace(now));
@@ -275,7 +275,7 @@ impl Worker {
         self.measure(took);
         let fit = (u128::from(done) * LOOK_PERIOD.as_nanos() / took.as_nanos().max(1))
             .min(u128::from(2 * MAX_LOOK_INTERVAL)) as u32;
-        // Down at once, for the next look must not be late. Up half way.
+        // Decrease at once, because the next look must not be late. Increase half way.
         let turns = if fit < turns { fit } else { (turns + fit).div_ceil(2) };
         self.look_interval.set(turns.clamp(1, MAX_LOOK_INTERVAL));
         self.look_in.set(self.look_interval.get());
@@ -294,28 +294,28 @@ impl Worker {
         }
     }
 
-    /// Whether most of many tasks that the driver has brought at once still wait, `done` turns after the last look. What it
-    /// would bring now would queue up behind them, so it may as well wait where it is: that saves system calls, and the
-    /// memory of a socket is still in the caches when its task is polled soon after the system has looked at it.
+    /// Whether most tasks of a large batch from the driver still wait, `done` turns after the last look. New
+    /// events would only queue up behind them, so they may wait in the kernel. That saves system calls. The
+    /// memory of a socket is also still in the cache if its task is polled soon after the event.
     fn has_backlog(&self, done: u32) -> bool {
-        // Others may have taken some.
+        // Other workers may have taken some.
         let left = self.backlog.get().saturating_sub(done as usize).min(self.local.len());
         self.backlog.set(left);
         left > FEW
     }
 
-    /// After a turn of the driver, with the number of tasks that waited before.
+    /// Notes the backlog after a turn of the driver. `before` is the number of tasks that waited before it.
     fn note_backlog(&self, before: usize) {
         let now = self.local.len();
         self.backlog.set(if now > before + FEW { now } else { 0 });
     }
 
-    /// Turns since the last look or sleep.
+    /// Returns the turns since the last look or sleep.
     fn turns_done(&self) -> u32 {
         self.look_interval.get() - self.look_in.get()
     }
 
-    /// `took` is the time since the last look or sleep.
+    /// Adjusts the pace. `took` is the time since the last look or sleep.
     fn measure(&self, took: Duration) {
         if let Some(each) = (took.as_nanos() as u64).checked_div(u64::from(self.turns_done())) {
             let before = self.pace.get();
@@ -323,8 +323,8 @@ impl Worker {
         }
     }
 
-    /// Whether what the driver has brought is worth the waking of another worker. Where it is done before that one
-    /// would be awake, it is not; and should a poll take longer than those of late, who keeps watch takes what waits for
+    /// Whether the tasks from the driver are worth waking another worker. They are not if they are done before
+    /// it would be awake. If a poll takes longer than recent ones, the watcher takes the tasks that wait for
     /// its end.
     fn is_behind(&self) -> bool {
         let others = self.local.len().saturating_sub(1) as u64;
@@ -336,10 +336,11 @@ impl Worker {
         let shared = &self.shared;
         let idle = shared.idle();
         idle.park(self.index, self.searching.replace(false));
-        // What was posted before we counted as asleep may have woken nobody. Whoever still searches looks again
-        // before it sleeps; if nobody does, it is up to us.
+        // A task that was posted before we counted as asleep may have woken nobody. A searching worker looks
+        // again before it sleeps; if there is none, we must look.
         if (idle.nobody_searches() && shared.has_work()) || shared.is_closing() || interrupted() {
-            // As a searcher: others may have left the search to us, so if there is more than one task, the next is called.
+            // We become a searcher: others may have left the search to us, so if there is more than one task,
+            // the next worker is called.
             self.searching.set(idle.unpark(self.index, true));
             if shared.watch().give_up(self.index) {
                 shared.leave_driver();
@@ -372,7 +373,7 @@ impl Worker {
         }
     }
 
-    /// Sleeps in the driver. False if it is not open, or somebody else has it.
+    /// Sleeps in the driver. Returns false if it is not open, or if another worker has it.
     fn park_in_driver(&self, interrupted: &mut dyn FnMut() -> bool) -> bool {
         let shared = &self.shared;
         let Some(mut driver) = shared.try_driver() else { return false };
@@ -381,11 +382,11 @@ impl Worker {
         true
     }
 
-    /// Woken beside the driver, perhaps to keep watch: does so until there is something else to do. Whether it slept in the
-    /// driver in the end.
+    /// Woken outside the driver, perhaps to keep watch: does so until there is something else to do. Returns
+    /// whether it finally slept in the driver.
     fn keep_watch(&self, interrupted: &mut dyn FnMut() -> bool) -> bool {
         let (shared, parker) = (&self.shared, self.shared.parker(self.index));
-        // Not only who called us may have woken us.
+        // The wake may have other reasons than the watch.
         while let Some(mut seen) = shared.watch().look(self.index)
             && shared.idle().is_parked(self.index)
             && !shared.is_closing()
@@ -396,14 +397,15 @@ impl Worker {
                 }
                 let Some(now) = shared.watch().look(self.index) else { return false };
                 if now == seen {
-                    // Nobody was there for a while. What the driver brought last may have to wait for a long poll.
+                    // The driver was left alone for a while. The tasks that it brought last may be waiting for
+                    // a long poll.
                     if shared.has_work() {
                         return false;
                     }
                     if self.park_in_driver(interrupted) {
                         return true;
                     }
-                    // Somebody is there, and stays.
+                    // A worker is in the driver, and stays.
                     if shared.watch().stand_down(seen) {
                         break;
                     }
@@ -416,16 +418,16 @@ impl Worker {
     }
 }
 
-/// A worker leaves when it is dropped: at the end of `run`, but also where a panic in the runtime's own code, or in a
-/// hook of the thread, ends it, or its thread could not be started. What was in its hands would otherwise be waited for
-/// without end; so the runtime closes, and everything that is awaited says that it was cancelled.
+/// A worker leaves when it is dropped: at the end of `run`, when the runtime's own code or a hook of the thread
+/// panics, or when its thread could not be started. Others would wait forever for the tasks that it held. So
+/// the runtime closes, and whatever is awaited returns that it was cancelled.
 impl Drop for Worker {
     fn drop(&mut self) {
         self.shared.close();
         let entered = Entered::new(self);
         self.shared.leave(|| {
             self.drain();
-            // From here on wakes on this thread go to the injector.
+            // From here on, wakes on this thread go to the injector.
             drop(entered);
             drop(self.lifo.take());
         });
@@ -452,12 +454,12 @@ impl Drop for Entered<'_> {
     }
 }
 
-/// The worker that the current thread runs, if it belongs to `shared` (any, if null).
+/// Returns the worker that the current thread runs, if it belongs to `shared` (or any worker, if null).
 ///
 /// # Safety
-/// The caller lets go of the reference before it returns to the worker's loop.
+/// The caller must give up the reference before it returns to the worker's loop.
 pub(in super::super) unsafe fn current_worker<'a>(shared: *const Shared) -> Option<&'a Worker> {
-    // SAFETY: the pointer is set exactly while the worker runs on this thread, further out on this stack.
+    // SAFETY: the pointer is set exactly while the worker runs on this thread, further up this stack.
     let worker = unsafe { CURRENT.get().as_ref() }?;
     (shared.is_null() || ptr::eq(Arc::as_ptr(&worker.shared), shared)).then_some(worker)
 }
@@ -479,7 +481,7 @@ mod tests {
         let shared = Shared::new(Options { workers: 2, tracer: None, pool, threads });
         let task = shared.spawn(pending::<()>());
         let failing = shared.take_worker();
-        // Starts the other one.
+        // This starts the other worker.
         shared.open_driver().unwrap();
         let failing = thread::spawn(move || {
             failing.shared.parker(failing.index).adopt();

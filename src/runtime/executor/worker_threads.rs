@@ -1,11 +1,12 @@
 //! The threads of the workers: how they start, and how the last of them leaves.
 //!
-//! The first worker starts with the runtime. Each of the others starts when there is work and all that run are awake,
-//! and the second at the latest when the driver is opened, so that sockets and timers are served while the first is in
-//! a long poll. So a runtime made for one task costs one thread, and one of 64 workers that has little to do has few.
+//! The first worker starts with the runtime. Each further worker starts when there is work and all running ones
+//! are awake. The second starts at the latest when the driver is opened, so that sockets and timers are served
+//! while the first is in a long poll. So a runtime for one task costs one thread, and a runtime of 64 workers
+//! with little to do has few.
 //!
-//! `state` is locked while a thread is started: whoever joins the threads finds all of them, and a worker that
-//! arrives finds itself counted.
+//! `state` is locked while a thread is started. So a thread that joins the workers finds all of them, and a
+//! worker that starts finds itself counted.
 
 use std::io;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use super::queue::Local;
 use super::shared::Shared;
 use super::worker::Worker;
 
-/// How long after the system refused a thread it is asked again.
+/// How long to wait after the system refused a thread.
 const RETRY: Duration = Duration::from_secs(1);
 
 pub(super) struct WorkerThreads {
@@ -28,13 +29,14 @@ pub(super) struct WorkerThreads {
 }
 
 struct State {
-    /// By worker, until it arrives.
+    /// Indexed by worker, until it starts.
     queues: Vec<Option<Local>>,
-    /// When each of those that were started was.
+    /// The start time of each started worker.
     started: Vec<Instant>,
-    /// Of these, how many have not left.
+    /// How many of the started workers have not left.
     present: usize,
-    /// Who waits for them to leave: a call that reaches nobody would be a system call all the same.
+    /// How many threads wait for the workers to leave. Without one, notifying the condvar would be a wasted
+    /// system call.
     awaiting: usize,
     threads: Vec<thread::JoinHandle<()>>,
     refused: Option<Instant>,
@@ -56,10 +58,11 @@ impl WorkerThreads {
         WorkerThreads { options, state: Mutex::new(state), left: Condvar::new() }
     }
 
-    /// Starts the thread of a worker. On a closed runtime nothing happens.
+    /// Starts the thread of a worker. Does nothing on a closed runtime.
     ///
     /// # Errors
-    /// What the system says when it has no thread left, for a second also without being asked.
+    /// The system's error when it has no thread left. For a second after that, the error comes without asking
+    /// the system.
     pub(super) fn start(&self, shared: &Arc<Shared>, worker: usize) -> io::Result<()> {
         let mut state = unpoisoned(self.state.lock());
         if state.closed {
@@ -82,23 +85,23 @@ impl WorkerThreads {
         }
     }
 
-    /// Counts a worker whose thread is not ours.
+    /// Counts a worker that runs on a thread that is not ours.
     pub(super) fn enlist(&self) {
         unpoisoned(self.state.lock()).count();
     }
 
-    /// The queue of a worker that arrives, once.
+    /// Returns the queue of a worker that starts, once.
     pub(super) fn queue(&self, worker: usize) -> Local {
         let queue = unpoisoned(self.state.lock()).queues[worker].take();
         queue.expect("a worker arrives once")
     }
 
-    /// No worker starts from now on. False if that was so before.
+    /// Prevents further workers from starting. Returns false if that was so already.
     pub(super) fn close(&self) -> bool {
         !std::mem::replace(&mut unpoisoned(self.state.lock()).closed, true)
     }
 
-    /// A worker leaves; the last one does `last` before.
+    /// A worker leaves. The last one calls `last` first.
     pub(super) fn leave(&self, last: impl FnOnce()) {
         let mut state = unpoisoned(self.state.lock());
         if state.present == 1 {
@@ -114,7 +117,7 @@ impl WorkerThreads {
         }
     }
 
-    /// Waits until all workers have left; false if the deadline came first.
+    /// Waits until all workers have left. Returns false if the deadline came first.
     pub(super) fn wait_left(&self, deadline: Option<Instant>) -> bool {
         let mut state = unpoisoned(self.state.lock());
         state.awaiting += 1;
@@ -123,12 +126,12 @@ impl WorkerThreads {
         state.present == 0
     }
 
-    /// The threads, for whoever joins them. After `close` there will be no more.
+    /// Takes the handles of the threads, to join them. After `close` there are no new ones.
     pub(super) fn take_handles(&self) -> Vec<thread::JoinHandle<()>> {
         std::mem::take(&mut unpoisoned(self.state.lock()).threads)
     }
 
-    /// How long the workers have been there, added up.
+    /// Returns the total age of the workers.
     pub(super) fn age(&self) -> Duration {
         unpoisoned(self.state.lock()).started.iter().map(Instant::elapsed).sum()
     }

@@ -6,16 +6,16 @@ use super::bytes::ReadBytes;
 use super::framing::Want;
 use super::received::{Look, Received, Taken};
 
-/// The length of the longest line, unless said otherwise: as in asyncio.
+/// The default limit for a line, as in asyncio.
 const LIMIT: usize = 64 << 10;
 
-/// Reads a stream in large pieces and hands it out in items: lines, frames, so many bytes.
+/// Reads a stream in large pieces, and returns it in items: lines, frames, or a number of bytes.
 ///
-/// All its methods are cancel-safe: bytes leave the buffer only with the item they belong to. Dropped before it is ready, a
-/// read has taken nothing, and the next one, of whatever kind, goes on where the last item ended. So a line can be waited
-/// for in `select!` or under a `timeout`.
+/// All its methods are cancel-safe: bytes leave the buffer only with the item they belong to. A read that is
+/// dropped early has taken nothing, and the next one of any kind continues where the last item ended. So a line
+/// can be awaited in `select!` or under a `timeout`.
 ///
-/// The items are borrowed from the buffer: nothing is copied, nor allocated per item.
+/// The items are borrowed from the buffer: nothing is copied or allocated per item.
 ///
 /// ```
 /// use wakeloop::runtime::Runtime;
@@ -41,17 +41,19 @@ pub struct BufReader<R> {
 }
 
 impl<R: ReadBytes + Sync> BufReader<R> {
-    /// For lines of at most 64 KiB.
+    /// Creates a reader with a limit of 64 KiB.
     pub fn new(from: R) -> BufReader<R> {
         BufReader::with_limit(LIMIT, from)
     }
 
-    /// For lines, and what ends in other delimiters, of at most `limit` bytes: what a peer can make us keep.
+    /// Creates a reader in which lines, and items with other delimiters, have at most `limit` bytes. The limit
+    /// bounds how much a peer can make us buffer.
     pub fn with_limit(limit: usize, from: R) -> BufReader<R> {
         BufReader { from, received: Received::new(limit) }
     }
 
-    /// What there is, at most `most` bytes; waits for at least one. Empty at the end of the stream, or if `most` is 0.
+    /// Returns what there is, at most `most` bytes, and waits for at least one. Empty at the end of the stream,
+    /// or if `most` is 0.
     ///
     /// # Errors
     /// As [`ReadBytes::read`].
@@ -62,19 +64,20 @@ impl<R: ReadBytes + Sync> BufReader<R> {
         self.item(&Want::Some(most)).await.map(Item::or_rest)
     }
 
-    /// So many bytes.
+    /// Reads exactly `len` bytes.
     ///
     /// # Errors
-    /// `UnexpectedEof` if the stream ends before, and what came of it is dropped; else as [`ReadBytes::read`].
+    /// `UnexpectedEof` if the stream ends before that, and the partial item is dropped; else as
+    /// [`ReadBytes::read`].
     pub async fn read_exact(&mut self, len: usize) -> io::Result<&[u8]> {
         self.item(&Want::Exact(len)).await?.or_eof()
     }
 
-    /// Everything up to and with `delimiter`; at the end of the stream what is left, which may be nothing.
+    /// Reads up to and including `delimiter`. At the end of the stream it returns the rest, which may be empty.
     ///
     /// # Errors
-    /// `InvalidInput` if the delimiter is empty. `InvalidData` if it does not come within the limit: the bytes stay, to be
-    /// read otherwise. Else as [`ReadBytes::read`].
+    /// `InvalidInput` if the delimiter is empty. `InvalidData` if it does not come within the limit: the bytes
+    /// stay and can be read in another way. Else as [`ReadBytes::read`].
     pub async fn read_until(&mut self, delimiter: &[u8]) -> io::Result<&[u8]> {
         if delimiter.is_empty() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "an empty delimiter"));
@@ -82,18 +85,19 @@ impl<R: ReadBytes + Sync> BufReader<R> {
         self.item(&Want::Until(delimiter.into())).await.map(Item::or_rest)
     }
 
-    /// A line with its `\n`, which the last one may lack; empty at the end of the stream.
+    /// Reads a line with its `\n`, which the last line may lack. Empty at the end of the stream.
     ///
     /// # Errors
-    /// `InvalidData` if it is longer than the limit: it stays, to be read otherwise. Else as [`ReadBytes::read`].
+    /// `InvalidData` if it is longer than the limit: it stays and can be read in another way. Else as
+    /// [`ReadBytes::read`].
     pub async fn read_line(&mut self) -> io::Result<&[u8]> {
         self.item(&Want::Line).await.map(Item::or_rest)
     }
 
-    /// A line as text, without its `\n` or `\r\n`; `None` at the end of the stream.
+    /// Reads a line as text, without its `\n` or `\r\n`. Returns `None` at the end of the stream.
     ///
     /// # Errors
-    /// `InvalidData` if it is not UTF-8, and dropped then; else as [`BufReader::read_line`].
+    /// `InvalidData` if it is not UTF-8; the line is dropped then. Else as [`BufReader::read_line`].
     pub async fn next_line(&mut self) -> io::Result<Option<String>> {
         let line = match self.read_line().await? {
             [] => return Ok(None),
@@ -105,12 +109,13 @@ impl<R: ReadBytes + Sync> BufReader<R> {
         }
     }
 
-    /// A frame: its length as four bytes, big-endian, then so many bytes, which are handed out. `None` at the end of the
-    /// stream. The length is at most `limit`; memory grows with what comes, not with what is announced.
+    /// Reads a frame: its length as four bytes, big-endian, then the payload, which is returned. Returns `None`
+    /// at the end of the stream. The length is at most `limit`. The buffer grows with the received bytes, not
+    /// with the announced length.
     ///
     /// # Errors
-    /// `InvalidData` for a longer frame, which stays; `UnexpectedEof` if the stream ends within one, which is dropped; else as
-    /// [`ReadBytes::read`].
+    /// `InvalidData` for a longer frame, which stays; `UnexpectedEof` if the stream ends within a frame, which
+    /// is dropped; else as [`ReadBytes::read`].
     pub async fn read_frame(&mut self, limit: usize) -> io::Result<Option<&[u8]>> {
         match self.item(&Want::Frame(limit)).await? {
             Item::Rest([]) => Ok(None),
@@ -138,26 +143,26 @@ impl<R: ReadBytes + Sync> BufReader<R> {
 }
 
 impl<R> BufReader<R> {
-    /// How many bytes were received and not handed out.
+    /// How many received bytes were not returned yet.
     pub fn buffered(&self) -> usize {
         self.received.len()
     }
 
-    /// The stream. What is read from it directly does not include what is in the buffer.
+    /// The stream. Reading from it directly skips the bytes in the buffer.
     pub fn get_ref(&self) -> &R {
         &self.from
     }
 
-    /// The stream, without what is in the buffer.
+    /// Returns the stream. The bytes in the buffer are lost.
     pub fn into_inner(self) -> R {
         self.from
     }
 }
 
-/// What a read came to.
+/// The result of a read.
 enum Item<'a> {
     Whole(&'a [u8]),
-    /// The stream has ended before.
+    /// The stream has ended before the item did.
     Rest(&'a [u8]),
 }
 

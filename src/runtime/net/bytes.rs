@@ -1,6 +1,6 @@
-//! What all byte streams can do, and what is built on it.
+//! The traits of byte streams, and the functions built on them.
 //!
-//! The traits take `&self`, as the methods of the sockets do: one task may read while another writes.
+//! The traits take `&self`, as the sockets' methods do: one task may read while another writes.
 
 use std::future::Future;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -20,13 +20,13 @@ pub trait ReadBytes {
 
 /// Something to write bytes to.
 pub trait WriteBytes {
-    /// Writes as much as fits now; how much that was. Cancel-safe.
+    /// Writes as much as fits now, and returns how much that was. Cancel-safe.
     fn write(&self, data: &[u8]) -> impl Future<Output = io::Result<usize>> + Send;
 
     /// Writes several buffers in one system call, as much as fits.
     fn write_vectored(&self, data: &[IoSlice<'_>]) -> impl Future<Output = io::Result<usize>> + Send;
 
-    /// Says that no more will come: the reader at the other end sees the end.
+    /// Ends this direction: the peer sees the end of the stream.
     ///
     /// # Errors
     /// `NotConnected` if the peer is gone already.
@@ -48,14 +48,14 @@ pub trait WriteBytes {
         }
     }
 
-    /// Writes all of several buffers, in as few system calls as the socket allows. The slices are used up. Not
+    /// Writes all of several buffers, in as few system calls as the socket allows. The slices are consumed. Not
     /// cancel-safe, as `write_all`.
     fn write_all_vectored(&self, mut data: &mut [IoSlice<'_>]) -> impl Future<Output = io::Result<()>> + Send
     where
         Self: Sync,
     {
         async move {
-            // Empty slices in front would make 0 ambiguous.
+            // Empty slices at the front would make a result of 0 ambiguous.
             IoSlice::advance_slices(&mut data, 0);
             while !data.is_empty() {
                 match self.write_vectored(data).await? {
@@ -68,7 +68,7 @@ pub trait WriteBytes {
     }
 }
 
-/// Whatever leads to a stream reads and writes as the stream does.
+/// Implements the traits for pointers to a stream.
 macro_rules! through {
     ($($pointer:ty),*) => {$(
         impl<S: ReadBytes + Send + Sync + ?Sized> ReadBytes for $pointer {
@@ -99,13 +99,14 @@ macro_rules! through {
 
 through! { &S, Arc<S>, Box<S> }
 
-/// A buffer of [`copy`]: enough for a system call not to show, small enough for thousands of connections.
+/// The buffer of [`copy`]: large enough that the system calls do not matter, small enough for thousands of
+/// connections.
 const COPY_BUFFER: usize = 16 << 10;
 
-/// Copies from `from` to `to` until the end; how many bytes that were. Does not finish `to`.
+/// Copies from `from` to `to` until the end, and returns the number of bytes. Does not finish `to`.
 ///
 /// # Errors
-/// The first of either side. What was read and not written is lost then.
+/// The first error of either side. Bytes that were read and not written are lost then.
 pub async fn copy<R, W>(from: &R, to: &W) -> io::Result<u64>
 where
     R: ReadBytes + Sync,
@@ -124,11 +125,11 @@ where
     }
 }
 
-/// Copies both ways at once and passes each end on, until both have ended; bytes from `a` to `b`, and from `b` to
-/// `a`. The heart of a proxy.
+/// Copies in both directions at once and passes each end on, until both have ended. Returns the bytes from `a`
+/// to `b`, and from `b` to `a`. This is the heart of a proxy.
 ///
 /// # Errors
-/// The first; the other direction is dropped then.
+/// The first error. The other direction is dropped then.
 pub async fn copy_both_ways<A, B>(a: &A, b: &B) -> io::Result<(u64, u64)>
 where
     A: ReadBytes + WriteBytes + Sync,
@@ -137,7 +138,7 @@ where
     async fn one_way<R: ReadBytes + Sync, W: WriteBytes + Sync>(from: &R, to: &W) -> io::Result<u64> {
         let copied = copy(from, to).await?;
         match to.finish() {
-            // It has finished by itself, with the same effect.
+            // The peer has closed the connection already, with the same effect.
             Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(copied),
             result => result.map(|()| copied),
         }
@@ -168,28 +169,28 @@ where
 
 /// Collects small writes and sends them together.
 ///
-/// Nothing is sent before the buffer is full or [`BufWriter::flush`] is called. Dropped without a flush, what is in
-/// the buffer is lost.
+/// It sends nothing before the buffer is full or [`BufWriter::flush`] is called. Dropping it without a flush
+/// loses what is in the buffer.
 #[derive(Debug)]
 pub struct BufWriter<W> {
     to: W,
     buffer: Vec<u8>,
-    /// How much of the buffer was sent by a flush that was dropped midway.
+    /// How much of the buffer a flush has sent that was dropped midway.
     sent: usize,
 }
 
 impl<W: WriteBytes + Sync> BufWriter<W> {
-    /// With a buffer of 8 KiB.
+    /// Creates a writer with a buffer of 8 KiB.
     pub fn new(to: W) -> BufWriter<W> {
         BufWriter::with_capacity(8 << 10, to)
     }
 
-    /// With a buffer of `capacity` bytes.
+    /// Creates a writer with a buffer of `capacity` bytes.
     pub fn with_capacity(capacity: usize, to: W) -> BufWriter<W> {
         BufWriter { to, buffer: Vec::with_capacity(capacity.max(1)), sent: 0 }
     }
 
-    /// Buffers `data`, or sends the buffer and `data` in one system call if they do not fit. Not cancel-safe.
+    /// Buffers `data`. If they do not fit, sends the buffer and `data` in one system call. Not cancel-safe.
     ///
     /// # Errors
     /// As [`WriteBytes::write`].
@@ -205,7 +206,7 @@ impl<W: WriteBytes + Sync> BufWriter<W> {
         Ok(())
     }
 
-    /// Sends what is in the buffer. Cancel-safe: the next flush goes on where this one was dropped.
+    /// Sends the buffer. Cancel-safe: the next flush continues where this one was dropped.
     ///
     /// # Errors
     /// As [`WriteBytes::write`]; `WriteZero` if the system takes nothing.
@@ -226,12 +227,12 @@ impl<W: WriteBytes + Sync> BufWriter<W> {
         self.buffer.len() - self.sent
     }
 
-    /// The stream. What is written to it directly overtakes the buffer.
+    /// The stream. Bytes written to it directly overtake the buffer.
     pub fn get_ref(&self) -> &W {
         &self.to
     }
 
-    /// The stream, without what is in the buffer.
+    /// Returns the stream. The bytes in the buffer are lost.
     pub fn into_inner(self) -> W {
         self.to
     }

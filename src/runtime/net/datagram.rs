@@ -9,9 +9,9 @@ use super::io::{First, Io};
 use super::packets::datagram_methods;
 use crate::runtime::driver::Direction;
 
-/// A datagram socket between processes of one machine. Datagrams keep their order and are not lost: a full receiver
-/// makes a connected sender wait. (`send_to` without a connection waits as well, but the system does not tell when
-/// there is room again: connect first where the receiver may be slow.)
+/// A datagram socket between processes of one machine. Datagrams keep their order and are not lost: a full
+/// receiver makes a connected sender wait. (`send_to` without a connection waits as well, but the system does
+/// not report when there is room again. Connect first if the receiver may be slow.)
 #[derive(Debug)]
 pub struct UnixDatagram {
     io: Io<net::UnixDatagram>,
@@ -23,40 +23,40 @@ impl UnixDatagram {
     /// Binds to `path`, which must not exist and is not removed afterwards.
     ///
     /// # Errors
-    /// `AddrInUse` if the path exists; what `bind(2)` says.
+    /// `AddrInUse` if the path exists; otherwise those of `bind(2)`.
     pub fn bind(path: impl AsRef<Path>) -> io::Result<UnixDatagram> {
         UnixDatagram::from_std(net::UnixDatagram::bind(path)?)
     }
 
-    /// A socket without a name: it can send, and receive what a pair or a connection gives it.
+    /// Creates a socket without a name: it can send, and it can receive over a pair or a connection.
     ///
     /// # Errors
-    /// What `socket(2)` says, and without a runtime.
+    /// Those of `socket(2)`; also if there is no runtime.
     pub fn unbound() -> io::Result<UnixDatagram> {
         UnixDatagram::from_std(net::UnixDatagram::unbound()?)
     }
 
-    /// Two connected sockets.
+    /// Creates two connected sockets.
     ///
     /// # Errors
-    /// What `socketpair(2)` says, and without a runtime.
+    /// Those of `socketpair(2)`; also if there is no runtime.
     pub fn pair() -> io::Result<(UnixDatagram, UnixDatagram)> {
         let (a, b) = net::UnixDatagram::pair()?;
         Ok((UnixDatagram::from_std(a)?, UnixDatagram::from_std(b)?))
     }
 
-    /// Makes `path` the default destination and drops what others send.
+    /// Makes `path` the default destination. Datagrams from other senders are dropped from then on.
     ///
     /// # Errors
-    /// What `connect(2)` says.
+    /// Those of `connect(2)`.
     pub fn connect(&self, path: impl AsRef<Path>) -> io::Result<()> {
         self.io.source().connect(path)
     }
 
-    /// Sends one datagram to the socket at `path`; its length.
+    /// Sends one datagram to the socket at `path`, and returns its length.
     ///
     /// # Errors
-    /// What `sendto(2)` says; one that is too long is an error, never cut.
+    /// Those of `sendto(2)`. A datagram that is too long is an error; it is never truncated.
     pub async fn send_to(&self, data: &[u8], path: impl AsRef<Path>) -> io::Result<usize> {
         let path = path.as_ref();
         self.io.run(Direction::Write, |socket| socket.send_to(data, path)).await

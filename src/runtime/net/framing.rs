@@ -1,30 +1,31 @@
-//! Where an item ends in a stream of bytes. Knows nothing of sockets: all of it is a function of the bytes so far.
+//! Finds where an item ends in a stream of bytes. It knows nothing of sockets: everything is a function of the
+//! bytes so far.
 
-/// What a reader wants next.
+/// The item that a reader wants next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Want {
-    /// What there is, at most so many bytes.
+    /// Any bytes, at most this many.
     Some(usize),
     /// Everything up to the end of the stream.
     All,
-    /// So many bytes.
+    /// Exactly this many bytes.
     Exact(usize),
-    /// Everything up to and with this delimiter, which is not empty.
+    /// Everything up to and including this delimiter, which is not empty.
     Until(Box<[u8]>),
-    /// A line, with its `\n`.
+    /// A line with its `\n`.
     Line,
-    /// A frame: its length as four bytes, big-endian, then so many bytes, which are at most this many.
+    /// A frame: its length as four bytes, big-endian, then the payload, which has at most this many bytes.
     Frame(usize),
 }
 
-/// What the bytes so far say about the next item.
+/// The result of looking for the next item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// After `skip` bytes come the `len` bytes of the item.
+    /// The item has `len` bytes, after `skip` bytes.
     Item { skip: usize, len: usize },
-    /// The buffer has to hold at least so many bytes before there is more to say.
+    /// The buffer must hold at least this many bytes before more can be said.
     More { total: usize },
-    /// The item is longer than allowed: it has `len` bytes, or more if its end is not here yet.
+    /// The item is longer than allowed: it has at least `len` bytes.
     TooLong { len: usize },
 }
 
@@ -32,8 +33,8 @@ pub(super) enum Found {
 const HEADER: usize = 4;
 
 impl Want {
-    /// Looks for the item at the front of `data`. The first `scanned` bytes hold no delimiter, as an earlier look
-    /// found; the look updates it. An item with a delimiter is at most `limit` bytes long.
+    /// Looks for the item at the front of `data`. The first `scanned` bytes are known to hold no delimiter; the
+    /// look updates that number. An item with a delimiter has at most `limit` bytes.
     pub(super) fn find(&self, data: &[u8], scanned: &mut usize, limit: usize) -> Found {
         match self {
             Want::Some(_) if data.is_empty() => Found::More { total: 1 },
@@ -69,7 +70,7 @@ fn delimited(data: &[u8], delimiter: &[u8], scanned: &mut usize, limit: usize) -
             len => Found::Item { skip: 0, len },
         },
         None => {
-            // The delimiter may have begun.
+            // A part of the delimiter may be at the end.
             *scanned = from.max((data.len() + 1).saturating_sub(delimiter.len()));
             if data.len() > limit {
                 Found::TooLong { len: data.len() }
@@ -80,18 +81,18 @@ fn delimited(data: &[u8], delimiter: &[u8], scanned: &mut usize, limit: usize) -
     }
 }
 
-/// Where `wanted` begins in `data`; `wanted` is not empty.
+/// Returns the position of `wanted` in `data`. `wanted` is not empty.
 pub(super) fn position(data: &[u8], wanted: &[u8]) -> Option<usize> {
-    // C's functions may not be asked about nothing: the slice may lie nowhere.
+    // The C functions must not be called with nothing: the slice may be a dangling pointer.
     if data.len() < wanted.len() {
         return None;
     }
-    // SAFETY: both functions read within the lengths they are given, of memory that there is, and return null or a place in
+    // SAFETY: both functions read valid memory within the given lengths, and return null or a pointer into
     // `data`.
     let found = unsafe {
         match wanted {
             [byte] => libc::memchr(data.as_ptr().cast(), i32::from(*byte), data.len()),
-            // It does not know the other function.
+            // Miri does not know the other function.
             _ if cfg!(miri) => return data.windows(wanted.len()).position(|place| place == wanted),
             _ => libc::memmem(data.as_ptr().cast(), data.len(), wanted.as_ptr().cast(), wanted.len()),
         }
@@ -137,7 +138,7 @@ mod tests {
     }
 
     proptest! {
-        /// However the bytes come in, the delimiter is found where a search of the whole finds it.
+        /// A delimiter is found where a search of the whole finds it, in whatever pieces the bytes come.
         #[test]
         fn pieces_are_searched_like_the_whole(
             data in proptest::collection::vec(prop_oneof![Just(b'a'), Just(b'b')], 0..200),

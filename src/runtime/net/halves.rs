@@ -1,4 +1,4 @@
-//! The two directions of a stream, apart.
+//! The two directions of a stream, as separate values.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::ops::Deref;
@@ -13,7 +13,7 @@ pub struct ReadHalf<S> {
 
 /// Writes to a stream. `S` is a reference or an `Arc` of it.
 ///
-/// Dropping it does not end the direction while the other half lives: call [`WriteBytes::finish`] for that.
+/// Dropping it does not end the direction while the other half is alive: call [`WriteBytes::finish`] for that.
 #[derive(Debug)]
 pub struct WriteHalf<S> {
     pub(super) stream: S,

@@ -10,7 +10,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use crate::runtime::context;
 use crate::runtime::driver::{Direction, Handle, Registration};
 
-/// `source` is non-blocking and registered for as long as this lives.
+/// A source that is non-blocking and registered while this is alive.
 pub(super) struct Io<S> {
     // Dropped first: a descriptor is deregistered before it is closed.
     registration: Registration,
@@ -30,7 +30,7 @@ impl<S: AsRawFd> Io<S> {
         Io::on(&driver()?, source, first)
     }
 
-    /// As `new`, with a driver at hand.
+    /// As `new`, with a given driver.
     fn on(driver: &Arc<Handle>, source: S, first: First) -> io::Result<Io<S>> {
         let registration = Registration::new(driver, source.as_raw_fd(), first == First::Try)?;
         Ok(Io { registration, source })
@@ -40,7 +40,7 @@ impl<S: AsRawFd> Io<S> {
         &self.source
     }
 
-    /// Writes up to `len` bytes: a short write means that no more fits.
+    /// Writes up to `len` bytes. A short write means that no more fits.
     pub(super) async fn write_some(
         &self,
         len: usize,
@@ -74,7 +74,7 @@ impl<S: AsRawFd> Io<S> {
         self.registration.attempt(Direction::Write, || write(&self.source), short)
     }
 
-    /// Any operation of which one success says nothing about the next.
+    /// Runs an operation whose success says nothing about the next one.
     pub(super) async fn run<R>(
         &self,
         direction: Direction,
@@ -92,7 +92,7 @@ impl<S: AsRawFd> Io<S> {
         self.registration.attempt(direction, || operation(&self.source), |_| false)
     }
 
-    /// Any operation that says with its result whether it left something behind.
+    /// Runs an operation whose result says whether it left something behind.
     pub(super) async fn run_until<R>(
         &self,
         direction: Direction,
@@ -101,7 +101,7 @@ impl<S: AsRawFd> Io<S> {
         self.registration.run(direction, || operation(&self.source), |(_, exhausted)| *exhausted).await
     }
 
-    /// Gives the source up, still non-blocking.
+    /// Returns the source, which stays non-blocking.
     pub(super) fn into_source(self) -> S {
         drop(self.registration);
         self.source
@@ -136,7 +136,7 @@ impl<S: AsRawFd + From<OwnedFd>> Io<S> {
 }
 
 impl<S> Io<S> {
-    /// Another type for the same descriptor.
+    /// Converts the source to another type for the same descriptor.
     fn map<T>(self, convert: impl FnOnce(S) -> T) -> Io<T> {
         Io { registration: self.registration, source: convert(self.source) }
     }
@@ -148,7 +148,7 @@ impl<S: fmt::Debug> fmt::Debug for Io<S> {
     }
 }
 
-/// The driver of the current thread's runtime.
+/// Returns the driver of the current thread's runtime.
 fn driver() -> io::Result<Arc<Handle>> {
     context::try_with(|shared| shared.open_driver().cloned()).unwrap_or_else(|| {
         Err(io::Error::other("a socket needs a wakeloop runtime: make it in a task or inside block_on"))
@@ -166,8 +166,8 @@ fn nonblocking_stream(domain: Domain) -> io::Result<Socket> {
     }
 }
 
-/// A listening or datagram socket as its std type.
+/// Converts a listening or datagram socket to its std type.
 pub(super) fn into_std<S: FromRawFd>(socket: Socket) -> S {
-    // SAFETY: the descriptor is open and its ownership passes on.
+    // SAFETY: the descriptor is open, and its ownership is passed on.
     unsafe { S::from_raw_fd(socket.into_raw_fd()) }
 }

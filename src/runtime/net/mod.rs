@@ -3,11 +3,12 @@
 //! A socket belongs to the runtime on whose thread it was made and may be used from any task on any runtime. All
 //! methods take `&self`: one task may read while another writes, without splitting.
 //!
-//! What has no method here (buffer sizes, time to live, broadcast, groups …) is set through `socket2::SockRef::from(&socket)`,
-//! as all of them are `AsFd`; or on a socket of the standard library, before `from_std`.
+//! Options without a method here (buffer sizes, time to live, broadcast, groups …) are set through
+//! `socket2::SockRef::from(&socket)`, because all sockets are `AsFd`, or on a socket of the standard library
+//! before `from_std`.
 //!
-//! Unless a method says otherwise it is cancel-safe: dropped before it is ready, it has done nothing.
-//! After the runtime is gone, operations fail.
+//! A method is cancel-safe unless it says otherwise: dropped before it is ready, it has done nothing. After the
+//! runtime has ended, operations fail.
 
 mod buf_reader;
 mod bytes;

@@ -1,4 +1,4 @@
-//! What UDP sockets and Unix datagram sockets have in common, written once.
+//! The methods that UDP sockets and Unix datagram sockets have in common.
 
 /// Implements the methods of connected datagram sockets for a struct with a field `io: Io<$source>`, whose addresses are
 /// of the type `$address`.
@@ -8,7 +8,7 @@ macro_rules! datagram_methods {
             /// As `send_to`, to the connected peer.
             ///
             /// # Errors
-            /// As `send_to`; `ConnectionRefused` if the peer said so to an earlier datagram.
+            /// As `send_to`; `ConnectionRefused` if the peer refused an earlier datagram.
             pub async fn send(&self, data: &[u8]) -> io::Result<usize> {
                 self.io.run(Direction::Write, |socket| socket.send(data)).await
             }
@@ -21,7 +21,8 @@ macro_rules! datagram_methods {
                 self.io.run(Direction::Read, |socket| socket.recv(buffer)).await
             }
 
-            /// Receives one datagram: its length and sender. What does not fit into `buffer` is lost.
+            /// Receives one datagram, and returns its length and sender. Bytes that do not fit into `buffer`
+            /// are lost.
             ///
             /// # Errors
             /// What `recvfrom(2)` says.
@@ -53,8 +54,8 @@ macro_rules! datagram_methods {
                 self.io.try_run(Direction::Read, |socket| socket.recv_from(buffer))
             }
 
-            /// Waits until there is something to receive: then call `try_recv` or `try_recv_from`, which need a buffer for
-            /// no longer than that call. May return early. Cancel-safe.
+            /// Waits until there is something to receive. Then call `try_recv` or `try_recv_from`, which need a
+            /// buffer only during that call. May return early. Cancel-safe.
             ///
             /// # Errors
             /// After the runtime was shut down.
@@ -70,7 +71,7 @@ macro_rules! datagram_methods {
                 self.io.ready(Direction::Write).await
             }
 
-            /// Our address.
+            /// Returns this socket's address.
             ///
             /// # Errors
             /// What `getsockname(2)` says.
@@ -78,7 +79,7 @@ macro_rules! datagram_methods {
                 self.io.source().local_addr()
             }
 
-            /// The address of the connected peer.
+            /// Returns the address of the connected peer.
             ///
             /// # Errors
             /// `NotConnected` if there is none.
@@ -89,7 +90,7 @@ macro_rules! datagram_methods {
             /// Puts a socket on the runtime of the current thread and makes it non-blocking.
             ///
             /// # Errors
-            /// Without a runtime, and when the socket cannot be registered.
+            /// If there is no runtime, or if the socket cannot be registered.
             pub fn from_std(socket: $source) -> io::Result<$socket> {
                 socket.set_nonblocking(true)?;
                 Ok($socket { io: Io::new(socket, First::Try)? })

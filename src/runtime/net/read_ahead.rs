@@ -1,12 +1,13 @@
-//! Reading ahead of a consumer: a task that receives and looks for the end of items while the consumer does
+//! Reads ahead of a consumer: a task receives, and looks for the ends of items, while the consumer does
 //! something else.
 //!
-//! Two buffers. The task fills `back`, under a lock that is held for one system call at a time; the consumer takes
-//! items from its own `front` without a lock, and when there is no whole item left in it, puts the rest in front of
-//! `back` and takes that. So a burst of items costs one lock and, if the consumer waited, one wake.
+//! There are two buffers. The task fills `back`, under a lock that is held for one system call at a time. The
+//! consumer takes items from its own `front` without a lock. When `front` has no whole item left, the consumer
+//! puts the rest in front of `back` and swaps the two. So a burst of items costs one lock and, if the consumer
+//! waited, one wake.
 //!
-//! **Backpressure.** The task stops at `high` bytes, unless the item that is waited for is longer, and goes on when
-//! the consumer has taken the buffer.
+//! **Backpressure.** The task stops at `high` bytes, unless the awaited item is longer. It continues when the
+//! consumer has taken the buffer.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -27,7 +28,7 @@ pub struct ReadAhead {
     task: Option<AbortHandle>,
 }
 
-/// What the task and the consumer share.
+/// The state that the task and the consumer share.
 #[derive(Debug)]
 struct Shared {
     stream: Arc<TcpStream>,
@@ -42,16 +43,16 @@ struct Shared {
 struct Back {
     buffer: ReadBuffer,
     scanned: usize,
-    /// The consumer likes lines: look for their ends in whatever comes.
+    /// The consumer reads lines: look for their ends in whatever comes.
     lines: bool,
     waiting: Option<(Want, Waker)>,
-    /// The task does not read on before there is room.
+    /// The task waits for room before it reads on.
     full: bool,
     end: Option<End>,
 }
 
 impl ReadAhead {
-    /// Reads `stream`, which nobody else may read, on from what was received of it before. Nothing is read before
+    /// Reads `stream`, which nobody else may read, after the bytes in `received`. It reads nothing before
     /// [`ReadAhead::start`].
     pub fn new(stream: Arc<TcpStream>, received: Received) -> ReadAhead {
         let limit = received.limit();
@@ -76,7 +77,7 @@ impl ReadAhead {
         self.front.begin();
     }
 
-    /// The item, if it is here. Never blocks for longer than a system call of the task.
+    /// Returns the item, if it is here. Never blocks for longer than a system call of the task.
     pub fn take(&mut self, want: &Want) -> Taken<'_> {
         let mut found = self.front.look(want);
         while matches!(found, Look::Nothing) && self.swap() {
@@ -85,7 +86,7 @@ impl ReadAhead {
         self.front.hand_out(found)
     }
 
-    /// Gets what the task has brought. False if that is nothing.
+    /// Takes what the task has received. Returns false if that is nothing.
     fn swap(&mut self) -> bool {
         let mut back = self.shared.lock();
         if back.buffer.is_empty() {
@@ -101,13 +102,14 @@ impl ReadAhead {
         true
     }
 
-    /// After [`Taken::Nothing`]: `waker` is woken once `take` has something else to say. False if it has already.
+    /// Call this after [`Taken::Nothing`]: `waker` is woken once `take` has another result. Returns false if it
+    /// has one already.
     pub fn wait(&mut self, want: &Want, waker: Waker) -> bool {
         let mut back = self.shared.lock();
         if !back.buffer.is_empty() || back.end.is_some() {
             return false;
         }
-        // While somebody waits everything is in `back`, in one piece.
+        // While a consumer waits, everything is in `back`, in one piece.
         std::mem::swap(&mut back.buffer, &mut self.front.buffer);
         self.front.buffer.shrink(back.buffer.len());
         back.scanned = self.front.scanned;
@@ -121,9 +123,9 @@ impl ReadAhead {
         true
     }
 
-    /// Nobody waits any more. The waker of who did.
+    /// Ends the wait. Returns the waker of the waiting task.
     pub fn give_up(&self) -> Option<Waker> {
-        // Not dropped under the lock: a waker is anybody's.
+        // Not dropped under the lock: dropping a waker may run foreign code.
         self.shared.lock().waiting.take().map(|(_, waker)| waker)
     }
 }
@@ -143,7 +145,7 @@ impl Shared {
 }
 
 impl Back {
-    /// How many bytes the task may collect.
+    /// How many bytes the task may buffer.
     fn most(&self, shared: &Shared) -> usize {
         match &self.waiting {
             Some((want, _)) => {
@@ -156,7 +158,7 @@ impl Back {
         }
     }
 
-    /// One read; ends the wait if it brought what is waited for.
+    /// Reads once. Ends the consumer's wait if the awaited item is there.
     fn receive(&mut self, shared: &Shared, source: impl io::Read) -> io::Result<(bool, bool, Option<Waker>)> {
         let total = self.most(shared);
         if self.buffer.len() >= total {
@@ -173,7 +175,7 @@ impl Back {
         Ok((true, short, self.satisfied(shared)))
     }
 
-    /// The waker, if the wait is over.
+    /// Returns the waker, if the wait is over.
     fn satisfied(&mut self, shared: &Shared) -> Option<Waker> {
         let (want, _) = self.waiting.as_ref()?;
         let over = self.end.is_some()
@@ -193,7 +195,7 @@ impl Back {
     }
 }
 
-/// The task: reads until the stream ends.
+/// Runs the task: reads until the stream ends.
 async fn read_on(shared: Arc<Shared>) {
     loop {
         let read = shared.stream.receive(|source| {

@@ -1,13 +1,13 @@
-//! Bytes that were received and not taken yet, with room before and behind them.
+//! A buffer of received bytes, with room before and behind them.
 
 use std::io::{self, Read};
 
-/// A buffer begins this small, so that 10,000 idle connections cost little ...
+/// A buffer starts this small, so that 10,000 idle connections cost little ...
 const SMALL: usize = 4 * 1024;
 /// ... and grows to this, or to what one item needs.
 pub(super) const LARGE: usize = 256 * 1024;
 
-/// `data[start..end]` is what it holds. All of `data` is initialised, once.
+/// The bytes are `data[start..end]`. All of `data` is initialised, once.
 #[derive(Debug, Default)]
 pub(super) struct ReadBuffer {
     data: Vec<u8>,
@@ -17,7 +17,7 @@ pub(super) struct ReadBuffer {
     ends: Vec<u32>,
     next: usize,
     indexed: usize,
-    /// The last read filled all the room.
+    /// The last read filled the whole room.
     filled: bool,
 }
 
@@ -39,14 +39,15 @@ impl ReadBuffer {
         &self.data[self.start..self.end]
     }
 
-    /// The first `skip + len` bytes are taken; the last `len` of them are handed out.
+    /// Takes the first `skip + len` bytes, and returns the last `len` of them.
     pub(super) fn take(&mut self, skip: usize, len: usize) -> &[u8] {
         let from = self.start + skip;
         self.start = from + len;
         &self.data[from..self.start]
     }
 
-    /// One system call: reads into the room behind the bytes. How many came, and whether that is all there was.
+    /// Reads once into the room behind the bytes. Returns how many bytes came, and whether that is all there
+    /// was.
     pub(super) fn fill(&mut self, mut source: impl Read, total: usize) -> io::Result<(usize, bool)> {
         let room = self.room(total);
         let (wanted, got) = (room.len(), source.read(room)?);
@@ -54,7 +55,7 @@ impl ReadBuffer {
         Ok((got, got < wanted))
     }
 
-    /// Where to read to, as `fill` does; [`ReadBuffer::came`] says how much it was.
+    /// Returns the room to read into, as `fill` does. Report the result with [`ReadBuffer::came`].
     pub(super) fn room(&mut self, total: usize) -> &mut [u8] {
         self.make_room(total);
         &mut self.data[self.end..]
@@ -66,8 +67,8 @@ impl ReadBuffer {
         self.filled = got >= wanted;
     }
 
-    /// Room for at least one more byte, and, as bytes come in, for `total` in all: a length that somebody announced
-    /// costs no memory yet.
+    /// Makes room for at least one more byte, and later for `total` in all. The buffer grows with the received
+    /// bytes, so an announced length alone costs no memory.
     fn make_room(&mut self, total: usize) {
         if self.is_empty() {
             self.rewind();
@@ -98,7 +99,7 @@ impl ReadBuffer {
         self.moved(start);
     }
 
-    /// The bytes are now at `start`.
+    /// The bytes were moved to `start`.
     fn moved(&mut self, start: usize) {
         let len = self.len();
         let shift = |position: usize| position + start - self.start;
@@ -114,7 +115,7 @@ impl ReadBuffer {
         self.end = start + len;
     }
 
-    /// Empty, with all the room behind the headroom.
+    /// Makes it empty, with all the room behind the headroom.
     fn rewind(&mut self) {
         self.start = headroom(self.data.len());
         self.end = self.start;
@@ -122,7 +123,7 @@ impl ReadBuffer {
         (self.next, self.indexed) = (0, 0);
     }
 
-    /// Puts what is left of `earlier` in front, and leaves `earlier` empty.
+    /// Puts the rest of `earlier` in front, and leaves `earlier` empty.
     pub(super) fn prepend(&mut self, earlier: &mut ReadBuffer) {
         if earlier.is_empty() {
             return;
@@ -135,7 +136,7 @@ impl ReadBuffer {
             self.start = start;
             self.forget_lines();
         } else {
-            // A large rest: what came later goes behind it.
+            // The rest is large: append the later bytes to it.
             let total = earlier.len() + self.len();
             earlier.forget_lines();
             if earlier.start + total > earlier.data.len() {
@@ -149,13 +150,13 @@ impl ReadBuffer {
         earlier.rewind();
     }
 
-    /// The index no longer says all.
+    /// Drops the line index, because it is no longer complete.
     fn forget_lines(&mut self) {
         self.ends.clear();
         (self.next, self.indexed) = (0, 0);
     }
 
-    /// Notes where lines end, in what came since the last time.
+    /// Indexes the ends of lines in the bytes since the last call.
     pub(super) fn index_lines(&mut self) {
         let mut from = self.indexed.max(self.start);
         while let Some(at) = super::framing::position(&self.data[from..self.end], b"\n") {
@@ -167,7 +168,7 @@ impl ReadBuffer {
         self.indexed = self.end;
     }
 
-    /// The length of the first line with its end, if the index knows it.
+    /// Returns the length of the first line with its end, if the index knows it.
     pub(super) fn indexed_line(&mut self) -> Option<usize> {
         while let Some(end) = self.ends.get(self.next) {
             if *end as usize > self.start {
@@ -178,12 +179,12 @@ impl ReadBuffer {
         None
     }
 
-    /// How many bytes at the front are known to hold no line's end, once `indexed_line` found none.
+    /// How many bytes at the front are known to hold no end of a line, after `indexed_line` found none.
     pub(super) fn known(&self) -> usize {
         self.indexed.saturating_sub(self.start)
     }
 
-    /// Gives memory back that the stream has not needed lately.
+    /// Gives back memory that the stream has not needed recently.
     pub(super) fn shrink(&mut self, last: usize) {
         if self.is_empty() && self.data.len() > 4 * SMALL && last < self.data.len() / 8 {
             *self = ReadBuffer::default();
@@ -191,7 +192,7 @@ impl ReadBuffer {
     }
 }
 
-/// The room that is left in front, for the rest of an earlier buffer: mostly half a line.
+/// The room in front, for the rest of an earlier buffer: mostly half a line.
 fn headroom(capacity: usize) -> usize {
     (capacity / 16).min(SMALL)
 }
@@ -206,7 +207,7 @@ mod tests {
         Fill(Vec<u8>),
         Take(usize),
         Line,
-        /// The rest goes in front of what comes next, as between two buffers that change places.
+        /// The rest goes in front of the next bytes, as when two buffers are swapped.
         Prepend(Vec<u8>),
     }
 
@@ -223,7 +224,7 @@ mod tests {
         ]
     }
 
-    /// Reads all of `data` in, indexing where `index` says so.
+    /// Reads all of `data`, and indexes if `index` says so.
     fn fill(buffer: &mut ReadBuffer, mut data: &[u8], index: bool) {
         while !data.is_empty() {
             assert!(buffer.fill(&mut data, 0).unwrap().0 > 0, "there was no room");
@@ -234,7 +235,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is done to it, a buffer gives the bytes back that went in, in order, and finds the same lines.
+        /// Whatever is done to it, a buffer returns the bytes that went in, in order, and finds the same lines.
         #[test]
         #[cfg_attr(miri, ignore = "it compares megabytes")]
         fn a_buffer_is_a_queue_of_bytes(actions in proptest::collection::vec(action(), 0..40), index in any::<bool>()) {

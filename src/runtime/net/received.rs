@@ -1,29 +1,29 @@
-//! What a stream has brought and nobody has taken yet, as items.
+//! The received bytes of a stream that were not taken yet, as items.
 //!
-//! **Cancel safety.** Bytes leave only when an item is taken. Who waits holds none: giving up the wait loses nothing,
-//! and the next [`Received::take`], of whatever kind, goes on where the last one ended.
+//! **Cancel safety.** Bytes leave only when an item is taken. A waiting reader holds none, so giving up the
+//! wait loses nothing, and the next [`Received::take`] of any kind continues where the last one ended.
 
 use std::io;
 
 use super::framing::{Found, Want};
 use super::read_buffer::{LARGE, ReadBuffer};
 
-/// What [`Received::take`] came to.
+/// The result of [`Received::take`].
 #[derive(Debug)]
 pub enum Taken<'a> {
-    /// The item. Taken whether or not anybody looks at it.
+    /// The item. It is taken, whether or not the caller uses it.
     Item(&'a [u8]),
-    /// The stream has ended before the item did; this is the rest, which is taken too.
+    /// The stream ended before the item did. This is the rest, which is taken too.
     Rest(&'a [u8]),
-    /// The item is longer than allowed: so many bytes at least. It stays where it is.
+    /// The item is longer than allowed: at least this many bytes. It stays.
     TooLong(usize),
-    /// It is not here yet.
+    /// The item is not here yet.
     Nothing,
-    /// The stream has failed. What came before the failure can still be taken.
+    /// The stream has failed. Bytes from before the failure can still be taken.
     Failed(io::Error),
 }
 
-/// How a stream came to its end.
+/// How a stream ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum End {
     Eof,
@@ -41,21 +41,21 @@ impl End {
 #[derive(Debug)]
 pub struct Received {
     pub(super) buffer: ReadBuffer,
-    /// How much of the buffer was searched in vain for the delimiter of the current item.
+    /// How much of the buffer was searched without finding the current item's delimiter.
     pub(super) scanned: usize,
     pub(super) end: Option<End>,
     limit: usize,
-    /// How many bytes were here at most since the last rest.
+    /// The most bytes that were here since the last rest.
     peak: usize,
 }
 
 impl Received {
-    /// Nothing yet. A line, or what ends in another delimiter, is at most `limit` bytes long.
+    /// Creates an empty buffer. A line, or an item with another delimiter, has at most `limit` bytes.
     pub fn new(limit: usize) -> Received {
         Received { buffer: ReadBuffer::default(), scanned: 0, end: None, limit, peak: 0 }
     }
 
-    /// The length of the longest line.
+    /// The limit for lines.
     pub fn limit(&self) -> usize {
         self.limit
     }
@@ -70,27 +70,27 @@ impl Received {
         self.buffer.is_empty()
     }
 
-    /// A new item is wanted: what is known about the search for the last one does not count.
+    /// A new item is wanted: forgets how far the last search went.
     pub fn begin(&mut self) {
         self.scanned = 0;
     }
 
-    /// The item, if it is here.
+    /// Returns the item, if it is here.
     pub fn take(&mut self, want: &Want) -> Taken<'_> {
         let found = self.look(want);
         self.hand_out(found)
     }
 
-    /// Whether `take` would give anything else than nothing.
+    /// Whether `take` would return anything but `Nothing`.
     pub fn has(&mut self, want: &Want) -> bool {
         !matches!(self.look(want), Look::Nothing)
     }
 
-    /// One system call: receives what is there, or as much of it as there is room for. How many bytes came, and
-    /// whether that was all. None at all is the end of the stream.
+    /// Receives once: what is there, or as much as there is room for. Returns how many bytes came, and whether
+    /// that was all. Zero bytes mean the end of the stream.
     ///
     /// # Errors
-    /// What the read says. It is not noted: see [`Received::fail`].
+    /// Those of the read. The failure is not noted: see [`Received::fail`].
     pub fn receive(&mut self, want: &Want, source: impl io::Read) -> io::Result<(usize, bool)> {
         let total = self.total(want);
         let (got, short) = self.buffer.fill(source, total)?;
@@ -98,7 +98,7 @@ impl Received {
         Ok((got, short))
     }
 
-    /// Where to receive to, for those who do it themselves; [`Received::came`] says how much it was.
+    /// Returns the room to receive into. Report the result with [`Received::came`].
     pub(super) fn room(&mut self, want: &Want) -> &mut [u8] {
         let total = self.total(want);
         self.buffer.room(total)
@@ -109,7 +109,7 @@ impl Received {
         self.note(got);
     }
 
-    /// How many bytes have to be in the buffer, if that are many.
+    /// How many bytes the buffer must hold, if that is a large number.
     fn total(&self, want: &Want) -> usize {
         match want.find(self.buffer.bytes(), &mut self.scanned.clone(), self.limit) {
             Found::More { total } if total > LARGE => total,
@@ -124,12 +124,12 @@ impl Received {
         }
     }
 
-    /// Nothing more will come, because of `error`.
+    /// Notes that nothing more will come, because of `error`.
     pub fn fail(&mut self, error: &io::Error) {
         self.end = Some(End::of(error));
     }
 
-    /// Before a wait that may be long: gives memory back that was not needed since the last one.
+    /// Call this before a wait that may be long: gives back memory that was not needed since the last one.
     pub fn rest(&mut self) {
         self.buffer.shrink(std::mem::take(&mut self.peak));
     }
@@ -171,7 +171,7 @@ impl Received {
     }
 }
 
-/// What a look at the bytes came to. In two steps, as what is handed out is borrowed.
+/// The result of a look at the bytes. In two steps, because the returned bytes are borrowed.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Look {
     /// After so many bytes come those of the item.

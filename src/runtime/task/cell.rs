@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::ptr::{self, NonNull};
 use std::task::{Context, Poll, Waker};
 
-use super::super::blocking::Errand;
+use super::super::blocking::RunningJob;
 use super::super::executor::{self, LocalShared, Shared};
 use super::super::shim::UnsafeCell;
 use super::super::trace::TraceEvent;
@@ -21,17 +21,18 @@ use super::waker;
 /// `Header::owner` of a task that is in no list.
 const UNOWNED: u32 = u32::MAX;
 
-/// What all tasks have in common: 64 bytes. With the output of a small task, 24, that is 88, which malloc rounds to 96.
+/// The part that all tasks have in common: 64 bytes. With 24 bytes for the output of a small task that makes
+/// 88, which malloc rounds to 96.
 #[repr(C)]
 pub(in super::super) struct Header {
     pub(super) state: State,
     vtable: &'static Vtable,
-    /// With `kind` a [`Home`], taken apart for the sake of eight bytes.
+    /// Together with `kind` a [`Home`], split to save eight bytes.
     home: Cell<*const ()>,
-    /// Neighbours in the list of live tasks, which also guards them.
+    /// Neighbours in the list of live tasks. That list's lock guards them.
     pub(in super::super) links: std::cell::UnsafeCell<Links>,
     join_waker: UnsafeCell<MaybeUninit<Waker>>,
-    /// Which shard of the list; set before the task is published.
+    /// The shard of the list. Set before the task is published.
     pub(in super::super) owner: Cell<u32>,
     kind: Kind,
 }
@@ -41,9 +42,9 @@ pub(in super::super) struct Header {
 enum Home {
     Workers(*const Shared),
     Local(*const LocalShared),
-    /// A blocking job: queued once, by hand. It completes in its only poll, so no wake queues it again. The errand of
-    /// the thread that runs it, null before.
-    Pool(*const Errand<'static>),
+    /// A blocking job, queued once. It completes in its only poll, so no wake queues it again. The pointer is
+    /// the job of the thread that runs it, and null before.
+    Pool(*const RunningJob<'static>),
 }
 
 #[derive(Clone, Copy)]
@@ -58,7 +59,7 @@ impl Home {
         match self {
             Home::Workers(shared) => (shared.cast(), Kind::Workers),
             Home::Local(set) => (set.cast(), Kind::Local),
-            Home::Pool(errand) => (errand.cast(), Kind::Pool),
+            Home::Pool(job) => (job.cast(), Kind::Pool),
         }
     }
 }
@@ -71,7 +72,7 @@ pub(in super::super) struct Links {
 
 /// The operations that depend on the type of the future.
 struct Vtable {
-    /// Polls or cancels; consumes the `Runnable`.
+    /// Polls or cancels. Consumes the `Runnable`.
     run: unsafe fn(NonNull<Header>),
     /// Drops the future and completes with `Cancelled`; consumes the `Runnable`.
     cancel: unsafe fn(NonNull<Header>),
@@ -79,7 +80,7 @@ struct Vtable {
     take_output: unsafe fn(NonNull<Header>, *mut ()),
     /// Drops the output in place.
     drop_output: unsafe fn(NonNull<Header>),
-    /// Frees the memory; future and output are gone by then.
+    /// Frees the memory, after future and output were dropped.
     free: unsafe fn(NonNull<Header>),
 }
 
@@ -89,21 +90,21 @@ struct Task<F: Future> {
     payload: UnsafeCell<Payload<F>>,
 }
 
-/// Future until the holder of the `Runnable` has done with it, then output.
+/// The future, until the holder of the `Runnable` is done with it; then the output.
 union Payload<F: Future> {
     future: ManuallyDrop<F>,
     output: ManuallyDrop<Result<F::Output, JoinError>>,
 }
 
-/// Makes a scheduled task. The caller queues the `Runnable`.
+/// Creates a scheduled task. The caller queues the `Runnable`.
 ///
-/// `shared` stays valid until the task is complete.
+/// `shared` must stay valid until the task is complete.
 pub(in super::super) fn new<F>(future: F, shared: *const Shared) -> (Runnable, JoinHandle<F::Output>)
 where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
-    // SAFETY: future and output may be touched by any thread.
+    // SAFETY: future and output are `Send`, so any thread may touch them.
     unsafe { allocate(future, Home::Workers(shared)) }
 }
 
@@ -113,14 +114,14 @@ where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
-    // SAFETY: as in `new`.
+    // SAFETY: future and output are `Send`, so any thread may touch them.
     unsafe { allocate(future, Home::Pool(ptr::null())) }
 }
 
 /// As [`new`], for a set of local tasks.
 ///
 /// # Safety
-/// The `Runnable` is run and dropped on this thread only; between threads it may be passed.
+/// The `Runnable` must be run and dropped on this thread only. It may be passed between threads.
 pub(in super::super) unsafe fn new_local<F>(
     future: F,
     set: *const LocalShared,
@@ -129,13 +130,14 @@ where
     F: Future + 'static,
     F::Output: 'static,
 {
-    // SAFETY: by contract. An output that is not `Send` makes the handle not `Send`, and without a handle it is
-    // dropped by whoever completes the task.
+    // SAFETY: by contract, the future stays on this thread. An output that is not `Send` makes the handle not
+    // `Send`; without a handle, the completer drops it on this thread.
     unsafe { allocate(future, Home::Local(set)) }
 }
 
 /// # Safety
-/// If future or output is not `Send`, the caller sees to it that the `Runnable` is run and dropped on this thread.
+/// If future or output is not `Send`, the caller must see that the `Runnable` is run and dropped on this
+/// thread.
 unsafe fn allocate<F>(future: F, home: Home) -> (Runnable, JoinHandle<F::Output>)
 where
     F: Future + 'static,
@@ -155,11 +157,11 @@ where
         payload: UnsafeCell::new(Payload { future: ManuallyDrop::new(future) }),
     });
     let header = NonNull::from(Box::leak(task)).cast::<Header>();
-    // SAFETY: `State::new` counts two references and one `Runnable`; here they are.
+    // SAFETY: `State::new` counts two references and one `Runnable`, which these two are.
     (Runnable(header), unsafe { JoinHandle::from_raw(header) })
 }
 
-/// The job that is polled with `waker` has its output, and is about to tell of it.
+/// Notes that the job polled with `waker` has its output, and is about to notify.
 pub(in super::super) fn job_ends(waker: &Waker) {
     let Some(header) = waker::task_of(waker) else { return };
     // SAFETY: the waker keeps the task alive.
@@ -169,23 +171,23 @@ pub(in super::super) fn job_ends(waker: &Waker) {
 /// The exclusive right, and the duty, to poll a scheduled task once. Dropping it cancels the task.
 pub(in super::super) struct Runnable(NonNull<Header>);
 
-// SAFETY: the future is `Send`, or is polled on its thread only (see `allocate`); the header's shared fields are atomic or guarded as the head of the
-// module says.
+// SAFETY: the future is `Send`, or is polled on its thread only (see `allocate`). The header's shared fields
+// are atomic, or guarded as the module documentation of `task` says.
 unsafe impl Send for Runnable {}
 
 impl Runnable {
-    /// Polls the future, or drops it if the task was cancelled, and sees to what follows.
+    /// Polls the future, or drops it if the task was cancelled, and does what follows from that.
     pub(in super::super) fn run(self) {
         let header = self.into_raw();
         // SAFETY: we hold the `Runnable` and give it up.
         unsafe { (header.as_ref().vtable.run)(header) }
     }
 
-    /// As [`Runnable::run`], of a job of the blocking pool.
-    pub(in super::super) fn run_job(self, errand: &Errand<'_>) {
-        // SAFETY: alive, and only the holder of the `Runnable` follows or changes the home (rule 5). It is not followed
-        // after this run, which is the only one.
-        unsafe { self.0.as_ref() }.home.set(ptr::from_ref(errand).cast());
+    /// As [`Runnable::run`], for a job of the blocking pool.
+    pub(in super::super) fn run_job(self, job: &RunningJob<'_>) {
+        // SAFETY: alive, and only the holder of the `Runnable` reads or changes the home (rule 5). This is the
+        // only run, and nobody reads the home after it.
+        unsafe { self.0.as_ref() }.home.set(ptr::from_ref(job).cast());
         self.run();
     }
 
@@ -214,13 +216,13 @@ impl Header {
         }
     }
 
-    /// Called by who runs the job, with the output.
+    /// Called by the thread that runs the job, with the output.
     fn job_ends(&self) {
-        if let Home::Pool(errand) = self.home()
-            // SAFETY: null, or that of the run that we are in (rule 5).
-            && let Some(errand) = unsafe { errand.as_ref() }
+        if let Home::Pool(job) = self.home()
+            // SAFETY: null, or the job of the run that we are in (rule 5).
+            && let Some(job) = unsafe { job.as_ref() }
         {
-            errand.ends();
+            job.ends();
         }
     }
 
@@ -229,7 +231,7 @@ impl Header {
         ptr::from_ref(self).addr()
     }
 
-    /// Asks the task to stop; a `Runnable` if it was idle: the caller drops or queues it.
+    /// Asks the task to stop. Returns a `Runnable` if the task was idle; the caller drops or queues it.
     ///
     /// # Safety
     /// `header` is a live task.
@@ -244,9 +246,9 @@ impl Header {
     /// Queues the task.
     ///
     /// # Safety
-    /// The caller just moved the task's WAKES from 0 to 1.
+    /// The caller has just moved the task's WAKES from 0 to 1.
     pub(super) unsafe fn schedule(header: NonNull<Header>) {
-        // SAFETY: by contract; so the task cannot complete meanwhile and its home lives (rule 5).
+        // SAFETY: by contract. So the task cannot complete meanwhile, and its home lives (rule 5).
         unsafe {
             let task = Runnable(header);
             match header.as_ref().home() {
@@ -258,11 +260,11 @@ impl Header {
     }
 
     /// Queues a task that was woken during its poll, behind the others.
-    ///
     /// # Safety
     /// The caller holds the `Runnable` and gives it up.
+    /// The caller holds the `Runnable` and gives it up.
     unsafe fn reschedule(header: NonNull<Header>) {
-        // SAFETY: by contract, and so the home lives (rule 5).
+        // SAFETY: by contract we hold the `Runnable`, so the home lives (rule 5).
         unsafe {
             match header.as_ref().home() {
                 Home::Workers(shared) => executor::reschedule(shared, Runnable(header)),
@@ -271,12 +273,12 @@ impl Header {
         }
     }
 
-    /// Gives one reference up.
+    /// Gives up one reference.
     ///
     /// # Safety
     /// The caller owns a reference and does not use it again.
     pub(super) unsafe fn release(header: NonNull<Header>) {
-        // SAFETY: our reference keeps it alive; if it was the last, nobody else knows the task.
+        // SAFETY: our reference keeps the task alive. If it was the last, nobody else can reach the task.
         unsafe {
             if header.as_ref().state.release() {
                 Header::free(header);
@@ -313,7 +315,7 @@ impl Header {
     /// The executor, if tracing is on.
     fn tracing(&self) -> Option<&Shared> {
         let Home::Workers(shared) = self.home() else { return None };
-        // SAFETY: called by the holder of the `Runnable` only (rule 5).
+        // SAFETY: called only by the holder of the `Runnable` (rule 5).
         let shared = unsafe { &*shared };
         shared.is_traced().then_some(shared)
     }
@@ -331,7 +333,7 @@ impl<F: Future> Task<F> {
     /// # Safety
     /// The caller gives up the `Runnable`.
     unsafe fn run(header: NonNull<Header>) {
-        // SAFETY: the task is alive until it completes, which is up to us.
+        // SAFETY: the task is alive until it completes, and only we can complete it.
         let task = unsafe { header.cast::<Self>().as_ref() };
         let head = &task.header;
         if head.state.start() == Start::Cancel {
@@ -345,8 +347,8 @@ impl<F: Future> Task<F> {
             let mut context = Context::from_waker(waker);
             catch_unwind(AssertUnwindSafe(|| {
                 task.payload.with_mut(|payload| {
-                    // SAFETY: the payload is a future and ours (rule 1); it never moves again: it lives on the heap
-                    // and is dropped in place.
+                    // SAFETY: the payload is a future and ours (rule 1). It never moves: it is on the heap, and
+                    // is dropped in place.
                     let future = unsafe { Pin::new_unchecked(&mut *(*payload).future) };
                     future.poll(&mut context)
                 })
@@ -367,7 +369,7 @@ impl<F: Future> Task<F> {
             }
             // SAFETY: the `Runnable` is still ours.
             Ok(Poll::Ready(output)) => unsafe { Self::finish(header, Ok(output)) },
-            // SAFETY: as above.
+            // SAFETY: the `Runnable` is still ours.
             Err(panic) => unsafe { Self::finish(header, Err(JoinError::Panic(TaskPanic::new(panic)))) },
         }
     }
@@ -379,7 +381,7 @@ impl<F: Future> Task<F> {
         unsafe { Self::finish(header, Err(JoinError::Cancelled)) }
     }
 
-    /// Replaces the future by the output, completes, and tells whoever waits.
+    /// Replaces the future by the output, completes the task, and wakes the joiner.
     ///
     /// # Safety
     /// The caller gives up the `Runnable`, and the payload is a future.
@@ -398,12 +400,12 @@ impl<F: Future> Task<F> {
                 Err(JoinError::Panic(TaskPanic::new(panic)))
             }
         };
-        // SAFETY: nothing lives in the payload now, and it is still ours.
+        // SAFETY: the payload is empty now, and still ours.
         task.payload.with_mut(|payload| unsafe { (*payload).output = ManuallyDrop::new(output) });
         if let Some(shared) = head.tracing() {
             shared.trace(TraceEvent::Completed { task: head.id() });
         }
-        // Out of the list first: who joins the task finds it gone from the metrics.
+        // Remove it from the list first, so that a joiner does not find it in the metrics.
         if head.owner.get() != UNOWNED {
             // SAFETY: the home lives while the task is in its list.
             unsafe {
@@ -422,13 +424,14 @@ impl<F: Future> Task<F> {
         if completed.wake_joiner {
             // SAFETY: the slot is set and passed to us (rule 3).
             let waker = head.join_waker().with(|slot| unsafe { (*slot).assume_init_read() });
-            // The waker of a task only queues it: no code of others runs before the thread is back.
+            // If the waker is a task's, waking it only queues that task: no foreign code runs before this
+            // thread is back.
             if matches!(head.kind, Kind::Pool) && waker::task_of(&waker).is_some() {
                 head.job_ends();
             }
             drop(quietly(|| waker.wake()));
         }
-        // SAFETY: the reference of being alive.
+        // SAFETY: this is the reference of the live task.
         unsafe { Header::release(header) };
     }
 
@@ -456,17 +459,17 @@ impl<F: Future> Task<F> {
     /// # Safety
     /// As [`Header::free`].
     unsafe fn free(header: NonNull<Header>) {
-        // For a model, freeing is the last access.
+        // To a model, freeing is the last access.
         #[cfg(all(test, any(wakeloop_loom, wakeloop_shuttle)))]
         // SAFETY: not freed yet.
         unsafe { header.cast::<Self>().as_ref() }.payload.with_mut(|_| ());
-        // SAFETY: allocated by `Box` with this layout. Nothing in it needs dropping: the payload is a union whose
-        // content is gone, the join waker's slot is empty, the rest is plain data.
+        // SAFETY: allocated by `Box` with this layout. Nothing in it needs dropping: the payload's content was
+        // dropped, the join waker's slot is empty, and the rest is plain data.
         unsafe { dealloc(header.as_ptr().cast(), Layout::new::<Self>()) };
     }
 }
 
-/// Runs user code whose panic has nowhere to go but into a result.
+/// Runs user code, and returns its panic as an error.
 fn quietly(f: impl FnOnce()) -> Result<(), Box<dyn Any + Send>> {
     catch_unwind(AssertUnwindSafe(f))
 }

@@ -1,4 +1,4 @@
-//! The handles of a task: waiting for it and stopping it.
+//! The handles of a task: they await it and stop it.
 
 use std::any::Any;
 use std::error::Error;
@@ -24,11 +24,11 @@ pub enum JoinError {
     Panic(TaskPanic),
 }
 
-/// What a task panicked with.
+/// The payload that a task panicked with.
 pub struct TaskPanic(Box<dyn Any + Send>);
 
-// SAFETY: through a shared reference the payload is only asked for its type, and read if it is a `&str` or a `String`,
-// which any number of threads may do.
+// SAFETY: through a shared reference the payload is only asked for its type, and read if it is a `&str` or a
+// `String`. Any number of threads may do that.
 unsafe impl Sync for TaskPanic {}
 
 impl TaskPanic {
@@ -45,12 +45,12 @@ impl TaskPanic {
             .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
     }
 
-    /// The payload, as [`std::panic::catch_unwind`] gives it.
+    /// Returns the payload, as [`std::panic::catch_unwind`] does.
     pub fn into_payload(self) -> Box<dyn Any + Send> {
         self.0
     }
 
-    /// Panics with it again, here, without a further message on stderr.
+    /// Resumes the panic on this thread, without another message on stderr.
     pub fn resume(self) -> ! {
         std::panic::resume_unwind(self.0)
     }
@@ -111,7 +111,7 @@ impl From<JoinError> for io::Error {
     }
 }
 
-/// Waits for a spawned task: a future of its output.
+/// Awaits a spawned task: a future of its output.
 ///
 /// Dropping the handle detaches the task, which runs on. The handle is cancel-safe, may be awaited on any thread
 /// and any executor, and must not be polled again after it was ready.
@@ -121,9 +121,9 @@ pub struct JoinHandle<T> {
     output: PhantomData<T>,
 }
 
-// SAFETY: through the handle a `T` can be moved to its thread and nothing else; the header is made for sharing.
+// SAFETY: the handle can only move a `T` to its thread; the header is made for sharing.
 unsafe impl<T: Send> Send for JoinHandle<T> {}
-// SAFETY: with a shared reference one can only abort and ask, both atomic.
+// SAFETY: a shared reference can only abort and read the state, and both are atomic.
 unsafe impl<T: Send> Sync for JoinHandle<T> {}
 
 impl<T> Unpin for JoinHandle<T> {}
@@ -135,9 +135,10 @@ impl<T> JoinHandle<T> {
         JoinHandle { task, taken: false, output: PhantomData }
     }
 
-    /// Asks the task to stop: its future is dropped by a worker before its next poll, and the handle yields
-    /// [`JoinError::Cancelled`]. Without effect on a task that is complete, or completes in the poll that is under
-    /// way; a blocking job that has begun is not interrupted. Returns at once; await the handle to know it is over.
+    /// Asks the task to stop: a worker drops its future before its next poll, and the handle yields
+    /// [`JoinError::Cancelled`]. It has no effect on a task that is complete, or that completes in its current
+    /// poll. It does not interrupt a running blocking job. Returns at once; await the handle to know when the
+    /// task has ended.
     pub fn abort(&self) {
         // SAFETY: our reference keeps the task alive.
         unsafe { abort(self.task) }
@@ -150,7 +151,7 @@ impl<T> JoinHandle<T> {
         AbortHandle { task: self.task }
     }
 
-    /// Whether the output is there.
+    /// Whether the task has ended.
     pub fn is_finished(&self) -> bool {
         // SAFETY: our reference keeps the task alive.
         unsafe { self.task.as_ref() }.state.load().is_complete()
@@ -159,8 +160,8 @@ impl<T> JoinHandle<T> {
     fn take(&mut self) -> Poll<Result<T, JoinError>> {
         self.taken = true;
         let mut output = MaybeUninit::<Result<T, JoinError>>::uninit();
-        // SAFETY: the task is complete (all callers saw it), its output is of this type and still there (`taken`
-        // was false); the call writes it.
+        // SAFETY: the task is complete (all callers saw that), and its output has this type and is still there
+        // (`taken` was false). The call writes it.
         unsafe {
             Header::take_output(self.task, output.as_mut_ptr().cast());
             Poll::Ready(output.assume_init())
@@ -190,15 +191,15 @@ impl<T> JoinHandle<T> {
         }
         let slot = header.join_waker();
         if now.has_join_waker() {
-            // SAFETY: the slot is set and both sides only read it now (rule 3). If the completer has meanwhile taken
-            // the waker, its bits are still there and only compared.
+            // SAFETY: the slot is set, and both sides only read it now (rule 3). If the completer has taken the
+            // waker meanwhile, its bits are still there, and are only compared.
             if slot.with(|slot| unsafe { (*slot).assume_init_ref().will_wake(cx.waker()) }) {
                 return Poll::Pending;
             }
             if header.state.retract_join_waker() == JoinSlot::Complete {
                 return self.take();
             }
-            // SAFETY: taken back, so ours and set.
+            // SAFETY: the slot was taken back, so it is ours and set.
             slot.with_mut(|slot| unsafe { (*slot).assume_init_drop() });
         }
         // SAFETY: JOIN_WAKER is clear, so the slot is ours, and empty.
@@ -214,7 +215,7 @@ impl<T> JoinHandle<T> {
 
 impl<T> Drop for JoinHandle<T> {
     fn drop(&mut self) {
-        // SAFETY: our reference keeps the task alive until `release`. What `detach` says is ours is ours.
+        // SAFETY: our reference keeps the task alive until `release`. `detach` says what is ours to drop.
         unsafe {
             let header = self.task.as_ref();
             let detached = header.state.detach();
@@ -242,14 +243,14 @@ impl<T> fmt::Debug for JoinHandle<T> {
     }
 }
 
-/// Stops a task. Does not keep it, nor its output, from being what it is: dropping it does nothing.
+/// Stops a task. Dropping it has no effect, neither on the task nor on its output.
 pub struct AbortHandle {
     task: NonNull<Header>,
 }
 
 // SAFETY: abort and the reference count are atomic.
 unsafe impl Send for AbortHandle {}
-// SAFETY: as above.
+// SAFETY: abort and the reference count are atomic.
 unsafe impl Sync for AbortHandle {}
 
 impl AbortHandle {
@@ -259,7 +260,7 @@ impl AbortHandle {
         unsafe { abort(self.task) }
     }
 
-    /// Whether the task is over.
+    /// Whether the task has ended.
     pub fn is_finished(&self) -> bool {
         // SAFETY: our reference keeps the task alive.
         unsafe { self.task.as_ref() }.state.load().is_complete()
@@ -276,7 +277,7 @@ impl Clone for AbortHandle {
 
 impl Drop for AbortHandle {
     fn drop(&mut self) {
-        // SAFETY: our reference, not used again.
+        // SAFETY: our reference, which is not used again.
         unsafe { Header::release(self.task) }
     }
 }
@@ -290,7 +291,7 @@ impl fmt::Debug for AbortHandle {
 /// # Safety
 /// The caller holds a reference.
 unsafe fn abort(task: NonNull<Header>) {
-    // SAFETY: alive by contract; with `Schedule` WAKES just went from 0 to 1.
+    // SAFETY: alive by contract. With `Schedule`, WAKES has just gone from 0 to 1.
     unsafe {
         if task.as_ref().state.cancel() == Woken::Schedule {
             Header::schedule(task);

@@ -1,4 +1,4 @@
-//! A task: one heap allocation that holds a future, later its output, and everything needed to schedule it.
+//! A task: one heap allocation with a future, later its output, and everything needed to schedule it.
 //!
 //! | part       | what it is                                                                      |
 //! |------------|---------------------------------------------------------------------------------|
@@ -10,17 +10,17 @@
 //! Rules of access:
 //!
 //! 1. The future is touched only by the holder of the task's [`Runnable`], of which there is at most one.
-//! 2. The output is written by that holder before `COMPLETE`; after it, it belongs to the `JoinHandle` if that
-//!    still lived at that moment, else to the completer.
-//! 3. The join waker's slot belongs to the `JoinHandle` while `JOIN_WAKER` is clear; while it is set both sides
-//!    only read; with `COMPLETE` a set slot passes to the completer, who takes the waker out.
-//! 4. The list links are touched under the lock of the list only.
-//! 5. The pointer to the home (the executor, the set of a local task, or the errand of the thread that runs a job) is
-//!    followed only by the holder of the `Runnable`: until the task is complete the first two cannot be freed (see
-//!    `executor::owned`), and the third is on that thread's stack.
+//! 2. The holder writes the output before `COMPLETE`. After that, the output belongs to the `JoinHandle` if it
+//!    was alive at that moment, else to the completer.
+//! 3. The join waker's slot belongs to the `JoinHandle` while `JOIN_WAKER` is clear. While it is set, both
+//!    sides only read. With `COMPLETE`, a set slot passes to the completer, who takes the waker out.
+//! 4. The list links are touched only under the lock of the list.
+//! 5. Only the holder of the `Runnable` follows the pointer to the home: the executor, the set of a local task,
+//!    or the running job. Until the task is complete the first two cannot be freed (see `executor::owned`), and
+//!    the third is on that thread's stack.
 //!
-//! A future is dropped as soon as it is ready, panicked or was cancelled, by the holder of the `Runnable`, never
-//! by a waker or a `JoinHandle`.
+//! The holder of the `Runnable` drops a future as soon as it is ready, panicked or was cancelled. A waker or a
+//! `JoinHandle` never does.
 
 mod cell;
 mod join;

@@ -1,4 +1,4 @@
-//! Task state, join waker and reference count in every order, on a local set: it needs no driver.
+//! Models of task state, join waker and reference count, on a local set, which needs no driver.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ impl Drop for Drops {
     }
 }
 
-/// Two wakes from another thread: what was written before them is seen by the polls that follow, even with relaxed
-/// accesses; neither is lost, whether it comes before, during or after a poll; and the future is freed once.
+/// Two wakes from another thread. The polls that follow see what was written before them, even with relaxed
+/// accesses. Neither wake is lost, whether it comes before, during or after a poll. The future is freed once.
 #[test]
 fn two_wakers_race_with_the_poll_and_the_end() {
     check(|| {
@@ -54,7 +54,7 @@ fn two_wakers_race_with_the_poll_and_the_end() {
     });
 }
 
-/// The join handle is awaited on another thread while the task completes.
+/// Another thread awaits the join handle while the task completes.
 #[test]
 fn a_joiner_on_another_thread_gets_the_output() {
     check(|| {
@@ -66,7 +66,8 @@ fn a_joiner_on_another_thread_gets_the_output() {
     });
 }
 
-/// Polled with one waker, then another, while the task completes: the slot has one owner at a time.
+/// The handle is polled with one waker, then another, while the task completes: the slot has one owner at a
+/// time.
 #[test]
 fn a_joiner_that_changes_its_waker_is_woken() {
     check(|| {
@@ -84,7 +85,7 @@ fn a_joiner_that_changes_its_waker_is_woken() {
     });
 }
 
-/// The handle is dropped, or aborts, while the task completes: the output is dropped once, by one side.
+/// The handle is dropped, or aborts, while the task completes: one side drops the output, once.
 #[test]
 fn an_output_without_a_taker_is_dropped_once() {
     check(|| {
@@ -103,7 +104,7 @@ fn an_output_without_a_taker_is_dropped_once() {
     });
 }
 
-/// The future in `run_until` is woken by two threads at once: its next poll sees what both wrote, also if the second
+/// Two threads wake the future in `run_until` at once. Its next poll sees what both wrote, even if the second
 /// wake found it woken already.
 #[test]
 fn two_wakes_of_the_future_in_run_until_both_hand_over() {

@@ -5,14 +5,15 @@
 //!   references      WAKES   CANCELLED   JOIN_WAKER   JOIN_INTEREST   COMPLETE
 //! ```
 //!
-//! - `COMPLETE`: the future is gone; the output is in its place unless nobody wants it. Never cleared.
-//! - `JOIN_INTEREST`: the `JoinHandle` lives. Cleared once, by its drop.
-//! - `JOIN_WAKER`: the waker slot holds a waker that the completer is to take. Only the `JoinHandle` sets or
-//!   clears it, and only before `COMPLETE`.
-//! - `CANCELLED`: the future is to be dropped instead of polled. Never cleared. Setting it also counts as a wake.
-//! - `WAKES`: 0, 1 or 2, a count that saturates. See the phase table.
-//! - references: one for the task being alive (from spawn to completion), one for the `JoinHandle`, one per
-//!   `AbortHandle` and `Waker`. Memory is freed by whoever takes the count to zero.
+//! - `COMPLETE`: the future was dropped. The output is in its place, unless nobody wants it. Never cleared.
+//! - `JOIN_INTEREST`: the `JoinHandle` is alive. Its drop clears the bit, once.
+//! - `JOIN_WAKER`: the slot holds a waker for the completer to take. Only the `JoinHandle` sets or clears the
+//!   bit, and only before `COMPLETE`.
+//! - `CANCELLED`: the future is to be dropped instead of polled. Never cleared. Setting it also counts as a
+//!   wake.
+//! - `WAKES`: 0, 1 or 2, a saturating count. See the phase table.
+//! - references: one for the live task (from spawn to completion), one for the `JoinHandle`, one per
+//!   `AbortHandle` and `Waker`. Whoever takes the count to zero frees the memory.
 //!
 //! | WAKES | COMPLETE | phase     | who may touch the future                        |
 //! |-------|----------|-----------|-------------------------------------------------|
@@ -21,13 +22,12 @@
 //! | 2     | 0        | scheduled, woken again | the same; after the poll it goes round once more |
 //! | any   | 1        | complete  | nobody; the output belongs to the `JoinHandle` while JOIN_INTEREST, else to the completer |
 //!
-//! There is no "running" bit. Whoever moves `WAKES` from 0 to 1 creates the task's only `Runnable` and has to
-//! queue it; a wake that comes while the task is queued or being polled moves 1 to 2; the end of a poll moves
-//! 1 to 0 (idle) or 2 to 1 (round again, still the same `Runnable`). So the start of a poll needs no
-//! read-modify-write, and a wake with its poll costs two. If a task was woken twice before its poll starts, the
-//! poll takes the second wake along.
+//! There is no "running" bit. Moving `WAKES` from 0 to 1 creates the task's only `Runnable`, which must be
+//! queued. A wake while the task is queued or being polled moves 1 to 2. The end of a poll moves 1 to 0 (idle)
+//! or 2 to 1 (queue the same `Runnable` again). So the start of a poll needs no read-modify-write, and a wake
+//! with its poll costs two. If a task was woken twice before its poll starts, the poll serves both wakes.
 //!
-//! A wake is a read-modify-write even if it changes nothing (2 stays 2): the poll that follows has to see what
+//! A wake is a read-modify-write even if it changes nothing (2 stays 2): the poll that follows must see what
 //! the waking thread wrote before.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -45,15 +45,15 @@ const REF: usize = 1 << 6;
 /// Beyond this the count is near overflow: as with `Arc`, only leaking handles in a loop gets there.
 const MAX_STATE: usize = isize::MAX as usize;
 
-/// What a wake asks of the waker.
+/// What the waking thread has to do.
 #[must_use]
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Woken {
-    /// The task was idle: a `Runnable` came into being and must be queued.
+    /// The task was idle. A `Runnable` was created and must be queued.
     Schedule,
-    /// It runs anyway, or is complete.
+    /// The task is queued or running anyway, or complete.
     Nothing,
-    /// As `Nothing`, and the reference given up was the last: free the task.
+    /// As `Nothing`, and the last reference was given up: free the task.
     Free,
 }
 
@@ -67,11 +67,11 @@ pub(super) enum Start {
     Cancel,
 }
 
-/// How the task stands after a poll that returned `Pending`.
+/// The task's state after a poll that returned `Pending`.
 #[must_use]
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Paused {
-    /// Idle: the `Runnable` is no more, the task must not be touched.
+    /// Idle: the `Runnable` is gone, and the task must not be touched.
     Idle,
     /// Woken meanwhile: queue the `Runnable` again.
     Again,
@@ -79,11 +79,11 @@ pub(super) enum Paused {
     Cancel,
 }
 
-/// Who else has something to do now that the task is complete.
+/// What remains to be done once the task is complete.
 #[must_use]
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Completed {
-    /// The `JoinHandle` is gone: the completer drops the output.
+    /// The `JoinHandle` was dropped: the completer drops the output.
     pub drop_output: bool,
     /// The completer takes the join waker and wakes it.
     pub wake_joiner: bool,
@@ -99,7 +99,7 @@ pub(super) struct Detached {
     pub drop_waker: bool,
 }
 
-/// Whether the join waker could be published or taken back before completion.
+/// Whether the join waker was published or taken back before completion.
 #[must_use]
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum JoinSlot {
@@ -123,23 +123,23 @@ impl Snapshot {
     }
 }
 
-/// The word itself.
+/// The state word.
 #[derive(Debug)]
 pub(super) struct State(AtomicUsize);
 
 impl State {
-    /// A new task: scheduled, alive, with a `JoinHandle`.
+    /// The state of a new task: scheduled, alive, with a `JoinHandle`.
     pub(super) fn new() -> State {
         State(AtomicUsize::new(2 * REF + WAKE + JOIN_INTEREST))
     }
 
-    /// The word as the `JoinHandle` sees it.
+    /// Reads the word, for the `JoinHandle`.
     pub(super) fn load(&self) -> Snapshot {
-        // Ordering: pairs with the Release in `complete`; who sees COMPLETE sees the output.
+        // Ordering: pairs with the Release in `complete`; a thread that sees COMPLETE sees the output.
         Snapshot(self.0.load(Acquire))
     }
 
-    /// A wake through a borrowed waker.
+    /// Wakes through a borrowed waker.
     pub(super) fn wake_by_ref(&self) -> Woken {
         let mut now = self.0.load(Relaxed);
         loop {
@@ -157,7 +157,7 @@ impl State {
         }
     }
 
-    /// A wake through an owned waker, whose reference it gives up.
+    /// Wakes through an owned waker, and gives up its reference.
     pub(super) fn wake_by_value(&self) -> Woken {
         let mut now = self.0.load(Relaxed);
         loop {
@@ -190,7 +190,7 @@ impl State {
         }
     }
 
-    /// The holder of the `Runnable` is about to poll.
+    /// Call this before a poll. The caller holds the `Runnable`.
     pub(super) fn start(&self) -> Start {
         // Relaxed: the wake that made this `Runnable` acquired what the last poll left, and whatever brought it to this
         // thread, a queue mostly, brought that along. A wake since then shows in the count, here or in `pause`.
@@ -203,7 +203,7 @@ impl State {
         if now & CANCELLED != 0 { Start::Cancel } else { Start::Poll }
     }
 
-    /// The poll returned `Pending`.
+    /// Call this after a poll that returned `Pending`.
     pub(super) fn pause(&self) -> Paused {
         let mut now = self.0.load(Relaxed);
         loop {
@@ -222,7 +222,7 @@ impl State {
         }
     }
 
-    /// The output is in place.
+    /// Call this when the output is in place.
     pub(super) fn complete(&self) -> Completed {
         // Ordering: Release publishes the output to the `JoinHandle`; Acquire pairs with `publish_join_waker`.
         let before = self.0.fetch_or(COMPLETE, AcqRel);
@@ -230,7 +230,7 @@ impl State {
         Completed { drop_output: before & JOIN_INTEREST == 0, wake_joiner: before & JOIN_WAKER != 0 }
     }
 
-    /// The slot holds a waker: from now on it is the completer's.
+    /// The slot holds a waker, which is the completer's from now on.
     pub(super) fn publish_join_waker(&self) -> JoinSlot {
         self.flip_join_waker()
     }
@@ -256,7 +256,7 @@ impl State {
         }
     }
 
-    /// The `JoinHandle` goes; its reference is released separately, after the clean-up.
+    /// The `JoinHandle` is dropped. Its reference is released separately, after the clean-up.
     pub(super) fn detach(&self) -> Detached {
         let mut now = self.0.load(Relaxed);
         loop {
@@ -276,7 +276,7 @@ impl State {
         }
     }
 
-    /// One more reference.
+    /// Adds a reference.
     pub(super) fn retain(&self) {
         // A new reference comes from an existing one, so there is nothing to order (as in `Arc`).
         let before = self.0.fetch_add(REF, Relaxed);
@@ -285,7 +285,7 @@ impl State {
         }
     }
 
-    /// One reference less; true if it was the last.
+    /// Gives up a reference. Returns true if it was the last.
     pub(super) fn release(&self) -> bool {
         // Ordering: Release and the Acquire fence pair with each other: who frees the task does so after everyone
         // else's last use.

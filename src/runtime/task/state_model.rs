@@ -1,6 +1,6 @@
-//! The state word in every order, with as many pollers as there are: what [`super::cell`] does with it, and nothing
-//! else. Queues and pollers are threads and a mutex; what a wake hands over, what a poll leaves behind and what is
-//! freed are plain memory, of which loom says when two threads touch it at once.
+//! Models of the state word with several pollers: only the steps of [`super::cell`] that use it. Threads and a
+//! mutex stand for queues and pollers. Plain memory stands for what a wake passes on, what a poll leaves behind
+//! and what is freed; loom reports when two threads touch it at once.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use super::state::{Paused, Start, State, Woken};
 use crate::runtime::shim::UnsafeCell;
 use crate::runtime::shim::model::{AtomicUsize, Mutex, check, thread};
 
-/// A task whose future counts its polls and is ready when `wakes` of them have been asked for.
+/// A task whose future counts its polls, and is ready when `wakes` of them were asked for.
 struct Task {
     state: State,
     /// Rule 1: touched by the holder of the `Runnable` only.
     future: UnsafeCell<usize>,
     /// Rule 2: the output.
     output: UnsafeCell<usize>,
-    /// What wakers hand to the poll: written before the wake, relaxed, and not lost.
+    /// What wakers pass to the poll: written before the wake, relaxed, and must not be lost.
     asked: AtomicUsize,
     wanted: usize,
     /// Written before a cancel.
@@ -25,13 +25,13 @@ struct Task {
     queue: Mutex<VecDeque<()>>,
 }
 
-// SAFETY: the state word hands the cells to one thread at a time, which is what the models try.
+// SAFETY: the state word gives the cells to one thread at a time. The models test that.
 unsafe impl Send for Task {}
-// SAFETY: as above.
+// SAFETY: the state word gives the cells to one thread at a time. The models test that.
 unsafe impl Sync for Task {}
 
 impl Task {
-    /// A task that was polled once and waits.
+    /// Creates a task that was polled once and waits.
     fn waiting(wanted: usize) -> Arc<Task> {
         let task = Arc::new(Task {
             state: State::new(),
@@ -57,7 +57,7 @@ impl Task {
         }
     }
 
-    /// Polls as often as it is queued: how often that ended the task.
+    /// Polls as often as the task is queued. Returns how many of the polls completed it.
     fn poll_queued(&self) -> usize {
         let mut ended = 0;
         loop {
@@ -69,7 +69,7 @@ impl Task {
         }
     }
 
-    /// The steps of `Task::run`. True when the task is complete.
+    /// The steps of `Task::run`. Returns true when the task is complete.
     fn run(&self) -> bool {
         loop {
             if self.state.start() == Start::Cancel {
@@ -104,7 +104,8 @@ impl Task {
     }
 }
 
-/// The future wanders: each wake may be followed by a poll on another thread, which finds it as the last poll left it.
+/// The future moves between threads: each wake may be followed by a poll on another thread, which finds the
+/// future as the last poll left it.
 fn two_pollers(ask: fn(&Task)) {
     check(move || {
         let task = Task::waiting(2);
@@ -121,7 +122,7 @@ fn two_pollers(ask: fn(&Task)) {
         });
         let mut ended = ask_and_poll(&task);
         ended += other.join().unwrap();
-        // Whoever was woken last may have found an empty queue.
+        // The thread that was woken last may have found an empty queue.
         ended += task.poll_queued();
         assert_eq!(ended, 1, "a wake was lost");
     });
@@ -140,8 +141,8 @@ fn wakes_by_value_hand_over_as_much_as_those_by_reference() {
     });
 }
 
-/// A cancel gets the future as the last poll left it, and its drop sees what came before the cancel; whether the
-/// canceller drops it, or the poll that is under way or comes next.
+/// A cancel gets the future as the last poll left it, and its drop sees what came before the cancel. This holds
+/// whether the canceller drops it, or the current or next poll does.
 #[test]
 fn a_cancel_takes_the_future_over_and_ends_the_task_once() {
     check(|| {
@@ -150,7 +151,7 @@ fn a_cancel_takes_the_future_over_and_ends_the_task_once() {
             let task = task.clone();
             move || {
                 task.cancelled.store(1, Relaxed);
-                // As in a shutdown: dropped on the spot, without a start.
+                // As in a shutdown: the future is dropped at once, without `start`.
                 task.state.cancel() == Woken::Schedule && task.finish_cancelled()
             }
         });
@@ -160,7 +161,7 @@ fn a_cancel_takes_the_future_over_and_ends_the_task_once() {
     });
 }
 
-/// Who takes the last reference frees what all others have used before.
+/// The thread that drops the last reference frees the task after all other uses.
 #[test]
 fn the_last_reference_frees_after_everybody_elses_last_use() {
     check(|| {
@@ -170,7 +171,7 @@ fn the_last_reference_frees_after_everybody_elses_last_use() {
         let drop_one = |task: &Task| {
             task.output.with(|_| ());
             if task.state.release() {
-                // Freeing, to a model, is a write.
+                // To a model, freeing is a write.
                 task.output.with_mut(|_| ());
             }
         };

@@ -1,9 +1,9 @@
 //! The `Waker` of a task: its pointer is the task's header.
 //!
-//! The vtable is one static and the same for all tasks, so `Waker::will_wake` compares two pointers that are equal
-//! exactly if the task is: a future polled again keeps the waker it has.
+//! The vtable is one static for all tasks, so `Waker::will_wake` compares two pointers, which are equal exactly
+//! if the tasks are: a future that is polled again keeps its waker.
 //!
-//! Safe on any thread, at any time, also after the task completed or its runtime is gone.
+//! It is safe on any thread at any time, also after the task has completed or its runtime has ended.
 
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
@@ -14,16 +14,15 @@ use super::state::Woken;
 
 static VTABLE: RawWakerVTable = RawWakerVTable::new(clone, wake, wake_by_ref, drop_waker);
 
-/// Calls `f` with a waker that lends the reference of the task being alive: no reference is counted unless `f`
-/// clones it.
+/// Calls `f` with a waker that borrows the live task's reference. No reference is counted unless `f` clones it.
 pub(super) fn with_borrowed<R>(header: NonNull<Header>, f: impl FnOnce(&Waker) -> R) -> R {
     // SAFETY: the functions of the vtable keep the contract of `RawWaker`. This waker is never dropped, so it
-    // gives no reference back that it did not take.
+    // never gives up a reference.
     let waker = ManuallyDrop::new(unsafe { Waker::new(header.as_ptr().cast(), &VTABLE) });
     f(&waker)
 }
 
-/// The task that the waker queues, if it is of this kind. It lives as long as the waker.
+/// Returns the task that the waker queues, if it is a task's waker. It lives as long as the waker.
 pub(super) fn task_of(waker: &Waker) -> Option<NonNull<Header>> {
     if !std::ptr::eq(waker.vtable(), &VTABLE) {
         return None;
@@ -39,14 +38,14 @@ unsafe fn header(data: *const ()) -> NonNull<Header> {
 }
 
 unsafe fn clone(data: *const ()) -> RawWaker {
-    // SAFETY: by the contract of `RawWakerVTable`, here and in the three below.
+    // SAFETY: by the contract of `RawWakerVTable`.
     unsafe { header(data).as_ref() }.state.retain();
     RawWaker::new(data, &VTABLE)
 }
 
 unsafe fn wake(data: *const ()) {
-    // SAFETY: as in `clone`; the reference is given up by `wake_by_value`. With `Schedule` the task is alive until
-    // its `Runnable` ran, with `Free` the last reference was ours.
+    // SAFETY: by the contract of `RawWakerVTable`. `wake_by_value` gives up the reference. With `Schedule` the
+    // task is alive until its `Runnable` has run; with `Free` the last reference was ours.
     unsafe {
         let header = header(data);
         match header.as_ref().state.wake_by_value() {
@@ -58,7 +57,7 @@ unsafe fn wake(data: *const ()) {
 }
 
 unsafe fn wake_by_ref(data: *const ()) {
-    // SAFETY: as in `clone`.
+    // SAFETY: by the contract of `RawWakerVTable`.
     unsafe {
         let header = header(data);
         if header.as_ref().state.wake_by_ref() == Woken::Schedule {
@@ -68,6 +67,6 @@ unsafe fn wake_by_ref(data: *const ()) {
 }
 
 unsafe fn drop_waker(data: *const ()) {
-    // SAFETY: as in `clone`; the reference is given up.
+    // SAFETY: by the contract of `RawWakerVTable`. The reference is given up.
     unsafe { Header::release(header(data)) }
 }
