@@ -181,18 +181,18 @@ fn a_job_that_tells_of_its_output_does_so_once() {
             let _ = told.0.send(word);
         }
     };
-    rt.block_on(rt.handle().spawn_blocking_and_tell(|| "done", tell(Told(say.clone())))).unwrap();
+    rt.block_on(rt.handle().spawn_blocking_and_notify(|| "done", tell(Told(say.clone())))).unwrap();
     assert_eq!(heard.recv_timeout(LONG), Ok("done"));
     assert_eq!(heard.recv_timeout(LONG), Ok("dropped"));
     // A panic and a cancel leave nothing to tell.
     let error = rt
-        .block_on(rt.handle().spawn_blocking_and_tell(|| panic!("blocked"), tell(Told(say.clone()))))
+        .block_on(rt.handle().spawn_blocking_and_notify(|| panic!("blocked"), tell(Told(say.clone()))))
         .unwrap_err();
     assert_eq!(error.panic_message(), Some("blocked"));
     assert_eq!(heard.recv_timeout(LONG), Ok("dropped"));
     let (go, gate) = channel::<()>();
     let busy = rt.spawn_blocking(move || gate.recv());
-    let waits = rt.handle().spawn_blocking_and_tell(|| "never", tell(Told(say)));
+    let waits = rt.handle().spawn_blocking_and_notify(|| "never", tell(Told(say)));
     waits.abort();
     go.send(()).unwrap();
     assert!(rt.block_on(waits).unwrap_err().is_cancelled());

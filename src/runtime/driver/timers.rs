@@ -83,7 +83,7 @@ impl EntryRef {
     fn fire(self) -> Option<Waker> {
         // SAFETY: until FIRED is stored the owner cannot free the entry without the lock, which we hold.
         let entry = unsafe { self.0.as_ref() };
-        // SAFETY: under the lock (rule 1).
+        // SAFETY: under the heap's lock (rule 1).
         let waker = entry.waker.with_mut(|waker| unsafe { (*waker).take() });
         // Ordering: pairs with `has_fired`; the last touch (rule 3).
         entry.state.store(FIRED, Release);
@@ -212,7 +212,7 @@ impl Timers {
         if queue.closed {
             return Armed::Closed;
         }
-        // SAFETY: under the lock (rule 1).
+        // SAFETY: under the heap's lock (rule 1).
         entry.waker.with_mut(|slot| unsafe { *slot = Some(waker) });
         entry.state.store(ARMED, Relaxed);
         queue.heap.insert(when, EntryRef(NonNull::from(entry.get_ref())));
@@ -235,7 +235,7 @@ impl Timers {
         if entry.has_fired() {
             return false;
         }
-        // SAFETY: under the lock (rule 1).
+        // SAFETY: under the heap's lock (rule 1).
         let replaced = entry.waker.with_mut(|slot| wakers::store(unsafe { &mut *slot }, waker));
         drop(queue);
         drop(replaced);
@@ -252,7 +252,7 @@ impl Timers {
         queue.heap.remove(slot);
         // `next` may now be too early, which costs one needless look.
         entry.state.store(UNARMED, Relaxed);
-        // SAFETY: under the lock (rule 1).
+        // SAFETY: under the heap's lock (rule 1).
         let waker = entry.waker.with_mut(|waker| unsafe { (*waker).take() });
         drop(queue);
         drop(waker);

@@ -1,4 +1,4 @@
-//! From what users write to socket addresses.
+//! Resolves what users write to socket addresses.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -6,15 +6,15 @@ use std::net::{IpAddr, SocketAddr};
 use crate::resolver::addresses_of;
 use crate::runtime::{JoinError, NoThread, spawn_blocking};
 
-/// Where to connect or bind: an address, or a name to be looked up on the blocking pool.
+/// Where to connect or bind: an address, or a name, which is looked up on the blocking pool.
 ///
 /// Converts from `SocketAddr`, `(IpAddr, u16)`, `"host:port"` and `(host, port)`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Target {
-    /// Known.
+    /// A known address.
     Address(SocketAddr),
-    /// To be looked up.
+    /// A name to be looked up.
     Name {
         /// Host name or address.
         host: String,
@@ -71,10 +71,11 @@ impl From<(String, u16)> for Target {
 }
 
 impl Target {
-    /// All addresses, in the resolver's order; at least one.
+    /// Returns all addresses, in the resolver's order; at least one.
     ///
     /// # Errors
-    /// When the name does not resolve: then with a [`LookupError`](super::LookupError) inside, if the name was asked for.
+    /// If the name does not resolve. The error wraps a [`LookupError`](super::LookupError) if a lookup was
+    /// made.
     pub async fn resolve(self) -> io::Result<Vec<SocketAddr>> {
         let addresses = match self {
             Target::Address(address) => return Ok(vec![address]),
@@ -104,7 +105,7 @@ async fn look_up(host: String, port: u16) -> io::Result<Vec<SocketAddr>> {
     }
 }
 
-/// Tries one address after the other; the error is that of the last.
+/// Tries one address after the other. The error is that of the last one.
 pub(super) async fn first_that<T>(
     addresses: Vec<SocketAddr>,
     mut attempt: impl AsyncFnMut(SocketAddr) -> io::Result<T>,

@@ -1,28 +1,29 @@
-//! What TCP and Unix streams have in common, written once.
+//! The methods that TCP and Unix streams have in common.
 
-/// More buffers than this no system takes in one call. Had it to leave some out, that would look like a socket that is
-/// full, or empty, and would be waited for in vain.
+/// No system takes more buffers than this in one call. If it left some out, the short result would look like a
+/// full or empty socket, and the caller would wait for an event that does not come.
 pub(super) const MAX_BUFFERS: usize = 1024;
 
-/// Implements the byte-stream methods for a struct with a field `io: Io<$source>`, of which `$receive` reads into a slice
-/// of buffers: how many bytes, and whether that was all there was.
+/// Implements the byte-stream methods for a struct with a field `io: Io<$source>`. `$receive` reads into a
+/// slice of buffers, and returns how many bytes it read and whether that was all there was.
 macro_rules! stream_methods {
     ($stream:ident, $source:ty, $receive:path) => {
         impl $stream {
-            /// Reads at most `buffer.len()` bytes; 0 means that the peer has sent its last (or an empty buffer).
+            /// Reads at most `buffer.len()` bytes. 0 means that the peer has ended its direction (or that the
+            /// buffer is empty).
             ///
             /// # Errors
-            /// What `recv(2)` says.
+            /// Those of `recv(2)`.
             pub async fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
                 let buffers = &mut [IoSliceMut::new(buffer)];
                 let (got, _) = self.io.run_until(Direction::Read, |source| $receive(source, buffers)).await?;
                 Ok(got)
             }
 
-            /// Fills `buffer`. Not cancel-safe: what was read until then is lost.
+            /// Fills `buffer`. Not cancel-safe: bytes that were read by then are lost.
             ///
             /// # Errors
-            /// `UnexpectedEof` if the stream ends before; else as `read`.
+            /// `UnexpectedEof` if the stream ends before that; else as `read`.
             pub async fn read_exact(&self, mut buffer: &mut [u8]) -> io::Result<()> {
                 while !buffer.is_empty() {
                     match self.read(buffer).await? {
@@ -33,10 +34,10 @@ macro_rules! stream_methods {
                 Ok(())
             }
 
-            /// Writes as much as fits into the socket's buffer; how much that was.
+            /// Writes as much as fits into the socket's buffer, and returns how much that was.
             ///
             /// # Errors
-            /// What `send(2)` says. A closed peer is an error, never a signal.
+            /// Those of `send(2)`. A closed peer is an error, never a signal.
             pub async fn write(&self, data: &[u8]) -> io::Result<usize> {
                 self.io.write_some(data.len(), |mut source| source.write(data)).await
             }
@@ -55,7 +56,7 @@ macro_rules! stream_methods {
                 Ok(())
             }
 
-            /// Writes several buffers in one system call; how many bytes of them.
+            /// Writes several buffers in one system call, and returns how many bytes of them were written.
             ///
             /// # Errors
             /// As `write`.
@@ -65,7 +66,7 @@ macro_rules! stream_methods {
                 self.io.write_some(len, |mut source| source.write_vectored(data)).await
             }
 
-            /// Reads into several buffers in one system call, one after the other; how many bytes in all.
+            /// Reads into several buffers in one system call, one after the other. Returns the number of bytes.
             ///
             /// # Errors
             /// As `read`.
@@ -76,9 +77,9 @@ macro_rules! stream_methods {
                 Ok(got)
             }
 
-            /// Waits until there is something to read, or the stream has ended: then call `try_read`, which needs a
-            /// buffer for no longer than that call. Thousands of idle connections so share the few buffers of the
-            /// threads that serve them. May return early. Cancel-safe.
+            /// Waits until there is something to read, or the stream has ended. Then call `try_read`, which
+            /// needs a buffer only during that call. So thousands of idle connections can share the few buffers
+            /// of the threads that serve them. May return early. Cancel-safe.
             ///
             /// # Errors
             /// After the runtime was shut down.
@@ -112,13 +113,13 @@ macro_rules! stream_methods {
                 self.io.try_write_some(data.len(), |mut source| source.write(data))
             }
 
-            /// Two halves for two tasks, by reference. (The methods of the stream itself take `&self`: halves are for
-            /// those who want the directions apart in the types.)
+            /// Returns two halves for two tasks, by reference. (The stream's own methods take `&self`; halves
+            /// keep the directions apart in the types.)
             pub fn split(&self) -> (ReadHalf<&$stream>, WriteHalf<&$stream>) {
                 (ReadHalf { stream: self }, WriteHalf { stream: self })
             }
 
-            /// Two halves for two tasks that own them. The socket is closed when both are gone.
+            /// Returns two halves for two tasks that own them. The socket is closed when both are dropped.
             pub fn into_split(self) -> (ReadHalf<Arc<$stream>>, WriteHalf<Arc<$stream>>) {
                 let stream = Arc::new(self);
                 (ReadHalf { stream: stream.clone() }, WriteHalf { stream })
@@ -140,7 +141,7 @@ macro_rules! stream_methods {
             /// Puts a connected socket on the runtime of the current thread and makes it non-blocking.
             ///
             /// # Errors
-            /// Without a runtime, and when the socket cannot be registered.
+            /// If there is no runtime, or if the socket cannot be registered.
             pub fn from_std(socket: $source) -> io::Result<$stream> {
                 socket.set_nonblocking(true)?;
                 Ok($stream { io: Io::new(socket, First::Try)? })

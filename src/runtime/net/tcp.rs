@@ -16,13 +16,13 @@ use super::stream::{MAX_BUFFERS, stream_methods};
 use crate::runtime::driver::Direction;
 use crate::runtime::time::timeout;
 
-/// Connections the kernel keeps ready for `accept`.
+/// How many connections the kernel keeps ready for `accept`.
 const BACKLOG: i32 = 1024;
 
 /// Accepts TCP connections.
 #[derive(Debug)]
 pub struct TcpListener {
-    /// mio's, whose `accept` gives a non-blocking socket without a second system call.
+    /// mio's listener: its `accept` returns a non-blocking socket without a second system call.
     io: Io<mio::net::TcpListener>,
 }
 
@@ -30,7 +30,7 @@ impl TcpListener {
     /// Listens at `target` (port 0: any free port), with SO_REUSEADDR.
     ///
     /// # Errors
-    /// When the name does not resolve, or the address is in use or not ours.
+    /// If the name does not resolve, or if the address is in use or not local.
     pub async fn bind(target: impl Into<Target>) -> io::Result<TcpListener> {
         let addresses = target.into().resolve().await?;
         first_that(addresses, async |address| {
@@ -46,15 +46,15 @@ impl TcpListener {
     /// Waits for a connection.
     ///
     /// # Errors
-    /// What `accept(2)` says: a connection that was reset in the queue, or no descriptors left. The listener goes
-    /// on in either case. As long as there are no descriptors the error comes back at once: sleep a while before the next
-    /// call.
+    /// Those of `accept(2)`: a connection was reset in the queue, or no descriptors are left. The listener
+    /// continues in either case. While there are no descriptors the error comes back at once, so sleep a while
+    /// before the next call.
     pub async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
         let (stream, peer) = self.accept_std().await?;
         Ok((TcpStream { io: Io::new(stream, First::Try)? }, peer))
     }
 
-    /// As `accept`, with a socket that is non-blocking and on no runtime yet.
+    /// As `accept`, but returns a non-blocking socket that is on no runtime yet.
     ///
     /// # Errors
     /// As `accept`.
@@ -63,10 +63,10 @@ impl TcpListener {
         Ok((net::TcpStream::from(OwnedFd::from(stream)), peer))
     }
 
-    /// Where it listens.
+    /// Returns the address it listens at.
     ///
     /// # Errors
-    /// What `getsockname(2)` says.
+    /// Those of `getsockname(2)`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.io.source().local_addr()
     }
@@ -74,7 +74,7 @@ impl TcpListener {
     /// Puts a listening socket on the runtime of the current thread and makes it non-blocking.
     ///
     /// # Errors
-    /// Without a runtime, and when the socket cannot be registered.
+    /// If there is no runtime, or if the socket cannot be registered.
     pub fn from_std(listener: net::TcpListener) -> io::Result<TcpListener> {
         listener.set_nonblocking(true)?;
         Ok(TcpListener { io: Io::new(mio::net::TcpListener::from_std(listener), First::Try)? })
@@ -110,7 +110,7 @@ stream_methods!(TcpStream, net::TcpStream, receive);
 fn receive(mut source: &net::TcpStream, buffers: &mut [IoSliceMut<'_>]) -> io::Result<(usize, bool)> {
     let room: usize = buffers.iter().map(|slice| slice.len()).sum();
     let got = match buffers {
-        // A plain `recv` is a little less work for the system.
+        // A plain `recv` is a little less work for the kernel.
         [buffer] => source.read(buffer)?,
         _ => source.read_vectored(buffers)?,
     };
@@ -121,7 +121,7 @@ impl TcpStream {
     /// Connects, trying the addresses of a name one after the other.
     ///
     /// # Errors
-    /// When the name does not resolve, else that of the last attempt.
+    /// If the name does not resolve; else the error of the last attempt.
     pub async fn connect(target: impl Into<Target>) -> io::Result<TcpStream> {
         let addresses = target.into().resolve().await?;
         first_that(addresses, async |address| Ok(TcpStream { io: Io::connect(&address.into()).await? })).await
@@ -138,7 +138,7 @@ impl TcpStream {
         }
     }
 
-    /// Runs `read`, which reads from the socket once, when there may be something to read. It says with its result
+    /// Runs `read`, which reads from the socket once, when there may be something to read. Its result says
     /// whether it has read all there was.
     pub(super) async fn receive<R>(
         &self,
@@ -155,15 +155,15 @@ impl TcpStream {
         self.io.run(Direction::Read, |socket| socket.peek(buffer)).await
     }
 
-    /// Our end.
+    /// Returns the local address.
     ///
     /// # Errors
-    /// What `getsockname(2)` says.
+    /// Those of `getsockname(2)`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.io.source().local_addr()
     }
 
-    /// The other end.
+    /// Returns the peer's address.
     ///
     /// # Errors
     /// `NotConnected` if the peer is gone already.
@@ -174,7 +174,7 @@ impl TcpStream {
     /// Sends small writes at once instead of collecting them (TCP_NODELAY).
     ///
     /// # Errors
-    /// What `setsockopt(2)` says.
+    /// Those of `setsockopt(2)`.
     pub fn set_nodelay(&self, on: bool) -> io::Result<()> {
         self.io.source().set_nodelay(on)
     }
@@ -182,7 +182,7 @@ impl TcpStream {
     /// Whether TCP_NODELAY is set.
     ///
     /// # Errors
-    /// What `getsockopt(2)` says.
+    /// Those of `getsockopt(2)`.
     pub fn nodelay(&self) -> io::Result<bool> {
         self.io.source().nodelay()
     }

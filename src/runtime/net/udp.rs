@@ -10,7 +10,7 @@ use super::packets::datagram_methods;
 use super::resolve::{Target, first_that};
 use crate::runtime::driver::Direction;
 
-/// No datagram is longer.
+/// The length of the longest datagram.
 const LONGEST: usize = 64 * 1024;
 
 /// A datagram socket.
@@ -25,13 +25,14 @@ impl UdpSocket {
     /// Binds to `target` (port 0: any free port).
     ///
     /// # Errors
-    /// When the name does not resolve, or the address is in use or not ours.
+    /// If the name does not resolve, or if the address is in use or not local.
     pub async fn bind(target: impl Into<Target>) -> io::Result<UdpSocket> {
         let addresses = target.into().resolve().await?;
         first_that(addresses, async |address| UdpSocket::from_std(net::UdpSocket::bind(address)?)).await
     }
 
-    /// Makes `target` the default destination and drops what others send. Does not wait, except for a name.
+    /// Makes `target` the default destination. Datagrams from other senders are dropped from then on. Waits
+    /// only for a name.
     ///
     /// # Errors
     /// As `bind`.
@@ -46,10 +47,10 @@ impl UdpSocket {
         done
     }
 
-    /// Sends one datagram; its length.
+    /// Sends one datagram, and returns its length.
     ///
     /// # Errors
-    /// What `sendto(2)` says; one that is too long is an error, never cut.
+    /// Those of `sendto(2)`. A datagram that is too long is an error; it is never truncated.
     pub async fn send_to(&self, data: &[u8], to: SocketAddr) -> io::Result<usize> {
         self.io.run(Direction::Write, |socket| socket.send_to(data, to)).await
     }
@@ -62,7 +63,7 @@ impl UdpSocket {
         self.io.try_run(Direction::Write, |socket| socket.send_to(data, to))
     }
 
-    /// Receives one datagram of any length: its content and sender.
+    /// Receives one datagram of any length, and returns its content and sender.
     ///
     /// # Errors
     /// As `recv_from`.

@@ -19,16 +19,16 @@ use crate::runtime::driver::Direction;
 /// Accepts connections at a path.
 #[derive(Debug)]
 pub struct UnixListener {
-    /// mio's, as in `TcpListener`.
+    /// mio's listener, as in `TcpListener`.
     io: Io<mio::net::UnixListener>,
 }
 
 impl UnixListener {
-    /// Listens at `path`, which must not exist and is not removed afterwards. (For an address without a path, make the
-    /// socket with the standard library and pass it to `from_std`.)
+    /// Listens at `path`, which must not exist, and is not removed afterwards. (For an address without a path,
+    /// make the socket with the standard library and pass it to `from_std`.)
     ///
     /// # Errors
-    /// `AddrInUse` if the path exists; what `bind(2)` says.
+    /// `AddrInUse` if the path exists; otherwise those of `bind(2)`.
     pub fn bind(path: impl AsRef<Path>) -> io::Result<UnixListener> {
         UnixListener::from_std(net::UnixListener::bind(path)?)
     }
@@ -36,17 +36,17 @@ impl UnixListener {
     /// Waits for a connection.
     ///
     /// # Errors
-    /// What `accept(2)` says; the listener goes on.
+    /// Those of `accept(2)`. The listener continues.
     pub async fn accept(&self) -> io::Result<(UnixStream, SocketAddr)> {
         let (stream, peer) = self.io.run(Direction::Read, |listener| listener.accept()).await?;
         let io = Io::new(net::UnixStream::from(OwnedFd::from(stream)), First::Try)?;
         Ok((UnixStream { io }, peer))
     }
 
-    /// Where it listens.
+    /// Returns the address it listens at.
     ///
     /// # Errors
-    /// What `getsockname(2)` says.
+    /// Those of `getsockname(2)`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.io.source().local_addr()
     }
@@ -54,7 +54,7 @@ impl UnixListener {
     /// Puts a listening socket on the runtime of the current thread and makes it non-blocking.
     ///
     /// # Errors
-    /// Without a runtime, and when the socket cannot be registered.
+    /// If there is no runtime, or if the socket cannot be registered.
     pub fn from_std(listener: net::UnixListener) -> io::Result<UnixListener> {
         listener.set_nonblocking(true)?;
         Ok(UnixListener { io: Io::new(mio::net::UnixListener::from_std(listener), First::Try)? })
@@ -81,11 +81,11 @@ pub struct UnixStream {
 
 stream_methods!(UnixStream, net::UnixStream, receive);
 
-/// A buffer of at most this size is mostly filled: by what it was made for, or by a part of what there is.
+/// Buffers of at most this size are mostly filled by a read.
 const SMALL: usize = 1024;
 
-/// A short read means that no more is there, unless it ended at a descriptor. To tell the two apart costs a little; where
-/// short reads are rare it is left open, and the next read finds out.
+/// A short read means that no more is there, unless it stopped at a message with descriptors. Telling the two
+/// apart costs a little; where short reads are rare, the next read finds out.
 fn receive(mut source: &net::UnixStream, buffers: &mut [IoSliceMut<'_>]) -> io::Result<(usize, bool)> {
     let room: usize = buffers.iter().map(|slice| slice.len()).sum();
     if let [buffer] = buffers
@@ -101,29 +101,30 @@ impl UnixStream {
     /// Connects to the listener at `path`.
     ///
     /// # Errors
-    /// What `connect(2)` says; `WouldBlock` if the listener's queue is full, as the system does not tell when that is over.
+    /// Those of `connect(2)`; `WouldBlock` if the listener's queue is full, because the system does not report
+    /// when that ends.
     pub async fn connect(path: impl AsRef<Path>) -> io::Result<UnixStream> {
         Ok(UnixStream { io: Io::connect(&SockAddr::unix(path)?).await? })
     }
 
-    /// Two connected streams.
+    /// Creates two connected streams.
     ///
     /// # Errors
-    /// What `socketpair(2)` says, and without a runtime.
+    /// Those of `socketpair(2)`; also if there is no runtime.
     pub fn pair() -> io::Result<(UnixStream, UnixStream)> {
         let (a, b) = net::UnixStream::pair()?;
         Ok((UnixStream::from_std(a)?, UnixStream::from_std(b)?))
     }
 
-    /// Our end.
+    /// Returns the local address.
     ///
     /// # Errors
-    /// What `getsockname(2)` says.
+    /// Those of `getsockname(2)`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.io.source().local_addr()
     }
 
-    /// The other end.
+    /// Returns the peer's address.
     ///
     /// # Errors
     /// `NotConnected` if the peer is gone already.

@@ -1,4 +1,4 @@
-//! Waiting for other tasks: channels, a notification, permits, a lock.
+//! Synchronisation between tasks: channels, a notification, a semaphore, a mutex.
 //!
 //! Nothing here needs a runtime: both ends may be on any thread or executor.
 

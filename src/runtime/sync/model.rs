@@ -1,4 +1,4 @@
-//! The channels in every order.
+//! Models of the channels.
 
 use super::{mpsc, oneshot};
 use crate::runtime::shim::model::{block_on, check, thread};
@@ -35,7 +35,7 @@ fn a_oneshot_value_belongs_to_one_side_when_the_receiver_goes() {
     });
 }
 
-/// Polled twice with different wakers while the value comes: the last one counts.
+/// Polled twice with different wakers while the value comes: the last waker is woken.
 #[test]
 fn a_oneshot_receiver_may_change_its_waker() {
     check(|| {
@@ -67,7 +67,7 @@ fn a_bounded_channel_passes_values_in_order_and_wakes_both_sides() {
     });
 }
 
-/// Two wait for room when the receiver goes: both hear of it, and no value stays behind.
+/// Two senders wait for room when the receiver is dropped. Both return an error, and no value stays behind.
 #[test]
 fn senders_that_wait_hear_that_the_receiver_goes() {
     check(|| {

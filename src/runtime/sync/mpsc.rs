@@ -1,4 +1,4 @@
-//! Many senders, one receiver, values in order.
+//! A channel with many senders and one receiver. Values keep their order.
 //!
 //! One lock around a ring buffer. [`unbounded`] never makes a sender wait; [`bounded`] does when `capacity` values
 //! are in the buffer.
@@ -14,13 +14,13 @@ use super::wait_list::{Grant, WaitList};
 use crate::runtime::lock::{ShortGuard, ShortLock};
 use crate::runtime::{coop, wakers};
 
-/// A channel that holds at most `capacity` values (at least 1).
+/// Creates a channel that holds at most `capacity` values (at least 1).
 pub fn bounded<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
     let channel = Channel::new(capacity.max(1));
     (Sender { channel: channel.clone() }, Receiver { channel })
 }
 
-/// A channel that holds any number of values.
+/// Creates a channel that holds any number of values.
 pub fn unbounded<T>() -> (UnboundedSender<T>, Receiver<T>) {
     let channel = Channel::new(usize::MAX);
     (UnboundedSender { sender: Sender { channel: channel.clone() } }, Receiver { channel })
@@ -30,7 +30,7 @@ struct Channel<T>(ShortLock<State<T>>);
 
 struct State<T> {
     values: VecDeque<T>,
-    /// Room that was granted to a sender in line and not used yet.
+    /// Room that was granted to waiting senders and not used yet.
     granted: usize,
     capacity: usize,
     waiting: WaitList,
@@ -62,7 +62,7 @@ impl<T> State<T> {
         self.values.len() + self.granted < self.capacity && self.waiting.is_empty()
     }
 
-    /// Passes room on to the first sender in line.
+    /// Grants room to the first sender in the line.
     fn grant_room(&mut self) -> Option<Waker> {
         if self.values.len() + self.granted >= self.capacity {
             return None;
@@ -79,7 +79,7 @@ pub struct Sender<T> {
 }
 
 impl<T> Sender<T> {
-    /// Sends `value`, waiting for room. Dropped before it is ready, the value is not sent.
+    /// Sends `value`, and waits for room. If this future is dropped early, the value is not sent.
     ///
     /// # Errors
     /// The value, if the receiver is gone.
@@ -143,7 +143,7 @@ fn push<T>(mut state: ShortGuard<'_, State<T>>, value: T) -> Result<(), SendErro
     Ok(())
 }
 
-/// A place in the line of senders, left when dropped.
+/// A place in the line of senders. Dropping it leaves the line.
 struct Place<'a, T> {
     channel: &'a Channel<T>,
     key: Option<usize>,
@@ -218,7 +218,7 @@ pub struct Receiver<T> {
 }
 
 impl<T> Receiver<T> {
-    /// The next value; `None` when all senders are gone and all values received. Cancel-safe.
+    /// Returns the next value, or `None` when all senders are gone and all values were received. Cancel-safe.
     pub async fn recv(&mut self) -> Option<T> {
         poll_fn(|cx| self.poll_recv(cx)).await
     }
@@ -247,8 +247,9 @@ impl<T> Receiver<T> {
         Poll::Pending
     }
 
-    /// Waits for at least one value and appends up to `limit` of those that are there to `values`: how many, 0 if all
-    /// senders are gone and all values received, or if `limit` is 0. One lock for all of them. Cancel-safe.
+    /// Waits for at least one value, and appends up to `limit` of the available values to `values`. Returns how
+    /// many: 0 if all senders are gone and all values were received, or if `limit` is 0. Takes one lock for all
+    /// of them. Cancel-safe.
     pub async fn recv_many(&mut self, values: &mut Vec<T>, limit: usize) -> usize {
         if limit == 0 {
             return 0;
@@ -274,13 +275,14 @@ impl<T> Receiver<T> {
         self.len() == 0
     }
 
-    /// Whether no value can come any more but those in the buffer: all senders are gone, or the channel was closed.
+    /// Whether no value but those in the buffer can come any more: all senders are gone, or the channel was
+    /// closed.
     pub fn is_closed(&self) -> bool {
         let state = self.channel.lock();
         state.closed || state.senders == 0
     }
 
-    /// The next value, if it is there already.
+    /// Returns the next value, if it is there already.
     pub fn try_recv(&mut self) -> Option<T> {
         let mut state = self.channel.lock();
         let value = state.values.pop_front()?;
@@ -292,7 +294,7 @@ impl<T> Receiver<T> {
         Some(value)
     }
 
-    /// Refuses further values; those in the buffer can still be received.
+    /// Refuses further values. Those in the buffer can still be received.
     pub fn close(&mut self) {
         let mut state = self.channel.lock();
         state.closed = true;
@@ -308,12 +310,12 @@ impl<T> Drop for Receiver<T> {
         let mut state = self.channel.lock();
         let (values, waker) = (std::mem::take(&mut state.values), state.receiver.take());
         drop(state);
-        // Not under the lock: they may hold senders of this very channel.
+        // Not under the lock: the values may hold senders of this channel.
         drop((values, waker));
     }
 }
 
-/// The receiver is gone; here is the value.
+/// The receiver is gone. The value is returned.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SendError<T>(pub T);
 

@@ -1,4 +1,4 @@
-//! A lock that is held across awaits.
+//! A mutex that may be held across awaits.
 
 use std::cell::UnsafeCell;
 use std::fmt;
@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use super::{Permit, Semaphore};
 
-/// A value that one task at a time may use, also while it waits for something else. First come, first served.
+/// A value that one task at a time may use, also across awaits. First come, first served.
 ///
-/// For a value that is only looked at or changed between two awaits, `std::sync::Mutex` is faster and just as good. This
-/// one is for what a task has to keep to itself over an await: a connection with a request and its response, for example.
-/// It is not poisoned: a holder that panics leaves the value as it is.
+/// For a value that is only read or changed between two awaits, `std::sync::Mutex` is faster and just as good.
+/// This one is for a value that a task needs for itself across an await, for example a connection during a
+/// request and its response. It is not poisoned: a holder that panics leaves the value as it is.
 ///
 /// ```
 /// use wakeloop::runtime::{block_on, sync::Mutex, yield_now};
@@ -30,28 +30,30 @@ pub struct Mutex<T: ?Sized> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the semaphore has one permit, and only with it is the value touched: it is handed from thread to thread, so that
-// `Send` is all it needs. The lock of the semaphore orders one holder's accesses before the next one's.
+// SAFETY: the semaphore has one permit, and the value is touched only with it. So the value only moves from
+// thread to thread, for which `Send` is enough. The semaphore's lock orders one holder's accesses before the
+// next one's.
 unsafe impl<T: Send + ?Sized> Send for Mutex<T> {}
-// SAFETY: as above.
+// SAFETY: only the holder of the semaphore's one permit touches the value, so `Send` is enough.
 unsafe impl<T: Send + ?Sized> Sync for Mutex<T> {}
 
 impl<T> Mutex<T> {
-    /// Not locked.
+    /// Creates an unlocked mutex.
     pub fn new(value: T) -> Mutex<T> {
         Mutex { turn: Semaphore::new(1), value: UnsafeCell::new(value) }
     }
 
-    /// The value: nobody else has the lock any more.
+    /// Returns the value. Nobody else can hold the lock any more.
     pub fn into_inner(self) -> T {
         self.value.into_inner()
     }
 }
 
 impl<T: ?Sized> Mutex<T> {
-    /// Waits for the lock; in line from the first poll. Cancel-safe, but loses its place in the line.
+    /// Waits for the lock, in line from the first poll. Cancel-safe, but a cancelled wait loses its place in
+    /// the line.
     ///
-    /// Who has the lock already waits without end.
+    /// A task that holds the lock already waits forever.
     pub async fn lock(&self) -> MutexGuard<'_, T> {
         MutexGuard { _permit: self.turn.acquire(1).await, mutex: self }
     }
@@ -61,19 +63,19 @@ impl<T: ?Sized> Mutex<T> {
         Some(MutexGuard { _permit: self.turn.try_acquire(1)?, mutex: self })
     }
 
-    /// As [`Mutex::lock`], for a guard that a task can take along.
+    /// As [`Mutex::lock`], with a guard that owns a reference to the mutex.
     pub async fn lock_owned(self: Arc<Self>) -> OwnedMutexGuard<T> {
         self.turn.acquire(1).await.forget();
         OwnedMutexGuard { mutex: self }
     }
 
-    /// As [`Mutex::try_lock`], for a guard that a task can take along.
+    /// As [`Mutex::try_lock`], with a guard that owns a reference to the mutex.
     pub fn try_lock_owned(self: Arc<Self>) -> Option<OwnedMutexGuard<T>> {
         self.turn.try_acquire(1)?.forget();
         Some(OwnedMutexGuard { mutex: self })
     }
 
-    /// The value, without a lock: nobody else can have it.
+    /// Returns the value without locking: the exclusive borrow is enough.
     pub fn get_mut(&mut self) -> &mut T {
         self.value.get_mut()
     }
@@ -101,23 +103,23 @@ impl<T: fmt::Debug + ?Sized> fmt::Debug for Mutex<T> {
     }
 }
 
-/// The lock of a [`Mutex`], given back when dropped.
+/// The guard of a [`Mutex`]. Dropping it unlocks.
 #[must_use = "the lock is given back at once if this is not kept"]
 pub struct MutexGuard<'a, T: ?Sized> {
     mutex: &'a Mutex<T>,
     _permit: Permit<'a>,
 }
 
-/// As [`MutexGuard`], with a share in its mutex.
+/// As [`MutexGuard`], with a reference to its mutex.
 #[must_use = "the lock is given back at once if this is not kept"]
 pub struct OwnedMutexGuard<T: ?Sized> {
     mutex: Arc<Mutex<T>>,
 }
 
-// SAFETY: a shared guard gives shared references to the value and nothing else. (Without this, only `Mutex: Sync` would be
-// asked for, which a value that is not `Sync` satisfies.)
+// SAFETY: a shared guard gives only shared references to the value. (Without this impl, the guard would only
+// need `Mutex: Sync`, which holds even for a value that is not `Sync`.)
 unsafe impl<T: Sync + ?Sized> Sync for MutexGuard<'_, T> {}
-// SAFETY: as above.
+// SAFETY: a shared guard gives only shared references to the value.
 unsafe impl<T: Sync + ?Sized> Sync for OwnedMutexGuard<T> {}
 
 impl<T: ?Sized> Drop for OwnedMutexGuard<T> {
@@ -139,7 +141,7 @@ macro_rules! guard {
 
         impl<T: ?Sized> DerefMut for $guard {
             fn deref_mut(&mut self) -> &mut T {
-                // SAFETY: as above, and it is borrowed exclusively.
+                // SAFETY: the guard is the only one there is, and it is borrowed exclusively.
                 unsafe { &mut *self.mutex.value.get() }
             }
         }
@@ -166,7 +168,7 @@ mod tests {
 
     use super::*;
 
-    /// Two impls for whatever is `Sync`: for that, nobody can say which is meant.
+    /// Two impls for every `Sync` type, so that a call is ambiguous exactly for those.
     trait NotSync<A> {
         fn holds() {}
     }

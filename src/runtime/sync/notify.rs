@@ -1,4 +1,4 @@
-//! Telling waiting tasks that something happened.
+//! Notifies waiting tasks.
 
 use std::fmt;
 use std::future::Future;
@@ -12,8 +12,8 @@ use crate::runtime::{coop, unpoisoned};
 
 /// Wakes one waiting task, or all. Carries no data.
 ///
-/// `notify_one` without a waiter is remembered, once, for the next to come: so a waiter that checks a condition and
-/// then waits misses nothing.
+/// `notify_one` without a waiter is remembered, once, for the next waiter. So a waiter that checks a condition
+/// and then waits misses nothing.
 #[derive(Debug, Default)]
 pub struct Notify {
     state: Mutex<State>,
@@ -28,12 +28,12 @@ struct State {
 }
 
 impl Notify {
-    /// Nobody waits, nothing is remembered.
+    /// Creates a `Notify` without waiters, and with nothing remembered.
     pub fn new() -> Notify {
         Notify::default()
     }
 
-    /// Wakes the task that waits longest, else the next one that will. From any thread.
+    /// Wakes the task that has waited longest, or else the next one to wait. Callable from any thread.
     pub fn notify_one(&self) {
         let mut state = unpoisoned(self.state.lock());
         if state.waiting.is_empty() {
@@ -47,8 +47,8 @@ impl Notify {
         }
     }
 
-    /// Ends all waits: every [`Notified`] that there is, polled or not. Remembers nothing for those made later. From any
-    /// thread.
+    /// Ends all waits: every existing [`Notified`], polled or not. Remembers nothing for later ones. Callable
+    /// from any thread.
     pub fn notify_waiters(&self) {
         let mut state = unpoisoned(self.state.lock());
         state.rounds += 1;
@@ -57,11 +57,11 @@ impl Notify {
         wake_all(woken);
     }
 
-    /// Waits for a notification; in line from the first poll. Cancel-safe: one that was meant for a dropped waiter goes
-    /// to the next.
+    /// Waits for a notification, in line from the first poll. Cancel-safe: a notification for a dropped waiter
+    /// goes to the next.
     ///
-    /// [`Notify::notify_waiters`] counts from this call on: who makes the future, then looks whether what it would wait
-    /// for has happened, and only then awaits it, misses nothing.
+    /// [`Notify::notify_waiters`] counts from this call on. So a task misses nothing if it makes the future,
+    /// then checks its condition, and only then awaits the future.
     pub fn notified(&self) -> Notified<'_> {
         Notified { notify: self, key: None, rounds: unpoisoned(self.state.lock()).rounds }
     }
@@ -72,7 +72,7 @@ impl Notify {
 pub struct Notified<'a> {
     notify: &'a Notify,
     key: Option<usize>,
-    /// Of those that do not count.
+    /// The rounds that ended before this future was made.
     rounds: u64,
 }
 

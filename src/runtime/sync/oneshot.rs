@@ -1,9 +1,9 @@
-//! One value from one task to another. One allocation, no lock.
+//! A channel for one value. One allocation, no lock.
 //!
-//! The state word: `SENT` (the sender is done; with or without a value), `CLOSED` (the receiver is gone), `WAITING`
-//! (the waker slot is set). The value belongs to the sender until `SENT`, then to the receiver; to the sender
-//! again if `CLOSED` came first. The waker slot belongs to the receiver while `WAITING` is clear; while it is set
-//! nobody touches it until `SENT` passes it to the sender, unless `CLOSED` came first.
+//! The state word: `SENT` (the sender is done, with or without a value), `CLOSED` (the receiver is gone),
+//! `WAITING` (the waker slot is set). The value belongs to the sender until `SENT`, then to the receiver; if
+//! `CLOSED` came first, it stays with the sender. The waker slot belongs to the receiver while `WAITING` is
+//! clear. While it is set nobody touches it, until `SENT` passes it to the sender, unless `CLOSED` came first.
 
 use std::error::Error;
 use std::fmt;
@@ -38,20 +38,20 @@ struct Inner<T> {
 
 // SAFETY: the state hands value and waker to one side at a time.
 unsafe impl<T: Send> Send for Inner<T> {}
-// SAFETY: as above.
+// SAFETY: the state hands value and waker to one side at a time.
 unsafe impl<T: Send> Sync for Inner<T> {}
 
-/// Sends the value. Dropped without that, the receiver gets an error.
+/// The sending half. If it is dropped without sending, the receiver gets an error.
 pub struct Sender<T> {
     /// Taken by `send`.
     inner: Option<Arc<Inner<T>>>,
 }
 
 impl<T> Sender<T> {
-    /// Sends `value`; it comes back if nobody will receive it. From any thread, never waits.
+    /// Sends `value`. From any thread; never waits.
     ///
     /// # Errors
-    /// The value, if the receiver is gone.
+    /// Returns the value if the receiver is gone.
     pub fn send(mut self, value: T) -> Result<(), T> {
         let Some(inner) = self.inner.take() else { return Err(value) };
         // SAFETY: before SENT the value is the sender's.
@@ -68,7 +68,7 @@ impl<T> Sender<T> {
 
     /// Whether the receiver is gone.
     pub fn is_closed(&self) -> bool {
-        // Relaxed: nothing is read on the strength of it.
+        // Relaxed: nothing is read that depends on it.
         self.inner.as_ref().is_none_or(|inner| inner.state.load(Relaxed) & CLOSED != 0)
     }
 }
@@ -82,7 +82,7 @@ impl<T> Drop for Sender<T> {
 }
 
 impl<T> Inner<T> {
-    /// The sender is done. False if the receiver is gone.
+    /// Marks the sender as done. Returns false if the receiver is gone.
     fn finish(&self) -> bool {
         // Ordering: Release hands the value to the receiver, Acquire gets the waker from it.
         let before = self.state.fetch_or(SENT, AcqRel);
@@ -99,17 +99,17 @@ impl<T> Inner<T> {
     }
 }
 
-/// Receives the value: a future of it. Cancel-safe: poll it by reference and the value is not lost.
+/// The receiving half: a future of the value. Cancel-safe: poll it by reference, and the value is not lost.
 pub struct Receiver<T> {
     inner: Arc<Inner<T>>,
     done: bool,
 }
 
 impl<T> Receiver<T> {
-    /// The value, if it is there already; `Ok(None)` if it may still come.
+    /// Returns the value if it is there already, or `Ok(None)` if it may still come.
     ///
     /// # Errors
-    /// If the sender was dropped without sending, or the value was received before.
+    /// If the sender was dropped without sending, or if the value was received before.
     pub fn try_recv(&mut self) -> Result<Option<T>, RecvError> {
         if self.done {
             return Err(RecvError(()));
@@ -121,17 +121,17 @@ impl<T> Receiver<T> {
         self.take().map(Some)
     }
 
-    /// After SENT was seen.
+    /// Takes the value. Call this after SENT was seen.
     fn take(&mut self) -> Result<T, RecvError> {
         self.done = true;
         // SAFETY: SENT passed the value to us.
         self.inner.value.with_mut(|slot| unsafe { (*slot).take() }).ok_or(RecvError(()))
     }
 
-    /// Sets or clears WAITING; false if SENT came first.
+    /// Sets or clears WAITING. Returns false if SENT came first.
     fn flip_waiting(&self) -> bool {
         let flip = |state| (state & SENT == 0).then_some(state ^ WAITING);
-        // Ordering: Release hands the slot to `finish`; Acquire, on failure, gets the value from it.
+        // Ordering: Release passes the slot to `finish`; Acquire, on failure, gets the value from it.
         self.inner.state.fetch_update(Release, Acquire, flip).is_ok()
     }
 }
@@ -157,7 +157,7 @@ impl<T> Receiver<T> {
             return Poll::Ready(self.take());
         }
         if state & WAITING != 0 {
-            // The sender may take the waker at any moment: first it is taken back, then looked at.
+            // The sender may take the waker at any moment, so first take the slot back, then look at it.
             if !self.flip_waiting() {
                 return Poll::Ready(self.take());
             }
@@ -178,10 +178,10 @@ impl<T> Receiver<T> {
 impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
         if self.done {
-            // The sender is through with the channel, and so are we.
+            // The sender has finished with the channel, and so have we.
             return;
         }
-        // Ordering: Acquire pairs with `finish` if it was first: the value is ours. A sender that comes later touches
+        // Ordering: Acquire pairs with `finish` if that came first: the value is ours. A later sender touches
         // nothing of ours.
         let before = self.inner.state.fetch_or(CLOSED, Acquire);
         if before & SENT != 0 {

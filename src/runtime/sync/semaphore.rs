@@ -1,4 +1,4 @@
-//! A number of permits that tasks take and give back.
+//! A number of permits that tasks acquire and release.
 
 use std::fmt;
 use std::future::Future;
@@ -11,7 +11,8 @@ use crate::runtime::shim::Mutex;
 use crate::runtime::wakers::wake_all;
 use crate::runtime::{coop, unpoisoned};
 
-/// Hands out permits, first come first served: who asks for many is not overtaken by those who ask for few.
+/// Hands out permits, first come, first served. A task that asks for many is not overtaken by tasks that ask
+/// for few.
 #[derive(Debug)]
 pub struct Semaphore {
     state: Mutex<State>,
@@ -24,7 +25,7 @@ struct State {
 }
 
 impl Semaphore {
-    /// With `permits` to hand out.
+    /// Creates a semaphore with `permits` permits.
     pub fn new(permits: usize) -> Semaphore {
         Semaphore { state: Mutex::new(State { permits, waiting: WaitList::default() }) }
     }
@@ -34,13 +35,14 @@ impl Semaphore {
         unpoisoned(self.state.lock()).permits
     }
 
-    /// Waits for `permits` at once; in line from the first poll. Cancel-safe, but loses its place in the line. More than
-    /// there ever are is waited for without end, and nobody behind gets any meanwhile.
+    /// Waits for `permits` permits at once, in line from the first poll. Cancel-safe, but a cancelled wait
+    /// loses its place in the line. Asking for more than there ever are waits forever, and nobody behind gets
+    /// any meanwhile.
     pub fn acquire(&self, permits: usize) -> Acquire<'_> {
         Acquire { semaphore: self, permits, key: None }
     }
 
-    /// As [`Semaphore::acquire`], for a permit that a task can take along.
+    /// As [`Semaphore::acquire`], with a permit that owns a reference to the semaphore.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -77,14 +79,13 @@ impl Semaphore {
         Some(Permit { semaphore: self, permits })
     }
 
-    /// As [`Semaphore::try_acquire`], for a permit that a task can take along.
+    /// As [`Semaphore::try_acquire`], with a permit that owns a reference to the semaphore.
     pub fn try_acquire_owned(self: Arc<Self>, permits: usize) -> Option<OwnedPermit> {
         self.try_acquire(permits)?.forget();
         Some(OwnedPermit { semaphore: self, permits })
     }
 
-    /// Adds permits: more than there were, or those of a [`Permit`] that was forgotten. What does not fit into the number
-    /// is not counted.
+    /// Adds permits: new ones, or those of a [`Permit`] that was forgotten. The count saturates.
     pub fn release(&self, permits: usize) {
         let mut state = unpoisoned(self.state.lock());
         state.permits = state.permits.saturating_add(permits);
@@ -151,20 +152,20 @@ impl Drop for Acquire<'_> {
     fn drop(&mut self) {
         if let Some(key) = self.key.take() {
             let left = unpoisoned(self.semaphore.state.lock()).waiting.leave(key);
-            // Served but not taken: give it back. Not served: the next in line may need less.
+            // Granted but not taken: give the permits back. Not granted: the next in line may need fewer.
             self.semaphore.release(if left.is_ok() { self.permits } else { 0 });
         }
     }
 }
 
-/// Permits of a [`Semaphore`], given back when dropped.
+/// Permits of a [`Semaphore`]. Dropping this releases them.
 pub struct Permit<'a> {
     semaphore: &'a Semaphore,
     permits: usize,
 }
 
 impl Permit<'_> {
-    /// Keeps the permits from coming back.
+    /// Drops this without releasing the permits.
     pub fn forget(mut self) {
         self.permits = 0;
     }
@@ -178,14 +179,14 @@ impl Drop for Permit<'_> {
     }
 }
 
-/// As [`Permit`], with a share in its semaphore.
+/// As [`Permit`], with a reference to its semaphore.
 pub struct OwnedPermit {
     semaphore: Arc<Semaphore>,
     permits: usize,
 }
 
 impl OwnedPermit {
-    /// Keeps the permits from coming back.
+    /// Drops this without releasing the permits.
     pub fn forget(mut self) {
         self.permits = 0;
     }

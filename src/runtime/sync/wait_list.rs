@@ -1,7 +1,7 @@
-//! Futures in line, first come first served. Lives under its owner's lock.
+//! A line of waiting futures, first come, first served. Its owner's lock guards it.
 //!
-//! A doubly linked list, so that leaving costs the same everywhere in the line. No waker is woken or dropped here, as
-//! that may run any code: they are handed to the owner, who has unlocked by then.
+//! It is a doubly linked list, so leaving costs the same everywhere in the line. It never wakes or drops a
+//! waker, because that may run foreign code: it returns wakers to the owner, which has unlocked by then.
 
 use std::task::Waker;
 
@@ -20,7 +20,7 @@ pub(super) struct WaitList {
 #[derive(Debug)]
 enum Node {
     InLine(Place),
-    /// Out of the line; its future has not noticed yet.
+    /// Out of the line. Its future has not noticed yet.
     Served(Grant),
 }
 
@@ -35,9 +35,9 @@ struct Place {
 /// How a waiter was served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Grant {
-    /// It alone: if it does not use what it got, the next must have it.
+    /// It was served alone. If it does not use what it got, the next one must get that.
     Own,
-    /// With all others, or by a close.
+    /// It was served with all others, or by a close.
     Shared,
 }
 
@@ -46,7 +46,7 @@ impl WaitList {
         self.first.is_none()
     }
 
-    /// Joins the line's end; the key is for the other calls and must be given back with `leave`.
+    /// Joins the end of the line. Returns a key for the other calls; the key must be given back with `leave`.
     pub(super) fn join(&mut self, need: usize, waker: &Waker) -> usize {
         let place = Place { need, waker: waker.clone(), before: self.last, behind: None };
         let key = self.nodes.insert(Node::InLine(place));
@@ -55,7 +55,8 @@ impl WaitList {
         key
     }
 
-    /// How it was served; if it was not, `waker` is the one to wake, and the one before comes back.
+    /// Returns how it was served. If it was not, stores `waker` as the one to wake, and returns the earlier
+    /// one.
     pub(super) fn poll(&mut self, key: usize, waker: &Waker) -> Result<Grant, Option<Waker>> {
         match &mut self.nodes[key] {
             Node::Served(grant) => Ok(*grant),
@@ -63,7 +64,7 @@ impl WaitList {
         }
     }
 
-    /// Leaves: how it was served, or the waker, if it was not.
+    /// Leaves the line. Returns how it was served, or the waker if it was not.
     pub(super) fn leave(&mut self, key: usize) -> Result<Grant, Waker> {
         match self.nodes.remove(key) {
             Node::Served(grant) => Ok(grant),
@@ -71,7 +72,7 @@ impl WaitList {
         }
     }
 
-    /// What the first in line needs.
+    /// Returns the need of the first in line.
     pub(super) fn first_need(&self) -> Option<usize> {
         match self.nodes.get(self.first?) {
             Some(Node::InLine(place)) => Some(place.need),
@@ -79,7 +80,7 @@ impl WaitList {
         }
     }
 
-    /// Serves the first in line. The caller wakes it, after unlocking.
+    /// Serves the first in line. The caller wakes the returned waker after unlocking.
     pub(super) fn grant_first(&mut self, grant: Grant) -> Option<Waker> {
         let first = self.first?;
         match std::mem::replace(&mut self.nodes[first], Node::Served(grant)) {
@@ -88,19 +89,19 @@ impl WaitList {
         }
     }
 
-    /// Serves everybody with a shared grant; whom the caller wakes, after unlocking.
+    /// Serves everybody with a shared grant. The caller wakes the returned wakers after unlocking.
     pub(super) fn grant_all(&mut self) -> Vec<Waker> {
         std::iter::from_fn(|| self.grant_first(Grant::Shared)).collect()
     }
 
-    /// Those before and behind a place that is given up are neighbours now.
+    /// Links the neighbours of a removed place to each other.
     fn close_up(&mut self, place: Place) -> Waker {
         *self.behind(place.before) = place.behind;
         *self.before(place.behind) = place.before;
         place.waker
     }
 
-    /// Who stands behind `key`, or is first.
+    /// Returns the link of `key` to the one behind it, or the link to the first if `key` is None.
     fn behind(&mut self, key: Option<usize>) -> &mut Option<usize> {
         match key.map(|key| &mut self.nodes[key]) {
             Some(Node::InLine(place)) => &mut place.behind,
@@ -108,7 +109,7 @@ impl WaitList {
         }
     }
 
-    /// Who stands before `key`, or is last.
+    /// Returns the link of `key` to the one before it, or the link to the last if `key` is None.
     fn before(&mut self, key: Option<usize>) -> &mut Option<usize> {
         match key.map(|key| &mut self.nodes[key]) {
             Some(Node::InLine(place)) => &mut place.before,
@@ -126,7 +127,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Against a plain queue.
+        /// Compares the list with a plain queue.
         #[test]
         fn a_line_is_served_in_order_whoever_leaves(steps in proptest::collection::vec((0u8..4, 0usize..20), 0..200)) {
             let (mut line, mut model, mut served) = (WaitList::default(), VecDeque::new(), Vec::new());

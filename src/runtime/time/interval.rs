@@ -1,11 +1,11 @@
-//! A tick every so often.
+//! Periodic ticks.
 
 use std::pin::Pin;
 use std::time::{Duration, Instant};
 
 use super::sleep::{Sleep, after, sleep_until};
 
-/// Ticks now and then every `period`.
+/// Ticks now, and then every `period`.
 ///
 /// # Panics
 /// If `period` is zero.
@@ -14,7 +14,7 @@ pub fn interval(period: Duration) -> Interval {
     Interval { period, sleep: Box::pin(sleep_until(Instant::now())) }
 }
 
-/// Made by [`interval`].
+/// The ticks of [`interval`].
 #[derive(Debug)]
 pub struct Interval {
     period: Duration,
@@ -22,8 +22,8 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// Waits for the next tick; when it was due. Ticks are counted from the first, so they do not drift; those that were
-    /// missed by a slow caller are skipped. Cancel-safe.
+    /// Waits for the next tick, and returns when it was due. Ticks are counted from the first, so they do not
+    /// drift. Ticks that a slow caller missed are skipped. Cancel-safe.
     pub async fn tick(&mut self) -> Instant {
         self.sleep.as_mut().await;
         let due = self.sleep.deadline();

@@ -1,7 +1,7 @@
-//! Time: sleeping, limits, ticks. Finer than a millisecond; never early.
+//! Time: sleeps, timeouts, intervals. Finer than a millisecond, and never early.
 //!
-//! A timer enters its runtime's heap when it is first polled and leaves it when it fires or is dropped. It belongs to
-//! the runtime on whose thread that first poll happens.
+//! A timer enters its runtime's heap when it is first polled, and leaves it when it fires or is dropped. It
+//! belongs to the runtime on whose thread that first poll happens.
 
 mod interval;
 mod sleep;

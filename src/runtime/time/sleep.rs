@@ -1,4 +1,4 @@
-//! Waiting for a point in time.
+//! Sleeps until a point in time.
 
 use std::fmt;
 use std::future::Future;
@@ -11,20 +11,21 @@ use crate::runtime::driver::{Armed, Handle, TimerEntry};
 use crate::runtime::trace::TraceEvent;
 use crate::runtime::{context, coop};
 
-/// What "for ever" is cut down to, as `Instant` has an end: about 30 years.
+/// Longer sleeps are shortened to this, because `Instant` has an end: about 30 years.
 const FOR_EVER: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
 
-/// `start` and `duration` added up.
+/// Returns `start` plus `duration`.
 pub(super) fn after(start: Instant, duration: Duration) -> Instant {
     start.checked_add(duration).unwrap_or_else(|| start + FOR_EVER)
 }
 
-/// A sleep at least this long is hardly ever over when it is first polled: it is armed without a look at the clock.
+/// A sleep of at least this length is hardly ever over when it is first polled, so it is armed without reading
+/// the clock.
 const LONG: Duration = Duration::from_millis(1);
 
-/// Waits for `duration`, counted from this call. Never less; more by what it takes to be woken, some tens of
-/// microseconds on an idle machine. Where sleeps end in quick succession they are served together, which adds at
-/// most a 16th of the duration, and never more than a millisecond. Cancel-safe.
+/// Waits for `duration`, counted from this call. It never waits less. It waits longer by the time of a wake-up,
+/// some tens of microseconds on an idle machine. Sleeps that end in quick succession are served together, which
+/// adds at most a 16th of the duration, and never more than a millisecond. Cancel-safe.
 pub fn sleep(duration: Duration) -> Sleep {
     let mut sleep = sleep_until(after(Instant::now(), duration));
     sleep.duration = duration;
@@ -36,19 +37,19 @@ pub fn sleep_until(deadline: Instant) -> Sleep {
     Sleep { deadline, duration: Duration::ZERO, timer: None, entry: TimerEntry::new() }
 }
 
-/// The future of [`sleep`] and [`sleep_until`]; ready again if polled again.
+/// The future of [`sleep`] and [`sleep_until`]. It is ready again if polled again.
 ///
 /// # Panics
-/// When polled on a thread that belongs to no runtime, or after its runtime was shut down, unless the deadline has
-/// passed. And where the first of all timers and sockets of a runtime finds that the process has no descriptors left.
+/// When polled on a thread that belongs to no runtime, or after its runtime was shut down, unless the deadline
+/// has passed. Also if it is the first timer or socket of a runtime, and the process has no descriptors left.
 #[must_use = "a sleep does nothing unless awaited"]
 pub struct Sleep {
     deadline: Instant,
-    /// What it was made for; zero if it was made for a deadline.
+    /// The duration it was made for, or zero if it was made for a deadline.
     duration: Duration,
-    /// The driver whose heap the entry is, or was, in.
+    /// The driver whose heap has, or had, the entry.
     timer: Option<Arc<Handle>>,
-    /// Pinned, and `!Unpin`: so is `Sleep`.
+    /// Pinned and `!Unpin`, and so is `Sleep`.
     entry: TimerEntry,
 }
 
@@ -58,7 +59,7 @@ impl Sleep {
         self.deadline
     }
 
-    /// For a sleep that cannot be armed.
+    /// Panics, for a sleep that cannot be armed.
     #[cold]
     fn over_or_else(&self, panic: fn() -> !) -> Poll<()> {
         if Instant::now() >= self.deadline { Poll::Ready(()) } else { panic() }
@@ -76,7 +77,7 @@ impl Sleep {
         });
         let Some(driver) = driver else { return this.over_or_else(context::missing) };
         let driver = this.timer.insert(driver);
-        // SAFETY: pinned as said; `drop` cancels it on the same driver.
+        // SAFETY: pinned, as a field of `self`; `drop` cancels it on the same driver.
         let armed =
             unsafe { driver.timers().arm(Pin::new_unchecked(&this.entry), this.deadline, cx.waker()) };
         match armed {

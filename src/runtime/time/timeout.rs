@@ -1,4 +1,4 @@
-//! A limit on how long a future may take.
+//! Limits how long a future may take.
 
 use std::error::Error;
 use std::fmt;
@@ -24,7 +24,8 @@ pub fn timeout_at<F: Future>(deadline: Instant, future: F) -> Timeout<F> {
 }
 
 pin_project! {
-    /// The future of [`timeout`] and [`timeout_at`]. After `Elapsed` the inner future is dropped with it.
+    /// The future of [`timeout`] and [`timeout_at`]. The inner future is dropped together with it, also after
+    /// `Elapsed`.
     #[must_use = "a timeout does nothing unless awaited"]
     #[derive(Debug)]
     pub struct Timeout<F> {
