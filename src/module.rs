@@ -44,6 +44,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     main_interpreter_only()?;
     capi::call::find_functions();
     capi::imports::load(py, py.get_type::<RuntimePanic>().into_any())?;
+    capi::future::load(py)?;
     capi::context::learn();
     handle::methods::make_types(py)?;
     clock::learn(py, calls::native_timing())?;

@@ -22,6 +22,7 @@ use std::task::{Context, Poll};
 
 use pyo3::prelude::*;
 
+use super::io_error::raise_io;
 use super::loop_bound::let_go;
 use super::panic::RuntimePanic;
 use super::promise::Promise;
@@ -31,7 +32,7 @@ use crate::capi::call::panic_text;
 use crate::capi::class::field;
 use crate::capi::collector::{Traverse, Visitor};
 use crate::capi::coroutine::{self, Coroutine, Step};
-use crate::capi::error::{exception, raise_io, restore};
+use crate::capi::error::{exception, restore};
 use crate::capi::imports::imports;
 use crate::capi::methods::TypeSlot;
 use crate::capi::native::{self, Class, Dead, Dealloc, WeakList};

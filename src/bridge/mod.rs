@@ -11,6 +11,7 @@ pub(crate) mod budget;
 mod future;
 #[cfg(feature = "async-runtimes")]
 pub mod generic;
+pub(crate) mod io_error;
 pub(crate) mod loop_bound;
 pub(crate) mod panic;
 pub(crate) mod pool;

@@ -10,12 +10,13 @@ use std::time::Duration;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
+use super::io_error::NO_THREAD;
 use super::panic::RuntimePanic;
 use super::port::{Port, report};
 use super::promise::Promise;
 use crate::capi::Fallible;
 use crate::capi::call::panic_text;
-use crate::capi::error::{NO_THREAD, exception};
+use crate::capi::error::exception;
 use crate::event_loop::core::process::forks;
 use crate::runtime::BlockingPool;
 

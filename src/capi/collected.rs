@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 
 use pyo3::ffi;
 
-use super::Slot;
+use super::object::Slot;
 use super::types::visit_instance;
 
 /// # Safety

@@ -18,8 +18,8 @@ use std::ptr::null_mut;
 
 use pyo3::ffi;
 
-use super::Raised;
 use super::call::{copy_current_context, in_context};
+use super::error::Raised;
 use super::fallible::string;
 use super::object::{Ref, Slot};
 

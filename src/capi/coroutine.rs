@@ -9,20 +9,22 @@ use std::ptr::null_mut;
 
 use pyo3::ffi;
 
+use super::args::Args;
+use super::arguments::Arguments;
 use super::call::guard;
 use super::class::ClassSpec;
 use super::collector::Traverse;
-use super::error::{raise, raise_message, warn};
+use super::error::{Raised, raise, raise_message, warn};
 use super::exceptions::Exception;
 use super::fallible::string;
 use super::future::set_blocking;
 use super::imports::imports;
 use super::methods::{Attribute, Method, SelfSlot, TypeSlot};
 use super::native::{Dead, Dealloc, This};
-use super::object::interpreter_ends;
+use super::object::{Borrowed, Ref, interpreter_ends};
 use super::stop::end_await;
 pub(crate) use super::stop::raise_stop;
-use super::{Args, Arguments, Borrowed, Raised, Ref, types};
+use super::types;
 
 /// What one step came to.
 #[derive(Debug)]

@@ -1,201 +1,18 @@
-//! Python errors on the native side.
-//!
-//! Native code in this crate reports a Python error the way C does: the error indicator is set and the
-//! function returns a zero-sized marker. [`Raised`] is an ordinary error, [`Fatal`] one that has to leave
-//! `run_forever` (`SystemExit`, `KeyboardInterrupt`), as in asyncio.
+//! Python exceptions made by native code: from a message, from an `errno`, from an I/O error of Rust's.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 
 use pyo3::PyTypeInfo;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::call::call;
-use super::fallible::string;
-use super::imports::imports;
-use super::object::{Ref, integer};
-use crate::resolver::LookupError;
-use crate::runtime::NoThread;
-
-/// The error indicator is set.
-#[derive(Debug)]
-pub(crate) struct Raised;
-
-/// The error indicator is set, to an error that stops the loop.
-#[derive(Debug)]
-pub(crate) struct Fatal;
-
-impl From<Fatal> for Raised {
-    #[inline(always)]
-    fn from(_: Fatal) -> Raised {
-        Raised
-    }
-}
-
-impl From<PyErr> for Raised {
-    fn from(error: PyErr) -> Raised {
-        with_attached(|py| error.restore(py));
-        Raised
-    }
-}
-
-impl From<Raised> for PyErr {
-    fn from(_: Raised) -> PyErr {
-        with_attached(PyErr::fetch)
-    }
-}
-
-/// Runs `body` with the token of this thread, which is attached.
-///
-/// # Panics
-/// If it is not: an error was passed between detached threads as if Python knew of it.
-#[cold]
-fn with_attached<T>(body: impl FnOnce(Python<'_>) -> T) -> T {
-    // SAFETY: the function may be called on every thread.
-    assert!(unsafe { ffi::PyGILState_Check() } != 0, "a Python error on a thread that is not attached");
-    // SAFETY: just checked, and `body` cannot keep the token.
-    body(unsafe { Python::assume_attached() })
-}
-
-/// Several steps of which each may hit a fatal error: all of them are taken, and the first error is kept out
-/// of the indicator meanwhile, so that no step runs Python with an exception set.
-#[derive(Debug, Default)]
-pub(crate) struct Outcome(Option<Ref>);
-
-impl Outcome {
-    /// Takes note of a step's result.
-    pub(crate) fn note(&mut self, step: Result<(), Fatal>) {
-        if let Err(Fatal) = step {
-            let exception = take_exception();
-            self.0.get_or_insert(exception);
-        }
-    }
-
-    /// Sets the first error again.
-    pub(crate) fn finish(self) -> Result<(), Fatal> {
-        match self.0 {
-            Some(exception) => {
-                raise(exception);
-                Err(Fatal)
-            }
-            None => Ok(()),
-        }
-    }
-}
-
-impl Raised {
-    /// Takes the error out of the indicator, with its traceback attached.
-    pub(crate) fn take(self) -> Ref {
-        take_exception()
-    }
-}
-
-/// The current exception, taken out of the indicator. With nothing set (a C function that broke its
-/// contract) a `SystemError` is made up: the caller always has something to report.
-pub(crate) fn take_exception() -> Ref {
-    // SAFETY: called with the GIL held; each call hands out an owned reference or null.
-    unsafe {
-        #[cfg(Py_3_12)]
-        let raised = ffi::PyErr_GetRaisedException();
-        #[cfg(not(Py_3_12))]
-        let raised = {
-            let (mut kind, mut value, mut trace) =
-                (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
-            ffi::PyErr_Fetch(&mut kind, &mut value, &mut trace);
-            ffi::PyErr_NormalizeException(&mut kind, &mut value, &mut trace);
-            if !trace.is_null() && !value.is_null() {
-                ffi::PyException_SetTraceback(value, trace);
-            }
-            drop(Ref::from_owned(kind));
-            drop(Ref::from_owned(trace));
-            value
-        };
-        match Ref::from_owned(raised) {
-            Some(exception) => exception,
-            None => {
-                ffi::PyErr_SetString(
-                    ffi::PyExc_SystemError,
-                    c"a callee of wakeloop failed without an exception".as_ptr(),
-                );
-                take_exception()
-            }
-        }
-    }
-}
-
-/// Puts an exception (back) into the indicator.
-pub(crate) fn raise(exception: Ref) {
-    // SAFETY: the GIL is held; the exception's reference is given away.
-    unsafe {
-        #[cfg(Py_3_12)]
-        ffi::PyErr_SetRaisedException(exception.into_ptr());
-        #[cfg(not(Py_3_12))]
-        {
-            let kind = ffi::Py_TYPE(exception.as_ptr()).cast::<ffi::PyObject>();
-            ffi::Py_INCREF(kind);
-            let trace = ffi::PyException_GetTraceback(exception.as_ptr());
-            ffi::PyErr_Restore(kind, exception.into_ptr(), trace);
-        }
-    }
-}
-
-/// Runs `body`, which sets no error, with none set: one that is comes back after it.
-#[cold]
-pub(crate) fn undisturbed<T>(body: impl FnOnce() -> T) -> T {
-    // SAFETY: asks for the indicator only.
-    let pending = (!unsafe { ffi::PyErr_Occurred() }.is_null()).then(take_exception);
-    let result = body();
-    if let Some(exception) = pending {
-        raise(exception);
-    }
-    result
-}
-
-/// `SystemExit` and `KeyboardInterrupt` leave the loop; everything else goes to its exception handler.
-pub(crate) fn is_fatal(exception: &Ref) -> bool {
-    // SAFETY: live objects, GIL held.
-    unsafe {
-        ffi::PyErr_GivenExceptionMatches(exception.as_ptr(), ffi::PyExc_SystemExit) != 0
-            || ffi::PyErr_GivenExceptionMatches(exception.as_ptr(), ffi::PyExc_KeyboardInterrupt) != 0
-    }
-}
-
-/// Takes the current exception, unless it is a fatal one, which stays set.
-pub(crate) fn take_unless_fatal() -> Result<Ref, Fatal> {
-    let exception = take_exception();
-    if is_fatal(&exception) {
-        raise(exception);
-        return Err(Fatal);
-    }
-    Ok(exception)
-}
-
-/// Runs `body` as an `except` block that handles `exception`: `sys.exc_info()` tells of it, and so do `logging.exception()`
-/// and all that is built on that.
-#[cold]
-pub(crate) fn handling<T>(exception: &Ref, body: impl FnOnce() -> T) -> T {
-    // SAFETY: the GIL is held; each call gives an owned reference or null, or takes a borrowed one or null.
-    unsafe {
-        let outer = Ref::from_owned(ffi::PyErr_GetHandledException());
-        ffi::PyErr_SetHandledException(std::ptr::null_mut());
-        // What is seen without an exception of this coroutine's own is its callers', and stays theirs.
-        let callers = Ref::from_owned(ffi::PyErr_GetHandledException());
-        ffi::PyErr_SetHandledException(exception.as_ptr());
-        let result = body();
-        let own = outer.filter(|outer| callers.as_ref().is_none_or(|it| it.as_ptr() != outer.as_ptr()));
-        ffi::PyErr_SetHandledException(own.as_ref().map_or(std::ptr::null_mut(), Ref::as_ptr));
-        result
-    }
-}
-
-/// Sets `kind(message)` and returns null, for functions that end in a C return value.
-pub(crate) fn raise_message(kind: *mut ffi::PyObject, message: &str) -> *mut ffi::PyObject {
-    if let Ok(text) = string(message) {
-        // SAFETY: the GIL is held; the call takes its own reference to the text.
-        unsafe { ffi::PyErr_SetObject(kind, text.as_ptr()) };
-    }
-    std::ptr::null_mut()
-}
+use super::exceptions::Exception;
+pub(crate) use super::exceptions::raise_message;
+use super::object::Ref;
+pub(crate) use super::raised::{
+    Fatal, Outcome, Raised, fetch, handling, raise, restore, take_exception, take_unless_fatal, undisturbed,
+    warn,
+};
 
 /// An error of this kind, made at once: pyo3 would make it later, where a panic for want of memory ends the process.
 #[cold]
@@ -238,76 +55,19 @@ pub(crate) fn raise_errno(errno: i32) -> Raised {
     Raised
 }
 
-/// Python's words for a thread that the system has no room for.
-pub(crate) const NO_THREAD: &str = "can't start new thread";
-
 /// Sets the error indicator from an I/O error of the Rust side.
 pub(crate) fn raise_io(error: &std::io::Error) -> Raised {
     match error.raw_os_error() {
         Some(errno) => raise_errno(errno),
-        None => {
-            if let Some(inner) = error.get_ref() {
-                if let Some(failure) = inner.downcast_ref::<LookupError>() {
-                    return raise_lookup(failure);
-                }
-                if inner.is::<NoThread>() {
-                    // SAFETY: reading a static of the interpreter.
-                    raise_message(unsafe { ffi::PyExc_RuntimeError }, NO_THREAD);
-                    return Raised;
-                }
-            }
-            // SAFETY: reading statics of the interpreter.
-            let kind = unsafe {
-                match error.kind() {
-                    std::io::ErrorKind::TimedOut => ffi::PyExc_TimeoutError,
-                    _ => ffi::PyExc_OSError,
-                }
-            };
-            raise_message(kind, &error.to_string());
-            Raised
-        }
+        None => match error.kind() {
+            std::io::ErrorKind::TimedOut => Exception::TimeoutError.raise(&error.to_string()),
+            _ => Exception::OSError.raise(&error.to_string()),
+        },
     }
-}
-
-/// Sets `socket.gaierror`.
-#[cold]
-fn raise_lookup(failure: &LookupError) -> Raised {
-    let made = string(&failure.to_string()).and_then(|text| {
-        let code = integer(failure.code())?;
-        call(&imports().gaierror, &[code.as_ptr(), text.as_ptr()])
-    });
-    if let Ok(exception) = made {
-        raise(exception);
-    }
-    Raised
 }
 
 /// An I/O error of the Rust side as the exception that Python itself would raise, errno included.
 pub(crate) fn io_error(py: Python<'_>, error: &std::io::Error) -> PyErr {
     let Raised = raise_io(error);
     fetch(py)
-}
-
-/// Turns a pyo3 error into a set indicator.
-pub(crate) fn restore(py: Python<'_>, error: PyErr) -> Raised {
-    error.restore(py);
-    Raised
-}
-
-/// What is set in the indicator, as a pyo3 error.
-pub(crate) fn fetch(py: Python<'_>) -> PyErr {
-    PyErr::fetch(py)
-}
-
-/// Issues a warning. For destructors: an exception that is set stays set, and a warning that was turned into an
-/// exception is printed, as one of `source` (which may be null).
-#[cold]
-pub(crate) fn warn(category: *mut ffi::PyObject, text: &str, source: *mut ffi::PyObject) {
-    let Ok(text) = CString::new(text) else { return };
-    // SAFETY: every caller holds the GIL and gives a class of warnings.
-    undisturbed(|| unsafe {
-        if ffi::PyErr_WarnEx(category, text.as_ptr(), 1) < 0 {
-            ffi::PyErr_WriteUnraisable(source);
-        }
-    });
 }

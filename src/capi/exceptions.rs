@@ -2,8 +2,9 @@
 
 use pyo3::ffi;
 
-use super::error::{Raised, raise_message};
+use super::fallible::string;
 use super::object::{Borrowed, Ref};
+use super::raised::Raised;
 
 macro_rules! exceptions {
     ($($name:ident = $symbol:ident),* $(,)?) => {
@@ -79,4 +80,13 @@ impl Exception {
         // SAFETY: reads this thread's indicator.
         unsafe { !ffi::PyErr_Occurred().is_null() && ffi::PyErr_ExceptionMatches(self.class_ptr()) != 0 }
     }
+}
+
+/// Sets `kind(message)` and returns null, for functions that end in a C return value.
+pub(crate) fn raise_message(kind: *mut ffi::PyObject, message: &str) -> *mut ffi::PyObject {
+    if let Ok(text) = string(message) {
+        // SAFETY: the GIL is held; the call takes its own reference to the text.
+        unsafe { ffi::PyErr_SetObject(kind, text.as_ptr()) };
+    }
+    std::ptr::null_mut()
 }

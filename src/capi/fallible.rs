@@ -10,7 +10,8 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 
-use super::{Raised, Ref};
+use super::object::Ref;
+use super::raised::Raised;
 
 /// A value on its way to Python, as the name of an attribute, an argument, an item or a result.
 #[derive(Clone, Copy, Debug)]

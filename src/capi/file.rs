@@ -7,9 +7,9 @@ use std::os::fd::RawFd;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::Ref;
 use super::fallible::Fallible;
 use super::imports::imports;
+use super::object::Ref;
 
 /// How an `io.FileIO` and a `socket.socket` begin, in every CPython that we know.
 #[repr(C)]

@@ -3,6 +3,8 @@
 //! Nobody can change its class, so what a lookup finds there is asked for once, at import. Futures of any other class
 //! are asked by name, each time.
 
+use std::sync::OnceLock;
+
 use pyo3::ffi;
 use pyo3::prelude::*;
 
@@ -14,7 +16,7 @@ use super::object::Ref;
 
 /// The class, and what it has.
 #[derive(Debug)]
-pub(crate) struct FutureClass {
+struct FutureClass {
     kind: Ref,
     set_result: Ref,
     result: Ref,
@@ -28,8 +30,7 @@ pub(crate) struct FutureClass {
 const IMMUTABLE: std::ffi::c_ulong = 1 << 8;
 
 impl FutureClass {
-    /// Called once, by the module's initialisation.
-    pub(crate) fn learn(class: &Bound<'_, PyAny>) -> PyResult<FutureClass> {
+    fn load(class: &Bound<'_, PyAny>) -> PyResult<FutureClass> {
         let found = |name| class.getattr(Fallible(name)).map(Ref::from);
         // SAFETY: the class is a type, or has no flags that are looked at.
         let flags =
@@ -46,16 +47,38 @@ impl FutureClass {
 
     /// Is `future` of this very class, which is what it was?
     #[inline(always)]
-    pub(crate) fn is_class_of(&self, future: &Ref) -> bool {
+    fn is_class_of(&self, future: &Ref) -> bool {
         // SAFETY: a live object.
         self.fixed && unsafe { ffi::Py_TYPE(future.as_ptr()).cast() } == self.kind.as_ptr()
     }
 }
 
-/// asyncio's class, if `future` is of it.
+struct Shared(FutureClass);
+
+// SAFETY: immutable after import, never dropped, and used on attached threads only, as every `Ref`.
+unsafe impl Send for Shared {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Shared {}
+
+static CLASS: OnceLock<Shared> = OnceLock::new();
+
+/// Looks the class up. Called once, by the module's initialisation.
+pub(crate) fn load(py: Python<'_>) -> PyResult<()> {
+    let class = FutureClass::load(&py.import(Fallible("asyncio"))?.getattr(Fallible("Future"))?)?;
+    let _ = CLASS.set(Shared(class));
+    Ok(())
+}
+
+/// asyncio's class, if `future` is an instance of it and not of a subclass.
 #[inline(always)]
 fn class_of(future: &Ref) -> Option<&'static FutureClass> {
-    Some(&imports().future_class).filter(|class| class.is_class_of(future))
+    CLASS.get().map(|shared| &shared.0).filter(|class| class.is_class_of(future))
+}
+
+/// Is `future` an instance of asyncio's own class, which nobody can change?
+#[inline(always)]
+pub(crate) fn is_asyncios(future: &Ref) -> bool {
+    class_of(future).is_some()
 }
 
 /// `future.set_result(value)`.

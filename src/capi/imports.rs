@@ -6,9 +6,9 @@ use pyo3::prelude::*;
 
 use super::error::fetch;
 use super::fallible::{self, Fallible};
-use super::future::FutureClass;
 use super::module_dict::ModuleName;
-use super::{Raised, Ref};
+use super::object::Ref;
+use super::raised::Raised;
 
 macro_rules! table {
     (names { $($name:ident),* $(,)? } objects { $($object:ident = $module:literal . $path:literal),* $(,)? }) => {
@@ -19,7 +19,6 @@ macro_rules! table {
             $(pub(crate) $name: Ref,)*
             $(pub(crate) $object: Ref,)*
             pub(crate) runtime_panic: Ref,
-            pub(crate) future_class: FutureClass,
             /// asyncio's handle for other threads, which it has since 3.14; before, the plain one.
             pub(crate) thread_safe_handle_class: Ref,
             pub(crate) has_thread_safe_handle: bool,
@@ -51,7 +50,6 @@ macro_rules! table {
                     $($name: fallible::interned(stringify!($name)).map_err(|Raised| fetch(py))?,)*
                     $($object: py.import(Fallible($module))?.getattr(Fallible($path))?.into(),)*
                     runtime_panic: runtime_panic.into(),
-                    future_class: FutureClass::learn(&py.import(Fallible("asyncio"))?.getattr(Fallible("Future"))?)?,
                     future_keywords: interned(py, ["loop"])?,
                     no_arguments: fallible::tuple([]).map_err(|Raised| fetch(py))?,
                     task_keywords: interned(py, ["loop", "name", "context"])?,

@@ -5,7 +5,6 @@ use std::ffi::CStr;
 use pyo3::ffi;
 
 use super::error::Raised;
-use super::native::{Native, This};
 use super::object::{Borrowed, Ref};
 
 impl Ref {
@@ -73,13 +72,6 @@ impl Ref {
     pub(crate) fn kind_name(&self) -> String {
         // SAFETY: the type of a live object has a name, which lives as long as the type.
         unsafe { CStr::from_ptr((*self.kind()).tp_name) }.to_string_lossy().into_owned()
-    }
-
-    /// The native fields, if this is an instance of `T`'s class or of a subclass.
-    #[inline(always)]
-    pub(crate) fn downcast<T: Native>(&self) -> Option<This<'_, T>> {
-        // SAFETY: the type was checked.
-        T::class().is_class_of(self).then(|| unsafe { This::from_ptr(self.as_ptr()) })
     }
 
     // -- attributes ----------------------------------------------------------------------------------------------
@@ -230,6 +222,24 @@ impl Ref {
     pub(crate) fn write_unraisable(&self) {
         // SAFETY: a live object; with no error set the function does nothing that matters.
         unsafe { ffi::PyErr_WriteUnraisable(self.as_ptr()) }
+    }
+}
+
+/// A Python int.
+pub(crate) fn integer(value: impl Into<i64>) -> Result<Ref, Raised> {
+    // SAFETY: making an int; an owned reference or null with an error.
+    unsafe { Ref::from_owned(ffi::PyLong_FromLongLong(value.into())) }.ok_or(Raised)
+}
+
+/// The truth of what an attribute is set to; null, for a deletion, is false.
+///
+/// # Safety
+/// `value` is null or a live object, and the GIL is held.
+pub(crate) unsafe fn given_truth(value: *mut ffi::PyObject) -> Result<bool, Raised> {
+    // SAFETY: the caller's word; -1 with an error set means failure.
+    match if value.is_null() { 0 } else { unsafe { ffi::PyObject_IsTrue(value) } } {
+        -1 => Err(Raised),
+        truth => Ok(truth == 1),
     }
 }
 

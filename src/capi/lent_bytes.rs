@@ -10,7 +10,8 @@ use std::collections::VecDeque;
 use pyo3::ffi;
 
 use super::buffer::{self, RawBytes};
-use super::{Raised, Ref};
+use super::error::Raised;
+use super::object::Ref;
 
 /// Shorter ones come from the allocator's quick lists.
 const SHORTEST: usize = 1000;

@@ -33,6 +33,7 @@ pub(crate) mod module_dict;
 pub(crate) mod native;
 pub(crate) mod object;
 pub(crate) mod pristine;
+pub(crate) mod raised;
 mod returned;
 pub(crate) mod sockaddr;
 pub(crate) mod socket;
@@ -42,9 +43,10 @@ pub(crate) mod threads;
 pub(crate) mod types;
 
 pub(crate) use args::Args;
+#[allow(unused_imports, reason = "the typed adapters are being taken into use room by room")]
 pub(crate) use arguments::Arguments;
-pub(crate) use error::{Fatal, Raised};
 pub(crate) use exceptions::Exception;
 pub(crate) use fallible::Fallible;
 pub(crate) use native::{Native, This};
 pub(crate) use object::{Borrowed, Ref, Slot};
+pub(crate) use raised::{Fatal, Raised};

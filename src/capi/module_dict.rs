@@ -9,7 +9,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 pub(crate) use self::watching::changes;
-use super::{Raised, Ref};
+use super::error::Raised;
+use super::object::Ref;
 
 /// Counts the changes of a module from now on. The dict is kept for ever. False if CPython does not tell of them.
 pub(crate) fn watch(dict: &Bound<'_, PyDict>) -> bool {

@@ -149,6 +149,15 @@ impl<T> Deref for This<'_, T> {
     }
 }
 
+impl Ref {
+    /// The native fields, if this is an instance of `T`'s class or of a subclass.
+    #[inline(always)]
+    pub(crate) fn downcast<T: Native>(&self) -> Option<This<'_, T>> {
+        // SAFETY: the type was checked.
+        T::class().is_class_of(self).then(|| unsafe { This::from_ptr(self.as_ptr()) })
+    }
+}
+
 /// Where the fields of an instance are.
 ///
 /// # Safety

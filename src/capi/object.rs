@@ -19,8 +19,6 @@ use std::ptr::NonNull;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::Raised;
-
 /// An owned reference to a Python object.
 ///
 /// It is neither `Send` nor `Sync`, so it exists only on a thread that is attached to the interpreter; a closure that
@@ -183,24 +181,6 @@ impl Deref for Borrowed<'_> {
         // SAFETY: both are transparent over the same pointer. A shared `Ref` is never dropped, and its object lives for
         // `'a`, which is longer than this borrow.
         unsafe { &*std::ptr::from_ref(self).cast::<Ref>() }
-    }
-}
-
-/// A Python int.
-pub(crate) fn integer(value: impl Into<i64>) -> Result<Ref, Raised> {
-    // SAFETY: making an int; an owned reference or null with an error.
-    unsafe { Ref::from_owned(ffi::PyLong_FromLongLong(value.into())) }.ok_or(Raised)
-}
-
-/// The truth of what an attribute is set to; null, for a deletion, is false.
-///
-/// # Safety
-/// `value` is null or a live object, and the GIL is held.
-pub(crate) unsafe fn given_truth(value: *mut ffi::PyObject) -> Result<bool, Raised> {
-    // SAFETY: the caller's word; -1 with an error set means failure.
-    match if value.is_null() { 0 } else { unsafe { ffi::PyObject_IsTrue(value) } } {
-        -1 => Err(Raised),
-        truth => Ok(truth == 1),
     }
 }
 

@@ -7,8 +7,8 @@ use pyo3::prelude::*;
 
 use super::error::Raised;
 use super::fallible::string;
-use super::inspect::{boolean, float};
-use super::object::{Borrowed, Ref, integer};
+use super::inspect::{boolean, float, integer};
+use super::object::{Borrowed, Ref};
 
 /// What a method, a getter or an iterator may return.
 pub(crate) trait Returned {

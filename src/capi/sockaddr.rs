@@ -16,7 +16,8 @@ use pyo3::sync::PyOnceLock;
 use super::error::{Raised, restore};
 use super::fallible::{Fallible, tuple};
 use super::imports::imports;
-use super::object::{Ref, integer};
+use super::inspect::integer;
+use super::object::Ref;
 
 /// Where the path begins in a `sockaddr_un`.
 const PATH: usize = offset_of!(libc::sockaddr_un, sun_path);

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::Ref;
-use super::error::{fetch, undisturbed};
+use super::call;
+use super::error::{Raised, fetch, undisturbed};
 use super::fallible::Fallible;
 use super::imports::{imports, support};
-use super::{Raised, call};
+use super::object::Ref;
 
 /// A socket with the descriptor of an object of ours, which takes it away again before it closes that. None if it is no
 /// longer `wanted` once it is made: Python has run, so another thread may have asked too, or closed the object. One

@@ -11,7 +11,8 @@ use std::cell::Cell;
 use pyo3::ffi;
 
 use super::buffer::{RawBytes, bytes_from};
-use super::{Raised, Ref, Slot};
+use super::error::Raised;
+use super::object::{Ref, Slot};
 
 /// Shorter ones are made as quickly.
 const SHORTEST: usize = 512;

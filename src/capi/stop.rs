@@ -8,7 +8,7 @@ use std::ptr::null_mut;
 use pyo3::ffi;
 
 use super::error::raise;
-use super::{Ref, Slot};
+use super::object::{Ref, Slot};
 
 struct Stop(Slot);
 // SAFETY: touched only with the GIL held.

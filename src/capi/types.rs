@@ -8,7 +8,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::Slot;
+use super::object::Slot;
 
 /// A function of the `METH_FASTCALL | METH_KEYWORDS` kind.
 pub(crate) type FastFunction = unsafe extern "C" fn(

@@ -15,6 +15,7 @@ use pyo3::prelude::*;
 use super::core::{Core, core_of};
 use crate::capi::call::{call_keywords, call_tuple, initialize};
 use crate::capi::fallible::dict;
+use crate::capi::future::is_asyncios;
 use crate::capi::imports::imports;
 use crate::capi::pristine::Once;
 use crate::capi::{Fallible, Raised, Ref, Slot};
@@ -98,7 +99,7 @@ pub(crate) fn keep_spent(core: &Core, future: &Ref) {
     if futures.spent().len() < MOST
         && !core.instrumentation.is_active()
         && !core.is_closed()
-        && imports().future_class.is_class_of(future)
+        && is_asyncios(future)
         && is_blank(future)
     {
         futures.spent().push_back(future.clone_ref());
@@ -156,7 +157,7 @@ fn prove(py: Python<'_>, event_loop: &Bound<'_, PyAny>) -> PyResult<Option<Place
     let arguments = dict(py)?;
     arguments.set_item(Fallible("loop"), event_loop)?;
     let future = Ref::from(imports().future.bind(py).call((), Some(&arguments))?);
-    if !imports().future_class.is_class_of(&future) {
+    if !is_asyncios(&future) {
         return Ok(None);
     }
     // SAFETY: a live object. A negative offset leads into what the allocator has put before the object, which the class

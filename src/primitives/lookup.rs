@@ -17,9 +17,10 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString};
 
+use crate::bridge::io_error::io_error;
 use crate::bridge::pool;
 use crate::capi::call::{audit_address_info, audit_name_info, guard};
-use crate::capi::error::{exception, fetch, io_error, restore};
+use crate::capi::error::{exception, fetch, restore};
 use crate::capi::fallible::{list, py_tuple};
 use crate::capi::sockaddr::{SockAddr, str_of};
 use crate::capi::types::Method;

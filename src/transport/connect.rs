@@ -18,7 +18,7 @@ use crate::capi::call::{audit_connect, copy_current_context, method};
 use crate::capi::error::{fetch, io_error, restore};
 use crate::capi::fallible::tuple;
 use crate::capi::imports::{imports, support};
-use crate::capi::object::integer;
+use crate::capi::inspect::integer;
 use crate::capi::sockaddr::{SockAddr, str_of};
 use crate::capi::{Fatal, Raised, Ref, Slot};
 use crate::event_loop::completion::complete;

@@ -18,7 +18,7 @@ use super::layout::{
 };
 use crate::capi::call::{call, guard};
 use crate::capi::imports::imports;
-use crate::capi::object::given_truth;
+use crate::capi::inspect::given_truth;
 use crate::capi::types::{Attribute, Method, TypeSpec};
 use crate::capi::{Raised, Ref};
 

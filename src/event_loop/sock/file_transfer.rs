@@ -15,7 +15,7 @@ use pyo3::ffi;
 
 use crate::capi::error::{raise_io, raise_message};
 use crate::capi::fallible::tuple;
-use crate::capi::object::integer;
+use crate::capi::inspect::integer;
 use crate::capi::{Raised, Ref};
 
 /// So much goes out at most before others get their turn: a reader that is as fast as we are would keep us here

@@ -5,10 +5,11 @@ use std::io;
 use pyo3::ffi;
 
 use crate::bridge::budget;
+use crate::bridge::io_error::raise_io;
 use crate::capi::buffer::{bytes_from, bytes_slice};
 use crate::capi::call::call;
 use crate::capi::coroutine::Step;
-use crate::capi::error::{raise, raise_io};
+use crate::capi::error::raise;
 use crate::capi::fallible::string;
 use crate::capi::imports::imports;
 use crate::capi::{Raised, Ref};

@@ -12,7 +12,7 @@ use crate::capi::call::call;
 use crate::capi::error::{raise_message, restore};
 use crate::capi::fallible::tuple;
 use crate::capi::imports::support;
-use crate::capi::object::integer;
+use crate::capi::inspect::integer;
 use crate::capi::{Raised, Ref};
 
 /// Above this many unsent bytes the protocol is asked to pause, as in asyncio.

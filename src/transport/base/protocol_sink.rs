@@ -12,7 +12,7 @@ use crate::capi::buffer::Buffer;
 use crate::capi::call::{call1, getattr};
 use crate::capi::error::{raise, raise_message};
 use crate::capi::imports::imports;
-use crate::capi::object::integer;
+use crate::capi::inspect::integer;
 use crate::capi::{Raised, Ref, Slot};
 use crate::event_loop::core::Core;
 use crate::transport::reader_feed;

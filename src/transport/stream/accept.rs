@@ -15,7 +15,7 @@ use super::address;
 use super::transport::{Parts, Stream};
 use crate::capi::call::{call0, copy_current_context, in_context};
 use crate::capi::error::{fetch, io_error, raise_io, take_unless_fatal};
-use crate::capi::object::integer;
+use crate::capi::inspect::integer;
 use crate::capi::{Fallible, sockaddr, socket};
 use crate::capi::{Fatal, Raised, Ref, Slot};
 use crate::event_loop::core::Core;

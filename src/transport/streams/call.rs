@@ -27,7 +27,7 @@ use crate::capi::error::{raise, raise_message, take_exception};
 use crate::capi::freelist::Freelist;
 use crate::capi::future::set_blocking;
 use crate::capi::imports::imports;
-use crate::capi::object::integer;
+use crate::capi::inspect::integer;
 use crate::capi::stop::{end_await, forget_value};
 use crate::capi::types::{Method, TypeSpec};
 use crate::capi::{Args, Raised, Ref, Slot};

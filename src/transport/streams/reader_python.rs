@@ -18,7 +18,7 @@ use crate::capi::collected::{clear, dealloc, traverse};
 use crate::capi::error::{self, raise_message};
 use crate::capi::fallible::string;
 use crate::capi::imports::support;
-use crate::capi::object::given_truth;
+use crate::capi::inspect::given_truth;
 use crate::capi::types::{Attribute, Method, TypeSpec};
 use crate::capi::{Args, Fallible, Raised, Ref};
 

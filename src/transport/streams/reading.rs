@@ -12,7 +12,7 @@ use crate::capi::buffer::{RawBytes, bytes_slice};
 use crate::capi::call::call;
 use crate::capi::error::raise_message;
 use crate::capi::imports::imports;
-use crate::capi::object::integer;
+use crate::capi::inspect::integer;
 use crate::capi::{Raised, Ref};
 
 /// What a look at the data came to.

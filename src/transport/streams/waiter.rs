@@ -4,7 +4,7 @@ use pyo3::ffi;
 
 use crate::capi::call::method;
 use crate::capi::error::{raise, raise_message, take_exception};
-use crate::capi::future::{is_done, result, set_result};
+use crate::capi::future::{is_asyncios, is_done, result, set_result};
 use crate::capi::imports::imports;
 use crate::capi::{Raised, Ref};
 use crate::event_loop::core::Core;
@@ -15,7 +15,7 @@ use crate::event_loop::futures::keep_spent;
 #[inline(always)]
 pub(crate) fn wake(waiter: &Ref, core: Option<&Core>) -> Result<(), Raised> {
     let names = imports();
-    if names.future_class.is_class_of(waiter) {
+    if is_asyncios(waiter) {
         // asyncio's own future says so by itself when it is done already.
         return match set_result(waiter, &Ref::none()) {
             Ok(()) => {
@@ -54,7 +54,7 @@ fn unless_cancelled(waiter: &Ref) -> Result<(), Raised> {
 /// What the end of an `await` does: `future.result()`, or a complaint if it is not done.
 #[inline(always)]
 pub(super) fn result_of(future: &Ref) -> Result<(), Raised> {
-    if imports().future_class.is_class_of(future) {
+    if is_asyncios(future) {
         // asyncio's own future says so by itself when it is not done.
         return result(future).map(drop).or_else(|Raised| unless_pending(future));
     }

@@ -10,7 +10,7 @@ use super::engine::{End, RECORD, Wrote, wrote};
 use crate::capi::buffer::{bytes_from, bytes_slice};
 use crate::capi::call::{call, call1, getattr};
 use crate::capi::imports::imports;
-use crate::capi::object::integer;
+use crate::capi::inspect::integer;
 use crate::capi::{Fallible, Raised, Ref, Slot};
 
 /// Below this size a copy of the input is cheaper than a view of it.
