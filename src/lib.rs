@@ -24,6 +24,8 @@ pub mod bridge;
 #[allow(dead_code, reason = "the typed adapters are being taken into use room by room")]
 mod capi;
 #[cfg(feature = "python")]
+mod compat;
+#[cfg(feature = "python")]
 mod event_loop;
 #[cfg(feature = "python")]
 mod libssl;

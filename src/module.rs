@@ -9,10 +9,9 @@ use crate::bridge::panic::RuntimePanic;
 use crate::bridge::port::ForeignPort;
 use crate::capi;
 use crate::capi::error::exception;
+use crate::compat::{clock, patches, python::Unpatched, transports};
 use crate::event_loop::core::process;
-use crate::event_loop::{
-    calls, clock, core, event_loop::EventLoop, executor_future, futures, handle, sock, tools,
-};
+use crate::event_loop::{calls, core, event_loop::EventLoop, executor_future, futures, handle, sock};
 use crate::primitives::{blocking, echo, listener, lookup, metrics, sleep, tcp_stream, udp};
 use crate::transport::datagram::transport as datagram;
 use crate::transport::stream::{accept, clients, python as stream, send_file};
@@ -47,8 +46,8 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     capi::future::load(py)?;
     capi::context::learn();
     handle::methods::make_types(py)?;
-    clock::learn(py, calls::native_timing())?;
-    tools::learn(py)?;
+    clock::init(py, calls::native_timing())?;
+    patches::init(py)?;
     sock::call::make_type(py)?;
     executor_future::make_type(py)?;
     _add_methods(&py.get_type::<EventLoop>())?;
@@ -68,6 +67,8 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("DatagramTransport", datagram::make_type(py)?)?;
     module.add("ReadPipeTransport", pipe::read::make_type(py)?)?;
     module.add("WritePipeTransport", pipe::write::make_type(py)?)?;
+    transports::init(module)?;
+    module.add_class::<Unpatched>()?;
     tls::python::prepare(py)?;
     module.add_class::<tls::python::TlsConnection>()?;
     module.add("SSLTransport", tls::transport::make_type(py)?)?;

@@ -143,6 +143,13 @@ class ForeignPort:
     def fileno(self) -> int: ...
     def drain(self) -> None: ...
 
+@final
+class Unpatched:
+    """Whether classes and modules have what their packages have defined."""
+
+    def __new__(cls, *parts: tuple[Any, *tuple[str, ...]]) -> Self: ...
+    def __call__(self, object: object = None, /) -> bool: ...
+
 @disjoint_base
 class ClientCount:
     """The transports that a server's list does not name."""

@@ -245,6 +245,23 @@ impl Ref {
     }
 }
 
+/// A vectorcall with keywords, whose callee may not use the slot in front of the arguments.
+///
+/// # Safety
+/// `arguments` points to `positional` live objects and then one per name; `names` is a tuple of strings or null.
+pub(crate) unsafe fn call_plain(
+    callable: &Ref,
+    arguments: *const *mut ffi::PyObject,
+    positional: usize,
+    names: *mut ffi::PyObject,
+) -> Result<Ref, Raised> {
+    // SAFETY: the caller's contract.
+    unsafe {
+        Ref::from_owned(guarded(|| raw::PyObject_Vectorcall(callable.as_ptr(), arguments, positional, names)))
+    }
+    .ok_or(Raised)
+}
+
 /// Calls `object.name(*arguments)` without making a bound method.
 pub(crate) fn method(
     object: &Ref,

@@ -6,7 +6,6 @@ use pyo3::prelude::*;
 
 use super::error::fetch;
 use super::fallible::{self, Fallible};
-use super::module_dict::ModuleName;
 use super::object::Ref;
 use super::raised::Raised;
 
@@ -22,11 +21,6 @@ macro_rules! table {
             /// asyncio's handle for other threads, which it has since 3.14; before, the plain one.
             pub(crate) thread_safe_handle_class: Ref,
             pub(crate) has_thread_safe_handle: bool,
-            /// The names of asyncio.futures, in which others may put functions of their own.
-            pub(crate) futures_names: Ref,
-            /// The classes that asyncio makes futures and tasks of: nest_asyncio and tests put others there.
-            pub(crate) future_class_now: ModuleName,
-            pub(crate) task_class_now: ModuleName,
             /// The keyword names with which futures and tasks are made.
             pub(crate) future_keywords: Ref,
             pub(crate) task_keywords: Ref,
@@ -44,9 +38,6 @@ macro_rules! table {
                         Some(class) => class.into(),
                         None => events.getattr(Fallible("Handle"))?.into(),
                     },
-                    futures_names: py.import(Fallible("asyncio.futures"))?.dict().into_any().into(),
-                    future_class_now: name_in(py, "asyncio.futures", "Future")?,
-                    task_class_now: name_in(py, "asyncio.tasks", "Task")?,
                     $($name: fallible::interned(stringify!($name)).map_err(|Raised| fetch(py))?,)*
                     $($object: py.import(Fallible($module))?.getattr(Fallible($path))?.into(),)*
                     runtime_panic: runtime_panic.into(),
@@ -65,8 +56,8 @@ table! {
         _ensure_fd_no_transport, _run, _sockets, accept, add_done_callback, buffer_updated,
         call_at, call_soon_threadsafe, cancel, cancelled, close, connection_lost, connection_made, context,
         create_future, data_received, datagram_received, done, eof_received, error_received, family, fileno,
-        get_buffer, get_protocol, is_closing, monotonic, name, pause_reading, pause_writing, pending, recv, recv_into, remove_done_callback,
-        result, resume_reading, resume_writing, send, sendto, set, set_result, throw, time, wait, wrap_future,
+        get_buffer, get_protocol, is_closing, name, pause_reading, pause_writing, pending, recv, recv_into, remove_done_callback,
+        result, resume_reading, resume_writing, send, sendto, set, set_result, throw, time, wait,
     }
     objects {
         handle_class = "asyncio"."Handle",
@@ -84,11 +75,6 @@ table! {
         gaierror = "socket"."gaierror",
         transport_socket = "asyncio.trsock"."TransportSocket",
     }
-}
-
-fn name_in(py: Python<'_>, module: &str, name: &str) -> PyResult<ModuleName> {
-    let name = fallible::interned(name).map_err(|Raised| fetch(py))?;
-    Ok(ModuleName::new(&py.import(Fallible(module))?.dict(), name))
 }
 
 fn interned<const N: usize>(py: Python<'_>, names: [&str; N]) -> PyResult<Ref> {

@@ -12,12 +12,11 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::clock::{NativeTiming, monotonic};
+use super::clock::monotonic;
 use super::core::loop_clock;
 use super::core::{Core, Entry, core_of};
 use super::futures::new_future;
 use super::handle::layout::{Deadline, Handle, HandleRef, Parts, ThreadSafeHandle, TimerHandle};
-use super::tools;
 use crate::capi::call::{call, call_keywords, guard};
 use crate::capi::context::context_for;
 use crate::capi::error::raise_message;
@@ -25,6 +24,8 @@ use crate::capi::fallible::string;
 use crate::capi::imports::{imports, support};
 use crate::capi::types::Method;
 use crate::capi::{Args, Raised, Ref};
+use crate::compat::clock::NativeTiming;
+use crate::compat::patches;
 
 /// The tuple of keyword names that `_asyncio` passes to `call_soon`, or null.
 static C_KEYWORDS: AtomicPtr<ffi::PyObject> = AtomicPtr::new(null_mut());
@@ -422,7 +423,7 @@ unsafe extern "C" fn create_task(
             && !core.is_closed();
         match plain.then(|| task_keywords(arguments)).flatten() {
             Some([name, context]) => new_task(object, arguments.at(0), name, context),
-            None => tools::create_task().and_then(|function| pass_on(object, &function, &[], arguments)),
+            None => patches::create_task().and_then(|function| pass_on(object, &function, &[], arguments)),
         }
         .map_or(null_mut(), Ref::into_ptr)
     })
@@ -448,13 +449,13 @@ fn new_task(
     context: *mut ffi::PyObject,
 ) -> Result<Ref, Raised> {
     let names = imports();
-    let task = names.task_class_now.get()?;
+    let task = patches::task_class()?;
     let mut stack = [null_mut(), coroutine, event_loop, name, context];
     // SAFETY: one positional and three keyword arguments, whose names are in the tuple.
     unsafe { call_keywords(&task, stack.as_mut_ptr().add(1), 1, names.task_keywords.as_ptr()) }
 }
 
-/// By what `clock` knows the native methods.
+/// The native methods, by which [`clock`](crate::compat::clock) tells them from overrides.
 pub(crate) fn native_timing() -> NativeTiming {
     NativeTiming { time: time as *const () as usize, call_at: call_at as *const () as usize }
 }

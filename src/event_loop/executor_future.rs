@@ -24,36 +24,28 @@ use super::core::core_of;
 use crate::capi::call::{call, call_keywords, call0, guard, method};
 use crate::capi::collected::{Collected, Instance, clear, dealloc, traverse};
 use crate::capi::error::{fetch, raise_message};
-use crate::capi::fallible::interned;
 use crate::capi::imports::imports;
-use crate::capi::module_dict::lookup;
-use crate::capi::pristine::{Once, Pristine};
+use crate::capi::once::Once;
 use crate::capi::types::{Attribute, Method, TypeSpec};
-use crate::capi::{Fallible, Raised, Ref, Slot};
+use crate::capi::{Raised, Ref, Slot};
+use crate::compat::{Class, Function};
 
 /// What asyncio and `concurrent.futures` are like.
 #[derive(Debug)]
 struct Known {
     /// The class of the executors' futures.
-    job: Pristine,
+    job: Class,
     pending: Ref,
     running: Ref,
     finished: Ref,
-    wrap_future: Function,
     chain_future: Function,
     copy_state: Function,
     /// asyncio copies at once when the job's end is told in the loop's own thread (3.14).
     copies_at_once: bool,
 }
 
-/// A function of `asyncio.futures`, and its name there.
-#[derive(Debug)]
-struct Function {
-    name: Ref,
-    value: Ref,
-}
-
 static KNOWN: Once<Known> = Once::new();
+static WRAP_FUTURE: Once<Function> = Once::new();
 
 const JOB_METHODS: [&str; 6] =
     ["add_done_callback", "cancelled", "exception", "result", "_Future__get_result", "_invoke_callbacks"];
@@ -63,17 +55,6 @@ const STATE: usize = 1;
 const RESULT: usize = 2;
 const EXCEPTION: usize = 3;
 const CALLBACKS: usize = 5;
-
-impl Function {
-    /// What stands under the name now.
-    fn current(&self) -> Result<Ref, Raised> {
-        lookup(&imports().futures_names, &self.name)
-    }
-
-    fn is_in_place(&self) -> Result<bool, Raised> {
-        Ok(self.current()?.as_ptr() == self.value.as_ptr())
-    }
-}
 
 /// The object that is called.
 #[repr(C)]
@@ -198,8 +179,8 @@ fn says(future: &Ref, name: &Ref) -> Result<bool, Raised> {
 impl Known {
     /// The result of a job that has one, if asking asyncio's way would do no more than read it.
     fn result_of(&self, job: &Ref) -> Result<Option<Ref>, Raised> {
-        if !self.copy_state.is_in_place()?
-            || !self.job.is_plain(job.as_ptr())?
+        if !self.copy_state.is_unpatched()?
+            || !self.job.is_unpatched_on(job.as_ptr())?
             || self.job.get(job.as_ptr(), STATE)?.as_ptr() != self.finished.as_ptr()
             // SAFETY: comparing with the address of `None`.
             || self.job.get(job.as_ptr(), EXCEPTION)?.as_ptr() != unsafe { ffi::Py_None() }
@@ -211,7 +192,10 @@ impl Known {
 
     /// May a [`Chain`] take the place of asyncio's functions for this job?
     fn stands_in_for(&self, job: *mut ffi::PyObject) -> Result<bool, Raised> {
-        if !self.job.is_plain(job)? || !self.wrap_future.is_in_place()? || !self.chain_future.is_in_place()? {
+        if !self.job.is_unpatched_on(job)?
+            || !WRAP_FUTURE.get().map_or(Ok(false), Function::is_unpatched)?
+            || !self.chain_future.is_unpatched()?
+        {
             return Ok(false);
         }
         self.goes_on(job)
@@ -250,7 +234,10 @@ fn wrap(event_loop: *mut ffi::PyObject, job: &Ref) -> Result<Ref, Raised> {
     let known = match KNOWN.get() {
         Some(known) if known.stands_in_for(job.as_ptr())? => known,
         _ => {
-            let wrap_future = lookup(&names.futures_names, &names.wrap_future)?;
+            let wrap_future = match WRAP_FUTURE.get() {
+                Some(function) => function.current()?,
+                None => unreachable!("the function is noted when the type is made"),
+            };
             let mut stack = [null_mut(), job.as_ptr(), event_loop];
             // SAFETY: one positional and one keyword argument, whose name is in the tuple, behind the spare slot.
             return unsafe {
@@ -263,7 +250,7 @@ fn wrap(event_loop: *mut ffi::PyObject, job: &Ref) -> Result<Ref, Raised> {
     let future = method(&receiver, names.create_future.as_ptr(), &[])?;
     // SAFETY: the type of a live object.
     if unsafe { ffi::Py_TYPE(future.as_ptr()) }.cast() != names.future.as_ptr() {
-        call(&known.chain_future.value, &[job.as_ptr(), future.as_ptr()])?;
+        call(&known.chain_future.current()?, &[job.as_ptr(), future.as_ptr()])?;
         return Ok(future);
     }
     let chain = Chain::create(event_loop, job, &future)?;
@@ -332,6 +319,7 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<()> {
     .build(py)?;
     // Relaxed: published under the GIL.
     TYPE.store(kind, Ordering::Relaxed);
+    WRAP_FUTURE.set(Function::in_module(py, "asyncio.futures", "wrap_future")?);
     Ok(())
 }
 
@@ -344,20 +332,13 @@ pub(crate) fn chain_jobs(
     states: [Bound<'_, PyAny>; 3],
     copies_at_once: bool,
 ) -> PyResult<()> {
-    let futures = py.import(Fallible("asyncio.futures"))?;
-    let function = |name: &str| -> PyResult<Function> {
-        Ok(Function {
-            name: interned(name).map_err(|Raised| fetch(py))?,
-            value: futures.getattr(Fallible(name))?.into(),
-        })
-    };
+    let function = |name| Function::in_module(py, "asyncio.futures", name);
     let [pending, running, finished] = states.map(Ref::from);
     KNOWN.set(Known {
-        job: Pristine::new(job.0, &JOB_METHODS, &job.1).map_err(|Raised| fetch(py))?,
+        job: Class::init(job.0, &JOB_METHODS, &job.1).map_err(|Raised| fetch(py))?,
         pending,
         running,
         finished,
-        wrap_future: function("wrap_future")?,
         chain_future: function("_chain_future")?,
         copy_state: function("_copy_future_state")?,
         copies_at_once,

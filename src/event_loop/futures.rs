@@ -17,8 +17,9 @@ use crate::capi::call::{call_keywords, call_tuple, initialize};
 use crate::capi::fallible::dict;
 use crate::capi::future::is_asyncios;
 use crate::capi::imports::imports;
-use crate::capi::pristine::Once;
+use crate::capi::once::Once;
 use crate::capi::{Fallible, Raised, Ref, Slot};
+use crate::compat::patches;
 
 /// How many spent futures a loop keeps at most: as many connections are served in a turn without making one.
 const MOST: usize = 64;
@@ -187,7 +188,7 @@ fn prove(py: Python<'_>, event_loop: &Bound<'_, PyAny>) -> PyResult<Option<Place
 #[inline(always)]
 pub(crate) fn new_future(event_loop: *mut ffi::PyObject) -> Result<Ref, Raised> {
     let names = imports();
-    let class = names.future_class_now.get()?;
+    let class = patches::future_class()?;
     if class.as_ptr() == names.future.as_ptr() {
         // SAFETY: the callers have loops of ours; an empty tuple, and a dict that the class does not keep.
         unsafe {

@@ -38,7 +38,6 @@ mod run;
 pub(crate) mod sock;
 pub(crate) mod source;
 mod stepping;
-pub(crate) mod tools;
 mod turn;
 mod unraisable;
 pub(crate) mod watch;

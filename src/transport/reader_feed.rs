@@ -14,15 +14,16 @@ use pyo3::prelude::*;
 use super::stream::receive::{DIRECT, LARGE};
 use super::streams::{self, Reader};
 use crate::capi::error::{fetch, take_exception};
-use crate::capi::pristine::{Once, Pristine};
+use crate::capi::once::Once;
 use crate::capi::{Raised, Ref};
+use crate::compat::Class;
 use crate::event_loop::core::Core;
 
 /// asyncio's two classes.
 #[derive(Debug)]
 struct Classes {
-    protocol: Pristine,
-    reader: Pristine,
+    protocol: Class,
+    reader: Class,
 }
 
 static CLASSES: Once<Classes> = Once::new();
@@ -72,7 +73,7 @@ pub(crate) struct Room {
 enum Owner {
     Native,
     /// The buffer of asyncio's reader, and how much of it is data.
-    Asyncio(&'static Pristine, Ref, usize),
+    Asyncio(&'static Class, Ref, usize),
 }
 
 /// Room in a reader that [`reader_of`] has found: in a native one if a large read waits, in one of asyncio's if
@@ -149,7 +150,7 @@ pub(crate) fn reader_of(protocol: &Ref) -> Option<Ref> {
         _ => streams::protocol_class()?,
     };
     unless_error((|| {
-        if !class.is_plain(object)? {
+        if !class.is_unpatched_on(object)? {
             return Ok(None);
         }
         Ok(referent(&class.get(object, REFERENCE)?))
@@ -163,7 +164,7 @@ fn buffer_of(reader: &Ref, size: usize) -> Option<(&'static Classes, Ref)> {
     let buffer = unless_error((|| {
         let class = &classes.reader;
         // SAFETY: comparing with the address of a static.
-        if !class.is_plain(object)? || class.get(object, EOF)?.as_ptr() != unsafe { ffi::Py_False() } {
+        if !class.is_unpatched_on(object)? || class.get(object, EOF)?.as_ptr() != unsafe { ffi::Py_False() } {
             return Ok(None);
         }
         let buffer = class.get(object, BUFFER)?;
@@ -205,7 +206,7 @@ fn has_room(buffer: &Ref, limit: &Ref, size: usize) -> Result<bool, Raised> {
 
 /// `reader._wakeup_waiter()`.
 #[inline(always)]
-fn wake(core: &Core, class: &Pristine, reader: &Ref) -> Result<(), Raised> {
+fn wake(core: &Core, class: &Class, reader: &Ref) -> Result<(), Raised> {
     let waiter = class.get(reader.as_ptr(), WAITER)?;
     // SAFETY: comparing with the address of `None`.
     if waiter.as_ptr() == unsafe { ffi::Py_None() } {
@@ -226,8 +227,8 @@ pub(crate) fn feed_readers(
 ) -> PyResult<()> {
     let error = |Raised| fetch(py);
     CLASSES.set(Classes {
-        protocol: Pristine::new(protocol.0, &PROTOCOL_METHODS, &protocol.1).map_err(error)?,
-        reader: Pristine::new(reader.0, &READER_METHODS, &reader.1).map_err(error)?,
+        protocol: Class::init(protocol.0, &PROTOCOL_METHODS, &protocol.1).map_err(error)?,
+        reader: Class::init(reader.0, &READER_METHODS, &reader.1).map_err(error)?,
     });
     Ok(())
 }

@@ -5,12 +5,12 @@
 
 use std::cell::Cell;
 
-use super::super::tools::{self, Replaced};
+use crate::compat::patches::{self, Patches};
 
 #[derive(Debug, Default)]
 pub(crate) struct Instrumentation {
     debug: Cell<bool>,
-    patches: Cell<Replaced>,
+    patches: Cell<Patches>,
     /// Debug mode, or any patch.
     active: Cell<bool>,
 }
@@ -40,12 +40,12 @@ impl Instrumentation {
     /// Looks anew for patches.
     #[cold]
     pub(crate) fn look_for_patches(&self) {
-        self.patches.set(tools::look());
+        self.patches.set(patches::look());
         self.update();
     }
 
     fn update(&self) {
-        let Replaced { handle_run, create_task } = self.patches.get();
+        let Patches { handle_run, create_task } = self.patches.get();
         self.active.set(self.debug.get() || handle_run || create_task);
     }
 }

@@ -8,10 +8,11 @@ use std::ffi::c_uint;
 
 use pyo3::ffi;
 
-use super::super::clock::{self, monotonic};
+use super::super::clock::monotonic;
 use crate::capi::call::{call0, getattr};
 use crate::capi::imports::imports;
 use crate::capi::{Raised, Ref};
+use crate::compat::clock;
 
 #[derive(Debug, Default)]
 pub(crate) struct LoopClock {
@@ -61,19 +62,20 @@ impl LoopClock {
     /// Looks anew.
     #[cold]
     pub(crate) fn look(&self, event_loop: *mut ffi::PyObject) {
-        // Before the look: a change during it is looked at again.
-        self.module_changes.set(clock::changes());
+        // Counted before the look: a change during it is looked at again.
+        let changes = clock::changes();
         // SAFETY: the caller's loop is alive.
         let object = unsafe { Ref::from_borrowed(event_loop) };
         // A failure is the user's own `__getattr__`.
-        let (custom_time, custom_call_at) = clock::custom_timing(&object).unwrap_or_else(|raised| {
+        let replaced = clock::replaced(&object).unwrap_or_else(|raised| {
             drop(raised.take());
-            (false, false)
+            clock::Replaced::default()
         });
+        self.module_changes.set(if clock::has_settled() { changes } else { changes.wrapping_sub(1) });
         // The look has given the class a version, if it had none.
         self.class_version.set(class_version(event_loop));
-        self.custom_time.set(custom_time);
-        self.custom_call_at.set(custom_call_at);
+        self.custom_time.set(replaced.time);
+        self.custom_call_at.set(replaced.call_at);
     }
 }
 

@@ -8,7 +8,6 @@ use std::ptr::null_mut;
 
 use pyo3::ffi;
 
-use super::super::tools;
 use super::super::unraisable::unraisable;
 use super::layout::{Handle, INLINE, Kind};
 use super::run_lock::RunLock;
@@ -17,6 +16,7 @@ use crate::capi::context::run_in;
 use crate::capi::error::{take_exception, undisturbed};
 use crate::capi::imports::imports;
 use crate::capi::{Fatal, Raised, Ref};
+use crate::compat::patches;
 
 impl Handle {
     /// Runs the callback in its context. A cancelled or spent handle does nothing. On an error the
@@ -46,7 +46,7 @@ impl Handle {
     /// `asyncio.Handle`. False if there is none. [`Handle::spent`] is to follow.
     #[cold]
     pub(crate) fn run_by_patch(&self) -> Result<bool, Raised> {
-        let Some(patch) = tools::handle_run()? else { return Ok(false) };
+        let Some(patch) = patches::handle_run()? else { return Ok(false) };
         let show = |handle: &Handle| call(&patch, &[handle.as_ptr()]).map(drop);
         match self.kind {
             Kind::ThreadSafe => self.run_locked(show),

@@ -12,6 +12,7 @@ use crate::capi::call::guard;
 use crate::capi::error::{raise, restore, take_exception};
 use crate::capi::types::{Attribute, Method};
 use crate::capi::{Args, Fatal, Raised, Ref};
+use crate::compat::transports::patchable;
 use crate::transport::stream::methods::{refuse_deletion, truth};
 
 /// A method's frame: the endpoint held for the time of the call, and `None` or null as the result.
@@ -278,16 +279,24 @@ unsafe extern "C" fn get_paused<T: Variant>(
 /// What every endpoint can do.
 pub(crate) fn common<T: Variant>() -> Vec<Method> {
     vec![
-        Method::NoArgs(c"is_closing", is_closing::<T>, c"True if the transport is closing or closed."),
+        Method::NoArgs(
+            c"is_closing",
+            patchable!(no_args, is_closing::<T: Variant>, IsClosing),
+            c"True if the transport is closing or closed.",
+        ),
         Method::Fast(
             c"set_protocol",
-            set_protocol::<T>,
+            patchable!(fast, set_protocol::<T: Variant>, SetProtocol),
             c"set_protocol(protocol)\n\nGive the transport to another protocol.",
         ),
-        Method::NoArgs(c"get_protocol", get_protocol::<T>, c"The protocol, or None after connection_lost."),
+        Method::NoArgs(
+            c"get_protocol",
+            patchable!(no_args, get_protocol::<T: Variant>, GetProtocol),
+            c"The protocol, or None after connection_lost.",
+        ),
         Method::Fast(
             c"get_extra_info",
-            get_extra_info::<T>,
+            patchable!(fast, get_extra_info::<T: Variant>, GetExtraInfo),
             c"get_extra_info(name, default=None)\n\nThe socket and its names, or the pipe.",
         ),
     ]
@@ -296,29 +305,41 @@ pub(crate) fn common<T: Variant>() -> Vec<Method> {
 /// What those that read can do.
 pub(crate) fn reading<T: Variant>() -> Vec<Method> {
     vec![
-        Method::NoArgs(c"is_reading", is_reading::<T>, c"True unless closing or paused."),
-        Method::NoArgs(c"pause_reading", pause_reading::<T>, c"Deliver nothing until resume_reading()."),
-        Method::NoArgs(c"resume_reading", resume_reading::<T>, c"Deliver again."),
+        Method::NoArgs(
+            c"is_reading",
+            patchable!(no_args, is_reading::<T: Variant>, IsReading),
+            c"True unless closing or paused.",
+        ),
+        Method::NoArgs(
+            c"pause_reading",
+            patchable!(no_args, pause_reading::<T: Variant>, PauseReading),
+            c"Deliver nothing until resume_reading().",
+        ),
+        Method::NoArgs(
+            c"resume_reading",
+            patchable!(no_args, resume_reading::<T: Variant>, ResumeReading),
+            c"Deliver again.",
+        ),
     ]
 }
 
 /// What those that write can do.
 pub(crate) fn writing<T: Variant>() -> Vec<Method> {
     vec![
-        Method::NoArgs(c"abort", abort::<T>, c"Close at once; what was not taken yet is lost."),
+        Method::NoArgs(c"abort", patchable!(no_args, abort::<T: Variant>, Abort), c"Close at once; what was not taken yet is lost."),
         Method::NoArgs(
             c"get_write_buffer_size",
-            get_write_buffer_size::<T>,
+            patchable!(no_args, get_write_buffer_size::<T: Variant>, GetWriteBufferSize),
             c"How many bytes wait to be taken.",
         ),
         Method::NoArgs(
             c"get_write_buffer_limits",
-            get_write_buffer_limits::<T>,
+            patchable!(no_args, get_write_buffer_limits::<T: Variant>, GetWriteBufferLimits),
             c"(low, high) water marks in bytes.",
         ),
         Method::Fast(
             c"set_write_buffer_limits",
-            set_write_buffer_limits::<T>,
+            patchable!(fast, set_write_buffer_limits::<T: Variant>, SetWriteBufferLimits),
             c"set_write_buffer_limits(high=None, low=None)\n\nWhen pause_writing and resume_writing are called.",
         ),
     ]

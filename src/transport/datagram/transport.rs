@@ -25,6 +25,7 @@ use super::send::{self, Outgoing};
 use crate::capi::error::{Outcome, fetch};
 use crate::capi::types::Method;
 use crate::capi::{Args, Fallible, Fatal, Raised, Ref, Slot, sockaddr, socket};
+use crate::compat::transports::patchable;
 use crate::event_loop::core::Core;
 use crate::event_loop::event_loop::EventLoop;
 use crate::event_loop::source::Source;
@@ -239,7 +240,7 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         ),
         Method::NoArgs(
             c"close",
-            close,
+            patchable!(no_args, close, Close),
             c"Stop receiving, send what is pending, then call connection_lost(None) and close the socket.",
         ),
     ]);

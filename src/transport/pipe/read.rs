@@ -21,6 +21,7 @@ use crate::capi::error::raise_io;
 use crate::capi::imports::imports;
 use crate::capi::types::Method;
 use crate::capi::{Fatal, Raised, Ref, Slot};
+use crate::compat::transports::patchable;
 use crate::event_loop::core::{Core, RECEIVE};
 use crate::event_loop::event_loop::EventLoop;
 use crate::event_loop::source::Source;
@@ -236,7 +237,7 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     let mut methods = reading::<ReadPipe>();
     methods.push(Method::NoArgs(
         c"close",
-        abort::<ReadPipe>,
+        patchable!(no_args, abort::<ReadPipe>, Close),
         c"Stop reading, then call connection_lost(None) and close the pipe.",
     ));
     object::make_type::<ReadPipe>(py, methods)

@@ -24,6 +24,7 @@ use crate::capi::buffer::{Buffer, bytes_from, bytes_slice, is_scattered};
 use crate::capi::error::{raise, raise_errno, raise_io, raise_message, restore, take_exception};
 use crate::capi::types::Method;
 use crate::capi::{Args, Fatal, Raised, Ref, Slot};
+use crate::compat::transports::patchable;
 use crate::event_loop::core::Core;
 use crate::event_loop::event_loop::EventLoop;
 use crate::event_loop::source::Source;
@@ -310,7 +311,7 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         Method::NoArgs(c"can_write_eof", can_write_eof, c"True: closing the pipe is its end of file."),
         Method::NoArgs(
             c"close",
-            write_eof,
+            patchable!(no_args, write_eof, Close),
             c"Write what is pending, then call connection_lost(None) and close the pipe.",
         ),
     ]);

@@ -12,6 +12,7 @@ use crate::capi::call::guard;
 use crate::capi::error::{raise_message, restore};
 use crate::capi::types::{Attribute, Method};
 use crate::capi::{Args, Fatal, Raised, Ref};
+use crate::compat::transports::patchable;
 use crate::event_loop::futures::new_future;
 use crate::transport::base::protocol_sink::Delivery;
 use crate::transport::tls;
@@ -367,40 +368,68 @@ pub(crate) const METHODS: &[Method] = &[
         write,
         c"write(data)\n\nSend bytes. Small writes of one turn leave together at its end; nothing blocks.",
     ),
-    Method::Fast(c"writelines", writelines, c"writelines(list_of_data)\n\nSend several pieces, in order."),
+    Method::Fast(
+        c"writelines",
+        patchable!(fast, writelines, Writelines),
+        c"writelines(list_of_data)\n\nSend several pieces, in order.",
+    ),
     Method::NoArgs(c"write_eof", write_eof, c"Close the write side once everything pending is sent."),
     Method::NoArgs(c"can_write_eof", can_write_eof, c"True: a socket can be half-closed."),
     Method::NoArgs(
         c"close",
-        close,
+        patchable!(no_args, close, Close),
         c"Stop reading, send what is pending, then call connection_lost(None) and close the socket.",
     ),
-    Method::NoArgs(c"abort", abort, c"Close at once; what is pending is lost."),
+    Method::NoArgs(c"abort", patchable!(no_args, abort, Abort), c"Close at once; what is pending is lost."),
     Method::OneArg(c"_force_close", force_close, c"Close at once with an exception for connection_lost."),
-    Method::NoArgs(c"is_closing", is_closing, c"True if the transport is closing or closed."),
-    Method::NoArgs(c"is_reading", is_reading, c"True unless closing or paused."),
-    Method::NoArgs(c"pause_reading", pause_reading, c"Deliver no data until resume_reading()."),
-    Method::NoArgs(c"resume_reading", resume_reading, c"Deliver data again."),
+    Method::NoArgs(
+        c"is_closing",
+        patchable!(no_args, is_closing, IsClosing),
+        c"True if the transport is closing or closed.",
+    ),
+    Method::NoArgs(
+        c"is_reading",
+        patchable!(no_args, is_reading, IsReading),
+        c"True unless closing or paused.",
+    ),
+    Method::NoArgs(
+        c"pause_reading",
+        patchable!(no_args, pause_reading, PauseReading),
+        c"Deliver no data until resume_reading().",
+    ),
+    Method::NoArgs(
+        c"resume_reading",
+        patchable!(no_args, resume_reading, ResumeReading),
+        c"Deliver data again.",
+    ),
     Method::Fast(
         c"set_protocol",
-        set_protocol,
+        patchable!(fast, set_protocol, SetProtocol),
         c"set_protocol(protocol)\n\nGive the connection to another protocol.",
     ),
-    Method::NoArgs(c"get_protocol", get_protocol, c"The protocol, or None after connection_lost."),
+    Method::NoArgs(
+        c"get_protocol",
+        patchable!(no_args, get_protocol, GetProtocol),
+        c"The protocol, or None after connection_lost.",
+    ),
     Method::Fast(
         c"get_extra_info",
-        get_extra_info,
+        patchable!(fast, get_extra_info, GetExtraInfo),
         c"get_extra_info(name, default=None)\n\nsocket, sockname or peername.",
     ),
     Method::NoArgs(
         c"get_write_buffer_size",
-        get_write_buffer_size,
+        patchable!(no_args, get_write_buffer_size, GetWriteBufferSize),
         c"How many bytes the socket did not take yet.",
     ),
-    Method::NoArgs(c"get_write_buffer_limits", get_write_buffer_limits, c"(low, high) water marks in bytes."),
+    Method::NoArgs(
+        c"get_write_buffer_limits",
+        patchable!(no_args, get_write_buffer_limits, GetWriteBufferLimits),
+        c"(low, high) water marks in bytes.",
+    ),
     Method::Fast(
         c"set_write_buffer_limits",
-        set_write_buffer_limits,
+        patchable!(fast, set_write_buffer_limits, SetWriteBufferLimits),
         c"set_write_buffer_limits(high=None, low=None)\n\nWhen pause_writing and resume_writing are called.",
     ),
     Method::NoArgs(c"_make_empty_waiter", make_empty_waiter, c"A future that is done when all is sent."),

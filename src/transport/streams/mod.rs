@@ -61,17 +61,18 @@ pub(crate) use writer::make_type as make_writer_type;
 
 use crate::capi::call::call_keywords;
 use crate::capi::error::fetch;
-use crate::capi::pristine::{Once, Pristine};
+use crate::capi::once::Once;
 use crate::capi::types::add_methods;
 use crate::capi::{Args, Fallible, Raised, Ref};
+use crate::compat::Class;
 
 /// The classes that Python has made of ours, and asyncio's behind them.
 #[derive(Debug)]
 pub(crate) struct Classes {
-    reader: Pristine,
-    writer: Pristine,
-    transport: Pristine,
-    protocol: Pristine,
+    reader: Class,
+    writer: Class,
+    transport: Class,
+    protocol: Class,
     asyncio_reader: Ref,
     asyncio_writer: Ref,
 }
@@ -90,7 +91,7 @@ pub(crate) fn is_protocol(protocol: *mut ffi::PyObject) -> bool {
 
 /// The class of our protocols.
 #[inline(always)]
-pub(crate) fn protocol_class() -> Option<&'static Pristine> {
+pub(crate) fn protocol_class() -> Option<&'static Class> {
     CLASSES.get().map(|classes| &classes.protocol)
 }
 
@@ -98,7 +99,7 @@ pub(crate) fn protocol_class() -> Option<&'static Pristine> {
 #[inline(always)]
 pub(crate) fn plain_reader<'a>(object: *mut ffi::PyObject) -> Option<&'a Reader> {
     let classes = CLASSES.get()?;
-    if !classes.reader.is_class_of(object) || !classes.reader.is_intact() {
+    if !classes.reader.is_class_of(object) || !classes.reader.is_unpatched() {
         return None;
     }
     // SAFETY: of the class that Python has made of the native one.
@@ -147,18 +148,18 @@ pub(crate) fn adopt_streams(
 ) -> PyResult<()> {
     add_methods(&reader, reader_python::METHODS)?;
     add_methods(&writer, writer::METHODS)?;
-    let pristine =
-        |kind, methods, attributes| Pristine::new(kind, methods, attributes).map_err(|Raised| fetch(py));
+    let class =
+        |kind, methods, attributes| Class::init(kind, methods, attributes).map_err(|Raised| fetch(py));
     let streams = py.import(Fallible("asyncio.streams"))?;
     CLASSES.set(Classes {
-        reader: pristine(reader.into_any(), &READER_METHODS, &[])?,
-        writer: pristine(writer.into_any(), &WRITER_METHODS, &[])?,
-        transport: pristine(
+        reader: class(reader.into_any(), &READER_METHODS, &[])?,
+        writer: class(writer.into_any(), &WRITER_METHODS, &[])?,
+        transport: class(
             py.import(Fallible("wakeloop._core"))?.getattr(Fallible("StreamTransport"))?,
             &TRANSPORT_METHODS,
             &[],
         )?,
-        protocol: pristine(protocol.0, &PROTOCOL_METHODS, &protocol.1)?,
+        protocol: class(protocol.0, &PROTOCOL_METHODS, &protocol.1)?,
         asyncio_reader: streams.getattr(Fallible("StreamReader"))?.into(),
         asyncio_writer: streams.getattr(Fallible("StreamWriter"))?.into(),
     });

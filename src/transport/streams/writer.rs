@@ -47,7 +47,7 @@ impl Writer {
     fn plain_transport(&self) -> Option<(Ref, &Stream)> {
         let classes = CLASSES.get()?;
         let object = self.transport.as_ptr();
-        if object.is_null() || !classes.transport.is_class_of(object) || !classes.transport.is_intact() {
+        if object.is_null() || !classes.transport.is_class_of(object) || !classes.transport.is_unpatched() {
             return None;
         }
         // SAFETY: just tested; the slot holds it, and so does the reference that goes with the fields.
@@ -60,7 +60,7 @@ impl Writer {
 #[inline(always)]
 fn plain_writer<'a>(object: *mut ffi::PyObject) -> Option<&'a Writer> {
     let classes = CLASSES.get()?;
-    if !classes.writer.is_class_of(object) || !classes.writer.is_intact() {
+    if !classes.writer.is_class_of(object) || !classes.writer.is_unpatched() {
         return None;
     }
     // SAFETY: of the class that Python has made of the native one.
@@ -82,7 +82,7 @@ pub(super) fn is_drained(object: *mut ffi::PyObject) -> Result<bool, Raised> {
         None => asked_closing(writer)?,
     };
     let Some(protocol) = writer.protocol.get() else { return Ok(false) };
-    if closing || !classes.protocol.is_plain(protocol.as_ptr())? {
+    if closing || !classes.protocol.is_unpatched_on(protocol.as_ptr())? {
         return Ok(false);
     }
     let is_false = |index| -> Result<bool, Raised> {

@@ -1,12 +1,12 @@
 //! The attributes of an instance of a class written in Python, where CPython keeps them.
 //!
-//! Since 3.13 they lie behind the object itself, in an order that the class remembers: reading one is a load,
-//! where the public way takes a hundred instructions and more. The layout is CPython's own business. So it is
-//! used only on the versions that it was written down for, and only for a class on which [`InlineValues::learn`]
-//! has seen each attribute appear where it should; everywhere else the caller takes the public way.
+//! Since 3.13 the values lie behind the object itself, in an order that the class remembers. Reading one is a load,
+//! where the public API takes a hundred instructions and more. The layout is private to CPython. So it is used only on
+//! the versions that it was written down for, and only for a class on which the self-test of [`InlineValues::init`] has
+//! seen each attribute appear where it should. Everywhere else the caller uses the public API.
 //!
 //! ```text
-//! object - 24   the instance's dict, if somebody has asked for it
+//! object - 24   the instance's dict, if a program has asked for it
 //! object        reference count, class
 //! object + 16   capacity, size (both u8): places, and how many of them are taken
 //! object + 18   embedded, valid (both u8): these places are the instance's attributes
@@ -15,13 +15,13 @@
 
 use pyo3::ffi;
 
-use super::object::Ref;
+use crate::capi::Ref;
 
 /// Where the attributes of one class lie.
 #[derive(Debug)]
-pub(crate) struct InlineValues {
+pub(super) struct InlineValues {
     places: Vec<usize>,
-    /// They are the first places that there are, in whatever order: so they are looked at as one row.
+    /// The places are the first ones, in any order, and can be compared as one row.
     row: bool,
 }
 
@@ -30,12 +30,12 @@ const VALUES: usize = HEADER + 8;
 const DICT: isize = -3 * size_of::<usize>() as isize;
 
 impl InlineValues {
-    /// Sets each attribute on an instance that nobody else sees, and looks where it went.
+    /// The self-test: sets each attribute on an instance of its own, and looks where it went.
     #[cfg(all(Py_3_13, not(Py_3_15), not(Py_GIL_DISABLED), target_pointer_width = "64"))]
-    pub(crate) fn learn(kind: &Ref, names: &[Ref]) -> Option<InlineValues> {
+    pub(super) fn init(kind: &Ref, names: &[Ref]) -> Option<InlineValues> {
         const FLAGS: std::ffi::c_ulong = 1 << 2 | 1 << 4; // inline values, managed dict
-        // SAFETY: a type object; the instance is made by `object.__new__`, which such a class has, and is looked
-        // into only if the class says that its values are inline. Every object is owned by a `Ref`.
+        // SAFETY: a type object. `object.__new__`, which such a class has, makes the instance, whose memory is read only
+        // if the class says that its values are inline. A `Ref` owns every object.
         unsafe {
             let raw = kind.as_ptr().cast::<ffi::PyTypeObject>();
             if (*raw).tp_flags & FLAGS != FLAGS || (*raw).tp_basicsize as usize != HEADER {
@@ -61,7 +61,7 @@ impl InlineValues {
             if header(object) != Some(names.len()) || !(*dict(object)).is_null() {
                 return None;
             }
-            // An instance whose dict was asked for has the same values; one with another dict has none of them.
+            // Asking for the dict of an instance leaves its values in place. Another dict takes them away.
             let own = Ref::from_owned(ffi::PyObject_GetAttrString(object, c"__dict__".as_ptr()))?;
             let kept = *dict(object) == own.as_ptr() && header(object) == Some(names.len());
             let other = Ref::from_owned(ffi::PyDict_New())?;
@@ -72,23 +72,23 @@ impl InlineValues {
     }
 
     #[cfg(not(all(Py_3_13, not(Py_3_15), not(Py_GIL_DISABLED), target_pointer_width = "64")))]
-    pub(crate) fn learn(_kind: &Ref, _names: &[Ref]) -> Option<InlineValues> {
+    pub(super) fn init(_kind: &Ref, _names: &[Ref]) -> Option<InlineValues> {
         None
     }
 
-    /// Has the instance no attribute but those that were learnt, and are they where they were learnt to be?
+    /// Does the instance have none but these attributes, where the self-test has found them?
     ///
     /// # Safety
     /// `object` is an instance of the very class.
     #[inline(always)]
-    pub(crate) unsafe fn are_all(&self, object: *mut ffi::PyObject) -> bool {
+    pub(super) unsafe fn are_all(&self, object: *mut ffi::PyObject) -> bool {
         // SAFETY: the caller's word.
         unsafe {
             let Some(size) = header(object) else { return false };
             let capacity = usize::from(*object.cast::<u8>().add(HEADER));
             if self.row && self.places.len() <= capacity {
                 let row = std::slice::from_raw_parts(value(object, 0), self.places.len());
-                // No branch per place: several of them are compared at once.
+                // Without a branch per place, the compiler compares several of them at once.
                 return row.iter().map(|value| usize::from(!value.is_null())).sum::<usize>() == size;
             }
             let known =
@@ -97,12 +97,12 @@ impl InlineValues {
         }
     }
 
-    /// Attribute `index` of those that were learnt; nothing if it is not set or lies elsewhere.
+    /// Attribute `index`; nothing if it is not set or lies elsewhere.
     ///
     /// # Safety
     /// `object` is an instance of the very class.
     #[inline(always)]
-    pub(crate) unsafe fn get(&self, object: *mut ffi::PyObject, index: usize) -> Option<Ref> {
+    pub(super) unsafe fn get(&self, object: *mut ffi::PyObject, index: usize) -> Option<Ref> {
         // SAFETY: the caller's word.
         unsafe { self.place(object, index).and_then(|place| Ref::from_nullable(*place)) }
     }
@@ -112,9 +112,9 @@ impl InlineValues {
     /// # Safety
     /// As [`InlineValues::get`].
     #[inline(always)]
-    pub(crate) unsafe fn set(&self, object: *mut ffi::PyObject, index: usize, new: Ref) -> Result<(), Ref> {
-        // SAFETY: the caller's word. A dict may be watched, so what has one is left to CPython. The old value is
-        // dropped last.
+    pub(super) unsafe fn set(&self, object: *mut ffi::PyObject, index: usize, new: Ref) -> Result<(), Ref> {
+        // SAFETY: the caller's word. A dict may have a watcher, so CPython sets the attributes of an instance that has
+        // one. The old value is dropped last.
         unsafe {
             match self.place(object, index) {
                 Some(place) if !(*place).is_null() && (*dict(object)).is_null() => {

@@ -1,0 +1,308 @@
+//! A class whose methods native code stands in for, and whether its methods still are what they were.
+//!
+//! A stand-in must not change what anybody can observe, so it steps aside as soon as another value is in the place of
+//! a method: on the class, on one of its bases, on an instance, or as another code object in the same function. CPython
+//! gives a class a new version tag whenever anything in its inheritance changes, and never gives the same tag twice. So
+//! the class's part of the question is one comparison.
+
+use std::cell::Cell;
+use std::ffi::{c_int, c_uint};
+use std::ptr::null_mut;
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+use super::inline_values::InlineValues;
+use super::original::Original;
+use crate::capi::call::getattr;
+use crate::capi::fallible::interned;
+use crate::capi::{Raised, Ref};
+
+/// A method that native code stands in for.
+#[derive(Debug)]
+struct Method {
+    name: Ref,
+    /// What the class inherits under the name, the first in the method resolution order first. Empty if that is nothing.
+    originals: Vec<Original>,
+    /// A patch that is older than our import is among it.
+    patched_before: bool,
+}
+
+/// A class, the methods of it that matter, and the attributes of its instances.
+#[derive(Debug)]
+pub(crate) struct Class {
+    kind: Ref,
+    methods: Vec<Method>,
+    /// The Python functions among the methods, with their code.
+    codes: Vec<(Ref, Ref)>,
+    /// What the methods override counts as well.
+    with_overridden: bool,
+    /// The instances' attributes, about which the class has nothing to say.
+    attributes: Vec<Ref>,
+    values: Option<InlineValues>,
+    /// The version tag with which every method was in place, and the one with which some method was not.
+    unpatched: Cell<c_uint>,
+    patched: Cell<c_uint>,
+}
+
+type GetMethod =
+    unsafe extern "C" fn(*mut ffi::PyObject, *mut ffi::PyObject, *mut *mut ffi::PyObject) -> c_int;
+
+/// `_PyObject_GetMethod`: an attribute without the bound method around it. It is private, and exported by every CPython
+/// that we know. Without it, every instance counts as patched.
+fn find_get_method() -> Option<GetMethod> {
+    static ADDRESS: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
+    // SAFETY: a C string.
+    let find = || unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_PyObject_GetMethod".as_ptr()) } as usize;
+    let address = *ADDRESS.get_or_init(find);
+    // SAFETY: the symbol has had this signature since 3.7.
+    (address != 0).then(|| unsafe { std::mem::transmute::<usize, GetMethod>(address) })
+}
+
+impl Class {
+    /// Notes the methods of a class as they are now, of which a property counts by its getter, and the names of all the
+    /// attributes that its instances have. The methods of a class without such attributes are native, so it has no code.
+    pub(crate) fn init(
+        kind: Bound<'_, PyAny>,
+        methods: &[&str],
+        attributes: &[String],
+    ) -> Result<Class, Raised> {
+        let kind = Ref::from(kind);
+        let attributes: Vec<_> = attributes.iter().map(|name| interned(name)).collect::<Result<_, _>>()?;
+        let values = if attributes.is_empty() { None } else { InlineValues::init(&kind, &attributes) };
+        // An error that has ended the self-test early does not matter.
+        // SAFETY: the GIL is held.
+        unsafe { ffi::PyErr_Clear() };
+        let mut class = Class::of(kind, methods, false)?;
+        if attributes.is_empty() {
+            class.codes.clear();
+        }
+        Ok(Class { attributes, values, ..class })
+    }
+
+    /// Notes the methods of a class written in Python as they are now, also those that they override if
+    /// `with_overridden` is set.
+    pub(super) fn of(kind: Ref, methods: &[&str], with_overridden: bool) -> Result<Class, Raised> {
+        let mut class = Class {
+            kind,
+            methods: Vec::with_capacity(methods.len()),
+            codes: Vec::new(),
+            with_overridden,
+            attributes: Vec::new(),
+            values: None,
+            unpatched: Cell::new(0),
+            patched: Cell::new(0),
+        };
+        for name in methods {
+            let mut method = Method { name: interned(name)?, originals: Vec::new(), patched_before: false };
+            // SAFETY: live objects, which the class owns.
+            let found: Vec<_> =
+                class.found(&method.name).map(|found| unsafe { Ref::from_borrowed(found) }).collect();
+            for found in found {
+                match Original::of(found)? {
+                    Some(original) => method.originals.push(original),
+                    None => method.patched_before = true,
+                }
+            }
+            class.codes.extend(method.originals.iter().filter_map(Original::code));
+            class.methods.push(method);
+        }
+        Ok(class)
+    }
+
+    /// Is `object` an instance of this very class?
+    #[inline(always)]
+    pub(crate) fn is_class_of(&self, object: *mut ffi::PyObject) -> bool {
+        // SAFETY: a live object.
+        unsafe { ffi::Py_TYPE(object).cast() == self.kind.as_ptr() }
+    }
+
+    /// Is `object` an instance of this class or of a subclass?
+    pub(super) fn has_instance(&self, object: *mut ffi::PyObject) -> bool {
+        // SAFETY: a live object and a type.
+        unsafe { ffi::PyObject_TypeCheck(object, self.raw()) != 0 }
+    }
+
+    /// Is the class as it was?
+    #[inline(always)]
+    pub(crate) fn is_unpatched(&self) -> bool {
+        self.has_methods() && self.codes.iter().all(has_code)
+    }
+
+    /// Does an instance of this very class use the class's methods, and none of its own?
+    #[inline(always)]
+    pub(crate) fn is_unpatched_on(&self, object: *mut ffi::PyObject) -> Result<bool, Raised> {
+        if !self.is_class_of(object) || !self.is_unpatched() {
+            return Ok(false);
+        }
+        if let Some(values) = &self.values {
+            // SAFETY: an instance of the class.
+            if unsafe { values.are_all(object) } {
+                return Ok(true);
+            }
+        }
+        self.is_used_by(object)
+    }
+
+    /// Does an object, such as an instance of a subclass, use the methods of this class? Runs its `__getattr__`.
+    pub(super) fn is_used_by(&self, object: *mut ffi::PyObject) -> Result<bool, Raised> {
+        let Some(get_method) = find_get_method() else { return Ok(false) };
+        for method in &self.methods {
+            let Some(original) = method.originals.first() else { return Ok(false) };
+            // An attribute of the instance does not win over a property.
+            if original.is_property() {
+                continue;
+            }
+            let mut found = null_mut();
+            // SAFETY: live objects; `found` becomes an owned reference, or null with an error.
+            unsafe {
+                let unbound = get_method(object, method.name.as_ptr(), &mut found) == 1;
+                let found = Ref::from_owned(found).ok_or(Raised)?;
+                if !unbound || !original.is_value(found.as_ptr()) {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// The patch in the place of one of the methods, borrowed from the class; `index` is its place in the list that the
+    /// class was made with.
+    #[inline(always)]
+    pub(super) fn patch_of(&self, index: usize) -> Option<*mut ffi::PyObject> {
+        let method = &self.methods[index];
+        if self.has_methods() && method.originals.first().is_none_or(Original::has_code) {
+            return None;
+        }
+        self.look_for_patch(method)
+    }
+
+    #[cold]
+    fn look_for_patch(&self, method: &Method) -> Option<*mut ffi::PyObject> {
+        let original = method.originals.first();
+        self.found(&method.name).next().filter(|found| !original.is_some_and(|original| original.is(*found)))
+    }
+
+    /// Attribute `index` of an instance for which [`Class::is_unpatched_on`] holds.
+    #[inline(always)]
+    pub(crate) fn get(&self, object: *mut ffi::PyObject, index: usize) -> Result<Ref, Raised> {
+        // SAFETY: an instance of the class.
+        let inline = self.values.as_ref().and_then(|values| unsafe { values.get(object, index) });
+        match inline {
+            Some(value) => Ok(value),
+            None => getattr(object, self.attributes[index].as_ptr()),
+        }
+    }
+
+    /// Sets attribute `index` of an instance for which [`Class::is_unpatched_on`] holds.
+    #[inline(always)]
+    pub(crate) fn set(&self, object: *mut ffi::PyObject, index: usize, value: Ref) -> Result<(), Raised> {
+        let value = match &self.values {
+            // SAFETY: an instance of the class.
+            Some(values) => match unsafe { values.set(object, index, value) } {
+                Ok(()) => return Ok(()),
+                Err(value) => value,
+            },
+            None => value,
+        };
+        // SAFETY: live objects; -1 with an error set means failure.
+        let set = unsafe { ffi::PyObject_SetAttr(object, self.attributes[index].as_ptr(), value.as_ptr()) };
+        if set < 0 { Err(Raised) } else { Ok(()) }
+    }
+
+    fn raw(&self) -> *mut ffi::PyTypeObject {
+        self.kind.as_ptr().cast()
+    }
+
+    #[inline(always)]
+    fn tag(&self) -> c_uint {
+        // SAFETY: a type object that we own. The field has been there since Python 2.
+        unsafe { (*self.raw()).tp_version_tag }
+    }
+
+    /// Does the class have its methods, whatever their code?
+    #[inline(always)]
+    fn has_methods(&self) -> bool {
+        let tag = self.tag();
+        (tag != 0 && tag == self.unpatched.get()) || self.look_again()
+    }
+
+    /// The class has another tag than when it was last looked at. 0 means that it has none: a change has taken it away,
+    /// or CPython has given this class too many.
+    #[cold]
+    fn look_again(&self) -> bool {
+        let Some(first) = self.methods.first() else { return false };
+        if self.tag() == 0 {
+            if !self.in_place(first) {
+                return false;
+            }
+            // Looking up an attribute gives the class a tag. The lookup finds the original, which runs no code when it
+            // is got from its class.
+            // SAFETY: live objects; the error of a failed lookup does not matter.
+            unsafe {
+                drop(Ref::from_owned(ffi::PyObject_GetAttr(self.kind.as_ptr(), first.name.as_ptr())));
+                ffi::PyErr_Clear();
+            }
+        }
+        let tag = self.tag();
+        if tag == 0 || tag == self.patched.get() {
+            return false;
+        }
+        let unpatched =
+            self.has_plain_attributes() && self.methods.iter().all(|method| self.in_place(method));
+        if unpatched { &self.unpatched } else { &self.patched }.set(tag);
+        unpatched
+    }
+
+    /// Are the instances' attributes stored and read without any code, such as a property, and without a class attribute
+    /// in the place of one that is not set?
+    fn has_plain_attributes(&self) -> bool {
+        // SAFETY: a type object that we own.
+        let (get, set) = unsafe { ((*self.raw()).tp_getattro, (*self.raw()).tp_setattro) };
+        get.map(|get| get as usize) == Some(ffi::PyObject_GenericGetAttr as *const () as usize)
+            && set.map(|set| set as usize) == Some(ffi::PyObject_GenericSetAttr as *const () as usize)
+            && self.attributes.iter().all(|name| {
+                // Some have a default of `None`, such as `_source_traceback`.
+                // SAFETY: comparing with the address of `None`.
+                self.found(name).next().is_none_or(|found| found == unsafe { ffi::Py_None() })
+            })
+    }
+
+    /// Does the class have under this name what it had, whatever its code?
+    fn in_place(&self, method: &Method) -> bool {
+        let mut found = self.found(&method.name);
+        !method.patched_before
+            && method.originals.iter().all(|original| found.next().is_some_and(|it| original.is_value(it)))
+            && found.next().is_none()
+    }
+
+    /// What the class and its bases have under a name, in the method resolution order; only the first unless
+    /// `with_overridden` is set. Borrowed.
+    fn found(&self, name: &Ref) -> impl Iterator<Item = *mut ffi::PyObject> {
+        // SAFETY: a live type's bases and their dicts, none of which can change while no Python code runs; names are
+        // strings, whose hashing and comparing runs none. A static type's dict may be null.
+        let (bases, count) = unsafe {
+            let bases = (*self.raw()).tp_mro;
+            (bases, ffi::PyTuple_Size(bases))
+        };
+        (0..count)
+            .filter_map(move |index| {
+                // SAFETY: as above.
+                unsafe {
+                    let dict = (*ffi::PyTuple_GetItem(bases, index).cast::<ffi::PyTypeObject>()).tp_dict;
+                    if dict.is_null() {
+                        return None;
+                    }
+                    let found = ffi::PyDict_GetItemWithError(dict, name.as_ptr());
+                    (!found.is_null()).then_some(found)
+                }
+            })
+            .take(if self.with_overridden { usize::MAX } else { 1 })
+    }
+}
+
+#[inline(always)]
+fn has_code((function, code): &(Ref, Ref)) -> bool {
+    // SAFETY: `Original::of` has seen that it is a function; a borrowed reference.
+    unsafe { ffi::PyFunction_GetCode(function.as_ptr()) == code.as_ptr() }
+}

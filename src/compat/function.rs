@@ -1,0 +1,88 @@
+//! A function of asyncio's that native code stands in for, in a class or in a module.
+
+use std::cell::OnceCell;
+
+use pyo3::prelude::*;
+
+use super::module_name::ModuleName;
+use super::original::Original;
+use crate::capi::call::getattr;
+use crate::capi::error::fetch;
+use crate::capi::fallible::interned;
+use crate::capi::{Fallible, Raised, Ref};
+
+/// The place of a function, and what its package has put there.
+#[derive(Debug)]
+pub(crate) struct Function {
+    place: Place,
+    /// Empty until the original is seen, which a patch that is older than our import hides.
+    original: OnceCell<Original>,
+}
+
+#[derive(Debug)]
+enum Place {
+    Class { class: Ref, name: Ref },
+    Module(&'static ModuleName),
+}
+
+impl Function {
+    /// `module.class.name`.
+    pub(crate) fn in_class(py: Python<'_>, module: &str, class: &str, name: &str) -> PyResult<Function> {
+        let class = py.import(Fallible(module))?.getattr(Fallible(class))?.into();
+        let name = interned(name).map_err(|Raised| fetch(py))?;
+        Function::at(py, Place::Class { class, name })
+    }
+
+    /// `module.name`, which is watched from now on.
+    pub(crate) fn in_module(py: Python<'_>, module: &str, name: &str) -> PyResult<Function> {
+        Function::at(py, Place::Module(ModuleName::watch(py, module, name)?))
+    }
+
+    fn at(py: Python<'_>, place: Place) -> PyResult<Function> {
+        let function = Function { place, original: OnceCell::new() };
+        function.current().and_then(|found| function.is_original(&found)).map_err(|Raised| fetch(py))?;
+        Ok(function)
+    }
+
+    /// What stands in its place now.
+    pub(crate) fn current(&self) -> Result<Ref, Raised> {
+        match &self.place {
+            Place::Class { class, name } => getattr(class.as_ptr(), name.as_ptr()),
+            Place::Module(name) => name.get(),
+        }
+    }
+
+    /// Is it what its package has defined?
+    pub(crate) fn is_unpatched(&self) -> Result<bool, Raised> {
+        self.is_original(&self.current()?)
+    }
+
+    /// The patch in its place, if there is one.
+    pub(crate) fn patch(&self) -> Result<Option<Ref>, Raised> {
+        let current = self.current()?;
+        Ok((!self.is_original(&current)?).then_some(current))
+    }
+
+    /// Is the answer of [`Function::current`] the one that holds until the next change? See [`ModuleName`].
+    pub(crate) fn has_settled(&self) -> bool {
+        match &self.place {
+            Place::Class { .. } => true,
+            Place::Module(name) => name.has_settled(),
+        }
+    }
+
+    #[inline(always)]
+    fn is_original(&self, found: &Ref) -> Result<bool, Raised> {
+        match self.original.get() {
+            Some(original) => Ok(original.is(found.as_ptr())),
+            None => self.note_original(found),
+        }
+    }
+
+    #[cold]
+    fn note_original(&self, found: &Ref) -> Result<bool, Raised> {
+        let Some(original) = Original::of(found.clone_ref())? else { return Ok(false) };
+        let _ = self.original.set(original);
+        Ok(true)
+    }
+}

@@ -1,0 +1,93 @@
+//! The question as Python asks it.
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyModule, PyTuple, PyType};
+
+use super::class::Class;
+use super::original::Original;
+use crate::capi::call::getattr;
+use crate::capi::error::{exception, fetch};
+use crate::capi::fallible::interned;
+use crate::capi::{Raised, Ref};
+
+/// Unpatched(*parts)
+/// --
+///
+/// Whether classes and modules have what their packages have defined.
+///
+/// Each part is a tuple of a class or a module and of names in it; a class also counts where it overrides a name.
+/// Called with an object, it also says whether the object uses the methods of those of the classes that it is an
+/// instance of.
+#[pyclass(module = "wakeloop._core", frozen)]
+#[derive(Debug)]
+pub(crate) struct Unpatched(Vec<Part>);
+
+#[derive(Debug)]
+enum Part {
+    Class(Class),
+    Module { module: Ref, names: Vec<(Ref, Option<Original>)> },
+}
+
+// SAFETY: made and used with the GIL held, as everything that holds a `Ref`.
+unsafe impl Send for Unpatched {}
+// SAFETY: as above.
+unsafe impl Sync for Unpatched {}
+
+impl Part {
+    fn new(part: &Bound<'_, PyTuple>) -> PyResult<Part> {
+        let raised = |Raised| fetch(part.py());
+        let owner = part.get_item(0)?;
+        let names: Vec<String> = part.get_slice(1, part.len()).extract()?;
+        if owner.is_instance_of::<PyType>() {
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            return Ok(Part::Class(Class::of(owner.into(), &names, true).map_err(raised)?));
+        }
+        if !owner.is_instance_of::<PyModule>() {
+            return Err(exception::<PyTypeError>("neither a class nor a module"));
+        }
+        let module = Ref::from(owner);
+        let known = |name: &String| {
+            let name = interned(name)?;
+            let original = Original::of(getattr(module.as_ptr(), name.as_ptr())?)?;
+            Ok((name, original))
+        };
+        let names = names.iter().map(known).collect::<Result<_, _>>().map_err(raised)?;
+        Ok(Part::Module { module, names })
+    }
+
+    fn is_unpatched(&self, object: Option<&Bound<'_, PyAny>>) -> Result<bool, Raised> {
+        match self {
+            Part::Class(class) => Ok(class.is_unpatched()
+                && match object.filter(|object| class.has_instance(object.as_ptr())) {
+                    Some(object) => class.is_used_by(object.as_ptr())?,
+                    None => true,
+                }),
+            Part::Module { module, names } => Ok(names.iter().all(|(name, original)| {
+                let found = getattr(module.as_ptr(), name.as_ptr());
+                let found = found.unwrap_or_else(|raised| raised.take());
+                original.as_ref().is_some_and(|original| original.is(found.as_ptr()))
+            })),
+        }
+    }
+}
+
+#[pymethods]
+impl Unpatched {
+    #[new]
+    #[pyo3(signature = (*parts))]
+    fn new(parts: &Bound<'_, PyTuple>) -> PyResult<Unpatched> {
+        let parts = parts.iter().map(|part| Part::new(part.cast()?)).collect::<PyResult<_>>()?;
+        Ok(Unpatched(parts))
+    }
+
+    #[pyo3(signature = (object=None, /))]
+    fn __call__(&self, py: Python<'_>, object: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
+        for part in &self.0 {
+            if !part.is_unpatched(object).map_err(|Raised| fetch(py))? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}

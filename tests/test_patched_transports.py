@@ -1,0 +1,185 @@
+"""Methods of asyncio's transports that other people's tests patch, on the class that defines them or on one that
+inherits them: what stands in their place is called for a transport of the loop."""
+
+import asyncio
+import functools
+from asyncio import selector_events, unix_events
+from unittest import mock
+
+import pytest
+
+from tests.support.protocol import Recording, close, pair
+from tests.support.sockets import socketpair
+from tests.support.tls_pair import finish, secure_pair
+
+
+async def stream():
+    """A transport of a connection, and a coroutine function that ends it."""
+    near, far = await pair()
+
+    async def end():
+        await close(near, far)
+
+    return near.transport, end
+
+
+async def datagrams():
+    transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
+        asyncio.DatagramProtocol, local_addr=("127.0.0.1", 0)
+    )
+
+    async def end():
+        transport.close()
+        await asyncio.sleep(0.001)
+
+    return transport, end
+
+
+async def pipe(method):
+    connection = socketpair()
+    near, far = connection.__enter__()
+    transport, _ = await getattr(asyncio.get_running_loop(), method)(Recording, near)
+
+    async def end():
+        transport.close()
+        await asyncio.sleep(0.001)
+        far.close()
+
+    return transport, end
+
+
+MAKERS = {
+    "stream": stream,
+    "datagram": datagrams,
+    "read pipe": functools.partial(pipe, "connect_read_pipe"),
+    "write pipe": functools.partial(pipe, "connect_write_pipe"),
+}
+ASYNCIOS = {
+    "stream": selector_events._SelectorSocketTransport,
+    "datagram": selector_events._SelectorDatagramTransport,
+    "read pipe": unix_events._UnixReadPipeTransport,
+    "write pipe": unix_events._UnixWritePipeTransport,
+}
+
+
+def inherited():
+    """(kind, name, class) for each public method that asyncio's transports inherit, where it is defined."""
+    for kind, transport in ASYNCIOS.items():
+        for name in dir(transport):
+            home = next(each for each in transport.__mro__ if name in vars(each))
+            if not name.startswith("_") and home is not transport and callable(getattr(transport, name)):
+                yield pytest.param(kind, name, home, id=f"{kind}-{name}")
+
+
+CASES = list(inherited())
+ARGUMENTS = {"set_protocol": 1, "get_extra_info": 1, "write": 1, "writelines": 1}
+
+
+@pytest.mark.parametrize(("kind", "name", "home"), CASES)
+def test_a_method_that_asyncios_transport_inherits_can_be_patched(run, monkeypatch, kind, name, home):
+    async def main():
+        transport, end = await MAKERS[kind]()
+        calls = []
+
+        def replacement(self, *args, **options):
+            calls.append((self, args, options))
+            return "patched"
+
+        arguments = ["an argument"] * ARGUMENTS.get(name, 0)
+        with monkeypatch.context() as patch:
+            patch.setattr(home, name, replacement)
+            assert getattr(transport, name)(*arguments) == "patched"
+            assert calls == [(transport, tuple(arguments), {})]
+        if not arguments and name != "abort":
+            try:
+                assert getattr(transport, name)() != "patched"
+            except NotImplementedError:
+                pass
+        assert len(calls) == 1
+        await end()
+
+    run(main())
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize("home", [asyncio.BaseTransport, None], ids=["its home", "the class itself"])
+def test_get_extra_info_can_be_a_mock(run, kind, home):
+    async def main():
+        transport, end = await MAKERS[kind]()
+        kept = transport.get_extra_info("sockname")
+        where = home or ASYNCIOS[kind]
+        with mock.patch.object(where, "get_extra_info", return_value="mocked") as mocked:
+            assert transport.get_extra_info("peername", default=1) == "mocked"
+            mocked.assert_called_once_with("peername", default=1)
+        with mock.patch.object(where, "get_extra_info", autospec=True) as mocked:
+            transport.get_extra_info("peername")
+            mocked.assert_called_once_with(transport, "peername")
+        with mock.patch.object(where, "get_extra_info", side_effect=KeyError("mocked")):
+            with pytest.raises(KeyError, match="mocked"):
+                transport.get_extra_info("peername")
+        assert transport.get_extra_info("sockname") == kept
+        await end()
+
+    run(main())
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_a_patched_get_extra_info_can_call_the_original(run, monkeypatch, kind):
+    original, names = asyncio.BaseTransport.get_extra_info, []
+
+    def get_extra_info(self, name, default=None):
+        names.append(name)
+        return original(self, name, default)
+
+    async def main():
+        transport, end = await MAKERS[kind]()
+        expected = [transport.get_extra_info(name, "default") for name in ("sockname", "pipe", "nothing")]
+        with monkeypatch.context() as patch:
+            patch.setattr(asyncio.BaseTransport, "get_extra_info", get_extra_info)
+            found = [transport.get_extra_info(name, "default") for name in ("sockname", "pipe", "nothing")]
+        assert found == expected and names == ["sockname", "pipe", "nothing"]
+        await end()
+
+    run(main())
+
+
+def test_a_get_extra_info_with_other_code_is_called(run):
+    def rewritten(self, name, default=None):
+        return f"rewritten {name}"
+
+    async def main():
+        transport, end = await stream()
+        function = asyncio.BaseTransport.get_extra_info
+        code = function.__code__
+        function.__code__ = rewritten.__code__
+        try:
+            assert transport.get_extra_info("peername") == "rewritten peername"
+        finally:
+            function.__code__ = code
+        assert transport.get_extra_info("peername")[0] == "127.0.0.1"
+        await end()
+
+    run(main())
+
+
+def test_streams_and_tls_show_what_a_patched_get_extra_info_says(run, tls, tls_engine, monkeypatch):
+    async def main():
+        near, far = await secure_pair(tls)
+        with mock.patch.object(asyncio.BaseTransport, "get_extra_info", return_value="mocked") as mocked:
+            assert near.transport.get_extra_info("peername") == "mocked"
+            assert near.transport.get_extra_info("cipher") != "mocked"
+            mocked.assert_called_once_with("peername", None)
+        await finish(near, far)
+        accepted = asyncio.get_running_loop().create_future()
+        server = await asyncio.start_server(lambda *ends: accepted.set_result(ends), "127.0.0.1", 0)
+        _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        _, other = await accepted
+        with mock.patch.object(asyncio.BaseTransport, "get_extra_info", return_value="mocked"):
+            assert writer.get_extra_info("peername") == other.get_extra_info("socket") == "mocked"
+        for end in (writer, other):
+            end.close()
+            await end.wait_closed()
+        server.close()
+        await server.wait_closed()
+
+    run(main())
