@@ -14,8 +14,9 @@ VENV   ?= .venv
 PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip --disable-pip-version-check --quiet
 MADE   := $(VENV)/.made
-# The newest of these decides whether the extension is built again.
+# The newest of these decides whether the extension is built again, and the load generator.
 RUST   := Cargo.toml $(wildcard Cargo.lock) pyproject.toml $(shell find src -name '*.rs' 2>/dev/null)
+LOAD   := $(shell find benchmarks/load -name '*.rs' -o -name Cargo.toml 2>/dev/null)
 # Other event loops to compare with. What has no wheel for this Python is left out, and says so.
 PEERS  := uvloop rloop rsloop zuvloop
 # Tests with the python feature embed an interpreter: pyo3 links the library of the venv's Python.
@@ -42,7 +43,11 @@ $(MADE)-extension: $(MADE)-venv $(RUST)
 	VIRTUAL_ENV=$(abspath $(VENV)) $(VENV)/bin/maturin develop --release --quiet
 	@touch $@
 
-$(MADE)-demo: $(MADE)-venv pyproject.toml
+$(MADE)-load: $(MADE)-venv $(RUST) $(LOAD)
+	cargo build --quiet --package wakeloop-load --profile load
+	@touch $@
+
+$(MADE)-demo: $(MADE)-venv $(MADE)-load pyproject.toml
 	$(PIP) install $$($(PY) .ci/requirements.py demo)
 	@for loop in uvloop; do $(PIP) install --only-binary :all: $$loop 2>/dev/null || echo "$$loop has no wheel for this Python: left out"; done
 	@touch $@
@@ -65,19 +70,21 @@ build: $(MADE)-extension ## the release extension in .venv
 # -- demo and tests ------------------------------------------------------------------------------------------------
 
 demo: $(MADE)-extension $(MADE)-demo ## real services on asyncio, uvloop and wakeloop side by side; writes demo.png
-	$(PY) -m wakeloop bench
+	$(PY) benchmarks/demo.py
 
 test: lint types test-rust test-python extension ## everything a change must pass
 
 lint: $(MADE)-lint ## checks formatting, the structure of the source, and clippy with and without the Python half
-	cargo fmt --check
+	cargo fmt --all --check
 	$(PY) -m tests.structure
+	cargo clippy --all-targets --package wakeloop-load --quiet -- -D warnings
 	cargo clippy --all-targets --no-default-features --quiet -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --no-default-features --no-deps --document-private-items --quiet
 	PYO3_PYTHON=$(abspath $(PY)) cargo clippy --all-targets --features async-runtimes --quiet -- -D warnings
 
 test-rust: $(MADE)-venv ## the runtime without Python, then the whole crate
 	cargo test --no-default-features --quiet
+	cargo test --package wakeloop-load --quiet
 	@if $(CAN_EMBED); then echo '$(EMBED) cargo test --features async-runtimes --quiet'; $(EMBED) cargo test --features async-runtimes --quiet; \
 	else echo "skipped: cargo test with the python feature ($(PYTHON) has no library to link)"; fi
 
@@ -105,7 +112,7 @@ miri: ## tasks, queues, timers, channels, join sets and local sets under Miri, w
 	MIRIFLAGS='-Zmiri-tree-borrows -Zmiri-permissive-provenance -Zmiri-disable-isolation -Zmiri-ignore-leaks' \
 		CARGO_TARGET_DIR=target/miri PROPTEST_CASES=2 RUST_BACKTRACE=0 \
 		cargo +$(NIGHTLY) miri test --no-default-features --quiet --no-fail-fast \
-		--lib --test task_lifecycle --test sync --test join_set --test local_tasks --test scheduling -- --skip load::; fi
+		--lib --test task_lifecycle --test sync --test join_set --test local_tasks --test scheduling; fi
 
 sanitize: ## the runtime's tests under AddressSanitizer and its leak check; needs a nightly toolchain
 	@if [ -z '$(NIGHTLY)' ]; then echo 'skipped: no nightly toolchain (rustup toolchain install nightly)'; else \

@@ -5,7 +5,7 @@
 Unlike time, the counts do not depend on what else the machine does. Each scenario runs twice, shorter and longer,
 and the difference is divided by the operations between the two: start and end of the process cancel out. What is
 counted is everything the process does, by the file that the code is from: the interpreter, the loop's own library,
-OpenSSL, the C library. The kernel's work is not in it: see the floor in ``run.py``.
+OpenSSL, the C library. The kernel's work is not in it: see the baseline in ``run.py``.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from functools import partial
 from pathlib import Path
 
 import tls
 from clients import CLIENTS
 from inprocess import FACTORY_SCENARIOS, SCENARIOS
 from loops import REFERENCE, split
-from processes import Child, ChildError, cores, load_process, run_load
+from processes import Child, ChildError, cores
 from run import chosen
 from servers import SERVERS, put_load
 
@@ -75,11 +74,9 @@ def counts_of(profile: Path) -> Counts:
 
 def load_server(name: str, port: int, path: str, pid: int, place: int) -> int:
     """Puts the load of a scenario on a server, and says how many requests it answered."""
-    cpu, timed = cores()[1], SERVERS[name].load["kind"] == "tls"
+    timed = SERVERS[name].load["scheme"] == "tls"
     duration = SECONDS[place] if timed else PATIENCE / 2
-    with load_process(cpu) as load:
-        run = partial(run_load, load)
-        result = put_load(name, run, pid, port, path, cpu, duration, 0.0, count=REQUESTS[place])
+    result = put_load(name, pid, port, path, cores()[1], duration, 0.0, count=REQUESTS[place])
     return int(result["requests"])
 
 

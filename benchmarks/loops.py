@@ -11,7 +11,7 @@ import importlib
 import importlib.metadata
 from collections.abc import Callable
 
-from floor import FLOOR, floor_program
+from baseline import BASELINE, baseline_program
 
 KNOWN = ("asyncio", "uvloop", "uvloop+aiofastnet", "rloop", "rsloop", "zuvloop", "wakeloop")
 REFERENCE = "uvloop"
@@ -40,7 +40,7 @@ def version(name: str) -> str:
     """What the results file says of this loop."""
     if name == "asyncio":
         return "standard library"
-    if name == FLOOR:
+    if name == BASELINE:
         return "an epoll loop without Python"
     return ", ".join(map(importlib.metadata.version, name.split("+")))
 
@@ -50,7 +50,7 @@ def split(names: list[str]) -> tuple[list[str], dict[str, str]]:
     present, missing = [], {}
     for name in names:
         try:
-            floor_program() if name == FLOOR else factory(name)
+            baseline_program() if name == BASELINE else factory(name)
         except ImportError as error:
             missing[name] = str(error)
         else:

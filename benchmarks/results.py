@@ -15,11 +15,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from baseline import BASELINE
 from loops import REFERENCE
 from report import Row, Rows, loopback, median_of, ratios
 from targets import PYTHON, TARGETS
 
-OURS, FLOOR = "wakeloop", "floor"
+OURS = "wakeloop"
 UNITS = {"cpu_us": "us CPU", "p99_us": "us p99", "kib_per_idle": "KiB"}
 COLOURS = {
     "asyncio": "#8c8c8c",
@@ -29,7 +30,7 @@ COLOURS = {
     "rsloop": "#c44e52",
     "zuvloop": "#8172b2",
     "wakeloop": "#55a868",
-    "floor": "#c7c7c7",
+    BASELINE: "#c7c7c7",
 }
 
 
@@ -47,7 +48,7 @@ def best_other(by_loop: dict[str, Row]) -> tuple[str, list[float]] | None:
     others = [
         (name, found)
         for name, row in by_loop.items()
-        if name not in (OURS, FLOOR) and row.get("samples") and (found := ratios(ours, row))
+        if name not in (OURS, BASELINE) and row.get("samples") and (found := ratios(ours, row))
     ]
     return min(others, key=lambda pair: statistics.median(pair[1])) if others else None
 
@@ -72,13 +73,13 @@ def line(name: str, by_loop: dict[str, Row], loops: list[str], targets: dict[str
     metric = (ours or {}).get("metric", "cpu_us")
     cost = median_of(ours, metric) if ours and "fail" not in ours else None
     target = targets.get(name)
-    reached, floor = middle(ours, reference), middle(by_loop.get(FLOOR), reference)
+    reached, baseline = middle(ours, reference), middle(by_loop.get(BASELINE), reference)
     if target is None or reached is None:
         verdict = ""
     elif reached >= target:
         verdict = "yes"
-    elif floor is not None and floor < target:
-        verdict = f"short; so is the floor, ours is at {reached / floor:.2f} of it"
+    elif baseline is not None and baseline < target:
+        verdict = f"short; so is the baseline, ours is at {reached / baseline:.2f} of it"
     else:
         verdict = "short"
     cells = [name, f"{cost:.3g} {UNITS.get(metric, metric)}" if cost is not None else "–"]
@@ -116,8 +117,8 @@ def page(rows: Rows, about: dict[str, Any]) -> str:
         "",
         f"Each cell is the ratio to {REFERENCE} by the scenario's metric, the median of all rounds with the lowest and"
         f" the highest in brackets: 2.00 costs half of what {REFERENCE} does. The metric is the CPU time of the whole"
-        " process per operation unless the cost says otherwise. `floor` is a server without Python and without an"
-        " event loop (`benchmarks/floor`): what the kernel, and for TLS OpenSSL, cost by themselves. No loop can be"
+        " process per operation unless the cost says otherwise. `baseline` is a server without Python and without an"
+        " event loop (`benchmarks/baseline`): what the kernel, and for TLS OpenSSL, cost by themselves. No loop can be"
         " cheaper, so where it is short of a target this machine does not let any loop reach it. Where the rest of a row"
         " goes is in [SHARES.md](SHARES.md). The best other is the loop, other than ours, that costs least; what it costs"
         " is given as a multiple of our cost.",
@@ -141,7 +142,7 @@ def chart(rows: Rows, loops: list[str], targets: dict[str, float], path: Path) -
     from matplotlib import pyplot
 
     names = [name for name, by_loop in rows.items() if middle(by_loop.get(OURS), by_loop.get(REFERENCE))]
-    shown = [loop for loop in loops if loop not in (REFERENCE, FLOOR)]
+    shown = [loop for loop in loops if loop not in (REFERENCE, BASELINE)]
     figure, axes = pyplot.subplots(figsize=(9, 1 + 0.24 * len(names) * max(1, len(shown)) / 2))
     height = 0.8 / max(1, len(shown))
     for place, loop in enumerate(shown):

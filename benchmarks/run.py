@@ -2,11 +2,11 @@
 
     python benchmarks/run.py [--only GLOB]... [--loops a,b,c] [--quick] [--rounds N] [--list]
 
-In each round the loops take their turn in an order drawn anew: in one that only rotates, each loop follows the
-same one nearly always, and has what that leaves behind. The processes are new in each round (not with --quick),
-because two processes of the same program differ by more than two rounds in one. Servers stand on one core and the
-load generator on another, where there are two.
-The CPU time is the whole server process's, read by the load generator at both ends of its measured window.
+In each round the loops run in a random order: in an order that only rotates, a loop nearly always follows the same
+other loop, whose effects on caches and clocks it would inherit. The processes are new in each round (not with --quick),
+because two processes of the same program differ by more than two rounds in one. Servers run on one core and the load
+generator on another, where there are two. The CPU time is the whole server process's; the load generator reads it at
+both ends of its measured window.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from typing import Any
 
 import report
 import tls
+from baseline import BASELINE, SCENARIOS_WITH_BASELINE, baseline_arguments, baseline_program
 from clients import CLIENTS
 from inprocess import FACTORY_SCENARIOS, SCENARIOS
-from floor import FLOOR, FLOORS, floor_arguments, floor_program
 from loops import KNOWN, split
-from processes import Child, ChildError, cores, load_process, run_load
+from processes import Child, ChildError, cores
 from servers import SERVERS, put_load
 
 HERE = Path(__file__).parent
 NAMES = [*SCENARIOS, *FACTORY_SCENARIOS, *SERVERS, *CLIENTS]
-DEFAULT_LOOPS = ",".join((*KNOWN, FLOOR))
+DEFAULT_LOOPS = ",".join((*KNOWN, BASELINE))
 START_PATIENCE = 30.0
 
 
@@ -47,28 +47,6 @@ class Settings:
     server_cpu: int
     load_cpu: int
     fresh: bool
-
-
-class Load:
-    """The load generator's process, started when a scenario first needs it and again after it failed."""
-
-    def __init__(self, cpu: int) -> None:
-        self._cpu = cpu
-        self._process: Child | None = None
-
-    def run(self, pid: int, **options: Any) -> dict[str, Any]:
-        if self._process is None:
-            self._process = load_process(self._cpu)
-        try:
-            return run_load(self._process, pid, **options)
-        except ChildError:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        if self._process is not None:
-            self._process.close()
-            self._process = None
 
 
 class Contender:
@@ -86,7 +64,7 @@ class Contender:
         self.fresh = settings.fresh or self.unpinned
         self.row["metric"] = self.metric
 
-    def _start(self, load: Load) -> Child:
+    def _start(self) -> Child:
         more = []
         if self.scenario in SERVERS:
             self.path = f"{self.stack.enter_context(tempfile.TemporaryDirectory())}/s"
@@ -97,26 +75,26 @@ class Contender:
         self.process = self._worker(self.loop, self.scenario, *more)
         self.port = self.process.receive(START_PATIENCE).get("port", 0)
         if self.scenario in SERVERS and not self.unpinned:
-            # Not like later ones are a process's first connections: before any was closed, glibc maps every large
-            # buffer anew, and TLS on uvloop costs three times what it does ever after.
-            self._put(self.process, load, self.settings.server_warmup, 0.0)
+            # A process's first connections cost more than later ones: until one has closed, glibc maps every large
+            # buffer anew, and TLS on uvloop costs three times as much.
+            self._put(self.process, self.settings.server_warmup, 0.0)
         return self.process
 
     def _worker(self, loop: str, scenario: str, *more: str) -> Child:
-        if loop == FLOOR:
-            start = floor_arguments(scenario, self.settings.server_cpu, self.path)
-            return self.stack.enter_context(Child(*start, program=str(floor_program())))
+        if loop == BASELINE:
+            start = baseline_arguments(scenario, self.settings.server_cpu, self.path)
+            return self.stack.enter_context(Child(*start, program=str(baseline_program())))
         script = str(HERE / "worker.py")
         return self.stack.enter_context(Child(script, "--loop", loop, "--scenario", scenario, *more))
 
-    def round(self, load: Load) -> None:
+    def round(self) -> None:
         """Adds one sample, or gives up on this loop for this scenario."""
         if "fail" in self.row:
             return
         served = self.scenario in SERVERS
         try:
-            process = self.process or self._start(load)
-            sample = self._load_server(process, load) if served else self._work(process)
+            process = self.process or self._start()
+            sample = self._load_server(process) if served else self._work(process)
             self.row["samples"].append(sample)
         except ChildError as error:
             self.row = {"fail": str(error)}
@@ -134,13 +112,13 @@ class Contender:
         operations = answer["operations"]
         return {"cpu_us": answer["cpu"] / operations * 1e6, "rate": operations / answer["wall"]}
 
-    def _put(self, process: Child, load: Load, seconds: float, warmup: float) -> dict[str, Any]:
+    def _put(self, process: Child, seconds: float, warmup: float) -> dict[str, Any]:
         where = (self.port, self.path, self.settings.load_cpu)
-        return put_load(self.scenario, load.run, process.pid, *where, seconds, warmup)
+        return put_load(self.scenario, process.pid, *where, seconds, warmup)
 
-    def _load_server(self, process: Child, load: Load) -> dict[str, float]:
+    def _load_server(self, process: Child) -> dict[str, float]:
         before = memory(process.pid, "VmRSS")
-        result = self._put(process, load, self.settings.server_seconds, self.settings.server_warmup)
+        result = self._put(process, self.settings.server_seconds, self.settings.server_warmup)
         if not result["requests"]:
             raise ChildError("no request was answered")
         idle = SERVERS[self.scenario].load.get("idle", 0)
@@ -166,8 +144,8 @@ def memory(pid: int, field: str) -> int:
     return next((int(line.split()[1]) for line in lines if line.startswith(field + ":")), 0)
 
 
-def run_scenario(name: str, settings: Settings, load: Load) -> dict[str, report.Row]:
-    loops = [loop for loop in settings.loops if loop != FLOOR or name in FLOORS]
+def run_scenario(name: str, settings: Settings) -> dict[str, report.Row]:
+    loops = [loop for loop in settings.loops if loop != BASELINE or name in SCENARIOS_WITH_BASELINE]
     contenders = [Contender(name, loop, settings) for loop in loops]
     with ExitStack() as stack:
         for contender in contenders:
@@ -175,7 +153,7 @@ def run_scenario(name: str, settings: Settings, load: Load) -> dict[str, report.
         fewer = SERVERS[name].rounds if name in SERVERS else None
         for _ in range(min(settings.rounds, fewer or settings.rounds)):
             for contender in random.sample(contenders, len(contenders)):
-                contender.round(load)
+                contender.round()
     return {contender.loop: contender.row for contender in contenders}
 
 
@@ -214,18 +192,16 @@ def main() -> int:
     about = report.meta(loops, rounds=rounds, quick=quick)
     width = max(map(len, [*names, "CPU us per operation"])) + 1
     rows: report.Rows = {}
-    load, start = Load(load_cpu), time.monotonic()
+    start = time.monotonic()
     print(report.heading(loops, width), flush=True)
     try:
         for number, name in enumerate(names, 1):
             if sys.stdout.isatty():
                 print(f"\r{number}/{len(names)} {name} …", end="\r", flush=True)
-            rows[name] = run_scenario(name, settings, load)
+            rows[name] = run_scenario(name, settings)
             print(report.line(name, rows[name], loops, width), flush=True)
     except KeyboardInterrupt:
         print("interrupted; what was measured is saved")
-    finally:
-        load.close()
     for text in report.failures(rows):
         print(text)
     out = arguments.out or HERE / "out" / time.strftime("%Y%m%d-%H%M%S.json")

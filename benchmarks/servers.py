@@ -1,7 +1,7 @@
 """Server scenarios: what one request costs the server, with the client in another process.
 
-A ``Server`` is a coroutine function that listens on the address it is given (a TCP port it chooses, or the path
-of a Unix socket) and returns that address, and the options the load generator runs with.
+A ``Server`` has a coroutine function that listens on a TCP port of its choice, or at the path of a Unix socket, and
+the options of the load that it gets.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import load_generator
 import tls
 from processes import ChildError
 
@@ -28,6 +29,7 @@ class Server:
     listen: Callable[[str], Coroutine[Any, Any, int]]
     """Given the path for a Unix socket (unused by TCP), listens and returns the TCP port, or 0 for the path."""
     load: dict[str, Any] = field(default_factory=dict)
+    """The scheme of the target (``tls`` for the load of ``tls.py``), and options of ``load_generator.run``."""
     metric: str = "cpu_us"
     """What the loops are compared by: a key of a round's sample, lower is better."""
     unpinned: bool = False
@@ -40,26 +42,20 @@ SERVERS: dict[str, Server] = {}
 
 
 def put_load(
-    name: str,
-    run: Callable[..., dict[str, Any]],
-    pid: int,
-    port: int,
-    path: str,
-    cpu: int,
-    duration: float,
-    warmup: float,
-    **more: Any,
+    name: str, pid: int, port: int, path: str, cpu: int, duration: float, warmup: float, **more: Any
 ) -> dict[str, Any]:
     """Puts the load of a scenario on its server and reports; ChildError unless every answer was right.
 
-    ``run`` is the Rust load generator, which also takes ``more``; TLS is loaded from this process, on core ``cpu``.
+    The load generator, which also takes ``more``, runs on core ``cpu``; so does the TLS load, in this process.
     """
     options = dict(SERVERS[name].load)
-    if options["kind"] == "tls":
+    scheme = options.pop("scheme")
+    if scheme == "tls":
         result = tls.run(port, pid, options, duration, warmup, cpu)
     else:
-        where = {"port": port} if port else {"path": path}
-        result = run(pid, duration=duration, warmup=warmup, **where, **options, **more)
+        target = f"{scheme}://127.0.0.1:{port}" if port else f"unix:{path}"
+        options |= more
+        result = load_generator.run(target, pid, cpu=cpu, duration=duration, warmup=warmup, **options)
     if result["errors"]:
         raise ChildError(f"errors {result['errors']}; the first: {result['first_error']}")
     return result
@@ -69,7 +65,7 @@ def port_of(server: asyncio.Server) -> int:
     return int(server.sockets[0].getsockname()[1])
 
 
-# Loops hold their servers, transports and tasks weakly in places: what must live is kept here.
+# Loops hold some servers, transports and tasks only weakly; this keeps them alive.
 _alive: list[object] = []
 
 
@@ -103,7 +99,7 @@ class BufferedEcho(asyncio.BufferedProtocol):
 
 
 class HeaderAndBody(Echo):
-    """Answers in two writes, as HTTP servers do; the load keeps messages in one piece (1 KiB)."""
+    """Answers in two writes, as HTTP servers do. A message of 1 KiB arrives in one piece."""
 
     def data_received(self, data: bytes) -> None:
         self.transport.write(data[:100])
@@ -277,12 +273,12 @@ async def hello_app(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": HELLO})
 
 
-async def serve_uvicorn(http: Any, path: str) -> int:
+async def serve_uvicorn(app: Any, http: Any, path: str) -> int:
     import uvicorn
 
     # A host and a port, not a socket made here: asyncio sets TCP_NODELAY only on sockets whose protocol it knows.
     config = uvicorn.Config(
-        hello_app, host="127.0.0.1", port=0, http=http, lifespan="off", access_log=False, log_level="warning"
+        app, host="127.0.0.1", port=0, http=http, lifespan="off", access_log=False, log_level="warning"
     )
     server = uvicorn.Server(config)
     serving = keep(asyncio.get_running_loop().create_task(server.serve()))
@@ -310,8 +306,8 @@ async def serve_aiohttp(path: str) -> int:
 # -- the table ---------------------------------------------------------------------------------------------------
 
 
-def echo_load(size: int, connections: int, **more: Any) -> dict[str, Any]:
-    return {"kind": "echo", "size": size, "connections": connections, **more}
+def echo_load(size: int, connections: int, scheme: str = "tcp", **more: Any) -> dict[str, Any]:
+    return {"scheme": scheme, "size": size, "connections": connections, **more}
 
 
 def add(
@@ -337,15 +333,15 @@ add(
 )
 add("tcp/readline/1k/c10", partial(serve_streams, echo_lines), echo_load(KIB, 10, lines=True))
 add("tcp/sock/1k/c10", partial(serve_sockets, KIB), echo_load(KIB, 10))
-add("tcp/accept+close/c10", partial(serve_protocol, CloseAtOnce), {"kind": "accept", "connections": 10})
+add("tcp/accept+close/c10", partial(serve_protocol, CloseAtOnce), {"scheme": "tcp", "accept": True, "connections": 10})
 add("unix/proto/1k/c10", partial(serve_unix_protocol, Echo), echo_load(KIB, 10))
 add("unix/streams/1k/c10", partial(serve_unix_streams, echo_exactly(KIB)), echo_load(KIB, 10))
-add("udp/1k/c10", serve_datagrams, echo_load(KIB, 10, datagrams=True))
+add("udp/1k/c10", serve_datagrams, echo_load(KIB, 10, "udp"))
 
 add("tcp/bulk/64k-writes/c4", partial(serve_protocol, Bulk),
-    {"kind": "http", "connections": 4, "expect_body": CHUNK * CHUNKS})  # fmt: skip
+    {"scheme": "http", "connections": 4, "expect_body": CHUNK * CHUNKS})  # fmt: skip
 
-# What is not CPU time: memory, and how long somebody waits.
+# Scenarios of memory, and of how long a client waits.
 _crowd = partial(serve_protocol, Echo)
 add("tcp/idle-memory/c5000", _crowd, echo_load(KIB, 1, idle=5_000, rate=100.0), metric="kib_per_idle", unpinned=True,
     rounds=5)  # fmt: skip
@@ -354,18 +350,14 @@ add("tcp/active-among-idle/c50+9950", _crowd, echo_load(KIB, 50, idle=9_950, rat
 add("tcp/busy-thread/c50", serve_beside_a_busy_thread, echo_load(KIB, 50), metric="p99_us", unpinned=True, rounds=7)
 
 
-def tls_load(size: int, connections: int = 10, **more: Any) -> dict[str, Any]:
-    return {"kind": "tls", "size": size, "connections": connections, **more}
-
-
 for _size in (1, 100):
-    add(f"tls/proto/{_size}k/c10", partial(serve_tls_protocol, Echo), tls_load(_size * KIB))
-add("tls/streams/1k/c10", partial(serve_tls_streams, echo_exactly(KIB)), tls_load(KIB))
+    add(f"tls/proto/{_size}k/c10", partial(serve_tls_protocol, Echo), echo_load(_size * KIB, 10, "tls"))
+add("tls/streams/1k/c10", partial(serve_tls_streams, echo_exactly(KIB)), echo_load(KIB, 10, "tls"))
 for _size, _idle in ((1, 500), (100, 100)):
-    add(f"tls/memory/{_size}k/c{_idle}", partial(serve_tls_protocol, Echo), tls_load(_size * KIB, idle=_idle),
+    add(f"tls/memory/{_size}k/c{_idle}", partial(serve_tls_protocol, Echo), echo_load(_size * KIB, 10, "tls", idle=_idle),
         metric="kib_per_idle", unpinned=True, rounds=3)  # fmt: skip
 
-_http = {"kind": "http", "connections": 10, "expect_body": HELLO}
-add("http/uvicorn-httptools", partial(serve_uvicorn, "httptools"), _http)
-add("http/uvicorn-h11", partial(serve_uvicorn, "h11"), _http)
+_http = {"scheme": "http", "connections": 10, "expect_body": HELLO}
+add("http/uvicorn-httptools", partial(serve_uvicorn, hello_app, "httptools"), _http)
+add("http/uvicorn-h11", partial(serve_uvicorn, hello_app, "h11"), _http)
 add("http/aiohttp", serve_aiohttp, _http)

@@ -29,7 +29,7 @@ from inprocess import SCENARIOS
 from loops import REFERENCE, split
 from processes import ChildError, cores
 from results import OURS
-from run import Contender, Load, Settings, chosen
+from run import Contender, Settings, chosen
 from servers import SERVERS
 from targets import TARGETS
 
@@ -68,7 +68,7 @@ def shares_in(recording: Path) -> Shares:
     return {who: found[who] / total for who in COLUMNS}
 
 
-def sampled(contender: Contender, load: Load) -> Shares:
+def sampled(contender: Contender) -> Shares:
     """Rounds of a contender that already ran, under perf."""
     assert contender.process is not None
     with tempfile.TemporaryDirectory() as directory:
@@ -78,7 +78,7 @@ def sampled(contender: Contender, load: Load) -> Shares:
         try:
             time.sleep(ATTACH)
             for _ in range(SAMPLED_ROUNDS):
-                contender.round(load)
+                contender.round()
         finally:
             perf.send_signal(signal.SIGINT)
             perf.wait(30)
@@ -87,19 +87,19 @@ def sampled(contender: Contender, load: Load) -> Shares:
         return shares_in(recording)
 
 
-def measure(name: str, settings: Settings, load: Load) -> tuple[float, list[float], Shares]:
+def measure(name: str, settings: Settings) -> tuple[float, list[float], Shares]:
     """Our cost in microseconds, the ratios to the reference, and the shares."""
     contenders = {loop: Contender(name, loop, settings) for loop in settings.loops}
     try:
         for _ in range(settings.rounds):
             for contender in random.sample(list(contenders.values()), len(contenders)):
-                contender.round(load)
+                contender.round()
                 if "fail" in contender.row:
                     raise ChildError(f"{contender.loop}: {contender.row['fail']}")
         ours, reference = contenders[OURS], contenders[REFERENCE]
         cost, found = report.median_of(ours.row, "cpu_us"), report.ratios(ours.row, reference.row)
         assert cost is not None
-        return cost, found, sampled(ours, load)
+        return cost, found, sampled(ours)
     finally:
         for contender in contenders.values():
             contender.close()
@@ -151,16 +151,12 @@ def main() -> int:
     settings = Settings(loops, arguments.rounds, 0.2, 0.5, 0.15, server_cpu, load_cpu, fresh=False)
     text = heading(arguments.rounds)
     print("\n".join(text[4:]), flush=True)
-    load = Load(load_cpu)
-    try:
-        for name in names:
-            try:
-                text.append(line(name, *measure(name, settings, load)))
-            except ChildError as error:
-                text.append(f"| {name} | FAIL: {error} |" + " |" * (len(COLUMNS) + 3))
-            print(text[-1], flush=True)
-    finally:
-        load.close()
+    for name in names:
+        try:
+            text.append(line(name, *measure(name, settings)))
+        except ChildError as error:
+            text.append(f"| {name} | FAIL: {error} |" + " |" * (len(COLUMNS) + 3))
+        print(text[-1], flush=True)
     if arguments.page:
         arguments.page.write_text("\n".join(text) + "\n")
     return 0

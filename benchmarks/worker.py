@@ -1,4 +1,4 @@
-"""The process in which one scenario runs on one loop; ``run.py`` starts it and talks JSON lines with it.
+"""The process in which one scenario runs on one loop. ``run.py`` and the demo start it; they exchange JSON lines.
 
 A server scenario prints ``{"port": N}`` once it listens and serves until it is killed. The others print
 ``{"ready": true}``, then answer each line ``SECONDS`` on stdin with the operations done in about that time and
@@ -20,8 +20,9 @@ from functools import partial
 from clients import CLIENTS
 from inprocess import FACTORY_SCENARIOS, SCENARIOS
 from loops import factory
-from servers import SERVERS
 from processes import die_with_parent, pin
+from servers import SERVERS
+from side_by_side.services import SERVICES
 
 
 def say(**fields: object) -> None:
@@ -59,7 +60,8 @@ def work(arguments: argparse.Namespace) -> None:
         elif name in CLIENTS:
             answer(lambda: runner.run(CLIENTS[name](arguments.port)))
         else:
-            port = runner.run(SERVERS[name].listen(arguments.path))
+            listen = SERVERS[name].listen if name in SERVERS else SERVICES[name]
+            port = runner.run(listen(arguments.path))
             say(port=port)
             loop.run_forever()
 

@@ -91,7 +91,6 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(metrics::runtime_metrics, module)?)?;
     module.add_function(wrap_pyfunction!(metrics::configure, module)?)?;
     module.add_function(wrap_pyfunction!(demo, module)?)?;
-    module.add_function(wrap_pyfunction!(crate::load::python::load, module)?)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_function(wrap_pyfunction!(stream::make_stream, module)?)?;
     module.add_function(wrap_pyfunction!(send_file::send_file, module)?)?;

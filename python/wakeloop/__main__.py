@@ -1,4 +1,4 @@
-"""``python -m wakeloop``: the demo, the echo server, the load generator, and a runner for scripts."""
+"""``python -m wakeloop``: a runner for scripts, facts about the installation, an echo server, a scheduling demo."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import argparse
 import asyncio
 import importlib
 import inspect
+import os
 import platform
 import runpy
 import sys
 
 import wakeloop
-from wakeloop import _core
+from wakeloop import _core, _tls
 
 
 def demo(argv: list[str]) -> int:
@@ -19,20 +20,6 @@ def demo(argv: list[str]) -> int:
     argparse.ArgumentParser(prog="python -m wakeloop demo", description=demo.__doc__).parse_args(argv)
     _core.demo()
     return 0
-
-
-def bench(argv: list[str]) -> int:
-    """serve real applications on asyncio, uvloop and wakeloop in turn and compare"""
-    from wakeloop.demo.bench import main
-
-    return main(argv)
-
-
-def load(argv: list[str]) -> int:
-    """put a checking load on a server"""
-    from wakeloop.demo.load import main
-
-    return main(argv)
 
 
 def echo(argv: list[str]) -> int:
@@ -79,15 +66,66 @@ def run(argv: list[str]) -> int:
 
 
 def info(argv: list[str]) -> int:
-    """say what is installed and what the loop will do here"""
+    """print the versions, and what the loop uses on this system"""
     argparse.ArgumentParser(prog="python -m wakeloop info", description=info.__doc__).parse_args(argv)
-    print(f"wakeloop {wakeloop.__version__}")
-    print(f"Python   {platform.python_version()} ({platform.python_implementation()})")
-    print(f"system   {platform.system()} {platform.release()}, {platform.machine()}")
+    for name, text in facts().items():
+        print(f"{name:8} {text}")
     return 0
 
 
-COMMANDS = {"demo": demo, "bench": bench, "echo": echo, "load": load, "run": run, "info": info}
+def facts() -> dict[str, str]:
+    """The lines of `info`."""
+    return {
+        "wakeloop": wakeloop.__version__,
+        "Python": f"{platform.python_version()} ({platform.python_implementation()})",
+        "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
+        "engine": f"event loop and runtime in Rust, {workers()}",
+        "kernel": ", ".join(kernel_features()),
+        "TLS": tls_engine(),
+    }
+
+
+def workers() -> str:
+    """How many worker threads the runtime has, which it knows when it has started."""
+
+    async def start() -> None:
+        await wakeloop.spawn_blocking(int)
+
+    try:
+        wakeloop.run(start())
+    except OSError as error:
+        return f"which cannot start: {error}"
+    metrics = wakeloop.runtime_metrics()
+    return f"up to {metrics['workers']} worker threads (WAKELOOP_WORKERS)" if metrics else "not started"
+
+
+def kernel_features() -> list[str]:
+    """The system interfaces that the loop and asyncio's child watchers use here."""
+    if sys.platform != "linux":
+        return ["kqueue"]
+    features = ["epoll", "timerfd", "recvmmsg", "sendmmsg", "sendfile"]
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError:
+        return features
+    return [*features, "pidfd"]
+
+
+def tls_engine() -> str:
+    """The engine of new TLS connections, and the OpenSSL that it calls."""
+    try:
+        import ssl
+    except ImportError:
+        return "none: this Python has no ssl module"
+    try:
+        engine = _tls.engine()
+    except (RuntimeError, ValueError) as error:
+        return f"none: {error}"
+    problem = f"; not native: {_core.tls_problem()}" if engine == "sslobject" and _core.tls_problem() else ""
+    return f"{engine}, {ssl.OPENSSL_VERSION} (WAKELOOP_TLS){problem}"
+
+
+COMMANDS = {"run": run, "info": info, "echo": echo, "demo": demo}
 
 
 def main() -> int:

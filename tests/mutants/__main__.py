@@ -26,7 +26,7 @@ from pathlib import Path
 from .mutants import PAGE, ROOT, Mistake, Mutant, read, with_tables
 
 #: The parts of the tree that cargo needs.
-PARTS = ["Cargo.toml", "Cargo.lock", "build.rs", "src", "examples"]
+PARTS = ["Cargo.toml", "Cargo.lock", "build.rs", "src", "examples", "benchmarks/load"]
 #: Makes the build after each mutant fast: incremental, without LTO.
 PROFILE = {
     "CARGO_INCREMENTAL": "1",

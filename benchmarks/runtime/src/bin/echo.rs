@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use wakeloop::load::{self, Config, Http, Report, Target, Work};
+use wakeloop_load::{Config, Http, Report, Target, Work};
 
 const SERVERS: [&str; 4] = ["wakeloop", "tokio", "smol", "threads"];
 
@@ -222,7 +222,7 @@ fn cpu_per_request(report: &Report) -> Option<f64> {
 }
 
 fn run(config: &Config, figures: &mut Figures) -> Option<Report> {
-    match load::run(config, &mut || true) {
+    match wakeloop_load::run(config) {
         Ok(report) => {
             figures.errors += report.errors.values().sum::<u64>();
             Some(report)

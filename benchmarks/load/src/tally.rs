@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
-use super::histogram::Histogram;
+use crate::latency::Latencies;
 
 /// What kind of thing went wrong; the name is what the report says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,8 +77,8 @@ pub(super) struct Tally {
     pub(super) unsent: AtomicU64,
     /// Requests left to start in the window, where the run has a count.
     left: Option<AtomicU64>,
-    pub(super) latency: Histogram,
-    pub(super) lag: Histogram,
+    pub(super) latency: Latencies,
+    pub(super) lag: Latencies,
     errors: Mutex<Errors>,
 }
 
@@ -96,8 +96,8 @@ impl Tally {
             bytes: AtomicU64::new(0),
             unsent: AtomicU64::new(0),
             left: count.map(AtomicU64::new),
-            latency: Histogram::new(),
-            lag: Histogram::new(),
+            latency: Latencies::new(),
+            lag: Latencies::new(),
             errors: Mutex::default(),
         }
     }
@@ -149,54 +149,5 @@ impl Tally {
     pub(super) fn errors(&self) -> (BTreeMap<&'static str, u64>, Option<String>) {
         let errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
         (errors.by_kind.clone(), errors.first.clone())
-    }
-}
-
-/// Counts tasks down; a thread waits for zero. It is made with the number of shares that will be taken.
-#[derive(Debug)]
-pub(super) struct Latch {
-    running: Mutex<usize>,
-    zero: Condvar,
-}
-
-impl Latch {
-    pub(super) fn new(tasks: usize) -> Self {
-        Latch { running: Mutex::new(tasks), zero: Condvar::new() }
-    }
-
-    /// One task's share of the count: given back when it is dropped, so also by a panic.
-    pub(super) fn share(self: &Arc<Self>) -> Share {
-        Share(self.clone())
-    }
-
-    /// Waits until `deadline` at the longest; returns how many tasks still run.
-    pub(super) fn wait_until(&self, deadline: Instant) -> usize {
-        let mut running = self.lock();
-        while *running > 0 {
-            let now = Instant::now();
-            if now >= deadline {
-                break;
-            }
-            let waited = self.zero.wait_timeout(running, deadline - now);
-            running = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-        *running
-    }
-
-    fn lock(&self) -> MutexGuard<'_, usize> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-#[derive(Debug)]
-pub(super) struct Share(Arc<Latch>);
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        let mut running = self.0.lock();
-        *running -= 1;
-        if *running == 0 {
-            self.0.zero.notify_all();
-        }
     }
 }

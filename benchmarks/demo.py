@@ -1,4 +1,7 @@
-"""``python -m wakeloop bench``: the command line of the demo."""
+"""Real services on asyncio, uvloop and wakeloop side by side: what ``make demo`` runs.
+
+    python benchmarks/demo.py [--quick] [--loops a,b,c] [--json FILE] [--markdown FILE] [--chart FILE]
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,16 @@ import sys
 import time
 from pathlib import Path
 
-from wakeloop.demo import show
-from wakeloop.demo.compare import LOOPS, Contest, Entry, Results, available
+from loops import split
+from processes import ChildError
+from side_by_side import show
+from side_by_side.contest import LOOPS, Contest, Entry, Results
 
 NEEDED = ("rich", "uvicorn", "httptools")
 
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
-        prog="python -m wakeloop bench",
         description="Serves a uvicorn application and echo servers on several event loops and compares them.",
     )
     made.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
@@ -57,16 +61,16 @@ def measure(contest: Contest, rounds: int) -> None:
             contest.round(number, show_step)
 
 
-def main(argv: list[str] | None = None) -> int:
-    arguments = parser().parse_args(argv)
+def main() -> int:
+    arguments = parser().parse_args()
     if absent := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
-        print(f"this needs {', '.join(absent)}: pip install 'wakeloop[demo]'", file=sys.stderr)
+        print(f"this needs {', '.join(absent)}; `make demo` installs them", file=sys.stderr)
         return 2
     from rich.console import Console
 
-    loops, missing = available(arguments.loops.split(","))
-    for name in missing:
-        print(f"{name} is not installed for this Python: left out")
+    loops, missing = split(arguments.loops.split(","))
+    for name, why in missing.items():
+        print(f"{name} is left out: {why}")
     if not loops:
         return 2
     rounds, window, warmup = (5, 0.2, 0.05) if arguments.quick else (10, 0.4, 0.1)
@@ -77,6 +81,9 @@ def main(argv: list[str] | None = None) -> int:
         except KeyboardInterrupt:
             print("interrupted")
             return 130
+        except ChildError as error:
+            print(error, file=sys.stderr)
+            return 2
         reference = "uvloop" if "uvloop" in loops else loops[0]
         results = Results(contest.entries, reference, rounds)
 

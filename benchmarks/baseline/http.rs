@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read, Write};
 use crate::streams::{Connection, Got, Rest, read};
 
 /// About what uvicorn and aiohttp send.
-const HELLO: &[u8] = b"HTTP/1.1 200 OK\r\ndate: Sat, 21 Nov 2026 00:00:00 GMT\r\nserver: floor\r\n\
+const HELLO: &[u8] = b"HTTP/1.1 200 OK\r\ndate: Sat, 21 Nov 2026 00:00:00 GMT\r\nserver: plain\r\n\
 content-type: text/plain\r\ncontent-length: 13\r\n\r\nHello, world!";
 const CHUNK: usize = 64 * 1024;
 const CHUNKS: usize = 64;

@@ -1,9 +1,12 @@
 //! As much HTTP/1.1 as a load generator needs: one request, and the head of an answer with Content-Length.
 
-use super::tally::{Fault, Kind};
+use httparse::Status;
 
-/// A head longer than this is not one.
-pub(super) const MAX_HEAD: usize = 16 * 1024;
+use crate::tally::{Fault, Kind};
+
+/// A head that is longer is malformed.
+const MAX_HEAD: usize = 16 * 1024;
+const MAX_HEADERS: usize = 64;
 
 /// The head of an answer.
 #[derive(Debug, PartialEq)]
@@ -28,32 +31,31 @@ pub(super) fn request(host: &str, path: &str, post_size: Option<usize>) -> Vec<u
 
 /// The head at the start of `bytes`; `None` while it is not complete.
 pub(super) fn parse_head(bytes: &[u8]) -> Result<Option<Head>, Fault> {
-    let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") else {
-        return if bytes.len() > MAX_HEAD {
-            Err(malformed("no end of the head in 16 KiB"))
-        } else {
-            Ok(None)
-        };
+    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+    let mut response = httparse::Response::new(&mut headers);
+    let length = match response.parse(bytes) {
+        Ok(Status::Complete(length)) => length,
+        Ok(Status::Partial) if bytes.len() > MAX_HEAD => {
+            return Err(malformed("no end of the head in 16 KiB"));
+        }
+        Ok(Status::Partial) => return Ok(None),
+        Err(error) => return Err(Fault::new(Kind::Malformed, error.to_string())),
     };
-    let text = str::from_utf8(&bytes[..end]).map_err(|_| malformed("the head is not text"))?;
-    let mut lines = text.split("\r\n");
-    let status = lines
-        .next()
-        .and_then(|line| line.strip_prefix("HTTP/1.1 "))
-        .and_then(|rest| rest.get(..3))
-        .and_then(|digits| digits.parse().ok())
-        .ok_or_else(|| malformed("no HTTP/1.1 status line"))?;
+    let (Some(1), Some(status)) = (response.version, response.code) else {
+        return Err(malformed("no HTTP/1.1 status line"));
+    };
     let mut body = None;
-    for line in lines {
-        let (name, value) = line.split_once(':').ok_or_else(|| malformed("a header line without a colon"))?;
-        if name.eq_ignore_ascii_case("content-length") {
-            body = Some(value.trim().parse().map_err(|_| malformed("Content-Length is not a number"))?);
-        } else if name.eq_ignore_ascii_case("connection") && value.trim().eq_ignore_ascii_case("close") {
+    for header in response.headers {
+        let value = header.value.trim_ascii();
+        if header.name.eq_ignore_ascii_case("content-length") {
+            let number = str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+            body = Some(number.ok_or_else(|| malformed("Content-Length is not a number"))?);
+        } else if header.name.eq_ignore_ascii_case("connection") && value.eq_ignore_ascii_case(b"close") {
             return Err(malformed("the server closes the connection after one answer"));
         }
     }
     let body = body.ok_or_else(|| malformed("an answer without Content-Length"))?;
-    Ok(Some(Head { status, length: end + 4, body }))
+    Ok(Some(Head { status, length, body }))
 }
 
 fn malformed(what: &str) -> Fault {
@@ -80,16 +82,16 @@ mod tests {
     }
 
     #[test]
-    fn what_it_does_not_take() {
+    fn answers_that_are_refused() {
         for answer in [
             &b"HTTP/1.0 200 OK\r\ncontent-length: 0\r\n\r\n"[..],
             b"HTTP/1.1 200 OK\r\n\r\n",
             b"HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n",
             b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n",
             b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
-            &[b'x'; MAX_HEAD + 1],
+            &[b"HTTP/1.1 200 OK\r\nname: ", [b'x'; MAX_HEAD].as_slice()].concat(),
         ] {
-            assert_eq!(parse_head(answer).expect_err("not taken").kind, Kind::Malformed);
+            assert_eq!(parse_head(answer).expect_err("refused").kind, Kind::Malformed);
         }
     }
 }

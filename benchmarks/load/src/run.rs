@@ -1,47 +1,43 @@
 //! A run from connect to report. The calling thread keeps time and reads the clocks; the connections live on the
 //! runtime's workers.
 
-use std::future::Future;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::clock::CpuClock;
-use super::conversation::{Conversation, Plan};
-use super::tally::{Fault, Kind, Latch, Phase, Tally};
-use super::{Config, Report, Target, Work};
-use crate::runtime::time::sleep;
-use crate::runtime::{Builder, Handle};
+use wakeloop::runtime::time::{sleep, timeout_at};
+use wakeloop::runtime::{Builder, JoinSet, Runtime};
 
-/// Connections made, and idle ones asked, at one time: below the shortest listen backlog in common use.
+use crate::clock::CpuClock;
+use crate::conversation::{Conversation, Plan};
+use crate::tally::{Fault, Kind, Phase, Tally};
+use crate::{Config, Report, Target, Work};
+
+/// How many connections are made, and how many idle ones asked, at one time: below the shortest listen backlog in
+/// common use.
 const AT_ONCE: usize = 64;
-/// How often the caller is asked whether to go on.
-const LOOK: Duration = Duration::from_millis(100);
-/// What IPv4 has room for, behind its header and UDP's.
+/// IPv4 has room for this many bytes behind its header and UDP's.
 const LONGEST_DATAGRAM: usize = 65_507;
 
-/// Runs the load and reports. `go_on` is called on this thread about ten times a second; when it returns false the
-/// run ends with `ErrorKind::Interrupted`.
-pub fn run(config: &Config, go_on: &mut dyn FnMut() -> bool) -> io::Result<Report> {
+/// Runs the load and reports.
+pub fn run(config: &Config) -> io::Result<Report> {
     validate(config)?;
     let watched = config.watch_pid.map(CpuClock::of_process).transpose()?;
-    let runtime = Builder::new().worker_threads(config.workers).build()?;
-    let mut run = Run {
-        handle: runtime.handle().clone(),
+    let run = Run {
+        runtime: Builder::new().worker_threads(config.workers).build()?,
         plan: Arc::new(Plan::new(&config.target, &config.work, config.patience)),
         tally: Arc::new(Tally::new(config.count)),
-        go_on,
     };
 
     let start = Instant::now();
-    let idle = run.connect(0..config.idle, true)?;
-    let active = run.connect(config.idle..config.idle + config.connections, false)?;
+    let idle = run.connect(0..config.idle, true);
+    let active = run.connect(config.idle..config.idle + config.connections, false);
     let connect_seconds = start.elapsed().as_secs_f64();
 
     let window = run.measure(config, active, watched)?;
-    let idle_answered = run.ask_idle(idle)?;
-    drop(runtime);
+    let idle_answered = run.ask_idle(idle);
+    drop(run.runtime);
 
     let tally = run.tally;
     let (errors, first_error) = tally.errors();
@@ -82,11 +78,10 @@ fn validate(config: &Config) -> io::Result<()> {
 }
 
 /// What is needed in every phase.
-struct Run<'a> {
-    handle: Handle,
+struct Run {
+    runtime: Runtime,
     plan: Arc<Plan>,
     tally: Arc<Tally>,
-    go_on: &'a mut dyn FnMut() -> bool,
 }
 
 /// What the clocks and counters said at the end of the window, less what they said at its start.
@@ -98,59 +93,57 @@ struct Window {
     watched_cpu: Option<Duration>,
 }
 
-impl Run<'_> {
-    /// Opens these connections; with `prove` each answers once. What fails is counted and left out.
-    fn connect(&mut self, ids: std::ops::Range<usize>, prove: bool) -> io::Result<Vec<Conversation>> {
-        let opened = Arc::new(Mutex::new(Vec::with_capacity(ids.len())));
+impl Run {
+    /// Opens these connections; with `prove` each makes one exchange. What fails is counted and left out.
+    fn connect(&self, ids: std::ops::Range<usize>, prove: bool) -> Vec<Conversation> {
         let next = Arc::new(AtomicUsize::new(ids.start));
-        let tasks = ids.len().min(AT_ONCE);
-        self.crew((0..tasks).map(|_| {
-            let (plan, tally) = (self.plan.clone(), self.tally.clone());
-            let (opened, next, end) = (opened.clone(), next.clone(), ids.end);
-            async move {
+        let mut tasks = JoinSet::new();
+        for _ in 0..ids.len().min(AT_ONCE) {
+            let (plan, tally, next) = (self.plan.clone(), self.tally.clone(), next.clone());
+            let open_some = async move {
+                let mut opened = Vec::new();
                 loop {
                     let id = next.fetch_add(1, Relaxed);
-                    if id >= end {
-                        return;
+                    if id >= ids.end {
+                        return opened;
                     }
                     match open(plan.clone(), id, prove).await {
-                        Ok(conversation) => {
-                            opened.lock().unwrap_or_else(PoisonError::into_inner).push(conversation)
-                        }
+                        Ok(conversation) => opened.push(conversation),
                         Err(fault) => tally.failed(fault),
                     }
                 }
-            }
-        }))
-        .finish(self.go_on)?;
-        Ok(std::mem::take(&mut opened.lock().unwrap_or_else(PoisonError::into_inner)))
+            };
+            tasks.insert(self.runtime.spawn(open_some));
+        }
+        self.results(tasks).into_iter().flatten().collect()
     }
 
-    /// Asks every idle connection once more; returns how many answered.
-    fn ask_idle(&mut self, idle: Vec<Conversation>) -> io::Result<usize> {
-        let answered = Arc::new(AtomicUsize::new(0));
-        let tasks = idle.len().min(AT_ONCE);
+    /// Makes one more exchange on every idle connection; returns how many answered.
+    fn ask_idle(&self, idle: Vec<Conversation>) -> usize {
+        let mut tasks = JoinSet::new();
+        let at_once = idle.len().min(AT_ONCE);
         let idle = Arc::new(Mutex::new(idle));
-        self.crew((0..tasks).map(|_| {
-            let (tally, answered, idle) = (self.tally.clone(), answered.clone(), idle.clone());
-            async move {
+        for _ in 0..at_once {
+            let (tally, idle) = (self.tally.clone(), idle.clone());
+            let ask_some = async move {
+                let mut answered = 0;
                 loop {
                     let conversation = idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-                    let Some(mut conversation) = conversation else { return };
+                    let Some(mut conversation) = conversation else { return answered };
                     match conversation.exchange_in_time().await {
-                        Ok(_) => drop(answered.fetch_add(1, Relaxed)),
+                        Ok(_) => answered += 1,
                         Err(fault) => tally.failed(fault),
                     }
                 }
-            }
-        }))
-        .finish(self.go_on)?;
-        Ok(answered.load(Relaxed))
+            };
+            tasks.insert(self.runtime.spawn(ask_some));
+        }
+        self.results(tasks).into_iter().sum()
     }
 
     /// Warm-up and window.
     fn measure(
-        &mut self,
+        &self,
         config: &Config,
         active: Vec<Conversation>,
         watched: Option<CpuClock>,
@@ -161,81 +154,64 @@ impl Run<'_> {
             interval: Duration::from_secs_f64(active.len() as f64 / rate),
         });
         let connections = active.len() as u32;
-        let crew = self.crew(active.into_iter().enumerate().map(|(place, conversation)| {
+        let mut tasks = JoinSet::new();
+        for (place, conversation) in active.into_iter().enumerate() {
             let tally = self.tally.clone();
-            async move {
-                let asked = match schedule {
+            let converse = async move {
+                let ended = match schedule {
                     None => closed_loop(conversation, &tally).await,
                     Some(schedule) => {
                         let first = start + schedule.interval * place as u32 / connections;
                         open_loop(conversation, &tally, schedule, first).await
                     }
                 };
-                if let Err(fault) = asked {
+                if let Err(fault) = ended {
                     tally.failed(fault);
                 }
-            }
-        }));
-        crew.wait_until(start + config.warmup, self.go_on)?;
+            };
+            tasks.insert(self.runtime.spawn(converse));
+        }
+        self.wait(&mut tasks, start + config.warmup);
 
-        let other = watched.map(CpuClock::read).transpose()?;
-        let (began, own) = (Instant::now(), CpuClock::own().read()?);
+        let watched_before = watched.map(CpuClock::read).transpose()?;
+        let (began, own_before) = (Instant::now(), CpuClock::own().read()?);
         self.tally.enter(Phase::Window);
-        crew.wait_until(began + config.duration, self.go_on)?;
+        self.wait(&mut tasks, began + config.duration);
         self.tally.enter(Phase::Over);
         let window = Window {
             requests: self.tally.requests(),
             bytes: self.tally.bytes(),
             seconds: began.elapsed().as_secs_f64(),
-            own_cpu: CpuClock::own().read()? - own,
-            watched_cpu: match (watched, other) {
+            own_cpu: CpuClock::own().read()? - own_before,
+            watched_cpu: match (watched, watched_before) {
                 (Some(clock), Some(before)) => Some(clock.read()? - before),
                 _ => None,
             },
         };
 
-        for _ in 0..crew.wait_until(Instant::now() + config.patience, self.go_on)? {
+        self.wait(&mut tasks, Instant::now() + config.patience);
+        for _ in 0..tasks.len() {
             self.tally.failed(Fault::new(Kind::Stalled, format!("no answer within {:?}", config.patience)));
         }
         Ok(window)
     }
 
-    /// Spawns these tasks.
-    fn crew<F: Future<Output = ()> + Send + 'static>(&self, tasks: impl ExactSizeIterator<Item = F>) -> Crew {
-        let latch = Arc::new(Latch::new(tasks.len()));
-        for task in tasks {
-            let share = latch.share();
-            drop(self.handle.spawn(async move {
-                task.await;
-                drop(share);
-            }));
-        }
-        Crew(latch)
-    }
-}
-
-/// Tasks that run together.
-struct Crew(Arc<Latch>);
-
-impl Crew {
-    /// Waits until all have ended or the deadline is there; returns how many still run.
-    fn wait_until(&self, deadline: Instant, go_on: &mut dyn FnMut() -> bool) -> io::Result<usize> {
-        loop {
-            let now = Instant::now();
-            let running = self.0.wait_until(deadline.min(now + LOOK));
-            if running == 0 || now >= deadline {
-                return Ok(running);
-            }
-            if !go_on() {
-                return Err(io::Error::from(io::ErrorKind::Interrupted));
-            }
-        }
+    /// Waits until all tasks have ended, or until the deadline.
+    fn wait(&self, tasks: &mut JoinSet<()>, deadline: Instant) {
+        let all = async { while tasks.join_next().await.is_some() {} };
+        // Tasks that still run stay in the set.
+        let _ = self.runtime.block_on(async { timeout_at(deadline, all).await });
     }
 
-    /// Waits until all have ended.
-    fn finish(&self, go_on: &mut dyn FnMut() -> bool) -> io::Result<()> {
-        while self.wait_until(Instant::now() + LOOK, go_on)? > 0 {}
-        Ok(())
+    /// Waits until all tasks have ended; returns what they found.
+    fn results<T: Send + 'static>(&self, mut tasks: JoinSet<T>) -> Vec<T> {
+        self.runtime.block_on(async {
+            let mut found = Vec::new();
+            while let Some(result) = tasks.join_next().await {
+                found.push(result.expect("no task of the load panics"));
+            }
+            found
+        })
     }
 }
 
@@ -247,7 +223,7 @@ async fn open(plan: Arc<Plan>, id: usize, prove: bool) -> Result<Conversation, F
     Ok(conversation)
 }
 
-/// Asks again as soon as it has its answer.
+/// Sends the next request as soon as the last was answered.
 async fn closed_loop(mut conversation: Conversation, tally: &Tally) -> Result<(), Fault> {
     let mut sent = Instant::now();
     while tally.may_start() {
@@ -267,7 +243,7 @@ struct Schedule {
     interval: Duration,
 }
 
-/// Asks at its due times, or as soon after as the answer before has come.
+/// Sends requests at their due times, or as soon afterwards as the last was answered.
 async fn open_loop(
     mut conversation: Conversation,
     tally: &Tally,

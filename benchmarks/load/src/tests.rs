@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
-use super::{Config, Http, Report, Target, Work, run};
+use crate::{Config, Http, Report, Target, Work, run};
 
 /// Serves each connection with `serve` on a thread of its own, until the test process ends.
 fn server(serve: impl Fn(TcpStream) + Copy + Send + 'static) -> SocketAddr {
@@ -53,7 +53,7 @@ fn config(address: SocketAddr, work: Work) -> Config {
 }
 
 fn go(config: &Config) -> Report {
-    run(config, &mut || true).expect("the run itself works")
+    run(config).expect("the run itself works")
 }
 
 #[track_caller]
@@ -104,7 +104,7 @@ fn datagrams_are_echoed_and_a_lost_one_is_an_error() {
     answer.store(false, Relaxed);
     assert_only_error(&go(&config), "stalled");
     let long = Config { work: Work::Echo { size: 65_508, lines: false }, ..config.clone() };
-    let wrong = run(&long, &mut || true).expect_err("no datagram is that long");
+    let wrong = run(&long).expect_err("no datagram is that long");
     assert_eq!(wrong.kind(), std::io::ErrorKind::InvalidInput);
 }
 
@@ -254,16 +254,6 @@ fn accept_and_close() {
 }
 
 #[test]
-fn the_caller_can_stop_it() {
-    let config = Config {
-        duration: Duration::from_secs(60),
-        ..config(server(echo), Work::Echo { size: 64, lines: false })
-    };
-    let error = run(&config, &mut || false).expect_err("stopped");
-    assert_eq!(error.kind(), std::io::ErrorKind::Interrupted);
-}
-
-#[test]
 fn options_that_make_no_sense() {
     let work = || Work::Echo { size: 64, lines: false };
     let good = || config(([127, 0, 0, 1], 1).into(), work());
@@ -275,7 +265,7 @@ fn options_that_make_no_sense() {
         Config { workers: 0, ..good() },
         Config { work: Work::Accept, idle: 1, ..good() },
     ] {
-        let error = run(&bad, &mut || true).expect_err("refused");
+        let error = run(&bad).expect_err("refused");
         assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
     }
 }

@@ -1,23 +1,25 @@
-"""``make demo``: real services under real load, on asyncio, uvloop and wakeloop side by side.
+"""The contest of the demo: real services under real load, on each loop in turn.
 
-Every service runs in its own process on every loop; the Rust load generator, in a process of its own, gives them
-their turns round by round, in an order that rotates, and compares every byte they answer. Where there are two
-cores, servers stand on one and the load on the other. CPU time is the server process's, over exactly the requests
-that were counted.
+Every service runs in its own process on every loop. The load generator asks them round by round, in an order that
+rotates, and compares every byte of their answers. Where there are two cores, the servers run on one and the load on the
+other. CPU time is that of the server process, over exactly the requests that were counted.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import statistics
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from wakeloop.demo.processes import Child, ChildError, cores, load_process, run_load
-from wakeloop.demo.serve import BODY, DOCUMENT, HELLO, MESSAGE
+import load_generator
+from processes import Child, ChildError, cores
+from side_by_side.services import BODY, DOCUMENT, HELLO, MESSAGE
+
+WORKER = Path(__file__).parent.parent / "worker.py"
 
 CONNECTIONS = 32
 START_PATIENCE = 30.0
@@ -28,26 +30,32 @@ RUST = "rust echo"
 
 @dataclass(frozen=True)
 class Service:
-    """What is asked of a server; ``server`` names it in ``serve.py``."""
+    """What the load asks of a server."""
 
     title: str
     server: str
+    """A scenario of ``services.py``."""
+    target: str
+    """The load generator's, with the port left open."""
     load: dict[str, Any]
 
 
-def _http(path: str, body: bytes) -> dict[str, Any]:
-    return {"kind": "http", "url_path": path, "expect_body": body}
+def _http(title: str, path: str, body: bytes) -> Service:
+    return Service(title, "demo/uvicorn", f"http://127.0.0.1:{{port}}{path}", {"expect_body": body})
 
 
-_ECHO = {"kind": "echo", "size": MESSAGE}
+def _echo(title: str, server: str) -> Service:
+    return Service(title, server, "tcp://127.0.0.1:{port}", {"size": MESSAGE})
+
+
 SERVICES = (
-    Service("uvicorn hello", "uvicorn", _http("/", HELLO)),
-    Service("uvicorn JSON", "uvicorn", _http("/json", DOCUMENT)),
-    Service("uvicorn 10 KiB", "uvicorn", _http("/body", BODY)),
-    Service("streams 1 KiB", "streams", _ECHO),
-    Service("protocol 1 KiB", "protocol", _ECHO),
+    _http("uvicorn hello", "/", HELLO),
+    _http("uvicorn JSON", "/json", DOCUMENT),
+    _http("uvicorn 10 KiB", "/body", BODY),
+    _echo("streams 1 KiB", "demo/streams"),
+    _echo("protocol 1 KiB", "demo/protocol"),
 )
-# The Rust primitive does the work of the last service, and is compared with uvloop there.
+# The Rust primitive does the same work as the last service, and is compared with uvloop there.
 RUST_SERVICE = SERVICES[-1]
 
 
@@ -60,7 +68,7 @@ class Sample:
     p50_us: float
     p99_us: float
     busy: float
-    """The part of a core that the server used: well below 1 it could have answered more."""
+    """The part of a core that the server used. Well below 1, it could have answered more."""
     load_busy: float
     """The part of its core that the load generator used."""
 
@@ -92,7 +100,7 @@ class Results:
     rounds: int
 
     def reference_for(self, entry: Entry) -> Entry | None:
-        """What this entry is compared with; None for the reference itself and for what has no figures."""
+        """The entry that this one is compared with; None for the reference itself and for entries without figures."""
         for other in self.entries:
             if other.loop == self.reference and other.service == entry.service and other is not entry:
                 return other if other.samples and entry.samples else None
@@ -117,12 +125,6 @@ class Results:
         return json.dumps({"reference": self.reference, "rounds": self.rounds, "rows": rows}, indent=1)
 
 
-def available(names: list[str]) -> tuple[list[str], list[str]]:
-    """The loops that can be imported here, and those that cannot."""
-    found = [name for name in names if name == "asyncio" or importlib.util.find_spec(name)]
-    return found, [name for name in names if name not in found]
-
-
 class Contest:
     """The servers, the load, and the rounds."""
 
@@ -136,26 +138,24 @@ class Contest:
         self.servers: dict[tuple[str, str], tuple[int, int]] = {}
 
     def __enter__(self) -> Contest:
-        self.load = self.stack.enter_context(load_process(self.load_cpu))
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.stack.close()
 
     def start(self, report: Callable[[str], None]) -> None:
-        """Starts every server; one that does not come up is a trouble of its entries."""
+        """Builds the load generator and starts every server; one that does not start is a trouble of its entries."""
+        report("building the load generator")
+        load_generator.program()
         for entry in self.entries:
             key = self._key(entry)
             if key in self.servers or entry.trouble:
                 continue
             server, loop = key
-            report(f"starting {server} on {loop}")
+            report(f"starting {server.removeprefix('demo/')} on {loop}")
             try:
                 child = self.stack.enter_context(
-                    Child(
-                        *("-m", "wakeloop.demo.serve", "--service", server, "--loop", loop),
-                        *("--cpu", str(self.server_cpu)),
-                    )
+                    Child(str(WORKER), "--loop", loop, "--scenario", server, "--cpu", str(self.server_cpu))
                 )
                 self.servers[key] = child.receive(START_PATIENCE)["port"], child.pid
             except ChildError as error:
@@ -164,9 +164,11 @@ class Contest:
                         other.trouble = f"did not start: {error}"
 
     def practice(self, report: Callable[[Entry], None]) -> None:
-        """A short round before the first, of which only the errors count: a server's first thousands of requests
-        cost more than all later ones, most of all asyncio's (its receive buffers are mapped afresh until the
-        allocator has learnt their size)."""
+        """A short round before the first, of which only the errors count.
+
+        A server's first thousands of requests cost more than all later ones, most of all asyncio's: the allocator maps
+        its receive buffers afresh until it has learnt their size.
+        """
         window, self.window = self.window, PRACTICE
         self.round(0, report)
         self.window = window
@@ -184,14 +186,14 @@ class Contest:
                     self._measure(entry)
 
     def _key(self, entry: Entry) -> tuple[str, str]:
-        return ("rust", "wakeloop") if entry.loop == RUST else (entry.service.server, entry.loop)
+        return ("demo/rust", "wakeloop") if entry.loop == RUST else (entry.service.server, entry.loop)
 
     def _measure(self, entry: Entry) -> None:
         port, pid = self.servers[self._key(entry)]
         try:
-            answer = run_load(
-                self.load, pid, port=port, connections=CONNECTIONS, duration=self.window, warmup=self.warmup,
-                **entry.service.load,
+            answer = load_generator.run(
+                entry.service.target.format(port=port), pid, cpu=self.load_cpu, connections=CONNECTIONS,
+                duration=self.window, warmup=self.warmup, **entry.service.load,
             )  # fmt: skip
         except ChildError as error:
             entry.trouble = str(error)

@@ -1,8 +1,8 @@
-"""The floor: what the kernel, OpenSSL and the least possible program cost, for the scenarios that serve.
+"""The baseline: what the kernel, OpenSSL and the least possible program cost, for the scenarios that serve.
 
-Servers without Python and without an event loop (``main.rs``), built by rustc when first asked for. The floor
-stands in the results as one more "loop"; no loop can be cheaper, so the distance to it is what is left to gain,
-and where it does not reach a target on some machine, no loop can reach it there.
+Its servers have neither Python nor an event loop (``main.rs``); rustc builds them when they are first needed. The
+baseline is one more "loop" in the results. No loop can be cheaper, so the distance to it is what is left to gain.
+Where it does not reach a target on some machine, no loop can reach the target there.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pathlib import Path
 
 import tls
 
-FLOOR = "floor"
+BASELINE = "baseline"
 # Scenario -> the server of main.rs that gives the same answers.
-FLOORS: dict[str, str] = {
+SCENARIOS_WITH_BASELINE: dict[str, str] = {
     **{f"tcp/proto/1k/c{connections}": "tcp" for connections in (1, 10, 100)},
     **{f"tcp/proto/{size}k/c10": "tcp" for size in (10, 100)},
     "tcp/buffered/1k/c10": "tcp",
@@ -44,12 +44,12 @@ SOURCES = Path(__file__).parent
 
 
 @cache
-def floor_program() -> Path:
+def baseline_program() -> Path:
     """The built program; ImportError (as for a loop that is not installed) where it cannot be built."""
     if shutil.which("rustc") is None:
         raise ImportError("there is no rustc to build it with")
     newest = max(source.stat().st_mtime_ns for source in SOURCES.glob("*.rs"))
-    built = Path(tempfile.gettempdir()) / f"wakeloop-floor-{newest}"
+    built = Path(tempfile.gettempdir()) / f"wakeloop-baseline-{newest}"
     if not built.exists():
         fresh = built.with_suffix(".new")
         command = ["rustc", "--edition=2024", "-O", "-o", str(fresh), str(SOURCES / "main.rs")]
@@ -60,9 +60,9 @@ def floor_program() -> Path:
     return built
 
 
-def floor_arguments(scenario: str, cpu: int, path: str) -> list[str]:
+def baseline_arguments(scenario: str, cpu: int, path: str) -> list[str]:
     """How to start the program for a scenario; ``path`` is where a Unix socket goes."""
-    what = FLOORS[scenario]
+    what = SCENARIOS_WITH_BASELINE[scenario]
     more = {"unix": [path], "tls": [*openssl(), *map(str, tls.pem_files())] if what == "tls" else []}
     return [what, str(cpu), *more.get(what, [])]
 

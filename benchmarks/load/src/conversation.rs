@@ -9,12 +9,13 @@ use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::Duration;
 
-use super::http::{self, Head};
-use super::pattern::Pattern;
-use super::tally::{Fault, Kind};
-use super::{Http, Target, Work};
-use crate::runtime::net::{TcpStream, UdpSocket, UnixStream};
-use crate::runtime::time::timeout;
+use wakeloop::runtime::net::{TcpStream, UdpSocket, UnixStream};
+use wakeloop::runtime::time::timeout;
+
+use crate::http::{self, Head};
+use crate::pattern::Pattern;
+use crate::tally::{Fault, Kind};
+use crate::{Http, Target, Work};
 
 /// A message up to this size is written before the answer is read. A longer one is written and read at once: a
 /// server that echoes while it reads would otherwise wait for us while we wait for it.

@@ -1,4 +1,4 @@
-"""What the demo shows of its results: a table on the terminal, the same as Markdown, and a chart."""
+"""How the demo shows its results: a table on the terminal, the same as Markdown, and a chart."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wakeloop.demo.compare import CONNECTIONS, RUST, Entry, Results
+from side_by_side.contest import CONNECTIONS, RUST, Entry, Results
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -73,7 +73,7 @@ def machine(results: Results) -> str:
 
 
 def notes(results: Results) -> list[str]:
-    """What a reader of the table should know."""
+    """Sentences below the table."""
     said = [
         f"{CONNECTIONS} connections; medians of {results.rounds} rounds. CPU us: of the server, per request; p50, p99 in us.",
         f"x {results.reference}: {results.reference}'s CPU time per request over the loop's own; median, then the range.",

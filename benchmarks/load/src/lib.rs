@@ -1,26 +1,24 @@
-//! The load generator: many connections that ask, check every byte of the answer, and time it.
+//! The load generator: many connections that send requests, check every byte of the answers, and time them.
 //!
-//! It is the runtime's first client: one task per connection, one worker thread unless told otherwise, so that a
-//! server on one core is the bottleneck and not the load. Nothing here knows Python except `python`.
+//! It has one task for each connection, and one worker thread by default, so that a server on one core is the
+//! bottleneck and not the load.
 //!
-//! A run has phases that never overlap: connect (idle connections prove themselves with one exchange), warm-up,
-//! the measured window, and the end (every idle connection must answer once more). Only answers that complete
-//! inside the window are counted. At both ends of the window the run reads its own CPU clock and, on request,
-//! that of the server process, so "CPU time per request" covers exactly the requests that were counted.
+//! A run has phases that never overlap: connect (each idle connection makes one exchange), warm-up, the measured window,
+//! and the end (every idle connection must answer once more). Only answers that complete inside the window are counted.
+//! At both ends of the window the run reads its own CPU clock and, on request, that of the server process. So "CPU time
+//! per request" covers exactly the requests that were counted.
 //!
 //! - *Closed loop*: a connection sends its next request when the last was answered.
-//! - *Open loop* (`rate`): every request has the moment at which it was due, and its latency counts from there,
-//!   however late the server made the connection. Nothing is omitted; what was due and never sent is reported.
+//! - *Open loop* (`rate`): every request has a due time, and its latency counts from there, however late the server
+//!   made the connection. Nothing is omitted; the report counts the requests that were due and never sent.
 //!
-//! An error ends its connection. All errors are counted by kind; a caller that ignores them does so knowingly.
+//! An error ends its connection. The report counts all errors by kind.
 
 mod clock;
 mod conversation;
-mod histogram;
 mod http;
+mod latency;
 mod pattern;
-#[cfg(feature = "python")]
-pub mod python;
 mod run;
 mod tally;
 
@@ -32,7 +30,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use histogram::Summary;
+pub use latency::Summary;
 pub use run::run;
 
 /// Where the server listens.
@@ -44,14 +42,14 @@ pub enum Target {
     Udp(SocketAddr),
 }
 
-/// What a connection asks, and what it takes for a right answer.
+/// What a connection sends, and which answer is right.
 #[derive(Clone, Debug)]
 pub enum Work {
     /// `size` bytes that come back unchanged; with `lines` they end in the only newline among them.
     Echo { size: usize, lines: bool },
     /// HTTP/1.1 with keep-alive; see [`Http`].
     Http(Http),
-    /// A new connection each time, which the server closes without a word.
+    /// A new connection each time, which the server closes without sending anything.
     Accept,
 }
 
@@ -72,7 +70,7 @@ pub struct Http {
 pub struct Config {
     pub target: Target,
     pub work: Work,
-    /// Connections that ask all the time.
+    /// Connections that send requests all the time.
     pub connections: usize,
     /// Connections held open beside them.
     pub idle: usize,

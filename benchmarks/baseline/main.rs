@@ -1,6 +1,6 @@
-//! The floor of the server scenarios: what the kernel, and OpenSSL for TLS, cost without any event loop.
+//! The baseline of the server scenarios: what the kernel, and OpenSSL for TLS, cost without an event loop.
 //!
-//!     floor WHAT CPU [ARGUMENT]...
+//!     baseline WHAT CPU [ARGUMENT]...
 //!
 //! serves on one thread, pinned to that core (-1: to none), prints `{"port": N}` (0 for a Unix socket) and goes on
 //! until it is killed. Each server is the least program that gives the right answers. Built by `__init__.py` with
@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let server = tls::Tls::new(argument(3)?, argument(4)?, argument(5)?, argument(6)?)?;
             server.serve(tcp()?)
         }
-        other => return Err(format!("there is no floor for {other:?}").into()),
+        other => return Err(format!("there is no baseline for {other:?}").into()),
     }?;
     Ok(())
 }

@@ -1,0 +1,1 @@
+"""The parts of ``make demo``: real services on asyncio, uvloop and wakeloop, side by side."""
