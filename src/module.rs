@@ -55,7 +55,8 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
 
     // Shows where things lie in a loop.
     let sample = Bound::new(py, EventLoop::bare(py)?)?;
-    core::init_offset(sample.as_ptr(), sample.get().core());
+    // SAFETY: the sample is an instance of the class, which keeps its core in itself.
+    unsafe { core::init(sample.as_any(), sample.get().core()) };
     futures::learn(py, sample.as_any());
 
     module.add("Operation", awaitable::make_type(py)?)?;

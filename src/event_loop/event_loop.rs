@@ -430,20 +430,15 @@ impl EventLoop {
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         let mut outcome = Ok(());
-        let mut visitor = |object: *mut ffi::PyObject| {
-            // SAFETY: `Py` is a transparent non-null pointer; the object lives as long as the queue holds it.
-            let object = unsafe { &*(&raw const object).cast::<Py<PyAny>>() };
-            match visit.call(object) {
-                Ok(()) => 0,
-                Err(error) => {
-                    outcome = Err(error);
-                    1
-                }
-            }
-        };
-        // SAFETY: the collector's visitor runs no Python code.
-        unsafe { self.core.traverse(&mut visitor) };
-        outcome
+        self.core.traverse(&mut |object| {
+            // SAFETY: `Py` and `Ref` are both transparent over a pointer that is not null.
+            let object = unsafe { &*std::ptr::from_ref(object).cast::<Py<PyAny>>() };
+            outcome = visit.call(object);
+            i32::from(outcome.is_err())
+        });
+        outcome?;
+        self.core.thread_id.visit_with(&visit)?;
+        self.core.task_factory.visit_with(&visit)
     }
 
     fn __clear__(&self) {

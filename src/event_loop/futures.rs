@@ -79,17 +79,10 @@ impl Futures {
         drop(spent);
     }
 
-    /// # Safety
-    /// Called by the collector; `visit` runs no Python code.
-    pub(crate) unsafe fn traverse(&self, visit: &mut dyn FnMut(*mut ffi::PyObject) -> i32) -> i32 {
-        let objects = self.spent().iter().map(Ref::as_ptr);
-        for object in objects.chain([self.arguments.as_ptr()]).filter(|object| !object.is_null()) {
-            let result = visit(object);
-            if result != 0 {
-                return result;
-            }
-        }
-        0
+    /// For the collector. `visit` runs no Python code.
+    pub(crate) fn traverse(&self, visit: &mut dyn FnMut(&Ref) -> i32) -> i32 {
+        let spent = self.spent().iter().map(&mut *visit).find(|&result| result != 0);
+        spent.unwrap_or_else(|| self.arguments.get().map_or(0, |arguments| visit(&arguments)))
     }
 }
 

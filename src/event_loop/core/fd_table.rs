@@ -254,17 +254,13 @@ impl<C> FdTable<C> {
         used.map(|(fd, _)| fd as RawFd).collect()
     }
 
-    /// For the collector.
-    ///
-    /// # Safety
-    /// Called by the collector; `visit` runs no Python code.
-    pub(crate) unsafe fn traverse(&self, visit: &mut dyn FnMut(*mut ffi::PyObject) -> i32) -> i32 {
+    /// For the collector. `visit` runs no Python code.
+    pub(crate) fn traverse(&self, visit: &mut dyn FnMut(&Ref) -> i32) -> i32 {
         for entry in self.entries.borrow().iter() {
             let result = match &entry.kind {
-                Kind::Source(SourceEntry { holder: Holder::Owned(object), .. }) => visit(object.as_ptr()),
+                Kind::Source(SourceEntry { holder: Holder::Owned(object), .. }) => visit(object),
                 Kind::Source(_) | Kind::Free => 0,
-                // SAFETY: as for this function.
-                Kind::Watched(watched) => unsafe { watched.traverse(visit) },
+                Kind::Watched(watched) => watched.traverse(visit),
             };
             if result != 0 {
                 return result;

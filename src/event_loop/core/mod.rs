@@ -26,6 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pyo3::ffi;
+use pyo3::prelude::*;
 
 use self::fd_table::{FdTable, Kind};
 use self::gil_fairness::GilFairness;
@@ -45,8 +46,10 @@ use self::timers::Timers;
 use self::wakeup::Wakeup;
 use self::writes::{Delivery, Writes};
 use super::futures::Futures;
-use super::handle::layout::{Handle, is_handle};
-use crate::capi::error::{Outcome, raise_message};
+use super::handle::layout::Handle;
+use crate::capi::error::Outcome;
+use crate::capi::exceptions::Exception;
+use crate::capi::native::{Class, Native};
 use crate::capi::spare_bytes::SpareBytes;
 use crate::capi::{Fatal, Raised, Ref, Slot};
 use crate::reactor::{Poller, Readiness, Token};
@@ -86,6 +89,22 @@ pub(crate) struct Core {
     pub(crate) task_factory: Slot,
 }
 
+static CLASS: Class = Class::new();
+
+// SAFETY: the class is the pyo3 class that `init` is given, in whose instances a core lies at the same place.
+unsafe impl Native for Core {
+    #[inline(always)]
+    fn class() -> &'static Class {
+        &CLASS
+    }
+
+    #[inline(always)]
+    fn offset() -> usize {
+        // Relaxed: stored once, at import.
+        OFFSET.load(Ordering::Relaxed)
+    }
+}
+
 /// The core of a loop object.
 ///
 /// # Safety
@@ -96,10 +115,15 @@ pub(crate) unsafe fn core_of<'a>(object: *mut ffi::PyObject) -> &'a Core {
     unsafe { &*object.cast::<u8>().add(OFFSET.load(Ordering::Relaxed)).cast::<Core>() }
 }
 
-/// Notes where the core lies in its object. Called once, by the module's initialisation.
-pub(crate) fn init_offset(object: *mut ffi::PyObject, core: &Core) {
+/// Notes the class of loops, and where the core lies in an object. Called once, by the module's initialisation.
+///
+/// # Safety
+/// `core` lies in `object`, and at the same place in every instance of its type.
+pub(crate) unsafe fn init(object: &Bound<'_, PyAny>, core: &Core) {
     // Relaxed: before any loop can be used.
-    OFFSET.store(std::ptr::from_ref(core) as usize - object as usize, Ordering::Relaxed);
+    OFFSET.store(std::ptr::from_ref(core) as usize - object.as_ptr() as usize, Ordering::Relaxed);
+    // SAFETY: the caller's word.
+    unsafe { CLASS.set(&object.get_type()) };
 }
 
 impl LoopRef {
@@ -363,37 +387,24 @@ impl Core {
 
     // -- the collector
 
-    /// # Safety
-    /// Called by the collector; `visit` runs no Python code.
-    pub(crate) unsafe fn traverse(&self, visit: &mut dyn FnMut(*mut ffi::PyObject) -> i32) -> i32 {
-        let mut deep = |object: *mut ffi::PyObject| {
-            // SAFETY: a live object that one of the parts owns. A handle that the collector does not track has its
-            // inside entered from here, but only if nobody else could still reach it.
-            unsafe {
-                if is_handle(object) && ffi::Py_REFCNT(object) == 1 && ffi::PyObject_GC_IsTracked(object) == 0
-                {
-                    let result = Handle::of(object).visit(visit);
-                    if result != 0 {
-                        return result;
-                    }
-                }
-                visit(object)
-            }
+    /// Shows the collector every reference that the parts hold. `visit` runs no Python code.
+    pub(crate) fn traverse(&self, visit: &mut dyn FnMut(&Ref) -> i32) -> i32 {
+        // A handle that the collector does not track has its inside entered from here, but only if nobody else could
+        // still reach it.
+        let mut deep = |object: &Ref| match Handle::from_object(object) {
+            Some(handle) if object.is_unique() && !is_tracked(object) => match handle.visit(visit) {
+                0 => visit(object),
+                result => result,
+            },
+            _ => visit(object),
         };
-        // SAFETY: the caller's word.
-        let parts = unsafe {
-            [
-                self.ready.traverse(&mut deep),
-                self.timers.traverse(&mut deep),
-                self.fds.traverse(&mut deep),
-                self.futures.traverse(&mut deep),
-            ]
-        };
-        if let Some(result) = parts.into_iter().find(|&result| result != 0) {
-            return result;
-        }
-        let slots = [&self.thread_id, &self.task_factory].into_iter().filter(|slot| !slot.is_empty());
-        slots.map(|slot| deep(slot.as_ptr())).find(|&result| result != 0).unwrap_or(0)
+        let parts = [
+            self.ready.traverse(&mut deep),
+            self.timers.traverse(&mut deep),
+            self.fds.traverse(&mut deep),
+            self.futures.traverse(&mut deep),
+        ];
+        parts.into_iter().find(|&result| result != 0).unwrap_or(0)
     }
 
     /// Drops everything that could hold a reference back to the loop, as `close()` and the collector do.
@@ -420,7 +431,10 @@ impl Core {
 
 #[cold]
 fn raise_closed() -> Result<(), Raised> {
-    // SAFETY: reading a static of the interpreter.
-    raise_message(unsafe { ffi::PyExc_RuntimeError }, "Event loop is closed");
-    Err(Raised)
+    Err(Exception::RuntimeError.raise("Event loop is closed"))
+}
+
+fn is_tracked(object: &Ref) -> bool {
+    // SAFETY: a live object.
+    unsafe { ffi::PyObject_GC_IsTracked(object.as_ptr()) != 0 }
 }

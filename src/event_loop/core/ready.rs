@@ -3,12 +3,8 @@
 //! A ring of owned entries without a lock: every caller holds the GIL. A callback of asyncio's own C code
 //! ([`Entry::Call`]) has no Handle at all, because `_asyncio` throws it away.
 
-use std::cell::UnsafeCell;
-use std::collections::VecDeque;
-
-use pyo3::ffi;
-
 use super::super::handle::layout::HandleRef;
+use crate::capi::loop_cell::LoopQueue;
 use crate::capi::{Fatal, Ref};
 
 /// A step of a native object, such as a transport's connection_made. `C` is the loop's core.
@@ -29,57 +25,50 @@ pub(crate) enum Entry<C> {
 
 /// The queue.
 #[derive(Debug)]
-pub(crate) struct ReadyQueue<C>(UnsafeCell<VecDeque<Entry<C>>>);
+pub(crate) struct ReadyQueue<C>(LoopQueue<Entry<C>>);
 
 impl<C> ReadyQueue<C> {
     pub(crate) fn new() -> ReadyQueue<C> {
-        ReadyQueue(UnsafeCell::new(VecDeque::with_capacity(64)))
+        ReadyQueue(LoopQueue::new())
     }
 
     #[inline(always)]
     pub(crate) fn push(&self, entry: Entry<C>) {
-        // SAFETY: GIL held; pushing moves memory and runs nothing.
-        unsafe { (*self.0.get()).push_back(entry) }
+        self.0.push_back(entry);
     }
 
     #[inline(always)]
     pub(crate) fn pop(&self) -> Option<Entry<C>> {
-        // SAFETY: as in `push`; the caller drops the entry after the borrow has ended.
-        unsafe { (*self.0.get()).pop_front() }
+        self.0.pop_front()
     }
 
     #[inline(always)]
     pub(crate) fn len(&self) -> usize {
-        // SAFETY: as in `push`.
-        unsafe { (*self.0.get()).len() }
+        self.0.len()
     }
 
     #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.0.is_empty()
     }
 
-    /// For the collector: the objects that the queue keeps alive.
-    ///
-    /// # Safety
-    /// Called by the collector; `visit` runs no Python code.
-    pub(crate) unsafe fn traverse(&self, visit: &mut dyn FnMut(*mut ffi::PyObject) -> i32) -> i32 {
-        // SAFETY: a visitor runs no Python code, so the queue does not move meanwhile.
-        for entry in unsafe { (*self.0.get()).iter() } {
-            let held: [Option<&Ref>; 3] = match entry {
-                Entry::Handle(handle) => [Some(handle.object()), None, None],
-                Entry::Foreign(object) | Entry::Native { object, .. } => [Some(object), None, None],
-                Entry::Call { callback, argument, context } => {
-                    [Some(callback), argument.as_ref(), Some(context)]
-                }
-            };
-            for object in held.into_iter().flatten() {
-                let result = visit(object.as_ptr());
-                if result != 0 {
-                    return result;
-                }
-            }
-        }
-        0
+    /// For the collector: the objects that the queue keeps alive. `visit` runs no Python code.
+    pub(crate) fn traverse(&self, visit: &mut dyn FnMut(&Ref) -> i32) -> i32 {
+        let entries = self.0.take();
+        let result = entries.iter().map(|entry| entry.traverse(visit)).find(|&result| result != 0);
+        let pushed = self.0.replace(entries);
+        debug_assert!(pushed.is_empty());
+        result.unwrap_or(0)
+    }
+}
+
+impl<C> Entry<C> {
+    fn traverse(&self, visit: &mut dyn FnMut(&Ref) -> i32) -> i32 {
+        let held: [Option<&Ref>; 3] = match self {
+            Entry::Handle(handle) => [Some(handle.object()), None, None],
+            Entry::Foreign(object) | Entry::Native { object, .. } => [Some(object), None, None],
+            Entry::Call { callback, argument, context } => [Some(callback), argument.as_ref(), Some(context)],
+        };
+        held.into_iter().flatten().map(visit).find(|&result| result != 0).unwrap_or(0)
     }
 }

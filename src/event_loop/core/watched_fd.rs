@@ -7,7 +7,7 @@ use std::cell::Cell;
 use pyo3::ffi;
 
 use super::super::handle::layout::{Handle, is_handle};
-use crate::capi::{Ref, Slot};
+use crate::capi::{Borrowed, Ref, Slot};
 use crate::reactor::Interest;
 
 /// Which way a waiter looks.
@@ -81,10 +81,7 @@ impl WatchedFd {
     }
 
     fn handles(&self) -> usize {
-        [&self.reader, &self.writer]
-            .iter()
-            .filter(|slot| !slot.is_empty() && is_handle(slot.as_ptr()))
-            .count()
+        [&self.reader, &self.writer].iter().filter(|slot| look(slot, is_handle) == Some(true)).count()
     }
 
     /// Was `file` what this descriptor was given as?
@@ -121,19 +118,17 @@ impl WatchedFd {
         }
     }
 
-    /// # Safety
-    /// Called by the collector; `visit` runs no Python code.
-    pub(crate) unsafe fn traverse(&self, visit: &mut dyn FnMut(*mut ffi::PyObject) -> i32) -> i32 {
-        for slot in [&self.reader, &self.writer, &self.owner, &self.file] {
-            if !slot.is_empty() {
-                let result = visit(slot.as_ptr());
-                if result != 0 {
-                    return result;
-                }
-            }
-        }
-        0
+    /// For the collector. `visit` runs no Python code.
+    pub(crate) fn traverse(&self, visit: &mut dyn FnMut(&Ref) -> i32) -> i32 {
+        let slots = [&self.reader, &self.writer, &self.owner, &self.file];
+        slots.into_iter().filter_map(|slot| look(slot, &mut *visit)).find(|&result| result != 0).unwrap_or(0)
     }
+}
+
+/// Looks at what a slot holds. `look` runs no Python code, so the slot keeps it meanwhile.
+fn look<T>(slot: &Slot, look: impl FnOnce(&Ref) -> T) -> Option<T> {
+    // SAFETY: null, or an object that the slot holds a reference to.
+    unsafe { Borrowed::from_nullable(slot.as_ptr()) }.map(|object| look(&object))
 }
 
 fn refers_to(weak: &Slot, object: &Ref) -> bool {

@@ -14,7 +14,6 @@
 
 use std::cell::Cell;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, Ordering};
 
 use pyo3::ffi;
 
@@ -22,7 +21,9 @@ use super::super::core::loop_ref::LoopRef;
 use super::run_lock::RunLock;
 use crate::capi::context::as_object;
 use crate::capi::freelist::Freelist;
-use crate::capi::{Raised, Ref, Slot};
+use crate::capi::inspect::float;
+use crate::capi::native::{Class, Native, WeakList};
+use crate::capi::{Borrowed, Raised, Ref, Slot};
 use crate::timer;
 
 /// How many arguments lie inline.
@@ -61,14 +62,14 @@ pub(crate) struct Handle {
     pub(super) source_traceback: Slot,
     /// The repr from before a cancel in debug mode, when the callback is already gone.
     pub(super) shown: Slot,
-    pub(super) weaklist: Cell<*mut ffi::PyObject>,
+    pub(super) weaklist: WeakList,
 }
 
 /// A scheduled callback with a deadline, which knows its place in the timer heap.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct TimerHandle {
-    handle: Handle,
+    pub(super) handle: Handle,
     pub(super) when: Cell<f64>,
     pub(super) slot: Cell<timer::Slot>,
     /// The deadline as it was given, if that was no float: asyncio keeps and shows the very object.
@@ -79,7 +80,7 @@ pub(crate) struct TimerHandle {
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct ThreadSafeHandle {
-    handle: Handle,
+    pub(super) handle: Handle,
     pub(super) lock: RunLock,
 }
 
@@ -99,7 +100,7 @@ impl HandleRef {
     /// Gives the object back if it is none of ours.
     #[inline(always)]
     pub(crate) fn new(object: Ref) -> Result<HandleRef, Ref> {
-        if is_handle(object.as_ptr()) { Ok(HandleRef(object)) } else { Err(object) }
+        if is_handle(&object) { Ok(HandleRef(object)) } else { Err(object) }
     }
 
     #[inline(always)]
@@ -155,12 +156,11 @@ impl TimerRef {
 
     /// Has the collector look into the handle if anybody but the heap refers to it.
     pub(crate) fn track_shared(&self) {
-        let object = self.0.object().as_ptr();
-        // SAFETY: a live TimerHandle, with all its fields written; it is untracked when it dies.
-        unsafe {
-            if ffi::Py_REFCNT(object) > 1 && ffi::PyObject_GC_IsTracked(object) == 0 {
-                ffi::PyObject_GC_Track(object.cast());
-            }
+        let object = self.0.object();
+        if !object.is_unique()
+            && let Some(timer) = object.downcast::<TimerHandle>()
+        {
+            timer.track();
         }
     }
 }
@@ -172,32 +172,67 @@ impl timer::Slotted for TimerRef {
     }
 }
 
-pub(super) static HANDLE_TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(null_mut());
-pub(super) static TIMER_TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(null_mut());
-pub(super) static THREAD_SAFE_TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(null_mut());
+static HANDLE: Class = Class::new();
+static TIMER_HANDLE: Class = Class::new();
+static THREAD_SAFE_HANDLE: Class = Class::new();
 
-pub(super) static HANDLES: Freelist<FREELIST> = Freelist::new();
-pub(super) static TIMERS: Freelist<FREELIST> = Freelist::new();
-pub(super) static THREAD_SAFE: Freelist<FREELIST> = Freelist::new();
+// SAFETY: `repr(C)`, and the object's header comes first; `create` makes every instance. The same for the two below.
+unsafe impl Native for Handle {
+    const COLLECTED: bool = false;
+
+    #[inline(always)]
+    fn class() -> &'static Class {
+        &HANDLE
+    }
+
+    #[inline(always)]
+    fn offset() -> usize {
+        0
+    }
+}
+
+// SAFETY: as above.
+unsafe impl Native for TimerHandle {
+    #[inline(always)]
+    fn class() -> &'static Class {
+        &TIMER_HANDLE
+    }
+
+    #[inline(always)]
+    fn offset() -> usize {
+        0
+    }
+}
+
+// SAFETY: as above.
+unsafe impl Native for ThreadSafeHandle {
+    const COLLECTED: bool = false;
+
+    #[inline(always)]
+    fn class() -> &'static Class {
+        &THREAD_SAFE_HANDLE
+    }
+
+    #[inline(always)]
+    fn offset() -> usize {
+        0
+    }
+}
+
+static HANDLES: Freelist<FREELIST> = Freelist::new();
+static TIMERS: Freelist<FREELIST> = Freelist::new();
+static THREAD_SAFE: Freelist<FREELIST> = Freelist::new();
 
 /// Is it one of ours (of any kind)?
 #[inline(always)]
-pub(crate) fn is_handle(object: *mut ffi::PyObject) -> bool {
-    // SAFETY: a live object.
-    let kind = unsafe { ffi::Py_TYPE(object) };
-    // Relaxed: written once at import, with the GIL held, before any handle exists.
-    [&HANDLE_TYPE, &TIMER_TYPE, &THREAD_SAFE_TYPE].iter().any(|known| kind == known.load(Ordering::Relaxed))
+pub(crate) fn is_handle(object: &Ref) -> bool {
+    let kind = object.kind();
+    [&HANDLE, &TIMER_HANDLE, &THREAD_SAFE_HANDLE].iter().any(|class| kind == class.as_ptr())
 }
 
 /// Allocates or reuses an object of one of the types, with an owned reference to it. Its fields are not written yet.
 #[inline(always)]
-fn allocate(
-    list: &Freelist<FREELIST>,
-    kind: &AtomicPtr<ffi::PyTypeObject>,
-    size: usize,
-) -> Result<*mut ffi::PyObject, Raised> {
-    // Relaxed: as in `is_handle`.
-    let kind = kind.load(Ordering::Relaxed);
+fn allocate(list: &Freelist<FREELIST>, class: &Class, size: usize) -> Result<*mut ffi::PyObject, Raised> {
     // SAFETY: either a dead object of exactly this type and size, or fresh memory of that size; PyObject_Init sets type
     // and count and takes the reference to the type that dealloc gives back.
     unsafe {
@@ -212,7 +247,7 @@ fn allocate(
                 object
             }
         };
-        Ok(ffi::PyObject_Init(object, kind))
+        Ok(ffi::PyObject_Init(object, class.as_ptr()))
     }
 }
 
@@ -273,7 +308,7 @@ unsafe fn fill(object: *mut ffi::PyObject, parts: Parts<'_>, kind: Kind) -> Resu
         (&raw mut (*handle).event_loop).write(Slot::new(Some(parts.event_loop.into_object())));
         (&raw mut (*handle).source_traceback).write(Slot::empty());
         (&raw mut (*handle).shown).write(Slot::empty());
-        (&raw mut (*handle).weaklist).write(Cell::new(null_mut()));
+        (&raw mut (*handle).weaklist).write(WeakList::new());
         Ref::from_owned(object).map(HandleRef).ok_or(Raised)?
     };
     if failed { Err(Raised) } else { Ok(handle) }
@@ -293,7 +328,7 @@ impl Handle {
 
     #[inline(always)]
     fn create_kind(parts: Parts<'_>, kind: Kind) -> Result<HandleRef, Raised> {
-        let object = allocate(&HANDLES, &HANDLE_TYPE, size_of::<Handle>())?;
+        let object = allocate(&HANDLES, &HANDLE, size_of::<Handle>())?;
         // SAFETY: fresh memory of the right type.
         unsafe { fill(object, parts, kind) }
     }
@@ -312,7 +347,7 @@ impl Handle {
     #[inline(always)]
     pub(crate) fn from_object(object: &Ref) -> Option<&Handle> {
         // SAFETY: just tested; borrowed from the reference.
-        is_handle(object.as_ptr()).then(|| unsafe { Handle::of(object.as_ptr()) })
+        is_handle(object).then(|| unsafe { Handle::of(object.as_ptr()) })
     }
 
     /// The Python object, borrowed.
@@ -430,20 +465,51 @@ impl Handle {
         }
     }
 
-    /// Enters the handle's own references: for its own traverse, and for the loop's while it has none.
-    ///
-    /// # Safety
-    /// Called by the collector, and only for handles that it tracks or that nobody but the caller refers to.
-    pub(crate) unsafe fn visit(&self, visit: &mut dyn FnMut(*mut ffi::PyObject) -> i32) -> i32 {
+    /// Shows the collector the handle's own references: for its own traverse, and for the loop's while it has none.
+    pub(crate) fn visit(&self, visit: &mut dyn FnMut(&Ref) -> i32) -> i32 {
         let slots = [&self.callback, &self.context, &self.event_loop].map(Slot::as_ptr);
         let arguments = self.arguments.iter().skip(1).take(self.count.get() as usize).map(Cell::get);
-        for object in slots.into_iter().chain(arguments).filter(|object| !object.is_null()) {
-            let result = visit(object);
-            if result != 0 {
-                return result;
+        for object in slots.into_iter().chain(arguments) {
+            // SAFETY: null, or an object that the handle holds a reference to.
+            if let Some(object) = unsafe { Borrowed::from_nullable(object) } {
+                let result = visit(&object);
+                if result != 0 {
+                    return result;
+                }
             }
         }
         0
+    }
+
+    /// Empties a dead handle and gives its memory back.
+    ///
+    /// # Safety
+    /// `object` is one of our handles without references, and this is called once for it.
+    pub(super) unsafe fn free(object: *mut ffi::PyObject) {
+        // SAFETY: the caller's word. The memory goes back to the list that it came from, or to the allocator.
+        unsafe {
+            let handle = Handle::of(object);
+            handle.empty();
+            handle.event_loop.clear();
+            handle.source_traceback.clear();
+            handle.shown.clear();
+            let list = match handle.kind {
+                Kind::Once | Kind::Repeated => &HANDLES,
+                Kind::Timer => {
+                    TimerHandle::of(object).given.clear();
+                    return TIMERS.free_gc(object);
+                }
+                Kind::ThreadSafe => {
+                    handle.lock().inspect(|lock| lock.clear());
+                    &THREAD_SAFE
+                }
+            };
+            let kind = ffi::Py_TYPE(object);
+            if !list.push(object) {
+                ffi::PyObject_Free(object.cast());
+            }
+            ffi::Py_DECREF(kind.cast());
+        }
     }
 }
 
@@ -451,11 +517,9 @@ impl TimerHandle {
     /// A new TimerHandle. It is not in the heap yet.
     #[inline(always)]
     pub(crate) fn create(when: Deadline, parts: Parts<'_>) -> Result<TimerRef, Raised> {
-        // Relaxed: as in `is_handle`.
-        let kind = TIMER_TYPE.load(Ordering::Relaxed);
         // SAFETY: the list is of this type; the fields behind the handle are written first.
         unsafe {
-            let object = TIMERS.new_gc(kind);
+            let object = TIMERS.new_gc(TIMER_HANDLE.as_ptr());
             if object.is_null() {
                 return Err(Raised);
             }
@@ -467,18 +531,14 @@ impl TimerHandle {
         }
     }
 
-    /// The deadline as a Python number. Owned, or null with an error.
-    pub(super) fn shown_when(&self) -> *mut ffi::PyObject {
-        match self.given.get() {
-            Some(given) => given.into_ptr(),
-            // SAFETY: making a number.
-            None => unsafe { ffi::PyFloat_FromDouble(self.when.get()) },
-        }
+    /// The deadline as a Python number.
+    pub(super) fn shown_when(&self) -> Result<Ref, Raised> {
+        self.given.get().map_or_else(|| float(self.when.get()), Ok)
     }
 
     /// # Safety
     /// `object` is a TimerHandle and outlives the result.
-    pub(super) unsafe fn of<'a>(object: *mut ffi::PyObject) -> &'a TimerHandle {
+    unsafe fn of<'a>(object: *mut ffi::PyObject) -> &'a TimerHandle {
         // SAFETY: the caller's word; all fields are cells.
         unsafe { &*object.cast() }
     }
@@ -488,7 +548,7 @@ impl ThreadSafeHandle {
     /// A new ThreadSafeHandle. It is not queued.
     #[inline(always)]
     pub(crate) fn create(parts: Parts<'_>) -> Result<HandleRef, Raised> {
-        let object = allocate(&THREAD_SAFE, &THREAD_SAFE_TYPE, size_of::<ThreadSafeHandle>())?;
+        let object = allocate(&THREAD_SAFE, &THREAD_SAFE_HANDLE, size_of::<ThreadSafeHandle>())?;
         // SAFETY: fresh memory of the right type; the field behind the handle is written first.
         unsafe {
             (&raw mut (*object.cast::<ThreadSafeHandle>()).lock).write(RunLock::new());

@@ -1,500 +1,341 @@
 //! Handles as Python sees them: the three types and what is in their tables.
 //!
-//! Repr, ordering and equality are asyncio's own Python functions, called with our object as `self`; they
-//! read the attributes that are given here.
+//! Repr, ordering and equality are asyncio's own Python functions, called with our object as `self`; they read the
+//! attributes that are given here.
 
 use std::cell::{Cell, RefCell};
-use std::ffi::{c_int, c_void};
-use std::mem::offset_of;
-use std::ptr::null_mut;
-use std::sync::atomic::Ordering;
+use std::ffi::CStr;
 
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::layout::{
-    HANDLE_TYPE, HANDLES, Handle, HandleRef, Kind, THREAD_SAFE, THREAD_SAFE_TYPE, TIMER_TYPE, TIMERS,
-    ThreadSafeHandle, TimerHandle,
-};
-use crate::capi::call::{call, guard};
+use super::layout::{Handle, HandleRef, ThreadSafeHandle, TimerHandle};
+use crate::capi::class::{ClassSpec, field};
+use crate::capi::collector::{Traverse, Visitor};
+use crate::capi::fallible::interned;
 use crate::capi::imports::imports;
-use crate::capi::inspect::given_truth;
-use crate::capi::types::{Attribute, Method, TypeSpec};
-use crate::capi::{Raised, Ref};
+use crate::capi::inspect::{boolean, not_implemented};
+use crate::capi::methods::{Attribute, Comparison, Method, TypeSlot};
+use crate::capi::native::{Dead, Dealloc, Native, This, WeakList};
+use crate::capi::{Borrowed, Fatal, Raised, Ref};
 
-/// How many deallocations may nest. A handle can be an argument of another, and a long chain of them would
-/// use up the stack; past this the rest waits in [`LATER`].
+/// How many deallocations may nest. A handle can be an argument of another, and a long chain of them would use up the
+/// stack; past this the rest waits in [`LATER`].
 const NESTED: usize = 50;
 
 thread_local! {
     static DEPTH: Cell<usize> = const { Cell::new(0) };
-    /// Dead handles whose content is let go when the outermost deallocation is done.
+    /// Dead handles whose content is dropped when the outermost deallocation is done.
     static LATER: RefCell<Vec<*mut ffi::PyObject>> = const { RefCell::new(Vec::new()) };
 }
 
-unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
-    // SAFETY: CPython calls this once, for an object of one of the types with no references left.
-    unsafe {
-        if !Handle::of(object).weaklist.get().is_null() {
-            ffi::PyObject_ClearWeakRefs(object);
-        }
-        let depth = DEPTH.get();
-        if depth == NESTED {
-            LATER.with_borrow_mut(|later| later.push(object));
-            return;
-        }
-        DEPTH.set(depth + 1);
-        free(object);
-        while depth == 0
-            && let Some(next) = LATER.with_borrow_mut(Vec::pop)
+/// What the three types have in common: they begin with the fields of a [`Handle`].
+trait AnyHandle: Native {
+    fn handle(&self) -> &Handle;
+
+    /// The asyncio class that the type stands in for.
+    fn asyncio_class() -> &'static Ref;
+
+    /// Takes a timer out of its loop's heap, if it is there.
+    #[inline(always)]
+    fn unschedule(&self) {}
+}
+
+impl AnyHandle for Handle {
+    #[inline(always)]
+    fn handle(&self) -> &Handle {
+        self
+    }
+
+    fn asyncio_class() -> &'static Ref {
+        &imports().handle_class
+    }
+}
+
+impl AnyHandle for TimerHandle {
+    #[inline(always)]
+    fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    fn asyncio_class() -> &'static Ref {
+        &imports().timer_handle_class
+    }
+
+    #[inline(always)]
+    fn unschedule(&self) {
+        let slot = self.slot.get();
+        if !slot.is_none()
+            && let Some(event_loop) = self.handle.event_loop()
         {
-            free(next);
+            drop(event_loop.core().timers.remove(slot));
         }
-        DEPTH.set(depth);
     }
 }
 
-unsafe extern "C" fn timer_dealloc(object: *mut ffi::PyObject) {
-    // SAFETY: as in `dealloc`, for a type with a collector's header; most were never tracked.
-    unsafe {
-        ffi::PyObject_GC_UnTrack(object.cast());
-        dealloc(object);
+impl AnyHandle for ThreadSafeHandle {
+    #[inline(always)]
+    fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    fn asyncio_class() -> &'static Ref {
+        &imports().thread_safe_handle_class
     }
 }
 
-unsafe extern "C" fn timer_traverse(
-    object: *mut ffi::PyObject,
-    visit: ffi::visitproc,
-    argument: *mut c_void,
-) -> c_int {
-    // SAFETY: the collector's call for a TimerHandle that it tracks, with its own visitor.
-    unsafe {
-        let kind = visit(ffi::Py_TYPE(object).cast(), argument);
-        if kind != 0 { kind } else { Handle::of(object).visit(&mut |held| visit(held, argument)) }
+// -- the end of a handle
+
+impl Dealloc for Handle {
+    #[inline(always)]
+    fn weaklist(&self) -> Option<&WeakList> {
+        Some(&self.weaklist)
+    }
+
+    #[inline(always)]
+    fn dealloc(dead: Dead<Handle>) {
+        end(dead.into_ptr());
     }
 }
 
-/// Empties a dead handle and gives its memory back.
-///
-/// # Safety
-/// `object` is one of our handles without references, and this is called once for it.
-unsafe fn free(object: *mut ffi::PyObject) {
-    // SAFETY: the caller's word.
-    unsafe {
-        let handle = Handle::of(object);
-        handle.clear();
-        handle.context.clear();
-        handle.event_loop.clear();
-        handle.source_traceback.clear();
-        handle.shown.clear();
-        let kind = ffi::Py_TYPE(object);
-        let list = match handle.kind {
-            Kind::Once | Kind::Repeated => &HANDLES,
-            Kind::Timer => {
-                TimerHandle::of(object).given.clear();
-                TIMERS.free_gc(object);
-                return;
-            }
-            Kind::ThreadSafe => {
-                if let Some(lock) = handle.lock() {
-                    lock.clear();
-                }
-                &THREAD_SAFE
-            }
-        };
-        if !list.push(object) {
-            ffi::PyObject_Free(object.cast());
-        }
-        ffi::Py_DECREF(kind.cast());
+impl Dealloc for TimerHandle {
+    #[inline(always)]
+    fn weaklist(&self) -> Option<&WeakList> {
+        Some(&self.handle.weaklist)
+    }
+
+    #[inline(always)]
+    fn dealloc(dead: Dead<TimerHandle>) {
+        end(dead.into_ptr());
     }
 }
 
-unsafe extern "C" fn cancel(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    guard(|| {
-        // SAFETY: the method table belongs to our types.
-        let handle = unsafe { Handle::of(object) };
-        if handle.wait_for_run().is_err() {
-            return null_mut();
-        }
-        if handle.kind == Kind::Timer {
-            // SAFETY: a TimerHandle.
-            unsafe { unschedule(object) };
-        }
-        if !handle.cancelled.replace(true) {
-            if handle.event_loop().is_some_and(|event_loop| event_loop.core().is_debug()) {
-                // SAFETY: a live handle.
-                handle.shown.set(unsafe { Ref::from_owned(ffi::PyObject_Repr(object)) });
-                if handle.shown.is_empty() {
-                    return null_mut();
-                }
-            }
-            handle.cancel();
-        }
-        Ref::none().into_ptr()
-    })
+impl Dealloc for ThreadSafeHandle {
+    #[inline(always)]
+    fn weaklist(&self) -> Option<&WeakList> {
+        Some(&self.handle.weaklist)
+    }
+
+    #[inline(always)]
+    fn dealloc(dead: Dead<ThreadSafeHandle>) {
+        end(dead.into_ptr());
+    }
 }
 
-unsafe extern "C" fn cancelled(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    guard(|| {
-        // SAFETY: the method table belongs to our types.
-        let handle = unsafe { Handle::of(object) };
-        match handle.wait_for_run() {
-            // SAFETY: making a bool cannot fail.
-            Ok(()) => unsafe { ffi::PyBool_FromLong(handle.cancelled.get().into()) },
-            Err(Raised) => null_mut(),
+/// Ends a dead handle, now or when the deallocations around this one are done.
+#[inline(always)]
+fn end(object: *mut ffi::PyObject) {
+    let depth = DEPTH.get();
+    if depth == NESTED {
+        LATER.with_borrow_mut(|later| later.push(object));
+        return;
+    }
+    DEPTH.set(depth + 1);
+    // SAFETY: each `Dealloc` above passes an object of its own that is dead, and passes it once.
+    unsafe { Handle::free(object) };
+    while depth == 0
+        && let Some(next) = LATER.with_borrow_mut(Vec::pop)
+    {
+        // SAFETY: as above.
+        unsafe { Handle::free(next) };
+    }
+    DEPTH.set(depth);
+}
+
+impl Traverse for TimerHandle {
+    fn traverse(&self, visitor: &mut Visitor) {
+        self.handle.visit(&mut |held| {
+            visitor.reference(held);
+            0
+        });
+    }
+
+    /// The loop's clear breaks a cycle: it empties all its handles.
+    fn clear(&self) {}
+}
+
+// -- methods
+
+fn cancel<T: AnyHandle>(this: This<'_, T>) -> Result<(), Raised> {
+    let handle = this.handle();
+    handle.wait_for_run()?;
+    this.unschedule();
+    if !handle.cancelled.replace(true) {
+        if handle.event_loop().is_some_and(|event_loop| event_loop.core().is_debug()) {
+            handle.shown.set(Some(this.object().repr()?));
         }
-    })
+        handle.cancel();
+    }
+    Ok(())
 }
 
-unsafe extern "C" fn get_context(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    // SAFETY: the method table belongs to our types.
-    guard(|| shown_context(unsafe { Handle::of(object) }))
+fn cancelled<T: AnyHandle>(this: This<'_, T>) -> Result<bool, Raised> {
+    this.handle().wait_for_run().map(|()| this.handle().is_cancelled())
 }
 
-fn shown_context(handle: &Handle) -> *mut ffi::PyObject {
-    handle.context_object().map_or(null_mut(), |context| context.unwrap_or_else(Ref::none).into_ptr())
-}
-
-unsafe extern "C" fn when(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    // SAFETY: only TimerHandle has this method.
-    unsafe { TimerHandle::of(object) }.shown_when()
+fn context<T: AnyHandle>(this: This<'_, T>) -> Result<Option<Ref>, Raised> {
+    this.handle().context_object()
 }
 
 /// `_run()`: for a `_run_once` written in Python, which third parties have. Errors go where asyncio sends them; the
 /// fatal two are raised.
-unsafe extern "C" fn run(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    guard(|| {
-        // SAFETY: the method table belongs to our types; held for the time of the run.
-        let Ok(handle) = HandleRef::new(unsafe { Ref::from_borrowed(object) }) else { return null_mut() };
-        match handle.run_by_patch() {
-            Ok(false) => {}
-            Ok(true) => {
-                handle.spent();
-                return Ref::none().into_ptr();
-            }
-            Err(Raised) => return null_mut(),
+fn run<T: AnyHandle>(this: This<'_, T>) -> Result<(), Raised> {
+    let Ok(handle) = HandleRef::new(this.object().to_owned()) else { return Ok(()) };
+    if handle.run_by_patch()? {
+        handle.spent();
+        return Ok(());
+    }
+    match (handle.run(), handle.event_loop()) {
+        (Err(raised), Some(event_loop)) => {
+            event_loop.core().report_handle(&handle, raised).map_err(|Fatal| Raised)
         }
-        if let (Err(raised), Some(event_loop)) = (handle.run(), handle.event_loop())
-            && event_loop.core().report_handle(&handle, raised).is_err()
-        {
-            return null_mut();
-        }
-        Ref::none().into_ptr()
-    })
-}
-
-unsafe extern "C" fn repr_info(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    guard(|| asyncio_method(object, c"_repr_info", &[]))
-}
-
-/// Calls the function that asyncio's class of the same kind has under this name, with us as `self`.
-fn asyncio_method(
-    object: *mut ffi::PyObject,
-    name: &std::ffi::CStr,
-    arguments: &[*mut ffi::PyObject],
-) -> *mut ffi::PyObject {
-    // SAFETY: one of our types; `arguments` live.
-    unsafe {
-        let class = class_of(object);
-        let Some(function) = Ref::from_owned(ffi::PyObject_GetAttrString(class.as_ptr(), name.as_ptr()))
-        else {
-            return null_mut();
-        };
-        let mut all = vec![object];
-        all.extend_from_slice(arguments);
-        call(&function, &all).map_or(null_mut(), Ref::into_ptr)
+        _ => Ok(()),
     }
 }
 
-/// The asyncio class that the handle stands in for.
-///
-/// # Safety
-/// `object` is one of our handles.
-unsafe fn class_of(object: *mut ffi::PyObject) -> &'static Ref {
-    // SAFETY: the caller's word.
-    match unsafe { Handle::of(object) }.kind {
-        Kind::Once | Kind::Repeated => &imports().handle_class,
-        Kind::Timer => &imports().timer_handle_class,
-        Kind::ThreadSafe => &imports().thread_safe_handle_class,
-    }
+fn repr_info<T: AnyHandle>(this: This<'_, T>) -> Result<Ref, Raised> {
+    call_asyncio(this, "_repr_info", &[])
 }
 
-unsafe extern "C" fn repr(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    guard(|| asyncio_method(object, c"__repr__", &[]))
+fn repr<T: AnyHandle>(this: This<'_, T>) -> Result<Ref, Raised> {
+    call_asyncio(this, "__repr__", &[])
 }
 
-unsafe extern "C" fn compare(
-    object: *mut ffi::PyObject,
-    other: *mut ffi::PyObject,
-    operation: c_int,
-) -> *mut ffi::PyObject {
-    guard(|| {
-        let name = match operation {
-            ffi::Py_LT => c"__lt__",
-            ffi::Py_LE => c"__le__",
-            ffi::Py_EQ => c"__eq__",
-            ffi::Py_GT => c"__gt__",
-            ffi::Py_GE => c"__ge__",
-            _ => return not_equal(object, other),
-        };
-        // SAFETY: the slot belongs to our types.
-        if unsafe { Handle::of(object) }.kind == Kind::Timer {
-            asyncio_method(object, name, &[other])
-        } else {
-            identity(object, other, operation)
-        }
-    })
+/// Calls the function that asyncio's class of the same kind has under this name, with our object as `self`.
+fn call_asyncio<T: AnyHandle>(
+    this: This<'_, T>,
+    name: &str,
+    arguments: &[Borrowed<'_>],
+) -> Result<Ref, Raised> {
+    let function = T::asyncio_class().getattr(&interned(name)?)?;
+    let all: Vec<_> = [this.object()].iter().chain(arguments).copied().collect();
+    function.call(&all)
 }
 
-fn not_equal(object: *mut ffi::PyObject, other: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    // SAFETY: one of our types.
-    if unsafe { Handle::of(object) }.kind != Kind::Timer {
-        return identity(object, other, ffi::Py_NE);
-    }
-    let equal = asyncio_method(object, c"__eq__", &[other]);
-    // SAFETY: an owned reference or null; `PyObject_Not` on a bool cannot fail.
-    unsafe {
-        if equal.is_null() || equal == ffi::Py_NotImplemented() {
-            return equal;
-        }
-        let equal = Ref::from_owned(equal);
-        let negated = equal.map_or(0, |it| ffi::PyObject_Not(it.as_ptr()));
-        ffi::PyBool_FromLong(negated.into())
-    }
-}
-
-/// Plain handles compare by identity, as any object that does not say otherwise.
-fn identity(object: *mut ffi::PyObject, other: *mut ffi::PyObject, operation: c_int) -> *mut ffi::PyObject {
-    // SAFETY: statics of the interpreter; NotImplemented is handed out with a new reference.
-    unsafe {
-        match operation {
-            ffi::Py_EQ if object == other => ffi::PyBool_FromLong(1),
-            ffi::Py_NE if object == other => ffi::PyBool_FromLong(0),
-            _ => Ref::from_borrowed(ffi::Py_NotImplemented()).into_ptr(),
-        }
-    }
-}
-
-unsafe extern "C" fn hash(object: *mut ffi::PyObject) -> ffi::Py_hash_t {
-    // SAFETY: the slot belongs to our types.
-    unsafe {
-        if Handle::of(object).kind == Kind::Timer {
-            return Ref::from_owned(TimerHandle::of(object).shown_when())
-                .map_or(-1, |when| ffi::PyObject_Hash(when.as_ptr()));
-        }
-        // As for any object that hashes by identity.
-        let address = object as usize;
-        let rotated = address.rotate_right(4) as ffi::Py_hash_t;
-        if rotated == -1 { -2 } else { rotated }
-    }
-}
-
-macro_rules! getter {
-    ($name:ident, $handle:ident => $value:expr) => {
-        unsafe extern "C" fn $name(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
-            // SAFETY: the attribute table belongs to our types.
-            let $handle = unsafe { Handle::of(object) };
-            $value
-        }
+fn compare_timers(
+    this: This<'_, TimerHandle>,
+    other: Borrowed<'_>,
+    comparison: Comparison,
+) -> Result<Ref, Raised> {
+    let name = match comparison {
+        Comparison::Less => "__lt__",
+        Comparison::LessOrEqual => "__le__",
+        Comparison::Equal | Comparison::NotEqual => "__eq__",
+        Comparison::Greater => "__gt__",
+        Comparison::GreaterOrEqual => "__ge__",
     };
+    let result = call_asyncio(this, name, &[other])?;
+    if comparison == Comparison::NotEqual && !result.is(&not_implemented()) {
+        return Ok(boolean(!result.is_true()?));
+    }
+    Ok(result)
 }
 
-getter!(get_callback, handle => handle.callback.get_or_none());
-getter!(get_arguments, handle => guard(|| handle.arguments_tuple().map_or(null_mut(), Ref::into_ptr)));
-getter!(get_context_field, handle => guard(|| shown_context(handle)));
-getter!(get_loop, handle => handle.event_loop.get_or_none());
-getter!(get_cancelled, handle => {
-    // SAFETY: making a bool cannot fail.
-    unsafe { ffi::PyBool_FromLong(handle.cancelled.get().into()) }
-});
-getter!(get_source_traceback, handle => handle.source_traceback.get_or_none());
-getter!(get_repr, handle => handle.shown.get_or_none());
-
-unsafe extern "C" fn get_class(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
-    // SAFETY: the attribute table belongs to our types.
-    unsafe { class_of(object) }.clone_ref().into_ptr()
+/// Handles without a deadline compare by identity, as any object that has no comparison of its own.
+fn compare_identity<T: AnyHandle>(this: This<'_, T>, other: Borrowed<'_>, comparison: Comparison) -> Ref {
+    match comparison {
+        Comparison::Equal if this.object().is(&other) => boolean(true),
+        Comparison::NotEqual if this.object().is(&other) => boolean(false),
+        _ => not_implemented(),
+    }
 }
 
-unsafe extern "C" fn get_when(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
-    // SAFETY: only TimerHandle has this attribute.
-    unsafe { TimerHandle::of(object) }.shown_when()
+/// As for any object that hashes by identity.
+fn hash_identity<T: AnyHandle>(this: This<'_, T>) -> Result<isize, Raised> {
+    Ok((this.object().as_ptr() as usize).rotate_right(4) as isize)
 }
 
-unsafe extern "C" fn get_scheduled(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
-    // SAFETY: only TimerHandle has this attribute.
-    unsafe { ffi::PyBool_FromLong((!TimerHandle::of(object).slot.get().is_none()).into()) }
+// -- tables
+
+/// An attribute's new value; `None` and a deletion both mean nothing.
+fn given(value: Option<Borrowed<'_>>) -> Option<Borrowed<'_>> {
+    value.filter(|value| !value.is_none())
+}
+
+fn set_arguments<T: AnyHandle>(this: This<'_, T>, value: Option<Borrowed<'_>>) -> Result<(), Raised> {
+    let tuple = given(value).map(|value| value.to_tuple()).transpose()?;
+    this.handle().set_arguments(tuple);
+    Ok(())
+}
+
+fn set_callback<T: AnyHandle>(this: This<'_, T>, value: Option<Borrowed<'_>>) {
+    this.handle().set_callback(given(value).map(Borrowed::to_owned));
+}
+
+fn set_source_traceback<T: AnyHandle>(this: This<'_, T>, value: Option<Borrowed<'_>>) {
+    this.handle().set_source_traceback(value.map(Borrowed::to_owned));
 }
 
 /// asyncio's loop says so of a timer that it takes out of its list: then ours is no longer in the heap either.
-unsafe extern "C" fn set_scheduled(
-    object: *mut ffi::PyObject,
-    value: *mut ffi::PyObject,
-    _: *mut c_void,
-) -> c_int {
-    guard(|| {
-        // SAFETY: a borrowed argument, or null for a deletion.
-        match unsafe { given_truth(value) } {
-            // SAFETY: only TimerHandle has this attribute.
-            Ok(false) => unsafe { unschedule(object) },
-            // Only the loop schedules.
-            Ok(true) => {}
-            Err(Raised) => return -1,
-        }
-        0
-    })
-}
-
-/// Takes a timer out of its loop's heap, if it is there.
-///
-/// # Safety
-/// `object` is a TimerHandle.
-#[inline(always)]
-unsafe fn unschedule(object: *mut ffi::PyObject) {
-    // SAFETY: the caller's word.
-    let (handle, slot) = unsafe { (Handle::of(object), TimerHandle::of(object).slot.get()) };
-    if let Some(event_loop) = handle.event_loop()
-        && !slot.is_none()
-    {
-        drop(event_loop.core().timers.remove(slot));
+fn set_scheduled(this: This<'_, TimerHandle>, value: Option<Borrowed<'_>>) -> Result<(), Raised> {
+    // Only the loop schedules.
+    if !value.map_or(Ok(false), |value| value.is_true())? {
+        this.unschedule();
     }
+    Ok(())
 }
 
-unsafe extern "C" fn set_callback(
-    object: *mut ffi::PyObject,
-    value: *mut ffi::PyObject,
-    _: *mut c_void,
-) -> c_int {
-    guard(|| {
-        // SAFETY: the attribute table belongs to our types; a borrowed argument, or null for a deletion; `None` is
-        // compared by address.
-        unsafe {
-            let callback = Ref::from_nullable(value).filter(|it| it.as_ptr() != ffi::Py_None());
-            Handle::of(object).set_callback(callback);
-        }
-        0
-    })
+fn when(this: This<'_, TimerHandle>) -> Result<Ref, Raised> {
+    this.shown_when()
 }
 
-unsafe extern "C" fn set_arguments(
-    object: *mut ffi::PyObject,
-    value: *mut ffi::PyObject,
-    _: *mut c_void,
-) -> c_int {
-    guard(|| {
-        // SAFETY: as in `set_callback`; a new tuple, or null with an error.
-        unsafe {
-            let tuple = match Ref::from_nullable(value).filter(|it| it.as_ptr() != ffi::Py_None()) {
-                None => None,
-                Some(value) => match Ref::from_owned(ffi::PySequence_Tuple(value.as_ptr())) {
-                    None => return -1,
-                    tuple => tuple,
-                },
-            };
-            Handle::of(object).set_arguments(tuple);
-        }
-        0
-    })
+/// What all the types have.
+fn class<'py, T: AnyHandle + Dealloc>(name: &'static CStr) -> ClassSpec<'py, T> {
+    let methods = [
+        Method::no_args(c"cancel", cancel::<T>, c"Cancel the callback: it will not run."),
+        Method::no_args(c"cancelled", cancelled::<T>, c"True if cancel() was called."),
+        Method::no_args(c"get_context", context::<T>, c"The context in which the callback runs."),
+        Method::no_args(c"_run", run::<T>, c"Run the callback now, as asyncio.Handle._run does."),
+        Method::no_args(c"_repr_info", repr_info::<T>, c"The parts of the repr, as asyncio.Handle has them."),
+    ];
+    let attributes = [
+        Attribute::read_only(c"__class__", |_: This<'_, T>| T::asyncio_class().clone_ref()),
+        Attribute::new(c"_callback", |this: This<'_, T>| this.handle().callback.get(), set_callback::<T>),
+        Attribute::new(c"_args", |this: This<'_, T>| this.handle().arguments_tuple(), set_arguments::<T>),
+        Attribute::read_only(c"_context", context::<T>),
+        Attribute::read_only(c"_loop", |this: This<'_, T>| this.handle().event_loop.get()),
+        Attribute::read_only(c"_cancelled", |this: This<'_, T>| this.handle().is_cancelled()),
+        Attribute::read_only(c"_repr", |this: This<'_, T>| this.handle().shown.get()),
+        Attribute::new(
+            c"_source_traceback",
+            |this: This<'_, T>| this.handle().source_traceback.get(),
+            set_source_traceback::<T>,
+        ),
+    ];
+    ClassSpec::new(name)
+        .methods(&methods)
+        .attributes(&attributes)
+        .slots(&[TypeSlot::dealloc(), TypeSlot::repr(repr::<T>)])
 }
 
-unsafe extern "C" fn set_traceback(
-    object: *mut ffi::PyObject,
-    value: *mut ffi::PyObject,
-    _: *mut c_void,
-) -> c_int {
-    // SAFETY: the attribute table belongs to our types; `value` is null for a deletion.
-    unsafe { Handle::of(object).source_traceback.set(Ref::from_nullable(value)) };
-    0
+/// The slots of a type without deadlines.
+fn identity_slots<T: AnyHandle>() -> [TypeSlot<T>; 2] {
+    [TypeSlot::compare(compare_identity::<T>), TypeSlot::hash(hash_identity::<T>)]
 }
-
-/// All the types have these; a timer's cancel also takes it out of the heap.
-const METHODS: [Method; 5] = [
-    Method::NoArgs(c"cancel", cancel, c"Cancel the callback: it will not run."),
-    Method::NoArgs(c"cancelled", cancelled, c"True if cancel() was called."),
-    Method::NoArgs(c"get_context", get_context, c"The context in which the callback runs."),
-    Method::NoArgs(c"_run", run, c"Run the callback now, as asyncio.Handle._run does."),
-    Method::NoArgs(c"_repr_info", repr_info, c"The parts of the repr, as asyncio.Handle has them."),
-];
-
-const fn attribute(name: &'static std::ffi::CStr, get: ffi::getter) -> Attribute {
-    Attribute { name, get, set: None }
-}
-
-const ATTRIBUTES: [Attribute; 8] = [
-    attribute(c"__class__", get_class),
-    Attribute { name: c"_callback", get: get_callback, set: Some(set_callback) },
-    Attribute { name: c"_args", get: get_arguments, set: Some(set_arguments) },
-    attribute(c"_context", get_context_field),
-    attribute(c"_loop", get_loop),
-    attribute(c"_cancelled", get_cancelled),
-    attribute(c"_repr", get_repr),
-    Attribute { name: c"_source_traceback", get: get_source_traceback, set: Some(set_traceback) },
-];
 
 /// Makes the types. Called once, by the module's initialisation.
 pub(crate) fn make_types(py: Python<'_>) -> PyResult<()> {
-    let slots = [
-        (ffi::Py_tp_dealloc, dealloc as *mut c_void),
-        (ffi::Py_tp_repr, repr as *mut c_void),
-        (ffi::Py_tp_richcompare, compare as *mut c_void),
-        (ffi::Py_tp_hash, hash as *mut c_void),
-    ];
-    // What breaks a cycle is the loop's clear, which empties all its handles.
-    let timer_slots = [
-        (ffi::Py_tp_dealloc, timer_dealloc as *mut c_void),
-        (ffi::Py_tp_traverse, timer_traverse as *mut c_void),
-        (ffi::Py_tp_repr, repr as *mut c_void),
-        (ffi::Py_tp_richcompare, compare as *mut c_void),
-        (ffi::Py_tp_hash, hash as *mut c_void),
-    ];
-    let flags = ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION;
-    let mut timer_attributes = Vec::from(ATTRIBUTES);
-    timer_attributes.push(attribute(c"_when", get_when));
-    timer_attributes.push(Attribute { name: c"_scheduled", get: get_scheduled, set: Some(set_scheduled) });
-    let mut timer_methods = Vec::from(METHODS);
-    timer_methods.push(Method::NoArgs(
-        c"when",
-        when,
-        c"The deadline in seconds, on the clock of loop.time().",
-    ));
-    let handle = TypeSpec {
-        name: c"wakeloop._core.Handle",
-        size: size_of::<Handle>(),
-        flags,
-        methods: &METHODS,
-        attributes: &ATTRIBUTES,
-        weaklist_offset: Some(offset_of!(Handle, weaklist)),
-        dict_offset: None,
-        objects: &[],
-        slots: &slots,
-        bases: None,
-    };
-    let timer = TypeSpec {
-        name: c"wakeloop._core.TimerHandle",
-        size: size_of::<TimerHandle>(),
-        flags: flags | ffi::Py_TPFLAGS_HAVE_GC,
-        methods: &timer_methods,
-        attributes: &timer_attributes,
-        weaklist_offset: Some(offset_of!(Handle, weaklist)),
-        dict_offset: None,
-        objects: &[],
-        slots: &timer_slots,
-        bases: None,
-    };
-    let thread_safe = TypeSpec {
-        name: c"wakeloop._core.ThreadSafeHandle",
-        size: size_of::<ThreadSafeHandle>(),
-        flags,
-        methods: &METHODS,
-        attributes: &ATTRIBUTES,
-        weaklist_offset: Some(offset_of!(Handle, weaklist)),
-        dict_offset: None,
-        objects: &[],
-        slots: &slots,
-        bases: None,
-    };
-    // Relaxed: published under the GIL, read under the GIL.
-    HANDLE_TYPE.store(handle.build(py)?, Ordering::Relaxed);
-    THREAD_SAFE_TYPE.store(thread_safe.build(py)?, Ordering::Relaxed);
-    TIMER_TYPE.store(timer.build(py)?, Ordering::Relaxed);
+    class::<Handle>(c"wakeloop._core.Handle")
+        .slots(&identity_slots())
+        .weaklist(field!(Handle, weaklist))
+        .build(py)?;
+    class::<ThreadSafeHandle>(c"wakeloop._core.ThreadSafeHandle")
+        .slots(&identity_slots())
+        .weaklist(field!(ThreadSafeHandle, handle.weaklist))
+        .build(py)?;
+    let scheduled = |this: This<'_, TimerHandle>| !this.slot.get().is_none();
+    class::<TimerHandle>(c"wakeloop._core.TimerHandle")
+        .methods(&[Method::no_args(c"when", when, c"The deadline in seconds, on the clock of loop.time().")])
+        .attributes(&[
+            Attribute::read_only(c"_when", when),
+            Attribute::new(c"_scheduled", scheduled, set_scheduled),
+        ])
+        .slots(&[
+            TypeSlot::compare(compare_timers),
+            TypeSlot::hash(|this: This<'_, TimerHandle>| this.shown_when()?.hash()),
+        ])
+        .slots(&TypeSlot::collected())
+        .weaklist(field!(TimerHandle, handle.weaklist))
+        .build(py)?;
     Ok(())
 }
