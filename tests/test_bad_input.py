@@ -234,7 +234,7 @@ def test_a_callback_that_cannot_be_called_is_reported_when_it_runs(loop, thing):
 
 
 @pytest.mark.parametrize("context", ["text", 5, object(), {}])
-def test_a_context_that_is_none_is_refused_or_reported(loop, context, asyncio_log):
+def test_a_context_argument_of_a_wrong_type_is_refused_or_reported(loop, context, asyncio_log):
     loop.set_exception_handler(lambda loop, context: None)
     try:
         loop.call_soon(function, context=context)
@@ -335,7 +335,7 @@ class Unprintable:
     ],
     ids=lambda file: type(getattr(file, "error", file)).__name__,
 )
-def test_what_a_file_raises_is_what_asyncio_lets_out(loop_factory, method, file):
+def test_exceptions_of_a_file_object_propagate_as_in_asyncio(loop_factory, method, file):
     def attempt(factory):
         loop = factory()
         try:
@@ -350,7 +350,7 @@ def test_what_a_file_raises_is_what_asyncio_lets_out(loop_factory, method, file)
     assert attempt(loop_factory) is attempt(asyncio.SelectorEventLoop)
 
 
-def test_a_keyword_that_is_no_text_for_utf8_is_a_type_error_too(loop):
+def test_a_keyword_that_utf8_cannot_encode_is_a_type_error(loop):
     for call in (loop.call_soon, loop.sock_recv, loop.sock_sendall, loop.sock_recvfrom):
         with pytest.raises(TypeError):
             call(None, None, **{"\ud800": None})
@@ -362,7 +362,7 @@ def test_a_keyword_that_is_no_text_for_utf8_is_a_type_error_too(loop):
     [(5,), (None,), (object,), (ValueError(), "value"), (ValueError, None, 5), ("text",)],
     ids=lambda arguments: repr(arguments),
 )
-def test_what_cannot_be_raised_is_not_thrown_into_a_socket_call(loop, arguments):
+def test_throwing_a_value_that_is_not_an_exception_into_a_socket_call_is_a_type_error(loop, arguments):
     near, far = socket.socketpair()
     with near, far:
         near.setblocking(False)
@@ -392,7 +392,7 @@ def released():
 
 
 @pytest.mark.parametrize("target", [b"fixed", memoryview(bytearray(9))[::2], released(), Exporter()], ids=lambda it: type(it).__name__)
-def test_what_cannot_be_received_into_is_a_type_error(loop, target):
+def test_receiving_into_an_object_without_a_writable_buffer_is_a_type_error(loop, target):
     near, far = socket.socketpair()
     with near, far:
         near.setblocking(False)

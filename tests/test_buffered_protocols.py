@@ -36,7 +36,7 @@ def test_an_empty_buffer_is_a_fatal_error(run, asyncio_log):
     run(main())
 
 
-def test_what_has_no_length_is_no_buffer(run, asyncio_log):
+def test_get_buffer_returning_an_object_without_a_length_is_a_fatal_error(run, asyncio_log):
     class Nothing(Buffered):
         def get_buffer(self, sizehint):
             return None
@@ -52,7 +52,7 @@ def test_what_has_no_length_is_no_buffer(run, asyncio_log):
 
 
 @pytest.mark.parametrize("stop", ["close", "abort", "pause_reading"])
-def test_data_that_is_there_is_received_even_if_get_buffer_stops_the_transport(run, stop):
+def test_available_data_is_received_even_if_get_buffer_pauses_or_closes_the_transport(run, stop):
     class Stopping(Buffered):
         def get_buffer(self, sizehint):
             getattr(self.transport, stop)()

@@ -62,14 +62,14 @@ def test_a_callback_sees_the_variables_of_the_moment_it_was_scheduled(loop):
     assert sorted(seen) == ["first"] * 3 + ["second"] * 3
 
 
-def test_what_a_callback_sets_is_seen_by_nobody_else(loop):
+def test_a_context_variable_set_in_a_callback_is_not_visible_elsewhere(loop):
     seen = []
     run(loop, lambda: variable.set("mine"), lambda: seen.append(variable.get()), lambda: variable.set("other"))
     assert seen == ["default"]
     assert variable.get() == "default"
 
 
-def test_what_a_callback_sets_is_seen_by_what_it_schedules(loop):
+def test_a_context_variable_set_in_a_callback_is_visible_in_callbacks_it_schedules(loop):
     seen = []
 
     def first():
@@ -80,7 +80,7 @@ def test_what_a_callback_sets_is_seen_by_what_it_schedules(loop):
     assert seen == ["set"]
 
 
-def test_a_token_is_of_no_use_in_another_callback(loop):
+def test_a_context_variable_token_is_refused_in_another_callback(loop):
     tokens, errors = [], []
 
     def reset():
@@ -93,7 +93,7 @@ def test_a_token_is_of_no_use_in_another_callback(loop):
     assert len(errors) == 1 and "different Context" in str(errors[0])
 
 
-def test_a_token_works_in_its_own_callback(loop):
+def test_a_context_variable_token_works_in_its_own_callback(loop):
     seen = []
 
     def both():
@@ -210,7 +210,7 @@ def test_a_loop_inside_a_callback_of_another_keeps_the_contexts_apart(loop):
     assert seen == ["outer", "outer"]
 
 
-def test_two_threads_with_a_loop_each_do_not_meet_in_one_context(loop):
+def test_loops_in_two_threads_do_not_share_a_context(loop):
     wrong = []
     start = threading.Barrier(2)
 
@@ -241,7 +241,7 @@ def test_two_threads_with_a_loop_each_do_not_meet_in_one_context(loop):
     assert not wrong
 
 
-def test_a_value_dies_when_the_last_callback_that_has_it_ran(loop):
+def test_a_context_value_is_freed_after_the_last_callback_that_uses_it(loop):
     class Value:
         pass
 
@@ -259,7 +259,7 @@ def test_a_value_dies_when_the_last_callback_that_has_it_ran(loop):
     assert value() is None
 
 
-def test_a_cancelled_callback_lets_its_values_go(loop):
+def test_a_cancelled_callback_releases_its_context_values(loop):
     class Value:
         pass
 
@@ -296,7 +296,7 @@ def test_a_cycle_through_a_context_variable_is_collected_with_its_loop():
     assert gone() is None
 
 
-def test_no_context_can_be_made_of_what_is_none(loop):
+def test_a_context_argument_that_is_not_a_context_is_a_type_error(loop):
     errors = []
     loop.set_exception_handler(lambda loop, context: errors.append(context["exception"]))
     loop.call_soon(print, context=object())

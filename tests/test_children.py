@@ -82,7 +82,7 @@ def test_no_thread_and_no_poll_waits_for_a_process(run):
 
 
 @pytest.mark.parametrize("error", [None, errno.ENOSYS, errno.EPERM, errno.EMFILE])
-def test_a_thread_waits_where_there_are_no_pidfds(run, monkeypatch, error, loop_name):
+def test_a_thread_waits_for_the_process_without_pidfds(run, monkeypatch, error, loop_name):
     def refuse(pid, flags=0):
         raise OSError(error, os.strerror(error))
 
@@ -104,7 +104,7 @@ def test_a_thread_waits_where_there_are_no_pidfds(run, monkeypatch, error, loop_
 
 
 @pytest.mark.native
-def test_a_thread_waits_where_the_poller_takes_no_more(run, monkeypatch):
+def test_a_thread_waits_for_the_process_if_the_poller_refuses_the_pidfd(run, monkeypatch):
     before = possessions()
 
     async def main():
@@ -126,7 +126,7 @@ def test_a_thread_waits_where_the_poller_takes_no_more(run, monkeypatch):
     assert possessions() == before
 
 
-def test_a_process_that_somebody_else_has_waited_for_ends_with_255(run, asyncio_log):
+def test_a_process_reaped_by_other_code_has_returncode_255(run, asyncio_log):
     async def main():
         process = await spawn("/bin/sh", "-c", "read line; exit 3", stdin=PIPE)
         os.write(stdin_of(process), b"go\n")
@@ -143,7 +143,7 @@ def test_a_process_that_somebody_else_has_waited_for_ends_with_255(run, asyncio_
 
 
 @pytest.mark.native
-def test_a_process_that_its_popen_object_has_waited_for_keeps_its_code(run):
+def test_a_process_reaped_by_its_popen_object_keeps_its_returncode(run):
     async def main():
         process = await spawn("/bin/sh", "-c", "read line; exit 3", stdin=PIPE)
         os.write(stdin_of(process), b"go\n")
@@ -154,7 +154,7 @@ def test_a_process_that_its_popen_object_has_waited_for_keeps_its_code(run):
 
 
 @pytest.mark.native
-def test_ignored_child_signals_do_not_hide_the_end(loop_name):
+def test_ignoring_sigchld_does_not_hide_the_exit(loop_name):
     """With SIGCHLD ignored the kernel keeps no exit code: asyncio's 255, and no hang."""
     body = """
         import signal, logging
@@ -171,7 +171,7 @@ def test_ignored_child_signals_do_not_hide_the_end(loop_name):
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="child watchers are gone")
 @pytest.mark.parametrize("kind", ["a subclass", "asyncio's other one"])
-def test_a_watcher_that_the_program_has_chosen_is_used(loop_name, kind):
+def test_a_child_watcher_set_by_the_program_is_used(loop_name, kind):
     kinds = {
         "a subclass": """
             class Chosen(asyncio.ThreadedChildWatcher):
@@ -206,7 +206,7 @@ def test_a_watcher_that_the_program_has_chosen_is_used(loop_name, kind):
 
 
 @pytest.mark.native
-def test_a_policy_that_knows_nothing_of_children_is_no_obstacle(loop_name):
+def test_subprocesses_work_with_a_policy_without_child_watchers(loop_name):
     body = """
         class Policy(asyncio.events.AbstractEventLoopPolicy if not hasattr(asyncio, "AbstractEventLoopPolicy")
                      else asyncio.AbstractEventLoopPolicy):
@@ -227,7 +227,7 @@ def test_a_policy_that_knows_nothing_of_children_is_no_obstacle(loop_name):
     assert (outcome.code, outcome.out) == (0, "4\n"), outcome
 
 
-def test_a_loop_in_another_thread_has_processes(loop_factory):
+def test_a_loop_in_another_thread_can_run_subprocesses(loop_factory):
     seen = []
 
     async def main():
@@ -294,7 +294,7 @@ def test_the_interpreter_ends_quietly_with_a_process_alive(loop_name):
     assert run_script(loop_name, body, options=("-W", "ignore")).code == 0
 
 
-def test_signals_after_the_end_find_no_process(run):
+def test_sending_a_signal_after_the_exit_raises_process_lookup_error(run):
     async def main():
         process = await spawn("/bin/true")
         await process.wait()
@@ -307,7 +307,7 @@ def test_signals_after_the_end_find_no_process(run):
     run(main())
 
 
-def test_a_signal_between_the_end_and_its_notice_is_harmless(run, loop_name):
+def test_a_signal_between_the_exit_and_its_notification_is_harmless(run, loop_name):
     if loop_name == "asyncio" and sys.version_info < (3, 13):
         pytest.skip("Popen.send_signal() polls, which takes the code from asyncio's watcher")
 
@@ -322,7 +322,7 @@ def test_a_signal_between_the_end_and_its_notice_is_harmless(run, loop_name):
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1, signal.SIGSEGV, signal.SIGRTMIN + 1])
-def test_the_code_of_a_process_ended_by_a_signal_is_its_number_below_zero(run, number):
+def test_the_returncode_of_a_process_killed_by_a_signal_is_the_negative_signal_number(run, number):
     async def main():
         process = await spawn(*SLEEP)
         process.send_signal(number)
@@ -355,7 +355,7 @@ def test_closing_the_transport_kills_the_process(run):
 
 
 @pytest.mark.native
-def test_closing_the_transport_just_after_the_end_keeps_the_code(run):
+def test_closing_the_transport_just_after_the_exit_keeps_the_returncode(run):
     """asyncio's close() polls, which takes the code from its own watcher: it says 255."""
 
     async def main():
@@ -392,7 +392,7 @@ def test_cancelling_a_start_kills_the_process(run, steps, asyncio_log):
     assert not any(is_zombie_or_alive(pid) for pid in pids)
 
 
-def test_cancelling_communicate_leaves_a_process_that_can_be_ended(run):
+def test_a_process_can_be_killed_after_communicate_was_cancelled(run):
     async def main():
         process = await spawn(*SLEEP, stdin=PIPE, stdout=PIPE)
         with pytest.raises(TimeoutError):
@@ -405,7 +405,7 @@ def test_cancelling_communicate_leaves_a_process_that_can_be_ended(run):
     run(main())
 
 
-def test_a_process_may_outlive_its_pipes(run):
+def test_a_process_may_run_on_after_its_pipes_are_closed(run):
     async def main():
         source = "import os, sys, time; os.close(1); os.close(2); sys.stdin.read(); sys.exit(9)"
         process = await spawn(sys.executable, "-c", source, stdin=PIPE, stdout=PIPE, stderr=PIPE)

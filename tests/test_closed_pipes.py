@@ -67,7 +67,7 @@ async def reading(make, protocol=Recording):
 
 
 @pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
-def test_a_write_to_a_closed_file_loses_the_connection(run, make):
+def test_writing_to_a_pipe_whose_file_was_closed_ends_the_connection(run, make):
     async def main():
         transport, protocol, file, reader = await writing(make)
         file.close()
@@ -82,7 +82,7 @@ def test_a_write_to_a_closed_file_loses_the_connection(run, make):
 @pytest.mark.native
 @pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("data", [b"secret", bytearray(b"secret"), bytes(100_000)], ids=["little", "mutable", "much"])
-def test_what_is_written_to_a_pipe_goes_to_nobody(run, make, data):
+def test_a_write_after_the_pipes_file_was_closed_does_not_reach_a_reused_descriptor(run, make, data):
     async def main():
         transport, protocol, file, reader = await writing(make)
         with taken_over(file, end=1) as (other, _):
@@ -96,7 +96,7 @@ def test_what_is_written_to_a_pipe_goes_to_nobody(run, make, data):
 
 
 @pytest.mark.native
-def test_what_waits_for_a_pipe_goes_to_nobody(run):
+def test_pending_writes_do_not_reach_a_reused_descriptor_of_a_pipe(run):
     async def main():
         transport, protocol, file, reader = await writing(KINDS["raw"])
         transport.write(bytes(1_000_000))
@@ -116,7 +116,7 @@ def test_what_waits_for_a_pipe_goes_to_nobody(run):
 @pytest.mark.native
 @pytest.mark.parametrize("kind", ["protocol", "reader"])
 @pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
-def test_nothing_is_read_of_the_pipe_that_has_the_number_now(run, make, kind, asyncio_log):
+def test_a_closed_read_pipe_does_not_read_from_a_reused_descriptor(run, make, kind, asyncio_log):
     async def main():
         stream = asyncio.StreamReader()
         made = Recording if kind == "protocol" else lambda: asyncio.StreamReaderProtocol(stream)
@@ -140,7 +140,7 @@ def test_nothing_is_read_of_the_pipe_that_has_the_number_now(run, make, kind, as
 
 
 @pytest.mark.native
-def test_who_has_the_number_now_gets_a_transport_that_works(run):
+def test_a_pipe_with_a_reused_descriptor_gets_a_working_transport(run):
     """asyncio never polls the new one."""
 
     async def main():
@@ -168,7 +168,7 @@ def test_who_has_the_number_now_gets_a_transport_that_works(run):
 
 
 @pytest.mark.native
-def test_a_socket_under_a_pipe_transport_is_one_of_them(run):
+def test_a_closed_socket_under_a_pipe_transport_ends_the_connection(run):
     async def main():
         near, far = socket.socketpair()
         transport, protocol = await asyncio.get_running_loop().connect_write_pipe(Writing, near)
@@ -182,7 +182,7 @@ def test_a_socket_under_a_pipe_transport_is_one_of_them(run):
 
 
 @pytest.mark.native
-def test_a_buffer_that_lets_its_file_go_is_no_end(run):
+def test_a_detached_file_stays_open_when_the_transport_of_its_buffer_closes(run):
     """The descriptor is open as long as the file is, which somebody else has now; closing is left to that one. asyncio
     fails a second time when the transport is collected.
     """

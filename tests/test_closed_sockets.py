@@ -62,7 +62,7 @@ WRITES = {
 
 @pytest.mark.parametrize("how", ["close", "detach"])
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-def test_what_is_written_goes_to_nobody(run, write, how):
+def test_writes_do_not_reach_a_reused_descriptor(run, write, how):
     async def main():
         protocol, near, far = await connected()
         with far, taken_over(near, how) as (_, other):
@@ -75,7 +75,7 @@ def test_what_is_written_goes_to_nobody(run, write, how):
 
 
 @pytest.mark.native
-def test_what_waits_to_be_written_goes_to_nobody(run):
+def test_pending_writes_do_not_reach_a_reused_descriptor(run):
     """asyncio does not come to an end here: it fails to take the descriptor out of its selector."""
 
     async def main():
@@ -91,7 +91,7 @@ def test_what_waits_to_be_written_goes_to_nobody(run):
     run(main())
 
 
-def test_the_end_of_writing_is_nobodys(run):
+def test_write_eof_does_not_shut_down_a_reused_descriptor(run):
     async def main():
         protocol, near, far = await connected()
         with far, taken_over(near) as (_, other):
@@ -106,7 +106,7 @@ def test_the_end_of_writing_is_nobodys(run):
 
 
 @pytest.mark.parametrize("protocol", [Recording, Buffered, "reader"])
-def test_nothing_is_read_of_who_has_the_number_now(run, protocol):
+def test_data_is_not_received_from_a_reused_descriptor(run, protocol):
     async def main():
         reader = asyncio.StreamReader()
         made, near, far = await connected(
@@ -130,7 +130,7 @@ def test_nothing_is_read_of_who_has_the_number_now(run, protocol):
     run(main())
 
 
-def test_a_file_goes_to_nobody(run, tmp_path):
+def test_sendfile_does_not_reach_a_reused_descriptor(run, tmp_path):
     async def main():
         path = tmp_path / "file"
         path.write_bytes(b"content")
@@ -146,7 +146,7 @@ def test_a_file_goes_to_nobody(run, tmp_path):
 
 
 @pytest.mark.native
-def test_who_has_the_number_now_is_served(run):
+def test_a_socket_with_a_reused_descriptor_gets_a_working_transport(run):
     """asyncio refuses such a connection as long as the old transport is there."""
 
     async def main():
@@ -181,7 +181,7 @@ async def datagrams():
     return made, near, far
 
 
-def test_datagrams_go_to_nobody(run):
+def test_datagrams_do_not_reach_a_reused_descriptor(run):
     async def main():
         recorder, near, far = await datagrams()
         with far, taken_over(near) as (_, other):
@@ -197,7 +197,7 @@ def test_datagrams_go_to_nobody(run):
 
 
 @pytest.mark.parametrize("end", ["close", "abort"])
-def test_an_endpoint_whose_number_was_taken_over_leaves_the_new_one_alone(run, end):
+def test_closing_an_endpoint_does_not_affect_a_reused_descriptor(run, end):
     async def main():
         recorder, near, far = await datagrams()
         number = near.fileno()
@@ -224,7 +224,7 @@ def listening():
 
 
 @pytest.mark.parametrize("how", ["close", "detach"])
-def test_no_connection_is_accepted_of_who_has_the_listeners_number_now(run, how):
+def test_no_connection_is_accepted_from_a_reused_descriptor_of_a_listener(run, how):
     async def main():
         loop = asyncio.get_running_loop()
         problems, made = [], []
@@ -260,7 +260,7 @@ def test_no_connection_is_accepted_of_who_has_the_listeners_number_now(run, how)
     run(main())
 
 
-def test_a_factory_that_closes_the_listener_is_the_last_to_be_called(run):
+def test_no_protocol_factory_is_called_after_one_closed_the_listener(run):
     async def main():
         loop = asyncio.get_running_loop()
         sock = listening()
@@ -285,7 +285,7 @@ def test_a_factory_that_closes_the_listener_is_the_last_to_be_called(run):
 
 
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # asyncio leaves it to the collector
-def test_a_connection_that_is_refused_is_closed_although_a_transport_had_its_number(run):
+def test_a_refused_connection_is_closed_even_if_a_transport_used_its_descriptor(run):
     """os.close() on a transport's descriptor gives the number to the next connection, which must not be leaked."""
 
     class Refused(Exception):

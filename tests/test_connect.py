@@ -82,7 +82,7 @@ async def failure(awaitable):
     ids=str,
 )
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_a_connection_is_made_and_its_socket_is_asyncio_s(run, host, options):
+def test_create_connection_returns_a_transport_with_a_transport_socket(run, host, options):
     async def main():
         async with serving() as port:
             transport, protocol = await asyncio.get_running_loop().create_connection(Recording, host, port, **options)
@@ -101,7 +101,7 @@ def test_a_connection_is_made_and_its_socket_is_asyncio_s(run, host, options):
 @pytest.mark.parametrize(
     "nowhere, host", [("0.0.0.0", "127.0.0.1"), ("::", "::1"), ("::ffff:0.0.0.0", "127.0.0.1")]
 )
-def test_who_connects_to_no_address_in_particular_learns_which_one_it_reached(run, nowhere, host):
+def test_connecting_to_the_unspecified_address_reports_the_address_reached(run, nowhere, host):
     async def main():
         async with serving(host=host) as port:
             loop = asyncio.get_running_loop()
@@ -125,7 +125,7 @@ def test_ipv6_literals_connect(run):
     run(main())
 
 
-def test_a_refusal_names_the_address(run):
+def test_a_refused_connection_names_the_address_in_its_error(run):
     async def main():
         loop = asyncio.get_running_loop()
         with refusing_port() as port:
@@ -140,7 +140,7 @@ def test_a_refusal_names_the_address(run):
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="all_errors is new in 3.12")
-def test_all_errors_makes_a_group(run):
+def test_all_errors_raises_an_exception_group(run):
     async def main():
         loop = asyncio.get_running_loop()
         with refusing_port() as port:
@@ -209,7 +209,7 @@ def test_the_factory_is_called_when_the_connection_is_there_in_the_caller_s_cont
     run(main())
 
 
-def test_what_the_server_says_first_comes_after_connection_made(run):
+def test_data_the_server_sends_first_is_received_after_connection_made(run):
     class Greeting(asyncio.Protocol):
         def connection_made(self, transport):
             transport.write(b"hello")
@@ -318,7 +318,7 @@ def test_a_loop_that_is_closed_under_a_connect_closes_its_socket(loop_factory):
         assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_without_descriptors_it_says_so(run):
+def test_connecting_without_free_descriptors_raises_oserror(run):
     async def main():
         async with serving() as port:
             soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -411,7 +411,7 @@ def plain_function(*args, **kwargs):
     "replacement", [plain_function, mock.Mock(wraps=socket.socket)], ids=["a function", "a mock"]
 )
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_what_stands_for_the_socket_class_need_not_be_a_class(run, monkeypatch, tmp_path, replacement, when):
+def test_a_replacement_of_the_socket_class_may_be_a_function(run, monkeypatch, tmp_path, replacement, when):
     """`mock.patch("socket.socket", ...)`, as asyncssh's tests have it; asyncio only calls it."""
 
     async def echo(reader, writer):
@@ -461,7 +461,7 @@ def test_what_stands_for_the_socket_class_need_not_be_a_class(run, monkeypatch, 
     run(main())
 
 
-def test_connections_are_accepted_as_the_socket_class_of_the_moment(run, monkeypatch):
+def test_accepted_connections_use_the_current_socket_class(run, monkeypatch):
     """A server that is made while the class is replaced accepts with the replacement, as socket.accept() does."""
     made = []
     Socket = noting(made)
@@ -528,7 +528,7 @@ with asyncio.Runner(loop_factory=new_loop) as runner:
     assert (outcome.out, outcome.err, outcome.code) == ("socket.connect to 127.0.0.1\n", "", 0), outcome
 
 
-def test_whoever_awaits_the_connection_goes_on_before_its_data_is_received(run):
+def test_the_task_that_awaits_create_connection_resumes_before_data_received(run):
     """What the protocol needs is often given to it there: SSH's port forwarding sets the other end."""
 
     class Greeting(asyncio.Protocol):

@@ -96,7 +96,7 @@ def test_a_burst_that_is_sent_arrives_whole_and_in_order(run):
     run(main())
 
 
-def test_many_peers_are_told_apart(run):
+def test_datagrams_from_many_peers_keep_their_addresses(run):
     async def main():
         transport, protocol = await endpoint()
         peers = [plain() for _ in range(40)]
@@ -136,7 +136,7 @@ def test_one_bad_datagram_of_many_harms_no_other(run):
     run(main())
 
 
-def test_errors_of_a_large_answer_come_to_its_sender(run):
+def test_sendto_with_a_too_large_datagram_reports_the_error_to_its_sender(run):
     class Overwhelming(Recorder):
         def datagram_received(self, data, address):
             super().datagram_received(data, address)
@@ -156,7 +156,7 @@ def test_errors_of_a_large_answer_come_to_its_sender(run):
     run(main())
 
 
-def test_what_error_received_raises_is_the_callers(run):
+def test_an_exception_in_error_received_propagates_to_the_caller(run):
     class Raising(Recorder):
         def error_received(self, exc):
             super().error_received(exc)
@@ -190,7 +190,7 @@ def test_what_is_written_before_close_or_abort_is_sent(run):
     run(main())
 
 
-def test_a_full_socket_pauses_the_protocol_and_keeps_the_order(run, tmp_path):
+def test_a_full_datagram_socket_pauses_writing_and_keeps_the_order(run, tmp_path):
     class Sender(Recorder):
         paused = resumed = 0
 
@@ -219,7 +219,7 @@ def test_a_full_socket_pauses_the_protocol_and_keeps_the_order(run, tmp_path):
     run(main())
 
 
-def test_close_waits_for_what_the_socket_did_not_take(run, tmp_path):
+def test_closing_a_datagram_transport_sends_buffered_datagrams_first(run, tmp_path):
     async def main():
         loop, path = asyncio.get_running_loop(), str(tmp_path / "late")
         with plain(socket.AF_UNIX, path) as sink:
@@ -346,7 +346,7 @@ def test_callbacks_run_in_the_context_of_the_endpoint(run):
     run(main())
 
 
-def test_what_waited_before_a_task_is_delivered_after_its_first_step(loop):
+def test_datagrams_that_waited_are_delivered_after_a_new_tasks_first_step(loop):
     seen = []
 
     class Ordered(Recorder):
@@ -391,7 +391,7 @@ def test_host_names_and_wrong_addresses(run):
     run(main())
 
 
-def test_a_wrong_address_behind_other_datagrams_of_the_turn_is_told_at_once(run):
+def test_a_wrong_address_is_reported_at_once_even_with_datagrams_queued(run):
     async def main():
         loop, problems = asyncio.get_running_loop(), []
         loop.set_exception_handler(lambda loop, context: problems.append(type(context["exception"])))
@@ -409,7 +409,7 @@ def test_a_wrong_address_behind_other_datagrams_of_the_turn_is_told_at_once(run)
     run(main())
 
 
-def test_a_limit_set_behind_datagrams_that_the_socket_takes_pauses_nobody(run):
+def test_lowering_the_write_buffer_limits_does_not_pause_for_datagrams_the_socket_takes(run):
     async def main():
         near, client = await endpoint()
         far, server = await endpoint()

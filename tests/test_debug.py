@@ -159,7 +159,7 @@ def test_a_loop_that_does_not_run_may_be_filled_from_any_thread(debug):
 
 
 @pytest.mark.parametrize("method, delay", [("call_soon", ()), ("call_later", (0,)), ("call_soon_threadsafe", ())])
-def test_what_cannot_be_called_back_is_refused(debug, method, delay):
+def test_debug_mode_refuses_coroutines_and_other_objects_as_callbacks(debug, method, delay):
     async def coroutine():
         pass
 
@@ -205,7 +205,7 @@ def test_without_debug_handles_remember_nothing(loop):
     assert loop.call_soon(callback)._source_traceback is None
 
 
-def test_the_exception_handler_is_told_the_source_traceback(debug, asyncio_log):
+def test_the_exception_handler_gets_the_source_traceback(debug, asyncio_log):
     contexts = []
     debug.set_exception_handler(lambda loop, context: contexts.append(context))
     debug.call_soon(int, "not a number")
@@ -219,7 +219,7 @@ def test_the_exception_handler_is_told_the_source_traceback(debug, asyncio_log):
 
 
 @pytest.mark.parametrize("kind", ["socket", "pipe"])
-def test_the_exception_handler_is_told_one_for_a_protocol_that_fails_at_first(debug, kind):
+def test_the_exception_handler_gets_a_source_traceback_if_connection_made_fails(debug, kind):
     class Failing(asyncio.Protocol):
         def connection_made(self, transport):
             raise ZeroDivisionError
@@ -322,7 +322,7 @@ def test_a_new_connection_is_logged_with_its_server_and_its_peer(run, asyncio_lo
 
 
 @pytest.mark.parametrize("size", [10, 1_000_000])
-def test_a_write_that_failed_is_logged_with_a_transport_that_has_nothing_to_write(run, asyncio_log, size):
+def test_a_failed_write_is_logged_with_an_empty_write_buffer(run, asyncio_log, size):
     async def main():
         ours, peer = socket.socketpair()
         transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, sock=ours)

@@ -42,7 +42,7 @@ def test_a_closed_server_is_freed_with_its_protocols(run):
     run(main())
 
 
-def test_a_closed_transport_lets_its_protocol_go(run):
+def test_a_closed_transport_releases_its_protocol(run):
     async def main():
         near, far = await pair()
         watched = weakref.ref(near)
@@ -58,7 +58,7 @@ def test_a_closed_transport_lets_its_protocol_go(run):
 
 
 @pytest.mark.parametrize("end", ["close", "write_eof", "abort"])
-def test_a_peer_on_the_same_loop_hears_of_the_end_in_the_next_turns(run, end):
+def test_a_peer_on_the_same_loop_sees_eof_in_the_next_iterations(run, end):
     """A program may look at both ends: no turn goes by without a look at the descriptors once one was closed."""
 
     async def turns(count):
@@ -75,7 +75,7 @@ def test_a_peer_on_the_same_loop_hears_of_the_end_in_the_next_turns(run, end):
     run(main())
 
 
-def test_an_end_that_was_told_already_is_told_again_to_whom_reading_is_resumed_for(run):
+def test_eof_received_is_called_again_when_reading_is_resumed_after_eof(run):
     """asyncio takes a half-closed socket out of its selector, and resuming puts it back: so the next protocol hears that
     nothing more will come."""
 
@@ -111,7 +111,7 @@ def test_loop_handle_task_and_transport_can_be_weakly_referenced(loop):
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="the timeout is new in 3.12")
-def test_the_default_executor_is_given_only_so_long_to_end(loop):
+def test_shutdown_default_executor_times_out(loop):
     """shutdown_default_executor(timeout) warns and goes on; the thread ends when its work does."""
     release = threading.Event()
     future = loop.run_in_executor(None, release.wait, 10)
@@ -164,7 +164,7 @@ def test_an_error_in_an_async_generators_cleanup_goes_to_the_handler(loop):
     assert isinstance(contexts[0]["exception"], ValueError) and contexts[0]["asyncgen"] is main.kept
 
 
-def test_the_hooks_of_the_program_are_back_after_a_run(loop):
+def test_the_programs_async_generator_hooks_are_restored_after_a_run(loop):
     mine = (lambda generator: None, None)
     before = sys.get_asyncgen_hooks()
     sys.set_asyncgen_hooks(*mine)

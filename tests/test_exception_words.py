@@ -100,7 +100,7 @@ async def write_pipe(loop, protocol):
         (write_pipe, asyncio.Protocol, "connection_lost", WRITE_PIPE._call_connection_lost),
     ],
 )
-def test_a_method_of_a_protocol_that_fails_is_told_as_the_step_of_asyncios_transport(
+def test_an_exception_in_a_protocol_is_reported_with_asyncios_message(
     run, scene, base, name, step, debug
 ):
     told = []

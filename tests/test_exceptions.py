@@ -17,7 +17,7 @@ def fail(*args):
     raise ZeroDivisionError("failed")
 
 
-def test_the_loop_lives_and_the_rest_of_the_turn_runs(loop):
+def test_an_exception_in_a_callback_does_not_stop_the_loop_or_the_other_callbacks(loop):
     problems, seen = [], []
     loop.set_exception_handler(lambda loop, context: problems.append(context["exception"]))
     for number in range(5):
@@ -27,7 +27,7 @@ def test_the_loop_lives_and_the_rest_of_the_turn_runs(loop):
     assert seen == list(range(5)) and len(problems) == 5
 
 
-def test_an_exception_of_a_callback_in_c_has_a_traceback_for_handlers_that_look_at_its_last_entry(loop):
+def test_an_exception_in_a_c_callback_has_a_traceback(loop):
     told = []
     loop.set_exception_handler(lambda loop, context: told.append(context["exception"]))
     loop.call_soon(int, "x")
@@ -40,7 +40,7 @@ def test_an_exception_of_a_callback_in_c_has_a_traceback_for_handlers_that_look_
     assert len(told) == 2
 
 
-def test_an_exception_that_shows_another_traceback_than_it_has_is_reported_like_any_other(loop):
+def test_an_exception_with_an_overridden_traceback_is_reported(loop):
     class Untraced(Exception):
         __traceback__ = property(lambda self: None)
 
@@ -114,7 +114,7 @@ def test_a_handler_that_fails_is_logged_and_the_loop_lives(loop, asyncio_log):
 
 
 @pytest.mark.parametrize("schedule", ["call_soon", "call_later", "call_soon_threadsafe"])
-def test_what_a_loop_of_a_class_with_its_own_reporting_raises_leaves_run_forever(loop, schedule):
+def test_an_exception_in_an_overridden_call_exception_handler_leaves_run_forever(loop, schedule):
     class Strict(type(loop)):
         def call_exception_handler(self, context):
             raise LookupError from context["exception"]
@@ -134,7 +134,7 @@ def test_what_a_loop_of_a_class_with_its_own_reporting_raises_leaves_run_forever
 
 
 @pytest.mark.parametrize("exception", [KeyboardInterrupt, SystemExit])
-def test_what_ends_a_program_leaves_the_loop(loop, exception):
+def test_system_exit_and_keyboard_interrupt_leave_run_forever(loop, exception):
     def end():
         raise exception
 
@@ -162,7 +162,7 @@ def test_any_other_base_exception_goes_to_the_handler(loop):
     assert problems == [Odd]
 
 
-def test_a_future_whose_exception_nobody_saw_is_reported(run, asyncio_log):
+def test_a_future_whose_exception_was_never_retrieved_is_reported(run, asyncio_log):
     async def main():
         asyncio.get_running_loop().create_future().set_exception(KeyError("never seen"))
         gc.collect()
@@ -172,7 +172,7 @@ def test_a_future_whose_exception_nobody_saw_is_reported(run, asyncio_log):
     assert "Future exception was never retrieved" in asyncio_log.text
 
 
-def test_a_task_whose_exception_nobody_saw_is_reported(run, asyncio_log):
+def test_a_task_whose_exception_was_never_retrieved_is_reported(run, asyncio_log):
     async def failing():
         raise KeyError("never seen")
 
@@ -292,7 +292,7 @@ async def fail_in(method):
         "pipe_data_received",
     ],
 )
-def test_what_a_protocol_raised_is_being_handled_when_the_handler_hears_of_it(run, method):
+def test_sys_exc_info_is_the_protocols_exception_in_the_exception_handler(run, method):
     """So `logging.exception()` and what else asks `sys.exc_info()` tell of it."""
     told = []
 
@@ -309,7 +309,7 @@ def test_what_a_protocol_raised_is_being_handled_when_the_handler_hears_of_it(ru
 
 
 @pytest.mark.parametrize("schedule", ["call_soon", "call_later", "call_soon_threadsafe", "add_reader", "done_callback"])
-def test_what_a_callback_raised_is_being_handled_when_the_handler_hears_of_it(run, schedule):
+def test_sys_exc_info_is_the_callbacks_exception_in_the_exception_handler(run, schedule):
     told = []
 
     async def main():
@@ -339,7 +339,7 @@ def test_what_a_callback_raised_is_being_handled_when_the_handler_hears_of_it(ru
     assert isinstance(exception, ZeroDivisionError) and handled is exception
 
 
-def test_a_report_in_the_middle_of_a_coroutine_leaves_what_its_caller_handles_to_the_caller(loop):
+def test_a_report_inside_a_coroutine_does_not_change_the_callers_handled_exception(loop):
     seen = []
     loop.set_exception_handler(lambda loop, context: None)
 

@@ -12,7 +12,7 @@ import pytest
 variable = contextvars.ContextVar("variable", default="unset")
 
 
-def test_results_and_exceptions_come_back(run):
+def test_run_in_executor_returns_results_and_raises_exceptions(run):
     async def main():
         loop = asyncio.get_running_loop()
         assert await loop.run_in_executor(None, divmod, 7, 2) == (3, 1)
@@ -78,7 +78,7 @@ def test_shutdown_waits_for_the_threads_and_refuses_new_work(run):
     run(main())
 
 
-def test_a_default_executor_of_the_users_is_used(run):
+def test_a_default_executor_set_by_the_user_is_used(run):
     async def main():
         loop = asyncio.get_running_loop()
         loop.set_default_executor(concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="mine"))

@@ -52,7 +52,7 @@ async def turns(count=3):
 
 
 @pytest.mark.native
-def test_native_code_knows_this_python(loop_name):
+def test_the_native_executor_future_is_enabled_on_this_python(loop_name):
     assert _executor.STANDS_IN
 
 
@@ -67,7 +67,7 @@ def test_native_code_knows_this_python(loop_name):
         (SystemExit(3), SystemExit),
     ],
 )
-def test_what_a_job_raises_is_the_futures_exception(run, error, expected):
+def test_an_exception_in_a_job_is_set_on_the_future(run, error, expected):
     async def main():
         later = Later()
         future = asyncio.get_running_loop().run_in_executor(later, int)
@@ -80,7 +80,7 @@ def test_what_a_job_raises_is_the_futures_exception(run, error, expected):
     run(main())
 
 
-def test_a_stop_iteration_ends_as_the_future_takes_it(run):
+def test_a_stop_iteration_in_a_job_is_converted_as_in_asyncio(run):
     async def main():
         loop = asyncio.get_running_loop()
         contexts = reported(loop)
@@ -160,7 +160,7 @@ def test_a_job_that_its_executor_cancels_cancels_the_future(run):
     run(main())
 
 
-def test_a_future_that_somebody_has_set_is_an_error_for_the_handler(run):
+def test_a_result_for_a_future_that_is_already_done_is_reported_to_the_exception_handler(run):
     async def main():
         loop, later = asyncio.get_running_loop(), Later()
         contexts = reported(loop)
@@ -184,7 +184,7 @@ def test_a_job_that_is_done_already_brings_its_result(run):
     run(main())
 
 
-def test_a_job_that_ends_in_the_loops_thread_is_told_when_asyncio_tells_it(run):
+def test_a_job_that_completes_in_the_loops_thread_completes_its_future_when_asyncio_does(run):
     async def main():
         loop, later = asyncio.get_running_loop(), Later()
         future = loop.run_in_executor(later, int)
@@ -196,7 +196,7 @@ def test_a_job_that_ends_in_the_loops_thread_is_told_when_asyncio_tells_it(run):
 
 
 @pytest.mark.parametrize("kind", ["subclass", "own add_done_callback"])
-def test_jobs_of_other_classes_and_with_methods_of_their_own_are_asked(run, kind):
+def test_futures_of_other_classes_or_with_overridden_methods_are_called_through_their_methods(run, kind):
     calls = []
 
     class Job(concurrent.futures.Future):
@@ -217,7 +217,7 @@ def test_jobs_of_other_classes_and_with_methods_of_their_own_are_asked(run, kind
     run(main())
 
 
-def test_what_is_no_job_is_taken_as_wrap_future_takes_it(run):
+def test_other_objects_are_handled_as_wrap_future_handles_them(run):
     async def main():
         loop = asyncio.get_running_loop()
         later = Later(loop.create_future)
@@ -229,7 +229,7 @@ def test_what_is_no_job_is_taken_as_wrap_future_takes_it(run):
 
 
 @pytest.mark.parametrize("name", ["wrap_future", "_chain_future", "_copy_future_state"])
-def test_functions_put_in_the_place_of_asyncios_are_called(run, monkeypatch, name):
+def test_replaced_functions_of_asyncio_futures_are_called(run, monkeypatch, name):
     calls, own = [], getattr(asyncio.futures, name)
 
     def replaced(*args, **kwargs):
@@ -247,7 +247,7 @@ def test_functions_put_in_the_place_of_asyncios_are_called(run, monkeypatch, nam
     assert calls == [name]
 
 
-def test_a_run_in_executor_put_on_asyncios_base_class_is_called(run, monkeypatch):
+def test_a_run_in_executor_patched_on_base_event_loop_is_called(run, monkeypatch):
     calls, own = [], asyncio.BaseEventLoop.run_in_executor
 
     def replaced(self, executor, func, *args):
@@ -296,7 +296,7 @@ def test_a_create_future_and_a_call_soon_threadsafe_of_a_subclass_are_used(loop_
         loop.close()
 
 
-def test_a_closed_loop_takes_no_job_and_drops_a_result_without_a_word(loop_factory, caplog):
+def test_a_closed_loop_refuses_jobs_and_silently_drops_late_results(loop_factory, caplog):
     loop, later = loop_factory(), Later()
     future = loop.run_in_executor(later, int)
     loop.close()
@@ -306,7 +306,7 @@ def test_a_closed_loop_takes_no_job_and_drops_a_result_without_a_word(loop_facto
     assert not future.done() and caplog.records == []
 
 
-def test_debug_mode_refuses_what_is_no_plain_function(loop):
+def test_debug_mode_refuses_coroutine_functions_in_run_in_executor(loop):
     async def coroutine():
         pass
 
@@ -318,7 +318,7 @@ def test_debug_mode_refuses_what_is_no_plain_function(loop):
     loop.run_until_complete(loop.shutdown_default_executor())
 
 
-def test_an_exception_nobody_asks_for_is_logged(run):
+def test_an_exception_of_a_job_that_is_never_retrieved_is_logged(run):
     async def main():
         loop, later = asyncio.get_running_loop(), Later()
         contexts = reported(loop)
@@ -333,7 +333,7 @@ def test_an_exception_nobody_asks_for_is_logged(run):
     run(main())
 
 
-def test_a_chain_between_two_futures_that_nobody_holds_is_collected(loop):
+def test_two_chained_futures_without_other_references_are_collected(loop):
     later = Later()
     future = loop.run_in_executor(later, int)
     gone = weakref.ref(future), weakref.ref(later.job)

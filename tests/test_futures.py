@@ -72,7 +72,7 @@ def reads(request):
     return Reads(KINDS[request.param])
 
 
-def test_each_wait_has_a_future_that_is_as_new(run, reads):
+def test_each_wait_gets_a_fresh_future(run, reads):
     async def main():
         def look(future):
             seen.append((type(future), future.done(), future.get_loop() is asyncio.get_running_loop()))
@@ -93,7 +93,7 @@ def test_each_wait_has_a_future_that_is_as_new(run, reads):
     run(main())
 
 
-def test_a_future_that_somebody_holds_stays_what_it_is(run, reads):
+def test_a_future_that_is_still_referenced_does_not_change(run, reads):
     async def main():
         held = []
         async with reads:
@@ -106,7 +106,7 @@ def test_a_future_that_somebody_holds_stays_what_it_is(run, reads):
     run(main())
 
 
-def test_one_that_is_held_for_ever_does_not_matter_to_the_others(run, reads):
+def test_a_future_that_is_kept_forever_does_not_affect_others(run, reads):
     async def main():
         held = []
         async with reads:
@@ -118,7 +118,7 @@ def test_one_that_is_held_for_ever_does_not_matter_to_the_others(run, reads):
     run(main())
 
 
-def test_what_was_put_on_a_future_is_not_on_the_next(run, reads):
+def test_attributes_set_on_a_future_do_not_appear_on_the_next(run, reads):
     async def main():
         async with reads:
             for number in range(5):
@@ -132,7 +132,7 @@ def test_what_was_put_on_a_future_is_not_on_the_next(run, reads):
     run(main())
 
 
-def test_a_future_to_which_there_is_a_weak_reference_is_gone_when_nobody_holds_it(run, reads):
+def test_a_weak_reference_to_a_future_dies_with_its_last_reference(run, reads):
     async def main():
         references = []
         async with reads:
@@ -190,7 +190,7 @@ def test_many_waits_at_once_are_each_woken(run):
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("closed", [True, False])
-def test_a_loop_that_nobody_holds_is_gone_though_it_has_woken_somebody(loop_factory, kind, closed):
+def test_a_loop_without_references_is_freed_after_it_has_woken_a_task(loop_factory, kind, closed):
     async def main():
         async with Reads(kind) as reads:
             for _ in range(5):
@@ -210,7 +210,7 @@ def test_a_loop_that_nobody_holds_is_gone_though_it_has_woken_somebody(loop_fact
     assert gone() is None
 
 
-def test_a_loop_of_a_class_of_its_own_is_asked_for_each_future(loop_factory, reads):
+def test_an_overridden_create_future_is_called_for_each_wait(loop_factory, reads):
     asked = []
     with contextlib.closing(loop_factory()) as sample:
         base = type(sample)

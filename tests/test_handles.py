@@ -69,7 +69,7 @@ def test_a_callback_can_cancel_its_own_handle_while_it_runs(loop):
 
 
 @pytest.mark.parametrize("schedule", ["call_soon", "call_later", "call_soon_threadsafe"])
-def test_cancel_lets_go_of_the_callback_and_its_arguments(loop, schedule):
+def test_cancel_releases_the_callback_and_its_arguments(loop, schedule):
     callback, argument = Callback(), Callback()
     watched = [weakref.ref(callback), weakref.ref(argument)]
     delay = (100,) if schedule == "call_later" else ()
@@ -122,7 +122,7 @@ def test_get_context_is_the_context_of_the_callback(loop):
     assert isinstance(loop.call_soon(function).get_context(), contextvars.Context)
 
 
-def test_when_is_the_deadline(loop):
+def test_timer_handle_when_is_the_deadline(loop):
     when = loop.time() + 100
     at = loop.call_at(when, function)
     assert at.when() == when and isinstance(at.when(), float)
@@ -172,7 +172,7 @@ def test_handles_outlive_their_loop(loop_factory):
 
 
 @pytest.mark.parametrize("schedule", ["call_soon(", "call_later(100, "])
-def test_a_long_chain_of_handles_dies_quietly(loop_name, schedule):
+def test_a_long_chain_of_handles_is_freed_without_recursion(loop_name, schedule):
     """Each is an argument of the next: freed one inside the other they would overrun the stack."""
     body = f"""
         loop, handle = new_loop(), None

@@ -72,7 +72,7 @@ def test_the_next_address_is_tried_when_one_refuses(run, monkeypatch, options):
     run(main())
 
 
-def test_a_silent_address_holds_the_race_up_for_the_delay_only(run, monkeypatch):
+def test_a_silent_address_delays_the_next_attempt_only_by_happy_eyeballs_delay(run, monkeypatch):
     async def main():
         loop = asyncio.get_running_loop()
         listener, fillers = full_listener()
@@ -106,7 +106,7 @@ def test_a_race_that_is_cancelled_leaves_no_socket(run, monkeypatch):
     run(main())
 
 
-def test_when_all_refuse_alike_the_error_is_theirs(run, monkeypatch):
+def test_if_all_addresses_fail_alike_that_error_is_raised(run, monkeypatch):
     async def main():
         loop = asyncio.get_running_loop()
         resolve_to(monkeypatch, loop, (DEAD, 1))
@@ -121,7 +121,7 @@ def test_when_all_refuse_alike_the_error_is_theirs(run, monkeypatch):
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="all_errors is new in 3.12")
 @pytest.mark.parametrize("options", [{}, {"happy_eyeballs_delay": 0.01}])
-def test_all_errors_brings_every_one_of_them(run, monkeypatch, options):
+def test_all_errors_raises_every_error_in_a_group(run, monkeypatch, options):
     async def main():
         loop = asyncio.get_running_loop()
         resolve_to(monkeypatch, loop, (DEAD, 1), (DEAD, 2))
@@ -133,7 +133,7 @@ def test_all_errors_brings_every_one_of_them(run, monkeypatch, options):
     run(main())
 
 
-def test_different_errors_become_one_that_names_them(run, monkeypatch):
+def test_different_errors_are_combined_into_one_oserror(run, monkeypatch):
     async def main():
         loop = asyncio.get_running_loop()
         resolve_to(monkeypatch, loop, (DEAD, 1), (DEAD, 2))

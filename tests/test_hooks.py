@@ -56,7 +56,7 @@ def test_the_hook_takes_the_arguments_we_know(name, parameters):
     assert known[: len(parameters)] == parameters and set(known) - set(parameters) <= {"context"}
 
 
-def test_the_native_class_shadows_no_cooperative_override(loop):
+def test_the_native_class_defines_no_cooperative_method(loop):
     """These call super() through the Unix loop; a native definition before it in the method order would cut them off."""
     native = next(cls for cls in type(loop).__mro__ if cls.__module__.endswith("_core") or cls.__name__ != "EventLoop")
     kind = type(loop)
@@ -72,7 +72,7 @@ def test_the_native_class_comes_first(loop):
         assert not owner.__module__.startswith("asyncio."), f"{name} is still asyncio's"
 
 
-def test_the_transports_are_what_inherited_code_asks_for(run):
+def test_the_transports_have_the_attributes_that_inherited_code_uses(run):
     async def main():
         loop = asyncio.get_running_loop()
         server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)

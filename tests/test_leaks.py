@@ -61,7 +61,7 @@ def test_a_handle_whose_callback_ended_the_run_is_collected_with_its_callback(lo
     assert alive(watched) == []
 
 
-def test_what_is_kept_of_a_failure_names_its_callback_and_is_collected(loop):
+def test_a_kept_exception_context_names_its_callback_and_is_collected(loop):
     contexts, watched = [], []
     loop.set_exception_handler(lambda loop, context: contexts.append(context))
 
@@ -209,7 +209,7 @@ async def collected(reference):
 
 
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
-def test_a_connection_that_is_forgotten_after_the_peer_has_ended_its_side_is_closed(run):
+def test_an_unreferenced_connection_is_closed_after_the_peer_sent_eof(run):
     async def main():
         reference, far = await forgotten(Forgetful)
         with far:
@@ -223,7 +223,7 @@ def test_a_connection_that_is_forgotten_after_the_peer_has_ended_its_side_is_clo
 
 
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
-def test_a_connection_that_is_forgotten_while_it_is_paused_is_closed(run):
+def test_an_unreferenced_paused_connection_is_closed(run):
     class Pausing(Forgetful):
         def data_received(self, data):
             self.transport.pause_reading()
@@ -239,7 +239,7 @@ def test_a_connection_that_is_forgotten_while_it_is_paused_is_closed(run):
 
 
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
-def test_what_a_forgotten_connection_has_written_is_sent_before_it_is_closed(run):
+def test_an_unreferenced_connection_sends_its_buffer_before_it_is_closed(run):
     class Answering(Forgetful):
         answer = bytes(4_000_000)
 
@@ -262,7 +262,7 @@ def test_what_a_forgotten_connection_has_written_is_sent_before_it_is_closed(run
     run(main())
 
 
-def test_a_paused_connection_that_is_known_goes_on_when_it_is_resumed(run):
+def test_a_referenced_paused_connection_continues_when_resumed(run):
     class Counting(Forgetful):
         count = 0
 

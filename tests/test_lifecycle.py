@@ -149,7 +149,7 @@ def test_a_closed_loop_stays_closed_and_refuses_work(loop_factory):
     timer.cancel()
 
 
-def test_whoever_kept_a_closed_loop_is_told_so(loop_factory):
+def test_methods_of_a_closed_loop_raise_runtime_error(loop_factory):
     """A library may have kept the loop of an earlier run: what it awaits raises, and does not end in nothing."""
     stale, loop = loop_factory(), loop_factory()
     stale.close()

@@ -41,7 +41,7 @@ async def called(function, *args, **kwargs):
 
 
 @pytest.mark.parametrize("host", HOSTS, ids=ascii)
-def test_hosts_and_ports_mean_what_they_mean_to_socket(run, host):
+def test_getaddrinfo_accepts_hosts_and_ports_as_socket_does(run, host):
     # A name that is asked for with AI_NUMERICHOST never leaves the machine.
     flags = 0 if host in (None, "localhost", b"localhost") else socket.AI_NUMERICHOST
 
@@ -85,7 +85,7 @@ def test_it_is_a_coroutine_function_with_asyncio_s_arguments(loop):
         )
 
 
-def test_names_of_addresses_are_socket_s(run):
+def test_getnameinfo_returns_what_socket_returns(run):
     addresses = [
         ("127.0.0.1", 80), ("::1", 80), ("::1", 80, 0, 0), ("fe80::1", 1, 0, 1), ("127.0.0.1", 80, 0), ("::1", 1, 1 << 22, 0),
         ("127.0.0.1", 99999), ("127.0.0.1", -1), ("127.0.0.1", "x"), ["127.0.0.1", 80], ("fe80::1%lo", 1), (), None,
@@ -195,7 +195,7 @@ def test_many_lookups_at_once_all_come_back(run):
 
 
 @pytest.mark.native
-def test_the_loop_and_its_lookups_are_not_kept_alive_by_lookups_that_come_too_late(loop_factory):
+def test_late_lookup_results_do_not_keep_the_loop_alive(loop_factory):
     loops = []
     for _ in range(20):
         loop = loop_factory()
@@ -245,7 +245,7 @@ EXITS = {
 
 @pytest.mark.native
 @pytest.mark.parametrize("how", EXITS)
-def test_the_interpreter_ends_under_lookups_without_a_word(loop_name, how):
+def test_the_interpreter_exits_silently_during_lookups(loop_name, how):
     script = f"""
 import os, sys
 async def main():
@@ -271,7 +271,7 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.native
-def test_a_forked_child_looks_up_for_itself(loop_name):
+def test_a_forked_child_can_look_up_names(loop_name):
     script = """
 import os
 async def look_up():

@@ -64,7 +64,7 @@ def test_metrics_can_be_read_before_after_and_beside_the_run(loop):
     as_dict(loop.metrics())
 
 
-def test_two_loops_count_for_themselves(loop, loop_factory):
+def test_two_loops_have_separate_metrics(loop, loop_factory):
     other = loop_factory()
     before = as_dict(other.metrics())
     loop.run_until_complete(asyncio.sleep(0.01))

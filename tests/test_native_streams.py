@@ -35,7 +35,7 @@ SHARED = [value for name, value in vars(test_streams).items() if name.startswith
 
 
 @pytest.mark.parametrize("test", SHARED, ids=lambda test: test.__name__.removeprefix("test_"))
-def test_what_holds_for_asyncios_streams(test, run, ours):
+def test_the_tests_of_asyncios_streams_pass(test, run, ours):
     names = inspect.signature(test).parameters
     marks = [mark for mark in getattr(test, "pytestmark", ()) if mark.name == "skipif" and mark.args[0]]
     if marks:
@@ -144,7 +144,7 @@ async def converse(kind, seed, looks_inside):
 
 
 @pytest.mark.parametrize("looks_inside", [False, True])
-def test_random_conversations_come_out_as_with_asyncios_reader(run, looks_inside):
+def test_random_reads_return_what_asyncios_reader_returns(run, looks_inside):
     async def main():
         for seed in range(400):
             theirs = await converse(asyncio.StreamReader, seed, looks_inside)
@@ -159,7 +159,7 @@ def test_random_conversations_come_out_as_with_asyncios_reader(run, looks_inside
 # -- what they are ---------------------------------------------------------------------------------------
 
 
-def test_they_are_asyncios_classes_to_everyone_who_asks(run):
+def test_isinstance_sees_asyncios_stream_classes(run):
     async def main():
         async with connection() as (reader, writer, _):
             assert isinstance(reader, asyncio.StreamReader) and isinstance(writer, asyncio.StreamWriter)
@@ -197,7 +197,7 @@ def test_no_python_code_of_asyncios_runs_per_message(run):
     run(main())
 
 
-def test_subclasses_and_patched_objects_are_asked(run, monkeypatch):
+def test_overridden_and_patched_methods_of_streams_are_called(run, monkeypatch):
     class Shouting(wakeloop.StreamReader):
         def feed_data(self, data):
             super().feed_data(data.upper())
@@ -237,7 +237,7 @@ def test_subclasses_and_patched_objects_are_asked(run, monkeypatch):
     run(main())
 
 
-def test_who_looks_inside_finds_a_live_buffer(run):
+def test_the_private_buffer_of_a_reader_is_live(run):
     async def main():
         async with connection(limit=10) as (reader, writer, far):
             far.send(b"one two ")
@@ -255,7 +255,7 @@ def test_who_looks_inside_finds_a_live_buffer(run):
     run(main())
 
 
-def test_a_wait_under_way_goes_on_when_somebody_looks_inside(run):
+def test_a_waiting_read_continues_after_the_private_buffer_was_accessed(run):
     async def main():
         for read in ("read", "readexactly", "readline", "readuntil", "all"):
             async with connection() as (reader, writer, far):
@@ -465,7 +465,7 @@ def test_tls_from_the_start_or_in_mid_conversation(run, tls, upgraded):
     run(main())
 
 
-def test_a_peer_that_promises_much_and_sends_little_costs_little(run):
+def test_a_large_readexactly_does_not_allocate_before_the_data_arrives(run):
     async def main():
         async with connection() as (reader, _, far):
             reading = asyncio.ensure_future(reader.readexactly(1 << 40))
@@ -509,7 +509,7 @@ def test_large_reads_arrive_whole_with_what_follows_kept(run, size):
     run(main())
 
 
-def test_a_wrong_limit_is_refused_and_an_odd_one_obeyed(run):
+def test_invalid_limits_are_refused_and_unusual_ones_are_used(run):
     async def main():
         for limit in (0, -5):
             with pytest.raises(ValueError, match="Limit cannot be <= 0"):

@@ -131,7 +131,7 @@ def test_a_transport_without_memory_raises(loop_name):
     check(loop_name, body)
 
 
-def test_a_protocol_that_fails_without_memory_is_no_panic(loop_name):
+def test_a_protocol_that_fails_without_memory_does_not_panic(loop_name):
     body = """
         class Broken(asyncio.Protocol):
             def data_received(self, data):

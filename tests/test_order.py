@@ -36,7 +36,7 @@ class Logging(asyncio.Protocol):
         self.lost.set_result(None)
 
 
-def test_what_the_data_makes_the_protocol_schedule_comes_before_the_end_of_the_stream(run):
+def test_callbacks_scheduled_in_data_received_run_before_eof_received(run):
     async def main():
         loop = asyncio.get_running_loop()
         for _ in range(10):
@@ -52,7 +52,7 @@ def test_what_the_data_makes_the_protocol_schedule_comes_before_the_end_of_the_s
     run(main())
 
 
-def test_a_protocol_set_by_whoever_waits_for_the_data_hears_of_the_end(run):
+def test_a_protocol_set_by_a_task_waiting_for_data_gets_eof_received(run):
     """As where a connection is upgraded upon the peer's request, and the peer has gone by then."""
 
     class Asked(asyncio.Protocol):
@@ -82,7 +82,7 @@ def test_a_protocol_set_by_whoever_waits_for_the_data_hears_of_the_end(run):
     run(main())
 
 
-def test_a_reader_that_has_the_data_is_not_at_the_end_before_the_next_turn(run):
+def test_a_reader_with_data_is_not_at_eof_before_the_next_iteration(run):
     async def main():
         ours, peer = socket.socketpair()
         with peer:
@@ -103,7 +103,7 @@ def test_a_reader_that_has_the_data_is_not_at_the_end_before_the_next_turn(run):
     run(main())
 
 
-def test_a_timer_that_is_due_with_the_data_comes_before_what_the_data_makes_the_protocol_schedule(run):
+def test_a_timer_due_with_the_data_runs_before_callbacks_scheduled_in_data_received(run):
     async def main():
         loop = asyncio.get_running_loop()
         ours, peer = socket.socketpair()
@@ -134,7 +134,7 @@ def test_a_timer_that_is_due_with_the_data_comes_before_what_the_data_makes_the_
     run(main())
 
 
-def test_what_is_there_when_a_connection_is_made_is_received_before_what_whoever_awaits_it_schedules(run):
+def test_data_available_at_connection_made_is_received_before_callbacks_of_the_connecting_task(run):
     async def main():
         loop = asyncio.get_running_loop()
         with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -162,7 +162,7 @@ def test_what_is_there_when_a_connection_is_made_is_received_before_what_whoever
     run(main())
 
 
-def test_a_callback_of_a_ready_descriptor_comes_before_due_timers_and_what_is_scheduled_meanwhile(run):
+def test_a_ready_descriptors_callback_runs_before_due_timers_and_new_callbacks(run):
     async def main():
         loop = asyncio.get_running_loop()
         ours, peer = socket.socketpair()
@@ -184,7 +184,7 @@ def test_a_callback_of_a_ready_descriptor_comes_before_due_timers_and_what_is_sc
     run(main())
 
 
-def test_a_due_timer_comes_before_what_a_callback_that_an_event_has_scheduled_schedules(run):
+def test_a_due_timer_runs_before_callbacks_scheduled_by_an_events_callback(run):
     class Scheduling(Logging):
         def data_received(self, data):
             loop = asyncio.get_running_loop()
@@ -209,7 +209,7 @@ def test_a_due_timer_comes_before_what_a_callback_that_an_event_has_scheduled_sc
     run(main())
 
 
-def test_what_callbacks_schedule_in_a_turn_with_events_waits_for_the_next_look_at_timers_and_descriptors(run):
+def test_callbacks_scheduled_in_an_iteration_with_events_run_after_the_next_poll(run):
     async def main():
         loop = asyncio.get_running_loop()
         with contextlib.ExitStack() as sockets:
@@ -268,7 +268,7 @@ class Little(asyncio.BufferedProtocol):
         self.lost.set_result(None)
 
 
-def test_what_one_part_of_the_data_makes_the_protocol_schedule_comes_before_the_next_part(run):
+def test_callbacks_scheduled_in_data_received_run_before_the_next_data_received(run):
     async def main():
         loop = asyncio.get_running_loop()
         ours, peer = socket.socketpair()
@@ -285,7 +285,7 @@ def test_what_one_part_of_the_data_makes_the_protocol_schedule_comes_before_the_
     run(main())
 
 
-def test_a_protocol_that_pauses_and_resumes_gets_the_data_behind_what_was_scheduled_before(run):
+def test_data_after_pause_and_resume_comes_after_earlier_callbacks(run):
     async def main():
         loop = asyncio.get_running_loop()
         ours, peer = socket.socketpair()
@@ -315,7 +315,7 @@ def test_a_protocol_that_pauses_and_resumes_gets_the_data_behind_what_was_schedu
     run(main())
 
 
-def test_the_end_behind_data_that_was_not_read_for_a_pause_comes_after_what_the_data_schedules(run):
+def test_eof_after_a_pause_comes_after_callbacks_scheduled_in_data_received(run):
     async def main():
         loop = asyncio.get_running_loop()
         for _ in range(10):
@@ -333,7 +333,7 @@ def test_the_end_behind_data_that_was_not_read_for_a_pause_comes_after_what_the_
     run(main())
 
 
-def test_a_protocol_that_pauses_when_connected_and_resumes_a_turn_later_gets_the_data_a_turn_after_that(run):
+def test_data_after_a_pause_in_connection_made_comes_one_iteration_after_resume(run):
     async def main():
         loop = asyncio.get_running_loop()
         with socket.create_server(("127.0.0.1", 0)) as listener, contextlib.ExitStack() as peers:
@@ -365,7 +365,7 @@ def test_a_protocol_that_pauses_when_connected_and_resumes_a_turn_later_gets_the
     run(main())
 
 
-def test_a_callback_for_a_descriptor_set_in_a_callback_of_another_comes_before_due_timers(run):
+def test_a_reader_added_in_another_readers_callback_runs_before_due_timers(run):
     async def main():
         loop = asyncio.get_running_loop()
         first, peer = socket.socketpair()
@@ -400,7 +400,7 @@ def look_for_events(loop, sock):
     loop.remove_reader(sock)
 
 
-def test_a_protocol_hears_nothing_more_of_a_connection_that_its_write_has_found_broken(run):
+def test_no_data_is_received_after_a_write_found_the_connection_broken(run):
     class Ending(Logging):
         def connection_lost(self, exc):
             self.log.append(type(exc))
@@ -429,7 +429,7 @@ def test_a_protocol_hears_nothing_more_of_a_connection_that_its_write_has_found_
     run(main())
 
 
-def test_a_connection_that_a_write_would_have_found_broken_is_lost_for_that_reason_when_aborted(run):
+def test_abort_reports_the_error_that_a_pending_write_would_have_found(run):
     async def main():
         ours, peer = socket.socketpair()
         transport, protocol = await asyncio.get_running_loop().create_connection(Recording, sock=ours)
@@ -443,7 +443,7 @@ def test_a_connection_that_a_write_would_have_found_broken_is_lost_for_that_reas
 
 
 @pytest.mark.parametrize("by", ["transport", "socket"])
-def test_a_peer_on_the_same_loop_has_the_file_before_whoever_sent_it_goes_on(run, by):
+def test_a_peer_on_the_same_loop_receives_the_file_before_sendfile_returns(run, by):
     async def main():
         loop = asyncio.get_running_loop()
         ours, peer = socket.socketpair()
@@ -476,7 +476,7 @@ def test_a_peer_on_the_same_loop_has_the_file_before_whoever_sent_it_goes_on(run
 
 
 @pytest.mark.parametrize("kind", ["pipe", "datagrams"])
-def test_a_pipe_or_datagram_socket_that_pauses_and_resumes_reads_a_turn_later(run, kind):
+def test_a_pipe_or_datagram_transport_reads_one_iteration_after_resume(run, kind):
     class Received(Logging, asyncio.DatagramProtocol):
         def datagram_received(self, data, address):
             self.data_received(data)
@@ -521,7 +521,7 @@ def test_a_pipe_or_datagram_socket_that_pauses_and_resumes_reads_a_turn_later(ru
     run(main())
 
 
-def test_a_callback_that_is_set_again_in_its_turn_takes_its_place_in_the_next(run):
+def test_a_reader_added_again_in_its_own_callback_runs_in_the_next_iteration(run):
     async def main():
         loop = asyncio.get_running_loop()
         first, second = socket.socketpair()

@@ -82,7 +82,7 @@ async def echo(reader, writer):
     writer.close()
 
 
-def test_sockets_timers_and_processes_work_in_anothers_main_loop(loop, turn):
+def test_sockets_timers_and_processes_work_in_a_foreign_main_loop(loop, turn):
     async def main():
         server = await asyncio.start_server(echo, "127.0.0.1", 0)
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
@@ -100,7 +100,7 @@ def test_sockets_timers_and_processes_work_in_anothers_main_loop(loop, turn):
     assert turned(loop, turn, main()) == "done"
 
 
-def test_other_threads_are_heard_in_anothers_main_loop(loop, turn):
+def test_call_soon_threadsafe_works_in_a_foreign_main_loop(loop, turn):
     async def main():
         for _ in range(3):
             assert await loop.run_in_executor(None, lambda: time.sleep(0.005) or "job") == "job"
@@ -116,7 +116,7 @@ def test_other_threads_are_heard_in_anothers_main_loop(loop, turn):
 
 
 @pytest.mark.native
-def test_what_the_runtime_does_is_heard_in_anothers_main_loop(loop, turn, runtime):
+def test_primitives_work_in_a_foreign_main_loop(loop, turn, runtime):
     import wakeloop
 
     async def main():
@@ -128,7 +128,7 @@ def test_what_the_runtime_does_is_heard_in_anothers_main_loop(loop, turn, runtim
     assert turned(loop, turn, main()) == "done"
 
 
-def test_nothing_of_much_data_is_forgotten_in_anothers_main_loop(loop, turn):
+def test_large_transfers_complete_in_a_foreign_main_loop(loop, turn):
     """More than is read in one turn: what is left must make the descriptor readable again."""
     size = 8 << 20
 
@@ -175,7 +175,7 @@ def test_the_descriptor_is_readable_for_as_long_as_there_is_something_to_do(loop
     loop.run_until_complete(loop.shutdown_default_executor())
 
 
-def test_a_loop_whose_descriptor_is_known_is_woken_from_its_own_sleep(loop):
+def test_a_loop_with_an_exposed_descriptor_still_wakes_from_its_own_poll(loop):
     descriptor = loop._selector.fileno()
     assert loop._selector.fileno() == descriptor
     thread = threading.Timer(0.02, loop.call_soon_threadsafe, (loop.stop,))

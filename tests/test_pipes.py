@@ -35,7 +35,7 @@ async def ends():
     return reading, received, writing, wrote
 
 
-def test_what_goes_in_comes_out_and_then_the_end(run):
+def test_data_written_to_a_pipe_is_received_then_eof(run):
     async def main():
         _, received, writing, wrote = await ends()
         payload = os.urandom(3_000_000)
@@ -77,7 +77,7 @@ def test_a_reader_that_goes_away_ends_the_writer(run):
     run(main())
 
 
-def test_abort_drops_what_is_buffered(run):
+def test_abort_drops_the_pipes_write_buffer(run):
     async def main():
         reading, received, writing, wrote = await ends()
         reading.pause_reading()
@@ -104,7 +104,7 @@ def test_transports_are_asyncios_and_know_their_pipe(run):
     run(main())
 
 
-def test_a_file_is_no_pipe(run, tmp_path):
+def test_a_regular_file_is_refused_as_a_pipe(run, tmp_path):
     async def main():
         loop = asyncio.get_running_loop()
         with open(tmp_path / "file", "wb") as file:
@@ -130,7 +130,7 @@ def test_a_terminal_can_be_read(run):
     run(main())
 
 
-def test_what_is_in_a_pipe_is_received_before_what_whoever_awaits_it_schedules(run):
+def test_data_in_a_pipe_is_received_before_callbacks_of_the_connecting_task(run):
     """An SSH process changes its input so: the old pipe's connection_lost must not overtake the new one's data."""
 
     async def main():

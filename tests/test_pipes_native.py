@@ -64,7 +64,7 @@ def test_small_and_large_writes_keep_their_order(run):
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_what_the_pipe_takes_is_in_it_when_write_returns(run, kind):
+def test_write_puts_data_into_the_pipe_before_it_returns(run, kind):
     """A callback may write and then block until the reader has answered."""
 
     async def main():
@@ -104,7 +104,7 @@ def test_a_pipe_that_was_full_is_written_at_once_when_it_was_emptied(run):
     run(main())
 
 
-def test_what_is_written_before_abort_is_in_the_pipe(run):
+def test_data_written_before_abort_is_in_the_pipe(run):
     async def main():
         reader, writer = os.pipe()
         transport, protocol = await writing(writer)
@@ -172,7 +172,7 @@ def test_writing_to_a_lost_pipe_is_silent_and_then_logged(run, asyncio_log, endi
     run(main())
 
 
-def test_what_is_no_bytes_cannot_be_written(run):
+def test_writing_an_object_that_is_not_bytes_like_to_a_pipe_is_a_type_error(run):
     async def main():
         reader, writer = os.pipe()
         transport, protocol = await writing(writer)
@@ -288,7 +288,7 @@ def test_stream_readers_and_writers_work_on_pipes(run):
     run(main())
 
 
-def test_sockets_are_pipes_too(run):
+def test_sockets_can_be_used_as_pipes(run):
     async def main():
         ours, theirs = socket.socketpair()
         transport, protocol = await asyncio.get_running_loop().connect_write_pipe(Writing, ours)
@@ -301,7 +301,7 @@ def test_sockets_are_pipes_too(run):
     run(main())
 
 
-def test_a_fifo_has_two_ends(run, tmp_path):
+def test_a_fifo_can_be_read_and_written(run, tmp_path):
     async def main():
         path = tmp_path / "fifo"
         os.mkfifo(path)
@@ -378,7 +378,7 @@ def test_transports_describe_themselves(run):
     run(main())
 
 
-def test_pipes_nobody_closed_warn(loop_factory):
+def test_unclosed_pipe_transports_warn(loop_factory):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ResourceWarning)
         loop = loop_factory()

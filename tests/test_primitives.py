@@ -28,7 +28,7 @@ def test_sleep_returns_its_result(run):
 
 
 @pytest.mark.parametrize("delay", [0, 0.0, -1])
-def test_a_sleep_without_a_delay_gives_everybody_else_a_turn(run, delay):
+def test_a_sleep_of_zero_lets_other_tasks_run(run, delay):
     async def main():
         turns = []
 
@@ -53,7 +53,7 @@ def test_a_sleep_without_a_delay_gives_everybody_else_a_turn(run, delay):
     run(main())
 
 
-def test_awaits_that_never_have_to_wait_leave_the_loop_to_others_now_and_then(run):
+def test_awaits_that_are_always_ready_still_let_other_tasks_run(run):
     """Data is there in plenty, room too: still timers, signals and other tasks have their turns."""
 
     async def turns(work):
@@ -140,7 +140,7 @@ def test_ten_thousand_sleeps_at_once_all_wake_and_none_early(run):
     run(main())
 
 
-def test_a_cancelled_sleep_raises_and_lets_go(run):
+def test_a_cancelled_sleep_raises_and_releases_its_result(run):
     async def main():
         async def sleeper():
             await wakeloop.sleep(60)
@@ -179,7 +179,7 @@ def test_cancellation_that_races_with_the_wake_up_loses_neither(run):
     run(main())
 
 
-def test_what_is_never_awaited_does_nothing_and_says_so(run):
+def test_an_operation_that_is_never_awaited_does_nothing_and_warns(run):
     async def main():
         ran = []
         server = await wakeloop.start_echo_server("127.0.0.1", 0)
@@ -222,7 +222,7 @@ def test_a_sleep_that_is_dropped_halfway_is_harmless(run):
 
 
 @pytest.mark.parametrize("bad", [None, "1", object(), math.nan])
-def test_a_duration_that_is_none_is_refused(run, bad):
+def test_an_invalid_duration_is_refused(run, bad):
     async def main():
         with pytest.raises((TypeError, ValueError)):
             await wakeloop.sleep(bad)
@@ -241,7 +241,7 @@ def test_a_huge_duration_waits_until_it_is_cancelled(run, huge):
     run(main())
 
 
-def test_a_loop_that_closes_while_sleeps_are_pending_does_not_mind(loop):
+def test_a_loop_can_be_closed_while_sleeps_are_pending(loop):
     tasks = [loop.create_task(main_sleeps(0.01)) for _ in range(100)]
     loop.run_until_complete(asyncio.sleep(0))
     for task in tasks:
@@ -326,7 +326,7 @@ def test_the_echo_server_serves_hundreds_at_once(run):
     run(main())
 
 
-def test_the_echo_server_needs_neither_the_loop_nor_the_interpreter(run):
+def test_the_echo_server_answers_while_the_loop_and_the_gil_are_blocked(run):
     """Its loop is blocked in Python code, and it serves all the same."""
 
     async def main():
@@ -337,7 +337,7 @@ def test_the_echo_server_needs_neither_the_loop_nor_the_interpreter(run):
     run(main())
 
 
-def test_a_thread_that_hogs_the_interpreter_does_not_slow_the_echo(run):
+def test_a_thread_that_holds_the_gil_does_not_slow_the_echo_server(run):
     """The client is another process; in this one a thread computes without a pause."""
     import subprocess
     import sys

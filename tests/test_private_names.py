@@ -54,7 +54,7 @@ def test_timers_that_are_cleared_never_fire(loop):
         handle.cancel()
 
 
-def test_a_timer_can_be_taken_out_and_run_by_whoever_took_it(loop):
+def test_a_timer_can_be_taken_out_of_scheduled_and_run_by_a_tool(loop):
     seen = []
     for delay in (3600, 7200):
         loop.call_later(delay, seen.append, delay)
@@ -77,7 +77,7 @@ def test_a_loop_can_be_drained_turn_by_turn(loop):
     assert seen == ["at once", "after the timer"]
 
 
-def test_a_loop_that_is_turned_by_others_can_have_timers_of_theirs(loop, monkeypatch):
+def test_a_tool_that_runs_iterations_can_push_its_own_timers(loop, monkeypatch):
     """As debuggers do it: another `call_at`, and another `_run_once` that looks after its list."""
     seen = []
 
@@ -172,7 +172,7 @@ def ran(monkeypatch):
     return seen
 
 
-def test_a_patched_run_of_handles_sees_every_callback(loop, ran):
+def test_a_patched_handle_run_sees_every_callback(loop, ran):
     def soon():
         pass
 
@@ -260,7 +260,7 @@ def test_a_callback_that_changes_its_own_handle_and_fails_is_reported(loop, coun
     assert [error.args for error in told] == [(tuple(range(count)),)] * 2
 
 
-def test_tasks_and_connections_work_under_a_patched_run_of_handles(run, ran):
+def test_tasks_and_connections_work_with_a_patched_handle_run(run, ran):
     async def main():
         near, far = await pair()
         near.transport.write(b"over the wire")
@@ -272,7 +272,7 @@ def test_tasks_and_connections_work_under_a_patched_run_of_handles(run, ran):
     assert len(ran) > 10
 
 
-def test_a_callback_that_fails_under_a_patched_run_of_handles_is_reported(loop, ran):
+def test_an_exception_in_a_callback_is_reported_with_a_patched_handle_run(loop, ran):
     told = []
     loop.set_exception_handler(lambda loop, context: told.append(context))
     loop.call_soon(int, "no number")
@@ -282,7 +282,7 @@ def test_a_callback_that_fails_under_a_patched_run_of_handles_is_reported(loop, 
     assert told[0]["message"].startswith("Exception in callback int(")
 
 
-def test_a_patched_run_of_handles_is_not_asked_any_more_when_it_is_gone(loop, ran, monkeypatch):
+def test_a_restored_handle_run_is_used_again(loop, ran, monkeypatch):
     loop.call_soon(loop.stop)
     loop.run_forever()
     count = len(ran)
@@ -293,7 +293,7 @@ def test_a_patched_run_of_handles_is_not_asked_any_more_when_it_is_gone(loop, ra
     assert len(ran) == count
 
 
-def test_a_patched_turn_of_asyncios_base_class_turns_the_loop(run, monkeypatch):
+def test_a_run_once_patched_on_base_event_loop_runs_the_loop(run, monkeypatch):
     original, turns = asyncio.BaseEventLoop._run_once, []
 
     def run_once(self):
@@ -320,7 +320,7 @@ def test_a_patched_turn_of_asyncios_base_class_turns_the_loop(run, monkeypatch):
     assert len(turns) > 5
 
 
-def test_a_patched_create_task_of_asyncios_base_class_sees_every_task(run, monkeypatch):
+def test_a_create_task_patched_on_base_event_loop_sees_every_task(run, monkeypatch):
     original, seen = asyncio.BaseEventLoop.create_task, []
 
     def create_task(self, coro, **options):
@@ -344,7 +344,7 @@ def test_a_patched_create_task_of_asyncios_base_class_sees_every_task(run, monke
     assert seen.count("child") == 3
 
 
-def test_a_create_task_of_asyncios_whose_code_was_rewritten_sees_every_task(run):
+def test_a_create_task_with_replaced_code_sees_every_task(run):
     """As tracers that wrap bytecode do it: the function on the class stays the same object."""
     function = asyncio.BaseEventLoop.create_task
 
@@ -376,7 +376,7 @@ def test_a_create_task_of_asyncios_whose_code_was_rewritten_sees_every_task(run)
         ("getnameinfo", lambda loop: loop.getnameinfo(("127.0.0.1", 1))),
     ],
 )
-def test_what_stands_in_the_place_of_a_method_of_asyncios_base_class_is_called(run, monkeypatch, name, call):
+def test_a_method_patched_on_base_event_loop_is_called(run, monkeypatch, name, call):
     """Guards against traffic in tests, and name resolution of a program's own."""
 
     class Called(Exception):
@@ -393,7 +393,7 @@ def test_what_stands_in_the_place_of_a_method_of_asyncios_base_class_is_called(r
     run(main())
 
 
-def test_a_patched_maker_of_transports_is_asked_at_both_ends_of_a_connection(run, monkeypatch):
+def test_a_patched_make_socket_transport_is_called_at_both_ends(run, monkeypatch):
     kind = asyncio.selector_events.BaseSelectorEventLoop
     original, made = kind._make_socket_transport, []
 
@@ -411,7 +411,7 @@ def test_a_patched_maker_of_transports_is_asked_at_both_ends_of_a_connection(run
 
 
 @pytest.mark.parametrize("name", ["_make_socket_transport", "_make_datagram_transport"])
-def test_a_patched_maker_of_transports_makes_them(run, monkeypatch, name):
+def test_a_patched_make_socket_transport_creates_the_transports(run, monkeypatch, name):
     """CoAP libraries receive datagrams with transports of their own."""
     kind = asyncio.selector_events.BaseSelectorEventLoop
     original, made = getattr(kind, name), []
@@ -497,7 +497,7 @@ def test_an_accepted_connection_names_its_server_until_it_is_lost(run):
     run(main())
 
 
-def test_a_protocol_that_is_put_into_a_transport_gets_what_comes_then(run):
+def test_a_protocol_assigned_to_the_private_attribute_gets_later_data(run):
     """How STARTTLS was done before loop.start_tls()."""
 
     async def main():

@@ -135,7 +135,7 @@ def test_a_child_forked_inside_a_running_loop_can_run_its_own(loop_name):
 
 @pytest.mark.native
 @pytest.mark.parametrize("state", ["watched", "left", "listening", "in a thread"])
-def test_using_the_parents_loop_after_fork_says_what_is_wrong(loop_name, state):
+def test_using_the_parents_loop_after_fork_raises_runtime_error(loop_name, state):
     """What it watches is the parent's, and what it was in the middle of is the parent's to end."""
     body = f"""
         import os, socket, threading, warnings
@@ -186,7 +186,7 @@ def test_using_the_parents_loop_after_fork_says_what_is_wrong(loop_name, state):
 
 
 @pytest.mark.parametrize("use", ["never ran", "ran", "ran in a thread"])
-def test_a_loop_that_rests_is_the_childs_own_after_a_fork(loop_name, use):
+def test_a_loop_at_rest_can_be_used_in_the_child_after_a_fork(loop_name, use):
     """As of a program that becomes a daemon, or forks workers, after it has made its loop."""
     body = f"""
         import os, threading, warnings
@@ -239,7 +239,7 @@ def test_a_loop_that_rests_is_the_childs_own_after_a_fork(loop_name, use):
 
 
 @pytest.mark.native
-def test_workers_forked_one_after_another_each_have_the_loop_for_themselves(loop_name):
+def test_each_forked_worker_can_use_its_copy_of_the_loop(loop_name):
     """asyncio's would have one epoll set between them."""
     body = """
         import os, socket, warnings
@@ -295,7 +295,7 @@ def test_a_child_after_fork_has_working_primitives(loop_name):
 
 @pytest.mark.parametrize("kind", ["asyncio.SelectorEventLoop", "new_loop"])
 @pytest.mark.native
-def test_a_child_forked_under_busy_primitives_has_working_ones_and_the_parents_go_on(loop_name, kind):
+def test_fork_with_busy_primitives_leaves_both_processes_working(loop_name, kind):
     body = f"""
         import os, warnings
         warnings.simplefilter("ignore")
@@ -375,7 +375,7 @@ def test_a_child_forked_while_the_runtime_starts_has_working_primitives(loop_nam
 
 
 @pytest.mark.native
-def test_primitives_on_an_asyncio_loop_of_the_parent_say_what_is_wrong(loop_name):
+def test_primitives_on_the_parents_asyncio_loop_raise_runtime_error_after_fork(loop_name):
     """asyncio lets a child run the loop; but its epoll set is the parent's too, and what one is told the other misses."""
     body = """
         import os, warnings

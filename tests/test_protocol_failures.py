@@ -14,7 +14,7 @@ FAILING = ["connection_made", "data_received", "eof_received", "connection_lost"
 
 
 @pytest.mark.parametrize("method", FAILING)
-def test_an_exception_in_a_protocol_reaches_the_handler_and_the_loop_lives(run, method):
+def test_an_exception_in_a_protocol_reaches_the_exception_handler_and_the_loop_runs_on(run, method):
     def explode(self, *args):
         raise ZeroDivisionError(method)
 
@@ -42,7 +42,7 @@ def test_an_exception_in_a_protocol_reaches_the_handler_and_the_loop_lives(run, 
     run(main())
 
 
-def test_what_is_no_protocol_reaches_the_handler_at_the_end_of_the_connection(run):
+def test_an_object_that_is_not_a_protocol_is_reported_at_the_end_of_the_connection(run):
     async def main():
         loop, problems = asyncio.get_running_loop(), []
         loop.set_exception_handler(lambda loop, context: problems.append(context))

@@ -56,7 +56,7 @@ def python_calls():
 
 @pytest.mark.native
 @pytest.mark.parametrize("debug", [False, True])
-def test_no_python_code_stands_between_the_socket_and_the_reader(run, debug):
+def test_no_python_code_runs_between_the_socket_and_the_stream_reader(run, debug):
     assert _streams.STANDS_IN, f"asyncio of {sys.version_info[:2]} has other streams than those we know"
 
     async def main():
@@ -118,7 +118,7 @@ def test_a_method_replaced_on_its_class_is_called_from_then_on(run, monkeypatch,
     run(main())
 
 
-def test_another_property_in_the_place_of_the_readers_is_asked(run, monkeypatch):
+def test_a_replaced_property_of_the_reader_is_used(run, monkeypatch):
     genuine, asked = PROTOCOL._stream_reader, []
 
     def getter(self):
@@ -139,7 +139,7 @@ def test_another_property_in_the_place_of_the_readers_is_asked(run, monkeypatch)
         monkeypatch.undo()
 
 
-def test_another_code_in_the_same_function_is_run(run):
+def test_replaced_code_of_a_reader_method_runs(run):
     genuine, seen = READER.feed_data.__code__, []
 
     def other(self, data):
@@ -180,7 +180,7 @@ def test_a_method_put_on_an_instance_in_mid_stream_is_called(run):
     run(main())
 
 
-def test_an_instance_with_a_dict_of_its_own_is_served_as_any_other(run):
+def test_a_reader_with_a_materialised_dict_is_fed_natively(run):
     async def main():
         async with connection() as (reader, writer, far):
             protocol, calls = writer.transport.get_protocol(), []
@@ -271,7 +271,7 @@ def test_subclasses_of_reader_and_protocol_get_every_call(run):
     assert calls == [("feed_data", b"data")] + [("data_received", b"data")] * 2 + [("feed_data", b"data")]
 
 
-def test_another_protocol_in_mid_stream_gets_what_comes_after(run):
+def test_a_protocol_set_in_mid_stream_gets_later_data(run):
     class Other(asyncio.Protocol):
         def __init__(self):
             self.data = bytearray()
@@ -339,7 +339,7 @@ def test_data_for_a_reader_that_ended_or_is_locked_is_a_fatal_error(run, asyncio
     run(main())
 
 
-def test_data_for_a_reader_that_nobody_holds_is_thrown_away(run):
+def test_data_for_an_unreferenced_reader_is_dropped(run):
     async def main():
         near, far = socket.socketpair()
         protocol = PROTOCOL(READER())
@@ -410,7 +410,7 @@ def test_large_messages_arrive_whole_in_pieces_of_every_size(run, limit):
     run(main())
 
 
-def test_a_buffer_that_somebody_looks_at_stays_as_it_is(run, asyncio_log):
+def test_a_buffer_with_an_exported_memoryview_is_not_changed(run, asyncio_log):
     """asyncio cannot add to it then, and ends the connection with a BufferError; large data makes no difference."""
 
     async def main():

@@ -67,7 +67,7 @@ async def until(condition):
 
 @pytest.mark.control
 @pytest.mark.parametrize("size", SIZES)
-def test_messages_of_a_stream_that_are_kept_stay_as_they_were(run, size):
+def test_kept_messages_of_a_stream_do_not_change(run, size):
     async def main():
         with tcp_pair() as (sock, peer):
             _, protocol = await asyncio.get_running_loop().create_connection(KeptStream, sock=sock)
@@ -83,7 +83,7 @@ def test_messages_of_a_stream_that_are_kept_stay_as_they_were(run, size):
 
 @pytest.mark.control
 @pytest.mark.parametrize(("size", "burst"), [*((size, 1) for size in SIZES), (512, 5), (1024, 5), (4096, 5)])
-def test_datagrams_that_are_kept_stay_as_they_were(run, size, burst):
+def test_kept_datagrams_do_not_change(run, size, burst):
     async def main():
         loop = asyncio.get_running_loop()
         transport, protocol = await loop.create_datagram_endpoint(KeptDatagrams, local_addr=("127.0.0.1", 0))
@@ -111,7 +111,7 @@ async def by_reader(sock):
 @pytest.mark.control
 @pytest.mark.parametrize("opened", [by_sock, by_reader])
 @pytest.mark.parametrize("size", [*SIZES, 999, 1000, 4096, 4097])
-def test_what_reads_have_given_stays_as_it_was_as_long_as_anybody_has_it(run, opened, size):
+def test_bytes_returned_by_reads_do_not_change_while_referenced(run, opened, size):
     async def main():
         with tcp_pair() as (sock, peer), tcp_pair() as (other, other_peer):
             peers = [peer, other_peer]
@@ -141,7 +141,7 @@ def test_what_reads_have_given_stays_as_it_was_as_long_as_anybody_has_it(run, op
 
 
 @pytest.mark.control
-def test_a_message_that_is_sent_later_is_sent_as_it_was(run):
+def test_a_received_message_can_be_sent_later_unchanged(run):
     async def main():
         class Late(KeptStream):
             def take(self, data):

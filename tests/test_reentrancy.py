@@ -61,7 +61,7 @@ def interrupted(loop, connecting):
     return loop.run_until_complete(asyncio.wait_for(task, 10))
 
 
-def test_a_datagram_endpoint_lives_on_when_its_first_callback_is_interrupted(loop):
+def test_a_datagram_endpoint_survives_an_interrupted_connection_made(loop):
     protocol = Interrupted()
     transport, _ = interrupted(loop, loop.create_datagram_endpoint(lambda: protocol, local_addr=("127.0.0.1", 0)))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
@@ -72,7 +72,7 @@ def test_a_datagram_endpoint_lives_on_when_its_first_callback_is_interrupted(loo
     assert protocol.told == ["made", b"data", "lost"]
 
 
-def test_a_pipe_lives_on_when_its_first_callback_is_interrupted(loop):
+def test_a_pipe_transport_survives_an_interrupted_connection_made(loop):
     protocol = Interrupted()
     reading, writing = os.pipe()
     with open(writing, "wb", buffering=0) as writer:
@@ -110,7 +110,7 @@ def test_a_datagram_endpoint_ends_although_its_protocol_fails_on_an_error(run, e
     run(main())
 
 
-def test_methods_that_a_buffered_protocol_gets_late_are_called(run):
+def test_methods_added_to_a_buffered_protocol_later_are_called(run):
     there, told = False, []
 
     class Late(asyncio.BufferedProtocol):
@@ -186,7 +186,7 @@ def test_the_socket_of_an_accepted_connection_is_made_once_for_all_threads(run):
     run(main())
 
 
-def test_a_loop_can_be_closed_under_a_thread_that_turns_it_by_hand(loop_factory):
+def test_a_loop_can_be_closed_while_another_thread_steps_it(loop_factory):
     loop, entered = loop_factory(), threading.Event()
 
     def turn():

@@ -28,7 +28,7 @@ def listen_to_errors():
 
 @pytest.mark.parametrize("ends", [tcp_pair, socketpair], ids=["tcp", "unix"])
 @pytest.mark.parametrize("method", ["write", "writelines"])
-def test_a_connection_ends_with_the_error_behind_what_was_written_before(run, ends, method):
+def test_non_contiguous_data_ends_a_connection_after_earlier_writes(run, ends, method):
     async def main():
         told = listen_to_errors()
         with ends() as (sock, peer):
@@ -55,7 +55,7 @@ def test_a_connection_ends_with_the_error_behind_what_was_written_before(run, en
 
 
 @pytest.mark.parametrize("method", ["write", "writelines"])
-def test_they_are_as_silent_as_other_data_behind_a_write_that_finds_the_connection_broken(run, method):
+def test_non_contiguous_data_is_silent_after_a_write_found_the_connection_broken(run, method):
     async def main():
         told = listen_to_errors()
         with socketpair() as (sock, peer):
@@ -75,7 +75,7 @@ def test_they_are_as_silent_as_other_data_behind_a_write_that_finds_the_connecti
 
 
 @pytest.mark.parametrize("method", ["write", "writelines"])
-def test_a_tls_connection_ends_with_the_error(run, tls, method):
+def test_non_contiguous_data_ends_a_tls_connection(run, tls, method):
     async def main():
         told = listen_to_errors()
         near, far = await secure_pair(tls)
@@ -90,7 +90,7 @@ def test_a_tls_connection_ends_with_the_error(run, tls, method):
 
 
 @pytest.mark.parametrize("connected", [True, False], ids=["connected", "addressed"])
-def test_a_datagram_transport_ends_with_the_error_behind_what_was_sent_before(run, connected):
+def test_non_contiguous_data_ends_a_datagram_transport_after_earlier_datagrams(run, connected):
     class Ending(asyncio.DatagramProtocol):
         def __init__(self):
             self.lost = asyncio.get_running_loop().create_future()
@@ -116,7 +116,7 @@ def test_a_datagram_transport_ends_with_the_error_behind_what_was_sent_before(ru
     run(main())
 
 
-def test_a_datagram_that_has_to_wait_is_put_together(run, tmp_path):
+def test_a_non_contiguous_datagram_that_has_to_wait_is_copied(run, tmp_path):
     async def main():
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as far:
             far.bind(str(tmp_path / "far"))
@@ -141,7 +141,7 @@ def test_a_datagram_that_has_to_wait_is_put_together(run, tmp_path):
 
 
 @pytest.mark.parametrize("full", [False, True], ids=["empty", "full"])
-def test_a_pipe_ends_with_the_error_unless_it_is_full(run, full):
+def test_non_contiguous_data_ends_a_pipe_unless_it_is_full(run, full):
     async def main():
         told = listen_to_errors()
         reading, writing = os.pipe()
@@ -166,7 +166,7 @@ def test_a_pipe_ends_with_the_error_unless_it_is_full(run, full):
     run(main())
 
 
-def test_a_memoryview_that_was_released_is_the_callers_error(run):
+def test_writing_a_released_memoryview_raises_in_the_caller(run):
     async def main():
         near, far = await pair()
         released = memoryview(b"x")

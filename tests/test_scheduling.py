@@ -178,7 +178,7 @@ def test_callbacks_that_share_a_copy_of_the_context_do_not_see_each_other(loop):
     assert seen == [before]
 
 
-def test_a_context_that_is_entered_already_is_reported_and_the_loop_lives(loop, asyncio_log):
+def test_an_already_entered_context_is_reported_and_the_loop_runs_on(loop, asyncio_log):
     context = contextvars.copy_context()
     seen = []
 

@@ -52,7 +52,7 @@ async def closed(*protocols):
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_UNIX])
-def test_a_file_goes_out_between_two_writes(run, file, content, family):
+def test_sendfile_keeps_its_order_between_two_writes(run, file, content, family):
     async def main():
         loop = asyncio.get_running_loop()
         with tcp_pair() if family == socket.AF_INET else socketpair() as (ours, theirs):
@@ -83,7 +83,7 @@ def test_a_server_sends_files_one_after_the_other(run, file, content):
     run(main())
 
 
-def test_a_file_goes_out_between_two_writes_of_a_stream(run, file, content):
+def test_sendfile_keeps_its_order_between_two_stream_writes(run, file, content):
     async def main():
         loop = asyncio.get_running_loop()
         with tcp_pair() as (ours, theirs):
@@ -105,7 +105,7 @@ def test_a_file_goes_out_between_two_writes_of_a_stream(run, file, content):
     ("offset", "count"), [(0, None), (1000, None), (0, 5000), (SIZE - 10, 100), (SIZE + 5, None), (3, 1 << 62)]
 )
 @pytest.mark.parametrize("by", ["transport", "socket"])
-def test_offset_and_count_say_which_part(run, file, content, by, offset, count):
+def test_sendfile_offset_and_count_select_the_part(run, file, content, by, offset, count):
     expected = content[offset:] if count is None else content[offset : offset + count]
 
     async def main():
@@ -175,7 +175,7 @@ def test_wrong_arguments_are_refused(run, file, by, arguments, error, text):
     run(main())
 
 
-def test_what_cannot_send_a_file_says_so(run, file, tmp_path):
+def test_a_transport_without_sendfile_raises_runtime_error(run, file, tmp_path):
     async def main():
         loop = asyncio.get_running_loop()
         near, far = await pair()
@@ -201,7 +201,7 @@ def test_what_cannot_send_a_file_says_so(run, file, tmp_path):
 
 
 @pytest.mark.parametrize("by", ["transport", "socket"])
-def test_what_is_no_regular_file_is_read_and_sent(run, by):
+def test_sendfile_falls_back_for_files_that_are_not_regular(run, by):
     async def main():
         loop = asyncio.get_running_loop()
         with tcp_pair() as (near, far):
@@ -221,7 +221,7 @@ def test_what_is_no_regular_file_is_read_and_sent(run, by):
     run(main())
 
 
-def test_a_pipe_is_no_file_to_send(run):
+def test_sendfile_of_a_pipe_is_refused(run):
     async def main():
         loop = asyncio.get_running_loop()
         near, far = await pair()
@@ -280,7 +280,7 @@ def test_nothing_can_be_written_while_a_file_is_sent(run, file):
     run(main())
 
 
-def test_what_was_paused_stays_paused(run, file):
+def test_reading_stays_paused_after_sendfile(run, file):
     async def main():
         loop = asyncio.get_running_loop()
         near, far = await pair()
@@ -527,7 +527,7 @@ def reading_thread(sock, size):
 @LINUX
 @pytest.mark.native
 @pytest.mark.parametrize("by", ["transport", "socket"])
-def test_no_task_is_stepped_and_no_descriptor_made_while_the_file_goes_out(run, file, by):
+def test_sendfile_steps_no_task_and_opens_no_descriptor(run, file, by):
     async def main():
         loop = asyncio.get_running_loop()
         with tcp_pair() as (near, far):

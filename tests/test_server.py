@@ -70,7 +70,7 @@ def test_a_server_is_a_context_manager_and_knows_its_loop(run):
     run(main())
 
 
-def test_a_server_that_does_not_start_serving_waits_to_be_told(run):
+def test_start_serving_false_waits_for_start_serving(run):
     async def main():
         loop = asyncio.get_running_loop()
         server = await loop.create_server(Greeting, "127.0.0.1", 0, start_serving=False)
@@ -414,7 +414,7 @@ def test_a_server_knows_its_clients_as_long_as_they_are_connected(run):
 
 
 @pytest.mark.skipif(sys.version_info < (3, 13), reason="a server's list of clients is new in 3.13")
-def test_a_server_s_list_of_clients_is_right_however_often_somebody_looks(run):
+def test_a_servers_list_of_clients_is_correct_on_every_access(run):
     async def main():
         server, accepted, clients, connect = await visited_server()
 
@@ -455,7 +455,7 @@ def test_a_server_s_list_of_clients_is_right_however_often_somebody_looks(run):
 
 
 @pytest.mark.skipif(sys.version_info < (3, 13), reason="a server's list of clients is new in 3.13")
-def test_the_end_of_a_client_that_somebody_has_seen_does_not_look_for_the_others(run):
+def test_a_listed_clients_end_does_not_search_the_other_clients(run):
     async def main():
         server, accepted, clients, connect = await visited_server()
 
@@ -483,7 +483,7 @@ def test_the_end_of_a_client_that_somebody_has_seen_does_not_look_for_the_others
 
 @pytest.mark.skipif(sys.version_info < (3, 13), reason="a server's list of clients is new in 3.13")
 @pytest.mark.parametrize("looked", [False, True])
-def test_a_client_that_is_forgotten_is_no_longer_in_the_server_s_list(run, looked):
+def test_an_unreferenced_client_leaves_the_servers_list(run, looked):
     async def main():
         server, accepted, clients, connect = await visited_server()
         await connect()
@@ -504,7 +504,7 @@ def test_a_client_that_is_forgotten_is_no_longer_in_the_server_s_list(run, looke
 
 
 @pytest.mark.native
-def test_a_server_of_somebody_else_s_is_told_by_its_methods(run):
+def test_a_foreign_server_object_is_notified_through_its_methods(run):
     calls = []
 
     class Server(asyncio.base_events.Server):
@@ -539,7 +539,7 @@ def test_a_server_of_somebody_else_s_is_told_by_its_methods(run):
 
 
 @pytest.mark.parametrize("name", ["_make_socket_transport", "_accept_connection2"])
-def test_what_a_class_of_loops_overrides_is_asked_for_accepted_connections(loop_factory, name):
+def test_overridden_loop_methods_are_called_for_accepted_connections(loop_factory, name):
     base, made = type(probe := loop_factory()), []
     probe.close()
 

@@ -89,7 +89,7 @@ def test_a_stop_from_a_python_handler_just_before_the_loop_parks_is_not_lost(loo
     assert (outcome.out, outcome.code) == ("stopped\n", 0), outcome
 
 
-def test_handlers_can_be_replaced_and_several_signals_told_apart(loop):
+def test_signal_handlers_can_be_replaced_and_are_separate_for_each_signal(loop):
     seen = []
     for number in (signal.SIGUSR1, signal.SIGUSR2):
         loop.add_signal_handler(number, seen.append, "replaced")
@@ -241,7 +241,7 @@ def test_the_wakeup_descriptor_goes_back_to_its_owner(loop_factory):
 
 
 @pytest.mark.native
-def test_the_wakeup_descriptor_goes_to_nobody_if_its_owner_is_gone(loop):
+def test_the_wakeup_descriptor_is_not_restored_if_its_owner_closed_it(loop):
     """The number may be another file's by now, which signal numbers must not be written to."""
     with socketpair() as (_, owner), socketpair() as (stranger, _):
         number = owner.fileno()
@@ -265,7 +265,7 @@ def test_loops_one_after_another_have_handlers_of_their_own(loop_factory):
 
 
 @pytest.mark.native
-def test_a_loop_that_lent_the_wakeup_descriptor_hears_signals_again(loop_factory):
+def test_a_loop_that_lent_the_wakeup_descriptor_gets_signals_again(loop_factory):
     """Two loops with handlers; the second is closed, the first goes on. On asyncio it would hear nothing more."""
     first, second, seen = loop_factory(), loop_factory(), []
     first.add_signal_handler(signal.SIGUSR1, lambda: (seen.append(1), first.stop()))

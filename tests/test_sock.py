@@ -15,7 +15,7 @@ import pytest
 from tests.support.sockets import listener, socketpair, tcp_pair
 
 
-def test_data_that_is_there_already_is_received_and_sent(run):
+def test_sock_recv_and_sock_sendall_complete_at_once_when_possible(run):
     async def main():
         loop = asyncio.get_running_loop()
         with socketpair() as (near, far):
@@ -25,7 +25,7 @@ def test_data_that_is_there_already_is_received_and_sent(run):
     run(main())
 
 
-def test_data_that_comes_later_is_waited_for(run):
+def test_sock_recv_waits_for_data(run):
     async def main():
         loop = asyncio.get_running_loop()
         with socketpair() as (near, far):
@@ -41,7 +41,7 @@ def test_data_that_comes_later_is_waited_for(run):
     run(main())
 
 
-def test_accept_and_connect_meet(run):
+def test_sock_accept_and_sock_connect_work_together(run):
     async def main():
         loop = asyncio.get_running_loop()
         with listener() as server, socket.socket() as client:
@@ -332,7 +332,7 @@ def test_errors_of_the_socket_are_raised_where_it_is_awaited(run):
     run(main())
 
 
-def test_nothing_is_asked_for_and_given_at_once(run):
+def test_sock_recv_of_zero_bytes_returns_at_once(run):
     async def main():
         loop = asyncio.get_running_loop()
         with socketpair() as (near, far):
@@ -369,7 +369,7 @@ def test_sending_nothing_finds_the_error_of_the_socket(run):
     run(main())
 
 
-def test_nothing_is_sent_at_once_where_there_is_no_room(run):
+def test_sock_sendall_of_nothing_returns_at_once_on_a_full_socket(run):
     async def main():
         loop = asyncio.get_running_loop()
         with socketpair() as (near, far):
@@ -383,7 +383,7 @@ def test_nothing_is_sent_at_once_where_there_is_no_room(run):
 
 @pytest.mark.parametrize(("method", "rest"), [("recv_into", ()), ("recvfrom_into", (5,))])
 @pytest.mark.parametrize("target", [b"bytes", None, 3, memoryview(bytearray(10))[::2]])
-def test_what_cannot_be_received_into_is_refused_in_the_sockets_words(run, method, rest, target):
+def test_sock_recv_into_refuses_a_read_only_buffer_with_the_sockets_message(run, method, rest, target):
     async def main():
         loop = asyncio.get_running_loop()
         with socketpair() as (near, _):
@@ -400,7 +400,7 @@ def test_what_cannot_be_received_into_is_refused_in_the_sockets_words(run, metho
     ("method", "arguments"),
     [("recv", [1 << 70]), ("recvfrom", [1 << 70]), ("recvfrom_into", [bytearray(1), 1 << 70]), ("recvfrom_into", [1, 1.5])],
 )
-def test_a_wrong_size_is_refused_in_the_sockets_words(run, method, arguments):
+def test_a_wrong_size_is_refused_with_the_sockets_message(run, method, arguments):
     async def main():
         loop = asyncio.get_running_loop()
         with socketpair() as (near, _):

@@ -28,7 +28,7 @@ def test_a_function_runs_on_another_thread_with_its_arguments(run):
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), OSError(2, "gone"), KeyError("key")])
-def test_what_the_function_raises_reaches_the_awaiting_task(run, error):
+def test_an_exception_in_the_function_reaches_the_awaiting_task(run, error):
     async def main():
         def function():
             raise error
@@ -103,7 +103,7 @@ def test_a_call_that_has_begun_outlives_the_task_that_was_cancelled(run):
     run(main())
 
 
-def test_what_a_call_held_is_let_go_when_it_is_over_or_never_began(run):
+def test_a_call_releases_its_objects_when_it_ends_or_never_begins(run):
     class Thing:
         pass
 
@@ -125,7 +125,7 @@ def test_what_a_call_held_is_let_go_when_it_is_over_or_never_began(run):
     run(main())
 
 
-def test_what_a_cancelled_call_held_or_gave_is_let_go_although_nothing_is_called_any_more(run):
+def test_a_cancelled_call_releases_its_objects_and_result_without_another_call(run):
     class Thing:
         pass
 
@@ -180,7 +180,7 @@ def test_a_thousand_calls_of_which_half_are_cancelled(run):
 
 
 @pytest.mark.parametrize("bad", [None, 1, "text"])
-def test_what_cannot_be_called_is_refused_at_once(run, bad):
+def test_an_object_that_is_not_callable_is_refused_at_once(run, bad):
     async def main():
         with pytest.raises(TypeError, match="callable"):
             wakeloop.spawn_blocking(bad)
@@ -189,7 +189,7 @@ def test_what_cannot_be_called_is_refused_at_once(run, bad):
 
 
 @pytest.mark.parametrize("state", ["time.sleep(60)", "sum(0 for _ in iter(int, 1))"])
-def test_an_interpreter_that_exits_while_calls_run_neither_waits_nor_complains(loop_name, state):
+def test_the_interpreter_exits_silently_while_calls_run(loop_name, state):
     start = time.monotonic()
     done = script.run_script(
         loop_name,

@@ -40,7 +40,7 @@ def test_a_clock_put_on_the_loop_counts_at_once(loop):
 
 
 @pytest.mark.parametrize("place", ["subclass", "class later", "instance"])
-def test_a_call_at_of_ones_own_sees_what_call_later_sets(kind, place, monkeypatch):
+def test_an_overridden_call_at_sees_timers_of_call_later(kind, place, monkeypatch):
     """As asyncio's call_later does, which calls it."""
     seen = []
 
@@ -239,7 +239,7 @@ def test_a_virtual_clock_jumps_from_deadline_to_deadline(kind):
     assert time.monotonic() - started < 20
 
 
-def test_a_selector_sleeps_as_long_as_it_is_told_to_and_says_if_something_happened(loop):
+def test_the_selectors_select_waits_for_its_timeout_and_returns_whether_anything_happened(loop):
     """Virtual clocks count what they have slept, and stop when there is something to do."""
     for timeout in (0.0005, 0.02, 0.033):
         before = time.monotonic()
@@ -300,7 +300,7 @@ class Hooked(selectors.BaseSelector):
         self._inner.close()
 
 
-def test_a_selector_of_the_users_is_asked_in_every_turn(kind):
+def test_a_selector_set_by_the_user_is_called_in_every_iteration(kind):
     async def main():
         near, far = await pair()
         near.transport.write(b"over the wire")
@@ -321,7 +321,7 @@ def test_a_selector_of_the_users_is_asked_in_every_turn(kind):
         loop.close()
 
 
-def test_another_thread_wakes_a_loop_that_sleeps_in_the_users_selector(kind):
+def test_call_soon_threadsafe_wakes_a_loop_that_waits_in_the_users_selector(kind):
     loop = kind(Hooked())
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -346,7 +346,7 @@ def test_an_ordinary_selector_is_accepted_and_closed_with_the_loop(kind, selecto
     assert selector.get_map() is None
 
 
-def test_an_overridden_run_once_is_the_one_that_turns(kind):
+def test_an_overridden_run_once_is_called(kind):
     class Counting(kind):
         turns = 0
 
@@ -375,7 +375,7 @@ def test_the_queue_of_ready_callbacks_can_be_looked_into(loop):
         loop._ready.popleft()
 
 
-def test_a_turn_from_python_logs_slow_callbacks_in_debug_mode(kind, asyncio_log):
+def test_run_once_called_from_python_logs_slow_callbacks_in_debug_mode(kind, asyncio_log):
     loop = kind(Hooked())
     loop.set_debug(True)
     loop.slow_callback_duration = 0.001

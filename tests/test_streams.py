@@ -56,7 +56,7 @@ async def echo(reader, writer):
 
 
 @pytest.mark.parametrize("pause", [0, 0.002])
-def test_every_way_of_reading_gets_its_part(run, pause):
+def test_every_read_method_gets_its_part(run, pause):
     """All the pieces in the buffer already, or one by one while the reader waits."""
 
     async def main():
@@ -137,7 +137,7 @@ def test_the_first_of_several_separators_ends_the_read(run):
     run(main())
 
 
-def test_async_for_goes_line_by_line(run):
+def test_async_for_iterates_over_lines(run):
     async def main():
         lines = [b"line %d\n" % number for number in range(500)]
         async with Conversation(says(b"".join(lines))) as (reader, _):
@@ -240,7 +240,7 @@ def test_drain_raises_when_the_peer_resets(run):
     run(main())
 
 
-def test_a_reader_that_does_not_read_holds_the_sender_back(run):
+def test_a_reader_that_does_not_read_stops_the_sender(run):
     """The reader's own limit pauses the transport, so a sender cannot fill the memory."""
 
     async def main():
@@ -262,7 +262,7 @@ def test_a_reader_that_does_not_read_holds_the_sender_back(run):
     run(main())
 
 
-def test_the_writer_tells_about_its_connection(run):
+def test_the_writers_get_extra_info_describes_its_connection(run):
     async def main():
         async with Conversation(echo) as (reader, writer):
             assert writer.can_write_eof() and not writer.is_closing()

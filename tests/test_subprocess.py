@@ -18,7 +18,7 @@ def python(source, **options):
     return asyncio.create_subprocess_exec(sys.executable, "-c", source, **options)
 
 
-def test_communicate_feeds_and_collects(run):
+def test_communicate_sends_input_and_returns_output(run):
     async def main():
         process = await python(
             "import sys; data = sys.stdin.buffer.read(); sys.stdout.buffer.write(data[::-1]); sys.stderr.write('done')",
@@ -42,7 +42,7 @@ def test_wait_returns_the_exit_code(run):
 
 
 @pytest.mark.parametrize("method, code", [("kill", -signal.SIGKILL), ("terminate", -signal.SIGTERM)])
-def test_a_process_can_be_ended(run, method, code):
+def test_terminate_and_kill_end_a_process(run, method, code):
     async def main():
         process = await python("import time; time.sleep(60)")
         getattr(process, method)()
@@ -66,7 +66,7 @@ def test_lines_can_be_exchanged_while_it_runs(run):
     run(main())
 
 
-def test_the_shell_and_its_environment(run):
+def test_subprocess_shell_uses_the_environment(run):
     async def main():
         process = await asyncio.create_subprocess_shell(
             'echo "$GREETING from $(pwd)"', stdout=PIPE, env={**os.environ, "GREETING": "hello"}, cwd="/"
@@ -152,7 +152,7 @@ def test_wrong_arguments_raise_as_asyncio_does_and_leave_nothing(loop_factory, o
     assert outcome(loop_factory) == outcome(asyncio.SelectorEventLoop)
 
 
-def test_where_the_three_streams_may_go(run, tmp_path):
+def test_stdin_stdout_and_stderr_can_be_redirected(run, tmp_path):
     echo = "import sys; sys.stdout.write(sys.stdin.read()); sys.stdout.flush(); sys.stderr.write('!')"
 
     async def main():
@@ -223,7 +223,7 @@ def test_a_process_that_does_not_read_its_input(run):
     run(main())
 
 
-def test_output_waits_for_a_reader_that_rests(run):
+def test_output_waits_for_a_paused_reader(run):
     """The stream's limit stops the reading; the process stops at a full pipe, and nothing is lost."""
 
     async def main():
@@ -282,7 +282,7 @@ def test_the_exit_is_noticed_at_once(run):
     run(main())
 
 
-def test_a_program_that_is_not_there(run):
+def test_a_missing_program_raises_file_not_found_error(run):
     async def main():
         with pytest.raises(FileNotFoundError):
             await asyncio.create_subprocess_exec("/no/such/program")
@@ -290,7 +290,7 @@ def test_a_program_that_is_not_there(run):
     run(main())
 
 
-def test_cancelling_a_wait_lets_the_process_live(run):
+def test_cancelling_a_wait_does_not_end_the_process(run):
     async def main():
         process = await python("import time; time.sleep(60)")
         with pytest.raises(TimeoutError):
@@ -302,7 +302,7 @@ def test_cancelling_a_wait_lets_the_process_live(run):
     run(main())
 
 
-def test_the_protocol_hears_of_pipes_and_exit_in_order(run):
+def test_the_protocol_is_notified_of_pipes_and_exit_in_order(run):
     class Watching(asyncio.SubprocessProtocol):
         def __init__(self):
             self.calls, self.output = [], b""

@@ -106,7 +106,7 @@ def judged(directory, tests, **fields):
     return judge.judge(library)
 
 
-def test_what_is_worse_on_ours_is_a_regression_and_nothing_else_is(tmp_path):
+def test_only_a_result_that_is_worse_than_on_asyncio_is_a_regression(tmp_path):
     verdict = judged(
         tmp_path,
         TESTS,
@@ -156,7 +156,7 @@ os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(0.01)
 
 
-def test_a_time_in_which_the_whole_machine_stands_still_is_not_held_against_a_test(tmp_path, monkeypatch):
+def test_a_pause_of_the_whole_machine_does_not_count_against_a_tests_time_limit(tmp_path, monkeypatch):
     class StandsStill(runner.Worker):
         """Of the machine's three seconds between two looks, the worker had none: both were stopped."""
 

@@ -45,7 +45,7 @@ def test_a_poller_that_fails_ends_the_run_with_its_error(loop_factory):
         loop.close()
 
 
-def test_no_descriptor_for_a_loop_is_an_oserror_with_its_number(loop_name):
+def test_a_loop_without_a_free_descriptor_raises_oserror(loop_name):
     body = """
         import gc, warnings
         warnings.simplefilter("ignore")
@@ -66,7 +66,7 @@ def test_no_descriptor_for_a_loop_is_an_oserror_with_its_number(loop_name):
     assert run_sandboxed(loop_name, body).out == "True Too many open files\n" * 2
 
 
-def test_datagrams_come_and_go_where_the_calls_for_many_are_missing(loop_name):
+def test_datagrams_work_without_recvmmsg_and_sendmmsg(loop_name):
     body = """
         class Collecting(asyncio.DatagramProtocol):
             def __init__(self):
@@ -99,7 +99,7 @@ def test_datagrams_come_and_go_where_the_calls_for_many_are_missing(loop_name):
 
 
 @pytest.mark.native
-def test_datagrams_come_one_by_one_where_memory_for_many_is_missing(loop_name):
+def test_datagrams_are_received_one_by_one_without_memory_for_a_batch(loop_name):
     body = """
         class Collecting(asyncio.DatagramProtocol):
             def __init__(self):
@@ -135,7 +135,7 @@ def test_datagrams_come_one_by_one_where_memory_for_many_is_missing(loop_name):
 
 @pytest.mark.native
 @pytest.mark.parametrize("kind", ["stream", "datagram"])
-def test_a_connection_that_cannot_be_watched_ends_and_says_why(loop_name, kind):
+def test_a_connection_that_the_poller_refuses_is_closed_and_reported(loop_name, kind):
     """asyncio tells its exception handler too, and leaves the connection open, of which nothing is heard any more."""
     make = {
         "stream": "loop.create_connection(lambda: Ending(), sock=near)",
@@ -258,7 +258,7 @@ def test_a_datagram_that_cannot_wait_for_room_raises_and_leaves_the_transport_op
     assert run_sandboxed(loop_name, body).out == "True\nFalse 0\n"
 
 
-def test_an_accept_that_fails_is_told_in_the_words_of_asyncio(loop_name):
+def test_a_failed_accept_is_reported_with_asyncios_message(loop_name):
     body = """
         async def main():
             loop = asyncio.get_running_loop()
@@ -281,7 +281,7 @@ def test_an_accept_that_fails_is_told_in_the_words_of_asyncio(loop_name):
 
 
 @pytest.mark.native
-def test_workers_whose_poller_is_gone_neither_spin_nor_stop(loop_name):
+def test_workers_whose_poller_was_closed_neither_spin_nor_stop(loop_name):
     body = """
         async def main():
             before = epoll_descriptors()
@@ -306,7 +306,7 @@ def test_workers_whose_poller_is_gone_neither_spin_nor_stop(loop_name):
 
 @pytest.mark.native
 @pytest.mark.parametrize("started", [False, True])
-def test_no_thread_for_a_primitive_is_the_error_that_python_has_for_it(loop_name, started):
+def test_a_primitive_that_cannot_start_a_thread_raises_runtime_error(loop_name, started):
     body = f"""
         async def main():
             if {started}:
@@ -331,7 +331,7 @@ def test_no_thread_for_a_primitive_is_the_error_that_python_has_for_it(loop_name
     assert run_sandboxed(loop_name, body).out == "can't start new thread\n" * 3 + "on it goes\n"
 
 
-def test_a_connection_that_cannot_be_watched_fails_and_keeps_no_descriptor(loop_name):
+def test_a_tcp_stream_that_the_poller_refuses_raises_and_keeps_no_descriptor(loop_name):
     body = """
         import gc
 
@@ -375,7 +375,7 @@ WITHOUT_DESCRIPTORS = """
 """
 
 
-def test_a_signal_handler_that_found_no_descriptor_can_be_added_when_there_are_some(loop_name):
+def test_add_signal_handler_works_again_after_descriptors_are_freed(loop_name):
     """asyncio has its pair for signals from the beginning, and adds the handler the first time. Ours says why it did not."""
     body = WITHOUT_DESCRIPTORS + """
     import signal
@@ -404,7 +404,7 @@ def test_a_signal_handler_that_found_no_descriptor_can_be_added_when_there_are_s
 
 
 @pytest.mark.native
-def test_primitives_that_found_no_descriptor_work_when_there_are_some(loop_name):
+def test_primitives_work_again_after_descriptors_are_freed(loop_name):
     body = WITHOUT_DESCRIPTORS + """
     import errno, wakeloop
 

@@ -81,12 +81,12 @@ def test_an_unknown_keyword_is_a_type_error_and_the_coroutine_is_not_lost(run):
 
 
 @pytest.mark.parametrize("bad", [5, None, "text", lambda: None])
-def test_what_is_no_coroutine_is_a_type_error(loop, bad):
+def test_create_task_of_a_non_coroutine_is_a_type_error(loop, bad):
     with pytest.raises(TypeError, match="a coroutine was expected"):
         loop.create_task(bad)
 
 
-def test_a_task_factory_gets_the_keywords_that_asyncio_hands_on(run):
+def test_a_task_factory_gets_the_keywords_that_asyncio_passes(run):
     calls = []
 
     def factory(loop, coroutine, **keywords):
@@ -140,7 +140,7 @@ def test_a_task_factory_may_return_any_future(run):
     run(main())
 
 
-def test_an_exception_in_a_task_factory_is_the_callers(run):
+def test_an_exception_in_a_task_factory_propagates_to_the_caller(run):
     async def main():
         loop = asyncio.get_running_loop()
 
@@ -159,7 +159,7 @@ def test_an_exception_in_a_task_factory_is_the_callers(run):
 
 
 @has_eager_factory
-def test_an_eager_factory_of_a_task_class_of_ones_own(run):
+def test_an_eager_task_factory_of_a_custom_task_class_works(run):
     class MyTask(asyncio.Task):
         pass
 

@@ -100,7 +100,7 @@ def test_an_address_in_use_raises(run):
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="a machine without IPv6")
 @pytest.mark.parametrize("host", [None, ""])
-def test_no_host_is_every_interface_of_both_families(run, host):
+def test_host_none_binds_every_interface_of_both_families(run, host):
     async def main():
         async with await wakeloop.TcpListener.bind(host, 0) as listener:
             assert listener.host == "0.0.0.0" and listener.get_extra_info("sockname") == ("0.0.0.0", listener.port)
@@ -137,7 +137,7 @@ def test_no_host_is_every_interface_of_both_families(run, host):
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="a machine without IPv6")
-def test_an_address_that_is_taken_on_one_family_fails_the_whole_and_leaves_nothing(run):
+def test_an_address_in_use_in_one_family_fails_bind_and_leaves_nothing_open(run):
     async def main():
         with socket.create_server(("::1", 0), family=socket.AF_INET6) as taken:
             port = taken.getsockname()[1]

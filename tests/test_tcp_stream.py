@@ -49,7 +49,7 @@ def in_pieces(peer, data, largest=1000, end=True):
     return thread
 
 
-def test_every_kind_of_read_takes_its_part_of_one_stream(run):
+def test_every_read_method_takes_its_part_of_the_stream(run):
     async def main():
         async with connected() as (stream, peer):
             peer.sendall(b"abcdef" + b"line\n" + b"until\r\n\r\n" + b"\0\0\0\x05frame" + b"rest\nof\nit")
@@ -158,7 +158,7 @@ def test_frames_come_whole_however_they_are_cut(run):
     run(main())
 
 
-def test_reads_that_the_end_of_the_stream_cuts_short_say_so(run):
+def test_reads_cut_short_by_eof_raise_incomplete_read_error(run):
     async def main():
         for read, expected, partial in [
             (lambda stream: stream.read_exactly(10), 10, b"rest"),
@@ -177,7 +177,7 @@ def test_reads_that_the_end_of_the_stream_cuts_short_say_so(run):
     run(main())
 
 
-def test_what_is_longer_than_the_limit_is_refused_and_stays(run):
+def test_a_line_longer_than_the_limit_raises_and_stays_readable(run):
     async def main():
         async with connected(limit=100) as (stream, peer):
             peer.sendall(b"x" * 150 + b"\nshort\n")
@@ -206,7 +206,7 @@ def test_an_exact_read_may_be_larger_than_every_buffer(run):
     run(main())
 
 
-def test_a_stream_that_nobody_reads_stops_its_sender(run):
+def test_an_unread_stream_stops_its_sender(run):
     """Backpressure: the runtime reads ahead only so far."""
 
     async def main():
@@ -317,7 +317,7 @@ def test_everything_bytes_like_can_be_sent(run):
     run(main())
 
 
-def test_writers_take_turns_and_mix_nothing(run):
+def test_concurrent_writes_are_not_interleaved(run):
     async def main():
         async with connected() as (stream, peer):
             parts = [bytes([number]) * 700_000 for number in range(10)]
@@ -337,7 +337,7 @@ def test_writers_take_turns_and_mix_nothing(run):
     run(main())
 
 
-def test_a_cancelled_write_lets_the_next_one_go(run):
+def test_the_next_write_proceeds_after_a_cancelled_one(run):
     async def main():
         async with connected() as (stream, peer):
             blocked = asyncio.ensure_future(stream.write_all(bytes(50_000_000)))
@@ -535,7 +535,7 @@ def test_native_types_have_names_of_their_own():
     assert {name: kinds for name, kinds in names.items() if len(kinds) > 1} == {}
 
 
-def test_names_of_both_ends(run):
+def test_get_extra_info_knows_both_addresses(run):
     async def main():
         async with connected() as (stream, peer):
             assert stream.get_extra_info("peername") == peer.getsockname()
@@ -638,7 +638,7 @@ def test_readers_writers_and_cancels_under_few_cpus(loop_name, cpus):
     assert (done.code, done.out, done.err) == (0, "done\n", "")
 
 
-def test_what_comes_behind_urgent_data_is_read_too(run):
+def test_data_after_urgent_data_is_read(run):
     async def main():
         async with connected() as (stream, peer), asyncio.timeout(10):
             reading = asyncio.ensure_future(stream.read_exactly(9))

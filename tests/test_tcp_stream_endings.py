@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("runtime")
 wakeloop = pytest.importorskip("wakeloop", reason="the primitives are wakeloop's; the control group has none")
 
 
-def test_what_a_write_sends_is_held_no_longer_than_the_write(run):
+def test_a_write_releases_its_data_when_it_completes(run):
     async def main():
         async with connected() as (stream, peer):
             data = bytes(20_000_000)
@@ -54,7 +54,7 @@ def test_what_a_write_sends_is_held_no_longer_than_the_write(run):
     run(main())
 
 
-def test_reads_that_are_given_up_one_after_the_other_leave_nothing(run):
+def test_many_cancelled_reads_leave_nothing_behind(run):
     async def main():
         async with connected() as (stream, _peer):
 
@@ -89,7 +89,7 @@ def test_a_stream_that_is_dropped_open_is_closed_with_a_warning(run):
     run(main())
 
 
-def test_a_read_that_is_awaited_in_a_dropped_task_lets_the_stream_go(run, asyncio_log):
+def test_a_read_in_a_dropped_task_releases_the_stream(run, asyncio_log):
     async def main():
         with socket.create_server(("127.0.0.1", 0)) as server:
             stream = await wakeloop.TcpStream.connect("127.0.0.1", server.getsockname()[1])

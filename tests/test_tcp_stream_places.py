@@ -76,7 +76,7 @@ async def settled(check):
     assert check()
 
 
-def test_requests_and_responses_are_nobody_elses_business(run, loop_name):
+def test_requests_and_responses_wake_no_other_thread(run, loop_name):
     async def main():
         async with connected() as (stream, peer):
             with stays_on_the_loop(loop_name):
@@ -98,7 +98,7 @@ def test_requests_and_responses_are_nobody_elses_business(run, loop_name):
     run(main())
 
 
-def test_an_iteration_that_keeps_up_stays_on_the_loop(run, loop_name):
+def test_async_for_that_keeps_up_stays_on_the_loop(run, loop_name):
     async def main():
         async with connected() as (stream, peer):
             with stays_on_the_loop(loop_name):
@@ -191,7 +191,7 @@ def test_a_read_that_is_cancelled_when_its_stream_moves_takes_nothing(run):
     run(main())
 
 
-def test_a_stream_that_moves_and_is_closed_at_once_tells_its_reader(run):
+def test_a_reader_is_notified_if_its_stream_moves_and_closes_at_once(run):
     async def main():
         async with connected() as (stream, _):
             waiting = asyncio.ensure_future(stream.readline())
@@ -342,7 +342,7 @@ def test_a_stream_is_taken_over_while_its_loop_sleeps_in_another_thread(loop_fac
         found["peer"].close()
 
 
-def test_who_watches_the_descriptor_goes_on_watching(run, loop_name):
+def test_add_reader_on_a_streams_descriptor_keeps_working(run, loop_name):
     async def main():
         loop = asyncio.get_running_loop()
         async with connected() as (stream, peer):
@@ -359,7 +359,7 @@ def test_who_watches_the_descriptor_goes_on_watching(run, loop_name):
     run(main())
 
 
-def test_numbers_of_closed_descriptors_are_used_again(run):
+def test_streams_work_on_reused_descriptors(run):
     """What the loop remembers of a descriptor ends with the stream."""
 
     async def main():
@@ -389,7 +389,7 @@ def test_numbers_of_closed_descriptors_are_used_again(run):
     run(main())
 
 
-def test_python_code_in_the_midst_of_a_read_finds_the_stream_usable(run):
+def test_a_stream_is_usable_from_python_code_that_runs_during_a_read(run):
     """The constructor of an exception is Python code: a trace function may do anything there."""
 
     constructors = [
@@ -437,7 +437,7 @@ def test_python_code_in_the_midst_of_a_read_finds_the_stream_usable(run):
 
 
 @pytest.mark.native
-def test_a_loop_that_is_dropped_with_a_stream_takes_it_along(loop_factory):
+def test_a_dropped_loop_frees_its_stream(loop_factory):
     server = socket.create_server(("127.0.0.1", 0))
 
     async def begin():

@@ -90,7 +90,7 @@ def compute():
         pass
 
 
-def test_the_thread_of_an_executors_job(run):
+def test_an_executor_jobs_thread_gets_the_gil_while_the_loop_is_busy(run):
     async def main():
         loop = asyncio.get_running_loop()
         # asyncio's own code takes the first job of a loop.
@@ -109,7 +109,7 @@ def test_the_thread_of_an_executors_job(run):
     run(main())
 
 
-def test_the_thread_of_spawn_blocking(run):
+def test_a_spawn_blocking_thread_gets_the_gil_while_the_loop_is_busy(run):
     async def main():
         with spinning(asyncio.get_running_loop()):
             release = threading.Event()
@@ -122,7 +122,7 @@ def test_the_thread_of_spawn_blocking(run):
     run(main())
 
 
-def test_a_thread_that_calls_the_loop(run):
+def test_a_thread_that_uses_call_soon_threadsafe_gets_the_gil_while_the_loop_is_busy(run):
     async def main():
         loop = asyncio.get_running_loop()
 
@@ -138,7 +138,7 @@ def test_a_thread_that_calls_the_loop(run):
     run(main())
 
 
-def test_a_thread_that_waits_for_a_coroutine(run):
+def test_a_thread_that_uses_run_coroutine_threadsafe_gets_the_gil_while_the_loop_is_busy(run):
     async def main():
         loop = asyncio.get_running_loop()
 
@@ -151,7 +151,7 @@ def test_a_thread_that_waits_for_a_coroutine(run):
     run(main())
 
 
-def test_a_thread_that_never_calls(run):
+def test_a_thread_that_never_calls_the_loop_gets_the_gil_while_the_loop_is_busy(run):
     async def main():
         with spinning(asyncio.get_running_loop()), thread(compute_a_little):
             await until(often)
@@ -159,7 +159,7 @@ def test_a_thread_that_never_calls(run):
     run(main())
 
 
-def test_the_first_job_of_a_loop(run):
+def test_the_first_executor_job_of_a_loop_gets_the_gil_while_the_loop_is_busy(run):
     """asyncio's own code takes it."""
 
     async def main():
@@ -173,7 +173,7 @@ def test_the_first_job_of_a_loop(run):
     run(main())
 
 
-def test_a_loop_that_calls_itself_as_a_thread_would_has_no_need_of_a_chance(run):
+def test_call_soon_threadsafe_from_the_loops_own_thread_does_not_release_the_gil(run):
     async def main():
         loop = asyncio.get_running_loop()
         with spinning(loop), thread(lambda: time.sleep(0.05)):
@@ -190,7 +190,7 @@ def test_a_loop_that_calls_itself_as_a_thread_would_has_no_need_of_a_chance(run)
     run(main())
 
 
-def test_without_other_threads_the_loop_keeps_the_interpreter():
+def test_without_other_threads_the_loop_keeps_the_gil():
     code = """
         import asyncio
         import wakeloop

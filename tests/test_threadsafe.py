@@ -37,7 +37,7 @@ def test_a_burst_from_one_thread_keeps_its_order(running):
     assert done.wait(20) and seen == list(range(20_000))
 
 
-def test_threads_that_do_nothing_but_schedule_leave_the_loop_its_turns(loop):
+def test_threads_that_only_schedule_do_not_starve_the_loop(loop):
     """Each has the GIL as often as the loop, and in each turn more may come in than the turn before has run."""
     done = threading.Event()
 
@@ -128,14 +128,14 @@ def test_calls_from_the_loops_own_thread_run_in_turn(loop):
     assert seen == list(range(100))
 
 
-def test_a_closed_loop_refuses(loop_factory):
+def test_call_soon_threadsafe_on_a_closed_loop_raises(loop_factory):
     loop = loop_factory()
     loop.close()
     with pytest.raises(RuntimeError, match="Event loop is closed"):
         loop.call_soon_threadsafe(print)
 
 
-def test_closing_under_fire_raises_in_the_callers_and_nothing_worse(loop_factory):
+def test_closing_a_loop_while_threads_schedule_raises_only_in_the_callers(loop_factory):
     for _ in range(20):
         loop, refused = loop_factory(), []
 

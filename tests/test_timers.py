@@ -93,7 +93,7 @@ def test_a_delay_of_nothing_or_less_fires_on_the_next_turn(loop, delay):
 
 
 @pytest.mark.parametrize("delay", [1e6, 1e12, 1e300, math.inf, 2**70])
-def test_a_huge_delay_never_fires_and_keeps_nobody_waiting(loop, delay):
+def test_a_huge_delay_never_fires_and_does_not_block_others(loop, delay):
     seen = []
     timer = loop.call_later(delay, seen.append, "never")
     loop.call_later(0.01, loop.stop)

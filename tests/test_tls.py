@@ -54,7 +54,7 @@ class Secured:
         await asyncio.sleep(0.01)
 
 
-def test_what_is_sent_comes_back(run, tls):
+def test_tls_data_is_echoed(run, tls):
     async def main():
         async with Secured(tls) as (reader, writer):
             for size in (1, 10, 16_383, 16_384, 16_385, 65_536, 300_000, 3):
@@ -89,7 +89,7 @@ class Counted(socket.socket):
 
 
 @pytest.mark.parametrize("upgraded", [False, True], ids=["from the start", "by start_tls"])
-def test_a_socket_with_calls_of_its_own_is_asked_for_every_byte_of_tls(run, tls, upgraded):
+def test_overridden_socket_methods_are_called_for_all_tls_data(run, tls, upgraded):
     async def main():
         server = await asyncio.start_server(echo, "127.0.0.1", 0, ssl=tls.server())
         sock = Counted(socket.AF_INET, socket.SOCK_STREAM)
@@ -134,7 +134,7 @@ def test_a_large_transfer_arrives_unchanged_both_ways(run, tls):
     run(main())
 
 
-def test_the_extras_of_a_tls_transport(run, tls):
+def test_get_extra_info_of_a_tls_transport(run, tls):
     async def main():
         async with Secured(tls) as (_, writer):
             info = writer.get_extra_info
@@ -185,7 +185,7 @@ def test_an_untrusted_certificate_fails_the_handshake(run, tls, asyncio_log):
     run(main())
 
 
-def test_a_client_that_speaks_no_tls_is_dropped_and_the_server_lives(run, tls, asyncio_log):
+def test_a_client_without_tls_is_dropped_and_the_server_runs_on(run, tls, asyncio_log):
     async def main():
         server = await asyncio.start_server(echo, "127.0.0.1", 0, ssl=tls.server())
         address = server.sockets[0].getsockname()
@@ -206,7 +206,7 @@ def test_a_client_that_speaks_no_tls_is_dropped_and_the_server_lives(run, tls, a
     run(main())
 
 
-def test_a_peer_that_never_answers_meets_the_handshake_timeout(run, tls):
+def test_the_handshake_timeout_ends_a_handshake_with_a_silent_peer(run, tls):
     async def main():
         with listener() as silent:
             with pytest.raises(ConnectionAbortedError, match="SSL handshake is taking longer than"):

@@ -36,7 +36,7 @@ def test_both_sides_see_a_clean_close(run, tls):
     run(main())
 
 
-def test_tls_that_starts_behind_the_peers_end_fails_at_once(run, tls):
+def test_start_tls_after_the_peers_eof_fails_at_once(run, tls):
     """STARTTLS with a peer that has given up: nobody waits for the handshake's timeout."""
 
     async def main():
@@ -125,7 +125,7 @@ def test_writes_after_close_are_counted_and_warned_of(run, tls, asyncio_log):
     run(main())
 
 
-def test_what_was_written_before_an_abort_has_left(run, tls):
+def test_data_written_before_abort_is_sent_over_tls(run, tls):
     async def main():
         near, far = await secure_pair(tls)
         near.transport.write(b"last words")
@@ -137,7 +137,7 @@ def test_what_was_written_before_an_abort_has_left(run, tls):
 
 
 @pytest.mark.parametrize("method", ["close", "abort"])
-def test_what_was_written_before_the_end_of_the_stream_below_has_left(run, tls, method):
+def test_data_written_before_the_tcp_eof_is_sent_over_tls(run, tls, method):
     """So a server ends the connections of its clients."""
 
     async def main():
@@ -203,7 +203,7 @@ def test_a_loop_that_is_closed_under_a_connection_leaves_nothing(loop_factory, t
 # -- what is logged ----------------------------------------------------------------------------------------------
 
 
-def test_debug_mode_tells_of_the_handshake(run, tls, asyncio_log):
+def test_debug_mode_logs_the_handshake(run, tls, asyncio_log):
     async def main():
         near, far = await secure_pair(tls)
         await finish(near, far)
@@ -214,7 +214,7 @@ def test_debug_mode_tells_of_the_handshake(run, tls, asyncio_log):
     assert sum("SSL handshake took" in message for message in messages) == 2
 
 
-def test_a_certificate_that_does_not_verify_is_told_of_in_debug_mode(run, tls, asyncio_log):
+def test_debug_mode_logs_a_certificate_that_does_not_verify(run, tls, asyncio_log):
     async def main():
         with pytest.raises(ssl.SSLCertVerificationError):
             await secure_pair(tls, client=ssl.create_default_context())

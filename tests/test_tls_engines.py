@@ -111,7 +111,7 @@ def test_an_unknown_engine_is_an_error(run, monkeypatch):
 HIDDEN = "import _ssl, wakeloop._core; _ssl.__file__ = wakeloop._core.__file__\n"
 
 
-def test_hidden_symbols_lead_to_the_other_engine(tls, monkeypatch):
+def test_the_sslobject_engine_is_used_if_openssl_symbols_are_hidden(tls, monkeypatch):
     monkeypatch.delenv("WAKELOOP_TLS", raising=False)
     done = exchange(tls, "run(main())", before=HIDDEN)
     assert (done.code, done.out, done.err) == (0, "sslobject sslobject sslobject\n", "")
@@ -124,7 +124,7 @@ def test_an_engine_that_is_forced_and_cannot_be_used_is_an_error(tls, monkeypatc
     assert "RuntimeError: the native TLS engine cannot be used: SSL_read_ex is not there" in done.err
 
 
-def test_a_shared_object_that_is_not_loaded_leads_to_the_other_engine(tls, monkeypatch):
+def test_the_sslobject_engine_is_used_if_libssl_is_not_loaded(tls, monkeypatch):
     monkeypatch.delenv("WAKELOOP_TLS", raising=False)
     done = exchange(tls, "run(main())", before="import _ssl; _ssl.__file__ = '/nowhere/_ssl.so'\n")
     assert (done.code, done.out, done.err) == (0, "sslobject sslobject sslobject\n", "")
@@ -190,7 +190,7 @@ def test_an_overridden_read_keeps_being_called(run, tls, monkeypatch):
 
 
 @needs_native
-def test_a_message_callback_leads_to_the_other_engine(run, tls, monkeypatch):
+def test_the_sslobject_engine_is_used_with_a_message_callback(run, tls, monkeypatch):
     monkeypatch.setenv("WAKELOOP_TLS", "native")
 
     async def main():
@@ -205,7 +205,7 @@ def test_a_message_callback_leads_to_the_other_engine(run, tls, monkeypatch):
 
 
 @needs_native
-def test_a_context_that_makes_two_objects_leads_to_the_other_engine(run, tls, monkeypatch):
+def test_the_sslobject_engine_is_used_if_the_context_makes_two_objects(run, tls, monkeypatch):
     """Whose SSL was it that was seen being made?"""
     monkeypatch.setenv("WAKELOOP_TLS", "native")
 
@@ -226,7 +226,7 @@ def test_a_context_that_makes_two_objects_leads_to_the_other_engine(run, tls, mo
 
 
 @needs_native
-def test_a_context_that_keeps_the_object_it_made_for_another_leads_to_the_other_engine(run, tls, monkeypatch):
+def test_the_sslobject_engine_is_used_if_the_context_reuses_an_object(run, tls, monkeypatch):
     """One SSL was made, but it is not that of the object that came back."""
     monkeypatch.setenv("WAKELOOP_TLS", "native")
 
@@ -264,7 +264,7 @@ def each_engine(request, monkeypatch):
 
 
 @needs_native
-def test_what_the_ssl_object_writes_by_itself_leaves_at_once(run, tls, monkeypatch):
+def test_data_written_by_the_ssl_object_itself_is_sent_at_once(run, tls, monkeypatch):
     monkeypatch.setenv("WAKELOOP_TLS", "native")
 
     async def main():
@@ -281,7 +281,7 @@ def test_what_the_ssl_object_writes_by_itself_leaves_at_once(run, tls, monkeypat
     run(main())
 
 
-def test_what_the_ssl_object_writes_comes_before_what_is_written_later(run, tls, each_engine):
+def test_data_written_by_the_ssl_object_is_sent_before_later_writes(run, tls, each_engine):
     async def main():
         near, far = await secure_pair(tls)
         near.transport.get_extra_info("ssl_object").write(b"first ")
@@ -337,7 +337,7 @@ def test_a_connection_is_released_on_any_thread(run, tls, each_engine):
     assert kept == []
 
 
-def test_a_forked_child_lets_go_of_its_parents_connections(tls, each_engine):
+def test_a_forked_child_releases_its_parents_connections(tls, each_engine):
     body = """
 import gc, os
 
@@ -375,7 +375,7 @@ run(forking())
     assert (done.code, done.out) == (0, "parent and child\n"), done
 
 
-def test_an_interpreter_that_ends_under_a_connection_ends_well(tls, each_engine):
+def test_the_interpreter_exits_cleanly_with_an_open_tls_connection(tls, each_engine):
     body = """
 async def leaving():
     loop = asyncio.get_running_loop()
@@ -395,7 +395,7 @@ run(leaving())
     assert (done.code, done.out) == (3, "leaving\n"), done
 
 
-def test_writing_in_a_callback_of_openssl_leaves_afterwards(run, tls, each_engine):
+def test_data_written_in_an_openssl_callback_is_sent_afterwards(run, tls, each_engine):
     """The SNI callback of a renegotiation or handshake may find a connection that OpenSSL is busy with."""
 
     async def main():
@@ -416,7 +416,7 @@ def test_writing_in_a_callback_of_openssl_leaves_afterwards(run, tls, each_engin
     run(main())
 
 
-def test_the_state_that_both_halves_share_takes_only_what_it_can_be(run, tls, each_engine):
+def test_shared_tls_attributes_accept_only_valid_values(run, tls, each_engine):
     async def main():
         near, far = await secure_pair(tls)
         protocol = near.transport._ssl_protocol
@@ -438,7 +438,7 @@ def test_the_state_that_both_halves_share_takes_only_what_it_can_be(run, tls, ea
     run(main())
 
 
-def test_parts_that_were_never_put_together_do_no_harm():
+def test_tls_objects_that_were_never_connected_do_not_crash():
     import wakeloop._core
 
     connection = wakeloop._core.TlsConnection()
@@ -454,7 +454,7 @@ def test_parts_that_were_never_put_together_do_no_harm():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_closed_connections_give_their_memory_back(tls, each_engine):
+def test_closed_tls_connections_free_their_memory(tls, each_engine):
     body = """
 async def many():
     server_context, client_context = contexts()
@@ -492,7 +492,7 @@ run(many())
 
 @needs_native
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_connections_that_have_become_quiet_hold_no_record_buffers(tls, monkeypatch):
+def test_idle_tls_connections_hold_no_record_buffers(tls, monkeypatch):
     monkeypatch.setenv("WAKELOOP_TLS", "native")
     body = """
 async def many():

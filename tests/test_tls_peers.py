@@ -60,7 +60,7 @@ def test_a_key_update_goes_on_in_the_middle_of_data(run, tls):
     run(openssl_command(tls, b"K\n", b"KEYUPDATE\n", ["-tls1_3"]))
 
 
-def test_a_record_that_was_tampered_with_ends_the_connection_with_openssls_words(run, tls):
+def test_a_corrupted_record_ends_the_connection_with_openssls_error(run, tls):
     async def main():
         loop = asyncio.get_running_loop()
         server, accepted = await over_wire(tls)
@@ -140,7 +140,7 @@ def test_an_end_without_close_notify_is_an_end_of_file(run, tls):
     run(main())
 
 
-def test_a_reset_is_told_as_one(run, tls):
+def test_a_reset_of_a_tls_connection_is_reported_as_connection_reset(run, tls):
     async def main():
         near, far = await secure_pair(tls)
         sock = far.transport.get_extra_info("socket")

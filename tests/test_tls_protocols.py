@@ -82,7 +82,7 @@ def test_a_buffered_protocol_that_pauses_between_two_buffers_gets_the_rest_later
     run(main())
 
 
-def test_a_protocol_can_be_exchanged_between_two_messages(run, tls):
+def test_set_protocol_between_two_tls_messages_works(run, tls):
     async def main():
         near, far = await secure_pair(tls)
         await talk(near, far)
@@ -184,7 +184,7 @@ def test_header_and_body_arrive_in_order_with_everything_around_them(run, tls):
     run(main())
 
 
-def test_what_a_mutable_buffer_held_when_it_was_written_is_what_arrives(run, tls):
+def test_a_mutable_buffer_is_sent_over_tls_as_it_was_when_written(run, tls):
     async def main():
         near, far = await secure_pair(tls)
         data = bytearray(b"as it was")
@@ -196,7 +196,7 @@ def test_what_a_mutable_buffer_held_when_it_was_written_is_what_arrives(run, tls
     run(main())
 
 
-def test_what_is_no_data_is_refused_in_asyncios_words(run, tls):
+def test_writing_a_wrong_type_over_tls_raises_asyncios_error(run, tls):
     async def main():
         near, far = await secure_pair(tls)
         with pytest.raises(TypeError, match="data: expecting a bytes-like instance, got str"):
@@ -232,7 +232,7 @@ def test_callbacks_run_in_the_connections_own_context(run, tls):
     run(main())
 
 
-def test_limits_and_sizes_are_asyncios(run, tls):
+def test_write_buffer_limits_and_sizes_of_tls_are_asyncios(run, tls):
     async def main():
         near, far = await secure_pair(tls)
         transport = near.transport
@@ -314,7 +314,7 @@ def test_a_peer_that_does_not_read_pauses_the_writer_and_reading_on_resumes_it(r
     run(main())
 
 
-def test_closing_with_much_to_send_sends_it_all(run, tls):
+def test_closing_a_tls_connection_flushes_a_large_write_buffer(run, tls):
     async def main():
         near, far = await secure_pair(tls)
         far.transport.pause_reading()
@@ -355,7 +355,7 @@ def test_tls_inside_tls(run, tls):
     run(main())
 
 
-def test_what_arrived_with_the_last_plain_line_is_the_beginning_of_tls(run, tls, loop_name):
+def test_data_received_with_the_last_plain_line_belongs_to_tls(run, tls, loop_name):
     if loop_name == "asyncio" and sys.version_info < (3, 14):
         pytest.skip("asyncio loses it before gh-142352")
 
@@ -383,7 +383,7 @@ def test_what_arrived_with_the_last_plain_line_is_the_beginning_of_tls(run, tls,
     run(main())
 
 
-def test_start_tls_refuses_what_is_no_context_and_what_is_no_transport(run, tls):
+def test_start_tls_refuses_a_wrong_context_or_transport(run, tls):
     async def main():
         loop = asyncio.get_running_loop()
         near, far = await secure_pair(tls)
@@ -417,7 +417,7 @@ def test_tls_over_a_unix_socket(run, tls, tmp_path):
     run(main())
 
 
-def test_an_accepted_socket_can_be_given_to_tls(run, tls):
+def test_connect_accepted_socket_works_with_tls(run, tls):
     async def main():
         loop = asyncio.get_running_loop()
         with tcp_pair() as (one, other):

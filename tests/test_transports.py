@@ -106,7 +106,7 @@ def test_after_write_eof_the_other_direction_stays_open(run):
     run(main())
 
 
-def test_write_eof_waits_for_what_was_written(run):
+def test_write_eof_flushes_pending_writes(run):
     async def main():
         near, far = await pair()
         payload = os.urandom(8 << 20)
@@ -119,7 +119,7 @@ def test_write_eof_waits_for_what_was_written(run):
     run(main())
 
 
-def test_abort_drops_what_was_not_sent(run):
+def test_abort_drops_the_write_buffer(run):
     async def main():
         with tcp_pair() as (sock, peer):
             transport, protocol = await asyncio.get_running_loop().create_connection(Recording, sock=sock)
@@ -161,7 +161,7 @@ def test_a_reset_by_the_peer_is_the_exception_of_connection_lost(run):
 
 
 @pytest.mark.parametrize("turns", [0, 1, 5])
-def test_what_the_peer_said_before_it_reset_us_is_heard(run, turns):
+def test_data_the_peer_sent_before_a_reset_is_received(run, turns):
     """The early answer to a large upload: the peer closes with our data unread, and our next write fails."""
 
     async def main():
@@ -274,7 +274,7 @@ def test_closing_inside_data_received_ends_the_deliveries(run):
     run(main())
 
 
-def test_set_protocol_changes_who_hears_the_next_data(run):
+def test_set_protocol_changes_which_protocol_gets_the_next_data(run):
     async def main():
         near, far = await pair()
         far.transport.write(b"first")
@@ -461,7 +461,7 @@ def test_arguments_can_be_named(run):
     run(main())
 
 
-def test_a_socket_with_methods_of_its_own_is_asked_through_them(run):
+def test_overridden_socket_methods_are_called(run):
     """A subclass of socket that counts, encrypts or records: the transport may not go round it."""
     sent, received = [], []
 
@@ -516,7 +516,7 @@ def test_a_plain_subclass_of_socket_is_an_ordinary_socket(run):
 
 @pytest.mark.parametrize("side", ["client", "server"])
 @pytest.mark.parametrize("family", ["tcp", "unix"])
-def test_what_is_asked_first_after_the_connection_was_lost(run, tmp_path, family, side):
+def test_get_extra_info_first_called_after_connection_lost(run, tmp_path, family, side):
     """The names and the closed socket, as if they had been asked for in time."""
 
     async def main():
@@ -558,7 +558,7 @@ def test_what_is_asked_first_after_the_connection_was_lost(run, tmp_path, family
 
 
 @pytest.mark.native
-def test_a_descriptor_that_somebody_else_has_closed_is_told_of(run):
+def test_a_descriptor_closed_by_other_code_is_reported(run):
     """In the words of asyncio, whose transport stays half-closed."""
 
     async def main():
@@ -580,7 +580,7 @@ def test_a_descriptor_that_somebody_else_has_closed_is_told_of(run):
 
 
 @pytest.mark.parametrize("protocol", [Recording, Buffered])
-def test_what_comes_behind_urgent_data_is_received_too(run, protocol):
+def test_data_after_urgent_data_is_received(run, protocol):
     """A read ends at the mark of urgent data, and what is behind it comes with no event of its own."""
 
     async def main():

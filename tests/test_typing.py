@@ -46,5 +46,5 @@ def test_the_users_program_uses_every_public_name():
     assert [name for name in wakeloop.__all__ if f"wakeloop.{name}" not in text] == []
 
 
-def test_the_package_tells_type_checkers_that_it_is_typed():
+def test_the_package_has_py_typed():
     assert (Path(wakeloop.__file__).parent / "py.typed").exists()

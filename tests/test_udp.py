@@ -52,7 +52,7 @@ async def close(*protocols):
         assert await protocol.lost is None
 
 
-def test_datagrams_come_back_one_by_one(run):
+def test_datagrams_are_echoed(run):
     async def main():
         transport, echo = await endpoint(Echo)
         address = transport.get_extra_info("sockname")
@@ -82,7 +82,7 @@ def test_every_size_and_kind_of_datagram(run):
     run(main())
 
 
-def test_unconnected_endpoints_name_the_receiver(run):
+def test_unconnected_endpoints_send_to_an_address(run):
     async def main():
         one, first = await endpoint()
         other, second = await endpoint()
@@ -94,7 +94,7 @@ def test_unconnected_endpoints_name_the_receiver(run):
     run(main())
 
 
-def test_a_connected_endpoint_sends_nowhere_else(run):
+def test_a_connected_endpoint_refuses_other_addresses(run):
     async def main():
         transport, echo = await endpoint(Echo)
         near, client = await endpoint(local_addr=None, remote_addr=transport.get_extra_info("sockname"))
@@ -105,7 +105,7 @@ def test_a_connected_endpoint_sends_nowhere_else(run):
     run(main())
 
 
-def test_an_unreachable_peer_is_an_error_received(run):
+def test_an_unreachable_peer_calls_error_received(run):
     async def main():
         with socket.socket(type=socket.SOCK_DGRAM) as sock:
             sock.bind(("127.0.0.1", 0))

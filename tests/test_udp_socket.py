@@ -31,7 +31,7 @@ def test_datagrams_of_every_size_arrive_whole(run):
     run(main())
 
 
-def test_datagrams_wait_for_their_receiver_and_receivers_for_datagrams(run):
+def test_datagrams_and_receivers_wait_for_each_other(run):
     async def main():
         async with await wakeloop.UdpSocket.bind("127.0.0.1", 0) as server:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
@@ -78,7 +78,7 @@ def test_a_cancelled_receive_loses_no_datagram(run):
     run(main())
 
 
-def test_a_peer_that_is_not_there_is_refused(run):
+def test_sending_to_a_closed_port_raises_connection_refused_error(run):
     async def main():
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as nobody:
             nobody.bind(("127.0.0.1", 0))

@@ -41,7 +41,7 @@ def test_a_server_on_a_path_answers(run, tmp_path):
     run(main())
 
 
-def test_an_abstract_address_answers_and_leaves_nothing(run):
+def test_a_server_on_an_abstract_address_leaves_no_file(run):
     async def main():
         path = f"\0wakeloop-test-{os.getpid()}"
         server = await asyncio.start_unix_server(shout, path)
@@ -67,7 +67,7 @@ def test_cleanup_socket_false_leaves_the_path(run, tmp_path):
 
 
 @pytest.mark.skipif(sys.version_info < (3, 13), reason="cleanup_socket is new in 3.13")
-def test_a_path_that_is_another_servers_by_now_is_left_alone(run, tmp_path):
+def test_a_path_taken_over_by_another_server_is_not_removed(run, tmp_path):
     async def main():
         path = tmp_path / "socket"
         first = await asyncio.start_unix_server(shout, path)
@@ -140,7 +140,7 @@ def test_a_unix_connection_that_ended_still_knows_both_addresses(run, tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(socket, "SO_PEERCRED"), reason="no peer credentials on this system")
-def test_both_ends_can_ask_who_the_other_is(run, tmp_path):
+def test_both_ends_can_read_peer_credentials(run, tmp_path):
     async def main():
         loop, path, served = asyncio.get_running_loop(), str(tmp_path / "socket"), []
 
@@ -184,7 +184,7 @@ def test_a_socketpair_makes_two_transports(run):
     run(main())
 
 
-def test_what_is_no_unix_socket_is_refused(run, tmp_path):
+def test_a_socket_that_is_not_unix_is_refused(run, tmp_path):
     async def main():
         loop = asyncio.get_running_loop()
         with socket.socket(socket.AF_INET) as sock:
@@ -251,7 +251,7 @@ def test_a_unix_socket_whose_queue_is_full_refuses(run, tmp_path):
 
 
 @pytest.mark.parametrize("protocol", [Recording, Buffered])
-def test_what_comes_behind_a_descriptor_is_received_too(run, protocol):
+def test_data_after_a_passed_descriptor_is_received(run, protocol):
     """Each message with a descriptor ends a read, and what is behind it comes with no event of its own."""
 
     async def main():
@@ -270,7 +270,7 @@ def test_what_comes_behind_a_descriptor_is_received_too(run, protocol):
     run(main())
 
 
-def test_a_reader_gets_what_comes_behind_a_descriptor(run):
+def test_a_stream_reader_gets_data_after_a_passed_descriptor(run):
     async def main():
         with socketpair() as (near, far):
             reader, writer = await asyncio.open_unix_connection(sock=far)

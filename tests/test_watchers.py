@@ -32,7 +32,7 @@ def test_a_reader_is_called_while_there_is_something_to_read(loop):
 
 
 @pytest.mark.parametrize("turns_before", [0, 3, 40])
-def test_what_the_program_does_to_a_watched_descriptor_is_told_in_the_next_turn(run, turns_before):
+def test_changes_to_a_watched_descriptor_are_reported_in_the_next_iteration(run, turns_before):
     """However busy the loop is, and though nobody of the loop's wrote: a send, and a listener that is shut down."""
 
     async def main():
@@ -209,7 +209,7 @@ def test_a_reused_descriptor_number_is_a_new_descriptor(loop):
             assert loop.remove_reader(near)
 
 
-def test_what_is_no_descriptor_is_refused(loop):
+def test_an_object_that_is_not_a_descriptor_is_refused(loop):
     for bad in (-1, "name", None, 1.5, object()):
         for method in (loop.add_reader, loop.add_writer):
             with pytest.raises((ValueError, TypeError)):
@@ -229,7 +229,7 @@ def test_a_descriptor_that_cannot_be_polled_is_an_error_of_the_system(loop, tmp_
     run_once(loop)
 
 
-def test_a_number_far_beyond_every_descriptor_is_a_bad_descriptor(loop_name):
+def test_a_descriptor_number_out_of_range_is_ebadf(loop_name):
     """A table as long as the number would take 16 GB."""
     body = """
         import errno, resource
@@ -248,7 +248,7 @@ def test_a_number_far_beyond_every_descriptor_is_a_bad_descriptor(loop_name):
     assert (outcome.out, outcome.err, outcome.code) == ("EBADF\n" * 4, "", 0), outcome
 
 
-def test_a_closed_loop_takes_no_watchers(loop_factory):
+def test_add_reader_on_a_closed_loop_raises(loop_factory):
     loop = loop_factory()
     with socketpair() as (near, _):
         loop.add_reader(near, print)
@@ -330,7 +330,7 @@ def test_a_watched_object_is_kept_alive_until_it_is_removed(loop):
 
 @pytest.mark.native
 @pytest.mark.parametrize("by", ["object", "number"])
-def test_a_number_that_is_given_again_is_watched_anew(run, by):
+def test_a_reused_descriptor_is_watched_as_a_new_one(run, by):
     """asyncio hears nothing of it: its selector believes that it watches that number already."""
 
     async def main():

@@ -106,7 +106,7 @@ def test_every_kind_of_bytes_can_be_written(run):
 
 
 @pytest.mark.parametrize("bad", ["text", None, 1, [b"x"], object(), 1.5])
-def test_what_is_not_bytes_is_a_type_error_that_says_so(run, bad):
+def test_writing_an_object_that_is_not_bytes_like_is_a_type_error(run, bad):
     async def main():
         near, far = await pair()
         message = f"data argument must be a bytes-like object, not '{type(bad).__name__}'"
@@ -156,7 +156,7 @@ def test_a_write_to_a_connection_that_was_reset_ends_it_quietly(run):
     run(main())
 
 
-def test_close_sends_what_is_still_buffered(run):
+def test_close_flushes_pending_writes(run):
     async def main():
         near, far = await pair()
         payload = os.urandom(16 << 20)
@@ -300,7 +300,7 @@ def test_a_limit_of_zero_pauses_on_anything_that_is_not_sent(run):
     run(main())
 
 
-def test_new_limits_do_not_count_what_the_socket_has_room_for(run):
+def test_new_write_buffer_limits_do_not_count_data_the_socket_takes(run):
     async def main():
         near, far = await pair()
         near.transport.write(b"longer than the limit")
@@ -312,7 +312,7 @@ def test_new_limits_do_not_count_what_the_socket_has_room_for(run):
     run(main())
 
 
-def test_a_full_socket_is_no_reason_to_ask_for_a_buffer_to_receive_into(run):
+def test_get_buffer_is_not_called_for_a_full_socket(run):
     async def main():
         for _ in range(10):
             with socketpair() as (sock, peer):
@@ -448,7 +448,7 @@ def test_writing_inside_connection_made_and_the_other_callbacks_works(run):
     run(main())
 
 
-def test_a_write_from_a_turn_is_sent_before_the_loop_waits(run):
+def test_a_write_is_sent_before_the_loop_blocks(run):
     """Nothing written is held while the loop blocks, whichever kind of callback wrote it."""
 
     async def main():
