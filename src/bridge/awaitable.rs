@@ -75,6 +75,8 @@ pub(crate) struct Operation {
     future: Slot,
     /// The result of [`Outcome::Nothing`].
     result: Slot,
+    /// Python code may step the object.
+    by_hand: Cell<bool>,
     weaklist: WeakList,
 }
 
@@ -155,8 +157,8 @@ impl Operation {
     ) -> PyResult<Bound<'py, PyAny>> {
         let has_result = result.is_some();
         let (future, result) = (Slot::empty(), Slot::new(result));
-        let operation =
-            Operation { name, phase: Cell::new(phase), future, result, weaklist: WeakList::new() };
+        let (phase, by_hand, weaklist) = (Cell::new(phase), Cell::new(false), WeakList::new());
+        let operation = Operation { name, phase, future, result, by_hand, weaklist };
         let object = native::create(operation)?;
         if has_result && let Some(this) = object.downcast::<Operation>() {
             this.track();
@@ -245,6 +247,10 @@ impl Operation {
 impl Coroutine for Operation {
     fn name(&self) -> &'static str {
         self.name
+    }
+
+    fn by_hand(&self) -> &Cell<bool> {
+        &self.by_hand
     }
 
     fn step(this: This<'_, Operation>, _: Borrowed<'_>) -> Result<Step, Raised> {

@@ -4,6 +4,7 @@
 //! `am_send`, by which the C task steps it without a StopIteration. What differs from class to class is one step, how to
 //! give up, and the name: the trait [`Coroutine`]. [`class`] begins such a class.
 
+use std::cell::Cell;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
@@ -47,6 +48,9 @@ pub(crate) trait Coroutine: Traverse + Dealloc {
 
     /// Goes on as far as it can. `sent` is what was sent into it, most often `None`.
     fn step(this: This<'_, Self>, sent: Borrowed<'_>) -> Result<Step, Raised>;
+
+    /// True once Python code has called `__await__`: it may step the object itself, and catch what it raises.
+    fn by_hand(&self) -> &Cell<bool>;
 
     /// Nobody waits any more: drops everything. May be called more than once.
     fn finish(&self);
@@ -134,11 +138,7 @@ unsafe extern "C" fn am_send<T: Coroutine>(
 /// `__next__`: one step of an `await`, which wants StopIteration at the end.
 fn next<T: Coroutine>(this: This<'_, T>) -> Result<Ref, Raised> {
     match advance(this, Borrowed::none())? {
-        Step::Done(value) => {
-            // SAFETY: an owned reference.
-            unsafe { end_await(value.into_ptr()) };
-            Err(Raised)
-        }
+        Step::Done(value) => Err(end_await(this.object(), this.by_hand().get(), value)),
         Step::Wait(value) | Step::PassOn(value) => Ok(value),
         Step::Yield => Ok(Ref::none()),
     }
@@ -147,11 +147,7 @@ fn next<T: Coroutine>(this: This<'_, T>) -> Result<Ref, Raised> {
 /// `send(value)`.
 fn send<T: Coroutine>(this: This<'_, T>, sent: Borrowed<'_>) -> Result<Ref, Raised> {
     match advance(this, sent)? {
-        Step::Done(value) => {
-            // SAFETY: an owned reference.
-            unsafe { raise_stop(value.into_ptr()) };
-            Err(Raised)
-        }
+        Step::Done(value) => Err(raise_stop(value)),
         Step::Wait(value) | Step::PassOn(value) => Ok(value),
         Step::Yield => Ok(Ref::none()),
     }
@@ -182,6 +178,12 @@ fn close<T: Coroutine>(this: This<'_, T>) -> Result<(), Raised> {
     }
     this.finish();
     Ok(())
+}
+
+/// `__await__()`, called by Python code. The `await` expression uses the slot.
+fn await_by_hand<T: Coroutine>(this: This<'_, T>) -> Ref {
+    this.by_hand().set(true);
+    this.object().to_owned()
 }
 
 /// Is it something that `throw(type[, value[, traceback]])` can raise? If not, a coroutine stays as it is.
@@ -244,6 +246,11 @@ pub(crate) fn class<'py, T: Coroutine>(full_name: &'static std::ffi::CStr) -> Cl
             Method::one_arg(c"send", send, c"Take one step, as a coroutine's send does."),
             Method::fast(c"throw", throw, c"End the wait and raise, as a coroutine's throw does."),
             Method::no_args(c"close", close, c"End the wait."),
+            Method::beside_slot(
+                c"__await__",
+                await_by_hand,
+                c"Return an iterator to be used in await expression.",
+            ),
         ])
         .attributes(&[
             Attribute::read_only(c"__qualname__", |this: This<'_, T>| this.name()),

@@ -92,22 +92,22 @@ pub(crate) fn set_result(future: &Ref, value: &Ref) -> Result<(), Raised> {
     unsafe { vectorcall(class.set_result.as_ptr(), stack.as_mut_ptr().add(1), 2) }.map(drop)
 }
 
-/// `if not future.done(): future.set_result(value)`. True if it was not done.
+/// `if not future.done(): future.set_result(value)`.
 #[inline(always)]
-pub(crate) fn complete(future: &Ref, value: &Ref) -> Result<bool, Raised> {
+pub(crate) fn complete(future: &Ref, value: &Ref) -> Result<(), Raised> {
     if class_of(future).is_some() {
         // It says so by itself.
-        return set_result(future, value).map(|()| true).or_else(|Raised| unless_done(future));
+        return set_result(future, value).or_else(|Raised| unless_done(future));
     }
-    Ok(!is_done(future)? && set_result(future, value).map(|()| true)?)
+    if is_done(future)? { Ok(()) } else { set_result(future, value) }
 }
 
 /// The error of a `set_result`, unless the future was done.
 #[cold]
-fn unless_done(future: &Ref) -> Result<bool, Raised> {
+fn unless_done(future: &Ref) -> Result<(), Raised> {
     let error = take_exception();
     if is_done(future)? {
-        return Ok(false);
+        return Ok(());
     }
     raise(error);
     Err(Raised)

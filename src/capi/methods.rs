@@ -75,6 +75,15 @@ impl<T: Native> Method<T> {
         Method { name, function, flags: ffi::METH_NOARGS, doc, kind: PhantomData }
     }
 
+    /// A method without arguments that Python code calls, while the interpreter uses the type's slot of the same name.
+    pub(crate) const fn beside_slot<F, R>(name: &'static CStr, function: F, doc: &'static CStr) -> Method<T>
+    where
+        F: for<'a> Fn(This<'a, T>) -> R + Copy + 'static,
+        R: Returned,
+    {
+        Method { flags: ffi::METH_NOARGS | ffi::METH_COEXIST, ..Method::no_args(name, function, doc) }
+    }
+
     /// A method with one positional argument.
     pub(crate) const fn one_arg<F, R>(name: &'static CStr, _: F, doc: &'static CStr) -> Method<T>
     where

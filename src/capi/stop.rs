@@ -1,112 +1,122 @@
-//! The StopIteration that carries results out of an `await`.
+//! The StopIteration that carries a result out of an `await`.
 //!
-//! Such an exception is made, filled, looked into and dropped for each result that is not `None`, which costs more than
-//! many a read. The interpreter takes the value out of it and lets it go at once, so that one object serves them all.
-
-use std::ptr::null_mut;
+//! To make, fill, read and free such an exception costs more than many a read. The interpreter's `SEND` instruction
+//! takes the value out of it and drops it at once, so one object serves all these awaits. It is used again only while
+//! nobody can have seen it:
+//!
+//! - The awaiting frame holds the only reference to the awaitable, and did not get it by calling `__await__`. Python
+//!   code that steps the awaitable with `next` or `send`, and catches what it raises, gets an exception of its own.
+//! - Nothing is attached to it: no reference but ours, no traceback, context, cause, notes or attributes. A tracer that
+//!   is shown the exception may keep it, and then it is the tracer's.
+//! - It carries nothing but bytes and ints, and only until the awaitable is freed, which is just after the value was
+//!   taken. Other values could own a descriptor, or lead back to the awaitable.
 
 use pyo3::ffi;
 
-use super::error::raise;
-use super::object::{Ref, Slot};
+use super::error::{Raised, raise};
+use super::object::{Borrowed, Ref, Slot};
 
 struct Stop(Slot);
 // SAFETY: touched only with the GIL held.
 unsafe impl Sync for Stop {}
 static STOP: Stop = Stop(Slot::empty());
 
-/// Ends an `await` with this result: what its `tp_iternext` returns. [`forget_value`] has to come when the interpreter
-/// has taken it out.
-///
-/// # Safety
-/// `result` is an owned reference.
+/// Ends an await of `awaitable` with this value: `tp_iternext` returns null with the exception that is set, or with none,
+/// which stands for a StopIteration without a value. [`forget_value`] must be called when the awaitable is freed.
 #[inline(always)]
-pub(crate) unsafe fn end_await(result: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    // SAFETY: the caller's word.
-    unsafe {
-        if result == ffi::Py_None() {
-            // No exception is a StopIteration of `None`.
-            drop(Ref::from_owned(result));
-        } else if ffi::PyBytes_CheckExact(result) != 0 || ffi::PyLong_CheckExact(result) != 0 {
-            if let Some(value) = Ref::from_owned(result) {
-                stop_with(value);
-            }
-        } else {
-            // What may own a descriptor, or lead anywhere, is not kept a moment longer than asyncio keeps it.
-            return raise_stop(result);
-        }
+pub(crate) fn end_await(awaitable: Borrowed<'_>, by_hand: bool, value: Ref) -> Raised {
+    if value.is_none() {
+        return Raised;
     }
-    null_mut()
-}
-
-/// The StopIteration that ends a coroutine which is driven by `send`; null.
-///
-/// # Safety
-/// `result` is an owned reference or null.
-pub(crate) unsafe fn raise_stop(result: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    // SAFETY: the caller's word; the exception takes a reference of its own.
-    unsafe {
-        let value = Ref::from_owned(result).unwrap_or_else(Ref::none);
-        let stop = ffi::PyObject_CallOneArg(ffi::PyExc_StopIteration, value.as_ptr());
-        if let Some(stop) = Ref::from_owned(stop) {
-            raise(stop);
-        }
-    }
-    null_mut()
-}
-
-#[inline(always)]
-fn stop_with(value: Ref) {
-    let held = STOP.0.as_ptr();
-    // SAFETY: null or a StopIteration that the slot owns.
-    if held.is_null() || !unsafe { is_unseen(held) } {
-        // None so far, or somebody has seen it.
-        // SAFETY: an owned reference or null with an error.
-        match unsafe { Ref::from_owned(ffi::PyObject_CallNoArgs(ffi::PyExc_StopIteration)) } {
-            Some(fresh) => STOP.0.set(Some(fresh)),
-            None => return,
-        }
-    }
-    let Some(stop) = STOP.0.get() else { return };
-    // SAFETY: an instance of exactly StopIteration, whose layout is public; the old value is dropped last.
-    let old = unsafe {
-        let place = &raw mut (*stop.as_ptr().cast::<ffi::PyStopIterationObject>()).value;
-        Ref::from_owned(place.replace(value.into_ptr()))
+    // SAFETY: live objects.
+    let shared = unsafe {
+        !by_hand
+            && ffi::Py_REFCNT(awaitable.as_ptr()) == 1
+            && (ffi::PyBytes_CheckExact(value.as_ptr()) != 0 || ffi::PyLong_CheckExact(value.as_ptr()) != 0)
     };
-    raise(stop);
-    drop(old);
+    if shared { raise_shared(value) } else { raise_stop(value) }
 }
 
-/// Has no Python code caught the exception? What has been caught has a traceback, which leads to frames and all that
-/// is in them, and which grows each time.
-///
-/// # Safety
-/// `stop` is a live StopIteration.
+/// Raises a StopIteration that Python code may catch and keep.
+pub(crate) fn raise_stop(value: Ref) -> Raised {
+    let stop = match value.is_none() {
+        // SAFETY: the interpreter's own class, called without arguments: an owned reference, or null with an error.
+        true => unsafe { Ref::from_owned(ffi::PyObject_CallNoArgs(ffi::PyExc_StopIteration)) },
+        false => new_stop(&value),
+    };
+    if let Some(stop) = stop {
+        // A coroutine's StopIteration has a context until 3.13, and none since.
+        #[cfg(Py_3_14)]
+        raise(stop);
+        // SAFETY: a live exception.
+        #[cfg(not(Py_3_14))]
+        unsafe {
+            ffi::PyErr_SetObject(ffi::PyExc_StopIteration, stop.as_ptr());
+        }
+    }
+    Raised
+}
+
+/// None with an error set.
+fn new_stop(value: &Ref) -> Option<Ref> {
+    // SAFETY: the interpreter's own class, called with a live object: an owned reference, or null with an error.
+    unsafe { Ref::from_owned(ffi::PyObject_CallOneArg(ffi::PyExc_StopIteration, value.as_ptr())) }
+}
+
 #[inline(always)]
-unsafe fn is_unseen(stop: *mut ffi::PyObject) -> bool {
-    // SAFETY: the caller's word; the layout is public.
+fn raise_shared(value: Ref) -> Raised {
+    if let Some(stop) = unseen() {
+        let old = exchange(&stop, value);
+        raise(stop);
+        drop(old);
+    } else if let Some(stop) = new_stop(&value) {
+        STOP.0.set(Some(stop.clone_ref()));
+        raise(stop);
+    }
+    Raised
+}
+
+/// The shared exception, if nobody else has hold of it and nothing is attached to it.
+#[inline(always)]
+fn unseen() -> Option<Ref> {
+    let stop = STOP.0.as_ptr();
+    if stop.is_null() {
+        return None;
+    }
+    // SAFETY: an instance of exactly StopIteration, made by `new_stop`; its layout is public. `args` is never null, and
+    // a tuple of one item as long as nobody has seen the exception.
     unsafe {
         let fields = &*stop.cast::<ffi::PyStopIterationObject>();
-        ffi::Py_REFCNT(stop) == 1 && fields.traceback.is_null() && fields.context.is_null()
+        let attached = [fields.dict, fields.notes, fields.traceback, fields.context, fields.cause];
+        (ffi::Py_REFCNT(stop) == 1
+            && ffi::Py_REFCNT(fields.args) == 1
+            && attached.iter().all(|object| object.is_null()))
+        .then(|| Ref::from_borrowed(stop))
     }
 }
 
-/// Lets go of what was carried last. Called when a call ends its life, which is just after its result
-/// was taken.
+/// Puts another value into the exception, and returns the two references to the old one.
+#[inline(always)]
+fn exchange(stop: &Ref, value: Ref) -> [Option<Ref>; 2] {
+    // SAFETY: as in `unseen`, which has found the exception and its tuple to be ours alone.
+    unsafe {
+        let fields = &mut *stop.as_ptr().cast::<ffi::PyStopIterationObject>();
+        let item = ffi::PyTuple_GET_ITEM(fields.args, 0);
+        ffi::PyTuple_SET_ITEM(fields.args, 0, value.clone_ref().into_ptr());
+        #[cfg(Py_3_14)]
+        {
+            // Tuples remember their hash since 3.14.
+            (*fields.args.cast::<ffi::PyTupleObject>()).ob_hash = -1;
+        }
+        [Ref::from_owned(item), Ref::from_owned(std::mem::replace(&mut fields.value, value.into_ptr()))]
+    }
+}
+
+/// Drops the value that the shared exception carried last. Called when an awaitable is freed.
 #[inline(always)]
 pub(crate) fn forget_value() {
-    let held = STOP.0.as_ptr();
-    // SAFETY: null or a StopIteration that the slot owns; the value is dropped last.
-    unsafe {
-        if held.is_null() {
-            return;
-        }
-        if !is_unseen(held) {
-            STOP.0.clear();
-            return;
-        }
-        let place = &raw mut (*held.cast::<ffi::PyStopIterationObject>()).value;
-        let none = Ref::none().into_ptr();
-        drop(Ref::from_owned(place.replace(none)));
+    match unseen() {
+        Some(stop) => drop(exchange(&stop, Ref::none())),
+        None => STOP.0.clear(),
     }
 }

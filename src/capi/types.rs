@@ -29,6 +29,8 @@ pub(crate) enum Method {
     Fast(&'static CStr, FastFunction, &'static CStr),
     NoArgs(&'static CStr, PlainFunction, &'static CStr),
     OneArg(&'static CStr, PlainFunction, &'static CStr),
+    /// A method without arguments that Python code calls, while the interpreter uses the type's slot of this name.
+    BesideSlot(&'static CStr, PlainFunction, &'static CStr),
 }
 
 impl Method {
@@ -46,6 +48,12 @@ impl Method {
             Method::OneArg(name, function, doc) => {
                 (name, ffi::PyMethodDefPointer { PyCFunction: function }, ffi::METH_O, doc)
             }
+            Method::BesideSlot(name, function, doc) => (
+                name,
+                ffi::PyMethodDefPointer { PyCFunction: function },
+                ffi::METH_NOARGS | ffi::METH_COEXIST,
+                doc,
+            ),
         };
         ffi::PyMethodDef {
             ml_name: name.as_ptr(),

@@ -1,7 +1,6 @@
 //! Completes the futures that native code waits with.
 
 use super::core::Core;
-use super::futures::keep_spent;
 use crate::capi::future;
 use crate::capi::{Fatal, Ref};
 
@@ -12,15 +11,7 @@ pub(crate) fn complete(core: &Core, future: &Ref) -> Result<(), Fatal> {
 
 /// The same with another result.
 pub(crate) fn complete_with(core: &Core, future: &Ref, result: &Ref) -> Result<(), Fatal> {
-    match future::complete(future, result) {
-        Ok(completed) => {
-            if completed && result.as_ptr() == Ref::none().as_ptr() {
-                keep_spent(core, future);
-            }
-            Ok(())
-        }
-        Err(raised) => core.unraisable(raised),
-    }
+    future::complete(future, result).or_else(|raised| core.unraisable(raised))
 }
 
 /// Does nobody wait for this future any more?

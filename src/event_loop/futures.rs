@@ -1,12 +1,11 @@
 //! The futures that a loop makes: for `create_future`, and for what waits natively.
 //!
-//! A read that has to wait makes a future which is of no use to anybody once it has woken the task. Making and unmaking
-//! it costs as much as all else of the wait. So the loop keeps the [`Futures`] by which it has woken somebody, and when
-//! nobody else has hold of one any more, its `__init__` makes a new future of it: what is seen is what would be seen if
-//! asyncio's class had found the same memory.
+//! Each wait makes a future that nobody needs any more when it has woken its task. The queue entry that wakes the task
+//! most often holds the last reference then. [`release`] ends such a future as its class would, up to the point where
+//! the memory is freed, and keeps the memory for the next future. This cannot be observed, because the object is dead:
+//! its finalizer and its `tp_clear` have run, it has no weak reference and no dict, and the collector has forgotten it.
+//! [`new_future`] makes an object of it as the allocator would: zeroed, and the youngest that the collector knows.
 
-use std::cell::{Cell, UnsafeCell};
-use std::collections::VecDeque;
 use std::ptr::null_mut;
 
 use pyo3::ffi;
@@ -15,88 +14,91 @@ use pyo3::prelude::*;
 use super::core::{Core, core_of};
 use crate::capi::call::{call_keywords, call_tuple, initialize};
 use crate::capi::fallible::dict;
+use crate::capi::freelist::Freelist;
 use crate::capi::future::is_asyncios;
 use crate::capi::imports::imports;
 use crate::capi::once::Once;
 use crate::capi::{Fallible, Raised, Ref, Slot};
 use crate::compat::patches;
 
-/// How many spent futures a loop keeps at most: as many connections are served in a turn without making one.
-const MOST: usize = 64;
-/// After so many looks in a row that have found the oldest in somebody's hands, it is his for good.
-const PATIENCE: u32 = 2 * MOST as u32;
+/// The memory of dead futures, for any loop. As many connections are served in a turn without an allocation.
+static DEAD: Freelist<64> = Freelist::new();
 
 /// What a loop has for making futures.
 #[derive(Debug)]
 pub(crate) struct Futures {
-    /// `{"loop": loop}`.
+    /// `{"loop": loop}`. asyncio's class reads it and does not keep it.
     arguments: Slot,
-    /// Done with `None`, the oldest first.
-    spent: UnsafeCell<VecDeque<Ref>>,
-    /// How often the oldest was not free.
-    misses: Cell<u32>,
 }
 
 impl Futures {
     pub(crate) fn new() -> Futures {
-        Futures { arguments: Slot::empty(), spent: UnsafeCell::new(VecDeque::new()), misses: Cell::new(0) }
+        Futures { arguments: Slot::empty() }
     }
 
-    #[allow(clippy::mut_from_ref, reason = "GIL-guarded cell; no borrow is held while Python code can run")]
-    #[inline(always)]
-    fn spent(&self) -> &mut VecDeque<Ref> {
-        // SAFETY: see the reason above.
-        unsafe { &mut *self.spent.get() }
-    }
-
-    /// The oldest, if nobody else has hold of it.
-    #[inline(always)]
-    fn take(&self) -> Option<Ref> {
-        let oldest = self.spent().front()?;
-        // SAFETY: a live object.
-        if unsafe { ffi::Py_REFCNT(oldest.as_ptr()) } == 1 {
-            self.misses.set(0);
-            return self.spent().pop_front().filter(is_blank);
-        }
-        self.miss();
-        None
-    }
-
-    #[inline(always)]
-    fn miss(&self) {
-        self.misses.set(self.misses.get() + 1);
-        if self.misses.get() == PATIENCE {
-            self.misses.set(0);
-            let oldest = self.spent().pop_front();
-            drop(oldest);
-        }
-    }
-
-    /// Lets everything go that refers back to the loop.
+    /// Drops what refers back to the loop.
     pub(crate) fn clear(&self) {
         self.arguments.clear();
-        let spent = std::mem::take(self.spent());
-        drop(spent);
     }
 
     /// For the collector. `visit` runs no Python code.
     pub(crate) fn traverse(&self, visit: &mut dyn FnMut(&Ref) -> i32) -> i32 {
-        let spent = self.spent().iter().map(&mut *visit).find(|&result| result != 0);
-        spent.unwrap_or_else(|| self.arguments.get().map_or(0, |arguments| visit(&arguments)))
+        self.arguments.get().map_or(0, |arguments| visit(&arguments))
     }
 }
 
-/// The future has woken its task with `None`, and the loop may make another of it.
+/// Drops the argument of a callback that has run. A future of asyncio's own class that nobody else holds is made ready
+/// to be used again.
 #[inline(always)]
-pub(crate) fn keep_spent(core: &Core, future: &Ref) {
-    let futures = &core.futures;
-    if futures.spent().len() < MOST
-        && !core.instrumentation.is_active()
-        && !core.is_closed()
-        && is_asyncios(future)
-        && is_blank(future)
-    {
-        futures.spent().push_back(future.clone_ref());
+pub(crate) fn release(argument: Ref) {
+    // SAFETY: a live object.
+    let last = unsafe { ffi::Py_REFCNT(argument.as_ptr()) } == 1;
+    if last && is_asyncios(&argument) && has_nothing_attached(&argument) {
+        end(argument);
+    }
+}
+
+/// Does with a future what the `tp_dealloc` of its class does, and keeps the memory.
+fn end(future: Ref) {
+    let object = future.as_ptr();
+    // SAFETY: the last reference to a future of asyncio's class, which was made by its `tp_alloc`. The slots are the
+    // class's own, and are called in the order in which `tp_dealloc` calls them.
+    unsafe {
+        let class = ffi::Py_TYPE(object);
+        let (Some(finalize), Some(clear)) = ((*class).tp_finalize, (*class).tp_clear) else { return };
+        if ffi::PyObject_GC_IsFinalized(object) != 0 {
+            // The collector has found it in a cycle that came back to life. A finalizer runs once.
+            return;
+        }
+        finalize(object);
+        if ffi::Py_REFCNT(object) != 1 || !has_nothing_attached(&future) {
+            // The exception handler has been shown the future, and has kept it.
+            return;
+        }
+        ffi::PyObject_GC_UnTrack(object.cast());
+        clear(object);
+        #[cfg(not(Py_3_12))]
+        if (*class).tp_flags & ffi::Py_TPFLAGS_HEAPTYPE == 0 {
+            // `free_gc` drops the reference to the class that an object of a static type does not have.
+            ffi::Py_INCREF(class.cast());
+        }
+        DEAD.free_gc(future.into_ptr());
+    }
+}
+
+/// A future of asyncio's class that is as `tp_new` makes it, from the memory of a dead one.
+#[inline(always)]
+fn reborn() -> Option<Ref> {
+    let object = DEAD.pop()?;
+    // SAFETY: memory of a future of this class, which nobody refers to. Behind its header a fresh object is all zero, and
+    // before it there is only the collector's header and what `has_nothing_attached` has found to be zero.
+    unsafe {
+        let class = imports().future.as_ptr().cast::<ffi::PyTypeObject>();
+        ffi::PyObject_Init(object, class);
+        let header = size_of::<ffi::PyObject>();
+        object.cast::<u8>().add(header).write_bytes(0, (*class).tp_basicsize as usize - header);
+        ffi::PyObject_GC_Track(object.cast());
+        Ref::from_owned(object)
     }
 }
 
@@ -112,7 +114,7 @@ impl Places {
     /// `future` is of the class whose places these are.
     #[inline(always)]
     unsafe fn are_empty(self, future: &Ref) -> bool {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller's contract.
         unsafe { word(future, self.dict) == 0 && word(future, self.weak) == 0 }
     }
 }
@@ -123,9 +125,9 @@ static PLACES: Once<Places> = Once::new();
 /// CPython keeps the dict of an object whose class says -1 here, before the object.
 const MANAGED_DICT: isize = -3 * size_of::<usize>() as isize;
 
-/// Has nobody given it an attribute, or made a weak reference to it? Both would last.
+/// True if nobody has given the future an attribute, or made a weak reference to it.
 #[inline(always)]
-fn is_blank(future: &Ref) -> bool {
+fn has_nothing_attached(future: &Ref) -> bool {
     // SAFETY: a future of the class for which the places were proven.
     unsafe { PLACES.get().is_some_and(|places| places.are_empty(future)) }
 }
@@ -134,19 +136,19 @@ fn is_blank(future: &Ref) -> bool {
 /// The object has a word there.
 #[inline(always)]
 unsafe fn word(object: &Ref, place: isize) -> usize {
-    // SAFETY: the caller's word.
+    // SAFETY: the caller's contract.
     unsafe { *object.as_ptr().cast::<u8>().offset(place).cast::<usize>() }
 }
 
 /// Finds out where futures have their attributes and weak references. Called once, by the module's initialisation.
 pub(crate) fn learn(py: Python<'_>, event_loop: &Bound<'_, PyAny>) {
-    // Whatever goes wrong in it: nothing is kept then.
+    // If anything goes wrong in it, no future is used again.
     if let Ok(Some(places)) = prove(py, event_loop) {
         PLACES.set(places);
     }
 }
 
-/// Looks whether the words become what they are to be.
+/// Tests that the two words change when a dict and a weak reference are made.
 fn prove(py: Python<'_>, event_loop: &Bound<'_, PyAny>) -> PyResult<Option<Places>> {
     let arguments = dict(py)?;
     arguments.set_item(Fallible("loop"), event_loop)?;
@@ -165,7 +167,7 @@ fn prove(py: Python<'_>, event_loop: &Bound<'_, PyAny>) -> PyResult<Option<Place
         }
         let weak = Bound::from_owned_ptr_or_err(py, ffi::PyWeakref_NewRef(future.as_ptr(), null_mut()))?;
         future.bind(py).setattr(Fallible("wakeloop"), true)?;
-        // Where attributes lie inside the object until somebody asks for the dict (3.14), there is no word to look at.
+        // Since 3.14 attributes lie inside the object until somebody asks for the dict. No word tells of those.
         if word(&future, dict) == 0 {
             return Ok(None);
         }
@@ -191,8 +193,8 @@ pub(crate) fn new_future(event_loop: *mut ffi::PyObject) -> Result<Ref, Raised> 
             }
             if let Some(arguments) = core.futures.arguments.get() {
                 let (positional, keywords) = (names.no_arguments.as_ptr(), arguments.as_ptr());
-                return match core.futures.take() {
-                    Some(spent) => initialize(&spent, positional, keywords).map(|()| spent),
+                return match reborn() {
+                    Some(future) => initialize(&future, positional, keywords).map(|()| future),
                     None => call_tuple(&class, positional, keywords),
                 };
             }

@@ -3,6 +3,7 @@
 use super::core::{Core, Entry};
 use super::debug;
 use super::entries::into_handle;
+use super::futures::release;
 use super::handle::layout::HandleRef;
 use super::handle::run::run_foreign;
 use crate::capi::call::{call0, call1, in_context};
@@ -23,7 +24,12 @@ fn run_plain(core: &Core, entry: Entry) -> Result<(), Fatal> {
                 None => call0(&callback),
             });
             match result {
-                Ok(_) => Ok(()),
+                Ok(_) => {
+                    if let Some(argument) = argument {
+                        release(argument);
+                    }
+                    Ok(())
+                }
                 Err(raised) => core.report_call(&callback, argument.as_ref(), &context, raised),
             }
         }

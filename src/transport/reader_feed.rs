@@ -17,7 +17,6 @@ use crate::capi::error::{fetch, take_exception};
 use crate::capi::once::Once;
 use crate::capi::{Raised, Ref};
 use crate::compat::Class;
-use crate::event_loop::core::Core;
 
 /// asyncio's two classes.
 #[derive(Debug)]
@@ -49,14 +48,14 @@ pub(crate) fn is_fed(protocol: *mut ffi::PyObject) -> bool {
 ///
 /// No Python code runs before the data is copied, but for what a user has put into the place of an attribute.
 #[inline(always)]
-pub(crate) fn feed(core: &Core, reader: &Ref, data: &[u8]) -> Result<bool, Raised> {
+pub(crate) fn feed(reader: &Ref, data: &[u8]) -> Result<bool, Raised> {
     if let Some(native) = open_reader(reader) {
-        native.push(data, Some(core))?;
+        native.push(data)?;
         return Ok(true);
     }
     let Some((classes, buffer)) = buffer_of(reader, data.len()) else { return Ok(false) };
     streams::extend(&buffer, data)?;
-    wake(core, &classes.reader, reader)?;
+    wake(&classes.reader, reader)?;
     Ok(true)
 }
 
@@ -105,14 +104,14 @@ fn room_in_buffer(reader: &Ref) -> Option<Room> {
 impl Room {
     /// The first `count` bytes have been received. With none the reader is as it was.
     #[inline(always)]
-    pub(crate) fn filled(self, core: &Core, reader: &Ref, count: usize) -> Result<(), Raised> {
+    pub(crate) fn filled(self, reader: &Ref, count: usize) -> Result<(), Raised> {
         match self.owner {
             Owner::Native if count == 0 => Ok(()),
             // None only if the reader was closed, and nothing has run since there was room.
-            Owner::Native => open_reader(reader).map_or(Ok(()), |native| native.filled(count, core)),
+            Owner::Native => open_reader(reader).map_or(Ok(()), |native| native.filled(count)),
             Owner::Asyncio(class, buffer, length) => {
                 resize(&buffer, length + count)?;
-                if count == 0 { Ok(()) } else { wake(core, class, reader) }
+                if count == 0 { Ok(()) } else { wake(class, reader) }
             }
         }
     }
@@ -206,14 +205,14 @@ fn has_room(buffer: &Ref, limit: &Ref, size: usize) -> Result<bool, Raised> {
 
 /// `reader._wakeup_waiter()`.
 #[inline(always)]
-fn wake(core: &Core, class: &Class, reader: &Ref) -> Result<(), Raised> {
+fn wake(class: &Class, reader: &Ref) -> Result<(), Raised> {
     let waiter = class.get(reader.as_ptr(), WAITER)?;
     // SAFETY: comparing with the address of `None`.
     if waiter.as_ptr() == unsafe { ffi::Py_None() } {
         return Ok(());
     }
     class.set(reader.as_ptr(), WAITER, Ref::none())?;
-    streams::wake(&waiter, Some(core))
+    streams::wake(&waiter)
 }
 
 /// From now on, readers of these classes are fed natively. Each class comes with the names of its instances'

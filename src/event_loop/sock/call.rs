@@ -73,6 +73,8 @@ pub(crate) struct SockCall {
     socket: Slot,
     fd: Cell<RawFd>,
     waiter: Slot,
+    /// Python code may step the object.
+    by_hand: Cell<bool>,
     action: UnsafeCell<Action>,
 }
 
@@ -118,6 +120,7 @@ impl SockCall {
             (&raw mut (*call).socket).write(Slot::new(Some(Ref::from_borrowed(socket))));
             (&raw mut (*call).fd).write(Cell::new(-1));
             (&raw mut (*call).waiter).write(Slot::empty());
+            (&raw mut (*call).by_hand).write(Cell::new(false));
             (&raw mut (*call).action).write(UnsafeCell::new(action));
             if !is_plain_socket(socket) || (*call).target().is_some_and(|target| !is_buffer(target)) {
                 This::<SockCall>::from_ptr(object).track();
@@ -284,6 +287,10 @@ impl SockCall {
 impl Coroutine for SockCall {
     fn name(&self) -> &'static str {
         self.name
+    }
+
+    fn by_hand(&self) -> &Cell<bool> {
+        &self.by_hand
     }
 
     /// Tries, and waits if the call would block.

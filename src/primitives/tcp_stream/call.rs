@@ -20,6 +20,7 @@ use crate::capi::coroutine::{self, Coroutine, Step};
 use crate::capi::error::{raise_io, raise_message, restore};
 use crate::capi::freelist::Freelist;
 use crate::capi::native::{Class, Dead, Dealloc};
+use crate::capi::stop::forget_value;
 use crate::capi::{Borrowed, Native, Raised, Ref, Slot, This};
 use crate::runtime::net::Want;
 
@@ -54,6 +55,8 @@ pub(super) struct TcpStreamCall {
     future: Slot,
     /// What sends the rest of a write.
     sending: Slot,
+    /// Python code may step the object.
+    by_hand: Cell<bool>,
 }
 
 static CLASS: Class = Class::new();
@@ -92,6 +95,7 @@ impl TcpStreamCall {
             (&raw mut (*call).action).write(UnsafeCell::new(action));
             (&raw mut (*call).future).write(Slot::empty());
             (&raw mut (*call).sending).write(Slot::empty());
+            (&raw mut (*call).by_hand).write(Cell::new(false));
             Ok(owned)
         }
     }
@@ -206,6 +210,10 @@ impl Coroutine for TcpStreamCall {
         self.name
     }
 
+    fn by_hand(&self) -> &Cell<bool> {
+        &self.by_hand
+    }
+
     fn step(this: This<'_, Self>, _: Borrowed<'_>) -> Result<Step, Raised> {
         this.begun.set(true);
         let step = TcpStreamCall::go_on(this)?;
@@ -246,6 +254,7 @@ impl Dealloc for TcpStreamCall {
         if !dead.begun.get() {
             coroutine::report_never_awaited(&dead);
         }
+        forget_value();
         dead.finish();
         // SAFETY: without references, not tracked, and emptied. Its memory came from this list.
         unsafe { FREE.free_gc(dead.into_ptr()) };

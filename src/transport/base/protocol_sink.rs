@@ -14,7 +14,6 @@ use crate::capi::error::{raise, raise_message};
 use crate::capi::imports::imports;
 use crate::capi::inspect::integer;
 use crate::capi::{Raised, Ref, Slot};
-use crate::event_loop::core::Core;
 use crate::transport::reader_feed;
 use crate::transport::tls::connection::is_connection;
 
@@ -101,9 +100,9 @@ impl Receiver {
     ///
     /// The data may lie in the loop's receive buffer: it is copied before any Python code runs.
     #[inline(always)]
-    pub(crate) fn feed(&self, core: &Core, data: &[u8]) -> Result<bool, Raised> {
+    pub(crate) fn feed(&self, data: &[u8]) -> Result<bool, Raised> {
         match self.reader() {
-            Some(reader) => reader_feed::feed(core, &reader, data),
+            Some(reader) => reader_feed::feed(&reader, data),
             None => Ok(false),
         }
     }

@@ -176,7 +176,7 @@ impl ReadPipe {
         }
         let (data, full) = (&buffer[..count as usize], count as usize == RECEIVE);
         let reader = reader_feed::reader_of(protocol);
-        match reader.map_or(Ok(false), |reader| reader_feed::feed(core, &reader, data)) {
+        match reader.map_or(Ok(false), |reader| reader_feed::feed(&reader, data)) {
             Ok(true) => Ok(Read::Fed { full }),
             Ok(false) => Ok(bytes_from(data).map_or(Read::Failed, |data| Read::Data { data, full })),
             Err(raised) => {

@@ -288,7 +288,7 @@ fn receive_for_reader(object: &Ref, stream: &Stream, core: &Core) -> Result<Rece
     let count = received.max(0) as usize;
     let direct = room.is_some();
     let told = match (&reader, room) {
-        (Some(reader), Some(room)) => room.filled(core, reader, count),
+        (Some(reader), Some(room)) => room.filled(reader, count),
         _ => Ok(()),
     };
     if let Some(error) = error {
@@ -300,7 +300,7 @@ fn receive_for_reader(object: &Ref, stream: &Stream, core: &Core) -> Result<Rece
     stream.large.set(count >= LARGE);
     let fed = match &reader {
         Some(_) if direct => told.map(|()| true),
-        Some(reader) => reader_feed::feed(core, reader, &buffer[..count]),
+        Some(reader) => reader_feed::feed(reader, &buffer[..count]),
         None => Ok(false),
     };
     match fed {

@@ -28,6 +28,7 @@ use crate::capi::freelist::Freelist;
 use crate::capi::future::set_blocking;
 use crate::capi::imports::imports;
 use crate::capi::inspect::integer;
+use crate::capi::object::Borrowed;
 use crate::capi::stop::{end_await, forget_value};
 use crate::capi::types::{Method, TypeSpec};
 use crate::capi::{Args, Raised, Ref, Slot};
@@ -71,6 +72,8 @@ pub(super) struct Call {
     phase: Cell<Phase>,
     /// The collector knows the object.
     tracked: Cell<bool>,
+    /// Python code may step the object.
+    by_hand: Cell<bool>,
 }
 
 static TYPE: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(null_mut());
@@ -99,6 +102,7 @@ impl Call {
             (&raw mut (*call).offset).write(Cell::new(0));
             (&raw mut (*call).phase).write(Cell::new(Phase::Fresh));
             (&raw mut (*call).tracked).write(Cell::new(false));
+            (&raw mut (*call).by_hand).write(Cell::new(false));
             Ok(owned)
         }
     }
@@ -420,7 +424,12 @@ unsafe extern "C" fn next(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
     // SAFETY: a Call and a place for the result; a result is ours.
     unsafe {
         match am_send(object, ffi::Py_None(), &mut result) {
-            ffi::PySendResult::PYGEN_RETURN => end_await(result),
+            ffi::PySendResult::PYGEN_RETURN => {
+                let by_hand = Call::of(object).by_hand.get();
+                let value = Ref::from_owned(result).unwrap_or_else(Ref::none);
+                end_await(Borrowed::from_ptr(object), by_hand, value);
+                null_mut()
+            }
             _ => result,
         }
     }
@@ -430,8 +439,11 @@ unsafe extern "C" fn send(object: *mut ffi::PyObject, value: *mut ffi::PyObject)
     let mut result = null_mut();
     // SAFETY: a Call and a place for the result.
     match unsafe { am_send(object, value, &mut result) } {
-        // SAFETY: a result that is ours.
-        ffi::PySendResult::PYGEN_RETURN => unsafe { raise_stop(result) },
+        ffi::PySendResult::PYGEN_RETURN => {
+            // SAFETY: a result that is ours.
+            raise_stop(unsafe { Ref::from_owned(result) }.unwrap_or_else(Ref::none));
+            null_mut()
+        }
         _ => result,
     }
 }
@@ -469,6 +481,15 @@ unsafe extern "C" fn throw(
         raise_given(arguments);
         null_mut()
     })
+}
+
+/// `__await__()`, called by Python code. The `await` expression uses the slot.
+unsafe extern "C" fn await_by_hand(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
+    // SAFETY: the method sits on Call, and its object is alive.
+    unsafe {
+        Call::of(object).by_hand.set(true);
+        itself(object)
+    }
 }
 
 unsafe extern "C" fn close(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
@@ -531,6 +552,11 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<()> {
             Method::OneArg(c"send", send, c"Take one step, as a coroutine's send does."),
             Method::Fast(c"throw", throw, c"End the wait and raise, as a coroutine's throw does."),
             Method::NoArgs(c"close", close, c"End the wait."),
+            Method::BesideSlot(
+                c"__await__",
+                await_by_hand,
+                c"Return an iterator to be used in await expression.",
+            ),
         ],
         attributes: &coroutine::names::<Call>(),
         weaklist_offset: None,

@@ -11,7 +11,6 @@ use crate::capi::collected::{Collected, Instance};
 use crate::capi::error::take_exception;
 use crate::capi::imports::imports;
 use crate::capi::{Raised, Ref, Slot};
-use crate::event_loop::core::Core;
 
 /// Beyond this size nothing is received ahead into the object that a read waits for: a peer may promise more
 /// than it ever sends.
@@ -76,9 +75,9 @@ impl Reader {
 
     /// `feed_data(data)` of a plain, open reader.
     #[inline(always)]
-    pub(crate) fn push(&self, data: &[u8], core: Option<&Core>) -> Result<(), Raised> {
+    pub(crate) fn push(&self, data: &[u8]) -> Result<(), Raised> {
         self.store().append(data)?;
-        self.arrived(core)
+        self.arrived()
     }
 
     /// Room in which to receive, if the read that waits wants so much that a copy is worth saving. What was
@@ -91,16 +90,16 @@ impl Reader {
     }
 
     /// `count` bytes are in the room.
-    pub(crate) fn filled(&self, count: usize, core: &Core) -> Result<(), Raised> {
+    pub(crate) fn filled(&self, count: usize) -> Result<(), Raised> {
         self.store().commit(count);
-        self.arrived(Some(core))
+        self.arrived()
     }
 
     /// New data is in the store: wakes the read that waits, and pauses the transport beyond twice the limit.
     #[inline(always)]
-    fn arrived(&self, core: Option<&Core>) -> Result<(), Raised> {
+    fn arrived(&self) -> Result<(), Raised> {
         if let Some(waiter) = self.waiter.take() {
-            wake(&waiter, core)?;
+            wake(&waiter)?;
         }
         if self.store().len() > self.bytes.get().saturating_mul(2) && !self.paused.get() {
             return self.pause();

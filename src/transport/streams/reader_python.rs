@@ -174,7 +174,7 @@ unsafe extern "C" fn feed_data(object: *mut ffi::PyObject, data: *mut ffi::PyObj
 }
 
 fn push(reader: &Reader, data: &[u8]) -> Result<(), Raised> {
-    if data.is_empty() { Ok(()) } else { reader.push(data, None) }
+    if data.is_empty() { Ok(()) } else { reader.push(data) }
 }
 
 unsafe extern "C" fn at_eof(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {

@@ -7,25 +7,14 @@ use crate::capi::error::{raise, raise_message, take_exception};
 use crate::capi::future::{is_asyncios, is_done, result, set_result};
 use crate::capi::imports::imports;
 use crate::capi::{Raised, Ref};
-use crate::event_loop::core::Core;
-use crate::event_loop::futures::keep_spent;
 
-/// `if not waiter.cancelled(): waiter.set_result(None)`. The loop may make another future of it, if it is told which
-/// loop that is.
+/// `if not waiter.cancelled(): waiter.set_result(None)`.
 #[inline(always)]
-pub(crate) fn wake(waiter: &Ref, core: Option<&Core>) -> Result<(), Raised> {
+pub(crate) fn wake(waiter: &Ref) -> Result<(), Raised> {
     let names = imports();
     if is_asyncios(waiter) {
         // asyncio's own future says so by itself when it is done already.
-        return match set_result(waiter, &Ref::none()) {
-            Ok(()) => {
-                if let Some(core) = core {
-                    keep_spent(core, waiter);
-                }
-                Ok(())
-            }
-            Err(Raised) => unless_cancelled(waiter),
-        };
+        return set_result(waiter, &Ref::none()).or_else(|Raised| unless_cancelled(waiter));
     }
     let cancelled = method(waiter, names.cancelled.as_ptr(), &[])?;
     // SAFETY: live objects; -1 with an error set means failure.

@@ -201,7 +201,7 @@ fn deliver_scratch(
     if plain.is_empty() {
         core.return_scratch(plain);
     } else if connection.receiver.delivery() != Delivery::Buffer {
-        let data = unfed(connection, core, &plain);
+        let data = unfed(connection, &plain);
         core.return_scratch(plain);
         if let Some(data) = data? {
             delivering(object, core, || connection.receiver.data_received(&data))?;
@@ -234,7 +234,7 @@ fn deliver_bytes(object: &Ref, connection: &Connection, core: &Core, data: Ref) 
         copy.extend_from_slice(plain);
         return deliver_scratch(object, connection, core, copy);
     }
-    if connection.receiver.delivery() != Delivery::Reader || !connection.receiver.feed(core, plain)? {
+    if connection.receiver.delivery() != Delivery::Reader || !connection.receiver.feed(plain)? {
         delivering(object, core, || connection.receiver.data_received(&data))?;
     }
     Ok(true)
@@ -257,8 +257,8 @@ fn deliver_rest(object: &Ref, connection: &Connection, core: &Core) -> Result<bo
 
 /// Gives data to the protocol's StreamReader natively; what cannot be given that way comes back as bytes.
 #[inline(always)]
-fn unfed(connection: &Connection, core: &Core, plain: &[u8]) -> Result<Option<Ref>, Raised> {
-    if connection.receiver.delivery() == Delivery::Reader && connection.receiver.feed(core, plain)? {
+fn unfed(connection: &Connection, plain: &[u8]) -> Result<Option<Ref>, Raised> {
+    if connection.receiver.delivery() == Delivery::Reader && connection.receiver.feed(plain)? {
         return Ok(None);
     }
     bytes_from(plain).map(Some)
@@ -280,7 +280,7 @@ fn deliver_buffered(
         let rest = &plain[delivered..];
         if connection.receiver.delivery() != Delivery::Buffer {
             // It was replaced in between.
-            if let Some(data) = unfed(connection, core, rest)? {
+            if let Some(data) = unfed(connection, rest)? {
                 delivering(object, core, || connection.receiver.data_received(&data))?;
             }
             return Ok(plain.len());

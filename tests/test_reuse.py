@@ -1,0 +1,292 @@
+"""Objects that the loop uses again look like new ones: to the collector, to `next`, and to whoever kept the last one."""
+
+import asyncio
+import contextlib
+import gc
+import socket
+import struct
+import sys
+import weakref
+
+import pytest
+
+import wakeloop
+
+
+async def turns(count=3):
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+@contextlib.asynccontextmanager
+async def sockets():
+    near, far = socket.socketpair()
+    with near, far:
+        near.setblocking(False)
+        far.setblocking(False)
+        yield near, far
+
+
+async def some_waits(count=3):
+    """Reads that each wait for a future, as any program has before the moment that a test looks at."""
+    loop = asyncio.get_running_loop()
+    async with sockets() as (near, far):
+        for _ in range(count):
+            task = asyncio.ensure_future(loop.sock_recv(near, 1))
+            await turns()
+            far.send(b"x")
+            assert await asyncio.wait_for(task, 10) == b"x"
+        reader, writer = await wakeloop.open_connection(sock=near.dup())
+        for _ in range(count):
+            task = asyncio.ensure_future(reader.readexactly(1))
+            await turns()
+            far.send(b"x")
+            assert await asyncio.wait_for(task, 10) == b"x"
+        writer.close()
+        await writer.wait_closed()
+    await turns()
+
+
+def futures():
+    return [thing for thing in gc.get_objects() if type(thing) is asyncio.Future]
+
+
+# -- futures and the collector -------------------------------------------------------------------------
+
+
+def test_connections_reset_by_the_peer_leave_nothing_to_log(run, asyncio_log):
+    async def serve(reader, writer):
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(100):
+                writer.write(data)
+        writer.close()
+
+    async def connected(stack, port):
+        loop = asyncio.get_running_loop()
+        peers = [stack.enter_context(socket.socket()) for _ in range(30)]
+        for peer in peers:
+            peer.setblocking(False)
+            await loop.sock_connect(peer, ("127.0.0.1", port))
+        for peer in peers:
+            await loop.sock_sendall(peer, b"x")
+            assert await loop.sock_recv(peer, 1) == b"x"
+        return peers
+
+    async def main():
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        with contextlib.ExitStack() as stack:
+            await connected(stack, port)
+            for peer in await connected(stack, port):
+                peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        await asyncio.sleep(0.05)
+        server.close()
+        await server.wait_closed()
+
+    run(main())
+    gc.collect()
+    assert [record.getMessage() for record in asyncio_log.records if record.levelname == "ERROR"] == []
+
+
+class Holder:
+    """Looks at the exception of its future when it is collected, as StreamReaderProtocol does."""
+
+    def __init__(self, future=None):
+        self.future = future or asyncio.get_running_loop().create_future()
+        self.future.set_exception(ValueError("seen by its holder"))
+        self.cycle = self
+
+    def __del__(self):
+        self.future.exception()
+
+
+@pytest.mark.parametrize("older", ["holder", "future"])
+def test_finalizers_in_a_dead_cycle_run_in_the_order_of_creation(run, asyncio_log, older):
+    async def main():
+        await some_waits()
+        future = asyncio.get_running_loop().create_future() if older == "future" else None
+        Holder(future)
+        del future
+        gc.collect()
+
+    run(main())
+    assert [record.getMessage().partition("\n")[0] for record in asyncio_log.records if record.levelname == "ERROR"] == (
+        [] if older == "holder" else ["Future exception was never retrieved"]
+    )
+
+
+def test_a_new_future_is_in_the_youngest_generation(run):
+    async def main():
+        await some_waits()
+        gc.collect()
+        future = asyncio.get_running_loop().create_future()
+        assert any(thing is future for thing in gc.get_objects(generation=0))
+        assert not gc.is_finalized(future)
+
+    run(main())
+
+
+def test_no_future_is_left_when_nobody_waits(run):
+    async def main():
+        gc.collect()
+        before = len(futures())
+        await some_waits()
+        assert len(futures()) == before
+
+    run(main())
+
+
+def test_who_holds_a_spent_future_holds_the_last_reference_to_it(run):
+    class Thing:
+        pass
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        async with sockets() as (near, far):
+            for _ in range(5):
+                task = asyncio.ensure_future(loop.sock_recv(near, 1))
+                await turns()
+                future = task._fut_waiter
+                far.send(b"x")
+                await asyncio.wait_for(task, 10)
+                del task
+                await turns()
+                like_it = loop.create_future()
+                assert sys.getrefcount(future) == sys.getrefcount(like_it)
+                future.thing = thing = Thing()
+                gone = weakref.ref(future), weakref.ref(thing)
+                del future, thing
+                assert [reference() for reference in gone] == [None, None]
+
+    gc.disable()
+    try:
+        run(main())
+    finally:
+        gc.enable()
+
+
+# -- the StopIteration that ends an await --------------------------------------------------------------
+
+
+async def received(near, far):
+    far.send(b"hello")
+    return b"hello", asyncio.get_running_loop().sock_recv(near, 100)
+
+
+async def received_into(near, far):
+    far.send(b"hello")
+    return 5, asyncio.get_running_loop().sock_recv_into(near, bytearray(100))
+
+
+async def received_from(near, far):
+    far.send(b"hello")
+    return (b"hello", None), asyncio.get_running_loop().sock_recvfrom(near, 100)
+
+
+async def sent(near, far):
+    return None, asyncio.get_running_loop().sock_sendall(near, b"hello")
+
+
+VALUES = {"bytes": received, "int": received_into, "tuple": received_from, "None": sent}
+STEPS = {
+    "next": lambda steps: next(steps),
+    "send": lambda steps: steps.send(None),
+}
+
+
+@pytest.mark.parametrize("begin", VALUES.values(), ids=VALUES)
+@pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
+def test_an_await_ends_with_a_stop_iteration_that_has_the_value(run, begin, step):
+    async def main():
+        caught = []
+        for _ in range(3):
+            async with sockets() as (near, far):
+                value, awaitable = await begin(near, far)
+                with pytest.raises(StopIteration) as raised:
+                    step(awaitable.__await__())
+                assert raised.value.value == value
+                assert raised.value.args == (() if value is None else (value,))
+                assert raised.value.__context__ is None and raised.value.__cause__ is None
+                caught.append(raised.value)
+                await some_waits(1)
+        assert len(set(map(id, caught))) == 3
+        assert [stop.value for stop in caught] == 3 * [value]
+        assert len({id(stop.__traceback__) for stop in caught}) == 3
+
+    run(main())
+
+
+def test_the_stop_iteration_of_a_waiting_read_has_the_value(run):
+    async def main():
+        async with sockets() as (near, far):
+            for number in range(3):
+                steps = asyncio.get_running_loop().sock_recv(near, 100).__await__()
+                future = steps.send(None)
+                assert asyncio.isfuture(future)
+                future._asyncio_future_blocking = False
+                far.send(b"%d" % number)
+                while not future.done():
+                    await asyncio.sleep(0)
+                with pytest.raises(StopIteration) as raised:
+                    next(steps)
+                assert raised.value.args == (b"%d" % number,)
+
+    run(main())
+
+
+def test_a_stop_iteration_during_an_exception_has_the_context_that_a_coroutines_has(run):
+    async def main():
+        async with sockets() as (near, far):
+            far.send(b"hello")
+            steps = asyncio.get_running_loop().sock_recv(near, 100).__await__()
+            outer = ValueError()
+            try:
+                raise outer
+            except ValueError:
+                with pytest.raises(StopIteration) as raised:
+                    next(steps)
+            assert raised.value.__context__ is (outer if sys.version_info < (3, 14) else None)
+
+    run(main())
+
+
+@pytest.mark.parametrize("begin", [received, received_into], ids=["bytes", "int"])
+def test_nobody_but_its_catcher_holds_a_stop_iteration(run, begin):
+    async def main():
+        async with sockets() as (near, far):
+            await some_waits()
+            _, awaitable = await begin(near, far)
+            try:
+                next(awaitable.__await__())
+            except StopIteration as stop:
+                try:
+                    raise StopIteration(1)
+                except StopIteration as like_it:
+                    assert sys.getrefcount(stop) == sys.getrefcount(like_it) + (like_it.__context__ is stop)
+                    del like_it
+                assert any(thing is stop for thing in gc.get_objects(generation=0))
+
+    run(main())
+
+
+@pytest.mark.native
+def test_native_reads_end_with_a_stop_iteration_that_has_the_value(run):
+    async def main():
+        async with sockets() as (near, far):
+            reader, writer = await wakeloop.open_connection(sock=near.dup())
+            for read, value in [
+                (lambda: reader.readexactly(5), b"hello"),
+                (lambda: reader.read(5), b"hello"),
+                (lambda: reader.readline(), b"hello\n"),
+                (lambda: reader.readuntil(b"lo"), b"hello"),
+                (lambda: reader.__anext__(), b"hello\n"),
+            ]:
+                far.send(value)
+                await asyncio.sleep(0.01)
+                with pytest.raises(StopIteration) as raised:
+                    next(read().__await__())
+                assert raised.value.args == (value,) and raised.value.value == value
+            writer.close()
+            await writer.wait_closed()
+
+    run(main())
