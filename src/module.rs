@@ -5,8 +5,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyType;
 
 use crate::bridge::awaitable;
+use crate::bridge::loop_handle::ForeignInbox;
 use crate::bridge::panic::RuntimePanic;
-use crate::bridge::port::ForeignPort;
 use crate::capi;
 use crate::capi::error::exception;
 use crate::compat::{clock, patches, python::Unpatched, transports};
@@ -75,7 +75,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("SSLTransport", tls::transport::make_type(py)?)?;
     module.add_function(wrap_pyfunction!(tls::python::tls_problem, module)?)?;
     module.add("RuntimePanic", py.get_type::<RuntimePanic>())?;
-    module.add_class::<ForeignPort>()?;
+    module.add_class::<ForeignInbox>()?;
     module.add_class::<clients::ClientCount>()?;
     module.add_class::<connect::Connecting>()?;
     // Nobody sees this one, but made at its first use it could fail, by a panic.

@@ -22,11 +22,12 @@ use std::task::{Context, Poll};
 
 use pyo3::prelude::*;
 
+use super::drop_on_loop::drop_attached;
 use super::io_error::raise_io;
-use super::loop_bound::let_go;
+use super::loop_handle::running_loop;
 use super::panic::RuntimePanic;
 use super::promise::Promise;
-use super::waiter::{Waiter, running_loop};
+use super::waiter::Waiter;
 use super::{budget, runtime};
 use crate::capi::call::panic_text;
 use crate::capi::class::field;
@@ -405,7 +406,7 @@ impl Delivery {
     fn abandon(&self) {
         let state = std::mem::replace(&mut *self.lock(), State::Gone);
         // Not under the lock: an outcome may give itself back.
-        let_go(state);
+        drop_attached(state);
     }
 }
 

@@ -19,12 +19,10 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
 use super::awaitable::{self, Operation, Outcome};
+use super::loop_handle::{LoopHandle, report, running_loop};
 use super::panic::RuntimePanic;
-use super::port::{Port, report};
-use super::waiter::running_loop;
 use crate::capi;
 use crate::capi::Fallible;
-use crate::capi::error::fetch;
 use crate::capi::fallible::dict;
 use crate::event_loop::core::process::forked;
 use crate::runtime::sync::oneshot;
@@ -52,7 +50,8 @@ where
 {
     prepare(py)?;
     Operation::create(py, "future", async move {
-        // The first poll is on the loop's thread, with the GIL. What others wrote may take its time: to a worker.
+        // The first poll is on the loop's thread, attached. A future that others wrote may take its time, so it goes on
+        // on a worker.
         yield_now().await;
         let result = future.await;
         Outcome::value(move |py| {
@@ -74,13 +73,12 @@ pub fn into_future(
 ) -> PyResult<impl Future<Output = PyResult<Py<PyAny>>> + Send + use<>> {
     let py = awaitable.py();
     prepare(py)?;
-    let event_loop = running_loop().map_err(|_raised| fetch(py))?;
-    let port = Port::of(&event_loop.bind(py))?;
+    let event_loop = LoopHandle::of(&running_loop()?.bind(py))?;
     let task = py.import(Fallible("asyncio"))?.getattr(Fallible("ensure_future"))?.call1((awaitable,))?;
     let (sender, receiver) = oneshot::channel();
     let done = Done { sender: std::sync::Mutex::new(Some(sender)) };
     task.call_method1(Fallible("add_done_callback"), (done,))?;
-    Ok(Waiting { task: Some(task.unbind()), port, receiver })
+    Ok(Waiting { task: Some(task.unbind()), event_loop, receiver })
 }
 
 /// The done callback of a task that Rust waits for.
@@ -105,7 +103,7 @@ impl Done {
 struct Waiting {
     /// Taken when it is done.
     task: Option<Py<PyAny>>,
-    port: Port,
+    event_loop: LoopHandle,
     receiver: oneshot::Receiver<PyResult<Py<PyAny>>>,
 }
 
@@ -125,9 +123,7 @@ impl Future for Waiting {
 impl Drop for Waiting {
     fn drop(&mut self) {
         let Some(task) = self.task.take() else { return };
-        self.port.send(Box::new(move || {
-            // SAFETY: messages are run by a loop's thread with the GIL held.
-            let py = unsafe { Python::assume_attached() };
+        self.event_loop.send(Box::new(move |py| {
             task.bind(py).call_method0(Fallible("cancel")).map(drop).or_else(|error| report(py, error))
         }));
     }

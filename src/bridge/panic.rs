@@ -1,4 +1,4 @@
-//! A Rust panic as Python sees it.
+//! The exception that a Rust panic becomes.
 
 use pyo3::exceptions::PyException;
 

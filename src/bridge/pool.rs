@@ -11,8 +11,8 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
 use super::io_error::NO_THREAD;
+use super::loop_handle::{LoopHandle, report};
 use super::panic::RuntimePanic;
-use super::port::{Port, report};
 use super::promise::Promise;
 use crate::capi::Fallible;
 use crate::capi::call::panic_text;
@@ -37,7 +37,7 @@ fn pool() -> Arc<BlockingPool> {
         Some((pool, owner)) if *owner == forks() => pool.clone(),
         _ => {
             let pool = Arc::new(BlockingPool::new(THREADS, KEEP_ALIVE));
-            // The parent's, if this is a child, is forgotten.
+            // In a forked child the parent's pool is forgotten: its threads are not here.
             std::mem::forget(place.replace((pool.clone(), forks())));
             pool
         }
@@ -50,15 +50,13 @@ pub(crate) fn run<'py>(
     job: impl FnOnce() -> Make + Send + 'static,
 ) -> PyResult<Bound<'py, PyAny>> {
     let future = event_loop.call_method0(Fallible("create_future"))?;
-    let (port, promised) = (Port::of(event_loop)?, future.clone().unbind());
-    let tell = move |outcome: Make| {
-        port.send(Box::new(move || {
-            // SAFETY: messages are run by a loop's thread with the GIL held.
-            let py = unsafe { Python::assume_attached() };
+    let (event_loop, promised) = (LoopHandle::of(event_loop)?, future.clone().unbind());
+    let notify = move |outcome: Make| {
+        event_loop.send(Box::new(move |py| {
             deliver(py, promised.bind(py), outcome).or_else(|error| report(py, error))
         }));
     };
-    let promise = Promise::new(tell, || Box::new(|_| Err(exception::<PyRuntimeError>(NO_THREAD))));
+    let promise = Promise::new(notify, || Box::new(|_| Err(exception::<PyRuntimeError>(NO_THREAD))));
     // Detached: the promise is what reports.
     drop(pool().spawn_and_notify(
         move || {

@@ -1,28 +1,29 @@
-//! A job's duty to report.
+//! A job's duty to report its outcome.
 
-/// Who is to be told what a job came to. Dropped unkept, as with a job that is cancelled or finds no thread, it tells what
-/// stands for that.
+/// Reports the outcome of a job once. If it is dropped before, as with a job that is cancelled or finds no thread, it
+/// reports what stands for that.
 pub(super) struct Promise<T, F: FnOnce(T)> {
-    tell: Option<F>,
-    unkept: fn() -> T,
+    report: Option<F>,
+    broken: fn() -> T,
 }
 
 impl<T, F: FnOnce(T)> Promise<T, F> {
-    pub(super) fn new(tell: F, unkept: fn() -> T) -> Promise<T, F> {
-        Promise { tell: Some(tell), unkept }
+    /// `broken` gives the outcome of a promise that is dropped.
+    pub(super) fn new(report: F, broken: fn() -> T) -> Promise<T, F> {
+        Promise { report: Some(report), broken }
     }
 
     pub(super) fn keep(mut self, outcome: T) {
-        if let Some(tell) = self.tell.take() {
-            tell(outcome);
+        if let Some(report) = self.report.take() {
+            report(outcome);
         }
     }
 }
 
 impl<T, F: FnOnce(T)> Drop for Promise<T, F> {
     fn drop(&mut self) {
-        if let Some(tell) = self.tell.take() {
-            tell((self.unkept)());
+        if let Some(report) = self.report.take() {
+            report((self.broken)());
         }
     }
 }

@@ -127,9 +127,10 @@ fn poll_or_skip(core: &Core) -> Result<u64, Fatal> {
 pub(super) fn deliver_messages(core: &Core) -> Result<(), Fatal> {
     let Some(messages) = core.inbox.take() else { return Ok(()) };
     add(&core.counters.messages, messages.len() as u64);
+    let event_loop = core.this();
     let mut outcome = Outcome::default();
     for message in messages {
-        outcome.note(message());
+        outcome.note(message(event_loop.py()));
     }
     outcome.finish()
 }

@@ -4,8 +4,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::bridge::awaitable::{Operation, Outcome};
-use crate::bridge::loop_bound::LoopBound;
-use crate::bridge::port::Port;
+use crate::bridge::drop_on_loop::DropOnLoop;
+use crate::bridge::loop_handle::LoopHandle;
 use crate::capi::call::{call_tuple, copy_current_context, in_context};
 use crate::capi::error::{exception, fetch};
 use crate::capi::{Raised, Ref};
@@ -20,7 +20,7 @@ struct Call {
 
 impl Call {
     /// Makes it, for the loop behind `home`.
-    fn run(self, home: &Port) -> Outcome {
+    fn run(self, home: &LoopHandle) -> Outcome {
         // An interpreter that is shutting down lets nobody in any more; then nobody waits for the outcome either.
         let outcome = Python::try_attach(|py| {
             let function = Ref::from(self.function.into_bound(py));
@@ -34,8 +34,8 @@ impl Call {
             });
             let result = result.map(|value| value.bind(py).unbind()).map_err(|Raised| fetch(py));
             // The task may have been cancelled meanwhile.
-            let result = LoopBound::new(result, home);
-            Outcome::value(move |py| result.open().unwrap_or_else(|| Ok(py.None())))
+            let result = DropOnLoop::new(result, home);
+            Outcome::value(move |py| result.into_inner().unwrap_or_else(|| Ok(py.None())))
         });
         outcome.unwrap_or(Outcome::Nothing)
     }
@@ -68,13 +68,13 @@ pub(crate) fn spawn_blocking<'py>(
     Operation::blocking(py, "spawn_blocking", move |py| {
         // That of the await, not of the call.
         let context = copy_current_context()?.bind(py).unbind();
-        let home = Port::running(py)?;
-        let call = LoopBound::new(Call { function, arguments, keywords, context }, &home);
+        let home = LoopHandle::running(py)?;
+        let call = DropOnLoop::new(Call { function, arguments, keywords, context }, &home);
         let awaited = home.await_job();
         Ok(move || {
             // Kept until it is done.
             let _awaited = awaited;
-            call.open().map_or(Outcome::Nothing, |call| call.run(&home))
+            call.into_inner().map_or(Outcome::Nothing, |call| call.run(&home))
         })
     })
 }

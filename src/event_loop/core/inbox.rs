@@ -12,6 +12,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Mutex, TryLockError};
 
+use pyo3::Python;
+
 use crate::capi::Fatal;
 use crate::reactor::Waker;
 
@@ -19,7 +21,7 @@ const AWAKE: u8 = 0;
 const PARKED: u8 = 1;
 
 /// What a thread without the GIL leaves for the loop; run on the loop thread with the GIL held.
-pub(crate) type Message = Box<dyn FnOnce() -> Result<(), Fatal> + Send>;
+pub(crate) type Message = Box<dyn FnOnce(Python<'_>) -> Result<(), Fatal> + Send>;
 
 /// Shared between a loop and everyone who may have to wake it. Outlives the loop.
 pub(crate) struct Inbox {

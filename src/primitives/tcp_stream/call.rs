@@ -13,8 +13,8 @@ use super::data::{Data, Sendable};
 use super::{Open, TcpStream};
 use crate::bridge::awaitable::{Operation, Outcome};
 use crate::bridge::budget;
-use crate::bridge::loop_bound::LoopBound;
-use crate::bridge::port::Port;
+use crate::bridge::drop_on_loop::DropOnLoop;
+use crate::bridge::loop_handle::LoopHandle;
 use crate::capi::collector::{Traverse, Visitor};
 use crate::capi::coroutine::{self, Coroutine, Step};
 use crate::capi::error::{raise_io, raise_message, restore};
@@ -152,7 +152,7 @@ impl TcpStreamCall {
         };
         // The peer is slower than we are: the rest is sent without the GIL.
         let socket = stream.on_runtime()?;
-        let rest = LoopBound::new(std::mem::take(data).into_sendable(py), &Port::running(py)?);
+        let rest = DropOnLoop::new(std::mem::take(data).into_sendable(py), &LoopHandle::running(py)?);
         let sending = Operation::create(py, "TcpStream.write_all", async move {
             let turn = turn.acquire(1).await;
             let sent = socket.write_all(rest.get().map_or(&[], Sendable::as_slice)).await;

@@ -15,7 +15,7 @@ use std::os::fd::{FromRawFd, RawFd};
 use pyo3::prelude::*;
 
 use super::found::Found;
-use crate::bridge::port::Port;
+use crate::bridge::loop_handle::LoopHandle;
 use crate::bridge::waiter::Waiter;
 use crate::capi::{Fatal, Raised, Ref, Slot};
 use crate::event_loop::completion::complete;
@@ -211,7 +211,7 @@ impl LoopReader {
         // SAFETY: `attach` put one of our loops there.
         let core = unsafe { core_of(event_loop.as_ptr()) };
         core.remove_source(fd, closed);
-        (received, future.map(|future| Waiter::of(Port::Own(core.inbox.clone()), future)))
+        (received, future.map(|future| Waiter::of(LoopHandle::Own(core.inbox.clone()), future)))
     }
 }
 

@@ -46,10 +46,11 @@ use super::lookup::host_name;
 use super::open_socket::{Inside, OpenSocket};
 use super::sleep::duration;
 use crate::bridge::awaitable::{Operation, Outcome};
+use crate::bridge::drop_on_loop::drop_attached;
 use crate::bridge::io_error::{io_error, raise_io};
-use crate::bridge::loop_bound::let_go;
+use crate::bridge::loop_handle::running_loop;
 use crate::bridge::runtime;
-use crate::bridge::waiter::{Waiter, running_loop};
+use crate::bridge::waiter::Waiter;
 use crate::capi::error::{exception, fetch};
 use crate::capi::{Fallible, Raised, Ref, Slot};
 use crate::event_loop::event_loop::EventLoop;
@@ -266,7 +267,7 @@ impl TcpStream {
                 _ => None,
             };
             // Not while the inside is borrowed: with the waiting task goes whatever that leads to.
-            let_go(waker);
+            drop_attached(waker);
         }
     }
 

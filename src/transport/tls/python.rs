@@ -374,14 +374,12 @@ fn notify(slf: &Bound<'_, TlsConnection>) -> PyResult<Notify> {
     let target = Arc::new(PyWeakrefReference::new(slf)?.unbind());
     Ok(Box::new(move || {
         let target = target.clone();
-        inbox.send(Box::new(move || send_unattended(&target)));
+        inbox.send(Box::new(move |py| send_unattended(py, &target)));
     }))
 }
 
 /// On the loop's thread: sends what such output is.
-fn send_unattended(target: &Py<PyWeakrefReference>) -> Result<(), Fatal> {
-    // SAFETY: messages are run with the GIL held.
-    let py = unsafe { Python::assume_attached() };
+fn send_unattended(py: Python<'_>, target: &Py<PyWeakrefReference>) -> Result<(), Fatal> {
     let Some(slf) = target.bind(py).upgrade() else { return Ok(()) };
     let Ok(slf) = slf.cast_into::<TlsConnection>() else { return Ok(()) };
     let connection = &slf.get().connection;
