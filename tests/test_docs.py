@@ -125,3 +125,36 @@ def test_every_test_named_in_the_docs_is_collected():
     assert listing.returncode == 0, listing.stdout[-2000:]
     collected = set(re.findall(r"::(test_\w+)", listing.stdout))
     assert not wanted - collected, f"named in the docs, but not a test: {sorted(wanted - collected)}"
+
+
+# -- the free-threading page -----------------------------------------------------------------------------------------
+
+#: Rooms that are Rust without Python: the compiler checks what their threads share.
+FREE_ROOMS = ("runtime", "reactor", "timer")
+STATIC = re.compile(r"^\s*(?:pub(?:\([^)]*\))? )?static (\w+)\s*:", re.MULTILINE)
+SYNC = re.compile(r"^unsafe impl(?:<[^{]*?>)? Sync for (\w+)", re.MULTILINE)
+
+
+def shared_state():
+    """Returns (room, name) of every static, and of every type that is declared Sync by hand."""
+    found = set()
+    for path in (ROOT / "src").rglob("*.rs"):
+        room = path.relative_to(ROOT / "src").parts[0].removesuffix(".rs")
+        if room not in FREE_ROOMS and "model" not in path.stem:
+            code, *_ = re.split(r"^#\[cfg\(test\)\]\s*mod ", path.read_text(), maxsplit=1, flags=re.MULTILINE)
+            found |= {(room, name) for pattern in (STATIC, SYNC) for name in pattern.findall(code)}
+    return found
+
+
+def listed_state():
+    page = (ROOT / "docs" / "free-threading.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]*) \|", page, re.MULTILINE)
+    return {(room, name) for room, names in rows for name in re.findall(r"`(\w+)`", names)}
+
+
+def test_every_static_and_every_sync_type_is_on_the_free_threading_page():
+    assert shared_state() - listed_state() == set()
+
+
+def test_everything_on_the_free_threading_page_is_in_the_source():
+    assert listed_state() - shared_state() == set()
