@@ -161,7 +161,7 @@ async def wakeloop_latency(options: argparse.Namespace) -> None:
 
         async def exchange(message: bytes) -> bytes:
             await stream.write_all(message)
-            answer: bytes = await stream.read_exactly(len(message))
+            answer: bytes = await stream.readexactly(len(message))
             return answer
 
         await bursts(exchange, options)

@@ -36,7 +36,8 @@ async def main() -> None:
     server = await wakeloop.start_echo_server("127.0.0.1", 0)
     microseconds = await asyncio.to_thread(round_trip, server.port, 2000)
     print(f"the echo server on port {server.port} answers in {microseconds:.0f} us: {server.stats()}")
-    await server.close()
+    server.close()
+    await server.wait_closed()
 
 
 if __name__ == "__main__":

@@ -7,11 +7,12 @@
 //! | 4 | `primitives`: what Python awaits and Rust runs |
 //! | 3 | `transport`: asyncio's transports; `bridge`: where the halves meet |
 //! | 2 | `event_loop`: asyncio's loop; [`runtime`]: the async runtime for Rust futures |
-//! | 1 | `capi`: raw CPython C API; `libssl`: the process's own OpenSSL; [`reactor`]: mio; `resolver`: the C library's names; [`timer`]: the timer heap |
+//! | 1 | `framing`: where items end in a stream of bytes; `capi`: raw CPython C API; `libssl`: the process's own OpenSSL; [`reactor`]: mio; `resolver`: the C library's names; [`timer`]: the timer heap |
 //!
 //! The Python half is behind the feature `python` (on by default); without it the crate is the runtime
 //! alone and knows nothing of Python.
 
+mod framing;
 pub mod reactor;
 mod resolver;
 pub mod runtime;

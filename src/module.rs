@@ -12,7 +12,7 @@ use crate::capi::error::exception;
 use crate::compat::{clock, patches, python::Unpatched, transports};
 use crate::event_loop::core::process;
 use crate::event_loop::{calls, core, event_loop::EventLoop, executor_future, futures, handle, sock};
-use crate::primitives::{blocking, echo, listener, lookup, metrics, sleep, tcp_stream, udp};
+use crate::primitives::{self, lookup};
 use crate::transport::datagram::transport as datagram;
 use crate::transport::stream::{accept, clients, python as stream, send_file};
 use crate::transport::{connect, pipe, reader_feed, streams, tls};
@@ -80,17 +80,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<connect::Connecting>()?;
     // Nobody sees this one, but made at its first use it could fail, by a panic.
     py.get_type::<accept::Listener>();
-    module.add_class::<echo::EchoServer>()?;
-    tcp_stream::make_types(py)?;
-    capi::types::add_methods(&py.get_type::<tcp_stream::TcpStream>(), tcp_stream::methods::METHODS)?;
-    module.add_class::<tcp_stream::TcpStream>()?;
-    module.add_class::<listener::TcpListener>()?;
-    module.add_class::<udp::UdpSocket>()?;
-    module.add_function(wrap_pyfunction!(sleep::sleep, module)?)?;
-    module.add_function(wrap_pyfunction!(echo::start_echo_server, module)?)?;
-    module.add_function(wrap_pyfunction!(blocking::spawn_blocking, module)?)?;
-    module.add_function(wrap_pyfunction!(metrics::runtime_metrics, module)?)?;
-    module.add_function(wrap_pyfunction!(metrics::configure, module)?)?;
+    primitives::add_to(module)?;
     module.add_function(wrap_pyfunction!(demo, module)?)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_function(wrap_pyfunction!(stream::make_stream, module)?)?;

@@ -173,7 +173,7 @@ def test_a_primitive_without_memory_raises(loop_name):
                 lambda all: [each.get_extra_info("sockname") for each in all],
                 lambda all: [each.get_extra_info(5) for each in all],
                 lambda all: (all[0].host, all[0].port, all[2].host, all[2].port),
-                lambda all: all[1].read_exactly(-1),
+                lambda all: all[1].readexactly(-1),
                 lambda all: all[1].write_all("x"),
                 lambda all: all[2].send("x"),
                 lambda all: all[2].send_to(b"x", 5),

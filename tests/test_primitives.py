@@ -89,7 +89,7 @@ def test_awaits_that_are_always_ready_still_let_other_tasks_run(run):
 
         async def reads():
             for _ in range(5000):
-                await stream.read_exactly(100)
+                await stream.readexactly(100)
 
         async def writes():
             for _ in range(10_000):
@@ -187,7 +187,8 @@ def test_an_operation_that_is_never_awaited_does_nothing_and_warns(run):
             calls = {
                 "sleep": lambda: wakeloop.sleep(60),
                 "spawn_blocking": lambda: wakeloop.spawn_blocking(ran.append, 1),
-                "EchoServer.close": server.close,
+                "EchoServer.wait_closed": server.wait_closed,
+                "TcpStream.wait_closed": stream.wait_closed,
                 "TcpStream.connect": lambda: wakeloop.TcpStream.connect("127.0.0.1", server.port),
                 "TcpStream.write_all": lambda: stream.write_all(b"not sent"),
                 "TcpStream.readline": stream.readline,
@@ -204,7 +205,8 @@ def test_an_operation_that_is_never_awaited_does_nothing_and_warns(run):
                 cancelled.cancel()
             await stream.write_all(b"sent")
             assert await stream.read(100) == b"sent" and not ran
-        await server.close()
+        server.close()
+        await server.wait_closed()
 
     run(main())
 
@@ -300,7 +302,8 @@ def test_the_echo_server_sends_every_byte_back(run):
         assert await reader.read() == b""
         writer.close()
         await writer.wait_closed()
-        await server.close()
+        server.close()
+        await server.wait_closed()
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection("127.0.0.1", server.port)
 
@@ -321,7 +324,8 @@ def test_the_echo_server_serves_hundreds_at_once(run):
             await writer.wait_closed()
 
         await asyncio.gather(*(client(number) for number in range(300)))
-        await server.close()
+        server.close()
+        await server.wait_closed()
 
     run(main())
 
@@ -332,7 +336,8 @@ def test_the_echo_server_answers_while_the_loop_and_the_gil_are_blocked(run):
     async def main():
         server = await wakeloop.start_echo_server("127.0.0.1", 0)
         exchange(server.port, os.urandom(10_000), times=50)  # the loop does not run during this
-        await server.close()
+        server.close()
+        await server.wait_closed()
 
     run(main())
 
@@ -373,7 +378,8 @@ print(sorted(times)[100])
         finally:
             stop.set()
             burner.join()
-        await server.close()
+        server.close()
+        await server.wait_closed()
         assert process.returncode == 0
         assert float(out) < 0.004, "a round trip that waits for the interpreter takes its switch interval, 5 ms"
 
@@ -388,14 +394,16 @@ def test_closing_the_echo_server_ends_its_connections(run):
             writer.write(b"x")
             assert await reader.readexactly(1) == b"x"
         async with asyncio.timeout(5):
-            await server.close()
+            server.close()
+            await server.wait_closed()
             for reader, writer in streams:
                 try:
                     assert await reader.read() == b""
                 except ConnectionError:
                     pass
                 writer.close()
-        await server.close()
+        server.close()
+        await server.wait_closed()
 
     run(main())
 
@@ -406,7 +414,8 @@ def test_an_address_that_cannot_be_bound_is_pythons_os_error(run):
         with pytest.raises(OSError) as caught:
             await wakeloop.start_echo_server("127.0.0.1", server.port)
         assert caught.value.errno is not None
-        await server.close()
+        server.close()
+        await server.wait_closed()
         with pytest.raises(OSError):
             await wakeloop.start_echo_server("192.0.2.1", 0)
         with pytest.raises((TypeError, OverflowError, ValueError)):
@@ -431,7 +440,8 @@ def test_the_stats_of_the_echo_server_count(run):
         assert (stats["accepted"], stats["bytes"], stats["errors"]) == (4, 30_001, 0) and stats["reads"] >= 31
         writer.close()
         await writer.wait_closed()
-        await server.close()
+        server.close()
+        await server.wait_closed()
         assert server.stats()["open"] == 0
 
     run(main())
@@ -447,7 +457,8 @@ def test_an_echo_server_that_is_closed_no_longer_listens(run):
     async def main():
         for _ in range(100):
             server = await wakeloop.start_echo_server("127.0.0.1", 0)
-            await server.close()
+            server.close()
+            await server.wait_closed()
             with socket.socket() as sock:
                 sock.bind(("127.0.0.1", server.port))
                 sock.listen()

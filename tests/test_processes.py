@@ -464,7 +464,8 @@ def test_an_idle_runtime_uses_no_cpu(loop_name):
             start = time.process_time()
             await asyncio.sleep(0.5)
             print(time.process_time() - start < 0.02)
-            await server.close()
+            server.close()
+            await server.wait_closed()
         wakeloop.run(main())
     """
     assert silent(loop_name, body) == "True\n"

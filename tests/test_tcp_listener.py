@@ -80,7 +80,7 @@ def test_closing_ends_iterations_and_fails_accepts(run):
             await accepting
         with pytest.raises(OSError):
             listener.accept()
-        assert listener.closed and listener.fileno() == -1 and "closed" in repr(listener)
+        assert listener.is_closing() and listener.fileno() == -1 and "closed" in repr(listener)
         with pytest.raises(ConnectionRefusedError):
             await wakeloop.TcpStream.connect("127.0.0.1", listener.port)
 

@@ -7,6 +7,7 @@ import gc
 import os
 import random
 import socket
+import sys
 import threading
 
 import pytest
@@ -56,9 +57,9 @@ def test_every_read_method_takes_its_part_of_the_stream(run):
             peer.shutdown(socket.SHUT_WR)
             assert await stream.read(0) == b""
             assert await stream.read(2) == b"ab"
-            assert await stream.read_exactly(4) == b"cdef"
+            assert await stream.readexactly(4) == b"cdef"
             assert await stream.readline() == b"line\n"
-            assert await stream.read_until(b"\r\n\r\n") == b"until\r\n\r\n"
+            assert await stream.readuntil(b"\r\n\r\n") == b"until\r\n\r\n"
             assert await stream.read_frame() == b"frame"
             assert [line async for line in stream] == [b"rest\n", b"of\n", b"it"]
             assert await stream.read() == await stream.read(10) == await stream.readline() == b""
@@ -91,12 +92,12 @@ def test_a_random_mix_of_reads_gives_the_bytes_that_were_sent(run):
                     case 0:
                         part = await stream.read(random.randint(1, 100_000))
                     case 1:
-                        part = await stream.read_exactly(min(left, random.randint(0, 400_000)))
+                        part = await stream.readexactly(min(left, random.randint(0, 400_000)))
                     case 2:
                         part = await stream.readline()
                     case 3:
                         try:
-                            part = await stream.read_until(bytes([random.randrange(256)]) * random.randint(1, 2))
+                            part = await stream.readuntil(bytes([random.randrange(256)]) * random.randint(1, 2))
                         except asyncio.IncompleteReadError as error:
                             part = error.partial
                         except asyncio.LimitOverrunError:
@@ -126,7 +127,7 @@ def test_frames_survive_the_way_there_and_back(run):
                 async def send():
                     for frame in frames:
                         await one.write_frame(frame)
-                    one.shutdown()
+                    one.write_eof()
 
                 sending = asyncio.create_task(send())
                 assert [frame async for frame in other.frames()] == frames
@@ -161,8 +162,8 @@ def test_frames_come_whole_however_they_are_cut(run):
 def test_reads_cut_short_by_eof_raise_incomplete_read_error(run):
     async def main():
         for read, expected, partial in [
-            (lambda stream: stream.read_exactly(10), 10, b"rest"),
-            (lambda stream: stream.read_until(b"!"), None, b"rest"),
+            (lambda stream: stream.readexactly(10), 10, b"rest"),
+            (lambda stream: stream.readuntil(b"!"), None, b"rest"),
             (lambda stream: stream.read_frame(), 4, b"rest"),
         ]:
             async with connected() as (stream, peer):
@@ -177,19 +178,127 @@ def test_reads_cut_short_by_eof_raise_incomplete_read_error(run):
     run(main())
 
 
-def test_a_line_longer_than_the_limit_raises_and_stays_readable(run):
+def test_an_item_longer_than_the_limit_raises_and_stays_readable(run):
     async def main():
         async with connected(limit=100) as (stream, peer):
             peer.sendall(b"x" * 150 + b"\nshort\n")
             for _ in range(2):
                 with pytest.raises(asyncio.LimitOverrunError) as raised:
-                    await stream.readline()
-                assert raised.value.consumed > 100
-            assert await stream.read_exactly(151) == b"x" * 150 + b"\n"
+                    await stream.readuntil()
+                assert raised.value.consumed == 150
+            assert await stream.readexactly(151) == b"x" * 150 + b"\n"
             assert await stream.readline() == b"short\n"
             peer.sendall(b"\0\0\xff\xff")
             with pytest.raises(asyncio.LimitOverrunError, match="frame"):
                 await stream.read_frame(max_size=1000)
+
+    run(main())
+
+
+READS = {
+    "readline": (b"one\ntwo\nrest", lambda stream: stream.readline()),
+    "a long readline": (b"x" * 11 + b"\ntwo\n", lambda stream: stream.readline()),
+    "a readline of the limit": (b"x" * 10 + b"\ntwo\n", lambda stream: stream.readline()),
+    "a long last readline": (b"x" * 30, lambda stream: stream.readline()),
+    "readuntil": (b"one\r\ntwo\r\nrest", lambda stream: stream.readuntil(b"\r\n")),
+    "a long readuntil": (b"x" * 11 + b"\r\n", lambda stream: stream.readuntil(b"\r\n")),
+    "a readuntil of the limit": (b"x" * 10 + b"\r\n", lambda stream: stream.readuntil(b"\r\n")),
+    "readuntil without its separator": (b"x" * 30, lambda stream: stream.readuntil(b"--")),
+    "readuntil of a newline": (b"one\n" + b"x" * 12 + b"\n", lambda stream: stream.readuntil()),
+    "readuntil of one of several": (b"one\r\ntwo\nrest", lambda stream: stream.readuntil((b"\r\n", b"\n"))),
+    "readexactly": (b"abcdefg", lambda stream: stream.readexactly(3)),
+    "read": (b"abcdefg", lambda stream: stream.read(3)),
+    "read to the end": (b"x" * 30, lambda stream: stream.read()),
+    "no separator": (b"", lambda stream: stream.readuntil(b"")),
+    "no separators": (b"", lambda stream: stream.readuntil(())),
+    "a negative size": (b"", lambda stream: stream.readexactly(-1)),
+}
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_read_with_asyncios_name_does_what_asyncios_does(run, read, waits):
+    """The same results, the same exceptions, and the same bytes left for the next read."""
+    data, call = read
+    if sys.version_info < (3, 13) and read in (READS["readuntil of one of several"], READS["no separators"]):
+        pytest.skip("asyncio takes several separators since 3.13")
+
+    async def results(reader):
+        found = []
+        for _ in range(4):
+            try:
+                found.append(await call(reader))
+            except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError) as error:
+                found.append((type(error), error.args, vars(error), type(error.__context__)))
+        found.append(await reader.read())
+        return found, reader.at_eof()
+
+    async def main():
+        reader = asyncio.StreamReader(limit=10)
+        reader.feed_data(data)
+        reader.feed_eof()
+        expected = await results(reader)
+        async with connected(limit=10) as (stream, peer):
+            if waits:
+                # Nothing is here when the first read looks.
+                waiting = asyncio.ensure_future(results(stream))
+                await asyncio.sleep(0.001)
+                peer.sendall(data)
+                peer.shutdown(socket.SHUT_WR)
+            else:
+                peer.sendall(data)
+                peer.shutdown(socket.SHUT_WR)
+                await asyncio.sleep(0.001)
+                waiting = results(stream)
+            found = await waiting
+        assert found == expected
+
+    run(main())
+
+
+def test_write_eof_comes_after_the_writes_under_way(run):
+    async def main():
+        async with connected() as (stream, peer):
+            data = os.urandom(20_000_000)
+            writing = asyncio.ensure_future(stream.write_all(data))
+            await asyncio.sleep(0.01)
+            assert not writing.done()
+            stream.write_eof()
+            stream.write_eof()
+            with pytest.raises(RuntimeError, match="after write_eof"):
+                await stream.write_all(b"more")
+            received = bytearray()
+
+            def receive():
+                while part := peer.recv(1_000_000):
+                    received.extend(part)
+
+            await wakeloop.spawn_blocking(receive)
+            await writing
+            assert received == data
+            peer.sendall(b"answer")
+            assert await stream.readexactly(6) == b"answer"
+
+    run(main())
+
+
+def test_close_is_a_plain_call_and_wait_closed_waits_for_it(run):
+    async def main():
+        listener = await wakeloop.TcpListener.bind("127.0.0.1", 0)
+        stream = await wakeloop.TcpStream.connect("127.0.0.1", listener.port)
+        server = await wakeloop.start_echo_server("127.0.0.1", 0)
+        for closing in (stream, listener, server, await wakeloop.UdpSocket.bind("127.0.0.1", 0)):
+            waiting = asyncio.ensure_future(closing.wait_closed())
+            await asyncio.sleep(0.001)
+            assert not waiting.done()
+            assert closing.close() is None and closing.close() is None
+            assert await waiting is None and await closing.wait_closed() is None
+        async with await wakeloop.start_echo_server("127.0.0.1", 0) as server:
+            assert server.is_serving()
+            async with await wakeloop.TcpStream.connect("127.0.0.1", server.port) as stream:
+                assert not stream.is_closing()
+            assert stream.is_closing()
+        assert not server.is_serving() and server.stats()["open"] == 0
 
     run(main())
 
@@ -200,7 +309,7 @@ def test_an_exact_read_may_be_larger_than_every_buffer(run):
     async def main():
         async with connected() as (stream, peer):
             thread = in_pieces(peer, data, largest=500_000)
-            assert await stream.read_exactly(len(data)) == data
+            assert await stream.readexactly(len(data)) == data
             thread.join()
 
     run(main())
@@ -239,9 +348,9 @@ def test_a_cancelled_read_takes_nothing(run):
             while len(received) < sum(map(len, numbers)):
                 reads = [
                     lambda: stream.readline(),
-                    lambda: stream.read_exactly(3),
+                    lambda: stream.readexactly(3),
                     lambda: stream.read(5),
-                    lambda: stream.read_until(b"7\n"),
+                    lambda: stream.readuntil(b"7\n"),
                 ]
                 left = sum(map(len, numbers)) - len(received)
                 read = reads[0] if left < 2000 else random.choice(reads)
@@ -284,9 +393,10 @@ def test_a_stream_can_be_read_while_it_is_written(run):
         async with await wakeloop.TcpStream.connect("127.0.0.1", server.port) as stream:
             data = os.urandom(20_000_000)
             sending = asyncio.create_task(send(stream, data))
-            assert await stream.read_exactly(len(data)) == data
+            assert await stream.readexactly(len(data)) == data
             await sending
-        await server.close()
+        server.close()
+        await server.wait_closed()
 
     async def send(stream, data):
         await stream.write_all(data)
@@ -301,9 +411,9 @@ def test_everything_bytes_like_can_be_sent(run):
             await stream.write_all(bytearray(b"bytearray"))
             await stream.write_all(memoryview(b"memoryview"))
             await stream.write_all(b"")
-            await stream.writelines([b"one", bytearray(b"two"), memoryview(b"three")])
-            await stream.writelines(part for part in ())
-            stream.shutdown()
+            await stream.write_all(b"one", bytearray(b"two"), memoryview(b"three"))
+            await stream.write_all()
+            stream.write_eof()
             received = b""
             while data := peer.recv(1000):
                 received += data
@@ -311,8 +421,10 @@ def test_everything_bytes_like_can_be_sent(run):
             for bad in ("text", 1, None, ["text"]):
                 with pytest.raises(TypeError):
                     stream.write_all(bad)
+                with pytest.raises(TypeError):
+                    stream.write_all(b"bytes", bad)
             with pytest.raises(TypeError):
-                stream.writelines(["text"])
+                stream.write_all(data=b"bytes")
 
     run(main())
 
@@ -330,7 +442,7 @@ def test_concurrent_writes_are_not_interleaved(run):
             thread = threading.Thread(target=receive)
             thread.start()
             await asyncio.gather(*(stream.write_all(part) for part in parts))
-            stream.shutdown()
+            stream.write_eof()
             await asyncio.to_thread(thread.join)
             assert received == b"".join(parts)
 
@@ -416,10 +528,10 @@ def test_wrong_arguments_are_refused_at_once(run, bad):
         async with connected() as (stream, _):
             for call in [
                 lambda: stream.read("1"),
-                lambda: stream.read_exactly(-1),
-                lambda: stream.read_exactly(),
-                lambda: stream.read_until(b""),
-                lambda: stream.read_until("text"),
+                lambda: stream.readexactly(-1),
+                lambda: stream.readexactly(),
+                lambda: stream.readuntil(b""),
+                lambda: stream.readuntil("text"),
                 lambda: stream.read_frame(-1),
                 lambda: stream.readline(1),
                 lambda: stream.read(n=1, m=2),
@@ -435,18 +547,17 @@ def test_a_closed_stream_refuses_everything_but_close(run):
         async with connected() as (stream, peer):
             waiting = asyncio.ensure_future(stream.readline())
             await asyncio.sleep(0.001)
-            assert not stream.closed and stream.fileno() >= 0 and "closed" not in repr(stream)
+            assert not stream.is_closing() and stream.fileno() >= 0 and "closed" not in repr(stream)
             stream.close()
             stream.close()
             with pytest.raises(ConnectionAbortedError):
                 await waiting
-            assert stream.closed and stream.fileno() == -1 and "closed" in repr(stream)
+            assert stream.is_closing() and stream.fileno() == -1 and "closed" in repr(stream)
             for call in (stream.read(1), stream.readline(), stream.write_all(b"x")):
                 with pytest.raises(OSError) as raised:
                     await call
                 assert raised.value.errno == errno.EBADF
-            with pytest.raises(OSError):
-                stream.shutdown()
+            stream.write_eof()
             with pytest.raises(OSError):
                 async for _ in stream:
                     pass
@@ -641,7 +752,7 @@ def test_readers_writers_and_cancels_under_few_cpus(loop_name, cpus):
 def test_data_after_urgent_data_is_read(run):
     async def main():
         async with connected() as (stream, peer), asyncio.timeout(10):
-            reading = asyncio.ensure_future(stream.read_exactly(9))
+            reading = asyncio.ensure_future(stream.readexactly(9))
             await asyncio.sleep(0.01)
             peer.sendall(b"mark")
             peer.send(b"!", socket.MSG_OOB)

@@ -46,7 +46,7 @@ def test_a_write_releases_its_data_when_it_completes(run):
             receiving.start()
             await stream.write_all(data)
             assert await is_let_go()
-            stream.shutdown()
+            stream.write_eof()
             while receiving.is_alive():
                 await asyncio.sleep(0.001)
             receiving.join()

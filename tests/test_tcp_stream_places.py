@@ -86,9 +86,9 @@ def test_requests_and_responses_wake_no_other_thread(run, loop_name):
                     await stream.write_all(line)
                     assert await stream.readline() == line
                     await stream.write_all(line)
-                    assert await stream.read_exactly(len(line)) == line
+                    assert await stream.readexactly(len(line)) == line
                     await stream.write_all(line)
-                    assert await stream.read_until(b"\n") == line
+                    assert await stream.readuntil(b"\n") == line
                     await stream.write_all(line)
                     received = b""
                     while received != line:
@@ -136,7 +136,7 @@ def test_a_reader_that_falls_behind_is_read_ahead(run, loop_name, read):
                     case "all":
                         received += await stream.read()
                     case "exact":
-                        received += await stream.read_exactly(len(BULK))
+                        received += await stream.readexactly(len(BULK))
                     case "some":
                         while part := await stream.read(1000):
                             received += part
@@ -172,7 +172,7 @@ def test_a_read_that_is_cancelled_when_its_stream_moves_takes_nothing(run):
     async def main():
         for patience in range(4):
             async with connected() as (stream, peer):
-                waiting = asyncio.ensure_future(stream.read_exactly(10))
+                waiting = asyncio.ensure_future(stream.readexactly(10))
                 await asyncio.sleep(0.005)
                 peer.sendall(b"01234")
                 size = 30_000_000
@@ -183,7 +183,7 @@ def test_a_read_that_is_cancelled_when_its_stream_moves_takes_nothing(run):
                 with pytest.raises(asyncio.CancelledError):
                     await waiting
                 peer.sendall(b"56789")
-                assert await stream.read_exactly(10) == b"0123456789"
+                assert await stream.readexactly(10) == b"0123456789"
                 blocked.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await blocked
@@ -212,7 +212,7 @@ def test_an_end_that_comes_with_the_last_bytes_is_read_after_them(run, how):
     async def main():
         for wait in (False, True):
             async with connected() as (stream, peer):
-                waiting = asyncio.ensure_future(stream.read_exactly(5))
+                waiting = asyncio.ensure_future(stream.readexactly(5))
                 if wait:
                     await asyncio.sleep(0.005)
                 peer.sendall(b"last words\nhalf")
@@ -222,9 +222,9 @@ def test_an_end_that_comes_with_the_last_bytes_is_read_after_them(run, how):
                     peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
                     peer.close()
                     with pytest.raises(ConnectionResetError):
-                        await stream.read_exactly(10)
+                        await stream.readexactly(10)
                     assert await stream.read(100) == b"half"
-                    for read in (stream.read_exactly(10), stream.readline(), stream.read(100)):
+                    for read in (stream.readexactly(10), stream.readline(), stream.read(100)):
                         with pytest.raises(ConnectionResetError) as raised:
                             await read
                         assert raised.value.errno == errno.ECONNRESET
@@ -233,7 +233,7 @@ def test_an_end_that_comes_with_the_last_bytes_is_read_after_them(run, how):
                     assert await waiting == b"last "
                     assert await stream.readline() == b"words\n"
                     with pytest.raises(asyncio.IncompleteReadError) as cut:
-                        await asyncio.wait_for(stream.read_exactly(10), 5)
+                        await asyncio.wait_for(stream.readexactly(10), 5)
                     assert cut.value.partial == b"half"
                     assert await stream.read() == b""
 
@@ -246,7 +246,7 @@ def test_a_long_item_in_many_small_pieces_wakes_its_reader_once(run):
             peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             data = os.urandom(60_000)
             thread = in_pieces(peer, data, largest=300, end=False)
-            assert await stream.read_exactly(len(data)) == data
+            assert await stream.readexactly(len(data)) == data
             thread.join()
 
     run(main())
@@ -263,7 +263,7 @@ def test_a_stream_outlives_its_loop(loop_factory, second, close_first):
         peer, _ = server.accept()
         peer.sendall(b"one\ntwo\nth")
         assert await stream.readline() == b"one\n"
-        waiting = asyncio.ensure_future(stream.read_exactly(100))
+        waiting = asyncio.ensure_future(stream.readexactly(100))
         await asyncio.sleep(0.005)
         waiting.cancel()
         await asyncio.wait([waiting])
@@ -408,7 +408,7 @@ def test_a_stream_is_usable_from_python_code_that_runs_during_a_read(run):
                             case "close":
                                 stream.close()
                             case "closed":
-                                assert not stream.closed
+                                assert not stream.is_closing()
                             case "fileno":
                                 assert stream.fileno() >= 0
                             case "write":
@@ -418,11 +418,11 @@ def test_a_stream_is_usable_from_python_code_that_runs_during_a_read(run):
                 peer.sendall(b"longer than the limit\n")
                 for wrong in (asyncio.LimitOverrunError, asyncio.IncompleteReadError):
                     if wrong is asyncio.IncompleteReadError:
-                        if stream.closed:
+                        if stream.is_closing():
                             break
                         peer.shutdown(socket.SHUT_WR)
                         seen.clear()
-                    read = stream.readline() if wrong is asyncio.LimitOverrunError else stream.read_exactly(100)
+                    read = stream.readuntil() if wrong is asyncio.LimitOverrunError else stream.readexactly(100)
                     await asyncio.sleep(0.005)
                     before = sys.gettrace()
                     sys.settrace(trace)

@@ -103,7 +103,7 @@ def test_a_closed_socket_refuses_everything_but_close(run):
         for call in (server.recv, server.recv_from, lambda: server.send(b"x")):
             with pytest.raises(OSError):
                 call()
-        assert server.closed and server.fileno() == -1 and "closed" in repr(server)
+        assert server.is_closing() and server.fileno() == -1 and "closed" in repr(server)
 
     run(main())
 

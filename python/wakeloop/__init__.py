@@ -12,6 +12,7 @@ import os as _os
 from . import _core, _streams  # noqa: F401
 from ._core import (
     EchoServer,
+    Operation,
     RuntimePanic,
     TcpListener,
     TcpStream,
@@ -39,6 +40,7 @@ __all__ = (
     "EchoServer",
     "EventLoop",
     "EventLoopPolicy",
+    "Operation",
     "RuntimePanic",
     "StreamReader",
     "StreamReaderProtocol",

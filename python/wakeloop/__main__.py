@@ -36,7 +36,8 @@ def echo(argv: list[str]) -> int:
             await asyncio.Event().wait()
         finally:
             print(server.stats())
-            await server.close()
+            server.close()
+            await server.wait_closed()
 
     try:
         wakeloop.run(serve())

@@ -13,6 +13,7 @@
 
 use std::any::Any;
 use std::cell::Cell;
+use std::ffi::CStr;
 use std::future::Future;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -38,7 +39,7 @@ use crate::capi::imports::imports;
 use crate::capi::methods::TypeSlot;
 use crate::capi::native::{self, Class, Dead, Dealloc, WeakList};
 use crate::capi::stop::forget_value;
-use crate::capi::{Borrowed, Exception, Native, Raised, Ref, Slot, This};
+use crate::capi::{Borrowed, Exception, Fallible, Native, Raised, Ref, Slot, This};
 use crate::event_loop::core::process::forks;
 use crate::runtime::{AbortHandle, NoThread};
 
@@ -425,10 +426,22 @@ impl Future for Caught {
     }
 }
 
+const DOC: &CStr = c"An operation on the Rust runtime, as sleep(), TcpStream.connect() and spawn_blocking() return it.
+
+It is a coroutine in all but name: awaited once, by a task of any asyncio loop, and nothing happens before that.
+Cancelling the task drops the Rust future; each function says what its operation may have done by then. Not thread-safe:
+for the thread of the loop that awaits it. Operation[T], with T the type of the result, is for annotations.";
+
 /// Makes the class. Called once, by the module's initialisation.
 pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
-    coroutine::class::<Operation>(c"wakeloop._core.Operation")
+    let class = coroutine::class::<Operation>(c"wakeloop.Operation")
+        .doc(DOC)
         .weaklist(field!(Operation, weaklist))
         .slots(&[TypeSlot::repr(|this: This<'_, Operation>| format!("<wakeloop operation {}>", this.name))])
-        .build(py)
+        .build(py)?;
+    // `Operation[T]` in annotations.
+    let generic = py.import(Fallible("types"))?.getattr(Fallible("GenericAlias"))?;
+    let method = py.import(Fallible("builtins"))?.getattr(Fallible("classmethod"))?.call1((generic,))?;
+    class.setattr(Fallible("__class_getitem__"), method)?;
+    Ok(class)
 }

@@ -106,6 +106,12 @@ impl<'py, T: Native> ClassSpec<'py, T> {
         self
     }
 
+    /// The text for `help()`.
+    pub(crate) fn doc(mut self, text: &'static CStr) -> Self {
+        self.slots.push(ffi::PyType_Slot { slot: ffi::Py_tp_doc, pfunc: text.as_ptr().cast_mut().cast() });
+        self
+    }
+
     /// Instances can be referred to weakly.
     pub(crate) fn weaklist(self, place: Field<T, WeakList>) -> Self {
         self.member(c"__weaklistoffset__", ffi::Py_T_PYSSIZET, ffi::Py_READONLY, place.offset)

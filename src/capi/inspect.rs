@@ -169,6 +169,27 @@ impl Ref {
         }
     }
 
+    /// Is it `bytes` or of a subclass?
+    #[inline(always)]
+    pub(crate) fn is_bytes(&self) -> bool {
+        // SAFETY: a live object.
+        unsafe { ffi::PyBytes_Check(self.as_ptr()) != 0 }
+    }
+
+    /// Is it a `bytearray` or of a subclass?
+    #[inline(always)]
+    pub(crate) fn is_bytearray(&self) -> bool {
+        // SAFETY: a live object.
+        unsafe { ffi::PyByteArray_Check(self.as_ptr()) != 0 }
+    }
+
+    /// Is it a `memoryview`?
+    #[inline(always)]
+    pub(crate) fn is_memoryview(&self) -> bool {
+        // SAFETY: a live object.
+        unsafe { ffi::PyMemoryView_Check(self.as_ptr()) != 0 }
+    }
+
     /// The text of a string; `None` if it has surrogates or is no string.
     pub(crate) fn text(&self) -> Option<&str> {
         let mut size = 0;
@@ -203,6 +224,12 @@ impl Ref {
             let first = &raw const (*self.as_ptr().cast::<ffi::PyTupleObject>()).ob_item;
             Some(std::slice::from_raw_parts(first.cast::<Borrowed<'_>>(), size))
         }
+    }
+
+    /// Is it exactly a `tuple`?
+    pub(crate) fn is_exact_tuple(&self) -> bool {
+        // SAFETY: a live object.
+        unsafe { ffi::PyTuple_CheckExact(self.as_ptr()) != 0 }
     }
 
     /// `tuple(self)`.

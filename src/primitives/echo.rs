@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString};
+use pyo3::types::{PyDict, PyString, PyTuple};
 
 use super::lookup::host_name;
 use crate::bridge::awaitable::{Operation, Outcome};
@@ -49,7 +49,7 @@ pub(crate) struct EchoServer {
 #[derive(Debug, Default)]
 struct Shared {
     tasks: Mutex<Tasks>,
-    /// Told when the listener and the last connection are gone.
+    /// Notified when the listener and the last connection are gone.
     empty: Notify,
 }
 
@@ -123,22 +123,62 @@ impl EchoServer {
         Ok(counts)
     }
 
-    /// Stop listening and close every connection. Awaitable; done when all of them are closed.
-    fn close<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let shared = self.shared.clone();
-        Operation::create(py, "EchoServer.close", async move {
-            shared.stop();
-            while !shared.tasks().is_over() {
-                shared.empty.notified().await;
-            }
-            // One permit is kept for whoever else closes the server.
-            shared.empty.notify_one();
-            Outcome::Nothing
-        })
+    /// close()
+    /// --
+    ///
+    /// Stop listening and close every connection. Closing twice is fine.
+    fn close(&self) {
+        self.shared.stop();
+    }
+
+    /// wait_closed()
+    /// --
+    ///
+    /// Wait until the server and its connections are closed. Awaitable.
+    fn wait_closed<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.wait_over(py, "EchoServer.wait_closed")
+    }
+
+    /// is_serving()
+    /// --
+    ///
+    /// Whether it accepts connections.
+    fn is_serving(&self) -> bool {
+        let tasks = self.shared.tasks();
+        tasks.listening && !tasks.stopped
+    }
+
+    fn __aenter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, PyAny>> {
+        let (py, entered) = (slf.py(), slf.unbind());
+        Operation::create(py, "__aenter__", async move { Outcome::value(move |_| Ok(entered.into_any())) })
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __aexit__<'py>(
+        &self,
+        py: Python<'py>,
+        _exception: Bound<'py, PyTuple>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        self.shared.stop();
+        self.wait_over(py, "__aexit__")
     }
 
     fn __repr__(&self) -> Fallible<String> {
         Fallible(format!("<wakeloop.EchoServer {}>", self.address))
+    }
+}
+
+impl EchoServer {
+    fn wait_over<'py>(&self, py: Python<'py>, name: &'static str) -> PyResult<Bound<'py, PyAny>> {
+        let shared = self.shared.clone();
+        Operation::create(py, name, async move {
+            while !shared.tasks().is_over() {
+                shared.empty.notified().await;
+            }
+            // `notify_one` keeps one permit: it goes on to the next task that waits.
+            shared.empty.notify_one();
+            Outcome::Nothing
+        })
     }
 }
 

@@ -1,7 +1,6 @@
 //! `wakeloop.TcpListener`: accepts connections on the runtime.
 
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
@@ -9,25 +8,25 @@ use pyo3::exceptions::PyStopAsyncIteration;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
+use super::closed::Closed;
 use super::listening::Sockets;
 use super::lookup::host_name;
-use super::open_socket::{Inside, OpenSocket};
-use super::parcel::{Parcel, Returned};
+use super::returned_item::{ReturnedItem, ReturnedItems};
+use super::socket::{self, Inside, OpenSocket, SocketClass};
 use super::tcp_stream::{TcpStream, checked};
 use crate::bridge::awaitable::{Operation, Outcome};
-use crate::capi::error::fetch;
-use crate::capi::{Fallible, Raised};
-use crate::runtime::sync::Semaphore;
+use crate::capi::native::Class;
+use crate::capi::{Fallible, Native};
 
 /// A TCP socket that listens, or one for each address of a name. Made by TcpListener.bind.
 ///
 /// Any number of tasks may accept; a connection goes to one of them. A cancelled accept loses none: the next one
-/// gets it. Not thread-safe: for use in the thread of one event loop.
+/// gets it. Connections that were accepted live on when the listener is closed. Not thread-safe: for use in the thread
+/// of one event loop.
 #[pyclass(module = "wakeloop", frozen, weakref)]
 #[derive(Debug)]
 pub(crate) struct TcpListener {
     socket: OpenSocket<Arc<Shared>>,
-    local: SocketAddr,
     limit: usize,
 }
 
@@ -37,11 +36,10 @@ unsafe impl Send for TcpListener {}
 unsafe impl Sync for TcpListener {}
 
 #[derive(Debug)]
-struct Shared {
+pub(crate) struct Shared {
     sockets: Sockets,
-    returned: Arc<Returned<std::net::TcpStream>>,
-    /// Gets permits when the listener is closed.
-    closed: Semaphore,
+    returned: Arc<ReturnedItems<std::net::TcpStream>>,
+    closed: Closed,
 }
 
 impl Shared {
@@ -51,12 +49,12 @@ impl Shared {
                 return Ok(stream);
             }
             crate::select! {
-                _closed = self.closed.acquire(1) => return Err(closed()),
-                () = self.returned.came() => {},
+                () = self.closed.wait() => return Err(closed()),
+                () = self.returned.returned() => {},
                 accepted = self.sockets.accept() => match accepted {
                     // Gone again before it was accepted: not the listener's failure.
                     Err(error) if error.raw_os_error() == Some(libc::ECONNABORTED) => {}
-                    Err(_) if self.closed.available() > 0 => return Err(closed()),
+                    Err(_) if self.closed.is_set() => return Err(closed()),
                     Err(error) => return Err(error),
                     Ok(stream) => {
                         // It fails only for a connection that is gone, which a read will find out.
@@ -76,18 +74,18 @@ fn closed() -> io::Error {
 impl TcpListener {
     /// Accepts a connection; for an iteration the close is the end.
     fn next<'py>(&self, py: Python<'py>, iterating: bool) -> PyResult<Bound<'py, PyAny>> {
-        let shared = self.socket.get().map_err(|Raised| fetch(py))?.clone();
+        let shared = self.socket.get()?.clone();
         let limit = self.limit;
         Operation::create(py, "TcpListener.accept", async move {
             match shared.accept().await {
                 Ok(stream) => {
-                    let parcel = Parcel::new(stream, &shared.returned);
-                    Outcome::value(move |py| match parcel.open() {
+                    let item = ReturnedItem::new(stream, &shared.returned);
+                    Outcome::value(move |py| match item.into_inner() {
                         Some(stream) => TcpStream::create(py, stream, limit),
                         None => Ok(py.None()),
                     })
                 }
-                Err(_) if iterating && shared.closed.available() > 0 => {
+                Err(_) if iterating && shared.closed.is_set() => {
                     Outcome::value(|_| Err(PyStopAsyncIteration::new_err(())))
                 }
                 Err(error) => Outcome::Error(error),
@@ -108,8 +106,8 @@ impl Inside for Arc<Shared> {
     const KIND: libc::c_int = libc::SOCK_STREAM;
 
     fn end(self) {
-        // First: who waits and finds the socket shut down looks here for the reason.
-        self.closed.release(usize::from(u16::MAX));
+        // First: a task that finds the socket shut down looks here for the reason.
+        self.closed.set();
         self.sockets.shut_down();
     }
 
@@ -139,10 +137,10 @@ impl TcpListener {
         Operation::create(py, "TcpListener.bind", async move {
             match Sockets::bind(host, port).await {
                 Ok((sockets, local)) => Outcome::value(move |py| {
-                    let shared = Shared { sockets, returned: Returned::new(), closed: Semaphore::new(0) };
+                    let shared = Shared { sockets, returned: ReturnedItems::new(), closed: Closed::new() };
                     let socket = OpenSocket::new(Arc::new(shared), Some(local), None);
-                    let listener = TcpListener { socket, local, limit };
-                    Ok(Bound::new(py, listener)?.into_any().unbind())
+                    let listener = TcpListener { socket, limit };
+                    socket::create(py, listener)
                 }),
                 Err(error) => Outcome::Error(error),
             }
@@ -170,71 +168,37 @@ impl TcpListener {
         self.next(py, true)
     }
 
-    /// Stop listening, at once. Connections that were accepted live on; tasks that wait to accept get
-    /// ConnectionAbortedError. Closing twice is fine.
-    fn close(&self) {
-        self.socket.close();
-    }
-
-    /// Whether the listener was closed.
-    #[getter]
-    fn closed(&self) -> bool {
-        !self.socket.is_open()
-    }
-
     /// The port that it listens on.
     #[getter]
     fn port(&self) -> Fallible<u16> {
-        Fallible(self.local.port())
+        self.socket.port()
     }
 
     /// The address that it listens on, the first of several.
     #[getter]
     fn host(&self) -> Fallible<String> {
-        Fallible(self.local.ip().to_string())
-    }
-
-    /// The descriptor, -1 once closed. For looking at, not for accepting.
-    fn fileno(&self) -> i32 {
-        self.socket.fileno()
-    }
-
-    /// get_extra_info(name, default=None)
-    /// --
-    ///
-    /// What asyncio's transports tell under the names 'sockname' and 'socket'.
-    #[pyo3(signature = (name, default=None))]
-    fn get_extra_info<'py>(
-        &self,
-        py: Python<'py>,
-        name: &Bound<'py, PyAny>,
-        default: Option<Bound<'py, PyAny>>,
-    ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        self.socket.extra_info(py, name, default)
-    }
-
-    fn __aenter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, PyAny>> {
-        super::entered(slf)
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __aexit__<'py>(
-        &self,
-        py: Python<'py>,
-        _exception: Bound<'py, pyo3::types::PyTuple>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        self.socket.close();
-        super::left(py)
+        self.socket.host()
     }
 
     fn __repr__(&self) -> Fallible<String> {
-        Fallible(self.socket.repr(" ", Some(&self.local)))
+        Fallible(self.socket.repr())
     }
 }
 
-impl Drop for TcpListener {
-    fn drop(&mut self) {
-        self.socket.warn_unclosed(|| self.__repr__().0);
-        self.socket.close();
+static CLASS: Class = Class::new();
+
+// SAFETY: `socket::add_methods` sets the class, and says where the fields are.
+unsafe impl Native for TcpListener {
+    fn class() -> &'static Class {
+        &CLASS
+    }
+}
+
+impl SocketClass for TcpListener {
+    type Inside = Arc<Shared>;
+    const WAIT_CLOSED: &'static str = "TcpListener.wait_closed";
+
+    fn socket(&self) -> &OpenSocket<Arc<Shared>> {
+        &self.socket
     }
 }

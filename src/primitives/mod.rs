@@ -1,29 +1,36 @@
 //! What Python awaits and Rust runs: operations on the runtime's workers, without the GIL.
 
 pub(crate) mod blocking;
+mod closed;
+mod data;
 pub(crate) mod echo;
 pub(crate) mod listener;
 mod listening;
 pub(crate) mod lookup;
 pub(crate) mod metrics;
-mod open_socket;
-mod parcel;
+mod returned_item;
 pub(crate) mod sleep;
+mod socket;
 pub(crate) mod tcp_stream;
 pub(crate) mod udp;
 
 use pyo3::prelude::*;
 
-use crate::bridge::awaitable::{Operation, Outcome};
 use crate::transport::stream::address;
 
-/// `__aenter__` of what is open already: gives it back.
-fn entered<T: Send + 'static>(opened: Bound<'_, T>) -> PyResult<Bound<'_, PyAny>> {
-    let (py, opened) = (opened.py(), opened.unbind());
-    Operation::create(py, "__aenter__", async move { Outcome::value(move |_| Ok(opened.into_any())) })
-}
-
-/// `__aexit__` of what was just closed.
-fn left(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
-    Operation::create(py, "__aexit__", async move { Outcome::Nothing })
+/// Adds the primitives to the module.
+pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    tcp_stream::make_types(py)?;
+    socket::add_methods::<listener::TcpListener>(py)?;
+    socket::add_methods::<udp::UdpSocket>(py)?;
+    module.add_class::<echo::EchoServer>()?;
+    module.add_class::<tcp_stream::TcpStream>()?;
+    module.add_class::<listener::TcpListener>()?;
+    module.add_class::<udp::UdpSocket>()?;
+    module.add_function(wrap_pyfunction!(sleep::sleep, module)?)?;
+    module.add_function(wrap_pyfunction!(echo::start_echo_server, module)?)?;
+    module.add_function(wrap_pyfunction!(blocking::spawn_blocking, module)?)?;
+    module.add_function(wrap_pyfunction!(metrics::runtime_metrics, module)?)?;
+    module.add_function(wrap_pyfunction!(metrics::configure, module)?)
 }

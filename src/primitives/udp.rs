@@ -10,16 +10,17 @@ use pyo3::prelude::*;
 use pyo3::types::PyString;
 
 use super::address;
+use super::closed::Closed;
+use super::data::Data;
 use super::lookup::host_name;
-use super::open_socket::{Inside, OpenSocket};
-use super::parcel::{Parcel, Returned};
-use super::tcp_stream::Data;
+use super::returned_item::{ReturnedItem, ReturnedItems};
+use super::socket::{self, Inside, OpenSocket, SocketClass};
 use crate::bridge::awaitable::{Operation, Outcome};
-use crate::capi::error::{exception, fetch};
+use crate::capi::error::exception;
 use crate::capi::fallible::py_tuple;
-use crate::capi::{Fallible, Raised};
+use crate::capi::native::Class;
+use crate::capi::{Fallible, Native, Ref};
 use crate::runtime::net::{self, Target};
-use crate::runtime::sync::Semaphore;
 
 /// A datagram and where it came from.
 type Datagram = (Vec<u8>, SocketAddr);
@@ -41,18 +42,17 @@ unsafe impl Send for UdpSocket {}
 unsafe impl Sync for UdpSocket {}
 
 #[derive(Debug)]
-struct Shared {
+pub(crate) struct Shared {
     socket: net::UdpSocket,
-    returned: Arc<Returned<Datagram>>,
-    /// Gets permits when the socket is closed.
-    closed: Semaphore,
+    returned: Arc<ReturnedItems<Datagram>>,
+    closed: Closed,
 }
 
 impl Shared {
     /// What a send or a receive comes to, unless the socket is closed first.
     async fn unless_closed<T>(&self, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
         crate::select! {
-            _closed = self.closed.acquire(1) => Err(io::Error::from_raw_os_error(libc::ECONNABORTED)),
+            () = self.closed.wait() => Err(io::Error::from_raw_os_error(libc::ECONNABORTED)),
             done = work => done,
         }
     }
@@ -63,7 +63,7 @@ impl Shared {
                 return Ok(datagram);
             }
             crate::select! {
-                () = self.returned.came() => {},
+                () = self.returned.returned() => {},
                 received = self.socket.receive() => return received,
             }
         }
@@ -77,13 +77,13 @@ impl UdpSocket {
         local: SocketAddr,
         peer: Option<SocketAddr>,
     ) -> PyResult<Py<PyAny>> {
-        let shared = Shared { socket, returned: Returned::new(), closed: Semaphore::new(0) };
+        let shared = Shared { socket, returned: ReturnedItems::new(), closed: Closed::new() };
         let socket = UdpSocket { socket: OpenSocket::new(Arc::new(shared), Some(local), peer), local };
-        Ok(Bound::new(py, socket)?.into_any().unbind())
+        socket::create(py, socket)
     }
 
-    fn open(&self, py: Python<'_>) -> PyResult<Arc<Shared>> {
-        self.socket.get().map(|shared| shared.clone()).map_err(|Raised| fetch(py))
+    fn open(&self) -> PyResult<Arc<Shared>> {
+        Ok(self.socket.get()?.clone())
     }
 
     /// Receives a datagram and makes the result of it.
@@ -93,12 +93,14 @@ impl UdpSocket {
         name: &'static str,
         make: impl FnOnce(Python<'_>, Datagram) -> PyResult<Py<PyAny>> + Send + 'static,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let shared = self.open(py)?;
+        let shared = self.open()?;
         Operation::create(py, name, async move {
             match shared.unless_closed(shared.receive()).await {
                 Ok(datagram) => {
-                    let parcel = Parcel::new(datagram, &shared.returned);
-                    Outcome::value(move |py| parcel.open().map_or_else(|| Ok(py.None()), |it| make(py, it)))
+                    let item = ReturnedItem::new(datagram, &shared.returned);
+                    Outcome::value(move |py| {
+                        item.into_inner().map_or_else(|| Ok(py.None()), |it| make(py, it))
+                    })
                 }
                 Err(error) => Outcome::Error(error),
             }
@@ -112,8 +114,8 @@ impl UdpSocket {
         data: &Bound<'py, PyAny>,
         to: Option<Target>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let (shared, local) = (self.open(py)?, self.local);
-        let data = Data::from_python(data.as_ptr()).map_err(|Raised| fetch(py))?.into_sendable(py);
+        let (shared, local) = (self.open()?, self.local);
+        let data = Data::from_python(Ref::from(data.clone()).borrow())?.into_sendable(py);
         Operation::create(py, name, async move {
             let sent = shared.unless_closed(async {
                 match to {
@@ -147,7 +149,7 @@ impl Inside for Arc<Shared> {
     const KIND: libc::c_int = libc::SOCK_DGRAM;
 
     fn end(self) {
-        self.closed.release(usize::from(u16::MAX));
+        self.closed.set();
     }
 }
 
@@ -245,64 +247,20 @@ impl UdpSocket {
         })
     }
 
-    /// Close the socket at once. Tasks that wait on it get ConnectionAbortedError. Closing twice is fine.
-    fn close(&self) {
-        self.socket.close();
-    }
-
-    /// Whether the socket was closed.
-    #[getter]
-    fn closed(&self) -> bool {
-        !self.socket.is_open()
-    }
-
     /// The port that it is bound to.
     #[getter]
     fn port(&self) -> Fallible<u16> {
-        Fallible(self.local.port())
+        self.socket.port()
     }
 
     /// The address that it is bound to.
     #[getter]
     fn host(&self) -> Fallible<String> {
-        Fallible(self.local.ip().to_string())
-    }
-
-    /// The descriptor, -1 once closed. For looking at, not for sending or receiving.
-    fn fileno(&self) -> i32 {
-        self.socket.fileno()
-    }
-
-    /// get_extra_info(name, default=None)
-    /// --
-    ///
-    /// What asyncio's transports tell under the names 'sockname', 'socket' and, for a connected socket, 'peername'.
-    #[pyo3(signature = (name, default=None))]
-    fn get_extra_info<'py>(
-        &self,
-        py: Python<'py>,
-        name: &Bound<'py, PyAny>,
-        default: Option<Bound<'py, PyAny>>,
-    ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        self.socket.extra_info(py, name, default)
-    }
-
-    fn __aenter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, PyAny>> {
-        super::entered(slf)
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __aexit__<'py>(
-        &self,
-        py: Python<'py>,
-        _exception: Bound<'py, pyo3::types::PyTuple>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        self.socket.close();
-        super::left(py)
+        self.socket.host()
     }
 
     fn __repr__(&self) -> Fallible<String> {
-        Fallible(self.socket.repr(" ", Some(&self.local)))
+        Fallible(self.socket.repr())
     }
 }
 
@@ -323,9 +281,20 @@ async fn connected(peer: Target) -> io::Result<(net::UdpSocket, SocketAddr, Sock
     Err(failure)
 }
 
-impl Drop for UdpSocket {
-    fn drop(&mut self) {
-        self.socket.warn_unclosed(|| self.__repr__().0);
-        self.socket.close();
+static CLASS: Class = Class::new();
+
+// SAFETY: `socket::add_methods` sets the class, and says where the fields are.
+unsafe impl Native for UdpSocket {
+    fn class() -> &'static Class {
+        &CLASS
+    }
+}
+
+impl SocketClass for UdpSocket {
+    type Inside = Arc<Shared>;
+    const WAIT_CLOSED: &'static str = "UdpSocket.wait_closed";
+
+    fn socket(&self) -> &OpenSocket<Arc<Shared>> {
+        &self.socket
     }
 }

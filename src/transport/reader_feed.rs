@@ -128,7 +128,7 @@ fn resize(bytearray: &Ref, size: usize) -> Result<(), Raised> {
 /// A native reader that takes data.
 #[inline(always)]
 fn open_reader(reader: &Ref) -> Option<&Reader> {
-    streams::plain_reader(reader.as_ptr()).filter(|reader| reader.is_open())
+    streams::plain_reader(reader).filter(|reader| reader.is_open())
 }
 
 /// Errors of looking at an object are dropped: Python's own code comes to the same.

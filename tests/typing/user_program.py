@@ -44,6 +44,17 @@ async def sum_of(one: int, other: int) -> int:
     return one + other
 
 
+def later(delay: float) -> wakeloop.Operation[str]:
+    """An operation is a coroutine: it can be annotated, made a task, and waited for with a timeout."""
+    return wakeloop.sleep(delay, "done")
+
+
+async def operations() -> None:
+    task: asyncio.Task[str] = asyncio.create_task(later(0.1))
+    assert_type(await asyncio.wait_for(later(0.1), timeout=1), str)
+    await task
+
+
 async def blocking() -> None:
     assert_type(await wakeloop.spawn_blocking(add, 1, other=2), int)
 
@@ -54,13 +65,16 @@ async def talking() -> None:
     async with listener, await wakeloop.TcpStream.connect(listener.host, listener.port, timeout=1.0) as stream:
         assert_type(stream, wakeloop.TcpStream)
         await stream.write_all(b"line\n")
-        await stream.writelines([b"more", bytearray(b"lines")])
+        await stream.write_all(b"more", bytearray(b"lines"))
+        assert_type(await stream.readuntil((b"\n", b"\r")), bytes)
+        stream.write_eof()
+        print(stream.at_eof(), stream.is_closing())
         async for other in listener:
             assert_type(await other.readline(), bytes)
             async for line in other:
                 assert_type(line, bytes)
             other.close()
-        await asyncio.wait_for(stream.read_exactly(3), timeout=1)
+        await asyncio.wait_for(stream.readexactly(3), timeout=1)
     async with await wakeloop.UdpSocket.connect("127.0.0.1", 53) as socket:
         assert_type(socket, wakeloop.UdpSocket)
         await socket.send(b"query")
@@ -72,7 +86,10 @@ async def serving() -> None:
     assert_type(server, wakeloop.EchoServer)
     assert_type((server.host, server.port), tuple[str, int])
     assert_type(server.stats(), dict[str, int])
-    await server.close()
+    server.close()
+    await server.wait_closed()
+    async with await wakeloop.start_echo_server("127.0.0.1", 0) as other:
+        print(other.is_serving())
 
 
 async def streaming() -> bytes:

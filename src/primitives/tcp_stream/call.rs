@@ -1,7 +1,7 @@
 //! One awaitable call on a stream: a read of some kind, or a write.
 //!
-//! Both try at once. Only what is not here yet, or does not fit, waits: a read for a future that whoever receives
-//! completes, a write for an operation of its own that sends the rest.
+//! Both try at once. Only what is not here yet, or does not fit, waits: a read for a future that the receiving side
+//! completes, a write for an operation that sends the rest.
 
 use std::cell::{Cell, UnsafeCell};
 use std::io;
@@ -9,7 +9,7 @@ use std::io;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::data::{Data, Sendable};
+use super::outcome::{ReadKind, conclude};
 use super::{Open, TcpStream};
 use crate::bridge::awaitable::{Operation, Outcome};
 use crate::bridge::budget;
@@ -17,12 +17,13 @@ use crate::bridge::drop_on_loop::DropOnLoop;
 use crate::bridge::loop_handle::LoopHandle;
 use crate::capi::collector::{Traverse, Visitor};
 use crate::capi::coroutine::{self, Coroutine, Step};
-use crate::capi::error::{raise_io, raise_message, restore};
+use crate::capi::error::raise_io;
 use crate::capi::freelist::Freelist;
 use crate::capi::native::{Class, Dead, Dealloc};
 use crate::capi::stop::forget_value;
-use crate::capi::{Borrowed, Native, Raised, Ref, Slot, This};
-use crate::runtime::net::Want;
+use crate::capi::{Borrowed, Exception, Native, Raised, Ref, Slot, This};
+use crate::framing::ReadRequest;
+use crate::primitives::data::{Data, Sendable};
 
 /// How many dead calls are kept for reuse.
 const FREELIST: usize = 64;
@@ -30,13 +31,9 @@ const FREELIST: usize = 64;
 /// What is to be done.
 #[derive(Debug)]
 pub(super) enum Action {
-    Read {
-        want: Want,
-        /// The end of the stream ends an iteration.
-        next: bool,
-    },
+    Read(ReadRequest, ReadKind),
     Write(Data),
-    /// All was sent at once, and the loop has a turn before the task goes on.
+    /// Everything was sent at once; the task goes on in the next turn of the loop.
     Sent,
     Done,
 }
@@ -75,10 +72,8 @@ unsafe impl Native for TcpStreamCall {
 static FREE: Freelist<FREELIST> = Freelist::new();
 
 impl TcpStreamCall {
-    /// # Safety
-    /// `stream` is a TcpStream.
-    pub(super) unsafe fn create(
-        stream: *mut ffi::PyObject,
+    pub(super) fn create(
+        stream: This<'_, TcpStream>,
         name: &'static str,
         action: Action,
     ) -> Result<Ref, Raised> {
@@ -91,7 +86,7 @@ impl TcpStreamCall {
             let call = object.cast::<TcpStreamCall>();
             (&raw mut (*call).name).write(name);
             (&raw mut (*call).begun).write(Cell::new(false));
-            (&raw mut (*call).stream).write(Slot::new(Some(Ref::from_borrowed(stream))));
+            (&raw mut (*call).stream).write(Slot::new(Some(stream.object().to_owned())));
             (&raw mut (*call).action).write(UnsafeCell::new(action));
             (&raw mut (*call).future).write(Slot::empty());
             (&raw mut (*call).sending).write(Slot::empty());
@@ -100,34 +95,36 @@ impl TcpStreamCall {
         }
     }
 
-    fn read(this: This<'_, Self>, stream: &TcpStream, want: &Want, next: bool) -> Result<Step, Raised> {
+    fn read(
+        this: This<'_, Self>,
+        stream: &TcpStream,
+        request: &ReadRequest,
+        kind: ReadKind,
+    ) -> Result<Step, Raised> {
         let waited = !this.future.is_empty();
         drop(stream.open(waited)?);
         if !waited && stream.reading.get() {
-            // SAFETY: reading a static of the interpreter.
-            let kind = unsafe { ffi::PyExc_RuntimeError };
-            raise_message(kind, "another task is already reading from this stream");
-            return Err(Raised);
+            return Err(Exception::RuntimeError.raise("another task is already reading from this stream"));
         }
         if !waited && budget::is_spent() {
             return Ok(Step::Yield);
         }
-        let found = stream.look(want, !waited, waited)?;
-        if let Some(step) = found.step(want, next, stream.limit)? {
+        let found = stream.look(request, !waited, waited)?;
+        if let Some(step) = conclude(stream, found, request, kind)? {
             return Ok(step);
         }
-        // A copy: making the future may run Python code, which may end this call and what it wants with it.
-        let want = &want.clone();
+        // A copy: making the future may run Python code, which may end this call and drop its request.
+        let request = &request.clone();
         loop {
             budget::refill();
-            if let Some(future) = stream.wait(want, waited)? {
+            if let Some(future) = stream.wait(this.py(), request, waited)? {
                 stream.reading.set(true);
                 this.future.set(Some(future.clone_ref()));
                 this.track();
                 return Ok(Step::Wait(future));
             }
-            let found = stream.look(want, false, waited)?;
-            if let Some(step) = found.step(want, next, stream.limit)? {
+            let found = stream.look(request, false, waited)?;
+            if let Some(step) = conclude(stream, found, request, kind)? {
                 return Ok(step);
             }
         }
@@ -135,9 +132,12 @@ impl TcpStreamCall {
 
     fn write(this: This<'_, Self>, stream: &TcpStream, data: &mut Data) -> Result<Step, Raised> {
         let py = this.py();
+        if stream.eof.get() {
+            return Err(Exception::RuntimeError.raise("Cannot write after write_eof()"));
+        }
         let turn = {
             let open = stream.open(false)?;
-            // Free: nobody else's bytes wait to be sent.
+            // No other write waits to be sent.
             if open.turn.available() > 0 {
                 stream.touch();
                 budget::spend_item(data.rest().len());
@@ -150,7 +150,7 @@ impl TcpStreamCall {
             }
             open.turn.clone()
         };
-        // The peer is slower than we are: the rest is sent without the GIL.
+        // The socket takes no more: the rest is sent without the GIL.
         let socket = stream.on_runtime()?;
         let rest = DropOnLoop::new(std::mem::take(data).into_sendable(py), &LoopHandle::running(py)?);
         let sending = Operation::create(py, "TcpStream.write_all", async move {
@@ -162,7 +162,7 @@ impl TcpStreamCall {
                 Err(error) => Outcome::Error(error),
             }
         });
-        this.sending.set(Some(sending.map_err(|error| restore(py, error))?.into()));
+        this.sending.set(Some(sending?.into()));
         this.track();
         TcpStreamCall::send_on(this)
     }
@@ -179,29 +179,28 @@ impl TcpStreamCall {
             return TcpStreamCall::send_on(this);
         }
         let Some(stream) = this.stream.get() else {
-            // SAFETY: reading a static of the interpreter.
-            let kind = unsafe { ffi::PyExc_RuntimeError };
-            raise_message(kind, "cannot reuse already awaited coroutine");
-            return Err(Raised);
+            return Err(Exception::RuntimeError.raise("cannot reuse already awaited coroutine"));
         };
-        // SAFETY: `create` put a TcpStream there; nobody else touches the action while a step is under way, as a
-        // coroutine is stepped by one task. (`finish` in the midst of it would replace a read's action: what it
-        // wants is cloned before Python code can run.)
-        unsafe {
-            let stream = TcpStream::of(stream.as_ptr());
-            match &mut *this.action.get() {
-                Action::Read { want, next } => TcpStreamCall::read(this, stream, want, *next),
-                Action::Write(data) => {
-                    let step = TcpStreamCall::write(this, stream, data)?;
-                    if matches!(step, Step::Yield) && this.sending.is_empty() {
-                        *this.action.get() = Action::Sent;
-                    }
-                    Ok(step)
+        let Some(stream) = stream.downcast::<TcpStream>() else { return Err(Raised) };
+        // SAFETY: nothing else borrows the action during a step, as one task steps a coroutine. `finish` may replace it
+        // once Python code runs; before that `read` clones its request, and `write` takes its data.
+        match unsafe { &mut *this.action.get() } {
+            Action::Read(request, kind) => TcpStreamCall::read(this, &stream, request, *kind),
+            Action::Write(data) => {
+                let step = TcpStreamCall::write(this, &stream, data)?;
+                if matches!(step, Step::Yield) && this.sending.is_empty() {
+                    drop(this.replace(Action::Sent));
                 }
-                Action::Sent => Ok(Step::Done(Ref::none())),
-                Action::Done => Err(Raised),
+                Ok(step)
             }
+            Action::Sent => Ok(Step::Done(Ref::none())),
+            Action::Done => Err(Raised),
         }
+    }
+
+    fn replace(&self, action: Action) -> Action {
+        // SAFETY: no borrow of the action is alive: see `go_on`.
+        unsafe { std::mem::replace(&mut *self.action.get(), action) }
     }
 }
 
@@ -228,14 +227,12 @@ impl Coroutine for TcpStreamCall {
         let stream = self.stream.take();
         if !self.future.is_empty() {
             self.future.clear();
-            if let Some(stream) = &stream {
-                // SAFETY: as in `go_on`.
-                unsafe { TcpStream::of(stream.as_ptr()) }.end_read();
+            if let Some(stream) = stream.as_ref().and_then(|stream| stream.downcast::<TcpStream>()) {
+                stream.end_read();
             }
         }
         self.sending.clear();
-        // SAFETY: GIL held, no borrow of the action is alive: a step ends before the call is over.
-        drop(unsafe { std::mem::replace(&mut *self.action.get(), Action::Done) });
+        drop(self.replace(Action::Done));
     }
 }
 

@@ -14,16 +14,21 @@ use std::os::fd::{FromRawFd, RawFd};
 
 use pyo3::prelude::*;
 
-use super::found::Found;
+use super::outcome::owned;
 use crate::bridge::loop_handle::LoopHandle;
 use crate::bridge::waiter::Waiter;
-use crate::capi::{Fatal, Raised, Ref, Slot};
+use crate::capi::class::ClassSpec;
+use crate::capi::collector::{Traverse, Visitor};
+use crate::capi::methods::TypeSlot;
+use crate::capi::native::{self, Class, Dealloc};
+use crate::capi::{Fatal, Native, Raised, Ref, Slot, This};
 use crate::event_loop::completion::complete;
 use crate::event_loop::core::{Core, core_of};
 use crate::event_loop::event_loop::EventLoop;
 use crate::event_loop::source::Source;
+use crate::framing::{ReadRequest, TooLong};
 use crate::reactor::{Interest, Readiness};
-use crate::runtime::net::{Received, Want};
+use crate::runtime::net::{ReadProgress, Received};
 
 /// A receive of at least so many bytes that fills its room ...
 const LARGE: usize = 64 * 1024;
@@ -38,7 +43,6 @@ const ARRIVED: Readiness =
     Readiness::from_bits(Readiness::READABLE.bits() | Readiness::BEHIND_SHORT_READ.bits());
 
 /// The reading half of a stream, which the loop's table of descriptors refers to.
-#[pyclass(module = "wakeloop._core", name = "TcpStreamReader", frozen)]
 #[derive(Debug)]
 pub(super) struct LoopReader {
     /// The stream's; -1 once it is read elsewhere or closed.
@@ -46,9 +50,9 @@ pub(super) struct LoopReader {
     received: RefCell<Received>,
     /// The loop whose poller has the descriptor. Empty before the first wait.
     event_loop: Slot,
-    /// What the waiting task waits for, and what it wants.
+    /// What the waiting task waits for, and what it has asked for.
     future: Slot,
-    want: RefCell<Want>,
+    request: RefCell<ReadRequest>,
     /// Nothing is there to be received before the next event.
     drained: Cell<bool>,
     /// An event has told that the stream comes to its end, or of urgent data: a short read need not be the last.
@@ -57,71 +61,87 @@ pub(super) struct LoopReader {
     streak: Cell<u32>,
 }
 
-// SAFETY: used with the GIL held only (the module is `gil_used`).
-unsafe impl Send for LoopReader {}
-// SAFETY: as above.
-unsafe impl Sync for LoopReader {}
+static CLASS: Class = Class::new();
 
-#[pymethods]
-impl LoopReader {
-    fn __traverse__(&self, visit: pyo3::gc::PyVisit<'_>) -> Result<(), pyo3::gc::PyTraverseError> {
-        self.event_loop.visit_with(&visit)?;
-        self.future.visit_with(&visit)
+// SAFETY: `make_type` builds the class, and `create` makes every instance by `native::create`.
+unsafe impl Native for LoopReader {
+    fn class() -> &'static Class {
+        &CLASS
+    }
+}
+
+impl Dealloc for LoopReader {}
+
+impl Traverse for LoopReader {
+    fn traverse(&self, visitor: &mut Visitor) {
+        visitor.slots([&self.event_loop, &self.future]);
     }
 
     /// The loop stays: the stream's end needs it, and the loop's own clear breaks the cycle.
-    fn __clear__(&self) {
+    fn clear(&self) {
         self.future.clear();
     }
 }
 
+/// Makes the class. Called once, by the module's initialisation.
+pub(super) fn make_type(py: Python<'_>) -> PyResult<()> {
+    ClassSpec::<LoopReader>::new(c"wakeloop._core.TcpStreamReader")
+        .slots(&[TypeSlot::dealloc()])
+        .slots(&TypeSlot::collected())
+        .build(py)
+        .map(drop)
+}
+
 impl LoopReader {
-    pub(super) fn create(py: Python<'_>, fd: RawFd, limit: usize) -> PyResult<Ref> {
-        let reader = LoopReader {
+    pub(super) fn create(fd: RawFd, limit: usize) -> Result<Ref, Raised> {
+        let reader = native::create(LoopReader {
             fd: Cell::new(fd),
             received: RefCell::new(Received::new(limit)),
             event_loop: Slot::empty(),
             future: Slot::empty(),
-            want: RefCell::new(Want::All),
+            request: RefCell::new(ReadRequest::All),
             drained: Cell::new(false),
             ending: Cell::new(false),
             streak: Cell::new(0),
-        };
-        Ok(Bound::new(py, reader)?.into_any().into())
-    }
-
-    /// # Safety
-    /// `object` is a LoopReader.
-    pub(super) unsafe fn of(object: &Ref) -> &LoopReader {
-        // SAFETY: the caller's word; the class is frozen, so shared references are all there is.
-        unsafe {
-            let py = Python::assume_attached();
-            let bound = Borrowed::from_ptr(py, object.as_ptr()).cast_unchecked::<LoopReader>();
-            &*std::ptr::from_ref(bound.get())
+        })?;
+        if let Some(this) = reader.downcast::<LoopReader>() {
+            this.track();
         }
+        Ok(reader)
     }
 
     /// The item, if it is here or can be received without waiting. `begin`: it is a new one.
-    pub(super) fn look(&self, want: &Want, begin: bool) -> Result<Found, Raised> {
+    pub(super) fn look(&self, request: &ReadRequest, begin: bool) -> Result<ReadProgress<Ref>, Raised> {
         let mut received = self.received.borrow_mut();
         if begin {
             received.begin();
         }
         let mut drained = self.drained.get() && !self.event_loop.is_empty();
         loop {
-            match Found::of(received.take(want))? {
-                Found::Nothing if !drained && !self.is_behind(&received) => self.receive(&mut received, want),
+            match owned(received.take(request))? {
+                ReadProgress::Pending if !drained && !self.is_behind(&received) => {
+                    self.receive(&mut received, request);
+                }
                 found => return Ok(found),
             }
             drained = self.drained.get();
         }
     }
 
+    /// Drops a line that is too long.
+    pub(super) fn discard(&self, line: TooLong) {
+        self.received.borrow_mut().discard(line);
+    }
+
+    pub(super) fn at_eof(&self) -> bool {
+        self.received.borrow().at_eof()
+    }
+
     /// One receive.
-    fn receive(&self, received: &mut Received, want: &Want) {
+    fn receive(&self, received: &mut Received, request: &ReadRequest) {
         // SAFETY: the stream's descriptor, which stays open at least until `release`, and is not closed here.
         let socket = ManuallyDrop::new(unsafe { net::TcpStream::from_raw_fd(self.fd.get()) });
-        match received.receive(want, &*socket) {
+        match received.receive(request, &*socket) {
             Ok((got, short)) => {
                 self.drained.set(short && !self.ending.get());
                 if short {
@@ -160,11 +180,11 @@ impl LoopReader {
 
     /// Sees to it that the poller of `event_loop`, which runs on this thread, watches the descriptor. False if that
     /// cannot be.
-    pub(super) fn attach(&self, object: &Ref, event_loop: &Bound<'_, EventLoop>) -> bool {
-        if !self.event_loop.is_empty() {
-            return self.event_loop.as_ptr() == event_loop.as_ptr();
+    pub(super) fn attach(this: This<'_, LoopReader>, event_loop: &Bound<'_, EventLoop>) -> bool {
+        if !this.event_loop.is_empty() {
+            return this.event_loop.as_ptr() == event_loop.as_ptr();
         }
-        let (core, fd) = (event_loop.get().core(), self.fd.get());
+        let (core, fd) = (event_loop.get().core(), this.fd.get());
         // Who watches the descriptor by its number goes on doing so.
         if fd < 0
             || core.fds.source(fd).is_some()
@@ -172,7 +192,7 @@ impl LoopReader {
         {
             return false;
         }
-        let Ok(token) = core.insert_source::<Reading>(fd, object.clone_ref()) else {
+        let Ok(token) = core.insert_source::<Reading>(fd, this.object().to_owned()) else {
             return false;
         };
         let registered = core.poller().map(|poller| match poller.register_edge(fd, token, Interest::READ) {
@@ -185,14 +205,14 @@ impl LoopReader {
             drop(core.fds.remove(fd));
             return false;
         }
-        self.event_loop.set(Some(Ref::from(event_loop.as_any().clone())));
+        this.event_loop.set(Some(Ref::from(event_loop.as_any().clone())));
         true
     }
 
     /// `future` is completed once `look` has something else to say than before.
-    pub(super) fn wait(&self, want: &Want, future: Ref) {
+    pub(super) fn wait(&self, request: &ReadRequest, future: Ref) {
         self.received.borrow_mut().rest();
-        self.want.replace(want.clone());
+        self.request.replace(request.clone());
         self.future.set(Some(future));
     }
 
@@ -221,8 +241,7 @@ struct Reading;
 
 impl Source for Reading {
     fn on_ready(object: &Ref, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
-        // SAFETY: `attach` put a LoopReader there.
-        let reader = unsafe { LoopReader::of(object) };
+        let Some(reader) = object.downcast::<LoopReader>() else { return Ok(()) };
         if !readiness.intersects(ARRIVED) || reader.fd.get() < 0 {
             return Ok(());
         }
@@ -234,12 +253,12 @@ impl Source for Reading {
             return Ok(());
         }
         {
-            let (mut received, want) = (reader.received.borrow_mut(), reader.want.borrow());
-            while !received.has(&want) && !reader.is_behind(&received) {
+            let (mut received, request) = (reader.received.borrow_mut(), reader.request.borrow());
+            while !received.has(&request) && !reader.is_behind(&received) {
                 if reader.drained.get() {
                     return Ok(());
                 }
-                reader.receive(&mut received, &want);
+                reader.receive(&mut received, &request);
             }
         }
         match reader.future.take() {

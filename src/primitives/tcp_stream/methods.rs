@@ -1,182 +1,161 @@
-//! The methods of a stream that make awaitable calls. They run per message, so they are fast functions.
+//! The methods of a stream that make awaitable calls, or iterate over them.
 
-use std::ffi::CStr;
-
-use pyo3::ffi;
-
+use super::TcpStream;
 use super::call::{Action, TcpStreamCall};
-use super::data::Data;
-use crate::capi::call::guard;
-use crate::capi::error::raise_message;
-use crate::capi::types::Method;
-use crate::capi::{Args, Raised, Ref};
-use crate::runtime::net::Want;
+use super::iterator;
+use super::outcome::ReadKind;
+use crate::capi::methods::Method;
+use crate::capi::{Arguments, Borrowed, Exception, Raised, Ref, This};
+use crate::framing::ReadRequest;
+use crate::primitives::data::Data;
 
 /// The longest frame, unless the user says otherwise.
-pub(super) const MAX_FRAME: usize = 16 * 1024 * 1024;
+const MAX_FRAME: usize = 16 * 1024 * 1024;
 
-/// A borrowed argument.
-type Object = *mut ffi::PyObject;
-
-/// Binds the arguments of a method and makes its call.
-///
-/// # Safety
-/// `stream` is a TcpStream, the rest are the arguments of the running call.
-unsafe fn stream_call<const N: usize>(
-    stream: *mut ffi::PyObject,
-    (values, count, names): (*const *mut ffi::PyObject, ffi::Py_ssize_t, *mut ffi::PyObject),
-    (name, function, parameters, required): (&'static str, &str, [&str; N], usize),
-    make: impl FnOnce([*mut ffi::PyObject; N]) -> Result<Action, Raised>,
-) -> *mut ffi::PyObject {
-    guard(|| {
-        // SAFETY: the caller's word.
-        let arguments = unsafe { Args::new(values, count, names) };
-        let action = arguments.bind(function, parameters, required).and_then(make);
-        // SAFETY: the caller's word.
-        let call = action.and_then(|action| unsafe { TcpStreamCall::create(stream, name, action) });
-        call.map_or(std::ptr::null_mut(), Ref::into_ptr)
-    })
+/// An awaitable that reads an item.
+fn reading(stream: This<'_, TcpStream>, name: &'static str, request: ReadRequest) -> Result<Ref, Raised> {
+    TcpStreamCall::create(stream, name, Action::Read(request, ReadKind::Item))
 }
 
-macro_rules! stream_method {
-    ($name:ident($($parameter:ident),*), $required:literal, $make:expr) => {
-        unsafe extern "C" fn $name(
-            stream: *mut ffi::PyObject,
-            values: *const *mut ffi::PyObject,
-            count: ffi::Py_ssize_t,
-            names: *mut ffi::PyObject,
-        ) -> *mut ffi::PyObject {
-            let (name, function) = (concat!("TcpStream.", stringify!($name)), stringify!($name));
-            let signature = (name, function, [$(stringify!($parameter)),*], $required);
-            let make = $make;
-            // SAFETY: the method sits on TcpStream; the arguments are those of this call.
-            unsafe { stream_call(stream, (values, count, names), signature, make) }
-        }
-    };
+/// A size in bytes; `None` for a negative one.
+fn size(number: Borrowed<'_>) -> Result<Option<usize>, Raised> {
+    Ok(usize::try_from(number.to_index()?).ok())
 }
 
-fn reads(want: Want) -> Result<Action, Raised> {
-    Ok(Action::Read { want, next: false })
-}
-
-/// A size in bytes; `None` for null and for a negative one.
-fn size(object: *mut ffi::PyObject) -> Result<Option<usize>, Raised> {
-    if object.is_null() {
-        return Ok(None);
-    }
-    // SAFETY: a live object; -1 with an error set means failure.
-    let size = unsafe { ffi::PyNumber_AsSsize_t(object, ffi::PyExc_OverflowError) };
-    // SAFETY: asks for the indicator only.
-    if size == -1 && !unsafe { ffi::PyErr_Occurred() }.is_null() {
-        return Err(Raised);
-    }
-    Ok(usize::try_from(size).ok())
-}
-
-fn value_error(text: &str) -> Raised {
-    // SAFETY: reading a static of the interpreter.
-    raise_message(unsafe { ffi::PyExc_ValueError }, text);
-    Raised
-}
-
-stream_method!(read(n), 0, |[n]: [Object; 1]| {
-    reads(match size(n)? {
-        None => Want::All,
+fn read(stream: This<'_, TcpStream>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
+    let ([], [n]) = arguments.bind("read", [], ["n"])?;
+    let request = match n.map_or(Ok(None), size)? {
+        None => ReadRequest::All,
         // Nothing is read, and nothing waited for.
-        Some(0) => Want::Exact(0),
-        Some(n) => Want::Some(n),
-    })
-});
-stream_method!(read_exactly(n), 1, |[n]: [Object; 1]| match size(n)? {
-    Some(n) => reads(Want::Exact(n)),
-    None => Err(value_error("read_exactly size can not be less than zero")),
-});
-stream_method!(readline(), 0, |[]: [Object; 0]| reads(Want::Line));
-stream_method!(read_until(separator), 0, |[separator]: [Object; 1]| {
-    if separator.is_null() {
-        return reads(Want::Line);
-    }
-    let separator = Data::from_python(separator)?;
-    match separator.rest() {
-        [] => Err(value_error("Separator should be at least one-byte string")),
-        bytes => reads(Want::Until(bytes.into())),
-    }
-});
-stream_method!(read_frame(max_size), 0, |[most]: [Object; 1]| {
-    match size(most)? {
-        Some(most) => reads(Want::Frame(most)),
-        None if most.is_null() => reads(Want::Frame(MAX_FRAME)),
-        None => Err(value_error("max_size can not be less than zero")),
-    }
-});
-stream_method!(write_all(data), 1, |[data]: [Object; 1]| Data::from_python(data).map(Action::Write));
-stream_method!(writelines(list_of_data), 1, |[list]: [Object; 1]| {
-    // SAFETY: a live object; an iterator or null with an error.
-    let iterator = unsafe { Ref::from_owned(ffi::PyObject_GetIter(list)) }.ok_or(Raised)?;
-    let mut joined = Vec::new();
-    // SAFETY: an iterator; each item is owned.
-    while let Some(item) = unsafe { Ref::from_owned(ffi::PyIter_Next(iterator.as_ptr())) } {
-        joined.extend_from_slice(Data::from_python(item.as_ptr())?.rest());
-    }
-    // SAFETY: asks for the indicator only.
-    if unsafe { ffi::PyErr_Occurred() }.is_null() { Ok(Action::Write(joined.into())) } else { Err(Raised) }
-});
-stream_method!(write_frame(data), 1, |[data]: [Object; 1]| {
-    let data = Data::from_python(data)?;
-    let Ok(len) = u32::try_from(data.rest().len()) else {
-        return Err(value_error("a frame holds less than 4 GiB"));
+        Some(0) => ReadRequest::Exact(0),
+        Some(n) => ReadRequest::Some(n),
     };
-    Ok(Action::Write([&len.to_be_bytes(), data.rest()].concat().into()))
-});
+    reading(stream, "TcpStream.read", request)
+}
 
-const fn method(
-    name: &'static CStr,
-    function: crate::capi::types::FastFunction,
-    doc: &'static CStr,
-) -> Method {
-    Method::Fast(name, function, doc)
+fn readexactly(stream: This<'_, TcpStream>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
+    match size(arguments.one("readexactly", "n")?)? {
+        Some(n) => reading(stream, "TcpStream.readexactly", ReadRequest::Exact(n)),
+        None => Err(Exception::ValueError.raise("readexactly size can not be less than zero")),
+    }
+}
+
+fn readline(stream: This<'_, TcpStream>) -> Result<Ref, Raised> {
+    TcpStreamCall::create(stream, "TcpStream.readline", Action::Read(ReadRequest::Line, ReadKind::Line))
+}
+
+fn readuntil(stream: This<'_, TcpStream>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
+    let ([], [separator]) = arguments.bind("readuntil", [], ["separator"])?;
+    let request = separator.map_or(Ok(ReadRequest::Line), separators)?;
+    reading(stream, "TcpStream.readuntil", request)
+}
+
+/// A bytes-like object, or a tuple of them.
+fn separators(given: Borrowed<'_>) -> Result<ReadRequest, Raised> {
+    let separators = match given.tuple_items() {
+        Some(items) => items.iter().map(|item| separator(*item)).collect(),
+        None => separator(given).map(|only| vec![only]),
+    }?;
+    match &separators[..] {
+        [] => Err(Exception::ValueError.raise("Separator should contain at least one element")),
+        [only] if **only == *b"\n" => Ok(ReadRequest::Line),
+        _ => Ok(ReadRequest::Until(separators.into())),
+    }
+}
+
+fn separator(given: Borrowed<'_>) -> Result<Box<[u8]>, Raised> {
+    match Data::from_python(given)?.rest() {
+        [] => Err(Exception::ValueError.raise("Separator should be at least one-byte string")),
+        separator => Ok(separator.into()),
+    }
+}
+
+/// The longest frame that is to be read.
+fn max_size(arguments: Arguments<'_>, function: &str) -> Result<usize, Raised> {
+    let ([], [most]) = arguments.bind(function, [], ["max_size"])?;
+    match most.map_or(Ok(Some(MAX_FRAME)), size)? {
+        Some(most) => Ok(most),
+        None => Err(Exception::ValueError.raise("max_size can not be less than zero")),
+    }
+}
+
+fn read_frame(stream: This<'_, TcpStream>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
+    reading(stream, "TcpStream.read_frame", ReadRequest::Frame(max_size(arguments, "read_frame")?))
+}
+
+fn frames(stream: This<'_, TcpStream>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
+    iterator::over(stream, Some(max_size(arguments, "frames")?))
+}
+
+fn write_all(stream: This<'_, TcpStream>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
+    let data = match (arguments.rest(0), arguments.keywords()) {
+        (&[data], 0) => Data::from_python(data)?,
+        (pieces, 0) => {
+            let mut joined = Vec::new();
+            for piece in pieces {
+                joined.extend_from_slice(Data::from_python(*piece)?.rest());
+            }
+            joined.into()
+        }
+        _ => return Err(Exception::TypeError.raise("write_all() takes no keyword arguments")),
+    };
+    TcpStreamCall::create(stream, "TcpStream.write_all", Action::Write(data))
+}
+
+fn write_frame(stream: This<'_, TcpStream>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
+    let data = Data::from_python(arguments.one("write_frame", "data")?)?;
+    let Ok(len) = u32::try_from(data.rest().len()) else {
+        return Err(Exception::ValueError.raise("a frame holds less than 4 GiB"));
+    };
+    let frame = [&len.to_be_bytes(), data.rest()].concat();
+    TcpStreamCall::create(stream, "TcpStream.write_frame", Action::Write(frame.into()))
 }
 
 /// What is put on the class.
-pub(crate) const METHODS: &[Method] = &[
-    method(
+pub(super) const METHODS: &[Method<TcpStream>] = &[
+    Method::fast(
         c"read",
         read,
         c"read(n=-1)\n\nRead at least one and at most n bytes; all up to the end of the stream if n is negative. Empty bytes mean the end. Awaitable.",
     ),
-    method(
-        c"read_exactly",
-        read_exactly,
-        c"read_exactly(n)\n\nRead n bytes. Raises asyncio.IncompleteReadError, with what there was, if the stream ends before. Awaitable.",
+    Method::fast(
+        c"readexactly",
+        readexactly,
+        c"readexactly(n)\n\nRead n bytes. Raises asyncio.IncompleteReadError, with what there was, if the stream ends before. Awaitable.",
     ),
-    method(
-        c"read_until",
-        read_until,
-        c"read_until(separator=b'\\n')\n\nRead up to the separator, which is included. Raises asyncio.IncompleteReadError if the stream ends before, and asyncio.LimitOverrunError if the separator is not within the stream's limit; the bytes then stay and can be read otherwise. Awaitable.",
+    Method::fast(
+        c"readuntil",
+        readuntil,
+        c"readuntil(separator=b'\\n')\n\nRead up to the separator, which is included; the first to end of a tuple of separators. Raises asyncio.IncompleteReadError if the stream ends before, and asyncio.LimitOverrunError if more than the stream's limit comes before the separator; the bytes then stay and can be read otherwise. Awaitable.",
     ),
-    method(
+    Method::no_args(
         c"readline",
         readline,
-        c"readline()\n\nRead a line with its end. The last one may have none; empty bytes mean the end of the stream. Raises asyncio.LimitOverrunError for a line that is longer than the stream's limit; the bytes then stay. Awaitable.",
+        c"readline()\n\nRead a line with its end. The last one may have none; empty bytes mean the end of the stream. Raises ValueError for a line that is longer than the stream's limit, and drops it, as asyncio's readline does. Awaitable.",
     ),
-    method(
+    Method::fast(
         c"read_frame",
         read_frame,
         c"read_frame(max_size=16777216)\n\nRead a frame: its length as four bytes, big-endian and unsigned, then so many bytes, which are returned. Raises asyncio.IncompleteReadError if the stream ends before, with partial=b'' if it ends between frames, and asyncio.LimitOverrunError if the frame is longer than max_size. Awaitable.",
     ),
-    method(
+    Method::fast(
         c"write_all",
         write_all,
-        c"write_all(data)\n\nSend all of data, which is any bytes-like object; done when the system has taken all of it. Several tasks may write: each one's data stays in one piece. Raises BrokenPipeError or ConnectionResetError if the peer is gone. Awaitable.",
+        c"write_all(*data)\n\nSend bytes-like objects, one after the other; done when the system has taken all of them. Several tasks may write: what each call sends stays in one piece. Raises BrokenPipeError or ConnectionResetError if the peer is gone. Awaitable.",
     ),
-    method(
-        c"writelines",
-        writelines,
-        c"writelines(list_of_data)\n\nSend several bytes-like objects, as one write_all. Awaitable.",
-    ),
-    method(
+    Method::fast(
         c"write_frame",
         write_frame,
         c"write_frame(data)\n\nSend data as a frame that read_frame reads. Awaitable.",
+    ),
+    Method::fast(
+        c"frames",
+        frames,
+        c"frames(max_size=16777216)\n\nIterate over frames (see read_frame) until the stream ends.",
+    ),
+    Method::no_args(
+        c"__aiter__",
+        |stream: This<'_, TcpStream>| iterator::over(stream, None),
+        c"__aiter__()\n\nIterate over lines, each with its end; the last one may have none.",
     ),
 ];

@@ -4,13 +4,12 @@
 //! |---|---|
 //! | `call` | one awaitable read or write |
 //! | `methods` | the methods that make them |
-//! | `lines` | `async for` over lines or frames |
-//! | `found` | what a look for an item came to |
+//! | `iterator` | `async for` over lines or frames |
+//! | `outcome` | the result or exception that a read ends with |
 //! | `loop_reader` | reading on the loop's thread |
-//! | `data` | bytes on their way out |
 //!
-//! A read looks for its item in what was received, and a write tries to send, there and then: an await of what is here
-//! already goes on without a future and without a turn of the loop. What has to wait does so in one of two places:
+//! A read first looks for its item in what was received, and a write first tries to send: an await that finds its data
+//! goes on without a future and without a turn of the loop. What has to wait does so in one of two places:
 //!
 //! - **On the loop.** The poller of wakeloop's own loop watches the socket, and no other thread is woken. Every stream
 //!   begins here, and for requests and responses this is the shortest way.
@@ -19,17 +18,16 @@
 //!   ([`LoopReader::is_bulk`]), when a write does not fit into the socket, and when somebody waits on it in another
 //!   loop than the first, or in asyncio's. A read that waits meanwhile goes on waiting there.
 //!
-//! From there it does not come back. A stream that has been fast once mostly is so again, and to return it would have to
-//! catch the reading ahead at rest: with nothing received, nothing asked for and no write on its way. What that costs
-//! is a hop between threads for each read that has to wait. Who talks in turns after a transfer, and cares, opens a
-//! second connection for one of the two.
+//! From there it does not come back. A stream that was fast once mostly is so again, and it could return only while the
+//! task that reads ahead rests: with nothing received, nothing asked for and no write under way. The cost is a hop
+//! between threads for each read that has to wait. A program that alternates between bulk transfers and short
+//! requests, and cares, opens a second connection for one of the two.
 
-pub(crate) mod call;
-mod data;
-mod found;
-pub(crate) mod lines;
+mod call;
+mod iterator;
 mod loop_reader;
-pub(crate) mod methods;
+mod methods;
+mod outcome;
 
 use std::cell::{Cell, RefMut};
 use std::io::{self, Write};
@@ -43,39 +41,43 @@ use pyo3::prelude::*;
 use pyo3::types::PyString;
 
 use super::lookup::host_name;
-use super::open_socket::{Inside, OpenSocket};
 use super::sleep::duration;
+use super::socket::{self, Inside, OpenSocket, SocketClass};
 use crate::bridge::awaitable::{Operation, Outcome};
 use crate::bridge::drop_on_loop::drop_attached;
-use crate::bridge::io_error::{io_error, raise_io};
+use crate::bridge::io_error::raise_io;
 use crate::bridge::loop_handle::running_loop;
 use crate::bridge::runtime;
 use crate::bridge::waiter::Waiter;
-use crate::capi::error::{exception, fetch};
-use crate::capi::{Fallible, Raised, Ref, Slot};
+use crate::capi::class::add_methods;
+use crate::capi::error::exception;
+use crate::capi::native::Class;
+use crate::capi::{Fallible, Native, Raised, Ref, Slot, This};
 use crate::event_loop::event_loop::EventLoop;
 use crate::event_loop::futures::new_future;
-use crate::runtime::net::{ReadAhead, TcpStream as RuntimeStream, Want};
+use crate::framing::{ReadRequest, TooLong};
+use crate::runtime::net::{ReadAhead, ReadProgress, Received, TcpStream as RuntimeStream};
 use crate::runtime::sync::Semaphore;
 
-pub(super) use data::Data;
-use found::Found;
 use loop_reader::LoopReader;
+use outcome::owned;
 
 /// A TCP connection that is read and written in whole items. Made by TcpStream.connect and TcpListener.accept.
 ///
 /// One task may read while others write; a second reader is refused with RuntimeError, writers take turns. A read
 /// that is cancelled takes nothing: the next read, of whatever kind, gets the bytes. A write that is cancelled has
-/// sent an unknown part. Not thread-safe: for use in the thread of one event loop.
+/// sent an unknown part. Methods with a name of asyncio's streams do what asyncio's do. Not thread-safe: for use in the
+/// thread of one event loop.
 #[pyclass(module = "wakeloop", frozen, weakref)]
 #[derive(Debug)]
 pub(crate) struct TcpStream {
     socket: OpenSocket<Open>,
-    /// What reads it, as long as that happens on the loop.
-    on_loop: Slot,
+    /// A [`LoopReader`], as long as the stream is read on the loop.
+    reader: Slot,
     /// A read waits.
     reading: Cell<bool>,
-    limit: usize,
+    /// `write_eof` was called.
+    eof: Cell<bool>,
 }
 
 // SAFETY: used with the GIL held only (the module is `gil_used`).
@@ -84,7 +86,7 @@ unsafe impl Send for TcpStream {}
 unsafe impl Sync for TcpStream {}
 
 #[derive(Debug)]
-struct Open {
+pub(crate) struct Open {
     place: Place,
     /// One permit: whose turn it is to write.
     turn: Arc<Semaphore>,
@@ -128,7 +130,7 @@ impl Inside for Open {
     const KIND: libc::c_int = libc::SOCK_STREAM;
 
     fn end(self) {
-        // Whoever else holds the socket lets it go soon; the connection ends here. It may have ended already.
+        // A write that is under way still holds the socket; the shutdown ends it. It fails if the peer was first.
         let _ = self.shutdown(Shutdown::Both);
         if let Place::Runtime(_, reader) = &self.place
             && let Some(waker) = reader.give_up()
@@ -142,26 +144,20 @@ impl TcpStream {
     /// The stream of a connected socket that does not block.
     pub(super) fn create(py: Python<'_>, socket: net::TcpStream, limit: usize) -> PyResult<Py<PyAny>> {
         let (local, peer) = (socket.local_addr().ok(), socket.peer_addr().ok());
-        let reader = LoopReader::create(py, socket.as_raw_fd(), limit)?;
+        let reader = LoopReader::create(socket.as_raw_fd(), limit)?;
         let open = Open { place: Place::Loop(socket), turn: Arc::new(Semaphore::new(1)) };
         let stream = TcpStream {
             socket: OpenSocket::new(open, local, peer),
-            on_loop: Slot::new(Some(reader)),
+            reader: Slot::new(Some(reader)),
             reading: Cell::new(false),
-            limit,
+            eof: Cell::new(false),
         };
-        Ok(Bound::new(py, stream)?.into_any().unbind())
+        socket::create(py, stream)
     }
 
-    /// # Safety
-    /// `object` is a TcpStream, which outlives the result.
-    unsafe fn of<'a>(object: *mut pyo3::ffi::PyObject) -> &'a TcpStream {
-        // SAFETY: the caller's word; the class is frozen, so shared references are all there is.
-        unsafe {
-            let py = Python::assume_attached();
-            let bound = Borrowed::from_ptr(py, object).cast_unchecked::<TcpStream>();
-            &*std::ptr::from_ref(bound.get())
-        }
+    /// What reads the stream, as long as that happens on the loop.
+    fn on_loop<R>(&self, body: impl FnOnce(This<'_, LoopReader>) -> R) -> Option<R> {
+        self.reader.get().and_then(|reader| reader.downcast().map(body))
     }
 
     /// The inside of a stream that is open. `waited`: for a call that found it open before.
@@ -170,44 +166,49 @@ impl TcpStream {
     }
 
     /// The item, if it is here or comes without waiting. `begin`: it is a new one.
-    fn look(&self, want: &Want, begin: bool, waited: bool) -> Result<Found, Raised> {
+    fn look(&self, request: &ReadRequest, begin: bool, waited: bool) -> Result<ReadProgress<Ref>, Raised> {
         let mut open = self.open(waited)?;
         let Place::Runtime(_, reader) = &mut open.place else {
-            let Some(reader) = self.on_loop.get() else { return Err(Raised) };
-            // SAFETY: the slot holds a LoopReader.
-            return unsafe { LoopReader::of(&reader) }.look(want, begin);
+            return self.on_loop(|reader| reader.look(request, begin)).unwrap_or(Err(Raised));
         };
         if begin {
             reader.begin();
         }
-        match Found::of(reader.take(want))? {
-            Found::Nothing if !reader.is_started() => {
+        match owned(reader.take(request))? {
+            ReadProgress::Pending if !reader.is_started() => {
                 reader.start(&runtime::handle().map_err(|error| raise_io(&error))?);
-                Found::of(reader.take(want))
+                owned(reader.take(request))
             }
             found => Ok(found),
         }
     }
 
+    /// Drops a line that is too long.
+    fn discard(&self, line: TooLong) {
+        if self.on_loop(|reader| reader.discard(line)).is_none()
+            && let Some(mut open) = self.socket.get_open()
+            && let Place::Runtime(_, reader) = &mut open.place
+        {
+            reader.discard(line);
+        }
+    }
+
     /// After a look that found nothing: the future to wait for, or none if another look is worth it.
-    fn wait(&self, want: &Want, waited: bool) -> Result<Option<Ref>, Raised> {
-        // SAFETY: tasks step with the GIL held.
-        let py = unsafe { Python::assume_attached() };
-        if let Some(object) = self.on_loop.get() {
-            // SAFETY: the slot holds a LoopReader.
-            let reader = unsafe { LoopReader::of(&object) };
+    fn wait(&self, py: Python<'_>, request: &ReadRequest, waited: bool) -> Result<Option<Ref>, Raised> {
+        if let Some(object) = self.reader.get() {
+            let Some(reader) = object.downcast::<LoopReader>() else { return Err(Raised) };
             let event_loop = running_loop()?.bind(py);
             if let Ok(own) = event_loop.cast::<EventLoop>()
                 && !reader.is_bulk()
-                && reader.attach(&object, own)
+                && LoopReader::attach(reader, own)
             {
                 // Making a future may run Python code.
                 let future = new_future(own.as_ptr())?;
                 drop(self.open(waited)?);
-                if self.on_loop.is_empty() {
+                if self.reader.is_empty() {
                     return Ok(None);
                 }
-                reader.wait(want, future.clone_ref());
+                reader.wait(request, future.clone_ref());
                 return Ok(Some(future));
             }
             return self.on_runtime().map(|_| None);
@@ -217,7 +218,7 @@ impl TcpStream {
         let waker = Waker::from(Arc::new(WakeOnce(Mutex::new(Some(waiter)))));
         let mut open = self.open(waited)?;
         let Place::Runtime(_, reader) = &mut open.place else { return Ok(None) };
-        Ok(reader.wait(want, waker).then_some(future))
+        Ok(reader.wait(request, waker).then_some(future))
     }
 
     /// The socket on the runtime, where it goes if it is not there yet.
@@ -227,9 +228,7 @@ impl TcpStream {
         }
         // First, as it may fail: then nothing has changed.
         let runtime = runtime::handle().map_err(|error| raise_io(&error))?;
-        let Some(reader) = self.on_loop.take() else { return Err(Raised) };
-        // SAFETY: the slot held a LoopReader.
-        let (received, waiter) = unsafe { LoopReader::of(&reader) }.release(false);
+        let Some((received, waiter)) = self.release(false) else { return Err(Raised) };
         let moved = self.socket.change(|Open { place, turn }| {
             let stream = match place {
                 Place::Loop(socket) => Arc::new(runtime.enter(|| RuntimeStream::from_std(socket))?),
@@ -248,39 +247,49 @@ impl TcpStream {
         }
     }
 
+    /// Ends the reading on the loop, if it is there: what was received so far, and the task that waits.
+    fn release(&self, closed: bool) -> Option<(Received, Option<Waiter>)> {
+        self.reader
+            .take()
+            .and_then(|reader| reader.downcast().map(|it: This<'_, LoopReader>| it.release(closed)))
+    }
+
     fn touch(&self) {
-        if let Some(reader) = self.on_loop.get() {
-            // SAFETY: the slot holds a LoopReader.
-            unsafe { LoopReader::of(&reader) }.touch();
-        }
+        self.on_loop(|reader| reader.touch());
     }
 
     /// A read that waited does so no longer.
     fn end_read(&self) {
         self.reading.set(false);
-        if let Some(reader) = self.on_loop.get() {
-            // SAFETY: the slot holds a LoopReader.
-            unsafe { LoopReader::of(&reader) }.give_up();
-        } else if !self.socket.is_parents() {
+        if self.on_loop(|reader| reader.give_up()).is_none() && !self.socket.is_parents() {
             let waker = match self.socket.get_open().as_deref() {
                 Some(Open { place: Place::Runtime(_, reader), .. }) => reader.give_up(),
                 _ => None,
             };
-            // Not while the inside is borrowed: with the waiting task goes whatever that leads to.
+            // Not while the inside is borrowed: dropping the waker may drop the waiting task, and run its code.
             drop_attached(waker);
         }
     }
 
-    fn close_now(&self) {
-        let reader = self.on_loop.take();
-        // SAFETY: the slot held a LoopReader.
-        let waiter = reader.and_then(|reader| unsafe { LoopReader::of(&reader) }.release(true).1);
-        self.socket.close();
-        // In a forked child nobody waits; the parent does.
-        if let Some(waiter) = waiter
-            && !self.socket.is_parents()
-        {
-            waiter.wake();
+    /// Ends the sending direction, after the writes that are under way.
+    fn end_writing(&self) -> Result<(), Raised> {
+        self.socket.check_process()?;
+        let Some(open) = self.socket.get_open() else { return Ok(()) };
+        if self.eof.replace(true) {
+            return Ok(());
+        }
+        match &open.place {
+            Place::Runtime(stream, _) if open.turn.available() == 0 => {
+                let (stream, turn) = (stream.clone(), open.turn.clone());
+                let runtime = runtime::handle().map_err(|error| raise_io(&error))?;
+                runtime.spawn(async move {
+                    let _turn = turn.acquire(1).await;
+                    // It fails if the connection has ended meanwhile.
+                    let _ = stream.shutdown(Shutdown::Write);
+                });
+                Ok(())
+            }
+            _ => open.shutdown(Shutdown::Write).map_err(|error| raise_io(&error)),
         }
     }
 }
@@ -303,12 +312,14 @@ pub(super) fn checked(limit: usize) -> PyResult<usize> {
     if limit == 0 { Err(exception::<PyValueError>("limit must be at least 1")) } else { Ok(limit) }
 }
 
-/// Makes the types that nobody sees by name, all of them at import: made at its first use, one could fail by a panic.
+/// Makes the types that have no name in Python, and puts the fast methods on the class. At import: a type that is made at
+/// its first use could fail by a panic.
 pub(crate) fn make_types(py: Python<'_>) -> PyResult<()> {
     call::make_type(py)?;
-    lines::make_type(py)?;
-    py.get_type::<LoopReader>();
-    Ok(())
+    iterator::make_type(py)?;
+    loop_reader::make_type(py)?;
+    socket::add_methods::<TcpStream>(py)?;
+    add_methods(&py.get_type::<TcpStream>(), methods::METHODS)
 }
 
 #[pymethods]
@@ -342,87 +353,72 @@ impl TcpStream {
         })
     }
 
-    /// End the sending direction: the peer reads the end of the stream, and can still send. Raises OSError if the
-    /// connection is gone.
-    fn shutdown(&self, py: Python<'_>) -> PyResult<()> {
-        let open = self.open(false).map_err(|Raised| fetch(py))?;
-        open.shutdown(Shutdown::Write).map_err(|error| io_error(py, &error))
-    }
-
-    /// Close the connection at once. A task that waits to read gets ConnectionAbortedError. Closing twice is fine.
-    fn close(&self) {
-        self.close_now();
-    }
-
-    /// Whether the stream was closed on this side.
-    #[getter]
-    fn closed(&self) -> bool {
-        !self.socket.is_open()
-    }
-
-    /// The descriptor, -1 once closed. For looking at, not for reading or writing.
-    fn fileno(&self) -> i32 {
-        self.socket.fileno()
-    }
-
-    /// get_extra_info(name, default=None)
+    /// write_eof()
     /// --
     ///
-    /// What asyncio's transports tell under the names 'peername' and 'sockname', which is (host, port) with two more
-    /// numbers for IPv6, and 'socket': for options of the socket, not for reading or writing.
-    #[pyo3(signature = (name, default=None))]
-    fn get_extra_info<'py>(
-        &self,
-        py: Python<'py>,
-        name: &Bound<'py, PyAny>,
-        default: Option<Bound<'py, PyAny>>,
-    ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        self.socket.extra_info(py, name, default)
+    /// End the sending direction, after the writes that are under way: the peer reads the end of the stream, and can
+    /// still send. Raises OSError if the connection is gone.
+    fn write_eof(&self) -> PyResult<()> {
+        Ok(self.end_writing()?)
     }
 
-    fn __aenter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, PyAny>> {
-        super::entered(slf)
-    }
-
-    #[pyo3(signature = (*_exception))]
-    fn __aexit__<'py>(
-        &self,
-        py: Python<'py>,
-        _exception: Bound<'py, pyo3::types::PyTuple>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        self.close_now();
-        super::left(py)
-    }
-
-    /// Iterates over lines, each with its end; the last one may have none.
-    fn __aiter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, PyAny>> {
-        lines::make(&slf.into_any(), None)
-    }
-
-    /// frames(max_size=16777216)
+    /// at_eof()
     /// --
     ///
-    /// Iterate over frames (see read_frame) until the stream ends.
-    #[pyo3(signature = (max_size=16777216))]
-    fn frames(slf: Bound<'_, Self>, max_size: usize) -> PyResult<Bound<'_, PyAny>> {
-        lines::make(&slf.into_any(), Some(max_size))
+    /// Whether a read has found the end of the stream, and everything before it was read.
+    fn at_eof(&self) -> bool {
+        self.on_loop(|reader| reader.at_eof()).unwrap_or_else(|| match self.socket.get_open().as_deref() {
+            Some(Open { place: Place::Runtime(_, reader), .. }) => {
+                !self.socket.is_parents() && reader.at_eof()
+            }
+            _ => false,
+        })
     }
 
     fn __repr__(&self) -> Fallible<String> {
-        Fallible(self.socket.repr(" peer=", self.socket.peer.as_ref()))
+        Fallible(self.socket.repr())
     }
 
     fn __traverse__(&self, visit: pyo3::gc::PyVisit<'_>) -> Result<(), pyo3::gc::PyTraverseError> {
-        self.on_loop.visit_with(&visit)
+        self.reader.visit_with(&visit)
     }
 
     /// Nothing: the stream's end needs what it has, and the loop's own clear breaks the cycle.
     fn __clear__(&self) {}
 }
 
+static CLASS: Class = Class::new();
+
+// SAFETY: `socket::add_methods` sets the class, and says where the fields are.
+unsafe impl Native for TcpStream {
+    fn class() -> &'static Class {
+        &CLASS
+    }
+}
+
+impl SocketClass for TcpStream {
+    type Inside = Open;
+    const WAIT_CLOSED: &'static str = "TcpStream.wait_closed";
+
+    fn socket(&self) -> &OpenSocket<Open> {
+        &self.socket
+    }
+
+    fn close_now(&self) {
+        let waiter = self.release(true).and_then(|(_, waiter)| waiter);
+        self.socket.close();
+        // In a forked child nobody waits; the parent does.
+        if let Some(waiter) = waiter
+            && !self.socket.is_parents()
+        {
+            waiter.wake();
+        }
+    }
+}
+
 impl Drop for TcpStream {
     fn drop(&mut self) {
-        self.socket.warn_unclosed(|| self.__repr__().0);
+        self.socket.warn_unclosed();
         self.close_now();
     }
 }

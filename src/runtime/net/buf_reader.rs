@@ -3,8 +3,8 @@
 use std::io;
 
 use super::bytes::ReadBytes;
-use super::framing::Want;
-use super::received::{Look, Received, Taken};
+use super::received::{ReadProgress, Received};
+use crate::framing::ReadRequest;
 
 /// The default limit for a line, as in asyncio.
 const LIMIT: usize = 64 << 10;
@@ -46,8 +46,8 @@ impl<R: ReadBytes + Sync> BufReader<R> {
         BufReader::with_limit(LIMIT, from)
     }
 
-    /// Creates a reader in which lines, and items with other delimiters, have at most `limit` bytes. The limit
-    /// bounds how much a peer can make us buffer.
+    /// Creates a reader in which lines, and items with other delimiters, have at most `limit` bytes before the delimiter.
+    /// The limit bounds how much a peer can make us buffer.
     pub fn with_limit(limit: usize, from: R) -> BufReader<R> {
         BufReader { from, received: Received::new(limit) }
     }
@@ -61,7 +61,7 @@ impl<R: ReadBytes + Sync> BufReader<R> {
         if most == 0 {
             return Ok(&[]);
         }
-        self.item(&Want::Some(most)).await.map(Item::or_rest)
+        self.item(&ReadRequest::Some(most)).await.map(Item::or_rest)
     }
 
     /// Reads exactly `len` bytes.
@@ -70,7 +70,7 @@ impl<R: ReadBytes + Sync> BufReader<R> {
     /// `UnexpectedEof` if the stream ends before that, and the partial item is dropped; else as
     /// [`ReadBytes::read`].
     pub async fn read_exact(&mut self, len: usize) -> io::Result<&[u8]> {
-        self.item(&Want::Exact(len)).await?.or_eof()
+        self.item(&ReadRequest::Exact(len)).await?.or_eof()
     }
 
     /// Reads up to and including `delimiter`. At the end of the stream it returns the rest, which may be empty.
@@ -82,7 +82,7 @@ impl<R: ReadBytes + Sync> BufReader<R> {
         if delimiter.is_empty() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "an empty delimiter"));
         }
-        self.item(&Want::Until(delimiter.into())).await.map(Item::or_rest)
+        self.item(&ReadRequest::until(delimiter)).await.map(Item::or_rest)
     }
 
     /// Reads a line with its `\n`, which the last line may lack. Empty at the end of the stream.
@@ -91,7 +91,7 @@ impl<R: ReadBytes + Sync> BufReader<R> {
     /// `InvalidData` if it is longer than the limit: it stays and can be read in another way. Else as
     /// [`ReadBytes::read`].
     pub async fn read_line(&mut self) -> io::Result<&[u8]> {
-        self.item(&Want::Line).await.map(Item::or_rest)
+        self.item(&ReadRequest::Line).await.map(Item::or_rest)
     }
 
     /// Reads a line as text, without its `\n` or `\r\n`. Returns `None` at the end of the stream.
@@ -117,26 +117,26 @@ impl<R: ReadBytes + Sync> BufReader<R> {
     /// `InvalidData` for a longer frame, which stays; `UnexpectedEof` if the stream ends within a frame, which
     /// is dropped; else as [`ReadBytes::read`].
     pub async fn read_frame(&mut self, limit: usize) -> io::Result<Option<&[u8]>> {
-        match self.item(&Want::Frame(limit)).await? {
+        match self.item(&ReadRequest::Frame(limit)).await? {
             Item::Rest([]) => Ok(None),
             item => item.or_eof().map(Some),
         }
     }
 
-    async fn item(&mut self, want: &Want) -> io::Result<Item<'_>> {
+    async fn item(&mut self, request: &ReadRequest) -> io::Result<Item<'_>> {
         self.received.begin();
         loop {
-            let found = self.received.look(want);
-            if !matches!(found, Look::Nothing) {
-                return match self.received.hand_out(found) {
-                    Taken::Item(bytes) => Ok(Item::Whole(bytes)),
-                    Taken::Rest(bytes) => Ok(Item::Rest(bytes)),
-                    Taken::TooLong(len) => Err(too_long(len)),
-                    Taken::Failed(error) => Err(error),
-                    Taken::Nothing => unreachable!("something was found"),
+            let found = self.received.find(request);
+            if !self.received.is_pending(found) {
+                return match self.received.take_found(found) {
+                    ReadProgress::Item(bytes) => Ok(Item::Whole(bytes)),
+                    ReadProgress::Rest(bytes) => Ok(Item::Rest(bytes)),
+                    ReadProgress::TooLong(item) => Err(too_long(item.consumed)),
+                    ReadProgress::Failed(error) => Err(error),
+                    ReadProgress::Pending => unreachable!("something was found"),
                 };
             }
-            let got = self.from.read(self.received.room(want)).await?;
+            let got = self.from.read(self.received.room(request)).await?;
             self.received.came(got);
         }
     }

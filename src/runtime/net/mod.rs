@@ -13,7 +13,6 @@
 mod buf_reader;
 mod bytes;
 mod datagram;
-mod framing;
 mod halves;
 mod io;
 mod packets;
@@ -26,14 +25,14 @@ mod tcp;
 mod udp;
 mod unix;
 
+pub use crate::framing::{ReadRequest, TooLong};
 pub use crate::resolver::LookupError;
 pub use buf_reader::BufReader;
 pub use bytes::{BufWriter, ReadBytes, WriteBytes, copy, copy_both_ways};
 pub use datagram::UnixDatagram;
-pub use framing::Want;
 pub use halves::{ReadHalf, WriteHalf};
 pub use read_ahead::ReadAhead;
-pub use received::{Received, Taken};
+pub use received::{ReadProgress, Received};
 pub use resolve::Target;
 pub use tcp::{TcpListener, TcpStream};
 pub use udp::UdpSocket;

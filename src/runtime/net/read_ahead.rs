@@ -14,9 +14,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
 
 use super::TcpStream;
-use super::framing::{Found, Want};
 use super::read_buffer::{LARGE, ReadBuffer};
-use super::received::{End, Look, Received, Taken};
+use super::received::{End, ReadProgress, Received};
+use crate::framing::{ItemEnd, ReadRequest, TooLong};
 use crate::runtime::sync::Notify;
 use crate::runtime::{AbortHandle, Handle, unpoisoned};
 
@@ -42,10 +42,10 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Back {
     buffer: ReadBuffer,
-    scanned: usize,
+    searched: usize,
     /// The consumer reads lines: look for their ends in whatever comes.
     lines: bool,
-    waiting: Option<(Want, Waker)>,
+    waiting: Option<(ReadRequest, Waker)>,
     /// The task waits for room before it reads on.
     full: bool,
     end: Option<End>,
@@ -78,12 +78,22 @@ impl ReadAhead {
     }
 
     /// Returns the item, if it is here. Never blocks for longer than a system call of the task.
-    pub fn take(&mut self, want: &Want) -> Taken<'_> {
-        let mut found = self.front.look(want);
-        while matches!(found, Look::Nothing) && self.swap() {
-            found = self.front.look(want);
+    pub fn take(&mut self, request: &ReadRequest) -> ReadProgress<&[u8]> {
+        let mut found = self.front.find(request);
+        while self.front.is_pending(found) && self.swap() {
+            found = self.front.find(request);
         }
-        self.front.hand_out(found)
+        self.front.take_found(found)
+    }
+
+    /// Whether the consumer has found the end of the stream; see [`Received::at_eof`].
+    pub fn at_eof(&self) -> bool {
+        self.front.at_eof() && self.shared.lock().buffer.is_empty()
+    }
+
+    /// See [`Received::discard`].
+    pub fn discard(&mut self, line: TooLong) {
+        self.front.discard(line);
     }
 
     /// Takes what the task has received. Returns false if that is nothing.
@@ -102,9 +112,9 @@ impl ReadAhead {
         true
     }
 
-    /// Call this after [`Taken::Nothing`]: `waker` is woken once `take` has another result. Returns false if it
+    /// Call this after [`ReadProgress::Pending`]: `waker` is woken once `take` has another result. Returns false if it
     /// has one already.
-    pub fn wait(&mut self, want: &Want, waker: Waker) -> bool {
+    pub fn wait(&mut self, request: &ReadRequest, waker: Waker) -> bool {
         let mut back = self.shared.lock();
         if !back.buffer.is_empty() || back.end.is_some() {
             return false;
@@ -112,9 +122,9 @@ impl ReadAhead {
         // While a consumer waits, everything is in `back`, in one piece.
         std::mem::swap(&mut back.buffer, &mut self.front.buffer);
         self.front.buffer.shrink(back.buffer.len());
-        back.scanned = self.front.scanned;
-        back.lines = matches!(want, Want::Line);
-        back.waiting = Some((want.clone(), waker));
+        back.searched = self.front.searched;
+        back.lines = matches!(request, ReadRequest::Line);
+        back.waiting = Some((request.clone(), waker));
         let resume = std::mem::take(&mut back.full);
         drop(back);
         if resume {
@@ -148,9 +158,9 @@ impl Back {
     /// How many bytes the task may buffer.
     fn most(&self, shared: &Shared) -> usize {
         match &self.waiting {
-            Some((want, _)) => {
-                match want.find(self.buffer.bytes(), &mut self.scanned.clone(), shared.limit) {
-                    Found::More { total } => shared.high.max(total),
+            Some((request, _)) => {
+                match request.find(self.buffer.bytes(), &mut self.searched.clone(), shared.limit) {
+                    ItemEnd::Missing { total } => shared.high.max(total),
                     _ => shared.high,
                 }
             }
@@ -177,13 +187,13 @@ impl Back {
 
     /// Returns the waker, if the wait is over.
     fn satisfied(&mut self, shared: &Shared) -> Option<Waker> {
-        let (want, _) = self.waiting.as_ref()?;
+        let (request, _) = self.waiting.as_ref()?;
         let over = self.end.is_some()
-            || match want {
-                Want::Line if self.buffer.indexed_line().is_some() => true,
+            || match request {
+                ReadRequest::Line if self.buffer.indexed_line().is_some() => true,
                 _ => {
-                    let found = want.find(self.buffer.bytes(), &mut self.scanned, shared.limit);
-                    !matches!(found, Found::More { .. })
+                    let found = request.find(self.buffer.bytes(), &mut self.searched, shared.limit);
+                    !matches!(found, ItemEnd::Missing { .. })
                 }
             };
         if over { self.waiting.take().map(|(_, waker)| waker) } else { None }

@@ -159,7 +159,7 @@ impl ReadBuffer {
     /// Indexes the ends of lines in the bytes since the last call.
     pub(super) fn index_lines(&mut self) {
         let mut from = self.indexed.max(self.start);
-        while let Some(at) = super::framing::position(&self.data[from..self.end], b"\n") {
+        while let Some(at) = crate::framing::position(&self.data[from..self.end], b"\n") {
             from += at + 1;
             // Buffers of more than 4 GiB have no index.
             let Ok(end) = u32::try_from(from) else { return self.forget_lines() };
@@ -257,7 +257,7 @@ mod tests {
                         let known = buffer.indexed_line();
                         let found = known.or_else(|| {
                             let from = buffer.known();
-                            let at = crate::runtime::net::framing::position(&buffer.bytes()[from..], b"\n");
+                            let at = crate::framing::position(&buffer.bytes()[from..], b"\n");
                             at.map(|at| from + at + 1)
                         });
                         prop_assert_eq!(found, expected);

@@ -5,20 +5,20 @@
 
 use std::io;
 
-use super::framing::{Found, Want};
 use super::read_buffer::{LARGE, ReadBuffer};
+use crate::framing::{ItemEnd, ReadRequest, TooLong};
 
 /// The result of [`Received::take`].
 #[derive(Debug)]
-pub enum Taken<'a> {
+pub enum ReadProgress<T> {
     /// The item. It is taken, whether or not the caller uses it.
-    Item(&'a [u8]),
+    Item(T),
     /// The stream ended before the item did. This is the rest, which is taken too.
-    Rest(&'a [u8]),
-    /// The item is longer than allowed: at least this many bytes. It stays.
-    TooLong(usize),
+    Rest(T),
+    /// The item is longer than allowed. It stays where it is.
+    TooLong(TooLong),
     /// The item is not here yet.
-    Nothing,
+    Pending,
     /// The stream has failed. Bytes from before the failure can still be taken.
     Failed(io::Error),
 }
@@ -42,7 +42,7 @@ impl End {
 pub struct Received {
     pub(super) buffer: ReadBuffer,
     /// How much of the buffer was searched without finding the current item's delimiter.
-    pub(super) scanned: usize,
+    pub(super) searched: usize,
     pub(super) end: Option<End>,
     limit: usize,
     /// The most bytes that were here since the last rest.
@@ -52,7 +52,7 @@ pub struct Received {
 impl Received {
     /// Creates an empty buffer. A line, or an item with another delimiter, has at most `limit` bytes.
     pub fn new(limit: usize) -> Received {
-        Received { buffer: ReadBuffer::default(), scanned: 0, end: None, limit, peak: 0 }
+        Received { buffer: ReadBuffer::default(), searched: 0, end: None, limit, peak: 0 }
     }
 
     /// The limit for lines.
@@ -70,20 +70,33 @@ impl Received {
         self.buffer.is_empty()
     }
 
+    /// Whether the stream has ended and everything before its end was taken.
+    pub fn at_eof(&self) -> bool {
+        self.is_empty() && matches!(self.end, Some(End::Eof))
+    }
+
     /// A new item is wanted: forgets how far the last search went.
     pub fn begin(&mut self) {
-        self.scanned = 0;
+        self.searched = 0;
     }
 
     /// Returns the item, if it is here.
-    pub fn take(&mut self, want: &Want) -> Taken<'_> {
-        let found = self.look(want);
-        self.hand_out(found)
+    pub fn take(&mut self, request: &ReadRequest) -> ReadProgress<&[u8]> {
+        let found = self.find(request);
+        self.take_found(found)
     }
 
-    /// Whether `take` would return anything but `Nothing`.
-    pub fn has(&mut self, want: &Want) -> bool {
-        !matches!(self.look(want), Look::Nothing)
+    /// Whether `take` would return anything but [`ReadProgress::Pending`].
+    pub fn has(&mut self, request: &ReadRequest) -> bool {
+        let found = self.find(request);
+        !self.is_pending(found)
+    }
+
+    /// Drops what a line that is too long has here: up to its end, or everything.
+    pub fn discard(&mut self, line: TooLong) {
+        self.searched = 0;
+        let len = line.end.unwrap_or(self.buffer.len()).min(self.buffer.len());
+        self.buffer.take(0, len);
     }
 
     /// Receives once: what is there, or as much as there is room for. Returns how many bytes came, and whether
@@ -91,16 +104,16 @@ impl Received {
     ///
     /// # Errors
     /// Those of the read. The failure is not noted: see [`Received::fail`].
-    pub fn receive(&mut self, want: &Want, source: impl io::Read) -> io::Result<(usize, bool)> {
-        let total = self.total(want);
+    pub fn receive(&mut self, request: &ReadRequest, source: impl io::Read) -> io::Result<(usize, bool)> {
+        let total = self.total(request);
         let (got, short) = self.buffer.fill(source, total)?;
         self.note(got);
         Ok((got, short))
     }
 
     /// Returns the room to receive into. Report the result with [`Received::came`].
-    pub(super) fn room(&mut self, want: &Want) -> &mut [u8] {
-        let total = self.total(want);
+    pub(super) fn room(&mut self, request: &ReadRequest) -> &mut [u8] {
+        let total = self.total(request);
         self.buffer.room(total)
     }
 
@@ -110,9 +123,9 @@ impl Received {
     }
 
     /// How many bytes the buffer must hold, if that is a large number.
-    fn total(&self, want: &Want) -> usize {
-        match want.find(self.buffer.bytes(), &mut self.scanned.clone(), self.limit) {
-            Found::More { total } if total > LARGE => total,
+    fn total(&self, request: &ReadRequest) -> usize {
+        match request.find(self.buffer.bytes(), &mut self.searched.clone(), self.limit) {
+            ItemEnd::Missing { total } if total > LARGE => total,
             _ => 0,
         }
     }
@@ -134,61 +147,53 @@ impl Received {
         self.buffer.shrink(std::mem::take(&mut self.peak));
     }
 
-    pub(super) fn look(&mut self, want: &Want) -> Look {
-        if matches!(want, Want::Line) {
+    /// Where the item ends. In two steps with [`Received::take_found`], as what is taken is borrowed.
+    pub(super) fn find(&mut self, request: &ReadRequest) -> ItemEnd {
+        if matches!(request, ReadRequest::Line) {
             match self.buffer.indexed_line() {
-                Some(len) if len > self.limit => return Look::TooLong(len),
-                Some(len) => return Look::Item(0, len),
-                None => self.scanned = self.scanned.max(self.buffer.known()),
+                Some(end) if end - 1 > self.limit => {
+                    return ItemEnd::TooLong(TooLong { consumed: end - 1, end: Some(end) });
+                }
+                Some(len) => return ItemEnd::Found { skip: 0, len },
+                None => self.searched = self.searched.max(self.buffer.known()),
             }
         }
-        match want.find(self.buffer.bytes(), &mut self.scanned, self.limit) {
-            Found::Item { skip, len } => Look::Item(skip, len),
-            Found::TooLong { len } => Look::TooLong(len),
-            Found::More { .. } if self.end.is_some() => Look::End,
-            Found::More { .. } => Look::Nothing,
-        }
+        request.find(self.buffer.bytes(), &mut self.searched, self.limit)
     }
 
-    pub(super) fn hand_out(&mut self, found: Look) -> Taken<'_> {
+    /// Whether more bytes may still change what was found.
+    pub(super) fn is_pending(&self, found: ItemEnd) -> bool {
+        matches!(found, ItemEnd::Missing { .. }) && self.end.is_none()
+    }
+
+    pub(super) fn take_found(&mut self, found: ItemEnd) -> ReadProgress<&[u8]> {
         match found {
-            Look::Item(skip, len) => {
-                self.scanned = 0;
-                Taken::Item(self.buffer.take(skip, len))
+            ItemEnd::Found { skip, len } => {
+                self.searched = 0;
+                ReadProgress::Item(self.buffer.take(skip, len))
             }
-            Look::TooLong(len) => Taken::TooLong(len),
-            Look::Nothing => Taken::Nothing,
-            Look::End => match self.end {
-                Some(End::Failed(errno)) => Taken::Failed(io::Error::from_raw_os_error(errno)),
-                Some(End::Broken(kind)) => Taken::Failed(kind.into()),
-                Some(End::Eof) | None => {
-                    self.scanned = 0;
+            ItemEnd::TooLong(item) => ReadProgress::TooLong(item),
+            ItemEnd::Missing { .. } => match self.end {
+                None => ReadProgress::Pending,
+                Some(End::Failed(errno)) => ReadProgress::Failed(io::Error::from_raw_os_error(errno)),
+                Some(End::Broken(kind)) => ReadProgress::Failed(kind.into()),
+                Some(End::Eof) => {
+                    self.searched = 0;
                     let len = self.buffer.len();
-                    Taken::Rest(self.buffer.take(0, len))
+                    ReadProgress::Rest(self.buffer.take(0, len))
                 }
             },
         }
     }
 }
 
-/// The result of a look at the bytes. In two steps, because the returned bytes are borrowed.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Look {
-    /// After so many bytes come those of the item.
-    Item(usize, usize),
-    TooLong(usize),
-    Nothing,
-    /// Nothing, and there never will be.
-    End,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn taken<'a>(received: &'a mut Received, want: &Want) -> &'a [u8] {
-        match received.take(want) {
-            Taken::Item(bytes) | Taken::Rest(bytes) => bytes,
+    fn taken<'a>(received: &'a mut Received, request: &ReadRequest) -> &'a [u8] {
+        match received.take(request) {
+            ReadProgress::Item(bytes) | ReadProgress::Rest(bytes) => bytes,
             other => panic!("{other:?}"),
         }
     }
@@ -197,28 +202,28 @@ mod tests {
     fn items_are_taken_one_after_the_other_and_an_end_after_them() {
         let mut received = Received::new(100);
         let mut source = &b"line\nabcdefrest"[..];
-        assert!(matches!(received.take(&Want::Line), Taken::Nothing));
-        assert_eq!(received.receive(&Want::Line, &mut source).unwrap(), (15, true));
-        assert_eq!(taken(&mut received, &Want::Line), b"line\n");
-        assert_eq!(taken(&mut received, &Want::Exact(6)), b"abcdef");
-        assert!(!received.has(&Want::Exact(5)) && received.has(&Want::Some(5)));
-        assert_eq!(received.receive(&Want::Exact(5), &mut source).unwrap(), (0, true));
-        assert_eq!(taken(&mut received, &Want::Exact(5)), b"rest");
-        assert_eq!(taken(&mut received, &Want::Line), b"");
+        assert!(matches!(received.take(&ReadRequest::Line), ReadProgress::Pending));
+        assert_eq!(received.receive(&ReadRequest::Line, &mut source).unwrap(), (15, true));
+        assert_eq!(taken(&mut received, &ReadRequest::Line), b"line\n");
+        assert_eq!(taken(&mut received, &ReadRequest::Exact(6)), b"abcdef");
+        assert!(!received.has(&ReadRequest::Exact(5)) && received.has(&ReadRequest::Some(5)));
+        assert_eq!(received.receive(&ReadRequest::Exact(5), &mut source).unwrap(), (0, true));
+        assert_eq!(taken(&mut received, &ReadRequest::Exact(5)), b"rest");
+        assert_eq!(taken(&mut received, &ReadRequest::Line), b"");
     }
 
     #[test]
     fn what_came_before_a_failure_can_still_be_taken() {
         let mut received = Received::new(100);
-        received.receive(&Want::All, &b"abc"[..]).unwrap();
+        received.receive(&ReadRequest::All, &b"abc"[..]).unwrap();
         received.fail(&io::Error::from_raw_os_error(libc::ECONNRESET));
-        assert_eq!(taken(&mut received, &Want::Some(2)), b"ab");
-        for want in [Want::Exact(2), Want::All, Want::Line] {
+        assert_eq!(taken(&mut received, &ReadRequest::Some(2)), b"ab");
+        for request in [ReadRequest::Exact(2), ReadRequest::All, ReadRequest::Line] {
             assert!(
-                matches!(received.take(&want), Taken::Failed(error) if error.raw_os_error() == Some(libc::ECONNRESET))
+                matches!(received.take(&request), ReadProgress::Failed(error) if error.raw_os_error() == Some(libc::ECONNRESET))
             );
         }
-        assert_eq!(taken(&mut received, &Want::Some(2)), b"c");
+        assert_eq!(taken(&mut received, &ReadRequest::Some(2)), b"c");
     }
 
     #[test]
@@ -227,16 +232,16 @@ mod tests {
         let large = vec![0; 200_000];
         for _ in 0..3 {
             let mut source = &large[..];
-            while !received.has(&Want::Exact(large.len())) {
-                received.receive(&Want::Exact(large.len()), &mut source).unwrap();
+            while !received.has(&ReadRequest::Exact(large.len())) {
+                received.receive(&ReadRequest::Exact(large.len()), &mut source).unwrap();
             }
-            taken(&mut received, &Want::Exact(large.len()));
+            taken(&mut received, &ReadRequest::Exact(large.len()));
             received.rest();
             assert!(received.buffer.capacity() >= large.len());
         }
         for _ in 0..2 {
-            received.receive(&Want::Exact(1), &[1][..]).unwrap();
-            taken(&mut received, &Want::Exact(1));
+            received.receive(&ReadRequest::Exact(1), &[1][..]).unwrap();
+            taken(&mut received, &ReadRequest::Exact(1));
             received.rest();
         }
         assert!(received.buffer.capacity() < 10_000);

@@ -15,111 +15,34 @@
 //! some programs reach for that. The first time somebody asks for `_buffer` it is made, and from then on it is
 //! where the data lies.
 
-/// Getter and setter of an attribute that is a slot of the native object; `None` and deleting empty it.
-macro_rules! slot_attribute {
-    ($kind:ident: $get:ident, $set:ident, $field:ident) => {
-        unsafe extern "C" fn $get(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
-            // SAFETY: the attribute sits on this kind of object.
-            unsafe { $kind::of(object) }.$field.get_or_none()
-        }
-
-        unsafe extern "C" fn $set(
-            object: *mut ffi::PyObject,
-            value: *mut ffi::PyObject,
-            _: *mut c_void,
-        ) -> c_int {
-            // SAFETY: as above; a borrowed value, or null to delete it.
-            unsafe {
-                let value = Ref::from_nullable(value).filter(|value| value.as_ptr() != ffi::Py_None());
-                $kind::of(object).$field.set(value);
-            }
-            0
-        }
-    };
-}
-
+mod attributes;
 mod call;
+mod classes;
+pub(crate) mod errors;
 mod reader;
 mod reader_python;
 mod reading;
 mod store;
 mod waiter;
 mod writer;
+mod writer_python;
 
-use std::ffi::CString;
-
-use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
 pub(crate) use call::make_type as make_call_type;
+use classes::{CLASSES, Classes};
+pub(crate) use classes::{is_protocol, plain_reader, protocol_class};
 pub(crate) use reader::Reader;
 pub(crate) use reader_python::make_type as make_reader_type;
 pub(crate) use store::extend;
 pub(crate) use waiter::wake;
-pub(crate) use writer::make_type as make_writer_type;
+pub(crate) use writer_python::make_type as make_writer_type;
 
-use crate::capi::call::call_keywords;
+use crate::capi::class::add_methods;
 use crate::capi::error::fetch;
-use crate::capi::once::Once;
-use crate::capi::types::add_methods;
-use crate::capi::{Args, Fallible, Raised, Ref};
+use crate::capi::{Fallible, Raised};
 use crate::compat::Class;
-
-/// The classes that Python has made of ours, and asyncio's behind them.
-#[derive(Debug)]
-pub(crate) struct Classes {
-    reader: Class,
-    writer: Class,
-    transport: Class,
-    protocol: Class,
-    asyncio_reader: Ref,
-    asyncio_writer: Ref,
-}
-
-static CLASSES: Once<Classes> = Once::new();
-
-/// What a protocol is asked for natively, by its place among the names that `wakeloop._streams` gives.
-const PAUSED: usize = 1;
-const CONNECTION_LOST: usize = 2;
-
-/// Is `protocol` of the class that connects our readers with their transports?
-#[inline(always)]
-pub(crate) fn is_protocol(protocol: *mut ffi::PyObject) -> bool {
-    CLASSES.get().is_some_and(|classes| classes.protocol.is_class_of(protocol))
-}
-
-/// The class of our protocols.
-#[inline(always)]
-pub(crate) fn protocol_class() -> Option<&'static Class> {
-    CLASSES.get().map(|classes| &classes.protocol)
-}
-
-/// The fields of a plain reader of ours.
-#[inline(always)]
-pub(crate) fn plain_reader<'a>(object: *mut ffi::PyObject) -> Option<&'a Reader> {
-    let classes = CLASSES.get()?;
-    if !classes.reader.is_class_of(object) || !classes.reader.is_unpatched() {
-        return None;
-    }
-    // SAFETY: of the class that Python has made of the native one.
-    let reader = unsafe { Reader::of(object) };
-    reader.is_untouched().then_some(reader)
-}
-
-/// Calls a method of asyncio's class on an object of ours.
-#[cold]
-fn inherited(class: &Ref, name: &str, object: *mut ffi::PyObject, arguments: Args) -> Result<Ref, Raised> {
-    let name = CString::new(name).unwrap_or_default();
-    // SAFETY: a live class and a C string; an owned reference or null with an error.
-    let method = unsafe { Ref::from_owned(ffi::PyObject_GetAttrString(class.as_ptr(), name.as_ptr())) };
-    let mut stack = vec![std::ptr::null_mut(), object];
-    stack.extend_from_slice(arguments.rest(0));
-    let positional = stack.len() - 1;
-    stack.extend((0..arguments.keywords()).map(|index| arguments.keyword_value(index)));
-    // SAFETY: the positional values, then one value per name, behind the spare slot.
-    unsafe { call_keywords(&method.ok_or(Raised)?, stack.as_ptr().add(1), positional, arguments.names()) }
-}
 
 /// What native code does in the place of these methods must not be asked of any other.
 const READER_METHODS: [&str; 9] = [
@@ -147,7 +70,7 @@ pub(crate) fn adopt_streams(
     protocol: (Bound<'_, PyAny>, Vec<String>),
 ) -> PyResult<()> {
     add_methods(&reader, reader_python::METHODS)?;
-    add_methods(&writer, writer::METHODS)?;
+    add_methods(&writer, writer_python::METHODS)?;
     let class =
         |kind, methods, attributes| Class::init(kind, methods, attributes).map_err(|Raised| fetch(py));
     let streams = py.import(Fallible("asyncio.streams"))?;

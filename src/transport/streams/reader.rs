@@ -7,10 +7,13 @@ use pyo3::ffi;
 use super::store::{Room, Store};
 use super::waiter::wake;
 use crate::capi::call::method;
-use crate::capi::collected::{Collected, Instance};
-use crate::capi::error::take_exception;
+use crate::capi::class::{ClassSpec, field};
+use crate::capi::collector::{Traverse, Visitor};
 use crate::capi::imports::imports;
-use crate::capi::{Raised, Ref, Slot};
+use crate::capi::inspect::clear_error;
+use crate::capi::methods::TypeSlot;
+use crate::capi::native::{Class, Dealloc, WeakList};
+use crate::capi::{Exception, Native, Raised, Ref, Slot};
 
 /// Beyond this size nothing is received ahead into the object that a read waits for: a peer may promise more
 /// than it ever sends.
@@ -22,6 +25,7 @@ const SLACK: usize = 4096;
 
 /// The fields. All zero is a reader that was never initialised.
 #[repr(C)]
+#[derive(Debug)]
 pub(crate) struct Reader {
     base: ffi::PyObject,
     store: UnsafeCell<Store>,
@@ -41,19 +45,35 @@ pub(crate) struct Reader {
     pub(super) eof: Cell<bool>,
     pub(super) paused: Cell<bool>,
     pub(super) source_traceback: Slot,
-    pub(super) weaklist: Cell<*mut ffi::PyObject>,
+    weaklist: WeakList,
     pub(super) dict: Slot,
 }
 
-impl Reader {
-    /// # Safety
-    /// `object` is a native reader, or of a class made of it, and outlives the result.
-    #[inline(always)]
-    pub(super) unsafe fn of<'a>(object: *mut ffi::PyObject) -> &'a Reader {
-        // SAFETY: the caller's word; all fields are cells.
-        unsafe { &*object.cast() }
+static CLASS: Class = Class::new();
+
+// SAFETY: `repr(C)`, and `base` comes first; `class` builds the class. All zero is a valid reader: empty slots, an empty
+// store, no weak references.
+unsafe impl Native for Reader {
+    fn class() -> &'static Class {
+        &CLASS
     }
 
+    fn offset() -> usize {
+        0
+    }
+}
+
+/// Begins the class; [`super::reader_python`] adds what Python sees.
+pub(super) fn class<'py>() -> ClassSpec<'py, Reader> {
+    // SAFETY: all zero is a valid reader.
+    unsafe { ClassSpec::new(c"wakeloop._core.StreamReader").base_class() }
+        .weaklist(field!(Reader, weaklist))
+        .dict(field!(Reader, dict))
+        .slots(&[TypeSlot::dealloc()])
+        .slots(&TypeSlot::collected())
+}
+
+impl Reader {
     /// Is it as its class has made it, without attributes of its own, or a buffer or limit of another kind?
     #[inline(always)]
     pub(super) fn is_untouched(&self) -> bool {
@@ -65,6 +85,19 @@ impl Reader {
     pub(super) fn store(&self) -> &mut Store {
         // SAFETY: see the reason above.
         unsafe { &mut *self.store.get() }
+    }
+
+    fn slots(&self) -> [&Slot; 8] {
+        [
+            &self.odd_buffer,
+            &self.event_loop,
+            &self.transport,
+            &self.exception,
+            &self.waiter,
+            &self.limit,
+            &self.source_traceback,
+            &self.dict,
+        ]
     }
 
     /// A plain reader takes data in any amount, unless it has ended.
@@ -111,13 +144,10 @@ impl Reader {
     fn pause(&self) -> Result<(), Raised> {
         let Some(transport) = self.transport.get() else { return Ok(()) };
         if let Err(Raised) = method(&transport, imports().pause_reading.as_ptr(), &[]) {
-            // SAFETY: an error is set; only NotImplementedError is cleared.
-            unsafe {
-                if ffi::PyErr_ExceptionMatches(ffi::PyExc_NotImplementedError) == 0 {
-                    return Err(Raised);
-                }
+            if !Exception::NotImplementedError.is_set() {
+                return Err(Raised);
             }
-            drop(take_exception());
+            clear_error();
             // It cannot be paused: all of it will have to be kept.
             self.transport.clear();
             return Ok(());
@@ -147,26 +177,18 @@ pub(super) fn has_no_items(dict: &Slot) -> bool {
     dict.is_empty() || unsafe { ffi::PyDict_Size(dict.as_ptr()) } == 0
 }
 
-// SAFETY: `repr(C)`, `base` comes first, and what changes is in cells.
-unsafe impl Collected for Reader {
-    fn held(&self) -> impl Iterator<Item = &Slot> {
-        [
-            &self.odd_buffer,
-            &self.event_loop,
-            &self.transport,
-            &self.exception,
-            &self.waiter,
-            &self.limit,
-            &self.source_traceback,
-            &self.dict,
-        ]
-        .into_iter()
+impl Traverse for Reader {
+    fn traverse(&self, visitor: &mut Visitor) {
+        visitor.slots(self.slots());
+    }
+
+    fn clear(&self) {
+        self.slots().into_iter().for_each(Slot::clear);
     }
 }
 
-// SAFETY: the field whose offset the type is made with.
-unsafe impl Instance for Reader {
-    fn weaklist(&self) -> &Cell<*mut ffi::PyObject> {
-        &self.weaklist
+impl Dealloc for Reader {
+    fn weaklist(&self) -> Option<&WeakList> {
+        Some(&self.weaklist)
     }
 }

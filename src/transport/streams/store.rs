@@ -86,13 +86,17 @@ impl Store {
             Ref::from_owned(ffi::PyByteArray_FromStringAndSize(content.as_ptr().cast(), size))
         };
         let shared = shared.ok_or(Raised)?;
-        *self = Store::of(shared.clone_ref());
+        *self = Store { shared: Some(shared.clone_ref()), ..Store::empty() };
         Ok(shared)
     }
 
-    /// A store whose content is in an exact bytearray.
-    pub(crate) fn of(shared: Ref) -> Store {
-        Store { shared: Some(shared), ..Store::empty() }
+    /// A store whose content is in `shared`, which must be an exact bytearray.
+    pub(crate) fn of(shared: Ref) -> Result<Store, Ref> {
+        // SAFETY: a live object.
+        match unsafe { ffi::PyByteArray_CheckExact(shared.as_ptr()) } {
+            0 => Err(shared),
+            _ => Ok(Store { shared: Some(shared), ..Store::empty() }),
+        }
     }
 
     pub(crate) fn is_shared(&self) -> bool {
@@ -189,23 +193,6 @@ impl Store {
 
     pub(crate) const fn empty() -> Store {
         Store { bytes: None, start: 0, end: 0, capacity: 0, shared: None }
-    }
-
-    /// Where `separator` first is in the content from `offset` on.
-    #[inline(always)]
-    pub(crate) fn find(&self, separator: &[u8], offset: usize) -> Option<usize> {
-        let content = self.as_slice();
-        let rest = content.get(offset..).filter(|rest| rest.len() >= separator.len())?;
-        // SAFETY: both functions stay within the two slices.
-        let found = unsafe {
-            match separator {
-                [byte] => libc::memchr(rest.as_ptr().cast(), i32::from(*byte), rest.len()),
-                _ => {
-                    libc::memmem(rest.as_ptr().cast(), rest.len(), separator.as_ptr().cast(), separator.len())
-                }
-            }
-        };
-        (!found.is_null()).then(|| found as usize - content.as_ptr() as usize)
     }
 }
 

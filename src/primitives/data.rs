@@ -1,13 +1,12 @@
-//! Bytes of Python's on their way out.
+//! Bytes that Python code wants to send.
 
-use pyo3::ffi;
 use pyo3::prelude::*;
 
-use crate::capi::buffer::{Buffer, bytes_slice};
-use crate::capi::{Raised, Ref};
+use crate::capi::buffer::Buffer;
+use crate::capi::{Borrowed, Raised, Ref};
 
-/// What is to be sent, and how much of it was. A `bytes` object is kept and never copied, as nobody can change it;
-/// everything else is copied.
+/// What is to be sent, and how much of it was sent. A `bytes` object is kept, as nobody can change it; everything else
+/// is copied.
 #[derive(Debug)]
 pub(crate) struct Data {
     source: Source,
@@ -37,21 +36,17 @@ impl Data {
     ///
     /// # Errors
     /// Raises TypeError for anything else.
-    pub(crate) fn from_python(object: *mut ffi::PyObject) -> Result<Data, Raised> {
-        // SAFETY: a live object, borrowed from the caller.
-        unsafe {
-            if ffi::PyBytes_CheckExact(object) != 0 {
-                return Ok(Data { source: Source::Object(Ref::from_borrowed(object)), sent: 0 });
-            }
+    pub(crate) fn from_python(object: Borrowed<'_>) -> Result<Data, Raised> {
+        if object.exact_bytes().is_some() {
+            return Ok(Data { source: Source::Object(object.to_owned()), sent: 0 });
         }
-        Ok(Data::from(Buffer::readable(object)?.as_slice().to_vec()))
+        Ok(Data::from(Buffer::readable(object.as_ptr())?.as_slice().to_vec()))
     }
 
     /// What is left to be sent.
     pub(crate) fn rest(&self) -> &[u8] {
         match &self.source {
-            // SAFETY: a bytes object that we hold.
-            Source::Object(object) => unsafe { &bytes_slice(object.as_ptr())[self.sent..] },
+            Source::Object(object) => object.exact_bytes().map_or(&[], |bytes| &bytes[self.sent..]),
             Source::Copy(bytes) => &bytes[self.sent..],
         }
     }

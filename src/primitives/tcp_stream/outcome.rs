@@ -1,0 +1,94 @@
+//! What a read comes to in Python: its result, or the exception of asyncio's method of the same name.
+
+use pyo3::exceptions::PyStopAsyncIteration;
+
+use super::TcpStream;
+use crate::bridge::budget;
+use crate::bridge::io_error::raise_io;
+use crate::capi::buffer::bytes_from;
+use crate::capi::coroutine::Step;
+use crate::capi::inspect::integer;
+use crate::capi::{Raised, Ref};
+use crate::framing::{ReadRequest, TooLong};
+use crate::runtime::net::ReadProgress;
+use crate::transport::streams::errors;
+
+/// The kinds of reads, which differ in what the end of the stream and an item that is too long mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ReadKind {
+    /// The end cuts the item short; what is too long stays.
+    Item,
+    /// The last line may have no end; what is too long is dropped.
+    Line,
+    /// A line of an iteration, which the end of the stream ends.
+    NextLine,
+    /// A frame of an iteration.
+    NextFrame,
+}
+
+/// Makes a `bytes` object of what was found. Nothing of the stream is borrowed afterwards, so that Python code may run.
+#[inline(always)]
+pub(super) fn owned(progress: ReadProgress<&[u8]>) -> Result<ReadProgress<Ref>, Raised> {
+    Ok(match progress {
+        ReadProgress::Item(bytes) => ReadProgress::Item(bytes_from(bytes)?),
+        ReadProgress::Rest(bytes) => ReadProgress::Rest(bytes_from(bytes)?),
+        ReadProgress::TooLong(item) => ReadProgress::TooLong(item),
+        ReadProgress::Pending => ReadProgress::Pending,
+        ReadProgress::Failed(error) => ReadProgress::Failed(error),
+    })
+}
+
+/// Ends the read; `None` if it has to wait.
+#[inline(always)]
+pub(super) fn conclude(
+    stream: &TcpStream,
+    progress: ReadProgress<Ref>,
+    request: &ReadRequest,
+    kind: ReadKind,
+) -> Result<Option<Step>, Raised> {
+    match progress {
+        ReadProgress::Item(bytes) => {
+            budget::spend_item(len(&bytes));
+            Ok(Some(Step::Done(bytes)))
+        }
+        ReadProgress::Pending => Ok(None),
+        ReadProgress::Rest(bytes) => rest(bytes, request, kind).map(Some),
+        ReadProgress::TooLong(item) => Err(too_long(stream, item, request, kind)),
+        ReadProgress::Failed(error) => Err(raise_io(&error)),
+    }
+}
+
+fn len(bytes: &Ref) -> usize {
+    bytes.exact_bytes().map_or(0, <[u8]>::len)
+}
+
+/// The stream has ended before the item.
+#[cold]
+fn rest(bytes: Ref, request: &ReadRequest, kind: ReadKind) -> Result<Step, Raised> {
+    if matches!(kind, ReadKind::NextLine | ReadKind::NextFrame) && len(&bytes) == 0 {
+        return Err(PyStopAsyncIteration::new_err(()).into());
+    }
+    let expected = match request {
+        ReadRequest::Some(_) | ReadRequest::All => return Ok(Step::Done(bytes)),
+        ReadRequest::Line if kind != ReadKind::Item => return Ok(Step::Done(bytes)),
+        ReadRequest::Line | ReadRequest::Until(_) => Ref::none(),
+        ReadRequest::Exact(expected) => integer(*expected as i64)?,
+        ReadRequest::Frame(_) => integer(4)?,
+    };
+    Err(errors::incomplete(&bytes, &expected))
+}
+
+#[cold]
+fn too_long(stream: &TcpStream, item: TooLong, request: &ReadRequest, kind: ReadKind) -> Raised {
+    match (request, kind) {
+        (ReadRequest::Frame(most), _) => {
+            let len = item.consumed;
+            errors::overrun(&format!("a frame of {len} bytes is longer than the limit of {most}"), len)
+        }
+        (_, ReadKind::Line | ReadKind::NextLine) => {
+            stream.discard(item);
+            errors::line_too_long(item)
+        }
+        _ => errors::item_too_long(item),
+    }
+}

@@ -1,0 +1,66 @@
+//! The Python classes that are made of the native ones, and the question whether an object is plain.
+
+use pyo3::ffi;
+
+use super::reader::Reader;
+use crate::capi::call::call_keywords;
+use crate::capi::fallible::string;
+use crate::capi::once::Once;
+use crate::capi::{Arguments, Exception, Raised, Ref};
+use crate::compat::Class;
+
+/// The classes that Python has made of ours, and asyncio's behind them.
+#[derive(Debug)]
+pub(crate) struct Classes {
+    pub(super) reader: Class,
+    pub(super) writer: Class,
+    pub(super) transport: Class,
+    pub(super) protocol: Class,
+    pub(super) asyncio_reader: Ref,
+    pub(super) asyncio_writer: Ref,
+}
+
+pub(super) static CLASSES: Once<Classes> = Once::new();
+
+/// Is `protocol` of the class that connects our readers with their transports?
+#[inline(always)]
+pub(crate) fn is_protocol(protocol: *mut ffi::PyObject) -> bool {
+    CLASSES.get().is_some_and(|classes| classes.protocol.is_class_of(protocol))
+}
+
+/// The class of our protocols.
+#[inline(always)]
+pub(crate) fn protocol_class() -> Option<&'static Class> {
+    CLASSES.get().map(|classes| &classes.protocol)
+}
+
+/// The fields of a plain reader of ours.
+#[inline(always)]
+pub(crate) fn plain_reader(object: &Ref) -> Option<&Reader> {
+    let classes = CLASSES.get()?;
+    if !classes.reader.is_class_of(object.as_ptr()) || !classes.reader.is_unpatched() {
+        return None;
+    }
+    let reader = object.downcast::<Reader>()?.fields();
+    reader.is_untouched().then_some(reader)
+}
+
+/// Calls a method of asyncio's class, which `class` picks, on an object of ours.
+#[cold]
+pub(super) fn inherited(
+    class: impl FnOnce(&'static Classes) -> &'static Ref,
+    name: &str,
+    object: &Ref,
+    arguments: Arguments<'_>,
+) -> Result<Ref, Raised> {
+    let Some(classes) = CLASSES.get() else {
+        return Err(Exception::RuntimeError.raise("wakeloop is not imported completely"));
+    };
+    let method = class(classes).getattr(&string(name)?)?;
+    let mut stack = vec![std::ptr::null_mut(), object.as_ptr()];
+    stack.extend(arguments.values().iter().map(|value| value.as_ptr()));
+    let (positional, names) = (arguments.len() + 1, arguments.names());
+    let names = names.map_or(std::ptr::null_mut(), |names| names.as_ptr());
+    // SAFETY: the positional values, then one value per name, behind the spare slot.
+    unsafe { call_keywords(&method, stack.as_ptr().add(1), positional, names) }
+}

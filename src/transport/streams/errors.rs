@@ -1,0 +1,65 @@
+//! The exceptions of asyncio's streams.
+
+use pyo3::ffi;
+
+use crate::capi::call::call;
+use crate::capi::error::{raise, raise_message};
+use crate::capi::fallible::string;
+use crate::capi::imports::imports;
+use crate::capi::inspect::integer;
+use crate::capi::{Raised, Ref};
+use crate::framing::TooLong;
+
+/// Raises `IncompleteReadError(partial, expected)`.
+#[cold]
+pub(crate) fn incomplete(partial: &Ref, expected: &Ref) -> Raised {
+    raise_made(call(&imports().incomplete_read, &[partial.as_ptr(), expected.as_ptr()]))
+}
+
+/// Raises `LimitOverrunError(message, consumed)`.
+#[cold]
+pub(crate) fn overrun(message: &str, consumed: usize) -> Raised {
+    raise_made(make_overrun(message, consumed))
+}
+
+/// Raises what `readuntil` raises for an item that is too long.
+#[cold]
+pub(crate) fn item_too_long(item: TooLong) -> Raised {
+    overrun(message(item), item.consumed)
+}
+
+/// Raises what `readline` raises for a line that is too long, which the caller has dropped.
+#[cold]
+pub(crate) fn line_too_long(line: TooLong) -> Raised {
+    let cause = match make_overrun(message(line), line.consumed) {
+        Ok(cause) => cause,
+        Err(raised) => return raised,
+    };
+    // SAFETY: the two exceptions are live objects; `PyException_SetContext` takes over the reference to the second.
+    unsafe {
+        raise_message(ffi::PyExc_ValueError, message(line));
+        let error = crate::capi::error::take_exception();
+        ffi::PyException_SetContext(error.as_ptr(), cause.into_ptr());
+        raise(error);
+    }
+    Raised
+}
+
+fn message(item: TooLong) -> &'static str {
+    match item.end {
+        None => "Separator is not found, and chunk exceed the limit",
+        Some(_) => "Separator is found, but chunk is longer than limit",
+    }
+}
+
+fn make_overrun(message: &str, consumed: usize) -> Result<Ref, Raised> {
+    call(&imports().limit_overrun, &[string(message)?.as_ptr(), integer(consumed as i64)?.as_ptr()])
+}
+
+/// Raises an exception that was just made; what making it has raised stays.
+fn raise_made(exception: Result<Ref, Raised>) -> Raised {
+    if let Ok(exception) = exception {
+        raise(exception);
+    }
+    Raised
+}

@@ -1,0 +1,115 @@
+//! The native StreamWriter as Python sees it: its methods, asyncio's attributes, and the class.
+
+use std::ffi::{c_char, c_int};
+use std::ptr::null_mut;
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+use super::attributes::slot_attribute;
+use super::call::{Call, Kind};
+use super::classes::inherited;
+use super::writer::{self, Writer, plain_writer};
+use crate::capi::call::method;
+use crate::capi::imports::imports;
+use crate::capi::methods::{Attribute, Method, TypeSlot};
+use crate::capi::{Arguments, Borrowed, Raised, Ref, Slot, This};
+use crate::transport::stream::send;
+
+/// Calls asyncio's method of the name instead.
+fn pass_on(this: This<'_, Writer>, name: &str, arguments: Arguments<'_>) -> Result<Ref, Raised> {
+    inherited(|classes| &classes.asyncio_writer, name, &this.object(), arguments)
+}
+
+fn write(this: This<'_, Writer>, arguments: Arguments<'_>) -> Result<(), Raised> {
+    match plain_writer(&this.object()).and_then(Writer::plain_transport) {
+        Some((held, stream)) => send::write(&held, stream, arguments.one("write", "data")?.as_ptr()),
+        None => pass_on(this, "write", arguments).map(drop),
+    }
+}
+
+fn writelines(this: This<'_, Writer>, arguments: Arguments<'_>) -> Result<(), Raised> {
+    match plain_writer(&this.object()).and_then(Writer::plain_transport) {
+        Some((held, stream)) => send::writelines(&held, stream, &*arguments.one("writelines", "data")?),
+        None => pass_on(this, "writelines", arguments).map(drop),
+    }
+}
+
+fn drain(this: This<'_, Writer>) -> Result<Ref, Raised> {
+    match plain_writer(&this.object()) {
+        Some(_) => Call::create(&this.object(), Kind::Drain),
+        None => pass_on(this, "drain", Arguments::NONE),
+    }
+}
+
+/// `__init__(transport, protocol, reader, loop)`.
+fn init(
+    this: This<'_, Writer>,
+    arguments: Borrowed<'_>,
+    keywords: Option<Borrowed<'_>>,
+) -> Result<(), Raised> {
+    let mut given = [null_mut::<ffi::PyObject>(); 4];
+    let [transport, protocol, reader, event_loop] = &mut given;
+    let mut names = [
+        c"transport".as_ptr().cast_mut(),
+        c"protocol".as_ptr().cast_mut(),
+        c"reader".as_ptr().cast_mut(),
+        c"loop".as_ptr().cast_mut(),
+        null_mut::<c_char>(),
+    ];
+    // SAFETY: the format asks for four objects, which are borrowed; the names end with null.
+    let parsed: c_int = unsafe {
+        ffi::PyArg_ParseTupleAndKeywords(
+            arguments.as_ptr(),
+            keywords.map_or(null_mut(), |keywords| keywords.as_ptr()),
+            c"OOOO:StreamWriter".as_ptr(),
+            names.as_mut_ptr().cast(),
+            &raw mut *transport,
+            &raw mut *protocol,
+            &raw mut *reader,
+            &raw mut *event_loop,
+        )
+    };
+    if parsed == 0 {
+        return Err(Raised);
+    }
+    let slots: [&Slot; 4] = [&this.transport, &this.protocol, &this.reader, &this.event_loop];
+    for (slot, value) in slots.into_iter().zip(given) {
+        // SAFETY: the parser gave objects that the arguments keep.
+        slot.set(unsafe { Ref::from_nullable(value) }.filter(|value| !value.is_none()));
+    }
+    Ok(())
+}
+
+/// asyncio makes a completed future for each writer and never uses it. Here it is made for code that asks for it.
+fn complete(this: This<'_, Writer>) -> Result<Ref, Raised> {
+    if let Some(made) = this.complete.get() {
+        return Ok(made);
+    }
+    let event_loop = this.event_loop.get().unwrap_or_else(Ref::none);
+    let future = method(&event_loop, imports().create_future.as_ptr(), &[])?;
+    method(&future, imports().set_result.as_ptr(), &[Ref::none().as_ptr()])?;
+    this.complete.set(Some(future.clone_ref()));
+    Ok(future)
+}
+
+/// The methods of the native class, and once more of the one that Python makes of it.
+pub(super) const METHODS: &[Method<Writer>] = &[
+    Method::fast(c"write", write, c"write(data)\n\nWrite data; nothing blocks."),
+    Method::fast(c"writelines", writelines, c"writelines(data)\n\nWrite several pieces of data, in order."),
+    Method::no_args(c"drain", drain, c"drain()\n\nWait until more may be written."),
+];
+
+const ATTRIBUTES: &[Attribute<Writer>] = &[
+    slot_attribute!(Writer, c"_transport", transport),
+    slot_attribute!(Writer, c"_protocol", protocol),
+    slot_attribute!(Writer, c"_reader", reader),
+    slot_attribute!(Writer, c"_loop", event_loop),
+    Attribute::read_only(c"_complete_fut", complete),
+    Attribute::dict(),
+];
+
+/// Makes the native class. Called once, by the module's initialisation.
+pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    writer::class().methods(METHODS).attributes(ATTRIBUTES).slots(&[TypeSlot::init(init)]).build(py)
+}
