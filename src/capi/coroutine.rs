@@ -10,14 +10,12 @@ use std::ptr::null_mut;
 
 use pyo3::ffi;
 
-use super::args::Args;
 use super::arguments::Arguments;
 use super::call::guard;
 use super::class::ClassSpec;
 use super::collector::Traverse;
-use super::error::{Raised, raise, raise_message, warn};
+use super::error::{Raised, raise, warn};
 use super::exceptions::Exception;
-use super::fallible::string;
 use super::future::set_blocking;
 use super::imports::imports;
 use super::methods::{Attribute, Method, SelfSlot, TypeSlot};
@@ -25,7 +23,6 @@ use super::native::{Dead, Dealloc, This};
 use super::object::{Borrowed, Ref, interpreter_ends};
 use super::stop::end_await;
 pub(crate) use super::stop::raise_stop;
-use super::types;
 
 /// What one step came to.
 #[derive(Debug)]
@@ -267,91 +264,4 @@ pub(crate) fn class<'py, T: Coroutine>(full_name: &'static std::ffi::CStr) -> Cl
             TypeSlot::itself(SelfSlot::Iter),
             TypeSlot::itself(SelfSlot::Await),
         ])
-}
-
-// -- for `transport::streams` until its calls are coroutines of this kind -----------------------------------------------
-
-/// What has a name, as a coroutine has its function's: in the repr of tasks, and in the warning below.
-///
-/// # Safety
-/// As of [`Steps`].
-pub(crate) unsafe trait Named {
-    /// With its class, as in `TcpStream.read`.
-    fn name(&self) -> &'static str;
-}
-
-unsafe extern "C" fn get_qualname<T: Named>(
-    object: *mut ffi::PyObject,
-    _: *mut c_void,
-) -> *mut ffi::PyObject {
-    // SAFETY: the attribute sits on T, and the trait's word.
-    let named = unsafe { &*object.cast::<T>() };
-    string(named.name()).map_or(null_mut(), Ref::into_ptr)
-}
-
-unsafe extern "C" fn get_name<T: Named>(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
-    // SAFETY: as above.
-    let name = unsafe { &*object.cast::<T>() }.name();
-    string(name.split_once('.').map_or(name, |(_, name)| name)).map_or(null_mut(), Ref::into_ptr)
-}
-
-/// The attributes of a type that is named.
-pub(crate) const fn names<T: Named>() -> [types::Attribute; 2] {
-    [
-        types::Attribute { name: c"__qualname__", get: get_qualname::<T>, set: None },
-        types::Attribute { name: c"__name__", get: get_name::<T>, set: None },
-    ]
-}
-
-/// A coroutine that nobody has awaited. Called by its dealloc.
-#[cold]
-pub(crate) fn warn_never_awaited(object: *mut ffi::PyObject, name: &str) {
-    // SAFETY: the type of a live object.
-    warn_of(name, unsafe { ffi::Py_TYPE(object).cast() });
-}
-
-/// Is it something that `throw(type[, value[, traceback]])` can raise? If not, a coroutine stays as it is.
-pub(crate) fn check_given(arguments: Args) -> Result<(), Raised> {
-    arguments.at_least(1, "throw", "type")?;
-    let kind = arguments.at(0);
-    // SAFETY: live objects; reading statics of the interpreter.
-    unsafe {
-        let given = |index: usize| arguments.rest(index).first().filter(|it| **it != ffi::Py_None());
-        let text = if given(2).is_some_and(|trace| ffi::PyTraceBack_Check(*trace) == 0) {
-            "throw() third argument must be a traceback object".to_owned()
-        } else if ffi::PyExceptionInstance_Check(kind) != 0 {
-            if given(1).is_none() {
-                return Ok(());
-            }
-            "instance exception may not have a separate value".to_owned()
-        } else if ffi::PyExceptionClass_Check(kind) != 0 {
-            return Ok(());
-        } else {
-            let name = std::ffi::CStr::from_ptr((*ffi::Py_TYPE(kind)).tp_name).to_string_lossy();
-            format!("exceptions must be classes or instances deriving from BaseException, not {name}")
-        };
-        raise_message(ffi::PyExc_TypeError, &text);
-    }
-    Err(Raised)
-}
-
-/// Sets the exception that `throw` was given, for which [`check_given`] holds.
-pub(crate) fn raise_given(arguments: Args) {
-    let (kind, value) = (arguments.at(0), arguments.rest(1).first().copied());
-    // SAFETY: live objects; a class is called to make its exception, as the generator's throw does.
-    unsafe {
-        let given = value.filter(|value| *value != ffi::Py_None());
-        match given {
-            Some(value) if ffi::PyExceptionInstance_Check(value) != 0 => raise(Ref::from_borrowed(value)),
-            Some(value) => ffi::PyErr_SetObject(kind, value),
-            None if ffi::PyExceptionInstance_Check(kind) != 0 => raise(Ref::from_borrowed(kind)),
-            None => ffi::PyErr_SetNone(kind),
-        }
-    }
-}
-
-/// `__await__` and `__iter__`.
-pub(crate) unsafe extern "C" fn itself(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    // SAFETY: a live object.
-    unsafe { Ref::from_borrowed(object) }.into_ptr()
 }
