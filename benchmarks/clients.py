@@ -1,6 +1,7 @@
 """Client scenarios: the loop under test is the client, its peer an echo server in another process.
 
-Like the in-process scenarios, each coroutine function does one batch of work and returns the number of operations.
+Each coroutine function does one batch against the address and returns the number of operations, as the
+in-process scenarios do.
 """
 
 from __future__ import annotations

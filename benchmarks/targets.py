@@ -1,11 +1,11 @@
-"""The targets: the ratio to uvloop 0.23 on CPython 3.13, by the metric of each scenario.
+"""What we set out to reach: the ratio to uvloop 0.23 on CPython 3.13, by the metric of each scenario.
 
-They were set before the code was written. A row that does not reach its target stays in the table as short.
+Set before the code was written; a row that falls short stays in the table as short.
 """
 
 from __future__ import annotations
 
-#: The Python version of the targets.
+#: The Python that they were set for.
 PYTHON = "3.13"
 
 TARGETS: dict[str, float] = {

@@ -14,7 +14,7 @@ use crate::event_loop::core::process;
 use crate::event_loop::{calls, core, event_loop::EventLoop, executor_future, futures, handle, sock};
 use crate::primitives::{self, lookup};
 use crate::transport::datagram::transport as datagram;
-use crate::transport::stream::{accept, clients, python as stream, send_file};
+use crate::transport::stream::{self, accept, send_file};
 use crate::transport::{connect, pipe, reader_feed, streams, tls};
 
 /// Called by `os.register_at_fork` in every child.
@@ -61,7 +61,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
 
     module.add("Operation", awaitable::make_type(py)?)?;
     module.add_class::<EventLoop>()?;
-    module.add("StreamTransport", stream::make_type(py)?)?;
+    module.add("StreamTransport", stream::create::make_type(py)?)?;
     streams::make_call_type(py)?;
     module.add("StreamReader", streams::make_reader_type(py)?)?;
     module.add("StreamWriter", streams::make_writer_type(py)?)?;
@@ -76,14 +76,14 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(tls::python::tls_problem, module)?)?;
     module.add("RuntimePanic", py.get_type::<RuntimePanic>())?;
     module.add_class::<ForeignInbox>()?;
-    module.add_class::<clients::ClientCount>()?;
+    module.add_class::<stream::ClientCount>()?;
     module.add_class::<connect::Connecting>()?;
     // Nobody sees this one, but made at its first use it could fail, by a panic.
     py.get_type::<accept::Listener>();
     primitives::add_to(module)?;
     module.add_function(wrap_pyfunction!(demo, module)?)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    module.add_function(wrap_pyfunction!(stream::make_stream, module)?)?;
+    module.add_function(wrap_pyfunction!(stream::create::make_stream, module)?)?;
     module.add_function(wrap_pyfunction!(send_file::send_file, module)?)?;
     module.add_function(wrap_pyfunction!(datagram::make_datagram, module)?)?;
     module.add_function(wrap_pyfunction!(pipe::read::make_read_pipe, module)?)?;

@@ -1,4 +1,4 @@
-//! Sends back all bytes that it receives.
+//! Sends back whatever comes.
 
 use std::io::{Read, Write};
 
@@ -29,7 +29,7 @@ impl<S: Read + Write> Connection for Echo<S> {
             if self.rest.send(&mut self.stream, &buffer[..count]).is_err() {
                 return false;
             }
-            // A short read has drained the socket; epoll reports the next bytes.
+            // A short read has drained the socket: the next edge will tell.
             if count < buffer.len() {
                 return true;
             }

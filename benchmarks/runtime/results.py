@@ -1,8 +1,8 @@
-"""Makes a page, and its charts, from the result files of the runtime's benchmarks.
+"""From the result files of the runtime's benchmarks to the page that people read, and its charts.
 
     python benchmarks/runtime/results.py benchmarks/out [--page benchmarks/RUNTIME.md]
 
-The page shows those of runtime.json, echo.json, wrk.json, sleeps.json and delays.json that exist. Charts need matplotlib.
+Whatever of runtime.json, echo.json, wrk.json, sleeps.json and delays.json is there is shown. Charts need matplotlib.
 """
 
 from __future__ import annotations

@@ -94,6 +94,15 @@ impl Ref {
         status(unsafe { ffi::PyObject_SetAttr(self.as_ptr(), name.as_ptr(), std::ptr::null_mut()) })
     }
 
+    /// `self == other`.
+    pub(crate) fn equals(&self, other: &Ref) -> Result<bool, Raised> {
+        // SAFETY: live objects; -1 with an error set means failure.
+        match unsafe { ffi::PyObject_RichCompareBool(self.as_ptr(), other.as_ptr(), ffi::Py_EQ) } {
+            -1 => Err(Raised),
+            truth => Ok(truth != 0),
+        }
+    }
+
     /// `repr(self)`.
     pub(crate) fn repr(&self) -> Result<Ref, Raised> {
         // SAFETY: a live object; an owned reference or null with an error.
@@ -144,6 +153,23 @@ impl Ref {
         Some(value)
     }
 
+    /// The value of an instance of `int`, as near as 64 bits come to it.
+    pub(crate) fn saturating_int(&self) -> Option<i64> {
+        let mut overflow = 0;
+        // SAFETY: a live object, whose value is read only if it is an int.
+        let value = unsafe {
+            if ffi::PyLong_Check(self.as_ptr()) == 0 {
+                return None;
+            }
+            ffi::PyLong_AsLongLongAndOverflow(self.as_ptr(), &mut overflow)
+        };
+        Some(match overflow {
+            0 => value,
+            1.. => i64::MAX,
+            _ => i64::MIN,
+        })
+    }
+
     /// `operator.index(self)`; an OverflowError for what is too large.
     pub(crate) fn to_index(&self) -> Result<isize, Raised> {
         // SAFETY: a live object; -1 with an error set means failure.
@@ -188,6 +214,24 @@ impl Ref {
     pub(crate) fn is_memoryview(&self) -> bool {
         // SAFETY: a live object.
         unsafe { ffi::PyMemoryView_Check(self.as_ptr()) != 0 }
+    }
+
+    /// The content of an instance of `bytes` or of a subclass.
+    #[inline(always)]
+    pub(crate) fn bytes(&self) -> Option<&[u8]> {
+        // SAFETY: bytes, as in `exact_bytes`.
+        self.is_bytes().then(|| unsafe { super::buffer::bytes_slice(self.as_ptr()) })
+    }
+
+    /// Is it a `bytearray` or a `memoryview`?
+    pub(crate) fn is_bytes_like(&self) -> bool {
+        self.is_bytearray() || self.is_memoryview()
+    }
+
+    /// `bytes(self)` of an object with a buffer.
+    pub(crate) fn to_bytes(&self) -> Result<Ref, Raised> {
+        // SAFETY: a live object; an owned reference or null with an error.
+        unsafe { Ref::from_owned(ffi::PyBytes_FromObject(self.as_ptr())) }.ok_or(Raised)
     }
 
     /// The text of a string; `None` if it has surrogates or is no string.
@@ -236,6 +280,28 @@ impl Ref {
     pub(crate) fn to_tuple(&self) -> Result<Ref, Raised> {
         // SAFETY: a live object; an owned reference or null with an error.
         unsafe { Ref::from_owned(ffi::PySequence_Tuple(self.as_ptr())) }.ok_or(Raised)
+    }
+
+    /// `list(self)`.
+    pub(crate) fn to_list(&self) -> Result<Ref, Raised> {
+        // SAFETY: a live object; an owned reference or null with an error.
+        unsafe { Ref::from_owned(ffi::PySequence_List(self.as_ptr())) }.ok_or(Raised)
+    }
+
+    /// The item of a list at this place, or an error if the list has become shorter.
+    pub(crate) fn list_item(&self, index: usize) -> Result<Ref, Raised> {
+        // SAFETY: a live object, which the function checks for a list and for its length; a borrowed reference or null
+        // with an error.
+        unsafe { Ref::from_nullable(ffi::PyList_GetItem(self.as_ptr(), index as ffi::Py_ssize_t)) }
+            .ok_or(Raised)
+    }
+
+    /// The length of a list, 0 of anything else.
+    pub(crate) fn list_len(&self) -> usize {
+        // SAFETY: a live object, whose length is read only if it is a list.
+        unsafe {
+            if ffi::PyList_Check(self.as_ptr()) == 0 { 0 } else { ffi::PyList_Size(self.as_ptr()) as usize }
+        }
     }
 
     /// Is it exactly a `list`?

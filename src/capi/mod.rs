@@ -32,7 +32,7 @@ pub(crate) mod native;
 pub(crate) mod object;
 pub(crate) mod once;
 pub(crate) mod raised;
-mod returned;
+pub(crate) mod returned;
 pub(crate) mod sockaddr;
 pub(crate) mod socket;
 pub(crate) mod spare_bytes;

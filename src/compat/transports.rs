@@ -11,9 +11,9 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::class::Class;
-use crate::capi::call::{call_plain, guard};
+use crate::capi::call::call_plain;
 use crate::capi::once::Once;
-use crate::capi::{Fallible, Raised, Ref};
+use crate::capi::{Arguments, Borrowed, Fallible, Raised, Ref};
 
 macro_rules! methods {
     ($($method:ident = $name:literal,)*) => {
@@ -71,10 +71,8 @@ pub(crate) fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
 
 /// The patch in the place of a method of asyncio's, for a transport of ours.
 #[inline(always)]
-pub(crate) fn patch_of(transport: *mut ffi::PyObject, method: Method) -> Option<Patch> {
-    // SAFETY: a live object.
-    let kind = unsafe { ffi::Py_TYPE(transport) }.cast();
-    let (_, class) = CLASSES.get()?.iter().find(|(ours, _)| ours.as_ptr() == kind)?;
+pub(crate) fn patch_of(transport: Borrowed<'_>, method: Method) -> Option<Patch> {
+    let (_, class) = CLASSES.get()?.iter().find(|(ours, _)| transport.is_exactly(ours))?;
     // SAFETY: the class has the patch, and no Python code has run since it was found.
     class.patch_of(method as usize).map(|found| Patch(unsafe { Ref::from_borrowed(found) }))
 }
@@ -85,77 +83,44 @@ pub(crate) struct Patch(Ref);
 
 impl Patch {
     /// Calls it as a method of the transport.
-    ///
-    /// # Safety
-    /// `values` points to `count` live objects and then one for each of `names`, a tuple of strings or null.
     #[cold]
-    pub(crate) unsafe fn call(
-        self,
-        transport: *mut ffi::PyObject,
-        values: *const *mut ffi::PyObject,
-        count: usize,
-        names: *mut ffi::PyObject,
-    ) -> *mut ffi::PyObject {
-        guard(|| {
-            // SAFETY: live objects; the slot is that of the patch's own type.
-            let bound = unsafe {
-                let kind = ffi::Py_TYPE(self.0.as_ptr());
-                match (*kind).tp_descr_get {
-                    Some(get) => {
-                        Ref::from_owned(get(self.0.as_ptr(), transport, ffi::Py_TYPE(transport).cast()))
-                    }
-                    None => Some(self.0),
-                }
-            };
-            let Some(bound) = bound else { return null_mut() };
-            // SAFETY: the caller's word.
-            unsafe { call_plain(&bound, values, count, names) }.map_or(null_mut(), Ref::into_ptr)
-        })
+    pub(crate) fn call(self, transport: Borrowed<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
+        let patch = self.0.as_ptr();
+        // SAFETY: live objects; the slot is that of the patch's own type. An owned reference or null with an error.
+        let bound = unsafe {
+            match (*self.0.kind()).tp_descr_get {
+                Some(get) => Ref::from_owned(get(patch, transport.as_ptr(), transport.kind().cast())),
+                None => Some(self.0),
+            }
+        };
+        let names = arguments.names().map_or(null_mut(), |names| names.as_ptr());
+        let values = arguments.values().as_ptr().cast::<*mut ffi::PyObject>();
+        // SAFETY: the arguments of this call; `Borrowed` is transparent over a pointer.
+        unsafe { call_plain(&bound.ok_or(Raised)?, values, arguments.len(), names) }
     }
 }
 
-/// A native method of a transport, which calls the patch in the place of asyncio's method, if there is one. After the
-/// calling convention, `no_args` or `fast`, come the native function, with the bound of its parameter if it is generic,
-/// and the [`Method`].
+/// A native method of a transport, which calls the patch in the place of asyncio's method, if there is one. After the kind
+/// of the row, `no_args` or `fast`, come the transport, the native function and the [`Method`].
 macro_rules! patchable {
-    ($convention:ident, $function:ident::<$kind:ident: $bound:path>, $method:ident) => {
-        $crate::compat::transports::patchable!(@$convention [<$kind: $bound>] [::<$kind>] $function::<$kind>, $method)
-    };
-    ($convention:ident, $function:expr, $method:ident) => {
-        $crate::compat::transports::patchable!(@$convention [] [] $function, $method)
-    };
-    (@no_args [$($generic:tt)*] [$($parameter:tt)*] $function:expr, $method:ident) => {{
-        unsafe extern "C" fn method $($generic)* (
-            object: *mut ffi::PyObject,
-            unused: *mut ffi::PyObject,
-        ) -> *mut ffi::PyObject {
+    (no_args, $kind:ty, $function:expr, $method:ident) => {
+        |this: $crate::capi::This<'_, $kind>| {
             use $crate::compat::transports::{Method, patch_of};
-            match patch_of(object, Method::$method) {
-                // SAFETY: this very call.
-                None => unsafe { $function(object, unused) },
-                // SAFETY: no arguments.
-                Some(patch) => unsafe { patch.call(object, std::ptr::null(), 0, std::ptr::null_mut()) },
+            match patch_of(this.object(), Method::$method) {
+                None => $crate::capi::returned::Returned::into_object(($function)(this)),
+                Some(patch) => patch.call(this.object(), $crate::capi::Arguments::NONE),
             }
         }
-        method $($parameter)*
-    }};
-    (@fast [$($generic:tt)*] [$($parameter:tt)*] $function:expr, $method:ident) => {{
-        unsafe extern "C" fn method $($generic)* (
-            object: *mut ffi::PyObject,
-            values: *const *mut ffi::PyObject,
-            count: ffi::Py_ssize_t,
-            names: *mut ffi::PyObject,
-        ) -> *mut ffi::PyObject {
+    };
+    (fast, $kind:ty, $function:expr, $method:ident) => {
+        |this: $crate::capi::This<'_, $kind>, arguments: $crate::capi::Arguments<'_>| {
             use $crate::compat::transports::{Method, patch_of};
-            match patch_of(object, Method::$method) {
-                // SAFETY: this very call.
-                None => unsafe { $function(object, values, count, names) },
-                // SAFETY: the arguments of this call.
-                Some(patch) => unsafe { patch.call(object, values, count as usize, names) },
+            match patch_of(this.object(), Method::$method) {
+                None => $crate::capi::returned::Returned::into_object(($function)(this, arguments)),
+                Some(patch) => patch.call(this.object(), arguments),
             }
         }
-        method $($parameter)*
-    }};
+    };
 }
 
 pub(crate) use patchable;

@@ -12,8 +12,9 @@ use std::os::fd::RawFd;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
+use super::base::opening::Parts;
 use super::stream::address;
-use super::stream::transport::{Parts, Stream};
+use super::stream::create::{StreamParts, create};
 use crate::capi::call::{audit_connect, copy_current_context, method};
 use crate::capi::error::{fetch, io_error, restore};
 use crate::capi::fallible::tuple;
@@ -125,7 +126,6 @@ impl Connecting {
         protocol: Bound<'py, PyAny>,
         waiter: Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let raised = |Raised| fetch(py);
         let fd = self.fd.get();
         if fd < 0 {
             return Err(io_error(py, &std::io::Error::from_raw_os_error(libc::EBADF)));
@@ -133,18 +133,21 @@ impl Connecting {
         address::set_nodelay(fd).map_err(|error| io_error(py, &error))?;
         let parts = Parts {
             fd,
-            family: self.family,
-            socket: self.socket.get(),
+            owner: self.socket.get(),
             protocol: protocol.into(),
-            context: copy_current_context().map_err(raised)?,
+            context: copy_current_context()?,
             waiter: Some(waiter.into()),
             extra: None,
+            registered: true,
+        };
+        let stream = StreamParts {
+            family: self.family,
             server: None,
             sockname: None,
             peer: self.reached(),
-            registered: Some(self.seen.get()),
+            news: self.seen.get(),
         };
-        let transport = Stream::create(self.core(), parts).map_err(raised)?;
+        let transport = create(self.core(), parts, stream)?;
         self.fd.set(-1);
         self.clear();
         Ok(transport.bind(py).clone())

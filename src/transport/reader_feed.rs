@@ -11,7 +11,7 @@
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::stream::receive::{DIRECT, LARGE};
+use super::base::sizes::{DIRECT, LARGE};
 use super::streams::{self, Reader};
 use crate::capi::error::{fetch, take_exception};
 use crate::capi::once::Once;

@@ -1,21 +1,21 @@
 //! A protocol, and the way in which it wants its data.
 //!
-//! Stream and TLS transports both hand what arrives to a protocol. Its methods are looked up once, when it
-//! is set: looking them up costs more than many a protocol does per message.
+//! Stream and TLS transports both hand what arrives to a protocol. Its methods are looked up once, when it is set, because
+//! looking them up costs more than many a protocol does per message.
 
 use std::cell::Cell;
-use std::ffi::{c_int, c_void};
+use std::sync::OnceLock;
 
 use pyo3::ffi;
 
 use crate::capi::buffer::Buffer;
-use crate::capi::call::{call1, getattr};
-use crate::capi::error::{raise, raise_message};
+use crate::capi::call::call1;
+use crate::capi::error::raise;
 use crate::capi::imports::imports;
-use crate::capi::inspect::integer;
-use crate::capi::{Raised, Ref, Slot};
+use crate::capi::inspect::{clear_error, integer};
+use crate::capi::{Exception, Raised, Ref, Slot};
+use crate::event_loop::core::Core;
 use crate::transport::reader_feed;
-use crate::transport::tls::connection::is_connection;
 
 /// How the protocol wants its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,15 +24,39 @@ pub(crate) enum Delivery {
     Data,
     /// `get_buffer(sizehint)` and `buffer_updated(nbytes)`.
     Buffer,
-    /// The protocol is our own TLS connection, which takes ciphertext natively.
-    Tls,
-    /// Into the buffer of an asyncio.StreamReader, by [`Receiver::feed`], or else `data_received(bytes)`.
+    /// By the functions of [`NativeProtocol`], without a call into Python.
+    Native,
+    /// Into the buffer of an asyncio.StreamReader, by [`ProtocolSink::feed`], or else `data_received(bytes)`.
     Reader,
+}
+
+/// The protocol, the loop, the data, and the context to call Python in.
+type Receive = fn(&Ref, &Core, Vec<u8>, Option<&Ref>) -> Result<(), Raised>;
+
+/// A class of protocols that take what a socket gives natively: TLS connections.
+#[derive(Debug)]
+pub(crate) struct NativeProtocol {
+    pub(crate) is_class_of: fn(&Ref) -> bool,
+    /// Takes data, in a scratch vector of the loop's.
+    pub(crate) receive: Receive,
+    /// Sends what the protocol has kept back until the end of the turn, whatever comes of it.
+    pub(crate) send_last: fn(&Ref),
+}
+
+static NATIVE: OnceLock<NativeProtocol> = OnceLock::new();
+
+/// Makes the class known. Called once, at import.
+pub(crate) fn set_native_protocol(class: NativeProtocol) {
+    let _ = NATIVE.set(class);
+}
+
+fn native_class_of(protocol: &Ref) -> Option<&'static NativeProtocol> {
+    NATIVE.get().filter(|class| (class.is_class_of)(protocol))
 }
 
 /// The protocol and its bound methods.
 #[derive(Debug)]
-pub(crate) struct Receiver {
+pub(crate) struct ProtocolSink {
     pub(crate) protocol: Slot,
     /// `data_received` or `get_buffer`.
     function: Slot,
@@ -41,9 +65,9 @@ pub(crate) struct Receiver {
     delivery: Cell<Delivery>,
 }
 
-impl Receiver {
-    pub(crate) const fn empty() -> Receiver {
-        Receiver {
+impl ProtocolSink {
+    pub(crate) const fn empty() -> ProtocolSink {
+        ProtocolSink {
             protocol: Slot::empty(),
             function: Slot::empty(),
             updated: Slot::empty(),
@@ -54,20 +78,17 @@ impl Receiver {
     /// Takes a protocol in place of the one before.
     pub(crate) fn set(&self, protocol: Ref) -> Result<(), Raised> {
         let names = imports();
-        let object = protocol.as_ptr();
         // A protocol without the method is an error when data arrives, not before, as in asyncio.
-        let method = |name: &Ref| optional(getattr(object, name.as_ptr()));
-        let (delivery, function, updated) = if is_connection(object) {
-            (Delivery::Tls, None, None)
+        let method = |name: &Ref| optional(protocol.getattr(name));
+        let (delivery, function, updated) = if native_class_of(&protocol).is_some() {
+            (Delivery::Native, None, None)
+        } else if protocol.is_instance(&names.buffered_protocol)? {
+            (Delivery::Buffer, method(&names.get_buffer)?, method(&names.buffer_updated)?)
+        } else if reader_feed::is_fed(protocol.as_ptr()) {
+            // Looked up where it is needed, so that a method that replaces it counts at once.
+            (Delivery::Reader, None, None)
         } else {
-            // SAFETY: live objects; -1 with an error set means failure.
-            match unsafe { ffi::PyObject_IsInstance(object, names.buffered_protocol.as_ptr()) } {
-                // Looked up where it is needed: whoever replaces the method of a reader's protocol is heard at once.
-                0 if reader_feed::is_fed(object) => (Delivery::Reader, None, None),
-                0 => (Delivery::Data, method(&names.data_received)?, None),
-                1 => (Delivery::Buffer, method(&names.get_buffer)?, method(&names.buffer_updated)?),
-                _ => return Err(Raised),
-            }
+            (Delivery::Data, method(&names.data_received)?, None)
         };
         self.delivery.set(delivery);
         self.function.set(function);
@@ -84,18 +105,43 @@ impl Receiver {
     /// `protocol.data_received(data)`.
     #[inline(always)]
     pub(crate) fn data_received(&self, data: &Ref) -> Result<(), Raised> {
-        match self.function.get() {
-            Some(function) => call1(&function, data.as_ptr()).map(drop),
-            // Not looked up so far, or no such method: the lookup raises what asyncio's would.
-            None => self
-                .missing(imports().data_received.as_ptr())
-                .and_then(|function| call1(&function, data.as_ptr()))
-                .map(drop),
+        self.call(&self.function, &imports().data_received, data)
+    }
+
+    /// Calls a method that was looked up when the protocol was set. One that it did not have then is looked up now, which
+    /// raises what asyncio's lookup would.
+    #[inline(always)]
+    fn call(&self, method: &Slot, name: &Ref, argument: &Ref) -> Result<(), Raised> {
+        match method.get() {
+            Some(method) => call1(&method, argument.as_ptr()).map(drop),
+            None => call1(&self.missing(name)?, argument.as_ptr()).map(drop),
+        }
+    }
+
+    /// Gives received data, in a scratch vector of the loop's, to a protocol of [`Delivery::Native`].
+    #[inline(always)]
+    pub(crate) fn receive_natively(
+        &self,
+        protocol: &Ref,
+        core: &Core,
+        data: Vec<u8>,
+        context: Option<&Ref>,
+    ) -> Result<(), Raised> {
+        NATIVE.get().map_or(Ok(()), |class| (class.receive)(protocol, core, data, context))
+    }
+
+    /// Sends what was written through a TLS connection on this transport, before an end that goes past that connection, as
+    /// of a server that ends its clients. On asyncio it was sent when it was written.
+    pub(crate) fn send_last(&self) {
+        if self.delivery() == Delivery::Native
+            && let (Some(class), Some(protocol)) = (NATIVE.get(), self.protocol.get())
+        {
+            (class.send_last)(&protocol);
         }
     }
 
     /// Gives data to the StreamReader behind a protocol of [`Delivery::Reader`], without a call of Python's and
-    /// in no particular context. False if it has to go through [`Receiver::data_received`]: nothing has
+    /// in no particular context. False if it has to go through [`ProtocolSink::data_received`]: nothing has
     /// happened then. An error is one of `data_received`.
     ///
     /// The data may lie in the loop's receive buffer: it is copied before any Python code runs.
@@ -116,82 +162,60 @@ impl Receiver {
     /// `protocol.get_buffer(hint)`: room for at least one byte.
     pub(crate) fn get_buffer(&self, hint: isize) -> Result<Buffer, Raised> {
         let hint = integer(hint as i64)?;
-        let target = match self.function.get() {
-            Some(function) => call1(&function, hint.as_ptr())?,
-            None => call1(&self.missing(imports().get_buffer.as_ptr())?, hint.as_ptr())?,
+        let get_buffer = match self.function.get() {
+            Some(function) => function,
+            None => self.missing(&imports().get_buffer)?,
         };
+        let target = call1(&get_buffer, hint.as_ptr())?;
         let buffer = Buffer::writable(target.as_ptr(), "recv_into")
             .map_err(|raised| without_length(&target, raised))?;
         if buffer.len() == 0 {
-            // SAFETY: reading a static of the interpreter.
-            raise_message(unsafe { ffi::PyExc_RuntimeError }, "get_buffer() returned an empty buffer");
-            return Err(Raised);
+            return Err(Exception::RuntimeError.raise("get_buffer() returned an empty buffer"));
         }
         Ok(buffer)
     }
 
     /// `protocol.buffer_updated(count)`.
     pub(crate) fn buffer_updated(&self, count: isize) -> Result<(), Raised> {
-        let count = integer(count as i64)?;
-        match self.updated.get() {
-            Some(updated) => call1(&updated, count.as_ptr()).map(drop),
-            None => self
-                .missing(imports().buffer_updated.as_ptr())
-                .and_then(|updated| call1(&updated, count.as_ptr()))
-                .map(drop),
-        }
+        self.call(&self.updated, &imports().buffer_updated, &integer(count as i64)?)
     }
 
     /// A method that the protocol did not have when it was set, or the AttributeError if it lacks it still.
     #[cold]
-    fn missing(&self, name: *mut ffi::PyObject) -> Result<Ref, Raised> {
-        getattr(self.protocol.get().unwrap_or_else(Ref::none).as_ptr(), name)
+    fn missing(&self, name: &Ref) -> Result<Ref, Raised> {
+        self.protocol.get().unwrap_or_else(Ref::none).getattr(name)
     }
 
-    /// Lets the protocol go.
+    /// Drops the protocol.
     pub(crate) fn clear(&self) {
         for slot in self.slots() {
             slot.clear();
         }
     }
 
-    /// What is held, for the collector.
+    /// Everything that is held.
     pub(crate) fn slots(&self) -> [&Slot; 3] {
         [&self.protocol, &self.function, &self.updated]
     }
 
-    /// # Safety
-    /// Called by the collector with its own visitor.
-    pub(crate) unsafe fn visit(&self, visit: ffi::visitproc, argument: *mut c_void) -> c_int {
-        for slot in self.slots() {
-            // SAFETY: the collector's own visitor.
-            let result = unsafe { slot.visit(visit, argument) };
-            if result != 0 {
-                return result;
-            }
-        }
-        0
+    /// The methods alone.
+    pub(crate) fn methods(&self) -> [&Slot; 2] {
+        [&self.function, &self.updated]
     }
 }
 
 /// An attribute that may be missing; any other error stays one.
 fn optional(found: Result<Ref, Raised>) -> Result<Option<Ref>, Raised> {
     match found {
-        Ok(value) => Ok(Some(value)),
-        Err(Raised) => {
-            // SAFETY: an error is set; only AttributeError is cleared.
-            unsafe {
-                if ffi::PyErr_ExceptionMatches(ffi::PyExc_AttributeError) == 0 {
-                    return Err(Raised);
-                }
-                ffi::PyErr_Clear();
-            }
+        Err(Raised) if Exception::AttributeError.is_set() => {
+            clear_error();
             Ok(None)
         }
+        found => found.map(Some),
     }
 }
 
-/// What is no buffer has failed; asyncio asks it for its length first.
+/// An object without a buffer has failed; asyncio asks it for its length first.
 #[cold]
 fn without_length(target: &Ref, raised: Raised) -> Raised {
     let refused = raised.take();

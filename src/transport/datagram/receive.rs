@@ -18,33 +18,33 @@ use std::io;
 use crate::capi::error::{raise_io, take_exception};
 use crate::capi::imports::imports;
 use crate::capi::sockaddr::SockAddr;
-use crate::capi::{Fatal, Raised, Ref};
+use crate::capi::{Fatal, Raised, Ref, This};
 use crate::event_loop::core::{Core, RECEIVE};
 use crate::reactor::Readiness;
 
-use super::transport::Datagram;
-use crate::transport::base::endpoint::{Caller, tell};
+use super::state::Datagram;
+use crate::transport::base::reporting::{Caller, notify};
 
 /// The socket is readable, or has an error that reading will tell.
 #[inline(always)]
-pub(crate) fn on_readable(datagram: &Datagram, core: &Core) -> Result<(), Fatal> {
-    if !datagram.endpoint.reads_now(core) || !datagram.is_open() {
+pub(crate) fn on_readable(this: This<'_, Datagram>, core: &Core) -> Result<(), Fatal> {
+    if !this.base.awaits_data() || this.base.has_just_resumed(core) {
         return Ok(());
     }
-    if !datagram.held_back().is_empty() {
-        return deliver_held_back(datagram, core);
+    if !this.receiving.held_back.is_empty() {
+        return deliver_held_back(this, core);
     }
     core.note_io();
     // Unix datagrams can be longer than a batch has room for.
-    if batch::POSSIBLE && datagram.family != libc::AF_UNIX && datagram.expect_more.replace(true) {
-        batch::receive(datagram, core)
+    if batch::POSSIBLE && this.rules.family != libc::AF_UNIX && this.receiving.expects_more.replace(true) {
+        batch::receive(this, core)
     } else {
-        receive_one(datagram, core)
+        receive_one(this, core)
     }
 }
 
 #[inline(always)]
-fn receive_one(datagram: &Datagram, core: &Core) -> Result<(), Fatal> {
+fn receive_one(this: This<'_, Datagram>, core: &Core) -> Result<(), Fatal> {
     let mut sender = SockAddr::room();
     let (address, length) = sender.places();
     let buffer = core.receive_buffer();
@@ -52,7 +52,7 @@ fn receive_one(datagram: &Datagram, core: &Core) -> Result<(), Fatal> {
     // those of a live address.
     let count = unsafe {
         libc::recvfrom(
-            datagram.descriptor(),
+            this.descriptor(),
             buffer.as_mut_ptr().cast(),
             RECEIVE,
             libc::MSG_DONTWAIT,
@@ -61,12 +61,12 @@ fn receive_one(datagram: &Datagram, core: &Core) -> Result<(), Fatal> {
         )
     };
     if count < 0 {
-        return failed(datagram, core, &io::Error::last_os_error());
+        return failed(this, core, &io::Error::last_os_error());
     }
     let data = core.spare_bytes.bytes_from(&buffer[..count as usize]);
-    match data.and_then(|data| Ok((data, datagram.name(&sender)?))) {
+    match data.and_then(|data| Ok((data, this.receiving.peers.name(this.rules.family, &sender)?))) {
         Ok((data, sender)) => {
-            let delivered = deliver(datagram, core, &data, &sender);
+            let delivered = deliver(this, core, &data, &sender);
             core.spare_bytes.keep(data);
             delivered
         }
@@ -77,110 +77,43 @@ fn receive_one(datagram: &Datagram, core: &Core) -> Result<(), Fatal> {
 
 /// -1 from a receive: nothing there, or an error for the protocol.
 #[cold]
-fn failed(datagram: &Datagram, core: &Core, error: &io::Error) -> Result<(), Fatal> {
+fn failed(this: This<'_, Datagram>, core: &Core, error: &io::Error) -> Result<(), Fatal> {
     if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) {
         return Ok(());
     }
     let Raised = raise_io(error);
-    error_received(datagram, core, Caller::Reading, &take_exception())
+    error_received(this, core, Caller::Reading, &take_exception())
 }
 
 /// `protocol.error_received(exception)`, from the loop.
 #[cold]
 pub(crate) fn error_received(
-    datagram: &Datagram,
+    this: This<'_, Datagram>,
     core: &Core,
     caller: Caller,
     exception: &Ref,
 ) -> Result<(), Fatal> {
-    tell(datagram, core, caller, imports().error_received.as_ptr(), &[exception.as_ptr()])
+    notify(this, core, caller, &imports().error_received, &[exception.borrow()])
 }
 
 #[inline(always)]
-fn deliver(datagram: &Datagram, core: &Core, data: &Ref, sender: &Ref) -> Result<(), Fatal> {
-    let name = imports().datagram_received.as_ptr();
-    tell(datagram, core, Caller::Reading, name, &[data.as_ptr(), sender.as_ptr()])
+fn deliver(this: This<'_, Datagram>, core: &Core, data: &Ref, sender: &Ref) -> Result<(), Fatal> {
+    notify(this, core, Caller::Reading, &imports().datagram_received, &[data.borrow(), sender.borrow()])
 }
 
 /// Delivers what a pause has interrupted.
 #[cold]
-fn deliver_held_back(datagram: &Datagram, core: &Core) -> Result<(), Fatal> {
-    while datagram.endpoint.is_reading() && datagram.is_open() {
-        let Some((data, sender)) = datagram.held_back().pop_front() else { break };
-        if let Err(fatal) = deliver(datagram, core, &data, &sender) {
-            if !datagram.held_back().is_empty() {
-                core.requeue(datagram.endpoint.token.get(), Readiness::READABLE);
+fn deliver_held_back(this: This<'_, Datagram>, core: &Core) -> Result<(), Fatal> {
+    while this.base.awaits_data() {
+        let Some((data, sender)) = this.receiving.held_back.pop_front() else { break };
+        if let Err(fatal) = deliver(this, core, &data, &sender) {
+            if !this.receiving.held_back.is_empty() {
+                core.requeue(this.base.token.get(), Readiness::READABLE);
             }
             return Err(fatal);
         }
     }
     Ok(())
-}
-
-/// How many senders are remembered: what four bits of a hash can name.
-const PEERS: usize = 16;
-/// The longest address that is: that of an IPv6 socket.
-const KEY: usize = size_of::<libc::sockaddr_in6>();
-
-#[derive(Debug)]
-struct Peer {
-    key: [u8; KEY],
-    length: usize,
-    name: Ref,
-}
-
-/// Senders that were here before, with the tuples that their addresses became: most datagrams come from a
-/// few peers, and a tuple costs about as much as a copy of its datagram.
-#[derive(Debug, Default)]
-pub(crate) struct Peers(Option<Box<[Option<Peer>; PEERS]>>);
-
-impl Datagram {
-    /// A sender's address as Python shows it.
-    #[inline(always)]
-    fn name(&self, sender: &SockAddr) -> Result<Ref, Raised> {
-        let bytes = sender.as_bytes();
-        if self.family == libc::AF_UNIX || bytes.len() > KEY {
-            return Ok(sender.as_python()?.unwrap_or_else(Ref::none));
-        }
-        // SAFETY: GIL held; nothing runs while the table is borrowed, what leaves it is dropped afterwards.
-        let table = unsafe { &mut (*self.peers.get()).0 };
-        let table = table.get_or_insert_with(|| Box::new([const { None }; PEERS]));
-        let index = slot(bytes);
-        self.last_named.set(index);
-        let place = &mut table[index];
-        if let Some(peer) = place
-            && peer.length == bytes.len()
-            && peer.key[..peer.length] == *bytes
-        {
-            return Ok(peer.name.clone_ref());
-        }
-        let name = sender.as_python()?.unwrap_or_else(Ref::none);
-        let mut key = [0; KEY];
-        key[..bytes.len()].copy_from_slice(bytes);
-        let old = place.replace(Peer { key, length: bytes.len(), name: name.clone_ref() });
-        drop(old);
-        Ok(name)
-    }
-
-    /// The address behind `name`, if that is the very tuple that the last sender was shown as: most answers go to
-    /// whoever has asked.
-    #[inline(always)]
-    pub(super) fn sender_named(&self, name: &Ref) -> Option<SockAddr> {
-        // SAFETY: GIL held; nothing runs while the table is borrowed.
-        let table = unsafe { &(*self.peers.get()).0 };
-        let peer = table.as_ref()?[self.last_named.get()].as_ref()?;
-        // SAFETY: the first `length` bytes of the key are an address that the kernel has written.
-        (peer.name.as_ptr() == name.as_ptr())
-            .then(|| unsafe { SockAddr::copied(peer.key.as_ptr().cast(), peer.length as libc::socklen_t) })
-    }
-}
-
-/// Where a peer is remembered: its words folded, and the best bits of a product of them.
-#[inline(always)]
-fn slot(address: &[u8]) -> usize {
-    let word = |bytes: &[u8]| bytes.iter().fold(0, |word: u32, byte| word << 8 | u32::from(*byte));
-    let folded = address.chunks_exact(4).fold(0, |hash: u32, bytes| hash.rotate_left(5) ^ word(bytes));
-    folded.wrapping_mul(0x9e37_79b1) as usize >> 28
 }
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -191,7 +124,7 @@ mod batch {
     use std::ptr::null_mut;
 
     use super::{
-        Core, Datagram, Fatal, Raised, Readiness, Ref, SockAddr, deliver, failed, io, receive_one,
+        Core, Datagram, Fatal, Raised, Readiness, Ref, SockAddr, This, deliver, failed, io, receive_one,
         take_exception,
     };
     use crate::capi::error::raise;
@@ -268,7 +201,7 @@ mod batch {
         }
 
         /// Datagram `index` of the last fill, as Python objects.
-        fn take(&self, index: usize, datagram: &Datagram, core: &Core) -> Result<(Ref, Ref), Raised> {
+        fn take(&self, index: usize, this: This<'_, Datagram>, core: &Core) -> Result<(Ref, Ref), Raised> {
             let header = &self.headers[index];
             let length = (header.msg_len as usize).min(LONGEST);
             // SAFETY: the last fill has written so many bytes to this stride, which lies within the capacity.
@@ -276,41 +209,41 @@ mod batch {
                 unsafe { std::slice::from_raw_parts(self.vectors[index].iov_base.cast::<u8>(), length) };
             let data = core.spare_bytes.bytes_from(data)?;
             let sender = SockAddr::written(self.senders[index], header.msg_hdr.msg_namelen);
-            Ok((data, datagram.name(&sender)?))
+            Ok((data, this.receiving.peers.name(this.rules.family, &sender)?))
         }
     }
 
-    pub(super) fn receive(datagram: &Datagram, core: &Core) -> Result<(), Fatal> {
-        let Some(mut batch) = SPARE.take().or_else(Batch::new) else { return receive_one(datagram, core) };
-        let outcome = match batch.fill(datagram.descriptor()) {
+    pub(super) fn receive(this: This<'_, Datagram>, core: &Core) -> Result<(), Fatal> {
+        let Some(mut batch) = SPARE.take().or_else(Batch::new) else { return receive_one(this, core) };
+        let outcome = match batch.fill(this.descriptor()) {
             Ok(count) => {
-                datagram.expect_more.set(count > 1);
+                this.receiving.expects_more.set(count > 1);
                 if count > 1 {
-                    core.reread(datagram.endpoint.token.get());
+                    core.reread(this.base.token.get());
                 }
-                deliver_all(datagram, core, &batch, count)
+                deliver_all(this, core, &batch, count)
             }
             // A sandbox may know the older call only.
-            Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => receive_one(datagram, core),
-            Err(error) => failed(datagram, core, &error),
+            Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => receive_one(this, core),
+            Err(error) => failed(this, core, &error),
         };
         SPARE.set(Some(batch));
         outcome
     }
 
-    fn deliver_all(datagram: &Datagram, core: &Core, batch: &Batch, count: usize) -> Result<(), Fatal> {
+    fn deliver_all(this: This<'_, Datagram>, core: &Core, batch: &Batch, count: usize) -> Result<(), Fatal> {
         for index in 0..count {
-            if !datagram.is_open() {
+            if this.base.life.is_closing() {
                 // What a closed socket still held is lost, in the kernel or here.
                 break;
             }
-            match batch.take(index, datagram, core) {
-                Ok(taken) if datagram.endpoint.paused.get() => datagram.held_back().push_back(taken),
+            match batch.take(index, this, core) {
+                Ok(taken) if this.base.paused.get() => this.receiving.held_back.push_back(taken),
                 Ok((data, sender)) => {
-                    let delivered = deliver(datagram, core, &data, &sender);
+                    let delivered = deliver(this, core, &data, &sender);
                     core.spare_bytes.keep(data);
                     if delivered.is_err() {
-                        return Err(interrupted(datagram, core, batch, index + 1..count));
+                        return Err(interrupted(this, core, batch, index + 1..count));
                     }
                 }
                 // No memory for it: this datagram is lost, as datagrams may be.
@@ -322,15 +255,20 @@ mod batch {
 
     /// A fatal error leaves the loop in the middle of a batch: the rest is kept for the next run.
     #[cold]
-    fn interrupted(datagram: &Datagram, core: &Core, batch: &Batch, rest: std::ops::Range<usize>) -> Fatal {
+    fn interrupted(
+        this: This<'_, Datagram>,
+        core: &Core,
+        batch: &Batch,
+        rest: std::ops::Range<usize>,
+    ) -> Fatal {
         let exception = take_exception();
         for index in rest {
-            match batch.take(index, datagram, core) {
-                Ok(taken) => datagram.held_back().push_back(taken),
+            match batch.take(index, this, core) {
+                Ok(taken) => this.receiving.held_back.push_back(taken),
                 Err(raised) => drop(raised.take()),
             }
         }
-        core.requeue(datagram.endpoint.token.get(), Readiness::READABLE);
+        core.requeue(this.base.token.get(), Readiness::READABLE);
         raise(exception);
         Fatal
     }
@@ -340,11 +278,11 @@ mod batch {
 mod batch {
     //! Systems without `recvmmsg`.
 
-    use super::{Core, Datagram, Fatal, receive_one};
+    use super::{Core, Datagram, Fatal, This, receive_one};
 
     pub(super) const POSSIBLE: bool = false;
 
-    pub(super) fn receive(datagram: &Datagram, core: &Core) -> Result<(), Fatal> {
-        receive_one(datagram, core)
+    pub(super) fn receive(this: This<'_, Datagram>, core: &Core) -> Result<(), Fatal> {
+        receive_one(this, core)
     }
 }

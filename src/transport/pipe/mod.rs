@@ -1,4 +1,5 @@
-//! The transports of pipes, FIFOs and character devices: one that reads, one that writes.
+//! The transports of pipes, FIFOs and character devices: [`read`] and [`write`], each for one end.
 
+mod keeper;
 pub(crate) mod read;
 pub(crate) mod write;

@@ -12,7 +12,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::address;
-use super::transport::{Parts, Stream};
+use super::create::{StreamParts, create};
 use crate::capi::call::{call0, copy_current_context, in_context};
 use crate::capi::error::{fetch, io_error, raise_io, take_unless_fatal};
 use crate::capi::inspect::integer;
@@ -23,6 +23,7 @@ use crate::event_loop::core::metrics::add;
 use crate::event_loop::event_loop::EventLoop;
 use crate::event_loop::source::Source;
 use crate::reactor::{Interest, Readiness};
+use crate::transport::base::opening::Parts;
 
 /// One listening socket of a server.
 #[pyclass(module = "wakeloop._core", frozen)]
@@ -237,22 +238,15 @@ impl Listener {
         let context = unsafe { Ref::from_owned(ffi::PyContext_Copy(context.as_ptr())) }.ok_or(Raised)?;
         let made = in_context(&context, || call0(&factory))?;
         *protocol = Some(made.clone_ref());
-        Stream::create(
-            core,
-            Parts {
-                fd,
-                family: self.family,
-                socket: None,
-                protocol: made,
-                context,
-                waiter: None,
-                extra: None,
-                server: self.server.get(),
-                sockname: self.sockname.get(),
-                peer: address::internet(peer),
-                registered: None,
-            },
-        )
-        .map(drop)
+        let parts =
+            Parts { fd, owner: None, protocol: made, context, waiter: None, extra: None, registered: false };
+        let stream = StreamParts {
+            family: self.family,
+            server: self.server.get(),
+            sockname: self.sockname.get(),
+            peer: address::internet(peer),
+            news: Readiness::EMPTY,
+        };
+        create(core, parts, stream).map(drop)
     }
 }

@@ -4,52 +4,51 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use super::address;
-use super::transport::Stream;
-use crate::capi::call::call1;
-use crate::capi::error::fetch;
+use super::state::Stream;
 use crate::capi::fallible::dict;
 use crate::capi::imports::{imports, support};
+use crate::capi::object::interpreter_ends;
 use crate::capi::sockaddr::{Ask, SockAddr};
 use crate::capi::socket::adopt;
-use crate::capi::{Fallible, Raised, Ref};
+use crate::capi::{Fallible, Ref};
 
 impl Stream {
     /// The Python socket of an open connection, made now if nobody needed it before.
-    pub(crate) fn python_socket(&self, py: Python<'_>) -> PyResult<Option<Ref>> {
-        if self.fd.get() < 0 {
+    pub(super) fn python_socket(&self, py: Python<'_>) -> PyResult<Option<Ref>> {
+        if self.base.fd.get() < 0 {
             return Ok(None);
         }
-        if let Some(socket) = self.socket.get() {
+        if let Some(socket) = self.base.owner.get() {
             return Ok(Some(socket));
         }
-        let fd = self.fd.get();
-        if let Some(socket) = adopt(py, fd, || self.fd.get() == fd && self.socket.is_empty())? {
-            self.socket.set(Some(socket));
+        let fd = self.base.fd.get();
+        if let Some(socket) = adopt(py, fd, || self.base.fd.get() == fd && self.base.owner.is_empty())? {
+            self.base.owner.set(Some(socket));
         }
-        Ok(self.socket.get())
+        Ok(self.base.owner.get())
     }
 
     /// The same for a closed connection too, whose socket is closed like it.
     fn any_socket(&self, py: Python<'_>) -> PyResult<Option<Ref>> {
-        if self.fd.get() >= 0 || !self.socket.is_empty() {
-            return Ok(self.python_socket(py)?.or_else(|| self.socket.get()));
+        if self.base.fd.get() >= 0 || !self.base.owner.is_empty() {
+            return Ok(self.python_socket(py)?.or_else(|| self.base.owner.get()));
         }
-        let socket = support(py, "closed_socket")?.call1((Fallible(self.family),))?;
+        let socket = support(py, "closed_socket")?.call1((Fallible(self.reading.family),))?;
         Ok((!socket.is_none()).then(|| Ref::from(socket)))
     }
 
     /// The dict of extra information, made now if nobody needed it before.
     fn extra_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        if let Some(extra) = self.extra.get() {
+        if let Some(extra) = self.base.extra.get() {
             return Ok(extra.bind(py).clone().cast_into()?);
         }
         let extra = dict(py)?;
-        self.extra.set(Some(extra.clone().into_any().into()));
+        self.base.extra.set(Some(extra.clone().into_any().into()));
         Ok(extra)
     }
 
     /// The dict with everything in it that asyncio puts there.
-    pub(crate) fn full_extra<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+    pub(super) fn full_extra<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let extra = self.extra_dict(py)?;
         for name in ["socket", "sockname", "peername"] {
             if !extra.contains(Fallible(name))? {
@@ -62,11 +61,11 @@ impl Stream {
     /// `sockname` or `peername`, or `None` where the socket has none.
     fn address<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
         if name == "sockname"
-            && let Some(known) = self.sockname.get()
+            && let Some(known) = self.ends.sockname.get()
         {
             return Ok(known.bind(py).clone());
         }
-        let stored = if name == "sockname" { self.name.get() } else { self.peer.get() };
+        let stored = if name == "sockname" { self.ends.own.get() } else { self.ends.peer.get() };
         if let Some(stored) = stored {
             return address::to_python(py, &stored);
         }
@@ -82,12 +81,12 @@ impl Stream {
     }
 
     /// `get_extra_info(name)` for one name, computing no more than that.
-    pub(crate) fn extra_info<'py>(
+    pub(super) fn known_extra_info<'py>(
         &self,
         py: Python<'py>,
         name: &Bound<'py, PyAny>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        if let Some(extra) = self.extra.get() {
+        if let Some(extra) = self.base.extra.get() {
             let extra = extra.bind(py).clone().cast_into::<PyDict>()?;
             if let Some(value) = extra.get_item(name)? {
                 return Ok(Some(value));
@@ -105,27 +104,19 @@ impl Stream {
         }
     }
 
-    /// Whether it is a Unix socket, for all that is known.
-    #[inline(always)]
-    pub(crate) fn may_be_local(&self) -> bool {
-        !matches!(self.family, libc::AF_INET | libc::AF_INET6)
-    }
-
     /// The descriptor is about to be closed: keeps what can only be asked while it is open.
-    pub(crate) fn remember_addresses(&self) {
-        if self.fd.get() < 0 || self.name.get().is_some() {
+    pub(super) fn remember_addresses(&self, py: Python<'_>) {
+        if self.base.fd.get() < 0 || self.ends.own.get().is_some() {
             return;
         }
-        if self.family != libc::AF_UNIX {
-            if !self.sockname.is_empty() {
+        if self.reading.family != libc::AF_UNIX {
+            if !self.ends.sockname.is_empty() {
                 return;
             }
-            self.name.set(address::name_of(self.descriptor(), libc::getsockname));
+            self.ends.own.set(address::name_of(self.descriptor(), libc::getsockname));
         }
-        if self.name.get().is_none() && !crate::capi::object::interpreter_ends() {
+        if self.ends.own.get().is_none() && !interpreter_ends() {
             // A Unix socket, or an address with a zone: as Python objects, then.
-            // SAFETY: every caller holds the GIL.
-            let py = unsafe { Python::assume_attached() };
             // A failure leaves a gap in what the dead connection knows, and that is all.
             drop(self.remember_names(py));
         }
@@ -135,14 +126,17 @@ impl Stream {
         let extra = self.extra_dict(py)?;
         let ends: [(&str, Ask); 2] = [("sockname", libc::getsockname), ("peername", libc::getpeername)];
         for (name, ask) in ends {
-            let known =
-                if name == "sockname" { !self.sockname.is_empty() } else { self.peer.get().is_some() };
+            let known = if name == "sockname" {
+                !self.ends.sockname.is_empty()
+            } else {
+                self.ends.peer.get().is_some()
+            };
             if known || extra.contains(Fallible(name))? {
                 continue;
             }
             let address =
                 SockAddr::asked(self.descriptor(), ask).map(|address| address.as_python()).transpose();
-            let address = address.map_err(|Raised| fetch(py))?.flatten().unwrap_or_else(Ref::none);
+            let address = address?.flatten().unwrap_or_else(Ref::none);
             extra.set_item(Fallible(name), address.bind(py))?;
         }
         Ok(())
@@ -157,7 +151,7 @@ impl Stream {
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let value = if name == "socket" {
             let Some(socket) = self.any_socket(py)? else { return Ok(None) };
-            call1(&imports().transport_socket, socket.as_ptr()).map_err(|Raised| fetch(py))?.bind(py).clone()
+            imports().transport_socket.call(&[socket.borrow()])?.bind(py).clone()
         } else {
             self.address(py, name)?
         };

@@ -13,7 +13,7 @@ use crate::capi::inspect::boolean;
 use crate::capi::methods::TypeSlot;
 use crate::capi::native::{Class, Dealloc, WeakList};
 use crate::capi::{Native, Raised, Ref, Slot};
-use crate::transport::stream::transport::{Stream, stream_of};
+use crate::transport::stream::state::Stream;
 
 /// The places of the attributes among the names that `wakeloop._streams` gives.
 const PAUSED: usize = 1;
@@ -64,15 +64,13 @@ impl Writer {
 
     /// The transport, if it is our stream transport with its own methods.
     #[inline(always)]
-    pub(super) fn plain_transport(&self) -> Option<(Ref, &Stream)> {
-        let classes = CLASSES.get()?;
-        let object = self.transport.as_ptr();
-        if object.is_null() || !classes.transport.is_class_of(object) || !classes.transport.is_unpatched() {
+    pub(super) fn plain_transport(&self) -> Option<Ref> {
+        if !CLASSES.get()?.transport.is_unpatched() {
             return None;
         }
-        // SAFETY: just tested; the slot holds it, and so does the reference that goes with the fields.
-        let (held, stream) = unsafe { (Ref::from_borrowed(object), stream_of(object)) };
-        stream.has_no_own_attributes().then_some((held, stream))
+        self.transport.get().filter(|transport| {
+            transport.downcast::<Stream>().is_some_and(|stream| stream.base.has_no_own_attributes())
+        })
     }
 }
 
@@ -96,8 +94,9 @@ pub(super) fn is_drained(object: &Ref) -> Result<bool, Raised> {
     {
         return Ok(false);
     }
-    let closing = match writer.plain_transport() {
-        Some((_held, stream)) => stream.closing.get(),
+    let transport = writer.plain_transport();
+    let closing = match transport.as_ref().and_then(|transport| transport.downcast::<Stream>()) {
+        Some(stream) => stream.base.life.is_closing(),
         None => asked_closing(writer)?,
     };
     let Some(protocol) = writer.protocol.get() else { return Ok(false) };

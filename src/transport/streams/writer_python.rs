@@ -22,15 +22,17 @@ fn pass_on(this: This<'_, Writer>, name: &str, arguments: Arguments<'_>) -> Resu
 }
 
 fn write(this: This<'_, Writer>, arguments: Arguments<'_>) -> Result<(), Raised> {
-    match plain_writer(&this.object()).and_then(Writer::plain_transport) {
-        Some((held, stream)) => send::write(&held, stream, arguments.one("write", "data")?.as_ptr()),
+    let transport = plain_writer(&this.object()).and_then(Writer::plain_transport);
+    match transport.as_ref().and_then(|transport| transport.downcast()) {
+        Some(stream) => send::write(stream, arguments.one("write", "data")?),
         None => pass_on(this, "write", arguments).map(drop),
     }
 }
 
 fn writelines(this: This<'_, Writer>, arguments: Arguments<'_>) -> Result<(), Raised> {
-    match plain_writer(&this.object()).and_then(Writer::plain_transport) {
-        Some((held, stream)) => send::writelines(&held, stream, &*arguments.one("writelines", "data")?),
+    let transport = plain_writer(&this.object()).and_then(Writer::plain_transport);
+    match transport.as_ref().and_then(|transport| transport.downcast()) {
+        Some(stream) => send::writelines(stream, arguments.one("writelines", "data")?),
         None => pass_on(this, "writelines", arguments).map(drop),
     }
 }

@@ -14,10 +14,10 @@ use crate::capi::error::{handling, take_exception};
 use crate::capi::fallible::{interned, string_or_none};
 use crate::capi::{Raised, Ref, Slot};
 use crate::event_loop::core::{Core, core_of};
-use crate::transport::base::flow_control::Mark;
-use crate::transport::base::protocol_sink::Receiver;
+use crate::transport::base::protocol_sink::ProtocolSink;
+use crate::transport::base::water_marks::Mark;
 use crate::transport::base::write_buffer::WriteBuffer;
-use crate::transport::stream::transport::{Stream, is_stream, stream_of};
+use crate::transport::stream::state::Stream;
 
 /// asyncio's `SSLProtocolState`, in its order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub(crate) enum State {
 pub(crate) struct Connection {
     pub(super) event_loop: Slot,
     /// The application's protocol.
-    pub(super) receiver: Receiver,
+    pub(super) sink: ProtocolSink,
     /// The stream transport underneath, from its connection_made to its connection_lost.
     pub(super) transport: Slot,
     /// The `ssl.SSLObject`.
@@ -103,7 +103,7 @@ impl Connection {
     pub(super) fn new() -> Connection {
         Connection {
             event_loop: Slot::empty(),
-            receiver: Receiver::empty(),
+            sink: ProtocolSink::empty(),
             transport: Slot::empty(),
             ssl_object: Slot::empty(),
             engine: UnsafeCell::new(None),
@@ -167,19 +167,11 @@ impl Connection {
         }
     }
 
-    /// The stream transport underneath, if there is one (yet, or still).
-    #[inline(always)]
-    pub(super) fn stream(&self) -> Option<(Ref, &Stream)> {
-        let transport = self.transport.get().filter(|transport| is_stream(transport.as_ptr()))?;
-        // SAFETY: just checked. The fields live in the object that the returned reference keeps.
-        let stream = unsafe { stream_of(transport.as_ptr()) };
-        Some((transport, stream))
-    }
-
     /// Runs `body` in the context of the stream transport.
     pub(super) fn in_context<T>(&self, body: impl FnOnce() -> Result<T, Raised>) -> Result<T, Raised> {
-        match self.stream() {
-            Some((_held, stream)) => stream.in_context(body),
+        let transport = self.transport.get();
+        match transport.as_ref().and_then(|transport| transport.downcast::<Stream>()) {
+            Some(stream) => stream.base.in_context(body),
             None => body(),
         }
     }

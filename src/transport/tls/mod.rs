@@ -9,7 +9,7 @@
 //! ours, [`object`] drives CPython's SSLObject and MemoryBIO. [`transport`] is the application's transport.
 //!
 //! ```text
-//!   socket -> Stream -> read -> engine -> Receiver -> application's protocol
+//!   socket -> Stream -> read -> engine -> ProtocolSink -> application's protocol
 //!   socket <- Stream <- write <- engine <- queue of plaintext <- SSLTransport.write
 //! ```
 //!

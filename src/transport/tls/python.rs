@@ -18,7 +18,8 @@ use crate::capi::error::{exception, exception_about, fetch};
 use crate::capi::{Fallible, Fatal, Raised, Ref, Slot};
 use crate::event_loop::event_loop::EventLoop;
 use crate::libssl::bio::Notify;
-use crate::transport::stream::transport::is_stream;
+use crate::transport::base::protocol_sink::{NativeProtocol, set_native_protocol};
+use crate::transport::stream::state::Stream;
 
 /// The native half of a TLS connection.
 #[pyclass(module = "wakeloop._core", name = "TlsConnection", subclass, frozen)]
@@ -120,7 +121,7 @@ impl TlsConnection {
     // -- asyncio's methods -----------------------------------------------------------------------
 
     fn _set_app_protocol(slf: &Bound<'_, Self>, protocol: Bound<'_, PyAny>) -> PyResult<()> {
-        python(slf.py(), slf.get().connection.receiver.set(protocol.into()))
+        python(slf.py(), slf.get().connection.sink.set(protocol.into()))
     }
 
     fn _do_read(slf: &Bound<'_, Self>) -> PyResult<()> {
@@ -203,7 +204,8 @@ impl TlsConnection {
 
     #[setter(_transport)]
     fn set_transport(&self, transport: Bound<'_, PyAny>) -> PyResult<()> {
-        if !transport.is_none() && !is_stream(transport.as_ptr()) {
+        let is_stream = Ref::from(transport.clone()).downcast::<Stream>().is_some();
+        if !transport.is_none() && !is_stream {
             return Err(exception_about::<PyTypeError>(c"a stream transport is needed, not %R", &transport));
         }
         set(&self.connection.transport, transport);
@@ -212,16 +214,16 @@ impl TlsConnection {
 
     #[getter(_app_protocol)]
     fn app_protocol<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
-        get(py, &self.connection.receiver.protocol)
+        get(py, &self.connection.sink.protocol)
     }
 
     #[setter(_app_protocol)]
     fn set_app_protocol(&self, protocol: Bound<'_, PyAny>) -> PyResult<()> {
         if protocol.is_none() {
-            self.connection.receiver.clear();
+            self.connection.sink.clear();
             return Ok(());
         }
-        python(protocol.py(), self.connection.receiver.set(protocol.clone().into()))
+        python(protocol.py(), self.connection.sink.set(protocol.clone().into()))
     }
 
     #[getter(_sslobj)]
@@ -304,7 +306,7 @@ impl TlsConnection {
 
     #[setter(_outgoing_high_water)]
     fn set_outgoing_high_water(&self, size: &Bound<'_, PyAny>) -> PyResult<()> {
-        python(size.py(), self.connection.outgoing_high.set(size.as_ptr()))
+        python(size.py(), self.connection.outgoing_high.set(&Ref::from(size.clone())))
     }
 
     #[getter(_outgoing_low_water)]
@@ -314,7 +316,7 @@ impl TlsConnection {
 
     #[setter(_outgoing_low_water)]
     fn set_outgoing_low_water(&self, size: &Bound<'_, PyAny>) -> PyResult<()> {
-        python(size.py(), self.connection.outgoing_low.set(size.as_ptr()))
+        python(size.py(), self.connection.outgoing_low.set(&Ref::from(size.clone())))
     }
 
     #[getter(_incoming_high_water)]
@@ -324,7 +326,7 @@ impl TlsConnection {
 
     #[setter(_incoming_high_water)]
     fn set_incoming_high_water(&self, size: &Bound<'_, PyAny>) -> PyResult<()> {
-        python(size.py(), self.connection.incoming_high.set(size.as_ptr()))
+        python(size.py(), self.connection.incoming_high.set(&Ref::from(size.clone())))
     }
 
     #[getter(_incoming_low_water)]
@@ -334,7 +336,7 @@ impl TlsConnection {
 
     #[setter(_incoming_low_water)]
     fn set_incoming_low_water(&self, size: &Bound<'_, PyAny>) -> PyResult<()> {
-        python(size.py(), self.connection.incoming_low.set(size.as_ptr()))
+        python(size.py(), self.connection.incoming_low.set(&Ref::from(size.clone())))
     }
 
     /// "native" or "sslobject": who encrypts this connection.
@@ -349,7 +351,7 @@ impl TlsConnection {
         for slot in [&connection.event_loop, &connection.transport, &connection.ssl_object] {
             each(slot)?;
         }
-        connection.receiver.slots().into_iter().try_for_each(&mut each)?;
+        connection.sink.slots().into_iter().try_for_each(&mut each)?;
         match connection.engine() {
             Some(engine) => engine.slots().try_for_each(each),
             None => Ok(()),
@@ -359,7 +361,7 @@ impl TlsConnection {
     /// The loop stays: methods need it, and its own clear breaks the cycle. So does the engine, whose objects
     /// refer to nothing but each other.
     fn __clear__(&self) {
-        self.connection.receiver.clear();
+        self.connection.sink.clear();
         self.connection.transport.clear();
         self.connection.ssl_object.clear();
     }
@@ -401,5 +403,10 @@ pub(crate) fn tls_problem(py: Python<'_>) -> Option<&'static str> {
 pub(crate) fn prepare(py: Python<'_>) -> PyResult<()> {
     let sample = Bound::new(py, TlsConnection { connection: Connection::new() })?;
     connection::learn(sample.as_ptr(), &sample.get().connection);
+    set_native_protocol(NativeProtocol {
+        is_class_of: |protocol| connection::is_connection(protocol.as_ptr()),
+        receive: read::receive,
+        send_last: write::send_last_of,
+    });
     Ok(())
 }

@@ -5,14 +5,15 @@ use super::engine::{End, Engine, RECORD, Room, fail};
 use super::native::Native;
 use super::object::Message;
 use crate::capi::buffer::{RawBytes, bytes_from, bytes_slice};
+use crate::capi::call::in_kept_context;
 use crate::capi::{Raised, Ref};
 use crate::event_loop::core::Core;
 use crate::transport::base::protocol_sink::Delivery;
-use crate::transport::stream::receive::{DIRECT, LARGE};
+use crate::transport::base::sizes::{DIRECT, LARGE};
 
 /// What a receive has become, before any Python code runs.
 #[derive(Debug)]
-pub(crate) enum Taken {
+enum Taken {
     /// It was decrypted.
     Batch(Batch),
     /// The engine keeps it; the connection's state says what comes next.
@@ -20,7 +21,7 @@ pub(crate) enum Taken {
 }
 
 #[derive(Debug)]
-pub(crate) struct Batch {
+pub(super) struct Batch {
     plain: Plain,
     end: End,
 }
@@ -34,9 +35,26 @@ enum Plain {
     Bytes(Ref),
 }
 
+/// Takes what the stream transport has received, in a scratch vector of the loop's, decrypts it and hands it on. Python
+/// is called in the context, if there is one.
+pub(super) fn receive(
+    connection: &Ref,
+    core: &Core,
+    data: Vec<u8>,
+    context: Option<&Ref>,
+) -> Result<(), Raised> {
+    let taken = take(connection, core, &data);
+    core.return_scratch(data);
+    let taken = taken?;
+    match context {
+        Some(context) => in_kept_context(context, || self::taken(connection, taken)),
+        None => self::taken(connection, taken),
+    }
+}
+
 /// Takes what the socket gave: `data` is used up, or copied, when this returns.
 #[inline(always)]
-pub(crate) fn take(connection: &Ref, core: &Core, data: &[u8]) -> Result<Taken, Raised> {
+fn take(connection: &Ref, core: &Core, data: &[u8]) -> Result<Taken, Raised> {
     // SAFETY: the stream transport calls this with its protocol, which it knows to be a connection.
     let connection = unsafe { connection_of(connection.as_ptr()) };
     match connection.engine() {
@@ -65,7 +83,7 @@ pub(crate) fn take(connection: &Ref, core: &Core, data: &[u8]) -> Result<Taken, 
 /// Does a receive of this size become a `bytes` without a detour? Not if that took a mapping of its own.
 #[inline(always)]
 fn direct(connection: &Connection, size: usize) -> bool {
-    (LARGE..=DIRECT - RECORD).contains(&size) && connection.receiver.delivery() == Delivery::Data
+    (LARGE..=DIRECT - RECORD).contains(&size) && connection.sink.delivery() == Delivery::Data
 }
 
 #[inline(always)]
@@ -91,7 +109,7 @@ fn decrypt_direct(native: &Native, data: &[u8]) -> Result<Batch, Raised> {
 
 /// Goes on with what [`take`] has made of a receive. Runs in the connection's context.
 #[inline(always)]
-pub(crate) fn taken(object: &Ref, taken: Taken) -> Result<(), Raised> {
+fn taken(object: &Ref, taken: Taken) -> Result<(), Raised> {
     // SAFETY: as in `take`.
     let connection = unsafe { connection_of(object.as_ptr()) };
     match taken {
@@ -151,7 +169,7 @@ fn decrypt(connection: &Connection, core: &Core) -> Result<Batch, Raised> {
 
 fn decrypt_by(engine: &Engine, connection: &Connection, core: &Core) -> Result<Batch, Raised> {
     let message = match engine {
-        Engine::Object(object) if connection.receiver.delivery() != Delivery::Buffer => object.read_message(),
+        Engine::Object(object) if connection.sink.delivery() != Delivery::Buffer => object.read_message(),
         _ => None,
     };
     let mut plain = Vec::new();
@@ -200,11 +218,11 @@ fn deliver_scratch(
 ) -> Result<bool, Raised> {
     if plain.is_empty() {
         core.return_scratch(plain);
-    } else if connection.receiver.delivery() != Delivery::Buffer {
+    } else if connection.sink.delivery() != Delivery::Buffer {
         let data = unfed(connection, &plain);
         core.return_scratch(plain);
         if let Some(data) = data? {
-            delivering(object, core, || connection.receiver.data_received(&data))?;
+            delivering(object, core, || connection.sink.data_received(&data))?;
         }
     } else {
         let delivered = deliver_buffered(object, connection, core, &plain);
@@ -228,14 +246,14 @@ fn deliver_bytes(object: &Ref, connection: &Connection, core: &Core, data: Ref) 
     if plain.is_empty() {
         return Ok(true);
     }
-    if connection.receiver.delivery() == Delivery::Buffer {
+    if connection.sink.delivery() == Delivery::Buffer {
         // OpenSSL has called back, and the protocol is another now.
         let mut copy = core.take_scratch();
         copy.extend_from_slice(plain);
         return deliver_scratch(object, connection, core, copy);
     }
-    if connection.receiver.delivery() != Delivery::Reader || !connection.receiver.feed(plain)? {
-        delivering(object, core, || connection.receiver.data_received(&data))?;
+    if connection.sink.delivery() != Delivery::Reader || !connection.sink.feed(plain)? {
+        delivering(object, core, || connection.sink.data_received(&data))?;
     }
     Ok(true)
 }
@@ -258,7 +276,7 @@ fn deliver_rest(object: &Ref, connection: &Connection, core: &Core) -> Result<bo
 /// Gives data to the protocol's StreamReader natively; what cannot be given that way comes back as bytes.
 #[inline(always)]
 fn unfed(connection: &Connection, plain: &[u8]) -> Result<Option<Ref>, Raised> {
-    if connection.receiver.delivery() == Delivery::Reader && connection.receiver.feed(plain)? {
+    if connection.sink.delivery() == Delivery::Reader && connection.sink.feed(plain)? {
         return Ok(None);
     }
     bytes_from(plain).map(Some)
@@ -278,20 +296,20 @@ fn deliver_buffered(
             break;
         }
         let rest = &plain[delivered..];
-        if connection.receiver.delivery() != Delivery::Buffer {
+        if connection.sink.delivery() != Delivery::Buffer {
             // It was replaced in between.
             if let Some(data) = unfed(connection, rest)? {
-                delivering(object, core, || connection.receiver.data_received(&data))?;
+                delivering(object, core, || connection.sink.data_received(&data))?;
             }
             return Ok(plain.len());
         }
-        let buffer = connection.receiver.get_buffer(rest.len() as isize)?;
+        let buffer = connection.sink.get_buffer(rest.len() as isize)?;
         let count = buffer.len().min(rest.len());
         // SAFETY: the view is writable and keeps its memory alive; the plaintext is a vector of ours.
         unsafe { std::ptr::copy_nonoverlapping(rest.as_ptr(), buffer.as_ptr(), count) };
         drop(buffer);
         delivered += count;
-        delivering(object, core, || connection.receiver.buffer_updated(count as isize))?;
+        delivering(object, core, || connection.sink.buffer_updated(count as isize))?;
     }
     Ok(delivered)
 }

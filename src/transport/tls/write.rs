@@ -11,8 +11,10 @@ use super::engine::{Engine, Output, RECORD, Wrote};
 use crate::capi::buffer::{Buffer, bytes_from, bytes_slice};
 use crate::capi::{Fatal, Raised, Ref};
 use crate::event_loop::core::{Core, RECEIVE};
+use crate::transport::base::sizes::AT_ONCE;
 use crate::transport::base::write_buffer::Done;
-use crate::transport::stream::send::{AT_ONCE, write_slice};
+use crate::transport::stream::send::write_slice;
+use crate::transport::stream::state::Stream;
 
 /// The ciphertext that is made before the socket gets it.
 const BATCH: usize = RECEIVE;
@@ -137,12 +139,15 @@ fn send_output(connection: &Connection, engine: &Engine) -> Result<bool, Raised>
     if engine.output_size() == 0 {
         return Ok(true);
     }
-    let Some((transport, stream)) = connection.stream() else { return Ok(false) };
+    let transport = connection.transport.get();
+    let Some(stream) = transport.as_ref().and_then(|transport| transport.downcast::<Stream>()) else {
+        return Ok(false);
+    };
     let output = engine.take_output()?;
     match &output {
-        Output::Vector(vector) => write_slice(&transport, stream, vector)?,
+        Output::Vector(vector) => write_slice(stream, vector)?,
         // SAFETY: a bytes object, which `output` keeps.
-        Output::Bytes(bytes) => write_slice(&transport, stream, unsafe { bytes_slice(bytes.as_ptr()) })?,
+        Output::Bytes(bytes) => write_slice(stream, unsafe { bytes_slice(bytes.as_ptr()) })?,
     }
     // A scratch vector goes back to the loop.
     if let (Output::Vector(vector), Some(core)) = (output, connection.core()) {

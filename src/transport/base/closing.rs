@@ -1,0 +1,194 @@
+//! How a transport ends: `close`, `abort`, fatal errors and `connection_lost`.
+
+use super::phase::Transition;
+use super::reporting::{Caller, notify, report_close, report_exception};
+use super::transport::TransportKind;
+use super::watching;
+use crate::capi::error::{Outcome, raise_io, take_unless_fatal};
+use crate::capi::imports::imports;
+use crate::capi::{Fatal, Raised, Ref, This};
+use crate::event_loop::core::Core;
+
+/// The message when the poller does not take a descriptor. It goes to the exception handler, because the peer is not at
+/// fault.
+const UNWATCHED: &str = "Fatal error on transport";
+
+/// Queues `connection_lost(exception)`, once.
+pub(crate) fn lose<T: TransportKind>(this: This<'_, T>, exception: Option<Ref>) {
+    let base = this.base();
+    if base.life.lose() == Transition::Entered {
+        base.lost_with.set(exception);
+        base.core().call_native(this.object().to_owned(), connection_lost::<T>);
+    }
+}
+
+/// asyncio's `_force_close`: drops what the descriptor does not take now.
+pub(crate) fn force_close<T: TransportKind>(this: This<'_, T>, exception: Option<Ref>) {
+    let base = this.base();
+    if base.life.is_lost() || base.fd.get() < 0 {
+        return;
+    }
+    T::send_last(this);
+    this.drop_unsent();
+    let _ = base.life.close();
+    stop_watching(this, base.core());
+    lose(this, exception);
+}
+
+/// `close()`: nothing is read any more, and what waits is sent before `connection_lost(None)`.
+pub(crate) fn close<T: TransportKind>(this: This<'_, T>) -> Result<(), Fatal> {
+    let base = this.base();
+    if base.life.close() == Transition::Before {
+        return Ok(());
+    }
+    if T::NEEDS_OPEN_LOOP && base.core().check_usable().is_err() {
+        // asyncio's `call_soon` would refuse the step that ends the connection; the descriptor waits for its owner.
+        return Err(Fatal);
+    }
+    let mut outcome = Outcome::default();
+    outcome.note(T::send_gathered(this).map_err(|Raised| Fatal));
+    if this.is_drained() {
+        lose(this, None);
+    }
+    outcome.note(watch_or_lose(this, base.core()));
+    outcome.finish()
+}
+
+/// `abort()`. What was written in this turn counts as sent before.
+pub(crate) fn abort<T: TransportKind>(this: This<'_, T>) -> Result<(), Raised> {
+    let mut outcome = Outcome::default();
+    outcome.note(T::send_gathered(this).map_err(|Raised| Fatal));
+    force_close(this, None);
+    outcome.finish().map_err(Raised::from)
+}
+
+/// A transport that is closing has sent everything: calls `connection_lost(None)` at once, as asyncio does when the
+/// descriptor has taken the last byte.
+pub(crate) fn finish<T: TransportKind>(this: This<'_, T>, core: &Core) -> Result<(), Fatal> {
+    match this.base().life.lose() {
+        Transition::Entered => connection_lost::<T>(&this.object(), core),
+        Transition::Before => Ok(()),
+    }
+}
+
+/// asyncio's `_fatal_error`, with the error that is set: reports it, and the connection is lost.
+#[cold]
+pub(crate) fn fatal_error<T: TransportKind>(
+    this: This<'_, T>,
+    raised: Raised,
+    message: &str,
+) -> Result<(), Fatal> {
+    end_with(this, raised, message, T::REPORT_FATAL)
+}
+
+/// Reports the error that is set by a function of `wakeloop._support`, and the connection is lost.
+#[cold]
+fn end_with<T: TransportKind>(
+    this: This<'_, T>,
+    raised: Raised,
+    message: &str,
+    function: &str,
+) -> Result<(), Fatal> {
+    let Raised = raised;
+    let exception = take_unless_fatal()?;
+    // A fatal error of the report leaves when the connection is lost: the last send may fail on top of it.
+    let mut outcome = Outcome::default();
+    outcome.note(report_exception(this, &exception, message, function));
+    force_close(this, Some(exception));
+    outcome.finish()
+}
+
+/// The last step.
+pub(crate) fn connection_lost<T: TransportKind>(object: &Ref, core: &Core) -> Result<(), Fatal> {
+    let Some(this) = object.downcast::<T>() else { return Ok(()) };
+    let base = this.base();
+    let exception = base.lost_with.take().unwrap_or_else(Ref::none);
+    // A fatal error waits until the connection is cleaned up.
+    let mut outcome = Outcome::default();
+    outcome.note(notify(this, core, Caller::Ending, &imports().connection_lost, &[exception.borrow()]));
+    outcome.note(release(this).or_else(|raised| report_close(this, core, raised)));
+    this.drop_unsent();
+    this.forget_protocol();
+    outcome.note(T::leave(this).or_else(|raised| core.unraisable(raised)));
+    outcome.note(T::lost(this, core, &exception));
+    base.context.clear();
+    outcome.finish()
+}
+
+/// Leaves the loop's table and closes the descriptor.
+pub(super) fn release<T: TransportKind>(this: This<'_, T>) -> Result<(), Raised> {
+    let base = this.base();
+    if base.fd.get() >= 0 {
+        T::remember(this);
+    }
+    if base.life.end() == Transition::Before {
+        return Ok(());
+    }
+    let core = base.core();
+    stop_watching(this, core);
+    leave_table(this);
+    // A peer on this very loop hears of it in the next turn, as in asyncio.
+    core.note_io();
+    let fd = base.fd.replace(-1);
+    let owner = if T::OWNS_DESCRIPTOR { base.owner.get() } else { base.owner.take() };
+    match owner {
+        Some(owner) => owner.call_method(&imports().close, &[]).map(drop),
+        None if T::OWNS_DESCRIPTOR && fd >= 0 => {
+            // SAFETY: the transport owned this descriptor and has forgotten it.
+            match unsafe { libc::close(fd) } {
+                0 => Ok(()),
+                _ => Err(raise_io(&std::io::Error::last_os_error())),
+            }
+        }
+        None => Ok(()),
+    }
+}
+
+/// Takes the transport out of the loop's table, if it is what stands there: the number may have a new owner already.
+pub(super) fn leave_table<T: TransportKind>(this: This<'_, T>) {
+    let base = this.base();
+    let (core, fd) = (base.core(), base.fd.get());
+    if fd >= 0 && core.fds.token(fd) == base.token.get() {
+        drop(core.fds.remove(fd));
+    }
+}
+
+// -- watching, and what follows when that fails ------------------------------------------------------------------
+
+/// Watches for what the transport wants to hear of. A transport that cannot be watched is lost.
+pub(crate) fn watch_or_lose<T: TransportKind>(this: This<'_, T>, core: &Core) -> Result<(), Fatal> {
+    match watching::watch(this, core, watch_again::<T>) {
+        Ok(()) => Ok(()),
+        Err(error) => unwatched(this, &error),
+    }
+}
+
+/// The same for a method, which raises what the poller says, as asyncio's does. The transport stays open.
+pub(crate) fn watch_or_raise<T: TransportKind>(this: This<'_, T>, core: &Core) -> Result<(), Raised> {
+    watching::watch(this, core, watch_again::<T>).map_err(|error| raise_io(&error))
+}
+
+/// Nothing is to be heard of the transport any more, which cannot fail in a way that anybody could act on.
+fn stop_watching<T: TransportKind>(this: This<'_, T>, core: &Core) {
+    drop(watching::watch(this, core, watch_again::<T>));
+}
+
+/// Watches a transport whose `connection_made` was called.
+pub(super) fn watch_first<T: TransportKind>(this: This<'_, T>, core: &Core) -> Result<(), Fatal> {
+    if this.base().life.is_lost() {
+        return Ok(());
+    }
+    if T::EDGE_TRIGGERED {
+        return watching::register_edge(this, core).or_else(|error| unwatched(this, &error));
+    }
+    watch_or_lose(this, core)
+}
+
+fn watch_again<T: TransportKind>(object: &Ref, core: &Core) -> Result<(), Fatal> {
+    object.downcast::<T>().map_or(Ok(()), |this| watch_or_lose(this, core))
+}
+
+#[cold]
+fn unwatched<T: TransportKind>(this: This<'_, T>, error: &std::io::Error) -> Result<(), Fatal> {
+    end_with(this, raise_io(error), UNWATCHED, "protocol_failed")
+}

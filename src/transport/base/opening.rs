@@ -1,0 +1,111 @@
+//! How a transport begins: it is made around a descriptor, and a queued step calls `connection_made`.
+
+use std::os::fd::RawFd;
+
+use pyo3::prelude::*;
+
+use super::closing::watch_first;
+use super::reporting::notify_made;
+use super::transport::{TransportBase, TransportKind};
+use crate::capi::call::copy_current_context;
+use crate::capi::error::{Outcome, raise_errno, raise_io, undisturbed};
+use crate::capi::imports::imports;
+use crate::capi::native;
+use crate::capi::{Fallible, Fatal, Raised, Ref};
+use crate::event_loop::completion::complete;
+use crate::event_loop::core::Core;
+use crate::reactor::Interest;
+
+/// What a transport is made of.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) fd: RawFd,
+    /// The Python object that owns the descriptor, if there is one.
+    pub(crate) owner: Option<Ref>,
+    pub(crate) protocol: Ref,
+    pub(crate) context: Ref,
+    pub(crate) waiter: Option<Ref>,
+    /// The dict behind `get_extra_info`, which is the transport's own.
+    pub(crate) extra: Option<Ref>,
+    /// The descriptor stands in the loop's table and in the poller already, edge-triggered and for both directions. Its
+    /// entry in the table is the caller's to give.
+    pub(crate) registered: bool,
+}
+
+impl Parts {
+    /// Around an object that has a `fileno()`, in the current context.
+    pub(crate) fn of_owner(
+        owner: Bound<'_, PyAny>,
+        protocol: Bound<'_, PyAny>,
+        waiter: Option<Bound<'_, PyAny>>,
+        extra: Option<Ref>,
+    ) -> PyResult<Parts> {
+        let fd: RawFd = owner.call_method0(Fallible("fileno"))?.extract()?;
+        if fd < 0 {
+            return Err(raise_errno(libc::EBADF).into());
+        }
+        Ok(Parts {
+            fd,
+            owner: Some(owner.into()),
+            protocol: protocol.into(),
+            context: copy_current_context()?,
+            waiter: waiter.map(Ref::from),
+            extra,
+            registered: false,
+        })
+    }
+}
+
+/// Makes a transport and queues its start. On failure the descriptor stays the caller's.
+pub(crate) fn create<T: TransportKind>(
+    core: &Core,
+    parts: Parts,
+    make: impl FnOnce(TransportBase) -> T,
+) -> Result<Ref, Raised> {
+    core.check_process()?;
+    core.check_usable()?;
+    // What is no protocol is refused now, as in asyncio, which binds the method here.
+    let made = parts.protocol.getattr(&imports().connection_made)?;
+    let base = TransportBase::new(core, parts.context, made, parts.waiter, parts.extra);
+    let object = native::create(make(base))?;
+    let Some(this) = object.downcast::<T>() else { return Err(Raised) };
+    this.set_protocol(parts.protocol)?;
+    T::enter(this)?;
+    core.note_io();
+    let entered = if parts.registered {
+        core.replace_source::<T>(parts.fd, object.clone_ref()).ok_or_else(|| raise_errno(libc::EBADF))
+    } else {
+        core.insert_source::<T>(parts.fd, object.clone_ref()).map_err(|error| raise_io(&error))
+    };
+    let token = entered.inspect_err(|_| {
+        undisturbed(|| T::leave(this).unwrap_or_else(|Raised| object.write_unraisable()));
+    })?;
+    // From here on the transport owns the descriptor.
+    let base = this.base();
+    base.owner.set(parts.owner);
+    base.fd.set(parts.fd);
+    base.token.set(token);
+    base.watched.set(parts.registered.then_some(Interest::BOTH));
+    core.call_native(object.clone_ref(), start::<T>);
+    Ok(object)
+}
+
+/// The first step: `connection_made`, then watching, then the future of who waits. A fatal error in the first leaves when
+/// the others are done, so the transport goes on in the next run.
+fn start<T: TransportKind>(object: &Ref, core: &Core) -> Result<(), Fatal> {
+    let Some(this) = object.downcast::<T>() else { return Ok(()) };
+    let base = this.base();
+    let mut outcome = Outcome::default();
+    if let Some(made) = base.made.take() {
+        outcome.note(notify_made(this, core, &made));
+    }
+    base.life.start();
+    let was_watched = base.is_watched();
+    outcome.note(watch_first(this, core));
+    let waiter = base.waiter.take();
+    if let Some(waiter) = &waiter {
+        outcome.note(complete(core, waiter));
+    }
+    T::started(this, core, was_watched && waiter.is_some());
+    outcome.finish()
+}

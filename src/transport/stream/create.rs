@@ -1,0 +1,100 @@
+//! How a stream transport is made: by `_make_socket_transport`, a listener or a connect.
+
+use std::cell::Cell;
+use std::ffi::c_int;
+use std::net::SocketAddr;
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use super::address;
+use super::clients;
+use super::counted::Counted;
+use super::methods::{ATTRIBUTES, METHODS};
+use super::state::{Ends, Gate, ReadSide, Stream, WriteSide};
+use crate::capi::error::io_error;
+use crate::capi::{Raised, Ref, Slot, sockaddr};
+use crate::event_loop::core::Core;
+use crate::event_loop::event_loop::EventLoop;
+use crate::reactor::Readiness;
+use crate::transport::base::class::{make_class, places};
+use crate::transport::base::methods::{reading, writing};
+use crate::transport::base::opening::{self, Parts};
+use crate::transport::base::protocol_sink::ProtocolSink;
+
+/// What a stream transport has beside what every transport is made of.
+#[derive(Debug)]
+pub(crate) struct StreamParts {
+    pub(crate) family: c_int,
+    pub(crate) server: Option<Ref>,
+    pub(crate) sockname: Option<Ref>,
+    pub(crate) peer: Option<SocketAddr>,
+    /// What the poller has reported so far of a descriptor that is registered already.
+    pub(crate) news: Readiness,
+}
+
+/// Makes a transport and queues its start. On failure the descriptor stays the caller's.
+pub(crate) fn create(core: &Core, parts: Parts, stream: StreamParts) -> Result<Ref, Raised> {
+    let news = stream.news;
+    opening::create(core, parts, |base| {
+        base.kept.set(news);
+        Stream {
+            base,
+            sink: ProtocolSink::empty(),
+            reading: ReadSide {
+                gate: Cell::new(Gate::Starting),
+                large: Cell::new(false),
+                family: stream.family,
+            },
+            writing: WriteSide::new(),
+            ends: Ends {
+                sockname: Slot::new(stream.sockname),
+                own: Cell::new(None),
+                peer: Cell::new(stream.peer),
+            },
+            server: Slot::new(stream.server),
+            counted: Counted::empty(),
+        }
+    })
+}
+
+/// Makes the class. Called once, at import.
+pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    clients::init(py)?;
+    make_class(py, places!(Stream, base), &[&reading(), &writing(), METHODS], ATTRIBUTES)
+}
+
+/// `_make_socket_transport`'s native half.
+#[pyfunction]
+#[pyo3(signature = (event_loop, sock, protocol, waiter, extra, server))]
+pub(crate) fn make_stream<'py>(
+    py: Python<'py>,
+    event_loop: &Bound<'py, EventLoop>,
+    sock: Bound<'py, PyAny>,
+    protocol: Bound<'py, PyAny>,
+    waiter: Option<Bound<'py, PyAny>>,
+    extra: Option<Bound<'py, PyDict>>,
+    server: Option<Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    // The caller's dict is not ours to fill.
+    let extra = extra.map(|extra| extra.copy()).transpose()?.map(|extra| Ref::from(extra.into_any()));
+    let socket = sock.clone();
+    let parts = Parts::of_owner(sock, protocol, waiter, extra)?;
+    let fd = parts.fd;
+    let mut family = libc::AF_UNSPEC;
+    if sockaddr::is_plain_socket(socket.as_ptr()) {
+        family = sockaddr::family(socket.as_ptr())?;
+        if sockaddr::is_tcp(socket.as_ptr())? {
+            address::set_nodelay(fd).map_err(|error| io_error(py, &error))?;
+        }
+    }
+    let stream = StreamParts {
+        family,
+        server: server.map(Ref::from),
+        sockname: None,
+        peer: address::name_of(fd, libc::getpeername),
+        news: Readiness::EMPTY,
+    };
+    let transport = create(event_loop.get().core(), parts, stream)?;
+    Ok(transport.bind(py).clone())
+}
