@@ -9,7 +9,7 @@ use crate::bridge::loop_handle::ForeignInbox;
 use crate::bridge::panic::RuntimePanic;
 use crate::capi;
 use crate::capi::error::exception;
-use crate::compat::{clock, patches, python::Unpatched, transports};
+use crate::compat::{self, clock, patches, transports};
 use crate::event_loop::core::process;
 use crate::event_loop::{calls, core, event_loop::EventLoop, executor_future, futures, handle, sock};
 use crate::primitives::{self, lookup};
@@ -69,7 +69,8 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("ReadPipeTransport", pipe::read::make_type(py)?)?;
     module.add("WritePipeTransport", pipe::write::make_type(py)?)?;
     transports::init(module)?;
-    module.add_class::<Unpatched>()?;
+    module.add("Unpatched", compat::python::make_type(py)?)?;
+    module.add_function(wrap_pyfunction!(compat::python::unpatched, module)?)?;
     tls::python::prepare(py)?;
     module.add_class::<tls::python::TlsConnection>()?;
     module.add("SSLTransport", tls::transport::make_type(py)?)?;

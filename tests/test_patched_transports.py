@@ -183,3 +183,44 @@ def test_streams_and_tls_show_what_a_patched_get_extra_info_says(run, tls, tls_e
         await server.wait_closed()
 
     run(main())
+@pytest.mark.parametrize("home", [selector_events._SelectorTransport, selector_events._SelectorSocketTransport])
+def test_a_transport_is_asyncios_own_where_its_private_class_is_patched(run, monkeypatch, home):
+    """A patch that calls the original finds every private attribute that asyncio's code has."""
+    name = "close" if home is selector_events._SelectorTransport else "write"
+    original, calls = getattr(home, name), []
+
+    def patched(self, *args):
+        calls.append(args)
+        original(self, *args)
+
+    async def main():
+        near, far = await pair()
+        near.transport.write(b"through the patch")
+        assert await far.received(17) == b"through the patch"
+        near.transport.close()
+        await near.lost
+        await close(far)
+
+    monkeypatch.setattr(home, name, patched)
+    run(main())
+    assert calls
+
+
+@pytest.mark.parametrize("name", ["_read_ready", "_call_connection_lost"])
+def test_datagram_transports_are_asyncios_own_where_their_private_class_is_patched(run, monkeypatch, name):
+    kind = selector_events._SelectorDatagramTransport
+    original, calls = getattr(kind, name), []
+
+    def patched(self, *args):
+        calls.append(args)
+        original(self, *args)
+
+    async def main():
+        transport, end = await datagrams()
+        transport.sendto(b"to itself", transport.get_extra_info("sockname"))
+        await asyncio.sleep(0.01)
+        await end()
+
+    monkeypatch.setattr(kind, name, patched)
+    run(main())
+    assert calls

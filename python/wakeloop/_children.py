@@ -1,8 +1,8 @@
-"""How a loop hears of the end of its child processes: a pidfd each, in the loop's own poller.
+"""How a loop notices the end of its child processes: by a pidfd each, in the loop's own poller.
 
-The kernel makes a pidfd readable when its process ends: nothing polls, no signal is needed, no thread waits.
-Where there are no pidfds, or there is no room for one, asyncio's thread per child stands in. Until Python
-3.13 the event loop policy has a child watcher; one that the program has chosen is used as asyncio uses it.
+The kernel makes a pidfd readable when its process ends, so no thread has to wait and no signal is needed. Where there are
+no pidfds, or no descriptor is left, asyncio's thread per child waits. Until Python 3.13 the event loop policy has a child
+watcher; one that the program has chosen is used as asyncio uses it.
 """
 
 from __future__ import annotations
@@ -10,17 +10,15 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ._inherited import base_events, unix_events
-
-if TYPE_CHECKING:
-    from .loop import EventLoop
+from ._state import LoopState
 
 # asyncio's own watchers: until 3.13 public and the policy's, from 3.14 on private and the loop's.
 _PIDFD: Any = getattr(unix_events, "PidfdChildWatcher", None) or getattr(unix_events, "_PidfdChildWatcher", None)
 _THREADED: Any = getattr(unix_events, "ThreadedChildWatcher", None) or getattr(unix_events, "_ThreadedChildWatcher")
-#: The one that is there if nobody has chosen: until 3.11 a thread per child.
+#: The default: until 3.11 a thread per child.
 _DEFAULT: Any = _THREADED if sys.version_info < (3, 12) else _PIDFD
 _REAPED_ELSEWHERE = (
     "Unknown child process pid %d, will report returncode 255"
@@ -29,7 +27,7 @@ _REAPED_ELSEWHERE = (
 )
 
 
-def are_ours(loop: EventLoop) -> bool:
+def are_ours(loop: LoopState) -> bool:
     """False if the program has chosen a child watcher itself."""
     if hasattr(loop, "_watcher"):
         return type(loop._watcher) is _DEFAULT
@@ -37,11 +35,11 @@ def are_ours(loop: EventLoop) -> bool:
     getter = type(policy).get_child_watcher
     if getter is unix_events._UnixDefaultEventLoopPolicy.get_child_watcher:
         return policy._watcher is None or type(policy._watcher) is _DEFAULT
-    # A policy that knows nothing of children leaves the choice to the loop.
+    # A policy without a child watcher leaves the choice to the loop.
     return getter is getattr(asyncio.AbstractEventLoopPolicy, "get_child_watcher")
 
 
-async def spawn(loop: EventLoop, *args: Any, **kwargs: Any) -> Any:
+async def spawn(loop: LoopState, *args: Any, **kwargs: Any) -> Any:
     """Start a process as asyncio does, with the arguments of `_make_subprocess_transport`; watch its end."""
     waiter = loop.create_future()
     transport = unix_events._UnixSubprocessTransport(loop, *args, waiter=waiter, **kwargs)
@@ -57,8 +55,8 @@ async def spawn(loop: EventLoop, *args: Any, **kwargs: Any) -> Any:
     return transport
 
 
-def watch(loop: EventLoop, pid: int, transport: Any) -> None:
-    """Tell the transport, once, with what code its process has ended."""
+def watch(loop: LoopState, pid: int, transport: Any) -> None:
+    """Reports the return code of a process to its transport, once it has ended."""
     pidfd = -1
     try:
         pidfd = os.pidfd_open(pid)
@@ -73,21 +71,21 @@ def watch(loop: EventLoop, pid: int, transport: Any) -> None:
     loop._pidfds.add(pidfd)
 
 
-def forget(loop: EventLoop) -> None:
-    """The loop closes: nobody will hear of the children that still run."""
+def forget(loop: LoopState) -> None:
+    """Stops watching the children that still run: the loop closes."""
     while loop._pidfds:
         pidfd = loop._pidfds.pop()
         loop._remove_reader(pidfd)
         os.close(pidfd)
 
 
-def _ended(loop: EventLoop, pid: int, pidfd: int, transport: Any) -> None:
+def _ended(loop: LoopState, pid: int, pidfd: int, transport: Any) -> None:
     loop._pidfds.discard(pidfd)
     loop._remove_reader(pidfd)
     try:
         code = _reap(pid, pidfd)
     except ChildProcessError:
-        # Somebody else has waited for it. If that was its own Popen object, the code is not lost.
+        # Other code has waited for it. If that was its own Popen object, the code is not lost.
         code = transport._proc.returncode
         if code is None:
             base_events.logger.warning(_REAPED_ELSEWHERE, pid)
@@ -100,9 +98,8 @@ def _ended(loop: EventLoop, pid: int, pidfd: int, transport: Any) -> None:
 def _reap(pid: int, pidfd: int) -> int:
     """Wait for a process that has ended; its return code as subprocess counts."""
     try:
-        # If somebody else has waited for it, the number may be another child's by now, which waitpid() would
-        # block for. As long as nobody has, it stays this one's.
-        # And it is waited for by waitpid(), not here: a program may have put something of its own there.
+        # If other code has waited for it, its number may be another child's by now, for which waitpid() would block.
+        # WNOWAIT leaves the waiting itself to waitpid(), which programs patch.
         os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOWAIT)
     except ChildProcessError:
         raise

@@ -150,10 +150,11 @@ class ForeignInbox:
 
 @final
 class Unpatched:
-    """Whether classes and modules have what their packages have defined."""
+    """Whether classes and modules have what their packages have defined; `unpatched` makes one."""
 
-    def __new__(cls, *parts: tuple[Any, *tuple[str, ...]]) -> Self: ...
     def __call__(self, object: object = None, /) -> bool: ...
+
+def unpatched(*parts: tuple[Any, ...]) -> Unpatched: ...
 
 @disjoint_base
 class ClientCount:

@@ -1,4 +1,4 @@
-"""Executors: which of asyncio's and concurrent.futures' functions native code stands in for."""
+"""Executors: whether native code can stand in for functions of asyncio and concurrent.futures."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import concurrent.futures
 from typing import Any
 
 from . import _core
-from ._inherited import futures, names_within
+from ._compat import names_within
+from ._inherited import futures
 
 _jobs: Any = concurrent.futures._base
 
-# What the functions refer to that native code stands in for. Those that refer to anything else do something else:
-# they are left alone.
+# What the functions refer to that native code stands in for. A function that refers to anything else does something else,
+# and native code leaves it alone.
 _STATES = {"CANCELLED", "CANCELLED_AND_NOTIFIED", "FINISHED", "_condition", "_state"}
 _JOB = {
     "add_done_callback": {*_STATES, "_done_callbacks", "append", "Exception", "LOGGER", "exception"},
@@ -27,9 +28,9 @@ _CHAIN = {
     *("_set_concurrent_future_state", "_copy_future_state", "cancelled", "cancel", "call_soon_threadsafe", "is_closed"),
 }
 _COPY = {"done", "cancelled", "cancel", "exception", "set_exception", "_convert_future_exc", "result", "set_result"}
-# Since 3.14 a job whose end is told in the loop's own thread has its state copied at once.
+# Since 3.14 the state of a job that ends in the loop's own thread is copied at once.
 _AT_ONCE = {"events", "_get_running_loop"}
-# With or without the name of the loop that is taken by default.
+# With or without the name of the function that finds the default loop.
 _DEFAULT_LOOP = {"get_event_loop", "_get_event_loop"}
 
 _ATTRIBUTES = ["_condition", "_state", "_result", "_exception", "_waiters", "_done_callbacks"]
@@ -45,7 +46,7 @@ def _are_known() -> bool:
     )
 
 
-#: Native code takes an executor's results to the loop.
+#: Native code carries the results of an executor to the loop.
 STANDS_IN = _are_known()
 
 if STANDS_IN:

@@ -1,6 +1,6 @@
 """What wakeloop uses of CPython's asyncio beyond its public interface, in one place and with types.
 
-typeshed leaves private names out. The modules are `Any` here; the methods that our loop calls on itself, or
+typeshed leaves private names out. The modules are `Any` here. The methods that our loop calls on itself, or
 overrides, are declared on a class that exists for type checkers alone. `tests/test_hooks.py` looks for each of
 them in the interpreter at hand.
 """
@@ -19,7 +19,6 @@ import asyncio.streams
 import asyncio.transports
 import asyncio.trsock
 import asyncio.unix_events
-import types
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -46,11 +45,13 @@ if TYPE_CHECKING:
         def _check_closed(self) -> None: ...
         def _check_running(self) -> None: ...
         def _check_thread(self) -> None: ...
+        def _ensure_fd_no_transport(self, fd: Any) -> None: ...
         async def _ensure_resolved(self, address: Any, **options: Any) -> list[Any]: ...
         def _child_watcher_callback(self, pid: int, returncode: int, transp: Any) -> None: ...
         def _make_datagram_transport(
             self, sock: Any, protocol: Any, address: Any = None, waiter: Any = None, extra: Any = None, **kwargs: Any
         ) -> Any: ...
+        def _make_read_pipe_transport(self, pipe: Any, protocol: Any, waiter: Any = None, extra: Any = None) -> Any: ...
         async def _make_subprocess_transport(self, *args: Any, **kwargs: Any) -> Any: ...
         def _make_socket_transport(
             self, sock: Any, protocol: Any, waiter: Any = None, *, extra: Any = None, server: Any = None, **kwargs: Any
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
         def _make_ssl_transport(
             self, rawsock: Any, protocol: Any, sslcontext: Any, waiter: Any = None, **kwargs: Any
         ) -> Any: ...
+        def _make_write_pipe_transport(self, pipe: Any, protocol: Any, waiter: Any = None, extra: Any = None) -> Any: ...
         def _process_events(self, event_list: Iterable[Any]) -> None: ...
         def _read_from_self(self) -> None: ...
         def _run_forever_cleanup(self) -> None: ...
@@ -86,29 +88,3 @@ if TYPE_CHECKING:
 else:
     SelectorEventLoop = asyncio.SelectorEventLoop
     SSLProtocol = asyncio.sslproto.SSLProtocol
-
-#: Methods of asyncio's loop that ours stand in for, as they are at import. What programs and their tests put in the
-#: place of one of them, on asyncio's class, is called instead of ours.
-asyncios: Any = types.SimpleNamespace(
-    **{
-        name: getattr(asyncio.SelectorEventLoop, name)
-        for name in (
-            "_make_datagram_transport",
-            "_make_socket_transport",
-            "_make_ssl_transport",
-            "_run_once",
-            "create_connection",
-            "getaddrinfo",
-            "getnameinfo",
-            "run_in_executor",
-        )
-    }
-)
-
-
-def names_within(function: Any, module: Any) -> set[str]:
-    """All names that a module's own function refers to, itself and in the functions within; empty for any other."""
-    if not isinstance(function, types.FunctionType) or function.__globals__ is not vars(module):
-        return set()
-    nested = [const for const in function.__code__.co_consts if isinstance(const, types.CodeType)]
-    return {name for code in [function.__code__, *nested] for name in code.co_names}

@@ -1,30 +1,28 @@
-"""What stands where asyncio's loop has its selector.
+"""The selector of our loop, as inherited code and other programs see it.
 
-Inherited code asks it which events a descriptor waits for, and tools that drive the loop themselves
-(nest_asyncio, looptime) call ``select``. There is no second poller behind it: it answers from the native
-core's own table.
+Inherited code asks it which events a descriptor waits for, and tools that drive the loop themselves (nest_asyncio,
+looptime) call ``select``. There is no second poller behind it: it answers from the native core's own table.
 """
 
 from __future__ import annotations
 
 import selectors
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Iterator
+from typing import Any, Iterator
 
-if TYPE_CHECKING:
-    from .loop import EventLoop
+from ._state import LoopState
 
 
-#: An event that has been seen to.
+#: An event that has been handled.
 _DONE = (selectors.SelectorKey(-1, -1, 0, (None, None)), 0)
 
 
 class SelectorFacade(selectors.BaseSelector):
     """A selector that shows the native table and polls through the native core."""
 
-    def __init__(self, loop: EventLoop, given: selectors.BaseSelector | None = None) -> None:
-        self._loop: EventLoop | None = loop
-        #: One that was given to the loop and is not needed; it belongs to the loop all the same.
+    def __init__(self, loop: LoopState, given: selectors.BaseSelector | None = None) -> None:
+        self._loop: LoopState | None = loop
+        #: A selector that the program has given to the loop. It is not used, and closed with the loop.
         self._given = given
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
@@ -34,16 +32,16 @@ class SelectorFacade(selectors.BaseSelector):
         raise NotImplementedError("use loop.remove_reader() and loop.remove_writer()")
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Poll once and make everything ready that is due.
+        """Polls once, and moves all that is due to the loop's own queue.
 
-        The loop's own queue has it then. What is returned asks for nothing more: it says that something has happened.
+        The events that are returned say how much that was; they ask for nothing more.
         """
         return [] if self._loop is None else [_DONE] * self._loop._select(timeout)
 
     def fileno(self) -> int:
-        """Readable when a turn of the loop would find something, for another main loop that the turns are part of.
+        """A descriptor that is readable when an iteration would find something, for a foreign main loop.
 
-        asyncio's selector has it where it is one of epoll's or kqueue's.
+        asyncio's selector has it where it is epoll's or kqueue's.
         """
         descriptor = None if self._loop is None else self._loop._watched_fd()
         if descriptor is None:

@@ -1,7 +1,7 @@
-"""What comes before and after a file is sent; the sending itself is native.
+"""What happens before and after a file is sent; the sending itself is native.
 
-Arguments, fallbacks and the order of things are those of asyncio's ``sendfile`` and ``sock_sendfile``, which end
-here instead of in loops of their own.
+Arguments, fallbacks and the order of steps are those of asyncio's ``sendfile`` and ``sock_sendfile``, which call the
+functions here.
 """
 
 from __future__ import annotations
@@ -12,30 +12,25 @@ import io
 import os
 import sys
 from asyncio import SendfileNotAvailableError
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from . import _core
-from ._inherited import SelectorEventLoop, unix_events
-
-if TYPE_CHECKING:
-    from .loop import EventLoop
+from . import _compat, _core
+from ._inherited import SelectorEventLoop
+from ._state import LoopState
 
 _LARGEST = (1 << 63) - 1
-_sendfile = getattr(os, "sendfile", None)
 _set_position: Any = getattr(SelectorEventLoop, "_sock_sendfile_update_filepos", None)
-# Newer asyncios set the file's position even where nothing was sent, and are not told how much was.
+# A newer asyncio sets the file's position even where nothing was sent, and does not take the total.
 _POSITION_NEEDS_TOTAL = _set_position is not None and "total_sent" in inspect.signature(_set_position).parameters
 
 
 def is_ours() -> bool:
-    """Whether asyncio would call Linux's sendfile(2): elsewhere, or if it was replaced, that is left to asyncio."""
-    if sys.platform != "linux" or _set_position is None:
-        return False
-    return getattr(unix_events.os, "sendfile", None) is _sendfile
+    """Whether asyncio would call Linux's sendfile(2). On other systems, or if it is patched, asyncio's code runs."""
+    return sys.platform == "linux" and _set_position is not None and _compat.sends_files()
 
 
-async def from_transport(loop: EventLoop, transport: Any, file: Any, offset: int, count: int | None) -> int:
-    """asyncio's ``_sendfile_native``, whose ``sock_sendfile`` looks at the arguments and comes to `to_socket`."""
+async def from_transport(loop: LoopState, transport: Any, file: Any, offset: int, count: int | None) -> int:
+    """asyncio's ``_sendfile_native``: its ``sock_sendfile`` checks the arguments and calls `to_socket`."""
     resume_reading = transport.is_reading()
     transport.pause_reading()
     drained = transport._make_empty_waiter()
@@ -55,7 +50,7 @@ async def from_transport(loop: EventLoop, transport: Any, file: Any, offset: int
             transport.resume_reading()
 
 
-async def to_socket(loop: EventLoop, sock: Any, file: Any, offset: int, count: int | None) -> int:
+async def to_socket(loop: LoopState, sock: Any, file: Any, offset: int, count: int | None) -> int:
     """asyncio's ``_sock_sendfile_native``."""
     try:
         fileno = file.fileno()
@@ -89,8 +84,8 @@ async def to_socket(loop: EventLoop, sock: Any, file: Any, offset: int, count: i
         del error
 
 
-def _begin(loop: EventLoop, sock: Any, fileno: int, offset: int, count: int | None) -> Any:
-    """An awaitable of how much was sent, and the error."""
+def _begin(loop: LoopState, sock: Any, fileno: int, offset: int, count: int | None) -> Any:
+    """An awaitable of the number of bytes that were sent, and of the error."""
     descriptor = sock.fileno()
     transport = loop._source_of(descriptor) if descriptor >= 0 else None
     if type(transport) is _core.StreamTransport and transport._sock is sock:

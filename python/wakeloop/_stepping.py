@@ -1,8 +1,8 @@
-"""The loop turned from Python, for whoever stands where the native turn cannot see him.
+"""Runs one loop iteration from Python, for tools that replace `_run_once` or the selector.
 
-The native core runs whole turns by itself. It gives way to this module when a tool has put something of its own
-between the turns: a selector with another ``select`` (virtual clocks, input hooks of terminals), or another
-``_run_once``. Everything native stays as it is, the queue, the timers, the transports; only the turn is Python's.
+The native core runs whole iterations by itself. It gives way to this module when a tool has to run in each iteration: a
+selector with another ``select`` (virtual clocks, input hooks of terminals), or another ``_run_once``. The queue, the
+timers and the transports stay native; only the iteration runs in Python.
 """
 
 from __future__ import annotations
@@ -12,26 +12,24 @@ import contextlib
 import heapq
 import selectors
 from collections import deque
-from collections.abc import Iterator, MutableSequence
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from collections.abc import Callable, Iterator, MutableSequence
+from typing import Any, SupportsIndex
 
-from ._inherited import asyncios, base_events
+from ._inherited import base_events
 from ._selector import SelectorFacade
-
-if TYPE_CHECKING:
-    from .loop import EventLoop
+from ._state import LoopState
 
 
 _TIMER: Any = asyncio.TimerHandle
 
 
 class ReadyView(MutableSequence[Any]):
-    """``loop._ready``: the native queue, with the face of the deque that asyncio has there.
+    """``loop._ready``: the native queue, with the methods of the deque that asyncio has there.
 
-    What changes its middle takes everything out and puts it back: no more than as many handles as are ready.
+    A change in the middle takes all handles out and puts them back.
     """
 
-    def __init__(self, loop: EventLoop) -> None:
+    def __init__(self, loop: LoopState) -> None:
         self._loop = loop
 
     def __len__(self) -> int:
@@ -57,7 +55,7 @@ class ReadyView(MutableSequence[Any]):
 
     def append(self, handle: Any) -> None:
         if isinstance(handle, _TIMER):
-            # Who turns the loop himself moves the timers that are due, which the native poll has moved already.
+            # A tool that runs the iteration moves the due timers, which the native poll has moved already.
             if not handle._scheduled and any(other is handle for other in self):
                 return
             handle._scheduled = False
@@ -88,7 +86,7 @@ class ReadyView(MutableSequence[Any]):
 
     @contextlib.contextmanager
     def _taken(self) -> Iterator[deque[Any]]:
-        """All the handles, out of the queue until the block is left."""
+        """Takes all handles out of the queue until the block is left."""
         handles = self.copy()
         self.clear()
         try:
@@ -99,16 +97,16 @@ class ReadyView(MutableSequence[Any]):
 
 
 class ScheduledView(list[Any]):
-    """``loop._scheduled``: the timers of the native heap when it was last asked for, and what others have put there.
+    """``loop._scheduled``: the timers of the native heap at the last access, and those that a tool has put there.
 
-    A list, since ``heapq`` takes nothing else. Who puts timers of his own there takes them out himself: the native
-    turn knows nothing of them.
+    A list, since ``heapq`` takes nothing else. A tool that puts timers of its own there takes them out itself: the native
+    iteration does not look at them.
     """
 
-    def refresh(self, loop: EventLoop) -> None:
-        """As it is now."""
+    def refresh(self, loop: LoopState) -> None:
+        """Shows the timers of now."""
         native = loop._timer_handles()
-        # A handle of ours is one of asyncio's by its word alone.
+        # A native handle only claims to be one of asyncio's.
         foreign = [handle for handle in self if issubclass(type(handle), asyncio.Handle)]
         self[:] = native + foreign
         if foreign:
@@ -129,7 +127,7 @@ class ScheduledView(list[Any]):
         super().clear()
 
 
-#: A selector of one of these types does nothing that the native poll does not do.
+#: The native poll does all that a selector of one of these types does.
 _PLAIN_SELECTORS = tuple(
     getattr(selectors, name)
     for name in ("SelectSelector", "PollSelector", "EpollSelector", "DevpollSelector", "KqueueSelector")
@@ -138,43 +136,36 @@ _PLAIN_SELECTORS = tuple(
 
 
 def is_plain(selector: object) -> bool:
-    """Whether a selector given to the loop's constructor can be left unasked."""
+    """Whether the native poll can replace a selector that was given to the loop's constructor."""
     return type(selector) in _PLAIN_SELECTORS and "select" not in vars(selector)
 
 
-def has_own_turn(loop: EventLoop, own_run_once: object) -> bool:
-    """Whether somebody wants to be asked in every turn."""
+def has_own_turn(loop: LoopState, is_native: Callable[[object], bool]) -> bool:
+    """Whether a tool has to run in every iteration. `is_native` says whether `_run_once` is the loop's own."""
     selector = loop._selector
     return (
         type(selector) is not SelectorFacade
         or "select" in vars(selector)
-        # Bound, so that one on the class and one on the instance are both seen.
-        or getattr(loop._run_once, "__func__", None) is not own_run_once
-        or is_asyncios_turn_replaced()
+        or not is_native(loop)
     )
 
 
-def is_asyncios_turn_replaced() -> bool:
-    """Whether ``BaseEventLoop._run_once`` is somebody else's, a profiler's for example."""
-    return base_events.BaseEventLoop._run_once is not asyncios._run_once
-
-
-def watch_core(loop: EventLoop, selector: selectors.BaseSelector) -> None:
-    """Wake a selector that is not ours when the native core has something to do."""
+def watch_core(loop: LoopState, selector: selectors.BaseSelector) -> None:
+    """Wakes a selector of the program's when the native core has something to do."""
     descriptor = loop._poller_fd()
     if descriptor is not None:
         selector.register(descriptor, selectors.EVENT_READ, (None, None))
 
 
-def run_once(loop: EventLoop) -> None:
-    """One turn, as asyncio's own _run_once does it."""
+def run_once(loop: LoopState) -> None:
+    """One iteration, as asyncio's own _run_once does it."""
     selector, timeout = loop._selector, loop._wait()
     if isinstance(selector, SelectorFacade):
         loop._process_events(selector.select(timeout))
         loop._wake_timers()
     else:
         try:
-            # In the block: an exception of a signal handler may come as soon as the loop is parked.
+            # A signal handler may raise as soon as the loop is parked.
             events = selector.select(timeout if loop._park() else 0)
         finally:
             loop._unpark()
@@ -190,10 +181,10 @@ def run_once(loop: EventLoop) -> None:
             _run_watched(loop, handle)
         else:
             handle._run()
-    handle = None  # Breaks a cycle when an exception flies out of the next turn.
+    handle = None  # Breaks a cycle if the next iteration raises.
 
 
-def _run_watched(loop: EventLoop, handle: Any) -> None:
+def _run_watched(loop: LoopState, handle: Any) -> None:
     shown = base_events._format_handle(handle)
     try:
         loop._current_handle = handle

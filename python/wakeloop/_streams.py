@@ -13,7 +13,8 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from . import _core
-from ._inherited import names_within, streams
+from ._compat import names_within
+from ._inherited import streams
 
 # What the methods refer to that native code stands in for. An asyncio that refers to anything else does
 # something else: it is left alone.

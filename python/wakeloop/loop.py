@@ -1,9 +1,8 @@
 """The event loop: the native core in front, CPython's own selector loop behind it.
 
-What runs per callback or per packet is native (``_core.EventLoop``, first in the method order). What runs
-once per connection, server or loop is inherited from the asyncio of the interpreter at hand, so argument
-rules, happy eyeballs, subprocesses, signals and executors are CPython's own and follow it. This module is
-what has to be said in between.
+What runs per callback or per packet is native (``_core.EventLoop``, first in the method order). What runs once per
+connection, server or loop is inherited from the asyncio of the interpreter at hand: argument rules, happy eyeballs,
+subprocesses, signals and executors are CPython's own. The methods here decide, per call, which of the two does the work.
 """
 
 from __future__ import annotations
@@ -19,9 +18,10 @@ import sys
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, Coroutine, Self, TypeVar, TypeVarTuple, Unpack
 
-from . import _children, _clients, _connections, _core, _executor, _sendfile, _stepping, _support, _tls
-from ._inherited import SelectorEventLoop, asyncios, base_events, constants, events
+from . import _children, _clients, _compat, _connections, _core, _executor, _pipes, _sendfile, _sockets, _stepping, _tls
+from ._inherited import base_events, constants, events
 from ._selector import SelectorFacade
+from ._state import LoopState
 from ._wakeup import Loan
 
 __all__ = ("EventLoop", "new_event_loop", "run")
@@ -29,78 +29,22 @@ __all__ = ("EventLoop", "new_event_loop", "run")
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
 
-# What loop.start_tls() and loop.sendfile() ask a transport for.
+# What loop.start_tls() and loop.sendfile() ask of a transport.
 _core.StreamTransport._start_tls_compatible = True
 _core.StreamTransport._sendfile_compatible = constants._SendfileMode.TRY_NATIVE
 
-# What asyncio's own code keeps on a loop. As slots they leave the instance dict unmade, and CPython finds
-# ``loop.call_soon`` without a dict lookup (LOAD_ATTR_METHOD_LAZY_DICT): 230 instructions less per call. A
-# name that this tuple lacks, or a user's own, goes to the dict as ever.
-_STATE = (
-    "_asyncgens",
-    "_asyncgens_shutdown_called",
-    "_child_threads",
-    "_clock_resolution",
-    "_coroutine_origin_tracking_enabled",
-    "_coroutine_origin_tracking_saved_depth",
-    "_current_handle",
-    "_default_executor",
-    "_exception_handler",
-    "_executor_is_users",
-    "_executor_shutdown_called",
-    "_internal_fds",
-    "_old_agen_hooks",
-    "_pidfds",
-    "_selector",
-    "_signal_handlers",
-    "_timer_cancelled_count",
-    "_timer_list",
-    "_transports",
-    "_unix_server_sockets",
-    "_wake_reader",
-    "_wake_writer",
-    "_wakeup",
-    "_watcher",
-    "slow_callback_duration",
-)
 
-
-class EventLoop(_core.EventLoop, SelectorEventLoop):
+class EventLoop(LoopState):
     """An asyncio event loop whose hot paths are native.
 
-    Not thread-safe but for ``call_soon_threadsafe``, as every asyncio loop. Belongs to the process that
-    made it: a forked child that runs it gets a RuntimeError.
+    Only ``call_soon_threadsafe`` may be called from other threads, as with every asyncio loop. The loop belongs to the
+    process that made it: running it in a forked child raises a RuntimeError.
     """
 
-    __slots__ = _STATE
-
-    _selector: Any
-    _wake_reader: socket.socket | None
-    _wake_writer: socket.socket | None
-    _transports: Any
-    _internal_fds: int
-    _signal_handlers: dict[int, Any]
-    _default_executor: Any
-    _executor_is_users: bool
-    _executor_shutdown_called: Any
-    # Children that run, by the descriptors that tell of their end, and asyncio's threads where there are none.
-    _pidfds: set[int]
-    _child_threads: Any
-    _wakeup: Loan | None
-    _timer_list: _stepping.ScheduledView | None
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        # A subclass whose __init__ never reaches ours still has to be closable.
-        self = super().__new__(cls, *args, **kwargs)
-        self._selector = self._wake_reader = self._wake_writer = None
-        self._default_executor = self._executor_shutdown_called = None
-        self._transports, self._signal_handlers, self._internal_fds = (), {}, 0
-        self._pidfds, self._child_threads, self._wakeup = set(), None, None
-        self._executor_is_users, self._timer_list = False, None
-        return self
+    __slots__ = ()
 
     def __init__(self, selector: selectors.BaseSelector | None = None) -> None:
-        """A selector is taken as asyncio's loop takes one; only one with ways of its own is asked."""
+        """The selector is for asyncio's sake: only one with a ``select`` of its own is used."""
         own = selector is None or _stepping.is_plain(selector)
         super().__init__(SelectorFacade(self, selector) if own else selector)
         if not own and selector is not None:
@@ -144,7 +88,7 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
 
     def _run_turns(self) -> None:
         self._note_clock()
-        if not _stepping.has_own_turn(self, EventLoop._run_once):
+        if not _stepping.has_own_turn(self, _turns):
             self._run()
             return
         while True:
@@ -166,11 +110,11 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
 
     # -- waking up -------------------------------------------------------------------------------
     #
-    # The core wakes itself through its own descriptor. asyncio's socket pair is needed only as the target
-    # of signal.set_wakeup_fd(), so it is made when add_signal_handler first asks for it.
+    # The core wakes itself through its own descriptor. asyncio's socket pair is needed only as the target of
+    # signal.set_wakeup_fd(), so add_signal_handler makes it at its first call.
 
     def _make_self_pipe(self) -> None:
-        # The core's own descriptor counts as asyncio's pair does.
+        # asyncio counts its pair here, and we the core's descriptor.
         self._internal_fds += 1
 
     def _close_self_pipe(self) -> None:
@@ -206,7 +150,7 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
 
     def add_signal_handler(self, sig: int, callback: Callable[[Unpack[_Ts]], object], *args: Unpack[_Ts]) -> None:
         """Call the callback in the loop at each such signal; see asyncio.loop.add_signal_handler."""
-        # asyncio does it too, and its error says what is wrong: no loop of the main thread, or a closed one.
+        # An error comes again from asyncio, which says what is wrong: not in the main thread, or the loop is closed.
         with contextlib.suppress(AttributeError, ValueError, OSError):
             self._signal_wakeup().begin(self._csock.fileno())
         try:
@@ -218,7 +162,7 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
             raise
 
     def remove_signal_handler(self, sig: int) -> bool:
-        """Take the handler of a signal away; True if there was one."""
+        """Remove the handler of a signal; True if there was one."""
         if list(self._signal_handlers) != [sig]:
             return super().remove_signal_handler(sig)
         with self._signal_wakeup().ending():
@@ -244,12 +188,11 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
     def _make_socket_transport(
         self, sock: Any, protocol: Any, waiter: Any = None, *, extra: Any = None, server: Any = None, **kwargs: Any
     ) -> Any:
-        unpatched = SelectorEventLoop._make_socket_transport is asyncios._make_socket_transport
-        if not (unpatched and _support.is_ordinary_socket(sock)):
+        if not (_compat.makes_streams() and _sockets.is_ordinary_socket(sock)):
             return super()._make_socket_transport(sock, protocol, waiter, extra=extra, server=server, **kwargs)
         self._ensure_fd_no_transport(sock)
         context = kwargs.get("context")
-        if type(sock) is not _support.Socket:
+        if type(sock) is not _sockets.Socket:
             base_events._set_nodelay(sock)
         if context is not None:
             return context.run(_core.make_stream, self, sock, protocol, waiter, extra, server)
@@ -258,24 +201,28 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
     def _make_datagram_transport(
         self, sock: Any, protocol: Any, address: Any = None, waiter: Any = None, extra: Any = None, **kwargs: Any
     ) -> Any:
-        unpatched = SelectorEventLoop._make_datagram_transport is asyncios._make_datagram_transport
-        if not (unpatched and type(sock) is _support.Socket and sock.family in _support.DATAGRAM_FAMILIES):
+        ordinary = type(sock) is _sockets.Socket and sock.family in _sockets.DATAGRAM_FAMILIES
+        if not (ordinary and _compat.makes_datagrams()):
             return super()._make_datagram_transport(sock, protocol, address, waiter, extra, **kwargs)
         self._ensure_fd_no_transport(sock)
-        details, rules = _support.socket_details(sock, extra), _support.DATAGRAM_RULES
+        details, rules = _sockets.socket_details(sock, extra), _sockets.DATAGRAM_RULES
         context = kwargs.get("context")
         if context is not None:
             return context.run(_core.make_datagram, self, sock, protocol, address, waiter, details, rules)
         return _core.make_datagram(self, sock, protocol, address, waiter, details, rules)
 
     def _make_read_pipe_transport(self, pipe: Any, protocol: Any, waiter: Any = None, extra: Any = None) -> Any:
+        if not _compat.makes_read_pipes():
+            return super()._make_read_pipe_transport(pipe, protocol, waiter, extra)
         refusal = "Pipe transport is for pipes/sockets only."
-        owner, details, _ = _support.pipe_details(self, pipe, extra, refusal)
+        owner, details, _ = _pipes.pipe_details(self, pipe, extra, refusal)
         return _core.make_read_pipe(self, owner, protocol, waiter, details)
 
     def _make_write_pipe_transport(self, pipe: Any, protocol: Any, waiter: Any = None, extra: Any = None) -> Any:
+        if not _compat.makes_write_pipes():
+            return super()._make_write_pipe_transport(pipe, protocol, waiter, extra)
         refusal = "Pipe transport is only for pipes, sockets and character devices"
-        owner, details, notices_close = _support.pipe_details(self, pipe, extra, refusal)
+        owner, details, notices_close = _pipes.pipe_details(self, pipe, extra, refusal)
         return _core.make_write_pipe(self, owner, protocol, waiter, details, notices_close)
 
     async def _make_subprocess_transport(self, *args: Any, **kwargs: Any) -> Any:
@@ -298,8 +245,7 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
         ssl_shutdown_timeout: float | None = constants.SSL_SHUTDOWN_TIMEOUT,
         **kwargs: Any,
     ) -> Any:
-        unpatched = SelectorEventLoop._make_ssl_transport is asyncios._make_ssl_transport
-        if not (unpatched and _support.is_ordinary_socket(rawsock)):
+        if not (_compat.makes_tls() and _sockets.is_ordinary_socket(rawsock)):
             return super()._make_ssl_transport(
                 rawsock,
                 protocol,
@@ -329,7 +275,7 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
 
     @property
     def tls_engine(self) -> str:
-        """Who encrypts the TLS connections of this process: "native", "sslobject" or "asyncio"."""
+        """The engine of this process's TLS connections: "native", "sslobject" or "asyncio"."""
         return _tls.engine()
 
     async def start_tls(
@@ -378,9 +324,8 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
         **kwargs: Any,
     ) -> None:
         _clients.count_clients(self, server)
-        replaced = socket.socket is not _support.Socket
-        if sslcontext is not None or replaced or not isinstance(sock, _support.Socket) or not self._accepts_itself():
-            # Accepted and wrapped by asyncio's own code, on our transport.
+        if sslcontext is not None or not isinstance(sock, _sockets.Socket) or not self._accepts_itself():
+            # asyncio's own code accepts the connections and makes their transports.
             return super()._start_serving(
                 protocol_factory,
                 sock,
@@ -391,13 +336,13 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
                 ssl_shutdown_timeout,
                 **kwargs,
             )
-        # Linux and the BSDs hand TCP_NODELAY on to accepted sockets: one call here instead of one each.
+        # On Linux and the BSDs accepted sockets inherit TCP_NODELAY: one call here instead of one per connection.
         base_events._set_nodelay(sock)
         _core.start_listener(self, protocol_factory, sock, server, backlog, _connections.fixed_name(sock))
 
     def _accepts_itself(self) -> bool:
-        """Is everything that asyncio would call for an accepted connection what we know?"""
-        return _ACCEPT_HOOKS.are_untouched(self)
+        """Is everything unpatched that asyncio would call for an accepted connection?"""
+        return _accepts(self) and _compat.makes_streams() and _compat.makes_sockets()
 
     async def _sendfile_native(self, transp: Any, file: Any, offset: int, count: int | None) -> int:
         if type(transp) is not _core.StreamTransport:
@@ -419,9 +364,8 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
         ) -> tuple[Any, Any]:
             """Connect to a server; see asyncio.loop.create_connection."""
             connecting = None
-            unpatched = SelectorEventLoop.create_connection is asyncios.create_connection
-            plain = unpatched and not self._debug and _connections.is_plain(options)
-            if plain and self._connects_itself():
+            plain = not self._debug and _connections.is_plain(options)
+            if plain and _compat.creates_connections() and self._connects_itself():
                 connecting = _core.connect(self, host, port, options.get("family", 0))
             if connecting is None:
                 return await super().create_connection(protocol_factory, host, port, **options)
@@ -444,8 +388,8 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
         create_connection.__signature__ = inspect.signature(asyncio.BaseEventLoop.create_connection)
 
     def _connects_itself(self) -> bool:
-        """Is everything that asyncio would call on the way to a plain connection what we know?"""
-        return base_events.socket.socket is _support.socket_class and _CONNECT_HOOKS.are_untouched(self)
+        """Is everything unpatched that asyncio would call to make a plain connection?"""
+        return _connects(self) and _compat.makes_streams() and _compat.makes_sockets()
 
     # -- executors -------------------------------------------------------------------------------
 
@@ -459,35 +403,33 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
             or self._debug
             or self.is_closed()
             or (executor is None and self._executor_shutdown_called)
-            or SelectorEventLoop.run_in_executor is not asyncios.run_in_executor
+            or not _compat.runs_in_executor()
         ):
-            # The first job, everything that is an error, and what somebody has put in the place of asyncio's.
+            # The first job, every error, and patches.
             return super().run_in_executor(executor, func, *args)
         return self._chain(used.submit(func, *args))
 
     # -- name resolution -------------------------------------------------------------------------
 
     def set_default_executor(self, executor: Any) -> None:
-        """Set what run_in_executor(None, ...) uses. Name resolution goes there too from now on, as in asyncio."""
+        """Set the executor of run_in_executor(None, ...). Name resolution uses it too from now on, as in asyncio."""
         super().set_default_executor(executor)
         self._executor_is_users = True
 
     def _may_look_up(self) -> bool:
-        """Is nobody waiting for asyncio to give lookups to the default executor?"""
+        """May lookups run elsewhere than in the default executor? Not if the program would notice."""
         return not (
             self._executor_is_users
             or self._executor_shutdown_called
             or self.is_closed()
-            or getattr(self.run_in_executor, "__func__", None) is not _run_in_executor
-            or SelectorEventLoop.run_in_executor is not asyncios.run_in_executor
+            or not _runs_in_executor(self)
         )
 
     async def getaddrinfo(
         self, host: Any, port: Any, *, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0
     ) -> list[Any]:
         """As socket.getaddrinfo, without blocking the loop."""
-        unpatched = SelectorEventLoop.getaddrinfo is asyncios.getaddrinfo
-        if unpatched and base_events.socket.getaddrinfo is _support.getaddrinfo and not self._debug:
+        if not self._debug and _compat.looks_up_names():
             found = self._look_up(host, port, family, type, proto, flags, self._may_look_up())
             if found is not None:
                 return found if isinstance(found, list) else await found
@@ -495,8 +437,7 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
 
     async def getnameinfo(self, sockaddr: Any, flags: int = 0) -> tuple[str, str]:
         """As socket.getnameinfo, without blocking the loop."""
-        unpatched = SelectorEventLoop.getnameinfo is asyncios.getnameinfo
-        if unpatched and base_events.socket.getnameinfo is _support.getnameinfo and self._may_look_up():
+        if _compat.looks_up_addresses() and self._may_look_up():
             found = self._look_up_name(sockaddr, flags)
             if found is not None:
                 return await found
@@ -519,7 +460,7 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
             return
         except (BlockingIOError, InterruptedError) as blocked:
             if sock.family == socket.AF_UNIX and blocked.errno == errno.EAGAIN:
-                # The listener's queue is full, and nothing is under way. asyncio takes it for a connection.
+                # The listener's queue is full, and no connection is being made. asyncio takes it for one.
                 raise
             self._ensure_fd_no_transport(sock)
         failure = await self._sock_connected(sock)
@@ -529,49 +470,54 @@ class EventLoop(_core.EventLoop, SelectorEventLoop):
     # -- stepping from Python --------------------------------------------------------------------
 
     def _run_once(self) -> None:
-        """One iteration driven from Python, for tools that replace run_forever."""
-        if _stepping.is_asyncios_turn_replaced():
-            super()._run_once()
-        else:
+        """Runs one iteration from Python, for tools that replace run_forever."""
+        if _compat.turns():
             _stepping.run_once(self)
+        else:
+            super()._run_once()
 
     @property
     def _ready(self) -> _stepping.ReadyView:
-        """The native queue, for those who look into asyncio's."""
+        """The native queue, as the deque that programs expect of asyncio."""
         return _stepping.ReadyView(self)
 
     @_ready.setter
     def _ready(self, value: Any) -> None:
-        # asyncio's constructor puts its deque here.
-        pass
+        """Ignored: asyncio's constructor sets its deque."""
 
     @property
     def _scheduled(self) -> _stepping.ScheduledView:
-        """The timers, for those who look into asyncio's list of them."""
+        """The timers, as the list that programs expect of asyncio."""
         if self._timer_list is None:
             self._timer_list = _stepping.ScheduledView()
-        self._timer_list.refresh(self)
-        return self._timer_list
+        timers: _stepping.ScheduledView = self._timer_list
+        timers.refresh(self)
+        return timers
 
     @_scheduled.setter
     def _scheduled(self, value: Any) -> None:
-        # asyncio's constructor puts its list here, and its turn one without those that were cancelled.
+        # asyncio's constructor sets its list, and its iteration a list without the cancelled timers.
         self._timer_list = _stepping.ScheduledView(value) if value else None
 
 
-# Once more on the class itself: CPython calls a method of the exact type without going through its vectorcall.
+# The methods once more, on the class itself: CPython calls a method of the exact type without its vectorcall.
 _core._add_methods(EventLoop)
-_run_in_executor = EventLoop.run_in_executor
 
-_CONNECT_HOOKS = _connections.Hooks(
-    EventLoop,
-    "_ensure_resolved",
-    "_connect_sock",
-    "sock_connect",
-    "_create_connection_transport",
-    "_make_socket_transport",
+# Questions to a loop, whose class or whose instance may override these methods. They include what the methods override in
+# asyncio's classes.
+_connects = _core.unpatched(
+    (
+        EventLoop,
+        "_ensure_resolved",
+        "_connect_sock",
+        "sock_connect",
+        "_create_connection_transport",
+        "_make_socket_transport",
+    )
 )
-_ACCEPT_HOOKS = _connections.Hooks(EventLoop, "_accept_connection", "_accept_connection2", "_make_socket_transport")
+_accepts = _core.unpatched((EventLoop, "_accept_connection", "_accept_connection2", "_make_socket_transport"))
+_runs_in_executor = _core.unpatched((EventLoop, "run_in_executor"))
+_turns = _core.unpatched((EventLoop, "_run_once"))
 
 
 def new_event_loop() -> EventLoop:

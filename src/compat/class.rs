@@ -260,7 +260,8 @@ impl Class {
         // SAFETY: a type object that we own.
         let (get, set) = unsafe { ((*self.raw()).tp_getattro, (*self.raw()).tp_setattro) };
         get.map(|get| get as usize) == Some(ffi::PyObject_GenericGetAttr as *const () as usize)
-            && set.map(|set| set as usize) == Some(ffi::PyObject_GenericSetAttr as *const () as usize)
+            && (self.attributes.is_empty()
+                || set.map(|set| set as usize) == Some(ffi::PyObject_GenericSetAttr as *const () as usize))
             && self.attributes.iter().all(|name| {
                 // Some have a default of `None`, such as `_source_traceback`.
                 // SAFETY: comparing with the address of `None`.

@@ -7,19 +7,16 @@ use pyo3::types::{PyModule, PyTuple, PyType};
 use super::class::Class;
 use super::original::Original;
 use crate::capi::call::getattr;
+use crate::capi::class::ClassSpec;
 use crate::capi::error::{exception, fetch};
 use crate::capi::fallible::interned;
+use crate::capi::inspect::boolean;
+use crate::capi::methods::TypeSlot;
+use crate::capi::native::{self, Dealloc, Native, This};
+use crate::capi::object::Borrowed;
 use crate::capi::{Raised, Ref};
 
-/// Unpatched(*parts)
-/// --
-///
-/// Whether classes and modules have what their packages have defined.
-///
-/// Each part is a tuple of a class or a module and of names in it; a class also counts where it overrides a name.
-/// Called with an object, it also says whether the object uses the methods of those of the classes that it is an
-/// instance of.
-#[pyclass(module = "wakeloop._core", frozen)]
+/// Whether classes and modules have what their packages have defined: `wakeloop._core.Unpatched`.
 #[derive(Debug)]
 pub(crate) struct Unpatched(Vec<Part>);
 
@@ -29,10 +26,18 @@ enum Part {
     Module { module: Ref, names: Vec<(Ref, Option<Original>)> },
 }
 
-// SAFETY: made and used with the GIL held, as everything that holds a `Ref`.
-unsafe impl Send for Unpatched {}
-// SAFETY: as above.
-unsafe impl Sync for Unpatched {}
+static CLASS: native::Class = native::Class::new();
+
+// SAFETY: `unpatched` alone makes instances, by `native::create`.
+unsafe impl Native for Unpatched {
+    const COLLECTED: bool = false;
+
+    fn class() -> &'static native::Class {
+        &CLASS
+    }
+}
+
+impl Dealloc for Unpatched {}
 
 impl Part {
     fn new(part: &Bound<'_, PyTuple>) -> PyResult<Part> {
@@ -56,7 +61,7 @@ impl Part {
         Ok(Part::Module { module, names })
     }
 
-    fn is_unpatched(&self, object: Option<&Bound<'_, PyAny>>) -> Result<bool, Raised> {
+    fn is_unpatched(&self, object: Option<Borrowed<'_>>) -> Result<bool, Raised> {
         match self {
             Part::Class(class) => Ok(class.is_unpatched()
                 && match object.filter(|object| class.has_instance(object.as_ptr())) {
@@ -72,22 +77,35 @@ impl Part {
     }
 }
 
-#[pymethods]
-impl Unpatched {
-    #[new]
-    #[pyo3(signature = (*parts))]
-    fn new(parts: &Bound<'_, PyTuple>) -> PyResult<Unpatched> {
-        let parts = parts.iter().map(|part| Part::new(part.cast()?)).collect::<PyResult<_>>()?;
-        Ok(Unpatched(parts))
-    }
-
-    #[pyo3(signature = (object=None, /))]
-    fn __call__(&self, py: Python<'_>, object: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
-        for part in &self.0 {
-            if !part.is_unpatched(object).map_err(|Raised| fetch(py))? {
-                return Ok(false);
-            }
+fn ask(this: This<'_, Unpatched>, arguments: Borrowed<'_>, _: Option<Borrowed<'_>>) -> Result<Ref, Raised> {
+    let object = arguments.tuple_items().and_then(|items| items.first().copied());
+    for part in &this.0 {
+        if !part.is_unpatched(object)? {
+            return Ok(boolean(false));
         }
-        Ok(true)
     }
+    Ok(boolean(true))
+}
+
+/// unpatched(*parts)
+/// --
+///
+/// Make a question: do classes and modules have what their packages have defined?
+///
+/// Each part is a tuple of a class or a module and of names in it; a class also counts where it overrides a name.
+/// Calling the question answers it. Called with an object, it also says whether the object uses the methods of those of
+/// the classes that it is an instance of.
+#[pyfunction]
+#[pyo3(signature = (*parts))]
+pub(crate) fn unpatched<'py>(parts: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyAny>> {
+    let py = parts.py();
+    let parts = parts.iter().map(|part| Part::new(part.cast()?)).collect::<PyResult<_>>()?;
+    Ok(native::create(Unpatched(parts)).map_err(|Raised| fetch(py))?.bind(py))
+}
+
+/// Makes the type. Called once, by the module's initialisation.
+pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    ClassSpec::<Unpatched>::new(c"wakeloop._core.Unpatched")
+        .slots(&[TypeSlot::dealloc(), TypeSlot::call(ask)])
+        .build(py)
 }

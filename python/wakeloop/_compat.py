@@ -1,0 +1,99 @@
+"""Which of asyncio's functions, classes and modules our loop stands in for, and whether they are unpatched.
+
+Programs and their tests put their own code in the place of asyncio's: guards against traffic, name resolution of their
+own, transports of their own. Each question here is asked before our loop does something without asyncio's code. If the
+answer is no, asyncio's code runs, and with it the patch.
+
+That the code of this Python is the code that native code stands in for is found out once, at import: by the names that
+it refers to (`names_within`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import types
+from collections.abc import Callable
+from typing import Any
+
+from . import _core
+from ._inherited import SelectorEventLoop, base_events, selector_events, unix_events
+
+
+def names_within(function: Any, module: Any) -> set[str]:
+    """All names that a module's own function and the functions within it refer to; empty for any other function."""
+    if not isinstance(function, types.FunctionType) or function.__globals__ is not vars(module):
+        return set()
+    nested = [const for const in function.__code__.co_consts if isinstance(const, types.CodeType)]
+    return {name for code in [function.__code__, *nested] for name in code.co_names}
+
+
+def probe_c_caller(stub_class: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    """Makes a task of C call call_soon on a stub loop, which notes the tuple of keyword names that C code passes."""
+
+    async def nothing() -> None:
+        pass
+
+    coroutine = nothing()
+    try:
+        # Named, so that the first task of the program is still "Task-1".
+        task: Any = asyncio.Task(coroutine, loop=stub_class(), name="probe")
+        # The stub never runs the task, which is no reason to warn.
+        task._log_destroy_pending = False
+        asyncio.tasks._unregister_task(task)
+    finally:
+        coroutine.close()
+
+
+def _transport(module: Any, name: str, *bases: type) -> tuple[tuple[Any, ...], ...]:
+    """A transport class of asyncio's under its name, and all the methods that it and its private bases define.
+
+    A patch of one of them may call the original, which reads private attributes that only asyncio's transports have.
+    """
+    kind = getattr(module, name)
+    methods = [
+        method
+        for owner in (kind, *bases)
+        for method, value in vars(owner).items()
+        if isinstance(value, (types.FunctionType, property))
+    ]
+    return (module, name), (kind, *dict.fromkeys(methods))
+
+
+_base = selector_events._SelectorTransport
+_streams = _transport(selector_events, "_SelectorSocketTransport", _base)
+_datagrams = _transport(selector_events, "_SelectorDatagramTransport", _base)
+
+#: May our loop make the transports, each kind of them?
+makes_streams = _core.unpatched((SelectorEventLoop, "_make_socket_transport"), *_streams)
+makes_tls = _core.unpatched((SelectorEventLoop, "_make_ssl_transport"), *_streams)
+makes_datagrams = _core.unpatched((SelectorEventLoop, "_make_datagram_transport"), *_datagrams)
+makes_read_pipes = _core.unpatched(
+    (SelectorEventLoop, "_make_read_pipe_transport"), *_transport(unix_events, "_UnixReadPipeTransport")
+)
+makes_write_pipes = _core.unpatched(
+    (SelectorEventLoop, "_make_write_pipe_transport"), *_transport(unix_events, "_UnixWritePipeTransport")
+)
+
+#: May our loop make and accept sockets without the socket module?
+makes_sockets = _core.unpatched((base_events, "socket"), (socket, "socket"))
+creates_connections = _core.unpatched((SelectorEventLoop, "create_connection"))
+
+#: May our loop look names up without the socket module?
+looks_up_names = _core.unpatched(
+    (SelectorEventLoop, "getaddrinfo"), (base_events, "socket"), (socket, "getaddrinfo")
+)
+looks_up_addresses = _core.unpatched(
+    (SelectorEventLoop, "getnameinfo"), (base_events, "socket"), (socket, "getnameinfo")
+)
+
+runs_in_executor = _core.unpatched((SelectorEventLoop, "run_in_executor"))
+
+#: May our loop turn without asyncio's `_run_once`?
+turns = _core.unpatched((SelectorEventLoop, "_run_once"))
+
+#: May our loop call sendfile(2) without the os module? False where there is none.
+sends_files: Callable[[], bool] = (
+    _core.unpatched((unix_events, "os"), (os, "sendfile")) if hasattr(os, "sendfile") else lambda: False
+)

@@ -1,0 +1,80 @@
+"""What debug mode notes and logs: where things were made, and what took long.
+
+Native code calls these functions through `_support`, with the arguments in the signatures here.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from typing import Any
+
+from ._inherited import base_events, format_helpers
+from ._sockets import Socket
+from ._state import LoopState
+
+
+
+def check_callback(loop: LoopState, callback: object, method: str, check_thread: bool) -> traceback.StackSummary:
+    """The checks that asyncio makes in debug mode when a callback is scheduled. Returns where that happened."""
+    if check_thread:
+        loop._check_thread()
+    loop._check_callback(callback, method)
+    return caller_stack()
+
+
+def caller_stack() -> traceback.StackSummary:
+    """The stack of the Python code that has called native code."""
+    stack: traceback.StackSummary = format_helpers.extract_stack(sys._getframe(2))
+    return stack
+
+
+def creation_stack() -> Any:
+    """Where an object is made whose native constructor asks, in debug mode."""
+    return format_helpers.extract_stack(sys._getframe(1))
+
+
+def callback_took(loop: LoopState, seconds: float, handle: Any) -> None:
+    """Logs a callback that has run for longer than the loop's limit, in debug mode."""
+    if seconds >= loop.slow_callback_duration:
+        base_events.logger.warning(
+            "Executing %s took %.3f seconds", base_events._format_handle(handle), seconds
+        )
+
+
+def native_took(loop: LoopState, seconds: float, transport: Any, protocol: Any) -> None:
+    """As callback_took, for a transport that has called its protocol, or a listener, whose protocol is None."""
+    if seconds >= loop.slow_callback_duration:
+        # Over TLS, the protocol of the transport wraps that of the program.
+        protocol = getattr(protocol, "_app_protocol", protocol)
+        what = repr(transport) if protocol is None else f"{protocol!r} of {transport!r}"
+        base_events.logger.warning("Executing %s took %.3f seconds", what, seconds)
+
+
+def accepted(server: Any, fd: int) -> None:
+    """Logs a new connection, in debug mode. The caller keeps the descriptor."""
+    conn = Socket(fileno=fd)
+    try:
+        peer = conn.getpeername()
+    except OSError:  # The peer is gone.
+        peer = None
+    try:
+        base_events.logger.debug("%r got a new connection from %r: %s", server, peer, repr(conn))
+    finally:
+        conn.detach()
+
+
+def received_eof(transport: Any) -> None:
+    base_events.logger.debug("%r received EOF", transport)
+
+
+def paused_reading(transport: Any) -> None:
+    base_events.logger.debug("%r pauses reading", transport)
+
+
+def resumed_reading(transport: Any) -> None:
+    base_events.logger.debug("%r resumes reading", transport)
+
+
+def closed_by_peer(transport: Any) -> None:
+    base_events.logger.info("%r was closed by peer", transport)

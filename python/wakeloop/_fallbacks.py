@@ -1,0 +1,78 @@
+"""What native code leaves to asyncio, because it is rare: calls with keywords, sockets of other types, odd data.
+
+Native code calls these functions through `_support`, with the arguments in the signatures here.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+import types
+from typing import Any
+
+from ._inherited import base_events, events, selector_events, transports
+from ._state import LoopState
+
+
+_LEADING = {
+    "call_soon": ("callback",),
+    "call_soon_threadsafe": ("callback",),
+    "call_later": ("delay", "callback"),
+    "call_at": ("when", "callback"),
+}
+
+
+def by_keyword(loop: LoopState, method: str, *args: Any, **kwargs: Any) -> Any:
+    """Calls the method again with its leading arguments by position, which the caller has given by keyword."""
+    values = list(args)
+    for name in _LEADING[method][len(args) :]:
+        if name not in kwargs:
+            raise TypeError(f"{method}() missing 1 required positional argument: {name!r}")
+        values.append(kwargs.pop(name))
+    return getattr(loop, method)(*values, **kwargs)
+
+
+#: call_later of a loop whose call_at is overridden: asyncio's function, which calls the override.
+later = base_events.BaseEventLoop.call_later
+
+
+def new_gate() -> threading.Event:
+    """What a thread waits for that cancels a handle whose callback runs in the loop's thread."""
+    return threading.Event()
+
+
+def clock() -> float:
+    """The time, from the clock that asyncio's loop uses."""
+    return time.monotonic()
+
+
+def default_loop() -> Any:
+    """The loop of a stream that is made without one."""
+    if hasattr(events, "_get_event_loop"):
+        return events._get_event_loop()
+    return events.get_event_loop()
+
+
+def check_socket(loop: LoopState, sock: socket.socket) -> None:
+    """The checks that asyncio's sock_* methods begin with."""
+    base_events._check_ssl_socket(sock)
+    if loop._debug and sock.gettimeout() != 0:
+        raise ValueError("the socket must be non-blocking")
+
+
+def inherited_sock_call(loop: LoopState, name: str, *args: Any) -> Any:
+    """asyncio's own coroutine, for a socket of a subclass or of another type."""
+    return getattr(selector_events.BaseSelectorEventLoop, name)(loop, *args)
+
+
+def buffer_limits(high: Any, low: Any) -> tuple[Any, Any]:
+    """(low, high) of a transport of asyncio's whose limits are set to these."""
+    marks = types.SimpleNamespace()
+    transports._FlowControlMixin._set_write_buffer_limits(marks, high=high, low=low)
+    return marks._low_water, marks._high_water
+
+
+def refuse_stream_data(transport: Any, data: object) -> None:
+    """Raises what asyncio's transport of this version raises for data that is not bytes-like."""
+    selector_events._SelectorSocketTransport.write(transport, data)

@@ -1,0 +1,200 @@
+"""What the loop's exception handler and asyncio's log get to know of errors.
+
+Native code calls these functions through `_support`, with the arguments in the signatures here. The texts are asyncio's,
+because people's log filters know them. `base_events.logger` is looked up for each line, because tests replace it there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import inspect
+import socket
+import sys
+import types
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from ._debug import caller_stack
+from ._inherited import base_events, constants, events, format_helpers, selector_events, trsock, unix_events
+from ._state import LoopState
+
+
+#: Since 3.13 a report shows the arguments of a callback in debug mode only.
+_HIDES_ARGUMENTS = "debug" in inspect.signature(format_helpers._format_callback_source).parameters
+
+
+def callback_failed(loop: LoopState, handle: Any, exception: BaseException) -> None:
+    """A callback raised: calls the loop's exception handler, as Handle._run does."""
+    if _traceback_of(exception) is None:
+        _raised_in_c(exception)
+    shown = {"debug": loop.get_debug()} if _HIDES_ARGUMENTS else {}
+    callback = format_helpers._format_callback_source(handle._callback, handle._args, **shown)
+    context = {
+        "message": f"Exception in callback {callback}",
+        "exception": exception,
+        "handle": handle,
+    }
+    if handle._source_traceback:
+        context["source_traceback"] = handle._source_traceback
+    loop.call_exception_handler(context)
+
+
+def bare_callback_failed(loop: LoopState, handle: Any, exception: BaseException) -> None:
+    """As callback_failed, for a callback without a handle of its own.
+
+    Its source traceback is where it ran, because nothing has noted where it was scheduled.
+    """
+    if loop.get_debug():
+        handle._source_traceback = caller_stack()
+    callback_failed(loop, handle, exception)
+
+
+#: The traceback of an exception, also where its class overrides the attribute.
+_traceback_of = BaseException.__dict__["__traceback__"].__get__
+
+
+def _raised_in_c(exception: BaseException) -> None:
+    """Gives a traceback to an exception that C code has raised.
+
+    With asyncio it always has one, and handlers read its last entry.
+    """
+    frame = sys._getframe()
+    BaseException.with_traceback(exception, types.TracebackType(None, frame, frame.f_lasti, frame.f_lineno))
+    # The frame lives as long as the traceback, and holds its local variables.
+    del exception, frame
+
+
+#: asyncio's transports, by the names of ours.
+_KINDS: dict[str, Any] = {
+    "StreamTransport": selector_events._SelectorSocketTransport,
+    "DatagramTransport": selector_events._SelectorDatagramTransport,
+    "ReadPipeTransport": unix_events._UnixReadPipeTransport,
+    "WritePipeTransport": unix_events._UnixWritePipeTransport,
+}
+
+
+def step_failed(
+    loop: LoopState, transport: Any, step: str, context: Any, exception: BaseException, *args: Any
+) -> None:
+    """A protocol raised in a call by a transport.
+
+    On asyncio that happens within a callback of the transport, which the report names.
+    """
+    kind = _KINDS[type(transport).__name__]
+    handle = events.Handle(types.MethodType(getattr(kind, step), transport), args, loop, context)
+    if handle._source_traceback:
+        handle._source_traceback = caller_stack()
+    callback_failed(loop, handle, exception)
+
+
+def fatal_error(loop: LoopState, transport: Any, protocol: Any, exception: BaseException, message: str) -> None:
+    """Reports an error that ends a transport, which the caller closes afterwards."""
+    if isinstance(exception, OSError):
+        if loop.get_debug():
+            base_events.logger.debug("%r: %s", transport, message, exc_info=exception)
+    else:
+        loop.call_exception_handler(
+            {"message": message, "exception": exception, "transport": transport, "protocol": protocol}
+        )
+
+
+def read_pipe_failed(loop: LoopState, transport: Any, protocol: Any, exception: BaseException, message: str) -> None:
+    """As fatal_error, for a read pipe. Only EIO is logged in debug mode alone: a terminal ends with it."""
+    if isinstance(exception, OSError) and exception.errno == errno.EIO:
+        if loop.get_debug():
+            base_events.logger.debug("%r: %s", transport, message, exc_info=exception)
+    else:
+        protocol_failed(loop, transport, protocol, exception, message)
+
+
+def protocol_failed(loop: LoopState, transport: Any, protocol: Any, exception: BaseException, message: str) -> None:
+    """Reports a pause_writing() or resume_writing() that raised; the connection goes on."""
+    loop.call_exception_handler(
+        {"message": message, "exception": exception, "transport": transport, "protocol": protocol}
+    )
+
+
+def close_failed(loop: LoopState, transport: Any, exception: BaseException) -> None:
+    """Reports that closing a transport's descriptor failed: most likely the program has closed it already."""
+    loop.call_exception_handler(
+        {
+            "message": f"Exception in callback {type(transport).__name__}._call_connection_lost()",
+            "exception": exception,
+            "transport": transport,
+        }
+    )
+
+
+def write_after_lost() -> None:
+    """Logs the fifth write to a lost connection, and every one after it."""
+    base_events.logger.warning("socket.send() raised exception.")
+
+
+def pipe_write_after_lost() -> None:
+    """As write_after_lost, for a pipe."""
+    base_events.logger.warning("pipe closed by peer or os.write(pipe, data) raised exception.")
+
+
+def fail_waiter(waiter: asyncio.Future[Any], error: Exception | None = None) -> None:
+    """Fails a future. Without an error, the connection ended while sendfile() waited for the buffer to drain."""
+    if not waiter.done():
+        waiter.set_exception(error or ConnectionError("Connection is closed by peer"))
+
+
+def unclosed_transport(transport: Any) -> None:
+    warnings.warn(f"unclosed transport {transport!r}", ResourceWarning, source=transport)
+
+
+def connect_failed(waiter: asyncio.Future[Any], code: int, address: object) -> None:
+    """Fails the waiter of a connection that could not be made."""
+    if not waiter.done():
+        waiter.set_exception(OSError(code, f"Connect call failed {address}"))
+
+
+def connection_failed(loop: LoopState, exception: BaseException, protocol: asyncio.BaseProtocol | None) -> None:
+    """Reports, in debug mode, that an incoming connection got no transport."""
+    context: dict[str, Any] = {
+        "message": "Error on transport creation for incoming connection",
+        "exception": exception,
+    }
+    if protocol is not None:
+        context["protocol"] = protocol
+    loop.call_exception_handler(context)
+
+
+def accept_broken(loop: LoopState, sock: socket.socket, exception: BaseException) -> None:
+    """Reports an error of accept() that waiting does not mend."""
+    loop.call_exception_handler(
+        {
+            "message": "Exception in callback BaseSelectorEventLoop._accept_connection()",
+            "exception": exception,
+            "socket": trsock.TransportSocket(sock),
+        }
+    )
+
+
+def accept_exhausted(
+    loop: LoopState,
+    factory: Callable[[], asyncio.BaseProtocol],
+    sock: socket.socket,
+    server: Any,
+    backlog: int,
+    exception: BaseException,
+) -> None:
+    """Reports that accept() ran out of descriptors or memory, and starts the listener again after a rest."""
+    loop.call_exception_handler(
+        {
+            "message": "socket.accept() out of system resource",
+            "exception": exception,
+            "socket": trsock.TransportSocket(sock),
+        }
+    )
+
+    def again() -> None:
+        # Unless the server has been closed in the meantime.
+        if sock.fileno() >= 0:
+            loop._start_serving(factory, sock, None, server, backlog)
+
+    loop.call_later(constants.ACCEPT_RETRY_DELAY, again)

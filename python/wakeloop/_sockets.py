@@ -1,0 +1,106 @@
+"""Sockets: which of them native code may use, what transports show of them, and objects for native descriptors.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from ._inherited import selector_events, trsock
+
+
+#: The class itself: tests put a mock under its name.
+Socket = socket.socket
+
+#: What a transport calls on a socket. An override of one of these has to be called.
+_SOCKET_CALLS = ("recv", "recv_into", "send", "sendmsg", "shutdown", "close", "detach", "fileno")
+
+
+def is_ordinary_socket(sock: object) -> bool:
+    """Whether native code may use the descriptor instead of the object. If not, asyncio's transport calls the object."""
+    kind = type(sock)
+    return kind is Socket or (
+        issubclass(kind, Socket)
+        and all(getattr(kind, name) is getattr(Socket, name) for name in _SOCKET_CALLS)
+    )
+
+
+def socket_details(sock: socket.socket, extra: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What get_extra_info() shows of a socket. A peer name in `extra` stays."""
+    details = dict(extra or ())
+    details["socket"] = trsock.TransportSocket(sock)
+    for name, ask in (("sockname", sock.getsockname), ("peername", sock.getpeername)):
+        if name == "peername" and name in details:
+            continue
+        try:
+            details[name] = ask()
+        except OSError:
+            details[name] = None
+    return details
+
+
+def adopt_socket(fd: int) -> socket.socket:
+    """A socket object for the descriptor of a native transport; it owns the descriptor from now on."""
+    sock = Socket.__new__(Socket)
+    try:
+        Socket.__init__(sock, fileno=fd)
+        sock.setblocking(False)
+    except BaseException:
+        # The caller still owns the descriptor.
+        sock.detach()
+        raise
+    return sock
+
+
+def closed_socket(family: int, kind: int = socket.SOCK_STREAM) -> socket.socket | None:
+    """A closed socket, for a program that asks a closed connection for its socket."""
+    internet = family in (socket.AF_INET, socket.AF_INET6) and kind == socket.SOCK_STREAM
+    try:
+        sock = Socket(family, kind, socket.IPPROTO_TCP if internet else 0)
+    except OSError:
+        return None
+    sock.close()
+    return sock
+
+
+def connecting_socket(fd: int, family: int) -> socket.socket:
+    """The socket of a connection that is being made, for audit hooks; it owns the descriptor from now on."""
+    return Socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=fd)
+
+
+#: The address families of the native datagram transport. Sockets of other families get asyncio's.
+DATAGRAM_FAMILIES = frozenset(
+    getattr(socket, name) for name in ("AF_INET", "AF_INET6", "AF_UNIX") if hasattr(socket, name)
+)
+
+
+def _datagram_rules() -> tuple[bool, int]:
+    """Whether asyncio sends empty datagrams, and how many bytes it counts for the header of each (8 since 3.13)."""
+    kind = selector_events._SelectorDatagramTransport
+
+    class Blocked:
+        """The attributes that sendto() reads and writes while another datagram waits."""
+
+        _address, _conn_lost, _buffer_size = None, 0, 0
+        _header_size = getattr(kind, "_header_size", 0)
+
+        def __init__(self) -> None:
+            self._buffer = [None]
+
+        def _maybe_pause_protocol(self) -> None:
+            pass
+
+    transport: Any = Blocked()
+    try:
+        kind.sendto(transport, b"")
+        sends_empty = len(transport._buffer) > 1
+        transport._buffer_size = 0
+        kind.sendto(transport, b"x")
+    except AttributeError:
+        # A newer asyncio reads other attributes: assume the rules of the newest one known.
+        return True, 8
+    return sends_empty, transport._buffer_size - 1
+
+
+DATAGRAM_RULES = _datagram_rules()
