@@ -1,16 +1,47 @@
-//! wakeloop: a Rust async runtime under Python's asyncio.
+//! wakeloop: an async runtime for Rust, and an event loop for Python's asyncio on the same foundations.
 //!
-//! One crate, two halves on shared foundations. A room uses only rooms on lower floors:
+//! The runtime is of use without Python:
+//!
+//! ```
+//! use std::time::Duration;
+//! use wakeloop::runtime::{Runtime, spawn, sync::mpsc, time};
+//!
+//! let runtime = Runtime::new()?;
+//! let sum = runtime.block_on(async {
+//!     let (sender, mut receiver) = mpsc::bounded(8);
+//!     for number in 1..=3 {
+//!         let sender = sender.clone();
+//!         spawn(async move {
+//!             time::sleep(Duration::from_millis(number)).await;
+//!             sender.send(number).await.expect("the receiver is there");
+//!         });
+//!     }
+//!     drop(sender);
+//!     let mut sum = 0;
+//!     while let Some(number) = receiver.recv().await {
+//!         sum += number;
+//!     }
+//!     sum
+//! });
+//! assert_eq!(sum, 6);
+//! # Ok::<(), std::io::Error>(())
+//! ```
+//!
+//! In Python, the package `wakeloop` has the event loop, and what it awaits runs on this runtime. Other extension crates
+//! use the module `bridge`: a Rust future that Python awaits, and the other way round.
+//!
+//! A folder of `src` is a room. It uses only rooms on lower floors:
 //!
 //! | floor | rooms |
 //! |---|---|
-//! | 4 | `primitives`: what Python awaits and Rust runs |
-//! | 3 | `transport`: asyncio's transports; `bridge`: where the halves meet |
-//! | 2 | `event_loop`: asyncio's loop; [`runtime`]: the async runtime for Rust futures |
-//! | 1 | `framing`: where items end in a stream of bytes; `capi`: raw CPython C API; `libssl`: the process's own OpenSSL; [`reactor`]: mio; `resolver`: the C library's names; [`timer`]: the timer heap |
+//! | 5 | `primitives`: what Python awaits and Rust runs |
+//! | 4 | `transport`: asyncio's transports; `bridge`: where the halves meet |
+//! | 3 | `event_loop`: asyncio's loop; [`runtime`]: the async runtime for Rust futures |
+//! | 2 | `compat`: whether asyncio is as we know it, and what differs between CPython's versions |
+//! | 1 | `framing`: where items end in a stream of bytes; `capi`: the raw C API of CPython; `libssl`: the process's own OpenSSL; [`reactor`]: readiness by epoll or kqueue; `resolver`: names from the C library; [`timer`]: the timer heap |
 //!
-//! The Python half is behind the feature `python` (on by default); without it the crate is the runtime
-//! alone and knows nothing of Python.
+//! The Python half is behind the feature `python`, which is on by default. Without it the crate is the runtime alone and
+//! knows nothing of Python.
 
 mod framing;
 pub mod reactor;

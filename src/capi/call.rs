@@ -234,6 +234,20 @@ impl Ref {
         .ok_or(Raised)
     }
 
+    /// The same with arguments on the stack, behind a spare place that the callee may use: a bound method puts its
+    /// receiver there instead of copying them.
+    #[inline(always)]
+    pub(crate) fn call_with<const N: usize>(&self, arguments: [Borrowed<'_>; N]) -> Result<Ref, Raised> {
+        #[repr(C)]
+        struct Stack<'a, const N: usize> {
+            spare: *mut ffi::PyObject,
+            arguments: [Borrowed<'a>; N],
+        }
+        let mut stack = Stack { spare: std::ptr::null_mut(), arguments };
+        // SAFETY: live objects behind the spare place: `Borrowed` is transparent over a pointer.
+        unsafe { vectorcall(self.as_ptr(), (&raw mut stack).cast::<*mut ffi::PyObject>().add(1), N) }
+    }
+
     /// Calls `self.name(*arguments)` without making a bound method. There are at most six arguments.
     #[inline(always)]
     pub(crate) fn call_method(&self, name: &Ref, arguments: &[Borrowed<'_>]) -> Result<Ref, Raised> {

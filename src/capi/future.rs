@@ -1,20 +1,19 @@
-//! asyncio's own future, without looking up what everybody knows it has.
+//! asyncio's own future, without a lookup per call.
 //!
-//! Nobody can change its class, so what a lookup finds there is asked for once, at import. Futures of any other class
-//! are asked by name, each time.
-
-use std::sync::OnceLock;
+//! Nobody can change its class, so its methods are looked up once, at import. Futures of any other class are asked by
+//! name, each time.
 
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::call::{method, vectorcall};
 use super::error::{Raised, raise, take_exception};
 use super::fallible::Fallible;
 use super::imports::imports;
+use super::inspect::boolean;
 use super::object::Ref;
+use super::once::Once;
 
-/// The class, and what it has.
+/// The class and its methods.
 #[derive(Debug)]
 struct FutureClass {
     kind: Ref,
@@ -22,7 +21,7 @@ struct FutureClass {
     result: Ref,
     done: Ref,
     blocking: Ref,
-    /// It is C's and cannot be changed.
+    /// The class is written in C and cannot be changed.
     fixed: bool,
 }
 
@@ -45,34 +44,25 @@ impl FutureClass {
         })
     }
 
-    /// Is `future` of this very class, which is what it was?
+    /// Is `future` an instance of this very class, which nobody can have changed?
     #[inline(always)]
     fn is_class_of(&self, future: &Ref) -> bool {
-        // SAFETY: a live object.
-        self.fixed && unsafe { ffi::Py_TYPE(future.as_ptr()).cast() } == self.kind.as_ptr()
+        self.fixed && future.is_exactly(&self.kind)
     }
 }
 
-struct Shared(FutureClass);
-
-// SAFETY: immutable after import, never dropped, and used on attached threads only, as every `Ref`.
-unsafe impl Send for Shared {}
-// SAFETY: as for `Send`.
-unsafe impl Sync for Shared {}
-
-static CLASS: OnceLock<Shared> = OnceLock::new();
+static CLASS: Once<FutureClass> = Once::new();
 
 /// Looks the class up. Called once, by the module's initialisation.
 pub(crate) fn load(py: Python<'_>) -> PyResult<()> {
-    let class = FutureClass::load(&py.import(Fallible("asyncio"))?.getattr(Fallible("Future"))?)?;
-    let _ = CLASS.set(Shared(class));
+    CLASS.set(FutureClass::load(&py.import(Fallible("asyncio"))?.getattr(Fallible("Future"))?)?);
     Ok(())
 }
 
 /// asyncio's class, if `future` is an instance of it and not of a subclass.
 #[inline(always)]
 fn class_of(future: &Ref) -> Option<&'static FutureClass> {
-    CLASS.get().map(|shared| &shared.0).filter(|class| class.is_class_of(future))
+    CLASS.get().filter(|class| class.is_class_of(future))
 }
 
 /// Is `future` an instance of asyncio's own class, which nobody can change?
@@ -84,19 +74,18 @@ pub(crate) fn is_asyncios(future: &Ref) -> bool {
 /// `future.set_result(value)`.
 #[inline(always)]
 pub(crate) fn set_result(future: &Ref, value: &Ref) -> Result<(), Raised> {
-    let Some(class) = class_of(future) else {
-        return method(future, imports().set_result.as_ptr(), &[value.as_ptr()]).map(drop);
-    };
-    let mut stack = [std::ptr::null_mut(), future.as_ptr(), value.as_ptr()];
-    // SAFETY: two live objects behind the spare slot.
-    unsafe { vectorcall(class.set_result.as_ptr(), stack.as_mut_ptr().add(1), 2) }.map(drop)
+    match class_of(future) {
+        Some(class) => class.set_result.call_with([future.borrow(), value.borrow()]),
+        None => future.call_method(&imports().set_result, &[value.borrow()]),
+    }
+    .map(drop)
 }
 
 /// `if not future.done(): future.set_result(value)`.
 #[inline(always)]
 pub(crate) fn complete(future: &Ref, value: &Ref) -> Result<(), Raised> {
     if class_of(future).is_some() {
-        // It says so by itself.
+        // It raises InvalidStateError by itself if it is done.
         return set_result(future, value).or_else(|Raised| unless_done(future));
     }
     if is_done(future)? { Ok(()) } else { set_result(future, value) }
@@ -117,8 +106,8 @@ fn unless_done(future: &Ref) -> Result<(), Raised> {
 #[inline(always)]
 pub(crate) fn result(future: &Ref) -> Result<Ref, Raised> {
     match class_of(future) {
-        Some(class) => asked(&class.result, future),
-        None => method(future, imports().result.as_ptr(), &[]),
+        Some(class) => class.result.call_with([future.borrow()]),
+        None => future.call_method(&imports().result, &[]),
     }
 }
 
@@ -126,35 +115,18 @@ pub(crate) fn result(future: &Ref) -> Result<Ref, Raised> {
 #[inline(always)]
 pub(crate) fn is_done(future: &Ref) -> Result<bool, Raised> {
     let done = match class_of(future) {
-        Some(class) => asked(&class.done, future)?,
-        None => method(future, imports().done.as_ptr(), &[])?,
+        Some(class) => class.done.call_with([future.borrow()])?,
+        None => future.call_method(&imports().done, &[])?,
     };
-    // SAFETY: comparing with the address of a static.
-    Ok(done.as_ptr() == unsafe { ffi::Py_True() })
+    Ok(done.is(&boolean(true)))
 }
 
-/// Calls a method of the class that takes no arguments.
-#[inline(always)]
-fn asked(function: &Ref, future: &Ref) -> Result<Ref, Raised> {
-    let mut stack = [std::ptr::null_mut(), future.as_ptr()];
-    // SAFETY: a live object behind the spare slot.
-    unsafe { vectorcall(function.as_ptr(), stack.as_mut_ptr().add(1), 1) }
-}
-
-/// Marks the future as a task expects it from an `await`.
+/// Sets `_asyncio_future_blocking`, by which a task knows that it was awaited.
 #[inline(always)]
 pub(crate) fn set_blocking(future: &Ref) -> Result<(), Raised> {
-    // SAFETY: live objects; an attribute that is set by a descriptor is set by its `tp_descr_set`. The attribute exists
-    // on every asyncio future. -1 with an error set means failure.
-    let done = unsafe {
-        let descriptor = class_of(future).map(|class| &class.blocking);
-        match descriptor.and_then(|it| Some((it, (*ffi::Py_TYPE(it.as_ptr())).tp_descr_set?))) {
-            Some((descriptor, set)) => set(descriptor.as_ptr(), future.as_ptr(), ffi::Py_True()),
-            None => {
-                let name = imports()._asyncio_future_blocking.as_ptr();
-                ffi::PyObject_SetAttr(future.as_ptr(), name, ffi::Py_True())
-            }
-        }
-    };
-    if done < 0 { Err(Raised) } else { Ok(()) }
+    let yes = boolean(true);
+    match class_of(future) {
+        Some(class) => class.blocking.set_through(future, &yes),
+        None => future.setattr(&imports()._asyncio_future_blocking, &yes),
+    }
 }

@@ -1,12 +1,11 @@
 //! Names and objects of Python that the hot path needs, looked up once at import.
 
-use std::sync::OnceLock;
-
 use pyo3::prelude::*;
 
 use super::error::fetch;
 use super::fallible::{self, Fallible};
 use super::object::Ref;
+use super::once::Once;
 use super::raised::Raised;
 
 macro_rules! table {
@@ -82,20 +81,11 @@ fn interned<const N: usize>(py: Python<'_>, names: [&str; N]) -> PyResult<Ref> {
     names.and_then(fallible::tuple).map_err(|Raised| fetch(py))
 }
 
-struct Shared(Imports);
-
-// SAFETY: immutable after import; every use holds the GIL (the contract of `Ref`), and the references are
-// never dropped.
-unsafe impl Send for Shared {}
-// SAFETY: as above.
-unsafe impl Sync for Shared {}
-
-static IMPORTS: OnceLock<Shared> = OnceLock::new();
+static IMPORTS: Once<Imports> = Once::new();
 
 /// Fills the table. Called by the module's initialisation, before any type of ours can be used.
 pub(crate) fn load(py: Python<'_>, runtime_panic: Bound<'_, PyAny>) -> PyResult<()> {
-    let imports = Imports::load(py, runtime_panic)?;
-    let _ = IMPORTS.set(Shared(imports));
+    IMPORTS.set(Imports::load(py, runtime_panic)?);
     Ok(())
 }
 
@@ -108,7 +98,7 @@ pub(crate) fn loaded() -> bool {
 #[inline(always)]
 pub(crate) fn imports() -> &'static Imports {
     match IMPORTS.get() {
-        Some(shared) => &shared.0,
+        Some(imports) => imports,
         // The module's initialisation fills the table before it publishes any type.
         None => unreachable!("the imports are loaded before any type is"),
     }

@@ -5,6 +5,7 @@ use std::ffi::CStr;
 use pyo3::ffi;
 
 use super::error::Raised;
+use super::exceptions::Exception;
 use super::object::{Borrowed, Ref};
 
 impl Ref {
@@ -100,6 +101,18 @@ impl Ref {
         match unsafe { ffi::PyObject_RichCompareBool(self.as_ptr(), other.as_ptr(), ffi::Py_EQ) } {
             -1 => Err(Raised),
             truth => Ok(truth != 0),
+        }
+    }
+
+    /// `self.__set__(object, value)`, where `self` is a descriptor that was looked up before.
+    #[inline(always)]
+    pub(crate) fn set_through(&self, object: &Ref, value: &Ref) -> Result<(), Raised> {
+        // SAFETY: live objects; the slot's function belongs to the descriptor's type. -1 with an error set means failure.
+        unsafe {
+            match (*self.kind()).tp_descr_set {
+                Some(set) => status(set(self.as_ptr(), object.as_ptr(), value.as_ptr())),
+                None => Err(Exception::AttributeError.raise("the attribute cannot be set")),
+            }
         }
     }
 
@@ -234,6 +247,12 @@ impl Ref {
         unsafe { Ref::from_owned(ffi::PyBytes_FromObject(self.as_ptr())) }.ok_or(Raised)
     }
 
+    /// The text of an instance of exactly `str`; `None` if it has surrogates.
+    pub(crate) fn exact_text(&self) -> Option<&str> {
+        // SAFETY: a live object.
+        if unsafe { ffi::PyUnicode_CheckExact(self.as_ptr()) } == 0 { None } else { self.text() }
+    }
+
     /// The text of a string; `None` if it has surrogates or is no string.
     pub(crate) fn text(&self) -> Option<&str> {
         let mut size = 0;
@@ -274,6 +293,13 @@ impl Ref {
     pub(crate) fn is_exact_tuple(&self) -> bool {
         // SAFETY: a live object.
         unsafe { ffi::PyTuple_CheckExact(self.as_ptr()) != 0 }
+    }
+
+    /// The items of an instance of exactly `tuple`.
+    #[inline(always)]
+    pub(crate) fn exact_tuple_items(&self) -> Option<&[Borrowed<'_>]> {
+        // SAFETY: a live object.
+        if unsafe { ffi::PyTuple_CheckExact(self.as_ptr()) } == 0 { None } else { self.tuple_items() }
     }
 
     /// `tuple(self)`.

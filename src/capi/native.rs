@@ -163,7 +163,7 @@ impl Ref {
 /// # Safety
 /// `object` is an instance of `T`'s class, or memory for one.
 #[inline(always)]
-unsafe fn fields_of<T: Native>(object: *mut ffi::PyObject) -> *mut T {
+pub(super) unsafe fn fields_of<T: Native>(object: *mut ffi::PyObject) -> *mut T {
     // SAFETY: the fields lie inside the object.
     unsafe { object.cast::<u8>().add(T::offset()).cast() }
 }
@@ -256,6 +256,14 @@ impl<T: Native> Dead<T> {
     pub(crate) fn kind(&self) -> *mut ffi::PyTypeObject {
         // SAFETY: the type of an object whose memory is still there.
         unsafe { ffi::Py_TYPE(self.0) }
+    }
+
+    /// Drops the fields and leaves the memory, with the reference to the type.
+    #[inline(always)]
+    pub(super) fn into_memory(self) -> *mut ffi::PyObject {
+        // SAFETY: the contract of `new`; the value is gone afterwards, so nobody uses or drops the fields again.
+        unsafe { std::ptr::drop_in_place(fields_of::<T>(self.0)) };
+        self.into_ptr()
     }
 
     /// The object's memory, whose fields are still valid. The caller frees it, and gives the reference to the type back.

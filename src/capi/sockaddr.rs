@@ -1,8 +1,10 @@
 //! Socket addresses: the kernel's form and Python's.
 //!
-//! Native code converts what is a matter of copying numbers: IP literals, paths, abstract names. Host
-//! names, scope names and every other family are the socket module's business; a conversion that would
-//! need it says `None`, and the caller asks the Python socket instead.
+//! Native code converts what only needs numbers copied: IP literals, paths, abstract names. Host names, scope names and
+//! every other family are left to Python's socket module: the conversion gives `None`, and the caller asks the Python
+//! socket instead.
+//!
+//! The public functions take a borrowed object, which lives for the time of the call.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::offset_of;
@@ -13,11 +15,12 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
-use super::error::{Raised, restore};
+use super::buffer::bytes_from;
+use super::error::Raised;
 use super::fallible::{Fallible, tuple};
 use super::imports::imports;
 use super::inspect::integer;
-use super::object::Ref;
+use super::object::{Borrowed, Ref};
 
 /// Where the path begins in a `sockaddr_un`.
 const PATH: usize = offset_of!(libc::sockaddr_un, sun_path);
@@ -26,6 +29,27 @@ const PATH_MAX: usize = size_of::<libc::sockaddr_un>() - PATH;
 
 /// `getsockname` or `getpeername`.
 pub(crate) type Ask = unsafe extern "C" fn(c_int, *mut libc::sockaddr, *mut libc::socklen_t) -> c_int;
+
+/// The kernel's form of an address.
+///
+/// # Safety
+/// It is made of plain numbers, so that any bytes are a valid one.
+unsafe trait Family: Copy {}
+// SAFETY: plain numbers and arrays of them.
+unsafe impl Family for libc::sockaddr_storage {}
+// SAFETY: as above.
+unsafe impl Family for libc::sockaddr_in {}
+// SAFETY: as above.
+unsafe impl Family for libc::sockaddr_in6 {}
+// SAFETY: as above.
+unsafe impl Family for libc::sockaddr_un {}
+
+/// All zero: no family. The fields beside the address differ between systems.
+#[inline(always)]
+fn zeroed<T: Family>() -> T {
+    // SAFETY: plain numbers.
+    unsafe { std::mem::zeroed() }
+}
 
 /// A socket address of any family, with its true length.
 #[derive(Clone, Copy)]
@@ -38,11 +62,7 @@ impl SockAddr {
     /// Room for the kernel to write an address into.
     #[inline(always)]
     pub(crate) fn room() -> SockAddr {
-        SockAddr {
-            // SAFETY: all-zero is a valid storage: family "unspecified".
-            storage: unsafe { std::mem::zeroed() },
-            len: size_of::<libc::sockaddr_storage>() as libc::socklen_t,
-        }
+        SockAddr { storage: zeroed(), len: size_of::<libc::sockaddr_storage>() as libc::socklen_t }
     }
 
     /// What `getsockname` or `getpeername` says.
@@ -101,16 +121,14 @@ impl SockAddr {
     pub(crate) fn internet(address: &SocketAddr) -> SockAddr {
         match address {
             SocketAddr::V4(v4) => {
-                // SAFETY: all-zero is a valid address; the fields differ between systems.
-                let mut raw: libc::sockaddr_in = unsafe { std::mem::zeroed() };
+                let mut raw: libc::sockaddr_in = zeroed();
                 raw.sin_family = libc::AF_INET as libc::sa_family_t;
                 raw.sin_port = v4.port().to_be();
                 raw.sin_addr.s_addr = u32::from(*v4.ip()).to_be();
                 SockAddr::from_parts(raw, size_of::<libc::sockaddr_in>())
             }
             SocketAddr::V6(v6) => {
-                // SAFETY: as above.
-                let mut raw: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
+                let mut raw: libc::sockaddr_in6 = zeroed();
                 raw.sin6_family = libc::AF_INET6 as libc::sa_family_t;
                 raw.sin6_port = v6.port().to_be();
                 raw.sin6_flowinfo = v6.flowinfo();
@@ -122,7 +140,7 @@ impl SockAddr {
     }
 
     /// Copies the parts of an address of one family into a fresh storage.
-    fn from_parts<T: Copy>(raw: T, len: usize) -> SockAddr {
+    fn from_parts<T: Family>(raw: T, len: usize) -> SockAddr {
         const { assert!(size_of::<T>() <= size_of::<libc::sockaddr_storage>()) };
         let mut address = SockAddr::room();
         // SAFETY: the storage is larger than every family's address and aligned for all of them.
@@ -131,9 +149,20 @@ impl SockAddr {
         address
     }
 
+    /// The parts of an address of one family.
+    #[inline(always)]
+    fn parts<T: Family>(&self) -> T {
+        const { assert!(size_of::<T>() <= size_of::<libc::sockaddr_storage>()) };
+        // SAFETY: the storage is initialised, larger than every family's address and aligned for all of them, whose parts
+        // are plain numbers.
+        unsafe { self.as_ptr().cast::<T>().read() }
+    }
+
     /// What a Python address means on a socket of `family`, if no name has to be looked up for it. Sets no
     /// error: what is wrong with an address, Python's own socket says best.
     pub(crate) fn from_python(family: i32, object: *mut ffi::PyObject) -> Option<SockAddr> {
+        // SAFETY: a live object, by the contract of this file's public functions.
+        let object = &*unsafe { Borrowed::from_ptr(object) };
         match family {
             libc::AF_INET => from_pair(object),
             libc::AF_INET6 => from_quadruple(object),
@@ -151,14 +180,12 @@ impl SockAddr {
         }
         match i32::from(self.storage.ss_family) {
             libc::AF_INET => {
-                // SAFETY: the family says what the storage holds.
-                let raw = unsafe { &*self.as_ptr().cast::<libc::sockaddr_in>() };
+                let raw: libc::sockaddr_in = self.parts();
                 let host = dotted(Ipv4Addr::from(u32::from_be(raw.sin_addr.s_addr)))?;
                 tuple([host, integer(u16::from_be(raw.sin_port))?]).map(Some)
             }
             libc::AF_INET6 => {
-                // SAFETY: as above.
-                let raw = unsafe { &*self.as_ptr().cast::<libc::sockaddr_in6>() };
+                let raw: libc::sockaddr_in6 = self.parts();
                 let host = string(Ipv6Text::of(&raw.sin6_addr.s6_addr).as_bytes())?;
                 tuple([
                     host,
@@ -176,16 +203,18 @@ impl SockAddr {
     /// A path as `str`, an abstract name as `bytes`.
     fn path(&self) -> Result<Ref, Raised> {
         let name = self.as_bytes().get(PATH..).unwrap_or_default();
-        let object = if cfg!(any(target_os = "linux", target_os = "android")) && name.first() == Some(&0) {
-            // SAFETY: the data is copied; an owned reference or null with an error.
-            unsafe { ffi::PyBytes_FromStringAndSize(name.as_ptr().cast(), name.len() as ffi::Py_ssize_t) }
-        } else {
-            let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
-            // SAFETY: as above.
-            unsafe { ffi::PyUnicode_DecodeFSDefaultAndSize(name.as_ptr().cast(), end as ffi::Py_ssize_t) }
-        };
-        // SAFETY: an owned reference or null with an error.
-        unsafe { Ref::from_owned(object) }.ok_or(Raised)
+        if cfg!(any(target_os = "linux", target_os = "android")) && name.first() == Some(&0) {
+            return bytes_from(name);
+        }
+        let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
+        // SAFETY: the data is copied; an owned reference or null with an error.
+        unsafe {
+            Ref::from_owned(ffi::PyUnicode_DecodeFSDefaultAndSize(
+                name.as_ptr().cast(),
+                end as ffi::Py_ssize_t,
+            ))
+        }
+        .ok_or(Raised)
     }
 }
 
@@ -210,115 +239,73 @@ pub(crate) fn is_tcp(socket: *mut ffi::PyObject) -> Result<bool, Raised> {
 /// One of `family`, `type` and `proto`, by the member of the C class.
 fn number_of(socket: *mut ffi::PyObject, index: usize) -> Result<i32, Raised> {
     static MEMBERS: PyOnceLock<[Py<PyAny>; 3]> = PyOnceLock::new();
-    // SAFETY: every caller holds the GIL.
-    let py = unsafe { Python::assume_attached() };
-    let members = MEMBERS
-        .get_or_try_init(py, || {
-            let kind = py.import(Fallible("_socket"))?.getattr(Fallible("socket"))?;
-            let member = |name: &str| kind.getattr(Fallible(name)).map(Bound::unbind);
-            Ok([member("family")?, member("type")?, member("proto")?])
-        })
-        .map_err(|error: PyErr| restore(py, error))?;
-    let member = &members[index];
-    // SAFETY: a member descriptor of `_socket.socket`, asked through its type's own slot; the result is an
-    // owned int or null with an error.
-    unsafe {
-        let kind = ffi::Py_TYPE(member.as_ptr());
-        let Some(get) = (*kind).tp_descr_get else { return Ok(libc::AF_UNSPEC) };
-        let value = Ref::from_owned(get(member.as_ptr(), socket, ffi::Py_TYPE(socket).cast()));
-        let number = ffi::PyLong_AsLong(value.ok_or(Raised)?.as_ptr());
-        if number == -1 && !ffi::PyErr_Occurred().is_null() { Err(Raised) } else { Ok(number as i32) }
-    }
+    // SAFETY: a live object, by the contract of this file's public functions.
+    let socket = unsafe { Borrowed::from_ptr(socket) };
+    let py = socket.py();
+    let members = MEMBERS.get_or_try_init(py, || {
+        let kind = py.import(Fallible("_socket"))?.getattr(Fallible("socket"))?;
+        let member = |name: &str| kind.getattr(Fallible(name)).map(Bound::unbind);
+        Ok::<_, PyErr>([member("family")?, member("type")?, member("proto")?])
+    })?;
+    let member = members[index].as_ptr();
+    // SAFETY: a member descriptor of `_socket.socket`, asked through its type's own slot; an owned reference or null with
+    // an error.
+    let value = unsafe {
+        let Some(get) = (*ffi::Py_TYPE(member)).tp_descr_get else { return Ok(libc::AF_UNSPEC) };
+        Ref::from_owned(get(member, socket.as_ptr(), socket.kind().cast()))
+    };
+    value.ok_or(Raised)?.to_index().map(|number| number as i32)
 }
 
 /// Is it a `socket.socket` itself, no subclass and no imitation?
 pub(crate) fn is_plain_socket(socket: *mut ffi::PyObject) -> bool {
-    // SAFETY: a live object.
-    unsafe { ffi::Py_TYPE(socket).cast::<ffi::PyObject>() == imports().socket.as_ptr() }
+    // SAFETY: a live object, by the contract of this file's public functions.
+    unsafe { Borrowed::from_ptr(socket) }.is_exactly(&imports().socket)
 }
 
-/// The items of an exact tuple.
-fn items(object: *mut ffi::PyObject) -> Option<(*mut ffi::PyObject, usize)> {
-    // SAFETY: a live object; the size is read of a tuple only.
-    unsafe {
-        (ffi::PyTuple_CheckExact(object) != 0).then(|| (object, ffi::PyTuple_GET_SIZE(object) as usize))
-    }
-}
-
-/// Item `index` of a tuple, as a `str` without surrogates.
-fn host_at<'a>(tuple: *mut ffi::PyObject, index: usize) -> Option<&'a str> {
-    // SAFETY: the caller has looked at the size; the tuple keeps the item alive through the call.
-    str_of(unsafe { ffi::PyTuple_GET_ITEM(tuple, index as ffi::Py_ssize_t) })
-}
-
-/// The content of an exact `str` without surrogates.
+/// The content of an exact `str` without surrogates. The caller keeps the object alive for as long as it uses the text.
 pub(crate) fn str_of<'a>(object: *mut ffi::PyObject) -> Option<&'a str> {
-    let mut size = 0;
-    // SAFETY: a live object; the UTF-8 form is cached in the str and lives as long as it does, which every
-    // caller limits to its own call. A str that has no such form sets an error, which is cleared.
-    unsafe {
-        if ffi::PyUnicode_CheckExact(object) == 0 {
-            return None;
-        }
-        let data = ffi::PyUnicode_AsUTF8AndSize(object, &mut size);
-        if data.is_null() {
-            ffi::PyErr_Clear();
-            return None;
-        }
-        Some(std::str::from_utf8_unchecked(std::slice::from_raw_parts(data.cast::<u8>(), size as usize)))
-    }
+    // SAFETY: a live object, by the contract of this file's public functions; the text lives as long as the object.
+    unsafe { Borrowed::from_ptr(object).exact_text().map(|text| &*std::ptr::from_ref(text)) }
 }
 
-/// Item `index` of a tuple, as an int of at most `max`.
-fn number_at(tuple: *mut ffi::PyObject, index: usize, max: u32) -> Option<u32> {
-    // SAFETY: the caller has looked at the size; an int that is too large sets an error, which is cleared.
-    let value = unsafe {
-        let item = ffi::PyTuple_GET_ITEM(tuple, index as ffi::Py_ssize_t);
-        if ffi::PyLong_CheckExact(item) == 0 {
-            return None;
-        }
-        let value = ffi::PyLong_AsLong(item);
-        if value == -1 {
-            ffi::PyErr_Clear();
-        }
-        value
-    };
-    u32::try_from(value).ok().filter(|value| *value <= max)
+/// An int of at most `max`.
+fn number_up_to(object: &Ref, max: u32) -> Option<u32> {
+    object.exact_int().and_then(|value| u32::try_from(value).ok()).filter(|value| *value <= max)
 }
 
-fn from_pair(object: *mut ffi::PyObject) -> Option<SockAddr> {
-    let (tuple, 2) = items(object)? else { return None };
-    let ip = host_at(tuple, 0)?.parse().ok()?;
-    let port = number_at(tuple, 1, u16::MAX.into())? as u16;
+fn from_pair(object: &Ref) -> Option<SockAddr> {
+    let [host, port] = object.exact_tuple_items()? else { return None };
+    let ip = host.exact_text()?.parse().ok()?;
+    let port = number_up_to(port, u16::MAX.into())? as u16;
     Some(SockAddr::internet(&SocketAddrV4::new(ip, port).into()))
 }
 
-fn from_quadruple(object: *mut ffi::PyObject) -> Option<SockAddr> {
-    let (tuple, size @ 2..=4) = items(object)? else { return None };
-    let ip = host_at(tuple, 0)?.parse().ok()?;
-    let port = number_at(tuple, 1, u16::MAX.into())? as u16;
-    let flow = if size > 2 { number_at(tuple, 2, 0xf_ffff)? } else { 0 };
-    let scope = if size > 3 { number_at(tuple, 3, u32::MAX)? } else { 0 };
+fn from_quadruple(object: &Ref) -> Option<SockAddr> {
+    let [host, port, more @ ..] = object.exact_tuple_items()? else { return None };
+    if more.len() > 2 {
+        return None;
+    }
+    let ip = host.exact_text()?.parse().ok()?;
+    let port = number_up_to(port, u16::MAX.into())? as u16;
+    let number = |index: usize, max| more.get(index).map_or(Some(0), |item| number_up_to(item, max));
+    let (flow, scope) = (number(0, 0xf_ffff)?, number(1, u32::MAX)?);
     Some(SockAddr::internet(&SocketAddrV6::new(ip, port, flow.to_be(), scope).into()))
 }
 
 /// A path of plain ASCII, which needs no filesystem encoding, or on Linux an abstract name.
-fn from_path(object: *mut ffi::PyObject) -> Option<SockAddr> {
-    // SAFETY: a live object.
-    let is_bytes = unsafe { ffi::PyBytes_CheckExact(object) } != 0;
-    let (name, end) = if is_bytes {
-        // SAFETY: bytes that the caller keeps alive through the call.
-        let name = unsafe { super::buffer::bytes_slice(object) };
-        let abstract_name = cfg!(any(target_os = "linux", target_os = "android"));
-        (name, usize::from(name.first() != Some(&0) || !abstract_name))
-    } else {
-        (str_of(object).filter(|name| name.is_ascii())?.as_bytes(), 1)
+fn from_path(object: &Ref) -> Option<SockAddr> {
+    let (name, end) = match object.exact_bytes() {
+        Some(name) => {
+            let abstract_name = cfg!(any(target_os = "linux", target_os = "android"));
+            (name, usize::from(name.first() != Some(&0) || !abstract_name))
+        }
+        None => (object.exact_text().filter(|name| name.is_ascii())?.as_bytes(), 1),
     };
     if name.is_empty() || name.len() + end > PATH_MAX || (end == 1 && name.contains(&0)) {
         return None;
     }
-    // SAFETY: all-zero is a valid address.
-    let mut raw: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    let mut raw: libc::sockaddr_un = zeroed();
     raw.sun_family = libc::AF_UNIX as libc::sa_family_t;
     for (place, byte) in raw.sun_path.iter_mut().zip(name) {
         *place = *byte as libc::c_char;
@@ -379,10 +366,8 @@ impl Ipv6Text {
 fn string(value: &[u8]) -> Result<Ref, Raised> {
     // SAFETY: the data is copied; an owned reference or null with an error.
     unsafe {
-        Ref::from_owned(ffi::PyUnicode_FromStringAndSize(
-            value.as_ptr().cast(),
-            value.len() as ffi::Py_ssize_t,
-        ))
+        let size = value.len() as ffi::Py_ssize_t;
+        Ref::from_owned(ffi::PyUnicode_FromStringAndSize(value.as_ptr().cast(), size))
     }
     .ok_or(Raised)
 }
