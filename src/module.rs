@@ -50,13 +50,13 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     patches::init(py)?;
     sock::call::make_type(py)?;
     executor_future::make_type(py)?;
-    _add_methods(&py.get_type::<EventLoop>())?;
-    capi::types::add_methods(&py.get_type::<calls::Probe>(), calls::PROBE_METHODS)?;
+    calls::init_probe(py)?;
 
     // Shows where things lie in a loop.
     let sample = Bound::new(py, EventLoop::bare(py)?)?;
     // SAFETY: the sample is an instance of the class, which keeps its core in itself.
     unsafe { core::init(sample.as_any(), sample.get().core()) };
+    _add_methods(&py.get_type::<EventLoop>())?;
     futures::learn(py, sample.as_any());
 
     module.add("Operation", awaitable::make_type(py)?)?;
@@ -107,9 +107,10 @@ fn _add_methods(kind: &Bound<'_, PyType>) -> PyResult<()> {
     if !kind.is_subclass_of::<EventLoop>()? {
         return Err(exception::<PyTypeError>("not a class of event loops"));
     }
-    [calls::METHODS, executor_future::METHODS, sock::methods::METHODS, lookup::METHODS]
+    [calls::METHODS, executor_future::METHODS, sock::methods::METHODS]
         .into_iter()
-        .try_for_each(|table| capi::types::add_methods(kind, table))
+        .try_for_each(|table| capi::class::add_methods(kind, table))?;
+    capi::types::add_methods(kind, lookup::METHODS)
 }
 
 /// For the tests: both ways of giving a callback its context have to behave the same.
@@ -121,7 +122,7 @@ fn _context_scratch(on: bool) -> bool {
 /// Finds out how `_asyncio` calls `call_soon`; called once by the package, when its Python half is there.
 #[pyfunction]
 fn learn_c_caller(py: Python<'_>) {
-    calls::learn_c_caller(py);
+    calls::init_c_caller(py);
 }
 
 /// demo()

@@ -116,6 +116,12 @@ impl<T: Native> Method<T> {
     pub(super) fn name(&self) -> &'static CStr {
         self.name
     }
+
+    /// The address of the function that CPython calls. No other method of the class has it.
+    pub(crate) fn address(&self) -> usize {
+        // SAFETY: every member of the union is a pointer to a function.
+        unsafe { self.function.PyCFunction as usize }
+    }
 }
 
 impl<T> std::fmt::Debug for Method<T> {

@@ -1,10 +1,10 @@
-//! `call_soon` and its kin: the loop's methods that run per callback, as fast functions.
+//! `call_soon` and its kin: the loop's methods that run per callback.
 //!
 //! **No Handle for asyncio's own C code.** The Task and Future of `_asyncio` call
-//! `loop.call_soon(callback[, argument], context=...)` and throw the Handle away. They always pass the very
-//! same tuple of keyword names, which nobody else has; [`learn_c_caller`] finds it out at import by letting
-//! a C task make one step on a stub loop. A call that carries that tuple is queued without a Handle. If the
-//! probe finds nothing, everything takes the ordinary way.
+//! `loop.call_soon(callback[, argument], context=...)` and throw the Handle away. They always pass the very same tuple of
+//! keyword names, which no other caller has. [`init_c_caller`] finds that tuple out at import: it lets a C task make one
+//! step on a stub loop. A call that carries the tuple is queued without a Handle. If the probe finds nothing, every call
+//! makes a Handle.
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -13,32 +13,36 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::clock::monotonic;
-use super::core::loop_clock;
-use super::core::{Core, Entry, core_of};
+use super::core::loop_clock::custom_time;
+use super::core::{Core, Entry};
 use super::futures::new_future;
 use super::handle::layout::{Deadline, Handle, HandleRef, Parts, ThreadSafeHandle, TimerHandle};
-use crate::capi::call::{call, call_keywords, guard};
+use super::support::call_support;
+use crate::capi::call::call_keywords;
+use crate::capi::class::add_methods;
 use crate::capi::context::context_for;
-use crate::capi::error::raise_message;
+use crate::capi::exceptions::Exception;
 use crate::capi::fallible::string;
 use crate::capi::imports::{imports, support};
-use crate::capi::types::Method;
-use crate::capi::{Args, Raised, Ref};
+use crate::capi::inspect::{boolean, float};
+use crate::capi::methods::Method;
+use crate::capi::native::{Class, Native, This};
+use crate::capi::{Arguments, Borrowed, Raised, Ref};
 use crate::compat::clock::NativeTiming;
 use crate::compat::patches;
+
+type Loop<'a> = This<'a, Core>;
+
+// -- callers in C
 
 /// The tuple of keyword names that `_asyncio` passes to `call_soon`, or null.
 static C_KEYWORDS: AtomicPtr<ffi::PyObject> = AtomicPtr::new(null_mut());
 
-/// Remembers what [`probe`] saw.
-pub(crate) fn learn_c_caller(py: Python<'_>) {
-    // The probe is optional: whatever goes wrong in it, the ordinary way works.
-    if let Err(error) = support(py, "probe_c_caller").and_then(|probe| {
-        probe.call1((py.get_type::<Probe>(),))?;
-        Ok(())
-    }) {
-        drop(error);
-    }
+/// Remembers what the probe sees. Called once, when the package's Python half is there.
+pub(crate) fn init_c_caller(py: Python<'_>) {
+    let probed = support(py, "probe_c_caller").and_then(|probe| probe.call1((py.get_type::<Probe>(),)));
+    // The probe is optional: without it every call makes a Handle.
+    drop(probed);
 }
 
 /// The stub loop of the probe: a task's first `call_soon` lands here.
@@ -58,61 +62,89 @@ impl Probe {
     }
 }
 
-unsafe extern "C" fn probe(
-    _object: *mut ffi::PyObject,
-    values: *const *mut ffi::PyObject,
-    count: ffi::Py_ssize_t,
-    names: *mut ffi::PyObject,
-) -> *mut ffi::PyObject {
-    // SAFETY: the arguments of this very call.
-    let arguments = unsafe { Args::new(values, count, names) };
-    if arguments.keywords() == 1 && C_KEYWORDS.load(Ordering::Relaxed).is_null() {
-        // Kept for ever, so that no other tuple can take its address. Relaxed: written under the GIL, once.
-        // SAFETY: a live tuple.
-        C_KEYWORDS.store(unsafe { Ref::from_borrowed(names) }.into_ptr(), Ordering::Relaxed);
+static PROBE: Class = Class::new();
+
+// SAFETY: `init_probe` sets the class, and a type without size is valid anywhere.
+unsafe impl Native for Probe {
+    fn class() -> &'static Class {
+        &PROBE
     }
-    Ref::none().into_ptr()
 }
 
-/// The probe's own method, added like the loop's.
-pub(crate) const PROBE_METHODS: &[Method] = &[Method::Fast(c"call_soon", probe, c"Record the caller.")];
+/// Puts the probe's method on its class, as the loop's are put on theirs.
+pub(crate) fn init_probe(py: Python<'_>) -> PyResult<()> {
+    let class = py.get_type::<Probe>();
+    // SAFETY: see `Native for Probe`.
+    unsafe { PROBE.set(&class) };
+    add_methods::<Probe>(&class, &[Method::fast(c"call_soon", note_caller, c"Record the caller.")])
+}
 
-/// What debug mode checks and records, in asyncio's own words.
+fn note_caller(_: This<'_, Probe>, arguments: Arguments<'_>) {
+    if let Some(names) = arguments.names()
+        && arguments.keywords() == 1
+        && C_KEYWORDS.load(Ordering::Relaxed).is_null()
+    {
+        // Kept for ever, so that no other tuple can take its address. Relaxed: written under the GIL, once.
+        C_KEYWORDS.store(names.to_owned().into_ptr(), Ordering::Relaxed);
+    }
+}
+
+/// The parts of a call of `_asyncio`'s C code, if this is one: callback, argument and context.
+#[inline(always)]
+fn c_call<'a>(
+    core: &Core,
+    arguments: Arguments<'a>,
+) -> Option<(Borrowed<'a>, Option<Borrowed<'a>>, Borrowed<'a>)> {
+    // Relaxed: written once at import, under the GIL.
+    if arguments.names()?.as_ptr() != C_KEYWORDS.load(Ordering::Relaxed)
+        || core.instrumentation.is_active()
+        || core.is_closed()
+    {
+        return None;
+    }
+    let (callback, argument, context) = match *arguments.values() {
+        [callback, context] => (callback, None, context),
+        [callback, argument, context] => (callback, Some(argument), context),
+        _ => return None,
+    };
+    // `add_done_callback(callback, context=None)` passes the None on: it means a copy of the current context.
+    (!context.is_none()).then_some((callback, argument, context))
+}
+
+// -- call_soon
+
+/// What debug mode checks and records, in asyncio's own words. Gives the stack of the caller.
 #[cold]
 fn debug_call(
     core: &Core,
-    callback: *mut ffi::PyObject,
+    callback: Borrowed<'_>,
     function: &str,
-    thread: bool,
+    check_thread: bool,
 ) -> Result<Ref, Raised> {
-    // SAFETY: every caller holds the GIL.
-    let py = unsafe { Python::assume_attached() };
-    let check = support(py, "check_callback").map_err(|error| crate::capi::error::restore(py, error))?;
-    let name = string(function)?;
-    let thread = pyo3::types::PyBool::new(py, thread);
-    call(&Ref::from(check), &[core.object(), callback, name.as_ptr(), thread.as_ptr()])
+    let (function, check_thread) = (string(function)?, boolean(check_thread));
+    let arguments = [core.borrow(), callback, function.borrow(), check_thread.borrow()];
+    call_support(callback.py(), "check_callback", &arguments)
 }
 
 #[inline(always)]
 fn soon(
     core: &Core,
-    arguments: Args,
+    callback: Borrowed<'_>,
+    arguments: Arguments<'_>,
     function: &str,
-    thread: bool,
+    check_thread: bool,
     create: fn(Parts<'_>) -> Result<HandleRef, Raised>,
 ) -> Result<Ref, Raised> {
-    let given = arguments.context(function)?;
+    let context = arguments.context(function)?;
     core.check_usable()?;
     let traceback =
-        if core.is_debug() { Some(debug_call(core, arguments.at(0), function, thread)?) } else { None };
-    let parts = Parts {
+        if core.is_debug() { Some(debug_call(core, callback, function, check_thread)?) } else { None };
+    let handle = create(Parts {
         event_loop: core.loop_ref(),
-        // SAFETY: a borrowed argument of the running call.
-        callback: unsafe { Ref::from_borrowed(arguments.at(0)) },
+        callback: callback.to_owned(),
         arguments: arguments.rest(1),
-        context: context_for(given)?,
-    };
-    let handle = create(parts)?;
+        context: context_for(context.map_or(null_mut(), |it| it.as_ptr()))?,
+    })?;
     if traceback.is_some() {
         handle.set_source_traceback(traceback);
     }
@@ -121,148 +153,113 @@ fn soon(
     Ok(handle.into_object())
 }
 
-unsafe extern "C" fn call_soon(
-    object: *mut ffi::PyObject,
-    values: *const *mut ffi::PyObject,
-    count: ffi::Py_ssize_t,
-    names: *mut ffi::PyObject,
-) -> *mut ffi::PyObject {
-    // SAFETY: the method sits on our loop class; the arguments are those of this call.
-    let (core, arguments) = unsafe { (core_of(object), Args::new(values, count, names)) };
-    // Relaxed: written once at import, under the GIL.
-    if !names.is_null()
-        && names == C_KEYWORDS.load(Ordering::Relaxed)
-        && matches!(arguments.len(), 1 | 2)
-        && !core.instrumentation.is_active()
-        && !core.is_closed()
-        // `add_done_callback(callback, context=None)` passes the None on: a copy of the current one.
-        // SAFETY: comparing with the address of `None`.
-        && arguments.keyword_value(0) != unsafe { ffi::Py_None() }
-    {
-        // SAFETY: borrowed arguments of the running call; one or two positional ones and the context.
-        let (callback, context) =
-            unsafe { (Ref::from_borrowed(arguments.at(0)), Ref::from_borrowed(arguments.keyword_value(0))) };
-        let argument = match arguments.len() {
-            // SAFETY: as above.
-            2 => Some(unsafe { Ref::from_borrowed(arguments.at(1)) }),
-            _ => None,
-        };
-        return guard(move || {
-            core.ready.push(Entry::Call { callback, argument, context });
-            core.wake_if_parked();
-            Ref::none().into_ptr()
+fn call_soon(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
+    if let Some((callback, argument, context)) = c_call(&core, arguments) {
+        core.ready.push(Entry::Call {
+            callback: callback.to_owned(),
+            argument: argument.map(Borrowed::to_owned),
+            context: context.to_owned(),
         });
+        core.wake_if_parked();
+        return Ok(Ref::none());
     }
-    guard(|| {
-        let handle = match arguments.len() {
-            0 => by_keyword(object, arguments, "call_soon"),
-            _ => soon(core, arguments, "call_soon", true, Handle::create),
-        };
-        handle.map_or(null_mut(), Ref::into_ptr)
-    })
+    match arguments.get(0) {
+        None => by_keyword(core, arguments, "call_soon"),
+        Some(callback) => soon(&core, callback, arguments, "call_soon", true, Handle::create),
+    }
 }
 
-unsafe extern "C" fn call_soon_threadsafe(
-    object: *mut ffi::PyObject,
-    values: *const *mut ffi::PyObject,
-    count: ffi::Py_ssize_t,
-    names: *mut ffi::PyObject,
-) -> *mut ffi::PyObject {
-    // SAFETY: as in `call_soon`.
-    let (core, arguments) = unsafe { (core_of(object), Args::new(values, count, names)) };
-    guard(|| {
-        let handle = match arguments.len() {
-            0 => by_keyword(object, arguments, "call_soon_threadsafe"),
-            _ => {
-                // Whether asyncio has such a handle: since 3.14.
-                let create = match imports().has_thread_safe_handle {
-                    true => ThreadSafeHandle::create,
-                    false => Handle::create,
-                };
-                soon(core, arguments, "call_soon_threadsafe", false, create)
-            }
-        };
-        if is_elsewhere(core) {
-            core.gil.note_thread();
-            if core.ready.len() > BACKLOG && handle.is_ok() {
-                let_loop_run();
-            }
+fn call_soon_threadsafe(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
+    let handle = match arguments.get(0) {
+        None => by_keyword(core, arguments, "call_soon_threadsafe"),
+        Some(callback) => {
+            // Whether asyncio has such a handle: since 3.14.
+            let create = match imports().has_thread_safe_handle {
+                true => ThreadSafeHandle::create,
+                false => Handle::create,
+            };
+            soon(&core, callback, arguments, "call_soon_threadsafe", false, create)
         }
-        handle.map_or(null_mut(), Ref::into_ptr)
-    })
+    };
+    if is_elsewhere(&core) {
+        core.gil.note_thread();
+        if core.ready.len() > BACKLOG && handle.is_ok() {
+            yield_gil(core.py());
+        }
+    }
+    handle
 }
 
-/// With so many callbacks waiting, who adds more from a thread gives up the GIL each time, as asyncio does always
-/// by writing to its own pipe. Else threads that only add would have it most of the time, and the loop, which finds
-/// more to do in each turn than in the one before, would come to its timers later and later.
+/// With so many callbacks waiting, a thread that adds one more gives up the GIL each time. asyncio's always does, by
+/// writing to its own pipe. Otherwise threads that only add callbacks would have the GIL most of the time, and the loop,
+/// which finds more to do in each turn than in the one before, would come to its timers later and later.
 const BACKLOG: usize = 16 * 1024;
 
 #[cold]
-fn let_loop_run() {
-    // SAFETY: the caller holds the GIL, and nothing of the interpreter's is touched in between.
-    unsafe {
-        let state = ffi::PyEval_SaveThread();
-        std::thread::yield_now();
-        ffi::PyEval_RestoreThread(state);
-    }
+fn yield_gil(py: Python<'_>) {
+    py.detach(std::thread::yield_now);
 }
 
 /// Does the loop run in another thread than this?
 fn is_elsewhere(core: &Core) -> bool {
-    // SAFETY: the number of the thread the loop runs in, if it runs; asking for one's own never fails.
-    core.thread_id.get().is_some_and(|thread| unsafe {
-        ffi::PyLong_CheckExact(thread.as_ptr()) != 0
-            && ffi::PyLong_AsUnsignedLongMask(thread.as_ptr()) != ffi::PyThread_get_thread_ident()
-    })
+    // SAFETY: asks for a number.
+    let own = unsafe { ffi::PyThread_get_thread_ident() };
+    let running = core.thread_id.get().and_then(|thread| thread.exact_int());
+    running.is_some_and(|running| running as std::ffi::c_ulong != own)
 }
 
-/// `now + delay`, by Python's own addition unless both are plain floats: what cannot be added raises what adding
-/// raises, and a clock that counts in something else gives deadlines of its kind.
+// -- timers
+
+/// `now + delay`, by Python's own addition unless both are plain floats: what cannot be added raises what adding raises,
+/// and a clock that counts in something else gives deadlines of its kind.
 #[inline(always)]
-fn deadline_after(core: &Core, custom: bool, delay: *mut ffi::PyObject) -> Result<Deadline, Raised> {
-    // SAFETY: live objects throughout; owned results are wrapped at once.
-    unsafe {
-        if delay == ffi::Py_None() {
-            raise_message(ffi::PyExc_TypeError, "delay must not be None");
-            return Err(Raised);
-        }
-        let now = if custom {
-            loop_clock::custom_time(core.object())?
-        } else if ffi::PyFloat_CheckExact(delay) != 0 {
-            return Ok(Deadline { seconds: monotonic() + ffi::PyFloat_AS_DOUBLE(delay), given: None });
-        } else {
-            Ref::from_owned(ffi::PyFloat_FromDouble(monotonic())).ok_or(Raised)?
-        };
-        let when = Ref::from_owned(ffi::PyNumber_Add(now.as_ptr(), delay)).ok_or(Raised)?;
-        deadline(when.as_ptr())
+fn deadline_after(core: &Core, custom: bool, delay: Borrowed<'_>) -> Result<Deadline, Raised> {
+    if delay.is_none() {
+        return Err(Exception::TypeError.raise("delay must not be None"));
     }
+    let now = if custom {
+        custom_time(&core.borrow())?
+    } else if let Some(delay) = delay.exact_float() {
+        return Ok(Deadline { seconds: monotonic() + delay, given: None });
+    } else {
+        float(monotonic())?
+    };
+    deadline(now.plus(&delay)?.borrow())
 }
 
 #[inline(always)]
-fn seconds(value: *mut ffi::PyObject) -> Result<f64, Raised> {
-    // SAFETY: a live object; -1 with an error set means failure.
-    unsafe {
-        let seconds = ffi::PyFloat_AsDouble(value);
-        if seconds == -1.0 && !ffi::PyErr_Occurred().is_null() { Err(Raised) } else { Ok(seconds) }
+fn deadline(when: Borrowed<'_>) -> Result<Deadline, Raised> {
+    if when.is_none() {
+        return Err(Exception::TypeError.raise("when cannot be None"));
+    }
+    match when.exact_float() {
+        Some(seconds) => Ok(Deadline { seconds, given: None }),
+        None => Ok(Deadline { seconds: when.to_float()?, given: Some(when.to_owned()) }),
     }
 }
 
 /// Debug mode speaks of `call_at` in both cases: in asyncio `call_later` is a call of that.
 #[inline(always)]
-fn at(core: &Core, when: Deadline, arguments: Args, function: &str) -> Result<Ref, Raised> {
-    let given = arguments.context(function)?;
+fn at(
+    core: &Core,
+    when: Deadline,
+    callback: Borrowed<'_>,
+    arguments: Arguments<'_>,
+    function: &str,
+) -> Result<Ref, Raised> {
+    let context = arguments.context(function)?;
     core.check_usable()?;
-    let traceback =
-        if core.is_debug() { Some(debug_call(core, arguments.at(1), "call_at", true)?) } else { None };
-    let parts = Parts {
-        event_loop: core.loop_ref(),
-        // SAFETY: a borrowed argument of the running call.
-        callback: unsafe { Ref::from_borrowed(arguments.at(1)) },
-        arguments: arguments.rest(2),
-        context: context_for(given)?,
-    };
+    let traceback = if core.is_debug() { Some(debug_call(core, callback, "call_at", true)?) } else { None };
     let seconds = when.seconds;
-    let timer = TimerHandle::create(when, parts)?;
+    let timer = TimerHandle::create(
+        when,
+        Parts {
+            event_loop: core.loop_ref(),
+            callback: callback.to_owned(),
+            arguments: arguments.rest(2),
+            context: context_for(context.map_or(null_mut(), |it| it.as_ptr()))?,
+        },
+    )?;
     if traceback.is_some() {
         timer.handle().set_source_traceback(traceback);
     }
@@ -271,226 +268,172 @@ fn at(core: &Core, when: Deadline, arguments: Args, function: &str) -> Result<Re
     Ok(timer.into_handle().into_object())
 }
 
-unsafe extern "C" fn call_later(
-    object: *mut ffi::PyObject,
-    values: *const *mut ffi::PyObject,
-    count: ffi::Py_ssize_t,
-    names: *mut ffi::PyObject,
-) -> *mut ffi::PyObject {
-    // SAFETY: as in `call_soon`.
-    let (core, arguments) = unsafe { (core_of(object), Args::new(values, count, names)) };
-    guard(|| {
-        let handle = match arguments.len() {
-            0 | 1 => by_keyword(object, arguments, "call_later"),
-            _ if core.clock.is_custom_timing(object) => custom_later(object, core, arguments),
-            _ => deadline_after(core, false, arguments.at(0))
-                .and_then(|when| at(core, when, arguments, "call_later")),
-        };
-        handle.map_or(null_mut(), Ref::into_ptr)
-    })
+fn call_later(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
+    let [delay, callback, ..] = *arguments.rest(0) else {
+        return by_keyword(core, arguments, "call_later");
+    };
+    if core.clock.is_custom_timing(&core.object()) {
+        return custom_later(core, delay, callback, arguments);
+    }
+    at(&core, deadline_after(&core, false, delay)?, callback, arguments, "call_later")
 }
 
-/// Of a loop with another clock, or a `call_at` of somebody else's, who sees every timer there as on asyncio's.
+/// For a loop with another clock, or with a `call_at` of the program's own, which sees every timer there as on asyncio's.
 #[cold]
-fn custom_later(event_loop: *mut ffi::PyObject, core: &Core, arguments: Args) -> Result<Ref, Raised> {
+fn custom_later(
+    core: Loop<'_>,
+    delay: Borrowed<'_>,
+    callback: Borrowed<'_>,
+    arguments: Arguments<'_>,
+) -> Result<Ref, Raised> {
     if !core.clock.has_custom_call_at() {
-        let when = deadline_after(core, true, arguments.at(0))?;
-        return at(core, when, arguments, "call_later");
+        return at(&core, deadline_after(&core, true, delay)?, callback, arguments, "call_later");
     }
-    // SAFETY: the GIL is held, as in every method.
-    let py = unsafe { Python::assume_attached() };
-    let callee = support(py, "later").map_err(|error| crate::capi::error::restore(py, error))?;
-    pass_on(event_loop, &Ref::from(callee), &[], arguments)
+    pass_on(core, &support_function(core, "later")?, &[], arguments)
 }
 
-unsafe extern "C" fn call_at(
-    object: *mut ffi::PyObject,
-    values: *const *mut ffi::PyObject,
-    count: ffi::Py_ssize_t,
-    names: *mut ffi::PyObject,
-) -> *mut ffi::PyObject {
-    // SAFETY: as in `call_soon`.
-    let (core, arguments) = unsafe { (core_of(object), Args::new(values, count, names)) };
-    guard(|| {
-        let handle = match arguments.len() {
-            0 | 1 => by_keyword(object, arguments, "call_at"),
-            _ => deadline(arguments.at(0)).and_then(|when| at(core, when, arguments, "call_at")),
-        };
-        handle.map_or(null_mut(), Ref::into_ptr)
-    })
+fn call_at(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
+    let [when, callback, ..] = *arguments.rest(0) else {
+        return by_keyword(core, arguments, "call_at");
+    };
+    at(&core, deadline(when)?, callback, arguments, "call_at")
 }
 
-#[inline(always)]
-fn deadline(when: *mut ffi::PyObject) -> Result<Deadline, Raised> {
-    // SAFETY: a live object; `None` is compared by address, and a static of the interpreter is read.
-    unsafe {
-        if when == ffi::Py_None() {
-            raise_message(ffi::PyExc_TypeError, "when cannot be None");
-            return Err(Raised);
-        }
-        let seconds = seconds(when)?;
-        let given = (ffi::PyFloat_CheckExact(when) == 0).then(|| Ref::from_borrowed(when));
-        Ok(Deadline { seconds, given })
-    }
+fn time(core: Loop<'_>) -> Result<Ref, Raised> {
+    if core.clock.is_custom(&core.object()) { python_clock(core) } else { float(monotonic()) }
+}
+
+/// What `time.monotonic` says, which somebody may have replaced.
+#[cold]
+fn python_clock(core: Loop<'_>) -> Result<Ref, Raised> {
+    call_support(core.py(), "clock", &[])
+}
+
+// -- calls that Python serves
+
+fn support_function(core: Loop<'_>, function: &str) -> Result<Ref, Raised> {
+    Ok(Ref::from(support(core.py(), function)?))
 }
 
 /// A call that names what it usually does not, such as `call_soon(callback=f)`: put in order by Python.
 #[cold]
-fn by_keyword(event_loop: *mut ffi::PyObject, arguments: Args, function: &str) -> Result<Ref, Raised> {
-    // SAFETY: the GIL is held, as in every method.
-    let py = unsafe { Python::assume_attached() };
-    let function = string(function)?;
-    let callee = support(py, "by_keyword").map_err(|error| crate::capi::error::restore(py, error))?;
-    pass_on(event_loop, &Ref::from(callee), &[function.as_ptr()], arguments)
+fn by_keyword(core: Loop<'_>, arguments: Arguments<'_>, function: &str) -> Result<Ref, Raised> {
+    let name = string(function)?;
+    pass_on(core, &support_function(core, "by_keyword")?, &[name.borrow()], arguments)
 }
 
 /// Calls `callee(loop, *first, *args, **kwargs)`.
 #[cold]
 fn pass_on(
-    event_loop: *mut ffi::PyObject,
+    core: Loop<'_>,
     callee: &Ref,
-    first: &[*mut ffi::PyObject],
-    arguments: Args,
+    first: &[Borrowed<'_>],
+    arguments: Arguments<'_>,
 ) -> Result<Ref, Raised> {
-    let mut stack = vec![event_loop];
-    stack.extend_from_slice(first);
-    stack.extend_from_slice(arguments.rest(0));
-    let positional = stack.len();
-    stack.extend((0..arguments.keywords()).map(|index| arguments.keyword_value(index)));
-    // The receiver is the callee's first argument; a spare slot stands in front of it.
-    stack.insert(0, null_mut());
+    let positional = 1 + first.len() + arguments.len();
+    // A spare slot stands in front of the arguments.
+    let mut stack = vec![null_mut(), core.object().as_ptr()];
+    stack.extend(first.iter().chain(arguments.values()).map(|value| value.as_ptr()));
+    let names = arguments.names().map_or(null_mut(), |names| names.as_ptr());
     // SAFETY: the positional values, then one value per name, behind the spare slot.
-    unsafe { call_keywords(callee, stack.as_mut_ptr().add(1), positional, arguments.names()) }
+    unsafe { call_keywords(callee, stack.as_mut_ptr().add(1), positional, names) }
 }
 
-unsafe extern "C" fn time(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    // SAFETY: the method sits on our loop class.
-    if unsafe { core_of(object) }.custom_clock() {
-        return guard(|| python_clock().map_or(null_mut(), Ref::into_ptr));
+// -- tasks and futures
+
+/// `create_task`: the C Task at once in the plain case. Debug mode, a task factory, a closed loop and any keyword but
+/// `name` and `context` are served by asyncio's own function, or by the one that has replaced it.
+fn create_task(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
+    if let &[coroutine] = arguments.rest(0)
+        && core.task_factory.is_empty()
+        && !core.instrumentation.is_active()
+        && !core.is_closed()
+        && let Some([name, context]) = task_keywords(arguments)
+    {
+        return new_task(core, coroutine, name, context);
     }
-    // SAFETY: an owned float or null with an error.
-    unsafe { ffi::PyFloat_FromDouble(monotonic()) }
-}
-
-/// What `time.monotonic` says, which somebody may have replaced.
-#[cold]
-fn python_clock() -> Result<Ref, Raised> {
-    // SAFETY: the GIL is held, as in every method.
-    let py = unsafe { Python::assume_attached() };
-    let clock = support(py, "clock").map_err(|error| crate::capi::error::restore(py, error))?;
-    call(&Ref::from(clock), &[])
-}
-
-unsafe extern "C" fn get_debug(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    // SAFETY: the method sits on our loop class.
-    unsafe { ffi::PyBool_FromLong(core_of(object).is_debug().into()) }
-}
-
-unsafe extern "C" fn is_closed(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    // SAFETY: the method sits on our loop class.
-    unsafe { ffi::PyBool_FromLong(core_of(object).is_closed().into()) }
-}
-
-unsafe extern "C" fn is_running(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    // SAFETY: the method sits on our loop class.
-    unsafe { ffi::PyBool_FromLong((!core_of(object).thread_id.is_empty()).into()) }
-}
-
-unsafe extern "C" fn stop(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    // SAFETY: the method sits on our loop class.
-    unsafe { core_of(object) }.state.set_stopping(true);
-    Ref::none().into_ptr()
-}
-
-unsafe extern "C" fn create_future(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    guard(|| new_future(object).map_or(null_mut(), Ref::into_ptr))
-}
-
-/// `create_task`: the C Task at once in the plain case; debug mode, a task factory, a closed loop and any
-/// keyword but `name` and `context` are asyncio's own function's business, or that of whoever took its place.
-unsafe extern "C" fn create_task(
-    object: *mut ffi::PyObject,
-    values: *const *mut ffi::PyObject,
-    count: ffi::Py_ssize_t,
-    names: *mut ffi::PyObject,
-) -> *mut ffi::PyObject {
-    // SAFETY: as in `call_soon`.
-    let (core, arguments) = unsafe { (core_of(object), Args::new(values, count, names)) };
-    guard(|| {
-        let plain = arguments.len() == 1
-            && core.task_factory.is_empty()
-            && !core.instrumentation.is_active()
-            && !core.is_closed();
-        match plain.then(|| task_keywords(arguments)).flatten() {
-            Some([name, context]) => new_task(object, arguments.at(0), name, context),
-            None => patches::create_task().and_then(|function| pass_on(object, &function, &[], arguments)),
-        }
-        .map_or(null_mut(), Ref::into_ptr)
-    })
+    pass_on(core, &patches::create_task()?, &[], arguments)
 }
 
 /// The values of `name` and `context`, `None` where absent; nothing if there is any other keyword.
 #[inline(always)]
-fn task_keywords(arguments: Args) -> Option<[*mut ffi::PyObject; 2]> {
-    // SAFETY: the address of `None`.
-    let mut found = [unsafe { ffi::Py_None() }; 2];
-    for index in 0..arguments.keywords() {
-        let name = arguments.keyword_name(index);
-        let place = [&imports().name, &imports().context].iter().position(|known| known.as_ptr() == name)?;
-        found[place] = arguments.keyword_value(index);
+fn task_keywords<'a>(arguments: Arguments<'a>) -> Option<[Borrowed<'a>; 2]> {
+    let mut found = [Borrowed::none(); 2];
+    for (name, value) in arguments.named() {
+        let place = [&imports().name, &imports().context].iter().position(|known| known.is(&name))?;
+        found[place] = value;
     }
     Some(found)
 }
 
 fn new_task(
-    event_loop: *mut ffi::PyObject,
-    coroutine: *mut ffi::PyObject,
-    name: *mut ffi::PyObject,
-    context: *mut ffi::PyObject,
+    core: Loop<'_>,
+    coroutine: Borrowed<'_>,
+    name: Borrowed<'_>,
+    context: Borrowed<'_>,
 ) -> Result<Ref, Raised> {
-    let names = imports();
-    let task = patches::task_class()?;
+    let [coroutine, event_loop, name, context] =
+        [coroutine, core.object(), name, context].map(|object| object.as_ptr());
     let mut stack = [null_mut(), coroutine, event_loop, name, context];
-    // SAFETY: one positional and three keyword arguments, whose names are in the tuple.
-    unsafe { call_keywords(&task, stack.as_mut_ptr().add(1), 1, names.task_keywords.as_ptr()) }
+    let task = patches::task_class()?;
+    // SAFETY: one positional and three keyword arguments, whose names are in the tuple, behind the spare slot.
+    unsafe { call_keywords(&task, stack.as_mut_ptr().add(1), 1, imports().task_keywords.as_ptr()) }
 }
 
-/// The native methods, by which [`clock`](crate::compat::clock) tells them from overrides.
+// -- the table
+
+const TIME: Method<Core> = Method::no_args(c"time", time, c"Seconds on the monotonic clock, as a float.");
+
+const CALL_AT: Method<Core> = Method::fast(
+    c"call_at",
+    call_at,
+    c"call_at(when, callback, *args, context=None)\n\nCall the callback when loop.time() has reached when. Returns a TimerHandle.",
+);
+
+/// By what `compat::clock` knows the native methods.
 pub(crate) fn native_timing() -> NativeTiming {
-    NativeTiming { time: time as *const () as usize, call_at: call_at as *const () as usize }
+    NativeTiming { time: TIME.address(), call_at: CALL_AT.address() }
 }
 
 /// What is put on the loop class.
-pub(crate) const METHODS: &[Method] = &[
-    Method::Fast(
+pub(crate) const METHODS: &[Method<Core>] = &[
+    Method::fast(
         c"call_soon",
         call_soon,
         c"call_soon(callback, *args, context=None)\n\nCall the callback in the next turn. Returns a Handle. First in, first out.",
     ),
-    Method::Fast(
+    Method::fast(
         c"call_soon_threadsafe",
         call_soon_threadsafe,
         c"call_soon_threadsafe(callback, *args, context=None)\n\nAs call_soon, from any thread: wakes the loop if it sleeps.",
     ),
-    Method::Fast(
+    Method::fast(
         c"call_later",
         call_later,
         c"call_later(delay, callback, *args, context=None)\n\nCall the callback after delay seconds, never earlier. Returns a TimerHandle.",
     ),
-    Method::Fast(
-        c"call_at",
-        call_at,
-        c"call_at(when, callback, *args, context=None)\n\nCall the callback when loop.time() has reached when. Returns a TimerHandle.",
+    CALL_AT,
+    TIME,
+    Method::no_args(c"get_debug", |core: Loop<'_>| core.is_debug(), c"True in debug mode."),
+    Method::no_args(c"is_closed", |core: Loop<'_>| core.is_closed(), c"True once the loop was closed."),
+    Method::no_args(
+        c"is_running",
+        |core: Loop<'_>| !core.thread_id.is_empty(),
+        c"True while run_forever is active.",
     ),
-    Method::NoArgs(c"time", time, c"Seconds on the monotonic clock, as a float."),
-    Method::NoArgs(c"get_debug", get_debug, c"True in debug mode."),
-    Method::NoArgs(c"is_closed", is_closed, c"True once the loop was closed."),
-    Method::NoArgs(c"is_running", is_running, c"True while run_forever is active."),
-    Method::NoArgs(c"stop", stop, c"Leave run_forever at the end of this turn."),
-    Method::Fast(
+    Method::no_args(
+        c"stop",
+        |core: Loop<'_>| core.state.set_stopping(true),
+        c"Leave run_forever at the end of this turn.",
+    ),
+    Method::fast(
         c"create_task",
         create_task,
         c"create_task(coro, *, name=None, context=None, **kwargs)\n\nRun a coroutine as a task of this loop.",
     ),
-    Method::NoArgs(c"create_future", create_future, c"A new asyncio.Future of this loop."),
+    Method::no_args(
+        c"create_future",
+        |core: Loop<'_>| new_future(core.object().as_ptr()),
+        c"A new asyncio.Future of this loop.",
+    ),
 ];

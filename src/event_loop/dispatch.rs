@@ -9,7 +9,7 @@ use super::core::watched_fd::{Direction, Registration, WatchedFd};
 use super::core::{Core, Entry, metrics};
 use super::handle::layout::{Handle, HandleRef};
 use super::run::run;
-use super::sock::call::{go_on, is_sock_call};
+use super::sock::call::{SockCall, go_on};
 use super::{debug, watch};
 use crate::capi::{Fatal, Ref};
 use crate::reactor::{Event, Readiness};
@@ -55,8 +55,8 @@ fn wake_waiters(core: &Core, fd: RawFd, watched: &WatchedFd, readiness: Readines
         let _ = watch::update(core, fd);
     }
     for waiter in waiters.into_iter().flatten() {
-        if is_sock_call(waiter.as_ptr()) {
-            go_on(core, &waiter)?;
+        if let Some(call) = SockCall::from_object(&waiter) {
+            go_on(core, call)?;
             continue;
         }
         match HandleRef::new(waiter) {

@@ -2,12 +2,11 @@
 
 use pyo3::prelude::*;
 
-use super::core::loop_ref::LoopRef;
+use super::core::loop_ref::LoopSlot;
 use super::core::ready::NativeStep;
 use super::core::{Core, Entry};
 use super::handle::layout::{Handle, HandleRef, Parts};
 use crate::capi::call::copy_current_context;
-use crate::capi::error::{fetch, restore};
 use crate::capi::{Fallible, Fatal, Raised, Ref, Slot};
 
 /// The handle of an entry. An entry that has none gets one now.
@@ -16,7 +15,7 @@ pub(super) fn into_handle(core: &Core, entry: Entry) -> Result<Ref, Raised> {
         Entry::Handle(handle) => Ok(handle.into_object()),
         Entry::Foreign(handle) => Ok(handle),
         Entry::Call { callback, argument, context } => {
-            let argument = argument.as_ref().map(Ref::as_ptr);
+            let argument = argument.as_ref().map(Ref::borrow);
             let parts =
                 Parts { event_loop: core.loop_ref(), callback, arguments: argument.as_slice(), context };
             Handle::create(parts).map(HandleRef::into_object)
@@ -34,11 +33,11 @@ pub(super) fn from_handle(handle: Ref) -> Entry {
 }
 
 fn step_handle(core: &Core, object: Ref, run: NativeStep<Core>) -> Result<Ref, Raised> {
-    // SAFETY: every caller holds the GIL.
-    let py = unsafe { Python::assume_attached() };
-    let step = Step { object: Slot::new(Some(object)), run, event_loop: Slot::new(Some(core.this())) };
-    let step = Bound::new(py, step).map_err(|error| restore(py, error))?;
-    let callback = step.getattr(Fallible("run")).map_err(|error| restore(py, error))?;
+    let this = core.this();
+    let py = this.py();
+    let step = Step { object: Slot::new(Some(object)), run, event_loop: LoopSlot::new(core.loop_ref()) };
+    let step = Bound::new(py, step)?;
+    let callback = step.getattr(Fallible("run"))?;
     let context = copy_current_context()?;
     let parts = Parts { event_loop: core.loop_ref(), callback: callback.into(), arguments: &[], context };
     Handle::create(parts).map(HandleRef::into_object)
@@ -49,7 +48,7 @@ fn step_handle(core: &Core, object: Ref, run: NativeStep<Core>) -> Result<Ref, R
 struct Step {
     object: Slot,
     run: NativeStep<Core>,
-    event_loop: Slot,
+    event_loop: LoopSlot,
 }
 
 // SAFETY: the module is declared `gil_used`: used and dropped with the GIL held.
@@ -59,12 +58,10 @@ unsafe impl Sync for Step {}
 
 #[pymethods]
 impl Step {
-    fn run(&self, py: Python<'_>) -> PyResult<()> {
+    fn run(&self) -> PyResult<()> {
         let (Some(object), Some(event_loop)) = (self.object.take(), self.event_loop.take()) else {
             return Ok(());
         };
-        // SAFETY: `step_handle` put one of our loops there.
-        let event_loop = unsafe { LoopRef::new(event_loop) };
-        (self.run)(&object, event_loop.core()).map_err(|Fatal| fetch(py))
+        (self.run)(&object, event_loop.core()).map_err(|Fatal| Raised.into())
     }
 }

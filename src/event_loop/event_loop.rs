@@ -309,10 +309,9 @@ impl EventLoop {
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = sock.py();
         let action = Action::SendFile(Rc::new(FileTransfer::new(file, offset, count)));
-        match SockCall::create(self.core.object(), sock.as_ptr(), "EventLoop._sock_send_file", action) {
-            Ok(call) => Ok(call.bind(py).clone()),
-            Err(Raised) => Err(fetch(py)),
-        }
+        let sock = Ref::from(sock);
+        let call = SockCall::create(&self.core, "EventLoop._sock_send_file", sock.borrow(), action)?;
+        Ok(call.bind(py).clone())
     }
 
     /// What the selector facade shows for a descriptor: (events, reader handle, writer handle).
@@ -477,10 +476,10 @@ fn add_watch<'py>(
     raised(py, core.check_usable())?;
     let file = (!fd.is_instance_of::<pyo3::types::PyInt>()).then(|| fd.clone().into());
     let fd = descriptor(fd)?;
-    let arguments: Vec<_> = args.iter_borrowed().map(|argument| argument.as_ptr()).collect();
+    let arguments = Ref::from(args.clone().into_any());
+    let arguments = arguments.tuple_items().unwrap_or_default();
     let context = raised(py, copy_current_context())?;
-    let parts =
-        Parts { event_loop: core.loop_ref(), callback: callback.into(), arguments: &arguments, context };
+    let parts = Parts { event_loop: core.loop_ref(), callback: callback.into(), arguments, context };
     let handle = raised(py, Handle::create_repeated(parts))?;
     if core.is_debug() {
         let stack = support(py, "caller_stack")?.call0()?;

@@ -38,6 +38,7 @@ mod run;
 pub(crate) mod sock;
 pub(crate) mod source;
 mod stepping;
+mod support;
 mod turn;
 mod unraisable;
 pub(crate) mod watch;

@@ -41,7 +41,7 @@ impl Core {
     ) -> Result<(), Fatal> {
         let Raised = raised;
         let exception = take_unless_fatal()?;
-        let argument = argument.map(Ref::as_ptr);
+        let argument = argument.map(Ref::borrow);
         let parts = Parts {
             event_loop: self.loop_ref(),
             callback: callback.clone_ref(),

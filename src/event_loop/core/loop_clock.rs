@@ -6,10 +6,7 @@
 use std::cell::Cell;
 use std::ffi::c_uint;
 
-use pyo3::ffi;
-
 use super::super::clock::monotonic;
-use crate::capi::call::{call0, getattr};
 use crate::capi::imports::imports;
 use crate::capi::{Raised, Ref};
 use crate::compat::clock;
@@ -27,20 +24,20 @@ pub(crate) struct LoopClock {
 impl LoopClock {
     /// Now, on the clock that timers are set by. `event_loop` is the loop of this clock, in all methods.
     #[inline(always)]
-    pub(crate) fn now(&self, event_loop: *mut ffi::PyObject) -> Result<f64, Raised> {
+    pub(crate) fn now(&self, event_loop: &Ref) -> Result<f64, Raised> {
         if self.is_custom(event_loop) { custom_now(event_loop) } else { Ok(monotonic()) }
     }
 
     /// Is the time not the kernel's?
     #[inline(always)]
-    pub(crate) fn is_custom(&self, event_loop: *mut ffi::PyObject) -> bool {
+    pub(crate) fn is_custom(&self, event_loop: &Ref) -> bool {
         self.refresh(event_loop);
         self.custom_time.get()
     }
 
     /// Is the time not the kernel's, or `call_at` not ours?
     #[inline(always)]
-    pub(crate) fn is_custom_timing(&self, event_loop: *mut ffi::PyObject) -> bool {
+    pub(crate) fn is_custom_timing(&self, event_loop: &Ref) -> bool {
         self.refresh(event_loop);
         self.custom_time.get() | self.custom_call_at.get()
     }
@@ -51,7 +48,7 @@ impl LoopClock {
     }
 
     #[inline(always)]
-    fn refresh(&self, event_loop: *mut ffi::PyObject) {
+    fn refresh(&self, event_loop: &Ref) {
         if class_version(event_loop) != self.class_version.get()
             || clock::changes() != self.module_changes.get()
         {
@@ -61,13 +58,11 @@ impl LoopClock {
 
     /// Looks anew.
     #[cold]
-    pub(crate) fn look(&self, event_loop: *mut ffi::PyObject) {
+    pub(crate) fn look(&self, event_loop: &Ref) {
         // Counted before the look: a change during it is looked at again.
         let changes = clock::changes();
-        // SAFETY: the caller's loop is alive.
-        let object = unsafe { Ref::from_borrowed(event_loop) };
         // A failure is the user's own `__getattr__`.
-        let replaced = clock::replaced(&object).unwrap_or_else(|raised| {
+        let replaced = clock::replaced(event_loop).unwrap_or_else(|raised| {
             drop(raised.take());
             clock::Replaced::default()
         });
@@ -80,22 +75,18 @@ impl LoopClock {
 }
 
 #[inline(always)]
-fn class_version(event_loop: *mut ffi::PyObject) -> c_uint {
-    // SAFETY: a live object.
-    unsafe { (*ffi::Py_TYPE(event_loop)).tp_version_tag }
+fn class_version(event_loop: &Ref) -> c_uint {
+    // SAFETY: the type of a live object.
+    unsafe { (*event_loop.kind()).tp_version_tag }
 }
 
 /// `loop.time()`, as it says it.
 #[cold]
-pub(crate) fn custom_time(event_loop: *mut ffi::PyObject) -> Result<Ref, Raised> {
-    call0(&getattr(event_loop, imports().time.as_ptr())?)
+pub(crate) fn custom_time(event_loop: &Ref) -> Result<Ref, Raised> {
+    event_loop.getattr(&imports().time)?.call(&[])
 }
 
 #[cold]
-fn custom_now(event_loop: *mut ffi::PyObject) -> Result<f64, Raised> {
-    let now = custom_time(event_loop)?;
-    // SAFETY: a live object; -1 with an error set means failure.
-    let value = unsafe { ffi::PyFloat_AsDouble(now.as_ptr()) };
-    // SAFETY: asks for the indicator only.
-    if value == -1.0 && !unsafe { ffi::PyErr_Occurred() }.is_null() { Err(Raised) } else { Ok(value) }
+fn custom_now(event_loop: &Ref) -> Result<f64, Raised> {
+    custom_time(event_loop)?.to_float()
 }

@@ -1,6 +1,6 @@
-//! A reference to a loop object of ours.
+//! References to a loop object of ours.
 
-use crate::capi::Ref;
+use crate::capi::{Ref, Slot};
 
 /// The object is an instance of our loop class, so it has a core: see `LoopRef::core`.
 #[derive(Debug)]
@@ -18,9 +18,29 @@ impl LoopRef {
     pub(crate) fn object(&self) -> &Ref {
         &self.0
     }
+}
+
+/// A field of a native object that holds a loop until it is cleared.
+#[derive(Debug)]
+pub(crate) struct LoopSlot(Slot);
+
+impl LoopSlot {
+    #[inline(always)]
+    pub(crate) fn new(event_loop: LoopRef) -> LoopSlot {
+        LoopSlot(Slot::new(Some(event_loop.0)))
+    }
 
     #[inline(always)]
-    pub(crate) fn into_object(self) -> Ref {
-        self.0
+    pub(crate) fn get(&self) -> Option<LoopRef> {
+        self.0.get().map(LoopRef)
+    }
+
+    pub(crate) fn take(&self) -> Option<LoopRef> {
+        self.0.take().map(LoopRef)
+    }
+
+    /// For the collector.
+    pub(crate) fn slot(&self) -> &Slot {
+        &self.0
     }
 }

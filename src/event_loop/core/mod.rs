@@ -51,7 +51,7 @@ use crate::capi::error::Outcome;
 use crate::capi::exceptions::Exception;
 use crate::capi::native::{Class, Native};
 use crate::capi::spare_bytes::SpareBytes;
-use crate::capi::{Fatal, Raised, Ref, Slot};
+use crate::capi::{Borrowed, Fatal, Raised, Ref, Slot};
 use crate::reactor::{Poller, Readiness, Token};
 
 /// One thing to run.
@@ -167,11 +167,17 @@ impl Core {
         std::ptr::from_ref(self).cast::<u8>().wrapping_sub(OFFSET.load(Ordering::Relaxed)).cast_mut().cast()
     }
 
+    /// The same for as long as this borrow lasts.
+    #[inline(always)]
+    pub(crate) fn borrow(&self) -> Borrowed<'_> {
+        // SAFETY: the object lives at least as long as this borrow of its inside.
+        unsafe { Borrowed::from_ptr(self.object()) }
+    }
+
     /// The Python object, owned.
     #[inline(always)]
     pub(crate) fn this(&self) -> Ref {
-        // SAFETY: the object lives at least as long as this borrow of its inside.
-        unsafe { Ref::from_borrowed(self.object()) }
+        self.borrow().to_owned()
     }
 
     /// The same as an object that is known to have a core.
@@ -221,12 +227,12 @@ impl Core {
     /// Now, on the clock that timers are set by.
     #[inline(always)]
     pub(crate) fn now(&self) -> Result<f64, Raised> {
-        self.clock.now(self.object())
+        self.clock.now(&self.borrow())
     }
 
     #[inline(always)]
     pub(crate) fn custom_clock(&self) -> bool {
-        self.clock.is_custom(self.object())
+        self.clock.is_custom(&self.borrow())
     }
 
     /// Looks anew for what the program has replaced: the clock, `call_at`, functions of asyncio's. For a loop that begins
@@ -234,7 +240,7 @@ impl Core {
     #[cold]
     pub(crate) fn look_for_patches(&self) {
         self.instrumentation.look_for_patches();
-        self.clock.look(self.object());
+        self.clock.look(&self.borrow());
     }
 
     // -- I/O

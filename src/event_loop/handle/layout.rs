@@ -17,7 +17,7 @@ use std::ptr::null_mut;
 
 use pyo3::ffi;
 
-use super::super::core::loop_ref::LoopRef;
+use super::super::core::loop_ref::{LoopRef, LoopSlot};
 use super::run_lock::RunLock;
 use crate::capi::context::as_object;
 use crate::capi::freelist::Freelist;
@@ -58,7 +58,7 @@ pub(crate) struct Handle {
     pub(super) kind: Kind,
     /// What `capi::context::context_for` gave: a Context, or bare variables until somebody asks to see one.
     pub(super) context: Slot,
-    pub(super) event_loop: Slot,
+    pub(super) event_loop: LoopSlot,
     pub(super) source_traceback: Slot,
     /// The repr from before a cancel in debug mode, when the callback is already gone.
     pub(super) shown: Slot,
@@ -255,20 +255,19 @@ fn allocate(list: &Freelist<FREELIST>, class: &Class, size: usize) -> Result<*mu
 pub(crate) struct Parts<'a> {
     pub(crate) event_loop: LoopRef,
     pub(crate) callback: Ref,
-    pub(crate) arguments: &'a [*mut ffi::PyObject],
+    pub(crate) arguments: &'a [Borrowed<'a>],
     pub(crate) context: Ref,
 }
 
 /// The arguments as a tuple. Owned, or null with an error.
 #[cold]
-fn tuple_of(arguments: &[*mut ffi::PyObject]) -> *mut ffi::PyObject {
+fn tuple_of(arguments: &[Borrowed<'_>]) -> *mut ffi::PyObject {
     // SAFETY: a fresh tuple with one place for each argument, which gets an owned reference.
     unsafe {
         let tuple = ffi::PyTuple_New(arguments.len() as ffi::Py_ssize_t);
         if !tuple.is_null() {
-            for (index, &argument) in arguments.iter().enumerate() {
-                ffi::Py_INCREF(argument);
-                ffi::PyTuple_SET_ITEM(tuple, index as ffi::Py_ssize_t, argument);
+            for (index, argument) in arguments.iter().enumerate() {
+                ffi::PyTuple_SET_ITEM(tuple, index as ffi::Py_ssize_t, argument.clone_ref().into_ptr());
             }
         }
         tuple
@@ -288,10 +287,8 @@ unsafe fn fill(object: *mut ffi::PyObject, parts: Parts<'_>, kind: Kind) -> Resu
     if tupled {
         inline[1] = tuple_of(parts.arguments);
     } else {
-        for (place, &argument) in inline[1..].iter_mut().zip(parts.arguments) {
-            // SAFETY: arguments are borrowed from the caller's frame.
-            unsafe { ffi::Py_INCREF(argument) };
-            *place = argument;
+        for (place, argument) in inline[1..].iter_mut().zip(parts.arguments) {
+            *place = argument.clone_ref().into_ptr();
         }
     }
     let failed = tupled && inline[1].is_null();
@@ -305,7 +302,7 @@ unsafe fn fill(object: *mut ffi::PyObject, parts: Parts<'_>, kind: Kind) -> Resu
         (&raw mut (*handle).cancelled).write(Cell::new(false));
         (&raw mut (*handle).kind).write(kind);
         (&raw mut (*handle).context).write(Slot::new(Some(parts.context)));
-        (&raw mut (*handle).event_loop).write(Slot::new(Some(parts.event_loop.into_object())));
+        (&raw mut (*handle).event_loop).write(LoopSlot::new(parts.event_loop));
         (&raw mut (*handle).source_traceback).write(Slot::empty());
         (&raw mut (*handle).shown).write(Slot::empty());
         (&raw mut (*handle).weaklist).write(WeakList::new());
@@ -354,13 +351,6 @@ impl Handle {
     #[inline(always)]
     pub(super) fn as_ptr(&self) -> *mut ffi::PyObject {
         std::ptr::from_ref(self).cast_mut().cast()
-    }
-
-    /// The loop that it was made for, until it dies.
-    #[inline(always)]
-    pub(super) fn event_loop(&self) -> Option<LoopRef> {
-        // SAFETY: `fill` alone writes the slot.
-        self.event_loop.get().map(|object| unsafe { LoopRef::new(object) })
     }
 
     /// The lock of a ThreadSafeHandle.
@@ -467,7 +457,7 @@ impl Handle {
 
     /// Shows the collector the handle's own references: for its own traverse, and for the loop's while it has none.
     pub(crate) fn visit(&self, visit: &mut dyn FnMut(&Ref) -> i32) -> i32 {
-        let slots = [&self.callback, &self.context, &self.event_loop].map(Slot::as_ptr);
+        let slots = [&self.callback, &self.context, self.event_loop.slot()].map(Slot::as_ptr);
         let arguments = self.arguments.iter().skip(1).take(self.count.get() as usize).map(Cell::get);
         for object in slots.into_iter().chain(arguments) {
             // SAFETY: null, or an object that the handle holds a reference to.
@@ -490,7 +480,7 @@ impl Handle {
         unsafe {
             let handle = Handle::of(object);
             handle.empty();
-            handle.event_loop.clear();
+            drop(handle.event_loop.take());
             handle.source_traceback.clear();
             handle.shown.clear();
             let list = match handle.kind {

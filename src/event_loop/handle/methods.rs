@@ -66,7 +66,7 @@ impl AnyHandle for TimerHandle {
     fn unschedule(&self) {
         let slot = self.slot.get();
         if !slot.is_none()
-            && let Some(event_loop) = self.handle.event_loop()
+            && let Some(event_loop) = self.handle.event_loop.get()
         {
             drop(event_loop.core().timers.remove(slot));
         }
@@ -161,7 +161,7 @@ fn cancel<T: AnyHandle>(this: This<'_, T>) -> Result<(), Raised> {
     handle.wait_for_run()?;
     this.unschedule();
     if !handle.cancelled.replace(true) {
-        if handle.event_loop().is_some_and(|event_loop| event_loop.core().is_debug()) {
+        if handle.event_loop.get().is_some_and(|event_loop| event_loop.core().is_debug()) {
             handle.shown.set(Some(this.object().repr()?));
         }
         handle.cancel();
@@ -185,7 +185,7 @@ fn run<T: AnyHandle>(this: This<'_, T>) -> Result<(), Raised> {
         handle.spent();
         return Ok(());
     }
-    match (handle.run(), handle.event_loop()) {
+    match (handle.run(), handle.event_loop.get()) {
         (Err(raised), Some(event_loop)) => {
             event_loop.core().report_handle(&handle, raised).map_err(|Fatal| Raised)
         }
@@ -293,7 +293,7 @@ fn class<'py, T: AnyHandle + Dealloc>(name: &'static CStr) -> ClassSpec<'py, T> 
         Attribute::new(c"_callback", |this: This<'_, T>| this.handle().callback.get(), set_callback::<T>),
         Attribute::new(c"_args", |this: This<'_, T>| this.handle().arguments_tuple(), set_arguments::<T>),
         Attribute::read_only(c"_context", context::<T>),
-        Attribute::read_only(c"_loop", |this: This<'_, T>| this.handle().event_loop.get()),
+        Attribute::read_only(c"_loop", |this: This<'_, T>| this.handle().event_loop.slot().get()),
         Attribute::read_only(c"_cancelled", |this: This<'_, T>| this.handle().is_cancelled()),
         Attribute::read_only(c"_repr", |this: This<'_, T>| this.handle().shown.get()),
         Attribute::new(

@@ -161,7 +161,7 @@ impl Handle {
         }
         lock.hold(
             || run(self),
-            |raised| match self.event_loop() {
+            |raised| match self.event_loop.get() {
                 Some(event_loop) => unraisable(event_loop.object(), raised).map_err(|Fatal| Raised),
                 None => Ok(()),
             },

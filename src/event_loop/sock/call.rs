@@ -7,7 +7,7 @@
 //! `_sock_send_file` makes many attempts before it is done. Its task is stepped for the first one and for the result; in
 //! between, the call itself waits for the descriptor and goes on from there.
 
-use std::cell::{Cell, UnsafeCell};
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::RawFd;
 use std::rc::Rc;
@@ -16,25 +16,25 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::super::completion::{complete, is_done};
+use super::super::core::Core;
+use super::super::core::loop_ref::LoopRef;
 use super::super::core::watched_fd::Direction;
-use super::super::core::{Core, core_of};
 use super::super::futures::new_future;
 use super::super::watch;
 use super::attempt::{Attempt, SEND_FLAGS, accept, connected, file_descriptor, receive, sized, would_block};
 use super::exchange::Exchange;
 use super::file_transfer::{FileTransfer, Progress};
 use crate::capi::buffer::Buffer;
-use crate::capi::call::getattr;
 use crate::capi::collector::{Traverse, Visitor};
 use crate::capi::coroutine::{self, Coroutine, report_never_awaited};
-use crate::capi::error::{raise, raise_errno, raise_message, take_unless_fatal};
+use crate::capi::error::{raise, raise_errno, take_unless_fatal};
 use crate::capi::freelist::Freelist;
 use crate::capi::imports::imports;
 use crate::capi::inspect::integer;
 use crate::capi::native::{Class, Dead, Dealloc};
 use crate::capi::sockaddr::is_plain_socket;
 use crate::capi::stop::forget_value;
-use crate::capi::{Borrowed, Fatal, Native, Raised, Ref, Slot, This};
+use crate::capi::{Borrowed, Exception, Fatal, Native, Raised, Ref, Slot, This};
 use crate::reactor::Readiness;
 
 /// What is to be done.
@@ -63,31 +63,38 @@ pub(crate) enum Action {
     Done,
 }
 
+impl Action {
+    /// What it holds beside the socket.
+    fn held(&self) -> Option<&Slot> {
+        match self {
+            Action::ReceiveInto(held) | Action::Fail(held) | Action::Ended(held) => Some(held),
+            Action::Exchange(exchange) => exchange.held(),
+            _ => None,
+        }
+    }
+}
+
 /// One awaitable call.
-#[repr(C)]
 #[derive(Debug)]
 pub(crate) struct SockCall {
-    base: ffi::PyObject,
     name: &'static str,
-    event_loop: Slot,
+    event_loop: LoopRef,
     socket: Slot,
     fd: Cell<RawFd>,
     waiter: Slot,
     /// Python code may step the object.
     by_hand: Cell<bool>,
-    action: UnsafeCell<Action>,
+    action: RefCell<Action>,
+    /// The call was closed by Python code that its own attempt has run.
+    closed: Cell<bool>,
 }
 
 static CLASS: Class = Class::new();
 
-// SAFETY: `repr(C)`, and `base` comes first; `make_type` builds the class, of which `create` makes every instance.
+// SAFETY: `make_type` builds the class, of which `create` makes every instance.
 unsafe impl Native for SockCall {
     fn class() -> &'static Class {
         &CLASS
-    }
-
-    fn offset() -> usize {
-        0
     }
 }
 
@@ -96,63 +103,74 @@ const FREELIST: usize = 64;
 
 static CALLS: Freelist<FREELIST> = Freelist::new();
 
-/// Is `object` a call of this kind?
-#[inline(always)]
-pub(crate) fn is_sock_call(object: *mut ffi::PyObject) -> bool {
-    // SAFETY: a live object. The class has no subclasses.
-    unsafe { ffi::Py_TYPE(object) == CLASS.as_ptr() }
-}
-
 impl SockCall {
     pub(crate) fn create(
-        event_loop: *mut ffi::PyObject,
-        socket: *mut ffi::PyObject,
+        core: &Core,
         name: &'static str,
+        socket: Borrowed<'_>,
         action: Action,
     ) -> Result<Ref, Raised> {
-        // SAFETY: a dead object of this type, or fresh memory for one; every field is written before the object is seen.
-        unsafe {
-            let object = CALLS.new_gc(CLASS.as_ptr());
-            let owned = Ref::from_owned(object).ok_or(Raised)?;
-            let call = object.cast::<SockCall>();
-            (&raw mut (*call).name).write(name);
-            (&raw mut (*call).event_loop).write(Slot::new(Some(Ref::from_borrowed(event_loop))));
-            (&raw mut (*call).socket).write(Slot::new(Some(Ref::from_borrowed(socket))));
-            (&raw mut (*call).fd).write(Cell::new(-1));
-            (&raw mut (*call).waiter).write(Slot::empty());
-            (&raw mut (*call).by_hand).write(Cell::new(false));
-            (&raw mut (*call).action).write(UnsafeCell::new(action));
-            if !is_plain_socket(socket) || (*call).target().is_some_and(|target| !is_buffer(target)) {
-                This::<SockCall>::from_ptr(object).track();
-            }
-            Ok(owned)
+        let leads_on = !is_plain_socket(socket.as_ptr()) || action.held().is_some_and(|it| !is_buffer(it));
+        let fields = SockCall {
+            name,
+            event_loop: core.loop_ref(),
+            socket: Slot::new(Some(socket.to_owned())),
+            fd: Cell::new(-1),
+            waiter: Slot::empty(),
+            by_hand: Cell::new(false),
+            action: RefCell::new(action),
+            closed: Cell::new(false),
+        };
+        // SAFETY: a dead object of this class, or fresh memory for one; the fields are written before it is seen.
+        let object = unsafe {
+            let object = Ref::from_owned(CALLS.new_gc(CLASS.as_ptr())).ok_or(Raised)?;
+            object.as_ptr().byte_add(SockCall::offset()).cast::<SockCall>().write(fields);
+            object
+        };
+        if leads_on && let Some(call) = SockCall::from_object(&object) {
+            call.track();
         }
+        Ok(object)
+    }
+
+    /// The object, if it is a call of this kind. The class has no subclasses.
+    #[inline(always)]
+    pub(crate) fn from_object(object: &Ref) -> Option<This<'_, SockCall>> {
+        // SAFETY: just tested; the reference keeps it alive.
+        CLASS.is_exact_class_of(object).then(|| unsafe { This::from_ptr(object.as_ptr()) })
     }
 
     /// Nobody has awaited it, or closed it.
     fn is_new(&self) -> bool {
-        // SAFETY: GIL held, and the borrow ends here.
-        self.fd.get() < 0 && !matches!(unsafe { &*self.action.get() }, Action::Done)
-    }
-
-    /// # Safety
-    /// `object` is a SockCall and outlives the result.
-    unsafe fn of<'a>(object: *mut ffi::PyObject) -> &'a SockCall {
-        // SAFETY: the caller's word; all fields are cells.
-        unsafe { &*object.cast() }
+        self.fd.get() < 0 && !matches!(*self.action.borrow(), Action::Done)
     }
 
     fn core(&self) -> &Core {
-        // SAFETY: `create` put one of our loops there, and it stays until dealloc.
-        unsafe { core_of(self.event_loop.as_ptr()) }
+        self.event_loop.core()
+    }
+
+    /// Another action from now on. Does nothing while an attempt is made; `attempt` does it then.
+    fn replace_action(&self, next: Action) {
+        let old = self.action.try_borrow_mut().map(|mut action| std::mem::replace(&mut *action, next));
+        // The old one is dropped outside of the borrow.
+        match old {
+            Ok(old) => drop(old),
+            Err(_) => self.closed.set(true),
+        }
     }
 
     fn attempt(&self) -> Result<Attempt, Raised> {
+        let result = self.attempt_once();
+        if self.closed.take() {
+            self.replace_action(Action::Done);
+        }
+        result
+    }
+
+    fn attempt_once(&self) -> Result<Attempt, Raised> {
         let fd = self.fd.get();
         self.core().note_io();
-        // SAFETY: GIL held; nothing below replaces the action while it is borrowed, except `finish`, which
-        // runs after this returned.
-        match unsafe { &*self.action.get() } {
+        match &*self.action.borrow() {
             Action::Receive(size) => receive(self.core(), fd, *size),
             Action::ReceiveInto(target) => {
                 // Held: asking for the buffer may run Python code that closes this call.
@@ -193,53 +211,23 @@ impl SockCall {
                 progress(&transfer, transfer.go_on(fd))
             }
             Action::Ended(_) | Action::Fail(_) | Action::Done => {
-                // SAFETY: reading a static of the interpreter.
-                raise_message(unsafe { ffi::PyExc_RuntimeError }, "cannot reuse already awaited coroutine");
-                Err(Raised)
+                Err(Exception::RuntimeError.raise("cannot reuse already awaited coroutine"))
             }
         }
     }
 
-    /// What the action holds beside the socket.
-    fn target(&self) -> Option<&Slot> {
-        // SAFETY: GIL held, and nothing runs while the result is looked at.
-        match unsafe { &*self.action.get() } {
-            Action::ReceiveInto(held) | Action::Fail(held) | Action::Ended(held) => Some(held),
-            Action::Exchange(exchange) => exchange.held(),
-            _ => None,
-        }
-    }
-
-    /// Takes the future off the descriptor, if it is still there.
+    /// Takes the future, or the call itself, off the descriptor, if it is still there.
     #[inline(always)]
     fn end_wait(&self) {
         if let Some(future) = self.waiter.take() {
-            self.take_off(&future);
+            let (core, fd) = (self.core(), self.fd.get());
+            for direction in [Direction::Read, Direction::Write] {
+                watch::unwait(core, fd, direction, future.as_ptr());
+            }
+            // The call itself, which is only compared.
+            let itself = std::ptr::from_ref(self).wrapping_byte_sub(SockCall::offset()).cast_mut().cast();
+            watch::unwait(core, fd, Direction::Write, itself);
         }
-    }
-
-    fn take_off(&self, future: &Ref) {
-        let (core, fd) = (self.core(), self.fd.get());
-        for direction in [Direction::Read, Direction::Write] {
-            watch::unwait(core, fd, direction, future.as_ptr());
-        }
-        watch::unwait(core, fd, Direction::Write, self.object());
-    }
-
-    /// The Python object, borrowed.
-    fn object(&self) -> *mut ffi::PyObject {
-        std::ptr::from_ref(self).cast_mut().cast()
-    }
-
-    /// Stays on the descriptor until there is room for more of the file.
-    fn stay(&self, socket: &Ref, step: &Attempt) -> Result<(), Raised> {
-        let (core, fd) = (self.core(), self.fd.get());
-        // SAFETY: alive, as long as this borrow of its inside.
-        watch::wait(core, fd, Direction::Write, socket, unsafe { Ref::from_borrowed(self.object()) })?;
-        if matches!(step, Attempt::Again) {
-            core.requeue(core.fds.token(fd), Readiness::WRITABLE);
-        }
-        Ok(())
     }
 
     /// Fails for what has no such method, such as the `TransportSocket` that a transport shows: asyncio would call it.
@@ -248,18 +236,17 @@ impl SockCall {
             return Ok(());
         }
         let names = imports();
-        // SAFETY: GIL held; the borrow ends with the statement.
-        let name = match unsafe { &*self.action.get() } {
+        let name = match &*self.action.borrow() {
             Action::Receive(_) => &names.recv,
             Action::ReceiveInto(_) => &names.recv_into,
             Action::Send { .. } => &names.send,
-            Action::Accept => {
-                file_descriptor(socket)?;
-                &names.accept
-            }
+            Action::Accept => &names.accept,
             _ => return Ok(()),
         };
-        getattr(socket.as_ptr(), name.as_ptr()).map(drop)
+        if std::ptr::eq(name, &names.accept) {
+            file_descriptor(socket)?;
+        }
+        socket.getattr(name).map(drop)
     }
 
     /// The socket's descriptor. In the place of a closed one's a number that nobody has: the system call refuses it,
@@ -276,12 +263,21 @@ impl SockCall {
 
     /// The file, if it is one that is sent.
     fn transfer(&self) -> Option<Rc<FileTransfer>> {
-        // SAFETY: GIL held; the borrow ends with the statement.
-        match unsafe { &*self.action.get() } {
+        match &*self.action.borrow() {
             Action::SendFile(transfer) => Some(Rc::clone(transfer)),
             _ => None,
         }
     }
+}
+
+/// Waits on the descriptor until there is room for more of the file.
+fn stay(this: This<'_, SockCall>, socket: &Ref, attempt: &Attempt) -> Result<(), Raised> {
+    let (core, fd) = (this.core(), this.fd.get());
+    watch::wait(core, fd, Direction::Write, socket, this.object().to_owned())?;
+    if matches!(attempt, Attempt::Again) {
+        core.requeue(core.fds.token(fd), Readiness::WRITABLE);
+    }
+    Ok(())
 }
 
 impl Coroutine for SockCall {
@@ -297,21 +293,22 @@ impl Coroutine for SockCall {
     fn step(this: This<'_, SockCall>, _: Borrowed<'_>) -> Result<coroutine::Step, Raised> {
         let resumed = !this.waiter.is_empty();
         this.end_wait();
-        // SAFETY: GIL held; the borrows end before anything else runs.
-        match unsafe { &*this.action.get() } {
-            Action::Fail(exception) => {
-                if let Some(exception) = exception.take() {
-                    raise(exception);
-                    return Err(Raised);
-                }
+        // What an earlier attempt without the task came to.
+        let ended = match &*this.action.borrow() {
+            Action::Fail(exception) => exception.take().map(Err),
+            Action::Ended(result) => result.take().map(Ok),
+            _ => None,
+        };
+        match ended {
+            Some(Ok(result)) => {
+                this.finish();
+                return Ok(coroutine::Step::Done(result));
             }
-            Action::Ended(result) => {
-                if let Some(result) = result.take() {
-                    this.finish();
-                    return Ok(coroutine::Step::Done(result));
-                }
+            Some(Err(exception)) => {
+                raise(exception);
+                return Err(Raised);
             }
-            _ => {}
+            None => {}
         }
         let socket = this.socket.get().ok_or(Raised)?;
         if this.fd.get() < 0 {
@@ -333,9 +330,9 @@ impl Coroutine for SockCall {
                 Ok(coroutine::Step::Done(result))
             }
             step => {
-                let future = new_future(this.event_loop.as_ptr())?;
+                let future = new_future(this.event_loop.object().as_ptr())?;
                 if this.transfer().is_some() {
-                    this.stay(&socket, &step)?;
+                    stay(this, &socket, &step)?;
                 } else if let Attempt::Blocked(direction) = step {
                     watch::wait(this.core(), this.fd.get(), direction, &socket, future.clone_ref())?;
                 }
@@ -348,17 +345,18 @@ impl Coroutine for SockCall {
         }
     }
 
-    /// Nothing will be tried any more; what the action held is let go.
+    /// Nothing will be tried any more; what the action held is dropped.
     fn finish(&self) {
         self.end_wait();
-        // SAFETY: GIL held, no borrow of the action is alive; the old one is dropped outside.
-        drop(unsafe { std::mem::replace(&mut *self.action.get(), Action::Done) });
+        self.replace_action(Action::Done);
     }
 }
 
 impl Traverse for SockCall {
     fn traverse(&self, visitor: &mut Visitor) {
-        visitor.slots([&self.event_loop, &self.socket, &self.waiter].into_iter().chain(self.target()));
+        visitor.reference(self.event_loop.object());
+        visitor.slots([&self.socket, &self.waiter]);
+        visitor.slots(self.action.borrow().held());
     }
 
     fn clear(&self) {
@@ -374,10 +372,12 @@ impl Dealloc for SockCall {
         }
         forget_value();
         dead.finish();
-        dead.socket.clear();
-        dead.event_loop.clear();
-        // SAFETY: without references, not tracked, and emptied. Its memory came from this list.
-        unsafe { CALLS.free_gc(dead.into_ptr()) };
+        let fields = std::ptr::from_ref(&*dead).cast_mut();
+        // SAFETY: without references, and not tracked: nobody sees the fields any more. Its memory came from this list.
+        unsafe {
+            fields.drop_in_place();
+            CALLS.free_gc(dead.into_ptr());
+        }
     }
 }
 
@@ -398,10 +398,8 @@ fn progress(transfer: &FileTransfer, progress: Progress) -> Result<Attempt, Rais
     }
 }
 
-/// The descriptor on which a call stands is ready: more of its file goes out. The task is woken at the end.
-pub(crate) fn go_on(core: &Core, object: &Ref) -> Result<(), Fatal> {
-    // SAFETY: the caller has looked at the type.
-    let call = unsafe { SockCall::of(object.as_ptr()) };
+/// The descriptor that a call waits for is ready: more of its file goes out. The task is woken at the end.
+pub(crate) fn go_on(core: &Core, call: This<'_, SockCall>) -> Result<(), Fatal> {
     let (Some(future), Some(socket), Some(transfer)) =
         (call.waiter.get(), call.socket.get(), call.transfer())
     else {
@@ -419,7 +417,7 @@ pub(crate) fn go_on(core: &Core, object: &Ref) -> Result<(), Fatal> {
     };
     let outcome = match step {
         Ok(Attempt::Finished(result)) => Ok(result),
-        Ok(step) => match call.stay(&socket, &step) {
+        Ok(step) => match stay(call, &socket, &step) {
             Ok(()) => return Ok(()),
             Err(raised) => Err(raised),
         },
@@ -429,8 +427,7 @@ pub(crate) fn go_on(core: &Core, object: &Ref) -> Result<(), Fatal> {
         Ok(result) => Action::Ended(Slot::new(Some(result))),
         Err(Raised) => Action::Fail(Slot::new(Some(take_unless_fatal()?))),
     };
-    // SAFETY: GIL held, no borrow of the action is alive; the old one is dropped outside.
-    drop(unsafe { std::mem::replace(&mut *call.action.get(), next) });
+    call.replace_action(next);
     complete(core, &future)
 }
 

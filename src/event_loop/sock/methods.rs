@@ -1,239 +1,193 @@
 //! The loop's methods that give an awaitable socket call: they bind the arguments and make asyncio's checks.
+//!
+//! A wrong argument raises where the call is awaited, as in a coroutine.
 
 use std::cell::Cell;
-use std::ptr::null_mut;
 
 use pyo3::ffi;
-use pyo3::prelude::*;
 
-use super::super::core::{Core, core_of};
+use super::super::core::Core;
+use super::super::support::call_support;
 use super::call::{Action, SockCall};
 use super::exchange::Exchange;
 use crate::capi::buffer::Buffer;
-use crate::capi::call::{call, guard};
-use crate::capi::error::{raise_message, restore};
+use crate::capi::exceptions::Exception;
 use crate::capi::fallible::string;
-use crate::capi::imports::support;
+use crate::capi::inspect::is_error_set;
+use crate::capi::methods::Method;
+use crate::capi::native::This;
 use crate::capi::sockaddr::{self, SockAddr, is_plain_socket};
-use crate::capi::types::Method;
-use crate::capi::{Args, Raised, Ref, Slot};
+use crate::capi::{Arguments, Borrowed, Raised, Ref, Slot};
 
-/// A method that makes an awaitable: binds the arguments and makes asyncio's checks.
-///
-/// # Safety
-/// `object` is one of our loops, and the rest are the arguments of the running call.
-unsafe fn sock_call(
-    object: *mut ffi::PyObject,
-    values: *const *mut ffi::PyObject,
-    count: ffi::Py_ssize_t,
-    names: *mut ffi::PyObject,
-    make: impl FnOnce(*mut ffi::PyObject) -> Result<Action, Raised>,
-    (name, function, parameter): (&'static str, &str, &str),
-) -> *mut ffi::PyObject {
-    guard(|| {
-        // SAFETY: the arguments of the running call.
-        let arguments = unsafe { Args::new(values, count, names) };
-        let required = if parameter.is_empty() { 1 } else { 2 };
-        let bound = match arguments.bind(function, ["sock", parameter], required) {
-            Ok(bound) => bound,
-            Err(Raised) => return null_mut(),
-        };
-        // SAFETY: the method sits on our loop class.
-        let core = unsafe { core_of(object) };
-        // A wrong argument is raised where the call is awaited, as a coroutine would.
-        let action = check_socket(core, bound[0])
-            .and_then(|()| make(bound[1]))
-            .unwrap_or_else(|raised| Action::Fail(Slot::new(Some(raised.take()))));
-        SockCall::create(object, bound[0], name, action).map_or(null_mut(), Ref::into_ptr)
-    })
+type Loop<'a> = This<'a, Core>;
+
+/// The awaitable object; `make` looks at the other arguments.
+fn awaitable(
+    core: Loop<'_>,
+    name: &'static str,
+    socket: Borrowed<'_>,
+    make: impl FnOnce() -> Result<Action, Raised>,
+) -> Result<Ref, Raised> {
+    let action = check_socket(&core, socket)
+        .and_then(|()| make())
+        .unwrap_or_else(|raised| Action::Fail(Slot::new(Some(raised.take()))));
+    SockCall::create(&core, name, socket, action)
 }
 
 /// An ordinary socket passes at once; anything else is asked what asyncio asks.
-fn check_socket(core: &Core, socket: *mut ffi::PyObject) -> Result<(), Raised> {
-    if is_plain_socket(socket) && !core.is_debug() {
+fn check_socket(core: &Core, socket: Borrowed<'_>) -> Result<(), Raised> {
+    if is_plain_socket(socket.as_ptr()) && !core.is_debug() {
         return Ok(());
     }
-    // SAFETY: every caller holds the GIL.
-    let py = unsafe { Python::assume_attached() };
-    let check = support(py, "check_socket").map_err(|error| restore(py, error))?;
-    call(&Ref::from(check), &[core.object(), socket]).map(drop)
-}
-
-fn receive_action(size: *mut ffi::PyObject) -> Result<Action, Raised> {
-    size_of_argument(size, "recv").map(Action::Receive)
+    call_support(socket.py(), "check_socket", &[core.borrow(), socket]).map(drop)
 }
 
 /// A size that the socket's method `function` is called with: not negative.
-fn size_of_argument(value: *mut ffi::PyObject, function: &str) -> Result<usize, Raised> {
-    // SAFETY: a live object; null means failure.
-    let number = unsafe { Ref::from_owned(ffi::PyNumber_Index(value)) }.ok_or(Raised)?;
+fn size_of_argument(value: &Ref, function: &str) -> Result<usize, Raised> {
+    // SAFETY: a live object; an owned int or null with an error.
+    let number = unsafe { Ref::from_owned(ffi::PyNumber_Index(value.as_ptr())) }.ok_or(Raised)?;
     // SAFETY: an int; -1 with an error set means failure.
     let size = unsafe { ffi::PyLong_AsSsize_t(number.as_ptr()) };
-    // SAFETY: asks for the indicator only.
-    if size == -1 && !unsafe { ffi::PyErr_Occurred() }.is_null() {
+    if size == -1 && is_error_set() {
         return Err(Raised);
     }
-    if size < 0 {
-        // SAFETY: reading a static of the interpreter.
-        raise_message(unsafe { ffi::PyExc_ValueError }, &format!("negative buffersize in {function}"));
-        return Err(Raised);
-    }
-    Ok(size as usize)
+    usize::try_from(size)
+        .map_err(|_| Exception::ValueError.raise(&format!("negative buffersize in {function}")))
 }
 
-fn receive_into_action(target: *mut ffi::PyObject) -> Result<Action, Raised> {
-    // SAFETY: a borrowed argument.
-    Ok(Action::ReceiveInto(Slot::new(Some(unsafe { Ref::from_borrowed(target) }))))
+fn held(object: Borrowed<'_>) -> Slot {
+    Slot::new(Some(object.to_owned()))
 }
 
-fn send_action(data: *mut ffi::PyObject) -> Result<Action, Raised> {
-    Ok(Action::Send { data: Buffer::readable(data)?, sent: Cell::new(0) })
+// -- without addresses
+
+fn sock_recv(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
+    let ([socket, size], []) = arguments.bind("sock_recv", ["sock", "n"], [])?;
+    awaitable(core, "EventLoop.sock_recv", socket, || size_of_argument(&size, "recv").map(Action::Receive))
 }
 
-macro_rules! sock_method {
-    ($name:ident, $parameter:literal, $make:expr) => {
-        unsafe extern "C" fn $name(
-            object: *mut ffi::PyObject,
-            values: *const *mut ffi::PyObject,
-            count: ffi::Py_ssize_t,
-            names: *mut ffi::PyObject,
-        ) -> *mut ffi::PyObject {
-            let called = (concat!("EventLoop.", stringify!($name)), stringify!($name), $parameter);
-            // SAFETY: the method sits on our loop class; the arguments are those of this call.
-            unsafe { sock_call(object, values, count, names, $make, called) }
-        }
-    };
+fn sock_recv_into(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
+    let ([socket, target], []) = arguments.bind("sock_recv_into", ["sock", "buf"], [])?;
+    awaitable(core, "EventLoop.sock_recv_into", socket, || Ok(Action::ReceiveInto(held(target))))
 }
 
-sock_method!(sock_recv, "n", receive_action);
-sock_method!(sock_recv_into, "buf", receive_into_action);
-sock_method!(sock_sendall, "data", send_action);
-sock_method!(sock_accept, "", |_| Ok(Action::Accept));
-sock_method!(_sock_connected, "", |_| Ok(Action::Connect { waited: Cell::new(false) }));
-
-fn slot(object: *mut ffi::PyObject) -> Slot {
-    // SAFETY: a borrowed argument of the running call.
-    Slot::new(Some(unsafe { Ref::from_borrowed(object) }))
+fn sock_sendall(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
+    let ([socket, data], []) = arguments.bind("sock_sendall", ["sock", "data"], [])?;
+    awaitable(core, "EventLoop.sock_sendall", socket, || {
+        Ok(Action::Send { data: Buffer::readable(data.as_ptr())?, sent: Cell::new(0) })
+    })
 }
+
+fn sock_accept(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
+    let ([socket], []) = arguments.bind("sock_accept", ["sock"], [])?;
+    awaitable(core, "EventLoop.sock_accept", socket, || Ok(Action::Accept))
+}
+
+fn sock_connected(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
+    let ([socket], []) = arguments.bind("_sock_connected", ["sock"], [])?;
+    awaitable(core, "EventLoop._sock_connected", socket, || Ok(Action::Connect { waited: Cell::new(false) }))
+}
+
+// -- with addresses
 
 /// The call of an ordinary socket; `make` is given its family. Another socket's is asyncio's own coroutine.
 fn exchange(
-    event_loop: *mut ffi::PyObject,
+    core: Loop<'_>,
     (name, function): (&'static str, &str),
-    arguments: &[*mut ffi::PyObject],
+    socket: Borrowed<'_>,
+    arguments: &[Borrowed<'_>],
     make: impl FnOnce(i32) -> Result<Exchange, Raised>,
 ) -> Result<Ref, Raised> {
-    // SAFETY: the methods below sit on our loop class.
-    let core = unsafe { core_of(event_loop) };
-    let socket = arguments[0];
-    let family = if is_plain_socket(socket) { sockaddr::family(socket)? } else { libc::AF_UNSPEC };
+    let plain = is_plain_socket(socket.as_ptr());
+    let family = if plain { sockaddr::family(socket.as_ptr())? } else { libc::AF_UNSPEC };
     if matches!(family, libc::AF_INET | libc::AF_INET6 | libc::AF_UNIX) {
-        // A wrong argument is raised where the call is awaited, as a coroutine would.
-        let action = check_socket(core, socket).and_then(|()| make(family)).map_or_else(
-            |raised| Action::Fail(Slot::new(Some(raised.take()))),
-            |it| Action::Exchange(Box::new(it)),
-        );
-        return SockCall::create(event_loop, socket, name, action);
+        return awaitable(core, name, socket, || {
+            make(family).map(|exchange| Action::Exchange(Box::new(exchange)))
+        });
     }
     // It makes asyncio's checks itself.
-    // SAFETY: every method runs with the GIL held.
-    let py = unsafe { Python::assume_attached() };
-    let inherited = support(py, "inherited_sock_call").map_err(|error| restore(py, error))?;
     let function = string(function)?;
-    let mut stack = vec![event_loop, function.as_ptr()];
-    stack.extend(arguments.iter().filter(|argument| !argument.is_null()));
-    call(&Ref::from(inherited), &stack)
+    let first = [core.object(), function.borrow(), socket];
+    let all: Vec<_> = first.iter().chain(arguments).copied().collect();
+    call_support(core.py(), "inherited_sock_call", &all)
 }
 
-macro_rules! exchange_method {
-    ($name:ident, $parameters:expr, $required:expr, $make:expr) => {
-        unsafe extern "C" fn $name(
-            object: *mut ffi::PyObject,
-            values: *const *mut ffi::PyObject,
-            count: ffi::Py_ssize_t,
-            names: *mut ffi::PyObject,
-        ) -> *mut ffi::PyObject {
-            guard(|| {
-                // SAFETY: the arguments of the running call.
-                let arguments = unsafe { Args::new(values, count, names) };
-                arguments
-                    .bind(stringify!($name), $parameters, $required)
-                    .and_then(|bound| {
-                        let called = (concat!("EventLoop.", stringify!($name)), stringify!($name));
-                        exchange(object, called, &bound, |family| $make(family, &bound))
-                    })
-                    .map_or(std::ptr::null_mut(), Ref::into_ptr)
-            })
-        }
-    };
-}
-
-exchange_method!(sock_recvfrom, ["sock", "bufsize"], 2, |_, bound: &[*mut ffi::PyObject; 2]| {
-    size_of_argument(bound[1], "recvfrom").map(Exchange::Receive)
-});
-
-exchange_method!(sock_recvfrom_into, ["sock", "buf", "nbytes"], 2, |_, bound: &[*mut ffi::PyObject; 3]| {
-    // As in asyncio, whatever is false means all of the buffer.
-    // SAFETY: asked of a live object only; -1 with an error set means failure.
-    let given = match if bound[2].is_null() { 0 } else { unsafe { ffi::PyObject_IsTrue(bound[2]) } } {
-        0 => 0,
-        -1 => return Err(Raised),
-        // The buffer is looked at before it.
-        _ => Buffer::writable(bound[1], "recvfrom_into")
-            .and_then(|_| size_of_argument(bound[2], "recvfrom_into"))?,
-    };
-    let size = match given {
-        0 => {
-            // SAFETY: a live object; -1 with an error set means failure.
-            let size = unsafe { ffi::PyObject_Size(bound[1]) };
-            usize::try_from(size).map_err(|_| Raised)?
-        }
-        given => given,
-    };
-    Ok(Exchange::ReceiveInto { target: slot(bound[1]), size })
-});
-
-exchange_method!(sock_sendto, ["sock", "data", "address"], 3, |family, bound: &[*mut ffi::PyObject; 3]| {
-    Ok(match SockAddr::from_python(family, bound[2]) {
-        Some(address) => Exchange::Send { data: Buffer::readable(bound[1])?, address },
-        None => Exchange::SendByPython { data: slot(bound[1]), address: slot(bound[2]) },
+fn sock_recvfrom(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
+    let ([socket, size], []) = arguments.bind("sock_recvfrom", ["sock", "bufsize"], [])?;
+    exchange(core, ("EventLoop.sock_recvfrom", "sock_recvfrom"), socket, &[size], |_| {
+        size_of_argument(&size, "recvfrom").map(Exchange::Receive)
     })
-});
+}
+
+fn sock_recvfrom_into(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
+    const FUNCTION: &str = "sock_recvfrom_into";
+    let ([socket, target], [size]) = arguments.bind(FUNCTION, ["sock", "buf"], ["nbytes"])?;
+    let given: Vec<_> = [Some(target), size].into_iter().flatten().collect();
+    exchange(core, ("EventLoop.sock_recvfrom_into", FUNCTION), socket, &given, |_| {
+        // As in asyncio, a size that is false means all of the buffer.
+        let size = match size {
+            Some(size) if size.is_true()? => {
+                // A buffer that is wrong comes before a size that is.
+                drop(Buffer::writable(target.as_ptr(), "recvfrom_into")?);
+                size_of_argument(&size, "recvfrom_into")?
+            }
+            _ => 0,
+        };
+        let size = if size == 0 { length(target)? } else { size };
+        Ok(Exchange::ReceiveInto { target: held(target), size })
+    })
+}
+
+/// `len(object)`.
+fn length(object: Borrowed<'_>) -> Result<usize, Raised> {
+    // SAFETY: a live object; -1 with an error set means failure.
+    usize::try_from(unsafe { ffi::PyObject_Size(object.as_ptr()) }).map_err(|_| Raised)
+}
+
+fn sock_sendto(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
+    let ([socket, data, address], []) = arguments.bind("sock_sendto", ["sock", "data", "address"], [])?;
+    exchange(core, ("EventLoop.sock_sendto", "sock_sendto"), socket, &[data, address], |family| {
+        Ok(match SockAddr::from_python(family, address.as_ptr()) {
+            Some(address) => Exchange::Send { data: Buffer::readable(data.as_ptr())?, address },
+            None => Exchange::SendByPython { data: held(data), address: held(address) },
+        })
+    })
+}
 
 /// What is put on the loop class.
-pub(crate) const METHODS: &[Method] = &[
-    Method::Fast(
+pub(crate) const METHODS: &[Method<Core>] = &[
+    Method::fast(
         c"sock_recv",
         sock_recv,
         c"sock_recv(sock, n)\n\nReceive up to n bytes from a non-blocking socket. Awaitable.",
     ),
-    Method::Fast(
+    Method::fast(
         c"sock_recv_into",
         sock_recv_into,
         c"sock_recv_into(sock, buf)\n\nReceive into a writable buffer. Awaitable; gives the count.",
     ),
-    Method::Fast(c"sock_sendall", sock_sendall, c"sock_sendall(sock, data)\n\nSend all the data. Awaitable."),
-    Method::Fast(
+    Method::fast(c"sock_sendall", sock_sendall, c"sock_sendall(sock, data)\n\nSend all the data. Awaitable."),
+    Method::fast(
         c"sock_accept",
         sock_accept,
         c"sock_accept(sock)\n\nAccept a connection. Awaitable; gives (socket, address).",
     ),
-    Method::Fast(
+    Method::fast(
         c"_sock_connected",
-        _sock_connected,
+        sock_connected,
         c"_sock_connected(sock)\n\nWait for a connect that was started. Awaitable; gives SO_ERROR.",
     ),
-    Method::Fast(
+    Method::fast(
         c"sock_recvfrom",
         sock_recvfrom,
         c"sock_recvfrom(sock, bufsize)\n\nReceive a datagram of up to bufsize bytes. Awaitable; gives (data, address).",
     ),
-    Method::Fast(
+    Method::fast(
         c"sock_recvfrom_into",
         sock_recvfrom_into,
         c"sock_recvfrom_into(sock, buf, nbytes=0)\n\nReceive a datagram into a writable buffer. Awaitable; gives (count, address).",
     ),
-    Method::Fast(
+    Method::fast(
         c"sock_sendto",
         sock_sendto,
         c"sock_sendto(sock, data, address)\n\nSend a datagram to an address. Awaitable; gives the count of bytes.",
