@@ -5,47 +5,16 @@ use std::ffi::CString;
 use std::sync::{Arc, OnceLock};
 
 use pyo3::exceptions::{PyMemoryError, PyRuntimeError};
-use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::connection::Connection;
 use super::engine::Engine;
 use super::native::Native;
-use super::object::{Object, getter};
+use super::object::Object;
+use super::ssl_module::{is_again, module};
 use crate::capi::error::exception;
 use crate::capi::{Fallible, Slot};
 use crate::libssl::{Io, Library, capture};
-
-/// What the engine needs of the `ssl` module.
-struct Module {
-    /// asyncio's `SSLAgainErrors`.
-    again: Py<PyAny>,
-    object_class: Py<PyAny>,
-    socket_class: Py<PyAny>,
-    memory_class: Py<PyAny>,
-    /// The getter of `MemoryBIO.pending`.
-    pending: Option<ffi::getter>,
-}
-
-fn module(py: Python<'_>) -> PyResult<&'static Module> {
-    static MODULE: pyo3::sync::PyOnceLock<Module> = pyo3::sync::PyOnceLock::new();
-    MODULE.get_or_try_init(py, || {
-        let ssl = py.import(Fallible("ssl"))?;
-        let memory_class = ssl.getattr(Fallible("MemoryBIO"))?;
-        Ok(Module {
-            again: py.import(Fallible("asyncio.sslproto"))?.getattr(Fallible("SSLAgainErrors"))?.unbind(),
-            object_class: ssl.getattr(Fallible("SSLObject"))?.unbind(),
-            socket_class: py.import(Fallible("_ssl"))?.getattr(Fallible("_SSLSocket"))?.unbind(),
-            pending: getter(&memory_class, "pending")?,
-            memory_class: memory_class.unbind(),
-        })
-    })
-}
-
-/// Is it one of the errors that say "later"?
-pub(super) fn is_again(py: Python<'_>, error: &PyErr) -> bool {
-    module(py).is_ok_and(|module| error.matches(py, module.again.bind(py)).unwrap_or(false))
-}
 
 /// Runs `make`, asyncio's `__init__`, which makes the SSLObject, and gives the connection its engine: the native
 /// one if `native` asks for it and nothing speaks against it.

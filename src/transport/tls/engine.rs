@@ -8,74 +8,17 @@
 //!
 //! Errors are CPython's either way: when libssl reports one, the SSLObject is asked to do the same, and raises.
 
-use std::mem::MaybeUninit;
-
-use pyo3::prelude::*;
-
-use super::choice::is_again;
 use super::native::Native;
 use super::object::Object;
+use super::records::{End, Room};
 use crate::capi::call::call0;
-use crate::capi::error::{raise, restore};
 use crate::capi::{Raised, Ref, Slot};
-
-/// The largest plaintext of one TLS record.
-pub(super) const RECORD: usize = 16 * 1024;
 
 /// Who does the cryptography of one connection.
 #[derive(Debug)]
 pub(crate) enum Engine {
     Native(Native),
     Object(Object),
-}
-
-/// Memory that libssl decrypts into: its first `filled` bytes are plaintext.
-#[derive(Debug)]
-pub(super) struct Room<'a> {
-    pub(super) memory: &'a mut [MaybeUninit<u8>],
-    pub(super) filled: usize,
-}
-
-impl Room<'_> {
-    pub(super) fn new(memory: &mut [MaybeUninit<u8>]) -> Room<'_> {
-        Room { memory, filled: 0 }
-    }
-
-    /// Decrypts into what room a vector has left.
-    #[inline(always)]
-    pub(super) fn in_vector(plain: &mut Vec<u8>, decrypt: impl FnOnce(&mut Room<'_>) -> End) -> End {
-        let mut room = Room::new(plain.spare_capacity_mut());
-        let end = decrypt(&mut room);
-        let filled = room.filled;
-        // SAFETY: that much of the spare capacity was filled.
-        unsafe { plain.set_len(plain.len() + filled) };
-        end
-    }
-
-    pub(super) fn filled(&self) -> usize {
-        self.filled
-    }
-}
-
-/// How a batch of reads ended.
-#[derive(Debug)]
-pub(super) enum End {
-    /// All there is was decrypted.
-    Drained,
-    /// The room is used up; there may be more.
-    More,
-    /// The peer has sent close_notify.
-    Closed,
-    /// The exception to fail with.
-    Failed(Ref),
-}
-
-/// How a write ended.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Wrote {
-    Bytes(usize),
-    /// The peer has to say something first.
-    WantRead,
 }
 
 impl Engine {
@@ -161,19 +104,4 @@ pub(super) enum Output {
     Vector(Vec<u8>),
     /// A `bytes` object.
     Bytes(Ref),
-}
-
-/// What came of CPython's `write`.
-pub(super) fn wrote(py: Python<'_>, written: PyResult<Bound<'_, PyAny>>) -> Result<Wrote, Raised> {
-    match written.and_then(|count| count.extract()) {
-        Ok(count) => Ok(Wrote::Bytes(count)),
-        Err(error) if is_again(py, &error) => Ok(Wrote::WantRead),
-        Err(error) => Err(restore(py, error)),
-    }
-}
-
-/// Fails with the exception of a read.
-pub(super) fn fail(exception: Ref) -> Raised {
-    raise(exception);
-    Raised
 }

@@ -31,5 +31,7 @@ mod native;
 mod object;
 pub(crate) mod python;
 pub(crate) mod read;
+mod records;
+mod ssl_module;
 pub(crate) mod transport;
 pub(crate) mod write;

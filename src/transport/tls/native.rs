@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 
-use super::choice::is_again;
-use super::engine::{End, RECORD, Room, Wrote, wrote};
+use super::records::{End, RECORD, Room, Wrote, wrote};
+use super::ssl_module::is_again;
 use crate::capi::buffer::bytes_from;
 use crate::capi::{Fallible, Raised, Ref, Slot};
 use crate::libssl::{Io, Library, Outcome, Ssl};
@@ -67,8 +67,7 @@ impl Native {
     #[cold]
     fn ask(&self) -> Option<End> {
         let Some(raw) = self.raw.get() else { return Some(End::Closed) };
-        // SAFETY: the GIL is held.
-        let py = unsafe { Python::assume_attached() };
+        let py = raw.py();
         match raw.bind(py).call_method1(Fallible("read"), (1,)) {
             // Nothing but b"" can come out here: libssl has just said that it has no more.
             Ok(_) => Some(End::Closed),
@@ -86,8 +85,7 @@ impl Native {
             Outcome::WantRead => Ok(Wrote::WantRead),
             Outcome::Closed | Outcome::Failed => {
                 let raw = self.raw.get().ok_or(Raised)?;
-                // SAFETY: the GIL is held.
-                let py = unsafe { Python::assume_attached() };
+                let py = raw.py();
                 let copy = bytes_from(data)?;
                 let written = raw.bind(py).call_method1(Fallible("write"), (copy.bind(py),));
                 wrote(py, written)

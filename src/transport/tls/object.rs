@@ -5,13 +5,13 @@ use std::cell::Cell;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::choice::is_again;
-use super::engine::{End, RECORD, Wrote, wrote};
-use crate::capi::buffer::{bytes_from, bytes_slice};
+use super::records::{End, RECORD, Wrote, wrote};
+use super::ssl_module::is_again;
+use crate::capi::buffer::bytes_from;
 use crate::capi::call::{call, call1, getattr};
 use crate::capi::imports::imports;
 use crate::capi::inspect::integer;
-use crate::capi::{Fallible, Raised, Ref, Slot};
+use crate::capi::{Exception, Raised, Ref, Slot};
 
 /// Below this size a copy of the input is cheaper than a view of it.
 const COPY: usize = 4 * 1024;
@@ -100,8 +100,7 @@ impl Object {
             Ok(data) => data,
             Err(raised) => return Ok(Message::Nothing(no_read(raised))),
         };
-        // SAFETY: `_SSLSocket.read` gives a bytes object.
-        Ok(match unsafe { bytes_slice(data.as_ptr()) }.len() {
+        Ok(match data.exact_bytes().map_or(0, <[u8]>::len) {
             0 => Message::Nothing(End::Closed),
             count if count < size && self.pending(&self.incoming) == 0 => Message::Whole(data),
             _ => Message::Part(data),
@@ -133,18 +132,13 @@ impl Object {
         let size = room.len().min(RECORD) as ffi::Py_ssize_t;
         // SAFETY: a view of the vector's own room, handed to a method of CPython that keeps no reference. Both
         // are made with the GIL held; each owned result is wrapped at once.
-        let (view, length) = unsafe {
-            let view = ffi::PyMemoryView_FromMemory(room.as_mut_ptr().cast(), size, ffi::PyBUF_WRITE);
-            (
-                Ref::from_owned(view).ok_or(Raised)?,
-                Ref::from_owned(ffi::PyLong_FromSsize_t(size)).ok_or(Raised)?,
-            )
+        let view = unsafe {
+            Ref::from_owned(ffi::PyMemoryView_FromMemory(room.as_mut_ptr().cast(), size, ffi::PyBUF_WRITE))
         };
-        let count = call(&read, &[length.as_ptr(), view.as_ptr()])?;
-        // SAFETY: a live object; -1 with an error set means failure.
-        let count = unsafe { ffi::PyLong_AsSsize_t(count.as_ptr()) };
+        let view = view.ok_or(Raised)?;
+        let count = call(&read, &[integer(size as i64)?.as_ptr(), view.as_ptr()])?.to_index()?;
         if count < 0 || count > size {
-            return Err(Raised);
+            return Err(Exception::SystemError.raise("_SSLSocket.read() has read more than it was asked to"));
         }
         // SAFETY: the method has filled `count` bytes.
         unsafe { plain.set_len(plain.len() + count as usize) };
@@ -154,9 +148,7 @@ impl Object {
     /// `read(n)` of an object that may do anything with a buffer.
     fn read_bytes(&self, plain: &mut Vec<u8>) -> Result<usize, Raised> {
         let Some(read) = self.read.get() else { return Ok(0) };
-        // SAFETY: making an int.
-        let size = unsafe { Ref::from_owned(ffi::PyLong_FromSize_t(RECORD)) }.ok_or(Raised)?;
-        let data = call1(&read, size.as_ptr())?;
+        let data = call1(&read, integer(RECORD as i64)?.as_ptr())?;
         let view = crate::capi::buffer::Buffer::readable(data.as_ptr())?;
         plain.extend_from_slice(view.as_slice());
         Ok(view.len())
@@ -165,10 +157,8 @@ impl Object {
     /// Encrypts `data`, a bytes-like object.
     pub(super) fn encrypt(&self, data: &Ref) -> Result<Wrote, Raised> {
         let Some(write) = self.write.get() else { return Err(Raised) };
-        // SAFETY: the GIL is held.
-        let py = unsafe { Python::assume_attached() };
-        let written = call1(&write, data.as_ptr()).map_err(|Raised| PyErr::fetch(py));
-        wrote(py, written.map(|count| count.bind(py).clone()))
+        let py = data.py();
+        wrote(py, call1(&write, data.as_ptr()).map(|count| count.bind(py)).map_err(PyErr::from))
     }
 }
 
@@ -176,35 +166,21 @@ impl Object {
 #[cold]
 fn ask_pending(bio: &Slot) -> usize {
     let Some(bio) = bio.get() else { return 0 };
-    // SAFETY: the GIL is held.
-    let py = unsafe { Python::assume_attached() };
-    let pending = getattr(bio.as_ptr(), imports().pending.as_ptr()).map_err(|Raised| PyErr::fetch(py));
-    pending.and_then(|pending| pending.bind(py).extract()).unwrap_or(0)
+    let pending = getattr(bio.as_ptr(), imports().pending.as_ptr()).and_then(|pending| pending.to_index());
+    pending.map_or_else(
+        |raised| {
+            drop(raised.take());
+            0
+        },
+        |pending| pending.max(0) as usize,
+    )
 }
 
 /// What the error of a read means, which is set.
 #[cold]
 fn no_read(raised: Raised) -> End {
     let exception = raised.take();
-    // SAFETY: the GIL is held.
-    let py = unsafe { Python::assume_attached() };
+    let py = exception.py();
     let error = PyErr::from_value(exception.bind(py));
     if is_again(py, &error) { End::Drained } else { End::Failed(exception) }
-}
-
-/// The C function behind an attribute of a class that Python code cannot change, and that needs nothing more.
-pub(super) fn getter(class: &Bound<'_, PyAny>, name: &str) -> PyResult<Option<ffi::getter>> {
-    let found = class.getattr(Fallible(name))?;
-    // SAFETY: a class and its attribute, which is looked into if it is what C code makes for a getter; that lives as
-    // long as the class, which the module keeps.
-    unsafe {
-        let kind = class.as_ptr().cast::<ffi::PyTypeObject>();
-        if ffi::PyType_HasFeature(kind, ffi::Py_TPFLAGS_IMMUTABLETYPE) == 0
-            || ffi::Py_TYPE(found.as_ptr()) != &raw mut ffi::PyGetSetDescr_Type
-        {
-            return Ok(None);
-        }
-        let definition = (*found.as_ptr().cast::<ffi::PyGetSetDescrObject>()).d_getset;
-        Ok((*definition).get.filter(|_| (*definition).closure.is_null()))
-    }
 }

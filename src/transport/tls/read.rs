@@ -1,9 +1,10 @@
 //! From the stream transport to the application's protocol.
 
 use super::connection::{Connection, State, call_named, connection_of};
-use super::engine::{End, Engine, RECORD, Room, fail};
+use super::engine::Engine;
 use super::native::Native;
 use super::object::Message;
+use super::records::{End, RECORD, Room, fail};
 use crate::capi::buffer::{RawBytes, bytes_from, bytes_slice};
 use crate::capi::call::in_kept_context;
 use crate::capi::{Raised, Ref};

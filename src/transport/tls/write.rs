@@ -7,7 +7,8 @@
 use pyo3::ffi;
 
 use super::connection::{Connection, State, connection_of};
-use super::engine::{Engine, Output, RECORD, Wrote};
+use super::engine::{Engine, Output};
+use super::records::{RECORD, Wrote};
 use crate::capi::buffer::{Buffer, bytes_from, bytes_slice};
 use crate::capi::{Fatal, Raised, Ref};
 use crate::event_loop::core::{Core, RECEIVE};
