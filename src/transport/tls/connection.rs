@@ -4,15 +4,14 @@
 //! the descriptors in [`super::python`], which come before the instance's dict.
 
 use std::cell::{Cell, UnsafeCell};
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-use pyo3::ffi;
+use pyo3::prelude::*;
 
 use super::engine::Engine;
 use crate::capi::call::method;
-use crate::capi::error::{handling, take_exception};
-use crate::capi::fallible::{interned, string_or_none};
-use crate::capi::{Raised, Ref, Slot};
+use crate::capi::fallible::interned;
+use crate::capi::native::Class;
+use crate::capi::{Native, Raised, Slot, This};
 use crate::event_loop::core::{Core, core_of};
 use crate::transport::base::protocol_sink::ProtocolSink;
 use crate::transport::base::water_marks::Mark;
@@ -29,7 +28,25 @@ pub(crate) enum State {
     Shutdown,
 }
 
+/// Whether the engine can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EngineUse {
+    Idle,
+    /// OpenSSL is on the stack.
+    Busy,
+    /// The engine has failed: nothing more can be encrypted.
+    Broken,
+}
+
+/// The directions that are paused between two neighbours.
+#[derive(Debug, Default)]
+pub(super) struct Paused {
+    pub(super) reading: Cell<bool>,
+    pub(super) writing: Cell<bool>,
+}
+
 /// The native half of a TLS connection.
+#[pyclass(module = "wakeloop._core", name = "TlsConnection", subclass, frozen)]
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(super) event_loop: Slot,
@@ -52,55 +69,39 @@ pub(crate) struct Connection {
     pub(super) outgoing_low: Mark,
     pub(super) incoming_high: Mark,
     pub(super) incoming_low: Mark,
-    /// The application has paused reading.
-    pub(super) app_reading_paused: Cell<bool>,
-    /// The application was asked to pause writing.
-    pub(super) app_writing_paused: Cell<bool>,
-    /// We have paused reading of the stream transport.
-    pub(super) ssl_reading_paused: Cell<bool>,
-    /// The stream transport has asked us to pause writing.
-    pub(super) ssl_writing_paused: Cell<bool>,
+    /// The application has paused reading, or was asked to pause writing.
+    pub(super) app_paused: Paused,
+    /// We have paused reading of the stream transport, or it has asked us to pause writing.
+    pub(super) stream_paused: Paused,
+    pub(super) engine_use: Cell<EngineUse>,
     /// Waits for the end of the turn to be flushed.
     pub(super) queued: Cell<bool>,
-    /// OpenSSL is on the stack.
-    pub(super) in_engine: Cell<bool>,
-    /// The engine has failed: nothing more can be encrypted.
-    pub(super) broken: Cell<bool>,
 }
 
-/// The class, and where a [`Connection`] lies in its instances.
-static CLASS: AtomicPtr<ffi::PyTypeObject> = AtomicPtr::new(std::ptr::null_mut());
-static OFFSET: AtomicUsize = AtomicUsize::new(0);
+// SAFETY: the module is declared `gil_used`, and every access holds the GIL. What other threads may reach without it, the
+// engine's `Io`, guards itself.
+unsafe impl Send for Connection {}
+// SAFETY: see `Send`.
+unsafe impl Sync for Connection {}
 
-/// Called once, by the module's initialisation, with an instance and its inside.
-pub(super) fn learn(object: *mut ffi::PyObject, connection: &Connection) {
-    // Relaxed: before any connection can be made.
-    OFFSET.store(std::ptr::from_ref(connection) as usize - object as usize, Ordering::Relaxed);
-    // SAFETY: a live object. A type of ours lives for ever.
-    CLASS.store(unsafe { ffi::Py_TYPE(object) }, Ordering::Relaxed);
+static CLASS: Class = Class::new();
+
+// SAFETY: `init` sets the class. pyo3 makes every instance, and puts the Rust value right behind the `PyObject`:
+// `PyClassObjectContents` is `repr(C)` and begins with it, for a class without a base class.
+unsafe impl Native for Connection {
+    fn class() -> &'static Class {
+        &CLASS
+    }
 }
 
-/// Is `object` a TLS connection?
-#[inline(always)]
-pub(crate) fn is_connection(object: *mut ffi::PyObject) -> bool {
-    // Relaxed: stored once, at import.
-    let class = CLASS.load(Ordering::Relaxed);
-    // SAFETY: live objects.
-    unsafe { ffi::PyObject_TypeCheck(object, class) != 0 }
-}
-
-/// The inside of a TLS connection.
-///
-/// # Safety
-/// [`is_connection`] holds, and the object outlives the result.
-#[inline(always)]
-pub(crate) unsafe fn connection_of<'a>(object: *mut ffi::PyObject) -> &'a Connection {
-    // SAFETY: the caller's word. Relaxed: stored once, at import.
-    unsafe { &*object.cast::<u8>().add(OFFSET.load(Ordering::Relaxed)).cast::<Connection>() }
+/// Makes the class known. Called once, by the module's initialisation.
+pub(super) fn init(py: Python<'_>) {
+    // SAFETY: see `Native`.
+    unsafe { CLASS.set(&py.get_type::<Connection>()) };
 }
 
 impl Connection {
-    pub(super) fn new() -> Connection {
+    pub(super) fn empty() -> Connection {
         Connection {
             event_loop: Slot::empty(),
             sink: ProtocolSink::empty(),
@@ -115,13 +116,10 @@ impl Connection {
             outgoing_low: Mark::new(0),
             incoming_high: Mark::new(usize::MAX),
             incoming_low: Mark::new(0),
-            app_reading_paused: Cell::new(false),
-            app_writing_paused: Cell::new(false),
-            ssl_reading_paused: Cell::new(false),
-            ssl_writing_paused: Cell::new(false),
+            app_paused: Paused::default(),
+            stream_paused: Paused::default(),
+            engine_use: Cell::new(EngineUse::Idle),
             queued: Cell::new(false),
-            in_engine: Cell::new(false),
-            broken: Cell::new(false),
         }
     }
 
@@ -196,44 +194,19 @@ impl Connection {
         self.engine().map_or(0, Engine::output_size)
     }
 
-    /// Has asyncio's code look at the application's flow control, if there is something to do with `output` encrypted
-    /// and not sent.
+    /// Is OpenSSL on the stack? Then the connection neither reads nor writes.
     #[inline(always)]
-    pub(super) fn control_app_writing(&self, object: &Ref, output: usize) -> Result<(), Raised> {
-        let size = self.queue().len() + output;
-        let paused = self.app_writing_paused.get();
-        if (size >= self.outgoing_high.get() && !paused) || (size <= self.outgoing_low.get() && paused) {
-            return call_named(object, "_control_app_writing", &[]);
-        }
-        Ok(())
+    pub(super) fn in_engine(&self) -> bool {
+        self.engine_use.get() == EngineUse::Busy
     }
 
-    /// The same for reading from the stream transport.
+    /// Runs OpenSSL.
     #[inline(always)]
-    pub(super) fn control_ssl_reading(&self, object: &Ref) -> Result<(), Raised> {
-        let size = self.unread();
-        let paused = self.ssl_reading_paused.get();
-        if (size >= self.incoming_high.get() && !paused) || (size <= self.incoming_low.get() && paused) {
-            return call_named(object, "_control_ssl_reading", &[]);
-        }
-        Ok(())
-    }
-
-    /// asyncio's `except Exception: self._fatal_error(...)`, with the error that is set. What is no `Exception`
-    /// goes on to the caller.
-    #[cold]
-    pub(super) fn fatal_error(&self, object: &Ref, raised: Raised) -> Result<(), Raised> {
-        let Raised = raised;
-        let exception = take_exception();
-        // asyncio sends what is written at once, so what was written before the failure is sent before anything else.
-        super::write::send_last(object, self);
-        // SAFETY: live objects.
-        if unsafe { ffi::PyErr_GivenExceptionMatches(exception.as_ptr(), ffi::PyExc_Exception) } == 0 {
-            crate::capi::error::raise(exception);
-            return Err(Raised);
-        }
-        let message = string_or_none("Fatal error on SSL protocol");
-        handling(&exception, || call_named(object, "_fatal_error", &[exception.as_ptr(), message.as_ptr()]))
+    pub(super) fn use_engine<T>(&self, work: impl FnOnce() -> T) -> T {
+        let before = self.engine_use.replace(EngineUse::Busy);
+        let outcome = work();
+        self.engine_use.set(before);
+        outcome
     }
 
     /// The connection is lost: everything that still waits is dropped.
@@ -248,9 +221,36 @@ impl Connection {
     }
 }
 
+/// Has asyncio's code look at the application's flow control, if there is something to do with `output` encrypted and
+/// not sent.
+#[inline(always)]
+pub(super) fn control_app_writing(this: This<'_, Connection>, output: usize) -> Result<(), Raised> {
+    let size = this.queue().len() + output;
+    let paused = this.app_paused.writing.get();
+    if (size >= this.outgoing_high.get() && !paused) || (size <= this.outgoing_low.get() && paused) {
+        return call_named(this, "_control_app_writing", &[]);
+    }
+    Ok(())
+}
+
+/// The same for reading from the stream transport.
+#[inline(always)]
+pub(super) fn control_ssl_reading(this: This<'_, Connection>) -> Result<(), Raised> {
+    let size = this.unread();
+    let paused = this.stream_paused.reading.get();
+    if (size >= this.incoming_high.get() && !paused) || (size <= this.incoming_low.get() && paused) {
+        return call_named(this, "_control_ssl_reading", &[]);
+    }
+    Ok(())
+}
+
 /// Calls one of asyncio's methods of the connection, by name.
 #[cold]
-pub(super) fn call_named(object: &Ref, name: &str, arguments: &[*mut ffi::PyObject]) -> Result<(), Raised> {
+pub(super) fn call_named(
+    this: This<'_, Connection>,
+    name: &str,
+    arguments: &[*mut pyo3::ffi::PyObject],
+) -> Result<(), Raised> {
     let name = interned(name)?;
-    method(object, name.as_ptr(), arguments).map(drop)
+    method(&this.object(), name.as_ptr(), arguments).map(drop)
 }

@@ -14,25 +14,12 @@ use pyo3::types::{PyDict, PyTuple, PyWeakrefMethods, PyWeakrefReference};
 use super::connection::{self, Connection, State};
 use super::engine::Engine;
 use super::{choice, read, write};
-use crate::capi::error::{exception, exception_about, fetch};
-use crate::capi::{Fallible, Fatal, Raised, Ref, Slot};
+use crate::capi::error::{exception, exception_about};
+use crate::capi::{Fallible, Fatal, Raised, Ref, Slot, This};
 use crate::event_loop::event_loop::EventLoop;
 use crate::libssl::bio::Notify;
 use crate::transport::base::protocol_sink::{NativeProtocol, set_native_protocol};
 use crate::transport::stream::state::Stream;
-
-/// The native half of a TLS connection.
-#[pyclass(module = "wakeloop._core", name = "TlsConnection", subclass, frozen)]
-#[derive(Debug)]
-pub(crate) struct TlsConnection {
-    connection: Connection,
-}
-
-// SAFETY: the module is declared `gil_used`, and every access holds the GIL. What other threads may reach
-// without it, the engine's `Io`, guards itself.
-unsafe impl Send for TlsConnection {}
-// SAFETY: as above.
-unsafe impl Sync for TlsConnection {}
 
 /// The members of asyncio's `SSLProtocolState`, in the order of [`State`].
 fn states(py: Python<'_>) -> PyResult<&'static [Py<PyAny>; 5]> {
@@ -53,12 +40,13 @@ fn states(py: Python<'_>) -> PyResult<&'static [Py<PyAny>; 5]> {
 const STATES: [State; 5] =
     [State::Unwrapped, State::Handshake, State::Wrapped, State::Flushing, State::Shutdown];
 
-fn object(slf: &Bound<'_, TlsConnection>) -> Ref {
-    Ref::from(slf.clone().into_any())
-}
-
-fn python<T>(py: Python<'_>, result: Result<T, Raised>) -> PyResult<T> {
-    result.map_err(|Raised| fetch(py))
+/// Calls a function of the other files, which know the object as a native one.
+fn native<T>(
+    slf: &Bound<'_, Connection>,
+    body: impl FnOnce(This<'_, Connection>) -> Result<T, Raised>,
+) -> PyResult<T> {
+    let object = Ref::from(slf.clone().into_any());
+    Ok(body(object.downcast().ok_or(Raised)?)?)
 }
 
 fn get<'py>(py: Python<'py>, slot: &Slot) -> Bound<'py, PyAny> {
@@ -70,11 +58,11 @@ fn set(slot: &Slot, value: Bound<'_, PyAny>) {
 }
 
 #[pymethods]
-impl TlsConnection {
+impl Connection {
     #[new]
     #[pyo3(signature = (*_args, **_kwargs))]
-    fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> TlsConnection {
-        TlsConnection { connection: Connection::new() }
+    fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> Connection {
+        Connection::empty()
     }
 
     /// Run asyncio's `__init__`, which makes the SSLObject, and take the engine for it.
@@ -86,7 +74,7 @@ impl TlsConnection {
         args: &Bound<'_, PyTuple>,
         kwargs: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<()> {
-        let connection = &slf.get().connection;
+        let connection = slf.get();
         if connection.engine().is_some() {
             return Err(exception::<PyRuntimeError>("the TLS connection has begun already"));
         }
@@ -96,98 +84,97 @@ impl TlsConnection {
 
     /// Keep ciphertext that came before the connection was one.
     fn _preload(slf: &Bound<'_, Self>, data: &Bound<'_, PyAny>) -> PyResult<()> {
-        let data = python(slf.py(), crate::capi::buffer::Buffer::readable(data.as_ptr()))?;
-        match slf.get().connection.engine() {
-            Some(engine) => python(slf.py(), engine.feed(data.as_slice())),
+        let data = crate::capi::buffer::Buffer::readable(data.as_ptr())?;
+        match slf.get().engine() {
+            Some(engine) => Ok(engine.feed(data.as_slice())?),
             None => Ok(()),
         }
     }
 
     /// The connection is lost: drop what waits.
     fn _drop_pending(&self) {
-        self.connection.lost();
+        self.lost();
     }
 
     /// Is there plaintext that a buffered protocol has not taken yet?
     fn _holds_data(&self) -> bool {
-        !self.connection.undelivered().is_empty()
+        !self.undelivered().is_empty()
     }
 
     /// Send what was written in this turn, before the connection is closed by force.
     fn _send_last(slf: &Bound<'_, Self>) {
-        write::send_last(&object(slf), &slf.get().connection);
+        write::send_last_of(&Ref::from(slf.clone().into_any()));
     }
 
     // -- asyncio's methods -----------------------------------------------------------------------
 
     fn _set_app_protocol(slf: &Bound<'_, Self>, protocol: Bound<'_, PyAny>) -> PyResult<()> {
-        python(slf.py(), slf.get().connection.sink.set(protocol.into()))
+        Ok(slf.get().sink.set(protocol.into())?)
     }
 
     fn _do_read(slf: &Bound<'_, Self>) -> PyResult<()> {
-        python(slf.py(), read::read(&object(slf), &slf.get().connection, None))
+        native(slf, |this| read::read(this, None))
     }
 
     fn _do_write(slf: &Bound<'_, Self>) -> PyResult<()> {
-        python(slf.py(), write::write_all(&object(slf), &slf.get().connection))
+        native(slf, write::write_all)
     }
 
     /// What was written in this turn is sent now, so that sizes are what asyncio would tell.
     fn _do_write_now(slf: &Bound<'_, Self>) -> PyResult<()> {
-        let connection = &slf.get().connection;
+        let connection = slf.get();
         if connection.state.get() != State::Wrapped || connection.queue().is_empty() {
             return Ok(());
         }
-        python(slf.py(), write::write_now(&object(slf), connection))
+        native(slf, write::write_now)
     }
 
     /// asyncio's own tests put data there that nobody has asked to send yet.
-    fn _append_write_backlog(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<()> {
-        write::push(&self.connection, python(py, write::immutable(data.as_ptr()))?);
-        Ok(())
+    fn _append_write_backlog(slf: &Bound<'_, Self>, data: &Bound<'_, PyAny>) -> PyResult<()> {
+        let data = write::immutable(&Ref::from(data.clone()))?;
+        native(slf, |this| {
+            write::push(this, data);
+            Ok(())
+        })
     }
 
     fn _process_outgoing(slf: &Bound<'_, Self>) -> PyResult<()> {
-        python(slf.py(), write::process_outgoing(&object(slf), &slf.get().connection))
+        native(slf, write::process_outgoing)
     }
 
     fn _get_write_buffer_size(&self) -> Fallible<usize> {
-        Fallible(self.connection.unsent())
+        Fallible(self.unsent())
     }
 
     fn _get_read_buffer_size(&self) -> Fallible<usize> {
-        Fallible(self.connection.unread())
+        Fallible(self.unread())
     }
 
     /// The stream transport holds more than it wants to.
     fn pause_writing(&self) {
-        self.connection.ssl_writing_paused.set(true);
+        self.stream_paused.writing.set(true);
     }
 
     /// It has sent enough of that.
     fn resume_writing(slf: &Bound<'_, Self>) -> PyResult<()> {
-        let connection = &slf.get().connection;
-        connection.ssl_writing_paused.set(false);
-        let object = object(slf);
-        let resumed = match connection.state.get() {
-            State::Wrapped | State::Flushing => write::write_now(&object, connection),
-            State::Unwrapped | State::Handshake | State::Shutdown => {
-                write::process_outgoing(&object, connection)
-            }
-        };
-        python(slf.py(), resumed)
+        let connection = slf.get();
+        connection.stream_paused.writing.set(false);
+        native(slf, |this| match connection.state.get() {
+            State::Wrapped | State::Flushing => write::write_now(this),
+            State::Unwrapped | State::Handshake | State::Shutdown => write::process_outgoing(this),
+        })
     }
 
     // -- asyncio's attributes --------------------------------------------------------------------
 
     #[getter(_loop)]
     fn event_loop<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
-        get(py, &self.connection.event_loop)
+        get(py, &self.event_loop)
     }
 
     #[setter(_loop)]
     fn set_event_loop(&self, event_loop: &Bound<'_, EventLoop>) -> PyResult<()> {
-        let slot = &self.connection.event_loop;
+        let slot = &self.event_loop;
         // It stays: whoever looks at the loop's inside relies on it.
         if slot.is_empty() {
             slot.set(Some(event_loop.clone().into_any().into()));
@@ -199,7 +186,7 @@ impl TlsConnection {
 
     #[getter(_transport)]
     fn transport<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
-        get(py, &self.connection.transport)
+        get(py, &self.transport)
     }
 
     #[setter(_transport)]
@@ -208,37 +195,37 @@ impl TlsConnection {
         if !transport.is_none() && !is_stream {
             return Err(exception_about::<PyTypeError>(c"a stream transport is needed, not %R", &transport));
         }
-        set(&self.connection.transport, transport);
+        set(&self.transport, transport);
         Ok(())
     }
 
     #[getter(_app_protocol)]
     fn app_protocol<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
-        get(py, &self.connection.sink.protocol)
+        get(py, &self.sink.protocol)
     }
 
     #[setter(_app_protocol)]
     fn set_app_protocol(&self, protocol: Bound<'_, PyAny>) -> PyResult<()> {
         if protocol.is_none() {
-            self.connection.sink.clear();
+            self.sink.clear();
             return Ok(());
         }
-        python(protocol.py(), self.connection.sink.set(protocol.clone().into()))
+        Ok(self.sink.set(protocol.clone().into())?)
     }
 
     #[getter(_sslobj)]
     fn sslobj<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
-        get(py, &self.connection.ssl_object)
+        get(py, &self.ssl_object)
     }
 
     #[setter(_sslobj)]
     fn set_sslobj(&self, ssl_object: Bound<'_, PyAny>) {
-        set(&self.connection.ssl_object, ssl_object);
+        set(&self.ssl_object, ssl_object);
     }
 
     #[getter(_state)]
     fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let index = STATES.iter().position(|state| *state == self.connection.state.get()).unwrap_or(0);
+        let index = STATES.iter().position(|state| *state == self.state.get()).unwrap_or(0);
         Ok(states(py)?[index].bind(py).clone())
     }
 
@@ -247,9 +234,9 @@ impl TlsConnection {
         let known = states(state.py())?;
         match known.iter().position(|member| member.is(state)) {
             Some(index) => {
-                self.connection.state.set(STATES[index]);
+                self.state.set(STATES[index]);
                 if STATES[index] == State::Wrapped
-                    && let Some(engine) = self.connection.engine()
+                    && let Some(engine) = self.engine()
                 {
                     engine.established();
                 }
@@ -261,92 +248,92 @@ impl TlsConnection {
 
     #[getter(_app_reading_paused)]
     fn app_reading_paused(&self) -> bool {
-        self.connection.app_reading_paused.get()
+        self.app_paused.reading.get()
     }
 
     #[setter(_app_reading_paused)]
     fn set_app_reading_paused(&self, paused: bool) {
-        self.connection.app_reading_paused.set(paused);
+        self.app_paused.reading.set(paused);
     }
 
     #[getter(_app_writing_paused)]
     fn app_writing_paused(&self) -> bool {
-        self.connection.app_writing_paused.get()
+        self.app_paused.writing.get()
     }
 
     #[setter(_app_writing_paused)]
     fn set_app_writing_paused(&self, paused: bool) {
-        self.connection.app_writing_paused.set(paused);
+        self.app_paused.writing.set(paused);
     }
 
     #[getter(_ssl_reading_paused)]
     fn ssl_reading_paused(&self) -> bool {
-        self.connection.ssl_reading_paused.get()
+        self.stream_paused.reading.get()
     }
 
     #[setter(_ssl_reading_paused)]
     fn set_ssl_reading_paused(&self, paused: bool) {
-        self.connection.ssl_reading_paused.set(paused);
+        self.stream_paused.reading.set(paused);
     }
 
     #[getter(_ssl_writing_paused)]
     fn ssl_writing_paused(&self) -> bool {
-        self.connection.ssl_writing_paused.get()
+        self.stream_paused.writing.get()
     }
 
     #[setter(_ssl_writing_paused)]
     fn set_ssl_writing_paused(&self, paused: bool) {
-        self.connection.ssl_writing_paused.set(paused);
+        self.stream_paused.writing.set(paused);
     }
 
     #[getter(_outgoing_high_water)]
     fn outgoing_high_water<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        Ok(python(py, self.connection.outgoing_high.shown())?.bind(py))
+        Ok(self.outgoing_high.shown()?.bind(py))
     }
 
     #[setter(_outgoing_high_water)]
     fn set_outgoing_high_water(&self, size: &Bound<'_, PyAny>) -> PyResult<()> {
-        python(size.py(), self.connection.outgoing_high.set(&Ref::from(size.clone())))
+        Ok(self.outgoing_high.set(&Ref::from(size.clone()))?)
     }
 
     #[getter(_outgoing_low_water)]
     fn outgoing_low_water<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        Ok(python(py, self.connection.outgoing_low.shown())?.bind(py))
+        Ok(self.outgoing_low.shown()?.bind(py))
     }
 
     #[setter(_outgoing_low_water)]
     fn set_outgoing_low_water(&self, size: &Bound<'_, PyAny>) -> PyResult<()> {
-        python(size.py(), self.connection.outgoing_low.set(&Ref::from(size.clone())))
+        Ok(self.outgoing_low.set(&Ref::from(size.clone()))?)
     }
 
     #[getter(_incoming_high_water)]
     fn incoming_high_water<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        Ok(python(py, self.connection.incoming_high.shown())?.bind(py))
+        Ok(self.incoming_high.shown()?.bind(py))
     }
 
     #[setter(_incoming_high_water)]
     fn set_incoming_high_water(&self, size: &Bound<'_, PyAny>) -> PyResult<()> {
-        python(size.py(), self.connection.incoming_high.set(&Ref::from(size.clone())))
+        Ok(self.incoming_high.set(&Ref::from(size.clone()))?)
     }
 
     #[getter(_incoming_low_water)]
     fn incoming_low_water<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        Ok(python(py, self.connection.incoming_low.shown())?.bind(py))
+        Ok(self.incoming_low.shown()?.bind(py))
     }
 
     #[setter(_incoming_low_water)]
     fn set_incoming_low_water(&self, size: &Bound<'_, PyAny>) -> PyResult<()> {
-        python(size.py(), self.connection.incoming_low.set(&Ref::from(size.clone())))
+        Ok(self.incoming_low.set(&Ref::from(size.clone()))?)
     }
 
     /// "native" or "sslobject": who encrypts this connection.
-    #[getter]
-    fn engine(&self) -> Option<&'static str> {
-        self.connection.engine().map(Engine::name)
+    #[getter(engine)]
+    fn engine_name(&self) -> Option<&'static str> {
+        self.engine().map(Engine::name)
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        let connection = &self.connection;
+        let connection = self;
         let mut each = |slot: &Slot| slot.visit_with(&visit);
         for slot in [&connection.event_loop, &connection.transport, &connection.ssl_object] {
             each(slot)?;
@@ -361,15 +348,15 @@ impl TlsConnection {
     /// The loop stays: methods need it, and its own clear breaks the cycle. So does the engine, whose objects
     /// refer to nothing but each other.
     fn __clear__(&self) {
-        self.connection.sink.clear();
-        self.connection.transport.clear();
-        self.connection.ssl_object.clear();
+        self.sink.clear();
+        self.transport.clear();
+        self.ssl_object.clear();
     }
 }
 
 /// How the engine tells of output that nobody at work in the connection has caused, from whatever thread.
-fn notify(slf: &Bound<'_, TlsConnection>) -> PyResult<Notify> {
-    let Some(core) = slf.get().connection.core() else {
+fn notify(slf: &Bound<'_, Connection>) -> PyResult<Notify> {
+    let Some(core) = slf.get().core() else {
         return Err(exception::<PyRuntimeError>("a TLS connection needs its event loop first"));
     };
     let inbox = core.inbox.clone();
@@ -383,11 +370,10 @@ fn notify(slf: &Bound<'_, TlsConnection>) -> PyResult<Notify> {
 /// On the loop's thread: sends what such output is.
 fn send_unattended(py: Python<'_>, target: &Py<PyWeakrefReference>) -> Result<(), Fatal> {
     let Some(slf) = target.bind(py).upgrade() else { return Ok(()) };
-    let Ok(slf) = slf.cast_into::<TlsConnection>() else { return Ok(()) };
-    let connection = &slf.get().connection;
-    let object = object(&slf);
-    let sent = connection.in_context(|| write::process_outgoing(&object, connection));
-    match (sent, connection.core()) {
+    let Ok(slf) = slf.cast_into::<Connection>() else { return Ok(()) };
+    let connection = slf.get();
+    let sent = native(&slf, |this| connection.in_context(|| write::process_outgoing(this)));
+    match (sent.map_err(Raised::from), connection.core()) {
         (Err(raised), Some(core)) => core.unraisable(raised),
         _ => Ok(()),
     }
@@ -401,10 +387,9 @@ pub(crate) fn tls_problem(py: Python<'_>) -> Option<&'static str> {
 
 /// Makes the class known. Called once, by the module's initialisation.
 pub(crate) fn prepare(py: Python<'_>) -> PyResult<()> {
-    let sample = Bound::new(py, TlsConnection { connection: Connection::new() })?;
-    connection::learn(sample.as_ptr(), &sample.get().connection);
+    connection::init(py);
     set_native_protocol(NativeProtocol {
-        is_class_of: |protocol| connection::is_connection(protocol.as_ptr()),
+        is_class_of: |protocol| protocol.downcast::<Connection>().is_some(),
         receive: read::receive,
         send_last: write::send_last_of,
     });

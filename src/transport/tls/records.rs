@@ -5,7 +5,6 @@ use std::mem::MaybeUninit;
 use pyo3::prelude::*;
 
 use super::ssl_module::is_again;
-use crate::capi::error::raise;
 use crate::capi::{Raised, Ref};
 
 /// The largest plaintext of one TLS record.
@@ -67,10 +66,4 @@ pub(super) fn wrote(py: Python<'_>, written: PyResult<Bound<'_, PyAny>>) -> Resu
         Err(error) if is_again(py, &error) => Ok(Wrote::WantRead),
         Err(error) => Err(error.into()),
     }
-}
-
-/// Fails with the exception of a read.
-pub(super) fn fail(exception: Ref) -> Raised {
-    raise(exception);
-    Raised
 }

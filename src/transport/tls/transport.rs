@@ -10,137 +10,113 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::connection::{Connection, connection_of, is_connection};
-use super::write::{accepts, immutable, push, pushed};
+use super::connection::{Connection, call_named};
+use super::write::{accepts, fail, immutable, push, pushed};
 use crate::capi::buffer::is_scattered;
-use crate::capi::call::{guard, method};
-use crate::capi::error::raise_message;
-use crate::capi::fallible::{interned, py_tuple};
+use crate::capi::call::guard;
+use crate::capi::fallible::py_tuple;
 use crate::capi::imports::imports;
 use crate::capi::types::{Method, TypeSpec};
-use crate::capi::{Fallible, Raised, Ref};
+use crate::capi::{Borrowed, Exception, Fallible, Raised, Ref, This};
 
 /// Where the slot with the connection lies: behind asyncio's class.
 static SLOT: AtomicUsize = AtomicUsize::new(0);
 
-/// A method's frame: the connection held for the time of the call.
+/// A method's frame: the connection, held for the time of the call, and the argument.
+///
+/// # Safety
+/// The call of a method of this type with one argument.
 #[inline(always)]
-fn with(
+unsafe fn with(
     object: *mut ffi::PyObject,
-    body: impl FnOnce(&Ref, &Connection) -> Result<(), Raised>,
+    argument: *mut ffi::PyObject,
+    body: impl FnOnce(This<'_, Connection>, Borrowed<'_>) -> Result<(), Raised>,
 ) -> *mut ffi::PyObject {
     guard(|| {
-        // SAFETY: the tables below belong to this type, whose instances have the slot. What is in it is checked:
-        // it is an attribute that anybody may set.
-        let held = unsafe {
+        // SAFETY: the tables below belong to this type, whose instances have the slot, and CPython passes a live argument.
+        let (held, argument) = unsafe {
             let slot = object.cast::<u8>().add(SLOT.load(Ordering::Relaxed)).cast::<*mut ffi::PyObject>();
-            Ref::from_nullable(*slot)
+            (Ref::from_nullable(*slot), Borrowed::from_ptr(argument))
         };
         // Closed twice: the transport has let go of its connection.
         let Some(held) = held else { return Ref::none().into_ptr() };
-        if !is_connection(held.as_ptr()) {
-            // SAFETY: reading a static of the interpreter.
-            return raise_message(unsafe { ffi::PyExc_TypeError }, "_connection is not a TLS connection");
-        }
-        // SAFETY: just checked.
-        let connection = unsafe { connection_of(held.as_ptr()) };
-        match body(&held, connection) {
-            Ok(()) => Ref::none().into_ptr(),
-            Err(Raised) => null_mut(),
-        }
+        // Python code may set the attribute to anything.
+        let done = match held.downcast::<Connection>() {
+            Some(this) => body(this, argument),
+            None => Err(Exception::TypeError.raise("_connection is not a TLS connection")),
+        };
+        done.map_or(null_mut(), |()| Ref::none().into_ptr())
     })
 }
 
 unsafe extern "C" fn write(object: *mut ffi::PyObject, data: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    with(object, |held, connection| {
-        // SAFETY: a borrowed argument.
-        let known = unsafe {
-            ffi::PyBytes_Check(data) != 0
-                || ffi::PyByteArray_Check(data) != 0
-                || ffi::PyMemoryView_Check(data) != 0
-        };
-        if !known {
-            return refuse(data);
-        }
-        let data = match immutable(data) {
-            Ok(data) => data,
-            Err(raised) => return not_taken(held, connection, raised),
-        };
-        // SAFETY: a bytes object.
-        if unsafe { ffi::PyBytes_Size(data.as_ptr()) } == 0 {
-            return Ok(());
-        }
-        if !accepts(connection) {
-            return written_to_lost(held);
-        }
-        push(connection, data);
-        pushed(held, connection)
-    })
+    // SAFETY: a row of the table below.
+    unsafe { with(object, data, write_data) }
+}
+
+fn write_data(this: This<'_, Connection>, data: Borrowed<'_>) -> Result<(), Raised> {
+    if !(data.is_bytes() || data.is_bytearray() || data.is_memoryview()) {
+        let kind = data.bind(this.py()).get_type().name()?;
+        return Err(Exception::TypeError.raise(&format!("data: expecting a bytes-like instance, got {kind}")));
+    }
+    let data = match immutable(&data) {
+        Ok(data) => data,
+        Err(raised) => return not_taken(this, raised),
+    };
+    if data.exact_bytes().unwrap_or_default().is_empty() {
+        return Ok(());
+    }
+    if !accepts(this) {
+        return written_to_lost(this);
+    }
+    push(this, data);
+    pushed(this)
 }
 
 unsafe extern "C" fn writelines(object: *mut ffi::PyObject, list: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    with(object, |held, connection| {
-        if !accepts(connection) {
-            return written_to_lost(held);
-        }
-        // All of it is looked at before any of it is sent, so that a wrong item sends nothing.
-        // SAFETY: live objects; an owned result, wrapped at once.
-        let items = unsafe { Ref::from_owned(ffi::PySequence_List(list)) }.ok_or(Raised)?;
-        // SAFETY: a list.
-        let count = unsafe { ffi::PyList_Size(items.as_ptr()) };
-        let mut pieces = Vec::with_capacity(count.max(0) as usize);
-        for index in 0..count {
-            // Held, and looked for each time: the collector shows the list to whoever asks for all objects.
-            // SAFETY: a list; a borrowed reference to an item, or null with an error.
-            let item = unsafe { Ref::from_nullable(ffi::PyList_GetItem(items.as_ptr(), index)) };
-            match immutable(item.ok_or(Raised)?.as_ptr()) {
-                Ok(piece) => pieces.push(piece),
-                Err(raised) => return not_taken(held, connection, raised),
-            }
-        }
-        if !accepts(connection) {
-            return written_to_lost(held);
-        }
-        for piece in pieces {
-            push(connection, piece);
-        }
-        pushed(held, connection)
-    })
+    // SAFETY: a row of the table below.
+    unsafe { with(object, list, write_list) }
 }
 
-/// Of data with an error: what does not lie in one piece is found out when it is encrypted.
+fn write_list(this: This<'_, Connection>, list: Borrowed<'_>) -> Result<(), Raised> {
+    if !accepts(this) {
+        return written_to_lost(this);
+    }
+    // All of it is looked at before any of it is sent, so that a wrong item sends nothing.
+    let items = list.to_tuple()?;
+    let mut pieces = Vec::new();
+    for item in items.tuple_items().unwrap_or_default() {
+        match immutable(item) {
+            Ok(piece) => pieces.push(piece),
+            Err(raised) => return not_taken(this, raised),
+        }
+    }
+    if !accepts(this) {
+        return written_to_lost(this);
+    }
+    for piece in pieces {
+        push(this, piece);
+    }
+    pushed(this)
+}
+
+/// Data that does not lie in one piece is an error when it is encrypted, not when it is written.
 #[cold]
-fn not_taken(object: &Ref, connection: &Connection, raised: Raised) -> Result<(), Raised> {
+fn not_taken(this: This<'_, Connection>, raised: Raised) -> Result<(), Raised> {
     if !is_scattered() {
         return Err(raised);
     }
-    if accepts(connection) {
-        return connection.fatal_error(object, raised);
+    if accepts(this) {
+        return fail(this, raised);
     }
     drop(raised.take());
-    written_to_lost(object)
-}
-
-#[cold]
-fn refuse(data: *mut ffi::PyObject) -> Result<(), Raised> {
-    // SAFETY: a borrowed argument; the GIL is held.
-    let name = unsafe { Bound::from_borrowed_ptr(Python::assume_attached(), data) }
-        .get_type()
-        .name()
-        .map_or_else(|_| String::new(), |name| name.to_string());
-    raise_message(
-        // SAFETY: reading a static of the interpreter.
-        unsafe { ffi::PyExc_TypeError },
-        &format!("data: expecting a bytes-like instance, got {name}"),
-    );
-    Err(Raised)
+    written_to_lost(this)
 }
 
 /// asyncio counts writes to a closed connection, and warns after some.
 #[cold]
-fn written_to_lost(connection: &Ref) -> Result<(), Raised> {
-    let name = interned("_write_appdata")?;
-    method(connection, name.as_ptr(), &[imports().no_arguments.as_ptr()]).map(drop)
+fn written_to_lost(this: This<'_, Connection>) -> Result<(), Raised> {
+    call_named(this, "_write_appdata", &[imports().no_arguments.as_ptr()])
 }
 
 const METHODS: &[Method] = &[

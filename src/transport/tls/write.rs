@@ -4,13 +4,13 @@
 //! received: here as plaintext, so that header and body become one record. Nothing is encrypted while the
 //! socket is full: what waits then is plaintext too, and counts as asyncio's buffers do.
 
-use pyo3::ffi;
-
-use super::connection::{Connection, State, connection_of};
+use super::connection::{Connection, EngineUse, State, call_named, control_app_writing};
 use super::engine::{Engine, Output};
 use super::records::{RECORD, Wrote};
-use crate::capi::buffer::{Buffer, bytes_from, bytes_slice};
-use crate::capi::{Fatal, Raised, Ref};
+use crate::capi::buffer::{Buffer, bytes_from};
+use crate::capi::error::{handling, raise};
+use crate::capi::fallible::string_or_none;
+use crate::capi::{Exception, Fatal, Raised, Ref, This};
 use crate::event_loop::core::{Core, RECEIVE};
 use crate::transport::base::sizes::AT_ONCE;
 use crate::transport::base::write_buffer::Done;
@@ -22,73 +22,68 @@ const BATCH: usize = RECEIVE;
 
 /// Is data that is written now queued? If not, asyncio's code counts the write as one to a closed connection.
 #[inline(always)]
-pub(super) fn accepts(connection: &Connection) -> bool {
-    matches!(connection.state.get(), State::Wrapped | State::Handshake)
+pub(super) fn accepts(this: This<'_, Connection>) -> bool {
+    matches!(this.state.get(), State::Wrapped | State::Handshake)
 }
 
 /// `bytes` as they are, anything else as a copy: its content may change as soon as we return.
-pub(super) fn immutable(data: *mut ffi::PyObject) -> Result<Ref, Raised> {
-    // SAFETY: a borrowed argument of the running call.
-    unsafe {
-        if ffi::PyBytes_CheckExact(data) != 0 {
-            return Ok(Ref::from_borrowed(data));
-        }
+pub(super) fn immutable(data: &Ref) -> Result<Ref, Raised> {
+    if data.exact_bytes().is_some() {
+        return Ok(data.clone_ref());
     }
-    bytes_from(Buffer::readable(data)?.as_slice())
+    bytes_from(Buffer::readable(data.as_ptr())?.as_slice())
 }
 
 /// Queues a `bytes` object.
 #[inline(always)]
-pub(super) fn push(connection: &Connection, data: Ref) {
-    // SAFETY: a bytes object, alive for the test.
-    if !unsafe { bytes_slice(data.as_ptr()) }.is_empty() {
-        connection.queue().push(data, 0);
+pub(super) fn push(this: This<'_, Connection>, data: Ref) {
+    if !data.exact_bytes().unwrap_or_default().is_empty() {
+        this.queue().push(data, 0);
     }
 }
 
 /// After a push: decide whether the socket gets it now.
 #[inline(always)]
-pub(super) fn pushed(object: &Ref, connection: &Connection) -> Result<(), Raised> {
-    let pending = connection.queue().len();
-    if connection.state.get() != State::Wrapped || pending == 0 {
+pub(super) fn pushed(this: This<'_, Connection>) -> Result<(), Raised> {
+    let pending = this.queue().len();
+    if this.state.get() != State::Wrapped || pending == 0 {
         // It leaves after the handshake.
         return Ok(());
     }
-    if connection.ssl_writing_paused.get() {
-        return connection.control_app_writing(object, connection.output_size());
+    if this.stream_paused.writing.get() {
+        return control_app_writing(this, this.output_size());
     }
-    let small = pending <= AT_ONCE && pending <= connection.outgoing_high.get();
-    let Some(core) = connection.core() else { return Ok(()) };
-    if small && core.is_delivering(object) {
+    let small = pending <= AT_ONCE && pending <= this.outgoing_high.get();
+    let Some(core) = this.core() else { return Ok(()) };
+    if small && core.is_delivering(&this.object()) {
         return Ok(());
     }
-    if (small && core.is_running()) || connection.in_engine.get() {
-        if !connection.queued.replace(true) {
-            core.flush_later(object.clone_ref(), flush);
+    if (small && core.is_running()) || this.in_engine() {
+        if !this.queued.replace(true) {
+            core.flush_later(this.object().clone_ref(), flush);
             core.wake_if_parked();
         }
         return Ok(());
     }
-    write_now(object, connection)
+    write_now(this)
 }
 
 /// Encrypts and sends what waits; a failure ends the connection.
-pub(super) fn write_now(object: &Ref, connection: &Connection) -> Result<(), Raised> {
-    match write_all(object, connection) {
+pub(super) fn write_now(this: This<'_, Connection>) -> Result<(), Raised> {
+    match write_all(this) {
         Ok(()) => Ok(()),
-        Err(raised) => connection.fatal_error(object, raised),
+        Err(raised) => fail(this, raised),
     }
 }
 
 /// At the end of a turn.
 pub(super) fn flush(object: &Ref, core: &Core) -> Result<(), Fatal> {
-    // SAFETY: flushes are queued for connections only.
-    let connection = unsafe { connection_of(object.as_ptr()) };
-    connection.queued.set(false);
-    if connection.state.get() != State::Wrapped {
+    let Some(this) = object.downcast::<Connection>() else { return Ok(()) };
+    this.queued.set(false);
+    if this.state.get() != State::Wrapped {
         return Ok(());
     }
-    match connection.in_context(|| write_now(object, connection)) {
+    match this.in_context(|| write_now(this)) {
         Ok(()) => Ok(()),
         Err(raised) => core.unraisable(raised),
     }
@@ -96,62 +91,57 @@ pub(super) fn flush(object: &Ref, core: &Core) -> Result<(), Fatal> {
 
 /// asyncio's end of `_do_read`: the queue, or else what the engine has to say.
 #[inline(always)]
-pub(super) fn write_pending(object: &Ref, connection: &Connection) -> Result<(), Raised> {
-    if connection.queue().is_empty() {
-        process_outgoing(object, connection)
-    } else {
-        write_all(object, connection)
-    }
+pub(super) fn write_pending(this: This<'_, Connection>) -> Result<(), Raised> {
+    if this.queue().is_empty() { process_outgoing(this) } else { write_all(this) }
 }
 
 /// asyncio's `_do_write`: encrypts the queue, as far as the socket takes it, and sends it.
-pub(super) fn write_all(object: &Ref, connection: &Connection) -> Result<(), Raised> {
-    let Some(engine) = connection.engine() else { return Ok(()) };
+pub(super) fn write_all(this: This<'_, Connection>) -> Result<(), Raised> {
+    let Some(engine) = this.engine() else { return Ok(()) };
     let mut emptied = false;
-    while !connection.queue().is_empty() && !connection.in_engine.get() && !connection.broken.get() {
+    while !this.queue().is_empty() && this.engine_use.get() == EngineUse::Idle {
         // Before the shutdown everything is encrypted, whether it can be sent or not.
-        if connection.ssl_writing_paused.get() && connection.state.get() != State::Flushing {
+        if this.stream_paused.writing.get() && this.state.get() != State::Flushing {
             break;
         }
-        let progress = encrypt(connection, engine)?;
-        emptied = send_output(connection, engine)?;
+        let progress = encrypt(this, engine)?;
+        emptied = send_output(this, engine)?;
         if !progress {
             break;
         }
     }
-    if emptied { connection.control_app_writing(object, 0) } else { process_outgoing(object, connection) }
+    if emptied { control_app_writing(this, 0) } else { process_outgoing(this) }
 }
 
 /// asyncio's `_process_outgoing`: gives the stream transport what the engine has made.
 #[inline(always)]
-pub(super) fn process_outgoing(object: &Ref, connection: &Connection) -> Result<(), Raised> {
-    let emptied = match connection.engine() {
-        Some(engine) => send_output(connection, engine)?,
+pub(super) fn process_outgoing(this: This<'_, Connection>) -> Result<(), Raised> {
+    let emptied = match this.engine() {
+        Some(engine) => send_output(this, engine)?,
         None => true,
     };
-    connection.control_app_writing(object, if emptied { 0 } else { connection.output_size() })
+    control_app_writing(this, if emptied { 0 } else { this.output_size() })
 }
 
 /// Gives the stream transport the ciphertext that waits. True if none is left.
-fn send_output(connection: &Connection, engine: &Engine) -> Result<bool, Raised> {
-    if connection.ssl_writing_paused.get() || connection.in_engine.get() {
+fn send_output(this: This<'_, Connection>, engine: &Engine) -> Result<bool, Raised> {
+    if this.stream_paused.writing.get() || this.in_engine() {
         return Ok(false);
     }
     if engine.output_size() == 0 {
         return Ok(true);
     }
-    let transport = connection.transport.get();
+    let transport = this.transport.get();
     let Some(stream) = transport.as_ref().and_then(|transport| transport.downcast::<Stream>()) else {
         return Ok(false);
     };
     let output = engine.take_output()?;
     match &output {
         Output::Vector(vector) => write_slice(stream, vector)?,
-        // SAFETY: a bytes object, which `output` keeps.
-        Output::Bytes(bytes) => write_slice(stream, unsafe { bytes_slice(bytes.as_ptr()) })?,
+        Output::Bytes(bytes) => write_slice(stream, bytes.exact_bytes().unwrap_or_default())?,
     }
     // A scratch vector goes back to the loop.
-    if let (Output::Vector(vector), Some(core)) = (output, connection.core()) {
+    if let (Output::Vector(vector), Some(core)) = (output, this.core()) {
         core.return_scratch(vector);
     }
     Ok(true)
@@ -159,36 +149,36 @@ fn send_output(connection: &Connection, engine: &Engine) -> Result<bool, Raised>
 
 /// Encrypts the next [`BATCH`] bytes of the queue, or all of it if they cannot be sent yet anyway. False if that
 /// came to nothing: OpenSSL has to hear from the peer first.
-fn encrypt(connection: &Connection, engine: &Engine) -> Result<bool, Raised> {
-    let Some(core) = connection.core() else { return Ok(false) };
+fn encrypt(this: This<'_, Connection>, engine: &Engine) -> Result<bool, Raised> {
+    let Some(core) = this.core() else { return Ok(false) };
     if let Engine::Native(native) = engine {
         // The vector leaves with what is in it when that is sent. What cannot be sent now stays in a small one.
-        let output = if connection.ssl_writing_paused.get() { Vec::new() } else { core.take_scratch() };
+        let output = if this.stream_paused.writing.get() { Vec::new() } else { core.take_scratch() };
         native.io.exchange_output(output, true);
     }
-    connection.in_engine.set(true);
-    let outcome = fill(connection, engine, core);
-    connection.in_engine.set(false);
+    let outcome = this.use_engine(|| fill(this, engine, core));
     if let Engine::Native(native) = engine {
         native.io.leave();
     }
-    connection.broken.set(outcome.is_err());
+    if outcome.is_err() {
+        this.engine_use.set(EngineUse::Broken);
+    }
     outcome
 }
 
-fn fill(connection: &Connection, engine: &Engine, core: &Core) -> Result<bool, Raised> {
+fn fill(this: This<'_, Connection>, engine: &Engine, core: &Core) -> Result<bool, Raised> {
     // Python may drop what is done with only when the queue is no longer looked at.
     let mut done = Done::default();
-    let limit = if connection.ssl_writing_paused.get() { usize::MAX } else { BATCH };
+    let limit = if this.stream_paused.writing.get() { usize::MAX } else { BATCH };
     let mut progress = false;
-    while let Some((first, sent)) = connection.queue().front() {
+    while let Some((first, sent)) = this.queue().front() {
         if progress && engine.output_size() >= limit {
             break;
         }
-        match offer(connection, engine, core, &first, sent)? {
+        match offer(this, engine, core, &first, sent)? {
             // Not more than is there: an SSLObject with a `write` of its own may end the connection in it.
             Wrote::Bytes(count) => {
-                let queue = connection.queue();
+                let queue = this.queue();
                 queue.advance(count.min(queue.len()), &mut done);
             }
             Wrote::WantRead => return Ok(false),
@@ -200,19 +190,18 @@ fn fill(connection: &Connection, engine: &Engine, core: &Core) -> Result<bool, R
 
 /// One write to the engine: the first piece, or small pieces joined to a record.
 fn offer(
-    connection: &Connection,
+    this: This<'_, Connection>,
     engine: &Engine,
     core: &Core,
     first: &Ref,
     sent: usize,
 ) -> Result<Wrote, Raised> {
-    // SAFETY: a piece is a bytes object, which the caller's reference keeps.
-    let rest = &unsafe { bytes_slice(first.as_ptr()) }[sent..];
-    let offered = connection.offered.get();
-    let wanted = connection.queue().len().min(RECORD).max(offered);
+    let rest = first.exact_bytes().and_then(|piece| piece.get(sent..)).unwrap_or_default();
+    let offered = this.offered.get();
+    let wanted = this.queue().len().min(RECORD).max(offered);
     let (size, wrote) = if rest.len() < wanted {
         let mut joined = core.take_scratch();
-        connection.queue().gather(&mut joined, wanted);
+        this.queue().gather(&mut joined, wanted);
         let wrote = match engine {
             Engine::Native(native) => native.encrypt(&joined),
             Engine::Object(object) => bytes_from(&joined).and_then(|data| object.encrypt(&data)),
@@ -229,23 +218,39 @@ fn offer(
         };
         (size, wrote?)
     };
-    connection.offered.set(if wrote == Wrote::WantRead { size } else { 0 });
+    this.offered.set(if wrote == Wrote::WantRead { size } else { 0 });
     Ok(wrote)
 }
 
 /// [`send_last`] for the protocol of a stream transport that delivers to a TLS connection.
-pub(crate) fn send_last_of(connection: &Ref) {
-    // SAFETY: the stream transport knows its protocol to be a connection.
-    send_last(connection, unsafe { connection_of(connection.as_ptr()) });
+pub(super) fn send_last_of(connection: &Ref) {
+    if let Some(this) = connection.downcast::<Connection>() {
+        send_last(this);
+    }
 }
 
 /// Before the connection is closed by force: sends what asyncio would have sent when it was written. Whatever
 /// comes of it, the connection is over.
-pub(super) fn send_last(object: &Ref, connection: &Connection) {
-    if connection.state.get() == State::Wrapped
-        && !connection.queue().is_empty()
-        && let Err(raised) = write_all(object, connection)
+pub(super) fn send_last(this: This<'_, Connection>) {
+    if this.state.get() == State::Wrapped
+        && !this.queue().is_empty()
+        && let Err(raised) = write_all(this)
     {
         drop(raised.take());
     }
+}
+
+/// asyncio's `except Exception: self._fatal_error(...)`, with the error that is set. What is no `Exception` goes on to the
+/// caller.
+#[cold]
+pub(super) fn fail(this: This<'_, Connection>, raised: Raised) -> Result<(), Raised> {
+    let exception = raised.take();
+    // asyncio sends what is written at once, so what was written before the failure is sent before anything else.
+    send_last(this);
+    if !Exception::Exception.matches(&exception) {
+        raise(exception);
+        return Err(Raised);
+    }
+    let message = string_or_none("Fatal error on SSL protocol");
+    handling(&exception, || call_named(this, "_fatal_error", &[exception.as_ptr(), message.as_ptr()]))
 }
