@@ -1,13 +1,12 @@
 //! Calling Python from the loop: vectorcalls, and contexts entered without `Context.run`.
 //!
-//! `PyContext_Enter`/`Exit` around a plain vectorcall costs about 2,000 instructions less than calling
+//! `PyContext_Enter` and `PyContext_Exit` around a plain vectorcall cost about 2,000 instructions less than a call of
 //! `Context.run`, which is what asyncio does per callback.
-
 //!
-//! **Daemon threads at exit.** Before 3.14, a thread that asks for the GIL while the interpreter shuts down is
-//! ended by `pthread_exit`, which unwinds its stack. A Rust frame that catches panics would turn that into an
-//! abort of the process. So the calls that run Python code are declared `C-unwind` here, and a guard in front
-//! of them parks the thread for good when such an unwind comes through: the process is ending anyway.
+//! **Daemon threads at exit.** Before 3.14, a thread that asks for the GIL while the interpreter shuts down is ended by
+//! `pthread_exit`, which unwinds its stack. A Rust frame that catches panics would turn that into an abort of the process.
+//! So the calls that run Python code are declared `C-unwind` here, and a guard around them parks the thread for good when
+//! such an unwind comes through. The process is ending anyway.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,10 +16,10 @@ use pyo3::ffi;
 use super::error::{Fatal, Raised, raise_message};
 use super::object::{Borrowed, Ref};
 
-/// CPython's own functions once more, with the right to unwind.
+/// CPython's own functions, as functions that may unwind.
 ///
-/// Found by `dlsym`, not declared: pyo3-ffi declares the same symbols as never unwinding, link-time
-/// optimisation merges declarations of one symbol, and then no guard would ever run.
+/// They are found by `dlsym`, not declared: pyo3-ffi declares the same symbols as never unwinding, link-time optimisation
+/// merges the declarations of one symbol, and then no guard would ever run.
 mod raw {
     use std::mem::transmute;
     use std::sync::atomic::{AtomicPtr, Ordering};
@@ -108,16 +107,15 @@ fn guarded<T>(call: impl FnOnce() -> T) -> T {
 /// Calls `callable()`.
 #[inline(always)]
 pub(crate) fn call0(callable: &Ref) -> Result<Ref, Raised> {
-    // SAFETY: a live callable; `PyObject_CallNoArgs` returns an owned reference or null with an error.
+    // SAFETY: a live callable; an owned reference or null with an error.
     unsafe { Ref::from_owned(guarded(|| raw::PyObject_CallNoArgs(callable.as_ptr()))) }.ok_or(Raised)
 }
 
 /// Calls `callable(argument)`.
 #[inline(always)]
 pub(crate) fn call1(callable: &Ref, argument: *mut ffi::PyObject) -> Result<Ref, Raised> {
-    let mut stack = [std::ptr::null_mut(), argument];
-    // SAFETY: slot 0 is the spare that PY_VECTORCALL_ARGUMENTS_OFFSET lends to the callee.
-    unsafe { vectorcall(callable.as_ptr(), stack.as_mut_ptr().add(1), 1) }
+    // SAFETY: every caller keeps the argument alive for the time of the call.
+    callable.call_with([unsafe { Borrowed::from_ptr(argument) }])
 }
 
 /// Calls `callable(*arguments)` with any number of arguments.
@@ -308,40 +306,37 @@ pub(crate) fn getattr(object: *mut ffi::PyObject, name: *mut ffi::PyObject) -> R
 
 /// Runs `body` inside `context` and leaves it again, whatever `body` did.
 ///
-/// Entering can fail (the context is already entered on some stack, or it is no context at all): the
-/// error is set and `body` does not run, as with `Context.run`.
+/// Entering can fail (the context is entered already, or it is no context at all): the error is set and `body` does not
+/// run, as with `Context.run`.
 #[inline(always)]
 pub(crate) fn in_context<T>(context: &Ref, body: impl FnOnce() -> Result<T, Raised>) -> Result<T, Raised> {
-    // SAFETY: a live object; the function itself checks that it is a context.
-    if unsafe { ffi::PyContext_Enter(context.as_ptr()) } < 0 {
-        return Err(Raised);
-    }
-    let result = body();
-    // SAFETY: we entered it on this thread just above. Exit fails only if the callee left the contexts
-    // unbalanced; the error it sets then is the result.
-    if unsafe { ffi::PyContext_Exit(context.as_ptr()) } < 0 && result.is_ok() {
-        return Err(Raised);
-    }
-    result
+    if enter(context) { leave(context, body()) } else { Err(Raised) }
 }
 
-/// As [`in_context`], for the one context that a native object runs all its callbacks in. When a loop runs inside
-/// of one of them, the next finds it entered: that one runs in a copy, as each callback of asyncio's does.
+/// As [`in_context`], for the one context that a native object runs all its callbacks in. If a loop runs inside of one of
+/// them, the next callback finds the context entered: that one runs in a copy, as each callback of asyncio's does.
 #[inline(always)]
 pub(crate) fn in_kept_context<T>(
     context: &Ref,
     body: impl FnOnce() -> Result<T, Raised>,
 ) -> Result<T, Raised> {
-    // SAFETY: as in `in_context`.
-    if unsafe { ffi::PyContext_Enter(context.as_ptr()) } < 0 {
-        return in_context(&copy_of_entered(context)?, body);
-    }
-    let result = body();
-    // SAFETY: as in `in_context`.
-    if unsafe { ffi::PyContext_Exit(context.as_ptr()) } < 0 && result.is_ok() {
-        return Err(Raised);
-    }
-    result
+    if enter(context) { leave(context, body()) } else { in_context(&copy_of_entered(context)?, body) }
+}
+
+/// False with an error set if that is not possible.
+#[inline(always)]
+fn enter(context: &Ref) -> bool {
+    // SAFETY: a live object; the function itself checks that it is a context.
+    unsafe { ffi::PyContext_Enter(context.as_ptr()) >= 0 }
+}
+
+/// Leaves a context that was entered, and passes the result on. Leaving fails only if the callee has left the contexts
+/// unbalanced; then that error is the result.
+#[inline(always)]
+fn leave<T>(context: &Ref, result: Result<T, Raised>) -> Result<T, Raised> {
+    // SAFETY: a live object; the function itself checks that it is the context that was entered last.
+    let left = unsafe { ffi::PyContext_Exit(context.as_ptr()) };
+    if left < 0 && result.is_ok() { Err(Raised) } else { result }
 }
 
 #[cold]
@@ -400,8 +395,8 @@ pub(crate) fn copy_current_context() -> Result<Ref, Raised> {
     unsafe { Ref::from_owned(ffi::PyContext_CopyCurrent()) }.ok_or(Raised)
 }
 
-/// The border of every raw C function: a panic becomes a Python exception instead of the end of the
-/// process. The happy path costs nothing but the landing pad.
+/// Every function that C calls runs its body in here: a panic becomes a Python exception instead of the end of the
+/// process. Without a panic it costs nothing.
 #[inline(always)]
 pub(crate) fn guard<T: Failure>(body: impl FnOnce() -> T) -> T {
     match catch_unwind(AssertUnwindSafe(body)) {
@@ -410,7 +405,7 @@ pub(crate) fn guard<T: Failure>(body: impl FnOnce() -> T) -> T {
     }
 }
 
-/// The value with which a C function tells that an error is set.
+/// The value by which a C function says that an error is set.
 pub(crate) trait Failure {
     const FAILED: Self;
 }

@@ -188,14 +188,14 @@ fn check_thrown(arguments: Arguments<'_>) -> Result<(), Raised> {
     arguments.at_least(1, "throw", "type")?;
     let given = |index| arguments.get(index).filter(|value| !value.is_none());
     let Some(kind) = arguments.get(0) else { return Err(Raised) };
-    let text = if given(2).is_some_and(|trace| !is_traceback(&trace)) {
+    let text = if given(2).is_some_and(|trace| !trace.is_traceback()) {
         "throw() third argument must be a traceback object".to_owned()
-    } else if is_exception(&kind) {
+    } else if kind.is_exception() {
         if given(1).is_none() {
             return Ok(());
         }
         "instance exception may not have a separate value".to_owned()
-    } else if is_exception_class(&kind) {
+    } else if kind.is_exception_class() {
         return Ok(());
     } else {
         let name = kind.kind_name();
@@ -208,29 +208,14 @@ fn check_thrown(arguments: Arguments<'_>) -> Result<(), Raised> {
 fn raise_thrown(arguments: Arguments<'_>) {
     let Some(kind) = arguments.get(0) else { return };
     match arguments.get(1).filter(|value| !value.is_none()) {
-        Some(value) if is_exception(&value) => raise(value.to_owned()),
-        None if is_exception(&kind) => raise(kind.to_owned()),
+        Some(value) if value.is_exception() => raise(value.to_owned()),
+        None if kind.is_exception() => raise(kind.to_owned()),
         value => {
             let value = value.unwrap_or(Borrowed::none());
             // SAFETY: live objects; a class is called to make its exception, as the generator's throw does.
             unsafe { ffi::PyErr_SetObject(kind.as_ptr(), value.as_ptr()) }
         }
     }
-}
-
-fn is_traceback(object: &Ref) -> bool {
-    // SAFETY: a live object.
-    unsafe { ffi::PyTraceBack_Check(object.as_ptr()) != 0 }
-}
-
-fn is_exception(object: &Ref) -> bool {
-    // SAFETY: a live object.
-    unsafe { ffi::PyExceptionInstance_Check(object.as_ptr()) != 0 }
-}
-
-fn is_exception_class(object: &Ref) -> bool {
-    // SAFETY: a live object.
-    unsafe { ffi::PyExceptionClass_Check(object.as_ptr()) != 0 }
 }
 
 /// Begins a class of coroutines. The caller adds what else it has, and builds it.

@@ -9,18 +9,19 @@ use pyo3::prelude::*;
 use super::exceptions::Exception;
 pub(crate) use super::exceptions::raise_message;
 use super::object::Ref;
+use super::raised::with_attached;
 pub(crate) use super::raised::{
     Fatal, Outcome, Raised, fetch, handling, raise, restore, take_exception, take_unless_fatal, undisturbed,
     warn,
 };
 
-/// An error of this kind, made at once: pyo3 would make it later, where a panic for want of memory ends the process.
+/// An error of this kind, made at once: pyo3 would make it later, where a panic for lack of memory ends the process.
 #[cold]
 pub(crate) fn exception<K: PyTypeInfo>(message: impl AsRef<str>) -> PyErr {
-    // SAFETY: every caller holds the GIL.
-    let py = unsafe { Python::assume_attached() };
-    raise_message(K::type_object_raw(py).cast(), message.as_ref());
-    PyErr::fetch(py)
+    with_attached(|py| {
+        raise_message(K::type_object_raw(py).cast(), message.as_ref());
+        PyErr::fetch(py)
+    })
 }
 
 /// The same with a message of Python's formatting, in which `%R` or `%S` stands for `object`.

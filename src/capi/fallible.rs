@@ -1,9 +1,9 @@
-//! Python objects made of Rust values where memory may be missing.
+//! Python objects made of Rust values, with an error where memory is missing.
 //!
-//! pyo3's own constructors and conversions (`PyString::new`, a `&str` as the name of an attribute, a number as a
-//! result) panic when the interpreter has no memory for the object, and its errors with a message are only made when
-//! they are raised, behind the last frame that catches a panic: that ends the process. What is made here raises
-//! `MemoryError` instead. `clippy.toml` forbids the constructors that have their like here; errors come from
+//! pyo3's own constructors and conversions (`PyString::new`, a `&str` as the name of an attribute, a number as a result)
+//! panic when the interpreter has no memory for the object. pyo3 makes the message of an error only when the error is
+//! raised, outside of the last frame that catches a panic, and a panic there ends the process. The functions here raise
+//! `MemoryError` instead. `clippy.toml` forbids the constructors for which there is a function here; errors come from
 //! [`exception`](super::error::exception).
 
 use pyo3::ffi;
@@ -53,7 +53,7 @@ pub(crate) fn string(text: &str) -> Result<Ref, Raised> {
     unsafe { Ref::from_owned(ffi::PyUnicode_FromStringAndSize(text.as_ptr().cast(), size)) }.ok_or(Raised)
 }
 
-/// The same for the words of a report, which is made without them rather than not at all.
+/// The same for the text of a report, which is better made without it than not at all.
 #[cold]
 pub(crate) fn string_or_none(text: &str) -> Ref {
     string(text).unwrap_or_else(|raised| {

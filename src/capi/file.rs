@@ -1,5 +1,5 @@
-//! The descriptor of a Python file, read where the file keeps it: once the program has closed the file, its old number
-//! may be another's.
+//! The descriptor of a Python file, read where the file keeps it: once the program has closed the file, the number may
+//! belong to another file.
 
 use std::ffi::c_int;
 use std::os::fd::RawFd;

@@ -8,6 +8,98 @@ use super::error::Raised;
 use super::exceptions::Exception;
 use super::object::{Borrowed, Ref};
 
+/// Methods that are one call of the C API each, by the kind of their result. All they ask for is live objects.
+macro_rules! methods {
+    (checks { $($(#[$doc:meta])* $name:ident = $function:ident;)* }) => {
+        impl Ref {
+            $(
+                $(#[$doc])*
+                #[inline(always)]
+                pub(crate) fn $name(&self) -> bool {
+                    // SAFETY: a live object, whose type is looked at.
+                    unsafe { ffi::$function(self.as_ptr()) != 0 }
+                }
+            )*
+        }
+    };
+    (questions { $($(#[$doc:meta])* $name:ident($($argument:ident),*) = $function:ident($($more:expr)?);)* }) => {
+        impl Ref {
+            $(
+                $(#[$doc])*
+                #[inline(always)]
+                pub(crate) fn $name(&self $(, $argument: &Ref)*) -> Result<bool, Raised> {
+                    // SAFETY: live objects; -1 with an error set means failure.
+                    match unsafe { ffi::$function(self.as_ptr() $(, $argument.as_ptr())* $(, $more)?) } {
+                        -1 => Err(Raised),
+                        truth => Ok(truth != 0),
+                    }
+                }
+            )*
+        }
+    };
+    (objects { $($(#[$doc:meta])* $name:ident($($argument:ident),*) = $function:ident;)* }) => {
+        impl Ref {
+            $(
+                $(#[$doc])*
+                #[inline(always)]
+                pub(crate) fn $name(&self $(, $argument: &Ref)*) -> Result<Ref, Raised> {
+                    // SAFETY: live objects; an owned reference or null with an error.
+                    unsafe { Ref::from_owned(ffi::$function(self.as_ptr() $(, $argument.as_ptr())*)) }.ok_or(Raised)
+                }
+            )*
+        }
+    };
+}
+
+methods! { checks {
+    /// Is it `bytes` or of a subclass?
+    is_bytes = PyBytes_Check;
+    /// Is it exactly `bytes`?
+    is_exact_bytes = PyBytes_CheckExact;
+    /// Is it a `bytearray` or of a subclass?
+    is_bytearray = PyByteArray_Check;
+    /// Is it a `memoryview`?
+    is_memoryview = PyMemoryView_Check;
+    /// Is it exactly a `str`?
+    is_exact_str = PyUnicode_CheckExact;
+    /// Is it exactly an `int`?
+    is_exact_int = PyLong_CheckExact;
+    /// Is it exactly a `tuple`?
+    is_exact_tuple = PyTuple_CheckExact;
+    /// Is it exactly a `list`?
+    is_exact_list = PyList_CheckExact;
+    /// Is it an exception?
+    is_exception = PyExceptionInstance_Check;
+    /// Is it a class of exceptions?
+    is_exception_class = PyExceptionClass_Check;
+    /// Is it a traceback?
+    is_traceback = PyTraceBack_Check;
+} }
+
+methods! { questions {
+    /// `bool(self)`.
+    is_true() = PyObject_IsTrue();
+    /// `isinstance(self, class)`.
+    is_instance(class) = PyObject_IsInstance();
+    /// `self == other`.
+    equals(other) = PyObject_RichCompareBool(ffi::Py_EQ);
+} }
+
+methods! { objects {
+    /// `getattr(self, name)`.
+    getattr(name) = PyObject_GetAttr;
+    /// `repr(self)`.
+    repr() = PyObject_Repr;
+    /// `self + other`.
+    plus(other) = PyNumber_Add;
+    /// `bytes(self)` of an object with a buffer.
+    to_bytes() = PyBytes_FromObject;
+    /// `tuple(self)`.
+    to_tuple() = PySequence_Tuple;
+    /// `list(self)`.
+    to_list() = PySequence_List;
+} }
+
 impl Ref {
     /// Are they one object?
     #[inline(always)]
@@ -20,16 +112,6 @@ impl Ref {
     pub(crate) fn is_none(&self) -> bool {
         // SAFETY: the address of a static of the interpreter.
         self.as_ptr() == unsafe { ffi::Py_None() }
-    }
-
-    /// `bool(self)`.
-    #[inline(always)]
-    pub(crate) fn is_true(&self) -> Result<bool, Raised> {
-        // SAFETY: a live object; -1 with an error set means failure.
-        match unsafe { ffi::PyObject_IsTrue(self.as_ptr()) } {
-            -1 => Err(Raised),
-            truth => Ok(truth != 0),
-        }
     }
 
     /// How many references there are. [`Ref::is_unique`] is the usual question.
@@ -60,15 +142,6 @@ impl Ref {
         self.kind().cast() == class.as_ptr()
     }
 
-    /// `isinstance(self, class)`.
-    pub(crate) fn is_instance(&self, class: &Ref) -> Result<bool, Raised> {
-        // SAFETY: live objects; -1 with an error set means failure.
-        match unsafe { ffi::PyObject_IsInstance(self.as_ptr(), class.as_ptr()) } {
-            -1 => Err(Raised),
-            truth => Ok(truth != 0),
-        }
-    }
-
     /// The name of its type, as error messages show it.
     pub(crate) fn kind_name(&self) -> String {
         // SAFETY: the type of a live object has a name, which lives as long as the type.
@@ -76,12 +149,6 @@ impl Ref {
     }
 
     // -- attributes ----------------------------------------------------------------------------------------------
-
-    /// `getattr(self, name)`.
-    pub(crate) fn getattr(&self, name: &Ref) -> Result<Ref, Raised> {
-        // SAFETY: live objects; an owned reference or null with an error.
-        unsafe { Ref::from_owned(ffi::PyObject_GetAttr(self.as_ptr(), name.as_ptr())) }.ok_or(Raised)
-    }
 
     /// `setattr(self, name, value)`.
     pub(crate) fn setattr(&self, name: &Ref, value: &Ref) -> Result<(), Raised> {
@@ -95,15 +162,6 @@ impl Ref {
         status(unsafe { ffi::PyObject_SetAttr(self.as_ptr(), name.as_ptr(), std::ptr::null_mut()) })
     }
 
-    /// `self == other`.
-    pub(crate) fn equals(&self, other: &Ref) -> Result<bool, Raised> {
-        // SAFETY: live objects; -1 with an error set means failure.
-        match unsafe { ffi::PyObject_RichCompareBool(self.as_ptr(), other.as_ptr(), ffi::Py_EQ) } {
-            -1 => Err(Raised),
-            truth => Ok(truth != 0),
-        }
-    }
-
     /// `self.__set__(object, value)`, where `self` is a descriptor that was looked up before.
     #[inline(always)]
     pub(crate) fn set_through(&self, object: &Ref, value: &Ref) -> Result<(), Raised> {
@@ -114,12 +172,6 @@ impl Ref {
                 None => Err(Exception::AttributeError.raise("the attribute cannot be set")),
             }
         }
-    }
-
-    /// `repr(self)`.
-    pub(crate) fn repr(&self) -> Result<Ref, Raised> {
-        // SAFETY: a live object; an owned reference or null with an error.
-        unsafe { Ref::from_owned(ffi::PyObject_Repr(self.as_ptr())) }.ok_or(Raised)
     }
 
     /// `hash(self)`.
@@ -153,8 +205,7 @@ impl Ref {
     /// The value of an instance of exactly `int` that is small enough.
     #[inline(always)]
     pub(crate) fn exact_int(&self) -> Option<isize> {
-        // SAFETY: a live object.
-        if unsafe { ffi::PyLong_CheckExact(self.as_ptr()) } == 0 {
+        if !self.is_exact_int() {
             return None;
         }
         // SAFETY: an int; -1 with an error set means that it is too large.
@@ -190,49 +241,19 @@ impl Ref {
         if value == -1 && is_error_set() { Err(Raised) } else { Ok(value) }
     }
 
-    /// `self + other`.
-    pub(crate) fn plus(&self, other: &Ref) -> Result<Ref, Raised> {
-        // SAFETY: live objects; an owned reference or null with an error.
-        unsafe { Ref::from_owned(ffi::PyNumber_Add(self.as_ptr(), other.as_ptr())) }.ok_or(Raised)
-    }
-
     // -- content -------------------------------------------------------------------------------------------------
 
     /// The content of an instance of exactly `bytes`.
     #[inline(always)]
     pub(crate) fn exact_bytes(&self) -> Option<&[u8]> {
-        // SAFETY: a live object, whose content is read only if it is bytes. It does not change while there is a
-        // reference to it: `capi::buffer::RawBytes` writes only into what nobody else refers to.
-        unsafe {
-            (ffi::PyBytes_CheckExact(self.as_ptr()) != 0).then(|| super::buffer::bytes_slice(self.as_ptr()))
-        }
-    }
-
-    /// Is it `bytes` or of a subclass?
-    #[inline(always)]
-    pub(crate) fn is_bytes(&self) -> bool {
-        // SAFETY: a live object.
-        unsafe { ffi::PyBytes_Check(self.as_ptr()) != 0 }
-    }
-
-    /// Is it a `bytearray` or of a subclass?
-    #[inline(always)]
-    pub(crate) fn is_bytearray(&self) -> bool {
-        // SAFETY: a live object.
-        unsafe { ffi::PyByteArray_Check(self.as_ptr()) != 0 }
-    }
-
-    /// Is it a `memoryview`?
-    #[inline(always)]
-    pub(crate) fn is_memoryview(&self) -> bool {
-        // SAFETY: a live object.
-        unsafe { ffi::PyMemoryView_Check(self.as_ptr()) != 0 }
+        if self.is_exact_bytes() { self.bytes() } else { None }
     }
 
     /// The content of an instance of `bytes` or of a subclass.
     #[inline(always)]
     pub(crate) fn bytes(&self) -> Option<&[u8]> {
-        // SAFETY: bytes, as in `exact_bytes`.
+        // SAFETY: bytes, whose content does not change while there is a reference to them: `capi::buffer::RawBytes` writes
+        // only into what nobody else refers to.
         self.is_bytes().then(|| unsafe { super::buffer::bytes_slice(self.as_ptr()) })
     }
 
@@ -241,16 +262,9 @@ impl Ref {
         self.is_bytearray() || self.is_memoryview()
     }
 
-    /// `bytes(self)` of an object with a buffer.
-    pub(crate) fn to_bytes(&self) -> Result<Ref, Raised> {
-        // SAFETY: a live object; an owned reference or null with an error.
-        unsafe { Ref::from_owned(ffi::PyBytes_FromObject(self.as_ptr())) }.ok_or(Raised)
-    }
-
     /// The text of an instance of exactly `str`; `None` if it has surrogates.
     pub(crate) fn exact_text(&self) -> Option<&str> {
-        // SAFETY: a live object.
-        if unsafe { ffi::PyUnicode_CheckExact(self.as_ptr()) } == 0 { None } else { self.text() }
+        if self.is_exact_str() { self.text() } else { None }
     }
 
     /// The text of a string; `None` if it has surrogates or is no string.
@@ -289,29 +303,10 @@ impl Ref {
         }
     }
 
-    /// Is it exactly a `tuple`?
-    pub(crate) fn is_exact_tuple(&self) -> bool {
-        // SAFETY: a live object.
-        unsafe { ffi::PyTuple_CheckExact(self.as_ptr()) != 0 }
-    }
-
     /// The items of an instance of exactly `tuple`.
     #[inline(always)]
     pub(crate) fn exact_tuple_items(&self) -> Option<&[Borrowed<'_>]> {
-        // SAFETY: a live object.
-        if unsafe { ffi::PyTuple_CheckExact(self.as_ptr()) } == 0 { None } else { self.tuple_items() }
-    }
-
-    /// `tuple(self)`.
-    pub(crate) fn to_tuple(&self) -> Result<Ref, Raised> {
-        // SAFETY: a live object; an owned reference or null with an error.
-        unsafe { Ref::from_owned(ffi::PySequence_Tuple(self.as_ptr())) }.ok_or(Raised)
-    }
-
-    /// `list(self)`.
-    pub(crate) fn to_list(&self) -> Result<Ref, Raised> {
-        // SAFETY: a live object; an owned reference or null with an error.
-        unsafe { Ref::from_owned(ffi::PySequence_List(self.as_ptr())) }.ok_or(Raised)
+        if self.is_exact_tuple() { self.tuple_items() } else { None }
     }
 
     /// The item of a list at this place, or an error if the list has become shorter.
@@ -330,12 +325,6 @@ impl Ref {
         }
     }
 
-    /// Is it exactly a `list`?
-    pub(crate) fn is_exact_list(&self) -> bool {
-        // SAFETY: a live object.
-        unsafe { ffi::PyList_CheckExact(self.as_ptr()) != 0 }
-    }
-
     /// Prints the error that is set as one that nobody can catch, with this object as its source.
     #[cold]
     pub(crate) fn write_unraisable(&self) {
@@ -348,18 +337,6 @@ impl Ref {
 pub(crate) fn integer(value: impl Into<i64>) -> Result<Ref, Raised> {
     // SAFETY: making an int; an owned reference or null with an error.
     unsafe { Ref::from_owned(ffi::PyLong_FromLongLong(value.into())) }.ok_or(Raised)
-}
-
-/// The truth of what an attribute is set to; null, for a deletion, is false.
-///
-/// # Safety
-/// `value` is null or a live object, and the GIL is held.
-pub(crate) unsafe fn given_truth(value: *mut ffi::PyObject) -> Result<bool, Raised> {
-    // SAFETY: the caller's word; -1 with an error set means failure.
-    match if value.is_null() { 0 } else { unsafe { ffi::PyObject_IsTrue(value) } } {
-        -1 => Err(Raised),
-        truth => Ok(truth == 1),
-    }
 }
 
 /// `True` or `False`.

@@ -44,15 +44,15 @@ impl From<Raised> for PyErr {
 /// # Panics
 /// If it is not: an error was passed between detached threads as if Python knew of it.
 #[cold]
-fn with_attached<T>(body: impl FnOnce(Python<'_>) -> T) -> T {
+pub(super) fn with_attached<T>(body: impl FnOnce(Python<'_>) -> T) -> T {
     // SAFETY: the function may be called on every thread.
     assert!(unsafe { ffi::PyGILState_Check() } != 0, "a Python error on a thread that is not attached");
     // SAFETY: just checked, and `body` cannot keep the token.
     body(unsafe { Python::assume_attached() })
 }
 
-/// Several steps of which each may hit a fatal error: all of them are taken, and the first error is kept out
-/// of the indicator meanwhile, so that no step runs Python with an exception set.
+/// The outcome of several steps, each of which may hit a fatal error. All steps are taken. The first error is kept out of
+/// the indicator meanwhile, so that no step runs Python with an exception set.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome(Option<Ref>);
 
@@ -84,8 +84,8 @@ impl Raised {
     }
 }
 
-/// The current exception, taken out of the indicator. With nothing set (a C function that broke its
-/// contract) a `SystemError` is made up: the caller always has something to report.
+/// Takes the current exception out of the indicator. If none is set, because a C function has broken its contract, a
+/// `SystemError` takes its place: the caller always has something to report.
 pub(crate) fn take_exception() -> Ref {
     // SAFETY: called with the GIL held; each call hands out an owned reference or null.
     unsafe {
@@ -133,7 +133,7 @@ pub(crate) fn raise(exception: Ref) {
     }
 }
 
-/// Runs `body`, which sets no error, with none set: one that is comes back after it.
+/// Runs `body`, which sets no error, with no error set. An error that was set before is set again afterwards.
 #[cold]
 pub(crate) fn undisturbed<T>(body: impl FnOnce() -> T) -> T {
     // SAFETY: asks for the indicator only.
@@ -164,15 +164,14 @@ pub(crate) fn take_unless_fatal() -> Result<Ref, Fatal> {
     Ok(exception)
 }
 
-/// Runs `body` as an `except` block that handles `exception`: `sys.exc_info()` tells of it, and so do `logging.exception()`
-/// and all that is built on that.
+/// Runs `body` as an `except` block that handles `exception`, which `sys.exc_info()` and `logging.exception()` then show.
 #[cold]
 pub(crate) fn handling<T>(exception: &Ref, body: impl FnOnce() -> T) -> T {
     // SAFETY: the GIL is held; each call gives an owned reference or null, or takes a borrowed one or null.
     unsafe {
         let outer = Ref::from_owned(ffi::PyErr_GetHandledException());
         ffi::PyErr_SetHandledException(std::ptr::null_mut());
-        // What is seen without an exception of this coroutine's own is its callers', and stays theirs.
+        // What is handled now is the callers' exception, which stays theirs, or this coroutine's own.
         let callers = Ref::from_owned(ffi::PyErr_GetHandledException());
         ffi::PyErr_SetHandledException(exception.as_ptr());
         let result = body();

@@ -7,15 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::call;
-use super::error::{Raised, fetch, undisturbed};
+use super::error::{Raised, undisturbed};
 use super::fallible::Fallible;
 use super::imports::{imports, support};
 use super::object::Ref;
 
-/// A socket with the descriptor of an object of ours, which takes it away again before it closes that. None if it is no
-/// longer `wanted` once it is made: Python has run, so another thread may have asked too, or closed the object. One
-/// descriptor has one owner.
+/// A Python socket with the descriptor of a native object, which detaches the socket before it closes the descriptor.
+/// `None` if it is no longer `wanted` once it is made: Python has run, so another thread may have asked for one too, or
+/// closed the object. One descriptor has one owner.
 pub(crate) fn adopt(py: Python<'_>, fd: RawFd, wanted: impl FnOnce() -> bool) -> PyResult<Option<Ref>> {
     let socket = support(py, "adopt_socket")?.call1((Fallible(fd),))?;
     if wanted() {
@@ -25,7 +24,7 @@ pub(crate) fn adopt(py: Python<'_>, fd: RawFd, wanted: impl FnOnce() -> bool) ->
     Ok(None)
 }
 
-/// How a `socket.socket` begins, in every CPython that we know.
+/// How a `socket.socket` begins, in every known CPython.
 #[repr(C)]
 struct Head {
     object: ffi::PyObject,
@@ -33,10 +32,10 @@ struct Head {
     family: c_int,
 }
 
-/// That this is so was seen on a socket of this process. Written and read with the GIL held.
+/// True once a socket of this process was seen to begin so. Written and read with the GIL held.
 static PROVEN: AtomicBool = AtomicBool::new(false);
 
-/// The descriptor of a Python socket, -1 once it was closed or detached: its old number may be another's by then.
+/// The descriptor of a Python socket, -1 once it was closed or detached: the number may belong to another file by then.
 #[inline(always)]
 pub(crate) fn descriptor(socket: *mut ffi::PyObject) -> RawFd {
     // SAFETY: a live object, and one of the class on which the layout was proven.
@@ -51,10 +50,10 @@ pub(crate) fn descriptor(socket: *mut ffi::PyObject) -> RawFd {
 /// The same by `fileno()`.
 #[cold]
 fn asked(socket: *mut ffi::PyObject) -> RawFd {
+    // SAFETY: a live object, which the caller borrows for the time of the call.
+    let socket = unsafe { Ref::from_borrowed(socket) };
     undisturbed(|| {
-        // SAFETY: a live object.
-        let socket = unsafe { Ref::from_borrowed(socket) };
-        let fd = number(call::method(&socket, imports().fileno.as_ptr(), &[])).unwrap_or(-1);
+        let fd = number(socket.call_method(&imports().fileno, &[])).unwrap_or(-1);
         if fd >= 0 && !PROVEN.load(Ordering::Relaxed) {
             PROVEN.store(looks_like_head(&socket, fd), Ordering::Relaxed);
         }
@@ -64,21 +63,27 @@ fn asked(socket: *mut ffi::PyObject) -> RawFd {
 
 /// Does a socket with this descriptor begin as a [`Head`]?
 fn looks_like_head(socket: &Ref, fd: RawFd) -> bool {
-    // SAFETY: a live object; it is read only as far as its type says that it reaches.
-    unsafe {
-        let kind = (*socket.as_ptr()).ob_type;
-        if kind.cast() != imports().socket.as_ptr() || ((*kind).tp_basicsize as usize) < size_of::<Head>() {
+    if !socket.is_exactly(&imports().socket) {
+        return false;
+    }
+    // SAFETY: a live object, which is read only as far as its type says that it reaches.
+    let family = unsafe {
+        if ((*socket.kind()).tp_basicsize as usize) < size_of::<Head>() {
             return false;
         }
         let head = &*socket.as_ptr().cast::<Head>();
-        head.fd == fd
-            && number(call::getattr(socket.as_ptr(), imports().family.as_ptr())) == Some(head.family)
-    }
+        (head.fd == fd).then_some(head.family)
+    };
+    family.is_some() && number(socket.getattr(&imports().family)) == family
 }
 
-/// A small integer of Python's; what is none, or an error, is nothing.
+/// A small Python int; nothing for an error, which is cleared, and for any other object.
 fn number(object: Result<Ref, Raised>) -> Option<c_int> {
-    // SAFETY: every caller holds the GIL.
-    let py = unsafe { Python::assume_attached() };
-    object.map_err(|Raised| fetch(py)).and_then(|object| object.bind(py).extract()).ok()
+    match object.and_then(|object| object.to_index()) {
+        Ok(number) => number.try_into().ok(),
+        Err(raised) => {
+            drop(raised.take());
+            None
+        }
+    }
 }
