@@ -1,12 +1,11 @@
-# Everything a contributor types. `make help` lists it; CONTRIBUTING.md says how long each target takes.
+# The commands of a contributor. `make help` lists the main ones; docs/development.md describes all of them.
 #
-# demo, test and bench build what they need into a private .venv: the release extension, installed so that
-# changes to Python files need no new build. Stamp files in .venv remember what was done; nothing is built or
-# installed twice. CARGO_TARGET_DIR is honoured.
+# demo, test and bench build what they need into a private .venv: the release extension, installed so that changes to
+# Python files need no new build. Stamp files in .venv record what is up to date. CARGO_TARGET_DIR is honoured.
 
 PYTHON ?= python3
 PYTHON314 ?= python3.14
-# One that was built with Py_DEBUG, which Debian packages under this name.
+# A debug build of CPython (Py_DEBUG); Debian packages it under this name.
 PYTHONDEBUG ?= python3.11-dbg
 PYTHONS ?= python3.11 python3.12 python3.13 $(PYTHON314)
 VENV   ?= .venv
@@ -14,10 +13,10 @@ VENV   ?= .venv
 PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip --disable-pip-version-check --quiet
 MADE   := $(VENV)/.made
-# The newest of these decides whether the extension is built again, and the load generator.
+# The extension and the load generator are built again when one of these is newer.
 RUST   := Cargo.toml $(wildcard Cargo.lock) pyproject.toml $(shell find src -name '*.rs' 2>/dev/null)
 LOAD   := $(shell find benchmarks/load -name '*.rs' -o -name Cargo.toml 2>/dev/null)
-# Other event loops to compare with. What has no wheel for this Python is left out, and says so.
+# Other event loops to compare with. Those without a wheel for this Python are left out, with a message.
 PEERS  := uvloop rloop rsloop zuvloop
 # Tests with the python feature embed an interpreter: pyo3 links the library of the venv's Python.
 LIBDIR  = $(shell $(PY) -c 'import sysconfig; print(sysconfig.get_config_var("LIBDIR"))')
@@ -28,8 +27,9 @@ CAN_EMBED = $(PY) -c 'import sys, pathlib, sysconfig as s; v = s.get_config_var;
 .DEFAULT_GOAL := help
 .PHONY: help venv build demo test test-rust test-python loom mutants shuttle miri sanitize other-systems debug-python debug-tests bench-echo conformance conformance-modes conformance-3.14 conformance-matrix conformance-summed ecosystem extension lint types soak fuzz bench bench-3.14 bench-quick bench-instructions bench-shares bench-primitives bench-runtime clean
 
-help: ## this list
-	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+help: ## lists the main targets
+	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo; echo 'docs/development.md describes every target.'
 
 # -- what is built -------------------------------------------------------------------------------------------------
 
@@ -65,16 +65,16 @@ $(MADE)-test: $(MADE)-demo $(MADE)-lint
 	$(PIP) install $$($(PY) .ci/requirements.py test)
 	@touch $@
 
-build: $(MADE)-extension ## the release extension in .venv
+build: $(MADE)-extension ## builds the release extension into .venv
 
 # -- demo and tests ------------------------------------------------------------------------------------------------
 
-demo: $(MADE)-extension $(MADE)-demo ## real services on asyncio, uvloop and wakeloop side by side; writes demo.png
+demo: $(MADE)-extension $(MADE)-demo ## compares real services on asyncio, uvloop and wakeloop; writes demo.png
 	$(PY) benchmarks/demo.py
 
-test: lint types test-rust test-python extension ## everything a change must pass
+test: lint types test-rust test-python extension ## runs everything that a change must pass
 
-lint: $(MADE)-lint ## checks formatting, the structure of the source, and clippy with and without the Python half
+lint: $(MADE)-lint ## checks the formatting, the structure of the source, and the Rust code with clippy
 	cargo fmt --all --check
 	$(PY) -m tests.structure
 	cargo clippy --all-targets --package wakeloop-load --quiet -- -D warnings
@@ -82,23 +82,23 @@ lint: $(MADE)-lint ## checks formatting, the structure of the source, and clippy
 	RUSTDOCFLAGS='-D warnings' cargo doc --no-default-features --no-deps --document-private-items --quiet
 	PYO3_PYTHON=$(abspath $(PY)) cargo clippy --all-targets --features async-runtimes --quiet -- -D warnings
 
-test-rust: $(MADE)-venv ## the runtime without Python, then the whole crate
+test-rust: $(MADE)-venv ## runs the Rust tests, without and with Python
 	cargo test --no-default-features --quiet
 	cargo test --package wakeloop-load --quiet
 	@if $(CAN_EMBED); then echo '$(EMBED) cargo test --features async-runtimes --quiet'; $(EMBED) cargo test --features async-runtimes --quiet; \
 	else echo "skipped: cargo test with the python feature ($(PYTHON) has no library to link)"; fi
 
-test-python: $(MADE)-extension $(MADE)-test ## pytest, and CPython's own asyncio tests in short
+test-python: $(MADE)-extension $(MADE)-test ## runs the Python tests, and a part of CPython's own asyncio tests
 	$(PY) -m pytest
 	$(PY) -m tests.conformance --quick
 
-loom: ## the concurrent core in every order of its threads, up to three preemptions
+loom: #- runs the models of the concurrent core in every order of their threads, with up to three preemptions
 	RUSTFLAGS="--cfg wakeloop_loom" CARGO_TARGET_DIR=target/loom cargo test --release --no-default-features --lib --quiet model
 
-mutants: ## mutation tests of the concurrent core: the loom models must catch every mutant that MODELS.md lists
+mutants: #- runs the mutation tests of the concurrent core: the loom models must catch every mutant in MODELS.md
 	$(PYTHON) -m tests.mutants
 
-shuttle: ## the same core, and whole runtimes, in thousands of orders drawn at random
+shuttle: #- runs the same models, and whole runtimes, in thousands of random orders
 	RUSTFLAGS="--cfg wakeloop_shuttle" CARGO_TARGET_DIR=target/shuttle cargo test --release --no-default-features --lib --quiet model
 
 NIGHTLY := $(shell rustup toolchain list 2>/dev/null | sed -n 's/^\(nightly[^ ]*\).*/\1/p' | head -1)
@@ -106,7 +106,7 @@ NIGHTLY := $(shell rustup toolchain list 2>/dev/null | sed -n 's/^\(nightly[^ ]*
 # Tree borrows and permissive provenance, for crossbeam-epoch follows no stricter model; and what its collector still holds
 # at the end would count as a leak: those are for `make sanitize`. No backtraces: a panic on purpose would take minutes. It
 # has no socket pairs that do not wait, and a thousandth of the speed: tests of sockets and of fairness are left out.
-miri: ## tasks, queues, timers, channels, join sets and local sets under Miri, which knows what undefined behaviour is; needs nightly's miri
+miri: #- runs the runtime's tests under Miri, which finds undefined behaviour; needs nightly's miri
 	@if [ -z '$(NIGHTLY)' ] || ! cargo +$(NIGHTLY) miri --version >/dev/null 2>&1; then \
 		echo 'skipped: no miri (rustup +nightly component add miri rust-src)'; else \
 	MIRIFLAGS='-Zmiri-tree-borrows -Zmiri-permissive-provenance -Zmiri-disable-isolation -Zmiri-ignore-leaks' \
@@ -114,13 +114,13 @@ miri: ## tasks, queues, timers, channels, join sets and local sets under Miri, w
 		cargo +$(NIGHTLY) miri test --no-default-features --quiet --no-fail-fast \
 		--lib --test task_lifecycle --test sync --test join_set --test local_tasks --test scheduling; fi
 
-sanitize: ## the runtime's tests under AddressSanitizer and its leak check; needs a nightly toolchain
+sanitize: #- runs the runtime's tests under AddressSanitizer and LeakSanitizer; needs a nightly toolchain
 	@if [ -z '$(NIGHTLY)' ]; then echo 'skipped: no nightly toolchain (rustup toolchain install nightly)'; else \
 	RUSTFLAGS='-Zsanitizer=address' CARGO_TARGET_DIR=target/asan PROPTEST_CASES=32 \
 		cargo +$(NIGHTLY) test --no-default-features --quiet --no-fail-fast \
 		--target $$(rustc -vV | sed -n 's/^host: //p') --lib --tests; fi
 
-debug-python: ## the Python tests on an interpreter that checks every use of its C API; PYTHONDEBUG says where that is
+debug-python: #- runs the Python tests on a debug build of CPython (PYTHONDEBUG), which checks every use of its C API
 	@if $(PYTHONDEBUG) -c 'import sys; sys.gettotalrefcount' 2>/dev/null; then \
 	$(MAKE) debug-tests PYTHON=$(PYTHONDEBUG) VENV=$(VENV)-debug; \
 	else echo 'skipped: no $(PYTHONDEBUG) that is a debug build (apt-get install python3.11-dbg python3.11-venv)'; fi
@@ -140,27 +140,27 @@ debug-tests: $(MADE)-venv
 
 SYSTEMS := aarch64-apple-darwin x86_64-apple-darwin x86_64-unknown-freebsd
 
-other-systems: ## that both halves compile for macOS and FreeBSD, without a warning; fetches their standard libraries by rustup
+other-systems: #- checks that the crate compiles for macOS and FreeBSD; rustup fetches their standard libraries
 	rustup target add $(SYSTEMS)
 	@set -e; for system in $(SYSTEMS); do echo $$system; \
 	cargo clippy --target $$system --all-targets --no-default-features --quiet -- -D warnings; \
 	env -u PYO3_PYTHON PYO3_CROSS=1 PYO3_CROSS_PYTHON_VERSION=3.13 \
 		cargo clippy --target $$system --features async-runtimes --lib --quiet -- -D warnings; done
 
-conformance: $(MADE)-extension $(MADE)-test ## CPython's own asyncio tests, all of them
+conformance: $(MADE)-extension $(MADE)-test ## runs all of CPython's own asyncio tests, and compares each with asyncio
 	$(PY) -m tests.conformance
 
-conformance-modes: $(MADE)-extension $(MADE)-test ## the same in asyncio's debug mode and under python -X dev
+conformance-modes: $(MADE)-extension $(MADE)-test #- runs them in debug mode, and under python -X dev
 	$(PY) -m tests.conformance --mode debug --mode dev
 
-conformance-3.14: ## all three of them on Python 3.14; PYTHON314 says where that is
+conformance-3.14: #- runs them in all three modes on Python 3.14 (PYTHON314)
 	@command -v $(PYTHON314) >/dev/null || { echo "no $(PYTHON314): say make conformance-3.14 PYTHON314=/path/to/python3.14"; exit 1; }
 	$(MAKE) conformance conformance-modes PYTHON=$(PYTHON314) VENV=$(VENV)-3.14
 
 # One line for each run of the matrix.
 MATRIX = $(abspath $(VENV)-matrix.txt)
 
-conformance-matrix: ## all three modes on each of PYTHONS, an environment each, and a line for each run at the end
+conformance-matrix: #- runs them in all three modes on each of PYTHONS; prints one line for each run
 	@rm -f '$(MATRIX)'; status=0; for python in $(PYTHONS); do \
 		$(MAKE) conformance-summed PYTHON="$$python" VENV="$(VENV)-$${python##*python}" MATRIX='$(MATRIX)' \
 		|| { status=1; echo "$$python: not all of it is as on asyncio, or it did not run" >> '$(MATRIX)'; }; \
@@ -169,21 +169,21 @@ conformance-matrix: ## all three modes on each of PYTHONS, an environment each, 
 conformance-summed: $(MADE)-extension $(MADE)-test
 	$(PY) -m tests.conformance --mode normal --mode debug --mode dev --summary '$(MATRIX)'
 
-ecosystem: $(MADE)-extension $(MADE)-test ## well-known libraries' own test suites, on asyncio and on ours
+ecosystem: $(MADE)-extension $(MADE)-test #- runs well-known libraries' own test suites on asyncio and on wakeloop
 	$(PY) -m tests.suites
 
-extension: $(MADE)-extension $(MADE)-test ## builds examples/extension, whose Rust futures Python awaits, and tests it; unoptimised, which takes a third of the time
+extension: $(MADE)-extension $(MADE)-test #- builds and tests examples/extension, whose Rust futures Python awaits
 	VIRTUAL_ENV=$(abspath $(VENV)) CARGO_TARGET_DIR=$(or $(CARGO_TARGET_DIR),$(abspath target)) \
 	CARGO_PROFILE_RELEASE_OPT_LEVEL=0 $(VENV)/bin/maturin develop --release --quiet -m examples/extension/Cargo.toml
 	$(PY) -m pytest -p no:cacheprovider -c examples/extension/pyproject.toml examples/extension
 
-types: $(MADE)-extension $(MADE)-test ## mypy --strict over the package, the stubs against the extension, a user's program
+types: $(MADE)-extension $(MADE)-test ## checks types: mypy over the package and its tools, the stubs against the extension
 	$(PY) -m pytest tests/test_typing.py
 
-fuzz: $(MADE)-extension $(MADE)-test ## differential fuzzing: a thousand random scenarios of each kind must look the same on asyncio and on this loop
+fuzz: $(MADE)-extension $(MADE)-test ## compares asyncio with wakeloop in a thousand random scenarios of each kind (differential fuzzing)
 	SCENARIOS=$(or $(SCENARIOS),1000) FIRST_SEED=$(or $(FIRST_SEED),1000) $(PY) -m pytest -q tests/test_differential.py
 
-soak: $(MADE)-extension $(MADE)-test ## twenty minutes of everything at once, again and again: nothing may grow
+soak: $(MADE)-extension $(MADE)-test #- runs every kind of work for twenty minutes; nothing may grow
 	$(PY) -m tests.soak
 
 # -- benchmarks ----------------------------------------------------------------------------------------------------
@@ -191,21 +191,21 @@ soak: $(MADE)-extension $(MADE)-test ## twenty minutes of everything at once, ag
 # The page that a run is made into, and the result file of the same name.
 RESULTS ?= RESULTS
 
-bench: $(MADE)-extension $(MADE)-bench ## every scenario on every loop; makes benchmarks/RESULTS.md
+bench: $(MADE)-extension $(MADE)-bench ## runs every benchmark on every loop; writes benchmarks/RESULTS.md
 	$(PY) benchmarks/run.py --out benchmarks/out/$(RESULTS).json
 	$(PY) benchmarks/results.py benchmarks/out/$(RESULTS).json --page benchmarks/$(RESULTS).md
 
-bench-3.14: ## the same on Python 3.14 beside every loop there is for it; makes benchmarks/RESULTS-3.14.md
+bench-3.14: #- runs every benchmark on Python 3.14; writes benchmarks/RESULTS-3.14.md
 	@command -v $(PYTHON314) >/dev/null || { echo "no $(PYTHON314): say make bench-3.14 PYTHON314=/path/to/python3.14"; exit 1; }
 	$(MAKE) bench PYTHON=$(PYTHON314) VENV=$(VENV)-3.14 PEERS='$(PEERS) aiofastnet' RESULTS=RESULTS-3.14
 
-bench-instructions: $(MADE)-extension $(MADE)-bench ## instructions per operation and in whose code, by valgrind (40 minutes); makes benchmarks/INSTRUCTIONS.md
+bench-instructions: $(MADE)-extension $(MADE)-bench #- counts instructions per operation with valgrind; writes benchmarks/INSTRUCTIONS.md
 	$(PY) benchmarks/instructions.py --page benchmarks/INSTRUCTIONS.md
 
-bench-shares: $(MADE)-extension $(MADE)-bench ## whose code the CPU time of an operation is spent in, the kernel's included, by perf (12 minutes); makes benchmarks/SHARES.md
+bench-shares: $(MADE)-extension $(MADE)-bench #- shows with perf in whose code the CPU time is spent; writes benchmarks/SHARES.md
 	$(PY) benchmarks/shares.py --page benchmarks/SHARES.md
 
-bench-primitives: $(MADE)-extension $(MADE)-bench ## sleeps, lines and request latency of wakeloop's primitives beside asyncio on every loop, and tokio
+bench-primitives: $(MADE)-extension $(MADE)-bench #- compares wakeloop's primitives with asyncio on every loop, and with tokio
 	@VIRTUAL_ENV=$(abspath $(VENV)) CARGO_TARGET_DIR=$(or $(CARGO_TARGET_DIR),$(abspath target)) \
 	$(VENV)/bin/maturin develop --release --quiet -m benchmarks/tokio_sleep/Cargo.toml \
 	|| echo 'skipped: the sleep on tokio, which cannot be built here'
@@ -215,23 +215,23 @@ RUNTIME_BENCH := cargo run --release --quiet --manifest-path benchmarks/runtime/
 # Charts where the environment of the other benchmarks is; the page in any case.
 PAGE = $(if $(wildcard $(PY)),$(PY),$(PYTHON)) benchmarks/runtime/results.py benchmarks/out
 
-bench-runtime: ## the Rust runtime beside tokio and smol; results in benchmarks/out, benchmarks/RUNTIME.md and charts
+bench-runtime: #- compares the Rust runtime with tokio and smol; writes benchmarks/RUNTIME.md
 	$(RUNTIME_BENCH) --json benchmarks/out/runtime.json
 	$(RUNTIME_BENCH) sleeps --json benchmarks/out/sleeps.json
 	$(RUNTIME_BENCH) delays --json benchmarks/out/delays.json
 	$(PAGE)
 
-bench-echo: ## echo and HTTP servers on wakeloop, tokio, smol and threads under load; makes benchmarks/RUNTIME.md
+bench-echo: #- puts load on echo and HTTP servers on wakeloop, tokio, smol and threads; writes benchmarks/RUNTIME.md
 	@mkdir -p benchmarks/out
 	cargo build --release --quiet --bins --manifest-path benchmarks/runtime/Cargo.toml
 	cargo run --release --quiet --manifest-path benchmarks/runtime/Cargo.toml --bin echo -- --json benchmarks/out/echo.json
 	$(if $(wildcard $(PY)),$(PY),$(PYTHON)) benchmarks/runtime/wrk.py --json benchmarks/out/wrk.json
 	$(PAGE)
 
-bench-quick: $(MADE)-extension $(MADE)-bench ## the same with fewer and shorter rounds
+bench-quick: $(MADE)-extension $(MADE)-bench ## runs every benchmark in three short rounds
 	$(PY) benchmarks/run.py --quick
 
-clean: ## removes what was built: .venv, target, caches
+clean: ## removes .venv, target and caches
 	rm -rf $(VENV) target benchmarks/runtime/target .pytest_cache .mypy_cache benchmarks/out demo.png
 	find python -name '*.so' -delete
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

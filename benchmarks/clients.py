@@ -1,7 +1,6 @@
 """Client scenarios: the loop under test is the client, its peer an echo server in another process.
 
-Each coroutine function does one batch against the address and returns the number of operations, as the
-in-process scenarios do.
+Like the in-process scenarios, each coroutine function does one batch of work and returns the number of operations.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What moved between two result files of ``run.py``, beyond the noise.
+"""Which rows differ between two result files of ``run.py``, beyond the noise.
 
     python benchmarks/compare.py BEFORE.json AFTER.json [--loop wakeloop] [--all]
 
-What is compared is the ratio to the reference loop, taken round by round, so that a machine that was slower in
-one of the two runs does not show; where a file has no reference, the CPU time itself. A row moved if its medians
-differ by more than the rounds of either file do (the middle half of them; all of them where there are fewer than
-six), and by more than five per cent, which is what two runs of the same build have been seen to differ by.
+It compares the ratio to the reference loop, round by round, so that a machine that was slower in one of the two runs does
+not show; without a reference, it compares the CPU time. A row moved if its medians differ by more than five per cent, and
+by more than the spread of the rounds in either file. The spread is that of the middle half of the rounds, or of all where
+there are fewer than six. Two runs of the same build have differed by five per cent.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ def verdict(before: dict[str, Row], after: dict[str, Row], loop: str) -> tuple[b
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="what moved between two result files")
+    parser = argparse.ArgumentParser(description="prints which rows differ between two result files")
     parser.add_argument("before", type=Path)
     parser.add_argument("after", type=Path)
     parser.add_argument("--loop", default="wakeloop")
-    parser.add_argument("--all", action="store_true", help="the rows that did not move as well")
+    parser.add_argument("--all", action="store_true", help="also print the rows that did not move")
     arguments = parser.parse_args()
     before, after = read(arguments.before), read(arguments.after)
     names = [name for name in after if name in before]

@@ -1,7 +1,7 @@
-"""Scenarios that need no second process: what a turn, a callback, a timer and a task cost.
+"""Scenarios that need no second process: the cost of a loop iteration, a callback, a timer and a task.
 
-Each function does one batch of work on the loop it is given and returns the number of operations; the worker
-repeats it for as long as a round lasts and divides the CPU time of the process by that number.
+Each function does one batch of work on the loop it is given and returns the number of operations. The worker repeats it
+while a round lasts, and divides the CPU time of the process by the number of operations.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Loop = asyncio.AbstractEventLoop
 Scenario = Callable[[Loop], int]
 
 SCENARIOS: dict[str, Scenario] = {}
-# These make their own loops, so they are given the factory.
+# These make their own loops, so they take the factory.
 FACTORY_SCENARIOS: dict[str, Callable[[LoopFactory], int]] = {}
 
 
@@ -95,7 +95,7 @@ def threadsafe_burst(loop: Loop) -> int:
 
 @scenario("call_later/schedule+cancel")
 def schedule_and_cancel(loop: Loop) -> int:
-    """What a timeout that never fires costs."""
+    """A timeout that never fires."""
     for _ in range(10_000):
         loop.call_later(30, nothing).cancel()
     loop.call_soon(loop.stop)
@@ -257,7 +257,7 @@ def spawn_and_communicate(loop: Loop) -> int:
 
 
 class Sink(asyncio.Protocol):
-    """Counts what comes out of a pipe, up to its end."""
+    """Counts the bytes that come out of a pipe, up to its end."""
 
     def __init__(self, ended: asyncio.Future[int]) -> None:
         self._ended, self._size = ended, 0
@@ -294,7 +294,7 @@ class Writer(asyncio.BaseProtocol):
             self._left -= 1
             self._transport.write(self._chunk)
         if not self._left:
-            # Not from within resume_writing: asyncio would lose what was written there.
+            # Not from within resume_writing: asyncio would lose the last write.
             asyncio.get_running_loop().call_soon(self._transport.close)
 
 
@@ -339,7 +339,7 @@ def look_up_localhost(loop: Loop) -> int:
 
 
 def run_trivial(new_loop: LoopFactory) -> int:
-    """asyncio.run of a coroutine that does nothing: what starting and closing a loop costs."""
+    """asyncio.run of a coroutine that does nothing: the cost of starting and closing a loop."""
     for _ in range(50):
         with asyncio.Runner(loop_factory=new_loop) as runner:
             runner.run(trivial())

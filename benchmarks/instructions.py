@@ -1,11 +1,11 @@
-"""How many instructions an operation takes outside the kernel, and in whose code: valgrind counts them.
+"""Counts, with valgrind, how many instructions an operation takes outside the kernel, and in whose code.
 
     python benchmarks/instructions.py [--only GLOB]... [--loops a,b] [--page FILE]
 
-Unlike time, the counts do not depend on what else the machine does. Each scenario runs twice, shorter and longer,
-and the difference is divided by the operations between the two: start and end of the process cancel out. What is
-counted is everything the process does, by the file that the code is from: the interpreter, the loop's own library,
-OpenSSL, the C library. The kernel's work is not in it: see the baseline in ``run.py``.
+Unlike time, the counts do not depend on what else the machine does. Each scenario runs twice, shorter and longer, and the
+difference is divided by the difference in operations: start and end of the process cancel out. The counts cover everything
+the process does, by the file that the code is from: the interpreter, the loop's own library, OpenSSL, the C library. The
+kernel's work is not included; see the baseline in ``run.py``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PATIENCE = 300.0
 # Operations of the shorter and the longer run of a server; seconds of them where the load counts no operations.
 REQUESTS = (200, 800)
 SECONDS = (1.0, 4.0)
-# Whose code a file is; the first pattern that its path matches.
+# The owner of a file's code, by the first pattern that its path matches.
 OWNERS = (
     ("loop", r"/wakeloop/_core|/uvloop/|/rloop/|/rsloop/|/zuvloop/|/aiofastnet/"),
     ("OpenSSL", r"/lib(ssl|crypto)"),
@@ -52,7 +52,7 @@ def owner(path: str) -> str:
 
 
 def counts_of(profile: Path) -> Counts:
-    """What each owner's code cost by itself, from a file of callgrind's (its format: valgrind's manual, "cl-format")."""
+    """What each owner's code cost by itself, from a file of callgrind; valgrind's manual has the format ("cl-format")."""
     objects: dict[str, str] = {}
     counts: Counts = Counter()
     current, called = "other", False
@@ -73,7 +73,7 @@ def counts_of(profile: Path) -> Counts:
 
 
 def load_server(name: str, port: int, path: str, pid: int, place: int) -> int:
-    """Puts the load of a scenario on a server, and says how many requests it answered."""
+    """Puts the load of a scenario on a server; returns how many requests it answered."""
     timed = SERVERS[name].load["scheme"] == "tls"
     duration = SECONDS[place] if timed else PATIENCE / 2
     result = put_load(name, pid, port, path, cores()[1], duration, 0.0, count=REQUESTS[place])
@@ -118,8 +118,8 @@ def page(rows: dict[str, dict[str, Counts | str]], loops: list[str], versions: s
         "# Instructions",
         "",
         f"Counted {time.strftime('%Y-%m-%d')} with {versions}: instructions per operation outside the kernel, in all"
-        " and by whose code they are. Made by `make bench-instructions`; what is counted is told in"
-        " `benchmarks/instructions.py`.",
+        " and by whose code they are. Made by `make bench-instructions`; `benchmarks/instructions.py` says what is"
+        " counted.",
         "",
         f"| scenario | loop | all | {REFERENCE}'s over it | " + " | ".join(COLUMNS) + " |",
         "|" + " --- |" * (4 + len(COLUMNS)),
@@ -146,7 +146,8 @@ def main() -> int:
     if shutil.which("valgrind") is None:
         print("valgrind is not installed; it is a package of that name nearly everywhere")
         return 2
-    # Else strings lie in other places of every dict each time, and starting Python alone differs by half a million.
+    # With random hashes, strings have other places in every dict each time, and the start of Python alone differs by
+    # half a million instructions.
     os.environ["PYTHONHASHSEED"] = "0"
     names = chosen(NAMES, arguments.only)
     loops, missing = split(arguments.loops.split(","))

@@ -4,16 +4,16 @@
     python benchmarks/primitives.py lines            # a stream of 1,000 MB, line by line
     python benchmarks/primitives.py latency          # one request of 1 KiB and its response at a time
 
-Every contender runs in a process of its own, in rounds, so that the machine's moods hit all of them; the table has
-the medians, and beside each the ratio to what asyncio offers on uvloop. The peer of `lines` and `latency` is a plain
-blocking process. CPU is the contender's own, all of its threads together.
+Every contender runs in a process of its own, in rounds, so that changes of the machine affect all of them. The table has
+the medians, and beside each the ratio to asyncio on uvloop. The peer of `lines` and `latency` is a plain blocking process.
+CPU is the contender's own, all of its threads together.
 
-A round of `sleep` and `lines` starts the contenders anew. Those of `latency` live from the first round to the last
-and take turns, a burst of a few milliseconds each, in an order that changes from round to round: what they differ by
-is less than what the machine differs by from one second to the next. Their ratio is that of two bursts of the same
-round; the table has the median of all rounds and, behind it, the middle half of them. All share one CPU with their
-peer, so that a trip is what both sides do and two switches: to wake an idle CPU costs more than that on a virtual
-machine, differs from one time to the next, and is the same for all.
+A round of `sleep` and `lines` starts the contenders anew. Those of `latency` live from the first round to the last. They
+take turns, a burst of a few milliseconds each, in an order that changes from round to round: the machine varies more from
+one second to the next than the contenders differ. Their ratio is that of two bursts of the same round; the table has the
+median of all rounds and, behind it, the middle half of them. All share one CPU with their peer, so that a trip is the work
+of both sides and two switches. Waking an idle CPU would cost more than that on a virtual machine, would vary, and would
+be the same for all.
 
 `sleep` on tokio needs the extension in benchmarks/tokio_sleep; `make bench-primitives` builds it and runs all three.
 """
@@ -179,15 +179,15 @@ BODIES: dict[str, dict[str, Body]] = {
     "lines": {"asyncio streams": asyncio_lines, "wakeloop.TcpStream": wakeloop_lines},
     "latency": {"asyncio streams": asyncio_latency, "wakeloop.TcpStream": wakeloop_latency},
 }
-#: What the ratios are to.
-BASELINES = {
+#: The contender and the loop that ratios refer to.
+REFERENCES = {
     "sleep": ("asyncio.sleep", "uvloop"),
     "lines": ("asyncio streams", "uvloop"),
     "latency": ("asyncio streams", "uvloop"),
 }
 SERVERS = {"lines": serve_lines, "latency": serve_echo}
 LOOPS = {"asyncio": "asyncio", "uvloop": "uvloop", "wakeloop": "wakeloop"}
-#: Whose contenders take turns, and how many rounds there are.
+#: The scenarios whose contenders take turns, and the number of rounds.
 IN_TURNS = {"latency"}
 ROUNDS = {"sleep": 5, "lines": 5, "latency": 200}
 
@@ -227,7 +227,7 @@ def serve(options: argparse.Namespace) -> None:
 
 
 def is_there(name: str) -> bool:
-    # A directory of that name beside this file is none.
+    # A directory of that name beside this file is a namespace package, without an origin.
     found = importlib.util.find_spec(name)
     return found is not None and found.origin is not None
 
@@ -281,23 +281,23 @@ def compare(options: argparse.Namespace) -> None:
             peer.kill()
             peer.wait()
     columns = list(results[rows[0]][0])
-    baseline = results.get(BASELINES[options.scenario])
+    reference = results.get(REFERENCES[options.scenario])
     print(f"| {options.scenario} | loop | {' | '.join(columns)} |")
     print(f"| --- | --- | {' | '.join(['--:'] * len(columns))} |")
     for (contender, loop), rounds in results.items():
-        cells = [cell(column, rounds, baseline, options.scenario in IN_TURNS) for column in columns]
+        cells = [cell(column, rounds, reference, options.scenario in IN_TURNS) for column in columns]
         print(f"| {contender} | {loop} | {' | '.join(cells)} |")
     if "tokio sleep" in BODIES[options.scenario] and not is_there("tokio_sleep"):
         print("left out: tokio sleep, whose extension module is not built (make bench-primitives)")
 
 
-def cell(column: str, rounds: list[Figures], baseline: list[Figures] | None, paired: bool) -> str:
-    """The median of a figure and its ratio to the baseline's: round by round with the middle half, or of the medians."""
+def cell(column: str, rounds: list[Figures], reference: list[Figures] | None, paired: bool) -> str:
+    """The median of a figure and its ratio to the reference's: round by round with the middle half, or of the medians."""
     figures = [figure[column] for figure in rounds]
     median = statistics.median(figures)
-    if not baseline:
+    if not reference:
         return f"{median:,.2f}"
-    bases = [figure[column] for figure in baseline]
+    bases = [figure[column] for figure in reference]
     if not paired or len(figures) < 2:
         return f"{median:,.2f} ({median / statistics.median(bases):.2f}x)"
     low, middle, high = statistics.quantiles((ours / theirs for ours, theirs in zip(figures, bases)), n=4)

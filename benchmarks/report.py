@@ -1,9 +1,9 @@
-"""Results: the table on the terminal, the JSON file, and the ratios both speak of.
+"""Results: the table on the terminal, the JSON file, and the ratios in both.
 
-A *sample* is one round of one loop on one scenario: ``cpu_us`` per operation, ``rate`` per second, and for
-servers ``p50_us`` and ``p99_us``. A scenario is compared by one of these, its *metric*: the CPU time unless it
-says otherwise. The ratio of a loop is the reference's value over its own, taken round by round, because the
-rounds of one scenario follow each other closely and share what the machine did meanwhile.
+A *sample* is one round of one loop on one scenario: ``cpu_us`` per operation, ``rate`` per second, and for servers
+``p50_us`` and ``p99_us``. Loops are compared by one of these, the scenario's *metric*; the default is the CPU time. The
+ratio of a loop is the reference's value over its own, round by round: one round of all loops takes a short time, in which
+the machine does not change much.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ def cell(row: Row | None, reference: Row | None) -> str:
 def line(name: str, row: dict[str, Row], loops: list[str], width: int) -> str:
     """One scenario: CPU microseconds per operation of each loop, and the ratio to the reference."""
     reference = row.get(REFERENCE)
-    return f"{name:<{width}}" + "".join(f"{cell(row.get(loop), reference):>26}" for loop in loops)
+    return f"{name:<{width}}" + "".join(f" {cell(row.get(loop), reference):>27}" for loop in loops)
 
 
 def heading(loops: list[str], width: int) -> str:
-    return f"{'CPU us per operation':<{width}}" + "".join(f"{loop:>26}" for loop in loops)
+    return f"{'CPU us per operation':<{width}}" + "".join(f" {loop:>27}" for loop in loops)
 
 
 def failures(rows: Rows) -> list[str]:
@@ -76,7 +76,7 @@ def failures(rows: Rows) -> list[str]:
 
 
 def processor() -> str:
-    """What the processor calls itself, as far as the system says so."""
+    """The name of the processor, as far as the system knows it."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -88,8 +88,8 @@ def processor() -> str:
 def loopback_us() -> float:
     """The CPU time of one send and one receive over loopback, from Python: the least of some runs, microseconds.
 
-    How much of a row is the kernel's, and so how far apart two loops can be, hangs on it, and virtual machines of the
-    same name differ by a factor of three.
+    The kernel's part of a row, and so how far apart two loops can be, depends on it. Virtual machines of the same name
+    differ by a factor of three.
     """
     count, runs, message = 2_000, 15, bytes(1024)
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as here:
@@ -107,11 +107,11 @@ def loopback_us() -> float:
 
 
 def loopback(about: dict[str, Any]) -> str:
-    """What a page says of the kernel's part, where it was measured."""
+    """A page's sentence about the kernel's part, if it was measured."""
     cost = about.get("loopback_us")
     return "" if cost is None else (
-        f"A send and a receive of 1 KiB over loopback take {cost:.1f} us of CPU there: the kernel's part, which is"
-        " everybody's."
+        f"A send and a receive of 1 KiB over loopback take {cost:.1f} us of CPU there: the kernel's part, which all"
+        " loops share."
     )
 
 

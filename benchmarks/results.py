@@ -1,8 +1,8 @@
-"""From a result file of ``run.py`` to the page that people read, and its chart beside it.
+"""Makes a page, and its chart, from a result file of ``run.py``.
 
     python benchmarks/results.py benchmarks/out/TIME.json [--page benchmarks/RESULTS.md] [--no-chart]
 
-Any Python makes a page; the targets stand on the page of the Python that they were set for.
+Results of any Python make a page; only the page of the Python that the targets were set for shows them.
 """
 
 from __future__ import annotations

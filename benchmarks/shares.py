@@ -2,10 +2,10 @@
 
     python benchmarks/shares.py [--only GLOB]... [--rounds N] [--page FILE]
 
-``instructions.py`` counts what the kernel's work is not in; here it is. Each scenario's process is sampled while it
-works, and each sample belongs to the file that its code is from. Beside the shares stands the ratio to uvloop, from
-rounds without perf, and what the ratio would be if our own library, the C library and the clock cost nothing at all:
-no work on the loop can go beyond that while the kernel does what it is asked and the user's Python is run.
+Unlike ``instructions.py``, this includes the kernel's work. perf samples each scenario's process while it works, and each
+sample belongs to the file that its code is from. Beside the shares are the ratio to uvloop, from rounds without perf, and
+the ratio if our own library, the C library and the clock cost nothing. No change of the loop can go beyond that, with the
+same system calls and the same Python code of the user.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from targets import TARGETS
 
 NAMES = [*SCENARIOS, *(name for name, it in SERVERS.items() if it.metric == "cpu_us"), *CLIENTS]
 FREQUENCY = 4999
-# Rounds that are sampled, and how long perf is given to attach.
+# Rounds that are sampled, and how long perf may take to attach.
 SAMPLED_ROUNDS, ATTACH = 4, 0.4
-# Whose code a file of perf's is (it gives names without directories); the first pattern that matches.
+# The owner of a file's code, by the first pattern that matches; perf gives names without directories.
 OWNERS = (
     ("kernel", r"^\[kernel|^\[guest"),
     ("interpreter", r"^libpython|^python"),
@@ -46,7 +46,7 @@ OWNERS = (
     ("C library", r"^libc[.-]|^libm\.|^libpthread|^ld-linux|^\[vdso\]"),
 )
 COLUMNS = (*(name for name, _ in OWNERS), "other")
-# What the loop could save at the very most.
+# The most that the loop could save.
 AVOIDABLE = ("loop", "C library")
 
 Shares = dict[str, float]

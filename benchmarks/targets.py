@@ -1,11 +1,11 @@
-"""What we set out to reach: the ratio to uvloop 0.23 on CPython 3.13, by the metric of each scenario.
+"""The targets: the ratio to uvloop 0.23 on CPython 3.13, by the metric of each scenario.
 
-Set before the code was written; a row that falls short stays in the table as short.
+They were set before the code was written. A row that does not reach its target stays in the table as short.
 """
 
 from __future__ import annotations
 
-#: The Python that they were set for.
+#: The Python version of the targets.
 PYTHON = "3.13"
 
 TARGETS: dict[str, float] = {

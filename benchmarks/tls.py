@@ -1,9 +1,9 @@
 """TLS scenarios: the certificate, the load, and what a connection costs in memory.
 
-The load runs in this process, pinned while it runs, and reports in the names of the Rust load generator: every
-connection sends one message and takes its echo, in turn, all of them on their way at once, every byte compared. They are encrypted first and sent together then: Python encrypts
-more slowly than the servers answer, and a server that falls asleep between any two messages would mostly show what
-that costs. The certificate is made by openssl when it is first needed.
+The load runs in this process, which is pinned meanwhile. In each turn every connection sends one message, and every byte
+of the echoes is compared. All messages of a turn are encrypted first and then sent together: Python encrypts more slowly
+than the servers answer, and a server that slept between two messages would mostly show the cost of sleeping. The report
+has the names of the load generator's. The openssl command makes the certificate when it is first needed.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def run(
     idle: list[Peer] = []
     more: dict[str, Any] = {}
     if options.get("idle"):
-        # The first ones pay for what all connections share.
+        # The first connections allocate what all share.
         idle = [connect() for _ in range(20)]
         exchange(idle, options["size"], 0.1)
         before = settled(pid)
@@ -134,7 +134,7 @@ def measured(
     warmup: float,
     cpu: int,
 ) -> dict[str, Any]:
-    """Exchanges messages over connections of this process's, and reports in the names of the Rust load generator."""
+    """Exchanges messages over connections of this process, and reports in the names of the load generator."""
     before = os.sched_getaffinity(0)
     if cpu >= 0:
         os.sched_setaffinity(0, {cpu})
@@ -163,7 +163,7 @@ def measured(
 
 
 def settled(pid: int) -> int:
-    """The memory of a process that has come to rest, in bytes."""
+    """The memory of a process that has settled, in bytes."""
     time.sleep(0.2)
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 

@@ -216,26 +216,25 @@ def test_a_name_counts_for_the_file_that_defines_it(tmp_path):
 
 
 def test_a_cycle_of_python_modules_is_named(python):
-    append(python / "wakeloop" / "_tls.py", "from . import _clients")
-    append(python / "wakeloop" / "_clients.py", "from ._tls import InheritedProtocol")
+    append(python / "wakeloop" / "loop.py", "from . import policy")
     found = "\n".join(check_package(python))
     assert "No cycles are allowed in wakeloop." in found
-    assert "._tls -> ._clients" in found
+    assert ".policy -> .loop" in found
 
 
 def test_a_python_module_that_imports_a_higher_one_is_named(python):
-    line = append(python / "wakeloop" / "_inherited.py", "from .loop import EventLoop")
-    assert f"wakeloop._inherited -> wakeloop.loop (l.{line})" in "\n".join(check_package(python))
+    line = append(python / "wakeloop" / "loop.py", "from .policy import install")
+    assert f"wakeloop.loop -> wakeloop.policy (l.{line})" in "\n".join(check_package(python))
 
 
 def test_an_import_for_type_checkers_counts(python):
-    line = append(python / "wakeloop" / "_inherited.py", "if TYPE_CHECKING: from .loop import EventLoop")
-    assert f"wakeloop._inherited -> wakeloop.loop (l.{line})" in "\n".join(check_package(python))
+    line = append(python / "wakeloop" / "loop.py", "if TYPE_CHECKING: from .policy import install")
+    assert f"wakeloop.loop -> wakeloop.policy (l.{line})" in "\n".join(check_package(python))
 
 
 def test_a_python_module_that_imports_from_the_package_itself_is_named(python):
-    line = append(python / "wakeloop" / "_tls.py", "from . import _core, EventLoop")
-    assert f"cycle: wakeloop/_tls.py:{line} imports EventLoop from wakeloop/__init__.py" in list(check_package(python))
+    line = append(python / "wakeloop" / "policy.py", "from . import _core, EventLoop")
+    assert f"cycle: wakeloop/policy.py:{line} imports EventLoop from wakeloop/__init__.py" in list(check_package(python))
 
 
 def test_a_python_module_without_a_floor_is_named(python):

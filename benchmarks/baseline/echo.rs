@@ -1,4 +1,4 @@
-//! Sends back whatever comes.
+//! Sends back all bytes that it receives.
 
 use std::io::{Read, Write};
 
@@ -29,7 +29,7 @@ impl<S: Read + Write> Connection for Echo<S> {
             if self.rest.send(&mut self.stream, &buffer[..count]).is_err() {
                 return false;
             }
-            // A short read has drained the socket: the next edge will tell.
+            // A short read has drained the socket; epoll reports the next bytes.
             if count < buffer.len() {
                 return true;
             }

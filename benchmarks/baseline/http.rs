@@ -10,7 +10,7 @@ content-type: text/plain\r\ncontent-length: 13\r\n\r\nHello, world!";
 const CHUNK: usize = 64 * 1024;
 const CHUNKS: usize = 64;
 
-/// How many requests end in these bytes; none is in two pieces, because the load sends each in one.
+/// How many requests end in these bytes. The load sends each request in one piece.
 fn requests(bytes: &[u8]) -> usize {
     bytes.windows(4).filter(|four| four == b"\r\n\r\n").count()
 }
@@ -45,7 +45,7 @@ impl<S: Read + Write> Connection for Hello<S> {
 pub struct Bulk<S> {
     stream: S,
     chunk: Vec<u8>,
-    /// The position in the answers that are owed; their heads aside.
+    /// The position in the answers that are due, without their heads.
     sent: usize,
     owed: usize,
 }
@@ -62,7 +62,7 @@ impl<S: Read + Write> Connection for Bulk<S> {
             Got::Bytes(count) => {
                 for _ in 0..requests(&buffer[..count]) {
                     let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", CHUNK * CHUNKS);
-                    // Only asked when the last answer is through: the socket is empty and takes it whole.
+                    // The next request comes after the last answer has left, so the socket has room for the whole head.
                     if !self.stream.write(head.as_bytes()).is_ok_and(|sent| sent == head.len()) {
                         return false;
                     }

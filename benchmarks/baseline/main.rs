@@ -2,9 +2,9 @@
 //!
 //!     baseline WHAT CPU [ARGUMENT]...
 //!
-//! serves on one thread, pinned to that core (-1: to none), prints `{"port": N}` (0 for a Unix socket) and goes on
-//! until it is killed. Each server is the least program that gives the right answers. Built by `__init__.py` with
-//! plain rustc, hence the declarations by hand in `system`. Linux only.
+//! serves on one thread, pinned to that core (-1: to none), prints `{"port": N}` (0 for a Unix socket) and runs until it
+//! is killed. Each server is the smallest program that gives the right answers. `__init__.py` builds it with rustc alone,
+//! so `system` declares the system calls by hand. Linux only.
 
 mod echo;
 mod http;

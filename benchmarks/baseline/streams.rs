@@ -39,13 +39,13 @@ impl Listener for UnixListener {
     }
 }
 
-/// What is said over a connection.
+/// The protocol of a connection.
 pub trait Connection {
     /// Does all that can be done without waiting. False: the connection is over.
     fn ready(&mut self, buffer: &mut [u8]) -> bool;
 }
 
-/// What the socket did not take yet.
+/// Bytes that the socket has not taken yet.
 #[derive(Default)]
 pub struct Rest(Vec<u8>);
 
@@ -54,7 +54,7 @@ impl Rest {
         self.0.is_empty()
     }
 
-    /// Sends, after what was kept before, and keeps what the socket does not take.
+    /// Sends the bytes behind those that are kept, and keeps what the socket does not take.
     pub fn send(&mut self, stream: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
         if !self.0.is_empty() {
             self.0.extend_from_slice(bytes);
@@ -79,7 +79,7 @@ impl Rest {
     }
 }
 
-/// What a read that does not wait brought.
+/// The result of a nonblocking read.
 pub enum Got {
     Bytes(usize),
     Nothing,
@@ -95,7 +95,7 @@ pub fn read(stream: &mut impl Read, buffer: &mut [u8]) -> Got {
     }
 }
 
-/// Serves the connections of a listener, each by what `make` makes of its stream.
+/// Serves the connections of a listener; `make` makes the protocol of each.
 pub fn serve<L: Listener, C: Connection>(listener: L, make: impl Fn(L::Stream) -> C) -> io::Result<()> {
     listener.nonblocking()?;
     let mut epoll = Epoll::new()?;

@@ -1,4 +1,4 @@
-//! The few system calls that the standard library has no name for.
+//! The few system calls that the standard library does not wrap.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::io;
@@ -71,13 +71,13 @@ unsafe extern "C" {
     pub fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
 }
 
-/// The benchmark is the parent: what it started ends with it.
+/// Ends this process when its parent, the benchmark, ends.
 pub fn die_with_parent() {
     // SAFETY: plain values.
     unsafe { prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) };
 }
 
-/// Stays on this core, if it is one.
+/// Keeps this thread on the core; -1 leaves it alone.
 pub fn pin(cpu: i64) {
     if (0..64).contains(&cpu) {
         // SAFETY: a live mask of the size that is given.
@@ -93,7 +93,7 @@ pub struct Epoll {
 
 impl Epoll {
     pub fn new() -> io::Result<Epoll> {
-        // SAFETY: a flag that says nothing.
+        // SAFETY: the call takes a plain flag.
         let set = unsafe { epoll_create1(0) };
         if set < 0 {
             return Err(io::Error::last_os_error());
@@ -110,7 +110,7 @@ impl Epoll {
         Ok(())
     }
 
-    /// Waits until something is ready, and says what.
+    /// Waits until descriptors are ready, and returns their events.
     pub fn wait(&mut self) -> &[Event] {
         // SAFETY: as many events as there is room for.
         let count = unsafe { epoll_wait(self.set, self.events.as_mut_ptr(), self.events.len() as c_int, -1) };

@@ -1,7 +1,7 @@
 //! Echo over TLS: OpenSSL on the socket itself, from the same library files that Python's `ssl` has loaded.
 //!
-//! For messages of one record, which the load sends in one piece: a connection that sent half a record would keep
-//! the others waiting, because the sockets are blocking ones.
+//! It serves messages of one record, which the load sends in one piece. The sockets are blocking, so a connection that
+//! sent half a record would block the others.
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_int, c_long, c_void};
@@ -116,7 +116,7 @@ impl Tls {
                 }
             }
             for stream in fresh.drain(..) {
-                // A message may have come with the end of the handshake; epoll does not tell what OpenSSL holds.
+                // A message may have arrived with the end of the handshake; epoll does not report what OpenSSL holds.
                 if let Some(session) = self.handshake(stream.as_raw_fd())
                     && (!self.holds_more(session) || self.echo(session, &mut buffer))
                 {
@@ -144,7 +144,7 @@ impl Tls {
         unsafe { (self.has_pending)(session) == 1 }
     }
 
-    /// What has come back to where it came from, record by record. False: the connection is over.
+    /// Echoes all records that have arrived. False: the connection is over.
     fn echo(&self, session: Session, buffer: &mut [u8]) -> bool {
         loop {
             // SAFETY: a live session, and a buffer of the length that is given.

@@ -1,4 +1,4 @@
-//! Sends each datagram back: what waits is taken in one system call and answered in another.
+//! Sends each datagram back: one system call receives all that wait, another answers them.
 
 use std::io;
 use std::net::UdpSocket;
@@ -42,7 +42,7 @@ pub fn serve() -> io::Result<()> {
         for (vector, message) in vectors.iter_mut().zip(&messages[..count]) {
             vector.length = message.length as usize;
         }
-        // SAFETY: as above.
+        // SAFETY: as for the receive above: all messages point to live names and vectors.
         unsafe { sendmmsg(fd, messages.as_mut_ptr(), count as u32, 0) };
         for (vector, message) in vectors.iter_mut().zip(&mut messages[..count]) {
             vector.length = SIZE;

@@ -1,8 +1,8 @@
-"""From the result files of the runtime's benchmarks to the page that people read, and its charts.
+"""Makes a page, and its charts, from the result files of the runtime's benchmarks.
 
     python benchmarks/runtime/results.py benchmarks/out [--page benchmarks/RUNTIME.md]
 
-Whatever of runtime.json, echo.json, wrk.json, sleeps.json and delays.json is there is shown. Charts need matplotlib.
+The page shows those of runtime.json, echo.json, wrk.json, sleeps.json and delays.json that exist. Charts need matplotlib.
 """
 
 from __future__ import annotations

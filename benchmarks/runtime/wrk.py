@@ -2,8 +2,8 @@
 
     python benchmarks/runtime/wrk.py [--rounds 5] [--seconds 5] [--json FILE]
 
-The program is the benchmark's binary `server`, as last built for release. The servers take turns; what is reported are medians over the rounds, and of
-the rate the median of the ratios within a round. Where wrk is not installed this says so and measures nothing.
+The program is the benchmark's binary `server`, as last built for release. The servers take turns. The report has medians
+over the rounds, and for the rate the median of the ratios within a round. Without wrk, it measures nothing.
 """
 
 from __future__ import annotations

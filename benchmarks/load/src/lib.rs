@@ -18,6 +18,7 @@ mod clock;
 mod conversation;
 mod http;
 mod latency;
+mod limits;
 mod pattern;
 mod run;
 mod tally;
@@ -31,6 +32,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use latency::Summary;
+pub use limits::allow_many_files;
 pub use run::run;
 
 /// Where the server listens.
@@ -38,7 +40,7 @@ pub use run::run;
 pub enum Target {
     Tcp(SocketAddr),
     Unix(PathBuf),
-    /// Datagrams, one for a request and one for its answer. One that is lost stalls its connection.
+    /// Datagrams, one for a request and one for its answer. A lost datagram stalls its connection.
     Udp(SocketAddr),
 }
 
@@ -60,8 +62,8 @@ pub struct Http {
     pub path: String,
     /// Sends a POST with a body of this many bytes, different each time; otherwise GET.
     pub post_size: Option<usize>,
-    /// The body every answer must have. Without it a POST must be echoed, and all answers to a GET must be the
-    /// same as the first.
+    /// The body that every answer must have. Without it, the server must echo a POST, and all answers to a GET must be
+    /// the same as the first.
     pub expect_body: Option<Vec<u8>>,
 }
 
@@ -79,8 +81,8 @@ pub struct Config {
     pub warmup: Duration,
     /// The length of the measured window.
     pub duration: Duration,
-    /// Ends the window after this many requests, if that is sooner. (After a warm-up, those under way when the
-    /// window opens are counted as well.)
+    /// Ends the window after this many requests, if that is sooner. Requests that are under way when the window opens
+    /// count as well.
     pub count: Option<u64>,
     pub workers: usize,
     /// How long a connect, and at the end an outstanding answer, may take.

@@ -1,4 +1,4 @@
-//! `wakeloop-load TARGET`: puts a load on a server and reports; see `USAGE`.
+//! `wakeloop-load TARGET` puts a load on a server and reports; see `USAGE`.
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use lexopt::{Arg, ValueExt};
 use serde_json::{Value, json};
-use wakeloop_load::{Config, Http, Report, Summary, Target, Work, run};
+use wakeloop_load::{Config, Http, Report, Summary, Target, Work, allow_many_files, run};
 
 const USAGE: &str = "\
 Usage: wakeloop-load TARGET [OPTION]...
@@ -193,18 +193,6 @@ fn pin(cpu: usize) -> io::Result<()> {
 #[cfg(not(target_os = "linux"))]
 fn pin(_: usize) -> io::Result<()> {
     Ok(())
-}
-
-/// Raises the soft limit on open files to the hard one: thousands of connections need it.
-fn allow_many_files() -> io::Result<()> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: both calls get a valid place for the limits.
-    let done = unsafe {
-        libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
-        limit.rlim_cur = limit.rlim_max;
-        libc::setrlimit(libc::RLIMIT_NOFILE, &limit)
-    };
-    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 fn as_json(report: &Report) -> Value {

@@ -1,9 +1,9 @@
 //! Rounds in which the runtimes take turns, in processes that live for a few of them.
 //!
-//! Where the system puts two threads is decided when they start and mostly kept: on one processor they wake each
-//! other for a tenth of what it costs on two. A process is therefore one draw, and the median of a long-lived one's
-//! rounds says how it was placed, not how the runtime does. Each process runs one runtime, so that no other's idle
-//! threads stand beside it.
+//! The system chooses processors for two threads when they start, and mostly keeps the choice: on one processor they
+//! wake each other for a tenth of what it costs on two. So a process is one sample of this choice, and the median over
+//! one long-lived process would measure the choice and not the runtime. Each process runs one runtime, so that idle
+//! threads of another do not disturb it.
 
 use std::env;
 use std::path::PathBuf;
@@ -120,11 +120,11 @@ fn interleave(
     options: &Options,
 ) -> Option<Vec<Vec<Sample>>> {
     let mut samples = vec![Vec::with_capacity(options.rounds); names.len()];
-    // What sleeps anyway needs no more rounds than patience allows.
+    // Scenarios that mostly sleep get fewer rounds.
     let rounds = if scenario.by == Clock::Cpu { options.rounds.div_ceil(3) } else { options.rounds };
     for process in 0..rounds.div_ceil(ROUNDS_OF_ONE) {
         for turn in 0..names.len() {
-            // Every order has its turn, so that nobody always runs after the same neighbour.
+            // All orders take turns, so that no runtime always follows the same other one.
             let index =
                 (process / 2 + if process % 2 == 0 { turn } else { names.len() - turn }) % names.len();
             samples[index].extend(rounds_of_a_process(scenario, names[index], kind, options.slice)?);
@@ -183,7 +183,7 @@ fn calibrate(body: &mut Body, slice: Duration, by: Clock) -> u64 {
     }
     let mut repetitions = 1;
     loop {
-        // The best of three: a neighbour's time slice must not pass for ours.
+        // The best of three, which leaves out what other processes took.
         let took = (0..3).map(|_| time(body, repetitions)).min().unwrap_or_default();
         if took >= slice / 2 {
             let scale = slice.as_secs_f64() / took.as_secs_f64();

@@ -1,8 +1,8 @@
-//! Instruction counts by callgrind: what the clock of a busy machine cannot tell apart.
+//! Instruction counts by callgrind, which show differences that a clock on a busy machine cannot.
 //!
-//! A body is run twice in a process of its own, with two numbers of repetitions; the difference is without the
-//! start of process and runtime. Valgrind runs one thread at a time, so counts of scenarios that race are only
-//! typical. Spinning and sleeping scenarios are left out.
+//! A body runs twice in a process of its own, with two numbers of repetitions; the difference leaves out the start of
+//! process and runtime. Valgrind runs one thread at a time, so counts of scenarios with races are only typical.
+//! Scenarios that spin or sleep are left out.
 
 use std::env;
 use std::process::{Command, ExitCode};
@@ -10,7 +10,7 @@ use std::process::{Command, ExitCode};
 use crate::api::Kind;
 use crate::harness::{find, matches, runtimes};
 
-/// Scenarios of which the count means something, with repetitions that take callgrind a second or so.
+/// Scenarios with a meaningful count, and repetitions that take callgrind about a second.
 const COUNTED: &[(&str, u64)] = &[
     ("01 spawn_one", 2000),
     ("02 spawn_many_local", 2),

@@ -1,4 +1,4 @@
-//! A million sleeps, and tasks that never wait: each runtime in a process of its own, for its memory and its peace.
+//! A million sleeps, and tasks that never wait. Each runtime has a process of its own, whose memory is its own.
 
 use std::env;
 use std::fmt::Write as _;

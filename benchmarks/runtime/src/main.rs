@@ -1,9 +1,9 @@
 //! The runtime beside tokio and smol: `make bench-runtime`.
 //!
-//! Criterion would measure one runtime for seconds, then the next; on a machine that others use as well, the
-//! ratio of two such runs says more about the neighbours than about the runtimes. So rounds are interleaved: the
-//! runtimes take turns of a few rounds, each in a process of its own and in changing order, and what is reported is
-//! the ratio of the medians over all rounds. CPU time of the process stands beside wall time.
+//! Criterion would measure one runtime for seconds, then the next. On a shared machine the ratio of two such runs says
+//! more about other processes than about the runtimes. So rounds are interleaved: the runtimes take turns of a few
+//! rounds, each in a process of its own and in changing order. The report has the ratio of the medians over all rounds,
+//! for wall time and for the CPU time of the process.
 //!
 //! ```text
 //! runtime-bench [FILTER...] [--rounds N] [--millis M] [--json FILE]   ratios of all scenarios that match

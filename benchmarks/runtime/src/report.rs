@@ -18,8 +18,8 @@ struct Peer {
     name: &'static str,
     wall_ns: f64,
     cpu_ns: f64,
-    /// Their median over ours. Above 1 we are faster. The rounds are interleaved, but not paired: where threads happen
-    /// to stand makes more of a difference between two processes than what else goes on between two rounds.
+    /// Their median over ours; above 1 we are faster. Rounds are interleaved, but not paired: the processors that the
+    /// threads got matter more than the time between two rounds.
     wall_ratio: f64,
     cpu_ratio: f64,
 }
@@ -120,7 +120,7 @@ pub fn write_json(path: &Path, rows: &[Row]) -> std::io::Result<()> {
     write(path, &text)
 }
 
-/// Writes a file, and the folder that it is in.
+/// Writes a file; makes its folder if needed.
 pub fn write(path: &Path, text: &str) -> std::io::Result<()> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
@@ -133,7 +133,7 @@ pub fn resident_memory() -> f64 {
     status("VmRSS:")
 }
 
-/// And the most it ever had.
+/// The most memory that this process ever had.
 pub fn peak_memory() -> f64 {
     status("VmHWM:")
 }

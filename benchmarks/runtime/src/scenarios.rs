@@ -1,7 +1,7 @@
 //! The scenarios, compiled once per runtime: `super` is the runtime.
 //!
-//! The numbers are those of the list in `main`. A body gets the number of repetitions, so that what is measured
-//! is long enough for the clock; "local" bodies run inside a task, "remote" ones on a thread outside.
+//! The numbers are those of the list in `main`. A body gets the number of repetitions, so that a run is long enough for
+//! the clock. "Local" bodies run inside a task, "remote" ones on another thread.
 
 #[path = "scenarios/latency.rs"]
 pub mod latency;

@@ -1,11 +1,10 @@
 //! Echo and HTTP servers under load:
 //! `echo [--protocol echo|http|both] [--connections N,N] [--sizes N,N] [--seconds S] [--rounds R] [--json FILE]`.
 //!
-//! Server and client are two processes; the client is wakeloop's load generator, the same for all. Each case is
-//! run closed (the next request follows the answer: what rate is reached) and open (a fixed rate that all can
-//! serve: what latency, CPU time and memory it costs). Rounds are interleaved, the medians are reported; a ratio is the
-//! median of the rounds' ratios: of rates ours over theirs, of p99 theirs over ours. HTTP has its own connections, 1000,
-//! and no sizes.
+//! Server and client are two processes; the client is wakeloop's load generator, the same for all. Each case runs as a
+//! closed loop, which shows the highest rate, and as an open loop at a fixed rate that all can serve, which shows latency,
+//! CPU time and memory. Rounds are interleaved, and the medians are reported. A ratio is the median of the rounds' ratios:
+//! our rate over theirs, or their p99 over ours. HTTP always has 1000 connections, and no sizes.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -63,7 +62,7 @@ struct Figures {
 }
 
 fn main() {
-    raise_descriptor_limit();
+    wakeloop_load::allow_many_files().expect("a limit of our own");
     let (mut connections, mut sizes) = (vec![1, 100, 1000, 10_000], vec![64, 16 << 10]);
     let (mut seconds, mut rounds, mut json) = (2.0, 5, None::<PathBuf>);
     let mut protocol = "both".to_owned();
@@ -177,7 +176,7 @@ impl Case {
 
     fn measure(&self, seconds: f64, rounds: usize) -> Vec<(&'static str, Figures)> {
         let protocol = if matches!(self.work, Work::Http(_)) { "http" } else { "echo" };
-        // A thread per connection is left out where the machine would have to hold ten thousand of them.
+        // Ten thousand threads are too many for the machine.
         let servers = SERVERS.into_iter().filter(|name| *name != "threads" || self.connections <= 1000);
         let mut all: Vec<_> = servers.map(|name| (name, Figures::default())).collect();
         let count = all.len();
@@ -193,7 +192,7 @@ impl Case {
                     warmup: Duration::from_secs_f64(seconds / 4.0),
                     duration: Duration::from_secs_f64(seconds),
                     patience: Duration::from_secs(30),
-                    // One thread, busy for all it is worth, would be what all servers are measured by.
+                    // One thread alone would be the bottleneck.
                     workers: std::thread::available_parallelism().map_or(1, usize::from),
                     watch_pid: Some(server.child.id() as i32),
                     ..Config::default()
@@ -204,7 +203,7 @@ impl Case {
                 figures.closed_mean.push(closed.latency.mean.as_secs_f64());
                 figures.closed_p99.push(closed.latency.p99.as_secs_f64());
                 figures.closed_cpu.extend(cpu_per_request(&closed));
-                // Set once, for all: a third of what the first reached.
+                // One rate for all: a third of what the first server reached.
                 config.rate = Some(*fixed.get_or_insert(rate / 3.0));
                 let Some(open) = run(&config, figures) else { continue };
                 figures.p50.push(open.latency.p50.as_secs_f64());
@@ -244,14 +243,4 @@ fn median(values: &[f64]) -> f64 {
 /// The median of the rounds' ratios.
 fn ratio_of(over: &[f64], under: &[f64]) -> f64 {
     median(&over.iter().zip(under).map(|(a, b)| a / b).collect::<Vec<_>>())
-}
-
-fn raise_descriptor_limit() {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: both calls read or write the struct they are given.
-    unsafe {
-        libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
-        limit.rlim_cur = limit.rlim_max;
-        libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
-    }
 }

@@ -16,16 +16,16 @@ use std::thread;
 
 use http::{Connection, Next};
 
-/// More than any message: a read that fills its buffer does not tell whether there is more, and so costs a second one.
+/// Larger than any message: after a read that fills its buffer, a second one has to ask whether there is more.
 const BUFFER: usize = 64 << 10;
 
 thread_local! {
-    /// What is read, and what is to be written.
+    /// The bytes that were read, and the bytes to write.
     static BUFFERS: RefCell<(Vec<u8>, Vec<u8>)> = RefCell::new((vec![0; BUFFER], Vec::new()));
 }
 
 fn main() -> io::Result<()> {
-    allow_descriptors();
+    wakeloop_load::allow_many_files().expect("a limit of our own");
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [runtime, protocol] = arguments.as_slice() else {
         eprintln!("usage: server wakeloop|tokio|smol|threads echo|http");
@@ -50,18 +50,7 @@ fn main() -> io::Result<()> {
     }
 }
 
-/// Ten thousand connections and a few.
-fn allow_descriptors() {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: both calls read or write the struct they are given.
-    unsafe {
-        libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
-        limit.rlim_cur = limit.rlim_max;
-        libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
-    }
-}
-
-/// What a connection is, between two reads.
+/// The state of a connection between two reads.
 enum Protocol {
     Echo,
     Http(Connection),
@@ -72,7 +61,7 @@ impl Protocol {
         if http { Protocol::Http(Connection::default()) } else { Protocol::Echo }
     }
 
-    /// One read and one write: whether to go on, and what was not written.
+    /// Makes one read and one write; returns whether to go on, and the bytes that were not written.
     fn turn(
         &mut self,
         read: impl FnOnce(&mut [u8]) -> io::Result<usize>,

@@ -1,5 +1,4 @@
-//! What a median of rounds does not tell: memory and cost of a million sleeps, how late they are, and how long
-//! tasks that never wait make others wait.
+//! Memory and cost of a million sleeps, how late they are, and how long tasks that never wait delay others.
 
 use std::future::{Future, poll_fn};
 use std::io::Write;
@@ -24,7 +23,7 @@ const HEAD_START: Duration = Duration::from_micros(8);
 pub fn sleeps(kind: Kind, count: usize, spread: Duration) -> Sleeps {
     let rt = Rt::new(kind);
     let lateness: Arc<[AtomicU32]> = (0..count).map(|_| AtomicU32::new(0)).collect();
-    // From here on: what the runtime keeps of the first part for the second counts as well.
+    // Memory that the runtime keeps from the first part counts as well.
     let memory = resident_memory();
     let mut figures = rt.block_on(join(rt.spawn(arm_and_cancel(count))));
     let cpu = process_cpu();
@@ -33,7 +32,7 @@ pub fn sleeps(kind: Kind, count: usize, spread: Duration) -> Sleeps {
         let start = Instant::now() + HEAD_START * count as u32;
         let tasks: Vec<_> = (0..count)
             .map(|n| {
-                // In no order.
+                // In a mixed order.
                 let place = (n as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) % count as u64;
                 let due = start + spread.mul_f64(place as f64 / count as f64);
                 let all = all.clone();
@@ -62,7 +61,7 @@ async fn arm_and_cancel(count: usize) -> Sleeps {
     let far = |n: usize| {
         Duration::from_micros(3_600_000_000 + (n as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) % 7_200_000_000)
     };
-    // The list itself is not the sleeps' memory: touched before.
+    // The list is no memory of the sleeps: its pages are touched before.
     let mut armed = Vec::with_capacity(count);
     armed.resize_with(count, || None);
     let (memory, cpu) = (resident_memory(), process_cpu());
@@ -83,7 +82,7 @@ async fn arm_and_cancel(count: usize) -> Sleeps {
     }
 }
 
-/// How late a timer fires, and how long a byte lies in a socket, beside `busy` tasks that wake themselves in each
+/// How late a timer fires, and how long a byte stays in a socket, beside `busy` tasks that wake themselves in each
 /// poll.
 pub fn delays(kind: Kind, busy: usize, samples: usize) -> Delays {
     let rt = Rt::new(kind);
@@ -123,7 +122,7 @@ async fn timer_delays(samples: usize) -> Vec<f64> {
     late
 }
 
-/// A thread outside writes the time, the task reads it.
+/// Another thread writes the time, and the task reads it.
 async fn socket_delays(samples: usize) -> Vec<f64> {
     let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.expect("a listener");
     let address = listener.local_addr().expect("an address");

@@ -91,12 +91,12 @@ fn churn(kind: Kind) -> Body {
         let accepting = spawn(async move {
             for _ in 0..n {
                 let (stream, _) = listener.accept().await.expect("a connection");
-                // Closed with a reset: no port stays in TIME_WAIT, of which thousands would be used up.
+                // Closes with a reset, so that no port stays in TIME_WAIT; thousands would be used up.
                 let _ = socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO));
             }
         });
         for _ in 0..n {
-            // The reset may come before connect looks, or before read.
+            // The reset may arrive before connect, or before read.
             if let Ok(mut stream) = TcpStream::connect(address).await {
                 let _ = stream.read(&mut [0u8; 1]).await;
             }

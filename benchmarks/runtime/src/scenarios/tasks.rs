@@ -243,7 +243,7 @@ fn abort_10k(kind: Kind) -> Body {
     local(Rt::new(kind), |n| async move {
         for _ in 0..n {
             let tasks: Vec<_> = (0..MANY).map(|_| spawn(std::future::pending::<()>())).collect();
-            // Behind all of them in the queue: each was polled once.
+            // This one is behind all of them in the queue, so each was polled once.
             join(spawn(async {})).await;
             abort(tasks).await;
         }

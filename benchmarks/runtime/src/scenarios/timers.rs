@@ -25,13 +25,12 @@ fn timeout_ready(kind: Kind) -> Body {
     })
 }
 
-/// Deadlines in no order, none of which comes: between one and three hours from now.
+/// Deadlines in a mixed order, between one and three hours from now: none of them comes.
 fn far(n: u64) -> Duration {
     Duration::from_micros(3_600_000_000 + n.wrapping_mul(0x9E37_79B9_7F4A_7C15) % 7_200_000_000)
 }
 
-/// Gives way before the budget of the poll is used up: a sleep that is polled without any is not armed, and just as
-/// pending.
+/// Yields before the budget of the poll is used up: a sleep that is polled without budget is pending, but not armed.
 pub async fn keep_within_budget(n: u64) {
     if n % 64 == 63 {
         yield_now().await;
@@ -62,7 +61,7 @@ fn arm_and_drop(kind: Kind, others: u64) -> Body {
     with(armed, body)
 }
 
-/// Keeps `kept` for as long as the body.
+/// Keeps `kept` alive while the body runs.
 fn with<T: 'static>(kept: Vec<std::pin::Pin<Box<T>>>, mut body: Body) -> Body {
     Box::new(move |n| {
         let _ = &kept;
