@@ -1,4 +1,4 @@
-"""Prints the requirements of the extras named, from pyproject.toml, without building the package.
+"""Prints the requirements of dependency groups in pyproject.toml; `pip install --group` needs pip 25.1.
 
     python .ci/requirements.py demo test
 """
@@ -7,7 +7,15 @@ import sys
 import tomllib
 from pathlib import Path
 
-project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
-extras = project["optional-dependencies"]
-for name in sys.argv[1:]:
-    print("\n".join(line for line in extras[name] if not line.startswith("wakeloop[")))
+GROUPS = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["dependency-groups"]
+
+
+def requirements(group):
+    for item in GROUPS[group]:
+        if isinstance(item, str):
+            yield item
+        else:
+            yield from requirements(item["include-group"])
+
+
+print("\n".join(dict.fromkeys(line for name in sys.argv[1:] for line in requirements(name))))

@@ -31,7 +31,7 @@ from servers import SERVERS, put_load
 
 HERE = Path(__file__).parent
 NAMES = [*SCENARIOS, *FACTORY_SCENARIOS, *(name for name, it in SERVERS.items() if it.metric == "cpu_us"), *CLIENTS]
-PATIENCE = 300.0
+TIMEOUT = 300.0
 # Operations of the shorter and the longer run of a server; seconds of them where the load counts no operations.
 REQUESTS = (200, 800)
 SECONDS = (1.0, 4.0)
@@ -75,7 +75,7 @@ def counts_of(profile: Path) -> Counts:
 def load_server(name: str, port: int, path: str, pid: int, place: int) -> int:
     """Puts the load of a scenario on a server; returns how many requests it answered."""
     timed = SERVERS[name].load["scheme"] == "tls"
-    duration = SECONDS[place] if timed else PATIENCE / 2
+    duration = SECONDS[place] if timed else TIMEOUT / 2
     result = put_load(name, pid, port, path, cores()[1], duration, 0.0, count=REQUESTS[place])
     return int(result["requests"])
 
@@ -95,11 +95,11 @@ def measure(loop: str, name: str, directory: Path, place: int) -> tuple[int, Cou
 def counted(name: str, profile: Path, worker: list[str], place: int) -> tuple[int, Counts]:
     valgrind = ["--quiet", "--tool=callgrind", f"--callgrind-out-file={profile}", sys.executable]
     with Child(*valgrind, str(HERE / "worker.py"), *worker, program="valgrind") as process:
-        said = process.receive(PATIENCE)
+        said = process.receive(TIMEOUT)
         if name in SERVERS:
             operations = load_server(name, said.get("port", 0), worker[5], process.pid, place)
         else:
-            operations = process.ask(0.0 if place == 0 else SECONDS[place], PATIENCE)["operations"]
+            operations = process.ask(0.0 if place == 0 else SECONDS[place], TIMEOUT)["operations"]
         process.end(signal.SIGTERM, 30)
     return operations, counts_of(profile)
 

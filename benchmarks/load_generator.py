@@ -14,7 +14,7 @@ from processes import ChildError
 ROOT = Path(__file__).parent.parent
 PROFILE = "load"
 #: How long a run may take beside its window and warm-up: to connect, and to wait for the last answers.
-PATIENCE = 30.0
+TIMEOUT = 30.0
 
 
 @cache
@@ -54,11 +54,11 @@ def run(
         values["cpu"] = cpu
     command = [str(program()), target, "--json", *(f"--{name}" for name, is_set in flags.items() if is_set)]
     command += [word for name, value in values.items() for word in (f"--{name}", str(value))]
-    patience = PATIENCE + duration + warmup
+    timeout = TIMEOUT + duration + warmup
     try:
-        done = subprocess.run(command, input=expect_body or b"", capture_output=True, timeout=patience)
+        done = subprocess.run(command, input=expect_body or b"", capture_output=True, timeout=timeout)
     except subprocess.TimeoutExpired:
-        raise ChildError(f"the load generator has not ended after {patience:.0f} s") from None
+        raise ChildError(f"the load generator has not ended after {timeout:.0f} s") from None
     if not done.stdout:
         raise ChildError(done.stderr.decode(errors="replace").partition("\n")[0] or f"status {done.returncode}")
     report: dict[str, Any] = json.loads(done.stdout)

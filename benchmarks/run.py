@@ -34,7 +34,7 @@ from servers import SERVERS, put_load
 HERE = Path(__file__).parent
 NAMES = [*SCENARIOS, *FACTORY_SCENARIOS, *SERVERS, *CLIENTS]
 DEFAULT_LOOPS = ",".join((*KNOWN, BASELINE))
-START_PATIENCE = 30.0
+START_TIMEOUT = 30.0
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,9 @@ class Contender:
             more = ["--path", self.path, "--cpu", str(-1 if self.unpinned else self.settings.server_cpu)]
         elif self.scenario in CLIENTS:
             peer = self._worker("uvloop" if split(["uvloop"])[0] else "asyncio", "tcp/proto/1k/c10")
-            more = ["--port", str(peer.receive(START_PATIENCE)["port"])]
+            more = ["--port", str(peer.receive(START_TIMEOUT)["port"])]
         self.process = self._worker(self.loop, self.scenario, *more)
-        self.port = self.process.receive(START_PATIENCE).get("port", 0)
+        self.port = self.process.receive(START_TIMEOUT).get("port", 0)
         if self.scenario in SERVERS and not self.unpinned:
             # A process's first connections cost more than later ones: until one has closed, glibc maps every large
             # buffer anew, and TLS on uvloop costs three times as much.
@@ -108,7 +108,7 @@ class Contender:
 
     def _work(self, process: Child) -> dict[str, float]:
         seconds = self.settings.inprocess_seconds
-        answer = process.ask(seconds, START_PATIENCE + 10 * seconds)
+        answer = process.ask(seconds, START_TIMEOUT + 10 * seconds)
         operations = answer["operations"]
         return {"cpu_us": answer["cpu"] / operations * 1e6, "rate": operations / answer["wall"]}
 

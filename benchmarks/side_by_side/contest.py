@@ -22,7 +22,7 @@ from side_by_side.services import BODY, DOCUMENT, HELLO, MESSAGE
 WORKER = Path(__file__).parent.parent / "worker.py"
 
 CONNECTIONS = 32
-START_PATIENCE = 30.0
+START_TIMEOUT = 30.0
 PRACTICE = 0.2
 LOOPS = ("asyncio", "uvloop", "wakeloop")
 RUST = "rust echo"
@@ -157,7 +157,7 @@ class Contest:
                 child = self.stack.enter_context(
                     Child(str(WORKER), "--loop", loop, "--scenario", server, "--cpu", str(self.server_cpu))
                 )
-                self.servers[key] = child.receive(START_PATIENCE)["port"], child.pid
+                self.servers[key] = child.receive(START_TIMEOUT)["port"], child.pid
             except ChildError as error:
                 for other in self.entries:
                     if self._key(other) == key:

@@ -9,7 +9,7 @@ import pytest
 
 def need(*names):
     """The modules of these names; skips with the one that is missing."""
-    return [pytest.importorskip(name, reason=f"{name} is not installed: pip install wakeloop[test]") for name in names]
+    return [pytest.importorskip(name, reason=f"{name} is not installed: pip install --group test") for name in names]
 
 
 def body_of(size, seed=b""):

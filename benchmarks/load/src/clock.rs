@@ -35,7 +35,7 @@ impl CpuClock {
     }
 }
 
-/// The clock of another process, or of this one: macOS keeps no such clock, but counts its ticks.
+/// The clock of another process, or of this one. macOS has no such clock, but counts the ticks of a process.
 #[cfg(target_vendor = "apple")]
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CpuClock(i32);
@@ -53,7 +53,7 @@ impl CpuClock {
     }
 
     /// CPU time used so far; fails once the process is gone.
-    // `libc` would rather have it from another crate.
+    // `libc` marks the call as deprecated in favour of another crate.
     #[allow(deprecated)]
     pub(super) fn read(self) -> io::Result<Duration> {
         // SAFETY: a plain record of numbers, for which zero is a value.

@@ -2,7 +2,7 @@
 
 use httparse::Status;
 
-use crate::tally::{Fault, Kind};
+use crate::stats::{Error, ErrorKind};
 
 /// A head that is longer is malformed.
 const MAX_HEAD: usize = 16 * 1024;
@@ -30,7 +30,7 @@ pub(super) fn request(host: &str, path: &str, post_size: Option<usize>) -> Vec<u
 }
 
 /// The head at the start of `bytes`; `None` while it is not complete.
-pub(super) fn parse_head(bytes: &[u8]) -> Result<Option<Head>, Fault> {
+pub(super) fn parse_head(bytes: &[u8]) -> Result<Option<Head>, Error> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut response = httparse::Response::new(&mut headers);
     let length = match response.parse(bytes) {
@@ -39,7 +39,7 @@ pub(super) fn parse_head(bytes: &[u8]) -> Result<Option<Head>, Fault> {
             return Err(malformed("no end of the head in 16 KiB"));
         }
         Ok(Status::Partial) => return Ok(None),
-        Err(error) => return Err(Fault::new(Kind::Malformed, error.to_string())),
+        Err(error) => return Err(Error::new(ErrorKind::Malformed, error.to_string())),
     };
     let (Some(1), Some(status)) = (response.version, response.code) else {
         return Err(malformed("no HTTP/1.1 status line"));
@@ -58,8 +58,8 @@ pub(super) fn parse_head(bytes: &[u8]) -> Result<Option<Head>, Fault> {
     Ok(Some(Head { status, length, body }))
 }
 
-fn malformed(what: &str) -> Fault {
-    Fault::new(Kind::Malformed, what)
+fn malformed(what: &str) -> Error {
+    Error::new(ErrorKind::Malformed, what)
 }
 
 #[cfg(test)]
@@ -77,7 +77,7 @@ mod tests {
     fn every_prefix_is_incomplete() {
         let answer = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n";
         for end in 0..answer.len() {
-            assert_eq!(parse_head(&answer[..end]).expect("no fault yet"), None);
+            assert_eq!(parse_head(&answer[..end]).expect("no error yet"), None);
         }
     }
 
@@ -91,7 +91,7 @@ mod tests {
             b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
             &[b"HTTP/1.1 200 OK\r\nname: ", [b'x'; MAX_HEAD].as_slice()].concat(),
         ] {
-            assert_eq!(parse_head(answer).expect_err("refused").kind, Kind::Malformed);
+            assert_eq!(parse_head(answer).expect_err("refused").kind, ErrorKind::Malformed);
         }
     }
 }

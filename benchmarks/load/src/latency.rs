@@ -13,7 +13,7 @@ const SIGNIFICANT_DIGITS: u8 = 2;
 #[derive(Debug)]
 pub(super) struct Latencies(Mutex<Histogram<u64>>);
 
-/// What a histogram says.
+/// The figures of a histogram.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Summary {
     pub count: u64,

@@ -15,13 +15,13 @@
 //! An error ends its connection. The report counts all errors by kind.
 
 mod clock;
-mod conversation;
+mod connection;
 mod http;
 mod latency;
 mod limits;
 mod pattern;
 mod run;
-mod tally;
+mod stats;
 
 #[cfg(test)]
 mod tests;
@@ -86,7 +86,7 @@ pub struct Config {
     pub count: Option<u64>,
     pub workers: usize,
     /// How long a connect, and at the end an outstanding answer, may take.
-    pub patience: Duration,
+    pub timeout: Duration,
     /// A process whose CPU time is read at both ends of the window.
     pub watch_pid: Option<i32>,
 }
@@ -103,7 +103,7 @@ impl Default for Config {
             duration: Duration::from_secs(1),
             count: None,
             workers: 1,
-            patience: Duration::from_secs(10),
+            timeout: Duration::from_secs(10),
             watch_pid: None,
         }
     }

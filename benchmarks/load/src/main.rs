@@ -23,7 +23,7 @@ TARGET is http://IP:PORT/PATH, or an echo server at tcp://IP:PORT, udp://IP:PORT
   -r, --rate N          open loop: requests per second; latencies count from the due times
   -i, --idle N          connections held open beside the active ones (0)
       --workers N       threads of the load generator (1)
-      --patience S      seconds that a connect or an answer may take (10)
+      --timeout S      seconds that a connect or an answer may take (10)
       --watch PID       also report this process's CPU time
       --cpu N           run on this core only
       --json            report as JSON
@@ -92,7 +92,7 @@ impl Options {
                 Arg::Short('r') | Arg::Long("rate") => config.rate = Some(arguments.value()?.parse()?),
                 Arg::Short('i') | Arg::Long("idle") => config.idle = arguments.value()?.parse()?,
                 Arg::Long("workers") => config.workers = arguments.value()?.parse()?,
-                Arg::Long("patience") => config.patience = seconds(arguments.value()?)?,
+                Arg::Long("timeout") => config.timeout = seconds(arguments.value()?)?,
                 Arg::Long("watch") => config.watch_pid = Some(arguments.value()?.parse()?),
                 Arg::Long("cpu") => cpu = Some(arguments.value()?.parse()?),
                 Arg::Long("json") => json = true,

@@ -1,8 +1,8 @@
-//! The bytes that are sent: different for every message and connection, so that an answer given to the wrong
-//! request, twice or shifted is noticed, and cheap enough that making them is not the bottleneck.
+//! The bytes of the messages. They differ from message to message and from connection to connection, so that an answer to
+//! the wrong request, a repeated one or a shifted one is noticed.
 //!
-//! One block of random bytes is made per run; a message is a window into it. Two consecutive messages of a
-//! connection, and the n-th messages of two neighbouring connections, never start at the same place.
+//! A run makes one block of random bytes; a message is a window into it, which costs nothing. Two consecutive messages of
+//! a connection, and the n-th messages of two neighbouring connections, never start at the same place.
 
 /// Windows start at one of this many places.
 const PLACES: usize = 1 << 16;

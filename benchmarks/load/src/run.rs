@@ -10,8 +10,8 @@ use wakeloop::runtime::time::{sleep, timeout_at};
 use wakeloop::runtime::{Builder, JoinSet, Runtime};
 
 use crate::clock::CpuClock;
-use crate::conversation::{Conversation, Plan};
-use crate::tally::{Fault, Kind, Phase, Tally};
+use crate::connection::{Connection, Plan};
+use crate::stats::{Error, ErrorKind, Phase, Stats};
 use crate::{Config, Report, Target, Work};
 
 /// How many connections are made, and how many idle ones asked, at one time: below the shortest listen backlog in
@@ -26,8 +26,8 @@ pub fn run(config: &Config) -> io::Result<Report> {
     let watched = config.watch_pid.map(CpuClock::of_process).transpose()?;
     let run = Run {
         runtime: Builder::new().worker_threads(config.workers).build()?,
-        plan: Arc::new(Plan::new(&config.target, &config.work, config.patience)),
-        tally: Arc::new(Tally::new(config.count)),
+        plan: Arc::new(Plan::new(&config.target, &config.work, config.timeout)),
+        stats: Arc::new(Stats::new(config.count)),
     };
 
     let start = Instant::now();
@@ -39,17 +39,17 @@ pub fn run(config: &Config) -> io::Result<Report> {
     let idle_answered = run.ask_idle(idle);
     drop(run.runtime);
 
-    let tally = run.tally;
-    let (errors, first_error) = tally.errors();
+    let stats = run.stats;
+    let (errors, first_error) = stats.errors();
     Ok(Report {
         requests: window.requests,
         seconds: window.seconds,
         bytes: window.bytes,
         connect_seconds,
         idle_answered,
-        latency: tally.latency.summary(),
-        lag: config.rate.map(|_| tally.lag.summary()),
-        unsent: tally.unsent.load(Relaxed),
+        latency: stats.latency.summary(),
+        lag: config.rate.map(|_| stats.lag.summary()),
+        unsent: stats.unsent.load(Relaxed),
         errors,
         first_error,
         own_cpu: window.own_cpu,
@@ -77,14 +77,14 @@ fn validate(config: &Config) -> io::Result<()> {
     }
 }
 
-/// What is needed in every phase.
+/// The parts that every phase needs.
 struct Run {
     runtime: Runtime,
     plan: Arc<Plan>,
-    tally: Arc<Tally>,
+    stats: Arc<Stats>,
 }
 
-/// What the clocks and counters said at the end of the window, less what they said at its start.
+/// The progress of clocks and counters during the window.
 struct Window {
     requests: u64,
     bytes: u64,
@@ -94,12 +94,12 @@ struct Window {
 }
 
 impl Run {
-    /// Opens these connections; with `prove` each makes one exchange. What fails is counted and left out.
-    fn connect(&self, ids: std::ops::Range<usize>, prove: bool) -> Vec<Conversation> {
+    /// Opens these connections; with `check` each makes one exchange. Those that fail are counted and left out.
+    fn connect(&self, ids: std::ops::Range<usize>, check: bool) -> Vec<Connection> {
         let next = Arc::new(AtomicUsize::new(ids.start));
         let mut tasks = JoinSet::new();
         for _ in 0..ids.len().min(AT_ONCE) {
-            let (plan, tally, next) = (self.plan.clone(), self.tally.clone(), next.clone());
+            let (plan, stats, next) = (self.plan.clone(), self.stats.clone(), next.clone());
             let open_some = async move {
                 let mut opened = Vec::new();
                 loop {
@@ -107,9 +107,9 @@ impl Run {
                     if id >= ids.end {
                         return opened;
                     }
-                    match open(plan.clone(), id, prove).await {
-                        Ok(conversation) => opened.push(conversation),
-                        Err(fault) => tally.failed(fault),
+                    match open(plan.clone(), id, check).await {
+                        Ok(connection) => opened.push(connection),
+                        Err(error) => stats.failed(error),
                     }
                 }
             };
@@ -119,20 +119,20 @@ impl Run {
     }
 
     /// Makes one more exchange on every idle connection; returns how many answered.
-    fn ask_idle(&self, idle: Vec<Conversation>) -> usize {
+    fn ask_idle(&self, idle: Vec<Connection>) -> usize {
         let mut tasks = JoinSet::new();
         let at_once = idle.len().min(AT_ONCE);
         let idle = Arc::new(Mutex::new(idle));
         for _ in 0..at_once {
-            let (tally, idle) = (self.tally.clone(), idle.clone());
+            let (stats, idle) = (self.stats.clone(), idle.clone());
             let ask_some = async move {
                 let mut answered = 0;
                 loop {
-                    let conversation = idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-                    let Some(mut conversation) = conversation else { return answered };
-                    match conversation.exchange_in_time().await {
+                    let connection = idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+                    let Some(mut connection) = connection else { return answered };
+                    match connection.exchange_in_time().await {
                         Ok(_) => answered += 1,
-                        Err(fault) => tally.failed(fault),
+                        Err(error) => stats.failed(error),
                     }
                 }
             };
@@ -145,7 +145,7 @@ impl Run {
     fn measure(
         &self,
         config: &Config,
-        active: Vec<Conversation>,
+        active: Vec<Connection>,
         watched: Option<CpuClock>,
     ) -> io::Result<Window> {
         let start = Instant::now();
@@ -155,32 +155,32 @@ impl Run {
         });
         let connections = active.len() as u32;
         let mut tasks = JoinSet::new();
-        for (place, conversation) in active.into_iter().enumerate() {
-            let tally = self.tally.clone();
-            let converse = async move {
+        for (place, connection) in active.into_iter().enumerate() {
+            let stats = self.stats.clone();
+            let exchange_all = async move {
                 let ended = match schedule {
-                    None => closed_loop(conversation, &tally).await,
+                    None => closed_loop(connection, &stats).await,
                     Some(schedule) => {
                         let first = start + schedule.interval * place as u32 / connections;
-                        open_loop(conversation, &tally, schedule, first).await
+                        open_loop(connection, &stats, schedule, first).await
                     }
                 };
-                if let Err(fault) = ended {
-                    tally.failed(fault);
+                if let Err(error) = ended {
+                    stats.failed(error);
                 }
             };
-            tasks.insert(self.runtime.spawn(converse));
+            tasks.insert(self.runtime.spawn(exchange_all));
         }
         self.wait(&mut tasks, start + config.warmup);
 
         let watched_before = watched.map(CpuClock::read).transpose()?;
         let (began, own_before) = (Instant::now(), CpuClock::own().read()?);
-        self.tally.enter(Phase::Window);
+        self.stats.enter(Phase::Window);
         self.wait(&mut tasks, began + config.duration);
-        self.tally.enter(Phase::Over);
+        self.stats.enter(Phase::Over);
         let window = Window {
-            requests: self.tally.requests(),
-            bytes: self.tally.bytes(),
+            requests: self.stats.requests(),
+            bytes: self.stats.bytes(),
             seconds: began.elapsed().as_secs_f64(),
             own_cpu: CpuClock::own().read()? - own_before,
             watched_cpu: match (watched, watched_before) {
@@ -189,9 +189,10 @@ impl Run {
             },
         };
 
-        self.wait(&mut tasks, Instant::now() + config.patience);
+        self.wait(&mut tasks, Instant::now() + config.timeout);
         for _ in 0..tasks.len() {
-            self.tally.failed(Fault::new(Kind::Stalled, format!("no answer within {:?}", config.patience)));
+            self.stats
+                .failed(Error::new(ErrorKind::Stalled, format!("no answer within {:?}", config.timeout)));
         }
         Ok(window)
     }
@@ -215,21 +216,21 @@ impl Run {
     }
 }
 
-async fn open(plan: Arc<Plan>, id: usize, prove: bool) -> Result<Conversation, Fault> {
-    let mut conversation = Conversation::open(plan, id).await?;
-    if prove {
-        conversation.exchange_in_time().await?;
+async fn open(plan: Arc<Plan>, id: usize, check: bool) -> Result<Connection, Error> {
+    let mut connection = Connection::open(plan, id).await?;
+    if check {
+        connection.exchange_in_time().await?;
     }
-    Ok(conversation)
+    Ok(connection)
 }
 
 /// Sends the next request as soon as the last was answered.
-async fn closed_loop(mut conversation: Conversation, tally: &Tally) -> Result<(), Fault> {
+async fn closed_loop(mut connection: Connection, stats: &Stats) -> Result<(), Error> {
     let mut sent = Instant::now();
-    while tally.may_start() {
-        let bytes = conversation.exchange().await?;
+    while stats.may_start() {
+        let bytes = connection.exchange().await?;
         let now = Instant::now();
-        tally.answered(bytes, now - sent);
+        stats.answered(bytes, now - sent);
         sent = now;
     }
     Ok(())
@@ -245,27 +246,27 @@ struct Schedule {
 
 /// Sends requests at their due times, or as soon afterwards as the last was answered.
 async fn open_loop(
-    mut conversation: Conversation,
-    tally: &Tally,
+    mut connection: Connection,
+    stats: &Stats,
     schedule: Schedule,
     first: Instant,
-) -> Result<(), Fault> {
+) -> Result<(), Error> {
     let mut due = first;
     while due < schedule.end {
         let wait = due.saturating_duration_since(Instant::now());
         if !wait.is_zero() {
             sleep(wait).await;
-            if tally.phase() == Phase::Window {
-                tally.lag.record(due.elapsed());
+            if stats.phase() == Phase::Window {
+                stats.lag.record(due.elapsed());
             }
         }
-        if tally.phase() == Phase::Over {
+        if stats.phase() == Phase::Over {
             let missed = (schedule.end - due).as_nanos().div_ceil(schedule.interval.as_nanos().max(1));
-            tally.unsent.fetch_add(missed as u64, Relaxed);
+            stats.unsent.fetch_add(missed as u64, Relaxed);
             break;
         }
-        let bytes = conversation.exchange().await?;
-        tally.answered(bytes, due.elapsed());
+        let bytes = connection.exchange().await?;
+        stats.answered(bytes, due.elapsed());
         due += schedule.interval;
     }
     Ok(())

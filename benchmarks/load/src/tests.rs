@@ -1,4 +1,4 @@
-//! Runs against small servers on threads of the standard library, right ones and wrong ones.
+//! Runs against small servers on threads of the standard library, correct ones and faulty ones.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -47,7 +47,7 @@ fn config(address: SocketAddr, work: Work) -> Config {
         work,
         connections: 4,
         duration: Duration::from_millis(150),
-        patience: Duration::from_millis(500),
+        timeout: Duration::from_millis(500),
         ..Config::default()
     }
 }

@@ -191,7 +191,7 @@ impl Case {
                     connections: self.connections,
                     warmup: Duration::from_secs_f64(seconds / 4.0),
                     duration: Duration::from_secs_f64(seconds),
-                    patience: Duration::from_secs(30),
+                    timeout: Duration::from_secs(30),
                     // One thread alone would be the bottleneck.
                     workers: std::thread::available_parallelism().map_or(1, usize::from),
                     watch_pid: Some(server.child.id() as i32),

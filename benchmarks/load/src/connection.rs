@@ -1,4 +1,4 @@
-//! One connection: it asks, reads the answer and compares it.
+//! One connection: it sends a request, reads the answer and compares it.
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
@@ -14,108 +14,109 @@ use wakeloop::runtime::time::timeout;
 
 use crate::http::{self, Head};
 use crate::pattern::Pattern;
-use crate::tally::{Fault, Kind};
+use crate::stats::{Error, ErrorKind};
 use crate::{Http, Target, Work};
 
-/// A message up to this size is written before the answer is read. A longer one is written and read at once: a
-/// server that echoes while it reads would otherwise wait for us while we wait for it.
+/// A message up to this size is written before its answer is read. A longer one is written and read at the same time: a
+/// server that echoes while it reads would otherwise wait for this client, and this client for the server.
 const WRITTEN_FIRST: usize = 64 * 1024;
 /// The first size of the buffer for HTTP answers.
 const ANSWER: usize = 16 * 1024;
 
 thread_local! {
-    /// What was read last, until it has been compared.
+    /// The bytes of the last read, until they have been compared.
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What every conversation of a run has in common.
+/// The settings that all connections of a run share.
 #[derive(Debug)]
 pub(super) struct Plan {
     target: Target,
-    patience: Duration,
-    question: Question,
+    timeout: Duration,
+    request: Request,
 }
 
 #[derive(Debug)]
-enum Question {
+enum Request {
     Echo { pattern: Pattern, lines: bool },
     Http { head: Vec<u8>, pattern: Option<Pattern>, expected: OnceLock<Vec<u8>> },
     Accept,
 }
 
 impl Plan {
-    pub(super) fn new(target: &Target, work: &Work, patience: Duration) -> Self {
-        let question = match work {
+    pub(super) fn new(target: &Target, work: &Work, timeout: Duration) -> Self {
+        let request = match work {
             Work::Echo { size, lines } => {
-                Question::Echo { pattern: Pattern::new(*size, *lines), lines: *lines }
+                Request::Echo { pattern: Pattern::new(*size, *lines), lines: *lines }
             }
-            Work::Http(Http { host, path, post_size, expect_body }) => Question::Http {
+            Work::Http(Http { host, path, post_size, expect_body }) => Request::Http {
                 head: http::request(host, path, *post_size),
                 pattern: post_size.map(|size| Pattern::new(size, false)),
                 expected: expect_body.clone().map_or_else(OnceLock::new, OnceLock::from),
             },
-            Work::Accept => Question::Accept,
+            Work::Accept => Request::Accept,
         };
-        Plan { target: target.clone(), patience, question }
+        Plan { target: target.clone(), timeout, request }
     }
 
-    async fn connect(&self) -> Result<Stream, Fault> {
-        match timeout(self.patience, Stream::connect(&self.target)).await {
+    async fn connect(&self) -> Result<Stream, Error> {
+        match timeout(self.timeout, Stream::connect(&self.target)).await {
             Ok(Ok(stream)) => Ok(stream),
-            Ok(Err(error)) => Err(Fault::new(Kind::Connect, error.to_string())),
-            Err(_) => Err(Fault::new(Kind::ConnectTimeout, format!("after {:?}", self.patience))),
+            Ok(Err(error)) => Err(Error::new(ErrorKind::Connect, error.to_string())),
+            Err(_) => Err(Error::new(ErrorKind::ConnectTimeout, format!("after {:?}", self.timeout))),
         }
     }
 }
 
 /// A connection and its place in the pattern.
 #[derive(Debug)]
-pub(super) struct Conversation {
+pub(super) struct Connection {
     plan: Arc<Plan>,
     id: usize,
-    asked: u64,
-    /// None where each exchange makes its own.
+    sent: u64,
+    /// `None` where each exchange makes its own.
     stream: Option<Stream>,
     request: Vec<u8>,
-    /// For HTTP, where it is known late how long an answer is.
+    /// For HTTP, where only the head says how long an answer is.
     answer: Vec<u8>,
 }
 
-impl Conversation {
-    pub(super) async fn open(plan: Arc<Plan>, id: usize) -> Result<Self, Fault> {
-        let stream = match plan.question {
-            Question::Accept => None,
+impl Connection {
+    pub(super) async fn open(plan: Arc<Plan>, id: usize) -> Result<Self, Error> {
+        let stream = match plan.request {
+            Request::Accept => None,
             _ => Some(plan.connect().await?),
         };
-        Ok(Conversation { plan, id, asked: 0, stream, request: Vec::new(), answer: Vec::new() })
+        Ok(Connection { plan, id, sent: 0, stream, request: Vec::new(), answer: Vec::new() })
     }
 
-    /// An exchange that may not take longer than the plan's patience.
-    pub(super) async fn exchange_in_time(&mut self) -> Result<usize, Fault> {
-        let patience = self.plan.patience;
-        match timeout(patience, self.exchange()).await {
+    /// Makes an exchange that may not take longer than the plan's timeout.
+    pub(super) async fn exchange_in_time(&mut self) -> Result<usize, Error> {
+        let limit = self.plan.timeout;
+        match timeout(limit, self.exchange()).await {
             Ok(result) => result,
-            Err(_) => Err(Fault::new(Kind::Stalled, format!("no answer within {patience:?}"))),
+            Err(_) => Err(Error::new(ErrorKind::Stalled, format!("no answer within {limit:?}"))),
         }
     }
 
-    /// Asks once and checks the answer; returns the payload bytes received.
-    pub(super) async fn exchange(&mut self) -> Result<usize, Fault> {
-        let Conversation { plan, id, asked, stream, request, answer } = self;
-        let number = *asked;
-        *asked += 1;
-        match (&plan.question, stream) {
-            (Question::Echo { pattern, lines }, Some(stream)) => {
+    /// Sends one request and checks the answer; returns the payload bytes received.
+    pub(super) async fn exchange(&mut self) -> Result<usize, Error> {
+        let Connection { plan, id, sent, stream, request, answer } = self;
+        let number = *sent;
+        *sent += 1;
+        match (&plan.request, stream) {
+            (Request::Echo { pattern, lines }, Some(stream)) => {
                 let mut message = pattern.message(*id, number);
                 if *lines {
                     request.clear();
                     request.extend_from_slice(message);
-                    *request.last_mut().ok_or_else(|| Fault::new(Kind::Malformed, "an empty line"))? = b'\n';
+                    *request.last_mut().ok_or_else(|| Error::new(ErrorKind::Malformed, "an empty line"))? =
+                        b'\n';
                     message = request;
                 }
                 echo(stream, message).await
             }
-            (Question::Http { head, pattern, expected }, Some(stream)) => {
+            (Request::Http { head, pattern, expected }, Some(stream)) => {
                 let body = pattern.as_ref().map_or(&[][..], |pattern| pattern.message(*id, number));
                 request.clear();
                 request.extend_from_slice(head);
@@ -129,7 +130,7 @@ impl Conversation {
                     (None, None) => expected.get_or_init(|| received.to_vec()),
                 };
                 if answered.status != 200 {
-                    return Err(Fault::new(Kind::Status, answered.status.to_string()));
+                    return Err(Error::new(ErrorKind::Status, answered.status.to_string()));
                 }
                 compare(wanted, received, 0)
             }
@@ -137,33 +138,33 @@ impl Conversation {
                 let mut byte = [0];
                 match plan.connect().await?.read(&mut byte).await? {
                     0 => Ok(0),
-                    _ => Err(Fault::new(Kind::Mismatch, "data from a server that should close at once")),
+                    _ => Err(Error::new(ErrorKind::Mismatch, "data from a server that should close at once")),
                 }
             }
         }
     }
 }
 
-async fn echo(stream: &Stream, message: &[u8]) -> Result<usize, Fault> {
-    let asked = async { Ok(stream.write_all(message).await?) };
+async fn echo(stream: &Stream, message: &[u8]) -> Result<usize, Error> {
+    let write = async { Ok(stream.write_all(message).await?) };
     if message.len() <= WRITTEN_FIRST {
-        asked.await?;
+        write.await?;
         receive(stream, message).await
     } else {
-        Ok(both(asked, receive(stream, message)).await?.1)
+        Ok(both(write, receive(stream, message)).await?.1)
     }
 }
 
-/// Reads an answer and compares it as it comes in; returns how many bytes it had.
-async fn receive(stream: &Stream, wanted: &[u8]) -> Result<usize, Fault> {
+/// Reads an answer and compares it as it arrives; returns how many bytes it had.
+async fn receive(stream: &Stream, wanted: &[u8]) -> Result<usize, Error> {
     let mut received = 0;
     while received < wanted.len() {
         let left = &wanted[received..];
-        // One byte more than is missing: what comes behind the answer shows, and the read that ends it falls short of
-        // the buffer, which tells the runtime without another system call that the socket is empty.
+        // The buffer has room for one byte more than is missing. So bytes behind the answer are noticed, and the last
+        // read does not fill the buffer: the runtime then knows without another system call that the socket is empty.
         received += stream
             .read_with(left.len() + 1, |part| match part.len() {
-                0 => Err(Fault::new(Kind::ClosedEarly, format!("after {received} bytes"))),
+                0 => Err(Error::new(ErrorKind::ClosedEarly, format!("after {received} bytes"))),
                 n => compare(&left[..n.min(left.len())], part, received),
             })
             .await??;
@@ -172,7 +173,7 @@ async fn receive(stream: &Stream, wanted: &[u8]) -> Result<usize, Fault> {
 }
 
 /// Reads one whole answer, and nothing behind it, into the start of `buffer`; returns its head and its end.
-async fn read_answer(stream: &Stream, buffer: &mut Vec<u8>) -> Result<(Head, usize), Fault> {
+async fn read_answer(stream: &Stream, buffer: &mut Vec<u8>) -> Result<(Head, usize), Error> {
     if buffer.is_empty() {
         buffer.resize(ANSWER, 0);
     }
@@ -184,9 +185,12 @@ async fn read_answer(stream: &Stream, buffer: &mut Vec<u8>) -> Result<(Head, usi
         if let Some(Head { length, body, .. }) = head {
             let end = length + body;
             if filled > end {
-                return Err(Fault::new(Kind::Malformed, format!("{} bytes behind an answer", filled - end)));
+                return Err(Error::new(
+                    ErrorKind::Malformed,
+                    format!("{} bytes behind an answer", filled - end),
+                ));
             }
-            // One byte more than the answer, so that anything behind it shows.
+            // Room for one byte more than the answer, so that bytes behind it are noticed.
             buffer.resize(buffer.len().max(end + 1), 0);
             if let (true, Some(head)) = (filled == end, head.take()) {
                 return Ok((head, end));
@@ -195,27 +199,29 @@ async fn read_answer(stream: &Stream, buffer: &mut Vec<u8>) -> Result<(Head, usi
             buffer.resize(2 * filled, 0);
         }
         match stream.read(&mut buffer[filled..]).await? {
-            0 => return Err(Fault::new(Kind::ClosedEarly, format!("after {filled} bytes of an answer"))),
+            0 => {
+                return Err(Error::new(ErrorKind::ClosedEarly, format!("after {filled} bytes of an answer")));
+            }
             n => filled += n,
         }
     }
 }
 
-/// Compares what was received behind the first `before` bytes of an answer; returns how much that is.
-fn compare(wanted: &[u8], received: &[u8], before: usize) -> Result<usize, Fault> {
+/// Compares the bytes received behind the first `before` bytes of an answer; returns how many they are.
+fn compare(wanted: &[u8], received: &[u8], before: usize) -> Result<usize, Error> {
     if wanted == received {
         return Ok(received.len());
     }
     let place = before + wanted.iter().zip(received).take_while(|(a, b)| a == b).count();
     let detail = format!("{} bytes for {}, different from byte {place} on", received.len(), wanted.len());
-    Err(Fault::new(Kind::Mismatch, detail))
+    Err(Error::new(ErrorKind::Mismatch, detail))
 }
 
-/// Drives both to their end, or to the first error.
+/// Polls both until they have ended, or until the first error.
 async fn both<A, B>(
-    first: impl Future<Output = Result<A, Fault>>,
-    second: impl Future<Output = Result<B, Fault>>,
-) -> Result<(A, B), Fault> {
+    first: impl Future<Output = Result<A, Error>>,
+    second: impl Future<Output = Result<B, Error>>,
+) -> Result<(A, B), Error> {
     let (mut first, mut second) = (pin!(first), pin!(second));
     let (mut first_result, mut second_result) = (None, None);
     poll_fn(|context| {
@@ -277,8 +283,8 @@ impl Stream {
         }
     }
 
-    /// Reads up to `most` bytes into the buffer of the thread, and gives them to `take`. Ten thousand connections with
-    /// a buffer each would not fit into any cache, and it is the server that is to be the slower one.
+    /// Reads up to `most` bytes into the buffer of the thread, and passes them to `take`. Ten thousand connections with a
+    /// buffer each would not fit into any cache, and would make the load slower than the server.
     async fn read_with<R>(&self, most: usize, take: impl FnOnce(&[u8]) -> R) -> io::Result<R> {
         loop {
             match self {

@@ -1,4 +1,4 @@
-//! What all connections of a run share: the phase it is in, and the counts.
+//! What all connections of a run share: its phase, and the counts.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use crate::latency::Latencies;
 
-/// What kind of thing went wrong; the name is what the report says.
+/// The kinds of errors; the report has their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ErrorKind {
     Connect,
     ConnectTimeout,
     ClosedEarly,
@@ -21,42 +21,43 @@ pub(super) enum Kind {
     Stalled,
 }
 
-impl Kind {
+impl ErrorKind {
     fn name(self) -> &'static str {
         match self {
-            Kind::Connect => "connect",
-            Kind::ConnectTimeout => "connect timeout",
-            Kind::ClosedEarly => "closed early",
-            Kind::Io => "input/output",
-            Kind::Mismatch => "mismatch",
-            Kind::Status => "status",
-            Kind::Malformed => "malformed",
-            Kind::Stalled => "stalled",
+            ErrorKind::Connect => "connect",
+            ErrorKind::ConnectTimeout => "connect timeout",
+            ErrorKind::ClosedEarly => "closed early",
+            ErrorKind::Io => "input/output",
+            ErrorKind::Mismatch => "mismatch",
+            ErrorKind::Status => "status",
+            ErrorKind::Malformed => "malformed",
+            ErrorKind::Stalled => "stalled",
         }
     }
 }
 
 /// One error.
 #[derive(Debug)]
-pub(super) struct Fault {
-    pub(super) kind: Kind,
+pub(super) struct Error {
+    pub(super) kind: ErrorKind,
     pub(super) detail: String,
 }
 
-impl Fault {
-    pub(super) fn new(kind: Kind, detail: impl Into<String>) -> Self {
-        Fault { kind, detail: detail.into() }
+impl Error {
+    pub(super) fn new(kind: ErrorKind, detail: impl Into<String>) -> Self {
+        Error { kind, detail: detail.into() }
     }
 }
 
-impl From<io::Error> for Fault {
+impl From<io::Error> for Error {
     fn from(error: io::Error) -> Self {
-        let kind = if error.kind() == io::ErrorKind::UnexpectedEof { Kind::ClosedEarly } else { Kind::Io };
-        Fault::new(kind, error.to_string())
+        let kind =
+            if error.kind() == io::ErrorKind::UnexpectedEof { ErrorKind::ClosedEarly } else { ErrorKind::Io };
+        Error::new(kind, error.to_string())
     }
 }
 
-/// The part of a run that is now.
+/// The current part of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Phase {
@@ -65,12 +66,12 @@ pub(super) enum Phase {
     Over,
 }
 
-/// Shared by all tasks of a run.
+/// The phase and the counters, which all tasks of a run share.
 ///
-/// Everything is a counter that nobody decides on, except `phase`: a late look at it costs one request that is
-/// counted or not, so all accesses are relaxed.
+/// All accesses are relaxed: no memory depends on them, and a task that sees a new phase late counts one request more or
+/// less.
 #[derive(Debug)]
-pub(super) struct Tally {
+pub(super) struct Stats {
     phase: AtomicU8,
     requests: AtomicU64,
     bytes: AtomicU64,
@@ -88,9 +89,9 @@ struct Errors {
     first: Option<String>,
 }
 
-impl Tally {
+impl Stats {
     pub(super) fn new(count: Option<u64>) -> Self {
-        Tally {
+        Stats {
             phase: AtomicU8::new(Phase::Warmup as u8),
             requests: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
@@ -114,7 +115,7 @@ impl Tally {
         }
     }
 
-    /// Whether another request may start; takes one of the count, if there is one.
+    /// Whether another request may start. Counts it, where the run has a count.
     pub(super) fn may_start(&self) -> bool {
         match (self.phase(), &self.left) {
             (Phase::Over, _) => false,
@@ -123,7 +124,7 @@ impl Tally {
         }
     }
 
-    /// A right answer of so many bytes, `latency` after its request was sent or due.
+    /// Counts a right answer of this many bytes, `latency` after its request was sent or due.
     pub(super) fn answered(&self, bytes: usize, latency: Duration) {
         if self.phase() == Phase::Window {
             self.requests.fetch_add(1, Relaxed);
@@ -132,10 +133,10 @@ impl Tally {
         }
     }
 
-    pub(super) fn failed(&self, fault: Fault) {
+    pub(super) fn failed(&self, error: Error) {
         let mut errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
-        *errors.by_kind.entry(fault.kind.name()).or_default() += 1;
-        errors.first.get_or_insert_with(|| format!("{}: {}", fault.kind.name(), fault.detail));
+        *errors.by_kind.entry(error.kind.name()).or_default() += 1;
+        errors.first.get_or_insert_with(|| format!("{}: {}", error.kind.name(), error.detail));
     }
 
     pub(super) fn requests(&self) -> u64 {
