@@ -11,7 +11,7 @@ use crate::capi;
 use crate::capi::error::exception;
 use crate::compat::{self, clock, patches, transports};
 use crate::event_loop::core::process;
-use crate::event_loop::{calls, core, event_loop::EventLoop, executor_future, futures, handle, sock};
+use crate::event_loop::{calls, core, event_loop::EventLoop, executor_future, handle, sock};
 use crate::primitives::{self, lookup};
 use crate::transport::datagram::transport as datagram;
 use crate::transport::stream::{self, accept, send_file};
@@ -44,7 +44,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     capi::call::find_functions();
     capi::imports::load(py, py.get_type::<RuntimePanic>().into_any())?;
     capi::future::load(py)?;
-    capi::context::learn();
+    capi::recycle::context::init();
     handle::methods::make_types(py)?;
     clock::init(py, calls::native_timing())?;
     patches::init(py)?;
@@ -57,7 +57,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     // SAFETY: the sample is an instance of the class, which keeps its core in itself.
     unsafe { core::init(sample.as_any(), sample.get().core()) };
     _add_methods(&py.get_type::<EventLoop>())?;
-    futures::learn(py, sample.as_any());
+    capi::recycle::futures::init(py, sample.as_any());
 
     module.add("Operation", awaitable::make_type(py)?)?;
     module.add_class::<EventLoop>()?;
@@ -116,7 +116,7 @@ fn _add_methods(kind: &Bound<'_, PyType>) -> PyResult<()> {
 /// For the tests: both ways of giving a callback its context have to behave the same.
 #[pyfunction]
 fn _context_scratch(on: bool) -> bool {
-    capi::context::enable(on)
+    capi::recycle::context::enable(on)
 }
 
 /// Finds out how `_asyncio` calls `call_soon`; called once by the package, when its Python half is there.

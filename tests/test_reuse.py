@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import contextvars
 import gc
 import socket
 import struct
@@ -288,5 +289,67 @@ def test_native_reads_end_with_a_stop_iteration_that_has_the_value(run):
                 assert raised.value.args == (value,) and raised.value.value == value
             writer.close()
             await writer.wait_closed()
+
+    run(main())
+
+
+@pytest.mark.native
+def test_a_tcp_stream_ends_an_await_with_a_stop_iteration_that_has_the_value(run, runtime):
+    async def main():
+        async with await wakeloop.TcpListener.bind("127.0.0.1", 0) as listener:
+            near = await wakeloop.TcpStream.connect("127.0.0.1", listener.port)
+            far = await listener.accept()
+            async with near, far:
+                caught = []
+                for _ in range(3):
+                    await far.write_all(b"hello")
+                    await asyncio.sleep(0.01)
+                    with pytest.raises(StopIteration) as raised:
+                        next(near.readexactly(5).__await__())
+                    assert raised.value.args == (b"hello",)
+                    caught.append(raised.value)
+                assert len(set(map(id, caught))) == 3
+
+    run(main())
+
+
+def test_an_awaitable_that_somebody_holds_does_not_keep_its_result(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        async with sockets() as (near, far):
+            far.send(b"hello")
+            awaitable = loop.sock_recv(near, 100)
+            data = await awaitable
+            alike = bytes(bytearray(b"hello"))
+            assert sys.getrefcount(data) == sys.getrefcount(alike)
+
+    run(main())
+
+
+# -- contexts ------------------------------------------------------------------------------------------
+
+
+def test_a_token_belongs_to_the_context_of_its_callback_alone(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        variable = contextvars.ContextVar("variable", default="unset")
+        tokens, errors, seen = [], [], []
+
+        def begin():
+            seen.append(variable.get())
+            tokens.append(variable.set("begun"))
+
+        def end():
+            try:
+                variable.reset(tokens.pop())
+            except ValueError:
+                errors.append(variable.get())
+
+        for _ in range(5):
+            loop.call_soon(begin)
+            await asyncio.sleep(0)
+            loop.call_soon(end)
+            await asyncio.sleep(0)
+        assert seen == 5 * ["unset"] and errors == 5 * ["unset"]
 
     run(main())

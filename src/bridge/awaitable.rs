@@ -38,7 +38,7 @@ use crate::capi::error::{exception, restore};
 use crate::capi::imports::imports;
 use crate::capi::methods::TypeSlot;
 use crate::capi::native::{self, Class, Dead, Dealloc, WeakList};
-use crate::capi::stop::forget_value;
+use crate::capi::recycle::stop_iteration::forget_value;
 use crate::capi::{Borrowed, Exception, Fallible, Native, Raised, Ref, Slot, This};
 use crate::event_loop::core::process::forks;
 use crate::runtime::{AbortHandle, NoThread};

@@ -21,8 +21,8 @@ use super::imports::imports;
 use super::methods::{Attribute, Method, SelfSlot, TypeSlot};
 use super::native::{Dead, Dealloc, This};
 use super::object::{Borrowed, Ref, interpreter_ends};
-use super::stop::end_await;
-pub(crate) use super::stop::raise_stop;
+use super::recycle::stop_iteration::end_await;
+pub(crate) use super::recycle::stop_iteration::raise_stop;
 
 /// What one step came to.
 #[derive(Debug)]

@@ -17,6 +17,7 @@ use pyo3::types::PyType;
 use super::error::Raised;
 use super::exceptions::Exception;
 use super::object::{Borrowed, Ref};
+use super::recycle::freelist::Freelist;
 
 /// A struct that is part of every instance of one class.
 ///
@@ -32,6 +33,13 @@ pub(crate) unsafe trait Native: Sized + 'static {
 
     /// The class of the objects that have these fields.
     fn class() -> &'static Class;
+
+    /// Where the memory of dead instances is kept for new ones, if it is. Only for a class from which none is derived, and
+    /// whose list this is alone.
+    #[inline(always)]
+    fn freelist() -> Option<&'static Freelist> {
+        None
+    }
 
     /// Where the fields begin, in bytes from the beginning of the object. Right behind the `PyObject`, unless said
     /// otherwise: 0 for a `repr(C)` struct that begins with its `PyObject`; what was found out at import for one that
@@ -170,6 +178,7 @@ pub(super) unsafe fn fields_of<T: Native>(object: *mut ffi::PyObject) -> *mut T 
 
 /// Makes an instance with these fields. The collector does not know it until [`This::track`], except where the fields
 /// come behind those of a Python base class.
+#[inline(always)]
 pub(crate) fn create<T: Native>(fields: T) -> Result<Ref, Raised> {
     let class = T::class().as_ptr();
     if class.is_null() || T::offset() < size_of::<ffi::PyObject>() {
@@ -178,7 +187,9 @@ pub(crate) fn create<T: Native>(fields: T) -> Result<Ref, Raised> {
     // SAFETY: the class has room for the fields behind its header; those of a base class are zeroed, which for the slots
     // of a Python class means empty. Ours are written before anybody sees the object.
     unsafe {
-        let object = if T::offset() != behind_header::<T>() {
+        let object = if let Some(object) = T::freelist().and_then(|list| list.take(class)) {
+            object
+        } else if T::offset() != behind_header::<T>() {
             ffi::PyType_GenericAlloc(class, 0)
         } else if T::COLLECTED {
             ffi::PyObject_GC_New::<ffi::PyObject>(class)
@@ -293,7 +304,9 @@ impl<T: Native> Drop for Dead<T> {
         unsafe {
             std::ptr::drop_in_place(fields_of::<T>(self.0));
             let kind = ffi::Py_TYPE(self.0);
-            if T::COLLECTED {
+            if T::freelist().is_some_and(|list| list.keep(self.0)) {
+                // A new instance will have it.
+            } else if T::COLLECTED {
                 ffi::PyObject_GC_Del(self.0.cast());
             } else {
                 ffi::PyObject_Free(self.0.cast());

@@ -20,13 +20,13 @@ use super::handle::layout::{Deadline, Handle, HandleRef, Parts, ThreadSafeHandle
 use super::support::call_support;
 use crate::capi::call::call_keywords;
 use crate::capi::class::add_methods;
-use crate::capi::context::context_for;
 use crate::capi::exceptions::Exception;
 use crate::capi::fallible::string;
 use crate::capi::imports::{imports, support};
 use crate::capi::inspect::{boolean, float};
 use crate::capi::methods::Method;
 use crate::capi::native::{Class, Native, This};
+use crate::capi::recycle::context::context_for;
 use crate::capi::{Arguments, Borrowed, Raised, Ref};
 use crate::compat::clock::NativeTiming;
 use crate::compat::patches;

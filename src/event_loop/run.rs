@@ -3,11 +3,11 @@
 use super::core::{Core, Entry};
 use super::debug;
 use super::entries::into_handle;
-use super::futures::release;
 use super::handle::layout::HandleRef;
 use super::handle::run::run_foreign;
 use crate::capi::call::{call0, call1, in_context};
 use crate::capi::error::{raise, take_unless_fatal};
+use crate::capi::recycle::futures::drop_future;
 use crate::capi::{Fatal, Raised, Ref};
 
 #[inline(always)]
@@ -26,7 +26,7 @@ fn run_plain(core: &Core, entry: Entry) -> Result<(), Fatal> {
             match result {
                 Ok(_) => {
                     if let Some(argument) = argument {
-                        release(argument);
+                        drop_future(argument);
                     }
                     Ok(())
                 }

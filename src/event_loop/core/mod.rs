@@ -45,12 +45,11 @@ use self::scratch::Scratch;
 use self::timers::Timers;
 use self::wakeup::Wakeup;
 use self::writes::{Delivery, Writes};
-use super::futures::Futures;
 use super::handle::layout::Handle;
 use crate::capi::error::Outcome;
 use crate::capi::exceptions::Exception;
 use crate::capi::native::{Class, Native};
-use crate::capi::spare_bytes::SpareBytes;
+use crate::capi::recycle::bytes_cache::DeliveredBytes;
 use crate::capi::{Borrowed, Fatal, Raised, Ref, Slot};
 use crate::reactor::{Poller, Readiness, Token};
 
@@ -81,9 +80,10 @@ pub(crate) struct Core {
     pub(crate) process: OwnerProcess,
     pub(crate) counters: Counters,
     pub(crate) scratch: Scratch,
-    pub(crate) futures: Futures,
+    /// `{"loop": loop}`, with which futures are made.
+    pub(crate) future_arguments: Slot,
     /// For the data of the next message.
-    pub(crate) spare_bytes: SpareBytes,
+    pub(crate) bytes_cache: DeliveredBytes,
     /// asyncio's `_thread_id` and `_task_factory`.
     pub(crate) thread_id: Slot,
     pub(crate) task_factory: Slot,
@@ -153,8 +153,8 @@ impl Core {
             process: OwnerProcess::new(),
             counters: Counters::default(),
             scratch: Scratch::default(),
-            futures: Futures::new(),
-            spare_bytes: SpareBytes::new(),
+            future_arguments: Slot::empty(),
+            bytes_cache: DeliveredBytes::new(),
             thread_id: Slot::empty(),
             task_factory: Slot::empty(),
         })
@@ -408,15 +408,15 @@ impl Core {
             self.ready.traverse(&mut deep),
             self.timers.traverse(&mut deep),
             self.fds.traverse(&mut deep),
-            self.futures.traverse(&mut deep),
+            self.future_arguments.get().map_or(0, |arguments| deep(&arguments)),
         ];
         parts.into_iter().find(|&result| result != 0).unwrap_or(0)
     }
 
     /// Drops everything that could hold a reference back to the loop, as `close()` and the collector do.
     pub(crate) fn clear(&self) {
-        self.futures.clear();
-        self.spare_bytes.clear();
+        self.future_arguments.clear();
+        self.bytes_cache.clear();
         while let Some(entry) = self.ready.pop() {
             if let Entry::Handle(handle) = &entry {
                 handle.empty();

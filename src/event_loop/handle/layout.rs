@@ -19,10 +19,10 @@ use pyo3::ffi;
 
 use super::super::core::loop_ref::{LoopRef, LoopSlot};
 use super::run_lock::RunLock;
-use crate::capi::context::as_object;
-use crate::capi::freelist::Freelist;
 use crate::capi::inspect::float;
 use crate::capi::native::{Class, Native, WeakList};
+use crate::capi::recycle::context::as_object;
+use crate::capi::recycle::freelist::Freelist;
 use crate::capi::{Borrowed, Raised, Ref, Slot};
 use crate::timer;
 
@@ -56,7 +56,7 @@ pub(crate) struct Handle {
     pub(super) tupled: Cell<bool>,
     pub(super) cancelled: Cell<bool>,
     pub(super) kind: Kind,
-    /// What `capi::context::context_for` gave: a Context, or bare variables until somebody asks to see one.
+    /// What `capi::recycle::context::context_for` gave: a Context, or bare variables until somebody asks to see one.
     pub(super) context: Slot,
     pub(super) event_loop: LoopSlot,
     pub(super) source_traceback: Slot,
@@ -219,9 +219,9 @@ unsafe impl Native for ThreadSafeHandle {
     }
 }
 
-static HANDLES: Freelist<FREELIST> = Freelist::new();
-static TIMERS: Freelist<FREELIST> = Freelist::new();
-static THREAD_SAFE: Freelist<FREELIST> = Freelist::new();
+static HANDLES: Freelist = Freelist::new(FREELIST);
+static TIMERS: Freelist = Freelist::new(FREELIST);
+static THREAD_SAFE: Freelist = Freelist::new(FREELIST);
 
 /// Is it one of ours (of any kind)?
 #[inline(always)]
@@ -232,21 +232,18 @@ pub(crate) fn is_handle(object: &Ref) -> bool {
 
 /// Allocates or reuses an object of one of the types, with an owned reference to it. Its fields are not written yet.
 #[inline(always)]
-fn allocate(list: &Freelist<FREELIST>, class: &Class, size: usize) -> Result<*mut ffi::PyObject, Raised> {
-    // SAFETY: either a dead object of exactly this type and size, or fresh memory of that size; PyObject_Init sets type
-    // and count and takes the reference to the type that dealloc gives back.
+fn allocate(list: &Freelist, class: &Class, size: usize) -> Result<*mut ffi::PyObject, Raised> {
+    // SAFETY: the list is of this class. Fresh memory is of its size; PyObject_Init sets class and count, and takes the
+    // reference to the class that `Handle::free` drops.
     unsafe {
-        let object = match list.pop() {
-            Some(object) => object,
-            None => {
-                let object = ffi::PyObject_Malloc(size).cast::<ffi::PyObject>();
-                if object.is_null() {
-                    ffi::PyErr_NoMemory();
-                    return Err(Raised);
-                }
-                object
-            }
-        };
+        if let Some(object) = list.take(class.as_ptr()) {
+            return Ok(object);
+        }
+        let object = ffi::PyObject_Malloc(size).cast::<ffi::PyObject>();
+        if object.is_null() {
+            ffi::PyErr_NoMemory();
+            return Err(Raised);
+        }
         Ok(ffi::PyObject_Init(object, class.as_ptr()))
     }
 }
@@ -495,7 +492,7 @@ impl Handle {
                 }
             };
             let kind = ffi::Py_TYPE(object);
-            if !list.push(object) {
+            if !list.keep(object) {
                 ffi::PyObject_Free(object.cast());
             }
             ffi::Py_DECREF(kind.cast());

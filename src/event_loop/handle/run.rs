@@ -12,9 +12,9 @@ use super::super::unraisable::unraisable;
 use super::layout::{Handle, INLINE, Kind};
 use super::run_lock::RunLock;
 use crate::capi::call::{call, call_tuple, getattr, method, vectorcall};
-use crate::capi::context::run_in;
 use crate::capi::error::{take_exception, undisturbed};
 use crate::capi::imports::imports;
+use crate::capi::recycle::context::run_in;
 use crate::capi::{Fatal, Raised, Ref};
 use crate::compat::patches;
 

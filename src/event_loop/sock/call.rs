@@ -28,12 +28,12 @@ use crate::capi::buffer::Buffer;
 use crate::capi::collector::{Traverse, Visitor};
 use crate::capi::coroutine::{self, Coroutine, report_never_awaited};
 use crate::capi::error::{raise, raise_errno, take_unless_fatal};
-use crate::capi::freelist::Freelist;
 use crate::capi::imports::imports;
 use crate::capi::inspect::integer;
-use crate::capi::native::{Class, Dead, Dealloc};
+use crate::capi::native::{self, Class, Dead, Dealloc};
+use crate::capi::recycle::freelist::Freelist;
+use crate::capi::recycle::stop_iteration::forget_value;
 use crate::capi::sockaddr::is_plain_socket;
-use crate::capi::stop::forget_value;
 use crate::capi::{Borrowed, Exception, Fatal, Native, Raised, Ref, Slot, This};
 use crate::reactor::Readiness;
 
@@ -96,12 +96,15 @@ unsafe impl Native for SockCall {
     fn class() -> &'static Class {
         &CLASS
     }
+
+    #[inline(always)]
+    fn freelist() -> Option<&'static Freelist> {
+        Some(&CALLS)
+    }
 }
 
-/// How many dead calls are kept for reuse.
-const FREELIST: usize = 64;
-
-static CALLS: Freelist<FREELIST> = Freelist::new();
+/// The memory of dead calls.
+static CALLS: Freelist = Freelist::new(64);
 
 impl SockCall {
     pub(crate) fn create(
@@ -111,7 +114,7 @@ impl SockCall {
         action: Action,
     ) -> Result<Ref, Raised> {
         let leads_on = !is_plain_socket(socket.as_ptr()) || action.held().is_some_and(|it| !is_buffer(it));
-        let fields = SockCall {
+        let object = native::create(SockCall {
             name,
             event_loop: core.loop_ref(),
             socket: Slot::new(Some(socket.to_owned())),
@@ -120,13 +123,7 @@ impl SockCall {
             by_hand: Cell::new(false),
             action: RefCell::new(action),
             closed: Cell::new(false),
-        };
-        // SAFETY: a dead object of this class, or fresh memory for one; the fields are written before it is seen.
-        let object = unsafe {
-            let object = Ref::from_owned(CALLS.new_gc(CLASS.as_ptr())).ok_or(Raised)?;
-            object.as_ptr().byte_add(SockCall::offset()).cast::<SockCall>().write(fields);
-            object
-        };
+        })?;
         if leads_on && let Some(call) = SockCall::from_object(&object) {
             call.track();
         }
@@ -371,13 +368,8 @@ impl Dealloc for SockCall {
             report_never_awaited(&dead);
         }
         forget_value();
+        // Before the fields are dropped: it needs the loop to leave the descriptor.
         dead.finish();
-        let fields = std::ptr::from_ref(&*dead).cast_mut();
-        // SAFETY: without references, and not tracked: nobody sees the fields any more. Its memory came from this list.
-        unsafe {
-            fields.drop_in_place();
-            CALLS.free_gc(dead.into_ptr());
-        }
     }
 }
 

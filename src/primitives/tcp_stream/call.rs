@@ -6,7 +6,6 @@
 use std::cell::{Cell, UnsafeCell};
 use std::io;
 
-use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::outcome::{ReadKind, conclude};
@@ -18,15 +17,12 @@ use crate::bridge::loop_handle::LoopHandle;
 use crate::capi::collector::{Traverse, Visitor};
 use crate::capi::coroutine::{self, Coroutine, Step};
 use crate::capi::error::raise_io;
-use crate::capi::freelist::Freelist;
-use crate::capi::native::{Class, Dead, Dealloc};
-use crate::capi::stop::forget_value;
+use crate::capi::native::{self, Class, Dead, Dealloc};
+use crate::capi::recycle::freelist::Freelist;
+use crate::capi::recycle::stop_iteration::forget_value;
 use crate::capi::{Borrowed, Exception, Native, Raised, Ref, Slot, This};
 use crate::framing::ReadRequest;
 use crate::primitives::data::{Data, Sendable};
-
-/// How many dead calls are kept for reuse.
-const FREELIST: usize = 64;
 
 /// What is to be done.
 #[derive(Debug)]
@@ -38,10 +34,8 @@ pub(super) enum Action {
     Done,
 }
 
-#[repr(C)]
 #[derive(Debug)]
 pub(super) struct TcpStreamCall {
-    base: ffi::PyObject,
     name: &'static str,
     /// A first step was taken.
     begun: Cell<bool>,
@@ -58,18 +52,20 @@ pub(super) struct TcpStreamCall {
 
 static CLASS: Class = Class::new();
 
-// SAFETY: `repr(C)`, and `base` comes first; `make_type` builds the class, of which `create` makes every instance.
+// SAFETY: `make_type` builds the class, of which `create` makes every instance.
 unsafe impl Native for TcpStreamCall {
     fn class() -> &'static Class {
         &CLASS
     }
 
-    fn offset() -> usize {
-        0
+    #[inline(always)]
+    fn freelist() -> Option<&'static Freelist> {
+        Some(&FREE)
     }
 }
 
-static FREE: Freelist<FREELIST> = Freelist::new();
+/// The memory of dead calls.
+static FREE: Freelist = Freelist::new(64);
 
 impl TcpStreamCall {
     pub(super) fn create(
@@ -77,22 +73,15 @@ impl TcpStreamCall {
         name: &'static str,
         action: Action,
     ) -> Result<Ref, Raised> {
-        let kind = CLASS.as_ptr();
-        // SAFETY: a dead object of this type, or fresh memory of its size; either has a collector's header, and
-        // every field is written before the object is seen.
-        unsafe {
-            let object = FREE.new_gc(kind);
-            let owned = Ref::from_owned(object).ok_or(Raised)?;
-            let call = object.cast::<TcpStreamCall>();
-            (&raw mut (*call).name).write(name);
-            (&raw mut (*call).begun).write(Cell::new(false));
-            (&raw mut (*call).stream).write(Slot::new(Some(stream.object().to_owned())));
-            (&raw mut (*call).action).write(UnsafeCell::new(action));
-            (&raw mut (*call).future).write(Slot::empty());
-            (&raw mut (*call).sending).write(Slot::empty());
-            (&raw mut (*call).by_hand).write(Cell::new(false));
-            Ok(owned)
-        }
+        native::create(TcpStreamCall {
+            name,
+            begun: Cell::new(false),
+            stream: Slot::new(Some(stream.object().to_owned())),
+            action: UnsafeCell::new(action),
+            future: Slot::empty(),
+            sending: Slot::empty(),
+            by_hand: Cell::new(false),
+        })
     }
 
     fn read(
@@ -252,9 +241,8 @@ impl Dealloc for TcpStreamCall {
             coroutine::report_never_awaited(&dead);
         }
         forget_value();
+        // Before the fields are dropped: it tells the stream.
         dead.finish();
-        // SAFETY: without references, not tracked, and emptied. Its memory came from this list.
-        unsafe { FREE.free_gc(dead.into_ptr()) };
     }
 }
 

@@ -63,11 +63,11 @@ fn receive_one(this: This<'_, Datagram>, core: &Core) -> Result<(), Fatal> {
     if count < 0 {
         return failed(this, core, &io::Error::last_os_error());
     }
-    let data = core.spare_bytes.bytes_from(&buffer[..count as usize]);
+    let data = core.bytes_cache.bytes_from(&buffer[..count as usize]);
     match data.and_then(|data| Ok((data, this.receiving.peers.name(this.rules.family, &sender)?))) {
         Ok((data, sender)) => {
             let delivered = deliver(this, core, &data, &sender);
-            core.spare_bytes.keep(data);
+            core.bytes_cache.keep(data);
             delivered
         }
         // No memory for it: this datagram is lost, as datagrams may be.
@@ -207,7 +207,7 @@ mod batch {
             // SAFETY: the last fill has written so many bytes to this stride, which lies within the capacity.
             let data =
                 unsafe { std::slice::from_raw_parts(self.vectors[index].iov_base.cast::<u8>(), length) };
-            let data = core.spare_bytes.bytes_from(data)?;
+            let data = core.bytes_cache.bytes_from(data)?;
             let sender = SockAddr::written(self.senders[index], header.msg_hdr.msg_namelen);
             Ok((data, this.receiving.peers.name(this.rules.family, &sender)?))
         }
@@ -241,7 +241,7 @@ mod batch {
                 Ok(taken) if this.base.paused.get() => this.receiving.held_back.push_back(taken),
                 Ok((data, sender)) => {
                     let delivered = deliver(this, core, &data, &sender);
-                    core.spare_bytes.keep(data);
+                    core.bytes_cache.keep(data);
                     if delivered.is_err() {
                         return Err(interrupted(this, core, batch, index + 1..count));
                     }

@@ -162,7 +162,7 @@ fn take_bytes(this: This<'_, Stream>, core: &Core) -> Result<Option<(Ref, bool)>
     // SAFETY: the buffer is valid for its length; it is copied before anything else can run.
     let (count, full) = unsafe { receive_to(this, buffer.as_mut_ptr(), RECEIVE) };
     let Some(count) = received(this, count)? else { return Ok(None) };
-    let data = core.spare_bytes.bytes_from(&buffer[..count]).map_err(|Raised| None)?;
+    let data = core.bytes_cache.bytes_from(&buffer[..count]).map_err(|Raised| None)?;
     Ok(Some((data, full)))
 }
 

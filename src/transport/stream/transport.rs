@@ -294,7 +294,7 @@ fn read_all(this: This<'_, Stream>, core: &Core, readiness: Readiness) -> Result
                     send::flush_now(this, core)?;
                 }
                 if let Some(data) = data {
-                    core.spare_bytes.keep(data);
+                    core.bytes_cache.keep(data);
                 }
                 full
             }

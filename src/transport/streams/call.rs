@@ -21,15 +21,12 @@ use crate::capi::call::method;
 use crate::capi::collector::{Traverse, Visitor};
 use crate::capi::coroutine::{self, Coroutine, Step};
 use crate::capi::fallible::tuple;
-use crate::capi::freelist::Freelist;
 use crate::capi::imports::imports;
 use crate::capi::inspect::integer;
-use crate::capi::native::{Class, Dead, Dealloc};
-use crate::capi::stop::forget_value;
+use crate::capi::native::{self, Class, Dead, Dealloc};
+use crate::capi::recycle::freelist::Freelist;
+use crate::capi::recycle::stop_iteration::forget_value;
 use crate::capi::{Arguments, Borrowed, Exception, Native, Raised, Ref, Slot, This};
-
-/// How many dead calls are kept for reuse.
-const FREELIST: usize = 64;
 
 /// What is to be done.
 #[derive(Debug)]
@@ -55,10 +52,8 @@ enum Phase {
     Done,
 }
 
-#[repr(C)]
 #[derive(Debug)]
 pub(super) struct Call {
-    base: ffi::PyObject,
     /// The reader, or for a drain the writer.
     owner: Slot,
     waiter: Slot,
@@ -72,35 +67,32 @@ pub(super) struct Call {
 
 static CLASS: Class = Class::new();
 
-// SAFETY: `repr(C)`, and `base` comes first; `make_type` builds the class, of which `create` makes every instance.
+// SAFETY: `make_type` builds the class, of which `create` makes every instance.
 unsafe impl Native for Call {
     fn class() -> &'static Class {
         &CLASS
     }
 
-    fn offset() -> usize {
-        0
+    #[inline(always)]
+    fn freelist() -> Option<&'static Freelist> {
+        Some(&CALLS)
     }
 }
 
-static CALLS: Freelist<FREELIST> = Freelist::new();
+/// The memory of dead calls.
+static CALLS: Freelist = Freelist::new(64);
 
 impl Call {
     #[inline(always)]
     pub(super) fn create(owner: &Ref, kind: Kind) -> Result<Ref, Raised> {
-        // SAFETY: a dead object of this type, or fresh memory for one; every field is written before it is seen.
-        unsafe {
-            let object = CALLS.new_gc(CLASS.as_ptr());
-            let owned = Ref::from_owned(object).ok_or(Raised)?;
-            let call = object.cast::<Call>();
-            (&raw mut (*call).owner).write(Slot::new(Some(owner.clone_ref())));
-            (&raw mut (*call).waiter).write(Slot::empty());
-            (&raw mut (*call).kind).write(UnsafeCell::new(kind));
-            (&raw mut (*call).offset).write(Cell::new(0));
-            (&raw mut (*call).phase).write(Cell::new(Phase::Fresh));
-            (&raw mut (*call).by_hand).write(Cell::new(false));
-            Ok(owned)
-        }
+        native::create(Call {
+            owner: Slot::new(Some(owner.clone_ref())),
+            waiter: Slot::empty(),
+            kind: UnsafeCell::new(kind),
+            offset: Cell::new(0),
+            phase: Cell::new(Phase::Fresh),
+            by_hand: Cell::new(false),
+        })
     }
 
     #[allow(clippy::mut_from_ref, reason = "GIL-guarded cell; no borrow is held while Python code can run")]
@@ -108,11 +100,6 @@ impl Call {
     fn kind(&self) -> &mut Kind {
         // SAFETY: see the reason above.
         unsafe { &mut *self.kind.get() }
-    }
-
-    fn replace_kind(&self, kind: Kind) -> Kind {
-        // SAFETY: no borrow of the kind is alive: none is kept while Python code can run.
-        unsafe { std::mem::replace(&mut *self.kind.get(), kind) }
     }
 
     /// The name as asyncio has it in its message about a second read at the same time.
@@ -359,10 +346,8 @@ impl Dealloc for Call {
             coroutine::report_never_awaited(&dead);
         }
         forget_value();
+        // Before the fields are dropped: it needs the reader.
         dead.finish();
-        drop(dead.replace_kind(Kind::Drain));
-        // SAFETY: without references, not tracked, and emptied. Its memory came from this list.
-        unsafe { CALLS.free_gc(dead.into_ptr()) };
     }
 }
 

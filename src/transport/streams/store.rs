@@ -13,7 +13,7 @@ use std::sync::Once;
 use pyo3::ffi;
 
 use crate::capi::buffer::{RawBytes, bytes_from};
-use crate::capi::lent_bytes::{self, lend};
+use crate::capi::recycle::bytes_cache::{self, lend};
 use crate::capi::{Raised, Ref};
 
 /// All zero is an empty store.
@@ -110,7 +110,7 @@ impl Store {
             return extend(shared, data);
         }
         if self.bytes.is_none() {
-            self.bytes = Some(lent_bytes::with_capacity(data.len())?);
+            self.bytes = Some(bytes_cache::with_capacity(data.len())?);
             (self.start, self.end, self.capacity) = (0, 0, data.len());
         }
         let room = self.reserve(data.len())?;

@@ -13,8 +13,8 @@
 
 use pyo3::ffi;
 
-use super::error::{Raised, raise};
-use super::object::{Borrowed, Ref, Slot};
+use crate::capi::error::{Raised, raise};
+use crate::capi::object::{Borrowed, Ref, Slot};
 
 struct Stop(Slot);
 // SAFETY: touched only with the GIL held.
@@ -65,9 +65,11 @@ fn new_stop(value: &Ref) -> Option<Ref> {
 
 #[inline(always)]
 fn raise_shared(value: Ref) -> Raised {
-    if let Some(stop) = unseen() {
-        let old = exchange(&stop, value);
-        raise(stop);
+    let stop = STOP.0.as_ptr();
+    if is_unseen(stop) {
+        let old = exchange(stop, value);
+        // SAFETY: the exception that the slot owns.
+        raise(unsafe { Ref::from_borrowed(stop) });
         drop(old);
     } else if let Some(stop) = new_stop(&value) {
         STOP.0.set(Some(stop.clone_ref()));
@@ -76,31 +78,46 @@ fn raise_shared(value: Ref) -> Raised {
     Raised
 }
 
-/// The shared exception, if nobody else has hold of it and nothing is attached to it.
+/// Drops the value that the shared exception carries. Called when an awaitable is freed.
 #[inline(always)]
-fn unseen() -> Option<Ref> {
+pub(crate) fn forget_value() {
     let stop = STOP.0.as_ptr();
+    // SAFETY: null, or an exception that the slot owns; the layout is public.
+    if stop.is_null() || unsafe { (*stop.cast::<ffi::PyStopIterationObject>()).value == ffi::Py_None() } {
+        return;
+    }
+    if is_unseen(stop) {
+        drop(exchange(stop, Ref::none()));
+    } else {
+        STOP.0.clear();
+    }
+}
+
+/// True of the shared exception if nobody else refers to it and nothing is attached to it. False of null.
+#[inline(always)]
+fn is_unseen(stop: *mut ffi::PyObject) -> bool {
     if stop.is_null() {
-        return None;
+        return false;
     }
     // SAFETY: an instance of exactly StopIteration, made by `new_stop`; its layout is public. `args` is never null, and
     // a tuple of one item as long as nobody has seen the exception.
     unsafe {
         let fields = &*stop.cast::<ffi::PyStopIterationObject>();
-        let attached = [fields.dict, fields.notes, fields.traceback, fields.context, fields.cause];
-        (ffi::Py_REFCNT(stop) == 1
-            && ffi::Py_REFCNT(fields.args) == 1
-            && attached.iter().all(|object| object.is_null()))
-        .then(|| Ref::from_borrowed(stop))
+        let attached = fields.dict as usize
+            | fields.notes as usize
+            | fields.traceback as usize
+            | fields.context as usize
+            | fields.cause as usize;
+        ffi::Py_REFCNT(stop) == 1 && attached == 0 && ffi::Py_REFCNT(fields.args) == 1
     }
 }
 
 /// Puts another value into the exception, and returns the two references to the old one.
 #[inline(always)]
-fn exchange(stop: &Ref, value: Ref) -> [Option<Ref>; 2] {
-    // SAFETY: as in `unseen`, which has found the exception and its tuple to be ours alone.
+fn exchange(stop: *mut ffi::PyObject, value: Ref) -> [Option<Ref>; 2] {
+    // SAFETY: `is_unseen` has found the exception and its tuple to be ours alone.
     unsafe {
-        let fields = &mut *stop.as_ptr().cast::<ffi::PyStopIterationObject>();
+        let fields = &mut *stop.cast::<ffi::PyStopIterationObject>();
         let item = ffi::PyTuple_GET_ITEM(fields.args, 0);
         ffi::PyTuple_SET_ITEM(fields.args, 0, value.clone_ref().into_ptr());
         #[cfg(Py_3_14)]
@@ -109,14 +126,5 @@ fn exchange(stop: &Ref, value: Ref) -> [Option<Ref>; 2] {
             (*fields.args.cast::<ffi::PyTupleObject>()).ob_hash = -1;
         }
         [Ref::from_owned(item), Ref::from_owned(std::mem::replace(&mut fields.value, value.into_ptr()))]
-    }
-}
-
-/// Drops the value that the shared exception carried last. Called when an awaitable is freed.
-#[inline(always)]
-pub(crate) fn forget_value() {
-    match unseen() {
-        Some(stop) => drop(exchange(&stop, Ref::none())),
-        None => STOP.0.clear(),
     }
 }

@@ -6,7 +6,7 @@
 //! given the variables for the time of the call: 500 instructions less per callback.
 //!
 //! No public function reaches the variables. They are read and written at two private offsets, which are
-//! used only if this version of CPython is in [`known_layout`] and [`prove`] has found, at import, that what
+//! used only if this version of CPython is in [`known_layout`] and [`self_test`] has found, at import, that what
 //! lies there behaves as it must. Otherwise everything here falls back on `PyContext_CopyCurrent`.
 //!
 //! What a callee can see stays as it was: a Context that somebody keeps (a token of `ContextVar.set` holds
@@ -18,10 +18,10 @@ use std::ptr::null_mut;
 
 use pyo3::ffi;
 
-use super::call::{copy_current_context, in_context};
-use super::error::Raised;
-use super::fallible::string;
-use super::object::{Ref, Slot};
+use crate::capi::call::{copy_current_context, in_context};
+use crate::capi::error::Raised;
+use crate::capi::fallible::string;
+use crate::capi::object::{Ref, Slot};
 
 /// Where the two private fields lie, in bytes.
 #[derive(Clone, Copy, Debug)]
@@ -179,9 +179,9 @@ fn give_back(layout: Layout, scratch: Ref) {
 }
 
 /// Finds out whether the offsets hold. Called once, by the module's initialisation.
-pub(crate) fn learn() {
+pub(crate) fn init() {
     let Some(layout) = known_layout() else { return };
-    match prove(layout) {
+    match self_test(layout) {
         Ok(Some(empty)) => {
             // SAFETY: a live object.
             STATE.kind.set(unsafe { ffi::Py_TYPE(empty.as_ptr()) });
@@ -196,7 +196,7 @@ pub(crate) fn learn() {
 }
 
 /// The empty variables, if everything is where the layout says.
-fn prove(layout: Layout) -> Result<Option<Ref>, Raised> {
+fn self_test(layout: Layout) -> Result<Option<Ref>, Raised> {
     // SAFETY: each function returns an owned reference or null with an error. The fields are read as words;
     // a word is followed as a pointer only after it was found equal in two contexts that must share it, and
     // the size of the object is tested first.
@@ -256,7 +256,7 @@ fn prove(layout: Layout) -> Result<Option<Ref>, Raised> {
 pub(crate) fn enable(on: bool) -> bool {
     STATE.layout.set(None);
     if on {
-        learn();
+        init();
     }
     STATE.layout.get().is_some()
 }

@@ -1,0 +1,75 @@
+//! The memory of dead objects, for new objects of the same class.
+
+use std::cell::UnsafeCell;
+
+use pyo3::ffi;
+
+/// Memory of one class, whose instances all have the same size. What does not fit goes back to the allocator.
+#[derive(Debug)]
+pub(crate) struct Freelist {
+    objects: UnsafeCell<Vec<*mut ffi::PyObject>>,
+    most: usize,
+}
+
+// SAFETY: touched only with the GIL held, and never across a call that could release it.
+unsafe impl Sync for Freelist {}
+
+impl Freelist {
+    /// A list that keeps at most so many.
+    pub(crate) const fn new(most: usize) -> Freelist {
+        Freelist { objects: UnsafeCell::new(Vec::new()), most }
+    }
+
+    /// An object of this class with one reference, whose fields behind its header are not written yet and which the
+    /// collector does not track. `None` if the list is empty.
+    ///
+    /// # Safety
+    /// `class` is the one class of this list.
+    #[inline(always)]
+    pub(crate) unsafe fn take(&self, class: *mut ffi::PyTypeObject) -> Option<*mut ffi::PyObject> {
+        // SAFETY: the GIL is held, and the memory is of a dead object of this class.
+        unsafe { (*self.objects.get()).pop().map(|object| ffi::PyObject_Init(object, class)) }
+    }
+
+    /// Keeps the memory of a dead object. False if there is no room.
+    ///
+    /// # Safety
+    /// `object` is of this list's class and not of a subclass, and it is dead: without references, not tracked, without
+    /// weak references, and holding nothing. The caller drops the reference to the class.
+    #[inline(always)]
+    pub(crate) unsafe fn keep(&self, object: *mut ffi::PyObject) -> bool {
+        // SAFETY: the GIL is held, and no Python code runs inside.
+        let objects = unsafe { &mut *self.objects.get() };
+        if objects.len() >= self.most {
+            return false;
+        }
+        objects.push(object);
+        true
+    }
+
+    /// The same as [`Freelist::take`], or fresh memory with a collector's header. Null with an error.
+    ///
+    /// # Safety
+    /// `class` is the one class of this list, and is collected.
+    #[inline(always)]
+    pub(crate) unsafe fn new_gc(&self, class: *mut ffi::PyTypeObject) -> *mut ffi::PyObject {
+        // SAFETY: the caller's contract.
+        unsafe { self.take(class).unwrap_or_else(|| ffi::PyObject_GC_New::<ffi::PyObject>(class)) }
+    }
+
+    /// The end of a `tp_dealloc`: keeps the memory or frees it, and drops the reference to the class.
+    ///
+    /// # Safety
+    /// As for [`Freelist::keep`], and the class is collected.
+    #[inline(always)]
+    pub(crate) unsafe fn free_gc(&self, object: *mut ffi::PyObject) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let class = ffi::Py_TYPE(object);
+            if !self.keep(object) {
+                ffi::PyObject_GC_Del(object.cast());
+            }
+            ffi::Py_DECREF(class.cast());
+        }
+    }
+}
