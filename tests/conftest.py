@@ -1,7 +1,7 @@
 """Fixtures of the Python tests.
 
-Every test that takes `loop_factory`, `loop` or `run` runs once on wakeloop and once on asyncio, the control group:
-what passes there states asyncio's behaviour and not ours. `--loop asyncio` runs the control group alone.
+Every test that takes `loop_factory`, `loop` or `run` runs once on wakeloop and once on asyncio, the control group. So
+a test that passes states asyncio's behaviour, not only ours. `--loop asyncio` runs the control group alone.
 """
 
 import asyncio
@@ -61,13 +61,13 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("loop_name", [pytest.param(name, marks=marks.get(name, ())) for name in names])
 
 
-#: The two ways in which wakeloop encrypts; every test of TLS runs with both.
+#: wakeloop's two TLS engines. Every TLS test runs with both.
 ENGINES = ["native", "sslobject"]
 
 
 @pytest.fixture
 def tls_engine(request, monkeypatch):
-    """Makes wakeloop encrypt in one of its ways, in this process and in its children."""
+    """Makes wakeloop use one TLS engine, in this process and in its children."""
     if request.param in ENGINES:
         monkeypatch.setenv("WAKELOOP_TLS", request.param)
     return request.param
@@ -80,7 +80,7 @@ def loop_factory(loop_name, pytestconfig):
 
 @pytest.fixture
 def run(loop_factory):
-    """`run(coroutine)`: what asyncio.run does, on a new loop of the kind under test."""
+    """`run(coroutine)` does what asyncio.run does, on a new loop of the kind under test."""
 
     def run(coroutine, **options):
         with asyncio.Runner(loop_factory=loop_factory, **options) as runner:
@@ -91,7 +91,7 @@ def run(loop_factory):
 
 @pytest.fixture
 def loop(loop_factory):
-    """A loop that does not run yet, for tests that drive it by hand."""
+    """A loop that is not running, for tests that run it themselves."""
     loop = loop_factory()
     yield loop
     if not loop.is_closed():
@@ -102,17 +102,17 @@ def loop(loop_factory):
 
 @pytest.fixture
 def asyncio_log(caplog):
-    """The records of the `asyncio` logger; a test that does not ask for them must cause none."""
+    """The records of the `asyncio` logger. A test that does not request this fixture must not cause any."""
     caplog.set_level(logging.DEBUG, logger="asyncio")
     return caplog
 
 
 @pytest.fixture(scope="session")
 def runtime():
-    """The runtime's workers and their descriptors, started before anything is counted."""
+    """Starts the runtime's workers, and opens their descriptors, before anything is counted."""
     import wakeloop
 
-    # More than once: under load a short sleep is over before a worker has armed the driver's timer for it.
+    # More than once: on a busy machine a short sleep is over before a worker has armed the driver's timer for it.
     for _ in range(10):
         wakeloop.run(wakeloop.sleep(0.005))
 
@@ -124,7 +124,7 @@ def tls(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind(request):
-    """Fails a test that leaks, or that makes asyncio complain where the test did not expect it."""
+    """Fails a test that leaks, or that makes asyncio log something unexpected."""
     if "runtime" in request.fixturenames:
         request.getfixturevalue("runtime")
     if "tls" in request.fixturenames:

@@ -1,7 +1,7 @@
-"""Wrong arguments, method by method: the exception is asyncio's, and the loop lives on.
+"""Wrong arguments, method by method: the exception is asyncio's, and the loop runs on.
 
-The table is run on asyncio's own loop of this interpreter first; the type of what it raises is what we must raise.
-Where asyncio accepts an argument without a word (it calls the callable later, or never), so must we.
+The table runs on asyncio's own loop of this interpreter first. The type of the exception there is the one we must
+raise. Where asyncio silently accepts an argument (it calls the callable later, or never), so must we.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from tests.test_scheduling import run_once
 
 
 class Hostile:
-    """Fails whatever is asked of it."""
+    """Fails in every operation."""
 
     def __index__(self):
         raise ZeroDivisionError
@@ -41,7 +41,7 @@ THINGS = {
     "hostile": Hostile(),
 }
 
-#: Method -> the arguments of a good call; each is replaced in turn by every thing above.
+#: Method -> the arguments of a valid call. Each argument is replaced in turn by every wrong object above.
 METHODS = {
     "call_later": (1000, function),
     "call_at": (1000, function),
@@ -57,10 +57,10 @@ METHODS = {
     "remove_signal_handler": (10,),
 }
 
-#: asyncio accepts these and trips over them when it runs, if it ever does: no example to follow.
+#: asyncio accepts these and fails when it runs, if it ever does. We need not copy that.
 LATE = {("call_at", 0), ("call_later", 1), ("call_at", 1), ("run_in_executor", 1), ("add_reader", 1), ("add_writer", 1)}
 
-#: Where asyncio's answer is an accident of its code: it takes None for an empty list, and compares before it converts.
+#: asyncio's answer is an accident of its code: it takes None for an empty list, and compares before it converts.
 ACCIDENTS = {
     ("writelines", "none as argument 1"),
     ("set_write_buffer_limits", "hostile as argument 1"),
@@ -83,7 +83,7 @@ TRANSPORT_METHODS = {
 
 
 def outcome(call):
-    """The type of the exception that `call` raises, or None."""
+    """Returns the type of the exception that `call` raises, or None."""
     try:
         call()
     except Exception as error:
@@ -311,7 +311,7 @@ def test_deep_recursion_in_a_callback_is_an_exception_like_any_other(loop):
 
 
 class Unnumbered:
-    """A file whose number cannot be had."""
+    """A file whose fileno() fails."""
 
     def __init__(self, error):
         self.error = error
@@ -376,7 +376,7 @@ def test_throwing_a_value_that_is_not_an_exception_into_a_socket_call_is_a_type_
 
 
 class Exporter:
-    """Has a buffer, as it seems."""
+    """Claims to support the buffer protocol."""
 
     def __len__(self):
         return 3

@@ -1,4 +1,4 @@
-"""The servers that the benchmarks compare with: each gives right answers, byte by byte, under the same load."""
+"""The baseline servers of the benchmarks: each answers correctly, byte by byte, under the same load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Buffered protocols: what ``get_buffer`` gives is received into, and what it may be."""
+"""Buffered protocols: data is received into the buffer that ``get_buffer`` returns, which may be of several kinds."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""3.14's view from outside: the call graph, and `python -m asyncio ps` and `pstree` on a live process."""
+"""Python 3.14's introspection: the call graph, and `python -m asyncio ps` and `pstree` on a running process."""
 
 import asyncio
 import os

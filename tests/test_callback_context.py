@@ -1,6 +1,6 @@
-"""The context of a callback, whichever of the two ways gives it one: the scratch context or a real copy.
+"""The context of a callback, with the scratch context and with a real copy.
 
-Every test runs on asyncio as well: what holds there has to hold here.
+Every test runs on asyncio as well: what holds there must hold here.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ def test_loops_in_two_threads_do_not_share_a_context(loop):
         def step():
             nonlocal left
             variable.set(name)
-            # Gives the other thread its turn in the middle of the callback.
+            # Lets the other thread run in the middle of the callback.
             threading.Event().wait(0)
             if variable.get() is not name:
                 wrong.append(variable.get())
@@ -272,7 +272,7 @@ def test_a_cancelled_callback_releases_its_context_values(loop):
     handle.cancel()
     run(loop)
     gc.collect()
-    # asyncio's handles keep the context while somebody keeps the handle.
+    # asyncio's handles keep the context as long as the handle is referenced.
     del handle
     gc.collect()
     assert value() is None

@@ -1,4 +1,4 @@
-"""The end of child processes: noticed at once, by whom, and what is left of them."""
+"""The exit of child processes: it is noticed at once, and nothing is left behind."""
 
 import asyncio
 import errno
@@ -34,12 +34,12 @@ def is_zombie_or_alive(pid):
 
 
 def possessions():
-    """What the kernel counts for this process: descriptors, threads, children."""
+    """Returns what the kernel counts for this process: descriptors, threads, children."""
     return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")), leaks.children()
 
 
 async def settled():
-    """The same, once the thread that has waited for the last child, where asyncio has one, is gone."""
+    """Returns the same, once asyncio's thread that waited for the last child (if there is one) has ended."""
     while any("waitpid" in thread.name for thread in threading.enumerate()):
         await asyncio.sleep(0.01)
     await asyncio.sleep(0.05)
@@ -72,7 +72,7 @@ def test_no_thread_and_no_poll_waits_for_a_process(run):
         await asyncio.sleep(0.05)
         polls = loop.metrics()["polls"]
         await asyncio.sleep(0.3)
-        # The timer of the sleep itself is one.
+        # One is the timer of the sleep itself.
         assert loop.metrics()["polls"] - polls <= 2
         assert os.listdir("/proc/self/task") == before
         process.kill()
@@ -118,7 +118,7 @@ def test_a_thread_waits_for_the_process_if_the_poller_refuses_the_pidfd(run, mon
         assert await process.wait() == 7
 
     run(main())
-    # The thread ends a moment after it has told.
+    # The thread ends a moment after it has reported the exit.
     for _ in range(100):
         if possessions() == before:
             break
@@ -130,7 +130,7 @@ def test_a_process_reaped_by_other_code_has_returncode_255(run, asyncio_log):
     async def main():
         process = await spawn("/bin/sh", "-c", "read line; exit 3", stdin=PIPE)
         os.write(stdin_of(process), b"go\n")
-        # The loop does not run meanwhile; a thread of asyncio's does.
+        # The loop does not run meanwhile. A thread of asyncio's does.
         try:
             os.waitpid(process.pid, 0)
         except ChildProcessError:
@@ -155,7 +155,7 @@ def test_a_process_reaped_by_its_popen_object_keeps_its_returncode(run):
 
 @pytest.mark.native
 def test_ignoring_sigchld_does_not_hide_the_exit(loop_name):
-    """With SIGCHLD ignored the kernel keeps no exit code: asyncio's 255, and no hang."""
+    """With SIGCHLD ignored the kernel keeps no exit code: asyncio reports 255, and does not hang."""
     body = """
         import signal, logging
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -245,7 +245,7 @@ def test_a_loop_in_another_thread_can_run_subprocesses(loop_factory):
 
 
 def test_a_loop_in_another_thread_sees_a_slow_process_end(loop_factory):
-    """The process ends while the loop is parked, not before it looks."""
+    """The process exits while the loop is parked, not before it polls."""
     seen = []
 
     async def main():
@@ -356,7 +356,7 @@ def test_closing_the_transport_kills_the_process(run):
 
 @pytest.mark.native
 def test_closing_the_transport_just_after_the_exit_keeps_the_returncode(run):
-    """asyncio's close() polls, which takes the code from its own watcher: it says 255."""
+    """asyncio's close() polls the process, which takes the exit code from its own watcher: it reports 255."""
 
     async def main():
         process = await spawn("/bin/sh", "-c", "exit 3")

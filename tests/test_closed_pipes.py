@@ -1,7 +1,7 @@
-"""Files and sockets that the program closes while a pipe transport has them.
+"""Files and sockets that the program closes while a pipe transport uses them.
 
-asyncio's pipe transports go on with the number of the descriptor, whoever has it by then. Ours do what asyncio's do
-while nobody has.
+asyncio's pipe transports continue to use the descriptor number, whatever it belongs to by then. Ours behave as
+asyncio's do while nothing else has the number.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import pytest
 from tests.support.protocol import Recording
 from tests.test_pipes import Writing
 
-#: What a transport is made around, made of a descriptor and a mode.
+#: The kinds of file objects that a transport is made with, each made from a descriptor and a mode.
 KINDS = {
     "raw": lambda fd, mode: open(fd, mode, buffering=0),
     "buffered": open,
@@ -34,7 +34,7 @@ def nobody_reads(descriptor):
 
 @contextlib.contextmanager
 def taken_over(owner, end):
-    """Closes it; the two ends of a pipe of which one has its number."""
+    """Closes the file. Returns both ends of a new pipe, of which one has the file's old descriptor."""
     number = owner.fileno()
     owner.close()
     ends = []
@@ -52,7 +52,7 @@ def taken_over(owner, end):
 
 
 async def writing(make, protocol=Writing):
-    """A transport, its protocol, the file that it writes to, and the other end."""
+    """Returns a transport, its protocol, the file that it writes to, and the other end."""
     reader, writer = os.pipe()
     file = make(writer, "wb")
     transport, protocol = await asyncio.get_running_loop().connect_write_pipe(protocol, file)
@@ -100,7 +100,7 @@ def test_pending_writes_do_not_reach_a_reused_descriptor_of_a_pipe(run):
     async def main():
         transport, protocol, file, reader = await writing(KINDS["raw"])
         transport.write(bytes(1_000_000))
-        # The poller keeps telling of the pipe: somebody has a duplicate of it.
+        # The poller keeps reporting the pipe, because a duplicate of it is open.
         duplicate = os.dup(file.fileno())
         with taken_over(file, end=1) as (other, _):
             assert os.read(reader, 65_536)
@@ -141,7 +141,7 @@ def test_a_closed_read_pipe_does_not_read_from_a_reused_descriptor(run, make, ki
 
 @pytest.mark.native
 def test_a_pipe_with_a_reused_descriptor_gets_a_working_transport(run):
-    """asyncio never polls the new one."""
+    """asyncio never polls the new pipe."""
 
     async def main():
         loop = asyncio.get_running_loop()
@@ -183,8 +183,8 @@ def test_a_closed_socket_under_a_pipe_transport_ends_the_connection(run):
 
 @pytest.mark.native
 def test_a_detached_file_stays_open_when_the_transport_of_its_buffer_closes(run):
-    """The descriptor is open as long as the file is, which somebody else has now; closing is left to that one. asyncio
-    fails a second time when the transport is collected.
+    """The descriptor stays open as long as the raw file does, which other code owns now and must close. asyncio fails
+    a second time when the transport is collected.
     """
 
     async def main():

@@ -1,6 +1,6 @@
-"""Sockets that the program closes while a transport has them: the transport's calls fail, as in asyncio.
+"""Sockets that the program closes while a transport uses them: the transport's calls fail, as in asyncio.
 
-The number of the descriptor is another socket's soon, and nothing may go to that one or be taken from it.
+Another socket soon gets the same descriptor. No data may be sent to that socket or received from it.
 """
 
 import asyncio
@@ -19,12 +19,12 @@ from tests.test_udp import Recorder
 
 @contextlib.contextmanager
 def taken_over(sock, how="close"):
-    """Closes the socket; two connected sockets of which the first has its number."""
+    """Closes the socket. Returns two connected sockets, of which the first has its old descriptor."""
     number = sock.fileno()
     assert getattr(sock, how)() in (None, number)
     with contextlib.ExitStack() as stack:
         if how == "detach":
-            # It lives on by the number alone, until that is somebody else's.
+            # Only the descriptor is kept, until another socket has its number.
             stack.enter_context(socket.socket(fileno=number)).close()
         for _ in range(10):
             one, other = stack.enter_context(socketpair())
@@ -35,7 +35,7 @@ def taken_over(sock, how="close"):
 
 
 async def connected(protocol=Recording):
-    """A protocol, its socket, and the socket at the other end."""
+    """Returns a protocol, its socket, and the socket at the other end."""
     near, far = socket.socketpair()
     near.setblocking(False)
     far.setblocking(False)
@@ -44,7 +44,7 @@ async def connected(protocol=Recording):
 
 
 def is_silent(sock):
-    """Has nothing come, not even an end?"""
+    """Whether nothing has arrived, not even eof."""
     try:
         sock.recv(100)
     except BlockingIOError:
@@ -76,7 +76,7 @@ def test_writes_do_not_reach_a_reused_descriptor(run, write, how):
 
 @pytest.mark.native
 def test_pending_writes_do_not_reach_a_reused_descriptor(run):
-    """asyncio does not come to an end here: it fails to take the descriptor out of its selector."""
+    """asyncio never completes here: it fails to remove the descriptor from its selector."""
 
     async def main():
         protocol, near, far = await connected()
@@ -114,7 +114,7 @@ def test_data_is_not_received_from_a_reused_descriptor(run, protocol):
         )
         transport = made.transport if protocol != "reader" else made._transport
         transport.pause_reading()
-        # The poller keeps telling of the connection: somebody has a duplicate of it.
+        # The poller keeps reporting the connection, because a duplicate of it is open.
         with far, near.dup(), taken_over(near) as (one, other):
             far.send(b"for us")
             other.send(b"for another")
@@ -147,7 +147,7 @@ def test_sendfile_does_not_reach_a_reused_descriptor(run, tmp_path):
 
 @pytest.mark.native
 def test_a_socket_with_a_reused_descriptor_gets_a_working_transport(run):
-    """asyncio refuses such a connection as long as the old transport is there."""
+    """asyncio refuses such a connection as long as the old transport exists."""
 
     async def main():
         loop = asyncio.get_running_loop()
@@ -169,7 +169,7 @@ def test_a_socket_with_a_reused_descriptor_gets_a_working_transport(run):
 
 
 async def datagrams():
-    """A recorder, its connected socket, and the socket at the other end."""
+    """Returns a recording protocol, its connected socket, and the socket at the other end."""
     far = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     far.bind(("127.0.0.1", 0))
     near = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -238,7 +238,7 @@ def test_no_connection_is_accepted_from_a_reused_descriptor_of_a_listener(run, h
         with contextlib.ExitStack() as stack:
             sock = listening()
             number, address = sock.fileno(), sock.getsockname()
-            # The poller keeps telling of the listener: somebody has a duplicate of it.
+            # The poller keeps reporting the listener, because a duplicate of it is open.
             stack.enter_context(sock.dup())
             server = await loop.create_server(Counting, sock=sock)
             if getattr(sock, how)() is not None:
@@ -312,7 +312,7 @@ def test_a_refused_connection_is_closed_even_if_a_transport_used_its_descriptor(
         transport.pause_reading()
         await asyncio.sleep(0)
         number = transport.get_extra_info("socket").fileno()
-        # The listening socket accepts the second connection under the number that is free now.
+        # The listening socket accepts the second connection with the number that is now free.
         os.close(number)
         await loop.sock_connect(second, address)
         assert await asyncio.wait_for(loop.sock_recv(second, 1), 5) == b""
@@ -328,7 +328,7 @@ def test_a_refused_connection_is_closed_even_if_a_transport_used_its_descriptor(
 
 @pytest.mark.native
 def test_a_transport_that_cannot_be_made_leaves_the_descriptor_to_its_caller(run):
-    """The descriptor is gone when the loop is to watch it: nothing is closed, and the server counts no client."""
+    """The descriptor is closed before the loop watches it: the loop closes nothing, and the server counts no client."""
 
     class Server:
         clients = 0
@@ -354,7 +354,7 @@ def test_a_transport_that_cannot_be_made_leaves_the_descriptor_to_its_caller(run
             os.dup2(far.fileno(), number)
 
     near, far = socket.socketpair()
-    # Above all numbers that the loop has a place for.
+    # Above all numbers that the loop's table holds.
     number = fcntl.fcntl(near.fileno(), fcntl.F_DUPFD_CLOEXEC, 700)
     near.close()
     with far, socket.socket(fileno=number) as sock:

@@ -1,4 +1,4 @@
-"""create_connection: what it raises, when it calls whom, and what it leaves to asyncio."""
+"""create_connection: its exceptions, the order of its calls, and what it leaves to asyncio."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ VARIABLE = contextvars.ContextVar("VARIABLE", default="nothing")
 
 @contextlib.contextmanager
 def refusing_port():
-    """A port that is bound, so nobody else's, and does not listen."""
+    """Returns a port that is bound (so that nothing else uses it) and does not listen."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         yield sock.getsockname()[1]
@@ -32,7 +32,7 @@ def refusing_port():
 
 @contextlib.contextmanager
 def silent_listener():
-    """A listener whose queue is full, so that one more connection only waits."""
+    """Returns a listener whose backlog is full, so that one more connection only waits."""
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(socket.socket())
         listener.bind(("127.0.0.1", 0))
@@ -227,14 +227,14 @@ def test_data_the_server_sends_first_is_received_after_connection_made(run):
 
 
 def test_data_that_waited_in_the_socket_before_connection_made_is_delivered(run):
-    """A listener of the kernel's alone: it has sent before the client's loop turns again."""
+    """Only the kernel listens: it has sent data before the client's loop runs its next iteration."""
 
     async def main():
         with socket.create_server(("127.0.0.1", 0)) as listener:
             loop = asyncio.get_running_loop()
 
             def factory():
-                # Called between the connect and the transport: what comes now is told to nobody yet.
+                # Called between the connect and the transport: no protocol can get data yet.
                 peer, _ = listener.accept()
                 with peer:
                     peer.sendall(b"early")
@@ -378,7 +378,7 @@ def test_a_method_that_is_replaced_on_the_loop_is_called(run):
 
 
 def noting(made):
-    """A socket class whose instances are in the list."""
+    """Returns a socket class that appends its instances to the list."""
 
     class Socket(socket.socket):
         def __init__(self, *args, **kwargs):
@@ -462,7 +462,7 @@ def test_a_replacement_of_the_socket_class_may_be_a_function(run, monkeypatch, t
 
 
 def test_accepted_connections_use_the_current_socket_class(run, monkeypatch):
-    """A server that is made while the class is replaced accepts with the replacement, as socket.accept() does."""
+    """A server made while the class is replaced accepts with the replacement, as socket.accept() does."""
     made = []
     Socket = noting(made)
 
@@ -529,7 +529,7 @@ with asyncio.Runner(loop_factory=new_loop) as runner:
 
 
 def test_the_task_that_awaits_create_connection_resumes_before_data_received(run):
-    """What the protocol needs is often given to it there: SSH's port forwarding sets the other end."""
+    """A protocol often gets what it needs there: SSH's port forwarding sets the other end."""
 
     class Greeting(asyncio.Protocol):
         def connection_made(self, transport):
@@ -556,7 +556,7 @@ def test_the_task_that_awaits_create_connection_resumes_before_data_received(run
             async with asyncio.timeout(10):
                 assert await client.lost
             assert client.seen == [(True, b"hello")]
-        # The greeting is there before the socket is given to the loop.
+        # The greeting is in the socket before the loop gets it.
         for _ in range(10):
             sock = socket.create_connection((host, port))
             await asyncio.sleep(0.005)

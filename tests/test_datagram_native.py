@@ -1,4 +1,4 @@
-"""Datagram transports, closer: batches, errors, flow control, and the awaitable calls that know addresses."""
+"""Native datagram transports: batches, errors, flow control, and the sock_* calls with addresses."""
 
 import asyncio
 import contextvars
@@ -34,7 +34,7 @@ def test_a_burst_is_delivered_in_a_few_turns(run):
             for number in range(64):
                 sock.sendto(b"%d" % number, transport.get_extra_info("sockname"))
             await protocol.until(64)
-            # One receive per poll: one datagram, then a batch.
+            # One receive per poll: one datagram first, then batches.
             assert loop.metrics()["polls"] - before <= 4
             name = sock.getsockname()
         assert protocol.received == [(b"%d" % number, name) for number in range(64)]
@@ -74,7 +74,7 @@ def test_a_socket_that_is_never_empty_holds_up_nothing_else(run):
             while circle.received < received + 20_000:
                 await asyncio.sleep(0.001)
             after = metrics()
-            # While several datagrams wait, the poller need not say so each time.
+            # While several datagrams wait, the poller need not report each of them.
             assert after["polls"] - before["polls"] < after["turns"] - before["turns"]
         transport.abort()
 
@@ -382,7 +382,7 @@ def test_host_names_and_wrong_addresses(run):
         near.sendto(b"by number again", ("127.0.0.1", port))
         await server.until(3)
         assert [data for data, _ in server.received] == [b"by number", b"by name", b"by number again"]
-        # What is no address at all ends the transport, as in asyncio.
+        # An object that is no address at all ends the transport, as in asyncio.
         near.sendto(b"x", ("127.0.0.1", "port"))
         assert isinstance(await client.lost, TypeError)
         assert [type(problem) for problem in problems] == [TypeError]

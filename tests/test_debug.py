@@ -1,4 +1,4 @@
-"""Debug mode says what asyncio's says, where asyncio says it."""
+"""Debug mode logs what asyncio logs, at the same points."""
 
 import asyncio
 import logging
@@ -82,7 +82,9 @@ class Sluggish(asyncio.Protocol):
 @pytest.mark.parametrize("method", ["connection_made", "data_received", "eof_received", "connection_lost"])
 @pytest.mark.parametrize("kind", ["connection", "pipe", "tls"])
 def test_a_slow_method_of_a_protocol_is_logged(run, loop_name, tls, asyncio_log, kind, method):
-    """asyncio names the transport's method that called it; a transport of ours has none, so the protocol is named."""
+    """asyncio names the transport's method that called the protocol. Our transports have no such method, so the log
+    names the protocol.
+    """
 
     async def main():
         loop = asyncio.get_running_loop()
@@ -279,7 +281,7 @@ def test_the_environment_switches_debug_on(loop_name):
 
 
 def test_everything_works_in_debug_mode(run, asyncio_log):
-    """Callbacks, timers, threads, streams and subprocesses: the slow ways through the loop are whole ways."""
+    """Callbacks, timers, threads, streams and subprocesses all work on the slower paths of debug mode."""
 
     async def echo(reader, writer):
         writer.write(await reader.readexactly(5))

@@ -1,4 +1,4 @@
-"""What is left open at the end, and how long the end waits: warnings for what nobody closed, the default executor."""
+"""The end of servers, transports and loops: warnings for objects that were not closed, and the default executor."""
 
 import asyncio
 import gc
@@ -15,7 +15,7 @@ from tests.support.protocol import HalfOpen, Recording, close, pair
 
 
 def test_a_server_nobody_closed_warns_when_its_loop_is_gone(loop_factory):
-    """The warning is for its listening socket, as in asyncio: the server object itself is only Python."""
+    """The warning is for its listening socket, as in asyncio: the server object itself is pure Python."""
     loop = loop_factory()
     server = loop.run_until_complete(loop.create_server(asyncio.Protocol, "127.0.0.1", 0))
     descriptor = server.sockets[0].fileno()
@@ -59,7 +59,7 @@ def test_a_closed_transport_releases_its_protocol(run):
 
 @pytest.mark.parametrize("end", ["close", "write_eof", "abort"])
 def test_a_peer_on_the_same_loop_sees_eof_in_the_next_iterations(run, end):
-    """A program may look at both ends: no turn goes by without a look at the descriptors once one was closed."""
+    """A program may use both ends. After one was closed, every iteration polls the descriptors."""
 
     async def turns(count):
         for _ in range(count):
@@ -76,8 +76,9 @@ def test_a_peer_on_the_same_loop_sees_eof_in_the_next_iterations(run, end):
 
 
 def test_eof_received_is_called_again_when_reading_is_resumed_after_eof(run):
-    """asyncio takes a half-closed socket out of its selector, and resuming puts it back: so the next protocol hears that
-    nothing more will come."""
+    """asyncio removes a half-closed socket from its selector, and resuming adds it again. So the next protocol gets
+    eof_received too.
+    """
 
     async def main():
         near, far = await pair(far=HalfOpen)
@@ -112,7 +113,7 @@ def test_loop_handle_task_and_transport_can_be_weakly_referenced(loop):
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="the timeout is new in 3.12")
 def test_shutdown_default_executor_times_out(loop):
-    """shutdown_default_executor(timeout) warns and goes on; the thread ends when its work does."""
+    """shutdown_default_executor(timeout) warns and returns. The thread ends when its work does."""
     release = threading.Event()
     future = loop.run_in_executor(None, release.wait, 10)
     try:

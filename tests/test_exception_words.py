@@ -1,4 +1,4 @@
-"""What the exception handler is told of a protocol whose method fails: the words by which people's filters know it."""
+"""The exception handler's context for a protocol whose method fails: people filter by these messages."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ READ_PIPE, WRITE_PIPE = unix_events._UnixReadPipeTransport, unix_events._UnixWri
 
 
 def failing(base, name):
-    """A protocol of that kind whose method fails."""
+    """Returns a protocol of that kind whose method fails."""
 
     def fail(self, *args):
         raise ZeroDivisionError(name)

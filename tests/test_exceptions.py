@@ -1,4 +1,4 @@
-"""What happens to an exception nobody awaits: the exception handler and its default."""
+"""Exceptions that nobody awaits: the exception handler, and the default handler."""
 
 import asyncio
 import contextlib
@@ -218,7 +218,7 @@ def test_exceptions_do_not_keep_the_callbacks_arguments(loop):
 
 @pytest.mark.parametrize("debug", [False, True])
 def test_the_arguments_of_a_failed_callback_are_named_as_asyncio_names_them(loop, loop_name, debug):
-    """Since 3.13 in debug mode only, because they may be secret."""
+    """Since 3.13 only in debug mode, because the arguments may be secret."""
     messages = []
 
     def told(loop, context):
@@ -248,7 +248,7 @@ class Failing(asyncio.Protocol, asyncio.DatagramProtocol):
 
 
 async def fail_in(method):
-    """Has the loop call that method of a protocol."""
+    """Makes the loop call that method of a protocol."""
     loop = asyncio.get_running_loop()
     with contextlib.ExitStack() as stack:
         if method == "datagram_received":
@@ -293,7 +293,7 @@ async def fail_in(method):
     ],
 )
 def test_sys_exc_info_is_the_protocols_exception_in_the_exception_handler(run, method):
-    """So `logging.exception()` and what else asks `sys.exc_info()` tell of it."""
+    """So `logging.exception()`, and other code that reads `sys.exc_info()`, reports it."""
     told = []
 
     async def main():
@@ -366,7 +366,7 @@ def test_a_report_inside_a_coroutine_does_not_change_the_callers_handled_excepti
     except KeyError as error:
         loop.run_until_complete(main())
         assert seen == [error]
-    # Nothing of it stays with the coroutine that goes on when its caller handles nothing any more.
+    # The coroutine that resumes, when its caller handles no exception any more, keeps nothing of it.
     writing, written = loop.create_future(), loop.create_future()
     task = loop.create_task(write(writing, written))
 

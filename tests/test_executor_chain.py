@@ -1,4 +1,4 @@
-"""How a job's end reaches the loop: each of these holds on asyncio's loop, whose functions ours stand in for."""
+"""How a job's result reaches the loop. Each test holds on asyncio's loop, whose functions ours replace."""
 
 import asyncio
 import concurrent.futures
@@ -14,7 +14,7 @@ from wakeloop import _executor
 
 
 class Inline(concurrent.futures.Executor):
-    """Does the job before submit() returns."""
+    """Runs the job before submit() returns."""
 
     def submit(self, function, /, *args, **kwargs):
         job = concurrent.futures.Future()
@@ -23,7 +23,7 @@ class Inline(concurrent.futures.Executor):
 
 
 class Later(concurrent.futures.Executor):
-    """Keeps the job for somebody to finish."""
+    """Keeps the job, for the test to finish."""
 
     def __init__(self, kind=concurrent.futures.Future):
         self.job = kind()
@@ -33,14 +33,14 @@ class Later(concurrent.futures.Executor):
 
 
 def elsewhere(function, *args):
-    """Calls the function in a thread of its own, which ends before this returns."""
+    """Calls the function in a new thread, which ends before this returns."""
     thread = threading.Thread(target=function, args=args)
     thread.start()
     thread.join()
 
 
 def reported(loop):
-    """Collects what the loop's exception handler is given."""
+    """Collects the contexts that the loop's exception handler gets."""
     contexts = []
     loop.set_exception_handler(lambda _, context: contexts.append(context))
     return contexts
@@ -89,7 +89,7 @@ def test_a_stop_iteration_in_a_job_is_converted_as_in_asyncio(run):
         elsewhere(later.job.set_exception, StopIteration(1))
         while not (future.done() or contexts):
             await asyncio.sleep(0.001)
-        # What a future of asyncio's own says to it by itself: a patch release of 3.12 has changed that.
+        # What a future of asyncio's own reports by itself. A patch release of 3.12 changed that.
         try:
             sample = loop.create_future()
             sample.set_exception(StopIteration(1))

@@ -1,4 +1,4 @@
-"""Each wait has a future of its own: what a program keeps of it, or puts on it, has nothing to do with the next one."""
+"""Each wait has its own future: what a program keeps of it, or sets on it, does not affect the next one."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ import wakeloop
 
 @contextlib.contextmanager
 def no_collection():
-    """What is let go is gone at once, or not before the end of the block."""
+    """Without garbage collection: objects are freed by their reference count, or after the end of the block."""
     gc.collect()
     gc.disable()
     try:
@@ -28,7 +28,7 @@ async def turns(count=3):
 
 
 class Reads:
-    """Reads that wait, one after the other, each for a future that `waiting` shows."""
+    """A sequence of reads that wait. `waiting` shows the future of each."""
 
     def __init__(self, open_connection=None):
         self.open_connection = open_connection
@@ -55,7 +55,7 @@ class Reads:
         return await asyncio.get_running_loop().sock_recv(self.near, 1)
 
     async def one(self, look=lambda future: None):
-        """A read; `look` is shown the future that it waits for."""
+        """Makes one read. `look` gets the future that it waits for."""
         task = asyncio.ensure_future(self.read())
         await turns()
         look(task._fut_waiter)
@@ -75,7 +75,7 @@ def test_each_wait_gets_a_fresh_future(run, reads):
     async def main():
         def look(future):
             seen.append((type(future), future.done(), future.get_loop() is asyncio.get_running_loop()))
-            # asyncio's own sock_recv has a callback of its own on it, before the task's.
+            # asyncio's own sock_recv adds a callback of its own, before the task's.
             assert repr(future).startswith("<Future pending cb=[") and repr(future).endswith("Task.task_wakeup()]>")
             seen.append((future._result, future._exception, future._source_traceback))
 
@@ -98,7 +98,7 @@ def test_a_future_that_is_still_referenced_does_not_change(run, reads):
         async with reads:
             for _ in range(300):
                 await reads.one(held.append)
-        # asyncio's own sock_recv hands the data over in it.
+        # asyncio's own sock_recv passes the data in it.
         assert all(future.done() and future.result() in (None, b"x") for future in held)
         assert len(set(map(id, held))) == len(held)
 

@@ -16,7 +16,7 @@ def function(*args):
 
 
 class Callback:
-    """A callable that weak references can watch."""
+    """A callable that can be weakly referenced."""
 
     def __call__(self, *args):
         pass
@@ -173,7 +173,7 @@ def test_handles_outlive_their_loop(loop_factory):
 
 @pytest.mark.parametrize("schedule", ["call_soon(", "call_later(100, "])
 def test_a_long_chain_of_handles_is_freed_without_recursion(loop_name, schedule):
-    """Each is an argument of the next: freed one inside the other they would overrun the stack."""
+    """Each handle is an argument of the next one. Freeing them recursively would overflow the stack."""
     body = f"""
         loop, handle = new_loop(), None
         for _ in range(300_000):
@@ -222,7 +222,7 @@ def test_a_handle_in_a_cycle_through_its_context_is_collected(run, end):
 
 @pytest.mark.parametrize("schedule", ["call_soon", "call_later", "call_soon_threadsafe"])
 def test_a_handle_that_ran_in_debug_mode_is_collected_with_its_callback(loop, schedule):
-    """In debug mode a handle remembers what it called, to the end."""
+    """In debug mode a handle keeps its callback to the end."""
     loop.set_debug(True)
     delay = (0,) if schedule == "call_later" else ()
     watched = []

@@ -1,4 +1,4 @@
-"""create_connection to a name with several addresses: one after the other, or racing, and what the errors say."""
+"""create_connection to a name with several addresses: in sequence or racing, and the errors."""
 
 import asyncio
 import errno
@@ -27,7 +27,7 @@ def resolve_to(monkeypatch, loop, *addresses):
 
 
 class Listening:
-    """A server on the living address that counts its connections."""
+    """A server on the working address. It counts its connections."""
 
     async def __aenter__(self):
         self.accepted = []
@@ -48,7 +48,7 @@ class Listening:
 
 
 def full_listener():
-    """A listening socket that takes no further connection: attempts hang."""
+    """Returns a listening socket that takes no further connection: attempts hang."""
     listener = socket.create_server((ALIVE, 0), backlog=0)
     fillers = []
     for _ in range(4):

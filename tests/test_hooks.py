@@ -1,7 +1,7 @@
-"""The seam between the native loop and the Python half that asyncio lends it.
+"""The interface between the native loop and the Python half that it inherits from asyncio.
 
-The inherited half reads private names. These tests fail loudly when a new Python renames one, and when a native name
-comes to shadow a cooperative override of the Unix loop.
+The inherited half uses private names. These tests fail if a new Python renames one, or if a native name hides a
+cooperative override of the Unix loop.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ BASE = asyncio.base_events.BaseEventLoop
 SELECTOR = asyncio.selector_events.BaseSelectorEventLoop
 UNIX = asyncio.unix_events._UnixSelectorEventLoop
 
-#: What the native class replaces: each must still exist in asyncio, or we replace nothing.
+#: The names that the native class replaces. Each must exist in asyncio, or nothing is replaced.
 REPLACED = [
     "run_forever", "call_soon", "call_later", "call_at", "call_soon_threadsafe", "time", "create_future", "create_task",
     "_add_reader", "_remove_reader", "_add_writer", "_remove_writer", "_make_socket_transport", "_make_ssl_transport",
@@ -57,7 +57,9 @@ def test_the_hook_takes_the_arguments_we_know(name, parameters):
 
 
 def test_the_native_class_defines_no_cooperative_method(loop):
-    """These call super() through the Unix loop; a native definition before it in the method order would cut them off."""
+    """These call super() through the Unix loop. A native definition before it in the method order would stop that
+    chain.
+    """
     native = next(cls for cls in type(loop).__mro__ if cls.__module__.endswith("_core") or cls.__name__ != "EventLoop")
     kind = type(loop)
     before = kind.__mro__[1 : kind.__mro__.index(UNIX)]
@@ -92,7 +94,7 @@ def test_the_transports_have_the_attributes_that_inherited_code_uses(run):
 
 
 def test_a_python_run_once_drives_the_native_loop(loop):
-    """nest_asyncio and test tools call `_run_once` themselves, over `_ready` and a selector of ours."""
+    """nest_asyncio and test tools call `_run_once` themselves, with `_ready` and our selector."""
     seen = []
     loop.call_soon(seen.append, "soon")
     loop.call_later(0.001, seen.append, "later")
@@ -112,7 +114,7 @@ def test_asyncio_still_has_what_the_native_data_path_of_tls_replaces():
     assert not missing, f"asyncio of {sys.version_info[:2]} renamed {missing}: TLS runs without its native data path"
     members = ["UNWRAPPED", "DO_HANDSHAKE", "WRAPPED", "FLUSHING", "SHUTDOWN"]
     assert [member.name for member in sslproto.SSLProtocolState] == members
-    # The attributes that both halves share: asyncio's __init__ sets each of them.
+    # The attributes that both halves share. asyncio's __init__ sets each of them.
     shared = [name for name in vars(_tls._core.TlsConnection) if re.fullmatch(r"_[a-z]\w*", name)]
     data = [name for name in shared if not callable(getattr(_tls._core.TlsConnection, name))]
     used = set(sslproto.SSLProtocol.__init__.__code__.co_names).union(

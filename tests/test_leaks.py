@@ -1,4 +1,4 @@
-"""What is done with is let go: cycles that the collector has to find, and objects that grow with each use."""
+"""Unused objects are freed: cycles that the collector must find, and objects that must not grow with each use."""
 
 import asyncio
 import gc
@@ -13,7 +13,7 @@ from tests.support.sockets import socketpair
 
 
 class Thing:
-    """Something that a weak reference can watch."""
+    """An object that can be weakly referenced."""
 
     def fail(self, *_arguments):
         raise RuntimeError("fails")
@@ -91,7 +91,7 @@ def test_a_kept_exception_context_names_its_callback_and_is_collected(loop):
 
 
 class Sock(socket.socket):
-    """One that can have attributes."""
+    """A socket that can have attributes."""
 
 
 @pytest.mark.filterwarnings("ignore:.*was never awaited:RuntimeWarning")
@@ -117,7 +117,7 @@ def test_a_socket_call_in_a_cycle_that_is_never_awaited_is_collected(run):
 
 @pytest.mark.filterwarnings("ignore:.*was never awaited:RuntimeWarning")
 def test_a_refused_socket_call_that_is_never_awaited_is_collected_with_its_caller(run):
-    """The error that it keeps leads by its traceback to the frame that holds the call."""
+    """The traceback of the error that it keeps leads to the frame that holds the call."""
 
     async def main():
         loop, watched = asyncio.get_running_loop(), []
@@ -165,7 +165,7 @@ def test_stream_reads_that_are_stepped_by_hand_leave_no_frames_behind(run):
         for _ in range(5):
             step()
         assert lengths == [1] * 5
-        # The exception that carries results is kept for the next read, which gets another.
+        # The exception that carries results is kept for the next read, which gets another one.
         assert len(alive(watched)) <= 1
         reader.feed_data(b"line\n")
         await reader.readline()
@@ -178,7 +178,7 @@ def test_stream_reads_that_are_stepped_by_hand_leave_no_frames_behind(run):
 
 
 class Forgetful(asyncio.Protocol):
-    """Keeps its connection open when the peer has ended its side, and forgets it."""
+    """Keeps its connection open when the peer has sent eof, and drops its reference."""
 
     answer = b""
 
@@ -191,7 +191,7 @@ class Forgetful(asyncio.Protocol):
 
 
 async def forgotten(factory):
-    """A transport that nobody but its protocol knows: a weak reference to it, and the other end."""
+    """Returns a weak reference to a transport that only its protocol references, and the other end."""
     near, far = socket.socketpair()
     near.setblocking(False)
     far.setblocking(False)

@@ -1,4 +1,4 @@
-"""A loop's life: making, running, closing, subclassing, collecting. The process's end is in test_processes."""
+"""A loop's life cycle: creating, running, closing, subclassing, collecting. Process exit is in test_processes."""
 
 import asyncio
 import gc
@@ -91,7 +91,7 @@ def test_running_a_second_loop_inside_the_first_is_an_error(run, loop_factory):
 
 @pytest.mark.native
 def test_a_refused_run_forever_leaves_the_running_loop_running(run, loop_factory):
-    """On 3.13.0 asyncio's own clean-up forgets the running loop here."""
+    """On 3.13.0 asyncio's own clean-up resets the running loop here."""
 
     async def main():
         loop, other = asyncio.get_running_loop(), loop_factory()
@@ -150,7 +150,7 @@ def test_a_closed_loop_stays_closed_and_refuses_work(loop_factory):
 
 
 def test_methods_of_a_closed_loop_raise_runtime_error(loop_factory):
-    """A library may have kept the loop of an earlier run: what it awaits raises, and does not end in nothing."""
+    """A library may have kept the loop of an earlier run. Its awaits must raise, not hang."""
     stale, loop = loop_factory(), loop_factory()
     stale.close()
 
@@ -174,7 +174,7 @@ def test_methods_of_a_closed_loop_raise_runtime_error(loop_factory):
             lambda: stale.connect_write_pipe(asyncio.Protocol, os.fdopen(writing, "wb", 0)),
         ):
             with warnings.catch_warnings():
-                # What asyncio and we have made before they notice is left to the collector.
+                # What asyncio and we allocated before the error is left to the collector.
                 warnings.simplefilter("ignore", ResourceWarning)
                 with pytest.raises(RuntimeError, match="Event loop is closed"):
                     loop.run_until_complete(awaited(attempt))
@@ -232,7 +232,7 @@ def test_a_loop_in_a_cycle_with_its_callbacks_is_collected(loop_factory):
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("wait", ["sleep", "timeout", "handle"])
 def test_a_loop_that_is_dropped_while_a_task_waits_for_a_timer_is_collected(loop_factory, wait):
-    """The timer's handle is held by the loop and by whoever waits, who is held by nobody but the handle."""
+    """The loop and the waiting task hold the timer's handle, and only the handle holds the task."""
     finished = []
 
     async def main():
@@ -322,7 +322,9 @@ def test_an_overridden_exception_handler_method_is_called(loop_factory):
 
 
 def test_task_and_future_classes_put_into_asyncio_are_the_ones_that_are_made(loop, monkeypatch):
-    """nest_asyncio, debuggers and asyncio's own tests replace them; the loop asks asyncio each time, as asyncio does."""
+    """nest_asyncio, debuggers and asyncio's own tests replace them. The loop looks them up each time, as asyncio
+    does.
+    """
 
     class MyTask(asyncio.tasks._PyTask):
         pass

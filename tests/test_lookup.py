@@ -1,4 +1,4 @@
-"""loop.getaddrinfo and loop.getnameinfo: what socket's functions say, without blocking the loop."""
+"""loop.getaddrinfo and loop.getnameinfo: the results of socket's functions, without blocking the loop."""
 
 import asyncio
 import concurrent.futures
@@ -29,7 +29,7 @@ FLAGS = [
 
 
 async def outcome(awaitable):
-    """A result as it looks, enums and all, or what was raised."""
+    """Returns a result in full, enums included, or what was raised."""
     try:
         return repr(await awaitable)
     except Exception as error:
@@ -42,7 +42,7 @@ async def called(function, *args, **kwargs):
 
 @pytest.mark.parametrize("host", HOSTS, ids=ascii)
 def test_getaddrinfo_accepts_hosts_and_ports_as_socket_does(run, host):
-    # A name that is asked for with AI_NUMERICHOST never leaves the machine.
+    # A lookup with AI_NUMERICHOST never leaves the machine.
     flags = 0 if host in (None, "localhost", b"localhost") else socket.AI_NUMERICHOST
 
     async def main():
@@ -90,7 +90,7 @@ def test_getnameinfo_returns_what_socket_returns(run):
         ("127.0.0.1", 80), ("::1", 80), ("::1", 80, 0, 0), ("fe80::1", 1, 0, 1), ("127.0.0.1", 80, 0), ("::1", 1, 1 << 22, 0),
         ("127.0.0.1", 99999), ("127.0.0.1", -1), ("127.0.0.1", "x"), ["127.0.0.1", 80], ("fe80::1%lo", 1), (), None,
     ]  # fmt: skip
-    # Without NI_NUMERICHOST only what the hosts file knows: anything else would be asked of a name server.
+    # Without NI_NUMERICHOST only names in the hosts file: any other would be sent to a name server.
     numeric = [socket.NI_NUMERICHOST, socket.NI_NUMERICHOST | socket.NI_NUMERICSERV, socket.NI_NUMERICHOST | 1 << 25]
 
     async def main():
@@ -210,7 +210,7 @@ def test_late_lookup_results_do_not_keep_the_loop_alive(loop_factory):
         del loop, lookups, lookup
     deadline = time.monotonic() + 10
     while any(loop() is not None for loop in loops) and time.monotonic() < deadline:
-        # What a thread without the GIL has let go is let go for good at the next call of native code.
+        # References that a thread without the GIL has dropped are freed at the next call of native code.
         loop_factory().close()
         gc.collect()
         time.sleep(0.01)

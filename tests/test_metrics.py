@@ -1,4 +1,4 @@
-"""loop.metrics(): numbers about the loop, which grow with what it does."""
+"""loop.metrics(): counters of the loop, which grow with what it does."""
 
 import asyncio
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 
 pytestmark = pytest.mark.native
 
-#: Clients of an echo server, in a process of their own: each sends 64 bytes and waits for them, for 0.3 s.
+#: Clients of an echo server, in a process of their own. Each sends 64 bytes and waits for them, for 0.3 s.
 CLIENTS = """
 import select, socket, sys, time
 
@@ -73,9 +73,9 @@ def test_two_loops_have_separate_metrics(loop, loop_factory):
 
 
 def test_a_thread_that_computes_does_not_get_the_gil_after_every_batch_of_events(loop_factory):
-    """Clients that answer at once are waited for before the GIL is given up for a whole switch interval.
+    """The loop waits briefly for clients that answer at once, before it releases the GIL for a whole switch interval.
 
-    Each poll gives one event for a connection at most; so if all polls slept without the GIL, there would be no more
+    Each poll reports at most one event per connection. So if all polls released the GIL, there would be no more
     events than that for each of them.
     """
     connections, done = 10, threading.Event()

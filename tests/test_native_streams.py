@@ -1,7 +1,7 @@
 """wakeloop's own StreamReader and StreamWriter: asyncio's behaviour, on our loop and on asyncio's.
 
-The tests of asyncio's streams run once more with our functions in their place, and random conversations with a
-reader come out as they do with asyncio's.
+The tests of asyncio's streams run again with our functions in their place. Random sequences of reads give the results
+that asyncio's reader gives.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ FUNCTIONS = ["open_connection", "start_server", "open_unix_connection", "start_u
 
 @pytest.fixture
 def ours(monkeypatch):
-    """asyncio's functions are ours, for tests that were written for asyncio's."""
+    """Replaces asyncio's functions by ours, for tests that were written for asyncio's."""
     for name in [*FUNCTIONS, "StreamReader", "StreamReaderProtocol"]:
         monkeypatch.setattr(asyncio, name, getattr(wakeloop, name))
 
@@ -66,7 +66,7 @@ async def connection(**options):
 
 
 class Transport:
-    """Notes down what a reader asks of its transport."""
+    """Records what a reader asks of its transport."""
 
     def __init__(self, log, can_pause):
         self._log, self._can_pause = log, can_pause
@@ -93,7 +93,7 @@ def outcome(task):
 
 
 def operation(reader, choose):
-    """A random read, as a coroutine."""
+    """Returns a random read, as a coroutine."""
     separators = [b"\n", b"|", b"ab", b"a\n", b"", (b"|", b"\n"), (b"abc", b"b", b"ca"), (), "text", 5, None]
     return choose.choice(
         [
@@ -108,7 +108,7 @@ def operation(reader, choose):
 
 
 async def converse(kind, seed, looks_inside):
-    """What happens in a random conversation with a reader of this kind."""
+    """Returns what happens in a random sequence of operations with a reader of this kind."""
     choose, log, tasks = random.Random(seed), [], []
     reader = kind(limit=choose.choice([1, 4, 10, 100, 65536]))
     if choose.random() < 0.8:

@@ -1,6 +1,6 @@
-"""What a program sees when the interpreter has no memory: MemoryError, and never the end of the process.
+"""The interpreter runs out of memory: the program gets a MemoryError, and the process never ends.
 
-asyncio is no measure for this: it may lose the step that had no memory, and waits for ever.
+There is no comparison with asyncio here: it may lose the step that had no memory, and hang.
 """
 
 import textwrap

@@ -1,4 +1,4 @@
-"""The order in which callbacks run, where asyncio's is certain: a program may depend on it without knowing."""
+"""The order of callbacks where asyncio guarantees one in practice: programs may depend on it."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ from tests.support.protocol import Recording, close
 
 
 class Logging(asyncio.Protocol):
-    """Notes its callbacks, and behind each of them a callback that it schedules there."""
+    """Records its callbacks. Each of them schedules a callback, which is recorded too."""
 
     def __init__(self, log):
         self.log = log
@@ -53,7 +53,7 @@ def test_callbacks_scheduled_in_data_received_run_before_eof_received(run):
 
 
 def test_a_protocol_set_by_a_task_waiting_for_data_gets_eof_received(run):
-    """As where a connection is upgraded upon the peer's request, and the peer has gone by then."""
+    """For example, a connection is upgraded at the peer's request, and the peer has closed by then."""
 
     class Asked(asyncio.Protocol):
         def __init__(self):
@@ -116,7 +116,7 @@ def test_a_timer_due_with_the_data_runs_before_callbacks_scheduled_in_data_recei
             def act():
                 loop.call_later(0, log.append, "timer")
                 peer.sendall(b"data")
-                # The next turn looks for data, as what was written may have an answer.
+                # The next iteration polls for data, because an answer may have arrived for what was written.
                 other.write(b"x")
                 loop.call_soon(loop.call_soon, log.append, "scheduled")
 
@@ -395,7 +395,7 @@ def test_a_reader_added_in_another_readers_callback_runs_before_due_timers(run):
 
 
 def look_for_events(loop, sock):
-    """asyncio looks in every turn; here a loop that is busy does so once a descriptor was used."""
+    """asyncio polls in every iteration. A busy loop of ours does so after a descriptor was used."""
     loop.add_reader(sock, lambda: None)
     loop.remove_reader(sock)
 
@@ -535,7 +535,7 @@ def test_a_reader_added_again_in_its_own_callback_runs_in_the_next_iteration(run
                         loop.call_soon(turn)
 
                 def begin(log=log, replaced=replaced, turn=turn):
-                    # In the turn whose poll has told that the descriptor is ready.
+                    # In the iteration whose poll reported that the descriptor is ready.
                     if not replaced:
                         loop.remove_writer(second)
                     loop.add_writer(second, ready, "again")

@@ -1,5 +1,5 @@
-"""A loop as a part of another main loop, a toolkit's for example: that one waits for the descriptor of the selector
-and lets the loop have a turn when it is readable, or when a timer is due.
+"""A loop embedded in another main loop, of a GUI toolkit for example. That one waits for the selector's descriptor,
+and runs an iteration when it is readable or when a timer is due.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ import pytest
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems' selectors need not have descriptors")
 
-#: What nobody ends sooner is lost, seconds.
+#: The limit for every wait, in seconds.
 LIMIT = 5
 
 
@@ -38,7 +38,7 @@ def run_once(loop):
 
 
 def select_and_run(loop):
-    """What _run_once does, done by the other loop itself."""
+    """Does what _run_once does, in the other main loop."""
     with running(loop):
         loop._process_events(loop._selector.select(0))
         while loop._scheduled and loop._scheduled[0].when() <= loop.time():
@@ -61,7 +61,7 @@ def is_readable(descriptor, timeout=0):
 
 
 def turned(loop, turn, main):
-    """What `main` returns, in a loop that has a turn only when there is a reason."""
+    """Returns the result of `main`, on a loop that runs an iteration only when there is a reason."""
     descriptor, task = loop._selector.fileno(), loop.create_task(main)
     while not task.done():
         timeout = LIMIT
@@ -129,7 +129,7 @@ def test_primitives_work_in_a_foreign_main_loop(loop, turn, runtime):
 
 
 def test_large_transfers_complete_in_a_foreign_main_loop(loop, turn):
-    """More than is read in one turn: what is left must make the descriptor readable again."""
+    """More data than one iteration reads: the rest must make the descriptor readable again."""
     size = 8 << 20
 
     class Counting(asyncio.Protocol):

@@ -1,5 +1,6 @@
-"""Methods of asyncio's transports that other people's tests patch, on the class that defines them or on one that
-inherits them: what stands in their place is called for a transport of the loop."""
+"""Other people's tests patch methods of asyncio's transports, on the class that defines or inherits them. The
+replacement is called for our transports.
+"""
 
 import asyncio
 import functools
@@ -14,7 +15,7 @@ from tests.support.tls_pair import finish, secure_pair
 
 
 async def stream():
-    """A transport of a connection, and a coroutine function that ends it."""
+    """Returns a transport of a connection, and a coroutine function that ends it."""
     near, far = await pair()
 
     async def end():
@@ -63,7 +64,7 @@ ASYNCIOS = {
 
 
 def inherited():
-    """(kind, name, class) for each public method that asyncio's transports inherit, where it is defined."""
+    """Returns (kind, name, class) for each public method that asyncio's transports inherit, with the defining class."""
     for kind, transport in ASYNCIOS.items():
         for name in dir(transport):
             home = next(each for each in transport.__mro__ if name in vars(each))

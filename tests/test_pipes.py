@@ -27,7 +27,7 @@ class Writing(asyncio.BaseProtocol):
 
 
 async def ends():
-    """(read transport, its protocol, write transport, its protocol) of one pipe."""
+    """Returns (read transport, its protocol, write transport, its protocol) of one pipe."""
     loop = asyncio.get_running_loop()
     reader, writer = os.pipe()
     reading, received = await loop.connect_read_pipe(Recording, os.fdopen(reader, "rb", 0))
@@ -131,7 +131,9 @@ def test_a_terminal_can_be_read(run):
 
 
 def test_data_in_a_pipe_is_received_before_callbacks_of_the_connecting_task(run):
-    """An SSH process changes its input so: the old pipe's connection_lost must not overtake the new one's data."""
+    """An SSH process replaces its input like this: connection_lost of the old pipe must come before the data of the
+    new one.
+    """
 
     async def main():
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""Pipe transports, closer: order, limits, ends, terminals and sockets."""
+"""Native pipe transports: order, limits, ends, terminals and sockets."""
 
 import asyncio
 import fcntl
@@ -23,7 +23,7 @@ async def writing(descriptor, protocol=Writing):
 
 
 async def read_all(descriptor, size):
-    """What a reader that is no transport gets."""
+    """Reads everything from the other end without a transport."""
     os.set_blocking(descriptor, False)
     data = bytearray()
     async with asyncio.timeout(10):
@@ -394,7 +394,7 @@ def test_unclosed_pipe_transports_warn(loop_factory):
 
 
 class Refilling(Writing):
-    """Does something the moment the pipe has room again."""
+    """Acts as soon as the pipe has room again."""
 
     then = None
 
@@ -407,7 +407,7 @@ class Refilling(Writing):
 
 @pytest.mark.parametrize("after", ["ask for the size", "abort", "close"])
 def test_a_pipe_that_was_full_takes_what_is_written_when_it_has_room_again(run, after):
-    """Most likely it is full again, so the write may wait for the poller; nobody must be able to tell."""
+    """The pipe is probably full again, so the write may wait for the poller. No program must notice."""
 
     async def main():
         reader, writer = os.pipe()
@@ -417,7 +417,7 @@ def test_a_pipe_that_was_full_takes_what_is_written_when_it_has_room_again(run, 
             transport.write(b"more")
             if after == "ask for the size":
                 assert transport.get_write_buffer_size() == 0
-            # From in here, asyncio would close the pipe before it writes.
+            # Called from here, asyncio would close the pipe before it writes.
             asyncio.get_running_loop().call_soon(transport.abort if after == "abort" else transport.close)
 
         transport.set_write_buffer_limits(0)  # room again means: all is written

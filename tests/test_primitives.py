@@ -1,4 +1,4 @@
-"""What Python awaits and the Rust runtime runs: sleep and the echo server."""
+"""Primitives that Python awaits and the Rust runtime runs: sleep and the echo server."""
 
 import asyncio
 import gc
@@ -54,7 +54,7 @@ def test_a_sleep_of_zero_lets_other_tasks_run(run, delay):
 
 
 def test_awaits_that_are_always_ready_still_let_other_tasks_run(run):
-    """Data is there in plenty, room too: still timers, signals and other tasks have their turns."""
+    """There is always data and room. Timers, signals and other tasks still run."""
 
     async def turns(work):
         count, done = 0, False
@@ -277,7 +277,7 @@ def test_loops_in_several_threads_sleep_at_once(loop_factory):
 
 
 def exchange(port, message, times=1):
-    """A blocking client: it needs no event loop to talk to a server of the runtime's."""
+    """A blocking client: it needs no event loop to talk to a server of the runtime."""
     with socket.create_connection(("127.0.0.1", port), timeout=10) as sock:
         for _ in range(times):
             sock.sendall(message)
@@ -331,7 +331,7 @@ def test_the_echo_server_serves_hundreds_at_once(run):
 
 
 def test_the_echo_server_answers_while_the_loop_and_the_gil_are_blocked(run):
-    """Its loop is blocked in Python code, and it serves all the same."""
+    """The server answers although its loop is blocked in Python code."""
 
     async def main():
         server = await wakeloop.start_echo_server("127.0.0.1", 0)
@@ -343,7 +343,7 @@ def test_the_echo_server_answers_while_the_loop_and_the_gil_are_blocked(run):
 
 
 def test_a_thread_that_holds_the_gil_does_not_slow_the_echo_server(run):
-    """The client is another process; in this one a thread computes without a pause."""
+    """The client is another process. In this one, a thread computes without a pause."""
     import subprocess
     import sys
 
@@ -452,7 +452,7 @@ def test_a_panic_is_an_exception():
 
 
 def test_an_echo_server_that_is_closed_no_longer_listens(run):
-    """Closing waits for the listening socket too: its port is free at once."""
+    """Closing waits for the listening socket too: the port is free at once."""
 
     async def main():
         for _ in range(100):

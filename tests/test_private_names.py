@@ -1,7 +1,7 @@
 """Private names of asyncio's loop and transports that programs in the wild read, set or patch.
 
-Home Assistant looks into `_scheduled`, SMTP libraries put another protocol into `_protocol`, servers look at
-`_conn_lost`, schedulers rearrange `_ready`, and tools that look for slow callbacks patch `Handle._run`.
+Home Assistant reads `_scheduled`, SMTP libraries set `_protocol`, servers read `_conn_lost`, schedulers rearrange
+`_ready`, and tools that look for slow callbacks patch `Handle._run`.
 """
 
 import asyncio
@@ -67,7 +67,7 @@ def test_a_timer_can_be_taken_out_of_scheduled_and_run_by_a_tool(loop):
 
 
 def test_a_loop_can_be_drained_turn_by_turn(loop):
-    """As long as anything is ready or set for later; the end is when both are empty."""
+    """Runs as long as anything is ready or scheduled. It ends when both are empty."""
     seen = []
     loop.call_later(0.01, lambda: loop.call_soon(seen.append, "after the timer"))
     loop.call_soon(seen.append, "at once")
@@ -78,7 +78,7 @@ def test_a_loop_can_be_drained_turn_by_turn(loop):
 
 
 def test_a_tool_that_runs_iterations_can_push_its_own_timers(loop, monkeypatch):
-    """As debuggers do it: another `call_at`, and another `_run_once` that looks after its list."""
+    """Debuggers do this: they override `call_at`, and a `_run_once` that handles their own list."""
     seen = []
 
     def call_at(when, callback, *args, context=None):
@@ -139,7 +139,7 @@ def test_the_queue_of_ready_callbacks_can_be_rearranged(loop):
 
 
 def test_a_cancelled_handle_counts_while_it_is_in_the_queue_and_does_not_run(loop):
-    """Schedulers fill the queue up with them to move its ends."""
+    """Schedulers fill the queue with cancelled handles to move its ends."""
     seen = []
     filler = asyncio.Handle(seen.append, ("filler",), loop)
     filler.cancel()
@@ -159,7 +159,7 @@ def test_a_cancelled_handle_counts_while_it_is_in_the_queue_and_does_not_run(loo
 
 @pytest.fixture
 def ran(monkeypatch):
-    """The callbacks that asyncio.Handle._run was asked to run, as a tool would list them."""
+    """Returns the callbacks that asyncio.Handle._run was called for, as a tool would list them."""
     seen = []
     original = asyncio.Handle._run
 
@@ -187,7 +187,7 @@ def test_a_patched_handle_run_sees_every_callback(loop, ran):
 
 
 def test_a_tool_can_wrap_the_callback_of_a_handle_while_it_runs(loop, monkeypatch):
-    """As tracers do it that want to be inside of the callback's context."""
+    """Tracers do this to run inside the callback's context."""
     original, seen = asyncio.Handle._run, []
 
     def run(self):
@@ -345,7 +345,7 @@ def test_a_create_task_patched_on_base_event_loop_sees_every_task(run, monkeypat
 
 
 def test_a_create_task_with_replaced_code_sees_every_task(run):
-    """As tracers that wrap bytecode do it: the function on the class stays the same object."""
+    """Tracers that wrap bytecode do this: the function on the class stays the same object."""
     function = asyncio.BaseEventLoop.create_task
 
     def rewritten(self, coro, **options):
@@ -377,7 +377,7 @@ def test_a_create_task_with_replaced_code_sees_every_task(run):
     ],
 )
 def test_a_method_patched_on_base_event_loop_is_called(run, monkeypatch, name, call):
-    """Guards against traffic in tests, and name resolution of a program's own."""
+    """Used by guards against network traffic in tests, and by programs with their own name resolution."""
 
     class Called(Exception):
         pass
@@ -412,7 +412,7 @@ def test_a_patched_make_socket_transport_is_called_at_both_ends(run, monkeypatch
 
 @pytest.mark.parametrize("name", ["_make_socket_transport", "_make_datagram_transport"])
 def test_a_patched_make_socket_transport_creates_the_transports(run, monkeypatch, name):
-    """CoAP libraries receive datagrams with transports of their own."""
+    """CoAP libraries receive datagrams with their own transports."""
     kind = asyncio.selector_events.BaseSelectorEventLoop
     original, made = getattr(kind, name), []
 
@@ -498,7 +498,7 @@ def test_an_accepted_connection_names_its_server_until_it_is_lost(run):
 
 
 def test_a_protocol_assigned_to_the_private_attribute_gets_later_data(run):
-    """How STARTTLS was done before loop.start_tls()."""
+    """STARTTLS was done like this before loop.start_tls()."""
 
     async def main():
         near, far = await pair()

@@ -1,4 +1,4 @@
-"""The ends and the forks of whole processes: nothing hangs, crashes or speaks."""
+"""Exit and fork of whole processes: nothing hangs, crashes or prints."""
 
 import pytest
 
@@ -111,7 +111,7 @@ def test_a_child_after_fork_can_make_and_run_its_own_loop(loop_name):
 
 
 def test_a_child_forked_inside_a_running_loop_can_run_its_own(loop_name):
-    """asyncio forgets the running loop in the child; the parent's loop must not notice the child at all."""
+    """asyncio resets the running loop in the child. The parent's loop must not notice the child at all."""
     body = """
         import os, warnings
         warnings.simplefilter("ignore")
@@ -136,7 +136,7 @@ def test_a_child_forked_inside_a_running_loop_can_run_its_own(loop_name):
 @pytest.mark.native
 @pytest.mark.parametrize("state", ["watched", "left", "listening", "in a thread"])
 def test_using_the_parents_loop_after_fork_raises_runtime_error(loop_name, state):
-    """What it watches is the parent's, and what it was in the middle of is the parent's to end."""
+    """Its descriptors and its unfinished work belong to the parent."""
     body = f"""
         import os, socket, threading, warnings
         warnings.simplefilter("ignore")
@@ -187,7 +187,7 @@ def test_using_the_parents_loop_after_fork_raises_runtime_error(loop_name, state
 
 @pytest.mark.parametrize("use", ["never ran", "ran", "ran in a thread"])
 def test_a_loop_at_rest_can_be_used_in_the_child_after_a_fork(loop_name, use):
-    """As of a program that becomes a daemon, or forks workers, after it has made its loop."""
+    """For a program that becomes a daemon, or forks workers, after it has made its loop."""
     body = f"""
         import os, threading, warnings
         warnings.simplefilter("ignore")
@@ -240,7 +240,7 @@ def test_a_loop_at_rest_can_be_used_in_the_child_after_a_fork(loop_name, use):
 
 @pytest.mark.native
 def test_each_forked_worker_can_use_its_copy_of_the_loop(loop_name):
-    """asyncio's would have one epoll set between them."""
+    """With asyncio's loop they would share one epoll set."""
     body = """
         import os, socket, warnings
         warnings.simplefilter("ignore")
@@ -339,7 +339,7 @@ def test_fork_with_busy_primitives_leaves_both_processes_working(loop_name, kind
 
 @pytest.mark.native
 def test_a_child_forked_while_the_runtime_starts_has_working_primitives(loop_name):
-    """Whatever the workers do in their first moments, once in a process, may be half done in the child for ever."""
+    """A fork may come while workers run their one-time initialisation. The child must not wait for it to finish."""
     body = """
         import os, signal, time, warnings
         warnings.simplefilter("ignore")
@@ -376,7 +376,9 @@ def test_a_child_forked_while_the_runtime_starts_has_working_primitives(loop_nam
 
 @pytest.mark.native
 def test_primitives_on_the_parents_asyncio_loop_raise_runtime_error_after_fork(loop_name):
-    """asyncio lets a child run the loop; but its epoll set is the parent's too, and what one is told the other misses."""
+    """asyncio lets a child run the loop. But the parent has the same epoll set, and each misses the events that the
+    other gets.
+    """
     body = """
         import os, warnings
         warnings.simplefilter("ignore")

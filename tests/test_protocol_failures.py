@@ -1,4 +1,4 @@
-"""Protocols that raise: who is told, what is still sent, and that the loop lives or is left."""
+"""Protocols that raise: what is reported, what is still sent, and whether the loop runs on."""
 
 import asyncio
 import socket
@@ -79,7 +79,7 @@ def test_what_a_protocol_wrote_before_its_exception_is_sent(run):
 
 
 def answering(method, error, base=None):
-    """A protocol that answers in one of its methods, and raises behind that."""
+    """Returns a protocol that answers in one of its methods, and then raises."""
 
     def answer(self, *args):
         result = getattr(super(Answering, self), method)(*args)

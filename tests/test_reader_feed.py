@@ -1,7 +1,7 @@
-"""Data goes from the transport into asyncio's StreamReader natively, unless somebody could tell.
+"""Data goes natively from the transport into asyncio's StreamReader, unless a program could notice.
 
-Whoever replaces a method or an attribute, on a class or on an instance, before or in the middle of a connection, sees
-the calls that asyncio would make.
+If a method or an attribute is replaced, on a class or on an instance, before or during a connection, the replacement
+gets the calls that asyncio would make.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ READER, PROTOCOL = asyncio.StreamReader, asyncio.StreamReaderProtocol
 
 @contextlib.asynccontextmanager
 async def connection(**options):
-    """(reader, writer, a plain blocking socket at the other end)."""
+    """Gives (reader, writer, a plain blocking socket at the other end)."""
     near, far = socket.socketpair()
     with far:
         far.settimeout(10)
@@ -40,7 +40,7 @@ async def turns(count=5):
 
 @contextlib.contextmanager
 def python_calls():
-    """The names of asyncio's functions that are called in the block."""
+    """Collects the names of asyncio's functions that are called in the block."""
     calls = []
 
     def note(frame, event, argument):
@@ -385,7 +385,7 @@ def test_debug_mode_changes_nothing_for_a_reader(run, asyncio_log):
 
 @pytest.mark.parametrize("limit", [2**14, 2**16, 2**20])
 def test_large_messages_arrive_whole_in_pieces_of_every_size(run, limit):
-    """Large ones are received straight into the reader's buffer, behind what is there already."""
+    """Large messages are received directly into the reader's buffer, after what is there already."""
     message = random.Random(limit).randbytes(300_000)
     sizes = [100_000, 40_000, 33_000, 1, 90_000, 36_999, 0]
     assert sum(sizes) <= len(message)
@@ -401,7 +401,7 @@ def test_large_messages_arrive_whole_in_pieces_of_every_size(run, limit):
                 await sending
                 assert b"".join(received) == message
                 assert not reader._buffer
-            # Nothing more than what was sent, at the end as well.
+            # Nothing but what was sent, at the end as well.
             await loop.run_in_executor(None, far.sendall, message[:50_000])
             far.shutdown(socket.SHUT_WR)
             assert await reader.read(-1) == message[:50_000]
@@ -411,7 +411,7 @@ def test_large_messages_arrive_whole_in_pieces_of_every_size(run, limit):
 
 
 def test_a_buffer_with_an_exported_memoryview_is_not_changed(run, asyncio_log):
-    """asyncio cannot add to it then, and ends the connection with a BufferError; large data makes no difference."""
+    """asyncio cannot append to it then, and ends the connection with a BufferError. Large data makes no difference."""
 
     async def main():
         async with connection(limit=2**20) as (reader, writer, far):

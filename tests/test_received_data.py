@@ -1,4 +1,4 @@
-"""What a protocol was given stays as it was, whatever comes after it: the loop may use again what nobody holds."""
+"""Data that a protocol has received never changes, although the loop recycles memory that is no longer referenced."""
 
 import asyncio
 import functools
@@ -10,13 +10,13 @@ import pytest
 import wakeloop
 from tests.support.sockets import tcp_pair
 
-# On both sides of what an allocator has quick lists for, and long enough that the loop keeps none.
+# Sizes around the limits of the allocator's free lists, and enough messages that the loop recycles none.
 SIZES = [1, 511, 512, 1024, 1025, 32 * 1024, 48 * 1024]
 COUNT = 60
 
 
 class Kept:
-    """Keeps some of what it is given, in one way or another, and lets the rest go."""
+    """Keeps some of the data it gets, in one way or another, and drops the rest."""
 
     def __init__(self):
         self.count, self.kept = 0, []
@@ -117,7 +117,7 @@ def test_bytes_returned_by_reads_do_not_change_while_referenced(run, opened, siz
             peers = [peer, other_peer]
             reads, closes = zip(*[await opened(sock), await opened(other)])
             kept, seen = [], [None, None]
-            # More than are remembered.
+            # More than the loop remembers.
             for number in range(4 * COUNT):
                 expected, place = message(number % 256, size), number % 2
                 read = asyncio.ensure_future(reads[place](size))

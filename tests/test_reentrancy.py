@@ -1,7 +1,7 @@
-"""Code that runs in the middle of a call of ours: destructors, callbacks, other threads, signal handlers.
+"""Code that runs in the middle of our calls: destructors, callbacks, other threads, signal handlers.
 
-Whatever it does there, to the very object that called it, ends as in asyncio: nothing is lost, told twice or left
-half-way, and no descriptor gets a second owner.
+Whatever it does there, even to the object that called it, ends as in asyncio: nothing is lost, reported twice or left
+half done, and no descriptor gets a second owner.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from tests.test_scheduling import run_once
 
 
 class Telling:
-    """A protocol of any kind that keeps what it is told."""
+    """A protocol of any kind that records its calls."""
 
     def __init__(self):
         self.told = []
@@ -174,7 +174,7 @@ def test_the_socket_of_an_accepted_connection_is_made_once_for_all_threads(run):
                     thread.join()
             finally:
                 sys.setswitchinterval(interval)
-            # A second owner of the descriptor is gone by now, and would have closed it.
+            # A second owner of the descriptor would have closed it by now.
             writer.write(b"data")
             assert await asyncio.wait_for(reader.read(4), 5) == b"data"
             writer.close()
@@ -194,7 +194,7 @@ def test_a_loop_can_be_closed_while_another_thread_steps_it(loop_factory):
         try:
             loop._run_once()
         except (OSError, RuntimeError, ValueError, AttributeError):
-            # What asyncio raises depends on where in the turn it is.
+            # What asyncio raises depends on the point in the iteration.
             pass
 
     loop.call_later(0.5, int)

@@ -1,6 +1,6 @@
-"""Data that do not lie in one piece, like every other byte of some: the system call cannot take them.
+"""Data that is not contiguous in memory, such as every second byte of a buffer: system calls cannot send it.
 
-asyncio finds that out when it makes the call, and takes it for an error of the socket, which ends the connection.
+asyncio finds that out when it makes the call, and treats it as an error of the socket, which ends the connection.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ SCATTERED = memoryview(b"a-b-c-")[::2]
 
 
 def listen_to_errors():
-    """What the exception handler is told from now on."""
+    """Collects the exception handler's calls from now on."""
     told = []
     asyncio.get_running_loop().set_exception_handler(
         lambda loop, context: told.append((context["message"], type(context["exception"])))

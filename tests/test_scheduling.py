@@ -1,4 +1,4 @@
-"""call_soon: order, turns, contexts. Handles are in test_handles."""
+"""call_soon: order, iterations, contexts. Handles are in test_handles."""
 
 import asyncio
 import contextvars
@@ -10,7 +10,7 @@ variable = contextvars.ContextVar("variable", default="unset")
 
 
 def run_once(loop):
-    """One turn, the way code that steps a loop does it."""
+    """Runs one iteration, in the way of code that steps a loop."""
     loop.call_soon(loop.stop)
     loop.run_forever()
 
@@ -142,7 +142,7 @@ def test_the_context_argument_is_the_context_of_the_callback(loop):
 
 
 def test_a_context_of_none_is_the_context_of_the_caller(loop):
-    """A future hands on the None of its add_done_callback."""
+    """A future passes on the None of its add_done_callback."""
     seen, future = [], loop.create_future()
 
     def schedule():
@@ -169,7 +169,7 @@ def test_what_a_callback_sets_stays_in_its_context(loop):
 
 
 def test_callbacks_that_share_a_copy_of_the_context_do_not_see_each_other(loop):
-    """call_soon copies the current context for every call: a set in one callback is not seen in the next."""
+    """call_soon copies the current context for every call: a value set in one callback is not visible in the next."""
     seen = []
     loop.call_soon(variable.set, "from the first")
     loop.call_soon(lambda: seen.append(variable.get()))

@@ -17,7 +17,7 @@ from tests.support.tls_pair import finish, secure_pair
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere, asyncio's own way is taken")
 
-#: More than the two sockets of a connection hold.
+#: More than both sockets of a connection buffer.
 SIZE = 20_000_000
 
 
@@ -35,7 +35,7 @@ def file(tmp_path, content):
 
 
 async def under_way(transport_or_sock, file, **options):
-    """A sendfile that waits for the peer, as a task."""
+    """Starts a sendfile that waits for the peer, as a task."""
     loop = asyncio.get_running_loop()
     send = loop.sock_sendfile if isinstance(transport_or_sock, socket.socket) else loop.sendfile
     sending = asyncio.create_task(send(transport_or_sock, file, **options))
@@ -121,7 +121,7 @@ def test_sendfile_offset_and_count_select_the_part(run, file, content, by, offse
                 received += await loop.sock_recv(far, 1 << 20)
             assert received == expected
             assert await sending == len(expected)
-            # An asyncio that always seeks does that for a part behind the end as well.
+            # Versions of asyncio that always seek do so for a part beyond the end as well.
             assert file.tell() == offset + len(expected) or (not expected and file.tell() == 0)
             if by == "transport":
                 await closed(protocol)
@@ -166,7 +166,7 @@ def test_wrong_arguments_are_refused(run, file, by, arguments, error, text):
             transport, protocol = await loop.create_connection(Recording, sock=near)
             with pytest.raises(error, match=text):
                 await loop.sendfile(transport, file, **arguments)
-            # And nothing stays behind.
+            # And nothing is left behind.
             assert transport.is_reading()
             transport.write(b"next")
             assert await loop.sock_recv(far, 10) == b"next"
@@ -229,7 +229,7 @@ def test_sendfile_of_a_pipe_is_refused(run):
         os.write(writer, b"in a pipe")
         os.close(writer)
         with os.fdopen(reader, "rb", 0) as source:
-            # An asyncio that always seeks fails in that.
+            # Versions of asyncio that always seek fail there.
             with pytest.raises((asyncio.SendfileNotAvailableError, OSError)):
                 await loop.sendfile(near.transport, source, 0, 9, fallback=False)
         near.transport.write(b"next")
@@ -264,7 +264,7 @@ def test_nothing_can_be_written_while_a_file_is_sent(run, file):
                     transport.write(data)
             with pytest.raises(RuntimeError, match="sendfile is in progress"):
                 transport.writelines([b"x"])
-            # asyncio: KeyError.
+            # asyncio raises KeyError.
             with pytest.raises((RuntimeError, KeyError)):
                 await loop.sendfile(transport, file)
             assert not transport.is_reading()
@@ -325,7 +325,7 @@ def test_a_cancelled_sock_sendfile_leaves_the_socket(run, file, content):
         loop = asyncio.get_running_loop()
         with tcp_pair() as (near, far):
             sending = await under_way(near, file)
-            # The other direction is free.
+            # The other direction still works.
             far.send(b"meanwhile")
             assert await loop.sock_recv(near, 100) == b"meanwhile"
             sending.cancel()
@@ -380,7 +380,7 @@ def test_a_half_closed_connection_ends_the_file(run, file):
 @pytest.mark.native
 @pytest.mark.parametrize("how", ["close", "abort"])
 def test_a_connection_that_is_closed_in_the_middle_ends_the_file(run, file, how):
-    """asyncio never wakes the waiting task then."""
+    """asyncio never wakes the waiting task in this case."""
 
     async def main():
         loop = asyncio.get_running_loop()
@@ -438,13 +438,13 @@ def test_a_connection_that_is_lost_before_its_turn_is_an_error(run, file):
 
 @pytest.mark.native
 def test_a_socket_closed_in_the_middle_ends_the_file(run, file):
-    """asyncio never wakes the waiting task then."""
+    """asyncio never wakes the waiting task in this case."""
 
     async def main():
         loop = asyncio.get_running_loop()
         with tcp_pair() as (near, far):
             sending = await under_way(near, file)
-            # The descriptor goes away, and what the poller still tells of it must not reach its next owner.
+            # The descriptor is closed, and late events for it must not reach its next owner.
             near.shutdown(socket.SHUT_RDWR)
             near.close()
             with pytest.raises(OSError):
@@ -489,7 +489,7 @@ def test_a_replaced_os_sendfile_is_the_one_that_is_called(run, file, monkeypatch
 
 
 class Stepped:
-    """Counts how often the task that awaits this had to be stepped."""
+    """Counts how often the task that awaits this was stepped."""
 
     def __init__(self, coroutine):
         self.coroutine = coroutine
@@ -508,7 +508,7 @@ class Stepped:
 
 @contextlib.contextmanager
 def reading_thread(sock, size):
-    """Reads `size` bytes from a blocking socket beside the loop."""
+    """Reads `size` bytes from a blocking socket in a thread."""
 
     def read():
         left = size
@@ -558,7 +558,7 @@ def test_sendfile_steps_no_task_and_opens_no_descriptor(run, file, by):
 @pytest.mark.native
 @pytest.mark.parametrize("by", ["transport", "socket"])
 def test_a_large_file_to_a_fast_reader_does_not_stop_the_loop(run, file, by):
-    """asyncio sends as much in one turn as the reader takes meanwhile."""
+    """asyncio sends as much in one iteration as the reader takes meanwhile."""
     turns = 0
 
     def turn(loop):

@@ -21,7 +21,7 @@ class Greeting(asyncio.Protocol):
 
 
 async def visited_server():
-    """A server, the protocols that it makes, those of its clients, and what connects one more."""
+    """Gives a server, its protocols, those of its clients, and a function that connects one more."""
     loop, accepted, clients = asyncio.get_running_loop(), [], []
     server = await loop.create_server(lambda: accepted.append(Recording()) or accepted[-1], "127.0.0.1", 0)
 
@@ -198,7 +198,7 @@ def test_clients_that_vanish_before_they_are_accepted_do_no_harm(run):
 @pytest.mark.parametrize("reset", [False, True])
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
 def test_an_accepted_connection_that_ended_still_knows_both_addresses(run, host, reset, asked):
-    """A listener on every address does not tell which of them its connections came to."""
+    """A listener on every address cannot say to which of them a connection came."""
 
     async def main():
         loop = asyncio.get_running_loop()
@@ -425,13 +425,13 @@ def test_a_servers_list_of_clients_is_correct_on_every_access(run):
         await connect()
         await connect()
         assert len(server._clients) == 2 and server._clients
-        # One of them goes before anybody has seen the list.
+        # One of them ends before anybody has read the list.
         accepted[0].transport.close()
         await accepted[0].lost
         await asyncio.sleep(0)
         assert len(server._clients) == 1
         assert accepted[0].transport not in server._clients and accepted[1].transport in server._clients
-        # Others come when somebody has.
+        # Others connect after that.
         await connect()
         await connect()
         assert len(server._clients) == 3
@@ -468,7 +468,7 @@ def test_a_listed_clients_end_does_not_search_the_other_clients(run):
         await asyncio.sleep(0)
         if isinstance(asyncio.get_running_loop(), wakeloop.EventLoop):
             assert server._clients.counted == 2
-        # One that is only counted can be taken out as well.
+        # A transport that is only counted can be removed as well.
         server._clients.discard(accepted[1].transport)
         assert len(server._clients) == 1 and set(server._clients) == {accepted[2].transport}
         accepted[1].transport.abort()
@@ -487,7 +487,7 @@ def test_an_unreferenced_client_leaves_the_servers_list(run, looked):
     async def main():
         server, accepted, clients, connect = await visited_server()
         await connect()
-        # Nobody waits for its data, and nobody has it.
+        # Nobody waits for its data or references it.
         accepted.pop().transport.pause_reading()
         await asyncio.sleep(0)
         assert len(server._clients) == 1

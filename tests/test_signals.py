@@ -1,4 +1,4 @@
-"""Signals: handlers on a loop, and the way an interrupt takes."""
+"""Signals: handlers on a loop, and the effects of an interrupt."""
 
 import asyncio
 import ctypes
@@ -35,7 +35,7 @@ def test_a_signal_wakes_a_parked_loop(loop):
 
 
 def test_a_plain_python_handler_runs_while_the_loop_is_parked(loop):
-    """No loop handler: Python's own handler must run at once, and the loop goes on."""
+    """Without a loop handler, Python's own handler must run at once, and the loop continues."""
     seen = []
     previous = signal.signal(signal.SIGUSR1, lambda *args: seen.append(time.monotonic()))
     try:
@@ -74,7 +74,7 @@ def test_an_exception_from_a_python_handler_leaves_the_loop(loop):
 
 @pytest.mark.parametrize("schedule", ["call_soon(", "call_later(0.01, "])
 def test_a_stop_from_a_python_handler_just_before_the_loop_parks_is_not_lost(loop_name, schedule):
-    """The callback that sends the signal is no Python code: the handler runs when the turn is over already."""
+    """The callback that sends the signal is not Python code: the handler runs when the iteration is over already."""
     body = f"""
         import ctypes, faulthandler, os, signal
         faulthandler.dump_traceback_later(10, exit=True)
@@ -217,7 +217,7 @@ def test_system_exit_in_a_callback_leaves_the_loop(loop_name):
 
 @pytest.mark.native
 def test_the_wakeup_descriptor_goes_back_to_its_owner(loop_factory):
-    """asyncio leaves it to nobody."""
+    """asyncio does not restore it."""
     with socketpair() as (_, owner), socketpair() as (_, newcomer):
         signal.set_wakeup_fd(owner.fileno())
         try:
@@ -242,7 +242,7 @@ def test_the_wakeup_descriptor_goes_back_to_its_owner(loop_factory):
 
 @pytest.mark.native
 def test_the_wakeup_descriptor_is_not_restored_if_its_owner_closed_it(loop):
-    """The number may be another file's by now, which signal numbers must not be written to."""
+    """The number may belong to another file by now, and signal numbers must not be written to that."""
     with socketpair() as (_, owner), socketpair() as (stranger, _):
         number = owner.fileno()
         signal.set_wakeup_fd(number)
@@ -266,7 +266,8 @@ def test_loops_one_after_another_have_handlers_of_their_own(loop_factory):
 
 @pytest.mark.native
 def test_a_loop_that_lent_the_wakeup_descriptor_gets_signals_again(loop_factory):
-    """Two loops with handlers; the second is closed, the first goes on. On asyncio it would hear nothing more."""
+    """Two loops have handlers. The second is closed and the first continues. On asyncio it would get no more signals.
+    """
     first, second, seen = loop_factory(), loop_factory(), []
     first.add_signal_handler(signal.SIGUSR1, lambda: (seen.append(1), first.stop()))
     second.add_signal_handler(signal.SIGUSR2, print)
@@ -298,7 +299,7 @@ def test_a_loop_in_another_thread_cannot_have_handlers(loop_factory):
 
 
 def test_system_calls_go_on_after_a_signal_with_a_handler(loop):
-    """asyncio sets SA_RESTART: C code that reads elsewhere in the process need not know EINTR."""
+    """asyncio sets SA_RESTART: C code that reads elsewhere in the process need not handle EINTR."""
     loop.add_signal_handler(signal.SIGUSR1, print)
     with open("/proc/self/status") as status:
         caught = next(line for line in status if line.startswith("SigCgt"))
@@ -316,7 +317,7 @@ def test_system_calls_go_on_after_a_signal_with_a_handler(loop):
 
 
 def test_a_burst_of_signals_arrives(loop):
-    """Each wakes the loop; those that come while one is handled are not lost."""
+    """Each wakes the loop. Those that come while one is handled are not lost."""
     count, seen = 200, []
 
     def handler():
@@ -336,7 +337,7 @@ def test_a_burst_of_signals_arrives(loop):
 
 @pytest.mark.parametrize("start", ["asyncio.run(main())", "run(main())", "run_with_runner(main())"])
 def test_control_c_under_each_way_to_run(loop_name, start):
-    """The first cancels the main task, which may still clean up; KeyboardInterrupt comes out of run()."""
+    """The first Control-C cancels the main task, which may clean up. KeyboardInterrupt comes out of run()."""
     body = f"""
         import signal, sys, warnings
         warnings.simplefilter("ignore")
@@ -391,7 +392,7 @@ def test_a_second_control_c_does_not_wait_for_the_clean_up(loop_name):
 
 
 def test_control_c_during_a_blocking_callback_interrupts_it(loop_name):
-    """The first one asks the main task, which cannot listen; the second raises where the code is."""
+    """The first Control-C cancels the main task, which cannot react. The second one raises where the code is."""
     body = """
         import time
         async def main():

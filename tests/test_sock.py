@@ -1,4 +1,4 @@
-"""The sock_* methods: plain sockets, awaited."""
+"""The sock_* methods on plain sockets."""
 
 import asyncio
 import errno
@@ -167,7 +167,9 @@ def test_cancelling_send_connect_and_accept_leaves_nothing_registered(run):
 @pytest.mark.native
 @pytest.mark.parametrize("turns", [0, 1, 2])
 def test_a_cancelled_accept_loses_no_connection(run, turns):
-    """asyncio accepts when the listener is ready, and not every one keeps the connection if the task is cancelled then."""
+    """asyncio accepts when the listener is ready. Some versions lose the connection if the task is cancelled at that
+    moment.
+    """
 
     async def main():
         loop = asyncio.get_running_loop()
@@ -190,7 +192,7 @@ def test_a_cancelled_accept_loses_no_connection(run, turns):
 
 
 def test_a_socket_that_reuses_a_closed_ones_number_works(run):
-    """The classic: a pending receive on a closed socket must not capture the next socket with its number."""
+    """A pending receive on a closed socket must not take data of the next socket with the same descriptor."""
 
     async def main():
         loop = asyncio.get_running_loop()
@@ -216,7 +218,7 @@ def test_a_socket_that_reuses_a_closed_ones_number_works(run):
 
 
 def test_a_receive_whose_socket_was_closed_takes_no_data_of_the_next_one(run):
-    """Nobody cancelled it, and its number lives on in another connection that the loop watches."""
+    """It is not cancelled, and the loop watches another connection with the same descriptor."""
 
     async def main():
         loop = asyncio.get_running_loop()
@@ -582,7 +584,7 @@ def test_a_call_that_is_never_awaited_does_nothing_and_warns(run):
             for name, arguments in calls.items():
                 with pytest.warns(RuntimeWarning, match=rf"^coroutine '\w+\.{name}' was never awaited$"):
                     getattr(loop, name)(*arguments)
-                # What is closed, awaited or given to a task is not that.
+                # This does not hold for a call that was closed, awaited or given to a task.
                 getattr(loop, name)(*arguments).close()
             task = asyncio.ensure_future(loop.sock_recv(near, 10))
             assert ".sock_recv()" in repr(task)

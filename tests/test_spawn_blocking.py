@@ -147,7 +147,7 @@ def test_a_cancelled_call_releases_its_objects_and_result_without_another_call(r
         running = call()
         while not begun.is_set():
             await asyncio.sleep(0.001)
-        # More than the pool has threads for: some wait for one.
+        # More than the pool has threads, so some wait for one.
         calls = [running, *(call() for _ in range(600))]
         await asyncio.sleep(0)
         for each in calls:

@@ -1,4 +1,4 @@
-"""Loops that are turned from Python, or by another clock: test clocks, patched selectors, nested runs."""
+"""Loops that are stepped from Python, or driven by another clock: test clocks, patched selectors, nested runs."""
 
 import asyncio
 import contextvars
@@ -26,7 +26,7 @@ def kind(loop_factory):
 
 
 def test_a_clock_put_on_the_loop_counts_at_once(loop):
-    """Set on the instance, before any run: timers are set by it, and fire by it."""
+    """The clock is set on the instance, before any run. Timers are set and fired by it."""
     now, seen = 5.0, []
     loop.time = lambda: now
     assert loop.time() == 5.0 and loop.call_later(3, seen.append, "later").when() == 8.0
@@ -41,7 +41,7 @@ def test_a_clock_put_on_the_loop_counts_at_once(loop):
 
 @pytest.mark.parametrize("place", ["subclass", "class later", "instance"])
 def test_an_overridden_call_at_sees_timers_of_call_later(kind, place, monkeypatch):
-    """As asyncio's call_later does, which calls it."""
+    """asyncio's call_later calls call_at, so an override sees its timers."""
     seen = []
 
     class Sub(kind):
@@ -111,7 +111,7 @@ def test_a_clock_put_on_the_class_counts_for_loops_that_exist(kind, monkeypatch)
 
 
 def test_a_patched_monotonic_clock_is_the_loops_clock(loop, monkeypatch):
-    """Tools that freeze time replace time.monotonic; asyncio's loop asks it, so timers follow."""
+    """Tools that freeze time replace time.monotonic. asyncio's loop calls it, so timers follow."""
     now, seen = 1000.0, []
     monkeypatch.setattr(time, "monotonic", lambda: now)
     loop.call_soon(loop.stop)
@@ -129,7 +129,7 @@ def test_a_patched_monotonic_clock_is_the_loops_clock(loop, monkeypatch):
 
 
 def test_a_monotonic_clock_patched_while_the_loop_runs_counts_at_once(run):
-    """As a `with freeze_time(...)` in a coroutine does it: the timers set before and after follow the frozen clock."""
+    """A `with freeze_time(...)` in a coroutine does this: timers set before and after follow the frozen clock."""
 
     async def main():
         loop, seen = asyncio.get_running_loop(), []
@@ -193,7 +193,9 @@ def test_a_broken_clock_ends_the_run_with_its_error(loop):
 
 
 def virtual(kind):
-    """A loop whose time jumps instead of passing, made the usual way: `time` and the selector's `select` replaced."""
+    """Returns a loop whose time jumps instead of passing, made in the usual way: `time` and the selector's `select`
+    are replaced.
+    """
 
     class Virtual(kind):
         def __init__(self):
@@ -240,11 +242,11 @@ def test_a_virtual_clock_jumps_from_deadline_to_deadline(kind):
 
 
 def test_the_selectors_select_waits_for_its_timeout_and_returns_whether_anything_happened(loop):
-    """Virtual clocks count what they have slept, and stop when there is something to do."""
+    """Virtual clocks count how long they have slept, and stop when there is something to do."""
     for timeout in (0.0005, 0.02, 0.033):
         before = time.monotonic()
         assert loop._selector.select(timeout) == []
-        # epoll counts from a moment that may lie a little before.
+        # epoll may count from a slightly earlier moment.
         assert time.monotonic() - before >= timeout - 1e-4
     with socketpair() as (near, far):
         loop.add_reader(near, near.recv, 10)
@@ -274,7 +276,7 @@ def test_sockets_and_threads_work_under_a_virtual_clock(kind):
 
 
 class Hooked(selectors.BaseSelector):
-    """As the selectors that run a program's input hook inside of `select`."""
+    """Like a selector that runs a program's input hook inside `select`."""
 
     def __init__(self):
         self._inner, self.calls, self.timeouts = selectors.DefaultSelector(), 0, []
@@ -455,7 +457,7 @@ def test_a_loop_can_be_run_inside_of_every_call_to_a_protocol(nestable, asyncio_
 
 
 def test_data_that_comes_during_a_nested_run_waits_for_the_callback_to_end(nestable, asyncio_log):
-    """asyncio reports each attempt to enter the callback's context a second time, and delivers it afterwards."""
+    """asyncio reports each attempt to enter the callback's context a second time, and delivers the data afterwards."""
     deliveries = []
 
     class Slow(asyncio.Protocol):
@@ -483,7 +485,7 @@ def test_data_that_comes_during_a_nested_run_waits_for_the_callback_to_end(nesta
 
 
 def test_what_a_protocol_wrote_before_a_nested_run_is_sent_in_it(nestable):
-    """A protocol that asks its peer and waits for the answer inside of data_received."""
+    """A protocol asks its peer and waits for the answer inside data_received."""
 
     class Asking(asyncio.Protocol):
         def __init__(self):

@@ -9,7 +9,7 @@ import pytest
 
 
 class Conversation:
-    """A stream to a server whose side of the talk is `handler(reader, writer)`."""
+    """A stream to a server that runs `handler(reader, writer)`."""
 
     def __init__(self, handler, **options):
         self._handler, self._options = handler, options
@@ -57,7 +57,7 @@ async def echo(reader, writer):
 
 @pytest.mark.parametrize("pause", [0, 0.002])
 def test_every_read_method_gets_its_part(run, pause):
-    """All the pieces in the buffer already, or one by one while the reader waits."""
+    """All the pieces are in the buffer already, or arrive one by one while the reader waits."""
 
     async def main():
         pieces = (b"line one\n", b"line", b" two\nexactly", b" this", b"until|", b"after", b" some", b" rest")
@@ -147,7 +147,7 @@ def test_async_for_iterates_over_lines(run):
 
 
 def test_feed_data_and_feed_eof_work_beside_the_transport(run):
-    """A reader of the user's own, never connected, is nothing special."""
+    """A reader made by the user and never connected works like any other."""
 
     async def main():
         reader = asyncio.StreamReader()
@@ -162,7 +162,7 @@ def test_feed_data_and_feed_eof_work_beside_the_transport(run):
 
 
 def test_a_subclassed_reader_hears_every_delivery(run):
-    """A fast path that bypasses feed_data may only be taken where nobody replaced it."""
+    """A fast path that bypasses feed_data may only be used if nobody replaced it."""
     deliveries = []
 
     class Listening(asyncio.StreamReader):

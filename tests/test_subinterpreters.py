@@ -1,4 +1,4 @@
-"""Subinterpreters: the extension says no, as an ImportError."""
+"""Subinterpreters: importing the extension raises ImportError."""
 
 import subprocess
 import sys

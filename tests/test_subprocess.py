@@ -207,7 +207,7 @@ def test_the_three_pipes_are_native(run):
     reason="an early 3.11 leaves a future behind that has the error",
 )
 def test_a_process_that_does_not_read_its_input(run):
-    """The pipe breaks under the writer: communicate() takes no notice, drain() tells."""
+    """The pipe breaks while the program writes: communicate() ignores it, drain() raises."""
 
     async def main():
         process = await asyncio.create_subprocess_exec("/bin/sh", "-c", "exec <&-; echo done", stdin=PIPE, stdout=PIPE)
@@ -224,7 +224,7 @@ def test_a_process_that_does_not_read_its_input(run):
 
 
 def test_output_waits_for_a_paused_reader(run):
-    """The stream's limit stops the reading; the process stops at a full pipe, and nothing is lost."""
+    """The stream's limit pauses reading. The process blocks on a full pipe, and nothing is lost."""
 
     async def main():
         source = "import sys\nfor n in range(20000): print('%0100d' % n)"

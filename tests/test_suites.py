@@ -1,4 +1,4 @@
-"""The runner of other libraries' suites, on a library that is made up: what it must see, it sees."""
+"""The runner of other libraries' suites, on a made-up library."""
 
 import os
 import pathlib
@@ -82,7 +82,7 @@ def test_address_in_its_name(thing):
 
 
 class Environment:
-    """This interpreter with the hook on its path, and the tests in the directory that the cache is in."""
+    """Uses this interpreter with the hook on its path, and the tests in the cache directory."""
 
     python = sys.executable
 
@@ -158,7 +158,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_a_pause_of_the_whole_machine_does_not_count_against_a_tests_time_limit(tmp_path, monkeypatch):
     class StandsStill(runner.Worker):
-        """Of the machine's three seconds between two looks, the worker had none: both were stopped."""
+        """Three seconds pass between two looks, in which the worker was stopped too."""
 
         def follow(self):
             for number, line in enumerate(super().follow()):

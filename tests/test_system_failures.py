@@ -1,4 +1,4 @@
-"""What a program sees when the system refuses: calls that fail, or are not there, in old kernels and sandboxes."""
+"""The system refuses: calls fail or are missing, as in old kernels and sandboxes."""
 
 import asyncio
 import errno
@@ -16,20 +16,20 @@ IMPORTS = "import errno, os, resource, socket, sys\nfrom tests.support.sandbox i
 
 
 def run_sandboxed(loop_name, body, **options):
-    """As `run_script`, where `refuse` is at hand."""
+    """As `run_script`, with `refuse` available."""
     outcome = run_script(loop_name, IMPORTS + textwrap.dedent(body), **options)
     assert outcome.code == 0, outcome
     return outcome
 
 
 def test_a_poller_that_fails_ends_the_run_with_its_error(loop_factory):
-    """Nothing would be heard from it any more: to go on would be to spin."""
+    """The loop would get no more events from it, and would spin."""
     before = sandbox.epoll_descriptors()
     loop = loop_factory()
     (poller,) = sandbox.epoll_descriptors() - before
 
     async def main():
-        # What a program does that closes all descriptors, without giving the number to anybody else.
+        # A program does this if it closes all descriptors without reusing the number.
         with open(os.devnull) as nothing:
             os.dup2(nothing.fileno(), poller)
         await asyncio.sleep(5)
@@ -136,7 +136,7 @@ def test_datagrams_are_received_one_by_one_without_memory_for_a_batch(loop_name)
 @pytest.mark.native
 @pytest.mark.parametrize("kind", ["stream", "datagram"])
 def test_a_connection_that_the_poller_refuses_is_closed_and_reported(loop_name, kind):
-    """asyncio tells its exception handler too, and leaves the connection open, of which nothing is heard any more."""
+    """asyncio calls its exception handler too, but leaves the connection open, without any events."""
     make = {
         "stream": "loop.create_connection(lambda: Ending(), sock=near)",
         "datagram": "loop.create_datagram_endpoint(lambda: Ending(), sock=near)",
@@ -376,7 +376,9 @@ WITHOUT_DESCRIPTORS = """
 
 
 def test_add_signal_handler_works_again_after_descriptors_are_freed(loop_name):
-    """asyncio has its pair for signals from the beginning, and adds the handler the first time. Ours says why it did not."""
+    """asyncio makes its socket pair for signals with the loop, and adds the handler at the first call. Ours raises
+    with the reason.
+    """
     body = WITHOUT_DESCRIPTORS + """
     import signal
 

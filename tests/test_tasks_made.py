@@ -1,4 +1,4 @@
-"""create_task with every keyword, task factories, eager tasks: as the asyncio of each version has them."""
+"""create_task with every keyword, task factories and eager tasks, as in asyncio of each version."""
 
 import asyncio
 import contextvars
@@ -12,7 +12,7 @@ import pytest
 variable = contextvars.ContextVar("variable", default="unset")
 
 has_eager_factory = pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks are new in 3.12")
-#: Task() takes eager_start since 3.12, create_task() hands it on since 3.13.3.
+#: Task() takes eager_start since 3.12; create_task() passes it on since 3.13.3.
 TAKES_EAGER_START = "kwargs" in inspect.signature(asyncio.BaseEventLoop.create_task).parameters
 
 
@@ -107,7 +107,7 @@ def test_a_task_factory_gets_the_keywords_that_asyncio_passes(run):
 
 
 def asyncio_answer(main, calls):
-    """What the same coroutine gives on asyncio's own loop."""
+    """Returns what the same coroutine gives on asyncio's own loop."""
     calls.clear()
     loop = asyncio.SelectorEventLoop()
     try:

@@ -118,7 +118,7 @@ def test_host_none_binds_every_interface_of_both_families(run, host):
             await asyncio.sleep(0.001)
             waiting.pop(0).cancel()
             peers = [socket.create_connection((address, listener.port)) for address in ("::1", "127.0.0.1")]
-            # Two of the three have one each; which, nobody says.
+            # Two of the three tasks get one each. Which ones is not specified.
             while len(waiting) > 1:
                 done, left = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 waiting = list(left)

@@ -1,4 +1,4 @@
-"""`wakeloop.TcpStream`: read, framed and sent by the runtime, awaited from wakeloop's loop and from asyncio's."""
+"""`wakeloop.TcpStream`: the runtime reads, frames and sends; wakeloop's loop or asyncio's awaits."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ wakeloop = pytest.importorskip("wakeloop", reason="the primitives are wakeloop's
 
 @contextlib.asynccontextmanager
 async def connected(**options):
-    """A stream, and the plain blocking socket at its other end."""
+    """Gives a stream, and the plain blocking socket at its other end."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         stream = await wakeloop.TcpStream.connect("127.0.0.1", server.getsockname()[1], **options)
         peer, _ = server.accept()
@@ -34,7 +34,7 @@ async def connected(**options):
 
 
 def in_pieces(peer, data, largest=1000, end=True):
-    """Sends data in a thread, in pieces of random sizes; the bytes are what counts, not how they come."""
+    """Sends data in a thread, in pieces of random sizes. Only the bytes matter, not how they are split."""
 
     def work():
         rest = memoryview(data)
@@ -338,7 +338,7 @@ def test_an_unread_stream_stops_its_sender(run):
 
 
 def test_a_cancelled_read_takes_nothing(run):
-    """Whatever the read waited for, and whenever it was cancelled: the next read gets the bytes."""
+    """Whatever the read waited for, and whenever it was cancelled, the next read gets the bytes."""
     numbers = [b"%d\n" % number for number in range(5000)]
 
     async def main():
@@ -640,7 +640,7 @@ def test_native_types_have_names_of_their_own():
     while todo:
         for kind in type.__subclasses__(todo.pop()):
             todo.append(kind)
-            # A class may have a descriptor there, for its instances.
+            # A class may have a descriptor of this name, for its instances.
             if str(kind.__module__).startswith("wakeloop"):
                 names.setdefault(f"{kind.__module__}.{kind.__qualname__}", set()).add(kind)
     assert {name: kinds for name, kinds in names.items() if len(kinds) > 1} == {}

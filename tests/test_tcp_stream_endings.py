@@ -1,4 +1,6 @@
-"""What a `wakeloop.TcpStream` leaves behind when a call is given up, the stream is dropped, or the process forks or ends."""
+"""What a `wakeloop.TcpStream` leaves behind: after a cancelled call, a dropped stream, a fork, or the end of the
+process.
+"""
 
 import asyncio
 import contextlib

@@ -1,7 +1,8 @@
 """Where a `wakeloop.TcpStream` is read and written: on the loop's own thread, or by the runtime's workers.
 
-A stream begins on the loop and moves when that pays. Nobody may notice but by the speed, so each test makes a stream
-move in one way and looks at what it reads and writes meanwhile. How many sockets the runtime watches tells where it is.
+A stream begins on the loop, and moves when that is faster. A program may notice only the speed. So each test makes a
+stream move in one way, and checks what it reads and writes meanwhile. The number of sockets that the runtime watches
+tells where the stream is.
 """
 
 import asyncio
@@ -31,7 +32,7 @@ def on_runtime():
 
 @contextlib.contextmanager
 def stays_on_the_loop(loop_name):
-    """On asyncio's loop, every stream that has waited is on the runtime."""
+    """Whether the stream stays on the loop. On asyncio's loop, every stream that has waited is on the runtime."""
     before = on_runtime()
     yield
     assert on_runtime() == before or loop_name != "wakeloop"
@@ -45,7 +46,7 @@ def moves_to_the_runtime():
 
 
 def answer(peer, count):
-    """Sends back so many lines, one at a time, from a thread."""
+    """Sends this many lines, one at a time, from a thread."""
 
     def work():
         with peer.makefile("rb") as lines:
@@ -58,7 +59,7 @@ def answer(peer, count):
 
 
 async def drain(peer, size):
-    """Receives so many bytes in a thread."""
+    """Receives this many bytes in a thread."""
 
     def work():
         left = size
@@ -124,7 +125,7 @@ def test_a_reader_that_falls_behind_is_read_ahead(run, loop_name, read):
     async def main():
         async with connected() as (stream, peer):
             thread = in_pieces(peer, BULK, largest=5_000_000, end=read != "exact")
-            # The sender is ahead from the start; on asyncio's loop the first wait is enough.
+            # The sender is ahead from the start. On asyncio's loop the first wait is enough.
             await asyncio.sleep(0.05)
             received = bytearray()
             with moves_to_the_runtime():
@@ -255,7 +256,7 @@ def test_a_long_item_in_many_small_pieces_wakes_its_reader_once(run):
 @pytest.mark.parametrize("second", ["wakeloop", "asyncio"])
 @pytest.mark.parametrize("close_first", [True, False])
 def test_a_stream_outlives_its_loop(loop_factory, second, close_first):
-    """Loops of one thread, one after the other; what the first one had received is not lost."""
+    """Loops of one thread, one after the other. What the first one had received is not lost."""
     server = socket.create_server(("127.0.0.1", 0))
 
     async def begin():
@@ -390,7 +391,7 @@ def test_streams_work_on_reused_descriptors(run):
 
 
 def test_a_stream_is_usable_from_python_code_that_runs_during_a_read(run):
-    """The constructor of an exception is Python code: a trace function may do anything there."""
+    """The constructor of an exception is Python code, and a trace function may do anything there."""
 
     constructors = [
         kind.__init__.__code__ for kind in (asyncio.LimitOverrunError, asyncio.IncompleteReadError)

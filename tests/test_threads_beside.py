@@ -1,7 +1,7 @@
-"""What other threads of Python's get of a loop that is always busy: chances to take the interpreter, which are counted.
+"""How often a busy loop lets other Python threads take the GIL. The loop counts these chances.
 
-A loop that gives it up for moments only lets a thread that comes back from a wait stand there: each time the switch
-interval, after which the interpreter would take it from the loop, begins anew.
+Releasing the GIL for an instant is not enough for a thread that returns from a wait: each release restarts the switch
+interval, after which the interpreter would take the GIL from the loop.
 """
 
 import asyncio
@@ -18,13 +18,13 @@ import wakeloop
 
 pytestmark = [pytest.mark.native, pytest.mark.usefixtures("runtime")]
 
-#: Chances in a twentieth of a second: of a loop that sees that a thread wants one, and the most without a sign of it.
+#: Chances in a twentieth of a second: the least if a thread seems to want the GIL, and the most if none does.
 OFTEN, RARELY = 20, 12
 
 
 @contextlib.contextmanager
 def spinning(loop):
-    """Callbacks that leave the loop nothing to wait for."""
+    """Callbacks that keep the loop busy."""
     going = True
 
     def spin():
@@ -37,7 +37,7 @@ def spinning(loop):
 
 
 async def chances():
-    """How often, in a twentieth of a second, the loop let others have the interpreter."""
+    """Returns how often, in a twentieth of a second, the loop released the GIL."""
     loop = asyncio.get_running_loop()
     before, started = loop.metrics()["blocking_polls"], loop.time()
     await asyncio.sleep(0.05)
@@ -45,7 +45,7 @@ async def chances():
 
 
 async def until(wanted):
-    """Other programs may keep the processors: one good try of some counts."""
+    """Other programs may use the processors, so one good try out of several is enough."""
     for _ in range(100):
         if wanted(seen := await chances()):
             break
@@ -62,7 +62,7 @@ def rarely(seen):
 
 @contextlib.contextmanager
 def thread(work):
-    """A thread that does the work over and over."""
+    """Starts a thread that repeats the work."""
     over = False
 
     def repeat():
@@ -98,7 +98,7 @@ def test_an_executor_jobs_thread_gets_the_gil_while_the_loop_is_busy(run):
         with spinning(loop):
             release = threading.Event()
             job = loop.run_in_executor(None, release.wait)
-            # One that keeps the interpreter makes the loop wary, but not for good.
+            # A thread that keeps the GIL makes the loop release it less often, but not permanently.
             await loop.run_in_executor(None, compute)
             await until(often)
             release.set()

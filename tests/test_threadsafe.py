@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture
 def running(loop):
-    """A loop that runs in its own thread, parked."""
+    """Gives a loop that runs in its own thread, parked."""
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     while not loop.is_running():
@@ -38,7 +38,7 @@ def test_a_burst_from_one_thread_keeps_its_order(running):
 
 
 def test_threads_that_only_schedule_do_not_starve_the_loop(loop):
-    """Each has the GIL as often as the loop, and in each turn more may come in than the turn before has run."""
+    """Each thread has the GIL as often as the loop. In each iteration more may be scheduled than the last one ran."""
     done = threading.Event()
 
     def flood():
@@ -190,7 +190,7 @@ def test_run_coroutine_threadsafe_brings_back_result_error_and_cancellation(runn
 
 
 def test_a_busy_thread_does_not_keep_wakes_from_the_loop(running):
-    """A thread that never waits holds the interpreter for its switch interval; calls still come through, in order."""
+    """A thread that never waits keeps the GIL for its switch interval. Calls still arrive, in order."""
     stop, seen, done = False, [], threading.Event()
 
     def burn():
@@ -298,7 +298,7 @@ def test_a_thread_that_waits_to_cancel_goes_on_when_the_callback_fails(running, 
 
 @has_blocking_cancel
 def test_after_a_cancel_the_callback_has_ended_or_never_begins(running):
-    """Thousands of races between a cancel and the run."""
+    """Races a cancel against the run, thousands of times."""
     begun, ended = set(), set()
 
     def callback(number):

@@ -1,4 +1,4 @@
-"""The clock's promises at scale: never early, in order, and below a millisecond."""
+"""Timers at scale: never early, in order, and precise below a millisecond."""
 
 import asyncio
 import gc
@@ -15,9 +15,9 @@ TIMERS = 100_000
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_hundred_thousand_random_timers_fire_in_order_and_none_before_its_deadline(loop):
-    """Every deadline is compared with the loop's own clock at the moment its callback runs."""
+    """Each deadline is compared with the loop's clock when its callback runs."""
     source, fired, early = random.Random(20), [], []
-    # asyncio forgives a deadline the resolution of its clock, one nanosecond.
+    # asyncio allows a deadline to be early by the resolution of its clock, one nanosecond.
     tolerance = time.get_clock_info("monotonic").resolution
 
     def fire(when):
@@ -34,7 +34,7 @@ def test_a_hundred_thousand_random_timers_fire_in_order_and_none_before_its_dead
         loop.call_at(when, fire, when)
     loop.run_forever()
     assert early == [] and len(fired) == TIMERS
-    # Those that were overdue before the loop ran come in one go, the rest as they fall due: sorted either way.
+    # Timers that were due before the loop ran come at once, the rest as they fall due: sorted either way.
     assert fired == sorted(fired)
 
 
@@ -58,7 +58,9 @@ def test_no_timer_fires_before_the_clock_has_reached_it_to_the_last_bit(loop):
 
 @pytest.mark.native
 def test_a_sleep_of_a_tenth_of_a_millisecond_is_never_early_and_far_shorter_than_asyncios():
-    """asyncio's poll rounds such a sleep up to a millisecond. Taken in turns, so that the machine's mood is shared."""
+    """asyncio's poll rounds such a sleep up to a millisecond. The sleeps alternate, so that both see the same machine
+    load.
+    """
 
     async def measure(rounds):
         taken = []

@@ -1,4 +1,4 @@
-"""call_later and call_at: never early, in order, whatever the delay."""
+"""call_later and call_at: never early, and in order, for every delay."""
 
 import asyncio
 import decimal
@@ -17,7 +17,8 @@ from tests.test_scheduling import run_once
 
 
 def test_a_timer_never_fires_early(loop):
-    """Thousands of random deadlines from microseconds to a third of a second, each checked against the loop's clock."""
+    """Thousands of random deadlines, from microseconds to a third of a second, each checked against the loop's clock.
+    """
     random_source = random.Random(1)
     early, fired = [], 0
 
@@ -74,7 +75,7 @@ def test_timers_fire_in_the_order_of_their_deadlines(loop):
 
 @pytest.mark.native
 def test_timers_with_equal_deadlines_fire_in_the_order_they_were_scheduled(loop):
-    """asyncio's heap knows only the deadline and shuffles equal ones; ours does not."""
+    """asyncio's heap compares only the deadline, so equal ones change order. Ours do not."""
     seen, when = [], loop.time() + 0.01
     for number in range(500):
         loop.call_at(when, seen.append, number)
@@ -136,7 +137,7 @@ def test_a_deadline_of_none_is_a_type_error(loop):
 @pytest.mark.native
 @pytest.mark.parametrize("bad", ["1", b"1", [], object(), 1j])
 def test_a_deadline_that_is_no_number_is_a_type_error_at_once(loop, bad):
-    """asyncio accepts it and then cannot run any more."""
+    """asyncio accepts it, and then cannot run any more."""
     with pytest.raises(TypeError):
         loop.call_at(bad, print)
     run_once(loop)
@@ -181,7 +182,7 @@ def test_random_cancellation_among_thousands_leaves_the_right_ones(loop):
 
 
 def test_ten_thousand_timers_put_in_and_taken_out_at_random_fire_in_order(loop):
-    """Taken out before the run and by each other, put in before the run and by each other."""
+    """Timers are added and removed before the run, and by each other."""
     source, waiting, fired, start = random.Random(4), {}, [], loop.time()
     numbers, left, taken_out = [], 10_000, 0
 
@@ -236,7 +237,7 @@ def test_a_timer_scheduled_by_a_timer_waits_for_its_own_deadline(loop):
 
 
 def test_an_earlier_timer_shortens_the_wait(loop):
-    """Armed for ten seconds, then told about a timer of ten milliseconds, from a callback and from a thread."""
+    """The loop waits for ten seconds, then gets a timer of ten milliseconds, from a callback and from a thread."""
     far = loop.call_later(10, lambda: None)
     start = loop.time()
     loop.call_later(0.001, loop.call_later, 0.01, loop.stop)
@@ -257,7 +258,7 @@ def test_the_loops_clock_is_the_monotonic_clock(loop):
 
 
 def test_an_overridden_clock_is_the_one_that_counts(loop_factory):
-    """Test tools subclass the loop and move its clock: timers must follow that clock, in both directions."""
+    """Test tools subclass the loop and move its clock. Timers must follow that clock, in both directions."""
     kind = type(probe := loop_factory())
     probe.close()
 
@@ -335,7 +336,7 @@ def test_deadlines_are_of_the_kind_that_the_clock_and_the_caller_count_in(loop, 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts the entries of /proc/self/fd")
 def test_waiting_for_a_deadline_takes_no_further_descriptor(run):
-    """Programs count their descriptors before and after some work, to find what it has left open."""
+    """Programs compare their open descriptors before and after some work to find leaks."""
 
     async def main():
         before = len(os.listdir("/proc/self/fd"))

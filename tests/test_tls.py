@@ -1,4 +1,4 @@
-"""TLS: over connections, servers, start_tls; its extras, its failures, its end."""
+"""TLS: connections, servers, start_tls; extra info, failures, and how it ends."""
 
 import asyncio
 import hashlib
@@ -30,7 +30,7 @@ async def echo(reader, writer):
 
 
 class Secured:
-    """An echoing TLS server and one client's streams."""
+    """Gives an echoing TLS server and one client's streams."""
 
     def __init__(self, tls, handler=echo):
         self._tls, self._handler = tls, handler
@@ -67,7 +67,7 @@ def test_tls_data_is_echoed(run, tls):
 
 
 class Counted(socket.socket):
-    """Counts what is read and written: the transport may not go round it."""
+    """Counts what is read and written: the transport must not bypass it."""
 
     received = sent = 0
 

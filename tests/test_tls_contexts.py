@@ -1,4 +1,4 @@
-"""TLS as contexts configure it: the same on every engine and on asyncio."""
+"""TLS features that the context configures: the same on every engine and on asyncio."""
 
 import asyncio
 import ssl
@@ -211,7 +211,7 @@ def test_a_session_can_be_used_again(run, tls, version):
         ssl_object = near.transport.get_extra_info("ssl_object")
         assert not ssl_object.session_reused and ssl_object.session.has_ticket
         client.kept = ssl_object.session
-        # A session is worth keeping only if its connection ended well.
+        # A session can be reused only if its connection ended cleanly.
         near.transport.close()
         await asyncio.gather(near.lost, far.lost)
         near, far = await secure_pair(tls, client=client, server=server)

@@ -37,7 +37,7 @@ def test_both_sides_see_a_clean_close(run, tls):
 
 
 def test_start_tls_after_the_peers_eof_fails_at_once(run, tls):
-    """STARTTLS with a peer that has given up: nobody waits for the handshake's timeout."""
+    """STARTTLS with a peer that has closed: nobody waits for the handshake timeout."""
 
     async def main():
         outcome = asyncio.get_running_loop().create_future()
@@ -138,7 +138,7 @@ def test_data_written_before_abort_is_sent_over_tls(run, tls):
 
 @pytest.mark.parametrize("method", ["close", "abort"])
 def test_data_written_before_the_tcp_eof_is_sent_over_tls(run, tls, method):
-    """So a server ends the connections of its clients."""
+    """A server may end its clients' connections like this."""
 
     async def main():
         near, far = await secure_pair(tls)

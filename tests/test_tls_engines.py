@@ -1,4 +1,4 @@
-"""Which engine encrypts, why, and what only wakeloop's own way of doing it has to fear."""
+"""Which TLS engine is used, why, and the risks of the native engine."""
 
 import asyncio
 import importlib.util
@@ -15,7 +15,8 @@ from tests.support.tls_pair import finish, secure_pair, talk
 
 pytestmark = pytest.mark.native
 
-#: A server and a client that exchange a message, in a script: `tls` is the certificate, `main()` gives the engines.
+#: A server and a client that exchange a message, in a script: `tls` is the certificate, and `main()` returns the
+#: engines.
 EXCHANGE = """
 import asyncio, ssl, sys
 
@@ -56,7 +57,7 @@ def run(main):
 """
 
 
-# For bodies that look at their memory.
+# For tests that measure memory.
 RESIDENT = """
 import gc, os
 
@@ -107,7 +108,7 @@ def test_an_unknown_engine_is_an_error(run, monkeypatch):
     run(main())
 
 
-#: `_ssl` seems to come from a shared object that links no OpenSSL, as if its symbols were hidden.
+#: Makes `_ssl` seem to come from a shared object that links no OpenSSL, as if its symbols were hidden.
 HIDDEN = "import _ssl, wakeloop._core; _ssl.__file__ = wakeloop._core.__file__\n"
 
 
@@ -159,7 +160,7 @@ class Counting(ssl.SSLObject):
 
 
 class Watching(ssl.SSLObject):
-    """Overrides something that is not the data path."""
+    """Overrides something that is not part of the data path."""
 
     handshakes = 0
 
@@ -206,7 +207,7 @@ def test_the_sslobject_engine_is_used_with_a_message_callback(run, tls, monkeypa
 
 @needs_native
 def test_the_sslobject_engine_is_used_if_the_context_makes_two_objects(run, tls, monkeypatch):
-    """Whose SSL was it that was seen being made?"""
+    """It is not known whose SSL object was created."""
     monkeypatch.setenv("WAKELOOP_TLS", "native")
 
     class Doubling(ssl.SSLContext):
@@ -227,7 +228,7 @@ def test_the_sslobject_engine_is_used_if_the_context_makes_two_objects(run, tls,
 
 @needs_native
 def test_the_sslobject_engine_is_used_if_the_context_reuses_an_object(run, tls, monkeypatch):
-    """One SSL was made, but it is not that of the object that came back."""
+    """One SSL object was created, but it is not the one of the object that was returned."""
     monkeypatch.setenv("WAKELOOP_TLS", "native")
 
     class Swapping(ssl.SSLContext):
@@ -396,7 +397,7 @@ run(leaving())
 
 
 def test_data_written_in_an_openssl_callback_is_sent_afterwards(run, tls, each_engine):
-    """The SNI callback of a renegotiation or handshake may find a connection that OpenSSL is busy with."""
+    """The SNI callback may write to a connection on which OpenSSL is busy."""
 
     async def main():
         ready = []

@@ -1,4 +1,4 @@
-"""What a peer may do in the middle of TLS: the same on every engine and on asyncio."""
+"""What a peer may do during a TLS connection: the same on every engine and on asyncio."""
 
 import asyncio
 import socket
@@ -18,7 +18,7 @@ def with_every_engine(tls_engine):
 
 
 async def openssl_command(tls, command, announced, arguments=(), options=0):
-    """Data around a command of `openssl s_client`, from it to an echoing server and back."""
+    """Sends data around a command of `openssl s_client`, from it to an echoing server and back."""
     loop, connected = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
     context = tls.server()
     context.options |= options
@@ -74,7 +74,7 @@ def test_a_corrupted_record_ends_the_connection_with_openssls_error(run, tls):
             near.transport.write(b"not so")
             error = await near.lost
             assert isinstance(error, ssl.SSLError) and near.data == b"all right"
-            # The second is how newer versions of OpenSSL close their report of the first.
+            # Newer versions of OpenSSL end their message with the second form.
             assert error.library == "SSL"
             assert error.reason in ("DECRYPTION_FAILED_OR_BAD_RECORD_MAC", "RECORD_LAYER_FAILURE")
             await accepted[0].lost

@@ -1,4 +1,4 @@
-"""What protocols may do on TLS, and where it may begin: the same on every engine and on asyncio."""
+"""What protocols may do over TLS, and where TLS may begin: the same on every engine and on asyncio."""
 
 import asyncio
 import contextvars
@@ -134,7 +134,7 @@ def test_a_protocol_may_abort_while_it_receives(run, tls):
 
 
 def test_a_protocol_may_write_much_and_close_other_connections_while_it_receives(run, tls):
-    """Everything in between shares the loop's buffers."""
+    """The connections share the loop's buffers."""
 
     async def main():
         pairs = [await secure_pair(tls) for _ in range(6)]
@@ -252,7 +252,7 @@ def test_write_buffer_limits_and_sizes_of_tls_are_asyncios(run, tls):
 
 
 class Keeping(Recording):
-    """Keeps what it was given, as it was given."""
+    """Keeps the data as it was given."""
 
     def __init__(self):
         super().__init__()

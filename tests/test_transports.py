@@ -133,7 +133,7 @@ def test_abort_drops_the_write_buffer(run):
 
 
 def test_abort_sends_what_was_written_just_before_it(run):
-    """asyncio's write sends at once: what it took from us is under way, and abort drops the rest alone."""
+    """asyncio's write sends at once. What the socket took is on its way, and abort drops only the rest."""
 
     async def main():
         loop = asyncio.get_running_loop()
@@ -299,7 +299,7 @@ def test_set_protocol_changes_which_protocol_gets_the_next_data(run):
 
 
 def test_a_method_put_on_the_protocol_instance_is_the_one_called(run):
-    """asyncio looks data_received up for every delivery; a cache has to notice set_protocol at least."""
+    """asyncio looks data_received up for every delivery. A cache must at least notice set_protocol."""
 
     async def main():
         near, far = await pair()
@@ -334,7 +334,7 @@ def test_extra_info_has_the_keys_and_types_of_asyncio(run):
 @pytest.mark.parametrize("asked", ["in connection_lost", "after it"])
 @pytest.mark.parametrize("reset", [False, True])
 def test_a_connection_that_ended_still_knows_both_addresses(run, reset, asked):
-    """Even if nobody asked while the socket could still tell."""
+    """Even if nobody read the addresses while the socket was open."""
 
     class Asking(Recording):
         addresses = None
@@ -462,7 +462,7 @@ def test_arguments_can_be_named(run):
 
 
 def test_overridden_socket_methods_are_called(run):
-    """A subclass of socket that counts, encrypts or records: the transport may not go round it."""
+    """A subclass of socket that counts, encrypts or records: the transport must not bypass it."""
     sent, received = [], []
 
     class Recorder(socket.socket):
@@ -517,7 +517,7 @@ def test_a_plain_subclass_of_socket_is_an_ordinary_socket(run):
 @pytest.mark.parametrize("side", ["client", "server"])
 @pytest.mark.parametrize("family", ["tcp", "unix"])
 def test_get_extra_info_first_called_after_connection_lost(run, tmp_path, family, side):
-    """The names and the closed socket, as if they had been asked for in time."""
+    """The names and the closed socket are as if they had been read earlier."""
 
     async def main():
         loop = asyncio.get_running_loop()
@@ -559,7 +559,7 @@ def test_get_extra_info_first_called_after_connection_lost(run, tmp_path, family
 
 @pytest.mark.native
 def test_a_descriptor_closed_by_other_code_is_reported(run):
-    """In the words of asyncio, whose transport stays half-closed."""
+    """With asyncio's message. asyncio's transport stays half-closed."""
 
     async def main():
         loop, told = asyncio.get_running_loop(), []
@@ -581,7 +581,7 @@ def test_a_descriptor_closed_by_other_code_is_reported(run):
 
 @pytest.mark.parametrize("protocol", [Recording, Buffered])
 def test_data_after_urgent_data_is_received(run, protocol):
-    """A read ends at the mark of urgent data, and what is behind it comes with no event of its own."""
+    """A read ends at the urgent mark, and there is no separate event for the data after it."""
 
     async def main():
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""Types: the package is strictly typed, its stubs say what the extension does, and users' programs check."""
+"""Types: the package is strictly typed, its stubs match the extension, and users' programs type-check."""
 
 import subprocess
 import sys
@@ -26,7 +26,7 @@ def test_the_package_is_strictly_typed(version):
 
 
 def test_the_stubs_say_what_the_extension_module_has():
-    # No configuration: it names the oldest Python, and the stubs are compared with the one that runs.
+    # Without the configuration: it names the oldest Python, and the stubs are compared with the one that runs.
     code, said = check("mypy.stubtest", "wakeloop._core", "--concise", "--allowlist", str(HERE / "stubtest.allowlist"))
     assert code == 0, (
         f"\n{said}\nThe native module and python/wakeloop/_core.pyi differ. Write what you added or changed into the stub:"

@@ -1,4 +1,4 @@
-"""Datagram endpoints."""
+"""Datagram transports."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""Unix sockets: by path, abstract, and their cleaning up."""
+"""Unix sockets: by path, abstract, and their removal."""
 
 import asyncio
 import os
@@ -226,7 +226,7 @@ def test_descriptors_can_be_passed_over_a_socket_that_the_loop_watches(run):
 @pytest.mark.native
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the connection is refused outright")
 def test_a_unix_socket_whose_queue_is_full_refuses(run, tmp_path):
-    """asyncio says that it is connected, and every use of it fails; uvloop refuses too."""
+    """asyncio reports a connection, and every use of it fails. uvloop refuses too."""
 
     async def main():
         path = str(tmp_path / "socket")
@@ -252,7 +252,7 @@ def test_a_unix_socket_whose_queue_is_full_refuses(run, tmp_path):
 
 @pytest.mark.parametrize("protocol", [Recording, Buffered])
 def test_data_after_a_passed_descriptor_is_received(run, protocol):
-    """Each message with a descriptor ends a read, and what is behind it comes with no event of its own."""
+    """Each message with a descriptor ends a read, and there is no separate event for the data after it."""
 
     async def main():
         loop = asyncio.get_running_loop()

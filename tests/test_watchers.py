@@ -1,4 +1,4 @@
-"""add_reader, add_writer and their opposites: level-triggered, replaceable, on numbers and objects."""
+"""add_reader, add_writer and their removal: level-triggered, replaceable, with numbers and objects."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ from tests.test_scheduling import run_once
 
 
 def test_a_reader_is_called_while_there_is_something_to_read(loop):
-    """Level-triggered: nothing is read between the calls, and the calls do not end."""
+    """Level-triggered: the test reads nothing between the calls, and the calls continue."""
     with socketpair() as (near, far):
         calls = []
 
@@ -33,7 +33,9 @@ def test_a_reader_is_called_while_there_is_something_to_read(loop):
 
 @pytest.mark.parametrize("turns_before", [0, 3, 40])
 def test_changes_to_a_watched_descriptor_are_reported_in_the_next_iteration(run, turns_before):
-    """However busy the loop is, and though nobody of the loop's wrote: a send, and a listener that is shut down."""
+    """This holds however busy the loop is, and if the loop itself did not write: a send, and a listener that is shut
+    down.
+    """
 
     async def main():
         loop, told = asyncio.get_running_loop(), []
@@ -142,7 +144,7 @@ def test_a_callback_can_replace_and_remove_itself_and_others(loop):
 
 @pytest.mark.parametrize("kind", ["reader", "writer"])
 def test_a_watcher_whose_handle_was_cancelled_is_taken_out(loop, kind):
-    """It stays ready for ever: left in, it would wake the loop again and again."""
+    """The descriptor stays ready: if it were still watched, it would wake the loop again and again."""
     with socketpair() as (near, far):
         far.send(b"x")
         seen = []
@@ -200,7 +202,7 @@ def test_a_broken_pipe_makes_a_writer_ready(loop):
 
 
 def test_a_reused_descriptor_number_is_a_new_descriptor(loop):
-    """Closed after removal, opened again under the same number: the new one is watched."""
+    """The descriptor is closed after removal and opened again with the same number: the new one is watched."""
     for _ in range(20):
         with socketpair() as (near, far):
             loop.add_reader(near, lambda near=near: (near.recv(1), loop.stop()))
@@ -230,7 +232,7 @@ def test_a_descriptor_that_cannot_be_polled_is_an_error_of_the_system(loop, tmp_
 
 
 def test_a_descriptor_number_out_of_range_is_ebadf(loop_name):
-    """A table as long as the number would take 16 GB."""
+    """A table of that size would take 16 GB."""
     body = """
         import errno, resource
         resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
@@ -297,7 +299,7 @@ def test_hundreds_of_descriptors_are_served_fairly(loop):
 
 @pytest.mark.parametrize("direction", ["reader", "writer"])
 def test_a_socket_closed_while_it_was_watched_can_be_removed_once(loop, direction):
-    """As a selector does it: the object is looked for when it has no descriptor any more (anyio relies on it)."""
+    """As with a selector: the object is found although it has no descriptor any more (anyio relies on it)."""
     add, remove = getattr(loop, f"add_{direction}"), getattr(loop, f"remove_{direction}")
     with socketpair() as (near, _):
         add(near, lambda: None)
@@ -308,7 +310,7 @@ def test_a_socket_closed_while_it_was_watched_can_be_removed_once(loop, directio
 
 
 class Borrower:
-    """Something with a descriptor, which it does not close."""
+    """An object with a descriptor that it does not close."""
 
     def __init__(self, number):
         self.fileno = lambda: number
@@ -331,7 +333,7 @@ def test_a_watched_object_is_kept_alive_until_it_is_removed(loop):
 @pytest.mark.native
 @pytest.mark.parametrize("by", ["object", "number"])
 def test_a_reused_descriptor_is_watched_as_a_new_one(run, by):
-    """asyncio hears nothing of it: its selector believes that it watches that number already."""
+    """asyncio gets no events for it: its selector still has the number."""
 
     async def main():
         loop = asyncio.get_running_loop()

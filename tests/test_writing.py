@@ -1,4 +1,4 @@
-"""What transports do with what is written: types, order, buffering, flow control."""
+"""Writing to transports: types, order, buffering, flow control."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ def test_two_writes_arrive_in_order_and_before_anything_later(run):
 
 
 def test_sizes_around_every_threshold_keep_their_order(run):
-    """Small writes may be held to the end of the turn, large ones not: they must not overtake each other."""
+    """Small writes may be kept to the end of the iteration, large ones not. They must not overtake each other."""
 
     async def main():
         near, far = await pair()
@@ -257,7 +257,7 @@ def test_the_limits_of_the_write_buffer_are_asyncios(run):
             ({"high": 1000, "low": 10}, (10, 1000)),
             ({"low": 100}, (100, 400)),
             ({"high": 0}, (0, 0)),
-            # What is no whole number is kept as it is.
+            # A value that is not an integer is kept as it is.
             ({"high": 1.5}, (0.0, 1.5)),
             ({"high": 4.0}, (1.0, 4.0)),
             ({"low": 0.3}, (0.3, 1.2)),
@@ -355,7 +355,7 @@ def test_a_connection_interrupted_in_resume_writing_goes_on_in_the_next_run(loop
 @pytest.mark.parametrize("end", ["close", "abort"])
 @pytest.mark.parametrize("closing", [False, True], ids=["open", "closing"])
 def test_a_connection_that_ends_in_resume_writing_is_lost_once(run, loop_name, asyncio_log, end, closing):
-    """asyncio tells the protocol once too, but stumbles over its own second attempt."""
+    """asyncio calls the protocol once too, but its own second attempt fails."""
 
     class Ending(Recording):
         def resume_writing(self):
@@ -385,7 +385,9 @@ def test_a_connection_that_ends_in_resume_writing_is_lost_once(run, loop_name, a
 
 @pytest.mark.native
 def test_an_interrupt_while_a_turns_writes_are_sent_stops_none_of_them(loop, asyncio_log):
-    """Ours are sent at the end of the turn, all connections' together: asyncio's fail one by one, in the callback."""
+    """Ours are sent at the end of the iteration, for all connections together. asyncio's fail one by one, in the
+    callback.
+    """
     failed = []
 
     class Interrupting(logging.Handler):
@@ -449,7 +451,7 @@ def test_writing_inside_connection_made_and_the_other_callbacks_works(run):
 
 
 def test_a_write_is_sent_before_the_loop_blocks(run):
-    """Nothing written is held while the loop blocks, whichever kind of callback wrote it."""
+    """Nothing written is held while the loop blocks, whatever kind of callback wrote it."""
 
     async def main():
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""CPython's own asyncio tests, run against the loop under test.
+"""Runs CPython's own asyncio tests on the loop under test.
 
     python -m tests.conformance                          everything, compared with asyncio's own results
     python -m tests.conformance --quick                  the part that `make test` runs
@@ -8,9 +8,10 @@
     python -m tests.conformance --loop asyncio           asyncio alone, for the record
     python -m tests.conformance --loop package:Class     any other loop
 
-The tests are those of the interpreter that runs this. Asyncio's results are the baseline; they are kept in the
-temporary directory, per interpreter. A test that passes there and not here is a regression, unless
-exceptions.toml lists it with a reason. Exit code 1: an unlisted regression, or tests that never met the loop.
+The tests are those of the interpreter that runs this. asyncio's results are the baseline; they are kept in the
+temporary directory, for each interpreter. A test that passes there and not here is a regression, unless
+exceptions.toml lists it with a reason. The exit code is 1 if there is an unlisted regression, or if tests never used
+the loop.
 """
 
 import argparse
@@ -26,10 +27,10 @@ import time
 
 from . import comparison, runner
 
-#: Tests of other platforms' loops; they never make a Unix loop.
+#: Tests of other platforms' loops, which never make a Unix loop.
 FOREIGN = {"test_proactor_events", "test_windows_events", "test_windows_utils"}
 
-#: Classes that repeat another's tests with a different selector or task implementation, which our loop does not see.
+#: Classes that repeat another class's tests with a selector or task implementation that our loop does not use.
 REPETITIONS = (
     "PollEventLoopTests",
     "SelectEventLoopTests",
@@ -45,7 +46,7 @@ REPETITIONS = (
     "SubprocessMultiLoopWatcherTests",
 )
 
-#: Tests of asyncio's streams, once more with wakeloop's streams in their place.
+#: Tests of asyncio's streams, run again with wakeloop's streams in their place.
 NATIVE_STREAMS = "test_streams+native"
 
 BASELINE_LIMIT = 120
@@ -87,7 +88,7 @@ def available_modules():
 
 
 class Baseline:
-    """Asyncio's own results, read from the cache or made."""
+    """asyncio's own results, from the cache or from a run."""
 
     def __init__(self, skip_classes, mode):
         key = hashlib.sha256(f"{sys.version}{sys.executable}{sorted(skip_classes)}{mode}".encode()).hexdigest()[:16]
@@ -114,7 +115,7 @@ class Baseline:
 
 
 def type_name(loop):
-    """The name under which the worker counts loops of the class under test."""
+    """Returns the name under which the worker counts loops of the class under test."""
     from .substitution import loop_class
 
     cls = loop_class(loop)
@@ -122,7 +123,7 @@ def type_name(loop):
 
 
 def totals(results):
-    """Passed, failed and skipped tests; an accepted exception is neither."""
+    """Counts passed, failed and skipped tests. An accepted exception is none of them."""
     counts = collections.Counter(result.outcome for result in results)
     return counts["pass"], sum(counts.values()) - counts["pass"] - counts["skip"], counts["skip"]
 
@@ -167,7 +168,9 @@ def main():
 
 
 def run_in(mode, modules, options):
-    """The modules in one mode, said in full: the line that sums it up, and whether nothing is worse than on asyncio."""
+    """Runs the modules in one mode and prints the results. Returns the summary line, and whether nothing is worse
+    than on asyncio.
+    """
     started = time.monotonic()
     own_name = type_name(options.loop)
     exceptions = comparison.read_exceptions()
@@ -211,7 +214,7 @@ def run_in(mode, modules, options):
         for name, result in found.regressions.items():
             tell(name, result, options.verbose)
         good = good and not found.regressions and not found.unsubstituted
-        # What fails on asyncio as well, and what is listed, is not our failure.
+        # A test that fails on asyncio as well, or that is listed, is not our failure.
         excused = len([name for name in results if not results[name].good and name not in found.regressions])
         not_run = len([result for result in found.regressions.values() if result is None or result.good])
         skipped_as_regression = len([r for r in found.regressions.values() if r is not None and r.outcome == "skip"])

@@ -1,4 +1,4 @@
-"""The comparison of a run with asyncio's own, and the list of accepted exceptions."""
+"""Compares a run with asyncio's own, and reads the list of accepted exceptions."""
 
 import dataclasses
 import fnmatch
@@ -43,7 +43,9 @@ class Comparison:
 
 
 def compare(baseline, runs, exceptions, type_name):
-    """`baseline` and `runs` are {module: ModuleRun}; `type_name` is how constructed loops under test are counted."""
+    """`baseline` and `runs` are {module: ModuleRun}. `type_name` is the name under which loops under test are
+    counted.
+    """
     regressions, accepted, unsubstituted = {}, {}, []
     for module, run in runs.items():
         ours = run.results

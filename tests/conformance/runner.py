@@ -1,7 +1,7 @@
 """Runs modules of `test.test_asyncio`, each in a worker process, and collects one Result per test.
 
-A test that outlives its time limit, or takes the process down with it, costs itself only: the worker is ended, the
-test is recorded as `timeout` or `crash`, and a new worker goes on with the tests that are left.
+A test that exceeds its time limit, or ends the process, fails alone: the worker is killed, the test is recorded as
+`timeout` or `crash`, and a new worker continues with the remaining tests.
 """
 
 import collections
@@ -19,27 +19,28 @@ import time
 
 WORKER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "worker.py")
 
-#: A module whose workers died this often is not carried on: its remaining tests count as not run.
+#: If the workers of a module died this often, its remaining tests count as not run.
 MOST_DEATHS = 25
 
-#: How the worker's Python is started: (environment, options). Asyncio's baseline is made in the same mode.
+#: How the worker's Python is started: (environment, options). asyncio's baseline uses the same mode.
 MODES = {
     "normal": ({}, ()),
     "debug": ({"PYTHONASYNCIODEBUG": "1"}, ()),
     "dev": ({}, ("-X", "dev")),
 }
 
-#: Called in a worker before its program: the kernel ends it when the runner ends, however that happens.
+#: Called in a worker before its program: the kernel kills it when the runner ends for any reason.
 DIE_WITH_PARENT = (
     functools.partial(ctypes.CDLL(None).prctl, 1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     if sys.platform == "linux"
     else None
 )
 
-#: For the time a worker takes to import and to load.
+#: The time that a worker may take to import and to load.
 START_LIMIT = 120
 
-#: The runner looks at its workers many times a second. If it has not for so many, the whole machine stood still.
+#: The runner polls its workers many times a second. After a gap of this many seconds, the whole machine must have
+#: stood still.
 STOOD_STILL = 5
 
 
@@ -83,15 +84,15 @@ class ModuleRun:
 
 
 def plain_environment():
-    """This process's environment, without what would change how asyncio behaves."""
+    """Returns this process's environment, without variables that change how asyncio behaves."""
     return {k: v for k, v in os.environ.items() if k not in ("PYTHONASYNCIODEBUG", "PYTHONDEVMODE")}
 
 
 class Worker:
-    """One worker process; `follow` yields its report lines until it is done, dead or ended by a time limit."""
+    """One worker process. `follow` yields its report lines until it has finished, died, or reached a time limit."""
 
     def __init__(self, directory, launch_with, limit_of):
-        """`launch_with` makes the Launch of a worker that reports to the file of the name it is given."""
+        """`launch_with` makes the Launch of a worker that writes its report to the named file."""
         self._report = tempfile.NamedTemporaryFile(dir=directory, suffix=".jsonl")
         self._errors = tempfile.TemporaryFile(dir=directory)
         self._limit_of = limit_of
@@ -123,14 +124,14 @@ class Worker:
                     deadline = time.monotonic() + START_LIMIT
                 yield line
                 if "done" in line:
-                    # What a test left behind at interpreter exit must not hold the run up.
+                    # What a test left behind at interpreter exit must not delay the run.
                     deadline = min(deadline, time.monotonic() + 20)
             if ended and not chunk:
                 return
             ended = self._process.poll() is not None
             before, looked = looked, time.monotonic()
             if looked - before > STOOD_STILL:
-                # A machine that was suspended, or given to others, ran no worker either.
+                # While the machine was suspended, or busy with others, no worker ran either.
                 deadline += looked - before
             if not ended and looked > deadline:
                 self.timed_out = True
@@ -139,7 +140,7 @@ class Worker:
                 time.sleep(0.02)
 
     def end(self):
-        """End the worker and its children; faulthandler writes where it stood."""
+        """Ends the worker and its children. faulthandler writes where it was."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGABRT)
             try:
@@ -163,7 +164,7 @@ class Worker:
 
 
 class Suite:
-    """The tests under one loop: `run_module` is the way in, `rerun` decides about flakiness."""
+    """The tests on one loop: `run_module` runs them, `rerun` decides about flakiness."""
 
     def __init__(self, loop, *, limit_of, mode="normal", skip_classes=(), say=print):
         self.loop = loop
@@ -173,7 +174,9 @@ class Suite:
         self._say = say
 
     def launch(self, directory, module, only, without, report):
-        """The worker that runs the tests of `module`: `only` these, if given, `without` those that have run."""
+        """Starts the worker that runs the tests of `module`: `only` these, if given, and `without` those that have
+        run.
+        """
         instructions = {
             "loop": self.loop,
             "module": module,
@@ -218,7 +221,9 @@ class Suite:
         return run
 
     def rerun(self, module, run, names):
-        """Give each failed test of `names` two more chances, alone; one success makes it flaky and good."""
+        """Gives each failed test of `names` two more attempts, alone. One success makes it flaky, which counts as
+        passed.
+        """
         for name in names:
             for _ in range(2):
                 again = self.run_module(module, only=[name]).results.get(name)
@@ -229,7 +234,9 @@ class Suite:
                     break
 
     def run(self, modules, jobs, *, excused=lambda name: False):
-        """Run `modules`, several at once; then the failures again, when the machine is quiet. {module: ModuleRun}"""
+        """Runs `modules`, several at once, then the failures again, when the machine is quiet. Returns {module:
+        ModuleRun}.
+        """
         with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
             runs = dict(zip(modules, pool.map(self.run_and_say, modules)))
         for module, run in runs.items():

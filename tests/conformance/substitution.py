@@ -1,18 +1,19 @@
-"""Puts the loop under test in asyncio's place, in a process whose code never heard of it, and counts the loops made.
+"""Replaces asyncio's loop by the loop under test, in a process whose code does not know it, and counts the loops
+made.
 
-The order of the first lines of `substitute` is the point of the file: the loop under test may inherit from
-asyncio.SelectorEventLoop, so its module is imported (and captures the genuine class) before the name is replaced.
+The order of the first lines of `substitute` matters: the loop under test may inherit from asyncio.SelectorEventLoop,
+so its module is imported (and captures the genuine class) before the name is replaced.
 """
 
 import collections
 import importlib
 
-#: How many loops of which type were constructed; whoever reports it clears it.
+#: How many loops of which type were created. The code that reports this clears it.
 constructed = collections.Counter()
 
 
 def loop_class(name):
-    """The class behind a name such as `asyncio`, `wakeloop`, `uvloop` or `package.module:Class`."""
+    """Returns the class with a name such as `asyncio`, `wakeloop`, `uvloop` or `package.module:Class`."""
     import asyncio
 
     if name == "asyncio":
@@ -24,7 +25,7 @@ def loop_class(name):
 
 
 def count_constructions(cls):
-    """Make `cls` count its instances, and drop the selector that CPython's tests pass to SelectorEventLoop."""
+    """Makes `cls` count its instances, and drop the selector that CPython's tests pass to SelectorEventLoop."""
     original = cls.__init__
 
     def __init__(self, *args, **kwargs):
@@ -41,14 +42,14 @@ def count_constructions(cls):
 
 
 def substitute(name):
-    """Put the loop under test wherever asyncio and its tests look for a real event loop."""
+    """Puts the loop under test wherever asyncio and its tests look for a real event loop."""
     import asyncio
     from asyncio import unix_events
 
     cls = loop_class(name)
     genuine = unix_events._UnixSelectorEventLoop
     if cls is not genuine and issubclass(cls, genuine):
-        # The genuine __init__ runs inside ours: count there only what is of no other class.
+        # The genuine __init__ runs inside ours: count here only instances of no other class.
         original = genuine.__init__
 
         def __init__(self, *args, **kwargs):

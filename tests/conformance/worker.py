@@ -1,7 +1,8 @@
 """Runs one module of `test.test_asyncio` in this process, with the loop under test in place of asyncio's own.
 
-Started by the runner as a script, one process a module, so that a crash or a hang costs one test and not the run.
-Each line of the report file is one JSON object: {"start": id}, {"end": id, "outcome": ..., ...} or {"done": true}.
+The runner starts it as a script, in one process for each module, so that a crash or a hang costs one test and not the
+run. Each line of the report file is one JSON object: {"start": id}, {"end": id, "outcome": ..., ...} or {"done":
+true}.
 """
 
 import ctypes
@@ -22,7 +23,7 @@ PR_SET_PDEATHSIG = 1
 
 
 class Instead:
-    """A module with some names replaced, for a test module that reaches through it."""
+    """A module with some names replaced, for a test module that accesses them through it."""
 
     def __init__(self, module, **replaced):
         self.__dict__.update(replaced)
@@ -33,7 +34,9 @@ class Instead:
 
 
 def substitute_base(module, cls):
-    """test_base_events tests the half that loops inherit, on bare BaseEventLoop objects: there too, be ours."""
+    """test_base_events tests the half that loops inherit, on bare BaseEventLoop objects. This puts our loop there
+    too.
+    """
     import asyncio
 
     if issubclass(cls, asyncio.BaseEventLoop) and cls is not asyncio.unix_events._UnixSelectorEventLoop:
@@ -41,7 +44,7 @@ def substitute_base(module, cls):
 
 
 def substitute_streams():
-    """Put wakeloop's streams wherever the tests of asyncio's look for those."""
+    """Puts wakeloop's streams wherever the tests of asyncio's look for those."""
     import asyncio
 
     import wakeloop
@@ -53,7 +56,7 @@ def substitute_streams():
 
 
 class Report:
-    """Appends lines to the report file; a child forked by a test has no business there."""
+    """Appends lines to the report file. A child that a test forked must not write to it."""
 
     def __init__(self, path):
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -64,7 +67,7 @@ class Report:
             os.write(self._fd, (json.dumps(line) + "\n").encode())
 
 
-#: Behind the module's name in that of each test, for a second run of a module in another setting.
+#: Added to the module's name in test names, for a second run of a module in another setting.
 variant = ""
 
 
@@ -74,7 +77,7 @@ def short(test):
 
 
 class Recorder(unittest.TestResult):
-    """Reports the first thing that went wrong in each test, subtests included."""
+    """Reports the first failure of each test, subtests included."""
 
     def __init__(self, report):
         super().__init__()
@@ -148,9 +151,9 @@ def flatten(suite):
 
 
 def main():
-    # Whoever runs in the background of a script has it ignored, and tests that interrupt themselves would hang.
+    # A background process of a script ignores SIGINT, and tests that interrupt themselves would hang.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    # Nobody ends what hangs here once the runner was killed.
+    # Nothing ends a hanging test here once the runner was killed.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     instructions = json.load(sys.stdin)
     report = Report(instructions["report"])

@@ -8,12 +8,12 @@ import pytest
 
 
 def need(*names):
-    """The modules of these names; skips with the one that is missing."""
+    """Imports these modules, and skips the test if one is missing."""
     return [pytest.importorskip(name, reason=f"{name} is not installed: pip install --group test") for name in names]
 
 
 def body_of(size, seed=b""):
-    """`size` bytes that only this size and seed have."""
+    """Returns `size` bytes that are unique to this size and seed."""
     block = hashlib.sha256(b"%d:" % size + seed).digest()
     return (block * (size // len(block) + 1))[:size]
 
@@ -52,7 +52,7 @@ async def application(scope, receive, send):
 
 
 def errand(number):
-    """The `number`th request of a load: (method, path, body or None, expected answer)."""
+    """Returns the `number`th request of a load: (method, path, body or None, expected answer)."""
     sizes = (0, 1, 100, 1024, 10_240, 65_536, 200_000)
     size = sizes[number % len(sizes)]
     match number % 4:
@@ -68,7 +68,7 @@ def errand(number):
 
 
 async def raw_client(host, port, numbers):
-    """One keep-alive connection, spoken by hand; returns how many answers it checked."""
+    """Speaks HTTP by hand over one keep-alive connection. Returns how many answers it checked."""
     reader, writer = await asyncio.open_connection(host, port)
     try:
         for number in numbers:
@@ -93,7 +93,7 @@ async def raw_client(host, port, numbers):
 
 
 def shares(total, clients):
-    """The numbers 0..total dealt out among clients."""
+    """Divides the numbers 0..total among clients."""
     return [range(start, total, clients) for start in range(clients)]
 
 
@@ -103,7 +103,9 @@ async def raw_load(host, port, total=2000, clients=25):
 
 
 async def load(fetch, total=2000, clients=25):
-    """`fetch(method, path, body)` returns (status, body); asked `total` times by `clients` at once."""
+    """Runs a load: `clients` tasks call `fetch(method, path, body)`, which returns (status, body), `total` times in
+    all.
+    """
 
     async def client(numbers):
         for number in numbers:
@@ -137,7 +139,9 @@ async def until_listening(port, patience=15.0):
 
 
 def environment():
-    """For servers run as programs: the project's root on the path, so that they find this application."""
+    """Returns the environment for servers run as programs: with the project's root on the path, so that they find
+    this application.
+    """
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     return {**os.environ, "PYTHONPATH": path}

@@ -1,11 +1,11 @@
-"""A long life in short: everything a service does, over and over, and nothing may grow.
+"""The soak test: does everything a service does, over and over, and checks that nothing grows.
 
     python -m tests.soak [--minutes N] [--loop wakeloop|asyncio]
 
 Each cycle makes a loop, serves and talks over TCP, Unix sockets, UDP, TLS and pipes, starts processes, sets and
-cancels timers, fails in callbacks, cancels in the middle of everything, and closes the loop. Every byte is
-checked. After each cycle: open descriptors, threads, Python objects and resident memory. The first cycles warm
-caches; after them descriptors and threads have to stay as they are, and memory and objects must not climb.
+cancels timers, fails in callbacks, cancels in the middle of everything, and closes the loop. Every byte is checked.
+After each cycle it counts open descriptors, threads, Python objects and resident memory. The first cycles warm
+caches. After them descriptors and threads must stay the same, and memory and objects must not grow.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from typing import Any
 import wakeloop
 
 WARM_UP = 5
-# What one cycle may add to resident memory, in KiB, by the slope over all cycles: allocators breathe.
+# The most that one cycle may add to resident memory, in KiB, by the slope over all cycles: allocators vary.
 MOST_PER_CYCLE = 24.0
 MOST_OBJECTS_PER_CYCLE = 5.0
 
 
 def resident() -> int:
-    """KiB."""
+    """Returns the resident memory in KiB."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") // 1024
 
 
 def slope(values: list[float]) -> float:
-    """Growth per cycle: the slope of the line through the values."""
+    """Returns the growth per cycle: the slope of the line through the values."""
     return statistics.linear_regression(range(len(values)), values).slope if len(values) > 2 else 0.0
 
 

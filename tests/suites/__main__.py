@@ -1,13 +1,14 @@
-"""The own test suites of well-known asyncio libraries, run on asyncio and then with the loop of interest in its place.
+"""Runs the test suites of well-known asyncio libraries on asyncio, then on the loop under test.
 
     python -m tests.suites                          every library that libraries/ describes
     python -m tests.suites aiohttp tornado          these
     python -m tests.suites --loop asyncio           asyncio alone, for the record
     python -m tests.suites --only '*keepalive*'     some tests of each
 
-A test that passes on asyncio and not on ours is a regression, unless it passes when run again alone, or fails on
-asyncio as well when run alone, or the library's description accepts it with a reason. Exit code 1: a regression, a
-suite in which ours was never made, or one that could not be run. What is installed stays in the cache directory.
+A test that passes on asyncio and not on ours is a regression. It is none if it passes when run again alone, if it
+then fails on asyncio as well, or if the library's description accepts it with a reason. The exit code is 1 if there
+is a regression, if a suite never made our loop, or if a suite could not be run. The environments stay in the cache
+directory.
 """
 
 import argparse
@@ -43,7 +44,7 @@ def say(line):
 
 
 def report(library, verdict, verbose):
-    """What of this library's result is not in the table."""
+    """Returns the parts of this library's result that are not in the table."""
     if verdict.found is None:
         for name in failed(verdict.run):
             tell(name, verdict.run.results[name], verbose)
@@ -75,7 +76,7 @@ def table(verdicts, own_name, known):
 
 
 def main():
-    # Ended from outside, it ends what it started: workers and servers.
+    # On SIGTERM, end the child processes: workers and servers.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     known = libraries.read_all()
     options = arguments(known)

@@ -1,3 +1,3 @@
-"""own/ is run by `python -m tests.suites`, in other environments than this one's pytest."""
+"""`python -m tests.suites` runs own/, in other environments than the one of this pytest."""
 
 collect_ignore = ["own"]

@@ -1,5 +1,6 @@
-"""The place in which a library's suite runs: a virtual environment with the library, our package and the hook, and
-the tests from its source distribution. Both are made once, and again when the library's description changes."""
+"""Creates the environment of a library's suite: a virtual environment with the library, our package and the hook, and
+the tests from its source distribution. Both are created again when the library's description changes.
+"""
 
 import os
 import pathlib
@@ -14,14 +15,14 @@ import wakeloop
 from ..conformance import substitution
 from .libraries import HERE
 
-#: What every suite is run by. Libraries may ask for another version.
+#: The version of pytest for every suite. Libraries may ask for another one.
 RUNNER = ["pytest==9.2.0"]
 
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
 
 
 class Failed(Exception):
-    """The environment could not be made."""
+    """The environment could not be created."""
 
 
 def run(*command, limit=900, **user):
@@ -61,7 +62,9 @@ class Environment:
         self._add_ours()
 
     def _unpack(self):
-        """The tests of the source distribution, without the library's code: that would hide the installed one."""
+        """Unpacks the tests of the source distribution without the library's code, which would hide the installed
+        one.
+        """
         name = self._library.name
         with tempfile.TemporaryDirectory(dir=self._directory) as download:
             wanted = ("--no-deps", "--no-binary", name, f"{name}=={self._library.version}")
@@ -74,7 +77,9 @@ class Environment:
                 shutil.move(root / kept, self._sources / kept)
 
     def _add_ours(self):
-        """The hook on the environment's path, and our package as it is now: a build meanwhile must not be seen."""
+        """Adds the hook to the environment's path, and a copy of our package, so that a later build does not change
+        it.
+        """
         [site] = self._venv.glob("lib/python*/site-packages")
         package = pathlib.Path(wakeloop.__file__).parent
         shutil.rmtree(site / package.name, ignore_errors=True)
@@ -84,7 +89,7 @@ class Environment:
         (site / "suites.pth").write_text("import suites_hook\n")
 
     def variables(self, environment):
-        """`environment` made one of this virtual environment."""
+        """Returns `environment`, changed to use this virtual environment."""
         path = f"{self.bin}{os.pathsep}{environment.get('PATH', os.defpath)}"
         kept = {name: value for name, value in environment.items() if not name.startswith(("PYTEST", "PYTHON"))}
         return kept | {"PATH": path, "VIRTUAL_ENV": str(self._venv), "PYTHONDONTWRITEBYTECODE": "1"}

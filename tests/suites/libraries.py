@@ -1,4 +1,4 @@
-"""What libraries/*.toml says: one library each, its version, its tests, and what of them is left out and why."""
+"""Reads libraries/*.toml: one library each, its version, its tests, and what is left out and why."""
 
 import dataclasses
 import hashlib
@@ -14,20 +14,20 @@ HERE = pathlib.Path(__file__).parent
 class Library:
     name: str
     version: str
-    # What to install beside the library itself; extras of the library in brackets.
+    # What to install besides the library itself. Extras of the library are in brackets.
     extras: list = dataclasses.field(default_factory=list)
     requirements: list = dataclasses.field(default_factory=list)
-    # What of the source distribution the tests need: all but the library's own code, which is installed.
-    # Empty: what is run is installed with the library, or is our own in own/NAME, there being no other tests.
+    # The parts of the source distribution that the tests need: all but the library's own code, which is installed. If
+    # this is empty, the tests are installed with the library, or are ours in own/NAME.
     keep: list = dataclasses.field(default_factory=list)
-    # pytest's arguments, and the environment.
+    # The arguments for pytest, and the environment.
     arguments: list = dataclasses.field(default_factory=list)
     environment: dict = dataclasses.field(default_factory=dict)
     # Loggers that the library's own test runner silences.
     silenced: list = dataclasses.field(default_factory=list)
-    # The server that the tests need: a name of services.py.
+    # The server that the tests need: a name in services.py.
     service: str = ""
-    # The seconds after which a test counts as hung.
+    # The number of seconds after which a test counts as hung.
     limit: int = 60
     deselect: list = dataclasses.field(default_factory=list)
     exceptions: list = dataclasses.field(default_factory=list)
@@ -35,13 +35,13 @@ class Library:
 
     @property
     def own(self):
-        """The directory of our own tests of this library, where it has any."""
+        """The directory of our own tests for this library, if there is one."""
         directory = HERE / "own" / self.name
         return directory if directory.is_dir() else None
 
     @property
     def tests_digest(self):
-        """Another one when the tests are others, or are reported in another way."""
+        """Returns a digest that changes with the tests, or with the way in which they are reported."""
         paths = [*sorted((HERE / "hook").glob("*.py")), *(sorted(self.own.rglob("*.py")) if self.own else [])]
         texts = [path.read_bytes() for path in paths]
         return hashlib.sha256(b"\0".join([self.digest.encode(), *texts])).hexdigest()[:16]

@@ -1,5 +1,6 @@
-"""The servers that suites talk to: real ones, from the distribution's packages, on loopback and in a directory that
-goes away. They run as an unprivileged user when we are root, since PostgreSQL refuses anything else."""
+"""Starts the servers that suites talk to: real ones from the distribution's packages, on loopback and in a temporary
+directory. If we are root they run as an unprivileged user, because PostgreSQL refuses anything else.
+"""
 
 import contextlib
 import os
@@ -13,7 +14,7 @@ import time
 
 from .environment import run
 
-#: Who runs the servers when we are root.
+#: The user that runs the servers when we are root.
 USER = "nobody"
 
 
@@ -28,7 +29,7 @@ def free_port():
 
 
 def unprivileged():
-    """The Popen arguments that take root's privileges away."""
+    """Returns the Popen arguments that drop root's privileges."""
     if os.geteuid():
         return {}
     account = pwd.getpwnam(USER)
@@ -37,7 +38,7 @@ def unprivileged():
 
 @contextlib.contextmanager
 def serving(command, port, log_path):
-    """The server of `command` from when its port answers; what it has to say goes into `log_path`."""
+    """Runs the server of `command`, and continues when its port answers. Its output goes into `log_path`."""
     with open(log_path, "wb") as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, **unprivileged())
     try:
@@ -59,7 +60,7 @@ def serving(command, port, log_path):
 
 
 def certificates(made):
-    """The files that redis-py's tests expect of a checkout; an authority, and one certificate for both ends."""
+    """Creates the files that redis-py's tests expect in a checkout: an authority, and one certificate for both ends."""
     files = made.tests / "dockers" / "standalone" / "tls"
     if not files.exists():
         files.mkdir(parents=True)
@@ -74,7 +75,7 @@ def certificates(made):
 
 @contextlib.contextmanager
 def redis(directory, made):
-    """A Redis without persistence, with a plain and a TLS port; gives pytest's arguments that lead to it."""
+    """Runs a Redis without persistence, with a plain and a TLS port. Gives pytest's arguments for it."""
     program = shutil.which("redis-server")
     if program is None:
         raise Missing("redis-server is not installed: apt-get install redis-server")
@@ -85,7 +86,7 @@ def redis(directory, made):
         for path in (tls, *tls.iterdir()):
             shutil.chown(path, USER)
     options = {"port": port, "bind": "127.0.0.1", "save": "", "appendonly": "no", "dir": "/tmp", "daemonize": "no"}
-    # Tests of DEBUG, MODULE and CONFIG commands are part of the suite.
+    # Tests of the DEBUG, MODULE and CONFIG commands are part of the suite.
     options |= {"enable-debug-command": "local", "enable-module-command": "local", "enable-protected-configs": "local"}
     options |= {"tls-port": tls_port, "tls-auth-clients": "optional", "tls-ca-cert-file": tls / "ca.crt"}
     options |= {"tls-cert-file": tls / "redis.crt", "tls-key-file": tls / "redis.key"}
@@ -97,7 +98,7 @@ def redis(directory, made):
 
 @contextlib.contextmanager
 def mariadb(directory, made):
-    """A MariaDB with the certificate that is among aiomysql's tests, on a port and on a socket."""
+    """Runs a MariaDB with the certificate from aiomysql's tests, on a port and on a socket."""
     path = f"{os.environ['PATH']}:/usr/sbin"
     program, install = (shutil.which(name, path=path) for name in ("mariadbd", "mariadb-install-db"))
     if program is None or install is None:
@@ -124,8 +125,8 @@ def mariadb(directory, made):
         yield addresses, {"MYSQL_ROOT_PASSWORD": password}
 
 
-#: Tests make and end their own clusters with these programs. As root, each is run as USER instead, after
-#: what root's process has written into the cluster's directory was given to that user.
+#: Tests make and end their own clusters with these programs. If we are root, each runs as USER, after USER was made
+#: the owner of what root's process has written into the cluster's directory.
 WRAPPER = """#!/bin/sh
 program={program}
 next=
@@ -144,7 +145,7 @@ exec setpriv --reuid={user} --regid="$(id -g {user})" --clear-groups -- "$progra
 
 @contextlib.contextmanager
 def postgresql(directory, made):
-    """PostgreSQL's programs, for tests that make clusters; what servers they leave behind is ended afterwards."""
+    """Provides PostgreSQL's programs, for tests that make clusters. Ends the servers that they leave behind."""
     program = shutil.which("postgres")
     candidates = sorted(pathlib.Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: float(path.parent.name))
     if candidates:

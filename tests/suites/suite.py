@@ -1,4 +1,4 @@
-"""One library's suite under asyncio and under the loop of interest, and what the two results say together."""
+"""Runs one library's suite on asyncio and on the loop under test, and compares the results."""
 
 import contextlib
 import dataclasses
@@ -16,12 +16,12 @@ from .environment import Environment
 
 ASYNCIO = "asyncio.unix_events._UnixSelectorEventLoop"
 
-#: So many differing tests are not flakes, and are not run again one by one.
+#: If more tests than this differ, they are not flaky, and are not run again one by one.
 MOST_RERUNS = 60
 
 
 class LibrarySuite(runner.Suite):
-    """One library's tests under one loop, each worker process a pytest."""
+    """One library's tests on one loop. Each worker process runs pytest."""
 
     def __init__(self, loop, library, made, directory, service, *, patterns, limit_of, say):
         super().__init__(loop, limit_of=limit_of, say=say)
@@ -40,7 +40,7 @@ class LibrarySuite(runner.Suite):
         variables = self._made.variables(runner.plain_environment())
         variables |= self._library.environment | self._service_variables
         variables |= {"WAKELOOP_SUITE": path, "WAKELOOP_SUITE_LOOP": self.loop, "TMPDIR": str(self._directory)}
-        # The library's own options ask for plug-ins that have nothing to do with the loop: xdist, coverage.
+        # The library's own options ask for plug-ins that are not about the loop: xdist, coverage.
         command = [self._made.python, "-X", "faulthandler", "-m", "pytest", "-o", "addopts=", "-q", "--tb=short"]
         command += ["-p", "suites_report", "-p", "no:cacheprovider", "--continue-on-collection-errors"]
         command += [*self._library.arguments, *self._service_arguments]
@@ -49,7 +49,7 @@ class LibrarySuite(runner.Suite):
 
 @dataclasses.dataclass
 class Verdict:
-    """What came of one library; without a comparison there is no baseline."""
+    """The result for one library. Without a comparison there is no baseline."""
 
     run: runner.ModuleRun
     baseline: runner.ModuleRun | None = None
@@ -69,7 +69,7 @@ def failed(run):
 
 
 def differing(baseline, run):
-    """The tests that passed in `baseline` and not in `run`, and those that failed in `run` alone."""
+    """Returns the tests that passed in `baseline` and not in `run`, and those that failed only in `run`."""
     passed = [name for name, result in baseline.results.items() if result.outcome == "pass"]
     worse = [name for name in passed if name not in run.results or run.results[name].outcome != "pass"]
     return worse + [name for name in failed(run) if name not in baseline.results]
@@ -92,7 +92,7 @@ class Judge:
         made = self._environment(library, self._cache)
         made.make(self._say)
         with contextlib.ExitStack() as stack:
-            # A short path, for the Unix sockets that are made in it; open, for servers that run as another user.
+            # A short path, for Unix sockets inside it; readable for servers that run as another user.
             directory = tempfile.TemporaryDirectory(prefix="suite-", ignore_cleanup_errors=True)
             directory = pathlib.Path(stack.enter_context(directory))
             directory.chmod(0o755)
@@ -127,7 +127,7 @@ class Judge:
 
     @staticmethod
     def _again(module, name, baseline, run, on_asyncio, ours):
-        """A differing test alone: one success of two clears it, and so does a failure on asyncio as well."""
+        """Runs a differing test alone. One success out of two clears it, and so does a failure on asyncio."""
         for _ in range(2):
             again = ours.run_module(module, only=[name]).results.get(name)
             if again is not None and again.outcome == "pass":

@@ -1,4 +1,4 @@
-"""A self-signed certificate for localhost, made by openssl at test time: no key is stored anywhere."""
+"""Creates a self-signed certificate for localhost with openssl at test time, so that no key is stored anywhere."""
 
 import shutil
 import ssl

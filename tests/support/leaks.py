@@ -1,4 +1,4 @@
-"""What a test may leave behind: nothing. Descriptors, threads and child processes, before and after."""
+"""Checks that a test leaves no descriptors, threads or child processes behind."""
 
 import gc
 import os
@@ -28,7 +28,7 @@ def children():
 
 
 class Snapshot:
-    """Python threads only: the runtime's own workers are not Python's, and stay for the life of the process."""
+    """Counts only Python's threads: the runtime's workers stay until the process ends."""
 
     def __init__(self):
         gc.collect()
@@ -47,7 +47,7 @@ class Snapshot:
         return kept
 
     def check(self, patience=2.0):
-        """What is still there after `patience` seconds: executor threads and child processes end in their own time."""
+        """Returns what is left after `patience` seconds. Executor threads and child processes need a moment to end."""
         deadline = time.monotonic() + patience
         while self.left_behind():
             gc.collect()

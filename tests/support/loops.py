@@ -5,7 +5,7 @@ import importlib
 
 
 def factory(name):
-    """A function that makes a new loop: `asyncio` is CPython's own, the control group."""
+    """Returns a function that makes a new loop. `asyncio` is CPython's own, the control group."""
     if name == "asyncio":
         return asyncio.SelectorEventLoop
     if name == "uvloop":

@@ -1,4 +1,4 @@
-"""What nest_asyncio does: run a loop inside of one of its own callbacks, by turning it with `_run_once`."""
+"""Does what nest_asyncio does: runs a loop inside one of its own callbacks, by calling `_run_once`."""
 
 import asyncio
 import contextlib
@@ -6,9 +6,9 @@ import heapq
 
 
 def make_nestable(loop):
-    """asyncio's own turn expects to find what was ready when it began, which a turn inside of it has run by then.
+    """asyncio's _run_once expects the callbacks that were ready at its start, but a nested one has run them by then.
 
-    Ours does not mind, and stays as it is.
+    Ours handles that, and stays as it is.
     """
     if type(loop)._run_once is not asyncio.BaseEventLoop._run_once:
         return
@@ -36,7 +36,7 @@ def make_nestable(loop):
 
 @contextlib.contextmanager
 def _as_if_outside(loop):
-    """asyncio forbids a current task at the places that a nested run passes through."""
+    """asyncio forbids a current task where a nested run passes through."""
     task = asyncio.current_task(loop)
     if task is not None:
         asyncio.tasks._leave_task(loop, task)
@@ -48,7 +48,7 @@ def _as_if_outside(loop):
 
 
 def run_nested(loop, awaitable):
-    """The result of `awaitable`, from a function that the loop is calling."""
+    """Returns the result of `awaitable`, from a function that the loop calls."""
     future = asyncio.ensure_future(awaitable, loop=loop)
     with _as_if_outside(loop):
         while not future.done():

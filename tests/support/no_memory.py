@@ -1,4 +1,4 @@
-"""Runs a piece of code again and again while the interpreter finds no memory: one allocation fails, or very many."""
+"""Runs a piece of code repeatedly while allocations fail: one of them, or very many."""
 
 import os
 import signal
@@ -9,18 +9,19 @@ try:
 except ImportError:
     _testcapi = None
 
-# A debug build ends itself over what `CPYTHONS` names below.
+# A debug build aborts over the failure that is described below at `CPYTHONS`.
 POSSIBLE = hasattr(_testcapi, "set_nomemory") and not hasattr(sys, "gettotalrefcount")
-# All of an end, but not all there will ever be: an exception that CPython has no number of its place for is handled again
-# and again until there is memory for it (`exception_unwind` in Python/ceval.c).
+# Nearly all, but not without end: CPython handles an exception again and again until it has memory for a line number
+# (`exception_unwind` in Python/ceval.c).
 VERY_MANY = 10_000
 
 
 def outcomes(prepare, body, most):
-    """Gives `body` what `prepare` makes, in a child for each of the first `most` allocations; yields how each ended.
+    """Runs `body` with the result of `prepare`, in a child process for each of the first `most` allocations, which
+    fails. Yields how each child ended.
 
-    The end is the name of an exception with its text, "nothing", or the number of the signal that ended the child. What
-    the child wrote to its standard error comes with it.
+    The end is the name of an exception with its text, "nothing", or the number of the signal that ended the child. It
+    comes with what the child wrote to its standard error.
     """
     for first in range(most):
         for last in (first + 1, first + VERY_MANY):
@@ -45,7 +46,7 @@ def _child(prepare, body, first, last):
 
 
 def _run(prepare, body, first, last):
-    # It may wait for what never comes: the step that would have brought it had no memory.
+    # The child may hang: the step that would have continued had no memory.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, 3)
     end = "nothing"
@@ -62,12 +63,12 @@ def _run(prepare, body, first, last):
     os._exit(0)
 
 
-# Where CPython has no memory for the frame of a function in Python, it fails without an exception of its own.
+# If CPython has no memory for the frame of a Python function, it fails without setting an exception.
 CPYTHONS = ("SystemError error return without exception set", "SystemError <function ")
 
 
 def failures(pieces, most):
-    """What is no end for a piece of code: a signal, a panic, an error that says that something is broken inside."""
+    """Returns the ends that are failures: a signal, a panic, or an error that shows that something is broken inside."""
     for name, (prepare, body) in pieces.items():
         for place, (end, said) in outcomes(prepare, body, most):
             broken = end.startswith(("signal", "SystemError")) and not end.startswith(CPYTHONS)

@@ -1,10 +1,10 @@
-"""Protocols that write down what happens to them."""
+"""Protocols that record what happens to them."""
 
 import asyncio
 
 
 class Recording(asyncio.Protocol):
-    """Keeps the calls it gets, in order, and offers futures for the turning points."""
+    """Keeps the calls it gets, in order, and has futures for the important ones."""
 
     def __init__(self):
         loop = asyncio.get_running_loop()
@@ -46,7 +46,7 @@ class Recording(asyncio.Protocol):
         self.calls.append("resume_writing")
 
     def received(self, size):
-        """A future that is done as soon as `size` bytes have come in."""
+        """Returns a future that is done as soon as `size` bytes have arrived."""
         future = asyncio.get_running_loop().create_future()
         if len(self.data) >= size:
             future.set_result(bytes(self.data))

@@ -1,6 +1,6 @@
-"""System calls that fail: a seccomp filter for the process that asks, as containers and old kernels have it.
+"""Makes system calls fail, with a seccomp filter, as in containers and old kernels.
 
-There is no way back, so this is for a script that runs as a process of its own.
+A filter cannot be removed, so use this in a script that runs in its own process.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ class _Program(ctypes.Structure):
 
 
 def refuse(error, *calls):
-    """From now on these system calls fail with this errno, in every thread that is started from this one."""
+    """Makes these system calls fail with this errno, in this thread and every thread that it starts from now on."""
     steps = [(_LOAD_NUMBER, 0, 0, 0)]
     for call in calls:
         steps += [(_SKIP_UNLESS, 0, 1, _NUMBERS[call]), (_RETURN, 0, 0, _ERRNO | error)]
@@ -42,7 +42,7 @@ def refuse(error, *calls):
 
 
 def epoll_descriptors():
-    """The descriptors of this process that are pollers."""
+    """Returns the descriptors of this process that are epoll instances."""
     found = set()
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):

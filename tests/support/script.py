@@ -1,4 +1,4 @@
-"""Programs run as another process: for interpreter exit, signals, fork and anything else that ends a process."""
+"""Runs programs in another process: for interpreter exit, signals, fork and anything else that ends a process."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Plain sockets for tests that stand on the other side of a transport or call sock_*."""
+"""Plain sockets for the other side of a transport, and for sock_*."""
 
 import contextlib
 import socket

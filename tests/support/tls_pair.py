@@ -1,4 +1,4 @@
-"""Two protocols that TLS connects, and a wire between them that can be disturbed, for the tests of it."""
+"""Two protocols connected by TLS, and a connection between them that can be disturbed."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ from tests.support.protocol import Buffered, Recording, close
 
 
 class Viewed(Buffered):
-    """Gives out a view: of a bytearray asyncio would slice copies, and fill those."""
+    """Returns a memoryview as its buffer. asyncio would slice copies of a bytearray, and fill those."""
 
     def get_buffer(self, sizehint):
         return memoryview(super().get_buffer(sizehint))
@@ -19,7 +19,7 @@ class Echo(Recording):
 
 
 async def secure_pair(tls, near=Recording, far=Recording, *, client=None, server=None, **options):
-    """Two protocols that TLS connects: (client's, server's). The server is closed already."""
+    """Returns two protocols connected by TLS: (client's, server's). The server is closed already."""
     loop = asyncio.get_running_loop()
     accepted = loop.create_future()
 
@@ -41,7 +41,7 @@ async def secure_pair(tls, near=Recording, far=Recording, *, client=None, server
 
 
 async def talk(near, far):
-    """Both directions carry data."""
+    """Sends data in both directions."""
     near.transport.write(b"from the client")
     assert await far.received(15) == b"from the client"
     far.transport.write(b"from the server")
@@ -49,13 +49,13 @@ async def talk(near, far):
 
 
 async def finish(*protocols):
-    """Closes what is open and lets the other side notice."""
+    """Closes what is open, and lets the other side notice."""
     await close(*protocols)
     await asyncio.sleep(0.01)
 
 
 class Wire:
-    """A TCP relay that a test can look at and tamper with."""
+    """A TCP relay that a test can inspect and tamper with."""
 
     def __init__(self, address):
         self._address = address
