@@ -1,4 +1,4 @@
-//! What every async runtime has at its heart, in forty lines: a waker that ends a sleep, and a loop that polls.
+//! The heart of every async runtime, in forty lines: a waker that ends a sleep, and a loop that polls.
 //!
 //! `cargo run --example block_on --no-default-features`
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use wakeloop::runtime::sync::oneshot;
 
-/// Waking a future that this thread waits for means: end the thread's sleep.
+/// Waking a future that this thread waits for ends the thread's sleep.
 struct Unpark(Thread);
 
 impl Wake for Unpark {

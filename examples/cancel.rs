@@ -27,16 +27,17 @@ fn main() -> std::io::Result<()> {
         });
         sleep(Duration::from_millis(35)).await;
         task.abort();
-        // The future is dropped by a worker, at its next await: only now it is certain that it is gone.
+        // A worker drops the future, at its next await. Only after this await is it certain that it was
+        // dropped.
         match task.await {
             Ok(()) => unreachable!("it ticks for ever"),
             Err(error) => println!("{error}"),
         }
-        // A panic is caught in the task and told to whoever awaits it.
+        // A panic is caught in the task, and reported to the task that awaits it.
         let error = runtime::spawn(async { panic!("on purpose") }).await.unwrap_err();
         println!("{error}");
     });
-    // Whatever still runs is dropped; what does not come back in time is left behind.
+    // The remaining tasks are dropped. A thread that does not return in time is left behind.
     drop(rt.spawn(async {
         let _connection = Connection;
         std::future::pending::<()>().await;

@@ -15,7 +15,7 @@ use wakeloop::runtime::sync::mpsc;
 use wakeloop::runtime::time::sleep;
 use wakeloop::runtime::{self, Runtime};
 
-/// Lines that wait for a slow client.
+/// How many lines may wait for a slow client.
 const BACKLOG: usize = 100;
 const MAX_LINE: usize = 4096;
 
@@ -38,7 +38,7 @@ fn main() -> io::Result<()> {
                 Ok((stream, _)) => drop(runtime::spawn(client(stream, room.clone()))),
                 Err(error) => {
                     eprintln!("accept: {error}");
-                    // With no descriptor left it would be the same at once.
+                    // If no descriptor is left, the next accept would fail at once too.
                     sleep(Duration::from_millis(50)).await;
                 }
             }
@@ -66,7 +66,7 @@ async fn client(stream: TcpStream, room: Arc<Mutex<Room>>) {
     if let Err(error) = listen(reader, &room, number).await {
         eprintln!("client {number}: {error}");
     }
-    // With the sender gone, the writing task ends when it has sent what was left.
+    // When the sender is dropped, the writing task sends what is left and ends.
     room.lock().unwrap().clients.remove(&number);
     say(&room, number, format!("* {number} has left\n").as_bytes());
     let _ = writing.await;
@@ -75,7 +75,7 @@ async fn client(stream: TcpStream, room: Arc<Mutex<Room>>) {
 async fn listen(reader: impl ReadBytes + Sync, room: &Mutex<Room>, number: u64) -> io::Result<()> {
     let mut reader = BufReader::with_limit(MAX_LINE, reader);
     loop {
-        // With its end, which what a client says before it hangs up may lack.
+        // The line comes with its end, which the last line of a client may lack.
         match reader.read_line().await? {
             line @ [.., b'\n'] => say(room, number, &[format!("{number}: ").as_bytes(), line].concat()),
             _ => return Ok(()),
@@ -87,7 +87,7 @@ fn say(room: &Mutex<Room>, from: u64, line: &[u8]) {
     let line: Line = line.into();
     for (number, client) in &room.lock().unwrap().clients {
         if *number != from {
-            // Full or gone: this one misses a line.
+            // The channel is full or closed: this client misses a line.
             let _ = client.try_send(line.clone());
         }
     }

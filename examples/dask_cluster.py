@@ -1,9 +1,9 @@
-"""A Dask cluster on this machine, its scheduler and its worker processes on wakeloop.
+"""A Dask cluster on this machine. Its scheduler and its worker processes run on wakeloop.
 
     pip install distributed
     python examples/dask_cluster.py
 
-`wakeloop.install()` stands outside of the `if`: Dask starts its worker processes with multiprocessing's "spawn", and
+`wakeloop.install()` stands outside the `if`: Dask starts its worker processes with multiprocessing's "spawn", and
 each of them imports this file again before it makes its loop.
 """
 
@@ -21,7 +21,7 @@ async def loop_name():
 
 
 def collatz(number):
-    """How many steps `number` takes to 1."""
+    """Returns how many steps `number` takes to 1."""
     steps = 0
     while number != 1:
         number = number // 2 if number % 2 == 0 else 3 * number + 1

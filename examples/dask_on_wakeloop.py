@@ -1,4 +1,4 @@
-"""The `dask` command on wakeloop, for a scheduler and workers on machines of their own.
+"""The `dask` command on wakeloop, for a scheduler and workers on separate machines.
 
     python dask_on_wakeloop.py scheduler
     python dask_on_wakeloop.py worker tcp://the-scheduler:8786

@@ -1,4 +1,4 @@
-//! Two tasks that sleep, and what the scheduler does with them.
+//! Two tasks that sleep, and each step that the scheduler takes with them.
 //!
 //! `cargo run --example demo --no-default-features`
 

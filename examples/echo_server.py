@@ -1,4 +1,4 @@
-"""An echo server as asyncio's documentation writes it, on wakeloop.
+"""The echo server of asyncio's documentation, on wakeloop.
 
     python examples/echo_server.py            then, in another terminal:  nc 127.0.0.1 8888
 """

@@ -14,8 +14,8 @@ use wakeloop::runtime::time::sleep;
 use wakeloop::runtime::{self, Runtime};
 
 thread_local! {
-    /// Larger than most of what comes at once: a read that does not fill it tells that there is no more for now, so that
-    /// the next one waits without trying.
+    /// Larger than most messages. A read that does not fill it shows that there is no more for now, so the next
+    /// read waits without trying.
     static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; 64 * 1024]);
 }
 
@@ -29,7 +29,7 @@ fn main() -> io::Result<()> {
                 Ok((stream, _)) => drop(runtime::spawn(echo(stream))),
                 Err(error) => {
                     eprintln!("accept: {error}");
-                    // With no descriptor left it would be the same at once.
+                    // If no descriptor is left, the next accept would fail at once too.
                     sleep(Duration::from_millis(50)).await;
                 }
             }
@@ -53,8 +53,8 @@ async fn echo(stream: TcpStream) -> io::Result<()> {
     }
 }
 
-/// One read, and one write of what it got: how many bytes came, and which of them the socket did not take. Nothing
-/// here waits, so the buffer is the thread's own again before the task may move to another.
+/// Reads once, and writes once what it read. Returns how many bytes came, and which of them the socket did not
+/// take. Nothing here waits, so the thread's buffer is free again before the task may move to another thread.
 fn pass(stream: &TcpStream, buffer: &mut [u8]) -> io::Result<(usize, Vec<u8>)> {
     let received = stream.try_read(buffer)?;
     let sent = match stream.try_write(&buffer[..received]) {

@@ -1,4 +1,4 @@
-//! A channel with room for one value, by hand: what a waker is for, and what `will_wake` saves.
+//! A hand-written channel with room for one value: what a waker is for, and what `will_wake` saves.
 //!
 //! `cargo run --example one_slot_channel --no-default-features`
 
@@ -10,7 +10,8 @@ use wakeloop::runtime::block_on;
 
 struct Slot<T> {
     value: Option<T>,
-    /// Who waits for the slot to change: the sender for room, or the receiver for a value, never both.
+    /// The task that waits for the slot to change: the sender for room, or the receiver for a value, never
+    /// both.
     waiting: Option<Waker>,
 }
 
@@ -39,12 +40,12 @@ impl<T> Channel<T> {
         poll_fn(|cx| self.step(cx, |slot| slot.value.take())).await
     }
 
-    /// Does `attempt`, and wakes the other side; or leaves our waker for the other side to wake.
+    /// Runs `attempt` and wakes the other side, or leaves our waker for the other side to wake.
     fn step<R>(&self, cx: &mut Context<'_>, attempt: impl FnOnce(&mut Slot<T>) -> Option<R>) -> Poll<R> {
         let mut slot = self.0.lock().unwrap();
         if let Some(result) = attempt(&mut slot) {
             let other = slot.waiting.take();
-            // Not under the lock: the woken task may run at once, on this very thread, and want it.
+            // Not under the lock: the woken task may run at once on this thread, and need the lock.
             drop(slot);
             if let Some(other) = other {
                 other.wake();
@@ -52,9 +53,9 @@ impl<T> Channel<T> {
             return Poll::Ready(result);
         }
         match &slot.waiting {
-            // Polled again by the same task: the waker we left is as good as a new one, and cloning is not free.
+            // Polled again by the same task: the waker we left still works, and cloning is not free.
             Some(waker) if waker.will_wake(cx.waker()) => {}
-            // Otherwise the last poll counts: keeping the old waker would wake a task that has moved on.
+            // Otherwise the last poll counts: the old waker would wake a task that has moved on.
             _ => slot.waiting = Some(cx.waker().clone()),
         }
         Poll::Pending

@@ -1,4 +1,4 @@
-"""What Python awaits and Rust runs: a timer, and an echo server that never takes the GIL.
+"""Primitives that Python awaits and Rust runs: a timer, and an echo server that never takes the GIL.
 
     python examples/rust_primitives.py
 """
@@ -11,7 +11,7 @@ import wakeloop
 
 
 def round_trip(port: int, count: int) -> float:
-    """Microseconds per round trip, for a client with a blocking socket."""
+    """Returns the microseconds per round trip, for a client with a blocking socket."""
     with socket.create_connection(("127.0.0.1", port)) as client:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         start = time.perf_counter()
@@ -26,7 +26,7 @@ async def main() -> None:
     await wakeloop.sleep(0.05)
     print(f"wakeloop.sleep(0.05) took {time.perf_counter() - start:.4f} s")
 
-    # Cancelling the task that awaits drops the Rust future: nothing stays behind.
+    # Cancelling the awaiting task drops the Rust future: nothing is left behind.
     try:
         async with asyncio.timeout(0.01):
             await wakeloop.sleep(3600)

@@ -1,4 +1,5 @@
-//! Several things at once in one task: the first that is ready wins, the others are dropped and tried again.
+//! Several operations at once in one task: the first that is ready wins, and the others are dropped and tried
+//! again.
 //!
 //! `cargo run --example select --no-default-features`
 
@@ -23,7 +24,7 @@ fn main() -> std::io::Result<()> {
         let mut ticks = interval(Duration::from_millis(10));
         let end = Instant::now() + Duration::from_millis(100);
         loop {
-            // All three are cancel-safe: dropped before it is ready, none has lost a message or a tick.
+            // All three are cancel-safe: dropped before it is ready, none loses a message or a tick.
             select! {
                 message = messages.recv() => match message {
                     Some(word) => println!("{word}"),

@@ -1,4 +1,4 @@
-//! A limit on how long something may take: what is too slow is dropped, and with it what it held.
+//! A limit on how long an operation may take: one that is too slow is dropped, with everything it holds.
 //!
 //! `cargo run --example timeout --no-default-features`
 
@@ -7,7 +7,7 @@ use std::time::Duration;
 use wakeloop::runtime::Runtime;
 use wakeloop::runtime::time::{sleep, timeout};
 
-/// Says when it is dropped.
+/// Prints a line when it is dropped.
 struct Held(&'static str);
 
 impl Drop for Held {

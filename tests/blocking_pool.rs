@@ -1,4 +1,4 @@
-//! The pool for functions that block: its cap, and threads that come, fail to come, and leave.
+//! Tests of the blocking pool: its cap, and threads that start, fail to start, and leave.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -72,7 +72,7 @@ fn an_idle_blocking_thread_leaves() {
     assert_eq!(rt.block_on(rt.spawn_blocking(|| 4)).unwrap(), 4);
 }
 
-/// The one thread there is goes to sleep again in the meantime, and counts on the other.
+/// The only thread goes to sleep meanwhile, and counts on the other one.
 #[test]
 fn a_job_is_done_although_the_thread_that_was_coming_for_it_fails_to_start() {
     let (reached, started) = channel();
@@ -96,7 +96,7 @@ fn a_job_is_done_although_the_thread_that_was_coming_for_it_fails_to_start() {
     let third = rt.block_on(async {
         first.await.unwrap();
         second.await.unwrap();
-        // The thread that did both looks for more, finds none, and waits.
+        // The thread that ran both looks for more jobs, finds none, and waits.
         std::thread::sleep(Duration::from_millis(20));
         let third = rt.spawn_blocking(|| 3);
         fail.send(()).unwrap();
@@ -114,7 +114,7 @@ fn a_job_that_comes_while_the_last_thread_leaves_gets_a_new_one() {
         .max_blocking_threads(1)
         .blocking_keep_alive(Duration::from_millis(1))
         .on_thread_stop(move || {
-            // Only the first time is there anybody to wait for.
+            // Only the first time is there a task to wait for.
             if reached.send(()).is_ok() {
                 let _ = held.lock().unwrap().recv();
             }
@@ -130,8 +130,8 @@ fn a_job_that_comes_while_the_last_thread_leaves_gets_a_new_one() {
     assert_eq!(rt.block_on(timeout(LONG, second)).expect("nobody came").unwrap(), 2);
 }
 
-/// The thread that ends a job is not counted on while it runs code of the user: here, the drop of an output that nobody
-/// waits for.
+/// A thread that ends a job is not counted on while it runs user code: here, the drop of an output that nobody
+/// awaits.
 #[test]
 fn the_drop_of_an_output_may_wait_for_another_job() {
     struct Waits(runtime::Handle, std::sync::mpsc::Sender<i32>);
@@ -184,7 +184,7 @@ fn a_job_that_tells_of_its_output_does_so_once() {
     rt.block_on(rt.handle().spawn_blocking_and_notify(|| "done", tell(Told(say.clone())))).unwrap();
     assert_eq!(heard.recv_timeout(LONG), Ok("done"));
     assert_eq!(heard.recv_timeout(LONG), Ok("dropped"));
-    // A panic and a cancel leave nothing to tell.
+    // After a panic or a cancel there is nothing to notify.
     let error = rt
         .block_on(rt.handle().spawn_blocking_and_notify(|| panic!("blocked"), tell(Told(say.clone()))))
         .unwrap_err();

@@ -1,5 +1,5 @@
-//! The cooperative budget: a task that always finds something ready keeps nobody waiting, and one that waits for much
-//! is not kept waiting itself.
+//! Tests of the cooperative budget: a task that is always ready does not block others, and a task that awaits
+//! many things is not blocked itself.
 
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,7 +16,7 @@ use wakeloop::{join, select};
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// Never done, and never without something to receive.
+/// Never completes, and always has something to receive.
 async fn busy() {
     let (sender, mut receiver) = mpsc::unbounded();
     loop {
@@ -25,7 +25,7 @@ async fn busy() {
     }
 }
 
-/// Runs `future` in a task; panics if it does not end.
+/// Runs `future` in a task. Panics if it does not complete.
 fn ends<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> T {
     let rt = Builder::new().worker_threads(2).build().unwrap();
     let (done, waiting) = std::sync::mpsc::channel();
@@ -134,7 +134,7 @@ fn a_panic_in_block_on_leaves_no_budget_behind_for_what_runs_on_the_thread_later
     assert!(thread.join().unwrap());
 }
 
-/// Whether `future` is ready in its first poll.
+/// Whether the first poll of `future` is ready.
 async fn timeout_by_count(future: impl Future<Output = ()>) -> bool {
     let mut future = std::pin::pin!(future);
     poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready())).await

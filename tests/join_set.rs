@@ -1,4 +1,4 @@
-//! Tasks that are waited for together.
+//! Tests of join sets.
 
 mod common;
 
@@ -63,7 +63,7 @@ fn thousands_of_tasks_are_each_told_of_once() {
                     }
                     n
                 });
-                // Places are used again while others are still on their way.
+                // Places are reused while other wakes are still under way.
                 if n % 3 == 0 {
                     sum += timeout(LONG, tasks.join_next()).await.unwrap().unwrap().unwrap();
                 }
@@ -93,7 +93,7 @@ fn a_task_that_comes_while_the_set_is_waited_for_is_heard_of() {
                         n
                     });
                 } else {
-                    // It has ended by then.
+                    // The task has ended by then.
                     let ended = runtime::spawn(async move { n });
                     while !ended.is_finished() {
                         yield_now().await;

@@ -1,4 +1,4 @@
-//! Local sets, task locals, files.
+//! Tests of local sets, task locals and files.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -206,7 +206,7 @@ fn a_task_local_follows_its_task_and_is_seen_by_no_other() {
                         yield_now().await;
                     }
                     assert!(TEXT.try_with(String::len).is_err());
-                    // Not inherited.
+                    // Spawned tasks do not inherit it.
                     runtime::spawn(async { NUMBER.try_with(|_| ()).is_err() }).await.unwrap()
                 }))
             })
@@ -280,7 +280,7 @@ fn files_are_read_and_written_through_the_pool() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// Each of them on a waker of its own.
+/// Each of them has a waker of its own.
 #[test]
 fn a_set_remembers_nothing_of_those_who_ran_it() {
     struct Counted(Arc<AtomicUsize>);

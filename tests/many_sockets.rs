@@ -1,4 +1,4 @@
-//! What many sockets that are ready at once do to one another, and to a timer.
+//! Tests of many sockets that are ready at once: their effect on each other, and on a timer.
 
 mod common;
 
@@ -12,10 +12,10 @@ use wakeloop::runtime::net::UnixStream;
 use wakeloop::runtime::time::{sleep, timeout};
 
 const LONG: Duration = Duration::from_secs(60);
-/// Several times what a turn of the driver tells of.
+/// Several times what one turn of the driver reports.
 const PAIRS: usize = 400;
 
-/// Pairs whose ends pass a byte back and forth until told to stop; how often each has done so.
+/// Starts pairs of sockets that pass a byte back and forth until stopped. Returns how often each has done so.
 fn play(rt: &Runtime, stop: &Arc<AtomicBool>) -> Arc<Vec<AtomicUsize>> {
     let rounds: Arc<Vec<AtomicUsize>> = Arc::new((0..PAIRS).map(|_| AtomicUsize::new(0)).collect());
     for pair in 0..PAIRS {
@@ -40,7 +40,7 @@ fn many_sockets_that_are_ready_have_their_turns_alike() {
     for rt in runtimes() {
         let stop = Arc::new(AtomicBool::new(false));
         let rounds = play(&rt, &stop);
-        // The first have played for a while when the last are made.
+        // The first pairs have run for a while when the last are made.
         let before: Vec<_> = rounds.iter().map(|count| count.load(SeqCst)).collect();
         let counts =
             || rounds.iter().zip(&before).map(|(count, old)| count.load(SeqCst) - old).collect::<Vec<_>>();
@@ -57,7 +57,7 @@ fn many_sockets_that_are_ready_have_their_turns_alike() {
     }
 }
 
-/// Told in turns of the others, not in time.
+/// Measured in turns of the other tasks, not in time.
 #[test]
 fn a_timer_among_many_sockets_that_are_ready_is_not_late_by_many_turns() {
     for rt in runtimes() {
@@ -72,7 +72,7 @@ fn a_timer_among_many_sockets_that_are_ready_is_not_late_by_many_turns() {
             for _ in 0..20 {
                 let (before, start) = (sum(), Instant::now());
                 sleep(Duration::from_millis(2)).await;
-                // What would have been done in the time by which it was late.
+                // The work that could have been done during the delay.
                 let (done, took) = (sum() - before, start.elapsed());
                 let late = took.saturating_sub(Duration::from_millis(2));
                 least = least.min((done as f64 * late.as_secs_f64() / took.as_secs_f64()) as usize);

@@ -1,4 +1,4 @@
-//! The poller: triggers, wakers, precision.
+//! Tests of the poller: triggers, wakers, precision.
 
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
@@ -162,7 +162,7 @@ fn short_timeouts_end_on_time_and_show_no_event() {
         late.sort();
         let (median, worst) = (late[late.len() / 2], late[late.len() - 1]);
         println!("{name}: median {median:?} late, worst {worst:?}");
-        // mio alone would be 900, 700 and 600 us late every time; a busy machine is late now and then.
+        // mio alone would be 900, 700 and 600 us late every time. A busy machine is late only now and then.
         assert!(median < Duration::from_micros(500), "{name}: {median:?}");
     }
 }

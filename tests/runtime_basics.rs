@@ -1,4 +1,4 @@
-//! The runtime's everyday life: spawn, join, sleep, echo.
+//! Tests of the runtime's basics: spawn, join, sleep, echo.
 
 use std::time::{Duration, Instant};
 

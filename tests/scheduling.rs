@@ -1,4 +1,4 @@
-//! Fairness, wakeups under stress, idleness, and what runs where.
+//! Tests of fairness, wakeups under stress, idleness, and of which worker runs what.
 
 mod common;
 
@@ -29,7 +29,7 @@ fn tasks_that_always_wake_themselves_starve_neither_timers_nor_sockets_nor_other
                         if n % 2 == 0 {
                             yield_now().await;
                         } else {
-                            // Always ready: only the budget makes it give way.
+                            // Always ready: only the budget makes it yield.
                             let (sender, receiver) = oneshot::channel();
                             sender.send(()).unwrap();
                             receiver.await.unwrap();
@@ -62,14 +62,14 @@ fn tasks_that_always_wake_themselves_starve_neither_timers_nor_sockets_nor_other
     }
 }
 
-/// Counted in polls, not in time: a slow machine makes neither more nor fewer of them.
+/// Counted in polls, not in time, so that a slow machine makes no difference.
 #[test]
 #[cfg_attr(miri, ignore = "it takes too many polls")]
 fn eight_tasks_that_always_wake_themselves_delay_a_timer_and_a_socket_by_few_polls() {
     const MOST: usize = 4 * 127 + 8;
     let rt = Builder::new().worker_threads(1).build().unwrap();
     let (stop, polls) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
-    // What the busy tasks saw first: the number of polls when the deadline was past.
+    // The busy tasks note this first: the number of polls when the deadline had passed.
     let (due, seen) = (Arc::new(std::sync::Mutex::new(None)), Arc::new(AtomicUsize::new(0)));
     let busy: Vec<_> = (0..8)
         .map(|_| {
@@ -94,7 +94,8 @@ fn eight_tasks_that_always_wake_themselves_delay_a_timer_and_a_socket_by_few_pol
         let polls = polls.clone();
         async move {
             let (a, b) = UnixStream::pair().unwrap();
-            // The look at a deadline is set by the clock: the first few may still be tuning the interval.
+            // The clock sets when a deadline is checked. The first few checks may still be adjusting the
+            // interval.
             for round in 0..60 {
                 let deadline = Instant::now() + Duration::from_micros(500);
                 *due.lock().unwrap() = Some(deadline);
@@ -145,7 +146,7 @@ fn a_flood_from_outside_is_not_dripped_in_between_busy_tasks() {
             })
         })
         .collect();
-    // In the injector before anybody runs.
+    // In the injector before any worker runs.
     let flood: Vec<_> = (0..FLOOD).map(|_| rt.spawn(async {})).collect();
     rt.block_on(async {
         for task in flood {
@@ -192,7 +193,7 @@ fn polls_that_become_long_hold_others_up_for_a_few_of_them_and_not_for_as_many_a
             let polls = polls.clone();
             async move { polls.load(SeqCst) }
         });
-        // Only now: this thread may have been kept from spawning it for any number of polls.
+        // Only now: this thread may have been delayed for any number of polls before it spawned.
         let before = polls.load(SeqCst);
         most = most.max(rt.block_on(when_run).unwrap().saturating_sub(before));
     }
@@ -239,7 +240,7 @@ fn no_wakeup_is_lost_when_threads_and_workers_fall_asleep_and_wake_all_the_time(
         let deadline = Instant::now() + Duration::from_millis(700);
         let mut rounds = 0u32;
         while Instant::now() < deadline || cfg!(miri) && rounds <= 10 {
-            // Each round lets everybody go to sleep in between, more or less.
+            // Each round lets most workers go to sleep in between.
             let (to_task, from_thread) = oneshot::channel();
             let task = rt.spawn(async move {
                 let n: u32 = from_thread.await.unwrap();
@@ -324,7 +325,7 @@ fn a_long_poll_does_not_hold_up_what_it_spawned_before() {
             runtime::spawn(async move { ran.fetch_add(1, SeqCst) });
         }
         let deadline = Instant::now() + LONG;
-        // All but the last one spawned can be stolen while we hog this worker.
+        // All tasks but the last one spawned can be stolen while this worker is busy.
         while seen.load(SeqCst) < 9 && Instant::now() < deadline {
             std::hint::spin_loop();
         }
@@ -336,7 +337,8 @@ fn a_long_poll_does_not_hold_up_what_it_spawned_before() {
 #[test]
 #[cfg_attr(miri, ignore = "it has no socket pairs that do not wait")]
 fn a_long_poll_holds_up_neither_timers_nor_sockets_while_another_worker_is_free() {
-    // First use of the driver behind the long poll's back; then with both workers asleep before, many times.
+    // First, the driver is used for the first time during a long poll. Then, many times, with both workers
+    // asleep before.
     for round in 0..20 {
         let rt = Builder::new().worker_threads(2).build().unwrap();
         if round > 0 {
@@ -394,7 +396,7 @@ fn a_long_poll_that_the_driver_woke_holds_up_neither_timers_nor_sockets_while_an
             quick_far.read(&mut [0; 1]).await.unwrap();
             by_socket.fetch_add(1, SeqCst);
         });
-        // Nothing of this reaches the runtime but by way of its driver.
+        // All of this reaches the runtime only through its driver.
         std::thread::sleep(Duration::from_millis(10));
         hog_near.try_write(b"x").unwrap();
         std::thread::sleep(Duration::from_millis(20));
@@ -431,7 +433,8 @@ fn what_comes_from_the_driver_with_a_long_poll_is_taken_by_a_worker_that_is_free
             while matches!(far.read(&mut [0; 1]).await, Ok(1)) && far.write_all(b"x").await.is_ok() {}
         });
         rt.spawn(async move {
-            // Short polls, each woken by the driver: after these a worker calls nobody for one more of them.
+            // Short polls, each woken by the driver. After these a worker does not wake another for one more of
+            // them.
             for _ in 0..300 {
                 near.write_all(b"x").await.unwrap();
                 near.read(&mut [0; 1]).await.unwrap();
@@ -458,7 +461,7 @@ fn a_runtime_has_the_threads_that_its_work_needs() {
         .unwrap();
     for _ in 0..10 {
         rt.block_on(async { runtime::spawn(async { yield_now().await }).await.unwrap() });
-        // Whoever ran it goes to sleep.
+        // The worker that ran it goes to sleep.
         std::thread::sleep(Duration::from_millis(1));
     }
     assert!(started.load(SeqCst) < 8, "a thread for every worker, with one task at a time");
@@ -475,7 +478,7 @@ fn a_runtime_has_the_threads_that_its_work_needs() {
     assert_eq!(started.load(SeqCst), 8);
 }
 
-/// How often the threads whose name starts so have gone to sleep, where the system tells.
+/// Returns how often the threads with this name prefix have gone to sleep, where the system reports it.
 fn times_slept(prefix: &str) -> u64 {
     let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return 0 };
     let of = |task: std::path::PathBuf| {
@@ -513,7 +516,7 @@ fn an_idle_runtime_sleeps() {
 
 #[test]
 fn a_budget_is_given_back_between_polls() {
-    // Several budgets.
+    // More than several budgets.
     const COUNT: u64 = if cfg!(miri) { 500 } else { 1000 };
     let rt = Builder::new().worker_threads(1).build().unwrap();
     let polls = Arc::new(AtomicUsize::new(0));
@@ -562,7 +565,7 @@ fn two_threads_can_block_on_a_runtime_without_threads() {
     });
 }
 
-/// A task of one runtime does something in the name of another, and that one's task something in a set of its own.
+/// A task of one runtime works in the context of another, and a task of that one in a local set of its own.
 #[test]
 fn the_runtime_that_was_entered_last_is_the_one_that_is_used() {
     for outer in runtimes() {
@@ -572,7 +575,7 @@ fn the_runtime_that_was_entered_last_is_the_one_that_is_used() {
             there.enter(|| runtime::spawn(async {})).await.unwrap();
             there.spawn_here(async { drop(runtime::spawn(async {})) }).await.unwrap();
             here.enter(|| there.enter(|| runtime::spawn(async {}))).await.unwrap();
-            // Left again.
+            // The context was left again.
             runtime::spawn(async {}).await.unwrap();
         });
         outer.block_on(task).unwrap();

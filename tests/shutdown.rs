@@ -1,4 +1,4 @@
-//! The end of a runtime, in every state its tasks can be in.
+//! Tests of shutdown, in every state that a runtime's tasks can be in.
 
 use std::future::pending;
 use std::mem::ManuallyDrop;
@@ -25,7 +25,7 @@ fn builders() -> [Builder; 3] {
     [Builder::new_current_thread(), Builder::new().worker_threads(1), Builder::new().worker_threads(3)]
 }
 
-/// The threads of this process whose name starts so; names are cut at 15 bytes.
+/// The threads of this process with this name prefix. Names are cut at 15 bytes.
 fn threads_named(prefix: &str) -> usize {
     let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return 0 };
     tasks
@@ -85,7 +85,7 @@ fn dropping_the_runtime_drops_every_future_once_and_leaves_no_thread() {
         assert_eq!(handle.metrics().tasks_live, 0);
         assert_eq!(handle.metrics().sockets, 0);
         assert_eq!(handle.metrics().timers_armed, 0);
-        // A thread that was joined may take a moment to leave the list.
+        // A joined thread may take a moment to leave the list.
         let deadline = Instant::now() + Duration::from_secs(10);
         while threads_named(&name) > 0 {
             assert!(Instant::now() < deadline, "threads are left");
@@ -224,7 +224,7 @@ fn a_runtime_dropped_by_its_own_task_ends_without_waiting_for_itself() {
     let _ = runtime::block_on(task);
 }
 
-/// To wait would hold up the outer runtime's other tasks, of which one may be what the inner runtime waits for.
+/// Waiting would block the outer runtime's other tasks, and the inner runtime may be waiting for one of them.
 #[test]
 fn a_runtime_dropped_in_a_task_of_another_ends_without_being_waited_for() {
     for (outer, inner) in builders().into_iter().zip(builders()) {
@@ -324,7 +324,7 @@ fn wakes_from_other_threads_race_with_the_end() {
 fn a_forgotten_runtime_goes_on() {
     let rt = ManuallyDrop::new(Builder::new().worker_threads(1).build().unwrap());
     assert_eq!(runtime::block_on(rt.handle().spawn(async { 3 })).unwrap(), 3);
-    // Not for the runtime: for the leak checker.
+    // For the leak checker, not for the runtime.
     drop(ManuallyDrop::into_inner(rt));
 }
 
@@ -367,7 +367,7 @@ fn a_hook_that_panics_on_a_worker_ends_the_runtime_and_its_tasks() {
         })
         .build()
         .unwrap();
-    // The second worker comes with the first timer.
+    // The second worker starts with the first timer.
     let task = rt.spawn(sleep(Duration::from_secs(3600)));
     assert!(runtime::block_on(task).unwrap_err().is_cancelled());
     drop(rt);
@@ -411,7 +411,7 @@ fn a_tracer_that_panics_takes_nothing_along() {
     assert_eq!(runtime::block_on(task).unwrap(), 7);
 }
 
-/// Ends `rt` on a thread of its own; fails if that takes too long.
+/// Ends `rt` on a thread of its own. Fails if that takes too long.
 fn ends(rt: Runtime) {
     let (done, waiting) = std::sync::mpsc::channel();
     let ending = std::thread::spawn(move || {
@@ -450,7 +450,7 @@ fn who_waits_for_the_only_worker_gets_it_though_another_who_waited_panicked() {
     while rt.metrics().parks == 0 {
         std::thread::sleep(Duration::from_millis(1));
     }
-    // Needs the driver, which the first has.
+    // Needs the driver, which the first runtime has.
     let (asleep, sleeping) = std::sync::mpsc::channel();
     let patient = rt.handle();
     let patient = std::thread::spawn(move || {

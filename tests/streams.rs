@@ -1,4 +1,4 @@
-//! What is built on sockets: halves, copies, buffers, vectored calls, Unix datagrams.
+//! Tests of what is built on sockets: halves, copies, buffers, vectored calls, Unix datagrams.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::AsRawFd;
@@ -63,7 +63,7 @@ fn vectored_calls_take_and_fill_several_buffers() {
         let mut buffers = [IoSliceMut::new(&mut first), IoSliceMut::new(&mut second)];
         let n = there.read_vectored(&mut buffers).await.unwrap();
         assert_eq!((n, &first, &second[..n - 6]), (13, b"one tw", b"o three".as_slice()));
-        // More than the socket takes at once.
+        // More than the socket buffers.
         let big = vec![5; 3_000_000];
         let reading = runtime::spawn(async move { read_to_end(&there).await.len() });
         let mut slices = [IoSlice::new(&big), IoSlice::new(&big)];
@@ -82,7 +82,7 @@ fn a_proxy_passes_bytes_and_ends_on_both_ways() {
         let proxy_address = proxy.local_addr().unwrap();
         let serving = runtime::spawn(async move {
             let (stream, _) = server.accept().await.unwrap();
-            // Answers only after the end: which therefore has to be passed on.
+            // Answers only after the end of the stream, so the end must be passed on.
             let got = read_to_end(&stream).await;
             stream.write_all(format!("{} bytes", got.len()).as_bytes()).await.unwrap();
         });
@@ -207,7 +207,7 @@ fn what_does_not_fit_is_written_when_there_is_room() {
     });
 }
 
-/// More buffers than the system takes in one call are not a sign of a full socket, nor of an empty one.
+/// More buffers than one system call takes must not look like a full or empty socket.
 #[test]
 fn thousands_of_buffers_are_written_and_read() {
     run(async {
@@ -229,8 +229,8 @@ fn send_with_descriptor(stream: &UnixStream, bytes: &[u8]) {
     let own = stream.as_raw_fd();
     let mut control = [0u64; 8];
     let mut data = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    // SAFETY: zeroed is a valid header; the pointers are to what lives until the call is over, and there is room for one
-    // descriptor.
+    // SAFETY: a zeroed header is valid. The pointers are to values that live until the call is over, and there
+    // is room for one descriptor.
     let sent = unsafe {
         let mut header: libc::msghdr = std::mem::zeroed();
         header.msg_iov = &mut data;
@@ -247,7 +247,7 @@ fn send_with_descriptor(stream: &UnixStream, bytes: &[u8]) {
     assert_eq!(sent, bytes.len() as isize);
 }
 
-/// Each message with a descriptor ends a read, and what is behind it comes with no event of its own.
+/// Each message with a descriptor ends a read, and there is no separate event for the data after it.
 #[test]
 fn what_comes_behind_a_descriptor_is_read_without_a_further_event() {
     for (vectored, size) in [(false, 100), (false, 4000), (true, 100), (true, 4000)] {
@@ -456,7 +456,7 @@ fn a_look_at_what_comes_leaves_it_there() {
     });
 }
 
-/// The error of a datagram that nobody wanted is told once; after that the socket is as good as new.
+/// The error of a refused datagram is reported once. After that the socket works as before.
 #[test]
 fn a_socket_whose_error_was_told_is_not_ready_for_ever() {
     run(async {
@@ -465,7 +465,7 @@ fn a_socket_whose_error_was_told_is_not_ready_for_ever() {
         here.connect(gone.local_addr().unwrap()).await.unwrap();
         drop(gone);
         here.send(b"?").await.unwrap();
-        // The driver is to see it first.
+        // The driver must see it first.
         runtime::time::sleep(Duration::from_millis(10)).await;
         let mut told = None;
         while told.is_none() {

@@ -1,4 +1,4 @@
-//! Everything at once on one processor and on two: what a test of one thing at a time does not meet.
+//! Stress tests of everything at once, on one processor and on two.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -10,9 +10,9 @@ use wakeloop::runtime::sync::{Semaphore, mpsc, oneshot};
 use wakeloop::runtime::time::{sleep, timeout};
 use wakeloop::runtime::{self, Builder, Runtime, spawn_blocking, yield_now};
 
-/// How long each test keeps on.
+/// How long each test runs.
 const LENGTH: Duration = Duration::from_secs(8);
-/// Nothing here takes longer unless it hangs.
+/// Nothing here takes longer, unless it hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Counted(Arc<AtomicUsize>);
@@ -60,7 +60,7 @@ fn everything_at_once_on_two_processors() {
     stress();
 }
 
-/// Runtime after runtime, each ended in the middle of its work; on each, tasks that spawn, talk, sleep, block, are
+/// Makes runtimes and ends each in the middle of its work. On each, tasks spawn, talk, sleep, block, are
 /// aborted and panic.
 fn stress() {
     let quiet = std::panic::take_hook();
@@ -86,7 +86,7 @@ fn stress() {
 
 fn one_runtime(rt: Runtime, round: usize) {
     let alive = Arc::new(AtomicUsize::new(0));
-    // What is still there when the runtime goes.
+    // The tasks that are left when the runtime ends.
     for n in 0..50 {
         let guard = Counted::new(&alive);
         rt.spawn(async move {
@@ -142,7 +142,7 @@ fn one_runtime(rt: Runtime, round: usize) {
     rt.block_on(work).expect("no part hangs or fails");
     let mut rt = Some(rt);
     if round % 4 != 1 {
-        // The spawners outside meet a runtime that is going.
+        // The threads that spawn from outside meet a runtime that is ending.
         drop(rt.take());
     }
     stop.store(true, SeqCst);
@@ -155,7 +155,7 @@ fn one_runtime(rt: Runtime, round: usize) {
     }
 }
 
-/// Connections over which messages go and come back.
+/// Connections over which messages go back and forth.
 async fn chatter() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -207,7 +207,7 @@ async fn chatter() {
     server.await.unwrap();
 }
 
-/// Bounded channels in a chain, and a semaphore that all pass.
+/// A chain of bounded channels, and a semaphore that all tasks pass.
 async fn queues() {
     let gate = Arc::new(Semaphore::new(3));
     let (first, mut last) = mpsc::bounded(1);
@@ -218,7 +218,8 @@ async fn queues() {
             while let Some(value) = from.recv().await {
                 let permit = gate.acquire(1).await;
                 yield_now().await;
-                // All permits in the hands of tasks that wait for room, which others make that wait for a permit: never.
+                // It must never happen that all permits are held by tasks that wait for room, while the tasks
+                // that make room wait for a permit.
                 drop(permit);
                 if next.send(value).await.is_err() {
                     return;
@@ -238,7 +239,7 @@ async fn queues() {
     sender.await.unwrap();
 }
 
-/// Sleeps that end, timeouts that do and do not.
+/// Sleeps that complete, and timeouts that do and do not expire.
 async fn timers() {
     let tasks: Vec<_> = (0..200u64)
         .map(|n| {
@@ -263,7 +264,7 @@ async fn jobs() {
     }
 }
 
-/// Tasks that are aborted at all moments of their lives, and some that panic.
+/// Tasks that are aborted at every point of their lives, and some that panic.
 async fn endings(alive: Arc<AtomicUsize>) {
     for n in 0..200 {
         let (guard, (sender, receiver)) = (Counted::new(&alive), oneshot::channel());

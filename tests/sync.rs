@@ -1,4 +1,4 @@
-//! Channels, notifications and permits, where their users are unusual.
+//! Tests of channels, notifications and permits in unusual situations.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -83,7 +83,7 @@ fn a_waker_may_use_the_notification_when_it_is_replaced_or_dropped() {
         let mut waiting = Box::pin(notify.notified());
         assert!(poll_with(waiting.as_mut(), &hooked()).is_pending());
         assert!(poll_with(waiting.as_mut(), &hooked()).is_pending());
-        // The first waker is gone and has notified all.
+        // The first waker was dropped, and has notified all.
         assert!(poll_with(waiting.as_mut(), Waker::noop()).is_ready());
         let mut waiting = Box::pin(notify.notified());
         assert!(poll_with(waiting.as_mut(), &hooked()).is_pending());
@@ -210,7 +210,7 @@ fn a_hundred_thousand_waiters_may_give_up_in_any_order() {
         for one in &mut waiting {
             assert!(poll_with(one.as_mut(), Waker::noop()).is_pending());
         }
-        // From the end, the worst for a search from the front.
+        // From the end, which is the worst case for a search from the front.
         while let Some(last) = waiting.pop() {
             drop(last);
         }

@@ -1,4 +1,4 @@
-//! Each way a task can end, with every future and output dropped exactly once.
+//! Tests of every way in which a task can end. Every future and output is dropped exactly once.
 
 mod common;
 
@@ -282,7 +282,7 @@ fn a_handle_polled_with_changing_wakers_wakes_the_last() {
 
 #[test]
 fn ten_thousand_tasks_can_be_aborted_at_once() {
-    // Under Miri, ten thousand would take hours.
+    // Under Miri, ten thousand tasks would take hours.
     let count = if cfg!(miri) { 50 } else { 10_000 };
     for rt in runtimes() {
         let drops = Drops::default();
@@ -321,7 +321,7 @@ fn a_waker_made_of_nothing_can_poll_a_handle() {
         RawWakerVTable::new(|data| RawWaker::new(data, &VTABLE), |_| {}, |_| {}, |_| {});
     let rt = Builder::new().worker_threads(1).build().unwrap();
     let mut handle = rt.spawn(async { 5 });
-    // SAFETY: the functions do nothing, with nothing.
+    // SAFETY: the functions do nothing, and ignore the pointer.
     let waker = unsafe { Waker::new(std::ptr::null(), &VTABLE) };
     loop {
         if let Poll::Ready(output) = Pin::new(&mut handle).poll(&mut Context::from_waker(&waker)) {

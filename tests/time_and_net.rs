@@ -1,4 +1,4 @@
-//! Timers, and sockets of each kind.
+//! Tests of timers, and of each kind of socket.
 
 mod common;
 
@@ -31,14 +31,15 @@ fn a_sleep_that_is_over_needs_no_runtime_any_more() {
 #[test]
 fn timers_fire_in_order_and_never_early() {
     let rt = Builder::new().worker_threads(1).build().unwrap();
-    // On a busy machine the first may be due before the last is armed, and then nothing follows: more time.
+    // On a busy machine the first may be due before the last is armed, and then nothing follows: allow more
+    // time.
     for attempt in 1..100 {
         let order = Arc::new(Mutex::new(Vec::new()));
         let start = Instant::now() + attempt * 5 * MS;
         let tasks: Vec<_> = (0..200u32)
             .map(|n| {
                 let order = order.clone();
-                // Spread over 20 ms, in a scrambled order, with ties.
+                // Spread over 20 ms, in a scrambled order, with equal deadlines.
                 let due = start + Duration::from_micros(u64::from(n * 7919 % 100) * 200);
                 rt.spawn(async move {
                     sleep_until(due).await;
@@ -48,7 +49,7 @@ fn timers_fire_in_order_and_never_early() {
                 })
             })
             .collect();
-        // Behind all of them in the queue.
+        // Queued behind all of them.
         let armed = rt.block_on(rt.spawn(async { Instant::now() })).unwrap();
         rt.block_on(async {
             for task in tasks {

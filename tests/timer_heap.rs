@@ -1,4 +1,4 @@
-//! The timer heap against a sorted map, and the promises its head makes.
+//! Compares the timer heap with a sorted map, and checks the guarantees in its module documentation.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;

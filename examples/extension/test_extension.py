@@ -1,4 +1,4 @@
-"""The example extension, awaited from Python: run by `make extension`, on asyncio's loop and on wakeloop's."""
+"""Tests of the example extension. `make extension` runs them on asyncio's loop and on wakeloop's."""
 
 import asyncio
 import os

@@ -1,7 +1,8 @@
-//! As much of HTTP/1.1 (RFC 9112) as a server of one short text needs: bytes of requests in, bytes of answers out.
+//! As much of HTTP/1.1 (RFC 9112) as a server of one short text needs: bytes of requests in, bytes of responses
+//! out.
 //!
-//! Requests may come in pieces or several at once. Their bodies are skipped. What is not HTTP is answered with a
-//! status that says so, and the end of the connection, as nobody knows where the next request would begin.
+//! Requests may come in pieces, or several at once. Their bodies are skipped. Anything that is not HTTP gets an
+//! error status and the end of the connection, because the start of the next request is unknown.
 
 use std::io::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub const MAX_HEAD: usize = 8 << 10;
 const BODY: &str = "Hello, World!";
 
-/// What is still to be done with a connection.
+/// The work that a connection still has to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     Read,
@@ -20,13 +21,13 @@ pub enum Next {
 /// The state of a connection between two reads.
 #[derive(Debug, Default)]
 pub struct Connection {
-    /// The beginning of a request that has not come whole. Holds no memory in between.
+    /// The start of an incomplete request. Holds no memory in between.
     unfinished: Vec<u8>,
-    /// Bytes of a request's body that are to be skipped.
+    /// How many bytes of a request's body to skip.
     skip: u64,
 }
 
-/// What a head says, as far as it matters here.
+/// The parts of a head that matter here.
 struct Request {
     head_only: bool,
     allowed: bool,
@@ -34,11 +35,11 @@ struct Request {
     body: u64,
 }
 
-/// A status line, and why.
+/// A status line, and the reason for it.
 type Refusal = &'static str;
 
 impl Connection {
-    /// Takes what was read and appends what is to be written.
+    /// Takes the bytes that were read, and appends the bytes to be written.
     pub fn feed(&mut self, received: &[u8], answers: &mut Vec<u8>) -> Next {
         if self.unfinished.is_empty() {
             let (used, next) = self.answer(received, answers);
@@ -55,14 +56,14 @@ impl Connection {
         next
     }
 
-    /// Answers all whole requests; how many bytes those were.
+    /// Answers all complete requests. Returns how many bytes those were.
     fn answer(&mut self, bytes: &[u8], answers: &mut Vec<u8>) -> (usize, Next) {
         let mut used = 0;
         loop {
             let skipped = self.skip.min((bytes.len() - used) as u64);
             self.skip -= skipped;
             used += skipped as usize;
-            // Empty lines before a request are to be ignored.
+            // Empty lines before a request must be ignored.
             while bytes[used..].starts_with(b"\r\n") {
                 used += 2;
             }
@@ -90,13 +91,13 @@ impl Connection {
     }
 }
 
-/// The last answer of a connection; the rest of what it sent is not looked at.
+/// The last response of a connection. The rest of what the client sent is ignored.
 fn refuse(refusal: Refusal, bytes: &[u8], answers: &mut Vec<u8>) -> (usize, Next) {
     write_answer(answers, refusal, "", false, false);
     (bytes.len(), Next::Close)
 }
 
-/// The length of the first head, its empty line included.
+/// Returns the length of the first head, including its empty line.
 fn end_of_head(bytes: &[u8]) -> Option<usize> {
     let mut from = 0;
     while let Some(place) = bytes[from..].iter().position(|byte| *byte == b'\n') {
@@ -133,7 +134,7 @@ fn parse(head: &[u8]) -> Result<Request, Refusal> {
     for line in lines {
         let colon = line.iter().position(|byte| *byte == b':').ok_or(BAD)?;
         let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
-        // Among others this refuses a name that begins with a space: the folded lines of old.
+        // This also refuses a name that begins with a space: the folded lines of old HTTP.
         if !is_token(name) || value.iter().any(|byte| byte.is_ascii_control() && *byte != b'\t') {
             return Err(BAD);
         }
@@ -152,14 +153,14 @@ fn parse(head: &[u8]) -> Result<Request, Refusal> {
             let number =
                 std::str::from_utf8(value).ok().filter(|_| digits).and_then(|text| text.parse::<u64>().ok());
             let number = number.ok_or(BAD)?;
-            // Two different lengths are how requests are smuggled past a proxy.
+            // Two different lengths are used to smuggle requests past a proxy.
             if length.replace(number).is_some_and(|other| other != number) {
                 return Err(BAD);
             }
         } else if name.eq_ignore_ascii_case(b"transfer-encoding") {
             return Err("411 Length Required");
         } else if name.eq_ignore_ascii_case(b"expect") {
-            // The client may or may not send the body after our answer: the connection cannot go on.
+            // The client may or may not send the body after our response, so the connection cannot continue.
             keep_alive = false;
         }
     }
@@ -178,7 +179,7 @@ fn is_token(bytes: &[u8]) -> bool {
 fn write_answer(answers: &mut Vec<u8>, status: &str, body: &str, head_only: bool, keep_alive: bool) {
     let connection = if keep_alive { "" } else { "Connection: close\r\n" };
     let (length, body) = (body.len(), if head_only { "" } else { body });
-    // A `Vec` takes everything.
+    // Writing to a `Vec` cannot fail.
     let _ = write!(
         answers,
         "HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {length}\r\n{connection}Date: "
@@ -187,7 +188,8 @@ fn write_answer(answers: &mut Vec<u8>, status: &str, body: &str, head_only: bool
     let _ = write!(answers, "\r\n\r\n{body}");
 }
 
-/// The time as HTTP wants it, for example `Sun, 06 Nov 1994 08:49:37 GMT`; put together once a second and thread.
+/// The time in HTTP's format, for example `Sun, 06 Nov 1994 08:49:37 GMT`. Formatted once per second and
+/// thread.
 fn write_date(answers: &mut Vec<u8>) {
     use std::cell::RefCell;
     thread_local! {
@@ -202,7 +204,7 @@ fn write_date(answers: &mut Vec<u8>) {
     });
 }
 
-/// Seconds since 1970 as a date, by counting years from a March 1st, so that the leap day comes last.
+/// Converts seconds since 1970 to a date. Counts years from March 1st, so that the leap day comes last.
 fn date(seconds: u64) -> String {
     const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
     const MONTHS: [&str; 12] =
@@ -230,7 +232,7 @@ fn date(seconds: u64) -> String {
 mod tests {
     use super::*;
 
-    /// The statuses that are answered, and whether the connection goes on.
+    /// The statuses that are sent, and whether the connection continues.
     fn talk(pieces: &[&str]) -> (Vec<String>, Next) {
         let (mut connection, mut answers, mut next) = (Connection::default(), Vec::new(), Next::Read);
         for piece in pieces {

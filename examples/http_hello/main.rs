@@ -1,8 +1,8 @@
-//! Answers every HTTP request with "Hello, World!": the smallest server that a load generator takes seriously.
+//! Answers every HTTP request with "Hello, World!": a minimal server for load generators.
 //!
-//! `cargo run --release --example http_hello --no-default-features -- 127.0.0.1:7002`, then
-//! `wrk -c 1000 -t 2 http://127.0.0.1:7002/`. What is said on the wire is in `http.rs`, and knows no socket; as in
-//! `echo_server`, a connection that waits holds no buffer.
+//! `cargo run --release --example http_hello --no-default-features -- 127.0.0.1:7002`, then `wrk -c 1000 -t 2
+//! http://127.0.0.1:7002/`. The protocol is in `http.rs`, which knows no sockets. As in `echo_server`, a
+//! connection that waits holds no buffer.
 
 mod http;
 
@@ -16,10 +16,10 @@ use wakeloop::runtime::net::{TcpListener, TcpStream};
 use wakeloop::runtime::time::{sleep, timeout};
 use wakeloop::runtime::{self, Runtime};
 
-/// How long a client that was refused may take to hear of it.
+/// How long a refused client may take to receive the response.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// What is read, and what is to be written.
+/// The buffers for reading and for writing.
 #[derive(Default)]
 struct Buffers {
     read: Vec<u8>,
@@ -40,7 +40,7 @@ fn main() -> io::Result<()> {
                 Ok((stream, _)) => drop(runtime::spawn(serve(stream))),
                 Err(error) => {
                     eprintln!("accept: {error}");
-                    // With no descriptor left it would be the same at once.
+                    // If no descriptor is left, the next accept would fail at once too.
                     sleep(Duration::from_millis(50)).await;
                 }
             }
@@ -67,7 +67,7 @@ async fn serve(stream: TcpStream) -> io::Result<()> {
     }
 }
 
-/// One read, and one write of the answers: what follows, and what the socket did not take.
+/// Reads once, and writes the responses once. Returns what to do next, and what the socket did not take.
 fn turn(
     stream: &TcpStream,
     connection: &mut Connection,
@@ -87,7 +87,7 @@ fn turn(
     Ok((next, answers[sent..].to_vec()))
 }
 
-/// To close a socket with unread bytes in it is to reset the connection, and a reset can overtake the last answer.
+/// Closing a socket with unread bytes resets the connection, and the reset can overtake the last response.
 async fn read_to_end(stream: &TcpStream) -> io::Result<()> {
     loop {
         stream.readable().await?;

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use wakeloop::bridge::{future_into_py, into_future};
 use wakeloop::runtime::{net::TcpStream, time::sleep};
 
-/// Futures that began and were not dropped yet.
+/// How many futures were started and not dropped yet.
 static ALIVE: AtomicI64 = AtomicI64::new(0);
 
 struct Alive;
@@ -28,13 +28,13 @@ impl Drop for Alive {
     }
 }
 
-/// How many futures of this module are alive.
+/// Returns how many futures of this module are alive.
 #[pyfunction]
 fn alive() -> i64 {
     ALIVE.load(Ordering::Relaxed)
 }
 
-/// Wait for some seconds and give twice the number. Awaitable.
+/// Wait for some seconds and return twice the number. Awaitable.
 #[pyfunction]
 fn double_after(py: Python<'_>, seconds: f64, number: i64) -> PyResult<Bound<'_, PyAny>> {
     let wait =
@@ -46,7 +46,7 @@ fn double_after(py: Python<'_>, seconds: f64, number: i64) -> PyResult<Bound<'_,
     })
 }
 
-/// The length of what a server says before it closes the connection. Awaitable; raises OSError.
+/// Count the bytes that a server sends before it closes the connection. Awaitable; raises OSError.
 #[pyfunction]
 fn count_bytes(py: Python<'_>, host: String, port: u16) -> PyResult<Bound<'_, PyAny>> {
     future_into_py(py, async move {
@@ -84,7 +84,7 @@ fn panic(py: Python<'_>, text: String) -> PyResult<Bound<'_, PyAny>> {
     })
 }
 
-/// Await something of Python's in Rust, for at most some seconds; gives its result. Awaitable.
+/// Await a Python awaitable in Rust, for at most some seconds, and return its result. Awaitable.
 #[pyfunction]
 fn relay<'py>(py: Python<'py>, awaitable: Bound<'py, PyAny>, seconds: f64) -> PyResult<Bound<'py, PyAny>> {
     let limit =
