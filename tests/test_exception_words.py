@@ -59,7 +59,7 @@ async def datagram_that_had_to_wait(loop, protocol):
         transport, _ = await loop.create_datagram_endpoint(
             protocol, family=socket.AF_UNIX, remote_addr=far.getsockname()
         )
-        transport.pause_reading()  # which would be told of the end as well
+        transport.pause_reading()  # whose protocol would get eof_received as well
         while transport.get_write_buffer_size() == 0 and not transport.is_closing():
             transport.sendto(b"x" * 1000)
     await asyncio.sleep(0.02)

@@ -109,7 +109,7 @@ def test_what_a_protocol_wrote_before_an_exception_is_sent_whatever_it_is(loop, 
         except (KeyboardInterrupt, SystemExit) as left:
             assert type(left) is error
         assert peer.recv(100) == b"bye"
-        # An end of file that was not dealt with is told again.
+        # An end of file that was not handled is reported again.
         loop.set_exception_handler(lambda loop, context: None)
         transport, protocol = loop.run_until_complete(asyncio.wait_for(connecting, 5))
         transport.abort()

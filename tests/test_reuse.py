@@ -1,4 +1,4 @@
-"""Objects that the loop uses again look like new ones: to the collector, to `next`, and to whoever kept the last one."""
+"""Objects that the loop uses again look like new ones: to the collector, to `next`, and to code that kept the last one."""
 
 import asyncio
 import contextlib

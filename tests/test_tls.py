@@ -298,7 +298,7 @@ def test_loop_start_tls_gives_a_new_transport_to_the_same_protocol(run, tls):
         assert upgraded is not transport and upgraded.get_protocol() is near
         upgraded.write(b"through tls")
         assert await far.received(11) == b"through tls"
-        assert near.calls == ["connection_made"], "it is not told twice"
+        assert near.calls == ["connection_made"], "it is not called twice"
         upgraded.close()
         await asyncio.gather(near.lost, far.lost)
         other.close()

@@ -71,7 +71,7 @@ def test_a_buffered_protocol_that_pauses_between_two_buffers_gets_the_rest_later
             before = len(near.data)
             await asyncio.sleep(0.005)
             assert len(near.data) <= before + 1000
-            if loop_name != "asyncio":  # which tells of the end before it has told of all the data
+            if loop_name != "asyncio":  # which reports eof before all the data
                 assert not near.ended
             near.transport.resume_reading()
         assert near.data == message

@@ -166,7 +166,7 @@ impl fmt::Debug for Registrar {
 fn checked(token: Token) -> io::Result<mio::Token> {
     let token = mio::Token(token.0);
     if token == INTERNAL {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "this token is the poller's own"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "this token is reserved for the poller"));
     }
     Ok(token)
 }

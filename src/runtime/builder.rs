@@ -137,10 +137,12 @@ impl Builder {
             (false, None) => default_workers()?,
         };
         if self.threads.name.as_ref().is_some_and(|name| name.contains('\0')) {
-            return Err(invalid("the name of a thread has no NUL".to_owned()));
+            return Err(invalid("a thread name must not contain NUL".to_owned()));
         }
         if !(1..=MAX_WORKERS).contains(&workers) {
-            return Err(invalid(format!("a runtime has 1 to {MAX_WORKERS} workers, not {workers}")));
+            return Err(invalid(format!(
+                "the number of workers must be between 1 and {MAX_WORKERS}, not {workers}"
+            )));
         }
         let pool = Pool::new(self.blocking_cap, self.blocking_keep_alive, self.threads.clone());
         let shared = Shared::new(Options { workers, tracer: self.tracer, pool, threads: self.threads });

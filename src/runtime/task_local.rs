@@ -194,7 +194,7 @@ pub struct NoValue(());
 
 impl fmt::Display for NoValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("this task local has no value here: it is read outside of its scope")
+        f.write_str("this task local has no value here: it was read outside its scope")
     }
 }
 

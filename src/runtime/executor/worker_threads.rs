@@ -93,7 +93,7 @@ impl WorkerThreads {
     /// Returns the queue of a worker that starts, once.
     pub(super) fn queue(&self, worker: usize) -> Local {
         let queue = unpoisoned(self.state.lock()).queues[worker].take();
-        queue.expect("a worker arrives once")
+        queue.expect("a worker starts once")
     }
 
     /// Prevents further workers from starting. Returns false if that was so already.

@@ -80,7 +80,7 @@ impl<R: ReadBytes + Sync> BufReader<R> {
     /// stay and can be read in another way. Else as [`ReadBytes::read`].
     pub async fn read_until(&mut self, delimiter: &[u8]) -> io::Result<&[u8]> {
         if delimiter.is_empty() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "an empty delimiter"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the delimiter is empty"));
         }
         self.item(&ReadRequest::until(delimiter)).await.map(Item::or_rest)
     }
