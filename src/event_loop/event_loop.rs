@@ -1,8 +1,8 @@
-//! The class that Python's `EventLoop` inherits from first: everything that is asked once in a while.
+//! The class that Python's `EventLoop` inherits from first: the methods that are called once in a while.
 //!
-//! What runs per callback is in [`super::calls`] and is put on the same class by hand. The class never
-//! defines `__init__`, `close`, `_stop_serving` or `_process_self_data`: those are cooperative methods of
-//! asyncio's own classes, and a native one in front of them would cut the chain.
+//! The methods that run per callback are in `calls.rs` and `sock/methods.rs`, and are put on the same class. The class
+//! never defines `__init__`, `close`, `_stop_serving` or `_process_self_data`: those are cooperative methods of asyncio's
+//! own classes, and a native one in front of them would break the chain of `super()` calls.
 
 use std::os::fd::RawFd;
 use std::rc::Rc;
@@ -23,7 +23,7 @@ use super::sock::file_transfer::FileTransfer;
 use super::watch::{self, Asker};
 use super::{stepping, turn};
 use crate::capi::call::{copy_current_context, getattr, guard};
-use crate::capi::error::{exception, exception_about, fetch, io_error};
+use crate::capi::error::{exception, exception_about, io_error};
 use crate::capi::fallible::{dict, list, py_tuple};
 use crate::capi::imports::{imports, support};
 use crate::capi::{Fallible, Fatal, Raised, Ref, Slot};
@@ -52,11 +52,7 @@ impl EventLoop {
     }
 }
 
-fn raised<T>(py: Python<'_>, result: Result<T, Raised>) -> PyResult<T> {
-    result.map_err(|Raised| fetch(py))
-}
-
-/// Another thread may sleep in the poller of a loop that nobody calls running: one who turns it by hand.
+/// A thread that steps the loop from Python may sleep in the poll, and asyncio does not call that loop running.
 fn check_not_polling(core: &Core) -> PyResult<()> {
     if core.is_polling() {
         return Err(exception::<PyRuntimeError>("another thread is waiting in this event loop"));
@@ -102,8 +98,8 @@ fn descriptor(file: &Bound<'_, PyAny>) -> PyResult<RawFd> {
         .map_err(|_| exception::<PyOverflowError>("Python int too large to convert to C int"))
 }
 
-/// As [`descriptor`], for taking something away: a number that no descriptor can have has nothing, and a file
-/// that was closed while it was watched is still known.
+/// As [`descriptor`], for removing a callback: a number that no descriptor can have has none, and a file that was closed
+/// while it was watched is still found.
 fn possible_descriptor(core: &Core, file: &Bound<'_, PyAny>) -> PyResult<Option<RawFd>> {
     match descriptor(file) {
         Ok(fd) => Ok(Some(fd)),
@@ -117,7 +113,7 @@ fn possible_descriptor(core: &Core, file: &Bound<'_, PyAny>) -> PyResult<Option<
 
 #[pymethods]
 impl EventLoop {
-    /// Arguments are the subclass's business: they are accepted and left to its `__init__`.
+    /// Arguments are accepted, and left to the `__init__` of a subclass.
     #[new]
     #[pyo3(signature = (*args, **_kwargs))]
     fn new(args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<EventLoop> {
@@ -126,54 +122,55 @@ impl EventLoop {
         Ok(event_loop)
     }
 
-    /// Look anew whether somebody has put another clock in the place of ours.
+    /// Look anew for a replaced clock.
     fn _note_clock(&self) {
         self.core.look_for_patches();
     }
 
-    /// The native run: turns until stop() or a fatal error. The caller has set up what asyncio sets up.
+    /// The native run_forever: turns until stop() or a fatal error. The caller has set up what asyncio sets up.
     fn _run(slf: &Bound<'_, Self>) -> PyResult<()> {
         let core = &slf.get().core;
-        raised(slf.py(), core.check_usable())?;
-        raised(slf.py(), core.check_process_to_run())?;
+        core.check_usable()?;
+        core.check_process_to_run()?;
         if core.is_running() {
             return Err(exception::<PyRuntimeError>("This event loop is already running"));
         }
         check_not_polling(core)?;
-        guard(|| turn::run_forever(core)).map_err(|Fatal| fetch(slf.py()))
+        guard(|| turn::run_forever(core)).map_err(|Fatal| Raised.into())
     }
 
-    /// For a `_run_once` written in Python: one poll, and everything that is due becomes ready; how many events.
-    fn _select(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<usize> {
-        raised(py, self.core.check_usable())?;
-        raised(py, self.core.check_process_to_step())?;
+    /// One poll, after which everything that is due is ready. Gives how many events there were. For a `_run_once` written
+    /// in Python.
+    fn _select(&self, timeout: Option<f64>) -> PyResult<usize> {
+        self.core.check_usable()?;
+        self.core.check_process_to_step()?;
         check_not_polling(&self.core)?;
-        stepping::select(&self.core, timeout).map_err(|Fatal| fetch(py))
+        stepping::select(&self.core, timeout).map_err(|Fatal| Raised.into())
     }
 
-    /// How long such a `_run_once` may sleep: seconds, or None for ever. What was written is sent first.
-    fn _wait(&self, py: Python<'_>) -> PyResult<Option<f64>> {
-        raised(py, self.core.check_usable())?;
-        stepping::seconds_to_sleep(&self.core).map_err(|Fatal| fetch(py))
+    /// How long such a `_run_once` may sleep: seconds, or None for ever. Sends what was written first.
+    fn _wait(&self) -> PyResult<Option<f64>> {
+        self.core.check_usable()?;
+        stepping::seconds_to_sleep(&self.core).map_err(|Fatal| Raised.into())
     }
 
     /// Make timers ready that are due by now.
-    fn _wake_timers(&self, py: Python<'_>) -> PyResult<()> {
-        turn::make_due_timers_ready(&self.core, monotonic_nanos()).map_err(|Fatal| fetch(py))
+    fn _wake_timers(&self) -> PyResult<()> {
+        turn::make_due_timers_ready(&self.core, monotonic_nanos()).map_err(|Fatal| Raised.into())
     }
 
-    /// The loop is about to sleep in a selector that is not ours: from now on, what other threads schedule makes
-    /// the core's descriptor readable. False if something came in: then it must not sleep.
+    /// The loop is about to sleep in a selector of the program's own: from now on, what other threads schedule makes the
+    /// poller's descriptor readable. False if something came in: then it must not sleep.
     fn _park(&self) -> bool {
         let parked = self.core.inbox.park();
         self.core.wakeup.set_polling(parked);
         parked
     }
 
-    /// It sleeps no longer.
-    fn _unpark(&self, py: Python<'_>) -> PyResult<()> {
+    /// The loop sleeps no longer.
+    fn _unpark(&self) -> PyResult<()> {
         self.core.awake();
-        watch::apply_deferred(&self.core).map_err(|Fatal| fetch(py))
+        watch::apply_deferred(&self.core).map_err(|Fatal| Raised.into())
     }
 
     /// The descriptor that is readable when a poll would find something.
@@ -182,7 +179,7 @@ impl EventLoop {
         self.core.io.fd()
     }
 
-    /// The same, for another main loop that waits for it between the turns of this one.
+    /// The same, for a foreign main loop that this loop is embedded in.
     fn _watched_fd(&self) -> Option<RawFd> {
         self.core.embed();
         self._poller_fd()
@@ -196,7 +193,7 @@ impl EventLoop {
     fn _ready_next<'py>(slf: &Bound<'py, Self>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let (py, core) = (slf.py(), &slf.get().core);
         let Some(entry) = core.ready.pop() else { return Ok(None) };
-        Ok(Some(raised(py, into_handle(core, entry))?.bind(py).clone()))
+        Ok(Some(into_handle(core, entry)?.bind(py).clone()))
     }
 
     /// All that is ready, left in the queue.
@@ -205,7 +202,7 @@ impl EventLoop {
         let mut handles = Vec::new();
         for _ in 0..core.ready.len() {
             let Some(entry) = core.ready.pop() else { break };
-            let handle = raised(py, into_handle(core, entry))?;
+            let handle = into_handle(core, entry)?;
             handles.push(handle.bind(py).clone());
             core.ready.push(from_handle(handle));
         }
@@ -228,7 +225,7 @@ impl EventLoop {
 
     /// Queue a handle that is already made: asyncio.Handle from inherited code, or one of ours.
     fn _add_callback(&self, handle: Bound<'_, PyAny>) -> PyResult<()> {
-        let cancelled = raised(handle.py(), getattr(handle.as_ptr(), imports()._cancelled.as_ptr()))?;
+        let cancelled = getattr(handle.as_ptr(), imports()._cancelled.as_ptr())?;
         if cancelled.bind(handle.py()).is_truthy()? {
             return Ok(());
         }
@@ -254,7 +251,7 @@ impl EventLoop {
         add_watch(slf, fd, Direction::Read, callback, args, Asker::Program)
     }
 
-    /// `_add_reader` for a descriptor of the loop's own, which a signal or the end of a child makes ready: a busy loop
+    /// `_add_reader` for a descriptor that the loop itself watches, for signals or for the end of a child. A busy loop
     /// need not poll in every turn for it.
     #[pyo3(signature = (fd, callback, *args))]
     fn _add_own_reader<'py>(
@@ -331,12 +328,12 @@ impl EventLoop {
         list(py, numbers?)
     }
 
-    /// Give up everything native. The loop is not running and `_closed` is already set.
+    /// Drop everything native. The loop is not running and `_closed` is already set.
     fn _close_native(&self) {
         self.core.state.set_closed(true);
         self.core.clear();
         if self.core.is_polling() {
-            // Another thread turns the loop by hand, and sleeps in the poller: it drops it when it is awake.
+            // Another thread steps the loop, and sleeps in the poll: it drops the poller when it is awake.
             self.core.inbox.wake();
         } else {
             self.core.drop_poller();
@@ -398,7 +395,7 @@ impl EventLoop {
         Ok(())
     }
 
-    /// As any object does; but a `time` put on the loop is a clock that counts from now on, and so does a `call_at`.
+    /// As any object does it. A `time` or `call_at` that is put on the loop is used from now on.
     fn __setattr__(slf: &Bound<'_, Self>, name: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<()> {
         set_attribute(slf, name, value.as_ptr())
     }
@@ -455,7 +452,7 @@ fn set_attribute(
     // SAFETY: live objects; a null value deletes.
     let outcome = unsafe { ffi::PyObject_GenericSetAttr(object.as_ptr(), name.as_ptr(), value) };
     if outcome < 0 {
-        return Err(fetch(object.py()));
+        return Err(Raised.into());
     }
     let names = imports();
     if [&names.time, &names.call_at].iter().any(|timing| timing.as_ptr() == name.as_ptr()) {
@@ -473,18 +470,18 @@ fn add_watch<'py>(
     asker: Asker,
 ) -> PyResult<Bound<'py, PyAny>> {
     let (py, core) = (slf.py(), &slf.get().core);
-    raised(py, core.check_usable())?;
+    core.check_usable()?;
     let file = (!fd.is_instance_of::<pyo3::types::PyInt>()).then(|| fd.clone().into());
     let fd = descriptor(fd)?;
     let arguments = Ref::from(args.clone().into_any());
     let arguments = arguments.tuple_items().unwrap_or_default();
-    let context = raised(py, copy_current_context())?;
+    let context = copy_current_context()?;
     let parts = Parts { event_loop: core.loop_ref(), callback: callback.into(), arguments, context };
-    let handle = raised(py, Handle::create_repeated(parts))?;
+    let handle = Handle::create_repeated(parts)?;
     if core.is_debug() {
         let stack = support(py, "caller_stack")?.call0()?;
         handle.set_source_traceback(Some(stack.into()));
     }
-    raised(py, watch::add(core, fd, direction, &handle, file, asker))?;
+    watch::add(core, fd, direction, &handle, file, asker)?;
     Ok(handle.object().bind(py).clone())
 }

@@ -2,7 +2,6 @@
 //!
 //! None of these waits. A call that would block says for what; `call.rs` waits for that and tries again.
 
-use std::ffi::c_void;
 use std::io;
 use std::os::fd::RawFd;
 
@@ -12,10 +11,10 @@ use pyo3::prelude::*;
 use super::super::core::Core;
 use super::super::core::watched_fd::Direction;
 use crate::capi::buffer::{RawBytes, bytes_from};
-use crate::capi::call::method;
-use crate::capi::error::{raise_errno, raise_io, restore};
+use crate::capi::error::{raise_errno, raise_io};
+use crate::capi::exceptions::Exception;
 use crate::capi::imports::imports;
-use crate::capi::inspect::integer;
+use crate::capi::inspect::{clear_error, integer, is_error_set};
 use crate::capi::recycle::bytes_cache;
 use crate::capi::sockaddr::is_plain_socket;
 use crate::capi::socket::descriptor;
@@ -75,60 +74,57 @@ pub(super) fn receive(core: &Core, fd: RawFd, size: usize) -> Result<Attempt, Ra
     sized(count, Direction::Read, |count| unsafe { bytes.finish(count) })
 }
 
-/// `socket.accept()` itself: it knows every address family. The listening socket does not block, so
-/// `BlockingIOError` is the sign to wait.
-pub(super) fn accept(socket: *mut ffi::PyObject, fd: RawFd) -> Result<Attempt, Raised> {
-    let mut ready = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+/// Is the descriptor ready at this moment?
+fn is_ready(fd: RawFd, events: i16) -> bool {
+    let mut asked = libc::pollfd { fd, events, revents: 0 };
     // SAFETY: one valid pollfd, no waiting.
-    if unsafe { libc::poll(&mut ready, 1, 0) } == 0 && is_listening(fd) {
+    unsafe { libc::poll(&mut asked, 1, 0) != 0 }
+}
+
+fn socket_option(fd: RawFd, option: i32) -> io::Result<i32> {
+    let mut value: libc::c_int = 0;
+    let mut size = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: a place of the right size.
+    let done = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, option, (&raw mut value).cast(), &mut size) };
+    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
+}
+
+/// `socket.accept()` itself: it knows every address family. The listening socket does not block, so `BlockingIOError`
+/// says to wait.
+pub(super) fn accept(socket: &Ref, fd: RawFd) -> Result<Attempt, Raised> {
+    // A wait for a socket that does not listen would never end: `accept` has to raise for it.
+    if !is_ready(fd, libc::POLLIN) && !matches!(socket_option(fd, libc::SO_ACCEPTCONN), Ok(0)) {
         return Ok(Attempt::Blocked(Direction::Read));
     }
-    // SAFETY: every caller holds the GIL; the socket is held by the call object.
-    let (py, socket) = unsafe { (Python::assume_attached(), Ref::from_borrowed(socket)) };
+    let py = socket.py();
     let outcome = socket.bind(py).call_method0(Fallible("accept")).and_then(|pair| {
         pair.get_item(0)?.call_method1(Fallible("setblocking"), (false,))?;
         Ok(pair)
     });
     match outcome {
         Ok(pair) => Ok(Attempt::Finished(pair.into())),
-        Err(error)
-            if error.is_instance_of::<pyo3::exceptions::PyBlockingIOError>(py)
-                || error.is_instance_of::<pyo3::exceptions::PyInterruptedError>(py) =>
-        {
+        Err(error) => {
+            blocked(error.into())?;
             Ok(Attempt::Blocked(Direction::Read))
         }
-        Err(error) => Err(restore(py, error)),
     }
 }
 
-/// A wait for one that is not would never end: `accept` has to raise for it.
-fn is_listening(fd: RawFd) -> bool {
-    let mut listening: libc::c_int = 0;
-    let mut size = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: a place of the right size.
-    let known = unsafe {
-        let place = (&raw mut listening).cast::<c_void>();
-        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN, place, &mut size)
-    };
-    known < 0 || listening != 0
+/// A non-blocking Python call failed: takes the error away if it only means "wait".
+pub(super) fn blocked(raised: Raised) -> Result<(), Raised> {
+    if Exception::BlockingIOError.is_set() || Exception::InterruptedError.is_set() {
+        clear_error();
+        return Ok(());
+    }
+    Err(raised)
 }
 
 /// Has the connect that was started come to an end? `SO_ERROR` as an int, 0 for success.
 pub(super) fn connected(fd: RawFd) -> Result<Attempt, Raised> {
-    let mut ready = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
-    // SAFETY: one valid pollfd, no waiting.
-    if unsafe { libc::poll(&mut ready, 1, 0) } == 0 {
+    if !is_ready(fd, libc::POLLOUT) {
         return Ok(Attempt::Blocked(Direction::Write));
     }
-    let mut error: libc::c_int = 0;
-    let mut size = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: a place of the right size.
-    let done = unsafe {
-        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, (&raw mut error).cast::<c_void>(), &mut size)
-    };
-    if done < 0 {
-        return Err(raise_io(&io::Error::last_os_error()));
-    }
+    let error = socket_option(fd, libc::SO_ERROR).map_err(|error| raise_io(&error))?;
     integer(error).map(Attempt::Finished)
 }
 
@@ -139,15 +135,11 @@ pub(super) fn file_descriptor(socket: &Ref) -> Result<RawFd, Raised> {
             return Ok(fd);
         }
     }
-    let number = method(socket, imports().fileno.as_ptr(), &[])?;
+    let number = socket.call_method(&imports().fileno, &[])?;
     // SAFETY: a live object; -1 with an error set means failure, and without one a closed socket.
-    let fd = unsafe { ffi::PyLong_AsLong(number.as_ptr()) };
-    // SAFETY: asks for the indicator only.
-    if fd < 0 && !unsafe { ffi::PyErr_Occurred() }.is_null() {
-        return Err(Raised);
+    match unsafe { ffi::PyLong_AsLong(number.as_ptr()) } {
+        fd if fd >= 0 => Ok(fd as RawFd),
+        _ if is_error_set() => Err(Raised),
+        _ => Err(raise_errno(libc::EBADF)),
     }
-    if fd < 0 {
-        return Err(raise_errno(libc::EBADF));
-    }
-    Ok(fd as RawFd)
 }

@@ -196,7 +196,7 @@ impl SockCall {
                 }
                 sent.set(sent.get() + count as usize);
             },
-            Action::Accept => accept(self.socket.as_ptr(), fd),
+            Action::Accept => accept(&self.socket.get().ok_or(Raised)?, fd),
             Action::Exchange(exchange) => {
                 exchange.attempt(self.core(), fd, &self.socket.get().ok_or(Raised)?)
             }

@@ -3,16 +3,14 @@
 //! Ordinary sockets of the Internet and Unix families are served here. A destination that has to be looked up, or is
 //! wrong, is given to Python's socket.
 
-use pyo3::ffi;
-
 use super::super::core::Core;
 use super::super::core::watched_fd::Direction;
-use super::attempt::{Attempt, COPIED, SEND_FLAGS, sized};
+use super::attempt::{Attempt, COPIED, SEND_FLAGS, blocked, sized};
 use crate::capi::buffer::{Buffer, RawBytes, bytes_from};
-use crate::capi::call::method;
-use crate::capi::error::raise_message;
+use crate::capi::exceptions::Exception;
 use crate::capi::fallible::tuple;
 use crate::capi::imports::imports;
+use crate::capi::inspect::integer;
 use crate::capi::sockaddr::SockAddr;
 use crate::capi::{Raised, Ref, Slot};
 
@@ -57,37 +55,18 @@ impl Exchange {
                     let place = data.as_ptr().cast();
                     libc::sendto(fd, place, data.len(), SEND_FLAGS, address.as_ptr(), address.len())
                 };
-                sized(count, Direction::Write, number)
+                sized(count, Direction::Write, |count| integer(count as i64))
             }
             Exchange::SendByPython { data, address } => {
                 // Held: Python runs, and may close this call.
                 let (data, address) = (data.get().ok_or(Raised)?, address.get().ok_or(Raised)?);
-                match method(socket, imports().sendto.as_ptr(), &[data.as_ptr(), address.as_ptr()]) {
+                match socket.call_method(&imports().sendto, &[data.borrow(), address.borrow()]) {
                     Ok(count) => Ok(Attempt::Finished(count)),
-                    Err(raised) => blocked(raised),
+                    Err(raised) => blocked(raised).map(|()| Attempt::Blocked(Direction::Write)),
                 }
             }
         }
     }
-}
-
-/// A non-blocking Python call failed: did it only mean "wait"?
-fn blocked(raised: Raised) -> Result<Attempt, Raised> {
-    // SAFETY: an error is set; the classes are statics of the interpreter.
-    unsafe {
-        if ffi::PyErr_ExceptionMatches(ffi::PyExc_BlockingIOError) == 0
-            && ffi::PyErr_ExceptionMatches(ffi::PyExc_InterruptedError) == 0
-        {
-            return Err(raised);
-        }
-        ffi::PyErr_Clear();
-    }
-    Ok(Attempt::Blocked(Direction::Write))
-}
-
-fn number(count: usize) -> Result<Ref, Raised> {
-    // SAFETY: an owned int or null with an error.
-    unsafe { Ref::from_owned(ffi::PyLong_FromSize_t(count)) }.ok_or(Raised)
 }
 
 /// (what was received, where it came from).
@@ -122,10 +101,7 @@ fn receive_into(fd: i32, target: &Slot, size: usize) -> Result<Attempt, Raised> 
     let target = target.get().unwrap_or_else(Ref::none);
     let buffer = Buffer::writable(target.as_ptr(), "recvfrom_into")?;
     if size > buffer.len() {
-        // SAFETY: reading a static of the interpreter.
-        let kind = unsafe { ffi::PyExc_ValueError };
-        raise_message(kind, "nbytes is greater than the length of the buffer");
-        return Err(Raised);
+        return Err(Exception::ValueError.raise("nbytes is greater than the length of the buffer"));
     }
     let mut sender = SockAddr::room();
     let (address, length) = sender.places();
@@ -133,5 +109,5 @@ fn receive_into(fd: i32, target: &Slot, size: usize) -> Result<Attempt, Raised> 
     // SAFETY: the view keeps the memory alive and writable, and it has room for `size` bytes.
     let count = unsafe { libc::recvfrom(fd, place, size, libc::MSG_DONTWAIT, address, length) };
     drop(buffer);
-    sized(count, Direction::Read, |count| pair(number(count)?, &sender))
+    sized(count, Direction::Read, |count| pair(integer(count as i64)?, &sender))
 }
