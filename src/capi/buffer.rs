@@ -190,6 +190,6 @@ impl RawBytes {
 pub(crate) unsafe fn bytes_slice<'a>(object: *mut ffi::PyObject) -> &'a [u8] {
     // SAFETY: bytes are immutable and the caller keeps the object alive.
     unsafe {
-        std::slice::from_raw_parts(ffi::PyBytes_AsString(object).cast(), ffi::PyBytes_Size(object) as usize)
+        std::slice::from_raw_parts(ffi::PyBytes_AS_STRING(object).cast(), ffi::Py_SIZE(object) as usize)
     }
 }

@@ -342,7 +342,12 @@ fn leave<T>(context: &Ref, result: Result<T, Raised>) -> Result<T, Raised> {
 #[cold]
 fn copy_of_entered(context: &Ref) -> Result<Ref, Raised> {
     drop(super::error::take_exception());
-    // SAFETY: a live object; the function itself checks that it is a context.
+    copy_context(context)
+}
+
+/// `context.copy()`.
+pub(crate) fn copy_context(context: &Ref) -> Result<Ref, Raised> {
+    // SAFETY: a live object, which the function checks; an owned reference or null with an error.
     unsafe { Ref::from_owned(ffi::PyContext_Copy(context.as_ptr())) }.ok_or(Raised)
 }
 

@@ -15,8 +15,8 @@ use pyo3::prelude::*;
 use super::base::opening::Parts;
 use super::stream::address;
 use super::stream::create::{StreamParts, create};
-use crate::capi::call::{audit_connect, copy_current_context, method};
-use crate::capi::error::{fetch, io_error, restore};
+use crate::capi::call::{audit_connect, copy_current_context};
+use crate::capi::error::io_error;
 use crate::capi::fallible::tuple;
 use crate::capi::imports::{imports, support};
 use crate::capi::inspect::integer;
@@ -89,10 +89,9 @@ pub(crate) fn connect<'py>(
 ) -> PyResult<Option<Bound<'py, Connecting>>> {
     let target = family.extract().ok().and_then(|family| target(host.as_ptr(), port, family));
     let Some(peer) = target else { return Ok(None) };
-    let raised = |Raised| fetch(py);
     let core = event_loop.get().core();
-    core.check_process().map_err(raised)?;
-    core.check_usable().map_err(raised)?;
+    core.check_process()?;
+    core.check_usable()?;
     let family = if peer.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let fd = address::open_stream(family).map_err(|error| io_error(py, &error))?;
     let connecting = Connecting {
@@ -164,7 +163,7 @@ impl Connecting {
         let entry = (core.fds.token(fd) == self.token.get()).then(|| core.fds.remove(fd));
         match self.socket.take() {
             Some(socket) => {
-                if let Err(raised) = method(&socket, imports().close.as_ptr(), &[]) {
+                if let Err(raised) = socket.call_method(&imports().close, &[]) {
                     drop(raised.take());
                 }
             }
@@ -202,10 +201,9 @@ impl Connecting {
 
     /// Starts the connect, and the watching if it takes its time.
     fn begin(&self, py: Python<'_>, core: &Core, this: Ref) -> PyResult<()> {
-        let raised = |Raised| fetch(py);
         let fd = self.fd.get();
-        let address = self.address().map_err(raised)?;
-        audit_connect(|| self.adopt(py), &address).map_err(raised)?;
+        let address = self.address()?;
+        audit_connect(|| self.adopt(py), &address)?;
         core.note_io();
         let raw = SockAddr::internet(&self.peer);
         // SAFETY: an address with its length.
@@ -220,7 +218,7 @@ impl Connecting {
             true
         };
         if blocked {
-            self.waiter.set(Some(new_future(core.object()).map_err(raised)?));
+            self.waiter.set(Some(new_future(core.object())?));
         }
         let failed = |error| io_error(py, &error);
         self.token.set(core.insert_source::<Connects>(fd, this).map_err(failed)?);
@@ -245,15 +243,14 @@ impl Connecting {
     /// The address at the other end. Who connects to no address in particular reaches this very host, by one of its own.
     fn reached(&self) -> Option<SocketAddr> {
         if self.peer.ip().to_canonical().is_unspecified() {
-            return address::name_of(self.fd.get(), libc::getpeername);
+            return address::peer_address(self.fd.get());
         }
         Some(self.peer)
     }
 
     /// The Python socket for an audit hook.
     fn adopt(&self, py: Python<'_>) -> Result<Ref, Raised> {
-        let made = support(py, "connecting_socket").and_then(|make| make.call1((self.fd.get(), self.family)));
-        let made = Ref::from(made.map_err(|error| restore(py, error))?);
+        let made = Ref::from(support(py, "connecting_socket")?.call1((self.fd.get(), self.family))?);
         self.socket.set(Some(made.clone_ref()));
         Ok(made)
     }
@@ -292,8 +289,7 @@ struct Connects;
 
 impl Source for Connects {
     fn on_ready(object: &Ref, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
-        // SAFETY: the GIL is held while the loop dispatches.
-        let bound = object.bind(unsafe { Python::assume_attached() });
+        let bound = object.bind(object.py());
         match bound.cast::<Connecting>() {
             Ok(connecting) => connecting.get().on_ready(core, readiness),
             Err(_) => Ok(()),

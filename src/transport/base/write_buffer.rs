@@ -1,8 +1,10 @@
 //! What a transport still has to send.
 //!
-//! Everything in it is immutable `bytes`, kept by reference: the writes of one turn leave together, small ones
-//! joined in one `send`, others in one `sendmsg`. Nothing here calls into Python but the release of what was sent.
+//! Everything in it is immutable `bytes`, kept by reference: the writes of one turn leave together, small ones joined in
+//! one `send`, others in one `sendmsg`. Nothing here calls into Python, so the buffer can be used behind a shared
+//! reference: what is taken out of it is dropped by the caller.
 
+use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::io;
 use std::mem::MaybeUninit;
@@ -11,7 +13,6 @@ use std::os::fd::RawFd;
 use smallvec::SmallVec;
 
 use crate::capi::Ref;
-use crate::capi::buffer::bytes_slice;
 
 /// How many pieces one `sendmsg` takes. The kernel allows 1,024; past some dozens nothing is gained.
 const PIECES: usize = 64;
@@ -34,20 +35,22 @@ struct Piece {
 
 impl Piece {
     fn rest(&self) -> &[u8] {
-        // SAFETY: a piece is made of a bytes object, which it keeps alive.
-        unsafe { &bytes_slice(self.bytes.as_ptr())[self.sent..] }
+        &self.bytes.bytes().unwrap_or_default()[self.sent..]
     }
 }
 
 /// The queue of pieces and its size in bytes.
 #[derive(Debug, Default)]
-pub(crate) struct WriteBuffer {
-    pieces: VecDeque<Piece>,
+struct Pieces {
+    queue: VecDeque<Piece>,
     size: usize,
 }
 
-/// What a send has used up, for the caller to drop when the buffer is no longer borrowed. One piece is the
-/// rule, two are a header and a body; neither needs an allocation.
+/// What waits to be sent. None of the methods runs Python.
+#[derive(Debug, Default)]
+pub(crate) struct WriteBuffer(UnsafeCell<Pieces>);
+
+/// What a send has used up, for the caller to drop. One piece is the rule, two are a header and a body; neither needs an allocation.
 pub(crate) type Done = SmallVec<[Ref; 2]>;
 
 /// How a flush ended.
@@ -60,64 +63,83 @@ pub(crate) enum Sent {
 }
 
 impl WriteBuffer {
-    pub(crate) fn len(&self) -> usize {
-        self.size
+    /// Lends the pieces to one of the methods below, none of which comes back here before it returns.
+    #[inline(always)]
+    fn with<T>(&self, body: impl FnOnce(&mut Pieces) -> T) -> T {
+        // SAFETY: the type is not `Sync`, the function is private, and its callers run neither Python nor each other.
+        body(unsafe { &mut *self.0.get() })
     }
 
+    #[inline(always)]
+    pub(crate) fn len(&self) -> usize {
+        self.with(|pieces| pieces.size)
+    }
+
+    #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
-        self.size == 0
+        self.len() == 0
     }
 
     /// Appends `bytes` without its first `sent` bytes.
     ///
     /// The object must be a `bytes` (or a subclass) with more than `sent` bytes.
-    pub(crate) fn push(&mut self, bytes: Ref, sent: usize) {
+    #[inline(always)]
+    pub(crate) fn push(&self, bytes: Ref, sent: usize) {
         let piece = Piece { bytes, sent };
-        self.size += piece.rest().len();
-        self.pieces.push_back(piece);
+        self.with(|pieces| {
+            pieces.size += piece.rest().len();
+            pieces.queue.push_back(piece);
+        });
     }
 
     /// The first piece, as far as it is not sent.
     pub(crate) fn front(&self) -> Option<(Ref, usize)> {
-        self.pieces.front().map(|piece| (piece.bytes.clone_ref(), piece.sent))
+        self.with(|pieces| pieces.queue.front().map(|piece| (piece.bytes.clone_ref(), piece.sent)))
     }
 
     /// Copies the first `limit` bytes, or fewer if there are no more.
     pub(crate) fn gather(&self, target: &mut Vec<u8>, limit: usize) {
-        for piece in &self.pieces {
-            let rest = piece.rest();
-            let room = limit - target.len();
-            if room == 0 {
-                return;
+        self.with(|pieces| {
+            for piece in &pieces.queue {
+                let rest = piece.rest();
+                let room = limit - target.len();
+                if room == 0 {
+                    return;
+                }
+                target.extend_from_slice(&rest[..rest.len().min(room)]);
             }
-            target.extend_from_slice(&rest[..rest.len().min(room)]);
-        }
+        });
     }
 
-    /// Takes everything out, for the caller to drop once the buffer is no longer borrowed.
-    pub(crate) fn take(&mut self) -> impl Sized + use<> {
-        self.size = 0;
-        std::mem::take(&mut self.pieces)
+    /// Takes everything out, for the caller to drop.
+    pub(crate) fn take(&self) -> impl Sized + use<> {
+        self.with(std::mem::take)
     }
 
-    /// Sends until the buffer is empty or the socket is full. What is sent lands in `done`, for the caller
-    /// to drop when the buffer is no longer borrowed.
+    /// Drops the first `count` bytes. Pieces that are used up land in `done`.
+    pub(crate) fn advance(&self, count: usize, done: &mut Done) {
+        self.with(|pieces| pieces.advance(count, done));
+    }
+
+    /// Sends until the buffer is empty or the socket is full. What is sent lands in `done`, for the caller to drop.
     ///
     /// # Errors
     /// What the socket reports, except that it would block.
-    pub(crate) fn send(&mut self, fd: RawFd, done: &mut Done) -> io::Result<Sent> {
-        self.drain(fd, done, send_one, send_many, false)
+    pub(crate) fn send(&self, fd: RawFd, done: &mut Done) -> io::Result<Sent> {
+        self.with(|pieces| pieces.drain(fd, done, send_one, send_many, false))
     }
 
-    /// The same for a descriptor that is written to, and that is watched as long as it has room: one that
-    /// takes less than it could have is full, and needs not be tried again for an edge.
+    /// The same for a descriptor that is written to, and that is watched as long as it has room: one that takes less than
+    /// it could have is full, and needs not be tried again for an edge.
     ///
     /// # Errors
     /// What the descriptor reports, except that it would block.
-    pub(crate) fn write(&mut self, fd: RawFd, done: &mut Done) -> io::Result<Sent> {
-        self.drain(fd, done, write_one, write_many, true)
+    pub(crate) fn write(&self, fd: RawFd, done: &mut Done) -> io::Result<Sent> {
+        self.with(|pieces| pieces.drain(fd, done, write_one, write_many, true))
     }
+}
 
+impl Pieces {
     #[inline(always)]
     fn drain(
         &mut self,
@@ -128,8 +150,8 @@ impl WriteBuffer {
         short_is_full: bool,
     ) -> io::Result<Sent> {
         while self.size > 0 {
-            let (offered, count) = if self.pieces.len() == 1 {
-                let rest = self.pieces[0].rest();
+            let (offered, count) = if self.queue.len() == 1 {
+                let rest = self.queue[0].rest();
                 (rest.len(), one(fd, rest))
             } else if self.size <= JOINED {
                 self.joined(|data| (data.len(), one(fd, data)))
@@ -157,7 +179,7 @@ impl WriteBuffer {
     fn joined<T>(&self, body: impl FnOnce(&[u8]) -> T) -> T {
         let mut room = [MaybeUninit::<u8>::uninit(); JOINED];
         let mut filled = 0;
-        for piece in &self.pieces {
+        for piece in &self.queue {
             let rest = piece.rest();
             room[filled..filled + rest.len()].write_copy_of_slice(rest);
             filled += rest.len();
@@ -170,7 +192,7 @@ impl WriteBuffer {
     fn with_vectors<T>(&self, body: impl FnOnce(&mut [libc::iovec]) -> T) -> T {
         let mut vectors = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PIECES];
         let mut count = 0;
-        for (vector, piece) in vectors.iter_mut().zip(&self.pieces) {
+        for (vector, piece) in vectors.iter_mut().zip(&self.queue) {
             let rest = piece.rest();
             *vector = libc::iovec { iov_base: rest.as_ptr().cast_mut().cast(), iov_len: rest.len() };
             count += 1;
@@ -178,17 +200,16 @@ impl WriteBuffer {
         body(&mut vectors[..count])
     }
 
-    /// Drops the first `count` bytes. Pieces that are used up land in `done`.
-    pub(crate) fn advance(&mut self, mut count: usize, done: &mut Done) {
+    fn advance(&mut self, mut count: usize, done: &mut Done) {
         self.size -= count;
-        while let Some(piece) = self.pieces.front_mut() {
+        while let Some(piece) = self.queue.front_mut() {
             let rest = piece.rest().len();
             if count < rest {
                 piece.sent += count;
                 return;
             }
             count -= rest;
-            if let Some(piece) = self.pieces.pop_front() {
+            if let Some(piece) = self.queue.pop_front() {
                 done.push(piece.bytes);
             }
         }

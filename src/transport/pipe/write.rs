@@ -7,7 +7,7 @@
 //! A pipe whose reader goes away reports an error even to a transport that only writes, and a socket becomes readable. So
 //! both are watched for reading, which is how the end is noticed while nothing is written.
 
-use std::cell::{Cell, UnsafeCell};
+use std::cell::Cell;
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::RawFd;
@@ -47,7 +47,7 @@ pub(crate) struct WritePipe {
     base: TransportBase,
     protocol: Slot,
     keeper: Keeper,
-    buffer: UnsafeCell<WriteBuffer>,
+    buffer: WriteBuffer,
     /// The descriptor reports when its other end is closed.
     notices_close: bool,
     /// Was full a moment ago: still watched for writing, because a program that fills a pipe will fill it again, and two
@@ -91,7 +91,7 @@ impl TransportKind for WritePipe {
         if self.base.life.is_lost() {
             return None;
         }
-        match (self.notices_close, !self.buffer().is_empty() || self.lingers.get()) {
+        match (self.notices_close, !self.buffer.is_empty() || self.lingers.get()) {
             (true, true) => Some(Interest::BOTH),
             (true, false) => Some(Interest::READ),
             (false, true) => Some(Interest::WRITE),
@@ -100,11 +100,11 @@ impl TransportKind for WritePipe {
     }
 
     fn unsent(&self) -> usize {
-        self.buffer().len()
+        self.buffer.len()
     }
 
     fn drop_unsent(&self) {
-        let unsent = self.buffer().take();
+        let unsent = self.buffer.take();
         drop(unsent);
     }
 
@@ -119,12 +119,6 @@ impl TransportKind for WritePipe {
 }
 
 impl WritePipe {
-    #[allow(clippy::mut_from_ref, reason = "loop thread only; the borrow ends before Python runs")]
-    fn buffer(&self) -> &mut WriteBuffer {
-        // SAFETY: see the reason above.
-        unsafe { &mut *self.buffer.get() }
-    }
-
     /// Is what is written now dropped?
     fn is_lost(&self) -> bool {
         self.base.life.is_closing() || self.base.lost_writes() > 0
@@ -148,7 +142,7 @@ impl ActsInTurn for WritePipe {
         if this.notices_close && readiness.intersects(Readiness::READABLE | trouble) {
             return closed_by_peer(this);
         }
-        if !this.buffer().is_empty() && readiness.intersects(Readiness::WRITABLE | trouble) {
+        if !this.buffer.is_empty() && readiness.intersects(Readiness::WRITABLE | trouble) {
             return flush(this, core);
         }
         if this.lingers.replace(false) {
@@ -164,7 +158,7 @@ fn closed_by_peer(this: This<'_, WritePipe>) -> Result<(), Fatal> {
         return Ok(());
     }
     log_in_debug(this, "closed_by_peer")?;
-    let exception = (!this.buffer().is_empty()).then(|| raise_errno(libc::EPIPE).take());
+    let exception = (!this.buffer.is_empty()).then(|| raise_errno(libc::EPIPE).take());
     force_close(this, exception);
     Ok(())
 }
@@ -173,13 +167,13 @@ fn closed_by_peer(this: This<'_, WritePipe>) -> Result<(), Fatal> {
 fn flush(this: This<'_, WritePipe>, core: &Core) -> Result<(), Fatal> {
     core.note_io();
     let mut done = Done::default();
-    let outcome = this.buffer().write(this.descriptor(), &mut done);
+    let outcome = this.buffer.write(this.descriptor(), &mut done);
     drop(done);
     if let Err(error) = outcome {
         return failed(this, raise_io(&error));
     }
     maybe_resume(this)?;
-    if !this.buffer().is_empty() {
+    if !this.buffer.is_empty() {
         // Not all went out, or resume_writing wrote more: the protocol may have to pause.
         maybe_pause(this).or_else(|raised| core.unraisable(raised))?;
     } else if this.base.life.is_closing() && !this.base.life.is_lost() {
@@ -232,7 +226,7 @@ fn write_content(
     if this.is_lost() {
         return this.write_to_lost("pipe_write_after_lost");
     }
-    let written = if this.buffer().is_empty() { write_now(this, content)? } else { 0 };
+    let written = if this.buffer.is_empty() { write_now(this, content)? } else { 0 };
     if written == content.len() || this.is_lost() {
         return Ok(());
     }
@@ -241,7 +235,7 @@ fn write_content(
         // What cannot be watched for is not kept either: nobody would send it.
         watch_or_raise(this, this.base.core()).inspect_err(|_| this.lingers.set(false))?;
     }
-    this.buffer().push(rest, sent);
+    this.buffer.push(rest, sent);
     maybe_pause(this)
 }
 
@@ -252,7 +246,7 @@ fn scattered(this: This<'_, WritePipe>) -> Result<(), Raised> {
     if this.is_lost() {
         return this.write_to_lost("pipe_write_after_lost");
     }
-    if !this.buffer().is_empty() {
+    if !this.buffer.is_empty() {
         return Err(Exception::TypeError.raise("can't concat memoryview to bytearray"));
     }
     raise(exception);
@@ -317,7 +311,7 @@ pub(crate) fn make_write_pipe<'py>(
         base,
         protocol: Slot::empty(),
         keeper,
-        buffer: UnsafeCell::default(),
+        buffer: WriteBuffer::default(),
         notices_close,
         lingers: Cell::new(false),
     })?;

@@ -6,18 +6,18 @@
 
 use std::cell::Cell;
 use std::io;
-use std::os::fd::RawFd;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 
-use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::address;
 use super::create::{StreamParts, create};
-use crate::capi::call::{call0, copy_current_context, in_context};
+use crate::capi::call::{call0, copy_context, copy_current_context, in_context};
 use crate::capi::error::{fetch, io_error, raise_io, take_unless_fatal};
 use crate::capi::inspect::integer;
+use crate::capi::{Exception, Fatal, Raised, Ref, Slot};
 use crate::capi::{Fallible, sockaddr, socket};
-use crate::capi::{Fatal, Raised, Ref, Slot};
 use crate::event_loop::core::Core;
 use crate::event_loop::core::metrics::add;
 use crate::event_loop::event_loop::EventLoop;
@@ -53,16 +53,11 @@ unsafe impl Sync for Listener {}
 #[pymethods]
 impl Listener {
     fn __traverse__(&self, visit: pyo3::gc::PyVisit<'_>) -> Result<(), pyo3::gc::PyTraverseError> {
-        for slot in [&self.factory, &self.socket, &self.server, &self.context, &self.sockname] {
-            slot.visit_with(&visit)?;
-        }
-        Ok(())
+        self.slots().into_iter().try_for_each(|slot| slot.visit_with(&visit))
     }
 
     fn __clear__(&self) {
-        for slot in [&self.factory, &self.socket, &self.server, &self.context, &self.sockname] {
-            slot.clear();
-        }
+        self.slots().into_iter().for_each(Slot::clear);
     }
 }
 
@@ -120,21 +115,21 @@ impl Source for Listening {
     const LISTENER: bool = true;
 
     fn on_ready(object: &Ref, core: &Core, _readiness: Readiness) -> Result<(), Fatal> {
-        // SAFETY: the GIL is held while the loop dispatches.
-        let py = unsafe { Python::assume_attached() };
-        let bound = object.bind(py);
+        let bound = object.bind(object.py());
         let Ok(listener) = bound.cast::<Listener>() else { return Ok(()) };
         listener.get().accept(object, core)
     }
 
     fn has_descriptor(object: &Ref) -> bool {
-        // SAFETY: the GIL is held by every caller.
-        let py = unsafe { Python::assume_attached() };
-        object.bind(py).cast::<Listener>().is_ok_and(|it| it.get().descriptor() == it.get().fd)
+        object.bind(object.py()).cast::<Listener>().is_ok_and(|it| it.get().descriptor() == it.get().fd)
     }
 }
 
 impl Listener {
+    fn slots(&self) -> [&Slot; 5] {
+        [&self.factory, &self.socket, &self.server, &self.context, &self.sockname]
+    }
+
     /// What to accept from; -1 once the program has closed or detached the socket: the number may be another's.
     fn descriptor(&self) -> RawFd {
         if self.socket.is_empty() { -1 } else { socket::descriptor(self.socket.as_ptr()) }
@@ -150,7 +145,7 @@ impl Listener {
             match address::accept(self.descriptor()) {
                 Ok((fd, peer)) => {
                     add(&core.counters.connections_accepted, 1);
-                    self.connection(core, fd, &peer)?;
+                    self.connection(core, fd, peer)?;
                     // The factory may have closed the server or the socket, and the number may be another's now.
                     if core.fds.source(self.fd).is_none_or(|source| source.as_ptr() != object.as_ptr()) {
                         return Ok(());
@@ -182,8 +177,7 @@ impl Listener {
         }
         let exhausted =
             matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM));
-        let raised = raise_io(error);
-        let Raised = raised;
+        let Raised = raise_io(error);
         let exception = take_unless_fatal()?;
         let socket = self.socket.get().unwrap_or_else(Ref::none);
         if !exhausted {
@@ -193,9 +187,11 @@ impl Listener {
         core.remove_listener(self.fd);
         let [factory, server] =
             [&self.factory, &self.server].map(|slot| slot.get().unwrap_or_else(Ref::none));
-        // SAFETY: making an int; `None` stands in on lack of memory.
-        let backlog =
-            unsafe { Ref::from_owned(ffi::PyLong_FromSize_t(self.backlog)) }.unwrap_or_else(Ref::none);
+        // `None` stands in on lack of memory.
+        let backlog = integer(self.backlog as i64).unwrap_or_else(|raised| {
+            drop(raised.take());
+            Ref::none()
+        });
         let arguments = [&core.this(), &factory, &socket, &server, &backlog, &exception].map(Ref::as_ptr);
         let tell = || core.report(&exception, "accept_exhausted", &arguments);
         let Some(context) = self.context.get() else { return tell() };
@@ -205,13 +201,16 @@ impl Listener {
     }
 
     /// Makes a protocol and a transport for a fresh descriptor, in a context of its own.
-    fn connection(&self, core: &Core, fd: RawFd, peer: &libc::sockaddr_storage) -> Result<(), Fatal> {
+    fn connection(&self, core: &Core, fd: OwnedFd, peer: Option<SocketAddr>) -> Result<(), Fatal> {
         let mut protocol = None;
-        match self.transport(core, fd, peer, &mut protocol) {
-            Ok(()) => Ok(()),
+        match self.transport(core, fd.as_raw_fd(), peer, &mut protocol) {
+            Ok(()) => {
+                // It is the transport's now.
+                let _ = fd.into_raw_fd();
+                Ok(())
+            }
             Err(Raised) => {
-                // SAFETY: accepted just now. A transport that could not be made leaves it to us.
-                unsafe { libc::close(fd) };
+                drop(fd);
                 let exception = take_unless_fatal()?;
                 if !core.is_debug() {
                     return Ok(());
@@ -227,15 +226,16 @@ impl Listener {
         &self,
         core: &Core,
         fd: RawFd,
-        peer: &libc::sockaddr_storage,
+        peer: Option<SocketAddr>,
         protocol: &mut Option<Ref>,
     ) -> Result<(), Raised> {
-        let (Some(factory), Some(context)) = (self.factory.get(), self.context.get()) else { return Ok(()) };
+        let (Some(factory), Some(context)) = (self.factory.get(), self.context.get()) else {
+            return Err(Exception::RuntimeError.raise("the listener was taken apart"));
+        };
         if core.is_debug() {
             self.log_connection(core, fd)?;
         }
-        // SAFETY: a context; an owned reference or null with an error.
-        let context = unsafe { Ref::from_owned(ffi::PyContext_Copy(context.as_ptr())) }.ok_or(Raised)?;
+        let context = copy_context(&context)?;
         let made = in_context(&context, || call0(&factory))?;
         *protocol = Some(made.clone_ref());
         let parts =
@@ -244,7 +244,7 @@ impl Listener {
             family: self.family,
             server: self.server.get(),
             sockname: self.sockname.get(),
-            peer: address::internet(peer),
+            peer,
             news: Readiness::EMPTY,
         };
         create(core, parts, stream).map(drop)

@@ -1,37 +1,22 @@
-//! Socket addresses as Python shows them.
+//! System calls on sockets, and their addresses as Python shows them.
 
-use std::mem::MaybeUninit;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
-use std::os::fd::RawFd;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 
 use pyo3::prelude::*;
+use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 
 use crate::capi::Fallible;
 use crate::capi::fallible::py_tuple;
 use crate::capi::sockaddr::Ipv6Text;
 
-/// The Internet address in a raw socket address; `None` for other families and for addresses with a zone.
-pub(crate) fn internet(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
-    match i32::from(storage.ss_family) {
-        libc::AF_INET => {
-            // SAFETY: the family says that this is a sockaddr_in, and the storage is large enough.
-            let raw = unsafe { &*std::ptr::from_ref(storage).cast::<libc::sockaddr_in>() };
-            let ip = Ipv4Addr::from(u32::from_be(raw.sin_addr.s_addr));
-            Some(SocketAddrV4::new(ip, u16::from_be(raw.sin_port)).into())
-        }
-        libc::AF_INET6 => {
-            // SAFETY: as above, for sockaddr_in6.
-            let raw = unsafe { &*std::ptr::from_ref(storage).cast::<libc::sockaddr_in6>() };
-            let ip = Ipv6Addr::from(raw.sin6_addr.s6_addr);
-            let port = u16::from_be(raw.sin6_port);
-            if raw.sin6_scope_id != 0 {
-                // Python shows the zone by its name.
-                return None;
-            }
-            Some(SocketAddrV6::new(ip, port, raw.sin6_flowinfo, raw.sin6_scope_id).into())
-        }
-        _ => None,
-    }
+/// An Internet address without a zone. Other addresses are for Python, which shows a zone by its name.
+fn internet(address: &SockAddr) -> Option<SocketAddr> {
+    address.as_socket().filter(|address| match address {
+        SocketAddr::V4(_) => true,
+        SocketAddr::V6(v6) => v6.scope_id() == 0,
+    })
 }
 
 /// The tuple that `socket.getpeername()` gives for an Internet address.
@@ -54,95 +39,63 @@ pub(crate) fn to_python<'py>(py: Python<'py>, address: &SocketAddr) -> PyResult<
     Ok(parts.into_any())
 }
 
-/// What `getsockname` or `getpeername` says, if it is an Internet address without a zone; the rest is for
-/// the Python socket.
-pub(crate) fn name_of(
-    fd: RawFd,
-    ask: unsafe extern "C" fn(libc::c_int, *mut libc::sockaddr, *mut libc::socklen_t) -> libc::c_int,
-) -> Option<SocketAddr> {
-    let mut storage = MaybeUninit::<libc::sockaddr_storage>::zeroed();
-    let mut size = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
-    // SAFETY: one of the two functions, a place for the address and its true size; zeroed, so initialised
-    // whatever was written.
-    let storage = unsafe {
-        if ask(fd, storage.as_mut_ptr().cast(), &mut size) < 0 {
-            return None;
-        }
-        storage.assume_init()
-    };
-    internet(&storage)
+/// Makes one system call on a socket that somebody else owns.
+fn ask<T>(fd: RawFd, call: impl FnOnce(&Socket) -> io::Result<T>) -> io::Result<T> {
+    if fd < 0 {
+        return Err(io::Error::from_raw_os_error(libc::EBADF));
+    }
+    // SAFETY: the number is used for the time of the call only. A descriptor that is closed makes the call fail.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    call(&SockRef::from(&fd))
+}
+
+/// The socket's own address, if it is an Internet address without a zone.
+pub(super) fn own_address(fd: RawFd) -> Option<SocketAddr> {
+    internet(&ask(fd, Socket::local_addr).ok()?)
+}
+
+/// The address at the other end, if it is an Internet address without a zone.
+pub(crate) fn peer_address(fd: RawFd) -> Option<SocketAddr> {
+    internet(&ask(fd, Socket::peer_addr).ok()?)
 }
 
 /// A stream socket, non-blocking and closed on exec.
-pub(crate) fn open_stream(family: libc::c_int) -> std::io::Result<RawFd> {
+pub(crate) fn open_stream(family: libc::c_int) -> io::Result<RawFd> {
+    let kind = Type::STREAM;
     #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
-    // SAFETY: makes a descriptor.
-    let fd = unsafe {
-        let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-        libc::socket(family, kind, libc::IPPROTO_TCP)
-    };
+    let kind = kind.nonblocking();
+    let socket = Socket::new(Domain::from(family), kind, Some(Protocol::TCP))?;
     #[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd")))]
-    // SAFETY: makes a descriptor.
-    let fd = unsafe { not_inherited(libc::socket(family, libc::SOCK_STREAM, libc::IPPROTO_TCP)) };
-    if fd < 0 { Err(std::io::Error::last_os_error()) } else { Ok(fd) }
-}
-
-/// Makes a fresh descriptor non-blocking and closed on exec, where the system has no call that does both at once.
-///
-/// # Safety
-/// Nobody else knows the descriptor, unless it is -1.
-#[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd")))]
-unsafe fn not_inherited(fd: RawFd) -> RawFd {
-    if fd >= 0 {
-        // SAFETY: flags of an open descriptor.
-        unsafe {
-            libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC);
-            libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK);
-        }
-    }
-    fd
+    socket.set_nonblocking(true)?;
+    Ok(socket.into_raw_fd())
 }
 
 /// Small segments leave at once, as asyncio wants it for every TCP connection.
-pub(crate) fn set_nodelay(fd: RawFd) -> std::io::Result<()> {
-    let on: libc::c_int = 1;
-    let size = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: an option with a value of its size.
-    let done =
-        unsafe { libc::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, (&raw const on).cast(), size) };
-    if done < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
+pub(crate) fn set_nodelay(fd: RawFd) -> io::Result<()> {
+    ask(fd, |socket| socket.set_tcp_nodelay(true))
 }
 
 /// Takes the error that a socket has met, or 0.
 pub(crate) fn pending_error(fd: RawFd) -> libc::c_int {
-    let mut error: libc::c_int = 0;
-    let mut size = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: a place of the right size.
-    let done =
-        unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, (&raw mut error).cast(), &mut size) };
-    if done < 0 { std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO) } else { error }
+    let error = ask(fd, Socket::take_error).unwrap_or_else(Some);
+    error.map_or(0, |error| error.raw_os_error().unwrap_or(libc::EIO))
 }
 
 /// Accepts one connection, non-blocking and closed on exec, with its peer's address.
-pub(crate) fn accept(listener: RawFd) -> std::io::Result<(RawFd, libc::sockaddr_storage)> {
-    let mut storage = MaybeUninit::<libc::sockaddr_storage>::zeroed();
-    let mut size = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
-    #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
-    // SAFETY: a place for the address and its true size.
-    let fd = unsafe {
-        libc::accept4(
-            listener,
-            storage.as_mut_ptr().cast(),
-            &mut size,
-            libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC,
-        )
-    };
+pub(super) fn accept(listener: RawFd) -> io::Result<(OwnedFd, Option<SocketAddr>)> {
+    // SAFETY: the system writes an address to the storage and its length beside it, as `try_init` asks. The descriptor is
+    // new, so nobody else has it.
+    let (fd, peer) = unsafe {
+        SockAddr::try_init(|storage, length| {
+            #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
+            let fd =
+                libc::accept4(listener, storage.cast(), length, libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
+            #[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd")))]
+            let fd = libc::accept(listener, storage.cast(), length);
+            if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(fd)) }
+        })
+    }?;
     #[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd")))]
-    // SAFETY: as above.
-    let fd = unsafe { not_inherited(libc::accept(listener, storage.as_mut_ptr().cast(), &mut size)) };
-    if fd < 0 {
-        return Err(std::io::Error::last_os_error());
-    }
-    // SAFETY: zeroed above, so initialised whatever the kernel wrote; a family of 0 is no Internet address.
-    Ok((fd, unsafe { storage.assume_init() }))
+    ask(fd.as_raw_fd(), |socket| socket.set_nonblocking(true).and_then(|()| socket.set_cloexec(true)))?;
+    Ok((fd, internet(&peer)))
 }

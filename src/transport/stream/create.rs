@@ -92,7 +92,7 @@ pub(crate) fn make_stream<'py>(
         family,
         server: server.map(Ref::from),
         sockname: None,
-        peer: address::name_of(fd, libc::getpeername),
+        peer: address::peer_address(fd),
         news: Readiness::EMPTY,
     };
     let transport = create(event_loop.get().core(), parts, stream)?;

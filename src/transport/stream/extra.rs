@@ -113,7 +113,7 @@ impl Stream {
             if !self.ends.sockname.is_empty() {
                 return;
             }
-            self.ends.own.set(address::name_of(self.descriptor(), libc::getsockname));
+            self.ends.own.set(address::own_address(self.descriptor()));
         }
         if self.ends.own.get().is_none() && !interpreter_ends() {
             // A Unix socket, or an address with a zone: as Python objects, then.

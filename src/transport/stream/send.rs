@@ -36,7 +36,7 @@ pub(crate) fn write(this: This<'_, Stream>, data: Borrowed<'_>) -> Result<(), Ra
     if this.base.life.is_lost() {
         return this.write_to_lost(WRITE_AFTER_LOST);
     }
-    this.writing.buffer().push(data.to_owned(), 0);
+    this.writing.buffer.push(data.to_owned(), 0);
     pushed(this)
 }
 
@@ -46,7 +46,7 @@ fn pushed(this: This<'_, Stream>) -> Result<(), Raised> {
     if this.writing.blocked.get() {
         return maybe_pause(this);
     }
-    let pending = this.writing.buffer().len();
+    let pending = this.writing.buffer.len();
     let core = this.base.core();
     if pending <= AT_ONCE && pending <= this.base.marks.high.get() {
         if core.is_delivering(&this.object()) {
@@ -83,7 +83,7 @@ fn send_now(this: This<'_, Stream>) -> Result<(), Raised> {
 fn send_pending(this: This<'_, Stream>) -> Result<Sent, Raised> {
     this.base.core().note_io();
     let mut done = Done::default();
-    let outcome = this.writing.buffer().send(this.descriptor(), &mut done);
+    let outcome = this.writing.buffer.send(this.descriptor(), &mut done);
     match outcome {
         Ok(Sent::All) => this.writing.blocked.set(false),
         Ok(Sent::Blocked) => this.block(),
@@ -175,7 +175,7 @@ pub(crate) fn write_slice(this: This<'_, Stream>, data: &[u8]) -> Result<(), Rai
     if sent == data.len() {
         return Ok(());
     }
-    this.writing.buffer().push(bytes_from(&data[sent..])?, 0);
+    this.writing.buffer.push(bytes_from(&data[sent..])?, 0);
     if sent > 0 {
         // A short send does not make the socket full; going on until it says so brings the edge.
         send_now(this)?;
@@ -220,13 +220,13 @@ pub(crate) fn writelines(this: This<'_, Stream>, list: Borrowed<'_>) -> Result<(
     if this.base.life.is_lost() {
         return if pieces.is_empty() { Ok(()) } else { this.write_to_lost(WRITE_AFTER_LOST) };
     }
-    let before = this.writing.buffer().len();
+    let before = this.writing.buffer.len();
     for piece in pieces {
         if piece.bytes().is_some_and(|content| !content.is_empty()) {
-            this.writing.buffer().push(piece, 0);
+            this.writing.buffer.push(piece, 0);
         }
     }
-    if this.writing.buffer().len() > before { pushed(this) } else { Ok(()) }
+    if this.writing.buffer.len() > before { pushed(this) } else { Ok(()) }
 }
 
 /// asyncio's `writelines` until 3.11 joins what it is given, which says what is wrong with it.

@@ -1,6 +1,6 @@
 //! The fields of a stream transport, and the small steps on them that reading and writing share.
 
-use std::cell::{Cell, UnsafeCell};
+use std::cell::Cell;
 use std::ffi::c_int;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
@@ -55,7 +55,8 @@ pub(crate) struct ReadSide {
 
 /// What writing needs to know.
 pub(crate) struct WriteSide {
-    pub(super) buffer: UnsafeCell<WriteBuffer>,
+    /// What waits for the socket.
+    pub(super) buffer: WriteBuffer,
     /// A future of asyncio's, which is done when everything is sent. Writing is refused while there is one.
     pub(super) empty_waiter: Slot,
     /// The file that `loop.sendfile` sends then.
@@ -98,7 +99,7 @@ impl ReadSide {
 impl WriteSide {
     pub(super) fn new() -> WriteSide {
         WriteSide {
-            buffer: UnsafeCell::default(),
+            buffer: WriteBuffer::default(),
             empty_waiter: Slot::empty(),
             sending: Cell::new(None),
             blocked_at: Cell::new(0),
@@ -108,19 +109,9 @@ impl WriteSide {
         }
     }
 
-    /// What waits for the socket.
-    #[allow(
-        clippy::mut_from_ref,
-        reason = "loop thread only; the borrow ends before anything of Python is dropped"
-    )]
     #[inline(always)]
-    pub(super) fn buffer(&self) -> &mut WriteBuffer {
-        // SAFETY: see the reason above.
-        unsafe { &mut *self.buffer.get() }
-    }
-
     pub(crate) fn is_empty(&self) -> bool {
-        self.buffer().is_empty()
+        self.buffer.is_empty()
     }
 
     /// The file that is sent.
@@ -143,7 +134,7 @@ impl WriteSide {
 
 impl std::fmt::Debug for WriteSide {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("WriteSide").field("buffer", self.buffer()).finish_non_exhaustive()
+        f.debug_struct("WriteSide").field("buffer", &self.buffer).finish_non_exhaustive()
     }
 }
 

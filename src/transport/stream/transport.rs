@@ -137,11 +137,11 @@ impl TransportKind for Stream {
 
     #[inline(always)]
     fn unsent(&self) -> usize {
-        self.writing.buffer().len()
+        self.writing.buffer.len()
     }
 
     fn drop_unsent(&self) {
-        let unsent = self.writing.buffer().take();
+        let unsent = self.writing.buffer.take();
         drop(unsent);
     }
 

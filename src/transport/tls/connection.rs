@@ -59,7 +59,7 @@ pub(crate) struct Connection {
     pub(super) engine: UnsafeCell<Option<Engine>>,
     pub(super) state: Cell<State>,
     /// Plaintext that is not encrypted yet.
-    queue: UnsafeCell<WriteBuffer>,
+    pub(super) queue: WriteBuffer,
     /// How much of the queue the last write offered to OpenSSL, which could not go on before it hears from the
     /// peer: the next one must offer as much again.
     pub(super) offered: Cell<usize>,
@@ -109,7 +109,7 @@ impl Connection {
             ssl_object: Slot::empty(),
             engine: UnsafeCell::new(None),
             state: Cell::new(State::Unwrapped),
-            queue: UnsafeCell::default(),
+            queue: WriteBuffer::default(),
             offered: Cell::new(0),
             undelivered: UnsafeCell::default(),
             outgoing_high: Mark::new(usize::MAX),
@@ -131,15 +131,6 @@ impl Connection {
         }
         // SAFETY: the setter lets in loops of ours only.
         Some(unsafe { core_of(self.event_loop.as_ptr()) })
-    }
-
-    #[allow(
-        clippy::mut_from_ref,
-        reason = "GIL-guarded cell; the borrow ends before anything of Python is dropped"
-    )]
-    pub(super) fn queue(&self) -> &mut WriteBuffer {
-        // SAFETY: see the reason above.
-        unsafe { &mut *self.queue.get() }
     }
 
     #[allow(clippy::mut_from_ref, reason = "GIL-guarded cell; no caller holds the borrow across Python code")]
@@ -181,7 +172,7 @@ impl Connection {
 
     /// What `_get_write_buffer_size` of asyncio counts.
     pub(super) fn unsent(&self) -> usize {
-        self.queue().len() + self.output_size()
+        self.queue.len() + self.output_size()
     }
 
     /// What `_get_read_buffer_size` of asyncio counts.
@@ -211,7 +202,7 @@ impl Connection {
 
     /// The connection is lost: everything that still waits is dropped.
     pub(super) fn lost(&self) {
-        let unsent = self.queue().take();
+        let unsent = self.queue.take();
         drop(unsent);
         *self.undelivered() = Vec::new();
         self.offered.set(0);
@@ -225,7 +216,7 @@ impl Connection {
 /// not sent.
 #[inline(always)]
 pub(super) fn control_app_writing(this: This<'_, Connection>, output: usize) -> Result<(), Raised> {
-    let size = this.queue().len() + output;
+    let size = this.queue.len() + output;
     let paused = this.app_paused.writing.get();
     if (size >= this.outgoing_high.get() && !paused) || (size <= this.outgoing_low.get() && paused) {
         return call_named(this, "_control_app_writing", &[]);

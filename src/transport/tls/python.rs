@@ -123,7 +123,7 @@ impl Connection {
     /// What was written in this turn is sent now, so that sizes are what asyncio would tell.
     fn _do_write_now(slf: &Bound<'_, Self>) -> PyResult<()> {
         let connection = slf.get();
-        if connection.state.get() != State::Wrapped || connection.queue().is_empty() {
+        if connection.state.get() != State::Wrapped || connection.queue.is_empty() {
             return Ok(());
         }
         native(slf, write::write_now)

@@ -38,14 +38,14 @@ pub(super) fn immutable(data: &Ref) -> Result<Ref, Raised> {
 #[inline(always)]
 pub(super) fn push(this: This<'_, Connection>, data: Ref) {
     if !data.exact_bytes().unwrap_or_default().is_empty() {
-        this.queue().push(data, 0);
+        this.queue.push(data, 0);
     }
 }
 
 /// After a push: decide whether the socket gets it now.
 #[inline(always)]
 pub(super) fn pushed(this: This<'_, Connection>) -> Result<(), Raised> {
-    let pending = this.queue().len();
+    let pending = this.queue.len();
     if this.state.get() != State::Wrapped || pending == 0 {
         // It leaves after the handshake.
         return Ok(());
@@ -92,14 +92,14 @@ pub(super) fn flush(object: &Ref, core: &Core) -> Result<(), Fatal> {
 /// asyncio's end of `_do_read`: the queue, or else what the engine has to say.
 #[inline(always)]
 pub(super) fn write_pending(this: This<'_, Connection>) -> Result<(), Raised> {
-    if this.queue().is_empty() { process_outgoing(this) } else { write_all(this) }
+    if this.queue.is_empty() { process_outgoing(this) } else { write_all(this) }
 }
 
 /// asyncio's `_do_write`: encrypts the queue, as far as the socket takes it, and sends it.
 pub(super) fn write_all(this: This<'_, Connection>) -> Result<(), Raised> {
     let Some(engine) = this.engine() else { return Ok(()) };
     let mut emptied = false;
-    while !this.queue().is_empty() && this.engine_use.get() == EngineUse::Idle {
+    while !this.queue.is_empty() && this.engine_use.get() == EngineUse::Idle {
         // Before the shutdown everything is encrypted, whether it can be sent or not.
         if this.stream_paused.writing.get() && this.state.get() != State::Flushing {
             break;
@@ -171,14 +171,14 @@ fn fill(this: This<'_, Connection>, engine: &Engine, core: &Core) -> Result<bool
     let mut done = Done::default();
     let limit = if this.stream_paused.writing.get() { usize::MAX } else { BATCH };
     let mut progress = false;
-    while let Some((first, sent)) = this.queue().front() {
+    while let Some((first, sent)) = this.queue.front() {
         if progress && engine.output_size() >= limit {
             break;
         }
         match offer(this, engine, core, &first, sent)? {
             // Not more than is there: an SSLObject with a `write` of its own may end the connection in it.
             Wrote::Bytes(count) => {
-                let queue = this.queue();
+                let queue = &this.queue;
                 queue.advance(count.min(queue.len()), &mut done);
             }
             Wrote::WantRead => return Ok(false),
@@ -198,10 +198,10 @@ fn offer(
 ) -> Result<Wrote, Raised> {
     let rest = first.exact_bytes().and_then(|piece| piece.get(sent..)).unwrap_or_default();
     let offered = this.offered.get();
-    let wanted = this.queue().len().min(RECORD).max(offered);
+    let wanted = this.queue.len().min(RECORD).max(offered);
     let (size, wrote) = if rest.len() < wanted {
         let mut joined = core.take_scratch();
-        this.queue().gather(&mut joined, wanted);
+        this.queue.gather(&mut joined, wanted);
         let wrote = match engine {
             Engine::Native(native) => native.encrypt(&joined),
             Engine::Object(object) => bytes_from(&joined).and_then(|data| object.encrypt(&data)),
@@ -233,7 +233,7 @@ pub(super) fn send_last_of(connection: &Ref) {
 /// comes of it, the connection is over.
 pub(super) fn send_last(this: This<'_, Connection>) {
     if this.state.get() == State::Wrapped
-        && !this.queue().is_empty()
+        && !this.queue.is_empty()
         && let Err(raised) = write_all(this)
     {
         drop(raised.take());
