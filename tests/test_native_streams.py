@@ -547,3 +547,30 @@ def test_objects_that_were_never_initialised_raise_and_do_not_crash(run):
             return True
 
     run(main())
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="until Python 3.11 making an object may run the collector")
+def test_a_collection_within_a_read_may_replace_the_buffer(run):
+    async def main():
+        reader = wakeloop.StreamReader()
+        line = b"a line of some length\n"
+
+        def replace(phase, info):
+            reader._buffer = bytearray(line * 50)
+
+        threshold, slices = gc.get_threshold(), []
+        gc.callbacks.append(replace)
+        try:
+            for count in range(300):
+                reader._buffer = bytearray(line * 50)
+                # CPython keeps one slice for reuse, and a new one is what makes it run the collector here.
+                slices.append(slice(count))
+                gc.set_threshold(1 + count % 20)
+                assert await reader.readline() == line
+                assert await reader.read(5) == line[:5]
+                assert len(await reader.readexactly(100)) == 100
+        finally:
+            gc.set_threshold(*threshold)
+            gc.callbacks.remove(replace)
+
+    run(main())

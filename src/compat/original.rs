@@ -26,6 +26,7 @@ impl Original {
             let object = value.as_ptr();
             if ffi::PyCFunction_Check(object) != 0
                 || ffi::Py_TYPE(object) == &raw mut ffi::PyMethodDescr_Type
+                || ffi::Py_TYPE(object) == &raw mut ffi::PyWrapperDescr_Type
                 || ffi::PyModule_CheckExact(object) != 0
             {
                 return Ok(Some(Original { value, code: None }));

@@ -96,7 +96,21 @@ impl State {
         }
     }
 
+    /// Ends a loan, if one is open: keeps what is not used up of it.
+    fn end_loan(&mut self) {
+        if self.lent_size > 0 {
+            // SAFETY: lent memory is valid until it is taken back, which calls this.
+            let rest =
+                unsafe { std::slice::from_raw_parts(self.lent.add(self.taken), self.lent_size - self.taken) };
+            (self.lent, self.lent_size, self.taken) = (std::ptr::null(), 0, 0);
+            self.kept.extend_from_slice(rest);
+        }
+    }
+
+    /// Keeps `data` behind all other input. A loan may be open: while CPython turns OpenSSL's error into an exception, a
+    /// finalizer or another thread can come here. The loan ends then, because its rest comes before the data.
     fn keep(&mut self, data: &[u8]) {
+        self.end_loan();
         if self.taken > 0 {
             self.kept.drain(..self.taken);
             self.taken = 0;
@@ -206,17 +220,7 @@ impl Io {
     pub(crate) fn take_back(&self) {
         let mut state = self.state();
         state.attended = false;
-        if state.lent_size == 0 {
-            return;
-        }
-        let (lent, size, taken) = (state.lent, state.lent_size, state.taken);
-        state.lent = std::ptr::null();
-        state.lent_size = 0;
-        state.taken = 0;
-        if taken < size {
-            // SAFETY: the loan ends here, and not before.
-            state.keep(unsafe { std::slice::from_raw_parts(lent.add(taken), size - taken) });
-        }
+        state.end_loan();
         self.publish(&state);
     }
 
@@ -262,6 +266,11 @@ impl Io {
     #[inline(always)]
     pub(crate) fn at_work<T>(&self, body: impl FnOnce() -> T) -> T {
         self.buffers.during(body)
+    }
+
+    /// The shutdown begins: the record buffers stay as they are.
+    pub(crate) fn end_records(&self) {
+        self.buffers.forget();
     }
 
     /// From here on output is announced again.
@@ -429,6 +438,45 @@ pub(super) fn make_method(functions: &Functions) -> Result<BioMethod, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Takes `count` bytes of the input, as OpenSSL does.
+    fn taken(io: &Io, count: usize) -> Vec<u8> {
+        let mut state = io.state();
+        let bytes = state.input()[..count].to_vec();
+        state.advance(count);
+        io.publish(&state);
+        bytes
+    }
+
+    #[test]
+    fn what_is_kept_while_a_loan_is_open_comes_after_the_loan() {
+        for used in 0..=4 {
+            let io = Io::new(Box::new(|| ()));
+            let lent = b"lent".to_vec();
+            // SAFETY: taken back below.
+            unsafe { io.lend(&lent) };
+            let mut seen = taken(&io, used);
+            io.keep(b" and kept");
+            assert_eq!(io.input_size(), 13 - used);
+            io.take_back();
+            drop(lent);
+            io.keep(b", twice");
+            seen.extend(taken(&io, io.input_size()));
+            assert_eq!(seen, b"lent and kept, twice");
+        }
+    }
+
+    #[test]
+    fn the_rest_of_a_loan_is_kept() {
+        let io = Io::new(Box::new(|| ()));
+        for (used, kept) in [(4, 0), (1, 3), (0, 7)] {
+            // SAFETY: static memory.
+            unsafe { io.lend(b"lent") };
+            taken(&io, used);
+            io.take_back();
+            assert_eq!(io.input_size(), kept);
+        }
+    }
 
     fn record(length: u16) -> Vec<u8> {
         let mut record = vec![23, 3, 3];

@@ -6,7 +6,11 @@
 //! was quiet for [`QUIET`] turns makes room for another. With large messages they are better freed: what OpenSSL gets
 //! anew is what it has just let go, and still in the cache.
 //!
-//! All of this happens on the loop's thread with the GIL held, with which CPython also frees an `SSL`.
+//! All of this happens with the GIL held, with which CPython also frees an `SSL`. But CPython gives up the GIL while it has
+//! OpenSSL read or write, and a connection whose loop has moved to another thread still has its place in the list of the
+//! thread before: that thread may release its buffers at any time. It must not while OpenSSL works on them. So whatever
+//! runs OpenSSL between the handshake and the shutdown runs within [`Buffers::during`], and from the shutdown on the
+//! buffers stay as they are ([`Buffers::forget`]).
 
 use std::cell::RefCell;
 use std::ffi::{c_int, c_long, c_void};
@@ -37,12 +41,12 @@ pub(super) struct Buffers {
     kept: AtomicBool,
     /// The last turn in which they were used.
     used_in: AtomicU64,
-    /// OpenSSL is on the stack.
+    /// OpenSSL is on the stack, perhaps below CPython, which lets other threads run meanwhile.
     at_work: AtomicBool,
 }
 
 impl Buffers {
-    /// The `SSL` is gone.
+    /// The `SSL` is gone, or it is being shut down, by CPython and without the GIL.
     pub(super) fn forget(&self) {
         self.ssl.store(null_mut(), Ordering::Relaxed);
     }

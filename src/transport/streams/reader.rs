@@ -4,7 +4,7 @@ use std::cell::{Cell, UnsafeCell};
 
 use pyo3::ffi;
 
-use super::store::{Room, Store};
+use super::store::{self, Room, Store};
 use super::waiter::wake;
 use crate::capi::call::method;
 use crate::capi::class::{ClassSpec, field};
@@ -109,8 +109,31 @@ impl Reader {
     /// `feed_data(data)` of a plain, open reader.
     #[inline(always)]
     pub(crate) fn push(&self, data: &[u8]) -> Result<(), Raised> {
-        self.store().append(data)?;
+        match self.store().shared() {
+            Some(shared) => store::extend(&shared, data)?,
+            None => self.store().append(data)?,
+        }
         self.arrived()
+    }
+
+    /// Takes the first `count` bytes out of the store, of which there are that many.
+    #[inline(always)]
+    pub(super) fn take(&self, count: usize) -> Result<Ref, Raised> {
+        let Some(shared) = self.store().shared() else { return self.store().take(count) };
+        let taken = store::copy_front(&shared, count)?;
+        store::delete_front(&shared, count)?;
+        Ok(taken)
+    }
+
+    /// Forgets the first `count` bytes in the store, of which there are that many.
+    pub(super) fn discard(&self, count: usize) -> Result<(), Raised> {
+        match self.store().shared() {
+            Some(shared) => store::delete_front(&shared, count),
+            None => {
+                self.store().discard(count);
+                Ok(())
+            }
+        }
     }
 
     /// Room in which to receive, if the read that waits wants so much that a copy is worth saving. What was

@@ -38,14 +38,14 @@ pub(super) fn check(reader: &Reader) -> Result<(), Raised> {
 
 #[inline(always)]
 pub(super) fn read_exactly(reader: &Reader, size: usize) -> Result<Option<Ref>, Raised> {
-    let store = reader.store();
-    if store.len() >= size {
+    let length = reader.store().len();
+    if length >= size {
         return take(reader, size).map(Some);
     }
     if !reader.eof.get() {
         return Ok(None);
     }
-    Err(incomplete(&store.take(store.len())?, &integer(size as i64)?))
+    Err(incomplete(&reader.take(length)?, &integer(size as i64)?))
 }
 
 #[inline(always)]
@@ -126,8 +126,7 @@ pub(super) fn read_until(
         ItemEnd::Found { len, .. } => take(reader, len).map(Some),
         ItemEnd::TooLong(item) => Err(item_too_long(item)),
         ItemEnd::Missing { .. } if reader.eof.get() => {
-            let store = reader.store();
-            Err(incomplete(&store.take(store.len())?, &Ref::none()))
+            Err(incomplete(&reader.take(reader.store().len())?, &Ref::none()))
         }
         ItemEnd::Missing { .. } => Ok(None),
     }
@@ -135,15 +134,14 @@ pub(super) fn read_until(
 
 #[inline(always)]
 pub(super) fn read_line(reader: &Reader, offset: &Cell<usize>) -> Result<Option<Ref>, Raised> {
-    let store = reader.store();
     match find_end(reader, &[], offset) {
         ItemEnd::Found { len, .. } => take(reader, len).map(Some),
         ItemEnd::TooLong(line) => {
-            store.discard(line.end.unwrap_or(store.len()))?;
+            reader.discard(line.end.unwrap_or(reader.store().len()))?;
             reader.maybe_resume()?;
             Err(line_too_long(line))
         }
-        ItemEnd::Missing { .. } if reader.eof.get() => store.take(store.len()).map(Some),
+        ItemEnd::Missing { .. } if reader.eof.get() => reader.take(reader.store().len()).map(Some),
         ItemEnd::Missing { .. } => Ok(None),
     }
 }
@@ -151,7 +149,7 @@ pub(super) fn read_line(reader: &Reader, offset: &Cell<usize>) -> Result<Option<
 /// Takes the first `size` bytes out of the store, of which there are that many.
 #[inline(always)]
 fn take(reader: &Reader, size: usize) -> Result<Ref, Raised> {
-    let data = reader.store().take(size)?;
+    let data = reader.take(size)?;
     reader.maybe_resume()?;
     Ok(data)
 }

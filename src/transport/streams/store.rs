@@ -103,12 +103,17 @@ impl Store {
         self.shared.is_some()
     }
 
-    /// Adds data at the end.
+    /// The bytearray that others may hold, if there is one. CPython's functions for it may run Python code: with 3.11
+    /// the collector runs as soon as they make an object. So the caller owns it, and borrows no store meanwhile.
+    #[inline(always)]
+    pub(crate) fn shared(&self) -> Option<Ref> {
+        self.shared.as_ref().map(Ref::clone_ref)
+    }
+
+    /// For what is not shared: adds data at the end.
     #[inline(always)]
     pub(crate) fn append(&mut self, data: &[u8]) -> Result<(), Raised> {
-        if let Some(shared) = &self.shared {
-            return extend(shared, data);
-        }
+        debug_assert!(!self.is_shared());
         if self.bytes.is_none() {
             self.bytes = Some(bytes_cache::with_capacity(data.len())?);
             (self.start, self.end, self.capacity) = (0, 0, data.len());
@@ -158,11 +163,11 @@ impl Store {
         Ok(())
     }
 
-    /// Takes the first `count` bytes, of which there are that many.
+    /// For what is not shared: takes the first `count` bytes, of which there are that many.
     #[inline(always)]
     pub(crate) fn take(&mut self, count: usize) -> Result<Ref, Raised> {
-        debug_assert!(count <= self.len());
-        if self.start == 0 && count == self.end && count >= self.capacity / 2 && !self.is_shared() {
+        debug_assert!(count <= self.len() && !self.is_shared());
+        if self.start == 0 && count == self.end && count >= self.capacity / 2 {
             let whole = std::mem::replace(self, Store::empty());
             return match whole.bytes {
                 // SAFETY: everything before `end` was written.
@@ -173,27 +178,39 @@ impl Store {
             };
         }
         let taken = bytes_from(&self.as_slice()[..count])?;
-        self.discard(count)?;
+        self.discard(count);
         Ok(taken)
     }
 
-    /// Forgets the first `count` bytes, of which there are that many.
-    pub(crate) fn discard(&mut self, count: usize) -> Result<(), Raised> {
-        if let Some(shared) = &self.shared {
-            // SAFETY: a bytearray. It may be locked, which is an error.
-            let done = unsafe { ffi::PySequence_DelSlice(shared.as_ptr(), 0, count as ffi::Py_ssize_t) };
-            return if done < 0 { Err(Raised) } else { Ok(()) };
-        }
+    /// For what is not shared: forgets the first `count` bytes, of which there are that many.
+    pub(crate) fn discard(&mut self, count: usize) {
+        debug_assert!(count <= self.len() && !self.is_shared());
         self.start += count;
         if self.start >= self.end {
             *self = Store::empty();
         }
-        Ok(())
     }
 
     pub(crate) const fn empty() -> Store {
         Store { bytes: None, start: 0, end: 0, capacity: 0, shared: None }
     }
+}
+
+/// `del buffer[:count]`. Raises BufferError if a memoryview of the bytearray exists.
+pub(super) fn delete_front(buffer: &Ref, count: usize) -> Result<(), Raised> {
+    // SAFETY: a live bytearray; -1 with an error set means failure.
+    let done = unsafe { ffi::PySequence_DelSlice(buffer.as_ptr(), 0, count as ffi::Py_ssize_t) };
+    if done < 0 { Err(Raised) } else { Ok(()) }
+}
+
+/// The first `count` bytes of a bytearray that has that many.
+pub(super) fn copy_front(buffer: &Ref, count: usize) -> Result<Ref, Raised> {
+    // SAFETY: a live bytearray of that length, which no code changes during the copy: making bytes runs no Python code.
+    let front = unsafe {
+        debug_assert!(ffi::PyByteArray_Size(buffer.as_ptr()) as usize >= count);
+        std::slice::from_raw_parts(ffi::PyByteArray_AsString(buffer.as_ptr()).cast(), count)
+    };
+    bytes_from(front)
 }
 
 /// `bytearray.extend(data)`.

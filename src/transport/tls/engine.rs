@@ -88,6 +88,13 @@ impl Engine {
         }
     }
 
+    /// The shutdown begins.
+    pub(super) fn ends(&self) {
+        if let Engine::Native(native) = self {
+            native.io.end_records();
+        }
+    }
+
     /// Every object that is held, for the collector.
     pub(super) fn slots(&self) -> impl Iterator<Item = &Slot> {
         let (native, object) = match self {

@@ -63,12 +63,12 @@ impl Native {
         }
     }
 
-    /// Has CPython do the read that ended.
+    /// Has CPython do the read that ended. It gives up the GIL meanwhile, and runs finalizers.
     #[cold]
     fn ask(&self) -> Option<End> {
         let Some(raw) = self.raw.get() else { return Some(End::Closed) };
         let py = raw.py();
-        match raw.bind(py).call_method1(Fallible("read"), (1,)) {
+        match self.io.at_work(|| raw.bind(py).call_method1(Fallible("read"), (1,))) {
             // Nothing but b"" can come out here: libssl has just said that it has no more.
             Ok(_) => Some(End::Closed),
             Err(error) if is_again(py, &error) => None,
@@ -87,7 +87,8 @@ impl Native {
                 let raw = self.raw.get().ok_or(Raised)?;
                 let py = raw.py();
                 let copy = bytes_from(data)?;
-                let written = raw.bind(py).call_method1(Fallible("write"), (copy.bind(py),));
+                let written =
+                    self.io.at_work(|| raw.bind(py).call_method1(Fallible("write"), (copy.bind(py),)));
                 wrote(py, written)
             }
         }

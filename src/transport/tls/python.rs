@@ -235,10 +235,10 @@ impl Connection {
         match known.iter().position(|member| member.is(state)) {
             Some(index) => {
                 self.state.set(STATES[index]);
-                if STATES[index] == State::Wrapped
-                    && let Some(engine) = self.engine()
-                {
-                    engine.established();
+                match (STATES[index], self.engine()) {
+                    (State::Wrapped, Some(engine)) => engine.established(),
+                    (State::Shutdown, Some(engine)) => engine.ends(),
+                    _ => {}
                 }
                 Ok(())
             }
