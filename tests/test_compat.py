@@ -59,7 +59,7 @@ def test_a_patched_method_is_noticed_at_once_and_no_longer_when_it_is_taken_back
     assert unpatched()
 
 
-def test_what_is_patched_otherwise_does_not_matter(kinds):
+def test_setting_an_unrelated_attribute_does_not_count_as_a_patch(kinds):
     _, kind = kinds
     unpatched = _core.unpatched((kind, "method"))
     kind.new_attribute = kind.value = 1

@@ -25,7 +25,7 @@ async def until(condition):
 
 
 @pytest.mark.native
-def test_a_burst_is_delivered_in_a_few_turns(run):
+def test_a_burst_of_datagrams_is_delivered_in_a_few_iterations(run):
     async def main():
         loop = asyncio.get_running_loop()
         transport, protocol = await endpoint()
@@ -174,7 +174,7 @@ def test_an_exception_in_error_received_propagates_to_the_caller(run):
     run(main())
 
 
-def test_what_is_written_before_close_or_abort_is_sent(run):
+def test_datagrams_sent_before_close_or_abort_leave(run):
     async def main():
         far, server = await endpoint()
         for end in ("close", "abort"):
@@ -487,7 +487,7 @@ def test_a_broadcast_endpoint_sends_to_its_address_without_connecting(run):
     run(main())
 
 
-def test_an_endpoint_nobody_closed_warns(loop_factory):
+def test_an_unclosed_datagram_transport_warns(loop_factory):
     async def main():
         return await endpoint()
 

@@ -14,7 +14,7 @@ import pytest
 from tests.support.protocol import HalfOpen, Recording, close, pair
 
 
-def test_a_server_nobody_closed_warns_when_its_loop_is_gone(loop_factory):
+def test_an_unclosed_server_warns_when_its_loop_is_freed(loop_factory):
     """The warning is for its listening socket, as in asyncio: the server object itself is pure Python."""
     loop = loop_factory()
     server = loop.run_until_complete(loop.create_server(asyncio.Protocol, "127.0.0.1", 0))

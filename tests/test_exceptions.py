@@ -99,7 +99,7 @@ def test_the_default_handler_can_be_called_and_restored(loop, asyncio_log):
         loop.set_exception_handler("handler")
 
 
-def test_a_handler_that_fails_is_logged_and_the_loop_lives(loop, asyncio_log):
+def test_an_exception_in_the_exception_handler_is_logged_and_the_loop_runs_on(loop, asyncio_log):
     seen = []
 
     def handler(loop, context):

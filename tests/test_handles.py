@@ -45,7 +45,7 @@ def test_a_cancelled_handle_does_not_run(loop):
     assert last.cancelled() is False
 
 
-def test_a_callback_can_cancel_one_that_is_ready_in_the_same_turn(loop):
+def test_a_callback_can_cancel_one_that_is_ready_in_the_same_iteration(loop):
     seen = []
     loop.call_soon(lambda: victim.cancel())
     victim = loop.call_soon(seen.append, "cancelled too late")

@@ -164,7 +164,7 @@ def test_debug_mode_logs_the_lookup(run, caplog):
     assert any(text.startswith("Getting address info 127.0.0.1:80, type=") and " took " in text for text in texts)
 
 
-def test_a_cancelled_lookup_ends_at_once_and_disturbs_nobody(run):
+def test_a_cancelled_lookup_ends_at_once_and_does_not_affect_others(run):
     async def main():
         loop = asyncio.get_running_loop()
         errors = []

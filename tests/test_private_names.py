@@ -66,7 +66,7 @@ def test_a_timer_can_be_taken_out_of_scheduled_and_run_by_a_tool(loop):
     assert [handle._args for handle in loop._scheduled] == [(7200,)]
 
 
-def test_a_loop_can_be_drained_turn_by_turn(loop):
+def test_a_loop_can_be_drained_one_iteration_at_a_time(loop):
     """Runs as long as anything is ready or scheduled. It ends when both are empty."""
     seen = []
     loop.call_later(0.01, lambda: loop.call_soon(seen.append, "after the timer"))

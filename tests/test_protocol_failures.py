@@ -58,7 +58,7 @@ def test_an_object_that_is_not_a_protocol_is_reported_at_the_end_of_the_connecti
     run(main())
 
 
-def test_what_a_protocol_wrote_before_its_exception_is_sent(run):
+def test_data_written_before_an_exception_is_sent(run):
     class Failing(Recording):
         def data_received(self, data):
             self.transport.write(b"answer")
@@ -97,7 +97,7 @@ def answering(method, error, base=None):
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, asyncio.CancelledError, ZeroDivisionError])
 @pytest.mark.parametrize("method", ["connection_made", "data_received", "eof_received", "get_buffer", "buffer_updated"])
-def test_what_a_protocol_wrote_before_an_exception_is_sent_whatever_it_is(loop, method, error):
+def test_data_written_before_any_base_exception_is_sent(loop, method, error):
     loop.set_exception_handler(lambda loop, context: loop.stop())
     with tcp_pair() as (sock, peer):
         connecting = loop.create_task(loop.create_connection(answering(method, error), sock=sock))
@@ -118,7 +118,7 @@ def test_what_a_protocol_wrote_before_an_exception_is_sent_whatever_it_is(loop, 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, asyncio.CancelledError, ZeroDivisionError])
 @pytest.mark.parametrize("method", ["data_received", "buffer_updated"])
-def test_what_a_protocol_wrote_over_tls_before_an_exception_is_sent(loop, tls, tls_engine, method, error):
+def test_data_written_over_tls_before_an_exception_is_sent(loop, tls, tls_engine, method, error):
     answers = answering(method, error, Recording if method == "data_received" else Viewed)
     loop.set_exception_handler(lambda loop, context: None)
     near, far = loop.run_until_complete(secure_pair(tls, far=answers))
@@ -162,7 +162,7 @@ def test_a_datagram_sent_before_an_exception_leaves(loop, error):
         loop.run_until_complete(asyncio.sleep(0.01))
 
 
-def test_what_is_written_around_a_loop_run_inside_of_data_received_is_sent(loop, loop_factory):
+def test_data_written_around_a_nested_run_in_data_received_is_sent(loop, loop_factory):
     class Nesting(Recording):
         def data_received(self, data):
             self.transport.write(b"before")

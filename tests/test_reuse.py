@@ -137,7 +137,7 @@ def test_no_future_is_left_when_nobody_waits(run):
     run(main())
 
 
-def test_who_holds_a_spent_future_holds_the_last_reference_to_it(run):
+def test_a_reference_to_a_finished_future_is_the_last_one(run):
     class Thing:
         pass
 
@@ -252,7 +252,7 @@ def test_a_stop_iteration_during_an_exception_has_the_context_that_a_coroutines_
 
 
 @pytest.mark.parametrize("begin", [received, received_into], ids=["bytes", "int"])
-def test_nobody_but_its_catcher_holds_a_stop_iteration(run, begin):
+def test_a_stop_iteration_is_referenced_only_where_it_is_caught(run, begin):
     async def main():
         async with sockets() as (near, far):
             await some_waits()

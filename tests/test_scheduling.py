@@ -31,7 +31,7 @@ def test_a_callback_gets_all_its_arguments(loop, count):
     assert seen == [tuple(range(count))]
 
 
-def test_a_callback_scheduled_by_a_callback_runs_in_the_next_turn(loop):
+def test_a_callback_scheduled_by_a_callback_runs_in_the_next_iteration(loop):
     seen = []
 
     def first():
@@ -45,7 +45,7 @@ def test_a_callback_scheduled_by_a_callback_runs_in_the_next_turn(loop):
     assert seen == ["first", "second"]
 
 
-def test_stop_before_run_forever_runs_exactly_one_turn(loop):
+def test_stop_before_run_forever_runs_exactly_one_iteration(loop):
     seen = []
 
     def again():
@@ -61,7 +61,7 @@ def test_stop_before_run_forever_runs_exactly_one_turn(loop):
     assert seen == [1, 1]
 
 
-def test_stop_lets_the_rest_of_the_turn_run(loop):
+def test_stop_lets_the_rest_of_the_iteration_run(loop):
     seen = []
     loop.call_soon(loop.stop)
     loop.call_soon(seen.append, "same turn")
@@ -159,7 +159,7 @@ def test_a_context_of_none_is_the_context_of_the_caller(loop):
     assert sorted(seen) == [(name, "caller") for name in ("at", "future", "later", "soon", "threadsafe")]
 
 
-def test_what_a_callback_sets_stays_in_its_context(loop):
+def test_a_context_variable_set_in_a_callback_stays_in_its_context(loop):
     before = variable.get()
     seen = []
     loop.call_soon(variable.set, "leaked?", context=contextvars.copy_context())
@@ -208,7 +208,7 @@ def test_a_task_keeps_its_context_across_awaits(run):
     run(main())
 
 
-def test_future_callbacks_run_in_order_and_on_a_later_turn(run):
+def test_future_callbacks_run_in_order_and_in_a_later_iteration(run):
     async def main():
         loop = asyncio.get_running_loop()
         future, seen = loop.create_future(), []

@@ -399,7 +399,7 @@ def test_a_connection_that_is_closed_in_the_middle_ends_the_file(run, file, how)
 
 
 @pytest.mark.native
-def test_a_sendfile_cancelled_before_its_turn_leaves_the_connection(run, file):
+def test_a_sendfile_cancelled_before_it_starts_leaves_the_connection(run, file):
     """asyncio refuses every write from then on."""
 
     async def main():
@@ -421,7 +421,7 @@ def test_a_sendfile_cancelled_before_its_turn_leaves_the_connection(run, file):
     run(main())
 
 
-def test_a_connection_that_is_lost_before_its_turn_is_an_error(run, file):
+def test_a_connection_lost_before_its_sendfile_starts_is_an_error(run, file):
     async def main():
         loop = asyncio.get_running_loop()
         with tcp_pair() as (ours, _):

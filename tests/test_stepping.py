@@ -484,7 +484,7 @@ def test_data_that_comes_during_a_nested_run_waits_for_the_callback_to_end(nesta
     nestable.run_until_complete(main())
 
 
-def test_what_a_protocol_wrote_before_a_nested_run_is_sent_in_it(nestable):
+def test_data_written_before_a_nested_run_is_sent_in_it(nestable):
     """A protocol asks its peer and waits for the answer inside data_received."""
 
     class Asking(asyncio.Protocol):

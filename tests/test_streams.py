@@ -161,7 +161,7 @@ def test_feed_data_and_feed_eof_work_beside_the_transport(run):
     run(main())
 
 
-def test_a_subclassed_reader_hears_every_delivery(run):
+def test_an_overridden_feed_data_is_called_for_all_data(run):
     """A fast path that bypasses feed_data may only be used if nobody replaced it."""
     deliveries = []
 
@@ -339,7 +339,7 @@ def test_large_and_small_messages_keep_their_boundaries(run):
     "Unhandled exception in client_connected_cb" not in inspect.getsource(asyncio.StreamReaderProtocol.connection_made),
     reason="an early 3.11 does not tell of it",
 )
-def test_an_exception_in_a_handler_is_reported_and_the_server_lives(run):
+def test_an_exception_in_a_handler_is_reported_and_the_server_runs_on(run):
     async def main():
         loop, problems = asyncio.get_running_loop(), []
         loop.set_exception_handler(lambda loop, context: problems.append(context))

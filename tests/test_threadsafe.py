@@ -90,7 +90,7 @@ def test_bursts_from_many_threads_lose_nothing_and_keep_each_threads_order(runni
         assert [number for owner, number in seen if owner == name] == list(range(2000))
 
 
-def test_wakes_are_not_lost_between_turns(running):
+def test_wakes_are_not_lost_between_iterations(running):
     """Ping-pong: the loop parks after every callback, and every wake-up has to reach it."""
     answer = threading.Event()
     for _ in range(3000):
@@ -119,7 +119,7 @@ def test_calls_made_before_the_loop_runs_are_kept(loop):
     assert seen == list(range(100))
 
 
-def test_calls_from_the_loops_own_thread_run_in_turn(loop):
+def test_calls_from_the_loops_own_thread_keep_their_order(loop):
     seen = []
     for number in range(100):
         (loop.call_soon if number % 2 else loop.call_soon_threadsafe)(seen.append, number)

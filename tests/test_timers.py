@@ -85,7 +85,7 @@ def test_timers_with_equal_deadlines_fire_in_the_order_they_were_scheduled(loop)
 
 
 @pytest.mark.parametrize("delay", [0, 0.0, -1, -1e300, -math.inf, True - 1])
-def test_a_delay_of_nothing_or_less_fires_on_the_next_turn(loop, delay):
+def test_a_delay_of_zero_or_less_fires_in_the_next_iteration(loop, delay):
     seen = []
     loop.call_later(delay, seen.append, "fired")
     assert seen == []

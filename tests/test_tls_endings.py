@@ -239,7 +239,7 @@ def test_debug_mode_shows_what_broke_a_connection(run, tls, asyncio_log):
     assert record.exc_info[0] is ssl.SSLError
 
 
-def test_a_transport_that_nobody_closed_warns(loop_factory, tls, asyncio_log):
+def test_an_unclosed_tls_transport_warns(loop_factory, tls, asyncio_log):
     loop = loop_factory()
     near, far = loop.run_until_complete(secure_pair(tls))
     with warnings.catch_warnings(record=True) as caught:

@@ -35,7 +35,7 @@ def test_a_buffered_protocol_gets_its_data_into_its_buffer(run, tls):
     run(main())
 
 
-def test_what_a_protocol_wrote_before_a_nested_run_is_sent_in_it(loop, tls):
+def test_data_written_before_a_nested_run_is_sent_in_it(loop, tls):
     class Asking(Recording):
         def data_received(self, data):
             super().data_received(data)

@@ -45,7 +45,7 @@ def test_data_and_end_in_one_segment_come_as_data_then_end(run):
     run(main())
 
 
-def test_connection_lost_comes_on_a_later_turn_than_close(run):
+def test_connection_lost_comes_in_a_later_iteration_than_close(run):
     async def main():
         near, far = await pair()
         for protocol in (near, far):

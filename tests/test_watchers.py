@@ -59,7 +59,7 @@ def test_changes_to_a_watched_descriptor_are_reported_in_the_next_iteration(run,
     run(main())
 
 
-def test_a_writer_is_called_on_every_turn_while_there_is_room(loop):
+def test_a_writer_is_called_in_every_iteration_while_there_is_room(loop):
     with socketpair() as (near, _):
         calls = []
 

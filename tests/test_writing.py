@@ -384,7 +384,7 @@ def test_a_connection_that_ends_in_resume_writing_is_lost_once(run, loop_name, a
 
 
 @pytest.mark.native
-def test_an_interrupt_while_a_turns_writes_are_sent_stops_none_of_them(loop, asyncio_log):
+def test_an_interrupt_while_pending_writes_are_flushed_loses_none_of_them(loop, asyncio_log):
     """Ours are sent at the end of the iteration, for all connections together. asyncio's fail one by one, in the
     callback.
     """

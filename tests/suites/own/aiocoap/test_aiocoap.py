@@ -156,7 +156,7 @@ async def test_many_requests_at_once_over_udp(transports):
 
 @pytest.mark.parametrize("client", ["udp6", "simple6"])
 @in_a_loop
-async def test_a_port_that_nobody_listens_on_is_an_error_at_once(transports, client):
+async def test_connecting_to_a_port_without_a_listener_is_an_error_at_once(transports, client):
     """It is the socket's error queue, or the connected socket's error, that says so."""
     transports("udp6", client)
     client = await aiocoap.Context.create_client_context()
@@ -169,7 +169,7 @@ async def test_a_port_that_nobody_listens_on_is_an_error_at_once(transports, cli
 
 
 @in_a_loop
-async def test_a_tcp_port_that_nobody_listens_on_is_an_error(transports):
+async def test_connecting_to_a_tcp_port_without_a_listener_is_an_error(transports):
     transports("tcpserver", "tcpclient")
     client = await aiocoap.Context.create_client_context()
     try:

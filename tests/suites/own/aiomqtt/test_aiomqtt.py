@@ -108,7 +108,7 @@ async def test_messages_arrive_over_tls(files):
 
 
 @in_a_loop
-async def test_a_retained_message_is_there_for_who_comes_later():
+async def test_a_retained_message_reaches_later_subscribers():
     async with broker() as client:
         async with client() as publisher:
             await publisher.publish("state", "on", qos=1, retain=True)
@@ -131,7 +131,7 @@ async def test_a_subscriber_learns_that_the_broker_has_gone():
 
 
 @in_a_loop
-async def test_nobody_listens_at_the_port():
+async def test_connecting_without_a_listener_fails():
     async with broker() as client:
         pass
     with pytest.raises(aiomqtt.MqttError):
