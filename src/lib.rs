@@ -52,7 +52,6 @@ pub mod timer;
 #[cfg(feature = "python")]
 pub mod bridge;
 #[cfg(feature = "python")]
-#[allow(dead_code, reason = "the typed adapters are being taken into use room by room")]
 mod capi;
 #[cfg(feature = "python")]
 mod compat;

@@ -107,10 +107,9 @@ fn _add_methods(kind: &Bound<'_, PyType>) -> PyResult<()> {
     if !kind.is_subclass_of::<EventLoop>()? {
         return Err(exception::<PyTypeError>("not a class of event loops"));
     }
-    [calls::METHODS, executor_future::METHODS, sock::methods::METHODS]
+    [calls::METHODS, executor_future::METHODS, sock::methods::METHODS, lookup::METHODS]
         .into_iter()
-        .try_for_each(|table| capi::class::add_methods(kind, table))?;
-    capi::types::add_methods(kind, lookup::METHODS)
+        .try_for_each(|table| capi::class::add_methods(kind, table))
 }
 
 /// For the tests: both ways of giving a callback its context have to behave the same.

@@ -4,8 +4,10 @@ use std::mem::MaybeUninit;
 
 use pyo3::ffi;
 
-use super::error::{Raised, raise_message};
-use super::object::Ref;
+use super::error::Raised;
+use super::exceptions::Exception;
+use super::object::{Borrowed, Ref};
+use super::raised::clear_error;
 
 unsafe extern "C" {
     /// Public and documented C API; pyo3-ffi keeps its declaration to itself.
@@ -23,7 +25,7 @@ impl Buffer {
 
     /// A contiguous writable view of `object`; what refuses another is the socket's method of the name `function`.
     pub(crate) fn writable(object: *mut ffi::PyObject, function: &str) -> Result<Buffer, Raised> {
-        Buffer::get(object, ffi::PyBUF_WRITABLE).map_err(|raised| refused(object, function, raised))
+        Buffer::get(object, ffi::PyBUF_WRITABLE).map_err(|Raised| refused(object, function))
     }
 
     fn get(object: *mut ffi::PyObject, flags: i32) -> Result<Buffer, Raised> {
@@ -56,12 +58,11 @@ impl Buffer {
     }
 }
 
-/// Is the error that is set about data that do not lie in one piece, like every other byte of some? asyncio learns of
-/// that when the system call is made, and takes it for an error of the socket.
+/// Is the error that is set about data that does not lie in one piece, such as every other byte of a buffer? asyncio
+/// learns of that when the system call is made, and takes it for an error of the socket.
 #[cold]
 pub(crate) fn is_scattered() -> bool {
-    // SAFETY: an error is set; the class is a static of the interpreter.
-    unsafe { ffi::PyErr_ExceptionMatches(ffi::PyExc_BufferError) != 0 }
+    Exception::BufferError.is_set()
 }
 
 impl Drop for Buffer {
@@ -77,23 +78,16 @@ impl std::fmt::Debug for Buffer {
     }
 }
 
-/// What has no buffer, or none that can be written, is the caller's mistake: a TypeError, as in `socket.recv_into`,
-/// whatever the object itself said.
+/// An object without a buffer, or with one that cannot be written, is the caller's mistake: a TypeError, as in
+/// `socket.recv_into`, whatever the object itself said.
 #[cold]
-fn refused(object: *mut ffi::PyObject, function: &str, raised: Raised) -> Raised {
-    // SAFETY: an error is set; a live object, whose type has a name.
-    unsafe {
-        ffi::PyErr_Clear();
-        let name = match object == ffi::Py_None() {
-            true => "None".into(),
-            false => std::ffi::CStr::from_ptr((*ffi::Py_TYPE(object)).tp_name).to_string_lossy(),
-        };
-        raise_message(
-            ffi::PyExc_TypeError,
-            &format!("{function}() argument 1 must be read-write bytes-like object, not {name}"),
-        );
-    }
-    raised
+fn refused(object: *mut ffi::PyObject, function: &str) -> Raised {
+    clear_error();
+    // SAFETY: a live object, which the caller borrows for the time of the call.
+    let object = unsafe { Borrowed::from_ptr(object) };
+    let name = if object.is_none() { "None".to_owned() } else { object.kind_name() };
+    let text = format!("{function}() argument 1 must be read-write bytes-like object, not {name}");
+    Exception::TypeError.raise(&text)
 }
 
 /// `bytes(data)`.
@@ -106,7 +100,7 @@ pub(crate) fn bytes_from(data: &[u8]) -> Result<Ref, Raised> {
     .ok_or(Raised)
 }
 
-/// A `bytes` object that nobody has seen yet: it is filled in place and then cut to size.
+/// A `bytes` object that no other code has seen: it is filled in place and then cut to size.
 #[derive(Debug)]
 pub(crate) struct RawBytes(Ref);
 

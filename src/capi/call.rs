@@ -358,18 +358,20 @@ unsafe extern "C-unwind" {
 
 /// `sys.audit("socket.getaddrinfo", host, port, family, type, protocol)`.
 pub(crate) fn audit_address_info(
-    [host, port]: [*mut ffi::PyObject; 2],
+    [host, port]: [&Ref; 2],
     [family, kind, protocol]: [c_int; 3],
 ) -> Result<(), Raised> {
     let event = c"socket.getaddrinfo".as_ptr();
     // SAFETY: what the format says: two live objects and three numbers.
-    allowed(|| unsafe { PySys_Audit(event, c"OOiii".as_ptr(), host, port, family, kind, protocol) })
+    allowed(|| unsafe {
+        PySys_Audit(event, c"OOiii".as_ptr(), host.as_ptr(), port.as_ptr(), family, kind, protocol)
+    })
 }
 
 /// `sys.audit("socket.getnameinfo", sockaddr)`.
-pub(crate) fn audit_name_info(address: *mut ffi::PyObject) -> Result<(), Raised> {
+pub(crate) fn audit_name_info(address: &Ref) -> Result<(), Raised> {
     // SAFETY: what the format says: a tuple of one live object.
-    allowed(|| unsafe { PySys_Audit(c"socket.getnameinfo".as_ptr(), c"(O)".as_ptr(), address) })
+    allowed(|| unsafe { PySys_Audit(c"socket.getnameinfo".as_ptr(), c"(O)".as_ptr(), address.as_ptr()) })
 }
 
 /// `sys.audit("socket.connect", socket, address)`, with a socket that is made only if there is a hook to see it.

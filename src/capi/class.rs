@@ -74,15 +74,33 @@ impl<'py, T: Native> ClassSpec<'py, T> {
         }
     }
 
-    /// Lets Python code derive from the class and make instances, whose fields are zeroed memory at first.
+    /// Lets Python code derive from the class and make instances, whose fields are zeroed memory at first. They are made
+    /// as the base class makes its own.
     ///
     /// # Safety
     /// Zeroed memory is a valid `T`.
-    pub(crate) unsafe fn base_class(mut self) -> Self {
+    pub(crate) unsafe fn derivable(mut self) -> Self {
         self.flags = (self.flags & !ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION) | ffi::Py_TPFLAGS_BASETYPE;
-        let new: ffi::newfunc = ffi::PyType_GenericNew;
-        self.slots.push(ffi::PyType_Slot { slot: ffi::Py_tp_new, pfunc: new as *mut c_void });
         self
+    }
+
+    /// As [`derivable`](ClassSpec::derivable), for a class whose `__new__` takes any arguments and leaves them to
+    /// `__init__`.
+    ///
+    /// # Safety
+    /// Zeroed memory is a valid `T`.
+    pub(crate) unsafe fn base_class(self) -> Self {
+        // SAFETY: the caller's word.
+        let mut spec = unsafe { self.derivable() };
+        let new: ffi::newfunc = ffi::PyType_GenericNew;
+        spec.slots.push(ffi::PyType_Slot { slot: ffi::Py_tp_new, pfunc: new as *mut c_void });
+        spec
+    }
+
+    /// An attribute that holds an object, as one of `__slots__` does: the interpreter itself traverses, clears and releases
+    /// it, where the class leaves that to its Python base class.
+    pub(crate) fn object_member(self, name: &'static CStr, place: Field<T, Slot>) -> Self {
+        self.member(name, ffi::Py_T_OBJECT_EX, 0, place.offset)
     }
 
     pub(crate) fn methods(mut self, table: &[Method<T>]) -> Self {

@@ -7,12 +7,11 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::exceptions::Exception;
-pub(crate) use super::exceptions::raise_message;
+pub(crate) use super::exceptions::{raise_message, take_unless_fatal};
 use super::object::Ref;
 use super::raised::with_attached;
 pub(crate) use super::raised::{
-    Fatal, Outcome, Raised, fetch, handling, raise, restore, take_exception, take_unless_fatal, undisturbed,
-    warn,
+    Fatal, Outcome, Raised, fetch, handling, raise, restore, take_exception, undisturbed, warn,
 };
 
 /// An error of this kind, made at once: pyo3 would make it later, where a panic for lack of memory ends the process.

@@ -4,7 +4,7 @@ use pyo3::ffi;
 
 use super::fallible::string;
 use super::object::{Borrowed, Ref};
-use super::raised::Raised;
+use super::raised::{Fatal, Raised, is_error_set, raise, take_exception};
 
 macro_rules! exceptions {
     ($($name:ident = $symbol:ident),* $(,)?) => {
@@ -34,18 +34,14 @@ exceptions! {
     AttributeError = PyExc_AttributeError,
     BlockingIOError = PyExc_BlockingIOError,
     BufferError = PyExc_BufferError,
-    ConnectionError = PyExc_ConnectionError,
     Exception = PyExc_Exception,
     InterruptedError = PyExc_InterruptedError,
     KeyboardInterrupt = PyExc_KeyboardInterrupt,
-    NameError = PyExc_NameError,
     NotImplementedError = PyExc_NotImplementedError,
     OSError = PyExc_OSError,
-    OverflowError = PyExc_OverflowError,
     ResourceWarning = PyExc_ResourceWarning,
     RuntimeError = PyExc_RuntimeError,
     RuntimeWarning = PyExc_RuntimeWarning,
-    StopAsyncIteration = PyExc_StopAsyncIteration,
     StopIteration = PyExc_StopIteration,
     SystemError = PyExc_SystemError,
     SystemExit = PyExc_SystemExit,
@@ -77,8 +73,8 @@ impl Exception {
 
     /// Is the error that is set one of these? False if none is set.
     pub(crate) fn is_set(self) -> bool {
-        // SAFETY: reads this thread's indicator.
-        unsafe { !ffi::PyErr_Occurred().is_null() && ffi::PyErr_ExceptionMatches(self.class_ptr()) != 0 }
+        // SAFETY: an error is set; the class is a live object.
+        is_error_set() && unsafe { ffi::PyErr_ExceptionMatches(self.class_ptr()) != 0 }
     }
 }
 
@@ -89,4 +85,19 @@ pub(crate) fn raise_message(kind: *mut ffi::PyObject, message: &str) -> *mut ffi
         unsafe { ffi::PyErr_SetObject(kind, text.as_ptr()) };
     }
     std::ptr::null_mut()
+}
+
+/// `SystemExit` and `KeyboardInterrupt` leave the loop; everything else goes to its exception handler.
+fn is_fatal(exception: &Ref) -> bool {
+    Exception::SystemExit.matches(exception) || Exception::KeyboardInterrupt.matches(exception)
+}
+
+/// Takes the current exception, unless it is a fatal one, which stays set.
+pub(crate) fn take_unless_fatal() -> Result<Ref, Fatal> {
+    let exception = take_exception();
+    if is_fatal(&exception) {
+        raise(exception);
+        return Err(Fatal);
+    }
+    Ok(exception)
 }

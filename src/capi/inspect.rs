@@ -7,6 +7,7 @@ use pyo3::ffi;
 use super::error::Raised;
 use super::exceptions::Exception;
 use super::object::{Borrowed, Ref};
+pub(crate) use super::raised::{clear_error, is_error_set};
 
 /// Methods that are one call of the C API each, by the kind of their result. All they ask for is live objects.
 macro_rules! methods {
@@ -154,12 +155,6 @@ impl Ref {
     pub(crate) fn setattr(&self, name: &Ref, value: &Ref) -> Result<(), Raised> {
         // SAFETY: live objects; -1 with an error set means failure.
         status(unsafe { ffi::PyObject_SetAttr(self.as_ptr(), name.as_ptr(), value.as_ptr()) })
-    }
-
-    /// `delattr(self, name)`.
-    pub(crate) fn delattr(&self, name: &Ref) -> Result<(), Raised> {
-        // SAFETY: live objects; null as the value deletes; -1 with an error set means failure.
-        status(unsafe { ffi::PyObject_SetAttr(self.as_ptr(), name.as_ptr(), std::ptr::null_mut()) })
     }
 
     /// `self.__set__(object, value)`, where `self` is a descriptor that was looked up before.
@@ -357,19 +352,6 @@ pub(crate) fn float(value: f64) -> Result<Ref, Raised> {
 pub(crate) fn not_implemented() -> Ref {
     // SAFETY: a static of the interpreter.
     unsafe { Ref::from_borrowed(ffi::Py_NotImplemented()) }
-}
-
-/// Is an error set?
-#[inline(always)]
-pub(crate) fn is_error_set() -> bool {
-    // SAFETY: reads this thread's indicator.
-    !unsafe { ffi::PyErr_Occurred() }.is_null()
-}
-
-/// Forgets the error that is set.
-pub(crate) fn clear_error() {
-    // SAFETY: every caller is attached, as for all of this room.
-    unsafe { ffi::PyErr_Clear() }
 }
 
 #[inline(always)]

@@ -47,22 +47,6 @@ impl<T> LoopCell<T> {
         // SAFETY: the flag says that there is no other borrow, and the type is not `Sync`.
         body(unsafe { &mut *self.value.get() })
     }
-
-    /// Moves the value out and leaves the default in its place: for what runs Python.
-    #[inline(always)]
-    pub(crate) fn take(&self) -> T
-    where
-        T: Default,
-    {
-        self.with(std::mem::take)
-    }
-
-    /// Puts a value in, and gives the old one to the caller, who drops it when no state is borrowed.
-    #[inline(always)]
-    #[must_use = "the old value is dropped by the caller, outside of the loan"]
-    pub(crate) fn replace(&self, value: T) -> T {
-        self.with(|place| std::mem::replace(place, value))
-    }
 }
 
 /// A queue that can be used behind a shared reference, because its items only move in and out.
@@ -107,31 +91,9 @@ impl<T> LoopQueue<T> {
     }
 
     #[inline(always)]
-    pub(crate) fn push_front(&self, item: T) {
-        // SAFETY: a move; no code of `T` runs.
-        unsafe { self.items() }.push_front(item);
-    }
-
-    #[inline(always)]
     pub(crate) fn pop_front(&self) -> Option<T> {
         // SAFETY: a move; no code of `T` runs.
         unsafe { self.items() }.pop_front()
-    }
-
-    #[inline(always)]
-    pub(crate) fn pop_back(&self) -> Option<T> {
-        // SAFETY: a move; no code of `T` runs.
-        unsafe { self.items() }.pop_back()
-    }
-
-    /// The first item's copy.
-    #[inline(always)]
-    pub(crate) fn front(&self) -> Option<T>
-    where
-        T: Copy,
-    {
-        // SAFETY: a copy; no code of `T` runs.
-        unsafe { self.items() }.front().copied()
     }
 
     /// All items, which leaves the queue empty and without memory of its own.
@@ -147,11 +109,5 @@ impl<T> LoopQueue<T> {
     pub(crate) fn replace(&self, items: VecDeque<T>) -> VecDeque<T> {
         // SAFETY: a move; no code of `T` runs.
         std::mem::replace(unsafe { self.items() }, items)
-    }
-
-    /// Moves all items to the end of `other`, and keeps the memory.
-    pub(crate) fn move_to(&self, other: &mut VecDeque<T>) {
-        // SAFETY: moves; no code of `T` runs. `other` is borrowed by the caller, so it is not this queue's.
-        other.append(unsafe { self.items() });
     }
 }

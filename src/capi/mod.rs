@@ -8,12 +8,10 @@
 //! The module is declared `gil_used = true`: the ready queue, the freelists and the identity test on
 //! `_asyncio`'s keyword tuple all lean on it.
 
-pub(crate) mod args;
 pub(crate) mod arguments;
 pub(crate) mod buffer;
 pub(crate) mod call;
 pub(crate) mod class;
-pub(crate) mod collected;
 pub(crate) mod collector;
 pub(crate) mod coroutine;
 pub(crate) mod error;
@@ -34,10 +32,7 @@ pub(crate) mod returned;
 pub(crate) mod sockaddr;
 pub(crate) mod socket;
 pub(crate) mod threads;
-pub(crate) mod types;
 
-pub(crate) use args::Args;
-#[allow(unused_imports, reason = "the typed adapters are being taken into use room by room")]
 pub(crate) use arguments::Arguments;
 pub(crate) use exceptions::Exception;
 pub(crate) use fallible::Fallible;

@@ -71,12 +71,6 @@ impl Class {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// The class as pyo3 sees it. Called when it is made.
-    pub(crate) fn bind<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
-        // SAFETY: a type object that lives as long as the process.
-        unsafe { Bound::from_borrowed_ptr(py, self.as_ptr().cast()) }
-    }
-
     /// Is `object` an instance of the class or of a subclass?
     #[inline(always)]
     pub(crate) fn is_class_of(&self, object: &Ref) -> bool {
@@ -171,7 +165,7 @@ impl Ref {
 /// # Safety
 /// `object` is an instance of `T`'s class, or memory for one.
 #[inline(always)]
-pub(super) unsafe fn fields_of<T: Native>(object: *mut ffi::PyObject) -> *mut T {
+unsafe fn fields_of<T: Native>(object: *mut ffi::PyObject) -> *mut T {
     // SAFETY: the fields lie inside the object.
     unsafe { object.cast::<u8>().add(T::offset()).cast() }
 }
@@ -267,14 +261,6 @@ impl<T: Native> Dead<T> {
     pub(crate) fn kind(&self) -> *mut ffi::PyTypeObject {
         // SAFETY: the type of an object whose memory is still there.
         unsafe { ffi::Py_TYPE(self.0) }
-    }
-
-    /// Drops the fields and leaves the memory, with the reference to the type.
-    #[inline(always)]
-    pub(super) fn into_memory(self) -> *mut ffi::PyObject {
-        // SAFETY: the contract of `new`; the value is gone afterwards, so nobody uses or drops the fields again.
-        unsafe { std::ptr::drop_in_place(fields_of::<T>(self.0)) };
-        self.into_ptr()
     }
 
     /// The object's memory, whose fields are still valid. The caller frees it, and gives the reference to the type back.

@@ -236,16 +236,6 @@ impl Slot {
         drop(self.take());
     }
 
-    /// For `tp_traverse`.
-    ///
-    /// # Safety
-    /// Called by the collector with its own `visit` and `arg`.
-    pub(crate) unsafe fn visit(&self, visit: ffi::visitproc, arg: *mut std::ffi::c_void) -> i32 {
-        let object = self.0.get();
-        // SAFETY: the collector's own visitor on an object that we own.
-        if object.is_null() { 0 } else { unsafe { visit(object, arg) } }
-    }
-
     /// For a pyo3 class's `__traverse__`.
     pub(crate) fn visit_with(&self, visit: &pyo3::gc::PyVisit<'_>) -> Result<(), pyo3::gc::PyTraverseError> {
         let object = self.0.get();
@@ -254,11 +244,6 @@ impl Slot {
         }
         // SAFETY: `Py` is a transparent non-null pointer, and the slot keeps the object alive.
         visit.call(unsafe { &*(&raw const object).cast::<Py<PyAny>>() })
-    }
-
-    /// What a Python getter returns: a new reference to the content, or to `None`.
-    pub(crate) fn get_or_none(&self) -> *mut ffi::PyObject {
-        self.get().unwrap_or_else(Ref::none).into_ptr()
     }
 }
 

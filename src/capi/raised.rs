@@ -136,32 +136,12 @@ pub(crate) fn raise(exception: Ref) {
 /// Runs `body`, which sets no error, with no error set. An error that was set before is set again afterwards.
 #[cold]
 pub(crate) fn undisturbed<T>(body: impl FnOnce() -> T) -> T {
-    // SAFETY: asks for the indicator only.
-    let pending = (!unsafe { ffi::PyErr_Occurred() }.is_null()).then(take_exception);
+    let pending = is_error_set().then(take_exception);
     let result = body();
     if let Some(exception) = pending {
         raise(exception);
     }
     result
-}
-
-/// `SystemExit` and `KeyboardInterrupt` leave the loop; everything else goes to its exception handler.
-pub(crate) fn is_fatal(exception: &Ref) -> bool {
-    // SAFETY: live objects, GIL held.
-    unsafe {
-        ffi::PyErr_GivenExceptionMatches(exception.as_ptr(), ffi::PyExc_SystemExit) != 0
-            || ffi::PyErr_GivenExceptionMatches(exception.as_ptr(), ffi::PyExc_KeyboardInterrupt) != 0
-    }
-}
-
-/// Takes the current exception, unless it is a fatal one, which stays set.
-pub(crate) fn take_unless_fatal() -> Result<Ref, Fatal> {
-    let exception = take_exception();
-    if is_fatal(&exception) {
-        raise(exception);
-        return Err(Fatal);
-    }
-    Ok(exception)
 }
 
 /// Runs `body` as an `except` block that handles `exception`, which `sys.exc_info()` and `logging.exception()` then show.
@@ -203,4 +183,17 @@ pub(crate) fn warn(category: *mut ffi::PyObject, text: &str, source: *mut ffi::P
             ffi::PyErr_WriteUnraisable(source);
         }
     });
+}
+
+/// Is an error set?
+#[inline(always)]
+pub(crate) fn is_error_set() -> bool {
+    // SAFETY: reads this thread's indicator.
+    !unsafe { ffi::PyErr_Occurred() }.is_null()
+}
+
+/// Forgets the error that is set.
+pub(crate) fn clear_error() {
+    // SAFETY: every caller is attached, as for all of this room.
+    unsafe { ffi::PyErr_Clear() }
 }

@@ -160,9 +160,7 @@ impl SockAddr {
 
     /// What a Python address means on a socket of `family`, if no name has to be looked up for it. Sets no
     /// error: what is wrong with an address, Python's own socket says best.
-    pub(crate) fn from_python(family: i32, object: *mut ffi::PyObject) -> Option<SockAddr> {
-        // SAFETY: a live object, by the contract of this file's public functions.
-        let object = &*unsafe { Borrowed::from_ptr(object) };
+    pub(crate) fn from_python(family: i32, object: &Ref) -> Option<SockAddr> {
         match family {
             libc::AF_INET => from_pair(object),
             libc::AF_INET6 => from_quadruple(object),
@@ -261,12 +259,6 @@ fn number_of(socket: *mut ffi::PyObject, index: usize) -> Result<i32, Raised> {
 pub(crate) fn is_plain_socket(socket: *mut ffi::PyObject) -> bool {
     // SAFETY: a live object, by the contract of this file's public functions.
     unsafe { Borrowed::from_ptr(socket) }.is_exactly(&imports().socket)
-}
-
-/// The content of an exact `str` without surrogates. The caller keeps the object alive for as long as it uses the text.
-pub(crate) fn str_of<'a>(object: *mut ffi::PyObject) -> Option<&'a str> {
-    // SAFETY: a live object, by the contract of this file's public functions; the text lives as long as the object.
-    unsafe { Borrowed::from_ptr(object).exact_text().map(|text| &*std::ptr::from_ref(text)) }
 }
 
 /// An int of at most `max`.

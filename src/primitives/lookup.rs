@@ -1,15 +1,14 @@
 //! `loop.getaddrinfo` and `loop.getnameinfo` without an executor.
 //!
-//! What needs no lookup (literals, numbers) is answered at once, by the very `getaddrinfo` of the C library,
-//! so that order and content are what the socket module would give. Everything else runs on the blocking
-//! pool, where no thread needs the GIL: arguments become C's before, and results Python's afterwards.
+//! What needs no lookup (literals, numbers) is answered at once, by the C library's own `getaddrinfo`, so that order and
+//! content are what the socket module would give. Everything else runs on the blocking pool, where no thread needs the
+//! GIL: arguments become C's before, and results Python's afterwards.
 //!
-//! Only arguments of plain types are served here. For the others the functions return `None`, and asyncio's own
-//! coroutine has the word, and with it every error about a wrong argument.
+//! Only arguments of plain types are served here. For the others the functions return `None`; then asyncio's own coroutine
+//! is called, which also raises every error about a wrong argument.
 
 use std::ffi::{CStr, CString, c_char};
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::ptr::null_mut;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
@@ -19,12 +18,14 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyString};
 
 use crate::bridge::io_error::io_error;
 use crate::bridge::pool;
-use crate::capi::call::{audit_address_info, audit_name_info, guard};
-use crate::capi::error::{exception, fetch, restore};
+use crate::capi::call::{audit_address_info, audit_name_info};
+use crate::capi::error::exception;
 use crate::capi::fallible::{list, py_tuple};
-use crate::capi::sockaddr::{SockAddr, str_of};
-use crate::capi::types::Method;
-use crate::capi::{Args, Fallible, Raised, Ref};
+use crate::capi::inspect::boolean;
+use crate::capi::methods::Method;
+use crate::capi::sockaddr::SockAddr;
+use crate::capi::{Arguments, Borrowed, Fallible, Ref, This};
+use crate::event_loop::core::Core;
 use crate::resolver::{self, Addresses, Hints, LookupError};
 
 /// Longer than any name that the C library gives.
@@ -51,10 +52,11 @@ struct Question {
 
 impl Question {
     /// From (host, port, family, type, proto, flags); `None` for what Python has to judge.
-    fn from_python(values: &[*mut ffi::PyObject; 6]) -> Option<Question> {
-        let (host, literal) = host(values[0])?;
-        let (service, number) = service(values[1])?;
-        let [family, kind, protocol, flags] = [values[2], values[3], values[4], values[5]].map(small_int);
+    fn from_python(values: [Borrowed<'_>; 6]) -> Option<Question> {
+        let (host, literal) = host(&values[0])?;
+        let (service, number) = service(&values[1])?;
+        let [family, kind, protocol, flags] =
+            [values[2], values[3], values[4], values[5]].map(|value| small_int(&value));
         let (family, kind, protocol, flags) = (family?, kind?, protocol?, flags?);
         let numeric = number
             && (literal || host.is_none() || flags & libc::AI_NUMERICHOST != 0)
@@ -82,7 +84,7 @@ fn to_python<'py>(py: Python<'py>, addresses: &Addresses) -> PyResult<Bound<'py,
     for entry in addresses.iter() {
         // SAFETY: the entry's address with its length.
         let address = unsafe { SockAddr::copied(entry.ai_addr, entry.ai_addrlen) };
-        let address = address.as_python().map_err(|Raised| fetch(py))?.unwrap_or_else(Ref::none);
+        let address = address.as_python()?.unwrap_or_else(Ref::none);
         let name = if entry.ai_canonname.is_null() {
             Fallible("").into_pyobject(py)?
         } else {
@@ -114,19 +116,15 @@ fn members(py: Python<'_>, numbers: [i32; 2]) -> PyResult<[Bound<'_, PyAny>; 2]>
 }
 
 /// A host for C, and whether it is an address already. `None` for what Python has to judge or to encode.
-fn host(object: *mut ffi::PyObject) -> Option<(Option<CString>, bool)> {
-    // SAFETY: live arguments of the running call.
-    unsafe {
-        if object == ffi::Py_None() {
-            return Some((None, false));
-        }
-        if ffi::PyBytes_CheckExact(object) != 0 {
-            let bytes = crate::capi::buffer::bytes_slice(object);
-            let literal = std::str::from_utf8(bytes).is_ok_and(is_literal);
-            return Some((Some(CString::new(bytes).ok()?), literal));
-        }
+fn host(object: &Ref) -> Option<(Option<CString>, bool)> {
+    if object.is_none() {
+        return Some((None, false));
     }
-    let text = str_of(object).filter(|text| text.is_ascii())?;
+    if let Some(bytes) = object.exact_bytes() {
+        let literal = std::str::from_utf8(bytes).is_ok_and(is_literal);
+        return Some((Some(CString::new(bytes).ok()?), literal));
+    }
+    let text = object.exact_text().filter(|text| text.is_ascii())?;
     let literal = is_literal(text);
     if !literal && !is_plain_name(text) {
         return None;
@@ -165,109 +163,73 @@ fn is_plain_name(text: &str) -> bool {
 }
 
 /// A service for C, and whether it is none or a number.
-fn service(object: *mut ffi::PyObject) -> Option<(Option<CString>, bool)> {
-    // SAFETY: live arguments of the running call.
-    unsafe {
-        if object == ffi::Py_None() {
-            return Some((None, true));
-        }
-        if ffi::PyLong_CheckExact(object) != 0 {
-            let number = u16::try_from(small_int(object)?).ok()?;
-            return Some((Some(CString::new(number.to_string()).ok()?), true));
-        }
+fn service(object: &Ref) -> Option<(Option<CString>, bool)> {
+    if object.is_none() {
+        return Some((None, true));
     }
-    let text = str_of(object)?;
+    if object.is_exact_int() {
+        let number = u16::try_from(small_int(object)?).ok()?;
+        return Some((Some(CString::new(number.to_string()).ok()?), true));
+    }
+    let text = object.exact_text()?;
     let number = text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u16>().is_ok();
     Some((Some(CString::new(text).ok()?), number))
 }
 
 /// An int, or a member of an enum of ints, in the range of C's.
-fn small_int(object: *mut ffi::PyObject) -> Option<i32> {
-    // SAFETY: a live argument; an int that is too large is told apart by its overflow, without an error.
-    unsafe {
-        if ffi::PyLong_Check(object) == 0 {
-            return None;
-        }
-        let mut overflow = 0;
-        let value = ffi::PyLong_AsLongLongAndOverflow(object, &mut overflow);
-        i32::try_from(value).ok().filter(|_| overflow == 0)
+fn small_int(object: &Ref) -> Option<i32> {
+    i32::try_from(object.saturating_int()?).ok()
+}
+
+/// `_look_up(host, port, family, type, proto, flags, wait)`: the list of addresses, or if `wait` a future of it. `None`
+/// leaves it to asyncio's own code.
+fn look_up(this: This<'_, Core>, arguments: Arguments<'_>) -> PyResult<Option<Ref>> {
+    let parameters = ["host", "port", "family", "type", "proto", "flags", "wait"];
+    let ([host, port, family, kind, protocol, flags, wait], []) =
+        arguments.bind("_look_up", parameters, [])?;
+    let Some(question) = Question::from_python([host, port, family, kind, protocol, flags]) else {
+        return Ok(None);
+    };
+    if !question.numeric && !wait.is(&boolean(true)) {
+        return Ok(None);
     }
-}
-
-/// `_look_up(host, port, family, type, proto, flags, wait)`: the list of addresses, or if `wait` a future of it,
-/// or `None` where asyncio's own way has to be gone.
-unsafe extern "C" fn look_up(
-    object: *mut ffi::PyObject,
-    values: *const *mut ffi::PyObject,
-    count: ffi::Py_ssize_t,
-    names: *mut ffi::PyObject,
-) -> *mut ffi::PyObject {
-    method(|py| {
-        // SAFETY: the arguments of this call.
-        let arguments = unsafe { Args::new(values, count, names) };
-        let [host, port, family, kind, protocol, flags, wait] = arguments
-            .bind("_look_up", ["host", "port", "family", "type", "proto", "flags", "wait"], 7)
-            .map_err(|Raised| fetch(py))?;
-        let Some(question) = Question::from_python(&[host, port, family, kind, protocol, flags]) else {
-            return Ok(None);
+    let Hints { family, kind, protocol, .. } = question.hints;
+    audit_address_info([&host, &port], [family, kind, protocol])?;
+    if question.numeric {
+        return match question.ask() {
+            Ok(addresses) => Ok(Some(Ref::from(to_python(this.py(), &addresses)?.into_any()))),
+            Err(failure) => Err(io_error(this.py(), &failure.into())),
         };
-        // SAFETY: comparing with the address of `True`.
-        let may_wait = wait == unsafe { ffi::Py_True() };
-        if !question.numeric && !may_wait {
-            return Ok(None);
-        }
-        let Hints { family, kind, protocol, .. } = question.hints;
-        audit_address_info([host, port], [family, kind, protocol]).map_err(|Raised| fetch(py))?;
-        if question.numeric {
-            return match question.ask() {
-                Ok(addresses) => Ok(Some(to_python(py, &addresses)?.into_any())),
-                Err(failure) => Err(io_error(py, &failure.into())),
-            };
-        }
-        // SAFETY: the method sits on our loop class.
-        let event_loop = unsafe { Bound::from_borrowed_ptr(py, object) };
-        let future = pool::run(&event_loop, move || {
-            let answer = question.ask();
-            Box::new(move |py| match answer {
-                Ok(addresses) => Ok(to_python(py, &addresses)?.into_any().unbind()),
-                Err(failure) => Err(io_error(py, &failure.into())),
-            })
-        })?;
-        Ok(Some(future))
-    })
+    }
+    let future = pool::run(&this.object().bind(this.py()), move || {
+        let answer = question.ask();
+        Box::new(move |py| match answer {
+            Ok(addresses) => Ok(to_python(py, &addresses)?.into_any().unbind()),
+            Err(failure) => Err(io_error(py, &failure.into())),
+        })
+    })?;
+    Ok(Some(Ref::from(future)))
 }
 
-/// `_look_up_name(sockaddr, flags)`: a future of (host, service), or `None` where asyncio's own way has to be gone.
-unsafe extern "C" fn look_up_name(
-    object: *mut ffi::PyObject,
-    values: *const *mut ffi::PyObject,
-    count: ffi::Py_ssize_t,
-    names: *mut ffi::PyObject,
-) -> *mut ffi::PyObject {
-    method(|py| {
-        // SAFETY: the arguments of this call.
-        let arguments = unsafe { Args::new(values, count, names) };
-        let [address, flags] =
-            arguments.bind("_look_up_name", ["sockaddr", "flags"], 2).map_err(|Raised| fetch(py))?;
-        let known = [libc::AF_INET, libc::AF_INET6]
-            .into_iter()
-            .find_map(|family| SockAddr::from_python(family, address));
-        let (Some(known), Some(flags)) = (known, small_int(flags)) else { return Ok(None) };
-        audit_name_info(address).map_err(|Raised| fetch(py))?;
-        // SAFETY: the method sits on our loop class.
-        let event_loop = unsafe { Bound::from_borrowed_ptr(py, object) };
-        let future = pool::run(&event_loop, move || {
-            let answer = name_of(&known, flags);
-            Box::new(move |py| match answer {
-                Ok((host, service)) => {
-                    let service = PyString::from_bytes(py, service.to_bytes())?;
-                    Ok(py_tuple(py, [filesystem_text(py, &host)?, service.into_any()])?.into_any().unbind())
-                }
-                Err(failure) => Err(io_error(py, &failure.into())),
-            })
-        })?;
-        Ok(Some(future))
-    })
+/// `_look_up_name(sockaddr, flags)`: a future of (host, service). `None` leaves it to asyncio's own code.
+fn look_up_name(this: This<'_, Core>, arguments: Arguments<'_>) -> PyResult<Option<Ref>> {
+    let ([address, flags], []) = arguments.bind("_look_up_name", ["sockaddr", "flags"], [])?;
+    let known = [libc::AF_INET, libc::AF_INET6]
+        .into_iter()
+        .find_map(|family| SockAddr::from_python(family, &address));
+    let (Some(known), Some(flags)) = (known, small_int(&flags)) else { return Ok(None) };
+    audit_name_info(&address)?;
+    let future = pool::run(&this.object().bind(this.py()), move || {
+        let answer = name_of(&known, flags);
+        Box::new(move |py| match answer {
+            Ok((host, service)) => {
+                let service = PyString::from_bytes(py, service.to_bytes())?;
+                Ok(py_tuple(py, [filesystem_text(py, &host)?, service.into_any()])?.into_any().unbind())
+            }
+            Err(failure) => Err(io_error(py, &failure.into())),
+        })
+    })?;
+    Ok(Some(Ref::from(future)))
 }
 
 /// Host and service behind an address.
@@ -299,30 +261,14 @@ fn filesystem_text<'py>(py: Python<'py>, text: &CStr) -> PyResult<Bound<'py, PyA
     unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyUnicode_DecodeFSDefault(text.as_ptr())) }
 }
 
-/// A method's frame: a pyo3 result as C wants it, with `None` for nothing.
-fn method<'py>(body: impl FnOnce(Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>>) -> *mut ffi::PyObject {
-    guard(|| {
-        // SAFETY: a method's caller holds the GIL.
-        let py = unsafe { Python::assume_attached() };
-        match body(py) {
-            Ok(Some(found)) => found.into_ptr(),
-            Ok(None) => Ref::none().into_ptr(),
-            Err(error) => {
-                let Raised = restore(py, error);
-                null_mut()
-            }
-        }
-    })
-}
-
 /// What is put on the loop class.
-pub(crate) const METHODS: &[Method] = &[
-    Method::Fast(
+pub(crate) const METHODS: &[Method<Core>] = &[
+    Method::fast(
         c"_look_up",
         look_up,
         c"_look_up(host, port, family, type, proto, flags, wait)\n\nAddresses, a future of them, or None.",
     ),
-    Method::Fast(
+    Method::fast(
         c"_look_up_name",
         look_up_name,
         c"_look_up_name(sockaddr, flags)\n\nA future of (host, service), or None.",

@@ -9,7 +9,6 @@ use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::RawFd;
 
-use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::base::opening::Parts;
@@ -20,7 +19,7 @@ use crate::capi::error::io_error;
 use crate::capi::fallible::tuple;
 use crate::capi::imports::{imports, support};
 use crate::capi::inspect::integer;
-use crate::capi::sockaddr::{SockAddr, str_of};
+use crate::capi::sockaddr::SockAddr;
 use crate::capi::{Fatal, Raised, Ref, Slot};
 use crate::event_loop::completion::complete;
 use crate::event_loop::core::{Core, core_of};
@@ -55,13 +54,12 @@ unsafe impl Sync for Connecting {}
 
 /// Where to, if host and port are numbers: by asyncio's rules for addresses that need no lookup, as far as the
 /// arguments are of plain types. `None` leaves it to asyncio.
-fn target(host: *mut ffi::PyObject, port: &Bound<'_, PyAny>, family: c_int) -> Option<SocketAddr> {
-    let text = str_of(host)?;
-    let port = match port.extract::<u16>() {
-        Ok(number) if port.is_exact_instance_of::<pyo3::types::PyInt>() => number,
-        Ok(_) => return None,
-        Err(_) => {
-            let digits = str_of(port.as_ptr())?;
+fn target(host: &Ref, port: &Ref, family: c_int) -> Option<SocketAddr> {
+    let text = host.exact_text()?;
+    let port = match port.exact_int() {
+        Some(number) => u16::try_from(number).ok()?,
+        None => {
+            let digits = port.exact_text()?;
             digits.parse().ok().filter(|_| digits.bytes().all(|byte| byte.is_ascii_digit()))?
         }
     };
@@ -87,7 +85,10 @@ pub(crate) fn connect<'py>(
     port: &Bound<'py, PyAny>,
     family: &Bound<'py, PyAny>,
 ) -> PyResult<Option<Bound<'py, Connecting>>> {
-    let target = family.extract().ok().and_then(|family| target(host.as_ptr(), port, family));
+    let target = family
+        .extract()
+        .ok()
+        .and_then(|family| target(&Ref::from(host.clone()), &Ref::from(port.clone()), family));
     let Some(peer) = target else { return Ok(None) };
     let core = event_loop.get().core();
     core.check_process()?;

@@ -147,7 +147,7 @@ fn length(object: Borrowed<'_>) -> Result<usize, Raised> {
 fn sock_sendto(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
     let ([socket, data, address], []) = arguments.bind("sock_sendto", ["sock", "data", "address"], [])?;
     exchange(core, ("EventLoop.sock_sendto", "sock_sendto"), socket, &[data, address], |family| {
-        Ok(match SockAddr::from_python(family, address.as_ptr()) {
+        Ok(match SockAddr::from_python(family, &address) {
             Some(address) => Exchange::Send { data: Buffer::readable(data.as_ptr())?, address },
             None => Exchange::SendByPython { data: held(data), address: held(address) },
         })

@@ -260,7 +260,7 @@ fn target(this: This<'_, Datagram>, address: &Ref) -> Target {
     {
         return Target::Address(*target);
     }
-    match SockAddr::from_python(this.rules.family, address.as_ptr()) {
+    match SockAddr::from_python(this.rules.family, address) {
         Some(target) => {
             // Tuples, strings and bytes of exactly these types: they cannot change, so their identity stands for their
             // meaning as long as this reference keeps them alive.

@@ -4,54 +4,61 @@
 //! that Python class, with one slot more, which the interpreter traverses and clears as it does the `__slots__`
 //! of a class. `wakeloop._tls.SSLTransport` is the class that is used.
 
-use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::connection::{Connection, call_named};
 use super::write::{accepts, fail, immutable, push, pushed};
 use crate::capi::buffer::is_scattered;
-use crate::capi::call::guard;
+use crate::capi::class::{ClassSpec, field};
 use crate::capi::fallible::py_tuple;
 use crate::capi::imports::imports;
-use crate::capi::types::{Method, TypeSpec};
-use crate::capi::{Borrowed, Exception, Fallible, Raised, Ref, This};
+use crate::capi::methods::Method;
+use crate::capi::native::Class;
+use crate::capi::{Borrowed, Exception, Fallible, Native, Raised, Slot, This};
 
-/// Where the slot with the connection lies: behind asyncio's class.
-static SLOT: AtomicUsize = AtomicUsize::new(0);
-
-/// A method's frame: the connection, held for the time of the call, and the argument.
-///
-/// # Safety
-/// The call of a method of this type with one argument.
-#[inline(always)]
-unsafe fn with(
-    object: *mut ffi::PyObject,
-    argument: *mut ffi::PyObject,
-    body: impl FnOnce(This<'_, Connection>, Borrowed<'_>) -> Result<(), Raised>,
-) -> *mut ffi::PyObject {
-    guard(|| {
-        // SAFETY: the tables below belong to this type, whose instances have the slot, and CPython passes a live argument.
-        let (held, argument) = unsafe {
-            let slot = object.cast::<u8>().add(SLOT.load(Ordering::Relaxed)).cast::<*mut ffi::PyObject>();
-            (Ref::from_nullable(*slot), Borrowed::from_ptr(argument))
-        };
-        // Closed twice: the transport has let go of its connection.
-        let Some(held) = held else { return Ref::none().into_ptr() };
-        // Python code may set the attribute to anything.
-        let done = match held.downcast::<Connection>() {
-            Some(this) => body(this, argument),
-            None => Err(Exception::TypeError.raise("_connection is not a TLS connection")),
-        };
-        done.map_or(null_mut(), |()| Ref::none().into_ptr())
-    })
+/// What the class adds to asyncio's.
+struct Fields {
+    /// None once the transport was closed twice: then it has dropped its connection.
+    connection: Slot,
 }
 
-unsafe extern "C" fn write(object: *mut ffi::PyObject, data: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    // SAFETY: a row of the table below.
-    unsafe { with(object, data, write_data) }
+static CLASS: Class = Class::new();
+/// Where the fields begin: behind those of asyncio's class. Stored once, at import.
+static OFFSET: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: `make_type` builds the class, with room for the fields at this offset. Zeroed memory is an empty slot.
+unsafe impl Native for Fields {
+    // The collector's functions are the base class's, which sees to the member.
+    const COLLECTED: bool = false;
+
+    fn class() -> &'static Class {
+        &CLASS
+    }
+
+    #[inline(always)]
+    fn offset() -> usize {
+        OFFSET.load(Ordering::Relaxed)
+    }
+}
+
+/// Calls `body` with the connection, held for the time of the call.
+#[inline(always)]
+fn with(
+    this: This<'_, Fields>,
+    body: impl FnOnce(This<'_, Connection>) -> Result<(), Raised>,
+) -> Result<(), Raised> {
+    let Some(held) = this.connection.get() else { return Ok(()) };
+    // Python code may set the attribute to anything.
+    match held.downcast::<Connection>() {
+        Some(connection) => body(connection),
+        None => Err(Exception::TypeError.raise("_connection is not a TLS connection")),
+    }
+}
+
+fn write(this: This<'_, Fields>, data: Borrowed<'_>) -> Result<(), Raised> {
+    with(this, |connection| write_data(connection, data))
 }
 
 fn write_data(this: This<'_, Connection>, data: Borrowed<'_>) -> Result<(), Raised> {
@@ -73,9 +80,8 @@ fn write_data(this: This<'_, Connection>, data: Borrowed<'_>) -> Result<(), Rais
     pushed(this)
 }
 
-unsafe extern "C" fn writelines(object: *mut ffi::PyObject, list: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    // SAFETY: a row of the table below.
-    unsafe { with(object, list, write_list) }
+fn writelines(this: This<'_, Fields>, list: Borrowed<'_>) -> Result<(), Raised> {
+    with(this, |connection| write_list(connection, list))
 }
 
 fn write_list(this: This<'_, Connection>, list: Borrowed<'_>) -> Result<(), Raised> {
@@ -119,13 +125,13 @@ fn written_to_lost(this: This<'_, Connection>) -> Result<(), Raised> {
     call_named(this, "_write_appdata", &[imports().no_arguments.as_ptr()])
 }
 
-const METHODS: &[Method] = &[
-    Method::OneArg(
+const METHODS: &[Method<Fields>] = &[
+    Method::one_arg(
         c"write",
         write,
         c"write(data)\n\nEncrypt and send bytes. Small writes of one turn leave together at its end.",
     ),
-    Method::OneArg(
+    Method::one_arg(
         c"writelines",
         writelines,
         c"writelines(list_of_data)\n\nEncrypt and send several pieces, in order.",
@@ -138,21 +144,12 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     let base_type = base.clone().cast_into::<pyo3::types::PyType>()?;
     // SAFETY: a live type object.
     let size = unsafe { (*base_type.as_type_ptr()).tp_basicsize } as usize;
-    let slot = size.next_multiple_of(align_of::<*mut ffi::PyObject>());
-    SLOT.store(slot, Ordering::Relaxed);
-    let spec = TypeSpec {
-        name: c"wakeloop._core.SSLTransport",
-        size: slot + size_of::<*mut ffi::PyObject>(),
-        flags: ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_BASETYPE,
-        methods: METHODS,
-        attributes: &[],
-        weaklist_offset: None,
-        dict_offset: None,
-        objects: &[(c"_connection", slot)],
-        slots: &[],
-        bases: Some(py_tuple(py, [base])?),
-    };
-    let kind = spec.build(py)?;
-    // SAFETY: the type was just made and lives for ever.
-    Ok(unsafe { Bound::from_borrowed_ptr(py, kind.cast()) })
+    // Ordering: Relaxed. It is stored at import, and everybody who asks holds the GIL.
+    OFFSET.store(size.next_multiple_of(align_of::<Fields>()), Ordering::Relaxed);
+    // SAFETY: zeroed memory is an empty slot.
+    unsafe { ClassSpec::<Fields>::new(c"wakeloop._core.SSLTransport").derivable() }
+        .methods(METHODS)
+        .object_member(c"_connection", field!(Fields, connection))
+        .bases(py_tuple(py, [base])?)
+        .build(py)
 }
