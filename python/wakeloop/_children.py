@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from typing import Any
 
+from . import _compat
 from ._inherited import base_events, unix_events
 from ._state import LoopState
 
@@ -19,7 +19,7 @@ from ._state import LoopState
 _PIDFD: Any = getattr(unix_events, "PidfdChildWatcher", None) or getattr(unix_events, "_PidfdChildWatcher", None)
 _THREADED: Any = getattr(unix_events, "ThreadedChildWatcher", None) or getattr(unix_events, "_ThreadedChildWatcher")
 #: The default: until 3.11 a thread per child.
-_DEFAULT: Any = _THREADED if sys.version_info < (3, 12) else _PIDFD
+_DEFAULT: Any = _THREADED if _compat.WATCHES_CHILDREN_IN_THREADS else _PIDFD
 _REAPED_ELSEWHERE = (
     "Unknown child process pid %d, will report returncode 255"
     if _DEFAULT is _THREADED

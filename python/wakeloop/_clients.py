@@ -1,4 +1,4 @@
-"""Who is connected to a server, as asyncio's Server keeps it since Python 3.13."""
+"""The clients of a server, which asyncio's Server lists since Python 3.13."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ else:
 
 
 class Clients(_core.ClientCount, Transports):
-    """The list of a server's transports. Those of the core are only counted, until somebody looks into it."""
+    """The list of a server's transports. Native transports are only counted, until a program reads the list."""
 
     loop: _core.EventLoop | None = None
     _named: set[weakref.ref[asyncio.BaseTransport]]
 
     @property
     def data(self) -> set[weakref.ref[asyncio.BaseTransport]]:
-        """What all the methods of a WeakSet work on."""
+        """The set that all methods of a WeakSet use."""
         if self.loop is not None:
             self.name(self.loop, self._named, self._remove)
         return self._named
@@ -37,17 +37,17 @@ class Clients(_core.ClientCount, Transports):
         def _remove(self, item: weakref.ref[asyncio.BaseTransport]) -> None: ...
 
     def discard(self, item: asyncio.BaseTransport) -> None:
-        # Not by way of `data`: for each connection that ends, all others would be looked for.
+        # Not through `data`, which would look for all other connections each time that one ends.
         self.uncount(item)
         self._named.discard(weakref.ref(item))
 
     def __len__(self) -> int:
-        # Until Python 3.13 what has gone during an iteration is taken out behind it.
+        # Until Python 3.13, what dies during an iteration is removed at its end.
         return self.counted + len(self._named) - len(getattr(self, "_pending_removals", ()))
 
 
 def count_clients(loop: _core.EventLoop, server: Any) -> None:
-    """Has a server of asyncio's own class that has no client yet count those to come."""
+    """Makes a server of asyncio's own class count its clients, if it has none yet."""
     if type(server) is not base_events.Server:
         return
     before = getattr(server, "_clients", None)

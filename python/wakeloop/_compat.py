@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import sys
 import types
 from collections.abc import Callable
 from typing import Any
@@ -89,6 +90,9 @@ looks_up_addresses = _core.unpatched(
 )
 
 runs_in_executor = _core.unpatched((SelectorEventLoop, "run_in_executor"))
+
+#: By default asyncio waits for each child in a thread, until 3.11.
+WATCHES_CHILDREN_IN_THREADS = sys.version_info < (3, 12)
 
 #: May our loop turn without asyncio's `_run_once`?
 turns = _core.unpatched((SelectorEventLoop, "_run_once"))

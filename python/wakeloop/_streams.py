@@ -1,8 +1,8 @@
-"""Streams: which of asyncio's methods native code stands in for, and StreamReader and StreamWriter of our own.
+"""Streams: whether native code can stand in for asyncio's methods, and StreamReader and StreamWriter of our own.
 
-Our classes have a native half in front and asyncio's class behind: whatever is not native is asyncio's own code,
-over the same attributes. The functions that make them are asyncio's too, with our classes in the place of
-theirs; they work on any asyncio loop, and are fast on ours.
+Our classes have a native half in front and asyncio's class behind: what is not native is asyncio's own code, on the same
+attributes. The functions that make them are asyncio's too, with our classes in the place of asyncio's. They work on any
+asyncio loop, and are fast on ours.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from . import _core
 from ._compat import names_within
 from ._inherited import streams
 
-# What the methods refer to that native code stands in for. An asyncio that refers to anything else does
-# something else: it is left alone.
+# What the methods refer to that native code stands in for. A method that refers to anything else does something else, and
+# native code leaves it alone.
 _KNOWN = {
     "StreamReaderProtocol.data_received": {"_stream_reader", "feed_data"},
     "StreamReaderProtocol._stream_reader": {"_stream_reader_wr"},
@@ -37,7 +37,7 @@ _KNOWN = {
 
 
 def _is_known(name: str) -> bool:
-    """Is this asyncio's own function, and the one we know?"""
+    """Is this asyncio's own function, and the code that native code stands in for?"""
     owner, method = name.split(".")
     found = vars(getattr(streams, owner)).get(method)
     function = found.fget if isinstance(found, property) else found
@@ -48,10 +48,10 @@ def _is_known(name: str) -> bool:
     )
 
 
-#: Native code stands in for what asyncio's streams do per message.
+#: Native code does what asyncio's streams do per message.
 STANDS_IN = all(map(_is_known, _KNOWN))
 
-# The attributes of the instances, those first that native code asks for.
+# The attributes of the instances. Those that native code uses come first.
 _READER = ["_eof", "_buffer", "_limit", "_waiter", "_loop", "_exception", "_transport", "_paused", "_source_traceback"]
 _PROTOCOL = [
     *("_stream_reader_wr", "_paused", "_connection_lost", "_loop", "_drain_waiters", "_source_traceback"),

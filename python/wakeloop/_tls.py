@@ -21,7 +21,7 @@ except ImportError:  # a CPython without it, which asyncio too allows for
 else:
     _context_classes = (ssl.SSLContext,)
 
-# What the native half replaces or calls. An asyncio that names one of these otherwise keeps its own data path.
+# What the native half replaces or calls. If asyncio has renamed one of these, its own data path is used.
 _HOOKS = (
     "_abort",
     "_call_eof_received",
@@ -46,7 +46,7 @@ _ENGINES = ("native", "sslobject", "asyncio")
 
 
 def engine() -> str:
-    """Who encrypts new connections of this process: "native", "sslobject" or "asyncio".
+    """The engine of new TLS connections in this process: "native", "sslobject" or "asyncio".
 
     The environment variable WAKELOOP_TLS forces one of them.
     """
@@ -70,7 +70,7 @@ def engine() -> str:
 
 
 class SSLTransport(_core.SSLTransport):
-    """What the application's protocol gets: asyncio's transport, writing natively."""
+    """The transport of the application's protocol: asyncio's, with native writes."""
 
     def __init__(self, loop: Any, ssl_protocol: SSLProtocol) -> None:
         super().__init__(loop, ssl_protocol)
@@ -80,7 +80,7 @@ class SSLTransport(_core.SSLTransport):
         """Send what is pending, shut TLS down, then close the connection."""
         super().close()
         if self._ssl_protocol is None and hasattr(self, "_connection"):
-            # Closed twice: asyncio's transport lets go of its protocol, and leaves no cycle.
+            # After the second close(), asyncio's transport drops its protocol, so that no cycle is left.
             del self._connection
 
     def get_write_buffer_size(self) -> int:
@@ -102,13 +102,13 @@ class SSLTransport(_core.SSLTransport):
 class SSLProtocol(_core.TlsConnection, InheritedProtocol):
     """The protocol of a stream transport that carries TLS."""
 
-    # asyncio's receive buffer, which nothing here uses.
+    # The size of asyncio's receive buffer, which is not used here.
     max_size = 0
 
     def __init__(self, native: bool, loop: Any, *args: Any, **kwargs: Any) -> None:
         self._loop = loop
         self._begin(native, super().__init__, loop, *args, **kwargs)
-        # Unused as well, and 700 bytes.
+        # Not used either, and a deque takes 700 bytes.
         self._write_backlog = []
 
     def _get_app_transport(self) -> SSLTransport:
@@ -131,7 +131,7 @@ class SSLProtocol(_core.TlsConnection, InheritedProtocol):
 
     def _do_shutdown(self) -> None:
         if self._holds_data() and not self._eof_received:
-            # It waits for a buffered protocol that has paused; asyncio leaves it in the SSLObject, which says this of it.
+            # The data waits for a buffered protocol that has paused. asyncio leaves it in the SSLObject, which raises this.
             error = ssl.SSLError(
                 ssl.SSL_ERROR_SSL,
                 "[SSL: APPLICATION_DATA_AFTER_CLOSE_NOTIFY] application data after close notify (_ssl.c)",
@@ -191,7 +191,7 @@ async def upgrade(
 
 
 def keep_read_ahead(protocol: Any, ssl_protocol: Any) -> None:
-    """What a stream reader holds when TLS begins is the peer's first part of it."""
+    """Passes on what a stream reader holds when TLS begins: it is the beginning of the peer's TLS data."""
     if not isinstance(protocol, asyncio.StreamReaderProtocol):
         return
     reader: Any = getattr(protocol, "_stream_reader", None)

@@ -1,7 +1,7 @@
-"""The descriptor that Python writes the numbers of signals to. There is one in a process, for whoever asked last.
+"""The descriptor that Python writes signal numbers to (`signal.set_wakeup_fd`). A process has one.
 
-asyncio takes it for a loop with signal handlers and sets it to none when the last of them goes, whoever had it
-before or has taken it since. Here it is borrowed.
+asyncio sets it for a loop with signal handlers, and unsets it with the last of them, also if other code had set it before
+or has set it since. Our loop gives it back.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from collections.abc import Iterator
 
 
 class Loan:
-    """One loop's use of the wakeup descriptor. Main thread only: elsewhere its methods raise ValueError."""
+    """One loop's use of the wakeup descriptor. In other threads than the main one, its methods raise ValueError."""
 
     def __init__(self) -> None:
         self._fd = -1
-        # Whose it was, and which open file that is: numbers come back with other files.
+        # The descriptor of before, and the open file behind it: the number may be reused for another file.
         self._owner: tuple[int, object] = (-1, None)
 
     def begin(self, fd: int) -> None:
-        """Have signals written to ``fd``, which stays open until the loan has ended."""
+        """Has signals written to ``fd``, which stays open until the loan has ended."""
         previous = signal.set_wakeup_fd(fd)
         if previous != fd:
             self._owner = (previous, _file(previous))
@@ -29,7 +29,7 @@ class Loan:
 
     @contextlib.contextmanager
     def ending(self) -> Iterator[None]:
-        """Nobody has it in the block, and afterwards its owner: who took it from us, or had it before us."""
+        """Unsets the descriptor for the block. Afterwards the code that set it after us has it, or the one before us."""
         current = signal.set_wakeup_fd(-1)
         fd, file = self._owner if current in (-1, self._fd) else (current, _file(current))
         self._fd, self._owner = -1, (-1, None)

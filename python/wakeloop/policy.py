@@ -1,4 +1,4 @@
-"""The event loop policy: how code that never names a loop gets one of ours.
+"""The event loop policy: how programs that never name a loop get one of ours.
 
 Policies are deprecated since Python 3.14 and go away in 3.16; ``loop_factory`` and ``wakeloop.run`` need
 none. Where asyncio has no policies any more, this module still imports, and using the class raises.

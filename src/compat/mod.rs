@@ -13,7 +13,8 @@
 //! | has a test replaced the loop's clock? | [`clock`] | asked when the class or the `time` module has changed |
 //! | has a program patched what asyncio's transports have? | [`transports`] | as for a class |
 //!
-//! Python asks through `_core.Unpatched`, which is a [`Class`] or some [`Function`]s.
+//! Python asks through `_core.unpatched`, which makes a question of classes and modules; `wakeloop._compat` has them all.
+//! What CPython's version changes is in [`version`].
 //!
 //! Invariants:
 //! - Only a function that asyncio, another package of the standard library or wakeloop has defined counts as an
@@ -32,6 +33,7 @@ mod original;
 pub(crate) mod patches;
 pub(crate) mod python;
 pub(crate) mod transports;
+pub(crate) mod version;
 
 pub(crate) use class::Class;
 pub(crate) use function::Function;

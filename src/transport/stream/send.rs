@@ -14,6 +14,7 @@ use crate::capi::error::{Outcome, raise, raise_io, take_exception};
 use crate::capi::fallible::string;
 use crate::capi::imports::support;
 use crate::capi::{Borrowed, Exception, Fatal, Raised, Ref, This};
+use crate::compat::version::TRANSPORT_SENDS_PIECES;
 use crate::event_loop::completion::complete;
 use crate::event_loop::core::Core;
 use crate::transport::base::closing::{fatal_error, finish};
@@ -147,7 +148,7 @@ fn scattered(this: This<'_, Stream>) -> Result<(), Raised> {
     if this.base.life.is_lost() {
         return this.write_to_lost(WRITE_AFTER_LOST);
     }
-    if !this.writing.is_empty() && cfg!(not(Py_3_12)) {
+    if !this.writing.is_empty() && !TRANSPORT_SENDS_PIECES {
         return Err(Exception::TypeError.raise("can't set bytearray slice from memoryview"));
     }
     raise(exception);
@@ -185,7 +186,7 @@ pub(crate) fn write_slice(this: This<'_, Stream>, data: &[u8]) -> Result<(), Rai
 
 /// `transport.writelines(list)`.
 pub(crate) fn writelines(this: This<'_, Stream>, list: Borrowed<'_>) -> Result<(), Raised> {
-    if cfg!(Py_3_12) {
+    if TRANSPORT_SENDS_PIECES {
         check_writable(
             this,
             "Cannot call writelines() after write_eof()",
@@ -207,14 +208,14 @@ pub(crate) fn writelines(this: This<'_, Stream>, list: Borrowed<'_>) -> Result<(
         } else {
             match Buffer::readable(item.as_ptr()) {
                 Ok(view) => bytes_from(view.as_slice())?,
-                Err(_) if cfg!(Py_3_12) && is_scattered() => return scattered(this),
-                Err(raised) if cfg!(Py_3_12) => return Err(raised),
+                Err(_) if TRANSPORT_SENDS_PIECES && is_scattered() => return scattered(this),
+                Err(raised) if TRANSPORT_SENDS_PIECES => return Err(raised),
                 Err(raised) => return write_joined(this, &items, raised),
             }
         };
         pieces.push(piece);
     }
-    if cfg!(not(Py_3_12)) {
+    if !TRANSPORT_SENDS_PIECES {
         check_write(this)?;
     }
     if this.base.life.is_lost() {

@@ -19,6 +19,7 @@ use crate::capi::imports::support;
 use crate::capi::inspect::boolean;
 use crate::capi::methods::{Attribute, Method, TypeSlot};
 use crate::capi::{Arguments, Borrowed, Fallible, Raised, Ref, This};
+use crate::compat::version::READUNTIL_TAKES_TUPLES;
 
 /// asyncio's default limit.
 const LIMIT: usize = 64 * 1024;
@@ -72,8 +73,7 @@ fn readuntil(this: This<'_, Reader>, arguments: Arguments<'_>) -> Result<Ref, Ra
 
 /// A separator, or a tuple of them with the shortest first; nothing if asyncio has to say what is wrong.
 fn separators(given: Borrowed<'_>) -> Option<Vec<Ref>> {
-    // asyncio takes several since 3.13.
-    let items = given.tuple_items().filter(|_| cfg!(Py_3_13) && given.is_exact_tuple());
+    let items = given.tuple_items().filter(|_| READUNTIL_TAKES_TUPLES && given.is_exact_tuple());
     let mut list: Vec<Ref> = items.unwrap_or(&[given]).iter().map(|item| item.clone_ref()).collect();
     let length = |item: &Ref| item.exact_bytes().map_or(0, <[u8]>::len);
     if list.is_empty() || list.iter().any(|item| length(item) == 0) {
