@@ -303,7 +303,7 @@ fn time(core: Loop<'_>) -> Result<Ref, Raised> {
     if core.clock.is_custom(&core.object()) { python_clock(core) } else { float(monotonic()) }
 }
 
-/// What `time.monotonic` says, which somebody may have replaced.
+/// What `time.monotonic` says, which the program has replaced.
 #[cold]
 fn python_clock(core: Loop<'_>) -> Result<Ref, Raised> {
     call_support(core.py(), "clock", &[])

@@ -14,7 +14,7 @@ pub(crate) fn complete_with(core: &Core, future: &Ref, result: &Ref) -> Result<(
     future::complete(future, result).or_else(|raised| core.unraisable(raised))
 }
 
-/// Does nobody wait for this future any more?
+/// Is the future done already? A cancelled one is.
 pub(crate) fn is_done(core: &Core, future: &Ref) -> Result<bool, Fatal> {
     future::is_done(future).or_else(|raised| core.unraisable(raised).map(|()| true))
 }

@@ -133,7 +133,7 @@ fn job_done(this: This<'_, ExecutorFuture>) -> Result<(), Raised> {
     event_loop.object().call_method(&imports().call_soon_threadsafe, &[this.object()]).map(drop)
 }
 
-/// asyncio's future is done. If it was cancelled, nobody waits for the job any more.
+/// asyncio's future is done. If it was cancelled, the job is cancelled too.
 fn future_done(this: This<'_, ExecutorFuture>, future: &Ref) -> Result<(), Raised> {
     let Some(job) = this.job.get() else { return Ok(()) };
     if is_true(future, &imports().cancelled)? {

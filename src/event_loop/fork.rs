@@ -39,7 +39,7 @@ impl Core {
             && !self.is_running()
             && !self.is_polling()
             && self.fds.descriptors().is_empty();
-        // The parent's other threads may have held the inbox at the fork: nobody would ever give it back.
+        // The parent's other threads may have held the inbox's locks at the fork. The child would wait for ever.
         if !free || !self.inbox.is_free() {
             // SAFETY: reading a static of the interpreter.
             raise_message(unsafe { ffi::PyExc_RuntimeError }, PARENTS_LOOP);

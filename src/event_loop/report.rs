@@ -59,7 +59,7 @@ impl Core {
         }
     }
 
-    /// The same for a step of a transport, which calls its protocol in the midst of other things. The report names the
+    /// The same for a step of a transport, which calls its protocol in the middle of its own work. The report names the
     /// method of asyncio's transport that does the same, because log filters know that one.
     #[cold]
     pub(crate) fn report_step(

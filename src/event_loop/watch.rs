@@ -108,7 +108,7 @@ fn record(core: &Core, fd: RawFd) -> Result<Rc<WatchedFd>, Raised> {
     Ok(watched)
 }
 
-/// Who asks for a callback.
+/// On whose behalf a descriptor is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asker {
     Program,

@@ -208,7 +208,7 @@ impl<C> FdTable<C> {
     }
 
     /// The table no longer keeps the source behind a token alive, or does so again. For an object that waits for
-    /// nothing at the moment: if nobody else has it, it may die.
+    /// nothing at the moment: without another reference, it may die.
     ///
     /// # Safety
     /// `object` is that source. It takes itself out of the table before it dies.

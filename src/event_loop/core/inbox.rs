@@ -23,7 +23,7 @@ const PARKED: u8 = 1;
 /// What a thread without the GIL leaves for the loop; run on the loop thread with the GIL held.
 pub(crate) type Message = Box<dyn FnOnce(Python<'_>) -> Result<(), Fatal> + Send>;
 
-/// Shared between a loop and everyone who may have to wake it. Outlives the loop.
+/// Shared between a loop and every thread that may have to wake it. Outlives the loop.
 pub(crate) struct Inbox {
     state: AtomicU8,
     /// True while `messages` is not empty; spares the loop the lock in every other turn.
@@ -92,7 +92,7 @@ impl Inbox {
         drop((messages, old));
     }
 
-    /// The loop is closed: nobody sleeps here any more.
+    /// The loop is closed, and no thread sleeps in its poll any more.
     pub(crate) fn close(&self) {
         let (waker, messages) = (lock(&self.waker).take(), lock(&self.messages).take());
         drop((waker, messages));
@@ -111,9 +111,9 @@ impl Inbox {
         true
     }
 
-    /// The loop is at rest between two turns, and somebody waits for its descriptor: with a message here, or with
-    /// something else `left` to do, that is readable at once.
-    pub(crate) fn rest(&self, left: bool) {
+    /// The loop is embedded and between two turns: the foreign main loop waits for the poller's descriptor. It becomes
+    /// readable at once if there is a message here, or something else `left` to do.
+    pub(crate) fn park_embedded(&self, left: bool) {
         // Ordering: SeqCst, both, as in `park`.
         self.state.swap(PARKED, Ordering::SeqCst);
         if left || self.filled.load(Ordering::SeqCst) {

@@ -1,4 +1,4 @@
-//! The time as the loop tells it, and whether the program has put another clock in its place.
+//! `loop.time()`, and whether the program has put another clock in its place.
 //!
 //! Test clocks override `time` or `call_at` on the loop or on its class, or replace `time.monotonic`. CPython gives a
 //! class that is changed another version, so one comparison per question finds out whether to look again.

@@ -111,7 +111,7 @@ unsafe impl Native for Core {
 /// `object` is a live instance of our loop class, and the result does not outlive it.
 #[inline(always)]
 pub(crate) unsafe fn core_of<'a>(object: *mut ffi::PyObject) -> &'a Core {
-    // SAFETY: the caller's word. Relaxed: the offset is stored once, at import.
+    // SAFETY: the caller's contract. Relaxed: the offset is stored once, at import.
     unsafe { &*object.cast::<u8>().add(OFFSET.load(Ordering::Relaxed)).cast::<Core>() }
 }
 
@@ -122,7 +122,7 @@ pub(crate) unsafe fn core_of<'a>(object: *mut ffi::PyObject) -> &'a Core {
 pub(crate) unsafe fn init(object: &Bound<'_, PyAny>, core: &Core) {
     // Relaxed: before any loop can be used.
     OFFSET.store(std::ptr::from_ref(core) as usize - object.as_ptr() as usize, Ordering::Relaxed);
-    // SAFETY: the caller's word.
+    // SAFETY: the caller's contract.
     unsafe { CLASS.set(&object.get_type()) };
 }
 
@@ -279,7 +279,7 @@ impl Core {
         self.inbox.close();
     }
 
-    // -- callbacks, and who is woken for them
+    // -- callbacks and wake-ups
 
     /// Queues a native object's step.
     pub(crate) fn call_native(&self, object: Ref, run: NativeStep<Core>) {
@@ -322,7 +322,7 @@ impl Core {
     #[inline(always)]
     pub(crate) fn end_turns(&self) {
         if self.wakeup.is_embedded() && !self.is_polling() {
-            self.inbox.rest(self.io.has_requeued() || self.io.event_count() > 0);
+            self.inbox.park_embedded(self.io.has_requeued() || self.io.event_count() > 0);
         }
     }
 

@@ -1,7 +1,7 @@
 //! When a turn polls, and how long the poll may wait.
 //!
 //! A busy loop need not poll in every turn: a poll costs as much as several callbacks. It does as long as only native
-//! objects read and write, because they tell of what they do. What a program does to a descriptor that it watches with
+//! objects read and write, because they report what they do. What a program does to a descriptor that it watches with
 //! `add_reader` or `add_writer` is not seen, and asyncio's loop reports it in the very next turn: with such a callback
 //! every turn polls (see `turn.rs`).
 

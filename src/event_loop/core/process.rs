@@ -1,7 +1,7 @@
 //! Which process a loop belongs to.
 //!
-//! After a fork, parent and child share one epoll set and one wake-up descriptor: each misses what the other is told. So
-//! a child cannot use its parent's loop as it is. `fork.rs` says when the loop becomes the child's own.
+//! After a fork, parent and child share one epoll set and one wake-up descriptor, and each takes events away from the
+//! other. So a child cannot use its parent's loop as it is. `fork.rs` says when the loop becomes the child's own.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -30,7 +30,7 @@ pub(crate) fn forks() -> u32 {
 pub(crate) enum Inherited {
     /// Callbacks and timers.
     AtRest,
-    /// Nothing: the loop was in the middle of a run, which the child has left, or somebody waits for its descriptor.
+    /// Nothing: the loop was in the middle of a run, which the child has left, or other code waits for its descriptor.
     InUse,
 }
 

@@ -1,12 +1,12 @@
-//! Whether a push into the loop has to wake somebody.
+//! Whether a push into the loop needs a wake-up.
 //!
-//! Two can wait: a thread that sleeps in the poll without the GIL, and a foreign main loop (a GUI's, say) in which this
+//! Two things can wait: a thread that sleeps in the poll without the GIL, and a foreign main loop (a GUI's, say) in which this
 //! loop is embedded. The foreign loop waits for the poller's descriptor between the turns of this one, so that
 //! descriptor must become readable as soon as there is something to do.
 
 use std::cell::Cell;
 
-/// Who waits for the loop.
+/// What waits for a push.
 #[derive(Debug, Default)]
 pub(crate) struct Wakeup {
     polling: Cell<bool>,
@@ -14,7 +14,7 @@ pub(crate) struct Wakeup {
 }
 
 impl Wakeup {
-    /// Does anybody wait that a push has to wake?
+    /// Does a push have to wake a thread, or the foreign main loop?
     #[inline(always)]
     pub(crate) fn is_needed(&self) -> bool {
         self.polling.get() | self.embedded.get()

@@ -1,4 +1,4 @@
-//! Who waits for one descriptor: callbacks of `add_reader` and `add_writer`, and awaitable socket calls.
+//! What waits for one descriptor: callbacks of `add_reader` and `add_writer`, and awaitable socket calls.
 //!
 //! This is the record; what is done with it stands in `watch.rs`.
 
@@ -89,7 +89,7 @@ impl WatchedFd {
         self.file.as_ptr() == file
     }
 
-    /// Does anybody wait?
+    /// Is there a waiter?
     pub(crate) fn is_used(&self) -> bool {
         self.interest().is_some()
     }

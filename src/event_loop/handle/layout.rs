@@ -56,7 +56,7 @@ pub(crate) struct Handle {
     pub(super) tupled: Cell<bool>,
     pub(super) cancelled: Cell<bool>,
     pub(super) kind: Kind,
-    /// What `capi::recycle::context::context_for` gave: a Context, or bare variables until somebody asks to see one.
+    /// What `capi::recycle::context::context_for` gave: a Context, or bare variables until Python code asks for it.
     pub(super) context: Slot,
     pub(super) event_loop: LoopSlot,
     pub(super) source_traceback: Slot,
@@ -154,7 +154,7 @@ impl TimerRef {
         unsafe { TimerHandle::of(self.0.object().as_ptr()) }
     }
 
-    /// Has the collector look into the handle if anybody but the heap refers to it.
+    /// Shows the handle to the collector if it is referred to by more than the heap.
     pub(crate) fn track_shared(&self) {
         let object = self.0.object();
         if !object.is_unique()
@@ -279,21 +279,21 @@ fn tuple_of(arguments: &[Borrowed<'_>]) -> *mut ffi::PyObject {
 #[inline(always)]
 unsafe fn fill(object: *mut ffi::PyObject, parts: Parts<'_>, kind: Kind) -> Result<HandleRef, Raised> {
     let count = parts.arguments.len();
-    let mut inline = [null_mut(); INLINE + 1];
+    let inline = [const { Cell::new(null_mut()) }; INLINE + 1];
     let tupled = count > INLINE;
     if tupled {
-        inline[1] = tuple_of(parts.arguments);
+        inline[1].set(tuple_of(parts.arguments));
     } else {
-        for (place, argument) in inline[1..].iter_mut().zip(parts.arguments) {
-            *place = argument.clone_ref().into_ptr();
+        for (index, argument) in parts.arguments.iter().enumerate() {
+            inline[index + 1].set(argument.clone_ref().into_ptr());
         }
     }
-    let failed = tupled && inline[1].is_null();
+    let failed = tupled && inline[1].get().is_null();
     let handle = object.cast::<Handle>();
-    // SAFETY: the caller's word; the fields are written without reading what was there.
+    // SAFETY: the caller's contract; the fields are written without reading what was there.
     let handle = unsafe {
         (&raw mut (*handle).callback).write(Slot::new(Some(parts.callback)));
-        (&raw mut (*handle).arguments).write(inline.map(Cell::new));
+        (&raw mut (*handle).arguments).write(inline);
         (&raw mut (*handle).count).write(Cell::new(if tupled { 1 } else { count as u8 }));
         (&raw mut (*handle).tupled).write(Cell::new(tupled));
         (&raw mut (*handle).cancelled).write(Cell::new(false));
@@ -368,8 +368,7 @@ impl Handle {
 
     /// Empties the handle of callback and arguments.
     pub(crate) fn clear(&self) {
-        let callback = self.callback.take();
-        let count = self.count.replace(0) as usize;
+        let (callback, count) = (self.callback.take(), self.count.replace(0) as usize);
         let mut taken = [null_mut(); INLINE + 1];
         for (place, argument) in taken[1..=count].iter_mut().zip(&self.arguments[1..=count]) {
             *place = argument.replace(null_mut());
@@ -380,6 +379,12 @@ impl Handle {
             // SAFETY: the handle owned these references.
             drop(unsafe { Ref::from_owned(*argument) });
         }
+    }
+
+    /// A handle that has run, or was cancelled, holds nothing that its end could free.
+    #[inline(always)]
+    pub(super) fn holds_nothing(&self) -> bool {
+        self.callback.is_empty() && self.context.is_empty() && self.source_traceback.is_empty()
     }
 
     /// What a tracer does that wraps the callback in one of its own.
@@ -473,10 +478,12 @@ impl Handle {
     /// # Safety
     /// `object` is one of our handles without references, and this is called once for it.
     pub(super) unsafe fn free(object: *mut ffi::PyObject) {
-        // SAFETY: the caller's word. The memory goes back to the list that it came from, or to the allocator.
+        // SAFETY: the caller's contract. The memory goes back to the list that it came from, or to the allocator.
         unsafe {
             let handle = Handle::of(object);
-            handle.empty();
+            if !handle.holds_nothing() || handle.count.get() > 0 {
+                handle.empty();
+            }
             drop(handle.event_loop.take());
             handle.source_traceback.clear();
             handle.shown.clear();
@@ -526,7 +533,7 @@ impl TimerHandle {
     /// # Safety
     /// `object` is a TimerHandle and outlives the result.
     unsafe fn of<'a>(object: *mut ffi::PyObject) -> &'a TimerHandle {
-        // SAFETY: the caller's word; all fields are cells.
+        // SAFETY: the caller's contract; all fields are cells.
         unsafe { &*object.cast() }
     }
 }

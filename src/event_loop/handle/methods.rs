@@ -125,18 +125,25 @@ impl Dealloc for ThreadSafeHandle {
 /// Ends a dead handle, now or when the deallocations around this one are done.
 #[inline(always)]
 fn end(object: *mut ffi::PyObject) {
+    // SAFETY: each `Dealloc` above passes an object of its own that is dead, and passes it once.
+    unsafe { if Handle::of(object).holds_nothing() { Handle::free(object) } else { end_nested(object) } }
+}
+
+/// # Safety
+/// As for [`Handle::free`].
+unsafe fn end_nested(object: *mut ffi::PyObject) {
     let depth = DEPTH.get();
     if depth == NESTED {
         LATER.with_borrow_mut(|later| later.push(object));
         return;
     }
     DEPTH.set(depth + 1);
-    // SAFETY: each `Dealloc` above passes an object of its own that is dead, and passes it once.
+    // SAFETY: the caller's contract.
     unsafe { Handle::free(object) };
     while depth == 0
         && let Some(next) = LATER.with_borrow_mut(Vec::pop)
     {
-        // SAFETY: as above.
+        // SAFETY: it was put there by the call above, for this.
         unsafe { Handle::free(next) };
     }
     DEPTH.set(depth);

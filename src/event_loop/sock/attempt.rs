@@ -68,7 +68,7 @@ pub(super) fn receive(core: &Core, fd: RawFd, size: usize) -> Result<Attempt, Ra
         return sized(count, Direction::Read, |count| bytes_cache::bytes_from(&buffer[..count]));
     }
     let mut bytes = RawBytes::with_capacity(size)?;
-    // SAFETY: the object has room for `size` bytes and is seen by nobody else.
+    // SAFETY: the object has room for `size` bytes and is not shared yet.
     let count = unsafe { libc::recv(fd, bytes.as_mut_ptr().cast(), size, libc::MSG_DONTWAIT) };
     // SAFETY: `recv` has written `count` bytes.
     sized(count, Direction::Read, |count| unsafe { bytes.finish(count) })

@@ -49,8 +49,8 @@ pub(crate) enum Action {
     Accept,
     /// A call that knows addresses. Apart, because an address is longer than all the others have.
     Exchange(Box<Exchange>),
-    /// Wait until the socket is writable; the connect itself has been started. The first step only waits:
-    /// looking at the socket takes its error away, and a caller who cancels at once must still find it.
+    /// Wait until the socket is writable; the connect itself has been started. The first attempt only waits:
+    /// looking at the socket takes its error away, and a caller that cancels at once must still find it.
     Connect {
         waited: Cell<bool>,
     },
@@ -246,8 +246,8 @@ impl SockCall {
         socket.getattr(name).map(drop)
     }
 
-    /// The socket's descriptor. In the place of a closed one's a number that nobody has: the system call refuses it,
-    /// but first the arguments are looked at, as by the socket's own methods.
+    /// The socket's descriptor. A closed socket gets a number that no descriptor has: the system call refuses it, but
+    /// first the arguments are checked, as by the socket's own methods.
     fn number(&self, socket: &Ref) -> Result<RawFd, Raised> {
         file_descriptor(socket).or_else(|raised| {
             if !is_plain_socket(socket.as_ptr()) || self.transfer().is_some() {

@@ -88,7 +88,7 @@ fn receive(core: &Core, fd: i32, size: usize) -> Result<Attempt, Raised> {
     }
     let mut bytes = RawBytes::with_capacity(size)?;
     let place = bytes.as_mut_ptr().cast();
-    // SAFETY: the object has room for `size` bytes and is seen by nobody else.
+    // SAFETY: the object has room for `size` bytes and is not shared yet.
     let count = unsafe { libc::recvfrom(fd, place, size, libc::MSG_DONTWAIT, address, length) };
     sized(count, Direction::Read, |count| {
         // SAFETY: `recvfrom` has written `count` bytes.

@@ -1,11 +1,11 @@
-//! A file on its way into a socket: `sendfile(2)`, piece after piece, whenever the socket has room.
+//! A file transfer into a socket: one `sendfile(2)` after another, whenever the socket has room.
 //!
-//! Whoever waits for the socket drives it: a [`SockCall`](super::sock::SockCall), or a stream transport. Neither
-//! needs Python until the file is out. What comes before (is it a file, how large?) and after (where does the
-//! file stand now, what does an error mean?) is asyncio's, in `wakeloop._sendfile`.
+//! A [`SockCall`](super::call::SockCall) or a stream transport waits for the socket and drives the transfer. Neither needs
+//! Python until the whole file is sent. What comes before (is it a file, how large?) and after (where does the file stand
+//! now, what does an error mean?) is done by asyncio's code in Python.
 //!
-//! The system call may have to wait for a disk, so the GIL is given up around it, as `os.sendfile` does. Nothing
-//! of the loop is borrowed meanwhile.
+//! The system call may wait for a disk, so the GIL is given up around it, as `os.sendfile` does. Nothing of the loop is
+//! borrowed meanwhile.
 
 use std::cell::Cell;
 use std::io;
@@ -18,26 +18,26 @@ use crate::capi::fallible::tuple;
 use crate::capi::inspect::integer;
 use crate::capi::{Raised, Ref};
 
-/// So much goes out at most before others get their turn: a reader that is as fast as we are would keep us here
-/// until the end of the file.
+/// At most so many bytes are sent in one turn: to a reader that is as fast as the loop, the whole file would go out before
+/// any other callback.
 const AT_ONCE: i64 = 1 << 20;
 
-/// How far it is.
+/// A transfer, and how much of the file is sent.
 #[derive(Debug)]
 pub(crate) struct FileTransfer {
     file: RawFd,
     offset: Cell<i64>,
-    /// How much may still be sent; without a count, for ever: the end of the file is the end.
+    /// How much may still be sent. Without a count there is no limit but the end of the file.
     left: Cell<i64>,
     sent: Cell<i64>,
 }
 
-/// What a go came to.
+/// What one turn of a transfer came to.
 #[derive(Debug)]
 pub(crate) enum Progress {
-    /// The socket is full; an edge will tell when it is not.
+    /// The socket is full. The poller reports when it has room again.
     Blocked,
-    /// There may be room for more, next turn.
+    /// There may be room for more in the next turn.
     Again,
     /// The end, or an error of either descriptor.
     Ended(io::Result<()>),
@@ -49,8 +49,8 @@ impl FileTransfer {
         FileTransfer { file, offset, left, sent }
     }
 
-    /// Sends as much as the socket takes, or [`AT_ONCE`]. The end is told in the turn after the last piece, as in
-    /// asyncio, whose transfer notices it when the socket has room again: a peer on the same loop reads first.
+    /// Sends as much as the socket takes, or [`AT_ONCE`]. The end is reported in the turn after the last piece, so a peer
+    /// on the same loop reads first. asyncio's transfer too notices the end only when the socket has room again.
     pub(crate) fn go_on(&self, socket: RawFd) -> Progress {
         let mut room = AT_ONCE;
         let before = self.sent.get();
