@@ -10,6 +10,7 @@
 
 pub(crate) mod arguments;
 pub(crate) mod buffer;
+pub(crate) mod byte_array;
 pub(crate) mod call;
 pub(crate) mod class;
 pub(crate) mod collector;

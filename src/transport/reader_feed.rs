@@ -13,7 +13,8 @@ use pyo3::prelude::*;
 
 use super::base::sizes::{DIRECT, LARGE};
 use super::streams::{self, Reader};
-use crate::capi::error::{fetch, take_exception};
+use crate::capi::byte_array::ByteArray;
+use crate::capi::inspect::{boolean, clear_error};
 use crate::capi::once::Once;
 use crate::capi::{Raised, Ref};
 use crate::compat::Class;
@@ -54,7 +55,7 @@ pub(crate) fn feed(reader: &Ref, data: &[u8]) -> Result<bool, Raised> {
         return Ok(true);
     }
     let Some((classes, buffer)) = buffer_of(reader, data.len()) else { return Ok(false) };
-    streams::extend(&buffer, data)?;
+    buffer.extend(data)?;
     wake(&classes.reader, reader)?;
     Ok(true)
 }
@@ -72,7 +73,7 @@ pub(crate) struct Room {
 enum Owner {
     Native,
     /// The buffer of asyncio's reader, and how much of it is data.
-    Asyncio(&'static Class, Ref, usize),
+    Asyncio(&'static Class, ByteArray, usize),
 }
 
 /// Room in a reader that [`reader_of`] has found: in a native one if a large read waits, in one of asyncio's if
@@ -88,16 +89,15 @@ pub(crate) fn room(reader: &Ref, large: bool) -> Option<Result<Room, Raised>> {
 
 fn room_in_buffer(reader: &Ref) -> Option<Room> {
     let (classes, buffer) = buffer_of(reader, DIRECT)?;
-    // SAFETY: `buffer_of` gives nothing but bytearrays.
-    let length = unsafe { ffi::PyByteArray_Size(buffer.as_ptr()) } as usize;
+    let length = buffer.len();
     let size = DIRECT.checked_sub(length).filter(|size| *size >= LARGE)?;
-    if resize(&buffer, length + size).is_err() {
+    if buffer.resize(length + size).is_err() {
         // Somebody looks at it through a memoryview: asyncio's way ends in the same error.
-        drop(take_exception());
+        clear_error();
         return None;
     }
     // SAFETY: a bytearray of that length and `size` more.
-    let place = unsafe { ffi::PyByteArray_AsString(buffer.as_ptr()).add(length) }.cast();
+    let place = unsafe { buffer.as_mut_ptr().add(length) };
     Some(Room { place, size, owner: Owner::Asyncio(&classes.reader, buffer, length) })
 }
 
@@ -110,18 +110,10 @@ impl Room {
             // None only if the reader was closed, and nothing has run since there was room.
             Owner::Native => open_reader(reader).map_or(Ok(()), |native| native.filled(count)),
             Owner::Asyncio(class, buffer, length) => {
-                resize(&buffer, length + count)?;
+                buffer.resize(length + count)?;
                 if count == 0 { Ok(()) } else { wake(class, reader) }
             }
         }
-    }
-}
-
-fn resize(bytearray: &Ref, size: usize) -> Result<(), Raised> {
-    // SAFETY: the callers have nothing but bytearrays; -1 with an error set means failure.
-    match unsafe { ffi::PyByteArray_Resize(bytearray.as_ptr(), size as ffi::Py_ssize_t) } {
-        0 => Ok(()),
-        _ => Err(Raised),
     }
 }
 
@@ -135,7 +127,7 @@ fn open_reader(reader: &Ref) -> Option<&Reader> {
 #[inline(always)]
 fn unless_error<T>(found: Result<Option<T>, Raised>) -> Option<T> {
     found.unwrap_or_else(|Raised| {
-        drop(take_exception());
+        clear_error();
         None
     })
 }
@@ -158,16 +150,16 @@ pub(crate) fn reader_of(protocol: &Ref) -> Option<Ref> {
 
 /// The buffer of asyncio's reader, if the reader takes `size` more bytes without further ado.
 #[inline(always)]
-fn buffer_of(reader: &Ref, size: usize) -> Option<(&'static Classes, Ref)> {
+fn buffer_of(reader: &Ref, size: usize) -> Option<(&'static Classes, ByteArray)> {
     let (classes, object) = (CLASSES.get()?, reader.as_ptr());
     let buffer = unless_error((|| {
         let class = &classes.reader;
-        // SAFETY: comparing with the address of a static.
-        if !class.is_unpatched_on(object)? || class.get(object, EOF)?.as_ptr() != unsafe { ffi::Py_False() } {
+        if !class.is_unpatched_on(object)? || !class.get(object, EOF)?.is(&boolean(false)) {
             return Ok(None);
         }
-        let buffer = class.get(object, BUFFER)?;
-        Ok(has_room(&buffer, &class.get(object, LIMIT)?, size)?.then_some(buffer))
+        let buffer = ByteArray::exact(class.get(object, BUFFER)?).ok();
+        let limit = class.get(object, LIMIT)?;
+        Ok(buffer.filter(|buffer| has_room(buffer, &limit, size)))
     })())?;
     Some((classes, buffer))
 }
@@ -188,27 +180,18 @@ fn referent(reference: &Ref) -> Option<Ref> {
 
 /// Does the buffer stay within what `feed_data` takes without pausing the transport?
 #[inline(always)]
-fn has_room(buffer: &Ref, limit: &Ref, size: usize) -> Result<bool, Raised> {
-    // SAFETY: live objects; each function is called on the type that it is for. -1 may be an error.
-    unsafe {
-        if ffi::PyByteArray_CheckExact(buffer.as_ptr()) == 0 || ffi::PyLong_CheckExact(limit.as_ptr()) == 0 {
-            return Ok(false);
-        }
-        let limit = ffi::PyLong_AsSsize_t(limit.as_ptr());
-        if limit == -1 && !ffi::PyErr_Occurred().is_null() {
-            return Err(Raised);
-        }
-        let length = ffi::PyByteArray_Size(buffer.as_ptr()) as usize;
-        Ok(limit > 0 && length.saturating_add(size) <= (limit as usize).saturating_mul(2))
-    }
+fn has_room(buffer: &ByteArray, limit: &Ref, size: usize) -> bool {
+    limit
+        .exact_int()
+        .and_then(|limit| usize::try_from(limit).ok())
+        .is_some_and(|limit| limit > 0 && buffer.len().saturating_add(size) <= limit.saturating_mul(2))
 }
 
 /// `reader._wakeup_waiter()`.
 #[inline(always)]
 fn wake(class: &Class, reader: &Ref) -> Result<(), Raised> {
     let waiter = class.get(reader.as_ptr(), WAITER)?;
-    // SAFETY: comparing with the address of `None`.
-    if waiter.as_ptr() == unsafe { ffi::Py_None() } {
+    if waiter.is_none() {
         return Ok(());
     }
     class.set(reader.as_ptr(), WAITER, Ref::none())?;
@@ -220,14 +203,12 @@ fn wake(class: &Class, reader: &Ref) -> Result<(), Raised> {
 /// for.
 #[pyfunction]
 pub(crate) fn feed_readers(
-    py: Python<'_>,
     protocol: (Bound<'_, PyAny>, Vec<String>),
     reader: (Bound<'_, PyAny>, Vec<String>),
 ) -> PyResult<()> {
-    let error = |Raised| fetch(py);
     CLASSES.set(Classes {
-        protocol: Class::init(protocol.0, &PROTOCOL_METHODS, &protocol.1).map_err(error)?,
-        reader: Class::init(reader.0, &READER_METHODS, &reader.1).map_err(error)?,
+        protocol: Class::init(protocol.0, &PROTOCOL_METHODS, &protocol.1)?,
+        reader: Class::init(reader.0, &READER_METHODS, &reader.1)?,
     });
     Ok(())
 }

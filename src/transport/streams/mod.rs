@@ -35,7 +35,6 @@ use classes::{CLASSES, Classes};
 pub(crate) use classes::{is_protocol, plain_reader, protocol_class};
 pub(crate) use reader::Reader;
 pub(crate) use reader_python::make_type as make_reader_type;
-pub(crate) use store::extend;
 pub(crate) use waiter::wake;
 pub(crate) use writer_python::make_type as make_writer_type;
 

@@ -4,7 +4,7 @@ use std::cell::{Cell, UnsafeCell};
 
 use pyo3::ffi;
 
-use super::store::{self, Room, Store};
+use super::store::{Room, Store};
 use super::waiter::wake;
 use crate::capi::call::method;
 use crate::capi::class::{ClassSpec, field};
@@ -110,7 +110,7 @@ impl Reader {
     #[inline(always)]
     pub(crate) fn push(&self, data: &[u8]) -> Result<(), Raised> {
         match self.store().shared() {
-            Some(shared) => store::extend(&shared, data)?,
+            Some(shared) => shared.extend(data)?,
             None => self.store().append(data)?,
         }
         self.arrived()
@@ -120,15 +120,15 @@ impl Reader {
     #[inline(always)]
     pub(super) fn take(&self, count: usize) -> Result<Ref, Raised> {
         let Some(shared) = self.store().shared() else { return self.store().take(count) };
-        let taken = store::copy_front(&shared, count)?;
-        store::delete_front(&shared, count)?;
+        let taken = shared.front(count)?;
+        shared.delete_front(count)?;
         Ok(taken)
     }
 
     /// Forgets the first `count` bytes in the store, of which there are that many.
     pub(super) fn discard(&self, count: usize) -> Result<(), Raised> {
         match self.store().shared() {
-            Some(shared) => store::delete_front(&shared, count),
+            Some(shared) => shared.delete_front(count),
             None => {
                 self.store().discard(count);
                 Ok(())

@@ -5,11 +5,12 @@
 
 use std::cell::Cell;
 
+use pyo3::exceptions::PyStopAsyncIteration;
 use pyo3::ffi;
 
 use super::errors::{incomplete, item_too_long, line_too_long};
 use super::reader::Reader;
-use crate::capi::buffer::{RawBytes, bytes_slice};
+use crate::capi::buffer::RawBytes;
 use crate::capi::error::raise_message;
 use crate::capi::inspect::integer;
 use crate::capi::{Raised, Ref};
@@ -68,8 +69,7 @@ pub(super) fn read_all(
             check(reader)?;
         }
         let Some(block) = read_some(reader, reader.bytes.get(), resumed)? else { return Ok(None) };
-        // SAFETY: `Store::take` makes `bytes`.
-        if unsafe { bytes_slice(block.as_ptr()) }.is_empty() {
+        if block.exact_bytes().unwrap_or_default().is_empty() {
             return join(blocks).map(Some);
         }
         blocks.push(block);
@@ -84,12 +84,11 @@ pub(super) fn join(blocks: &mut Vec<Ref>) -> Result<Ref, Raised> {
     {
         return Ok(only);
     }
-    // SAFETY: bytes that the list keeps alive.
-    let slices: Vec<&[u8]> = blocks.iter().map(|block| unsafe { bytes_slice(block.as_ptr()) }).collect();
-    let size = slices.iter().map(|slice| slice.len()).sum();
+    let slices = || blocks.iter().filter_map(|block| block.exact_bytes());
+    let size = slices().map(<[u8]>::len).sum();
     let mut joined = RawBytes::with_capacity(size)?;
     let mut place = joined.as_mut_ptr();
-    for slice in slices {
+    for slice in slices() {
         // SAFETY: the object has room for all of them, one behind the other.
         unsafe {
             std::ptr::copy_nonoverlapping(slice.as_ptr(), place, slice.len());
@@ -109,8 +108,7 @@ fn find_end(reader: &Reader, separators: &[Ref], offset: &Cell<usize>) -> ItemEn
     let end = if separators.is_empty() {
         find_line(data, &mut searched, limit)
     } else {
-        // SAFETY: `Kind::Until` holds `bytes` only; see `reader_python::separators`.
-        let separators = separators.iter().map(|one| unsafe { bytes_slice(one.as_ptr()) });
+        let separators = separators.iter().map(|one| one.exact_bytes().unwrap_or(b"\n"));
         find_delimiter(data, separators, &mut searched, limit)
     };
     offset.set(searched);
@@ -156,12 +154,8 @@ fn take(reader: &Reader, size: usize) -> Result<Ref, Raised> {
 
 /// The end of the iteration.
 pub(super) fn not_empty(line: Ref) -> Result<Ref, Raised> {
-    // SAFETY: bytes; reading a static of the interpreter.
-    unsafe {
-        if ffi::PyBytes_Size(line.as_ptr()) == 0 {
-            ffi::PyErr_SetNone(ffi::PyExc_StopAsyncIteration);
-            return Err(Raised);
-        }
+    if line.exact_bytes().unwrap_or_default().is_empty() {
+        return Err(PyStopAsyncIteration::new_err(()).into());
     }
     Ok(line)
 }

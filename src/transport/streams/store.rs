@@ -10,9 +10,8 @@
 
 use std::sync::Once;
 
-use pyo3::ffi;
-
 use crate::capi::buffer::{RawBytes, bytes_from};
+use crate::capi::byte_array::ByteArray;
 use crate::capi::recycle::bytes_cache::{self, lend};
 use crate::capi::{Raised, Ref};
 
@@ -24,7 +23,7 @@ pub(crate) struct Store {
     end: usize,
     capacity: usize,
     /// In the place of all that, if it is set: an exact bytearray.
-    shared: Option<Ref>,
+    shared: Option<ByteArray>,
 }
 
 /// From this size on an object for one message is large.
@@ -54,8 +53,7 @@ impl Store {
     #[inline(always)]
     pub(crate) fn len(&self) -> usize {
         match &self.shared {
-            // SAFETY: a bytearray.
-            Some(shared) => unsafe { ffi::PyByteArray_Size(shared.as_ptr()) as usize },
+            Some(shared) => shared.len(),
             None => self.end - self.start,
         }
     }
@@ -64,8 +62,7 @@ impl Store {
     #[inline(always)]
     pub(crate) fn as_slice(&self) -> &[u8] {
         let place = match (&self.shared, &self.bytes) {
-            // SAFETY: a bytearray.
-            (Some(shared), _) => unsafe { ffi::PyByteArray_AsString(shared.as_ptr()).cast_const().cast() },
+            (Some(shared), _) => shared.as_mut_ptr().cast_const(),
             // SAFETY: `start` is at most the capacity.
             (None, Some(bytes)) => unsafe { bytes.as_ptr().add(self.start) },
             (None, None) => return &[],
@@ -76,27 +73,18 @@ impl Store {
 
     /// The content as a bytearray that others may hold, from now on.
     pub(crate) fn share(&mut self) -> Result<Ref, Raised> {
-        if let Some(shared) = &self.shared {
-            return Ok(shared.clone_ref());
-        }
-        let content = self.as_slice();
-        // SAFETY: the data is copied; an owned reference or null with an error.
-        let shared = unsafe {
-            let size = content.len() as ffi::Py_ssize_t;
-            Ref::from_owned(ffi::PyByteArray_FromStringAndSize(content.as_ptr().cast(), size))
+        let shared = match &self.shared {
+            Some(shared) => shared.clone(),
+            None => ByteArray::new(self.as_slice())?,
         };
-        let shared = shared.ok_or(Raised)?;
-        *self = Store { shared: Some(shared.clone_ref()), ..Store::empty() };
-        Ok(shared)
+        let object = shared.object().clone_ref();
+        *self = Store { shared: Some(shared), ..Store::empty() };
+        Ok(object)
     }
 
     /// A store whose content is in `shared`, which must be an exact bytearray.
     pub(crate) fn of(shared: Ref) -> Result<Store, Ref> {
-        // SAFETY: a live object.
-        match unsafe { ffi::PyByteArray_CheckExact(shared.as_ptr()) } {
-            0 => Err(shared),
-            _ => Ok(Store { shared: Some(shared), ..Store::empty() }),
-        }
+        Ok(Store { shared: Some(ByteArray::exact(shared)?), ..Store::empty() })
     }
 
     pub(crate) fn is_shared(&self) -> bool {
@@ -106,8 +94,8 @@ impl Store {
     /// The bytearray that others may hold, if there is one. CPython's functions for it may run Python code: with 3.11
     /// the collector runs as soon as they make an object. So the caller owns it, and borrows no store meanwhile.
     #[inline(always)]
-    pub(crate) fn shared(&self) -> Option<Ref> {
-        self.shared.as_ref().map(Ref::clone_ref)
+    pub(crate) fn shared(&self) -> Option<ByteArray> {
+        self.shared.clone()
     }
 
     /// For what is not shared: adds data at the end.
@@ -194,36 +182,4 @@ impl Store {
     pub(crate) const fn empty() -> Store {
         Store { bytes: None, start: 0, end: 0, capacity: 0, shared: None }
     }
-}
-
-/// `del buffer[:count]`. Raises BufferError if a memoryview of the bytearray exists.
-pub(super) fn delete_front(buffer: &Ref, count: usize) -> Result<(), Raised> {
-    // SAFETY: a live bytearray; -1 with an error set means failure.
-    let done = unsafe { ffi::PySequence_DelSlice(buffer.as_ptr(), 0, count as ffi::Py_ssize_t) };
-    if done < 0 { Err(Raised) } else { Ok(()) }
-}
-
-/// The first `count` bytes of a bytearray that has that many.
-pub(super) fn copy_front(buffer: &Ref, count: usize) -> Result<Ref, Raised> {
-    // SAFETY: a live bytearray of that length, which no code changes during the copy: making bytes runs no Python code.
-    let front = unsafe {
-        debug_assert!(ffi::PyByteArray_Size(buffer.as_ptr()) as usize >= count);
-        std::slice::from_raw_parts(ffi::PyByteArray_AsString(buffer.as_ptr()).cast(), count)
-    };
-    bytes_from(front)
-}
-
-/// `bytearray.extend(data)`.
-#[inline(always)]
-pub(crate) fn extend(buffer: &Ref, data: &[u8]) -> Result<(), Raised> {
-    // SAFETY: a bytearray, resized before the copy; nothing else sees it in between.
-    unsafe {
-        let length = ffi::PyByteArray_Size(buffer.as_ptr());
-        if ffi::PyByteArray_Resize(buffer.as_ptr(), length + data.len() as ffi::Py_ssize_t) < 0 {
-            return Err(Raised);
-        }
-        let end = ffi::PyByteArray_AsString(buffer.as_ptr()).add(length as usize);
-        std::ptr::copy_nonoverlapping(data.as_ptr(), end.cast(), data.len());
-    }
-    Ok(())
 }

@@ -1,0 +1,93 @@
+//! `bytearray` objects that native code reads and changes.
+
+use pyo3::ffi;
+
+use super::buffer::bytes_from;
+use super::error::Raised;
+use super::object::Ref;
+
+/// An instance of exactly `bytearray`. Python code may hold it too, and change it whenever it runs.
+#[derive(Debug)]
+pub(crate) struct ByteArray(Ref);
+
+impl Clone for ByteArray {
+    #[inline(always)]
+    fn clone(&self) -> ByteArray {
+        ByteArray(self.0.clone_ref())
+    }
+}
+
+impl ByteArray {
+    /// Takes an exact bytearray; gives anything else back.
+    #[inline(always)]
+    pub(crate) fn exact(object: Ref) -> Result<ByteArray, Ref> {
+        // SAFETY: a live object.
+        match unsafe { ffi::PyByteArray_CheckExact(object.as_ptr()) } {
+            0 => Err(object),
+            _ => Ok(ByteArray(object)),
+        }
+    }
+
+    /// A new one with this content.
+    pub(crate) fn new(content: &[u8]) -> Result<ByteArray, Raised> {
+        let size = content.len() as ffi::Py_ssize_t;
+        // SAFETY: the content is copied; an owned reference or null with an error.
+        let made =
+            unsafe { Ref::from_owned(ffi::PyByteArray_FromStringAndSize(content.as_ptr().cast(), size)) };
+        made.map(ByteArray).ok_or(Raised)
+    }
+
+    /// The object.
+    pub(crate) fn object(&self) -> &Ref {
+        &self.0
+    }
+
+    #[inline(always)]
+    pub(crate) fn len(&self) -> usize {
+        // SAFETY: a bytearray.
+        unsafe { ffi::PyByteArray_Size(self.0.as_ptr()) as usize }
+    }
+
+    /// Where the content begins, until the size changes.
+    #[inline(always)]
+    pub(crate) fn as_mut_ptr(&self) -> *mut u8 {
+        // SAFETY: a bytearray.
+        unsafe { ffi::PyByteArray_AsString(self.0.as_ptr()).cast() }
+    }
+
+    /// Changes the size. Fails if somebody looks at it through a memoryview.
+    pub(crate) fn resize(&self, size: usize) -> Result<(), Raised> {
+        // SAFETY: a bytearray; -1 with an error set means failure.
+        match unsafe { ffi::PyByteArray_Resize(self.0.as_ptr(), size as ffi::Py_ssize_t) } {
+            0 => Ok(()),
+            _ => Err(Raised),
+        }
+    }
+
+    /// `extend(data)`.
+    #[inline(always)]
+    pub(crate) fn extend(&self, data: &[u8]) -> Result<(), Raised> {
+        let length = self.len();
+        self.resize(length + data.len())?;
+        // SAFETY: there is room for the data behind the old content. The data is elsewhere: what borrows the content of a
+        // bytearray keeps it from being resized.
+        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.as_mut_ptr().add(length), data.len()) };
+        Ok(())
+    }
+
+    /// The first `count` bytes, of which there are that many, as a `bytes` object.
+    pub(crate) fn front(&self, count: usize) -> Result<Ref, Raised> {
+        debug_assert!(count <= self.len());
+        // SAFETY: there are that many bytes, and making `bytes` runs no Python code that could change them.
+        bytes_from(unsafe { std::slice::from_raw_parts(self.as_mut_ptr(), count) })
+    }
+
+    /// `del self[:count]`. Fails if somebody looks at it through a memoryview.
+    pub(crate) fn delete_front(&self, count: usize) -> Result<(), Raised> {
+        // SAFETY: a bytearray; -1 with an error set means failure.
+        match unsafe { ffi::PySequence_DelSlice(self.0.as_ptr(), 0, count as ffi::Py_ssize_t) } {
+            0 => Ok(()),
+            _ => Err(Raised),
+        }
+    }
+}
