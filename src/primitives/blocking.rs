@@ -21,7 +21,7 @@ struct Call {
 impl Call {
     /// Makes it, for the loop behind `home`.
     fn run(self, home: &LoopHandle) -> Outcome {
-        // An interpreter that is shutting down lets nobody in any more; then nobody waits for the outcome either.
+        // An interpreter that is shutting down cannot be attached to; then no task waits for the outcome either.
         let outcome = Python::try_attach(|py| {
             let function = Ref::from(self.function.into_bound(py));
             let context = Ref::from(self.context.into_bound(py));

@@ -5,8 +5,8 @@ use pyo3::prelude::*;
 use crate::capi::buffer::Buffer;
 use crate::capi::{Borrowed, Raised, Ref};
 
-/// What is to be sent, and how much of it was sent. A `bytes` object is kept, as nobody can change it; everything else
-/// is copied.
+/// What is to be sent, and how much of it was sent. A `bytes` object is kept, as it cannot change; everything else is
+/// copied.
 #[derive(Debug)]
 pub(crate) struct Data {
     source: Source,
@@ -89,7 +89,7 @@ unsafe impl Sync for Sendable {}
 
 impl Sendable {
     pub(crate) fn as_slice(&self) -> &[u8] {
-        // SAFETY: a bytes object or a vector of ours keeps them in place, and nobody writes to them.
+        // SAFETY: a bytes object or a vector of ours keeps them in place, and no code writes to them.
         unsafe { std::slice::from_raw_parts(self.address, self.len) }
     }
 }

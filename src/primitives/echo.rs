@@ -208,7 +208,7 @@ async fn start(host: String, port: u16) -> io::Result<EchoServer> {
     let listener = TcpListener::from_std(listener)?;
     let stats = Arc::new(Stats::default());
     let shared = Arc::new(Shared::default());
-    // The tasks hold the server weakly: an EchoServer that nobody holds any more stops by itself.
+    // The tasks hold the server weakly: an EchoServer without references stops by itself.
     shared.tasks().listening = true;
     let listening = Listening { listener, closed: Closed(Arc::downgrade(&shared)) };
     let task = runtime::spawn(accept(listening, stats.clone()));
@@ -239,7 +239,7 @@ fn listen(address: SocketAddr) -> io::Result<StdListener> {
     Ok(socket.into())
 }
 
-/// The listening socket with what is told when it is closed: the fields are dropped in this order.
+/// The listening socket, and the note that it is closed. The fields are dropped in this order.
 struct Listening {
     listener: TcpListener,
     closed: Closed,

@@ -86,7 +86,7 @@ impl Sockets {
         next.as_mut().await.map(|(stream, _)| stream)
     }
 
-    /// Nobody can connect any more. Tasks that wait hold the sockets a little longer.
+    /// Refuses connections from now on. Tasks that wait hold the sockets a little longer.
     pub(super) fn shut_down(&self) {
         for descriptor in self.descriptors() {
             // SAFETY: a descriptor of ours. Where the system knows no shutdown of listeners, it fails.

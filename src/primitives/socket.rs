@@ -48,7 +48,7 @@ pub(crate) struct OpenSocket<T: Inside> {
     inside: RefCell<Option<T>>,
     local: Option<SocketAddr>,
     peer: Option<SocketAddr>,
-    /// The Python socket, once somebody has asked for it. It does not own the descriptor.
+    /// The Python socket, made by `get_extra_info("socket")`. It does not own the descriptor.
     python: Slot,
     closed: Closed,
     /// A forked child has its parent's sockets, but not the threads that serve them.
@@ -160,7 +160,7 @@ impl<T: Inside> OpenSocket<T> {
         let py = socket.py();
         // May be called while an exception is set.
         let raised = PyErr::take(py);
-        // It fails only if somebody has put another method in its place.
+        // It fails only if the method was replaced.
         drop(socket.bind(py).call_method0(Fallible("detach")));
         if let Some(raised) = raised {
             raised.restore(py);
@@ -210,7 +210,7 @@ impl<T: Inside> OpenSocket<T> {
         Ok(socket)
     }
 
-    /// ResourceWarning if nobody has closed it. May be called while an exception is set.
+    /// ResourceWarning if it was not closed. May be called while an exception is set.
     pub(super) fn warn_unclosed(&self) {
         if self.is_open() && !self.is_parents() {
             let class = Exception::ResourceWarning.class();
@@ -230,7 +230,7 @@ impl<T: Inside> OpenSocket<T> {
     }
 }
 
-/// Closes a socket that nobody has closed.
+/// Closes a socket that was not closed.
 impl<T: Inside> Drop for OpenSocket<T> {
     fn drop(&mut self) {
         self.warn_unclosed();

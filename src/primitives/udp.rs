@@ -49,7 +49,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// What a send or a receive comes to, unless the socket is closed first.
+    /// The result of a send or a receive, or an error if the socket is closed first.
     async fn unless_closed<T>(&self, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
         crate::select! {
             () = self.closed.wait() => Err(io::Error::from_raw_os_error(libc::ECONNABORTED)),

@@ -1,8 +1,8 @@
 //! Data straight into an `asyncio.StreamReader`, without a call of Python's.
 //!
 //! `StreamReaderProtocol.data_received` finds its reader and calls `feed_data`, which appends the data, wakes
-//! whoever waits and looks at the limit. [`feed`] does the same to the same attributes, but only where nobody
-//! could tell: protocol and reader are of exactly these classes, neither class nor instance has another
+//! the read that waits and checks the limit. [`feed`] does the same to the same attributes, but only where it
+//! makes no difference: protocol and reader are of exactly these classes, neither class nor instance has another
 //! method in the place of those that are skipped, and the code of these methods is the one that was read when this
 //! was written (`wakeloop._streams` compares what it refers to). Everything out of the ordinary is left
 //! to Python: the end of the stream, a reader that is gone, and data that goes beyond the limit, for which the
@@ -44,7 +44,7 @@ pub(crate) fn is_fed(protocol: *mut ffi::PyObject) -> bool {
         || streams::is_protocol(protocol)
 }
 
-/// Gives `data` to a reader that [`reader_of`] has found. False if that is Python's business this time: then
+/// Gives `data` to a reader that [`reader_of`] has found. False if Python code must do it this time: then
 /// nothing has happened, and `protocol.data_received` is to be called with the data.
 ///
 /// No Python code runs before the data is copied, but for what a user has put into the place of an attribute.
@@ -92,7 +92,7 @@ fn room_in_buffer(reader: &Ref) -> Option<Room> {
     let length = buffer.len();
     let size = DIRECT.checked_sub(length).filter(|size| *size >= LARGE)?;
     if buffer.resize(length + size).is_err() {
-        // Somebody looks at it through a memoryview: asyncio's way ends in the same error.
+        // A memoryview of it exists: asyncio's way ends in the same error.
         clear_error();
         return None;
     }
@@ -123,7 +123,7 @@ fn open_reader(reader: &Ref) -> Option<&Reader> {
     streams::plain_reader(reader).filter(|reader| reader.is_open())
 }
 
-/// Errors of looking at an object are dropped: Python's own code comes to the same.
+/// Drops errors of looking at an object: asyncio's own code will find the same.
 #[inline(always)]
 fn unless_error<T>(found: Result<Option<T>, Raised>) -> Option<T> {
     found.unwrap_or_else(|Raised| {

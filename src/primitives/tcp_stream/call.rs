@@ -241,7 +241,7 @@ impl Dealloc for TcpStreamCall {
             coroutine::report_never_awaited(&dead);
         }
         forget_value();
-        // Before the fields are dropped: it tells the stream.
+        // Before the fields are dropped: it notifies the stream.
         dead.finish();
     }
 }

@@ -2,9 +2,9 @@
 //! bytes are received, and the end of the item looked for, where the awaiting task will run. No other thread is woken
 //! for a request and its response.
 //!
-//! Nothing is received before somebody wants it. The descriptor is registered once, edge-triggered, when a read first
-//! has to wait. A receive that got less than there was room for was the last until the next edge; but an edge that told
-//! of the end of the stream comes only once, and then the reads go on until the end is read.
+//! Nothing is received before a read asks for it. The descriptor is registered once, edge-triggered, when a read first
+//! has to wait. A receive that got less than there was room for was the last until the next edge; but an edge that reported
+//! the end of the stream comes only once, and then the reads go on until the end is read.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -55,7 +55,7 @@ pub(super) struct LoopReader {
     request: RefCell<ReadRequest>,
     /// Nothing is there to be received before the next event.
     drained: Cell<bool>,
-    /// An event has told that the stream comes to its end, or of urgent data: a short read need not be the last.
+    /// An event has reported the end of the stream, or urgent data: a short read need not be the last.
     ending: Cell<bool>,
     /// How many large receives filled their room, one after the other.
     streak: Cell<u32>,
@@ -185,7 +185,7 @@ impl LoopReader {
             return this.event_loop.as_ptr() == event_loop.as_ptr();
         }
         let (core, fd) = (event_loop.get().core(), this.fd.get());
-        // Who watches the descriptor by its number goes on doing so.
+        // A watcher that was added by the descriptor's number stays.
         if fd < 0
             || core.fds.source(fd).is_some()
             || core.fds.watched(fd).is_some_and(|watched| watched.is_used())
@@ -216,7 +216,7 @@ impl LoopReader {
         self.future.set(Some(future));
     }
 
-    /// Nobody waits any more.
+    /// The read waits no longer.
     pub(super) fn give_up(&self) {
         self.future.clear();
     }

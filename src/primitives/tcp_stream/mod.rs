@@ -15,7 +15,7 @@
 //!   begins here, and for requests and responses this is the shortest way.
 //! - **On the runtime.** A task of the workers receives and finds the ends of items, without the GIL, ahead of the
 //!   reader (see `runtime::net::read_ahead`). A stream goes there when a reader falls behind the sender
-//!   ([`LoopReader::is_bulk`]), when a write does not fit into the socket, and when somebody waits on it in another
+//!   ([`LoopReader::is_bulk`]), when a write does not fit into the socket, and when a task waits on it in another
 //!   loop than the first, or in asyncio's. A read that waits meanwhile goes on waiting there.
 //!
 //! From there it does not come back. A stream that was fast once mostly is so again, and it could return only while the
@@ -407,7 +407,7 @@ impl SocketClass for TcpStream {
     fn close_now(&self) {
         let waiter = self.release(true).and_then(|(_, waiter)| waiter);
         self.socket.close();
-        // In a forked child nobody waits; the parent does.
+        // The task that waits is the parent's, not the forked child's.
         if let Some(waiter) = waiter
             && !self.socket.is_parents()
         {

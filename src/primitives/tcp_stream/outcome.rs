@@ -1,4 +1,4 @@
-//! What a read comes to in Python: its result, or the exception of asyncio's method of the same name.
+//! How a read ends in Python: with its result, or with the exception of asyncio's method of the same name.
 
 use pyo3::exceptions::PyStopAsyncIteration;
 

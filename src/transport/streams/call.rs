@@ -2,8 +2,8 @@
 //!
 //! It does what the coroutine of asyncio's method of the same name does, step by step: nothing before it is first
 //! awaited, then as much as can be done without waiting. When it has to wait, the awaiting task sees the future
-//! that is also the reader's `_waiter`, and goes on when that is done. What turns out to be Python's
-//! business, at the start or after a wait, is handed to asyncio's coroutine.
+//! that is also the reader's `_waiter`, and goes on when that is done. A call that only
+//! Python code can serve, at the start or after a wait, is handed to asyncio's coroutine.
 
 use std::cell::{Cell, UnsafeCell};
 use std::ptr::null_mut;

@@ -7,13 +7,13 @@
 //! [`call`](self::call), an awaitable, which looks at the data by [`reading`] and waits for a future, the [`waiter`].
 //!
 //! **Native or Python.** The native methods take each other's place in asyncio's code: `readline` does not call
-//! `self.readuntil`. That is only right where nobody has put anything else in the place of one, so every native
-//! method begins with the question whether the object is [plain](Classes): of the very class, which is as it
+//! `self.readuntil`. That is only right while none of them is replaced, so every native
+//! method first checks whether the object is [plain](Classes): of the very class, which is as it
 //! was, without attributes of its own. If not, asyncio's method is called instead.
 //!
 //! **Looking inside.** What was received lies in a [`store`]. Asyncio keeps it in the `bytearray` `_buffer`, and
-//! some programs reach for that. The first time somebody asks for `_buffer` it is made, and from then on it is
-//! where the data lies.
+//! some programs use that. The bytearray is made when Python code first reads `_buffer`, and holds the
+//! data from then on.
 
 mod attributes;
 mod call;

@@ -1,4 +1,4 @@
-//! The native half of a StreamReader: what it has received, who waits for it, and asyncio's attributes.
+//! The native half of a StreamReader: what it has received, the read that waits for it, and asyncio's attributes.
 
 use std::cell::{Cell, UnsafeCell};
 
@@ -29,7 +29,7 @@ const SLACK: usize = 4096;
 pub(crate) struct Reader {
     base: ffi::PyObject,
     store: UnsafeCell<Store>,
-    /// What somebody has put in the place of `_buffer`, if it is no ordinary bytearray.
+    /// The value that Python code has assigned to `_buffer`, if it is not exactly a bytearray.
     pub(super) odd_buffer: Slot,
     pub(super) event_loop: Slot,
     pub(super) transport: Slot,

@@ -188,7 +188,7 @@ fn fill(this: This<'_, Reader>, limit: Option<Ref>, event_loop: Option<Ref>) -> 
     Ok(())
 }
 
-/// A limit that is no ordinary int is asyncio's business, and so are all reads.
+/// A limit that is not exactly an int is left to asyncio, and so are all reads.
 fn set_limit(reader: &Reader, limit: Ref) {
     let bytes = limit.exact_int();
     reader.odd_limit.set(bytes.is_none());

@@ -1,11 +1,11 @@
-//! What a StreamReader has received and nobody has read.
+//! The data that a StreamReader has received and that was not read yet.
 //!
-//! One `bytes` object that is not finished: nobody else knows it, so it can still grow, and a read of
+//! It is one unfinished `bytes` object. No other code has a reference to it, so it can still grow, and a read of
 //! all that is in it takes the object itself away instead of a copy. A message that is read in the pieces in which
 //! it arrived, the common case, is copied once on its way from the socket, and a large one that is waited for not at
 //! all, because it is received into the object that its reader will get.
 //!
-//! Once somebody has asked for the reader's `_buffer`, the content is in a `bytearray` instead, which others may
+//! Once Python code has read the reader's `_buffer`, the content is in a `bytearray` instead, which others may
 //! read, change, and lock by a memoryview.
 
 use std::sync::Once;

@@ -50,11 +50,11 @@ pub(super) fn choose(
         && plain
         && !has_message_callback(&object)
     {
-        // SAFETY: the SSL was made on this thread just now; comparing it with what the socket object is tells
-        // whether that object owns it, and keeps it.
+        // SAFETY: the SSL was made on this thread just now. The comparison shows that the socket object owns it, and so
+        // keeps it.
         if unsafe { library.app_data(ssl) }.cast() == raw.as_ptr() {
             let io = Arc::new(Io::new(notify));
-            // SAFETY: as above: `raw` owns it and is kept, and nobody else has seen it yet.
+            // SAFETY: `raw` owns the SSL and is kept, and no other code has seen it yet.
             if unsafe { library.attach(ssl, io.clone()) } {
                 let raw = Slot::new(Some(raw.into()));
                 connection.set_engine(Engine::Native(Native { library, ssl, io, raw }));
@@ -125,7 +125,7 @@ fn self_test(py: Python<'_>) -> PyResult<&'static Library> {
     let object = object?;
     let ssl_pointer = made.ok_or_else(|| fail("wrap_bio makes no SSL of the libssl that was found"))?;
     let raw = object.getattr(Fallible("_sslobj"))?;
-    // SAFETY: the SSL was just made, and `object` keeps it for the time of this test; nobody else knows it.
+    // SAFETY: the SSL was just made, and `object` keeps it for the time of this test; no other code knows it.
     unsafe {
         if library.app_data(ssl_pointer).cast() != raw.as_ptr() {
             return Err(fail("the SSL that was seen is not the SSLObject's"));

@@ -146,7 +146,7 @@ impl Connection {
         unsafe { (*self.engine.get()).as_ref() }
     }
 
-    /// Sets the engine, once: whoever holds a borrow of it may rely on it.
+    /// Sets the engine. It is set only once, so a borrow of it stays valid.
     pub(super) fn set_engine(&self, engine: Engine) {
         // SAFETY: GIL held, and there is no engine that anyone could have borrowed.
         unsafe {

@@ -3,7 +3,7 @@
 //! **Native**: SSL_read_ex and SSL_write_ex of the very libssl that `_ssl` uses, on the `SSL` that CPython made
 //! for the connection, over an [`Io`] of ours. **Object**: the methods of CPython's SSLObject over its
 //! MemoryBIOs, cached. The first is chosen if a self-test says once per process that it works, and if this
-//! connection's `SSL` was seen being made, belongs to its SSLObject, and nobody has put code of his own
+//! connection's `SSL` was seen being made, belongs to its SSLObject, and no other code is in
 //! between: an overridden `read` or `write`, or a message callback (whose exceptions would surface too late).
 //!
 //! Errors are CPython's either way: when libssl reports one, the SSLObject is asked to do the same, and raises.
@@ -14,7 +14,7 @@ use super::records::{End, Room};
 use crate::capi::call::call0;
 use crate::capi::{Raised, Ref, Slot};
 
-/// Who does the cryptography of one connection.
+/// The engine of one connection.
 #[derive(Debug)]
 pub(crate) enum Engine {
     Native(Native),

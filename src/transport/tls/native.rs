@@ -54,7 +54,7 @@ impl Native {
                     }
                 }
                 Outcome::WantRead => return End::Drained,
-                // CPython tells the exact error, or that it is an orderly close.
+                // CPython finds out the exact error, or that it is an orderly close.
                 Outcome::Closed | Outcome::Failed => match self.ask() {
                     Some(end) => return end,
                     None => return End::Drained,

@@ -129,7 +129,7 @@ impl Connection {
         native(slf, write::write_now)
     }
 
-    /// asyncio's own tests put data there that nobody has asked to send yet.
+    /// asyncio's own tests add data here before they ask for it to be sent.
     fn _append_write_backlog(slf: &Bound<'_, Self>, data: &Bound<'_, PyAny>) -> PyResult<()> {
         let data = write::immutable(&Ref::from(data.clone()))?;
         native(slf, |this| {
@@ -175,7 +175,7 @@ impl Connection {
     #[setter(_loop)]
     fn set_event_loop(&self, event_loop: &Bound<'_, EventLoop>) -> PyResult<()> {
         let slot = &self.event_loop;
-        // It stays: whoever looks at the loop's inside relies on it.
+        // It never changes, so a borrow of the loop's core stays valid.
         if slot.is_empty() {
             slot.set(Some(event_loop.clone().into_any().into()));
         } else if slot.as_ptr() != event_loop.as_ptr() {
@@ -326,7 +326,7 @@ impl Connection {
         Ok(self.incoming_low.set(&Ref::from(size.clone()))?)
     }
 
-    /// "native" or "sslobject": who encrypts this connection.
+    /// "native" or "sslobject": the engine that encrypts this connection.
     #[getter(engine)]
     fn engine_name(&self) -> Option<&'static str> {
         self.engine().map(Engine::name)
@@ -354,7 +354,7 @@ impl Connection {
     }
 }
 
-/// How the engine tells of output that nobody at work in the connection has caused, from whatever thread.
+/// Reports output that the engine made outside of a read or write of this connection. Any thread may call it.
 fn notify(slf: &Bound<'_, Connection>) -> PyResult<Notify> {
     let Some(core) = slf.get().core() else {
         return Err(exception::<PyRuntimeError>("a TLS connection needs its event loop first"));
@@ -367,7 +367,7 @@ fn notify(slf: &Bound<'_, Connection>) -> PyResult<Notify> {
     }))
 }
 
-/// On the loop's thread: sends what such output is.
+/// Sends such output, on the loop's thread.
 fn send_unattended(py: Python<'_>, target: &Py<PyWeakrefReference>) -> Result<(), Fatal> {
     let Some(slf) = target.bind(py).upgrade() else { return Ok(()) };
     let Ok(slf) = slf.cast_into::<Connection>() else { return Ok(()) };

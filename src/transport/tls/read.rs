@@ -70,7 +70,7 @@ fn take(this: This<'_, Connection>, core: &Core, data: &[u8]) -> Result<Taken, R
             });
             batch.map(Taken::Batch)
         }
-        // Nobody reads any more.
+        // The connection is over: the data is dropped.
         Some(_) if this.state.get() == State::Unwrapped => Ok(Taken::Kept),
         Some(engine) => engine.feed(data).map(|()| Taken::Kept),
         None => Ok(Taken::Kept),
@@ -95,7 +95,7 @@ fn decrypt_lent(native: &Native, core: &Core, data: &[u8]) -> Batch {
 fn decrypt_direct(native: &Native, data: &[u8]) -> Result<Batch, Raised> {
     let size = data.len() + RECORD;
     let mut bytes = RawBytes::with_capacity(size)?;
-    // SAFETY: the object has room for that many bytes and is seen by nobody else.
+    // SAFETY: the object has room for that many bytes, and no other code has seen it.
     let mut room = Room::new(unsafe { std::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), size) });
     let end = native.decrypt_lent(data, &mut room);
     let filled = room.filled();

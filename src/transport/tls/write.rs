@@ -148,7 +148,7 @@ fn send_output(this: This<'_, Connection>, engine: &Engine) -> Result<bool, Rais
 }
 
 /// Encrypts the next [`BATCH`] bytes of the queue, or all of it if they cannot be sent yet anyway. False if that
-/// came to nothing: OpenSSL has to hear from the peer first.
+/// made no progress: OpenSSL needs data from the peer first.
 fn encrypt(this: This<'_, Connection>, engine: &Engine) -> Result<bool, Raised> {
     let Some(core) = this.core() else { return Ok(false) };
     if let Engine::Native(native) = engine {
