@@ -131,7 +131,7 @@ def test_a_class_that_was_changed_too_often_for_a_version_is_still_asked(kinds):
     unpatched = _core.unpatched((kind, "method"))
     for number in range(1100):
         kind.number = number
-        unpatched()
+        assert unpatched()
     kind.method = other
     assert not unpatched()
 

@@ -228,7 +228,7 @@ impl Class {
     }
 
     /// The class has another tag than when it was last looked at. 0 means that it has none: a change has taken it away,
-    /// or CPython has given this class too many.
+    /// or CPython has given this class too many. Then the methods are compared each time.
     #[cold]
     fn look_again(&self) -> bool {
         let Some(first) = self.methods.first() else { return false };
@@ -245,12 +245,14 @@ impl Class {
             }
         }
         let tag = self.tag();
-        if tag == 0 || tag == self.patched.get() {
+        if tag != 0 && tag == self.patched.get() {
             return false;
         }
         let unpatched =
             self.has_plain_attributes() && self.methods.iter().all(|method| self.in_place(method));
-        if unpatched { &self.unpatched } else { &self.patched }.set(tag);
+        if tag != 0 {
+            if unpatched { &self.unpatched } else { &self.patched }.set(tag);
+        }
         unpatched
     }
 
