@@ -118,7 +118,7 @@ fn poll_or_skip(core: &Core) -> Result<u64, Fatal> {
     // Sources that ask for another turn from here on get it in the next one.
     core.io.queue_requeued();
     deliver_messages(core)?;
-    core.polls.note_events(core.io.event_count() > 0, skip);
+    core.polls.note_events(core.io.has_events(), skip);
     Ok(after)
 }
 
@@ -138,7 +138,7 @@ pub(super) fn deliver_messages(core: &Core) -> Result<(), Fatal> {
 /// Step 2.
 #[inline(always)]
 fn queue_due_timers(core: &Core, now: u64) -> Result<Batch, Fatal> {
-    let events = core.io.event_count() > 0;
+    let events = core.io.has_events();
     let earlier = if events { core.ready.len() } else { 0 };
     make_due_timers_ready(core, now)?;
     Ok(Batch { events, earlier, due: core.ready.len() - earlier })

@@ -1,10 +1,10 @@
 //! The poller, and what it has reported that is not dispatched yet.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 
+use crate::capi::loop_cell::LoopQueue;
 use crate::reactor::{Event, Poller, Readiness, Token, Waker};
 
 /// How many events one poll hands out. Enough for a busy server's batch; more wait in the kernel.
@@ -24,9 +24,9 @@ pub(crate) struct Io {
     /// Borrowed for the whole of a poll, also while the GIL is given up in it.
     poller: RefCell<Option<Poller>>,
     fd: Cell<Option<RawFd>>,
-    events: RefCell<VecDeque<Event>>,
+    events: LoopQueue<Event>,
     /// Sources to call in the next turn although the poller will not report them.
-    requeued: RefCell<Vec<(Token, Readiness)>>,
+    requeued: LoopQueue<Event>,
     /// Descriptors whose registration another thread changed while the loop slept in the poll.
     deferred: RefCell<Vec<RawFd>>,
 }
@@ -36,8 +36,8 @@ impl Io {
         Io {
             fd: Cell::new(Some(poller.as_raw_fd())),
             poller: RefCell::new(Some(poller)),
-            events: RefCell::default(),
-            requeued: RefCell::default(),
+            events: LoopQueue::new(),
+            requeued: LoopQueue::new(),
             deferred: RefCell::default(),
         }
     }
@@ -60,51 +60,52 @@ impl Io {
     /// Another poller, or none once the loop is closed. No thread is in the poll.
     pub(crate) fn set_poller(&self, poller: Option<Poller>) {
         self.fd.set(poller.as_ref().map(AsRawFd::as_raw_fd));
-        self.events.take();
+        drop(self.events.take());
         drop(self.poller.replace(poller));
     }
 
     #[inline(always)]
     pub(crate) fn push_event(&self, event: Event) {
-        self.events.borrow_mut().push_back(event);
+        self.events.push_back(event);
     }
 
     /// Queues what a poll has reported; how many events that are.
     #[inline(always)]
     pub(crate) fn extend(&self, events: impl Iterator<Item = Event>) -> usize {
-        let mut queue = self.events.borrow_mut();
-        let before = queue.len();
-        queue.extend(events);
-        queue.len() - before
+        let before = self.events.len();
+        events.for_each(|event| self.events.push_back(event));
+        self.events.len() - before
     }
 
     #[inline(always)]
     pub(crate) fn pop_event(&self) -> Option<Event> {
-        self.events.borrow_mut().pop_front()
+        self.events.pop_front()
     }
 
     #[inline(always)]
+    pub(crate) fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     pub(crate) fn event_count(&self) -> usize {
-        self.events.borrow().len()
+        self.events.len()
     }
 
     /// Calls the source behind `token` in the next turn as if the poller had reported it.
     pub(crate) fn requeue(&self, token: Token, readiness: Readiness) {
-        self.requeued.borrow_mut().push((token, readiness));
+        self.requeued.push_back(Event { token, readiness });
     }
 
     /// Gives every requeued source its event.
     #[inline(always)]
     pub(crate) fn queue_requeued(&self) {
-        let mut requeued = self.requeued.borrow_mut();
-        if !requeued.is_empty() {
-            let events = requeued.drain(..).map(|(token, readiness)| Event { token, readiness });
-            self.events.borrow_mut().extend(events);
+        while let Some(event) = self.requeued.pop_front() {
+            self.events.push_back(event);
         }
     }
 
     pub(crate) fn has_requeued(&self) -> bool {
-        !self.requeued.borrow().is_empty()
+        !self.requeued.is_empty()
     }
 
     /// Notes a change of registration for when the loop is awake.
@@ -118,7 +119,6 @@ impl Io {
 
     /// Nothing is to be dispatched any more.
     pub(crate) fn clear(&self) {
-        self.events.take();
-        self.requeued.take();
+        drop((self.events.take(), self.requeued.take()));
     }
 }

@@ -300,8 +300,8 @@ impl Core {
         self.ready.is_empty()
             && !self.state.is_stopping()
             && !self.io.has_requeued()
-            && self.writes.is_empty()
-            && self.io.event_count() == 0
+            && self.writes.len() == 0
+            && !self.io.has_events()
     }
 
     /// The loop is embedded in a foreign main loop: between the turns, the poller's descriptor is readable when there is
@@ -322,7 +322,7 @@ impl Core {
     #[inline(always)]
     pub(crate) fn end_turns(&self) {
         if self.wakeup.is_embedded() && !self.is_polling() {
-            self.inbox.park_embedded(self.io.has_requeued() || self.io.event_count() > 0);
+            self.inbox.park_embedded(self.io.has_requeued() || self.io.has_events());
         }
     }
 
@@ -362,14 +362,13 @@ impl Core {
     /// write again: so until nothing is left.
     #[inline(always)]
     pub(crate) fn flush_all(&self) -> Result<(), Fatal> {
-        while !self.writes.is_empty() {
-            let mut batch = self.writes.take();
-            // The rest is flushed even after a fatal error: nothing written is held back.
+        while self.writes.len() > 0 {
+            // The rest of these is flushed even after a fatal error: nothing written is held back.
             let mut outcome = Outcome::default();
-            for (object, flush) in batch.drain(..) {
+            for _ in 0..self.writes.len() {
+                let Some((object, flush)) = self.writes.pop() else { break };
                 outcome.note(flush(&object, self));
             }
-            self.writes.give_back(batch);
             outcome.finish()?;
         }
         Ok(())
@@ -430,7 +429,7 @@ impl Core {
                 watched.empty();
             }
         }
-        drop(self.writes.take());
+        self.writes.clear();
         self.io.clear();
     }
 }

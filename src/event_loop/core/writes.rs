@@ -3,10 +3,11 @@
 //! What a callback writes is sent once, when the turn is over. What a protocol writes while it receives data is sent
 //! when that call returns.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 
 use pyo3::ffi;
 
+use crate::capi::loop_cell::LoopQueue;
 use crate::capi::{Fatal, Ref};
 
 /// Sends what a transport has buffered. `C` is the loop's core.
@@ -17,37 +18,33 @@ pub(crate) type Delivery<C> = Option<(*mut ffi::PyObject, Flush<C>)>;
 
 #[derive(Debug)]
 pub(crate) struct Writes<C> {
-    queue: RefCell<Vec<(Ref, Flush<C>)>>,
+    queue: LoopQueue<(Ref, Flush<C>)>,
     delivering: Cell<Delivery<C>>,
 }
 
 impl<C> Writes<C> {
     pub(crate) fn new() -> Writes<C> {
-        Writes { queue: RefCell::new(Vec::new()), delivering: Cell::new(None) }
+        Writes { queue: LoopQueue::new(), delivering: Cell::new(None) }
     }
 
     #[inline(always)]
     pub(crate) fn push(&self, object: Ref, flush: Flush<C>) {
-        self.queue.borrow_mut().push((object, flush));
+        self.queue.push_back((object, flush));
     }
 
     #[inline(always)]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.queue.borrow().is_empty()
+    pub(crate) fn len(&self) -> usize {
+        self.queue.len()
     }
 
     #[inline(always)]
-    pub(crate) fn take(&self) -> Vec<(Ref, Flush<C>)> {
-        self.queue.take()
+    pub(crate) fn pop(&self) -> Option<(Ref, Flush<C>)> {
+        self.queue.pop_front()
     }
 
-    /// Takes the emptied vector of [`take`](Writes::take) back, so that a busy loop does not allocate.
-    #[inline(always)]
-    pub(crate) fn give_back(&self, emptied: Vec<(Ref, Flush<C>)>) {
-        let mut queue = self.queue.borrow_mut();
-        if queue.is_empty() {
-            *queue = emptied;
-        }
+    /// Drops what was not sent.
+    pub(crate) fn clear(&self) {
+        drop(self.queue.take());
     }
 
     /// `object` hands data to its protocol. [`end_delivery`](Writes::end_delivery) gets what is returned.
