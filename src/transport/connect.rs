@@ -1,8 +1,8 @@
 //! A connection on its way to a numeric address: what `create_connection` waits for in the plain case.
 //!
-//! The descriptor is registered once, both ways and edge-triggered, when the connect has begun, and the
-//! transport takes over the registration with it. What the poller tells in between is kept for the transport.
-//! A Python socket is made only if somebody asks the transport for it, or if an audit hook is to see it.
+//! The descriptor is registered once, for both directions and for edges, when the connect has begun. The transport takes
+//! over the descriptor and its registration, and the readiness that the poller has reported in between. A Python socket
+//! is made only if a program asks the transport for it, or if there is an audit hook that wants to see it.
 
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -37,13 +37,13 @@ pub(crate) struct Connecting {
     token: Cell<Token>,
     family: c_int,
     peer: SocketAddr,
-    /// As the caller wrote it, for the text of a failure.
+    /// The host as the caller wrote it, for the text of a failure.
     host: Slot,
     /// The Python socket, if an audit hook has asked for it.
     socket: Slot,
-    /// Done when the connection is there; none if it was at once.
+    /// A future that is done when the connection is there. Empty if it was there at once.
     waiter: Slot,
-    /// What the poller has told so far.
+    /// The readiness that the poller has reported so far.
     seen: Cell<Readiness>,
 }
 
@@ -52,7 +52,7 @@ unsafe impl Send for Connecting {}
 // SAFETY: as above.
 unsafe impl Sync for Connecting {}
 
-/// Where to, if host and port are numbers: by asyncio's rules for addresses that need no lookup, as far as the
+/// The address to connect to, if host and port are numbers: by asyncio's rules for addresses that need no lookup, as far as the
 /// arguments are of plain types. `None` leaves it to asyncio.
 fn target(host: &Ref, port: &Ref, family: c_int) -> Option<SocketAddr> {
     let text = host.exact_text()?;
@@ -241,7 +241,7 @@ impl Connecting {
         }
     }
 
-    /// The address at the other end. Who connects to no address in particular reaches this very host, by one of its own.
+    /// The address at the other end. A connect to the unspecified address reaches this host, by one of its own addresses.
     fn reached(&self) -> Option<SocketAddr> {
         if self.peer.ip().to_canonical().is_unspecified() {
             return address::peer_address(self.fd.get());

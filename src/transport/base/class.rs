@@ -124,8 +124,26 @@ pub(crate) fn make_class<'py, T: TransportKind>(
     class.build(py)
 }
 
-/// The implementations of the traits of `capi` that are the same for every kind.
+/// The implementations of the traits of `capi` that are the same for every kind. A closure gives the slots that a kind has
+/// of its own; a kind that has more than slots implements `Traverse` by itself.
 macro_rules! native_transport {
+    ($kind:ty, $base:ident, $slots:expr) => {
+        $crate::transport::base::class::native_transport!($kind, $base);
+
+        impl $crate::capi::collector::Traverse for $kind {
+            fn traverse(&self, visitor: &mut $crate::capi::collector::Visitor) {
+                let slots: fn(&$kind) -> [&$crate::capi::Slot; 1] = $slots;
+                $crate::transport::base::class::traverse(self, visitor);
+                visitor.slots(slots(self));
+            }
+
+            fn clear(&self) {
+                let slots: fn(&$kind) -> [&$crate::capi::Slot; 1] = $slots;
+                $crate::transport::base::class::clear(self);
+                slots(self).into_iter().for_each($crate::capi::Slot::clear);
+            }
+        }
+    };
     ($kind:ty, $base:ident) => {
         // SAFETY: `make_class` builds the class, of which `opening::create` makes every instance.
         unsafe impl $crate::capi::Native for $kind {

@@ -168,7 +168,7 @@ pub(crate) fn watch_or_raise<T: TransportKind>(this: This<'_, T>, core: &Core) -
     watching::watch(this, core, watch_again::<T>).map_err(|error| raise_io(&error))
 }
 
-/// Nothing is to be heard of the transport any more, which cannot fail in a way that anybody could act on.
+/// Takes back what the poller is asked. If that fails there is nothing to do about it.
 fn stop_watching<T: TransportKind>(this: This<'_, T>, core: &Core) {
     drop(watching::watch(this, core, watch_again::<T>));
 }

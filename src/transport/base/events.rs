@@ -8,6 +8,7 @@
 use super::transport::TransportKind;
 use crate::capi::{Fatal, Ref, This};
 use crate::event_loop::core::Core;
+use crate::event_loop::source::Source;
 use crate::reactor::Readiness;
 
 /// A transport that acts on events one after the other.
@@ -15,18 +16,23 @@ pub(crate) trait ActsInTurn: TransportKind {
     fn act(this: This<'_, Self>, core: &Core, readiness: Readiness) -> Result<(), Fatal>;
 }
 
-/// `Source::on_ready` of such a transport.
-#[inline(always)]
-pub(crate) fn on_ready<T: ActsInTurn>(object: &Ref, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
-    let Some(this) = object.downcast::<T>() else { return Ok(()) };
-    let base = this.base();
-    if (core.ready.is_empty() || core.is_dispatching()) && !base.acting.get() {
-        return act(this, core, readiness);
+impl<T: ActsInTurn> Source for T {
+    fn has_descriptor(object: &Ref) -> bool {
+        object.downcast::<T>().is_some_and(|this| this.descriptor() == this.base().fd.get())
     }
-    if base.kept.replace(base.kept.get() | readiness).is_empty() {
-        core.call_native(object.clone_ref(), act_later::<T>);
+
+    #[inline(always)]
+    fn on_ready(object: &Ref, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
+        let Some(this) = object.downcast::<T>() else { return Ok(()) };
+        let base = this.base();
+        if (core.ready.is_empty() || core.is_dispatching()) && !base.acting.get() {
+            return act(this, core, readiness);
+        }
+        if base.kept.replace(base.kept.get() | readiness).is_empty() {
+            core.call_native(object.clone_ref(), act_later::<T>);
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 fn act_later<T: ActsInTurn>(object: &Ref, core: &Core) -> Result<(), Fatal> {

@@ -13,7 +13,7 @@ pub(crate) fn maybe_pause<T: TransportKind>(this: This<'_, T>) -> Result<(), Rai
     notify_pause(this)
 }
 
-/// Tells the protocol to go on if no more than the low-water mark is unsent.
+/// Asks the protocol to go on if no more than the low-water mark is unsent.
 pub(crate) fn maybe_resume<T: TransportKind>(this: This<'_, T>) -> Result<(), Fatal> {
     let base = this.base();
     if !base.protocol_paused.get() || this.unsent() > base.marks.low.get() {

@@ -90,8 +90,8 @@ pub(crate) fn create<T: TransportKind>(
     Ok(object)
 }
 
-/// The first step: `connection_made`, then watching, then the future of who waits. A fatal error in the first leaves when
-/// the others are done, so the transport goes on in the next run.
+/// The first step: calls `connection_made`, begins to watch, and completes the future that waits for the transport. A
+/// fatal error in the first leaves when the others are done, so the transport goes on in the next run.
 fn start<T: TransportKind>(object: &Ref, core: &Core) -> Result<(), Fatal> {
     let Some(this) = object.downcast::<T>() else { return Ok(()) };
     let base = this.base();

@@ -140,9 +140,9 @@ impl ProtocolSink {
         }
     }
 
-    /// Gives data to the StreamReader behind a protocol of [`Delivery::Reader`], without a call of Python's and
-    /// in no particular context. False if it has to go through [`ProtocolSink::data_received`]: nothing has
-    /// happened then. An error is one of `data_received`.
+    /// Gives data to the StreamReader behind a protocol of [`Delivery::Reader`], without a call into Python and in
+    /// no particular context. False, before anything has happened, if [`ProtocolSink::data_received`] has to be called.
+    /// An error is one of `data_received`.
     ///
     /// The data may lie in the loop's receive buffer: it is copied before any Python code runs.
     #[inline(always)]
@@ -153,7 +153,7 @@ impl ProtocolSink {
         }
     }
 
-    /// The StreamReader behind a protocol of [`Delivery::Reader`], unless it is Python's business.
+    /// The StreamReader behind a protocol of [`Delivery::Reader`], unless Python code has to handle it.
     #[inline(always)]
     pub(crate) fn reader(&self) -> Option<Ref> {
         reader_feed::reader_of(&self.protocol.get()?)

@@ -8,7 +8,7 @@ use crate::capi::imports::imports;
 use crate::capi::{Borrowed, Fatal, Raised, Ref, This};
 use crate::event_loop::core::Core;
 
-/// Who calls a method of the protocol in asyncio. The report of a failure names it.
+/// The caller of a protocol's method in asyncio. The report of a failure names it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Caller {
     /// The loop, as a callback.

@@ -49,7 +49,7 @@ pub(crate) struct TransportBase {
     pub(crate) extra: Slot,
     /// The protocol's bound `connection_made`, until it is called.
     pub(super) made: Slot,
-    /// The future of who waits for the transport, until it is done.
+    /// The future that waits for the transport, until it is done.
     pub(super) waiter: Slot,
     /// The argument of `connection_lost`, once that is queued.
     pub(super) lost_with: Slot,
@@ -128,8 +128,8 @@ pub(crate) trait TransportKind: Dealloc + Traverse + Source {
         Ok(())
     }
 
-    /// `connection_made` was called. `held`: the descriptor was registered before that, and somebody waits for the
-    /// transport, who is to act before it does.
+    /// `connection_made` was called. `held`: the descriptor was registered before that, and a task waits for the
+    /// transport, which is to act before it does.
     fn started(_this: This<'_, Self>, _core: &Core, _held: bool) {}
 
     /// `connection_lost(exception)` was called and the descriptor is closed.

@@ -4,7 +4,7 @@
 //! out of the poller.
 //!
 //! **Level-triggered**: the others are registered for what they want at the time. One read per event is then always right:
-//! a datagram socket, a terminal or a packet pipe does not tell by a short read that it is drained. And every datagram
+//! a short read does not mean that a datagram socket, a terminal or a packet pipe is drained. And every datagram
 //! that the kernel has sent counts as an edge for writing, so a registration for both directions would wake the loop once
 //! per `sendto`. A registration is taken back before the descriptor is closed, because a duplicate of it in a child would
 //! keep it in the poller.
@@ -40,7 +40,7 @@ pub(super) fn watch<T: TransportKind>(
     }
     let Some(poller) = core.poller() else { return Ok(()) };
     if core.fds.token(fd) != token || this.descriptor() != fd {
-        // The poller has forgotten it with the descriptor, and the number may be somebody else's.
+        // The poller has forgotten it with the descriptor, and the number may belong to another file.
         base.watched.set(wanted);
         return Ok(());
     }

@@ -58,7 +58,7 @@ pub(crate) type Done = SmallVec<[Ref; 2]>;
 pub(crate) enum Sent {
     /// Everything is with the kernel.
     All,
-    /// The descriptor takes no more; the poller will tell when it does.
+    /// The descriptor takes no more. The poller will report when it does.
     Blocked,
 }
 

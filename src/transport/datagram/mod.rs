@@ -1,8 +1,11 @@
 //! The transport of UDP and Unix datagram sockets.
 //!
-//! The path of a datagram: [`transport`] is told by the poller, [`receive`] brings datagrams to the protocol, several per
-//! system call when several wait, and [`send`] takes them from it, at once or, from the second one of a turn on, together
-//! at its end. [`peers`] remembers who was heard of last, [`state`] has the fields.
+//! The path of a datagram:
+//! 1. [`transport`]: the poller reports the descriptor.
+//! 2. [`receive`]: datagrams are received, several per system call when several wait, and the protocol is called.
+//! 3. [`send`]: the first datagram that the protocol sends in a turn leaves at once, the others at its end.
+//!
+//! [`state`] has the fields, [`peers`] the addresses of recent senders.
 
 mod peers;
 mod receive;

@@ -1,4 +1,4 @@
-//! Who sent the last datagrams.
+//! The addresses of recent senders.
 
 use std::cell::{Cell, UnsafeCell};
 

@@ -3,12 +3,11 @@
 //! The first datagram of a turn is sent at once, as asyncio sends every one. From the second on they are
 //! kept and leave at the end of the turn, up to [`BATCH`] per `sendmmsg`: an answer to one request costs no
 //! detour, a burst costs a fraction of the system calls. What is kept is no write buffer in asyncio's
-//! sense, only what asyncio would have sent already; so whoever asks for the buffer's size, closes or aborts
-//! has it sent first, and it is sent early when it grows large or once the transport is closing.
+//! sense, only what asyncio would have sent already; so it is sent before the buffer's size is read and before a close or an abort, and it is sent early when it grows large or once the transport is closing.
 //!
 //! What the socket refuses stays in the same queue until there is room, and counts against the high-water
 //! mark. An error of the socket belongs to the datagram at the head: that one is given up and
-//! `error_received` is told, as in asyncio. (One kind of error is not seen: the kernel forgets an ICMP error
+//! `error_received` is called, as in asyncio. (One kind of error is not seen: the kernel forgets an ICMP error
 //! that comes in between two datagrams of one `sendmmsg`.)
 
 use std::io;
@@ -140,7 +139,7 @@ pub(super) fn sendto(
     let sending = &this.sending;
     let apart = matches!(target, Target::Python(_));
     if apart && !sending.queue().is_empty() {
-        // It may be wrong, which is told at once and in its turn.
+        // It may be wrong, which is an error at once and in its turn.
         send_queued(this)?;
         if this.base.life.is_closed() {
             return this.write_to_lost(WRITE_AFTER_LOST);
@@ -414,11 +413,11 @@ fn drop_head(this: This<'_, Datagram>, count: usize) {
     drop(gone);
 }
 
-/// Sends until the queue is empty or the socket is full. `tell` brings an exception to `error_received`.
+/// Sends until the queue is empty or the socket is full. `report` brings an exception to `error_received`.
 fn send_all(
     this: This<'_, Datagram>,
     core: &Core,
-    tell: impl Fn(&Ref) -> Result<(), Raised>,
+    report: impl Fn(&Ref) -> Result<(), Raised>,
 ) -> Result<(), Raised> {
     core.note_io();
     this.sending.blocked.set(false);
@@ -435,7 +434,7 @@ fn send_all(
                 if !apart {
                     drop_head(this, 1);
                 }
-                tell(&exception)?;
+                report(&exception)?;
             }
             Sent::Broken => broken(this).map_err(|Fatal| Raised)?,
         }
@@ -443,7 +442,7 @@ fn send_all(
     Ok(())
 }
 
-/// Sends what is only kept until the end of the turn, for a caller in Python who must not see the delay.
+/// Sends what is only kept until the end of the turn, for a caller in Python that must not see the delay.
 /// `error_received` is called as from `sendto`: the transport's context may be entered already.
 pub(super) fn send_queued(this: This<'_, Datagram>) -> Result<(), Raised> {
     if this.sending.blocked.get() || this.sending.queue().is_empty() || this.base.life.is_closed() {

@@ -5,11 +5,10 @@ use std::collections::VecDeque;
 use std::os::fd::RawFd;
 
 use super::peers::Peers;
-use crate::capi::collector::{Traverse, Visitor};
 use crate::capi::loop_cell::LoopQueue;
 use crate::capi::sockaddr::SockAddr;
 use crate::capi::{Ref, Slot, socket};
-use crate::transport::base::class::{self, native_transport};
+use crate::transport::base::class::native_transport;
 use crate::transport::base::transport::TransportBase;
 
 /// The fields behind asyncio's base classes.
@@ -24,7 +23,7 @@ pub(crate) struct Datagram {
     pub(super) receiving: ReceiveSide,
 }
 
-native_transport!(Datagram, base);
+native_transport!(Datagram, base, |it| [&it.address]);
 
 /// What never changes in the life of a transport.
 #[derive(Debug)]
@@ -85,18 +84,6 @@ impl Outgoing {
     #[inline(always)]
     pub(super) fn content(&self) -> &[u8] {
         self.bytes.bytes().unwrap_or_default()
-    }
-}
-
-impl Traverse for Datagram {
-    fn traverse(&self, visitor: &mut Visitor) {
-        class::traverse(self, visitor);
-        visitor.slot(&self.address);
-    }
-
-    fn clear(&self) {
-        class::clear(self);
-        self.address.clear();
     }
 }
 

@@ -16,11 +16,10 @@ use crate::capi::{Arguments, Borrowed, Fallible, Fatal, Raised, Ref, Slot, This,
 use crate::compat::transports::patchable;
 use crate::event_loop::core::Core;
 use crate::event_loop::event_loop::EventLoop;
-use crate::event_loop::source::Source;
 use crate::reactor::{Interest, Readiness};
 use crate::transport::base::class::{make_class, places};
 use crate::transport::base::closing;
-use crate::transport::base::events::{self, ActsInTurn};
+use crate::transport::base::events::ActsInTurn;
 use crate::transport::base::methods::{owner, reading, writing};
 use crate::transport::base::opening::{self, Parts};
 use crate::transport::base::transport::{TransportBase, TransportKind};
@@ -90,17 +89,6 @@ impl TransportKind for Datagram {
         let read = polling(&self.base, Interest::READ);
         let write = polling(&self.base, Interest::WRITE);
         text.push_str(&format!(" read={read} write=<{write}, bufsize={}>", self.unsent()));
-    }
-}
-
-impl Source for Datagram {
-    fn has_descriptor(object: &Ref) -> bool {
-        object.downcast::<Datagram>().is_some_and(|this| this.descriptor() == this.base.fd.get())
-    }
-
-    #[inline(always)]
-    fn on_ready(object: &Ref, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
-        events::on_ready::<Datagram>(object, core, readiness)
     }
 }
 

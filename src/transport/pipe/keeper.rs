@@ -28,8 +28,4 @@ impl Keeper {
     pub(super) fn slot(&self) -> &Slot {
         &self.0
     }
-
-    pub(super) fn clear(&self) {
-        self.0.clear();
-    }
 }

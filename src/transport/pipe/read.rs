@@ -13,7 +13,6 @@ use pyo3::types::PyDict;
 
 use super::keeper::Keeper;
 use crate::capi::buffer::{RawBytes, bytes_from};
-use crate::capi::collector::{Traverse, Visitor};
 use crate::capi::error::raise_io;
 use crate::capi::imports::imports;
 use crate::capi::methods::{Attribute, Method};
@@ -21,11 +20,10 @@ use crate::capi::{Fatal, Raised, Ref, Slot, This};
 use crate::compat::transports::patchable;
 use crate::event_loop::core::{Core, RECEIVE};
 use crate::event_loop::event_loop::EventLoop;
-use crate::event_loop::source::Source;
 use crate::reactor::{Interest, Readiness};
-use crate::transport::base::class::{self, make_class, native_transport, places};
+use crate::transport::base::class::{make_class, native_transport, places};
 use crate::transport::base::closing::{fatal_error, lose, watch_or_lose};
-use crate::transport::base::events::{self, ActsInTurn};
+use crate::transport::base::events::ActsInTurn;
 use crate::transport::base::methods::{abort_now, owner, reading};
 use crate::transport::base::opening::{self, Parts};
 use crate::transport::base::reporting::{Caller, log_in_debug, notify, report_call};
@@ -34,7 +32,7 @@ use crate::transport::base::transport::{TransportBase, TransportKind};
 use crate::transport::base::watching::polling;
 use crate::transport::reader_feed;
 
-/// The size of a direct read: what a pipe holds, unless it was told otherwise, and one byte, so that a full pipe does not
+/// The size of a direct read: what a pipe holds by default, and one byte, so that a full pipe does not
 /// fill it. Cutting a longer object costs as much as making one.
 const DIRECT: usize = 64 * 1024 + 1;
 /// The same for a pipe that holds more: below glibc's mmap threshold.
@@ -50,19 +48,7 @@ pub(crate) struct ReadPipe {
     direct: Cell<Option<usize>>,
 }
 
-native_transport!(ReadPipe, base);
-
-impl Traverse for ReadPipe {
-    fn traverse(&self, visitor: &mut Visitor) {
-        class::traverse(self, visitor);
-        visitor.slot(self.keeper.slot());
-    }
-
-    fn clear(&self) {
-        class::clear(self);
-        self.keeper.clear();
-    }
-}
+native_transport!(ReadPipe, base, |it| [it.keeper.slot()]);
 
 impl TransportKind for ReadPipe {
     const NAME: &'static CStr = c"wakeloop._core.ReadPipeTransport";
@@ -93,17 +79,6 @@ impl TransportKind for ReadPipe {
     fn describe(&self, text: &mut String) {
         text.push(' ');
         text.push_str(polling(&self.base, Interest::READ));
-    }
-}
-
-impl Source for ReadPipe {
-    fn has_descriptor(object: &Ref) -> bool {
-        object.downcast::<ReadPipe>().is_some_and(|this| this.descriptor() == this.base.fd.get())
-    }
-
-    #[inline(always)]
-    fn on_ready(object: &Ref, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
-        events::on_ready::<ReadPipe>(object, core, readiness)
     }
 }
 

@@ -17,20 +17,18 @@ use pyo3::types::PyDict;
 
 use super::keeper::Keeper;
 use crate::capi::buffer::{Buffer, bytes_from, is_scattered};
-use crate::capi::collector::{Traverse, Visitor};
 use crate::capi::error::{raise, raise_errno, raise_io, take_exception};
 use crate::capi::methods::{Attribute, Method};
 use crate::capi::{Arguments, Borrowed, Exception, Fatal, Raised, Ref, Slot, This};
 use crate::compat::transports::patchable;
 use crate::event_loop::core::Core;
 use crate::event_loop::event_loop::EventLoop;
-use crate::event_loop::source::Source;
 use crate::reactor::{Interest, Readiness};
-use crate::transport::base::class::{self, make_class, native_transport, places};
+use crate::transport::base::class::{make_class, native_transport, places};
 use crate::transport::base::closing::{
     close, fatal_error, finish, force_close, watch_or_lose, watch_or_raise,
 };
-use crate::transport::base::events::{self, ActsInTurn};
+use crate::transport::base::events::ActsInTurn;
 use crate::transport::base::flow_control::{maybe_pause, maybe_resume};
 use crate::transport::base::methods::{owner, writing};
 use crate::transport::base::opening::{self, Parts};
@@ -55,19 +53,7 @@ pub(crate) struct WritePipe {
     lingers: Cell<bool>,
 }
 
-native_transport!(WritePipe, base);
-
-impl Traverse for WritePipe {
-    fn traverse(&self, visitor: &mut Visitor) {
-        class::traverse(self, visitor);
-        visitor.slot(self.keeper.slot());
-    }
-
-    fn clear(&self) {
-        class::clear(self);
-        self.keeper.clear();
-    }
-}
+native_transport!(WritePipe, base, |it| [it.keeper.slot()]);
 
 impl TransportKind for WritePipe {
     const NAME: &'static CStr = c"wakeloop._core.WritePipeTransport";
@@ -122,17 +108,6 @@ impl WritePipe {
     /// Is what is written now dropped?
     fn is_lost(&self) -> bool {
         self.base.life.is_closing() || self.base.lost_writes() > 0
-    }
-}
-
-impl Source for WritePipe {
-    fn has_descriptor(object: &Ref) -> bool {
-        object.downcast::<WritePipe>().is_some_and(|this| this.descriptor() == this.base.fd.get())
-    }
-
-    #[inline(always)]
-    fn on_ready(object: &Ref, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
-        events::on_ready::<WritePipe>(object, core, readiness)
     }
 }
 

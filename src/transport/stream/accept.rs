@@ -1,8 +1,8 @@
 //! A listening socket: accepts connections and makes transports of them.
 //!
-//! Registered level-triggered, so that it need not be drained: a server with one connection at a time pays
-//! for one `accept`, and the number taken per event doubles while one full event follows another. When the process is out
-//! of descriptors or memory the listener rests for a second, as asyncio's does.
+//! A listener is registered level-triggered, so it need not be drained: a server with one connection at a time pays for one
+//! `accept`. The number of connections per event doubles while one full event follows another. When the process is out of
+//! descriptors or memory the listener rests for a second, as asyncio's does.
 
 use std::cell::Cell;
 use std::io;
@@ -35,7 +35,7 @@ pub(crate) struct Listener {
     backlog: usize,
     /// How many the next event takes.
     budget: Cell<usize>,
-    /// The turn in which it last took that many.
+    /// The turn in which an event last brought that many.
     full: Cell<u64>,
     factory: Slot,
     socket: Slot,

@@ -3,7 +3,7 @@
 //! Since 3.13 they keep a `WeakSet` of transports, for `close_clients`. Its methods cost more than accepting the
 //! connection does, and an entry as much memory as half of a transport. So a server of asyncio's own class that listens
 //! on a loop of ours has a list that only counts them ([`ClientCount`]; `wakeloop._clients` makes it of that and a
-//! `WeakSet`), until a program wants to see them: then the loop's table says who they are. Any other server has its
+//! `WeakSet`), until a program wants to see them: then they are found in the loop's table. Any other server has its
 //! methods called.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -85,7 +85,7 @@ fn counted_in<'a>(clients: &Bound<'_, ClientCount>, object: &'a Ref) -> Option<T
     object.downcast::<Stream>().filter(|this| this.counted.slot().as_ptr() == clients.as_ptr())
 }
 
-/// Tells the transport's server of the connection.
+/// Attaches the transport to its server.
 pub(super) fn enter(this: This<'_, Stream>) -> Result<(), Raised> {
     let Some(server) = this.server.get() else { return Ok(()) };
     match list_of(&server)? {
@@ -98,7 +98,7 @@ pub(super) fn enter(this: This<'_, Stream>) -> Result<(), Raised> {
     Ok(())
 }
 
-/// Tells the transport's server that the connection is over.
+/// Detaches the transport from its server.
 pub(super) fn leave(this: This<'_, Stream>) -> Result<(), Raised> {
     let Some(server) = this.server.take() else { return Ok(()) };
     // The last client of a server that is closed wakes those who wait for that, which the method does.

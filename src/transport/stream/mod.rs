@@ -1,9 +1,14 @@
 //! The transport of TCP and Unix stream sockets.
 //!
-//! The path of a byte: [`transport`] is told by the poller, [`receive`] takes the data and calls the protocol, [`methods`]
-//! are what the protocol calls, [`send`] sends what it has written. [`state`] has the fields, [`create`] makes a
-//! transport, [`accept`] makes them of what arrives at a listening socket, and [`clients`] tells asyncio's server of
-//! them ([`counted`] counts them). [`send_file`] sends a file in between, [`extra`] and [`address`] know who is connected.
+//! The path of a byte:
+//! 1. [`transport`]: the poller reports the descriptor.
+//! 2. [`receive`]: the data is received, and the protocol is called with it.
+//! 3. [`methods`]: the protocol calls `write`.
+//! 4. [`send`]: what was written is sent when the protocol returns.
+//!
+//! [`state`] has the fields. [`create`] makes a transport, [`accept`] makes one for each connection of a listening socket.
+//! [`clients`] attaches transports to asyncio's server and detaches them, [`counted`] counts them. [`send_file`] is
+//! `loop.sendfile`. [`extra`] and [`address`] are about the two ends of the connection.
 
 pub(crate) mod accept;
 pub(crate) mod address;

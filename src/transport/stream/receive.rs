@@ -30,7 +30,7 @@ pub(super) enum Received {
     /// The protocol was called with data, and may have answered. `full` if more may be there. The data may serve once more
     /// when the answer is sent.
     Data { full: bool, data: Option<Ref> },
-    /// The data went where nobody writes an answer.
+    /// The data was stored; no Python code has run.
     Stored { full: bool },
     /// Nothing is there.
     Empty,
@@ -38,7 +38,7 @@ pub(super) enum Received {
     Eof,
     /// The connection cannot go on: an error is set, and this is what asyncio says of it.
     Failed(Raised, &'static str),
-    /// The connection is somebody else's now.
+    /// The connection was closed or detached meanwhile.
     Gone,
 }
 

@@ -39,7 +39,7 @@ pub(super) enum Gate {
     Open,
     /// In the turn after the one in which reading was resumed.
     NextTurn,
-    /// When `connection_made` was called, and who waits for the connection has had a turn.
+    /// When `connection_made` was called and the task that waits for the connection has had a turn.
     Starting,
 }
 
@@ -71,7 +71,7 @@ pub(crate) struct WriteSide {
     pub(super) eof: Cell<bool>,
 }
 
-/// A file that is sent, and the future of who waits for that.
+/// A file that is sent, and the future that waits for that.
 #[derive(Debug)]
 pub(super) struct SendingFile {
     pub(super) transfer: FileTransfer,
