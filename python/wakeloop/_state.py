@@ -12,42 +12,11 @@ from . import _core
 from ._inherited import SelectorEventLoop
 from ._wakeup import Loan
 
-# What asyncio's own code keeps on a loop. As slots they leave the instance dict unmade, and CPython finds
-# ``loop.call_soon`` without a dict lookup (LOAD_ATTR_METHOD_LAZY_DICT): 230 instructions less per call. A name that this
-# tuple lacks, such as one of the program's own, goes to the dict.
-_NAMES = (
-    "_asyncgens",
-    "_asyncgens_shutdown_called",
-    "_child_threads",
-    "_clock_resolution",
-    "_coroutine_origin_tracking_enabled",
-    "_coroutine_origin_tracking_saved_depth",
-    "_current_handle",
-    "_default_executor",
-    "_exception_handler",
-    "_executor_is_users",
-    "_executor_shutdown_called",
-    "_internal_fds",
-    "_old_agen_hooks",
-    "_pidfds",
-    "_selector",
-    "_signal_handlers",
-    "_timer_cancelled_count",
-    "_timer_list",
-    "_transports",
-    "_unix_server_sockets",
-    "_wake_reader",
-    "_wake_writer",
-    "_wakeup",
-    "_watcher",
-    "slow_callback_duration",
-)
-
 
 class LoopState(_core.EventLoop, SelectorEventLoop):
     """The native loop in front of asyncio's."""
 
-    __slots__ = _NAMES
+    __slots__ = ()
 
     _selector: Any
     _wake_reader: socket.socket | None
