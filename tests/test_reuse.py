@@ -326,6 +326,28 @@ def test_an_awaitable_that_somebody_holds_does_not_keep_its_result(run):
     run(main())
 
 
+def test_data_that_a_read_returns_has_no_other_owner(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        message = bytes(bytearray(2000))
+        async with sockets() as (near, far):
+            far.send(message)
+            from_socket = await loop.sock_recv(near, len(message))
+        near, far = socket.socketpair()
+        with far:
+            reader, writer = await wakeloop.open_connection(sock=near)
+            far.send(message)
+            from_reader = await reader.readexactly(len(message))
+            writer.close()
+            await writer.wait_closed()
+        for data in (from_socket, from_reader):
+            assert data == message
+            del data
+        assert sys.getrefcount(from_socket) == sys.getrefcount(from_reader) == sys.getrefcount(message)
+
+    run(main())
+
+
 # -- contexts ------------------------------------------------------------------------------------------
 
 

@@ -15,7 +15,6 @@ use crate::capi::error::{raise_errno, raise_io};
 use crate::capi::exceptions::Exception;
 use crate::capi::imports::imports;
 use crate::capi::inspect::{clear_error, integer, is_error_set};
-use crate::capi::recycle::bytes_cache;
 use crate::capi::sockaddr::is_plain_socket;
 use crate::capi::socket::descriptor;
 use crate::capi::{Fallible, Raised, Ref};
@@ -65,7 +64,7 @@ pub(super) fn receive(core: &Core, fd: RawFd, size: usize) -> Result<Attempt, Ra
         let buffer = &mut core.receive_buffer()[..size];
         // SAFETY: the buffer is valid for its length, and nothing else runs before it is copied.
         let count = unsafe { libc::recv(fd, buffer.as_mut_ptr().cast(), size, libc::MSG_DONTWAIT) };
-        return sized(count, Direction::Read, |count| bytes_cache::bytes_from(&buffer[..count]));
+        return sized(count, Direction::Read, |count| bytes_from(&buffer[..count]));
     }
     let mut bytes = RawBytes::with_capacity(size)?;
     // SAFETY: the object has room for `size` bytes and is not shared yet.

@@ -12,7 +12,6 @@ use std::sync::Once;
 
 use crate::capi::buffer::{RawBytes, bytes_from};
 use crate::capi::byte_array::ByteArray;
-use crate::capi::recycle::bytes_cache::{self, lend};
 use crate::capi::{Raised, Ref};
 
 /// All zero is an empty store.
@@ -103,7 +102,7 @@ impl Store {
     pub(crate) fn append(&mut self, data: &[u8]) -> Result<(), Raised> {
         debug_assert!(!self.is_shared());
         if self.bytes.is_none() {
-            self.bytes = Some(bytes_cache::with_capacity(data.len())?);
+            self.bytes = Some(RawBytes::with_capacity(data.len())?);
             (self.start, self.end, self.capacity) = (0, 0, data.len());
         }
         let room = self.reserve(data.len())?;
@@ -159,7 +158,7 @@ impl Store {
             let whole = std::mem::replace(self, Store::empty());
             return match whole.bytes {
                 // SAFETY: everything before `end` was written.
-                Some(bytes) if count == whole.capacity => Ok(lend(unsafe { bytes.whole() })),
+                Some(bytes) if count == whole.capacity => Ok(unsafe { bytes.whole() }),
                 // SAFETY: as above.
                 Some(bytes) => unsafe { bytes.finish(count) },
                 None => bytes_from(&[]),
