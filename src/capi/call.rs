@@ -5,8 +5,8 @@
 //!
 //! **Daemon threads at exit.** Before 3.14, a thread that asks for the GIL while the interpreter shuts down is ended by
 //! `pthread_exit`, which unwinds its stack. A Rust frame that catches panics would turn that into an abort of the process.
-//! So the calls that run Python code are declared `C-unwind` here, and a guard around them parks the thread for good when
-//! such an unwind comes through. The process is ending anyway.
+//! So the calls that run Python code are declared `C-unwind` here. When such an unwind comes through, a guard around them
+//! parks the thread and never wakes it. The process is ending anyway.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};

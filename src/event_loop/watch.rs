@@ -198,7 +198,7 @@ pub(crate) fn wait(
         return Err(used_by_transport(core, socket));
     }
     let known = core.fds.watched(fd).is_some_and(|watched| watched.has_edge_of(socket));
-    // Made before the record is looked up for good: on 3.11 making an object can run the collector.
+    // The weak reference is made first: on 3.11 making an object can run the collector, which can change the record.
     let owner = if known { None } else { Some(weak_reference(socket)?) };
     let watched = record(core, fd)?;
     let old = core.fds.set_waiter(&watched, direction, Some(waiter));

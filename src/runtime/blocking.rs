@@ -198,7 +198,7 @@ struct State {
     jobs: VecDeque<Runnable>,
     /// Threads that are being started, or that will return to the queue before they leave.
     threads: usize,
-    /// `threads`, and those that have left the queue for good and are ending. No job waits for the latter.
+    /// `threads`, and the threads that are ending: they do not return to the queue, and no job waits for them.
     present: usize,
     /// Threads that wait in the condvar and were not called.
     idle: usize,

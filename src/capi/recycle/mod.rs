@@ -12,8 +12,8 @@
 //! - ours is the only reference to it, as its reference count says, and
 //! - nothing is attached to it that would outlive the reuse: no dict, weak reference, traceback, context or hash.
 //!
-//! So whoever still has the object keeps it as it is, in whatever thread. Only classes are reused here that no program can
-//! change, and objects that have no finalizer and cannot be part of a dead cycle, so the collector's order is the same.
+//! So an object that a program still refers to, in any thread, is never changed. The classes of these objects are immutable.
+//! The objects have no finalizer and cannot be part of a dead cycle, so the collector's order is the same.
 //!
 //! What a forked child inherits is its own copy. All state here belongs to the process and not to a loop, unless its file
 //! says otherwise: objects die in any thread and after their loop. The GIL guards it; without a GIL it would be per thread,

@@ -116,8 +116,8 @@ impl Driver {
 }
 
 impl Handle {
-    /// Opens the driver if it is neither open nor closed for good. Returns whether this call opened it; then a
-    /// worker has to wait in it from now on.
+    /// Opens the driver unless it is open or was shut down. Returns whether this call opened it; then a worker
+    /// has to wait in it from now on.
     ///
     /// # Errors
     /// When the system has no descriptor left.
