@@ -10,7 +10,7 @@ import logging
 
 import pytest
 
-from tests.support import certificate, leaks, loops
+from tests.support import certificate, leaks, loops, processes, signals
 
 TIMEOUT = 30
 
@@ -20,6 +20,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    signals.restore_dispositions()
     config.addinivalue_line("markers", "native: about wakeloop alone, without a counterpart in asyncio")
     config.addinivalue_line("filterwarnings", "error::ResourceWarning")
     config.addinivalue_line("filterwarnings", "error::pytest.PytestUnraisableExceptionWarning")
@@ -136,10 +137,16 @@ def nothing_left_behind(request):
         logging.getLogger("asyncio").addHandler(handler)
     limit = request.node.get_closest_marker("timeout").args[0]
     faulthandler.dump_traceback_later(4 * limit, exit=True)  # a loop that does not even answer SIGALRM
+    failures, mark = request.session.testsfailed, processes.mark()
     before = leaks.Snapshot()
     yield
     faulthandler.cancel_dump_traceback_later()
-    kept = before.check()
+    kept = None  # as it stays if the test's timeout ends the check
+    try:
+        kept = before.check()
+    finally:
+        if kept != [] or request.session.testsfailed > failures:
+            processes.end(mark, before.children)
     if "asyncio_log" not in request.fixturenames:
         logging.getLogger("asyncio").removeHandler(handler)
     assert not kept, f"left behind: {', '.join(kept)}"

@@ -25,6 +25,7 @@ import sys
 import tempfile
 import time
 
+from ..support import signals
 from . import comparison, runner
 
 #: Tests of other platforms' loops, which never make a Unix loop.
@@ -142,6 +143,7 @@ def tell(name, result, verbose):
 
 def main():
     options = arguments()
+    signals.restore_dispositions()
     if importlib.util.find_spec("test") is None or importlib.util.find_spec("test.test_asyncio") is None:
         print(f"{sys.executable} carries no test.test_asyncio: nothing to compare with")
         closing_line(0, 0, 0)

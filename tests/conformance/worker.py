@@ -151,8 +151,6 @@ def flatten(suite):
 
 
 def main():
-    # A background process of a script ignores SIGINT, and tests that interrupt themselves would hang.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     # Nothing ends a hanging test here once the runner was killed.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     instructions = json.load(sys.stdin)

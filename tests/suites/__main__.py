@@ -18,6 +18,7 @@ import signal
 import sys
 
 from ..conformance.__main__ import closing_line, tell, totals, type_name
+from ..support import signals
 from . import libraries
 from .environment import Failed
 from .services import Missing
@@ -76,6 +77,7 @@ def table(verdicts, own_name, known):
 
 
 def main():
+    signals.restore_dispositions()
     # On SIGTERM, end the child processes: workers and servers.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     known = libraries.read_all()

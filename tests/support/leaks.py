@@ -34,7 +34,7 @@ class Snapshot:
         gc.collect()
         self._descriptors = descriptors()
         self._threads = set(threading.enumerate())
-        self._children = children()
+        self.children = children()
 
     def left_behind(self):
         kept = [
@@ -43,7 +43,7 @@ class Snapshot:
             if self._descriptors.get(fd) != target
         ]
         kept += [f"thread {thread.name}" for thread in set(threading.enumerate()) - self._threads]
-        kept += [f"child process {pid}" for pid in children() - self._children]
+        kept += [f"child process {pid}" for pid in children() - self.children]
         return kept
 
     def check(self, patience=2.0):
