@@ -1,5 +1,5 @@
-"""Whether asyncio is as native code knows it: what `wakeloop._core.unpatched` answers, when it changes its mind, and that
-native code takes the work over while the answer is yes."""
+"""`wakeloop._core.unpatched` says whether a class or function of asyncio is unpatched. These tests show when its answer
+changes, and that native code does the work only while the answer is yes."""
 
 import asyncio
 import ctypes
@@ -19,7 +19,7 @@ from wakeloop import _compat, _core  # noqa: E402
 
 @pytest.fixture
 def kinds():
-    """A base class, and one that overrides its method, which count as asyncio's."""
+    """Two classes that count as asyncio's: a base, and one that overrides its method."""
     source = """
 class Base:
     def method(self):
@@ -203,7 +203,7 @@ def test_transports_are_native_and_the_loop_is_not_turned_by_python(run):
 
 
 class Future(asyncio.Future):
-    """What tests put under asyncio.futures.Future."""
+    """The class that the tests store as asyncio.futures.Future."""
 
 
 def test_the_class_of_futures_can_be_replaced_and_put_back(loop, monkeypatch):
@@ -220,7 +220,7 @@ def test_the_class_of_futures_can_be_replaced_and_put_back(loop, monkeypatch):
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="dict watchers came with Python 3.12")
 def test_a_name_is_not_cached_while_another_watcher_runs_python_before_the_change(loop, monkeypatch):
-    """CPython calls watchers before it changes a dict. What they look up is not there for long."""
+    """CPython calls watchers before it changes a dict, so what a watcher looks up is the old value."""
     api, callback = ctypes.pythonapi, ctypes.PYFUNCTYPE(
         ctypes.c_int, ctypes.c_int, ctypes.py_object, ctypes.py_object, ctypes.c_void_p
     )

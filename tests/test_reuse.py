@@ -1,4 +1,4 @@
-"""Objects that the loop uses again look like new ones: to the collector, to `next`, and to code that kept the last one."""
+"""A recycled object looks like a new one to the collector, to `next`, and to code that kept the previous object."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ async def sockets():
 
 
 async def some_waits(count=3):
-    """Reads that each wait for a future, as any program has before the moment that a test looks at."""
+    """Reads that each wait for a future, so that the loop has recycled objects before a test looks."""
     loop = asyncio.get_running_loop()
     async with sockets() as (near, far):
         for _ in range(count):

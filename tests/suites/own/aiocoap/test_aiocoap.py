@@ -27,7 +27,7 @@ class Echo(resource.Resource):
 
 
 class Slow(resource.Resource):
-    """Answers later than the acknowledgement, which is then a message of its own."""
+    """Answers after a delay, so that the acknowledgement is a message of its own."""
 
     async def render_get(self, request):
         await asyncio.sleep(0.3)
@@ -102,7 +102,7 @@ async def test_requests_are_answered_over_udp(transports, client):
 
 
 def chosen(transports, transport):
-    """Chooses the server's and the client's transport; a port for them, and the root of the server's addresses."""
+    """Sets the transports of server and client. Returns the port and the root of the server's addresses."""
     server, _, client = transport.partition(":")
     transports(server, client)
     kind, scheme = (socket.SOCK_STREAM, "coap+tcp") if client else (socket.SOCK_DGRAM, "coap")
@@ -157,7 +157,7 @@ async def test_many_requests_at_once_over_udp(transports):
 @pytest.mark.parametrize("client", ["udp6", "simple6"])
 @in_a_loop
 async def test_connecting_to_a_port_without_a_listener_is_an_error_at_once(transports, client):
-    """It is the socket's error queue, or the connected socket's error, that says so."""
+    """The error comes from the socket's error queue, or from the connected socket."""
     transports("udp6", client)
     client = await aiocoap.Context.create_client_context()
     try:

@@ -27,7 +27,7 @@ def files(tmp_path_factory):
 
 @contextlib.asynccontextmanager
 async def broker(**listener):
-    """A broker, and how a client is made to talk to it."""
+    """Runs a broker. Gives a function that creates a client for it."""
     listener = {"type": "tcp", "bind": "127.0.0.1:0"} | listener
     serving = Broker({"listeners": {"default": listener}, "plugins": PLUGINS})
     await serving.start()
@@ -71,7 +71,7 @@ async def test_messages_arrive_in_order(kind, quality):
 @pytest.mark.parametrize("kind", ["tcp", "ws"])
 @in_a_loop
 async def test_a_message_larger_than_every_buffer_arrives(kind):
-    """paho asks for the socket to become writable more than once on its way."""
+    """paho waits for the socket to become writable several times before all of it is sent."""
     payload = bytes(range(256)) * 2000
     async with broker(type=kind) as client, client() as subscriber, client() as publisher:
         await subscriber.subscribe("large", qos=1)

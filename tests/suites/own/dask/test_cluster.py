@@ -139,7 +139,7 @@ def test_a_cluster_under_tls(local):
 
 
 def plain_environment():
-    """Without the hook of these suites: what runs below has the loop by its own doing. It can import this module."""
+    """Removes the hook of these suites, so that the processes choose the loop themselves. They can import this module."""
     kept = {name: value for name, value in os.environ.items() if name != "WAKELOOP_SUITE_LOOP"}
     return kept | {"PYTHONPATH": os.path.dirname(__file__)}
 

@@ -75,7 +75,7 @@ class Server:
     answers = ask
 
     def workers(self):
-        """The processes that answer, seen in many requests."""
+        """Returns the ids of the processes that answer many requests."""
         return {self.ask()["pid"] for _ in range(60)}
 
     def end(self, number=signal.SIGTERM):
@@ -156,7 +156,7 @@ def test_a_changed_file_reloads_the_application(serve, tmp_path):
 
 
 def test_the_workers_run_the_loop_under_test(serve):
-    """What this whole file is about."""
+    """The other tests mean something only if this one passes."""
     with asyncio.Runner() as runner:
         expected = type(runner.get_loop()).__module__
     for command in (GUNICORN, UVICORN, [*UVICORN, "--workers", "2"]):

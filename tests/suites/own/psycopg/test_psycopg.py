@@ -1,4 +1,4 @@
-"""psycopg's asyncio half against a server of our own, as its users use it."""
+"""psycopg's asyncio interface against a PostgreSQL that the tests start."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ PROGRAMS = pathlib.Path(os.environ["PGINSTALLATION"])
 
 @pytest.fixture(scope="module")
 def server():
-    """A cluster that listens on a Unix socket alone; gives the connection string."""
+    """Runs a cluster that listens only on a Unix socket. Gives the connection string."""
     with tempfile.TemporaryDirectory(prefix="pg-") as directory:
         data = pathlib.Path(directory, "data")
         data.mkdir()
