@@ -1,15 +1,15 @@
 //! What Python awaits: an operation on the runtime.
 //!
-//! It is stepped like a coroutine (see `capi::coroutine`) and starts when first awaited, as a coroutine does. The
-//! first poll happens there and then, on the loop's thread: what is ready at once costs no hop, no future and no
-//! turn of the loop. What is not goes on as a task of the runtime, whose workers never hold the GIL; the awaiting
-//! task waits for an asyncio future of its own loop, which a [`Waiter`] completes.
+//! It is stepped like a coroutine (see `capi::coroutine`) and starts when it is first awaited, as a coroutine does. The
+//! first poll happens at once, on the loop's thread: an operation that is ready costs no switch of threads, no future and
+//! no turn of the loop. Any other goes on as a task of the runtime, whose workers never hold the GIL. The awaiting task
+//! waits for an asyncio future of its own loop, which a [`Waiter`] completes.
 //!
-//! A task that never has to wait gives the loop a turn all the same, every now and then (see [`budget`]).
+//! A task whose operations are always ready gives the loop a turn now and then (see [`budget`]).
 //!
-//! Cancelling the awaiting task arrives as `throw`: the Rust future is dropped, by abort. What it had come to
-//! without being taken is dropped too; an outcome that must not be lost gives itself back in its `Drop`. A Rust
-//! error becomes the `OSError` subclass that Python would raise, a panic becomes `wakeloop.RuntimePanic`.
+//! Cancelling the awaiting task calls `throw`, which aborts the Rust future. An outcome that was not taken is dropped.
+//! One that must not be lost gives itself back in its `Drop`. A Rust error becomes the `OSError` subclass that Python
+//! would raise, and a panic becomes `wakeloop.RuntimePanic`.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -18,8 +18,8 @@ use std::future::Future;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 use pyo3::prelude::*;
 
@@ -27,8 +27,7 @@ use super::drop_on_loop::drop_attached;
 use super::io_error::raise_io;
 use super::loop_handle::running_loop;
 use super::panic::RuntimePanic;
-use super::promise::Promise;
-use super::waiter::Waiter;
+use super::waiter::{Waiter, WakeOnce};
 use super::{budget, runtime};
 use crate::capi::call::panic_text;
 use crate::capi::class::field;
@@ -41,6 +40,7 @@ use crate::capi::native::{self, Class, Dead, Dealloc, WeakList};
 use crate::capi::recycle::stop_iteration::forget_value;
 use crate::capi::{Borrowed, Exception, Fallible, Native, Raised, Ref, Slot, This};
 use crate::event_loop::core::process::forks;
+use crate::runtime::sync::oneshot::{self, Receiver, RecvError};
 use crate::runtime::{AbortHandle, NoThread};
 
 /// Makes the result of an operation, on the loop's thread.
@@ -59,6 +59,11 @@ impl Outcome {
     /// A value, or the exception that its making raises.
     pub(crate) fn value(make: impl FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send + 'static) -> Outcome {
         Outcome::Value(Box::new(make))
+    }
+
+    /// The outcome of a job for which there is no thread.
+    fn never_ran(_: RecvError) -> Outcome {
+        Outcome::Error(NoThread.into())
     }
 }
 
@@ -94,9 +99,10 @@ enum Phase {
 }
 
 struct Started {
-    delivery: Arc<Delivery>,
+    outcome: Receiver<Outcome>,
+    waker: Arc<WakeOnce>,
     task: AbortHandle,
-    /// A forked child has its parent's operations, but not the threads that know of them.
+    /// A forked child has its parent's operations, but not the threads that complete them.
     forks: u32,
 }
 
@@ -170,15 +176,16 @@ impl Operation {
 
     /// Starts the work; ready at once, or with a future for the task to wait for.
     fn start(this: This<'_, Operation>, py: Python<'_>, work: Work) -> Result<Step, Raised> {
-        // Before anything happens: without a loop nobody could be told of it.
+        // First: without a loop there is nothing to notify of the outcome.
         running_loop()?;
         let runtime = runtime::handle().map_err(|error| raise_io(&error))?;
-        let delivery = Delivery::new();
-        let task = runtime.spawn_here({
-            let delivery = delivery.clone();
-            async move { delivery.complete(Caught(work).await) }
+        let (sender, mut receiver) = oneshot::channel();
+        let task = runtime.spawn_here(async move {
+            let outcome = Caught(work).await;
+            // An outcome that is not waited for any more is dropped here.
+            drop(sender.send(outcome));
         });
-        if let Some(outcome) = delivery.take() {
+        if let Some(outcome) = received(&mut receiver) {
             budget::spend_operation();
             if budget::is_spent() {
                 this.phase.set(Phase::Turned(outcome));
@@ -186,39 +193,42 @@ impl Operation {
             }
             return this.conclude(py, outcome);
         }
-        Operation::wait(this, delivery, task.abort_handle())
+        Operation::wait(this, receiver, task.abort_handle())
     }
 
-    /// Sends the job to the pool, whose thread tells the loop itself: no worker of the runtime is woken in between.
+    /// Sends the job to the pool, whose thread notifies the loop itself: no worker of the runtime is woken in between.
     fn start_job(this: This<'_, Operation>, py: Python<'_>, prepare: Prepare) -> Result<Step, Raised> {
         running_loop()?;
         let runtime = runtime::handle().map_err(|error| raise_io(&error))?;
         let job = prepare(py)?;
-        let delivery = Delivery::new();
-        let theirs = delivery.clone();
-        let promise =
-            Promise::new(move |outcome| theirs.complete(outcome), || Outcome::Error(NoThread.into()));
+        let (sender, receiver) = oneshot::channel();
         let task = runtime.spawn_blocking_and_notify(
             move || catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(Outcome::Panic),
-            move |outcome| promise.keep(outcome),
+            move |outcome| drop(sender.send(outcome)),
         );
-        Operation::wait(this, delivery, task.abort_handle())
+        Operation::wait(this, receiver, task.abort_handle())
     }
 
-    fn wait(this: This<'_, Operation>, delivery: Arc<Delivery>, task: AbortHandle) -> Result<Step, Raised> {
-        let started = Started { delivery, task, forks: forks() };
+    fn wait(
+        this: This<'_, Operation>,
+        mut outcome: Receiver<Outcome>,
+        task: AbortHandle,
+    ) -> Result<Step, Raised> {
         let (waiter, future) = match Waiter::new(this.py()) {
             Ok(made) => made,
             Err(Raised) => {
-                started.end();
+                drop_attached(outcome);
+                task.abort();
                 return Err(Raised);
             }
         };
-        if let Some(outcome) = started.delivery.wait(waiter) {
-            return this.conclude(this.py(), outcome);
+        let waker = WakeOnce::new(waiter);
+        let registered = Waker::from(waker.clone());
+        if let Poll::Ready(outcome) = Pin::new(&mut outcome).poll(&mut Context::from_waker(&registered)) {
+            return this.conclude(this.py(), outcome.unwrap_or_else(Outcome::never_ran));
         }
         this.future.set(Some(future.clone_ref()));
-        this.phase.set(Phase::Started(started));
+        this.phase.set(Phase::Started(Started { outcome, waker, task, forks: forks() }));
         this.track();
         budget::refill();
         Ok(Step::Wait(future))
@@ -257,7 +267,7 @@ impl Coroutine for Operation {
 
     fn step(this: This<'_, Operation>, _: Borrowed<'_>) -> Result<Step, Raised> {
         let py = this.py();
-        let started = match this.phase.replace(Phase::Over) {
+        let mut started = match this.phase.replace(Phase::Over) {
             Phase::New(work) => return Operation::start(this, py, work),
             Phase::NewJob(prepare) => return Operation::start_job(this, py, prepare),
             Phase::Turn => {
@@ -325,15 +335,15 @@ impl Dealloc for Operation {
 }
 
 impl Started {
-    fn take(&self) -> Option<Outcome> {
-        // In a child nobody completes it any more, and a lock may have been held by a thread that is not here.
-        if self.forks == forks() { self.delivery.take() } else { None }
+    fn take(&mut self) -> Option<Outcome> {
+        // In a forked child the work does not go on.
+        if self.forks == forks() { received(&mut self.outcome) } else { None }
     }
 
     fn end(self) {
         if self.forks == forks() {
-            // First: a job that is aborted in the queue has nobody to tell.
-            self.delivery.abandon();
+            // The waiter would otherwise be dropped by the worker, detached. The outcome may give itself back.
+            drop_attached((self.waker.take(), self.outcome));
             self.task.abort();
         } else {
             std::mem::forget(self);
@@ -341,74 +351,9 @@ impl Started {
     }
 }
 
-/// Where the outcome goes from the worker to the awaiting task.
-struct Delivery(Mutex<State>);
-
-enum State {
-    Running,
-    /// Nobody has taken it yet.
-    Ready(Outcome),
-    Waiting(Waiter),
-    /// Taken, or nobody wants it.
-    Gone,
-}
-
-impl Delivery {
-    fn new() -> Arc<Delivery> {
-        Arc::new(Delivery(Mutex::new(State::Running)))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing is done under this lock that could panic half-way.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Called by whoever polls the work, once.
-    fn complete(&self, outcome: Outcome) {
-        let mut state = self.lock();
-        match std::mem::replace(&mut *state, State::Gone) {
-            State::Gone => {
-                drop(state);
-                drop(outcome);
-            }
-            State::Waiting(waiter) => {
-                *state = State::Ready(outcome);
-                drop(state);
-                waiter.wake();
-            }
-            State::Running | State::Ready(_) => *state = State::Ready(outcome),
-        }
-    }
-
-    /// The outcome, if it is there.
-    fn take(&self) -> Option<Outcome> {
-        let mut state = self.lock();
-        match std::mem::replace(&mut *state, State::Gone) {
-            State::Ready(outcome) => Some(outcome),
-            other => {
-                *state = other;
-                None
-            }
-        }
-    }
-
-    /// From now on the waiter is woken, unless the outcome came first.
-    fn wait(&self, waiter: Waiter) -> Option<Outcome> {
-        let mut state = self.lock();
-        match std::mem::replace(&mut *state, State::Gone) {
-            State::Ready(outcome) => Some(outcome),
-            _ => {
-                *state = State::Waiting(waiter);
-                None
-            }
-        }
-    }
-
-    fn abandon(&self) {
-        let state = std::mem::replace(&mut *self.lock(), State::Gone);
-        // Not under the lock: an outcome may give itself back.
-        drop_attached(state);
-    }
+/// The outcome, if it is there.
+fn received(outcome: &mut Receiver<Outcome>) -> Option<Outcome> {
+    outcome.try_recv().unwrap_or_else(|error| Some(Outcome::never_ran(error)))
 }
 
 /// A future whose panic is an outcome.

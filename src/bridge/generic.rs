@@ -10,24 +10,21 @@
 //! }
 //! ```
 //!
-//! The task locals (event loop and context) that it carries along live in a thread-local that is set around
-//! every poll of the future they belong to.
+//! Its task locals (event loop and context) are a task local of our runtime.
 
 use std::any::Any;
-use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use pin_project_lite::pin_project;
 use pyo3_async_runtimes::TaskLocals;
 use pyo3_async_runtimes::generic::{ContextExt, JoinError, Runtime};
 
 use super::runtime;
 use crate::runtime as ours;
 
-thread_local! {
-    static LOCALS: RefCell<Option<TaskLocals>> = const { RefCell::new(None) };
+crate::task_local! {
+    static LOCALS: TaskLocals;
 }
 
 /// The process's runtime, as pyo3-async-runtimes knows runtimes. Starts on first use.
@@ -60,19 +57,16 @@ impl JoinError for Failed {
 
 /// Waits for a task.
 #[derive(Debug)]
-pub struct Joining(Option<Result<ours::JoinHandle<()>, std::io::Error>>);
+pub struct Joining(Result<ours::JoinHandle<()>, Option<std::io::Error>>);
 
 impl Future for Joining {
     type Output = Result<(), Failed>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.0.as_mut() {
-            Some(Ok(task)) => Pin::new(task).poll(context).map(|done| done.map_err(Failed::Task)),
-            _ => match self.0.take() {
-                Some(Err(error)) => Poll::Ready(Err(Failed::Start(error))),
-                // Polled again after it was ready, which no caller may do.
-                _ => Poll::Pending,
-            },
+        match &mut self.0 {
+            Ok(task) => Pin::new(task).poll(context).map_err(Failed::Task),
+            // Without an error it is polled after it was ready, which no caller may do.
+            Err(error) => error.take().map_or(Poll::Pending, |error| Poll::Ready(Err(Failed::Start(error)))),
         }
     }
 }
@@ -85,14 +79,14 @@ impl Runtime for Wakeloop {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        Joining(Some(runtime::handle().map(|handle| handle.spawn(future))))
+        Joining(runtime::handle().map(|handle| handle.spawn(future)).map_err(Some))
     }
 
     fn spawn_blocking<F>(job: F) -> Joining
     where
         F: FnOnce() + Send + 'static,
     {
-        Joining(Some(runtime::handle().map(|handle| handle.spawn_blocking(job))))
+        Joining(runtime::handle().map(|handle| handle.spawn_blocking(job)).map_err(Some))
     }
 }
 
@@ -101,49 +95,10 @@ impl ContextExt for Wakeloop {
     where
         F: Future<Output = R> + Send + 'static,
     {
-        Box::pin(Scoped { locals: Some(locals), future })
+        Box::pin(LOCALS.scope(locals, future))
     }
 
     fn get_task_locals() -> Option<TaskLocals> {
-        LOCALS.with_borrow(Clone::clone)
-    }
-}
-
-pin_project! {
-    /// A future whose polls see its task locals.
-    struct Scoped<F> {
-        // `None` only while a poll is under way: then they are in the thread-local.
-        locals: Option<TaskLocals>,
-        #[pin]
-        future: F,
-    }
-}
-
-impl<F: Future> Future for Scoped<F> {
-    type Output = F::Output;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        let this = self.project();
-        // Put back whatever happens, also when the poll panics.
-        let _scope = Scope::enter(this.locals);
-        this.future.poll(context)
-    }
-}
-
-/// While it lives, the thread-local holds `own`; then both are as before.
-struct Scope<'a> {
-    own: &'a mut Option<TaskLocals>,
-}
-
-impl<'a> Scope<'a> {
-    fn enter(own: &'a mut Option<TaskLocals>) -> Scope<'a> {
-        LOCALS.with_borrow_mut(|current| std::mem::swap(current, own));
-        Scope { own }
-    }
-}
-
-impl Drop for Scope<'_> {
-    fn drop(&mut self) {
-        LOCALS.with_borrow_mut(|current| std::mem::swap(current, self.own));
+        LOCALS.try_with(TaskLocals::clone).ok()
     }
 }

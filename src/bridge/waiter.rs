@@ -3,12 +3,16 @@
 //! The task waits for an asyncio future of its own loop. Waking sends a message to the loop, which sets the future's
 //! result to `None`. The outcome itself stays with the operation until the task takes it.
 
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Wake;
+
 use pyo3::prelude::*;
 
 use super::loop_handle::{LoopHandle, report, running_loop};
 use crate::capi::error::fetch;
 use crate::capi::imports::imports;
 use crate::capi::{Borrowed, Raised, Ref};
+use crate::event_loop::core::Core;
 use crate::event_loop::futures::new_future;
 
 /// Wakes one task, once, from any thread. Dropped unused, it wakes nobody.
@@ -26,9 +30,9 @@ impl Waiter {
     pub(crate) fn new(py: Python<'_>) -> Result<(Waiter, Ref), Raised> {
         let running = running_loop()?;
         let event_loop = LoopHandle::of(&running.bind(py))?;
-        let future = match event_loop {
-            LoopHandle::Own(_) => new_future(running.as_ptr())?,
-            LoopHandle::Foreign(_) => running.call_method(&imports().create_future, &[])?,
+        let future = match running.downcast::<Core>() {
+            Some(core) => new_future(&core)?,
+            None => running.call_method(&imports().create_future, &[])?,
         };
         Ok((Waiter::of(event_loop, future.clone_ref()), future))
     }
@@ -54,4 +58,27 @@ fn complete(future: &Ref) -> Result<(), Raised> {
         return Ok(());
     }
     future.call_method(&imports().set_result, &[Borrowed::none()]).map(drop)
+}
+
+/// A waiter as a waker of the runtime's futures, which may wake it any number of times.
+pub(crate) struct WakeOnce(Mutex<Option<Waiter>>);
+
+impl WakeOnce {
+    pub(crate) fn new(waiter: Waiter) -> Arc<WakeOnce> {
+        Arc::new(WakeOnce(Mutex::new(Some(waiter))))
+    }
+
+    /// The waiter, if it was not woken yet.
+    pub(crate) fn take(&self) -> Option<Waiter> {
+        // Taking leaves no half-way state behind a panic.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl Wake for WakeOnce {
+    fn wake(self: Arc<Self>) {
+        if let Some(waiter) = self.take() {
+            waiter.wake();
+        }
+    }
 }

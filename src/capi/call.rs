@@ -13,7 +13,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use pyo3::ffi;
 
-use super::error::{Fatal, Raised, raise_message};
+use super::arguments::Arguments;
+use super::error::{Fatal, Raised};
+use super::exceptions::raise_message;
+use super::imports::{Keywords, imports};
 use super::object::{Borrowed, Ref};
 
 /// CPython's own functions, as functions that may unwind.
@@ -111,51 +114,22 @@ pub(crate) fn call0(callable: &Ref) -> Result<Ref, Raised> {
     unsafe { Ref::from_owned(guarded(|| raw::PyObject_CallNoArgs(callable.as_ptr()))) }.ok_or(Raised)
 }
 
-/// Calls `callable(argument)`.
-#[inline(always)]
-pub(crate) fn call1(callable: &Ref, argument: *mut ffi::PyObject) -> Result<Ref, Raised> {
-    // SAFETY: every caller keeps the argument alive for the time of the call.
-    callable.call_with([unsafe { Borrowed::from_ptr(argument) }])
-}
-
-/// Calls `callable(*arguments)` with any number of arguments.
-pub(crate) fn call(callable: &Ref, arguments: &[*mut ffi::PyObject]) -> Result<Ref, Raised> {
-    // SAFETY: live arguments in a plain array; no offset flag, so nothing in front of it is touched.
-    unsafe {
-        Ref::from_owned(guarded(|| {
-            raw::PyObject_Vectorcall(
-                callable.as_ptr(),
-                arguments.as_ptr(),
-                arguments.len(),
-                std::ptr::null_mut(),
-            )
-        }))
-    }
-    .ok_or(Raised)
-}
-
-/// A vectorcall whose callee may use the slot in front of the arguments.
+/// A vectorcall whose callee may use the place in front of the arguments.
 ///
 /// # Safety
-/// `arguments` points to `count` live objects, with one writable spare slot in front of them.
+/// `arguments` points to `positional` live objects and then one per name, with one writable spare place in front of them;
+/// `names` is a tuple of strings or null.
 #[inline(always)]
 pub(crate) unsafe fn vectorcall(
     callable: *mut ffi::PyObject,
     arguments: *mut *mut ffi::PyObject,
-    count: usize,
+    positional: usize,
+    names: *mut ffi::PyObject,
 ) -> Result<Ref, Raised> {
+    let count = positional | ffi::PY_VECTORCALL_ARGUMENTS_OFFSET;
     // SAFETY: the caller's contract.
-    unsafe {
-        Ref::from_owned(guarded(|| {
-            raw::PyObject_Vectorcall(
-                callable,
-                arguments,
-                count | ffi::PY_VECTORCALL_ARGUMENTS_OFFSET,
-                std::ptr::null_mut(),
-            )
-        }))
-    }
-    .ok_or(Raised)
+    unsafe { Ref::from_owned(guarded(|| raw::PyObject_Vectorcall(callable, arguments, count, names))) }
+        .ok_or(Raised)
 }
 
 /// Calls `callable(*arguments, **keywords)`.
@@ -196,26 +170,6 @@ pub(crate) unsafe fn initialize(
     }
 }
 
-/// A vectorcall with keywords, whose callee may use the slot in front of the arguments.
-///
-/// # Safety
-/// `arguments` points to `positional` live objects and then one per name, with one writable spare slot in
-/// front of them; `names` is a tuple of strings or null.
-#[inline(always)]
-pub(crate) unsafe fn call_keywords(
-    callable: &Ref,
-    arguments: *const *mut ffi::PyObject,
-    positional: usize,
-    names: *mut ffi::PyObject,
-) -> Result<Ref, Raised> {
-    let count = positional | ffi::PY_VECTORCALL_ARGUMENTS_OFFSET;
-    // SAFETY: the caller's contract.
-    unsafe {
-        Ref::from_owned(guarded(|| raw::PyObject_Vectorcall(callable.as_ptr(), arguments, count, names)))
-    }
-    .ok_or(Raised)
-}
-
 impl Ref {
     /// Calls `self(*arguments)`.
     #[inline(always)]
@@ -243,65 +197,62 @@ impl Ref {
         }
         let mut stack = Stack { spare: std::ptr::null_mut(), arguments };
         // SAFETY: live objects behind the spare place: `Borrowed` is transparent over a pointer.
-        unsafe { vectorcall(self.as_ptr(), (&raw mut stack).cast::<*mut ffi::PyObject>().add(1), N) }
+        unsafe {
+            let arguments = (&raw mut stack).cast::<*mut ffi::PyObject>().add(1);
+            vectorcall(self.as_ptr(), arguments, N, std::ptr::null_mut())
+        }
+    }
+
+    /// Calls `self(*positional, **keywords)`, with one value for each keyword.
+    #[inline(always)]
+    pub(crate) fn call_keywords<const P: usize, const K: usize>(
+        &self,
+        positional: [Borrowed<'_>; P],
+        names: &Keywords<K>,
+        values: [Borrowed<'_>; K],
+    ) -> Result<Ref, Raised> {
+        #[repr(C)]
+        struct Stack<'a, const P: usize, const K: usize> {
+            spare: *mut ffi::PyObject,
+            positional: [Borrowed<'a>; P],
+            values: [Borrowed<'a>; K],
+        }
+        let mut stack = Stack { spare: std::ptr::null_mut(), positional, values };
+        // SAFETY: as in `call_with`, with a value for each name behind the positional ones.
+        unsafe {
+            let arguments = (&raw mut stack).cast::<*mut ffi::PyObject>().add(1);
+            vectorcall(self.as_ptr(), arguments, P, names.tuple().as_ptr())
+        }
+    }
+
+    /// Calls `self(*first, *arguments)`, with the keywords of `arguments`.
+    #[cold]
+    pub(crate) fn pass_on(&self, first: &[Borrowed<'_>], arguments: Arguments<'_>) -> Result<Ref, Raised> {
+        let mut stack = vec![std::ptr::null_mut()];
+        stack.extend(first.iter().chain(arguments.values()).map(|value| value.as_ptr()));
+        let names = arguments.names().map_or(std::ptr::null_mut(), |names| names.as_ptr());
+        // SAFETY: the positional values, then one for each name, behind the spare place.
+        unsafe { vectorcall(self.as_ptr(), stack.as_mut_ptr().add(1), first.len() + arguments.len(), names) }
     }
 
     /// Calls `self.name(*arguments)` without making a bound method. There are at most six arguments.
-    #[inline(always)]
     pub(crate) fn call_method(&self, name: &Ref, arguments: &[Borrowed<'_>]) -> Result<Ref, Raised> {
-        // SAFETY: `Borrowed` is transparent over a pointer.
-        let arguments = unsafe {
-            std::slice::from_raw_parts(arguments.as_ptr().cast::<*mut ffi::PyObject>(), arguments.len())
-        };
-        method(self, name.as_ptr(), arguments)
+        let mut stack = [std::ptr::null_mut(); 8];
+        debug_assert!(arguments.len() + 1 < stack.len());
+        stack[1] = self.as_ptr();
+        for (place, argument) in stack[2..2 + arguments.len()].iter_mut().zip(arguments) {
+            *place = argument.as_ptr();
+        }
+        // SAFETY: the receiver and the arguments live; place 0 is the spare one of the offset flag.
+        unsafe {
+            Ref::from_owned(guarded(|| {
+                let count = (arguments.len() + 1) | ffi::PY_VECTORCALL_ARGUMENTS_OFFSET;
+                let arguments = stack.as_ptr().add(1);
+                raw::PyObject_VectorcallMethod(name.as_ptr(), arguments, count, std::ptr::null_mut())
+            }))
+        }
+        .ok_or(Raised)
     }
-}
-
-/// A vectorcall with keywords, whose callee may not use the slot in front of the arguments.
-///
-/// # Safety
-/// `arguments` points to `positional` live objects and then one per name; `names` is a tuple of strings or null.
-pub(crate) unsafe fn call_plain(
-    callable: &Ref,
-    arguments: *const *mut ffi::PyObject,
-    positional: usize,
-    names: *mut ffi::PyObject,
-) -> Result<Ref, Raised> {
-    // SAFETY: the caller's contract.
-    unsafe {
-        Ref::from_owned(guarded(|| raw::PyObject_Vectorcall(callable.as_ptr(), arguments, positional, names)))
-    }
-    .ok_or(Raised)
-}
-
-/// Calls `object.name(*arguments)` without making a bound method.
-pub(crate) fn method(
-    object: &Ref,
-    name: *mut ffi::PyObject,
-    arguments: &[*mut ffi::PyObject],
-) -> Result<Ref, Raised> {
-    let mut stack = [std::ptr::null_mut(); 8];
-    debug_assert!(arguments.len() + 1 < stack.len());
-    stack[1] = object.as_ptr();
-    stack[2..2 + arguments.len()].copy_from_slice(arguments);
-    // SAFETY: the receiver and the arguments live; slot 0 is the spare of the offset flag.
-    unsafe {
-        Ref::from_owned(guarded(|| {
-            raw::PyObject_VectorcallMethod(
-                name,
-                stack.as_ptr().add(1),
-                (arguments.len() + 1) | ffi::PY_VECTORCALL_ARGUMENTS_OFFSET,
-                std::ptr::null_mut(),
-            )
-        }))
-    }
-    .ok_or(Raised)
-}
-
-/// `getattr(object, name)`.
-pub(crate) fn getattr(object: *mut ffi::PyObject, name: *mut ffi::PyObject) -> Result<Ref, Raised> {
-    // SAFETY: live object and name; an owned reference or null with an error.
-    unsafe { Ref::from_owned(ffi::PyObject_GetAttr(object, name)) }.ok_or(Raised)
 }
 
 /// Runs `body` inside `context` and leaves it again, whatever `body` did.
@@ -436,7 +387,7 @@ impl Failure for Result<(), Fatal> {
 #[cold]
 fn panicked<T: Failure>(payload: Box<dyn std::any::Any + Send>) -> T {
     let text = panic_text(payload.as_ref());
-    raise_message(super::imports::imports().runtime_panic.as_ptr(), &text);
+    let Raised = raise_message(&imports().runtime_panic, &text);
     T::FAILED
 }
 

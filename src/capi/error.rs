@@ -7,7 +7,8 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::exceptions::Exception;
-pub(crate) use super::exceptions::{raise_message, take_unless_fatal};
+use super::exceptions::raise_message;
+pub(crate) use super::exceptions::take_unless_fatal;
 use super::object::Ref;
 use super::raised::with_attached;
 pub(crate) use super::raised::{
@@ -17,10 +18,7 @@ pub(crate) use super::raised::{
 /// An error of this kind, made at once: pyo3 would make it later, where a panic for lack of memory ends the process.
 #[cold]
 pub(crate) fn exception<K: PyTypeInfo>(message: impl AsRef<str>) -> PyErr {
-    with_attached(|py| {
-        raise_message(K::type_object_raw(py).cast(), message.as_ref());
-        PyErr::fetch(py)
-    })
+    with_attached(|py| raise_message(&K::type_object(py).into_any().into(), message.as_ref()).into())
 }
 
 /// The same with a message of Python's formatting, in which `%R` or `%S` stands for `object`.

@@ -34,6 +34,7 @@ exceptions! {
     AttributeError = PyExc_AttributeError,
     BlockingIOError = PyExc_BlockingIOError,
     BufferError = PyExc_BufferError,
+    ConnectionError = PyExc_ConnectionError,
     Exception = PyExc_Exception,
     InterruptedError = PyExc_InterruptedError,
     KeyboardInterrupt = PyExc_KeyboardInterrupt,
@@ -61,8 +62,7 @@ impl Exception {
     /// `raise Class(message)`: the error is set, and the result is what the caller returns.
     #[cold]
     pub(crate) fn raise(self, message: &str) -> Raised {
-        raise_message(self.class_ptr(), message);
-        Raised
+        raise_message(&self.class(), message)
     }
 
     /// Is `exception` one of these?
@@ -78,13 +78,14 @@ impl Exception {
     }
 }
 
-/// Sets `kind(message)` and returns null, for functions that end in a C return value.
-pub(crate) fn raise_message(kind: *mut ffi::PyObject, message: &str) -> *mut ffi::PyObject {
+/// `raise class(message)`.
+#[cold]
+pub(super) fn raise_message(class: &Ref, message: &str) -> Raised {
     if let Ok(text) = string(message) {
-        // SAFETY: the GIL is held; the call takes its own reference to the text.
-        unsafe { ffi::PyErr_SetObject(kind, text.as_ptr()) };
+        // SAFETY: a live class, which the call checks, and a live text.
+        unsafe { ffi::PyErr_SetObject(class.as_ptr(), text.as_ptr()) };
     }
-    std::ptr::null_mut()
+    Raised
 }
 
 /// `SystemExit` and `KeyboardInterrupt` leave the loop; everything else goes to its exception handler.

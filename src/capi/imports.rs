@@ -2,7 +2,6 @@
 
 use pyo3::prelude::*;
 
-use super::error::fetch;
 use super::fallible::{self, Fallible};
 use super::object::Ref;
 use super::once::Once;
@@ -21,8 +20,8 @@ macro_rules! table {
             pub(crate) thread_safe_handle_class: Ref,
             pub(crate) has_thread_safe_handle: bool,
             /// The keyword names with which futures and tasks are made.
-            pub(crate) future_keywords: Ref,
-            pub(crate) task_keywords: Ref,
+            pub(crate) future_keywords: Keywords<1>,
+            pub(crate) task_keywords: Keywords<3>,
             /// An empty tuple.
             pub(crate) no_arguments: Ref,
         }
@@ -37,12 +36,12 @@ macro_rules! table {
                         Some(class) => class.into(),
                         None => events.getattr(Fallible("Handle"))?.into(),
                     },
-                    $($name: fallible::interned(stringify!($name)).map_err(|Raised| fetch(py))?,)*
+                    $($name: fallible::interned(stringify!($name))?,)*
                     $($object: py.import(Fallible($module))?.getattr(Fallible($path))?.into(),)*
                     runtime_panic: runtime_panic.into(),
-                    future_keywords: interned(py, ["loop"])?,
-                    no_arguments: fallible::tuple([]).map_err(|Raised| fetch(py))?,
-                    task_keywords: interned(py, ["loop", "name", "context"])?,
+                    future_keywords: Keywords::new(["loop"])?,
+                    no_arguments: fallible::tuple([])?,
+                    task_keywords: Keywords::new(["loop", "name", "context"])?,
                 })
             }
         }
@@ -76,9 +75,21 @@ table! {
     }
 }
 
-fn interned<const N: usize>(py: Python<'_>, names: [&str; N]) -> PyResult<Ref> {
-    let names: Result<Vec<_>, Raised> = names.into_iter().map(fallible::interned).collect();
-    names.and_then(fallible::tuple).map_err(|Raised| fetch(py))
+/// The names of `N` keyword arguments, as a vectorcall takes them.
+#[derive(Debug)]
+pub(crate) struct Keywords<const N: usize>(Ref);
+
+impl<const N: usize> Keywords<N> {
+    fn new(names: [&str; N]) -> Result<Keywords<N>, Raised> {
+        let names: Vec<_> = names.into_iter().map(fallible::interned).collect::<Result<_, _>>()?;
+        fallible::tuple(names).map(Keywords)
+    }
+
+    /// A tuple of as many strings.
+    #[inline(always)]
+    pub(super) fn tuple(&self) -> &Ref {
+        &self.0
+    }
 }
 
 static IMPORTS: Once<Imports> = Once::new();

@@ -33,15 +33,15 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::marker::PhantomData;
 
+use pyo3::basic::CompareOp;
 use pyo3::ffi;
 
 use super::arguments::Arguments;
 use super::call::guard;
 use super::collector::{self, Traverse};
-use super::error::Raised;
 use super::native::{self, Dealloc, Native, This};
 use super::object::Borrowed;
-use super::returned::{Returned, Status};
+use super::returned::{Hash, Returned, Status};
 
 /// The value of a function's or a closure's own type, which has no size: what is called is known from the type.
 #[inline(always)]
@@ -50,6 +50,51 @@ const fn the<F: Copy>() -> F {
     // SAFETY: nothing is read of a type without size. It is `Copy`, so it has this value as often as one likes, and the
     // constructor of the table's row was given it once.
     unsafe { std::ptr::read(std::ptr::dangling::<F>()) }
+}
+
+// -- adapters ----------------------------------------------------------------------------------------------------
+
+/// Writes the functions that CPython calls. A row has what C passes behind the receiver, the trait that turns the result
+/// into C's, and what the Rust function is given behind its own receiver.
+macro_rules! adapters {
+    ($($name:ident($($passed:ident: $c:ty),*) -> $result:ty = $trait:ident::$into:ident($($given:ty: $made:expr),*);)*) => {$(
+        unsafe extern "C" fn $name<T, F, R>(object: *mut ffi::PyObject $(, $passed: $c)*) -> $result
+        where
+            T: Native,
+            F: for<'a> Fn(This<'a, T> $(, $given)*) -> R + Copy,
+            R: $trait,
+        {
+            // SAFETY: the receiver is an instance of the class (see the module's head). The caller holds it, and what it
+            // passes, for the time of the call.
+            guard(|| unsafe { the::<F>()(This::from_ptr(object) $(, $made)*).$into() })
+        }
+    )*};
+}
+
+type Object = *mut ffi::PyObject;
+
+adapters! {
+    no_args(_nothing: Object) -> Object = Returned::into_returned();
+    one_arg(argument: Object) -> Object = Returned::into_returned(Borrowed<'a>: Borrowed::from_ptr(argument));
+    fast(values: *const Object, count: ffi::Py_ssize_t, names: Object) -> Object =
+        Returned::into_returned(Arguments<'a>: Arguments::new(values, count, names));
+    get(_closure: *mut c_void) -> Object = Returned::into_returned();
+    set(value: Object, _closure: *mut c_void) -> c_int =
+        Status::into_status(Option<Borrowed<'a>>: Borrowed::from_nullable(value));
+    unary() -> Object = Returned::into_returned();
+    hash() -> ffi::Py_hash_t = Hash::into_hash();
+    compare(other: Object, operation: c_int) -> Object =
+        Returned::into_returned(Borrowed<'a>: Borrowed::from_ptr(other), CompareOp: comparison(operation));
+    call(arguments: Object, keywords: Object) -> Object = Returned::into_returned(
+        Borrowed<'a>: Borrowed::from_ptr(arguments), Option<Borrowed<'a>>: Borrowed::from_nullable(keywords));
+    init(arguments: Object, keywords: Object) -> c_int = Status::into_status(
+        Borrowed<'a>: Borrowed::from_ptr(arguments), Option<Borrowed<'a>>: Borrowed::from_nullable(keywords));
+}
+
+#[inline(always)]
+fn comparison(operation: c_int) -> CompareOp {
+    // There are no others.
+    CompareOp::from_raw(operation).unwrap_or(CompareOp::Ge)
 }
 
 // -- methods -----------------------------------------------------------------------------------------------------
@@ -64,46 +109,35 @@ pub(crate) struct Method<T> {
     kind: PhantomData<fn(&T)>,
 }
 
-impl<T: Native> Method<T> {
+/// Writes the constructors of a method: what the Rust function is given, the adapter, and the flags.
+macro_rules! kinds_of_method {
+    ($($(#[$doc:meta])* $name:ident($($given:ty),*) = $function:ident: $adapter:ident, $flags:expr;)*) => {
+        impl<T: Native> Method<T> {
+            $($(#[$doc])*
+            pub(crate) const fn $name<F, R>(name: &'static CStr, _: F, doc: &'static CStr) -> Method<T>
+            where
+                F: for<'a> Fn(This<'a, T> $(, $given)*) -> R + Copy + 'static,
+                R: Returned,
+            {
+                let function = ffi::PyMethodDefPointer { $function: $adapter::<T, F, R> };
+                Method { name, function, flags: $flags, doc, kind: PhantomData }
+            })*
+        }
+    };
+}
+
+kinds_of_method! {
     /// A method without arguments.
-    pub(crate) const fn no_args<F, R>(name: &'static CStr, _: F, doc: &'static CStr) -> Method<T>
-    where
-        F: for<'a> Fn(This<'a, T>) -> R + Copy + 'static,
-        R: Returned,
-    {
-        let function = ffi::PyMethodDefPointer { PyCFunction: no_args::<T, F, R> };
-        Method { name, function, flags: ffi::METH_NOARGS, doc, kind: PhantomData }
-    }
-
+    no_args() = PyCFunction: no_args, ffi::METH_NOARGS;
     /// A method without arguments that Python code calls, while the interpreter uses the type's slot of the same name.
-    pub(crate) const fn beside_slot<F, R>(name: &'static CStr, function: F, doc: &'static CStr) -> Method<T>
-    where
-        F: for<'a> Fn(This<'a, T>) -> R + Copy + 'static,
-        R: Returned,
-    {
-        Method { flags: ffi::METH_NOARGS | ffi::METH_COEXIST, ..Method::no_args(name, function, doc) }
-    }
-
+    beside_slot() = PyCFunction: no_args, ffi::METH_NOARGS | ffi::METH_COEXIST;
     /// A method with one positional argument.
-    pub(crate) const fn one_arg<F, R>(name: &'static CStr, _: F, doc: &'static CStr) -> Method<T>
-    where
-        F: for<'a> Fn(This<'a, T>, Borrowed<'a>) -> R + Copy + 'static,
-        R: Returned,
-    {
-        let function = ffi::PyMethodDefPointer { PyCFunction: one_arg::<T, F, R> };
-        Method { name, function, flags: ffi::METH_O, doc, kind: PhantomData }
-    }
-
+    one_arg(Borrowed<'a>) = PyCFunction: one_arg, ffi::METH_O;
     /// A method with any arguments.
-    pub(crate) const fn fast<F, R>(name: &'static CStr, _: F, doc: &'static CStr) -> Method<T>
-    where
-        F: for<'a> Fn(This<'a, T>, Arguments<'a>) -> R + Copy + 'static,
-        R: Returned,
-    {
-        let function = ffi::PyMethodDefPointer { PyCFunctionFastWithKeywords: fast::<T, F, R> };
-        Method { name, function, flags: ffi::METH_FASTCALL | ffi::METH_KEYWORDS, doc, kind: PhantomData }
-    }
+    fast(Arguments<'a>) = PyCFunctionFastWithKeywords: fast, ffi::METH_FASTCALL | ffi::METH_KEYWORDS;
+}
 
+impl<T: Native> Method<T> {
     pub(super) fn definition(&self) -> ffi::PyMethodDef {
         ffi::PyMethodDef {
             ml_name: self.name.as_ptr(),
@@ -145,46 +179,6 @@ fn doc_of(name: &CStr, doc: &'static CStr) -> *const c_char {
     }
 }
 
-unsafe extern "C" fn no_args<T, F, R>(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject
-where
-    T: Native,
-    F: for<'a> Fn(This<'a, T>) -> R + Copy,
-    R: Returned,
-{
-    // SAFETY: the receiver is an instance of the class (see the module's head), and the caller holds it.
-    guard(|| the::<F>()(unsafe { This::from_ptr(object) }).into_returned())
-}
-
-unsafe extern "C" fn one_arg<T, F, R>(
-    object: *mut ffi::PyObject,
-    argument: *mut ffi::PyObject,
-) -> *mut ffi::PyObject
-where
-    T: Native,
-    F: for<'a> Fn(This<'a, T>, Borrowed<'a>) -> R + Copy,
-    R: Returned,
-{
-    // SAFETY: as in `no_args`, and the caller holds the argument.
-    guard(|| unsafe { the::<F>()(This::from_ptr(object), Borrowed::from_ptr(argument)) }.into_returned())
-}
-
-unsafe extern "C" fn fast<T, F, R>(
-    object: *mut ffi::PyObject,
-    values: *const *mut ffi::PyObject,
-    count: ffi::Py_ssize_t,
-    names: *mut ffi::PyObject,
-) -> *mut ffi::PyObject
-where
-    T: Native,
-    F: for<'a> Fn(This<'a, T>, Arguments<'a>) -> R + Copy,
-    R: Returned,
-{
-    guard(|| {
-        // SAFETY: as in `no_args`, and the arguments are those of this call.
-        unsafe { the::<F>()(This::from_ptr(object), Arguments::new(values, count, names)) }.into_returned()
-    })
-}
-
 // -- attributes --------------------------------------------------------------------------------------------------
 
 /// One row of an attribute table.
@@ -224,30 +218,6 @@ impl<T: Native> Attribute<T> {
     }
 }
 
-unsafe extern "C" fn get<T, G, R>(object: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject
-where
-    T: Native,
-    G: for<'a> Fn(This<'a, T>) -> R + Copy,
-    R: Returned,
-{
-    // SAFETY: as in `no_args`.
-    guard(|| the::<G>()(unsafe { This::from_ptr(object) }).into_returned())
-}
-
-unsafe extern "C" fn set<T, S, E>(
-    object: *mut ffi::PyObject,
-    value: *mut ffi::PyObject,
-    _: *mut c_void,
-) -> c_int
-where
-    T: Native,
-    S: for<'a> Fn(This<'a, T>, Option<Borrowed<'a>>) -> E + Copy,
-    E: Status,
-{
-    // SAFETY: as in `no_args`; the value is null if the attribute is deleted.
-    guard(|| unsafe { the::<S>()(This::from_ptr(object), Borrowed::from_nullable(value)) }.into_status())
-}
-
 // -- slots -------------------------------------------------------------------------------------------------------
 
 /// One of the functions that a type has beside its methods (`PyType_Slot`).
@@ -256,17 +226,6 @@ pub(crate) struct TypeSlot<T> {
     pub(super) number: c_int,
     pub(super) function: *mut c_void,
     kind: PhantomData<fn(&T)>,
-}
-
-/// A comparison, as `==` and `<`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Comparison {
-    Less,
-    LessOrEqual,
-    Equal,
-    NotEqual,
-    Greater,
-    GreaterOrEqual,
 }
 
 impl<T: Native> TypeSlot<T> {
@@ -313,85 +272,45 @@ impl<T: Native> TypeSlot<T> {
         TypeSlot { number: ffi::Py_tp_finalize, function: function as *mut c_void, kind: PhantomData }
     }
 
-    /// `__repr__`.
-    pub(crate) fn repr<F, R>(function: F) -> TypeSlot<T>
-    where
-        F: for<'a> Fn(This<'a, T>) -> R + Copy + 'static,
-        R: Returned,
-    {
-        TypeSlot::unary(ffi::Py_tp_repr, function)
-    }
-
-    /// `__next__`. Returning `Err` with no error set ends the iteration.
-    pub(crate) fn next<F, R>(function: F) -> TypeSlot<T>
-    where
-        F: for<'a> Fn(This<'a, T>) -> R + Copy + 'static,
-        R: Returned,
-    {
-        TypeSlot::unary(ffi::Py_tp_iternext, function)
-    }
-
-    /// `__anext__`.
-    pub(crate) fn anext<F, R>(function: F) -> TypeSlot<T>
-    where
-        F: for<'a> Fn(This<'a, T>) -> R + Copy + 'static,
-        R: Returned,
-    {
-        TypeSlot::unary(ffi::Py_am_anext, function)
-    }
-
     /// `__iter__`, `__aiter__` or `__await__` that gives the object itself.
     pub(crate) fn itself(slot: SelfSlot) -> TypeSlot<T> {
-        TypeSlot::unary(slot as c_int, |this: This<'_, T>| this.object().to_owned())
+        let function: ffi::getiterfunc = ffi::PyObject_SelfIter;
+        TypeSlot { number: slot as c_int, function: function as *mut c_void, kind: PhantomData }
     }
+}
 
-    fn unary<F, R>(number: c_int, _: F) -> TypeSlot<T>
-    where
-        F: for<'a> Fn(This<'a, T>) -> R + Copy + 'static,
-        R: Returned,
-    {
-        let function: ffi::unaryfunc = unary::<T, F, R>;
-        TypeSlot { number, function: function as *mut c_void, kind: PhantomData }
-    }
+/// Writes the constructors of the slots that are a Rust function behind an adapter.
+macro_rules! kinds_of_slot {
+    ($($(#[$doc:meta])* $name:ident($($given:ty),*) -> $trait:ident = $number:ident: $kind:ident, $adapter:ident;)*) => {
+        impl<T: Native> TypeSlot<T> {
+            $($(#[$doc])*
+            pub(crate) fn $name<F, R>(_: F) -> TypeSlot<T>
+            where
+                F: for<'a> Fn(This<'a, T> $(, $given)*) -> R + Copy + 'static,
+                R: $trait,
+            {
+                let function: ffi::$kind = $adapter::<T, F, R>;
+                TypeSlot { number: ffi::$number, function: function as *mut c_void, kind: PhantomData }
+            })*
+        }
+    };
+}
 
+kinds_of_slot! {
+    /// `__repr__`.
+    repr() -> Returned = Py_tp_repr: reprfunc, unary;
+    /// `__next__`. Returning `Err` with no error set ends the iteration.
+    next() -> Returned = Py_tp_iternext: iternextfunc, unary;
+    /// `__anext__`.
+    anext() -> Returned = Py_am_anext: unaryfunc, unary;
     /// `__hash__`.
-    pub(crate) fn hash<F>(_: F) -> TypeSlot<T>
-    where
-        F: for<'a> Fn(This<'a, T>) -> Result<isize, Raised> + Copy + 'static,
-    {
-        let function: ffi::hashfunc = hash::<T, F>;
-        TypeSlot { number: ffi::Py_tp_hash, function: function as *mut c_void, kind: PhantomData }
-    }
-
+    hash() -> Hash = Py_tp_hash: hashfunc, hash;
     /// `__eq__`, `__lt__` and the rest.
-    pub(crate) fn compare<F, R>(_: F) -> TypeSlot<T>
-    where
-        F: for<'a> Fn(This<'a, T>, Borrowed<'a>, Comparison) -> R + Copy + 'static,
-        R: Returned,
-    {
-        let function: ffi::richcmpfunc = compare::<T, F, R>;
-        TypeSlot { number: ffi::Py_tp_richcompare, function: function as *mut c_void, kind: PhantomData }
-    }
-
+    compare(Borrowed<'a>, CompareOp) -> Returned = Py_tp_richcompare: richcmpfunc, compare;
     /// `__call__`, with a tuple and perhaps a dict.
-    pub(crate) fn call<F, R>(_: F) -> TypeSlot<T>
-    where
-        F: for<'a> Fn(This<'a, T>, Borrowed<'a>, Option<Borrowed<'a>>) -> R + Copy + 'static,
-        R: Returned,
-    {
-        let function: ffi::ternaryfunc = call::<T, F, R>;
-        TypeSlot { number: ffi::Py_tp_call, function: function as *mut c_void, kind: PhantomData }
-    }
-
+    call(Borrowed<'a>, Option<Borrowed<'a>>) -> Returned = Py_tp_call: ternaryfunc, call;
     /// `__init__`, with a tuple and perhaps a dict.
-    pub(crate) fn init<F, E>(_: F) -> TypeSlot<T>
-    where
-        F: for<'a> Fn(This<'a, T>, Borrowed<'a>, Option<Borrowed<'a>>) -> E + Copy + 'static,
-        E: Status,
-    {
-        let function: ffi::initproc = init::<T, F, E>;
-        TypeSlot { number: ffi::Py_tp_init, function: function as *mut c_void, kind: PhantomData }
-    }
+    init(Borrowed<'a>, Option<Borrowed<'a>>) -> Status = Py_tp_init: initproc, init;
 }
 
 /// The slots in which an object can return itself.
@@ -403,16 +322,6 @@ pub(crate) enum SelfSlot {
     Await = ffi::Py_am_await,
 }
 
-unsafe extern "C" fn unary<T, F, R>(object: *mut ffi::PyObject) -> *mut ffi::PyObject
-where
-    T: Native,
-    F: for<'a> Fn(This<'a, T>) -> R + Copy,
-    R: Returned,
-{
-    // SAFETY: as in `no_args`.
-    guard(|| the::<F>()(unsafe { This::from_ptr(object) }).into_returned())
-}
-
 unsafe extern "C" fn finalize<T, F, E>(object: *mut ffi::PyObject)
 where
     T: Native,
@@ -420,83 +329,11 @@ where
     E: Status,
 {
     super::error::undisturbed(|| {
-        // SAFETY: as in `no_args`; CPython keeps the object alive for the time of its finalizer.
+        // SAFETY: as in `adapters`; CPython keeps the object alive for the time of its finalizer.
         let done = guard(|| the::<F>()(unsafe { This::from_ptr(object) }).into_status());
         if done < 0 {
             // SAFETY: as above.
             unsafe { Borrowed::from_ptr(object) }.write_unraisable();
         }
     });
-}
-
-unsafe extern "C" fn hash<T, F>(object: *mut ffi::PyObject) -> ffi::Py_hash_t
-where
-    T: Native,
-    F: for<'a> Fn(This<'a, T>) -> Result<isize, Raised> + Copy,
-{
-    // SAFETY: as in `no_args`.
-    guard(|| match the::<F>()(unsafe { This::from_ptr(object) }) {
-        // -1 is the sign of an error.
-        Ok(-1) => -2,
-        Ok(hash) => hash,
-        Err(Raised) => -1,
-    })
-}
-
-unsafe extern "C" fn compare<T, F, R>(
-    object: *mut ffi::PyObject,
-    other: *mut ffi::PyObject,
-    operation: c_int,
-) -> *mut ffi::PyObject
-where
-    T: Native,
-    F: for<'a> Fn(This<'a, T>, Borrowed<'a>, Comparison) -> R + Copy,
-    R: Returned,
-{
-    let comparison = match operation {
-        ffi::Py_LT => Comparison::Less,
-        ffi::Py_LE => Comparison::LessOrEqual,
-        ffi::Py_EQ => Comparison::Equal,
-        ffi::Py_NE => Comparison::NotEqual,
-        ffi::Py_GT => Comparison::Greater,
-        _ => Comparison::GreaterOrEqual,
-    };
-    guard(|| {
-        // SAFETY: as in `one_arg`.
-        unsafe { the::<F>()(This::from_ptr(object), Borrowed::from_ptr(other), comparison) }.into_returned()
-    })
-}
-
-unsafe extern "C" fn call<T, F, R>(
-    object: *mut ffi::PyObject,
-    arguments: *mut ffi::PyObject,
-    keywords: *mut ffi::PyObject,
-) -> *mut ffi::PyObject
-where
-    T: Native,
-    F: for<'a> Fn(This<'a, T>, Borrowed<'a>, Option<Borrowed<'a>>) -> R + Copy,
-    R: Returned,
-{
-    // SAFETY: as in `one_arg`; the keywords are a dict or null.
-    guard(|| unsafe {
-        let (arguments, keywords) = (Borrowed::from_ptr(arguments), Borrowed::from_nullable(keywords));
-        the::<F>()(This::from_ptr(object), arguments, keywords).into_returned()
-    })
-}
-
-unsafe extern "C" fn init<T, F, E>(
-    object: *mut ffi::PyObject,
-    arguments: *mut ffi::PyObject,
-    keywords: *mut ffi::PyObject,
-) -> c_int
-where
-    T: Native,
-    F: for<'a> Fn(This<'a, T>, Borrowed<'a>, Option<Borrowed<'a>>) -> E + Copy,
-    E: Status,
-{
-    // SAFETY: as in `call`.
-    guard(|| unsafe {
-        let (arguments, keywords) = (Borrowed::from_ptr(arguments), Borrowed::from_nullable(keywords));
-        the::<F>()(This::from_ptr(object), arguments, keywords).into_status()
-    })
 }

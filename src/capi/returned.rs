@@ -70,6 +70,22 @@ impl<V: Returned, E: Into<Raised>> Returned for Result<V, E> {
     }
 }
 
+/// What `__hash__` may return.
+pub(crate) trait Hash {
+    /// What C returns: -1 with an error set, and any other number for a hash.
+    fn into_hash(self) -> ffi::Py_hash_t;
+}
+
+impl Hash for Result<isize, Raised> {
+    fn into_hash(self) -> ffi::Py_hash_t {
+        match self {
+            Ok(-1) => -2,
+            Ok(hash) => hash,
+            Err(Raised) => -1,
+        }
+    }
+}
+
 /// What a setter or `__init__` may return.
 pub(crate) trait Status {
     /// What C returns: 0, or -1 with an error set.

@@ -8,14 +8,15 @@
 use std::cell::Cell;
 use std::ffi::{c_int, c_uint};
 use std::ptr::null_mut;
+use std::sync::OnceLock;
 
 use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::inline_values::InlineValues;
-use super::original::Original;
-use crate::capi::call::getattr;
+use super::original::{Code, Original};
 use crate::capi::fallible::interned;
+use crate::capi::inspect::clear_error;
 use crate::capi::{Raised, Ref};
 
 /// A method that native code stands in for.
@@ -34,7 +35,7 @@ pub(crate) struct Class {
     kind: Ref,
     methods: Vec<Method>,
     /// The Python functions among the methods, with their code.
-    codes: Vec<(Ref, Ref)>,
+    codes: Vec<Code>,
     /// What the methods override counts as well.
     with_overridden: bool,
     /// The instances' attributes, about which the class has nothing to say.
@@ -51,12 +52,11 @@ type GetMethod =
 /// `_PyObject_GetMethod`: an attribute without the bound method around it. It is private, and exported by every CPython
 /// that we know. Without it, every instance counts as patched.
 fn find_get_method() -> Option<GetMethod> {
-    static ADDRESS: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
-    // SAFETY: a C string.
-    let find = || unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_PyObject_GetMethod".as_ptr()) } as usize;
-    let address = *ADDRESS.get_or_init(find);
-    // SAFETY: the symbol has had this signature since 3.7.
-    (address != 0).then(|| unsafe { std::mem::transmute::<usize, GetMethod>(address) })
+    static FOUND: OnceLock<Option<GetMethod>> = OnceLock::new();
+    // SAFETY: a C string. The symbol has had this signature since 3.7, and null is `None`.
+    *FOUND.get_or_init(|| unsafe {
+        std::mem::transmute(libc::dlsym(libc::RTLD_DEFAULT, c"_PyObject_GetMethod".as_ptr()))
+    })
 }
 
 impl Class {
@@ -71,8 +71,7 @@ impl Class {
         let attributes: Vec<_> = attributes.iter().map(|name| interned(name)).collect::<Result<_, _>>()?;
         let values = if attributes.is_empty() { None } else { InlineValues::init(&kind, &attributes) };
         // An error that has ended the self-test early does not matter.
-        // SAFETY: the GIL is held.
-        unsafe { ffi::PyErr_Clear() };
+        clear_error();
         let mut class = Class::of(kind, methods, false)?;
         if attributes.is_empty() {
             class.codes.clear();
@@ -112,32 +111,31 @@ impl Class {
 
     /// Is `object` an instance of this very class?
     #[inline(always)]
-    pub(crate) fn is_class_of(&self, object: *mut ffi::PyObject) -> bool {
-        // SAFETY: a live object.
-        unsafe { ffi::Py_TYPE(object).cast() == self.kind.as_ptr() }
+    pub(crate) fn is_class_of(&self, object: &Ref) -> bool {
+        object.is_exactly(&self.kind)
     }
 
     /// Is `object` an instance of this class or of a subclass?
-    pub(super) fn has_instance(&self, object: *mut ffi::PyObject) -> bool {
+    pub(super) fn has_instance(&self, object: &Ref) -> bool {
         // SAFETY: a live object and a type.
-        unsafe { ffi::PyObject_TypeCheck(object, self.raw()) != 0 }
+        unsafe { ffi::PyObject_TypeCheck(object.as_ptr(), self.raw()) != 0 }
     }
 
     /// Is the class as it was?
     #[inline(always)]
     pub(crate) fn is_unpatched(&self) -> bool {
-        self.has_methods() && self.codes.iter().all(has_code)
+        self.has_methods() && self.codes.iter().all(Code::is_in_place)
     }
 
     /// Does an instance of this very class use the class's methods, and none of its own?
     #[inline(always)]
-    pub(crate) fn is_unpatched_on(&self, object: *mut ffi::PyObject) -> Result<bool, Raised> {
+    pub(crate) fn is_unpatched_on(&self, object: &Ref) -> Result<bool, Raised> {
         if !self.is_class_of(object) || !self.is_unpatched() {
             return Ok(false);
         }
         if let Some(values) = &self.values {
             // SAFETY: an instance of the class.
-            if unsafe { values.are_all(object) } {
+            if unsafe { values.are_all(object.as_ptr()) } {
                 return Ok(true);
             }
         }
@@ -145,7 +143,7 @@ impl Class {
     }
 
     /// Does an object, such as an instance of a subclass, use the methods of this class? Runs its `__getattr__`.
-    pub(super) fn is_used_by(&self, object: *mut ffi::PyObject) -> Result<bool, Raised> {
+    pub(super) fn is_used_by(&self, object: &Ref) -> Result<bool, Raised> {
         let Some(get_method) = find_get_method() else { return Ok(false) };
         for method in &self.methods {
             let Some(original) = method.originals.first() else { return Ok(false) };
@@ -156,7 +154,7 @@ impl Class {
             let mut found = null_mut();
             // SAFETY: live objects; `found` becomes an owned reference, or null with an error.
             unsafe {
-                let unbound = get_method(object, method.name.as_ptr(), &mut found) == 1;
+                let unbound = get_method(object.as_ptr(), method.name.as_ptr(), &mut found) == 1;
                 let found = Ref::from_owned(found).ok_or(Raised)?;
                 if !unbound || !original.is_value(found.as_ptr()) {
                     return Ok(false);
@@ -185,29 +183,24 @@ impl Class {
 
     /// Attribute `index` of an instance for which [`Class::is_unpatched_on`] holds.
     #[inline(always)]
-    pub(crate) fn get(&self, object: *mut ffi::PyObject, index: usize) -> Result<Ref, Raised> {
+    pub(crate) fn get(&self, object: &Ref, index: usize) -> Result<Ref, Raised> {
         // SAFETY: an instance of the class.
-        let inline = self.values.as_ref().and_then(|values| unsafe { values.get(object, index) });
-        match inline {
-            Some(value) => Ok(value),
-            None => getattr(object, self.attributes[index].as_ptr()),
-        }
+        let inline = self.values.as_ref().and_then(|values| unsafe { values.get(object.as_ptr(), index) });
+        inline.map_or_else(|| object.getattr(&self.attributes[index]), Ok)
     }
 
     /// Sets attribute `index` of an instance for which [`Class::is_unpatched_on`] holds.
     #[inline(always)]
-    pub(crate) fn set(&self, object: *mut ffi::PyObject, index: usize, value: Ref) -> Result<(), Raised> {
+    pub(crate) fn set(&self, object: &Ref, index: usize, value: Ref) -> Result<(), Raised> {
         let value = match &self.values {
             // SAFETY: an instance of the class.
-            Some(values) => match unsafe { values.set(object, index, value) } {
+            Some(values) => match unsafe { values.set(object.as_ptr(), index, value) } {
                 Ok(()) => return Ok(()),
                 Err(value) => value,
             },
             None => value,
         };
-        // SAFETY: live objects; -1 with an error set means failure.
-        let set = unsafe { ffi::PyObject_SetAttr(object, self.attributes[index].as_ptr(), value.as_ptr()) };
-        if set < 0 { Err(Raised) } else { Ok(()) }
+        object.setattr(&self.attributes[index], &value)
     }
 
     fn raw(&self) -> *mut ffi::PyTypeObject {
@@ -237,11 +230,9 @@ impl Class {
                 return false;
             }
             // Looking up an attribute gives the class a tag. The lookup finds the original, which runs no code when it
-            // is got from its class.
-            // SAFETY: live objects; the error of a failed lookup does not matter.
-            unsafe {
-                drop(Ref::from_owned(ffi::PyObject_GetAttr(self.kind.as_ptr(), first.name.as_ptr())));
-                ffi::PyErr_Clear();
+            // is got from its class. The error of a failed lookup does not matter.
+            if self.kind.getattr(&first.name).is_err() {
+                clear_error();
             }
         }
         let tag = self.tag();
@@ -302,10 +293,4 @@ impl Class {
             })
             .take(if self.with_overridden { usize::MAX } else { 1 })
     }
-}
-
-#[inline(always)]
-fn has_code((function, code): &(Ref, Ref)) -> bool {
-    // SAFETY: `Original::of` has seen that it is a function; a borrowed reference.
-    unsafe { ffi::PyFunction_GetCode(function.as_ptr()) == code.as_ptr() }
 }

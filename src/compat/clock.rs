@@ -10,7 +10,6 @@ use pyo3::prelude::*;
 
 use super::function::Function;
 pub(crate) use super::module_name::changes;
-use crate::capi::call::getattr;
 use crate::capi::imports::imports;
 use crate::capi::once::Once;
 use crate::capi::{Raised, Ref};
@@ -64,7 +63,7 @@ pub(crate) fn replaced(event_loop: &Ref) -> Result<Replaced, Raised> {
 /// Is the loop's method of this name the native function? The lookup goes through the loop, so that it sees an override
 /// on the class and an attribute of the instance.
 fn is_native(event_loop: &Ref, name: &Ref, function: usize) -> Result<bool, Raised> {
-    let found = getattr(event_loop.as_ptr(), name.as_ptr())?;
+    let found = event_loop.getattr(name)?;
     // SAFETY: a live object, whose function and receiver are read only if it is a function of C.
     unsafe {
         Ok(ffi::PyCFunction_Check(found.as_ptr()) != 0

@@ -6,7 +6,6 @@ use pyo3::prelude::*;
 
 use super::module_name::ModuleName;
 use super::original::Original;
-use crate::capi::call::getattr;
 use crate::capi::error::fetch;
 use crate::capi::fallible::interned;
 use crate::capi::{Fallible, Raised, Ref};
@@ -47,7 +46,7 @@ impl Function {
     /// What stands in its place now.
     pub(crate) fn current(&self) -> Result<Ref, Raised> {
         match &self.place {
-            Place::Class { class, name } => getattr(class.as_ptr(), name.as_ptr()),
+            Place::Class { class, name } => class.getattr(name),
             Place::Module(name) => name.get(),
         }
     }

@@ -1,9 +1,7 @@
 //! What a package has defined under a name, told from what somebody else has put there.
 
 use pyo3::ffi;
-use pyo3::prelude::*;
 
-use crate::capi::call::getattr;
 use crate::capi::fallible::interned;
 use crate::capi::{Raised, Ref};
 
@@ -14,8 +12,23 @@ const PACKAGES: [&str; 4] = ["asyncio", "concurrent", "socket", "wakeloop"];
 #[derive(Debug)]
 pub(super) struct Original {
     value: Ref,
-    /// The Python function in it, with its code: tracers that rewrite bytecode leave the function in place.
-    code: Option<(Ref, Ref)>,
+    /// Of a function or of a property's getter.
+    code: Option<Code>,
+}
+
+/// A Python function with the code that it had: tracers that rewrite bytecode leave the function in place.
+#[derive(Debug)]
+pub(super) struct Code {
+    function: Ref,
+    code: Ref,
+}
+
+impl Code {
+    #[inline(always)]
+    pub(super) fn is_in_place(&self) -> bool {
+        // SAFETY: `Original::of` has seen that it is a function; a borrowed reference.
+        unsafe { ffi::PyFunction_GetCode(self.function.as_ptr()) == self.code.as_ptr() }
+    }
 }
 
 impl Original {
@@ -32,11 +45,11 @@ impl Original {
                 return Ok(Some(Original { value, code: None }));
             }
             if ffi::PyType_Check(object) != 0 {
-                let home = getattr(object, interned("__module__")?.as_ptr())?;
-                return Ok(is_ours_or_pythons(&home)?.then_some(Original { value, code: None }));
+                let home = value.getattr(&interned("__module__")?)?;
+                return Ok(is_ours_or_pythons(&home).then_some(Original { value, code: None }));
             }
             let function = if ffi::PyObject_TypeCheck(object, &raw mut ffi::PyProperty_Type) != 0 {
-                getattr(object, interned("fget")?.as_ptr())?
+                value.getattr(&interned("fget")?)?
             } else {
                 value.clone_ref()
             };
@@ -48,7 +61,8 @@ impl Original {
             let home = ffi::PyDict_GetItemWithError(globals, interned("__name__")?.as_ptr());
             let Some(home) = Ref::from_nullable(home) else { return Ok(None) };
             let code = Ref::from_borrowed(ffi::PyFunction_GetCode(function.as_ptr()));
-            Ok(is_ours_or_pythons(&home)?.then_some(Original { value, code: Some((function, code)) }))
+            let code = Some(Code { function, code });
+            Ok(is_ours_or_pythons(&home).then_some(Original { value, code }))
         }
     }
 
@@ -70,24 +84,18 @@ impl Original {
     }
 
     /// The Python function in it, with its code.
-    pub(super) fn code(&self) -> Option<(Ref, Ref)> {
-        self.code.as_ref().map(|(function, code)| (function.clone_ref(), code.clone_ref()))
+    pub(super) fn code(&self) -> Option<Code> {
+        let Code { function, code } = self.code.as_ref()?;
+        Some(Code { function: function.clone_ref(), code: code.clone_ref() })
     }
 
     #[inline(always)]
     pub(super) fn has_code(&self) -> bool {
-        self.code.as_ref().is_none_or(|(function, code)| {
-            // SAFETY: `of` has seen that it is a function; a borrowed reference.
-            unsafe { ffi::PyFunction_GetCode(function.as_ptr()) == code.as_ptr() }
-        })
+        self.code.as_ref().is_none_or(Code::is_in_place)
     }
 }
 
 /// Is the module of this name part of one of the packages?
-fn is_ours_or_pythons(module: &Ref) -> Result<bool, Raised> {
-    // SAFETY: every caller holds the GIL.
-    let py = unsafe { Python::assume_attached() };
-    let Ok(name) = module.bind(py).cast_into::<pyo3::types::PyString>() else { return Ok(false) };
-    let name = name.to_cow().map_err(|error| crate::capi::error::restore(py, error))?;
-    Ok(name.split('.').next().is_some_and(|package| PACKAGES.contains(&package)))
+fn is_ours_or_pythons(module: &Ref) -> bool {
+    module.text().and_then(|name| name.split('.').next()).is_some_and(|package| PACKAGES.contains(&package))
 }

@@ -6,7 +6,6 @@ use pyo3::types::{PyModule, PyTuple, PyType};
 
 use super::class::Class;
 use super::original::Original;
-use crate::capi::call::getattr;
 use crate::capi::class::ClassSpec;
 use crate::capi::error::{exception, fetch};
 use crate::capi::fallible::interned;
@@ -54,7 +53,7 @@ impl Part {
         let module = Ref::from(owner);
         let known = |name: &String| {
             let name = interned(name)?;
-            let original = Original::of(getattr(module.as_ptr(), name.as_ptr())?)?;
+            let original = Original::of(module.getattr(&name)?)?;
             Ok((name, original))
         };
         let names = names.iter().map(known).collect::<Result<_, _>>().map_err(raised)?;
@@ -64,12 +63,12 @@ impl Part {
     fn is_unpatched(&self, object: Option<Borrowed<'_>>) -> Result<bool, Raised> {
         match self {
             Part::Class(class) => Ok(class.is_unpatched()
-                && match object.filter(|object| class.has_instance(object.as_ptr())) {
-                    Some(object) => class.is_used_by(object.as_ptr())?,
+                && match object.filter(|object| class.has_instance(object)) {
+                    Some(object) => class.is_used_by(&object)?,
                     None => true,
                 }),
             Part::Module { module, names } => Ok(names.iter().all(|(name, original)| {
-                let found = getattr(module.as_ptr(), name.as_ptr());
+                let found = module.getattr(name);
                 let found = found.unwrap_or_else(|raised| raised.take());
                 original.as_ref().is_some_and(|original| original.is(found.as_ptr()))
             })),

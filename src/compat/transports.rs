@@ -5,13 +5,9 @@
 //! the native methods therefore asks [`patch_of`] first, by way of [`patchable!`]. The question is put to the class of
 //! asyncio that our transport stands for, which sees patches on all its bases.
 
-use std::ptr::null_mut;
-
-use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::class::Class;
-use crate::capi::call::call_plain;
 use crate::capi::once::Once;
 use crate::capi::{Arguments, Borrowed, Fallible, Raised, Ref};
 
@@ -93,10 +89,7 @@ impl Patch {
                 None => Some(self.0),
             }
         };
-        let names = arguments.names().map_or(null_mut(), |names| names.as_ptr());
-        let values = arguments.values().as_ptr().cast::<*mut ffi::PyObject>();
-        // SAFETY: the arguments of this call; `Borrowed` is transparent over a pointer.
-        unsafe { call_plain(&bound.ok_or(Raised)?, values, arguments.len(), names) }
+        bound.ok_or(Raised)?.pass_on(&[], arguments)
     }
 }
 

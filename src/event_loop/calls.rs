@@ -18,7 +18,6 @@ use super::core::{Core, Entry};
 use super::futures::new_future;
 use super::handle::layout::{Deadline, Handle, HandleRef, Parts, ThreadSafeHandle, TimerHandle};
 use super::support::call_support;
-use crate::capi::call::call_keywords;
 use crate::capi::class::add_methods;
 use crate::capi::exceptions::Exception;
 use crate::capi::fallible::string;
@@ -143,7 +142,7 @@ fn soon(
         event_loop: core.loop_ref(),
         callback: callback.to_owned(),
         arguments: arguments.rest(1),
-        context: context_for(context.map_or(null_mut(), |it| it.as_ptr()))?,
+        context: context_for(context)?,
     })?;
     if traceback.is_some() {
         handle.set_source_traceback(traceback);
@@ -257,7 +256,7 @@ fn at(
             event_loop: core.loop_ref(),
             callback: callback.to_owned(),
             arguments: arguments.rest(2),
-            context: context_for(context.map_or(null_mut(), |it| it.as_ptr()))?,
+            context: context_for(context)?,
         },
     )?;
     if traceback.is_some() {
@@ -289,7 +288,7 @@ fn custom_later(
     if !core.clock.has_custom_call_at() {
         return at(&core, deadline_after(&core, true, delay)?, callback, arguments, "call_later");
     }
-    pass_on(core, &support_function(core, "later")?, &[], arguments)
+    support_function(core, "later")?.pass_on(&[core.object()], arguments)
 }
 
 fn call_at(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
@@ -319,24 +318,7 @@ fn support_function(core: Loop<'_>, function: &str) -> Result<Ref, Raised> {
 #[cold]
 fn by_keyword(core: Loop<'_>, arguments: Arguments<'_>, function: &str) -> Result<Ref, Raised> {
     let name = string(function)?;
-    pass_on(core, &support_function(core, "by_keyword")?, &[name.borrow()], arguments)
-}
-
-/// Calls `callee(loop, *first, *args, **kwargs)`.
-#[cold]
-fn pass_on(
-    core: Loop<'_>,
-    callee: &Ref,
-    first: &[Borrowed<'_>],
-    arguments: Arguments<'_>,
-) -> Result<Ref, Raised> {
-    let positional = 1 + first.len() + arguments.len();
-    // A spare slot stands in front of the arguments.
-    let mut stack = vec![null_mut(), core.object().as_ptr()];
-    stack.extend(first.iter().chain(arguments.values()).map(|value| value.as_ptr()));
-    let names = arguments.names().map_or(null_mut(), |names| names.as_ptr());
-    // SAFETY: the positional values, then one value per name, behind the spare slot.
-    unsafe { call_keywords(callee, stack.as_mut_ptr().add(1), positional, names) }
+    support_function(core, "by_keyword")?.pass_on(&[core.object(), name.borrow()], arguments)
 }
 
 // -- tasks and futures
@@ -352,7 +334,7 @@ fn create_task(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> 
     {
         return new_task(core, coroutine, name, context);
     }
-    pass_on(core, &patches::create_task()?, &[], arguments)
+    patches::create_task()?.pass_on(&[core.object()], arguments)
 }
 
 /// The values of `name` and `context`, `None` where absent; nothing if there is any other keyword.
@@ -372,12 +354,8 @@ fn new_task(
     name: Borrowed<'_>,
     context: Borrowed<'_>,
 ) -> Result<Ref, Raised> {
-    let [coroutine, event_loop, name, context] =
-        [coroutine, core.object(), name, context].map(|object| object.as_ptr());
-    let mut stack = [null_mut(), coroutine, event_loop, name, context];
-    let task = patches::task_class()?;
-    // SAFETY: one positional and three keyword arguments, whose names are in the tuple, behind the spare slot.
-    unsafe { call_keywords(&task, stack.as_mut_ptr().add(1), 1, imports().task_keywords.as_ptr()) }
+    let values = [core.object(), name, context];
+    patches::task_class()?.call_keywords([coroutine], &imports().task_keywords, values)
 }
 
 // -- the table
@@ -433,7 +411,7 @@ pub(crate) const METHODS: &[Method<Core>] = &[
     ),
     Method::no_args(
         c"create_future",
-        |core: Loop<'_>| new_future(core.object().as_ptr()),
+        |core: Loop<'_>| new_future(&core),
         c"A new asyncio.Future of this loop.",
     ),
 ];

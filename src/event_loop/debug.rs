@@ -1,12 +1,10 @@
 //! What debug mode adds when something runs: the current handle, and a line in the log for what takes long.
 
-use pyo3::ffi;
-
 use super::core::Core;
-use crate::capi::call::method;
 use crate::capi::error::{raise, take_exception};
 use crate::capi::imports::imports;
-use crate::capi::{Fatal, Raised, Ref};
+use crate::capi::inspect::float;
+use crate::capi::{Borrowed, Fatal, Raised, Ref};
 
 /// Runs the callback of `handle` by `run`.
 #[cold]
@@ -23,17 +21,13 @@ pub(super) fn callback(
         raise(exception);
         return Err(Fatal);
     }
-    log_duration(core, "callback_took", before, &[handle.as_ptr()])
+    log_duration(core, "callback_took", before, &[handle.borrow()])
 }
 
 /// The exception handler finds the handle here, with the stack that created it.
 fn set_current(core: &Core, handle: &Ref) -> Result<(), Fatal> {
-    let name = imports()._current_handle.as_ptr();
-    // SAFETY: live objects; a failure is an error that is reported below.
-    match unsafe { ffi::PyObject_SetAttr(core.object(), name, handle.as_ptr()) } {
-        0 => Ok(()),
-        _ => core.unraisable(Raised),
-    }
+    let set = core.borrow().setattr(&imports()._current_handle, handle);
+    set.or_else(|raised| core.unraisable(raised))
 }
 
 /// Runs what a native object does by itself: it handles its descriptor's event, or makes a step of its own. It calls the
@@ -44,14 +38,14 @@ pub(super) fn native(
     object: &Ref,
     run: impl FnOnce() -> Result<(), Fatal>,
 ) -> Result<(), Fatal> {
-    let protocol = method(object, imports().get_protocol.as_ptr(), &[]).unwrap_or_else(|raised| {
+    let protocol = object.call_method(&imports().get_protocol, &[]).unwrap_or_else(|raised| {
         // A listener, say.
         drop(raised.take());
         Ref::none()
     });
     let before = now(core)?;
     run()?;
-    log_duration(core, "native_took", before, &[object.as_ptr(), protocol.as_ptr()])
+    log_duration(core, "native_took", before, &[object.borrow(), protocol.borrow()])
 }
 
 fn now(core: &Core) -> Result<f64, Fatal> {
@@ -59,11 +53,11 @@ fn now(core: &Core) -> Result<f64, Fatal> {
 }
 
 /// Has `function` of `wakeloop._support` log how long something took that began at the time `before`.
-fn log_duration(core: &Core, function: &str, before: f64, what: &[*mut ffi::PyObject]) -> Result<(), Fatal> {
+fn log_duration(core: &Core, function: &str, before: f64, what: &[Borrowed<'_>]) -> Result<(), Fatal> {
     let seconds = now(core)? - before;
-    // SAFETY: making a float; null on lack of memory, which costs the log a line.
-    let Some(seconds) = (unsafe { Ref::from_owned(ffi::PyFloat_FromDouble(seconds)) }) else { return Ok(()) };
+    // A lack of memory costs the log a line.
+    let Ok(seconds) = float(seconds).map_err(|raised| drop(raised.take())) else { return Ok(()) };
     let arguments: Vec<_> =
-        [core.object(), seconds.as_ptr()].into_iter().chain(what.iter().copied()).collect();
+        [core.borrow(), seconds.borrow()].into_iter().chain(what.iter().copied()).collect();
     core.support(function, &arguments)
 }

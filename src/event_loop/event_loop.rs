@@ -22,7 +22,7 @@ use super::sock::call::{Action, SockCall};
 use super::sock::file_transfer::FileTransfer;
 use super::watch::{self, Asker};
 use super::{stepping, turn};
-use crate::capi::call::{copy_current_context, getattr, guard};
+use crate::capi::call::{copy_current_context, guard};
 use crate::capi::error::{exception, exception_about, io_error};
 use crate::capi::fallible::{dict, list, py_tuple};
 use crate::capi::imports::{imports, support};
@@ -225,11 +225,10 @@ impl EventLoop {
 
     /// Queue a handle that is already made: asyncio.Handle from inherited code, or one of ours.
     fn _add_callback(&self, handle: Bound<'_, PyAny>) -> PyResult<()> {
-        let cancelled = getattr(handle.as_ptr(), imports()._cancelled.as_ptr())?;
-        if cancelled.bind(handle.py()).is_truthy()? {
-            return Ok(());
+        let handle = Ref::from(handle);
+        if !handle.getattr(&imports()._cancelled)?.is_true()? {
+            self._ready_push(handle.bind(handle.py()));
         }
-        self._ready_push(handle);
         Ok(())
     }
 

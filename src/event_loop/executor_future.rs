@@ -12,14 +12,11 @@
 //! of another class, patched methods and functions, and a job that is done already. [`ExecutorFuture::copy`] leaves
 //! everything to them but a plain result for a future that waits.
 
-use std::ptr::null_mut;
-
 use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::core::Core;
 use super::core::loop_ref::{LoopRef, LoopSlot};
-use crate::capi::call::call_keywords;
 use crate::capi::class::{ClassSpec, field};
 use crate::capi::collector::{Traverse, Visitor};
 use crate::capi::exceptions::Exception;
@@ -170,32 +167,32 @@ impl Known {
     /// The result of a job that has one, if asyncio's way of asking would do no more than read it.
     fn result_of(&self, job: &Ref) -> Result<Option<Ref>, Raised> {
         if !self.copy_state.is_unpatched()?
-            || !self.job.is_unpatched_on(job.as_ptr())?
-            || !self.job.get(job.as_ptr(), STATE)?.is(&self.finished)
-            || !self.job.get(job.as_ptr(), EXCEPTION)?.is_none()
+            || !self.job.is_unpatched_on(job)?
+            || !self.job.get(job, STATE)?.is(&self.finished)
+            || !self.job.get(job, EXCEPTION)?.is_none()
         {
             return Ok(None);
         }
-        self.job.get(job.as_ptr(), RESULT).map(Some)
+        self.job.get(job, RESULT).map(Some)
     }
 
     /// May an [`ExecutorFuture`] take the place of asyncio's functions for this job?
     fn stands_in_for(&self, job: &Ref) -> Result<bool, Raised> {
-        Ok(self.job.is_unpatched_on(job.as_ptr())?
+        Ok(self.job.is_unpatched_on(job)?
             && WRAP_FUTURE.get().map_or(Ok(false), Function::is_unpatched)?
             && self.chain_future.is_unpatched()?
             && self.is_unfinished(job)?)
     }
 
     fn is_unfinished(&self, job: &Ref) -> Result<bool, Raised> {
-        let state = self.job.get(job.as_ptr(), STATE)?;
+        let state = self.job.get(job, STATE)?;
         Ok(state.is(&self.pending) || state.is(&self.running))
     }
 
     /// `job.add_done_callback(callback)`. The lock that it takes keeps the end of the job from coming between a look at
     /// the state and the entry in the list. Here the GIL does, because nothing in between can give it up.
     fn add_done_callback(&self, job: &Ref, callback: &Ref) -> Result<(), Raised> {
-        let callbacks = self.job.get(job.as_ptr(), CALLBACKS)?;
+        let callbacks = self.job.get(job, CALLBACKS)?;
         if self.is_unfinished(job)? && callbacks.is_exact_list() {
             // SAFETY: a list and a live object; -1 with an error set means failure.
             let done = unsafe { ffi::PyList_Append(callbacks.as_ptr(), callback.as_ptr()) };
@@ -228,10 +225,7 @@ fn asyncios_wrap(core: This<'_, Core>, job: Borrowed<'_>) -> Result<Ref, Raised>
         Some(function) => function.current()?,
         None => unreachable!("the function is noted when the type is made"),
     };
-    let mut stack = [null_mut(), job.as_ptr(), core.object().as_ptr()];
-    let names = imports().future_keywords.as_ptr();
-    // SAFETY: one positional and one keyword argument, whose name is in the tuple, behind the spare slot.
-    unsafe { call_keywords(&wrap_future, stack.as_mut_ptr().add(1), 1, names) }
+    wrap_future.call_keywords([job], &imports().future_keywords, [core.object()])
 }
 
 /// The object is called: by the loop without an argument, by each of the two futures with itself.

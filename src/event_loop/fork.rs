@@ -6,13 +6,11 @@
 //!
 //! The GIL is held; a forked child has one thread until it starts more.
 
-use pyo3::ffi;
-
 use super::core::Core;
 use super::core::io::new_poller;
 use super::core::process::{Inherited, PARENTS_LOOP};
-use crate::capi::Raised;
-use crate::capi::error::{raise_io, raise_message};
+use crate::capi::error::raise_io;
+use crate::capi::{Exception, Raised};
 
 impl Core {
     /// Raises unless the loop is this process's own, or becomes that. For calls on a loop that may be running.
@@ -41,9 +39,7 @@ impl Core {
             && self.fds.descriptors().is_empty();
         // The parent's other threads may have held the inbox's locks at the fork. The child would wait for ever.
         if !free || !self.inbox.is_free() {
-            // SAFETY: reading a static of the interpreter.
-            raise_message(unsafe { ffi::PyExc_RuntimeError }, PARENTS_LOOP);
-            return Err(Raised);
+            return Err(Exception::RuntimeError.raise(PARENTS_LOOP));
         }
         let (poller, waker) = new_poller().map_err(|error| raise_io(&error))?;
         self.io.set_poller(Some(poller));

@@ -1,16 +1,13 @@
 //! Errors that no caller gets: to the loop's exception handler, and where that fails, to `sys.unraisablehook`.
 
-use pyo3::ffi;
-
 use super::core::Core;
 use super::handle::layout::{Handle, HandleRef, Parts};
 use super::unraisable::unraisable;
-use crate::capi::call::call;
-use crate::capi::error::{handling, restore, take_unless_fatal};
+use crate::capi::error::{handling, take_unless_fatal};
 use crate::capi::fallible::string_or_none;
 use crate::capi::imports::support;
 use crate::capi::object::interpreter_ends;
-use crate::capi::{Fatal, Raised, Ref};
+use crate::capi::{Borrowed, Fatal, Raised, Ref};
 
 impl Core {
     /// Hands an error of a handle's callback to the loop's exception handler, and empties the handle. A fatal error
@@ -18,12 +15,11 @@ impl Core {
     #[cold]
     pub(crate) fn report_handle(&self, handle: &HandleRef, raised: Raised) -> Result<(), Fatal> {
         let Raised = raised;
-        let object = handle.object().as_ptr();
+        let object = handle.object();
         // In debug mode the log may have to name it yet, if it was slow.
-        // SAFETY: a live object.
-        let owners = if self.is_debug() { 0 } else { unsafe { ffi::Py_REFCNT(object) } };
+        let owners = if self.is_debug() { 0 } else { object.refcount() };
         let reported = take_unless_fatal().and_then(|exception| {
-            let arguments = [self.object(), object, exception.as_ptr()];
+            let arguments = [self.borrow(), object.borrow(), exception.borrow()];
             self.report(&exception, "callback_failed", &arguments)
         });
         handle.reported(owners);
@@ -50,7 +46,7 @@ impl Core {
         };
         match Handle::create(parts) {
             Ok(handle) => {
-                let arguments = [self.object(), handle.object().as_ptr(), exception.as_ptr()];
+                let arguments = [self.borrow(), handle.object().borrow(), exception.borrow()];
                 let reported = self.report(&exception, "bare_callback_failed", &arguments);
                 handle.reported(1);
                 reported
@@ -73,16 +69,16 @@ impl Core {
         let Raised = raised;
         let exception = take_unless_fatal()?;
         let step = string_or_none(step);
-        let mut arguments =
-            vec![self.object(), transport.as_ptr(), step.as_ptr(), context.as_ptr(), exception.as_ptr()];
-        arguments.extend(argument.map(Ref::as_ptr));
+        let mut arguments = vec![self.borrow()];
+        arguments.extend([transport, &step, context, &exception].map(Ref::borrow));
+        arguments.extend(argument.map(Ref::borrow));
         self.report(&exception, "step_failed", &arguments)
     }
 
     /// Calls a function of `wakeloop._support`. Its errors can only be printed, unless they are fatal.
     #[cold]
-    pub(crate) fn support(&self, function: &str, arguments: &[*mut ffi::PyObject]) -> Result<(), Fatal> {
-        call_support(function, arguments).or_else(|raised| self.unraisable(raised))
+    pub(crate) fn support(&self, function: &str, arguments: &[Borrowed<'_>]) -> Result<(), Fatal> {
+        call_support(self.borrow(), function, arguments).or_else(|raised| self.unraisable(raised))
     }
 
     /// The same for a function that reports `exception`. As in asyncio, it is called where the exception is handled, and
@@ -93,9 +89,9 @@ impl Core {
         &self,
         exception: &Ref,
         function: &str,
-        arguments: &[*mut ffi::PyObject],
+        arguments: &[Borrowed<'_>],
     ) -> Result<(), Fatal> {
-        handling(exception, || call_support(function, arguments).map_err(|Raised| Fatal))
+        handling(exception, || call_support(self.borrow(), function, arguments).map_err(|Raised| Fatal))
     }
 
     /// The last resort for an error: `sys.unraisablehook`. A fatal one stays set.
@@ -105,15 +101,11 @@ impl Core {
     }
 }
 
-fn call_support(function: &str, arguments: &[*mut ffi::PyObject]) -> Result<(), Raised> {
+fn call_support(event_loop: Borrowed<'_>, function: &str, arguments: &[Borrowed<'_>]) -> Result<(), Raised> {
     if interpreter_ends() {
         // The modules are being taken apart, and there is no handler any more.
         return Ok(());
     }
-    // SAFETY: every caller is on a Python thread with the GIL held.
-    let py = unsafe { pyo3::Python::assume_attached() };
-    match support(py, function) {
-        Ok(function) => call(&Ref::from(function), arguments).map(drop),
-        Err(error) => Err(restore(py, error)),
-    }
+    let function = Ref::from(support(event_loop.py(), function)?);
+    function.call(arguments).map(drop)
 }

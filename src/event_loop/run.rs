@@ -5,7 +5,7 @@ use super::debug;
 use super::entries::into_handle;
 use super::handle::layout::HandleRef;
 use super::handle::run::run_foreign;
-use crate::capi::call::{call0, call1, in_context};
+use crate::capi::call::{call0, in_context};
 use crate::capi::error::{raise, take_unless_fatal};
 use crate::capi::recycle::futures::drop_future;
 use crate::capi::{Fatal, Raised, Ref};
@@ -20,7 +20,7 @@ fn run_plain(core: &Core, entry: Entry) -> Result<(), Fatal> {
     match entry {
         Entry::Call { callback, argument, context } => {
             let result = in_context(&context, || match &argument {
-                Some(argument) => call1(&callback, argument.as_ptr()),
+                Some(argument) => callback.call_with([argument.borrow()]),
                 None => call0(&callback),
             });
             match result {

@@ -16,10 +16,9 @@ use super::core::Core;
 use super::core::fd_table::Kind;
 use super::core::watched_fd::{Direction, Registration, WatchedFd};
 use super::handle::layout::{Handle, HandleRef};
-use crate::capi::call::method;
-use crate::capi::error::{raise_io, raise_message};
+use crate::capi::error::raise_io;
 use crate::capi::imports::imports;
-use crate::capi::{Fatal, Raised, Ref};
+use crate::capi::{Exception, Fatal, Raised, Ref};
 use crate::reactor::{Interest, Poller};
 
 /// Brings the poller in line with what is waited for on `fd`. While another thread sleeps in the poll, only notes it down
@@ -128,10 +127,8 @@ pub(crate) fn add(
 ) -> Result<(), Raised> {
     core.check_process()?;
     if core.fds.source(fd).is_some() {
-        // SAFETY: reading a static of the interpreter.
-        let kind = unsafe { ffi::PyExc_RuntimeError };
-        raise_message(kind, &format!("File descriptor {fd} is used by a transport"));
-        return Err(Raised);
+        let text = format!("File descriptor {fd} is used by a transport");
+        return Err(Exception::RuntimeError.raise(&text));
     }
     let watched = record(core, fd)?;
     if asker == Asker::Internal {
@@ -218,11 +215,10 @@ pub(crate) fn wait(
 /// `RuntimeError`, in asyncio's words, for a descriptor that a transport reads from.
 #[cold]
 fn used_by_transport(core: &Core, socket: &Ref) -> Raised {
-    let refused = method(&core.this(), imports()._ensure_fd_no_transport.as_ptr(), &[socket.as_ptr()]);
+    let refused = core.this().call_method(&imports()._ensure_fd_no_transport, &[socket.borrow()]);
     if refused.is_ok() {
         // The transport is closing; its descriptor is still its own.
-        // SAFETY: reading a static of the interpreter.
-        raise_message(unsafe { ffi::PyExc_RuntimeError }, "File descriptor is used by a transport");
+        return Exception::RuntimeError.raise("File descriptor is used by a transport");
     }
     Raised
 }

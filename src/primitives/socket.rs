@@ -17,7 +17,6 @@ use pyo3::types::PyString;
 use super::address;
 use super::closed::Closed;
 use crate::bridge::awaitable::{Operation, Outcome};
-use crate::capi::call::call1;
 use crate::capi::class;
 use crate::capi::error::{raise_errno, warn};
 use crate::capi::imports::{imports, support};
@@ -182,7 +181,7 @@ impl<T: Inside> OpenSocket<T> {
             ("peername", _, Some(peer)) => address::to_python(py, peer),
             ("socket", ..) => {
                 let socket = self.python_socket(py)?;
-                let view = call1(&imports().transport_socket, socket.as_ptr())?;
+                let view = imports().transport_socket.call_with([socket.borrow()])?;
                 Ok(view.bind(py))
             }
             _ => Ok(default),

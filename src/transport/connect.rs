@@ -219,7 +219,7 @@ impl Connecting {
             true
         };
         if blocked {
-            self.waiter.set(Some(new_future(core.object())?));
+            self.waiter.set(Some(new_future(core)?));
         }
         let failed = |error| io_error(py, &error);
         self.token.set(core.insert_source::<Connects>(fd, this).map_err(failed)?);
@@ -271,7 +271,7 @@ impl Connecting {
         let failure = self.address().and_then(|address| Ok((integer(errno)?, address)));
         match failure {
             Ok((errno, address)) => {
-                core.support("connect_failed", &[waiter.as_ptr(), errno.as_ptr(), address.as_ptr()])
+                core.support("connect_failed", &[waiter.borrow(), errno.borrow(), address.borrow()])
             }
             Err(raised) => core.unraisable(raised),
         }

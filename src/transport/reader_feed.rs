@@ -39,7 +39,7 @@ const LIMIT: usize = 2;
 const WAITER: usize = 3;
 
 /// Is `protocol` of a class that [`reader_of`] knows?
-pub(crate) fn is_fed(protocol: *mut ffi::PyObject) -> bool {
+pub(crate) fn is_fed(protocol: &Ref) -> bool {
     CLASSES.get().is_some_and(|classes| classes.protocol.is_class_of(protocol))
         || streams::is_protocol(protocol)
 }
@@ -135,30 +135,29 @@ fn unless_error<T>(found: Result<Option<T>, Raised>) -> Option<T> {
 /// The reader of a protocol for which [`is_fed`] holds, and which is what its class made it.
 #[inline(always)]
 pub(crate) fn reader_of(protocol: &Ref) -> Option<Ref> {
-    let object = protocol.as_ptr();
     let class = match CLASSES.get() {
-        Some(classes) if classes.protocol.is_class_of(object) => &classes.protocol,
+        Some(classes) if classes.protocol.is_class_of(protocol) => &classes.protocol,
         _ => streams::protocol_class()?,
     };
     unless_error((|| {
-        if !class.is_unpatched_on(object)? {
+        if !class.is_unpatched_on(protocol)? {
             return Ok(None);
         }
-        Ok(referent(&class.get(object, REFERENCE)?))
+        Ok(referent(&class.get(protocol, REFERENCE)?))
     })())
 }
 
 /// The buffer of asyncio's reader, if the reader takes `size` more bytes without further ado.
 #[inline(always)]
 fn buffer_of(reader: &Ref, size: usize) -> Option<(&'static Classes, ByteArray)> {
-    let (classes, object) = (CLASSES.get()?, reader.as_ptr());
+    let classes = CLASSES.get()?;
     let buffer = unless_error((|| {
         let class = &classes.reader;
-        if !class.is_unpatched_on(object)? || !class.get(object, EOF)?.is(&boolean(false)) {
+        if !class.is_unpatched_on(reader)? || !class.get(reader, EOF)?.is(&boolean(false)) {
             return Ok(None);
         }
-        let buffer = ByteArray::exact(class.get(object, BUFFER)?).ok();
-        let limit = class.get(object, LIMIT)?;
+        let buffer = ByteArray::exact(class.get(reader, BUFFER)?).ok();
+        let limit = class.get(reader, LIMIT)?;
         Ok(buffer.filter(|buffer| has_room(buffer, &limit, size)))
     })())?;
     Some((classes, buffer))
@@ -190,11 +189,11 @@ fn has_room(buffer: &ByteArray, limit: &Ref, size: usize) -> bool {
 /// `reader._wakeup_waiter()`.
 #[inline(always)]
 fn wake(class: &Class, reader: &Ref) -> Result<(), Raised> {
-    let waiter = class.get(reader.as_ptr(), WAITER)?;
+    let waiter = class.get(reader, WAITER)?;
     if waiter.is_none() {
         return Ok(());
     }
-    class.set(reader.as_ptr(), WAITER, Ref::none())?;
+    class.set(reader, WAITER, Ref::none())?;
     streams::wake(&waiter)
 }
 

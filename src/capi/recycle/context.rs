@@ -21,7 +21,7 @@ use pyo3::ffi;
 use crate::capi::call::{copy_current_context, in_context};
 use crate::capi::error::Raised;
 use crate::capi::fallible::string;
-use crate::capi::object::{Ref, Slot};
+use crate::capi::object::{Borrowed, Ref, Slot};
 
 /// Where the two private fields lie, in bytes.
 #[derive(Clone, Copy, Debug)]
@@ -85,10 +85,9 @@ impl Layout {
 
 /// What [`run_in`] runs a callback in: the given context, or what a copy of the current one would hold.
 #[inline(always)]
-pub(crate) fn context_for(given: *mut ffi::PyObject) -> Result<Ref, Raised> {
-    // SAFETY: a borrowed argument of the running call, or null.
-    if let Some(context) = unsafe { Ref::from_nullable(given) } {
-        return Ok(context);
+pub(crate) fn context_for(given: Option<Borrowed<'_>>) -> Result<Ref, Raised> {
+    if let Some(context) = given {
+        return Ok(context.to_owned());
     }
     if let Some(layout) = STATE.layout.get() {
         // SAFETY: the layout is proven; a current context lives, and so do its variables.

@@ -6,6 +6,7 @@
 use std::cell::{Cell, RefCell};
 use std::ffi::CStr;
 
+use pyo3::basic::CompareOp;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
@@ -15,7 +16,7 @@ use crate::capi::collector::{Traverse, Visitor};
 use crate::capi::fallible::interned;
 use crate::capi::imports::imports;
 use crate::capi::inspect::{boolean, not_implemented};
-use crate::capi::methods::{Attribute, Comparison, Method, TypeSlot};
+use crate::capi::methods::{Attribute, Method, TypeSlot};
 use crate::capi::native::{Dead, Dealloc, Native, This, WeakList};
 use crate::capi::{Borrowed, Fatal, Raised, Ref};
 
@@ -222,27 +223,27 @@ fn call_asyncio<T: AnyHandle>(
 fn compare_timers(
     this: This<'_, TimerHandle>,
     other: Borrowed<'_>,
-    comparison: Comparison,
+    comparison: CompareOp,
 ) -> Result<Ref, Raised> {
     let name = match comparison {
-        Comparison::Less => "__lt__",
-        Comparison::LessOrEqual => "__le__",
-        Comparison::Equal | Comparison::NotEqual => "__eq__",
-        Comparison::Greater => "__gt__",
-        Comparison::GreaterOrEqual => "__ge__",
+        CompareOp::Lt => "__lt__",
+        CompareOp::Le => "__le__",
+        CompareOp::Eq | CompareOp::Ne => "__eq__",
+        CompareOp::Gt => "__gt__",
+        CompareOp::Ge => "__ge__",
     };
     let result = call_asyncio(this, name, &[other])?;
-    if comparison == Comparison::NotEqual && !result.is(&not_implemented()) {
+    if matches!(comparison, CompareOp::Ne) && !result.is(&not_implemented()) {
         return Ok(boolean(!result.is_true()?));
     }
     Ok(result)
 }
 
 /// Handles without a deadline compare by identity, as any object that has no comparison of its own.
-fn compare_identity<T: AnyHandle>(this: This<'_, T>, other: Borrowed<'_>, comparison: Comparison) -> Ref {
+fn compare_identity<T: AnyHandle>(this: This<'_, T>, other: Borrowed<'_>, comparison: CompareOp) -> Ref {
     match comparison {
-        Comparison::Equal if this.object().is(&other) => boolean(true),
-        Comparison::NotEqual if this.object().is(&other) => boolean(false),
+        CompareOp::Eq if this.object().is(&other) => boolean(true),
+        CompareOp::Ne if this.object().is(&other) => boolean(false),
         _ => not_implemented(),
     }
 }

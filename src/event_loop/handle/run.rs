@@ -11,11 +11,11 @@ use pyo3::ffi;
 use super::super::unraisable::unraisable;
 use super::layout::{Handle, INLINE, Kind};
 use super::run_lock::RunLock;
-use crate::capi::call::{call, call_tuple, getattr, method, vectorcall};
+use crate::capi::call::{call_tuple, vectorcall};
 use crate::capi::error::{take_exception, undisturbed};
 use crate::capi::imports::imports;
 use crate::capi::recycle::context::run_in;
-use crate::capi::{Fatal, Raised, Ref};
+use crate::capi::{Borrowed, Fatal, Raised, Ref};
 use crate::compat::patches;
 
 impl Handle {
@@ -47,7 +47,9 @@ impl Handle {
     #[cold]
     pub(crate) fn run_by_patch(&self) -> Result<bool, Raised> {
         let Some(patch) = patches::handle_run()? else { return Ok(false) };
-        let show = |handle: &Handle| call(&patch, &[handle.as_ptr()]).map(drop);
+        // SAFETY: a live handle.
+        let show =
+            |handle: &Handle| patch.call_with([unsafe { Borrowed::from_ptr(handle.as_ptr()) }]).map(drop);
         match self.kind {
             Kind::ThreadSafe => self.run_locked(show),
             _ => show(self),
@@ -139,7 +141,7 @@ impl Handle {
                 unsafe { call_tuple(callback, stack[1], null_mut()) }
             } else {
                 // SAFETY: `count` live arguments behind one spare slot.
-                unsafe { vectorcall(callback.as_ptr(), stack.as_mut_ptr().add(1), count) }
+                unsafe { vectorcall(callback.as_ptr(), stack.as_mut_ptr().add(1), count, null_mut()) }
             }
         })
         .map(drop)
@@ -189,11 +191,8 @@ impl Handle {
 /// Runs a handle that is not ours: `asyncio.Handle` from inherited code or a third party.
 pub(crate) fn run_foreign(handle: &Ref) -> Result<(), Raised> {
     let names = imports();
-    let cancelled = getattr(handle.as_ptr(), names._cancelled.as_ptr())?;
-    // SAFETY: a live object.
-    match unsafe { ffi::PyObject_IsTrue(cancelled.as_ptr()) } {
-        1 => Ok(()),
-        0 => method(handle, names._run.as_ptr(), &[]).map(drop),
-        _ => Err(Raised),
+    if handle.getattr(&names._cancelled)?.is_true()? {
+        return Ok(());
     }
+    handle.call_method(&names._run, &[]).map(drop)
 }

@@ -11,7 +11,6 @@ use std::ffi::c_ulong;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use crate::capi::call::method;
 use crate::capi::error::{raise, restore, take_exception};
 use crate::capi::imports::{imports, support};
 use crate::capi::{Raised, Ref, Slot};
@@ -50,7 +49,7 @@ impl RunLock {
                 }
                 continue;
             };
-            method(&gate, imports().wait.as_ptr(), &[])?;
+            gate.call_method(&imports().wait, &[])?;
         }
         Ok(())
     }
@@ -89,7 +88,7 @@ fn open(
     unraisable: impl FnOnce(Raised) -> Result<(), Raised>,
 ) -> Result<(), Raised> {
     let error = result.err().map(|Raised| take_exception());
-    if let Err(raised) = method(gate, imports().set.as_ptr(), &[]) {
+    if let Err(raised) = gate.call_method(&imports().set, &[]) {
         unraisable(raised)?;
     }
     match error {

@@ -327,7 +327,7 @@ impl Coroutine for SockCall {
                 Ok(coroutine::Step::Done(result))
             }
             step => {
-                let future = new_future(this.event_loop.object().as_ptr())?;
+                let future = new_future(this.core())?;
                 if this.transfer().is_some() {
                     stay(this, &socket, &step)?;
                 } else if let Attempt::Blocked(direction) = step {

@@ -13,10 +13,10 @@ use std::os::fd::RawFd;
 
 use pyo3::ffi;
 
-use crate::capi::error::{raise_io, raise_message};
+use crate::capi::error::raise_io;
 use crate::capi::fallible::tuple;
 use crate::capi::inspect::integer;
-use crate::capi::{Raised, Ref};
+use crate::capi::{Exception, Raised, Ref};
 
 /// At most so many bytes are sent in one turn: to a reader that is as fast as the loop, the whole file would go out before
 /// any other callback.
@@ -81,11 +81,9 @@ impl FileTransfer {
 
     /// The same when the connection has gone away, with the reason if there was one.
     pub(crate) fn lost(&self, reason: Option<Ref>) -> Result<Ref, Raised> {
-        self.ended(reason.unwrap_or_else(|| {
-            // SAFETY: reading a static of the interpreter.
-            raise_message(unsafe { ffi::PyExc_ConnectionError }, "Connection is closed by peer");
-            Raised.take()
-        }))
+        self.ended(
+            reason.unwrap_or_else(|| Exception::ConnectionError.raise("Connection is closed by peer").take()),
+        )
     }
 
     fn ended(&self, error: Ref) -> Result<Ref, Raised> {

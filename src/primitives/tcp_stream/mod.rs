@@ -33,8 +33,8 @@ use std::cell::{Cell, RefMut};
 use std::io::{self, Write};
 use std::net::{self, Shutdown};
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Wake, Waker};
+use std::sync::Arc;
+use std::task::Waker;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -48,7 +48,7 @@ use crate::bridge::drop_on_loop::drop_attached;
 use crate::bridge::io_error::raise_io;
 use crate::bridge::loop_handle::running_loop;
 use crate::bridge::runtime;
-use crate::bridge::waiter::Waiter;
+use crate::bridge::waiter::{Waiter, WakeOnce};
 use crate::capi::class::add_methods;
 use crate::capi::error::exception;
 use crate::capi::native::Class;
@@ -203,7 +203,7 @@ impl TcpStream {
                 && LoopReader::attach(reader, own)
             {
                 // Making a future may run Python code.
-                let future = new_future(own.as_ptr())?;
+                let future = new_future(own.get().core())?;
                 drop(self.open(waited)?);
                 if self.reader.is_empty() {
                     return Ok(None);
@@ -215,7 +215,7 @@ impl TcpStream {
         }
         // Outside of the borrow: making a future may run Python code.
         let (waiter, future) = Waiter::new(py)?;
-        let waker = Waker::from(Arc::new(WakeOnce(Mutex::new(Some(waiter)))));
+        let waker = Waker::from(WakeOnce::new(waiter));
         let mut open = self.open(waited)?;
         let Place::Runtime(_, reader) = &mut open.place else { return Ok(None) };
         Ok(reader.wait(request, waker).then_some(future))
@@ -290,19 +290,6 @@ impl TcpStream {
                 Ok(())
             }
             _ => open.shutdown(Shutdown::Write).map_err(|error| raise_io(&error)),
-        }
-    }
-}
-
-/// The waker of a read that waits on the runtime.
-struct WakeOnce(Mutex<Option<Waiter>>);
-
-impl Wake for WakeOnce {
-    fn wake(self: Arc<Self>) {
-        // Taking leaves no half-way state behind a panic.
-        let waiter = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(waiter) = waiter {
-            waiter.wake();
         }
     }
 }

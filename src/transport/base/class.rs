@@ -31,7 +31,7 @@ fn finalize<T: TransportKind>(this: This<'_, T>) -> Result<(), Raised> {
         return Ok(());
     }
     let mut outcome = Outcome::default();
-    outcome.note(this.base().core().support("unclosed_transport", &[this.object().as_ptr()]));
+    outcome.note(this.base().core().support("unclosed_transport", &[this.object()]));
     outcome.note(release(this).map_err(|Raised| Fatal));
     outcome.note(T::leave(this).map_err(|Raised| Fatal));
     Ok(outcome.finish()?)

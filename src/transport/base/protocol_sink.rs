@@ -9,7 +9,6 @@ use std::sync::OnceLock;
 use pyo3::ffi;
 
 use crate::capi::buffer::Buffer;
-use crate::capi::call::call1;
 use crate::capi::error::raise;
 use crate::capi::imports::imports;
 use crate::capi::inspect::{clear_error, integer};
@@ -84,7 +83,7 @@ impl ProtocolSink {
             (Delivery::Native, None, None)
         } else if protocol.is_instance(&names.buffered_protocol)? {
             (Delivery::Buffer, method(&names.get_buffer)?, method(&names.buffer_updated)?)
-        } else if reader_feed::is_fed(protocol.as_ptr()) {
+        } else if reader_feed::is_fed(&protocol) {
             // Looked up where it is needed, so that a method that replaces it counts at once.
             (Delivery::Reader, None, None)
         } else {
@@ -113,8 +112,8 @@ impl ProtocolSink {
     #[inline(always)]
     fn call(&self, method: &Slot, name: &Ref, argument: &Ref) -> Result<(), Raised> {
         match method.get() {
-            Some(method) => call1(&method, argument.as_ptr()).map(drop),
-            None => call1(&self.missing(name)?, argument.as_ptr()).map(drop),
+            Some(method) => method.call_with([argument.borrow()]).map(drop),
+            None => self.missing(name)?.call_with([argument.borrow()]).map(drop),
         }
     }
 
@@ -166,7 +165,7 @@ impl ProtocolSink {
             Some(function) => function,
             None => self.missing(&imports().get_buffer)?,
         };
-        let target = call1(&get_buffer, hint.as_ptr())?;
+        let target = get_buffer.call_with([hint.borrow()])?;
         let buffer = Buffer::writable(target.as_ptr(), "recv_into")
             .map_err(|raised| without_length(&target, raised))?;
         if buffer.len() == 0 {

@@ -124,7 +124,7 @@ pub(super) fn report_exception<T: TransportKind>(
     core.report(
         exception,
         function,
-        &[core.object(), this.object().as_ptr(), protocol.as_ptr(), exception.as_ptr(), message.as_ptr()],
+        &[core.borrow(), this.object(), protocol.borrow(), exception.borrow(), message.borrow()],
     )
 }
 
@@ -136,12 +136,12 @@ pub(super) fn report_close<T: TransportKind>(
     raised: Raised,
 ) -> Result<(), Fatal> {
     let exception = take_unless(raised)?;
-    let arguments = [core.object(), this.object().as_ptr(), exception.as_ptr()];
+    let arguments = [core.borrow(), this.object(), exception.borrow()];
     core.report(&exception, "close_failed", &arguments)
 }
 
 /// Debug mode: writes a line to asyncio's log.
 pub(crate) fn log_in_debug<T: TransportKind>(this: This<'_, T>, function: &str) -> Result<(), Fatal> {
     let core = this.base().core();
-    if core.is_debug() { core.support(function, &[this.object().as_ptr()]) } else { Ok(()) }
+    if core.is_debug() { core.support(function, &[this.object()]) } else { Ok(()) }
 }

@@ -89,7 +89,7 @@ impl ActsInTurn for ReadPipe {
             if !this.base.awaits_data() || this.base.has_just_resumed(core) {
                 break;
             }
-            let fed = this.protocol.get().filter(|protocol| reader_feed::is_fed(protocol.as_ptr()));
+            let fed = this.protocol.get().filter(reader_feed::is_fed);
             let read = match &fed {
                 Some(protocol) => read_for_reader(this, core, protocol)?,
                 None => this.read(core),

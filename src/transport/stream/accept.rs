@@ -164,7 +164,7 @@ impl Listener {
     fn log_connection(&self, core: &Core, fd: RawFd) -> Result<(), Raised> {
         let server = self.server.get().unwrap_or_else(Ref::none);
         let number = integer(fd)?;
-        core.support("accepted", &[server.as_ptr(), number.as_ptr()]).map_err(|Fatal| Raised)
+        core.support("accepted", &[server.borrow(), number.borrow()]).map_err(|Fatal| Raised)
     }
 
     #[cold]
@@ -181,7 +181,7 @@ impl Listener {
         let exception = take_unless_fatal()?;
         let socket = self.socket.get().unwrap_or_else(Ref::none);
         if !exhausted {
-            let arguments = [core.object(), socket.as_ptr(), exception.as_ptr()];
+            let arguments = [core.borrow(), socket.borrow(), exception.borrow()];
             return core.report(&exception, "accept_broken", &arguments);
         }
         core.remove_listener(self.fd);
@@ -192,7 +192,8 @@ impl Listener {
             drop(raised.take());
             Ref::none()
         });
-        let arguments = [&core.this(), &factory, &socket, &server, &backlog, &exception].map(Ref::as_ptr);
+        let event_loop = core.borrow();
+        let arguments = [&*event_loop, &factory, &socket, &server, &backlog, &exception].map(Ref::borrow);
         let tell = || core.report(&exception, "accept_exhausted", &arguments);
         let Some(context) = self.context.get() else { return tell() };
         // The listener that comes back after the rest is started in the context of the first.
@@ -216,7 +217,7 @@ impl Listener {
                     return Ok(());
                 }
                 let protocol = protocol.unwrap_or_else(Ref::none);
-                let arguments = [core.object(), exception.as_ptr(), protocol.as_ptr()];
+                let arguments = [core.borrow(), exception.borrow(), protocol.borrow()];
                 core.report(&exception, "connection_failed", &arguments)
             }
         }

@@ -28,7 +28,7 @@ fn make_empty_waiter(this: This<'_, Stream>) -> Result<Ref, Raised> {
         return Err(Exception::RuntimeError.raise("Empty waiter is already set"));
     }
     send::send_gathered(this)?;
-    let waiter = new_future(this.base.event_loop().as_ptr())?;
+    let waiter = new_future(this.base.core())?;
     if this.writing.is_empty() {
         complete(this.base.core(), &waiter)?;
     }

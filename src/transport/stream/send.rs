@@ -334,5 +334,5 @@ pub(super) fn send_last(this: This<'_, Stream>) {
 
 /// The connection ended under a sendfile that waits for the buffer to drain.
 pub(super) fn fail_empty_waiter(core: &Core, waiter: &Ref) -> Result<(), Fatal> {
-    core.support("fail_waiter", &[waiter.as_ptr()])
+    core.support("fail_waiter", &[waiter.borrow()])
 }

@@ -38,7 +38,7 @@ pub(crate) fn send_file<'py>(
     if !ready || this.base.life.is_lost() || this.writing.is_sending() {
         return Ok(None);
     }
-    let future = new_future(this.base.event_loop().as_ptr())?;
+    let future = new_future(this.base.core())?;
     let transfer = FileTransfer::new(file, offset, count);
     let sending = SendingFile { transfer, future: future.clone_ref() };
     drop(this.writing.set_sending(Some(Rc::new(sending))));
@@ -92,7 +92,7 @@ fn end(
         // No memory for the result.
         Err(Raised) => {
             let error = take_unless_fatal()?;
-            core.support("fail_waiter", &[sending.future.as_ptr(), error.as_ptr()])
+            core.support("fail_waiter", &[sending.future.borrow(), error.borrow()])
         }
     }
 }

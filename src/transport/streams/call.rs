@@ -17,7 +17,6 @@ use super::reading::{check, join, not_empty, read_all, read_exactly, read_line, 
 use super::waiter::result_of;
 use super::writer::is_drained;
 use crate::capi::buffer::bytes_from;
-use crate::capi::call::method;
 use crate::capi::collector::{Traverse, Visitor};
 use crate::capi::coroutine::{self, Coroutine, Step};
 use crate::capi::fallible::tuple;
@@ -198,7 +197,7 @@ impl Call {
             reader.resume()?;
         }
         let event_loop = reader.event_loop.get().unwrap_or_else(Ref::none);
-        let future = method(&event_loop, imports().create_future.as_ptr(), &[])?;
+        let future = event_loop.call_method(&imports().create_future, &[])?;
         reader.waiter.set(Some(future.clone_ref()));
         reader.wanted.set(match this.kind() {
             Kind::Exactly(size) => *size as usize,

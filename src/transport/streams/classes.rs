@@ -1,9 +1,6 @@
 //! The Python classes that are made of the native ones, and the question whether an object is plain.
 
-use pyo3::ffi;
-
 use super::reader::Reader;
-use crate::capi::call::call_keywords;
 use crate::capi::fallible::string;
 use crate::capi::once::Once;
 use crate::capi::{Arguments, Exception, Raised, Ref};
@@ -24,7 +21,7 @@ pub(super) static CLASSES: Once<Classes> = Once::new();
 
 /// Is `protocol` of the class that connects our readers with their transports?
 #[inline(always)]
-pub(crate) fn is_protocol(protocol: *mut ffi::PyObject) -> bool {
+pub(crate) fn is_protocol(protocol: &Ref) -> bool {
     CLASSES.get().is_some_and(|classes| classes.protocol.is_class_of(protocol))
 }
 
@@ -38,7 +35,7 @@ pub(crate) fn protocol_class() -> Option<&'static Class> {
 #[inline(always)]
 pub(crate) fn plain_reader(object: &Ref) -> Option<&Reader> {
     let classes = CLASSES.get()?;
-    if !classes.reader.is_class_of(object.as_ptr()) || !classes.reader.is_unpatched() {
+    if !classes.reader.is_class_of(object) || !classes.reader.is_unpatched() {
         return None;
     }
     let reader = object.downcast::<Reader>()?.fields();
@@ -57,10 +54,5 @@ pub(super) fn inherited(
         return Err(Exception::RuntimeError.raise("wakeloop is not imported completely"));
     };
     let method = class(classes).getattr(&string(name)?)?;
-    let mut stack = vec![std::ptr::null_mut(), object.as_ptr()];
-    stack.extend(arguments.values().iter().map(|value| value.as_ptr()));
-    let (positional, names) = (arguments.len() + 1, arguments.names());
-    let names = names.map_or(std::ptr::null_mut(), |names| names.as_ptr());
-    // SAFETY: the positional values, then one value per name, behind the spare slot.
-    unsafe { call_keywords(&method, stack.as_ptr().add(1), positional, names) }
+    method.pass_on(&[object.borrow()], arguments)
 }

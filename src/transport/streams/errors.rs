@@ -2,18 +2,17 @@
 
 use pyo3::ffi;
 
-use crate::capi::call::call;
-use crate::capi::error::{raise, raise_message};
+use crate::capi::error::raise;
 use crate::capi::fallible::string;
 use crate::capi::imports::imports;
 use crate::capi::inspect::integer;
-use crate::capi::{Raised, Ref};
+use crate::capi::{Exception, Raised, Ref};
 use crate::framing::TooLong;
 
 /// Raises `IncompleteReadError(partial, expected)`.
 #[cold]
 pub(crate) fn incomplete(partial: &Ref, expected: &Ref) -> Raised {
-    raise_made(call(&imports().incomplete_read, &[partial.as_ptr(), expected.as_ptr()]))
+    raise_made(imports().incomplete_read.call(&[partial.borrow(), expected.borrow()]))
 }
 
 /// Raises `LimitOverrunError(message, consumed)`.
@@ -35,13 +34,10 @@ pub(crate) fn line_too_long(line: TooLong) -> Raised {
         Ok(cause) => cause,
         Err(raised) => return raised,
     };
+    let error = Exception::ValueError.raise(message(line)).take();
     // SAFETY: the two exceptions are live objects; `PyException_SetContext` takes over the reference to the second.
-    unsafe {
-        raise_message(ffi::PyExc_ValueError, message(line));
-        let error = crate::capi::error::take_exception();
-        ffi::PyException_SetContext(error.as_ptr(), cause.into_ptr());
-        raise(error);
-    }
+    unsafe { ffi::PyException_SetContext(error.as_ptr(), cause.into_ptr()) };
+    raise(error);
     Raised
 }
 
@@ -53,7 +49,7 @@ fn message(item: TooLong) -> &'static str {
 }
 
 fn make_overrun(message: &str, consumed: usize) -> Result<Ref, Raised> {
-    call(&imports().limit_overrun, &[string(message)?.as_ptr(), integer(consumed as i64)?.as_ptr()])
+    imports().limit_overrun.call(&[string(message)?.borrow(), integer(consumed as i64)?.borrow()])
 }
 
 /// Raises an exception that was just made; what making it has raised stays.

@@ -6,7 +6,6 @@ use pyo3::ffi;
 
 use super::store::{Room, Store};
 use super::waiter::wake;
-use crate::capi::call::method;
 use crate::capi::class::{ClassSpec, field};
 use crate::capi::collector::{Traverse, Visitor};
 use crate::capi::imports::imports;
@@ -166,7 +165,7 @@ impl Reader {
     #[cold]
     fn pause(&self) -> Result<(), Raised> {
         let Some(transport) = self.transport.get() else { return Ok(()) };
-        if let Err(Raised) = method(&transport, imports().pause_reading.as_ptr(), &[]) {
+        if let Err(Raised) = transport.call_method(&imports().pause_reading, &[]) {
             if !Exception::NotImplementedError.is_set() {
                 return Err(Raised);
             }
@@ -189,7 +188,7 @@ impl Reader {
     pub(super) fn resume(&self) -> Result<(), Raised> {
         self.paused.set(false);
         let transport = self.transport.get().unwrap_or_else(Ref::none);
-        method(&transport, imports().resume_reading.as_ptr(), &[]).map(drop)
+        transport.call_method(&imports().resume_reading, &[]).map(drop)
     }
 }
 

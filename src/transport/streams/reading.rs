@@ -11,9 +11,8 @@ use pyo3::ffi;
 use super::errors::{incomplete, item_too_long, line_too_long};
 use super::reader::Reader;
 use crate::capi::buffer::RawBytes;
-use crate::capi::error::raise_message;
 use crate::capi::inspect::integer;
-use crate::capi::{Raised, Ref};
+use crate::capi::{Exception, Raised, Ref};
 use crate::framing::{ItemEnd, find_delimiter, find_line};
 
 /// `if self._exception is not None: raise self._exception`.
@@ -22,14 +21,14 @@ pub(super) fn check(reader: &Reader) -> Result<(), Raised> {
     match reader.exception.get() {
         None => Ok(()),
         Some(exception) => {
-            // SAFETY: a live object: an exception, a class of them, or what raising it would complain of.
+            // SAFETY: a live exception, or a class of them, which is called to make one.
             unsafe {
-                if ffi::PyExceptionInstance_Check(exception.as_ptr()) != 0 {
-                    ffi::PyErr_SetObject(ffi::Py_TYPE(exception.as_ptr()).cast(), exception.as_ptr());
-                } else if ffi::PyExceptionClass_Check(exception.as_ptr()) != 0 {
+                if exception.is_exception() {
+                    ffi::PyErr_SetObject(exception.kind().cast(), exception.as_ptr());
+                } else if exception.is_exception_class() {
                     ffi::PyErr_SetNone(exception.as_ptr());
                 } else {
-                    raise_message(ffi::PyExc_TypeError, "exceptions must derive from BaseException");
+                    return Err(Exception::TypeError.raise("exceptions must derive from BaseException"));
                 }
             }
             Err(Raised)

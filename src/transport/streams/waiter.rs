@@ -1,6 +1,5 @@
 //! The future that a read waits for: how new data wakes it, and what it has when the read goes on.
 
-use crate::capi::call::method;
 use crate::capi::error::{raise, take_exception};
 use crate::capi::future::{is_asyncios, is_done, result, set_result};
 use crate::capi::imports::imports;
@@ -14,7 +13,7 @@ pub(crate) fn wake(waiter: &Ref) -> Result<(), Raised> {
         // asyncio's own future says so by itself when it is done already.
         return set_result(waiter, &Ref::none()).or_else(|Raised| unless_cancelled(waiter));
     }
-    match method(waiter, imports().cancelled.as_ptr(), &[])?.is_true()? {
+    match waiter.call_method(&imports().cancelled, &[])?.is_true()? {
         true => Ok(()),
         false => set_result(waiter, &Ref::none()),
     }
@@ -24,7 +23,7 @@ pub(crate) fn wake(waiter: &Ref) -> Result<(), Raised> {
 #[cold]
 fn unless_cancelled(waiter: &Ref) -> Result<(), Raised> {
     let error = take_exception();
-    if method(waiter, imports().cancelled.as_ptr(), &[])?.is(&boolean(true)) {
+    if waiter.call_method(&imports().cancelled, &[])?.is(&boolean(true)) {
         return Ok(());
     }
     raise(error);

@@ -5,7 +5,6 @@ use pyo3::ffi;
 
 use super::classes::{CLASSES, plain_reader};
 use super::reader::has_no_items;
-use crate::capi::call::method;
 use crate::capi::class::{ClassSpec, field};
 use crate::capi::collector::{Traverse, Visitor};
 use crate::capi::imports::imports;
@@ -78,7 +77,7 @@ impl Writer {
 #[inline(always)]
 pub(super) fn plain_writer(object: &Ref) -> Option<&Writer> {
     let classes = CLASSES.get()?;
-    if !classes.writer.is_class_of(object.as_ptr()) || !classes.writer.is_unpatched() {
+    if !classes.writer.is_class_of(object) || !classes.writer.is_unpatched() {
         return None;
     }
     let writer = object.downcast::<Writer>()?.fields();
@@ -100,19 +99,18 @@ pub(super) fn is_drained(object: &Ref) -> Result<bool, Raised> {
         None => asked_closing(writer)?,
     };
     let Some(protocol) = writer.protocol.get() else { return Ok(false) };
-    if closing || !classes.protocol.is_unpatched_on(protocol.as_ptr())? {
+    if closing || !classes.protocol.is_unpatched_on(&protocol)? {
         return Ok(false);
     }
-    let is_false = |index| -> Result<bool, Raised> {
-        Ok(classes.protocol.get(protocol.as_ptr(), index)?.is(&boolean(false)))
-    };
+    let is_false =
+        |index| -> Result<bool, Raised> { Ok(classes.protocol.get(&protocol, index)?.is(&boolean(false))) };
     Ok(is_false(PAUSED)? && is_false(CONNECTION_LOST)?)
 }
 
 /// `transport.is_closing()` of any transport; what is not `False` counts as true.
 fn asked_closing(writer: &Writer) -> Result<bool, Raised> {
     let Some(transport) = writer.transport.get() else { return Ok(true) };
-    let closing = method(&transport, imports().is_closing.as_ptr(), &[])?;
+    let closing = transport.call_method(&imports().is_closing, &[])?;
     Ok(!closing.is(&boolean(false)))
 }
 

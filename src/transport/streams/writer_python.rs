@@ -10,7 +10,6 @@ use super::attributes::slot_attribute;
 use super::call::{Call, Kind};
 use super::classes::inherited;
 use super::writer::{self, Writer, plain_writer};
-use crate::capi::call::method;
 use crate::capi::imports::imports;
 use crate::capi::methods::{Attribute, Method, TypeSlot};
 use crate::capi::{Arguments, Borrowed, Raised, Ref, Slot, This};
@@ -89,8 +88,8 @@ fn complete(this: This<'_, Writer>) -> Result<Ref, Raised> {
         return Ok(made);
     }
     let event_loop = this.event_loop.get().unwrap_or_else(Ref::none);
-    let future = method(&event_loop, imports().create_future.as_ptr(), &[])?;
-    method(&future, imports().set_result.as_ptr(), &[Ref::none().as_ptr()])?;
+    let future = event_loop.call_method(&imports().create_future, &[])?;
+    future.call_method(&imports().set_result, &[Ref::none().borrow()])?;
     this.complete.set(Some(future.clone_ref()));
     Ok(future)
 }

@@ -8,10 +8,9 @@ use std::cell::{Cell, UnsafeCell};
 use pyo3::prelude::*;
 
 use super::engine::Engine;
-use crate::capi::call::method;
 use crate::capi::fallible::interned;
 use crate::capi::native::Class;
-use crate::capi::{Native, Raised, Slot, This};
+use crate::capi::{Borrowed, Native, Raised, Slot, This};
 use crate::event_loop::core::{Core, core_of};
 use crate::transport::base::protocol_sink::ProtocolSink;
 use crate::transport::base::water_marks::Mark;
@@ -240,8 +239,7 @@ pub(super) fn control_ssl_reading(this: This<'_, Connection>) -> Result<(), Rais
 pub(super) fn call_named(
     this: This<'_, Connection>,
     name: &str,
-    arguments: &[*mut pyo3::ffi::PyObject],
+    arguments: &[Borrowed<'_>],
 ) -> Result<(), Raised> {
-    let name = interned(name)?;
-    method(&this.object(), name.as_ptr(), arguments).map(drop)
+    this.object().call_method(&interned(name)?, arguments).map(drop)
 }

@@ -8,7 +8,6 @@ use pyo3::prelude::*;
 use super::records::{End, RECORD, Wrote, wrote};
 use super::ssl_module::is_again;
 use crate::capi::buffer::bytes_from;
-use crate::capi::call::{call, call1, getattr};
 use crate::capi::imports::imports;
 use crate::capi::inspect::integer;
 use crate::capi::{Exception, Raised, Ref, Slot};
@@ -52,7 +51,7 @@ impl Object {
         self.fed.set(self.fed.get().saturating_add(data.len()));
         let Some(feed) = self.feed.get() else { return Ok(()) };
         if data.len() < COPY || !self.lends {
-            return call1(&feed, bytes_from(data)?.as_ptr()).map(drop);
+            return feed.call_with([bytes_from(data)?.borrow()]).map(drop);
         }
         // SAFETY: a view of memory that outlives the call, handed to MemoryBIO.write, which copies and keeps no
         // reference.
@@ -63,7 +62,7 @@ impl Object {
                 ffi::PyBUF_READ,
             ))
         };
-        call1(&feed, view.ok_or(Raised)?.as_ptr()).map(drop)
+        feed.call_with([view.ok_or(Raised)?.borrow()]).map(drop)
     }
 
     pub(super) fn decrypt(&self, plain: &mut Vec<u8>) -> Result<End, Raised> {
@@ -96,7 +95,7 @@ impl Object {
 
     fn read_up_to(&self, size: usize) -> Result<Message, Raised> {
         let Some(read) = self.read.get() else { return Ok(Message::Nothing(End::Closed)) };
-        let data = match call1(&read, integer(size as i64)?.as_ptr()) {
+        let data = match read.call_with([integer(size as i64)?.borrow()]) {
             Ok(data) => data,
             Err(raised) => return Ok(Message::Nothing(no_read(raised))),
         };
@@ -136,7 +135,7 @@ impl Object {
             Ref::from_owned(ffi::PyMemoryView_FromMemory(room.as_mut_ptr().cast(), size, ffi::PyBUF_WRITE))
         };
         let view = view.ok_or(Raised)?;
-        let count = call(&read, &[integer(size as i64)?.as_ptr(), view.as_ptr()])?.to_index()?;
+        let count = read.call(&[integer(size as i64)?.borrow(), view.borrow()])?.to_index()?;
         if count < 0 || count > size {
             return Err(Exception::SystemError.raise("_SSLSocket.read() has read more than it was asked to"));
         }
@@ -148,7 +147,7 @@ impl Object {
     /// `read(n)` of an object that may do anything with a buffer.
     fn read_bytes(&self, plain: &mut Vec<u8>) -> Result<usize, Raised> {
         let Some(read) = self.read.get() else { return Ok(0) };
-        let data = call1(&read, integer(RECORD as i64)?.as_ptr())?;
+        let data = read.call_with([integer(RECORD as i64)?.borrow()])?;
         let view = crate::capi::buffer::Buffer::readable(data.as_ptr())?;
         plain.extend_from_slice(view.as_slice());
         Ok(view.len())
@@ -158,7 +157,7 @@ impl Object {
     pub(super) fn encrypt(&self, data: &Ref) -> Result<Wrote, Raised> {
         let Some(write) = self.write.get() else { return Err(Raised) };
         let py = data.py();
-        wrote(py, call1(&write, data.as_ptr()).map(|count| count.bind(py)).map_err(PyErr::from))
+        wrote(py, write.call_with([data.borrow()]).map(|count| count.bind(py)).map_err(PyErr::from))
     }
 }
 
@@ -166,7 +165,7 @@ impl Object {
 #[cold]
 fn ask_pending(bio: &Slot) -> usize {
     let Some(bio) = bio.get() else { return 0 };
-    let pending = getattr(bio.as_ptr(), imports().pending.as_ptr()).and_then(|pending| pending.to_index());
+    let pending = bio.getattr(&imports().pending).and_then(|pending| pending.to_index());
     pending.map_or_else(
         |raised| {
             drop(raised.take());

@@ -122,7 +122,7 @@ fn not_taken(this: This<'_, Connection>, raised: Raised) -> Result<(), Raised> {
 /// asyncio counts writes to a closed connection, and warns after some.
 #[cold]
 fn written_to_lost(this: This<'_, Connection>) -> Result<(), Raised> {
-    call_named(this, "_write_appdata", &[imports().no_arguments.as_ptr()])
+    call_named(this, "_write_appdata", &[imports().no_arguments.borrow()])
 }
 
 const METHODS: &[Method<Fields>] = &[

@@ -252,5 +252,5 @@ pub(super) fn fail(this: This<'_, Connection>, raised: Raised) -> Result<(), Rai
         return Err(Raised);
     }
     let message = string_or_none("Fatal error on SSL protocol");
-    handling(&exception, || call_named(this, "_fatal_error", &[exception.as_ptr(), message.as_ptr()]))
+    handling(&exception, || call_named(this, "_fatal_error", &[exception.borrow(), message.borrow()]))
 }
