@@ -4,7 +4,6 @@
 use std::ffi::{CStr, CString};
 use std::fmt;
 use std::io;
-use std::marker::PhantomData;
 use std::net::SocketAddr;
 use std::ptr::{null, null_mut};
 
@@ -74,23 +73,11 @@ impl Drop for Addresses {
 }
 
 impl Addresses {
-    pub(crate) fn iter(&self) -> Entries<'_> {
-        Entries(self.0, PhantomData)
-    }
-}
-
-/// Iterates over the entries of a list, in order.
-#[derive(Debug)]
-pub(crate) struct Entries<'a>(*const libc::addrinfo, PhantomData<&'a Addresses>);
-
-impl<'a> Iterator for Entries<'a> {
-    type Item = &'a libc::addrinfo;
-
-    fn next(&mut self) -> Option<&'a libc::addrinfo> {
-        // SAFETY: the pointer is null or an entry of the list, which `'a` keeps alive.
-        let entry = unsafe { self.0.as_ref() }?;
-        self.0 = entry.ai_next;
-        Some(entry)
+    /// The entries, in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &libc::addrinfo> {
+        // SAFETY: null or an entry of the list, which lives as long as this.
+        let entry = |entry: *const libc::addrinfo| unsafe { entry.as_ref() };
+        std::iter::successors(entry(self.0), move |it| entry(it.ai_next))
     }
 }
 

@@ -146,30 +146,6 @@ pub(crate) unsafe fn call_tuple(
         .ok_or(Raised)
 }
 
-/// `object.__init__(*arguments, **keywords)`, by the slot of a class that has one.
-///
-/// # Safety
-/// `arguments` is a tuple, `keywords` a dict or null.
-#[inline(always)]
-pub(crate) unsafe fn initialize(
-    object: &Ref,
-    arguments: *mut ffi::PyObject,
-    keywords: *mut ffi::PyObject,
-) -> Result<(), Raised> {
-    type Initialize =
-        unsafe extern "C-unwind" fn(*mut ffi::PyObject, *mut ffi::PyObject, *mut ffi::PyObject) -> c_int;
-    // SAFETY: a live object; the slot's function with the right to unwind, as in `raw`. -1 with an error set means
-    // failure.
-    unsafe {
-        let Some(slot) = (*ffi::Py_TYPE(object.as_ptr())).tp_init else { return Ok(()) };
-        let slot = std::mem::transmute::<ffi::initproc, Initialize>(slot);
-        match guarded(|| slot(object.as_ptr(), arguments, keywords)) {
-            0 => Ok(()),
-            _ => Err(Raised),
-        }
-    }
-}
-
 impl Ref {
     /// Calls `self(*arguments)`.
     #[inline(always)]

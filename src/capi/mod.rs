@@ -18,7 +18,6 @@ pub(crate) mod coroutine;
 pub(crate) mod error;
 pub(crate) mod exceptions;
 pub(crate) mod fallible;
-pub(crate) mod file;
 pub(crate) mod future;
 pub(crate) mod imports;
 pub(crate) mod inspect;

@@ -14,7 +14,7 @@
 //! | has a program patched what asyncio's transports have? | [`transports`] | as for a class |
 //!
 //! Python asks through `_core.unpatched`, which makes a question of classes and modules; `wakeloop._compat` has them all.
-//! What CPython's version changes is in [`version`].
+//! What CPython's version changes is in [`version`]; [`descriptor`] reads the descriptors of Python's sockets and files.
 //!
 //! Invariants:
 //! - Only a function that asyncio, another package of the standard library or wakeloop has defined counts as an
@@ -26,6 +26,7 @@
 
 mod class;
 pub(crate) mod clock;
+pub(crate) mod descriptor;
 mod function;
 mod inline_values;
 mod module_name;

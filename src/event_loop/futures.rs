@@ -3,10 +3,9 @@
 use pyo3::prelude::*;
 
 use super::core::Core;
-use crate::capi::call::{call_tuple, initialize};
+use crate::capi::call::call_tuple;
 use crate::capi::fallible::{Fallible, dict};
 use crate::capi::imports::imports;
-use crate::capi::recycle::futures::new_uninitialised;
 use crate::capi::{Raised, Ref};
 use crate::compat::patches;
 
@@ -22,12 +21,7 @@ pub(crate) fn new_future(core: &Core) -> Result<Ref, Raised> {
         if let Some(keywords) = core.future_arguments.get() {
             let positional = names.no_arguments.as_ptr();
             // SAFETY: an empty tuple, and a dict that asyncio's class only reads.
-            return unsafe {
-                match new_uninitialised() {
-                    Some(future) => initialize(&future, positional, keywords.as_ptr()).map(|()| future),
-                    None => call_tuple(&class, positional, keywords.as_ptr()),
-                }
-            };
+            return unsafe { call_tuple(&class, positional, keywords.as_ptr()) };
         }
     }
     class.call_keywords([], &names.future_keywords, [core.borrow()])

@@ -1,29 +1,32 @@
-//! The context of a callback without a Context object of its own.
+//! Runs a callback in a copy of the current context without making a Context object.
 //!
-//! `call_soon(f)` has to run `f` in a copy of the current context. A copy is a Context object that the
-//! collector tracks, made now and thrown away a turn later; all it holds is a pointer to the variables, an
-//! immutable mapping. So we keep that pointer instead, and run the callback in one *scratch* context that is
-//! given the variables for the time of the call: 500 instructions less per callback.
+//! `call_soon(f)` runs `f` in a copy of the current context. A copy is a Context object, which the collector tracks and
+//! which is dropped one turn later. All that it has is a pointer to the variables, an immutable mapping. So
+//! [`context_for`] keeps that pointer alone, and [`run_in`] lends the variables to one *scratch* context while the
+//! callback runs in it. This saves 500 instructions a callback.
 //!
-//! No public function reaches the variables. They are read and written at two private offsets, which are
-//! used only if this version of CPython is in [`known_layout`] and [`self_test`] has found, at import, that what
-//! lies there behaves as it must. Otherwise everything here falls back on `PyContext_CopyCurrent`.
+//! No public function gives the variables. They are read and written at two private offsets. These are used only if
+//! [`known_layout`] has them for this version of CPython, and [`self_test`] has found at import that the fields behave as
+//! they must. Otherwise the functions here use `PyContext_CopyCurrent`.
 //!
-//! What a callee can see stays as it was: a Context that somebody keeps (a token of `ContextVar.set` holds
-//! one) has an owner besides us, which its reference count tells, and is not used a second time; a handle that
-//! is asked for its context gets a real one; a nested run finds the scratch context taken and makes another.
+//! Why reuse is never observable:
+//! - A program may keep the scratch context: the token of `ContextVar.set` refers to it. Its reference count then shows
+//!   another owner, and it is not used again.
+//! - A handle that is asked for its context makes a Context of its own ([`as_object`]).
+//! - A callback that runs the loop again finds no scratch context, and another one is made.
 
 use std::cell::Cell;
 use std::ptr::null_mut;
 
 use pyo3::ffi;
 
-use crate::capi::call::{copy_current_context, in_context};
+use crate::capi::call::{copy_context, copy_current_context, in_context};
 use crate::capi::error::Raised;
 use crate::capi::fallible::string;
+use crate::capi::inspect::clear_error;
 use crate::capi::object::{Borrowed, Ref, Slot};
 
-/// Where the two private fields lie, in bytes.
+/// Where the two private fields are, in bytes.
 #[derive(Clone, Copy, Debug)]
 struct Layout {
     /// `PyThreadState.context`: the current Context or null.
@@ -32,7 +35,7 @@ struct Layout {
     variables: usize,
 }
 
-/// The layout of this version, if it was looked up and compared.
+/// The layout of this version of CPython, for the versions whose source was read.
 const fn known_layout() -> Option<Layout> {
     if cfg!(Py_GIL_DISABLED) || !cfg!(target_pointer_width = "64") || cfg!(Py_3_15) || cfg!(not(Py_3_11)) {
         None
@@ -43,10 +46,10 @@ const fn known_layout() -> Option<Layout> {
     }
 }
 
-/// What was proven at import. Guarded by the GIL.
+/// What the self-test has found. Guarded by the GIL.
 struct State {
     layout: Cell<Option<Layout>>,
-    /// The type of the variables, borrowed from the empty ones, which are kept.
+    /// The type of the variables. The empty ones keep it alive.
     kind: Cell<*mut ffi::PyTypeObject>,
     empty: Slot,
     /// The scratch context, while no callback runs in it.
@@ -65,10 +68,10 @@ static STATE: State = State {
 
 impl Layout {
     /// # Safety
-    /// `context` is a live Context and the layout is the interpreter's.
+    /// `context` is a live Context, and the field lies inside it.
     #[inline(always)]
     unsafe fn variables_of(self, context: *mut ffi::PyObject) -> *mut *mut ffi::PyObject {
-        // SAFETY: the caller's word: the field lies inside the object.
+        // SAFETY: the caller's contract.
         unsafe { context.cast::<u8>().add(self.variables).cast() }
     }
 
@@ -78,19 +81,19 @@ impl Layout {
     /// The layout is the interpreter's, and the GIL is held.
     #[inline(always)]
     unsafe fn current(self) -> *mut ffi::PyObject {
-        // SAFETY: the caller's word; the thread state of an attached thread is not null.
+        // SAFETY: the caller's contract; the thread state of an attached thread is not null.
         unsafe { *ffi::PyThreadState_Get().cast::<u8>().add(self.current).cast() }
     }
 }
 
-/// What [`run_in`] runs a callback in: the given context, or what a copy of the current one would hold.
+/// What [`run_in`] runs a callback in: the given context, or what a copy of the current one would have.
 #[inline(always)]
 pub(crate) fn context_for(given: Option<Borrowed<'_>>) -> Result<Ref, Raised> {
     if let Some(context) = given {
         return Ok(context.to_owned());
     }
     if let Some(layout) = STATE.layout.get() {
-        // SAFETY: the layout is proven; a current context lives, and so do its variables.
+        // SAFETY: the self-test has passed; a current context lives, and so do its variables.
         unsafe {
             let current = layout.current();
             if !current.is_null()
@@ -103,57 +106,58 @@ pub(crate) fn context_for(given: Option<Borrowed<'_>>) -> Result<Ref, Raised> {
     copy_current_context()
 }
 
-/// Are these bare variables, not a Context?
+/// The layout, if `context` is bare variables and not a Context.
 #[inline(always)]
-fn is_bare(context: &Ref) -> bool {
-    // SAFETY: a live object. Before anything is proven the type is null, which no object has.
-    unsafe { ffi::Py_TYPE(context.as_ptr()) == STATE.kind.get() }
+fn layout_of_bare(context: &Ref) -> Option<Layout> {
+    // Before the self-test the type is null, which no object has.
+    known_layout().filter(|_| context.kind() == STATE.kind.get())
 }
 
 /// A new Context with these variables.
 #[cold]
-fn made(layout: Layout, variables: Ref) -> Result<Ref, Raised> {
-    // SAFETY: an owned reference or null with an error.
-    let context = unsafe { Ref::from_owned(ffi::PyContext_New()) }.ok_or(Raised)?;
+fn with_variables(layout: Layout, variables: Ref) -> Result<Ref, Raised> {
+    let context = new_context()?;
     drop(exchange(layout, &context, Some(variables)));
     Ok(context)
 }
 
-/// Puts variables into a Context that nobody is in, and gives back what it had.
+fn new_context() -> Result<Ref, Raised> {
+    // SAFETY: an owned reference or null with an error.
+    unsafe { Ref::from_owned(ffi::PyContext_New()) }.ok_or(Raised)
+}
+
+/// Puts variables into a Context in which nothing runs, and returns the old ones.
 #[inline(always)]
 fn exchange(layout: Layout, context: &Ref, variables: Option<Ref>) -> Option<Ref> {
-    // SAFETY: the layout is proven, and the field owns what it points to.
+    // SAFETY: the self-test has passed, or is about to find out with a context of its own; the field owns what it points
+    // to.
     unsafe {
         let field = layout.variables_of(context.as_ptr());
-        let old = field.replace(variables.map_or(null_mut(), Ref::into_ptr));
-        Ref::from_owned(old)
+        Ref::from_owned(field.replace(variables.map_or(null_mut(), Ref::into_ptr)))
     }
 }
 
-/// The Context object that somebody wants to see: bare variables get one.
+/// The Context object for Python code: bare variables get one.
 pub(crate) fn as_object(context: Ref) -> Result<Ref, Raised> {
-    match known_layout() {
-        Some(layout) if is_bare(&context) => made(layout, context),
-        _ => Ok(context),
+    match layout_of_bare(&context) {
+        Some(layout) => with_variables(layout, context),
+        None => Ok(context),
     }
 }
 
-/// Runs `body` in what [`context_for`] gave. If it fails, the Context it ran in comes back with the error.
+/// Runs `body` in what [`context_for`] returned. If it fails, the Context that it ran in comes back with the error.
 #[inline(always)]
 pub(crate) fn run_in<T>(context: Ref, body: impl FnOnce() -> Result<T, Raised>) -> Result<T, (Raised, Ref)> {
-    let Some(layout) = known_layout().filter(|_| is_bare(&context)) else {
+    let Some(layout) = layout_of_bare(&context) else {
         return in_context(&context, body).map_err(|raised| (raised, context));
     };
     let scratch = match STATE.scratch.take() {
         Some(scratch) => {
-            // What it had are the empty variables: nothing runs when they lose one of many owners.
+            // It had the empty variables, which have other owners: dropping this reference runs nothing.
             drop(exchange(layout, &scratch, Some(context)));
             scratch
         }
-        None => match made(layout, context) {
-            Ok(scratch) => scratch,
-            Err(raised) => return Err((raised, Ref::none())),
-        },
+        None => with_variables(layout, context).map_err(|raised| (raised, Ref::none()))?,
     };
     match in_context(&scratch, body) {
         Ok(value) => {
@@ -164,11 +168,10 @@ pub(crate) fn run_in<T>(context: Ref, body: impl FnOnce() -> Result<T, Raised>) 
     }
 }
 
-/// Keeps the scratch context for the next callback, emptied, unless somebody else has hold of it.
+/// Keeps the scratch context for the next callback, with the empty variables, unless it has another owner.
 #[inline(always)]
 fn give_back(layout: Layout, scratch: Ref) {
-    // SAFETY: a live object.
-    if unsafe { ffi::Py_REFCNT(scratch.as_ptr()) } != 1 || !STATE.scratch.is_empty() {
+    if !scratch.is_unique() || !STATE.scratch.is_empty() {
         return;
     }
     let old = exchange(layout, &scratch, STATE.empty.get());
@@ -177,36 +180,33 @@ fn give_back(layout: Layout, scratch: Ref) {
     drop(old);
 }
 
-/// Finds out whether the offsets hold. Called once, by the module's initialisation.
+/// Tests the offsets. Called once, by the module's initialisation.
 pub(crate) fn init() {
     let Some(layout) = known_layout() else { return };
     match self_test(layout) {
         Ok(Some(empty)) => {
-            // SAFETY: a live object.
-            STATE.kind.set(unsafe { ffi::Py_TYPE(empty.as_ptr()) });
+            STATE.kind.set(empty.kind());
             STATE.empty.set(Some(empty));
             STATE.layout.set(Some(layout));
         }
         Ok(None) => {}
-        // The self-test itself failed (out of memory, a foreign context type): the public way is left.
-        // SAFETY: the GIL is held.
-        Err(Raised) => unsafe { ffi::PyErr_Clear() },
+        // The test itself failed, for lack of memory or because of a foreign context type.
+        Err(Raised) => clear_error(),
     }
 }
 
-/// The empty variables, if everything is where the layout says.
+/// The empty variables, if both fields behave as the layout says.
 fn self_test(layout: Layout) -> Result<Option<Ref>, Raised> {
-    // SAFETY: each function returns an owned reference or null with an error. The fields are read as words;
-    // a word is followed as a pointer only after it was found equal in two contexts that must share it, and
-    // the size of the object is tested first.
+    let first = new_context()?;
+    let copy = copy_context(&first)?;
+    // SAFETY: the functions are given live objects, and return an owned reference or null with an error. The fields are
+    // read as words, the first after the size of the object was tested. A word is followed as a pointer only after it was
+    // found equal in two contexts that must share it.
     unsafe {
-        let first = Ref::from_owned(ffi::PyContext_New()).ok_or(Raised)?;
-        let size = (*ffi::Py_TYPE(first.as_ptr())).tp_basicsize as usize;
-        if layout.variables + size_of::<usize>() > size {
+        if layout.variables + size_of::<usize>() > (*first.kind()).tp_basicsize as usize {
             return Ok(None);
         }
         let word = |context: &Ref| *layout.variables_of(context.as_ptr());
-        let copy = Ref::from_owned(ffi::PyContext_Copy(first.as_ptr())).ok_or(Raised)?;
         let empty = word(&first);
         if empty.is_null() || empty != word(&copy) {
             return Ok(None);
@@ -233,25 +233,22 @@ fn self_test(layout: Layout) -> Result<Option<Ref>, Raised> {
         if changed.is_null() || ffi::Py_TYPE(changed) != kind {
             return Ok(None);
         }
-        // Given that mapping, a context of ours has the value; and it lets go of it again.
+        // A context that is given this mapping has the value. When it is dropped, so is its reference to the mapping.
         let before = ffi::Py_REFCNT(changed);
-        let scratch = made(layout, Ref::from_borrowed(changed))?;
+        let scratch = with_variables(layout, Ref::from_borrowed(changed))?;
         let found = in_context(&scratch, || {
             let mut found = null_mut();
             if ffi::PyContextVar_Get(variable.as_ptr(), null_mut(), &mut found) < 0 {
                 return Err(Raised);
             }
-            Ok(Ref::from_owned(found).is_some_and(|found| found.as_ptr() == value.as_ptr()))
+            Ok(Ref::from_owned(found).is_some_and(|found| found.is(&value)))
         })?;
         drop(scratch);
-        if !found || ffi::Py_REFCNT(changed) != before {
-            return Ok(None);
-        }
-        Ok(Some(Ref::from_borrowed(empty)))
+        Ok((found && ffi::Py_REFCNT(changed) == before).then(|| Ref::from_borrowed(empty)))
     }
 }
 
-/// For the tests: switches the scratch context off or, where it was proven, on again. Returns whether it is on.
+/// For the tests: switches the scratch context off, or on again if the self-test passes. Returns whether it is on.
 pub(crate) fn enable(on: bool) -> bool {
     STATE.layout.set(None);
     if on {

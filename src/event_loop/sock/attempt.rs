@@ -16,8 +16,8 @@ use crate::capi::exceptions::Exception;
 use crate::capi::imports::imports;
 use crate::capi::inspect::{clear_error, integer, is_error_set};
 use crate::capi::sockaddr::is_plain_socket;
-use crate::capi::socket::descriptor;
 use crate::capi::{Fallible, Raised, Ref};
+use crate::compat::descriptor;
 
 /// Up to here a message is received into a buffer of the loop and copied out; larger requests are received
 /// straight into the bytes object that is handed out.
@@ -129,7 +129,7 @@ pub(super) fn connected(fd: RawFd) -> Result<Attempt, Raised> {
 
 pub(super) fn file_descriptor(socket: &Ref) -> Result<RawFd, Raised> {
     if is_plain_socket(socket.as_ptr()) {
-        let fd = descriptor(socket.as_ptr());
+        let fd = descriptor::of_socket(socket);
         if fd >= 0 {
             return Ok(fd);
         }

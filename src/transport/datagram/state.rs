@@ -7,7 +7,8 @@ use std::os::fd::RawFd;
 use super::peers::Peers;
 use crate::capi::loop_cell::LoopQueue;
 use crate::capi::sockaddr::SockAddr;
-use crate::capi::{Ref, Slot, socket};
+use crate::capi::{Ref, Slot};
+use crate::compat::descriptor;
 use crate::transport::base::class::native_transport;
 use crate::transport::base::transport::TransportBase;
 
@@ -101,7 +102,6 @@ impl Datagram {
     /// What to send to and to receive from; -1 once the program has closed or detached the socket.
     #[inline(always)]
     pub(super) fn descriptor(&self) -> RawFd {
-        let owner = &self.base.owner;
-        if owner.is_empty() { -1 } else { socket::descriptor(owner.as_ptr()) }
+        descriptor::in_slot(&self.base.owner).unwrap_or(-1)
     }
 }

@@ -17,7 +17,8 @@ use crate::capi::call::{call0, copy_context, copy_current_context, in_context};
 use crate::capi::error::{fetch, io_error, raise_io, take_unless_fatal};
 use crate::capi::inspect::integer;
 use crate::capi::{Exception, Fatal, Raised, Ref, Slot};
-use crate::capi::{Fallible, sockaddr, socket};
+use crate::capi::{Fallible, sockaddr};
+use crate::compat::descriptor;
 use crate::event_loop::core::Core;
 use crate::event_loop::core::metrics::add;
 use crate::event_loop::event_loop::EventLoop;
@@ -132,7 +133,7 @@ impl Listener {
 
     /// What to accept from; -1 once the program has closed or detached the socket: the number may be another's.
     fn descriptor(&self) -> RawFd {
-        if self.socket.is_empty() { -1 } else { socket::descriptor(self.socket.as_ptr()) }
+        descriptor::in_slot(&self.socket).unwrap_or(-1)
     }
 
     fn accept(&self, object: &Ref, core: &Core) -> Result<(), Fatal> {

@@ -8,7 +8,8 @@ use std::rc::Rc;
 
 use super::counted::Counted;
 use crate::capi::collector::{Traverse, Visitor};
-use crate::capi::{Ref, Slot, This, socket};
+use crate::capi::{Ref, Slot, This};
+use crate::compat::descriptor;
 use crate::event_loop::core::Core;
 use crate::event_loop::sock::file_transfer::FileTransfer;
 use crate::reactor::Readiness;
@@ -162,8 +163,7 @@ impl Stream {
     /// the socket that it had given to the transport: the number may be another connection's by then.
     #[inline(always)]
     pub(crate) fn descriptor(&self) -> RawFd {
-        let owner = &self.base.owner;
-        if owner.is_empty() { self.base.fd.get() } else { socket::descriptor(owner.as_ptr()) }
+        descriptor::in_slot(&self.base.owner).unwrap_or(self.base.fd.get())
     }
 }
 
