@@ -593,3 +593,19 @@ def test_a_call_that_is_never_awaited_does_nothing_and_warns(run):
                 far.recv(1)
 
     run(main())
+
+
+@pytest.mark.filterwarnings("ignore:.*signature of throw:DeprecationWarning")
+def test_throw_keeps_the_traceback_that_it_is_given(loop):
+    try:
+        raise LookupError
+    except LookupError as error:
+        given = error.__traceback__
+    with socketpair() as (near, _):
+        call = loop.sock_recv(near, 10)
+        with pytest.raises(ValueError, match="thrown") as raised:
+            call.throw(ValueError, "thrown", given)
+    chain = [raised.value.__traceback__]
+    while chain[-1] is not None:
+        chain.append(chain[-1].tb_next)
+    assert given in chain

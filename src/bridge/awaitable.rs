@@ -31,14 +31,13 @@ use super::waiter::{Waiter, WakeOnce};
 use super::{budget, runtime};
 use crate::capi::call::panic_text;
 use crate::capi::class::field;
-use crate::capi::collector::{Traverse, Visitor};
-use crate::capi::coroutine::{self, Coroutine, Step};
+use crate::capi::collector::Visitor;
+use crate::capi::coroutine::{self, AwaitState, Coroutine, Step};
 use crate::capi::error::{exception, restore};
 use crate::capi::imports::imports;
 use crate::capi::methods::TypeSlot;
-use crate::capi::native::{self, Class, Dead, Dealloc, WeakList};
-use crate::capi::recycle::stop_iteration::forget_value;
-use crate::capi::{Borrowed, Exception, Fallible, Native, Raised, Ref, Slot, This};
+use crate::capi::native::{self, WeakList, native_class};
+use crate::capi::{Borrowed, Exception, Fallible, Raised, Ref, Slot, This};
 use crate::event_loop::core::process::forks;
 use crate::runtime::sync::oneshot::{self, Receiver, RecvError};
 use crate::runtime::{AbortHandle, NoThread};
@@ -82,8 +81,7 @@ pub(crate) struct Operation {
     future: Slot,
     /// The result of [`Outcome::Nothing`].
     result: Slot,
-    /// Python code may step the object.
-    by_hand: Cell<bool>,
+    awaited: AwaitState,
     weaklist: WeakList,
 }
 
@@ -106,14 +104,8 @@ struct Started {
     forks: u32,
 }
 
-static CLASS: Class = Class::new();
-
-// SAFETY: `make_type` builds the class, of which `create` makes every instance.
-unsafe impl Native for Operation {
-    fn class() -> &'static Class {
-        &CLASS
-    }
-}
+// `make_type` builds the class, of which `in_phase` makes every instance.
+native_class!(unsafe Operation);
 
 impl Operation {
     /// An operation whose `work` starts when it is first awaited.
@@ -165,8 +157,8 @@ impl Operation {
     ) -> PyResult<Bound<'py, PyAny>> {
         let has_result = result.is_some();
         let (future, result) = (Slot::empty(), Slot::new(result));
-        let (phase, by_hand, weaklist) = (Cell::new(phase), Cell::new(false), WeakList::new());
-        let operation = Operation { name, phase, future, result, by_hand, weaklist };
+        let (phase, awaited, weaklist) = (Cell::new(phase), AwaitState::default(), WeakList::new());
+        let operation = Operation { name, phase, future, result, awaited, weaklist };
         let object = native::create(operation)?;
         if has_result && let Some(this) = object.downcast::<Operation>() {
             this.track();
@@ -234,13 +226,6 @@ impl Operation {
         Ok(Step::Wait(future))
     }
 
-    fn is_new(&self) -> bool {
-        let phase = self.phase.replace(Phase::Over);
-        let new = matches!(phase, Phase::New(_) | Phase::NewJob(_) | Phase::Turn);
-        self.phase.set(phase);
-        new
-    }
-
     fn conclude(&self, py: Python<'_>, outcome: Outcome) -> Result<Step, Raised> {
         let result = match outcome {
             Outcome::Nothing => Ok(self.result.take().unwrap_or_else(Ref::none)),
@@ -261,8 +246,8 @@ impl Coroutine for Operation {
         self.name
     }
 
-    fn by_hand(&self) -> &Cell<bool> {
-        &self.by_hand
+    fn awaited(&self) -> &AwaitState {
+        &self.awaited
     }
 
     fn step(this: This<'_, Operation>, _: Borrowed<'_>) -> Result<Step, Raised> {
@@ -308,29 +293,13 @@ impl Coroutine for Operation {
             Phase::Turn | Phase::Over => {}
         }
     }
-}
 
-impl Traverse for Operation {
-    fn traverse(&self, visitor: &mut Visitor) {
+    fn visit(&self, visitor: &mut Visitor) {
         visitor.slots([&self.future, &self.result]);
     }
 
-    fn clear(&self) {
-        self.finish();
-    }
-}
-
-impl Dealloc for Operation {
     fn weaklist(&self) -> Option<&WeakList> {
         Some(&self.weaklist)
-    }
-
-    fn dealloc(dead: Dead<Operation>) {
-        if dead.is_new() {
-            coroutine::report_never_awaited(&dead);
-        }
-        forget_value();
-        dead.finish();
     }
 }
 

@@ -100,6 +100,20 @@ pub(crate) fn bytes_from(data: &[u8]) -> Result<Ref, Raised> {
     .ok_or(Raised)
 }
 
+/// `b"".join(slices)`.
+pub(crate) fn concat<'a>(slices: impl Iterator<Item = &'a [u8]> + Clone) -> Result<Ref, Raised> {
+    let mut joined = RawBytes::with_capacity(slices.clone().map(<[u8]>::len).sum())?;
+    let mut place = joined.as_mut_ptr();
+    // SAFETY: the object has room for all the slices, one behind the other, and so all of it is written.
+    unsafe {
+        for slice in slices {
+            std::ptr::copy_nonoverlapping(slice.as_ptr(), place, slice.len());
+            place = place.add(slice.len());
+        }
+        Ok(joined.whole())
+    }
+}
+
 /// A `bytes` object that no other code has seen: it is filled in place and then cut to size.
 #[derive(Debug)]
 pub(crate) struct RawBytes(Ref);

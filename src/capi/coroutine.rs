@@ -13,16 +13,16 @@ use pyo3::ffi;
 use super::arguments::Arguments;
 use super::call::guard;
 use super::class::ClassSpec;
-use super::collector::Traverse;
-use super::error::{Raised, raise, warn};
+use super::collector::{Traverse, Visitor};
+use super::error::{Raised, raise, undisturbed, warn};
 use super::exceptions::Exception;
 use super::future::set_blocking;
 use super::imports::imports;
 use super::methods::{Attribute, Method, SelfSlot, TypeSlot};
-use super::native::{Dead, Dealloc, This};
+use super::native::{Dead, Dealloc, Native, This, WeakList};
 use super::object::{Borrowed, Ref, interpreter_ends};
-use super::recycle::stop_iteration::end_await;
 pub(crate) use super::recycle::stop_iteration::raise_stop;
+use super::recycle::stop_iteration::{end_await, forget_value};
 
 /// What one step came to.
 #[derive(Debug)]
@@ -37,52 +37,121 @@ pub(crate) enum Step {
     PassOn(Ref),
 }
 
+impl Step {
+    /// What the task is given, or else the result.
+    #[inline(always)]
+    fn yielded(self) -> Result<Ref, Ref> {
+        match self {
+            Step::Done(result) => Err(result),
+            Step::Wait(value) | Step::PassOn(value) => Ok(value),
+            Step::Yield => Ok(Ref::none()),
+        }
+    }
+}
+
+/// How a coroutine was awaited so far. Every one has such a field.
+#[derive(Debug, Default)]
+pub(crate) struct AwaitState {
+    /// A first step was taken, or the coroutine was closed before it.
+    begun: Cell<bool>,
+    /// Python code has called `__await__`: it may step the object itself, and catch what it raises.
+    by_hand: Cell<bool>,
+}
+
 /// A native coroutine.
-pub(crate) trait Coroutine: Traverse + Dealloc {
+pub(crate) trait Coroutine: Native {
     /// Its name with its class, as in `TcpStream.read`: for the repr of tasks, and for the warning about a coroutine that
     /// was never awaited.
     fn name(&self) -> &'static str;
 
+    fn awaited(&self) -> &AwaitState;
+
     /// Goes on as far as it can. `sent` is what was sent into it, most often `None`.
     fn step(this: This<'_, Self>, sent: Borrowed<'_>) -> Result<Step, Raised>;
 
-    /// True once Python code has called `__await__`: it may step the object itself, and catch what it raises.
-    fn by_hand(&self) -> &Cell<bool>;
-
-    /// Nobody waits any more: drops everything. May be called more than once.
+    /// Nobody waits any more: drops everything. Called after the last step, and possibly again later.
     fn finish(&self);
 
+    /// Shows the collector every reference that the object holds, as [`Traverse::traverse`].
+    fn visit(&self, visitor: &mut Visitor);
+
     /// The coroutine in Python that this one awaits, to which `throw` and `close` are passed on.
-    fn awaited(&self) -> Option<Ref> {
+    fn delegate(&self) -> Option<Ref> {
+        None
+    }
+
+    /// As [`Dealloc::weaklist`].
+    #[inline(always)]
+    fn weaklist(&self) -> Option<&WeakList> {
         None
     }
 }
 
-/// A coroutine that nobody has awaited is most often a mistake, and Python says so. Called when it ends.
-#[cold]
-pub(crate) fn report_never_awaited<T: Coroutine>(dead: &Dead<T>) {
-    warn_of(dead.name(), dead.kind().cast());
+impl<T: Coroutine> Traverse for T {
+    fn traverse(&self, visitor: &mut Visitor) {
+        self.visit(visitor);
+    }
+
+    fn clear(&self) {
+        end(self);
+    }
 }
 
-fn warn_of(name: &str, source: *mut ffi::PyObject) {
+impl<T: Coroutine> Dealloc for T {
+    #[inline(always)]
+    fn weaklist(&self) -> Option<&WeakList> {
+        Coroutine::weaklist(self)
+    }
+
+    #[inline(always)]
+    fn dealloc(dead: Dead<Self>) {
+        if !dead.awaited().begun.get() {
+            report_never_awaited(&dead);
+        }
+        forget_value();
+        // Before the fields are dropped: it needs what they hold.
+        dead.finish();
+    }
+}
+
+/// A coroutine that nobody has awaited is most often a mistake, and Python says so.
+#[cold]
+fn report_never_awaited<T: Coroutine>(dead: &Dead<T>) {
     if interpreter_ends() {
         return;
     }
     // If the warning is an error, it is reported for the class: the object itself is as good as gone.
     warn(
         Exception::RuntimeWarning.class().as_ptr(),
-        &format!("coroutine '{name}' was never awaited"),
-        source,
+        &format!("coroutine '{}' was never awaited", dead.name()),
+        dead.kind().cast(),
     );
 }
 
-/// One step, and the end on an error.
+/// A step of a coroutine that has ended.
+#[cold]
+pub(crate) fn already_awaited() -> Raised {
+    Exception::RuntimeError.raise("cannot reuse already awaited coroutine")
+}
+
+/// Ends a coroutine that may not have begun.
+fn end<T: Coroutine>(coroutine: &T) {
+    coroutine.awaited().begun.set(true);
+    coroutine.finish();
+}
+
+/// One step, and the end on a result or an error.
 #[inline(always)]
-fn advance<T: Coroutine>(this: This<'_, T>, sent: Borrowed<'_>) -> Result<Step, Raised> {
-    let stepped = match T::step(this, sent) {
-        Ok(Step::Wait(future)) => set_blocking(&future).map(|()| Step::Wait(future)),
-        stepped => stepped,
-    };
+pub(crate) fn advance<T: Coroutine>(this: This<'_, T>, sent: Borrowed<'_>) -> Result<Step, Raised> {
+    this.awaited().begun.set(true);
+    let stepped = T::step(this, sent).and_then(|step| {
+        match &step {
+            Step::Done(_) => this.finish(),
+            Step::Wait(future) => set_blocking(future)?,
+            Step::Yield | Step::PassOn(_) => {}
+        }
+        Ok(step)
+    });
     stepped.map_err(|raised| fail(this, raised))
 }
 
@@ -115,16 +184,12 @@ unsafe extern "C" fn am_send<T: Coroutine>(
     let value = guard(|| {
         // SAFETY: the slot belongs to T's class; the caller holds the object and what it sends.
         let (this, sent) = unsafe { (This::<T>::from_ptr(object), Borrowed::from_ptr(sent)) };
-        let value = match advance(this, sent) {
-            Ok(Step::Done(value)) => {
-                outcome = ffi::PySendResult::PYGEN_RETURN;
-                return value.into_ptr();
-            }
-            Ok(Step::Wait(value) | Step::PassOn(value)) => value,
-            Ok(Step::Yield) => Ref::none(),
+        let (kind, value) = match advance(this, sent).map(Step::yielded) {
+            Ok(Ok(value)) => (ffi::PySendResult::PYGEN_NEXT, value),
+            Ok(Err(result)) => (ffi::PySendResult::PYGEN_RETURN, result),
             Err(Raised) => return null_mut(),
         };
-        outcome = ffi::PySendResult::PYGEN_NEXT;
+        outcome = kind;
         value.into_ptr()
     });
     // SAFETY: the caller's place for the result.
@@ -134,88 +199,73 @@ unsafe extern "C" fn am_send<T: Coroutine>(
 
 /// `__next__`: one step of an `await`, which wants StopIteration at the end.
 fn next<T: Coroutine>(this: This<'_, T>) -> Result<Ref, Raised> {
-    match advance(this, Borrowed::none())? {
-        Step::Done(value) => Err(end_await(this.object(), this.by_hand().get(), value)),
-        Step::Wait(value) | Step::PassOn(value) => Ok(value),
-        Step::Yield => Ok(Ref::none()),
-    }
+    let by_hand = &this.awaited().by_hand;
+    let step = advance(this, Borrowed::none())?;
+    step.yielded().map_err(|result| end_await(this.object(), by_hand.get(), result))
 }
 
 /// `send(value)`.
 fn send<T: Coroutine>(this: This<'_, T>, sent: Borrowed<'_>) -> Result<Ref, Raised> {
-    match advance(this, sent)? {
-        Step::Done(value) => Err(raise_stop(value)),
-        Step::Wait(value) | Step::PassOn(value) => Ok(value),
-        Step::Yield => Ok(Ref::none()),
-    }
+    advance(this, sent)?.yielded().map_err(raise_stop)
 }
 
 /// `throw(type[, value[, traceback]])`: ends the wait and raises.
 fn throw<T: Coroutine>(this: This<'_, T>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
-    check_thrown(arguments)?;
-    if let Some(coroutine) = this.awaited() {
-        return coroutine.getattr(&imports().throw).and_then(|throw| throw.call(arguments.rest(0))).map_err(
-            |raised| {
-                let exception = raised.take();
-                this.finish();
-                raise(exception);
-                Raised
-            },
-        );
+    let exception = thrown(arguments)?;
+    if let Some(coroutine) = this.delegate() {
+        return coroutine
+            .call_method(&imports().throw, &[exception.borrow()])
+            .inspect_err(|Raised| undisturbed(|| end(this.fields())));
     }
-    this.finish();
-    raise_thrown(arguments);
+    end(this.fields());
+    raise(exception);
     Err(Raised)
 }
 
 /// `close()`.
 fn close<T: Coroutine>(this: This<'_, T>) -> Result<(), Raised> {
-    if let Some(coroutine) = this.awaited() {
+    if let Some(coroutine) = this.delegate() {
         coroutine.call_method(&imports().close, &[])?;
     }
-    this.finish();
+    end(this.fields());
     Ok(())
 }
 
 /// `__await__()`, called by Python code. The `await` expression uses the slot.
 fn await_by_hand<T: Coroutine>(this: This<'_, T>) -> Ref {
-    this.by_hand().set(true);
+    this.awaited().by_hand.set(true);
     this.object().to_owned()
 }
 
-/// Is it something that `throw(type[, value[, traceback]])` can raise? If not, a coroutine stays as it is.
-fn check_thrown(arguments: Arguments<'_>) -> Result<(), Raised> {
+/// The exception that `throw(type[, value[, traceback]])` is to raise. On an error the coroutine stays as it is.
+fn thrown(arguments: Arguments<'_>) -> Result<Ref, Raised> {
     arguments.at_least(1, "throw", "type")?;
     let given = |index| arguments.get(index).filter(|value| !value.is_none());
-    let Some(kind) = arguments.get(0) else { return Err(Raised) };
-    let text = if given(2).is_some_and(|trace| !trace.is_traceback()) {
+    let (kind, value, trace) = (arguments.get(0).unwrap_or(Borrowed::none()), given(1), given(2));
+    let text = if trace.is_some_and(|trace| !trace.is_traceback()) {
         "throw() third argument must be a traceback object".to_owned()
-    } else if kind.is_exception() {
-        if given(1).is_none() {
-            return Ok(());
-        }
+    } else if kind.is_exception() && value.is_some() {
         "instance exception may not have a separate value".to_owned()
-    } else if kind.is_exception_class() {
-        return Ok(());
+    } else if kind.is_exception() || kind.is_exception_class() {
+        let exception = match value.unwrap_or(kind) {
+            exception if exception.is_exception() => exception.to_owned(),
+            _ => {
+                let value = value.unwrap_or(Borrowed::none());
+                // SAFETY: live objects; the class is called to make its exception, as the generator's throw does.
+                unsafe { ffi::PyErr_SetObject(kind.as_ptr(), value.as_ptr()) };
+                Raised.take()
+            }
+        };
+        if let Some(trace) = trace {
+            // SAFETY: an exception and a traceback, both alive.
+            unsafe { ffi::PyException_SetTraceback(exception.as_ptr(), trace.as_ptr()) };
+        }
+        return Ok(exception);
     } else {
         let name = kind.kind_name();
         format!("exceptions must be classes or instances deriving from BaseException, not {name}")
     };
     Err(Exception::TypeError.raise(&text))
-}
-
-/// Sets the exception that `throw` was given, for which [`check_thrown`] holds.
-fn raise_thrown(arguments: Arguments<'_>) {
-    let Some(kind) = arguments.get(0) else { return };
-    match arguments.get(1).filter(|value| !value.is_none()) {
-        Some(value) if value.is_exception() => raise(value.to_owned()),
-        None if kind.is_exception() => raise(kind.to_owned()),
-        value => {
-            let value = value.unwrap_or(Borrowed::none());
-            // SAFETY: live objects; a class is called to make its exception, as the generator's throw does.
-            unsafe { ffi::PyErr_SetObject(kind.as_ptr(), value.as_ptr()) }
-        }
-    }
 }
 
 /// Begins a class of coroutines. The caller adds what else it has, and builds it.

@@ -50,6 +50,36 @@ pub(crate) unsafe trait Native: Sized + 'static {
     }
 }
 
+/// Implements [`Native`] for a struct, with a [`Class`] of its own.
+///
+/// `native_class!(unsafe SockCall, freelist 64)` keeps the memory of so many dead instances. Braces hold other items of
+/// the trait: `native_class!(unsafe Iterator, { const COLLECTED: bool = false; })`. A comment there says why the contract
+/// of [`Native`] holds.
+macro_rules! native_class {
+    (unsafe $kind:ty $(, freelist $most:literal)? $(, { $($more:tt)* })?) => {
+        // SAFETY: see the comment at the call.
+        unsafe impl $crate::capi::native::Native for $kind {
+            #[inline(always)]
+            fn class() -> &'static $crate::capi::native::Class {
+                static CLASS: $crate::capi::native::Class = $crate::capi::native::Class::new();
+                &CLASS
+            }
+
+            $(
+                #[inline(always)]
+                fn freelist() -> Option<&'static $crate::capi::recycle::freelist::Freelist> {
+                    static DEAD: $crate::capi::recycle::freelist::Freelist =
+                        $crate::capi::recycle::freelist::Freelist::new($most);
+                    Some(&DEAD)
+                }
+            )?
+
+            $($($more)*)?
+        }
+    };
+}
+pub(crate) use native_class;
+
 /// The first place behind a `PyObject` where a `T` can lie.
 const fn behind_header<T>() -> usize {
     size_of::<ffi::PyObject>().next_multiple_of(align_of::<T>())

@@ -15,8 +15,8 @@ use super::returned_item::{ReturnedItem, ReturnedItems};
 use super::socket::{self, Inside, OpenSocket, SocketClass};
 use super::tcp_stream::{TcpStream, checked};
 use crate::bridge::awaitable::{Operation, Outcome};
-use crate::capi::native::Class;
-use crate::capi::{Fallible, Native};
+use crate::capi::Fallible;
+use crate::capi::native::native_class;
 
 /// A TCP socket that listens, or one for each address of a name. Made by TcpListener.bind.
 ///
@@ -185,14 +185,8 @@ impl TcpListener {
     }
 }
 
-static CLASS: Class = Class::new();
-
-// SAFETY: `socket::add_methods` sets the class, and says where the fields are.
-unsafe impl Native for TcpListener {
-    fn class() -> &'static Class {
-        &CLASS
-    }
-}
+// `socket::add_methods` sets the class, and says where the fields are.
+native_class!(unsafe TcpListener);
 
 impl SocketClass for TcpListener {
     type Inside = Arc<Shared>;

@@ -1,10 +1,10 @@
 //! The sockets of one listener: a name may have several addresses, and "everywhere" is one of each family.
 
+use std::collections::HashSet;
 use std::future::poll_fn;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};
-use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 
@@ -35,27 +35,16 @@ impl Sockets {
                 vec![(Ipv4Addr::UNSPECIFIED, port).into(), (Ipv6Addr::UNSPECIFIED, port).into()]
             }
         };
-        let mut seen = Vec::new();
-        addresses.retain(|address| {
-            !seen.contains(address) && {
-                seen.push(*address);
-                true
-            }
-        });
-        let mut attempt = 1;
-        loop {
+        let mut seen = HashSet::new();
+        addresses.retain(|address| seen.insert(*address));
+        let attempts = if port == 0 && addresses.len() > 1 { ATTEMPTS } else { 1 };
+        for _ in 1..attempts {
             match listen(&addresses) {
-                Err(error)
-                    if error.kind() == io::ErrorKind::AddrInUse
-                        && port == 0
-                        && addresses.len() > 1
-                        && attempt < ATTEMPTS =>
-                {
-                    attempt += 1;
-                }
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
                 other => return other,
             }
         }
+        listen(&addresses)
     }
 
     pub(super) fn first(&self) -> &net::TcpListener {
@@ -76,14 +65,11 @@ impl Sockets {
         let (late, early) = self.sockets.split_at(turn);
         let mut waiting: Vec<_> =
             early.iter().chain(late).map(|socket| Box::pin(socket.accept_std())).collect();
-        let mut next = pin!(poll_fn(|context| {
-            waiting
-                .iter_mut()
-                .map(|accept| accept.as_mut().poll(context))
-                .find(Poll::is_ready)
-                .unwrap_or(Poll::Pending)
-        }));
-        next.as_mut().await.map(|(stream, _)| stream)
+        let accepted = poll_fn(|context| {
+            let mut polled = waiting.iter_mut().map(|accept| accept.as_mut().poll(context));
+            polled.find(Poll::is_ready).unwrap_or(Poll::Pending)
+        });
+        accepted.await.map(|(stream, _)| stream)
     }
 
     /// Refuses connections from now on. Tasks that wait hold the sockets a little longer.

@@ -18,8 +18,8 @@ use super::socket::{self, Inside, OpenSocket, SocketClass};
 use crate::bridge::awaitable::{Operation, Outcome};
 use crate::capi::error::exception;
 use crate::capi::fallible::py_tuple;
-use crate::capi::native::Class;
-use crate::capi::{Fallible, Native, Ref};
+use crate::capi::native::native_class;
+use crate::capi::{Fallible, Ref};
 use crate::runtime::net::{self, Target};
 
 /// A datagram and where it came from.
@@ -115,7 +115,7 @@ impl UdpSocket {
         to: Option<Target>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (shared, local) = (self.open()?, self.local);
-        let data = Data::from_python(Ref::from(data.clone()).borrow())?.into_sendable(py);
+        let data = Data::from_python(Ref::from(data.clone()).borrow())?.to_sendable(py);
         Operation::create(py, name, async move {
             let sent = shared.unless_closed(async {
                 match to {
@@ -281,14 +281,8 @@ async fn connected(peer: Target) -> io::Result<(net::UdpSocket, SocketAddr, Sock
     Err(failure)
 }
 
-static CLASS: Class = Class::new();
-
-// SAFETY: `socket::add_methods` sets the class, and says where the fields are.
-unsafe impl Native for UdpSocket {
-    fn class() -> &'static Class {
-        &CLASS
-    }
-}
+// `socket::add_methods` sets the class, and says where the fields are.
+native_class!(unsafe UdpSocket);
 
 impl SocketClass for UdpSocket {
     type Inside = Arc<Shared>;

@@ -25,16 +25,14 @@ use super::attempt::{Attempt, SEND_FLAGS, accept, connected, file_descriptor, re
 use super::exchange::Exchange;
 use super::file_transfer::{FileTransfer, Progress};
 use crate::capi::buffer::Buffer;
-use crate::capi::collector::{Traverse, Visitor};
-use crate::capi::coroutine::{self, Coroutine, report_never_awaited};
+use crate::capi::collector::Visitor;
+use crate::capi::coroutine::{self, AwaitState, Coroutine, Step, already_awaited};
 use crate::capi::error::{raise, raise_errno, take_unless_fatal};
 use crate::capi::imports::imports;
 use crate::capi::inspect::integer;
-use crate::capi::native::{self, Class, Dead, Dealloc};
-use crate::capi::recycle::freelist::Freelist;
-use crate::capi::recycle::stop_iteration::forget_value;
+use crate::capi::native::{self, native_class};
 use crate::capi::sockaddr::is_plain_socket;
-use crate::capi::{Borrowed, Exception, Fatal, Native, Raised, Ref, Slot, This};
+use crate::capi::{Borrowed, Fatal, Native, Raised, Ref, Slot, This};
 use crate::reactor::Readiness;
 
 /// What is to be done.
@@ -79,32 +77,16 @@ impl Action {
 pub(crate) struct SockCall {
     name: &'static str,
     event_loop: LoopRef,
+    /// The socket, until the call is over.
     socket: Slot,
     fd: Cell<RawFd>,
     waiter: Slot,
-    /// Python code may step the object.
-    by_hand: Cell<bool>,
+    awaited: AwaitState,
     action: RefCell<Action>,
-    /// The call was closed by Python code that its own attempt has run.
-    closed: Cell<bool>,
 }
 
-static CLASS: Class = Class::new();
-
-// SAFETY: `make_type` builds the class, of which `create` makes every instance.
-unsafe impl Native for SockCall {
-    fn class() -> &'static Class {
-        &CLASS
-    }
-
-    #[inline(always)]
-    fn freelist() -> Option<&'static Freelist> {
-        Some(&CALLS)
-    }
-}
-
-/// The memory of dead calls.
-static CALLS: Freelist = Freelist::new(64);
+// `make_type` builds the class, of which `create` makes every instance.
+native_class!(unsafe SockCall, freelist 64);
 
 impl SockCall {
     pub(crate) fn create(
@@ -120,9 +102,8 @@ impl SockCall {
             socket: Slot::new(Some(socket.to_owned())),
             fd: Cell::new(-1),
             waiter: Slot::empty(),
-            by_hand: Cell::new(false),
+            awaited: AwaitState::default(),
             action: RefCell::new(action),
-            closed: Cell::new(false),
         })?;
         if leads_on && let Some(call) = SockCall::from_object(&object) {
             call.track();
@@ -134,12 +115,7 @@ impl SockCall {
     #[inline(always)]
     pub(crate) fn from_object(object: &Ref) -> Option<This<'_, SockCall>> {
         // SAFETY: just tested; the reference keeps it alive.
-        CLASS.is_exact_class_of(object).then(|| unsafe { This::from_ptr(object.as_ptr()) })
-    }
-
-    /// Nobody has awaited it, or closed it.
-    fn is_new(&self) -> bool {
-        self.fd.get() < 0 && !matches!(*self.action.borrow(), Action::Done)
+        SockCall::class().is_exact_class_of(object).then(|| unsafe { This::from_ptr(object.as_ptr()) })
     }
 
     fn core(&self) -> &Core {
@@ -150,15 +126,13 @@ impl SockCall {
     fn replace_action(&self, next: Action) {
         let old = self.action.try_borrow_mut().map(|mut action| std::mem::replace(&mut *action, next));
         // The old one is dropped outside of the borrow.
-        match old {
-            Ok(old) => drop(old),
-            Err(_) => self.closed.set(true),
-        }
+        drop(old);
     }
 
     fn attempt(&self) -> Result<Attempt, Raised> {
         let result = self.attempt_once();
-        if self.closed.take() {
+        if self.socket.is_empty() {
+            // Python code that the attempt has run closed the call.
             self.replace_action(Action::Done);
         }
         result
@@ -202,14 +176,8 @@ impl SockCall {
             }
             Action::Connect { waited } if !waited.replace(true) => Ok(Attempt::Blocked(Direction::Write)),
             Action::Connect { .. } => connected(fd),
-            Action::SendFile(transfer) => {
-                // Held, since the GIL is given up.
-                let transfer = Rc::clone(transfer);
-                progress(&transfer, transfer.go_on(fd))
-            }
-            Action::Ended(_) | Action::Fail(_) | Action::Done => {
-                Err(Exception::RuntimeError.raise("cannot reuse already awaited coroutine"))
-            }
+            // `step` itself does the others.
+            Action::SendFile(_) | Action::Ended(_) | Action::Fail(_) | Action::Done => Err(already_awaited()),
         }
     }
 
@@ -246,18 +214,6 @@ impl SockCall {
         socket.getattr(name).map(drop)
     }
 
-    /// The socket's descriptor. A closed socket gets a number that no descriptor has: the system call refuses it, but
-    /// first the arguments are checked, as by the socket's own methods.
-    fn number(&self, socket: &Ref) -> Result<RawFd, Raised> {
-        file_descriptor(socket).or_else(|raised| {
-            if !is_plain_socket(socket.as_ptr()) || self.transfer().is_some() {
-                return Err(raised);
-            }
-            drop(raised.take());
-            Ok(RawFd::MAX)
-        })
-    }
-
     /// The file, if it is one that is sent.
     fn transfer(&self) -> Option<Rc<FileTransfer>> {
         match &*self.action.borrow() {
@@ -267,14 +223,18 @@ impl SockCall {
     }
 }
 
-/// Waits on the descriptor until there is room for more of the file.
-fn stay(this: This<'_, SockCall>, socket: &Ref, attempt: &Attempt) -> Result<(), Raised> {
+/// Sends more of a file. `None` if the call then waits on the descriptor for the rest.
+fn send_file(this: This<'_, SockCall>, socket: &Ref, transfer: &FileTransfer) -> Result<Option<Ref>, Raised> {
     let (core, fd) = (this.core(), this.fd.get());
+    let progress = transfer.go_on(fd);
+    if let Progress::Ended(outcome) = progress {
+        return transfer.result(outcome).map(Some);
+    }
     watch::wait(core, fd, Direction::Write, socket, this.object().to_owned())?;
-    if matches!(attempt, Attempt::Again) {
+    if matches!(progress, Progress::Again) {
         core.requeue(core.fds.token(fd), Readiness::WRITABLE);
     }
-    Ok(())
+    Ok(None)
 }
 
 impl Coroutine for SockCall {
@@ -282,94 +242,78 @@ impl Coroutine for SockCall {
         self.name
     }
 
-    fn by_hand(&self) -> &Cell<bool> {
-        &self.by_hand
+    fn awaited(&self) -> &AwaitState {
+        &self.awaited
     }
 
     /// Tries, and waits if the call would block.
-    fn step(this: This<'_, SockCall>, _: Borrowed<'_>) -> Result<coroutine::Step, Raised> {
+    fn step(this: This<'_, SockCall>, _: Borrowed<'_>) -> Result<Step, Raised> {
         let resumed = !this.waiter.is_empty();
         this.end_wait();
-        // What an earlier attempt without the task came to.
-        let ended = match &*this.action.borrow() {
-            Action::Fail(exception) => exception.take().map(Err),
-            Action::Ended(result) => result.take().map(Ok),
-            _ => None,
-        };
-        match ended {
-            Some(Ok(result)) => {
-                this.finish();
-                return Ok(coroutine::Step::Done(result));
-            }
-            Some(Err(exception)) => {
-                raise(exception);
+        let transfer = match &*this.action.borrow() {
+            // An earlier attempt without the task came to this.
+            Action::Ended(result) => return result.take().map(Step::Done).ok_or(Raised),
+            Action::Fail(exception) => {
+                raise(exception.take().ok_or(Raised)?);
                 return Err(Raised);
             }
-            None => {}
-        }
-        let socket = this.socket.get().ok_or(Raised)?;
+            // Held, since sending gives the GIL up.
+            Action::SendFile(transfer) => Some(Rc::clone(transfer)),
+            _ => None,
+        };
+        let socket = this.socket.get().ok_or_else(already_awaited)?;
         if this.fd.get() < 0 {
             this.ask_for_method(&socket)?;
-            this.fd.set(this.number(&socket)?);
+            this.fd.set(file_descriptor(&socket).or_else(|raised| {
+                if !is_plain_socket(socket.as_ptr()) || transfer.is_some() {
+                    return Err(raised);
+                }
+                drop(raised.take());
+                // A number that no descriptor has. The system call refuses a closed socket by it, but first the arguments
+                // are checked, as by the socket's own methods.
+                Ok(RawFd::MAX)
+            })?);
         } else if resumed && file_descriptor(&socket)? != this.fd.get() {
             // Closed while we waited; the number may be another connection's by now.
             return Err(raise_errno(libc::EBADF));
         }
-        let step = loop {
-            match this.attempt()? {
-                Attempt::Again if this.transfer().is_none() => {}
-                step => break step,
+        let new_future = || new_future(this.core());
+        let future = if let Some(transfer) = transfer {
+            let future = new_future()?;
+            if let Some(result) = send_file(this, &socket, &transfer)? {
+                return Ok(Step::Done(result));
             }
-        };
-        match step {
-            Attempt::Finished(result) => {
-                this.finish();
-                Ok(coroutine::Step::Done(result))
-            }
-            step => {
-                let future = new_future(this.core())?;
-                if this.transfer().is_some() {
-                    stay(this, &socket, &step)?;
-                } else if let Attempt::Blocked(direction) = step {
-                    watch::wait(this.core(), this.fd.get(), direction, &socket, future.clone_ref())?;
+            future
+        } else {
+            let direction = loop {
+                match this.attempt()? {
+                    Attempt::Finished(result) => return Ok(Step::Done(result)),
+                    Attempt::Blocked(direction) => break direction,
+                    Attempt::Again => {}
                 }
-                this.waiter.set(Some(future.clone_ref()));
-                // The future leads to the task, and the task to us. A call that ends at once is not tracked, unless it
-                // holds what may lead to us already: an exception, by its frames, or an object of the user's own class.
-                this.track();
-                Ok(coroutine::Step::Wait(future))
-            }
-        }
+            };
+            let future = new_future()?;
+            watch::wait(this.core(), this.fd.get(), direction, &socket, future.clone_ref())?;
+            future
+        };
+        this.waiter.set(Some(future.clone_ref()));
+        // The future leads to the task, and the task to us. A call that ends at once is not tracked, unless it holds what
+        // may lead to us already: an exception, by its frames, or an object of the user's own class.
+        this.track();
+        Ok(Step::Wait(future))
     }
 
-    /// Nothing will be tried any more; what the action held is dropped.
+    /// Nothing will be tried any more; what the call held is dropped.
     fn finish(&self) {
         self.end_wait();
+        self.socket.clear();
         self.replace_action(Action::Done);
     }
-}
 
-impl Traverse for SockCall {
-    fn traverse(&self, visitor: &mut Visitor) {
+    fn visit(&self, visitor: &mut Visitor) {
         visitor.reference(self.event_loop.object());
         visitor.slots([&self.socket, &self.waiter]);
         visitor.slots(self.action.borrow().held());
-    }
-
-    fn clear(&self) {
-        self.finish();
-        self.socket.clear();
-    }
-}
-
-impl Dealloc for SockCall {
-    fn dealloc(dead: Dead<Self>) {
-        if dead.is_new() {
-            report_never_awaited(&dead);
-        }
-        forget_value();
-        // Before the fields are dropped: it needs the loop to leave the descriptor.
-        dead.finish();
     }
 }
 
@@ -379,15 +323,6 @@ fn is_buffer(target: &Slot) -> bool {
     // SAFETY: null or an object that the slot holds.
     !object.is_null()
         && unsafe { ffi::PyByteArray_CheckExact(object) != 0 || ffi::PyMemoryView_Check(object) != 0 }
-}
-
-/// What a go of the transfer means for the call.
-fn progress(transfer: &FileTransfer, progress: Progress) -> Result<Attempt, Raised> {
-    match progress {
-        Progress::Blocked => Ok(Attempt::Blocked(Direction::Write)),
-        Progress::Again => Ok(Attempt::Again),
-        Progress::Ended(outcome) => transfer.result(outcome).map(Attempt::Finished),
-    }
 }
 
 /// The descriptor that a call waits for is ready: more of its file goes out. The task is woken at the end.
@@ -402,21 +337,14 @@ pub(crate) fn go_on(core: &Core, call: This<'_, SockCall>) -> Result<(), Fatal> 
         return Ok(());
     }
     core.note_io();
-    let step = match file_descriptor(&socket) {
-        Ok(fd) if fd == call.fd.get() => progress(&transfer, transfer.go_on(fd)),
-        Ok(_) => transfer.result(Err(io::Error::from_raw_os_error(libc::EBADF))).map(Attempt::Finished),
-        Err(Raised) => transfer.lost(Some(take_unless_fatal()?)).map(Attempt::Finished),
+    let sent = match file_descriptor(&socket) {
+        Ok(fd) if fd == call.fd.get() => send_file(call, &socket, &transfer),
+        Ok(_) => transfer.result(Err(io::Error::from_raw_os_error(libc::EBADF))).map(Some),
+        Err(Raised) => transfer.lost(Some(take_unless_fatal()?)).map(Some),
     };
-    let outcome = match step {
-        Ok(Attempt::Finished(result)) => Ok(result),
-        Ok(step) => match stay(call, &socket, &step) {
-            Ok(()) => return Ok(()),
-            Err(raised) => Err(raised),
-        },
-        Err(raised) => Err(raised),
-    };
-    let next = match outcome {
-        Ok(result) => Action::Ended(Slot::new(Some(result))),
+    let next = match sent {
+        Ok(None) => return Ok(()),
+        Ok(result) => Action::Ended(Slot::new(result)),
         Err(Raised) => Action::Fail(Slot::new(Some(take_unless_fatal()?))),
     };
     call.replace_action(next);

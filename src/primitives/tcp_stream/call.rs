@@ -3,7 +3,7 @@
 //! Both try at once. Only what is not here yet, or does not fit, waits: a read for a future that the receiving side
 //! completes, a write for an operation that sends the rest.
 
-use std::cell::{Cell, UnsafeCell};
+use std::cell::UnsafeCell;
 use std::io;
 
 use pyo3::prelude::*;
@@ -14,13 +14,11 @@ use crate::bridge::awaitable::{Operation, Outcome};
 use crate::bridge::budget;
 use crate::bridge::drop_on_loop::DropOnLoop;
 use crate::bridge::loop_handle::LoopHandle;
-use crate::capi::collector::{Traverse, Visitor};
-use crate::capi::coroutine::{self, Coroutine, Step};
+use crate::capi::collector::Visitor;
+use crate::capi::coroutine::{self, AwaitState, Coroutine, Step, already_awaited};
 use crate::capi::error::raise_io;
-use crate::capi::native::{self, Class, Dead, Dealloc};
-use crate::capi::recycle::freelist::Freelist;
-use crate::capi::recycle::stop_iteration::forget_value;
-use crate::capi::{Borrowed, Exception, Native, Raised, Ref, Slot, This};
+use crate::capi::native::{self, native_class};
+use crate::capi::{Borrowed, Exception, Raised, Ref, Slot, This};
 use crate::framing::ReadRequest;
 use crate::primitives::data::{Data, Sendable};
 
@@ -37,8 +35,6 @@ pub(super) enum Action {
 #[derive(Debug)]
 pub(super) struct TcpStreamCall {
     name: &'static str,
-    /// A first step was taken.
-    begun: Cell<bool>,
     /// The stream, until the call is over.
     stream: Slot,
     action: UnsafeCell<Action>,
@@ -46,26 +42,11 @@ pub(super) struct TcpStreamCall {
     future: Slot,
     /// What sends the rest of a write.
     sending: Slot,
-    /// Python code may step the object.
-    by_hand: Cell<bool>,
+    awaited: AwaitState,
 }
 
-static CLASS: Class = Class::new();
-
-// SAFETY: `make_type` builds the class, of which `create` makes every instance.
-unsafe impl Native for TcpStreamCall {
-    fn class() -> &'static Class {
-        &CLASS
-    }
-
-    #[inline(always)]
-    fn freelist() -> Option<&'static Freelist> {
-        Some(&FREE)
-    }
-}
-
-/// The memory of dead calls.
-static FREE: Freelist = Freelist::new(64);
+// `make_type` builds the class, of which `create` makes every instance.
+native_class!(unsafe TcpStreamCall, freelist 64);
 
 impl TcpStreamCall {
     pub(super) fn create(
@@ -75,12 +56,11 @@ impl TcpStreamCall {
     ) -> Result<Ref, Raised> {
         native::create(TcpStreamCall {
             name,
-            begun: Cell::new(false),
             stream: Slot::new(Some(stream.object().to_owned())),
             action: UnsafeCell::new(action),
             future: Slot::empty(),
             sending: Slot::empty(),
-            by_hand: Cell::new(false),
+            awaited: AwaitState::default(),
         })
     }
 
@@ -141,7 +121,7 @@ impl TcpStreamCall {
         };
         // The socket takes no more: the rest is sent without the GIL.
         let socket = stream.on_runtime()?;
-        let rest = DropOnLoop::new(std::mem::take(data).into_sendable(py), &LoopHandle::running(py)?);
+        let rest = DropOnLoop::new(data.to_sendable(py), &LoopHandle::running(py)?);
         let sending = Operation::create(py, "TcpStream.write_all", async move {
             let turn = turn.acquire(1).await;
             let sent = socket.write_all(rest.get().map_or(&[], Sendable::as_slice)).await;
@@ -160,19 +140,32 @@ impl TcpStreamCall {
     fn send_on(this: This<'_, Self>) -> Result<Step, Raised> {
         let sending = this.sending.get().ok_or(Raised)?;
         let operation = sending.downcast::<Operation>().ok_or(Raised)?;
-        Operation::step(operation, Borrowed::none())
+        coroutine::advance(operation, Borrowed::none())
     }
 
-    fn go_on(this: This<'_, Self>) -> Result<Step, Raised> {
+    fn replace(&self, action: Action) -> Action {
+        // SAFETY: no borrow of the action is used any more: see `step`.
+        unsafe { std::mem::replace(&mut *self.action.get(), action) }
+    }
+}
+
+impl Coroutine for TcpStreamCall {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn awaited(&self) -> &AwaitState {
+        &self.awaited
+    }
+
+    fn step(this: This<'_, Self>, _: Borrowed<'_>) -> Result<Step, Raised> {
         if !this.sending.is_empty() {
             return TcpStreamCall::send_on(this);
         }
-        let Some(stream) = this.stream.get() else {
-            return Err(Exception::RuntimeError.raise("cannot reuse already awaited coroutine"));
-        };
+        let stream = this.stream.get().ok_or_else(already_awaited)?;
         let Some(stream) = stream.downcast::<TcpStream>() else { return Err(Raised) };
         // SAFETY: nothing else borrows the action during a step, as one task steps a coroutine. `finish` may replace it
-        // once Python code runs; before that `read` clones its request, and `write` takes its data.
+        // once Python code runs; before that `read` clones its request, and `write` takes a reference to its data.
         match unsafe { &mut *this.action.get() } {
             Action::Read(request, kind) => TcpStreamCall::read(this, &stream, request, *kind),
             Action::Write(data) => {
@@ -187,62 +180,19 @@ impl TcpStreamCall {
         }
     }
 
-    fn replace(&self, action: Action) -> Action {
-        // SAFETY: no borrow of the action is alive: see `go_on`.
-        unsafe { std::mem::replace(&mut *self.action.get(), action) }
-    }
-}
-
-impl Coroutine for TcpStreamCall {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn by_hand(&self) -> &Cell<bool> {
-        &self.by_hand
-    }
-
-    fn step(this: This<'_, Self>, _: Borrowed<'_>) -> Result<Step, Raised> {
-        this.begun.set(true);
-        let step = TcpStreamCall::go_on(this)?;
-        if matches!(step, Step::Done(_)) {
-            this.finish();
-        }
-        Ok(step)
-    }
-
     fn finish(&self) {
-        self.begun.set(true);
         let stream = self.stream.take();
-        if !self.future.is_empty() {
-            self.future.clear();
-            if let Some(stream) = stream.as_ref().and_then(|stream| stream.downcast::<TcpStream>()) {
-                stream.end_read();
-            }
+        if self.future.take().is_some()
+            && let Some(stream) = stream.as_ref().and_then(|stream| stream.downcast::<TcpStream>())
+        {
+            stream.end_read();
         }
         self.sending.clear();
         drop(self.replace(Action::Done));
     }
-}
 
-impl Traverse for TcpStreamCall {
-    fn traverse(&self, visitor: &mut Visitor) {
+    fn visit(&self, visitor: &mut Visitor) {
         visitor.slots([&self.stream, &self.future, &self.sending]);
-    }
-
-    fn clear(&self) {
-        self.finish();
-    }
-}
-
-impl Dealloc for TcpStreamCall {
-    fn dealloc(dead: Dead<Self>) {
-        if !dead.begun.get() {
-            coroutine::report_never_awaited(&dead);
-        }
-        forget_value();
-        // Before the fields are dropped: it notifies the stream.
-        dead.finish();
     }
 }
 

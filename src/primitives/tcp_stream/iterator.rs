@@ -7,8 +7,8 @@ use super::call::{Action, TcpStreamCall};
 use super::outcome::ReadKind;
 use crate::capi::class::ClassSpec;
 use crate::capi::methods::{SelfSlot, TypeSlot};
-use crate::capi::native::{self, Class, Dealloc};
-use crate::capi::{Native, Raised, Ref, Slot, This};
+use crate::capi::native::{self, Dealloc, native_class};
+use crate::capi::{Raised, Ref, Slot, This};
 use crate::framing::ReadRequest;
 
 /// The iterator. It keeps the stream alive and has no state of its own.
@@ -19,16 +19,8 @@ struct Iterator {
     frames: Option<usize>,
 }
 
-static CLASS: Class = Class::new();
-
-// SAFETY: `make_type` builds the class, and `over` makes every instance by `native::create`.
-unsafe impl Native for Iterator {
-    const COLLECTED: bool = false;
-
-    fn class() -> &'static Class {
-        &CLASS
-    }
-}
+// `make_type` builds the class, and `over` makes every instance by `native::create`.
+native_class!(unsafe Iterator, { const COLLECTED: bool = false; });
 
 impl Dealloc for Iterator {}
 

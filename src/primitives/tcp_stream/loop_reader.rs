@@ -6,7 +6,7 @@
 //! has to wait. A receive that got less than there was room for was the last until the next edge; but an edge that reported
 //! the end of the stream comes only once, and then the reads go on until the end is read.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::io;
 use std::mem::ManuallyDrop;
 use std::net;
@@ -20,10 +20,11 @@ use crate::bridge::waiter::Waiter;
 use crate::capi::class::ClassSpec;
 use crate::capi::collector::{Traverse, Visitor};
 use crate::capi::methods::TypeSlot;
-use crate::capi::native::{self, Class, Dealloc};
-use crate::capi::{Fatal, Native, Raised, Ref, Slot, This};
+use crate::capi::native::{self, Dealloc, native_class};
+use crate::capi::{Fatal, Raised, Ref, Slot, This};
 use crate::event_loop::completion::complete;
-use crate::event_loop::core::{Core, core_of};
+use crate::event_loop::core::Core;
+use crate::event_loop::core::loop_ref::LoopRef;
 use crate::event_loop::event_loop::EventLoop;
 use crate::event_loop::source::Source;
 use crate::framing::{ReadRequest, TooLong};
@@ -49,7 +50,7 @@ pub(super) struct LoopReader {
     fd: Cell<RawFd>,
     received: RefCell<Received>,
     /// The loop whose poller has the descriptor. Empty before the first wait.
-    event_loop: Slot,
+    event_loop: OnceCell<LoopRef>,
     /// What the waiting task waits for, and what it has asked for.
     future: Slot,
     request: RefCell<ReadRequest>,
@@ -61,20 +62,15 @@ pub(super) struct LoopReader {
     streak: Cell<u32>,
 }
 
-static CLASS: Class = Class::new();
-
-// SAFETY: `make_type` builds the class, and `create` makes every instance by `native::create`.
-unsafe impl Native for LoopReader {
-    fn class() -> &'static Class {
-        &CLASS
-    }
-}
+// `make_type` builds the class, and `create` makes every instance by `native::create`.
+native_class!(unsafe LoopReader);
 
 impl Dealloc for LoopReader {}
 
 impl Traverse for LoopReader {
     fn traverse(&self, visitor: &mut Visitor) {
-        visitor.slots([&self.event_loop, &self.future]);
+        self.event_loop.get().into_iter().for_each(|event_loop| visitor.reference(event_loop.object()));
+        visitor.slot(&self.future);
     }
 
     /// The loop stays: the stream's end needs it, and the loop's own clear breaks the cycle.
@@ -97,7 +93,7 @@ impl LoopReader {
         let reader = native::create(LoopReader {
             fd: Cell::new(fd),
             received: RefCell::new(Received::new(limit)),
-            event_loop: Slot::empty(),
+            event_loop: OnceCell::new(),
             future: Slot::empty(),
             request: RefCell::new(ReadRequest::All),
             drained: Cell::new(false),
@@ -116,7 +112,7 @@ impl LoopReader {
         if begin {
             received.begin();
         }
-        let mut drained = self.drained.get() && !self.event_loop.is_empty();
+        let mut drained = self.drained.get() && self.event_loop.get().is_some();
         loop {
             match owned(received.take(request))? {
                 ReadProgress::Pending if !drained && !self.is_behind(&received) => {
@@ -163,9 +159,8 @@ impl LoopReader {
 
     /// The socket was used: what that has set off elsewhere in the loop is not to wait behind its callbacks.
     pub(super) fn touch(&self) {
-        if !self.event_loop.is_empty() {
-            // SAFETY: `attach` put one of our loops there.
-            unsafe { core_of(self.event_loop.as_ptr()) }.note_io();
+        if let Some(event_loop) = self.event_loop.get() {
+            event_loop.core().note_io();
         }
     }
 
@@ -181,8 +176,8 @@ impl LoopReader {
     /// Sees to it that the poller of `event_loop`, which runs on this thread, watches the descriptor. False if that
     /// cannot be.
     pub(super) fn attach(this: This<'_, LoopReader>, event_loop: &Bound<'_, EventLoop>) -> bool {
-        if !this.event_loop.is_empty() {
-            return this.event_loop.as_ptr() == event_loop.as_ptr();
+        if let Some(own) = this.event_loop.get() {
+            return own.object().as_ptr() == event_loop.as_ptr();
         }
         let (core, fd) = (event_loop.get().core(), this.fd.get());
         // A watcher that was added by the descriptor's number stays.
@@ -192,7 +187,7 @@ impl LoopReader {
         {
             return false;
         }
-        let Ok(token) = core.insert_source::<Reading>(fd, this.object().to_owned()) else {
+        let Ok(token) = core.insert_source::<LoopReader>(fd, this.object().to_owned()) else {
             return false;
         };
         let registered = core.poller().map(|poller| match poller.register_edge(fd, token, Interest::READ) {
@@ -205,8 +200,7 @@ impl LoopReader {
             drop(core.fds.remove(fd));
             return false;
         }
-        this.event_loop.set(Some(Ref::from(event_loop.as_any().clone())));
-        true
+        this.event_loop.set(core.loop_ref()).is_ok()
     }
 
     /// `future` is completed once `look` has something else to say than before.
@@ -226,20 +220,14 @@ impl LoopReader {
         let fd = self.fd.replace(-1);
         let limit = self.received.borrow().limit();
         let received = self.received.replace(Received::new(limit));
-        let (event_loop, future) = (self.event_loop.take(), self.future.take());
-        let Some(event_loop) = event_loop else { return (received, None) };
-        // SAFETY: `attach` put one of our loops there.
-        let core = unsafe { core_of(event_loop.as_ptr()) };
+        let Some(core) = self.event_loop.get().map(LoopRef::core) else { return (received, None) };
+        let future = self.future.take();
         core.remove_source(fd, closed);
         (received, future.map(|future| Waiter::of(LoopHandle::Own(core.inbox.clone()), future)))
     }
 }
 
-/// What the descriptor's token leads to.
-#[derive(Debug)]
-struct Reading;
-
-impl Source for Reading {
+impl Source for LoopReader {
     fn on_ready(object: &Ref, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
         let Some(reader) = object.downcast::<LoopReader>() else { return Ok(()) };
         if !readiness.intersects(ARRIVED) || reader.fd.get() < 0 {

@@ -91,11 +91,8 @@ fn write_all(stream: This<'_, TcpStream>, arguments: Arguments<'_>) -> Result<Re
     let data = match (arguments.rest(0), arguments.keywords()) {
         (&[data], 0) => Data::from_python(data)?,
         (pieces, 0) => {
-            let mut joined = Vec::new();
-            for piece in pieces {
-                joined.extend_from_slice(Data::from_python(*piece)?.rest());
-            }
-            joined.into()
+            let pieces = pieces.iter().map(|piece| Data::from_python(*piece));
+            Data::joined(pieces.collect::<Result<Vec<_>, _>>()?.iter().map(Data::rest))?
         }
         _ => return Err(Exception::TypeError.raise("write_all() takes no keyword arguments")),
     };
@@ -107,8 +104,8 @@ fn write_frame(stream: This<'_, TcpStream>, arguments: Arguments<'_>) -> Result<
     let Ok(len) = u32::try_from(data.rest().len()) else {
         return Err(Exception::ValueError.raise("a frame holds less than 4 GiB"));
     };
-    let frame = [&len.to_be_bytes(), data.rest()].concat();
-    TcpStreamCall::create(stream, "TcpStream.write_frame", Action::Write(frame.into()))
+    let frame = Data::joined([&len.to_be_bytes(), data.rest()].into_iter())?;
+    TcpStreamCall::create(stream, "TcpStream.write_frame", Action::Write(frame))
 }
 
 /// What is put on the class.

@@ -51,8 +51,8 @@ use crate::bridge::runtime;
 use crate::bridge::waiter::{Waiter, WakeOnce};
 use crate::capi::class::add_methods;
 use crate::capi::error::exception;
-use crate::capi::native::Class;
-use crate::capi::{Fallible, Native, Raised, Ref, Slot, This};
+use crate::capi::native::native_class;
+use crate::capi::{Fallible, Raised, Ref, Slot, This};
 use crate::event_loop::event_loop::EventLoop;
 use crate::event_loop::futures::new_future;
 use crate::framing::{ReadRequest, TooLong};
@@ -374,14 +374,8 @@ impl TcpStream {
     fn __clear__(&self) {}
 }
 
-static CLASS: Class = Class::new();
-
-// SAFETY: `socket::add_methods` sets the class, and says where the fields are.
-unsafe impl Native for TcpStream {
-    fn class() -> &'static Class {
-        &CLASS
-    }
-}
+// `socket::add_methods` sets the class, and says where the fields are.
+native_class!(unsafe TcpStream);
 
 impl SocketClass for TcpStream {
     type Inside = Open;

@@ -17,15 +17,13 @@ use super::reading::{check, join, not_empty, read_all, read_exactly, read_line, 
 use super::waiter::result_of;
 use super::writer::is_drained;
 use crate::capi::buffer::bytes_from;
-use crate::capi::collector::{Traverse, Visitor};
-use crate::capi::coroutine::{self, Coroutine, Step};
+use crate::capi::collector::Visitor;
+use crate::capi::coroutine::{self, AwaitState, Coroutine, Step, already_awaited};
 use crate::capi::fallible::tuple;
 use crate::capi::imports::imports;
 use crate::capi::inspect::integer;
-use crate::capi::native::{self, Class, Dead, Dealloc};
-use crate::capi::recycle::freelist::Freelist;
-use crate::capi::recycle::stop_iteration::forget_value;
-use crate::capi::{Arguments, Borrowed, Exception, Native, Raised, Ref, Slot, This};
+use crate::capi::native::{self, native_class};
+use crate::capi::{Arguments, Borrowed, Exception, Raised, Ref, Slot, This};
 
 /// What is to be done.
 #[derive(Debug)]
@@ -60,26 +58,11 @@ pub(super) struct Call {
     /// Where in the data the search for a separator goes on.
     offset: Cell<usize>,
     phase: Cell<Phase>,
-    /// Python code may step the object.
-    by_hand: Cell<bool>,
+    awaited: AwaitState,
 }
 
-static CLASS: Class = Class::new();
-
-// SAFETY: `make_type` builds the class, of which `create` makes every instance.
-unsafe impl Native for Call {
-    fn class() -> &'static Class {
-        &CLASS
-    }
-
-    #[inline(always)]
-    fn freelist() -> Option<&'static Freelist> {
-        Some(&CALLS)
-    }
-}
-
-/// The memory of dead calls.
-static CALLS: Freelist = Freelist::new(64);
+// `make_type` builds the class, of which `create` makes every instance.
+native_class!(unsafe Call, freelist 64);
 
 impl Call {
     #[inline(always)]
@@ -90,7 +73,7 @@ impl Call {
             kind: UnsafeCell::new(kind),
             offset: Cell::new(0),
             phase: Cell::new(Phase::Fresh),
-            by_hand: Cell::new(false),
+            awaited: AwaitState::default(),
         })
     }
 
@@ -296,20 +279,16 @@ impl Coroutine for Call {
     fn step(this: This<'_, Self>, sent: Borrowed<'_>) -> Result<Step, Raised> {
         // What a step runs may drop the caller's reference.
         let _held = this.object().to_owned();
-        let step = match this.phase.get() {
+        match this.phase.get() {
             Phase::Fresh => Call::begin(this),
             Phase::Waiting => Call::resume(this),
             Phase::PassedOn => this.send_on(sent),
-            Phase::Done => Err(Exception::RuntimeError.raise("cannot reuse already awaited coroutine")),
-        };
-        if matches!(step, Ok(Step::Done(_))) {
-            this.finish();
+            Phase::Done => Err(already_awaited()),
         }
-        step
     }
 
-    fn by_hand(&self) -> &Cell<bool> {
-        &self.by_hand
+    fn awaited(&self) -> &AwaitState {
+        &self.awaited
     }
 
     fn finish(&self) {
@@ -323,30 +302,12 @@ impl Coroutine for Call {
         self.owner.clear();
     }
 
-    fn awaited(&self) -> Option<Ref> {
-        if self.phase.get() == Phase::PassedOn { self.waiter.get() } else { None }
-    }
-}
-
-impl Traverse for Call {
-    fn traverse(&self, visitor: &mut Visitor) {
+    fn visit(&self, visitor: &mut Visitor) {
         visitor.slots([&self.owner, &self.waiter]);
     }
 
-    fn clear(&self) {
-        self.finish();
-    }
-}
-
-impl Dealloc for Call {
-    #[inline(always)]
-    fn dealloc(dead: Dead<Self>) {
-        if dead.phase.get() == Phase::Fresh {
-            coroutine::report_never_awaited(&dead);
-        }
-        forget_value();
-        // Before the fields are dropped: it needs the reader.
-        dead.finish();
+    fn delegate(&self) -> Option<Ref> {
+        if self.phase.get() == Phase::PassedOn { self.waiter.get() } else { None }
     }
 }
 

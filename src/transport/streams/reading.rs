@@ -10,7 +10,7 @@ use pyo3::ffi;
 
 use super::errors::{incomplete, item_too_long, line_too_long};
 use super::reader::Reader;
-use crate::capi::buffer::RawBytes;
+use crate::capi::buffer::concat;
 use crate::capi::inspect::integer;
 use crate::capi::{Exception, Raised, Ref};
 use crate::framing::{ItemEnd, find_delimiter, find_line};
@@ -83,20 +83,9 @@ pub(super) fn join(blocks: &mut Vec<Ref>) -> Result<Ref, Raised> {
     {
         return Ok(only);
     }
-    let slices = || blocks.iter().filter_map(|block| block.exact_bytes());
-    let size = slices().map(<[u8]>::len).sum();
-    let mut joined = RawBytes::with_capacity(size)?;
-    let mut place = joined.as_mut_ptr();
-    for slice in slices() {
-        // SAFETY: the object has room for all of them, one behind the other.
-        unsafe {
-            std::ptr::copy_nonoverlapping(slice.as_ptr(), place, slice.len());
-            place = place.add(slice.len());
-        }
-    }
+    let joined = concat(blocks.iter().filter_map(|block| block.exact_bytes()))?;
     blocks.clear();
-    // SAFETY: all of it was written.
-    unsafe { joined.finish(size) }
+    Ok(joined)
 }
 
 /// Where the first of the separators ends, of which the newline is the default. `offset` is where the search goes on.
