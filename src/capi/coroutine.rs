@@ -64,6 +64,12 @@ pub(crate) trait Coroutine: Native {
     /// was never awaited.
     fn name(&self) -> &'static str;
 
+    /// The same without its class.
+    fn method_name(&self) -> &'static str {
+        let name = self.name();
+        name.split_once('.').map_or(name, |(_, name)| name)
+    }
+
     fn awaited(&self) -> &AwaitState;
 
     /// Goes on as far as it can. `sent` is what was sent into it, most often `None`.
@@ -286,10 +292,7 @@ pub(crate) fn class<'py, T: Coroutine>(full_name: &'static std::ffi::CStr) -> Cl
         ])
         .attributes(&[
             Attribute::read_only(c"__qualname__", |this: This<'_, T>| this.name()),
-            Attribute::read_only(c"__name__", |this: This<'_, T>| {
-                let name = this.name();
-                name.split_once('.').map_or(name, |(_, name)| name)
-            }),
+            Attribute::read_only(c"__name__", |this: This<'_, T>| this.method_name()),
         ])
         .slots(&TypeSlot::collected())
         .slots(&[

@@ -8,10 +8,9 @@ use pyo3::exceptions::PyStopAsyncIteration;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-use super::closed::Closed;
+use super::incoming::Incoming;
 use super::listening::Sockets;
 use super::lookup::host_name;
-use super::returned_item::{ReturnedItem, ReturnedItems};
 use super::socket::{self, Inside, OpenSocket, SocketClass};
 use super::tcp_stream::{TcpStream, checked};
 use crate::bridge::awaitable::{Operation, Outcome};
@@ -38,37 +37,24 @@ unsafe impl Sync for TcpListener {}
 #[derive(Debug)]
 pub(crate) struct Shared {
     sockets: Sockets,
-    returned: Arc<ReturnedItems<std::net::TcpStream>>,
-    closed: Closed,
+    incoming: Arc<Incoming<std::net::TcpStream>>,
 }
 
 impl Shared {
     async fn accept(&self) -> io::Result<std::net::TcpStream> {
         loop {
-            if let Some(stream) = self.returned.take() {
-                return Ok(stream);
-            }
-            crate::select! {
-                () = self.closed.wait() => return Err(closed()),
-                () = self.returned.returned() => {},
-                accepted = self.sockets.accept() => match accepted {
-                    // Gone again before it was accepted: not the listener's failure.
-                    Err(error) if error.raw_os_error() == Some(libc::ECONNABORTED) => {}
-                    Err(_) if self.closed.is_set() => return Err(closed()),
-                    Err(error) => return Err(error),
-                    Ok(stream) => {
-                        // It fails only for a connection that is gone, which a read will find out.
-                        let _ = stream.set_nodelay(true);
-                        return Ok(stream);
-                    }
+            match self.sockets.accept().await {
+                // Gone again before it was accepted: not the listener's failure.
+                Err(error) if error.raw_os_error() == Some(libc::ECONNABORTED) => {}
+                accepted => {
+                    let stream = accepted?;
+                    // It fails only for a connection that is gone, which a read will find out.
+                    let _ = stream.set_nodelay(true);
+                    return Ok(stream);
                 }
             }
         }
     }
-}
-
-fn closed() -> io::Error {
-    io::Error::from_raw_os_error(libc::ECONNABORTED)
 }
 
 impl TcpListener {
@@ -76,19 +62,13 @@ impl TcpListener {
     fn next<'py>(&self, py: Python<'py>, iterating: bool) -> PyResult<Bound<'py, PyAny>> {
         let shared = self.socket.get()?.clone();
         let limit = self.limit;
+        let make = move |py: Python<'_>, stream| TcpStream::create(py, stream, limit);
         Operation::create(py, "TcpListener.accept", async move {
-            match shared.accept().await {
-                Ok(stream) => {
-                    let item = ReturnedItem::new(stream, &shared.returned);
-                    Outcome::value(move |py| match item.into_inner() {
-                        Some(stream) => TcpStream::create(py, stream, limit),
-                        None => Ok(py.None()),
-                    })
-                }
-                Err(_) if iterating && shared.closed.is_set() => {
+            match shared.incoming.receive(shared.accept(), make).await {
+                Err(_) if iterating && shared.incoming.is_closed() => {
                     Outcome::value(|_| Err(PyStopAsyncIteration::new_err(())))
                 }
-                Err(error) => Outcome::Error(error),
+                accepted => accepted.unwrap_or_else(Outcome::Error),
             }
         })
     }
@@ -107,7 +87,7 @@ impl Inside for Arc<Shared> {
 
     fn end(self) {
         // First: a task that finds the socket shut down looks here for the reason.
-        self.closed.set();
+        self.incoming.close();
         self.sockets.shut_down();
     }
 
@@ -137,7 +117,7 @@ impl TcpListener {
         Operation::create(py, "TcpListener.bind", async move {
             match Sockets::bind(host, port).await {
                 Ok((sockets, local)) => Outcome::value(move |py| {
-                    let shared = Shared { sockets, returned: ReturnedItems::new(), closed: Closed::new() };
+                    let shared = Shared { sockets, incoming: Incoming::new() };
                     let socket = OpenSocket::new(Arc::new(shared), Some(local), None);
                     let listener = TcpListener { socket, limit };
                     socket::create(py, listener)

@@ -10,10 +10,9 @@ use pyo3::prelude::*;
 use pyo3::types::PyString;
 
 use super::address;
-use super::closed::Closed;
 use super::data::Data;
+use super::incoming::Incoming;
 use super::lookup::host_name;
-use super::returned_item::{ReturnedItem, ReturnedItems};
 use super::socket::{self, Inside, OpenSocket, SocketClass};
 use crate::bridge::awaitable::{Operation, Outcome};
 use crate::capi::error::exception;
@@ -44,30 +43,7 @@ unsafe impl Sync for UdpSocket {}
 #[derive(Debug)]
 pub(crate) struct Shared {
     socket: net::UdpSocket,
-    returned: Arc<ReturnedItems<Datagram>>,
-    closed: Closed,
-}
-
-impl Shared {
-    /// The result of a send or a receive, or an error if the socket is closed first.
-    async fn unless_closed<T>(&self, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-        crate::select! {
-            () = self.closed.wait() => Err(io::Error::from_raw_os_error(libc::ECONNABORTED)),
-            done = work => done,
-        }
-    }
-
-    async fn receive(&self) -> io::Result<Datagram> {
-        loop {
-            if let Some(datagram) = self.returned.take() {
-                return Ok(datagram);
-            }
-            crate::select! {
-                () = self.returned.returned() => {},
-                received = self.socket.receive() => return received,
-            }
-        }
-    }
+    incoming: Arc<Incoming<Datagram>>,
 }
 
 impl UdpSocket {
@@ -77,7 +53,7 @@ impl UdpSocket {
         local: SocketAddr,
         peer: Option<SocketAddr>,
     ) -> PyResult<Py<PyAny>> {
-        let shared = Shared { socket, returned: ReturnedItems::new(), closed: Closed::new() };
+        let shared = Shared { socket, incoming: Incoming::new() };
         let socket = UdpSocket { socket: OpenSocket::new(Arc::new(shared), Some(local), peer), local };
         socket::create(py, socket)
     }
@@ -95,15 +71,8 @@ impl UdpSocket {
     ) -> PyResult<Bound<'py, PyAny>> {
         let shared = self.open()?;
         Operation::create(py, name, async move {
-            match shared.unless_closed(shared.receive()).await {
-                Ok(datagram) => {
-                    let item = ReturnedItem::new(datagram, &shared.returned);
-                    Outcome::value(move |py| {
-                        item.into_inner().map_or_else(|| Ok(py.None()), |it| make(py, it))
-                    })
-                }
-                Err(error) => Outcome::Error(error),
-            }
+            let received = shared.incoming.receive(shared.socket.receive(), make);
+            received.await.unwrap_or_else(Outcome::Error)
         })
     }
 
@@ -117,7 +86,7 @@ impl UdpSocket {
         let (shared, local) = (self.open()?, self.local);
         let data = Data::from_python(Ref::from(data.clone()).borrow())?.to_sendable(py);
         Operation::create(py, name, async move {
-            let sent = shared.unless_closed(async {
+            let sent = shared.incoming.unless_closed(async {
                 match to {
                     Some(to) => {
                         let addresses = to.resolve().await?;
@@ -129,10 +98,7 @@ impl UdpSocket {
                     None => shared.socket.send(data.as_slice()).await,
                 }
             });
-            match sent.await {
-                Ok(_) => Outcome::Nothing,
-                Err(error) => Outcome::Error(error),
-            }
+            sent.await.map_or_else(Outcome::Error, |_| Outcome::Nothing)
         })
     }
 }
@@ -149,7 +115,7 @@ impl Inside for Arc<Shared> {
     const KIND: libc::c_int = libc::SOCK_DGRAM;
 
     fn end(self) {
-        self.closed.set();
+        self.incoming.close();
     }
 }
 

@@ -126,10 +126,7 @@ impl TcpStreamCall {
             let turn = turn.acquire(1).await;
             let sent = socket.write_all(rest.get().map_or(&[], Sendable::as_slice)).await;
             drop(turn);
-            match sent {
-                Ok(()) => Outcome::Nothing,
-                Err(error) => Outcome::Error(error),
-            }
+            sent.map_or_else(Outcome::Error, |()| Outcome::Nothing)
         });
         this.sending.set(Some(sending?.into()));
         this.track();

@@ -1,11 +1,14 @@
 //! The methods of a stream that make awaitable calls, or iterate over them.
 
+use pyo3::prelude::*;
+
 use super::TcpStream;
 use super::call::{Action, TcpStreamCall};
-use super::iterator;
 use super::outcome::ReadKind;
-use crate::capi::methods::Method;
-use crate::capi::{Arguments, Borrowed, Exception, Raised, Ref, This};
+use crate::capi::class::ClassSpec;
+use crate::capi::methods::{Method, SelfSlot, TypeSlot};
+use crate::capi::native::{self, Dealloc, native_class};
+use crate::capi::{Arguments, Borrowed, Exception, Raised, Ref, Slot, This};
 use crate::framing::ReadRequest;
 use crate::primitives::data::Data;
 
@@ -84,7 +87,43 @@ fn read_frame(stream: This<'_, TcpStream>, arguments: Arguments<'_>) -> Result<R
 }
 
 fn frames(stream: This<'_, TcpStream>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
-    iterator::over(stream, Some(max_size(arguments, "frames")?))
+    iterate(stream, Some(max_size(arguments, "frames")?))
+}
+
+/// `async for` over lines or frames. It keeps the stream alive and has no state of its own.
+struct Iterator {
+    /// A TcpStream.
+    stream: Slot,
+    /// The longest frame, if it is frames.
+    frames: Option<usize>,
+}
+
+// `make_iterator_type` builds the class, and `iterate` makes every instance by `native::create`.
+native_class!(unsafe Iterator, { const COLLECTED: bool = false; });
+
+impl Dealloc for Iterator {}
+
+fn iterate(stream: This<'_, TcpStream>, frames: Option<usize>) -> Result<Ref, Raised> {
+    native::create(Iterator { stream: Slot::new(Some(stream.object().to_owned())), frames })
+}
+
+/// `__anext__`.
+fn next(this: This<'_, Iterator>) -> Result<Ref, Raised> {
+    let stream = this.stream.get().ok_or(Raised)?;
+    let stream = stream.downcast::<TcpStream>().ok_or(Raised)?;
+    let action = match this.frames {
+        None => Action::Read(ReadRequest::Line, ReadKind::NextLine),
+        Some(most) => Action::Read(ReadRequest::Frame(most), ReadKind::NextFrame),
+    };
+    TcpStreamCall::create(stream, "TcpStream.__anext__", action)
+}
+
+/// Makes the class of iterators. Called once, by the module's initialisation.
+pub(super) fn make_iterator_type(py: Python<'_>) -> PyResult<()> {
+    ClassSpec::<Iterator>::new(c"wakeloop._core.TcpStreamIterator")
+        .slots(&[TypeSlot::dealloc(), TypeSlot::itself(SelfSlot::AsyncIter), TypeSlot::anext(next)])
+        .build(py)
+        .map(drop)
 }
 
 fn write_all(stream: This<'_, TcpStream>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
@@ -152,7 +191,7 @@ pub(super) const METHODS: &[Method<TcpStream>] = &[
     ),
     Method::no_args(
         c"__aiter__",
-        |stream: This<'_, TcpStream>| iterator::over(stream, None),
+        |stream: This<'_, TcpStream>| iterate(stream, None),
         c"__aiter__()\n\nIterate over lines, each with its end; the last one may have none.",
     ),
 ];

@@ -3,8 +3,7 @@
 //! | file | what it is |
 //! |---|---|
 //! | `call` | one awaitable read or write |
-//! | `methods` | the methods that make them |
-//! | `iterator` | `async for` over lines or frames |
+//! | `methods` | the methods that make them, and `async for` over lines or frames |
 //! | `outcome` | the result or exception that a read ends with |
 //! | `loop_reader` | reading on the loop's thread |
 //!
@@ -24,7 +23,6 @@
 //! requests, and cares, opens a second connection for one of the two.
 
 mod call;
-mod iterator;
 mod loop_reader;
 mod methods;
 mod outcome;
@@ -303,7 +301,7 @@ pub(super) fn checked(limit: usize) -> PyResult<usize> {
 /// its first use could fail by a panic.
 pub(crate) fn make_types(py: Python<'_>) -> PyResult<()> {
     call::make_type(py)?;
-    iterator::make_type(py)?;
+    methods::make_iterator_type(py)?;
     loop_reader::make_type(py)?;
     socket::add_methods::<TcpStream>(py)?;
     add_methods(&py.get_type::<TcpStream>(), methods::METHODS)

@@ -84,15 +84,6 @@ impl Call {
         unsafe { &mut *self.kind.get() }
     }
 
-    /// The name as asyncio has it in its message about a second read at the same time.
-    fn waits_in(&self) -> &'static str {
-        match self.kind() {
-            Kind::Read(_) | Kind::ReadAll(_) => "read",
-            Kind::Exactly(_) => "readexactly",
-            _ => "readuntil",
-        }
-    }
-
     #[inline(always)]
     fn begin(this: This<'_, Self>) -> Result<Step, Raised> {
         let Some(owner) = this.owner.get() else { return Err(Raised) };
@@ -170,7 +161,9 @@ impl Call {
     /// `_wait_for_data`.
     fn wait(this: This<'_, Self>, reader: &Reader) -> Result<Step, Raised> {
         if !reader.waiter.is_empty() {
-            let name = this.waits_in();
+            // asyncio's `readline` waits in `readuntil`.
+            let name =
+                if let Kind::Line | Kind::Next = this.kind() { "readuntil" } else { this.method_name() };
             return Err(Exception::RuntimeError.raise(&format!(
                 "{name}() called while another coroutine is already waiting for incoming data"
             )));
@@ -218,10 +211,9 @@ impl Call {
             Kind::Drain => &classes.asyncio_writer,
             _ => &classes.asyncio_reader,
         };
-        let name = this.name();
-        let name = name.split_once('.').map_or(name, |(_, name)| name);
         let argument = argument.as_ref().map(Ref::borrow);
-        let coroutine = inherited(class, name, owner, Arguments::positional(argument.as_slice()))?;
+        let coroutine =
+            inherited(class, this.method_name(), owner, Arguments::positional(argument.as_slice()))?;
         this.waiter.set(Some(coroutine));
         this.phase.set(Phase::PassedOn);
         this.track();
