@@ -268,28 +268,6 @@ impl TcpStream {
             drop_attached(waker);
         }
     }
-
-    /// Ends the sending direction, after the writes that are under way.
-    fn end_writing(&self) -> Result<(), Raised> {
-        self.socket.check_process()?;
-        let Some(open) = self.socket.get_open() else { return Ok(()) };
-        if self.eof.replace(true) {
-            return Ok(());
-        }
-        match &open.place {
-            Place::Runtime(stream, _) if open.turn.available() == 0 => {
-                let (stream, turn) = (stream.clone(), open.turn.clone());
-                let runtime = runtime::handle().map_err(|error| raise_io(&error))?;
-                runtime.spawn(async move {
-                    let _turn = turn.acquire(1).await;
-                    // It fails if the connection has ended meanwhile.
-                    let _ = stream.shutdown(Shutdown::Write);
-                });
-                Ok(())
-            }
-            _ => open.shutdown(Shutdown::Write).map_err(|error| raise_io(&error)),
-        }
-    }
 }
 
 /// The limit as the user gave it.
@@ -344,7 +322,24 @@ impl TcpStream {
     /// End the sending direction, after the writes that are under way: the peer reads the end of the stream, and can
     /// still send. Raises OSError if the connection is gone.
     fn write_eof(&self) -> PyResult<()> {
-        Ok(self.end_writing()?)
+        self.socket.check_process()?;
+        let Some(open) = self.socket.get_open() else { return Ok(()) };
+        if self.eof.replace(true) {
+            return Ok(());
+        }
+        match &open.place {
+            Place::Runtime(stream, _) if open.turn.available() == 0 => {
+                let (stream, turn) = (stream.clone(), open.turn.clone());
+                let runtime = runtime::handle().map_err(|error| raise_io(&error))?;
+                runtime.spawn(async move {
+                    let _turn = turn.acquire(1).await;
+                    // It fails if the connection has ended meanwhile.
+                    let _ = stream.shutdown(Shutdown::Write);
+                });
+            }
+            _ => open.shutdown(Shutdown::Write).map_err(|error| raise_io(&error))?,
+        }
+        Ok(())
     }
 
     /// at_eof()

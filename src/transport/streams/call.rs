@@ -205,7 +205,11 @@ impl Call {
             Kind::Read(size) => Some(integer(*size as i64)?),
             Kind::ReadAll(_) => Some(integer(-1)?),
             Kind::Exactly(size) => Some(integer(*size as i64)?),
-            Kind::Until(separators) => separator_argument(separators)?,
+            Kind::Until(separators) => match &separators[..] {
+                [] => None,
+                [only] => Some(only.clone_ref()),
+                many => Some(tuple(many.iter().map(Ref::clone_ref))?),
+            },
         };
         let class = |classes: &'static Classes| match this.kind() {
             Kind::Drain => &classes.asyncio_writer,
@@ -243,15 +247,6 @@ impl Call {
             }
             _ => Ok(rest),
         }
-    }
-}
-
-/// The argument of `readuntil`; nothing for the default.
-fn separator_argument(separators: &[Ref]) -> Result<Option<Ref>, Raised> {
-    match separators {
-        [] => Ok(None),
-        [only] => Ok(Some(only.clone_ref())),
-        many => tuple(many.iter().map(Ref::clone_ref)).map(Some),
     }
 }
 
