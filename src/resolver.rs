@@ -7,6 +7,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::ptr::{null, null_mut};
 
+use socket2::SockAddr;
+
 /// The parts of a request besides host and service. Zero means any.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Hints {
@@ -112,23 +114,25 @@ pub(crate) fn addresses_of(host: &str, port: u16) -> io::Result<Vec<SocketAddr>>
     // With a socket type: otherwise each address is listed once for every type.
     let hints = Hints { kind: libc::SOCK_STREAM, ..Hints::default() };
     let found = look_up(Some(&host), None, hints)?;
-    Ok(found.iter().filter_map(|entry| internet(entry, port)).collect())
+    let internet = |entry| {
+        let mut address = address(entry).ok()?.as_socket()?;
+        address.set_port(port);
+        Some(address)
+    };
+    Ok(found.iter().filter_map(internet).collect())
 }
 
-fn internet(entry: &libc::addrinfo, port: u16) -> Option<SocketAddr> {
-    // SAFETY: the address has the length of its entry, which fits into the storage.
+/// The address of an entry. A longer one than sockets have is cut.
+pub(crate) fn address(entry: &libc::addrinfo) -> io::Result<SockAddr> {
+    // SAFETY: the entry's address is as long as the entry says, and no more is copied than the storage has room for.
     let ((), address) = unsafe {
-        socket2::SockAddr::try_init(|storage, len| {
-            let size = (entry.ai_addrlen as usize).min(*len as usize);
-            std::ptr::copy_nonoverlapping(entry.ai_addr.cast::<u8>(), storage.cast::<u8>(), size);
-            *len = size as libc::socklen_t;
+        SockAddr::try_init(|storage, len| {
+            *len = entry.ai_addrlen.min(*len);
+            std::ptr::copy_nonoverlapping(entry.ai_addr.cast::<u8>(), storage.cast::<u8>(), *len as usize);
             Ok(())
         })
-    }
-    .ok()?;
-    let mut address = address.as_socket()?;
-    address.set_port(port);
-    Some(address)
+    }?;
+    Ok(address)
 }
 
 #[cfg(test)]

@@ -58,6 +58,45 @@ impl Buffer {
     }
 }
 
+/// What `write` and `sendto` are given: a bytes object, or a view of something that may change as soon as they return.
+#[derive(Debug)]
+pub(crate) enum Content<'a> {
+    Bytes(Borrowed<'a>),
+    View(Buffer),
+}
+
+impl<'a> Content<'a> {
+    /// `None` for what is neither bytes nor a bytearray nor a memoryview.
+    #[inline(always)]
+    pub(crate) fn of(data: Borrowed<'a>) -> Result<Option<Content<'a>>, Raised> {
+        if data.is_bytes() {
+            return Ok(Some(Content::Bytes(data)));
+        }
+        if data.is_bytes_like() {
+            Buffer::readable(data.as_ptr()).map(Content::View).map(Some)
+        } else {
+            Ok(None)
+        }
+    }
+
+    /// The bytes. Not kept across anything that may run Python code, which could change them.
+    #[inline(always)]
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        match self {
+            Content::Bytes(bytes) => bytes.bytes().unwrap_or_default(),
+            Content::View(view) => view.as_slice(),
+        }
+    }
+
+    /// What is left behind the first `sent` bytes, for later: a bytes object, and how much of that is sent.
+    pub(crate) fn keep(self, sent: usize) -> Result<(Ref, usize), Raised> {
+        match self {
+            Content::Bytes(bytes) => Ok((bytes.to_owned(), sent)),
+            Content::View(view) => Ok((bytes_from(&view.as_slice()[sent..])?, 0)),
+        }
+    }
+}
+
 /// Is the error that is set about data that does not lie in one piece, such as every other byte of a buffer? asyncio
 /// learns of that when the system call is made, and takes it for an error of the socket.
 #[cold]

@@ -65,6 +65,11 @@ impl Outcome {
         }
     }
 
+    /// Has a step hit a fatal error?
+    pub(crate) fn is_fatal(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Sets the first error again.
     pub(crate) fn finish(self) -> Result<(), Fatal> {
         match self.0 {

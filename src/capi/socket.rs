@@ -1,12 +1,21 @@
-//! Python sockets for descriptors that native objects own.
+//! Sockets by their descriptor: as Python shows one that a native object owns, and system calls on them.
 
-use std::os::fd::RawFd;
+use std::ffi::c_int;
+use std::io;
+use std::os::fd::{BorrowedFd, RawFd};
 
 use pyo3::prelude::*;
+use socket2::{SockAddr, SockAddrStorage, SockRef, Socket};
 
 use super::fallible::Fallible;
 use super::imports::support;
 use super::object::Ref;
+
+/// How data is sent: without waiting, and without a signal if the peer is gone.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(crate) const SEND_FLAGS: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+pub(crate) const SEND_FLAGS: c_int = libc::MSG_DONTWAIT;
 
 /// A Python socket with the descriptor of a native object, which detaches the socket before it closes the descriptor.
 /// `None` if it is no longer `wanted` once it is made: Python has run, so another thread may have asked for one too, or
@@ -18,4 +27,30 @@ pub(crate) fn adopt(py: Python<'_>, fd: RawFd, wanted: impl FnOnce() -> bool) ->
     }
     socket.call_method0(Fallible("detach"))?;
     Ok(None)
+}
+
+/// Makes one system call on a socket that somebody else owns.
+pub(crate) fn with_socket<T>(fd: RawFd, call: impl FnOnce(&Socket) -> io::Result<T>) -> io::Result<T> {
+    if fd < 0 {
+        return Err(io::Error::from_raw_os_error(libc::EBADF));
+    }
+    // SAFETY: the number is used for the time of the call only. A descriptor that is closed makes the call fail.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    call(&SockRef::from(&fd))
+}
+
+/// One `recvfrom` without waiting: what it returns, and who sent the data.
+///
+/// # Safety
+/// `place` has room for `size` bytes.
+#[inline(always)]
+pub(crate) unsafe fn receive_from(fd: RawFd, place: *mut u8, size: usize) -> (isize, SockAddr) {
+    let mut storage = SockAddrStorage::zeroed();
+    let mut length = storage.size_of();
+    // SAFETY: the caller's word; the system writes an address to the storage, and its length beside it.
+    unsafe {
+        let sender = storage.view_as::<libc::sockaddr>();
+        let count = libc::recvfrom(fd, place.cast(), size, libc::MSG_DONTWAIT, sender, &mut length);
+        (count, SockAddr::new(storage, length))
+    }
 }

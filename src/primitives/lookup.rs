@@ -15,6 +15,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString};
+use socket2::SockAddr;
 
 use crate::bridge::io_error::io_error;
 use crate::bridge::pool;
@@ -23,7 +24,7 @@ use crate::capi::error::exception;
 use crate::capi::fallible::{list, py_tuple};
 use crate::capi::inspect::boolean;
 use crate::capi::methods::Method;
-use crate::capi::sockaddr::SockAddr;
+use crate::capi::sockaddr;
 use crate::capi::{Arguments, Borrowed, Fallible, Ref, This};
 use crate::event_loop::core::Core;
 use crate::resolver::{self, Addresses, Hints, LookupError};
@@ -82,9 +83,7 @@ impl Question {
 fn to_python<'py>(py: Python<'py>, addresses: &Addresses) -> PyResult<Bound<'py, PyList>> {
     let list = list(py, [])?;
     for entry in addresses.iter() {
-        // SAFETY: the entry's address with its length.
-        let address = unsafe { SockAddr::copied(entry.ai_addr, entry.ai_addrlen) };
-        let address = address.as_python()?.unwrap_or_else(Ref::none);
+        let address = sockaddr::to_python(&resolver::address(entry)?)?;
         let name = if entry.ai_canonname.is_null() {
             Fallible("").into_pyobject(py)?
         } else {
@@ -216,7 +215,7 @@ fn look_up_name(this: This<'_, Core>, arguments: Arguments<'_>) -> PyResult<Opti
     let ([address, flags], []) = arguments.bind("_look_up_name", ["sockaddr", "flags"], [])?;
     let known = [libc::AF_INET, libc::AF_INET6]
         .into_iter()
-        .find_map(|family| SockAddr::from_python(family, &address));
+        .find_map(|family| sockaddr::from_python(family, &address));
     let (Some(known), Some(flags)) = (known, small_int(&flags)) else { return Ok(None) };
     audit_name_info(&address)?;
     let future = pool::run(&this.object().bind(this.py()), move || {
@@ -239,7 +238,7 @@ fn name_of(address: &SockAddr, flags: i32) -> Result<(CString, CString), LookupE
     // SAFETY: an address with its length, and two places with theirs.
     let code = unsafe {
         libc::getnameinfo(
-            address.as_ptr(),
+            address.as_ptr().cast(),
             address.len(),
             host.as_mut_ptr(),
             HOST_MAX as _,

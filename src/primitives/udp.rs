@@ -145,10 +145,10 @@ impl UdpSocket {
         let host = host_name(host)?;
         Operation::create(py, "UdpSocket.bind", async move {
             let bound = net::UdpSocket::bind((host, port)).await;
-            match bound.and_then(|socket| socket.local_addr().map(|local| (socket, local))) {
-                Ok((socket, local)) => Outcome::value(move |py| UdpSocket::make(py, socket, local, None)),
-                Err(error) => Outcome::Error(error),
-            }
+            let bound = bound.and_then(|socket| socket.local_addr().map(|local| (socket, local)));
+            bound.map_or_else(Outcome::Error, |(socket, local)| {
+                Outcome::value(move |py| UdpSocket::make(py, socket, local, None))
+            })
         })
     }
 
@@ -161,12 +161,9 @@ impl UdpSocket {
     fn connect<'py>(py: Python<'py>, host: &Bound<'py, PyString>, port: u16) -> PyResult<Bound<'py, PyAny>> {
         let host = host_name(host)?;
         Operation::create(py, "UdpSocket.connect", async move {
-            match connected((host, port).into()).await {
-                Ok((socket, local, peer)) => {
-                    Outcome::value(move |py| UdpSocket::make(py, socket, local, Some(peer)))
-                }
-                Err(error) => Outcome::Error(error),
-            }
+            connected((host, port).into()).await.map_or_else(Outcome::Error, |(socket, local, peer)| {
+                Outcome::value(move |py| UdpSocket::make(py, socket, local, Some(peer)))
+            })
         })
     }
 

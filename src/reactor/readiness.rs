@@ -21,6 +21,14 @@ impl Interest {
     /// Both of the above.
     pub const BOTH: Interest = Interest(3);
 
+    /// What there is to be asked for, if anything.
+    pub const fn of(read: bool, write: bool) -> Option<Interest> {
+        match read as u8 | (write as u8) << 1 {
+            0 => None,
+            bits => Some(Interest(bits)),
+        }
+    }
+
     /// Whether `READ` is included.
     pub const fn is_read(self) -> bool {
         self.0 & 1 != 0

@@ -19,7 +19,7 @@ use crate::capi::error::io_error;
 use crate::capi::fallible::tuple;
 use crate::capi::imports::{imports, support};
 use crate::capi::inspect::integer;
-use crate::capi::sockaddr::SockAddr;
+use crate::capi::socket::with_socket;
 use crate::capi::{Fatal, Raised, Ref, Slot};
 use crate::event_loop::completion::complete;
 use crate::event_loop::core::{Core, core_of};
@@ -206,22 +206,18 @@ impl Connecting {
         let address = self.address()?;
         audit_connect(|| self.adopt(py), &address)?;
         core.note_io();
-        let raw = SockAddr::internet(&self.peer);
-        // SAFETY: an address with its length.
-        let blocked = if unsafe { libc::connect(fd, raw.as_ptr(), raw.len()) } == 0 {
-            false
-        } else {
-            let error = std::io::Error::last_os_error();
+        let failed = |error| io_error(py, &error);
+        let blocked = match with_socket(fd, |socket| socket.connect(&self.peer.into())) {
+            Ok(()) => false,
             // An interrupted connect goes on in the background.
-            if !matches!(error.raw_os_error(), Some(libc::EINPROGRESS | libc::EINTR | libc::EAGAIN)) {
-                return Err(io_error(py, &error));
-            }
-            true
+            Err(error) => match error.raw_os_error() {
+                Some(libc::EINPROGRESS | libc::EINTR | libc::EAGAIN) => true,
+                _ => return Err(failed(error)),
+            },
         };
         if blocked {
             self.waiter.set(Some(new_future(core)?));
         }
-        let failed = |error| io_error(py, &error);
         self.token.set(core.insert_source::<Connects>(fd, this).map_err(failed)?);
         let Some(poller) = core.poller() else { return Ok(()) };
         poller.register_edge(fd, self.token.get(), Interest::BOTH).map_err(|error| {

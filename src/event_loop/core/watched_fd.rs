@@ -101,12 +101,7 @@ impl WatchedFd {
 
     /// What a level-triggered registration has to ask for.
     pub(crate) fn interest(&self) -> Option<Interest> {
-        match (self.reader.is_empty(), self.writer.is_empty()) {
-            (false, false) => Some(Interest::BOTH),
-            (false, true) => Some(Interest::READ),
-            (true, false) => Some(Interest::WRITE),
-            (true, true) => None,
-        }
+        Interest::of(!self.reader.is_empty(), !self.writer.is_empty())
     }
 
     /// The loop is closed: nothing here will run.

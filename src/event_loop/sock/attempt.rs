@@ -16,12 +16,13 @@ use crate::capi::exceptions::Exception;
 use crate::capi::imports::imports;
 use crate::capi::inspect::{clear_error, integer, is_error_set};
 use crate::capi::sockaddr::is_plain_socket;
+pub(super) use crate::capi::socket::SEND_FLAGS;
 use crate::capi::{Fallible, Raised, Ref};
 use crate::compat::descriptor;
 
 /// Up to here a message is received into a buffer of the loop and copied out; larger requests are received
 /// straight into the bytes object that is handed out.
-pub(super) const COPIED: usize = 64 * 1024;
+const COPIED: usize = 64 * 1024;
 
 /// What one attempt came to.
 pub(super) enum Attempt {
@@ -30,11 +31,6 @@ pub(super) enum Attempt {
     /// Try once more; a file transfer does so in the next turn.
     Again,
 }
-
-#[cfg(any(target_os = "linux", target_os = "android"))]
-pub(super) const SEND_FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-pub(super) const SEND_FLAGS: i32 = libc::MSG_DONTWAIT;
 
 pub(super) fn sized(
     count: isize,
@@ -60,17 +56,28 @@ pub(super) fn receive(core: &Core, fd: RawFd, size: usize) -> Result<Attempt, Ra
         // The socket is not asked, as in Python.
         return bytes_from(&[]).map(Attempt::Finished);
     }
+    // SAFETY: `place` has room for `size` bytes.
+    let call = |place: *mut u8| unsafe { (libc::recv(fd, place.cast(), size, libc::MSG_DONTWAIT), ()) };
+    receive_by(core, size, call, |bytes, ()| Ok(bytes))
+}
+
+/// Receives at most `size` bytes into a bytes object. `call` makes the system call, which writes to the place that it is
+/// given; `result` is given what the call returns beside the count.
+pub(super) fn receive_by<S>(
+    core: &Core,
+    size: usize,
+    call: impl FnOnce(*mut u8) -> (isize, S),
+    result: impl FnOnce(Ref, S) -> Result<Ref, Raised>,
+) -> Result<Attempt, Raised> {
     if size <= COPIED {
         let buffer = &mut core.receive_buffer()[..size];
-        // SAFETY: the buffer is valid for its length, and nothing else runs before it is copied.
-        let count = unsafe { libc::recv(fd, buffer.as_mut_ptr().cast(), size, libc::MSG_DONTWAIT) };
-        return sized(count, Direction::Read, |count| bytes_from(&buffer[..count]));
+        let (count, more) = call(buffer.as_mut_ptr());
+        return sized(count, Direction::Read, |count| result(bytes_from(&buffer[..count])?, more));
     }
     let mut bytes = RawBytes::with_capacity(size)?;
-    // SAFETY: the object has room for `size` bytes and is not shared yet.
-    let count = unsafe { libc::recv(fd, bytes.as_mut_ptr().cast(), size, libc::MSG_DONTWAIT) };
-    // SAFETY: `recv` has written `count` bytes.
-    sized(count, Direction::Read, |count| unsafe { bytes.finish(count) })
+    let (count, more) = call(bytes.as_mut_ptr());
+    // SAFETY: the call has written `count` bytes.
+    sized(count, Direction::Read, |count| result(unsafe { bytes.finish(count) }?, more))
 }
 
 /// Is the descriptor ready at this moment?

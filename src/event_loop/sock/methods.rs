@@ -16,7 +16,7 @@ use crate::capi::fallible::string;
 use crate::capi::inspect::is_error_set;
 use crate::capi::methods::Method;
 use crate::capi::native::This;
-use crate::capi::sockaddr::{self, SockAddr, is_plain_socket};
+use crate::capi::sockaddr::{self, is_plain_socket};
 use crate::capi::{Arguments, Borrowed, Raised, Ref, Slot};
 
 type Loop<'a> = This<'a, Core>;
@@ -99,7 +99,7 @@ fn exchange(
     make: impl FnOnce(i32) -> Result<Exchange, Raised>,
 ) -> Result<Ref, Raised> {
     let plain = is_plain_socket(socket.as_ptr());
-    let family = if plain { sockaddr::family(socket.as_ptr())? } else { libc::AF_UNSPEC };
+    let family = if plain { sockaddr::family(&socket)? } else { libc::AF_UNSPEC };
     if matches!(family, libc::AF_INET | libc::AF_INET6 | libc::AF_UNIX) {
         return awaitable(core, name, socket, || {
             make(family).map(|exchange| Action::Exchange(Box::new(exchange)))
@@ -147,7 +147,7 @@ fn length(object: Borrowed<'_>) -> Result<usize, Raised> {
 fn sock_sendto(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
     let ([socket, data, address], []) = arguments.bind("sock_sendto", ["sock", "data", "address"], [])?;
     exchange(core, ("EventLoop.sock_sendto", "sock_sendto"), socket, &[data, address], |family| {
-        Ok(match SockAddr::from_python(family, &address) {
+        Ok(match sockaddr::from_python(family, &address) {
             Some(address) => Exchange::Send { data: Buffer::readable(data.as_ptr())?, address },
             None => Exchange::SendByPython { data: held(data), address: held(address) },
         })

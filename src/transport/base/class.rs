@@ -124,11 +124,11 @@ pub(crate) fn make_class<'py, T: TransportKind>(
     class.build(py)
 }
 
-/// The implementations of the traits of `capi` that are the same for every kind. A closure gives the slots that a kind has
+/// The implementations of traits that are the same for every kind, given the names of its base and its protocol. A closure gives the slots that a kind has
 /// of its own; a kind that has more than slots implements `Traverse` by itself.
 macro_rules! native_transport {
-    ($kind:ty, $base:ident, $slots:expr) => {
-        $crate::transport::base::class::native_transport!($kind, $base);
+    ($kind:ty, $base:ident, $($protocol:ident).+, $slots:expr) => {
+        $crate::transport::base::class::native_transport!($kind, $base, $($protocol).+);
 
         impl $crate::capi::collector::Traverse for $kind {
             fn traverse(&self, visitor: &mut $crate::capi::collector::Visitor) {
@@ -144,7 +144,19 @@ macro_rules! native_transport {
             }
         }
     };
-    ($kind:ty, $base:ident) => {
+    ($kind:ty, $base:ident, $($protocol:ident).+) => {
+        impl $crate::transport::base::transport::TransportFields for $kind {
+            #[inline(always)]
+            fn base(&self) -> &$crate::transport::base::transport::TransportBase {
+                &self.$base
+            }
+
+            #[inline(always)]
+            fn protocol(&self) -> &$crate::capi::Slot {
+                &self.$($protocol).+
+            }
+        }
+
         // SAFETY: `make_class` builds the class, of which `opening::create` makes every instance.
         unsafe impl $crate::capi::Native for $kind {
             fn class() -> &'static $crate::capi::native::Class {

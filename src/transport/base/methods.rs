@@ -1,6 +1,6 @@
 //! The methods and attributes that transports of every kind show Python.
 
-use super::closing::{abort, force_close, watch_or_lose, watch_or_raise};
+use super::closing::{abort, close, force_close, watch_or_lose, watch_or_raise};
 use super::flow_control::maybe_pause;
 use super::reporting::log_in_debug;
 use super::transport::TransportKind;
@@ -19,6 +19,12 @@ pub(crate) fn abort_now<T: TransportKind>(this: This<'_, T>) -> Result<(), Raise
     check_loop(this)?;
     this.send_from_above();
     abort(this)
+}
+
+/// `close()` of what writes.
+pub(crate) fn close_now<T: TransportKind>(this: This<'_, T>) -> Result<(), Raised> {
+    this.send_from_above();
+    Ok(close(this)?)
 }
 
 /// asyncio's `_force_close(exception)`.
@@ -180,16 +186,4 @@ pub(super) fn attributes<T: TransportKind>() -> [Attribute<T>; 9] {
             },
         ),
     ]
-}
-
-/// The attribute that shows the owner of the descriptor. Setting it to `None` takes the owner away: the program closes it
-/// then, and there is no ResourceWarning.
-pub(crate) fn owner<T: TransportKind>(name: &'static std::ffi::CStr) -> Attribute<T> {
-    Attribute::new(
-        name,
-        |this: This<'_, T>| this.base().owner.get(),
-        |this: This<'_, T>, value: Option<Borrowed<'_>>| {
-            this.base().owner.set(value.filter(|it| !it.is_none()).map(Borrowed::to_owned));
-        },
-    )
 }

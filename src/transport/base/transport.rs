@@ -29,7 +29,7 @@ use crate::capi::call::in_kept_context;
 use crate::capi::collector::Traverse;
 use crate::capi::methods::Attribute;
 use crate::capi::native::{Dealloc, WeakList};
-use crate::capi::{Fatal, Raised, Ref, Slot, This};
+use crate::capi::{Borrowed, Fatal, Raised, Ref, Slot, This};
 use crate::event_loop::core::Core;
 use crate::event_loop::core::loop_ref::LoopRef;
 use crate::event_loop::source::Source;
@@ -76,15 +76,25 @@ pub(crate) struct TransportBase {
     pub(crate) protocol_paused: Cell<bool>,
 }
 
+/// The fields that [`TransportKind`] asks for. `native_transport!` implements it.
+pub(crate) trait TransportFields {
+    fn base(&self) -> &TransportBase;
+
+    /// The protocol, or nothing once the connection is lost.
+    fn protocol(&self) -> &Slot;
+}
+
 /// A kind of transport: the struct behind the fields of asyncio's base class. What differs from asyncio's other
 /// transports in a way that programs can see has a name here.
-pub(crate) trait TransportKind: Dealloc + Traverse + Source {
+pub(crate) trait TransportKind: TransportFields + Dealloc + Traverse + Source {
     /// The name of the class in Python, with its module.
     const NAME: &'static CStr;
     /// The names of its base classes in `asyncio.transports`.
     const BASES: &'static [&'static str];
     /// The attribute that holds the descriptor.
     const DESCRIPTOR: &'static CStr;
+    /// The attribute that holds the owner of the descriptor.
+    const OWNER: &'static CStr;
     /// Registered once, for both directions, and for edges. The others are registered for what they want at the time.
     const EDGE_TRIGGERED: bool = false;
     /// The function of `wakeloop._support` that reports an error which ends the transport.
@@ -96,11 +106,6 @@ pub(crate) trait TransportKind: Dealloc + Traverse + Source {
     const OWNS_DESCRIPTOR: bool = false;
     /// Does a method that ends or resumes the transport fail if the loop is closed?
     const NEEDS_OPEN_LOOP: bool = false;
-
-    fn base(&self) -> &TransportBase;
-
-    /// The protocol, or nothing once the connection is lost.
-    fn protocol(&self) -> &Slot;
 
     /// Takes another protocol.
     fn set_protocol(&self, protocol: Ref) -> Result<(), Raised> {
@@ -181,8 +186,17 @@ pub(crate) trait TransportKind: Dealloc + Traverse + Source {
 
     // -- what Python sees ----------------------------------------------------------------------------------------
 
-    /// The attribute that holds the owner of the descriptor.
-    fn owner_attribute() -> Attribute<Self>;
+    /// The attribute [`OWNER`](TransportKind::OWNER). Setting it to `None` takes the owner away: the program closes it
+    /// then, and there is no ResourceWarning.
+    fn owner_attribute() -> Attribute<Self> {
+        Attribute::new(
+            Self::OWNER,
+            |this: This<'_, Self>| this.base().owner.get(),
+            |this: This<'_, Self>, value: Option<Borrowed<'_>>| {
+                this.base().owner.set(value.filter(|it| !it.is_none()).map(Borrowed::to_owned));
+            },
+        )
+    }
 
     /// Was the owner taken away from the transport, or is the descriptor closed? Then there is nothing to close.
     fn is_released(&self) -> bool {

@@ -13,6 +13,7 @@ use std::os::fd::RawFd;
 use smallvec::SmallVec;
 
 use crate::capi::Ref;
+use crate::capi::socket::SEND_FLAGS;
 
 /// How many pieces one `sendmsg` takes. The kernel allows 1,024; past some dozens nothing is gained.
 const PIECES: usize = 64;
@@ -20,11 +21,6 @@ const PIECES: usize = 64;
 /// Up to how many bytes pieces are copied together: for a header and a small body a `send` of the copy takes
 /// 0.15 us less than a `sendmsg`, which has the kernel fetch a message and its vectors first.
 const JOINED: usize = 2048;
-
-#[cfg(any(target_os = "linux", target_os = "android"))]
-const FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-const FLAGS: i32 = libc::MSG_DONTWAIT;
 
 /// A `bytes` object of which the first `sent` bytes are gone.
 #[derive(Debug)]
@@ -223,7 +219,7 @@ fn send_many(fd: RawFd, vectors: &mut [libc::iovec]) -> io::Result<usize> {
         let mut message: libc::msghdr = std::mem::zeroed();
         message.msg_iov = vectors.as_mut_ptr();
         message.msg_iovlen = vectors.len() as _;
-        libc::sendmsg(fd, &message, FLAGS)
+        libc::sendmsg(fd, &message, SEND_FLAGS)
     };
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
 }
@@ -245,6 +241,6 @@ fn write_many(fd: RawFd, vectors: &mut [libc::iovec]) -> io::Result<usize> {
 /// One plain send.
 pub(crate) fn send_one(fd: RawFd, data: &[u8]) -> io::Result<usize> {
     // SAFETY: `data` is valid for its length.
-    let sent = unsafe { libc::send(fd, data.as_ptr().cast(), data.len(), FLAGS) };
+    let sent = unsafe { libc::send(fd, data.as_ptr().cast(), data.len(), SEND_FLAGS) };
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
 }

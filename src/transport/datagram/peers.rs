@@ -1,24 +1,26 @@
 //! The addresses of recent senders.
 
 use std::cell::{Cell, UnsafeCell};
+use std::net::{IpAddr, SocketAddr};
 
-use crate::capi::sockaddr::SockAddr;
+use socket2::SockAddr;
+
+use crate::capi::sockaddr::{internet_to_python, to_python};
 use crate::capi::{Raised, Ref};
 
-/// How many senders are remembered: what four bits of a hash can name.
-const PEERS: usize = 16;
-/// The longest address that is: that of an IPv6 socket.
-const KEY: usize = size_of::<libc::sockaddr_in6>();
+/// How many senders are remembered: as many as this number of bits of a hash can name.
+const PEERS: usize = 1 << PEER_BITS;
+const PEER_BITS: u32 = 5;
 
+/// A sender's address, and the tuple that it became.
 #[derive(Debug)]
 struct Peer {
-    key: [u8; KEY],
-    length: usize,
+    address: SocketAddr,
     name: Ref,
 }
 
-/// Senders that were here before, with the tuples that their addresses became: most datagrams come from a
-/// few peers, and a tuple costs about as much as a copy of its datagram.
+/// The Internet addresses of recent senders: most datagrams come from a few peers, and a tuple costs about as much as a
+/// copy of its datagram.
 #[derive(Debug, Default)]
 pub(super) struct Peers {
     table: UnsafeCell<Option<Box<[Option<Peer>; PEERS]>>>,
@@ -36,25 +38,19 @@ impl Peers {
 
     /// A sender's address as Python shows it.
     #[inline(always)]
-    pub(super) fn name(&self, family: i32, sender: &SockAddr) -> Result<Ref, Raised> {
-        let bytes = sender.as_bytes();
-        if family == libc::AF_UNIX || bytes.len() > KEY {
-            return Ok(sender.as_python()?.unwrap_or_else(Ref::none));
-        }
-        let index = slot(bytes);
-        self.last.set(index);
+    pub(super) fn name(&self, sender: &SockAddr) -> Result<Ref, Raised> {
+        let Some(address) = sender.as_socket() else { return to_python(sender) };
+        let place = place(&address);
+        self.last.set(place);
         if let Some(table) = self.table()
-            && let Some(peer) = &table[index]
-            && peer.length == bytes.len()
-            && peer.key[..peer.length] == *bytes
+            && let Some(peer) = &table[place]
+            && peer.address == address
         {
             return Ok(peer.name.clone_ref());
         }
-        let name = sender.as_python()?.unwrap_or_else(Ref::none);
-        let mut key = [0; KEY];
-        key[..bytes.len()].copy_from_slice(bytes);
-        let peer = Peer { key, length: bytes.len(), name: name.clone_ref() };
-        let old = self.table().get_or_insert_with(|| Box::new([const { None }; PEERS]))[index].replace(peer);
+        let name = internet_to_python(&address)?;
+        let peer = Peer { address, name: name.clone_ref() };
+        let old = self.table().get_or_insert_with(|| Box::new([const { None }; PEERS]))[place].replace(peer);
         drop(old);
         Ok(name)
     }
@@ -64,17 +60,20 @@ impl Peers {
     #[inline(always)]
     pub(super) fn sender_named(&self, name: &Ref) -> Option<SockAddr> {
         let peer = self.table().as_ref()?[self.last.get()].as_ref()?;
-        // SAFETY: the first `length` bytes of the key are an address that the kernel has written.
-        peer.name
-            .is(name)
-            .then(|| unsafe { SockAddr::copied(peer.key.as_ptr().cast(), peer.length as libc::socklen_t) })
+        peer.name.is(name).then(|| peer.address.into())
     }
 }
 
-/// Where a peer is remembered: its words folded, and the best bits of a product of them.
+/// Where a peer is remembered: its numbers folded, and the best bits of a product of them.
 #[inline(always)]
-fn slot(address: &[u8]) -> usize {
-    let word = |bytes: &[u8]| bytes.iter().fold(0, |word: u32, byte| word << 8 | u32::from(*byte));
-    let folded = address.chunks_exact(4).fold(0, |hash: u32, bytes| hash.rotate_left(5) ^ word(bytes));
-    folded.wrapping_mul(0x9e37_79b1) as usize >> 28
+fn place(peer: &SocketAddr) -> usize {
+    let ip = match peer.ip() {
+        IpAddr::V4(ip) => ip.to_bits(),
+        IpAddr::V6(ip) => {
+            let half = ip.to_bits() as u64 ^ (ip.to_bits() >> 64) as u64;
+            half as u32 ^ (half >> 32) as u32
+        }
+    };
+    let folded = ip.rotate_left(16) ^ u32::from(peer.port());
+    (folded.wrapping_mul(0x9e37_79b1) >> (u32::BITS - PEER_BITS)) as usize
 }

@@ -16,15 +16,18 @@
 
 use std::io;
 
-use crate::capi::error::{raise_io, take_exception};
+use socket2::SockAddr;
+
+use crate::capi::error::raise_io;
 use crate::capi::imports::imports;
-use crate::capi::sockaddr::SockAddr;
+use crate::capi::socket::receive_from;
 use crate::capi::{Fatal, Raised, Ref, This};
 use crate::event_loop::core::{Core, RECEIVE};
 use crate::reactor::Readiness;
 
 use super::state::Datagram;
 use crate::transport::base::reporting::{Caller, notify};
+use crate::transport::base::transport::TransportKind;
 
 /// The socket is readable, or has an error that a read will report.
 #[inline(always)]
@@ -37,43 +40,37 @@ pub(crate) fn on_readable(this: This<'_, Datagram>, core: &Core) -> Result<(), F
     }
     core.note_io();
     // Unix datagrams can be longer than a batch has room for.
-    if batch::POSSIBLE && this.rules.family != libc::AF_UNIX && this.receiving.expects_more.replace(true) {
-        batch::receive(this, core)
-    } else {
-        receive_one(this, core)
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    if this.rules.family != libc::AF_UNIX && this.receiving.expects_more.replace(true) {
+        return batch::receive(this, core);
     }
+    receive_one(this, core)
 }
 
 #[inline(always)]
 fn receive_one(this: This<'_, Datagram>, core: &Core) -> Result<(), Fatal> {
-    let mut sender = SockAddr::room();
-    let (address, length) = sender.places();
     let buffer = core.receive_buffer();
-    // SAFETY: the buffer is valid for its length and copied before anything else can run; the places are
-    // those of a live address.
-    let count = unsafe {
-        libc::recvfrom(
-            this.descriptor(),
-            buffer.as_mut_ptr().cast(),
-            RECEIVE,
-            libc::MSG_DONTWAIT,
-            address,
-            length,
-        )
-    };
+    // SAFETY: the buffer is valid for its length, and copied before anything else can run.
+    let (count, sender) = unsafe { receive_from(this.descriptor(), buffer.as_mut_ptr(), RECEIVE) };
     if count < 0 {
         return failed(this, core, &io::Error::last_os_error());
     }
-    let data = core.bytes_cache.bytes_from(&buffer[..count as usize]);
-    match data.and_then(|data| Ok((data, this.receiving.peers.name(this.rules.family, &sender)?))) {
-        Ok((data, sender)) => {
-            let delivered = deliver(this, core, &data, &sender);
-            core.bytes_cache.keep(data);
-            delivered
-        }
+    match to_python(this, core, &buffer[..count as usize], &sender) {
+        Ok((data, sender)) => deliver(this, core, data, &sender),
         // No memory for it: this datagram is lost, as datagrams may be.
         Err(raised) => core.unraisable(raised),
     }
+}
+
+/// A datagram and its sender as the protocol is given them.
+#[inline(always)]
+fn to_python(
+    this: This<'_, Datagram>,
+    core: &Core,
+    data: &[u8],
+    sender: &SockAddr,
+) -> Result<(Ref, Ref), Raised> {
+    Ok((core.bytes_cache.bytes_from(data)?, this.receiving.peers.name(sender)?))
 }
 
 /// -1 from a receive: nothing there, or an error for the protocol.
@@ -82,8 +79,7 @@ fn failed(this: This<'_, Datagram>, core: &Core, error: &io::Error) -> Result<()
     if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) {
         return Ok(());
     }
-    let Raised = raise_io(error);
-    error_received(this, core, Caller::Reading, &take_exception())
+    error_received(this, core, Caller::Reading, &raise_io(error).take())
 }
 
 /// `protocol.error_received(exception)`, from the loop.
@@ -98,8 +94,11 @@ pub(crate) fn error_received(
 }
 
 #[inline(always)]
-fn deliver(this: This<'_, Datagram>, core: &Core, data: &Ref, sender: &Ref) -> Result<(), Fatal> {
-    notify(this, core, Caller::Reading, &imports().datagram_received, &[data.borrow(), sender.borrow()])
+fn deliver(this: This<'_, Datagram>, core: &Core, data: Ref, sender: &Ref) -> Result<(), Fatal> {
+    let arguments = [data.borrow(), sender.borrow()];
+    let delivered = notify(this, core, Caller::Reading, &imports().datagram_received, &arguments);
+    core.bytes_cache.keep(data);
+    delivered
 }
 
 /// Delivers what a pause has interrupted.
@@ -107,14 +106,17 @@ fn deliver(this: This<'_, Datagram>, core: &Core, data: &Ref, sender: &Ref) -> R
 fn deliver_held_back(this: This<'_, Datagram>, core: &Core) -> Result<(), Fatal> {
     while this.base.awaits_data() {
         let Some((data, sender)) = this.receiving.held_back.pop_front() else { break };
-        if let Err(fatal) = deliver(this, core, &data, &sender) {
-            if !this.receiving.held_back.is_empty() {
-                core.requeue(this.base.token.get(), Readiness::READABLE);
-            }
-            return Err(fatal);
-        }
+        deliver(this, core, data, &sender).inspect_err(|_| keep_for_next_run(this, core))?;
     }
     Ok(())
+}
+
+/// A fatal error leaves the loop. What is held back is delivered when the loop runs again.
+#[cold]
+fn keep_for_next_run(this: This<'_, Datagram>, core: &Core) {
+    if !this.receiving.held_back.is_empty() {
+        core.requeue(this.base.token.get(), Readiness::READABLE);
+    }
 }
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -124,13 +126,13 @@ mod batch {
     use std::cell::Cell;
     use std::ptr::null_mut;
 
-    use super::{
-        Core, Datagram, Fatal, Raised, Readiness, Ref, SockAddr, This, deliver, failed, io, receive_one,
-        take_exception,
-    };
-    use crate::capi::error::raise;
+    use socket2::{SockAddr, SockAddrStorage};
 
-    pub(super) const POSSIBLE: bool = true;
+    use super::{
+        Core, Datagram, Fatal, Raised, Ref, This, TransportKind, deliver, failed, io, keep_for_next_run,
+        receive_one, to_python,
+    };
+    use crate::capi::error::Outcome;
 
     /// Datagrams per system call.
     pub(super) const BATCH: usize = 64;
@@ -144,7 +146,7 @@ mod batch {
     struct Batch {
         headers: [libc::mmsghdr; BATCH],
         vectors: [libc::iovec; BATCH],
-        senders: [libc::sockaddr_storage; BATCH],
+        senders: [SockAddrStorage; BATCH],
         /// Never filled as a vector: the kernel writes to its capacity.
         space: Vec<u8>,
         /// How many headers the last fill has written to.
@@ -187,7 +189,7 @@ mod batch {
         /// Receives what is there, at most [`BATCH`] datagrams.
         fn fill(&mut self, fd: i32) -> io::Result<usize> {
             for header in &mut self.headers[..self.used] {
-                header.msg_hdr.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+                header.msg_hdr.msg_namelen = size_of::<SockAddrStorage>() as libc::socklen_t;
             }
             self.used = 0;
             // SAFETY: every header points into this batch, which outlives the call.
@@ -205,12 +207,16 @@ mod batch {
         fn take(&self, index: usize, this: This<'_, Datagram>, core: &Core) -> Result<(Ref, Ref), Raised> {
             let header = &self.headers[index];
             let length = (header.msg_len as usize).min(LONGEST);
-            // SAFETY: the last fill has written so many bytes to this stride, which lies within the capacity.
-            let data =
-                unsafe { std::slice::from_raw_parts(self.vectors[index].iov_base.cast::<u8>(), length) };
-            let data = core.bytes_cache.bytes_from(data)?;
-            let sender = SockAddr::written(self.senders[index], header.msg_hdr.msg_namelen);
-            Ok((data, this.receiving.peers.name(this.rules.family, &sender)?))
+            // SAFETY: the last fill has written so many bytes to this stride, which lies within the capacity, and an address
+            // of this length to this place.
+            let (data, sender) = unsafe {
+                let storage = std::ptr::read(&raw const self.senders[index]);
+                (
+                    std::slice::from_raw_parts(self.vectors[index].iov_base.cast::<u8>(), length),
+                    SockAddr::new(storage, header.msg_hdr.msg_namelen),
+                )
+            };
+            to_python(this, core, data, &sender)
         }
     }
 
@@ -233,57 +239,21 @@ mod batch {
     }
 
     fn deliver_all(this: This<'_, Datagram>, core: &Core, batch: &Batch, count: usize) -> Result<(), Fatal> {
+        let mut outcome = Outcome::default();
         for index in 0..count {
             if this.base.life.is_closing() {
                 // What a closed socket still held is lost, in the kernel or here.
                 break;
             }
             match batch.take(index, this, core) {
-                Ok(taken) if this.base.paused.get() => this.receiving.held_back.push_back(taken),
-                Ok((data, sender)) => {
-                    let delivered = deliver(this, core, &data, &sender);
-                    core.bytes_cache.keep(data);
-                    if delivered.is_err() {
-                        return Err(interrupted(this, core, batch, index + 1..count));
-                    }
+                Ok(taken) if this.base.paused.get() || outcome.is_fatal() => {
+                    this.receiving.held_back.push_back(taken);
                 }
+                Ok((data, sender)) => outcome.note(deliver(this, core, data, &sender)),
                 // No memory for it: this datagram is lost, as datagrams may be.
-                Err(raised) => core.unraisable(raised)?,
+                Err(raised) => outcome.note(core.unraisable(raised)),
             }
         }
-        Ok(())
-    }
-
-    /// A fatal error leaves the loop in the middle of a batch: the rest is kept for the next run.
-    #[cold]
-    fn interrupted(
-        this: This<'_, Datagram>,
-        core: &Core,
-        batch: &Batch,
-        rest: std::ops::Range<usize>,
-    ) -> Fatal {
-        let exception = take_exception();
-        for index in rest {
-            match batch.take(index, this, core) {
-                Ok(taken) => this.receiving.held_back.push_back(taken),
-                Err(raised) => drop(raised.take()),
-            }
-        }
-        core.requeue(this.base.token.get(), Readiness::READABLE);
-        raise(exception);
-        Fatal
-    }
-}
-
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-mod batch {
-    //! Systems without `recvmmsg`.
-
-    use super::{Core, Datagram, Fatal, This, receive_one};
-
-    pub(super) const POSSIBLE: bool = false;
-
-    pub(super) fn receive(this: This<'_, Datagram>, core: &Core) -> Result<(), Fatal> {
-        receive_one(this, core)
+        outcome.finish().inspect_err(|_| keep_for_next_run(this, core))
     }
 }

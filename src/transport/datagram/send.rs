@@ -1,43 +1,41 @@
 //! From the protocol to a datagram socket.
 //!
-//! The first datagram of a turn is sent at once, as asyncio sends every one. From the second on they are
-//! kept and leave at the end of the turn, up to [`BATCH`] per `sendmmsg`: an answer to one request costs no
-//! detour, a burst costs a fraction of the system calls. What is kept is no write buffer in asyncio's
-//! sense, only what asyncio would have sent already; so it is sent before the buffer's size is read and before a close or an abort, and it is sent early when it grows large or once the transport is closing.
+//! The first datagram of a turn is sent at once, as asyncio sends every one. The others are kept and leave at the end of
+//! the turn, up to [`BATCH`] per `sendmmsg`: an answer to one request takes no longer way, and a burst takes a fraction of
+//! the system calls. asyncio would have sent what is kept. So it is sent before the size of the write buffer is read,
+//! before a close or an abort, when it grows large, and once the transport is closing.
 //!
-//! What the socket refuses stays in the same queue until there is room, and counts against the high-water
-//! mark. An error of the socket belongs to the datagram at the head: that one is given up and
-//! `error_received` is called, as in asyncio. (One kind of error is not seen: the kernel forgets an ICMP error
-//! that comes in between two datagrams of one `sendmmsg`.)
+//! What the socket does not take stays in the same queue until there is room, and counts against the high-water mark. An
+//! error of the socket belongs to the datagram at the head: that one is dropped and `error_received` is called, as in
+//! asyncio. One kind of error is not seen: the kernel forgets an ICMP error that comes between two datagrams of one
+//! `sendmmsg`.
 
+use std::ffi::CStr;
 use std::io;
-use std::os::fd::RawFd;
 
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 use super::receive::error_received;
 use super::state::{Datagram, Outgoing, Target};
-use crate::capi::buffer::{Buffer, bytes_from, is_scattered};
-use crate::capi::error::{raise, raise_io, take_exception};
+use crate::capi::buffer::{Content, bytes_from, is_scattered};
+use crate::capi::error::{exception_about, raise, raise_io, take_exception};
 use crate::capi::imports::imports;
 use crate::capi::inspect::clear_error;
-use crate::capi::sockaddr::SockAddr;
+use crate::capi::sockaddr;
+use crate::capi::socket::{SEND_FLAGS, with_socket};
 use crate::capi::{Borrowed, Exception, Fatal, Raised, Ref, This};
 use crate::event_loop::core::Core;
-use crate::transport::base::closing::{fatal_error, finish, watch_or_lose, watch_or_raise};
-use crate::transport::base::flow_control::{maybe_pause, maybe_resume};
+use crate::transport::base::closing::{fatal_error, watch_or_lose, watch_or_raise};
+use crate::transport::base::flow_control::{after_send, maybe_pause};
 use crate::transport::base::reporting::Caller;
+use crate::transport::base::transport::TransportKind;
 
 const WRITE_AFTER_LOST: &str = "write_after_lost";
 /// Datagrams per system call, and how many are kept at most until the end of a turn.
 const BATCH: usize = 64;
 /// From so many bytes on, what is kept is sent early.
 const EARLY: usize = 64 * 1024;
-
-#[cfg(any(target_os = "linux", target_os = "android"))]
-const FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-const FLAGS: i32 = libc::MSG_DONTWAIT;
 
 /// How an attempt to send one or more datagrams ended.
 enum Sent {
@@ -53,51 +51,11 @@ enum Sent {
 }
 
 impl Sent {
-    /// What -1 from the system means.
-    fn from_last_error() -> Sent {
-        let error = io::Error::last_os_error();
+    #[cold]
+    fn failed(error: &io::Error) -> Sent {
         match error.kind() {
             io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Sent::Blocked,
-            _ => {
-                let Raised = raise_io(&error);
-                Sent::Refused(take_exception())
-            }
-        }
-    }
-}
-
-/// What `sendto` is given: a bytes object, or a view of something that may change.
-enum Data {
-    Bytes(Ref),
-    View(Buffer),
-}
-
-impl Data {
-    #[inline(always)]
-    fn of(data: Borrowed<'_>) -> Result<Data, Raised> {
-        if data.bytes().is_some() {
-            return Ok(Data::Bytes(data.to_owned()));
-        }
-        if !data.is_bytes_like() {
-            return Err(refuse(data));
-        }
-        Buffer::readable(data.as_ptr()).map(Data::View)
-    }
-
-    /// The content. Not kept across anything that may run Python code, which could change it.
-    #[inline(always)]
-    fn as_slice(&self) -> &[u8] {
-        match self {
-            Data::Bytes(bytes) => bytes.bytes().unwrap_or_default(),
-            Data::View(view) => view.as_slice(),
-        }
-    }
-
-    /// The content for later: itself if it cannot change, or a copy.
-    fn keep(self) -> Result<Ref, Raised> {
-        match self {
-            Data::Bytes(bytes) => Ok(bytes),
-            Data::View(view) => bytes_from(view.as_slice()),
+            _ => Sent::Refused(raise_io(error).take()),
         }
     }
 }
@@ -105,13 +63,9 @@ impl Data {
 /// asyncio's TypeError for what is not bytes-like.
 #[cold]
 fn refuse(data: Borrowed<'_>) -> Raised {
-    let py = data.py();
-    match data.bind(py).get_type().name().and_then(|name| name.repr()) {
-        Ok(name) => {
-            Exception::TypeError.raise(&format!("data argument must be a bytes-like object, not {name}"))
-        }
-        Err(error) => error.into(),
-    }
+    const MESSAGE: &CStr = c"data argument must be a bytes-like object, not %R";
+    let name = data.bind(data.py()).get_type().name();
+    name.map_or_else(|error| error, |name| exception_about::<PyTypeError>(MESSAGE, name.as_any())).into()
 }
 
 /// `transport.sendto(data, addr)`.
@@ -121,12 +75,13 @@ pub(super) fn sendto(
     data: Borrowed<'_>,
     address: Borrowed<'_>,
 ) -> Result<(), Raised> {
-    let outgoing = match Data::of(data) {
-        Ok(data) => data,
+    let content = match Content::of(data) {
+        Ok(Some(content)) => content,
+        Ok(None) => return Err(refuse(data)),
         Err(_) if is_scattered() => return scattered(this, data, address),
         Err(raised) => return Err(raised),
     };
-    if !this.rules.sends_empty && outgoing.as_slice().is_empty() {
+    if !this.rules.sends_empty && content.as_slice().is_empty() {
         return Ok(());
     }
     let address = check_address(this, address)?;
@@ -147,7 +102,7 @@ pub(super) fn sendto(
     }
     if sending.queue().is_empty() && !sending.blocked.get() && (apart || !waits_for_end_of_turn(this, core)) {
         sending.sent_in.set(core.counters.turns.get());
-        match send_now(this, outgoing.as_slice(), &target) {
+        match send_now(this, content.as_slice(), &target) {
             Sent::Some(_) => return Ok(()),
             Sent::Blocked => {
                 sending.blocked.set(true);
@@ -157,7 +112,7 @@ pub(super) fn sendto(
             Sent::Broken => return Ok(broken(this)?),
         }
     }
-    let outgoing = Outgoing { bytes: outgoing.keep()?, target };
+    let outgoing = Outgoing { bytes: content.keep(0)?.0, target };
     sending.size.set(sending.size.get() + size_of_one(this, &outgoing));
     sending.queue().push_back(outgoing);
     kept(this, core)
@@ -219,9 +174,8 @@ fn check_address(this: This<'_, Datagram>, address: Borrowed<'_>) -> Result<Ref,
     if address.is_none() || address.equals(&only)? {
         return Ok(only);
     }
-    let text = only.bind(only.py()).str()?;
-    let text = format!("Invalid address: must be None or {}", text.to_string_lossy());
-    Err(Exception::ValueError.raise(&text))
+    let message = c"Invalid address: must be None or %S";
+    Err(exception_about::<PyValueError>(message, &only.bind(only.py())).into())
 }
 
 /// `error_received` from inside `sendto`: called in the sender's context, and what it raises is the sender's.
@@ -257,13 +211,13 @@ fn target(this: This<'_, Datagram>, address: &Ref) -> Target {
     if let Some((known, target)) = last
         && known.is(address)
     {
-        return Target::Address(*target);
+        return Target::Address(target.clone());
     }
-    match SockAddr::from_python(this.rules.family, address) {
+    match sockaddr::from_python(this.rules.family, address) {
         Some(target) => {
             // Tuples, strings and bytes of exactly these types: they cannot change, so their identity stands for their
             // meaning as long as this reference keeps them alive.
-            let old = last.replace((address.clone_ref(), target));
+            let old = last.replace((address.clone_ref(), target.clone()));
             drop(old);
             Target::Address(target)
         }
@@ -275,19 +229,14 @@ fn target(this: This<'_, Datagram>, address: &Ref) -> Target {
 #[inline(always)]
 fn send_now(this: This<'_, Datagram>, data: &[u8], target: &Target) -> Sent {
     let fd = this.descriptor();
-    let (address, length) = match target {
-        Target::Peer => (std::ptr::null(), 0),
-        Target::Address(address) => (address.as_ptr(), address.len()),
+    let sent = match target {
+        Target::Peer => with_socket(fd, |socket| socket.send_with_flags(data, SEND_FLAGS)),
+        Target::Address(peer) => with_socket(fd, |socket| socket.send_to_with_flags(data, peer, SEND_FLAGS)),
         Target::Python(address) => {
-            return match bytes_from(data) {
-                Ok(bytes) => send_by_python(this, &bytes, address),
-                Err(Raised) => Sent::Broken,
-            };
+            return bytes_from(data).map_or(Sent::Broken, |bytes| send_by_python(this, &bytes, address));
         }
     };
-    // SAFETY: data and address are valid for their lengths.
-    let sent = unsafe { libc::sendto(fd, data.as_ptr().cast(), data.len(), FLAGS, address, length) };
-    if sent < 0 { Sent::from_last_error() } else { Sent::Some(1) }
+    sent.map_or_else(|error| Sent::failed(&error), |_| Sent::Some(1))
 }
 
 /// `socket.sendto(bytes, address)`: looks names up, and says what is wrong with an address.
@@ -308,22 +257,21 @@ fn send_by_python(this: This<'_, Datagram>, bytes: &Ref, address: &Ref) -> Sent 
 
 /// Sends from the head of the queue.
 fn send_head(this: This<'_, Datagram>) -> Sent {
-    let pending = this.sending.queue();
-    let plain = pending.iter().take(BATCH).take_while(|it| !matches!(it.target, Target::Python(_))).count();
-    match (plain, pending.front()) {
-        (_, None) => Sent::Some(0),
-        (0, Some(_)) => {
-            let Some(head) = pending.pop_front() else { return Sent::Some(0) };
-            send_apart(this, head)
-        }
-        (1, Some(head)) => send_now(this, head.content(), &head.target),
-        (count, Some(_)) => send_many(this.descriptor(), pending.iter().take(count)),
+    let Some(head) = this.sending.queue().front() else { return Sent::Some(0) };
+    if matches!(head.target, Target::Python(_)) {
+        return send_apart(this);
     }
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    if this.sending.queue().get(1).is_some_and(|next| !matches!(next.target, Target::Python(_))) {
+        return send_many(this);
+    }
+    send_now(this, head.content(), &head.target)
 }
 
 /// Sends one datagram by Python's socket. It is out of the queue meanwhile, which may change: Python runs.
 #[cold]
-fn send_apart(this: This<'_, Datagram>, head: Outgoing) -> Sent {
+fn send_apart(this: This<'_, Datagram>) -> Sent {
+    let Some(head) = this.sending.queue().pop_front() else { return Sent::Some(0) };
     let size = size_of_one(this, &head);
     this.sending.size.set(this.sending.size.get().saturating_sub(size));
     let Target::Python(address) = &head.target else { return Sent::Some(0) };
@@ -339,78 +287,54 @@ fn send_apart(this: This<'_, Datagram>, head: Outgoing) -> Sent {
     }
 }
 
-/// Several datagrams in one system call.
+/// Several datagrams in one system call, or the first of them where a sandbox knows the older calls only.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-fn send_many<'a>(fd: RawFd, datagrams: impl Iterator<Item = &'a Outgoing> + Clone) -> Sent {
+fn send_many(this: This<'_, Datagram>) -> Sent {
     use std::mem::MaybeUninit;
 
+    let pending = this.sending.queue();
     // Not as a whole: zeros for a full batch cost more than the few datagrams that most have.
     let mut vectors = [const { MaybeUninit::<libc::iovec>::uninit() }; BATCH];
     let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; BATCH];
     let mut filled = 0;
-    for ((vector, header), datagram) in vectors.iter_mut().zip(&mut headers).zip(datagrams.clone()) {
-        let data = datagram.content();
+    for ((vector, header), datagram) in vectors.iter_mut().zip(&mut headers).zip(&*pending) {
         // SAFETY: valid when zero.
         let header = header.write(unsafe { std::mem::zeroed() });
+        match &datagram.target {
+            Target::Peer => {}
+            Target::Address(address) => {
+                header.msg_hdr.msg_name = address.as_ptr().cast_mut().cast();
+                header.msg_hdr.msg_namelen = address.len();
+            }
+            Target::Python(_) => break,
+        }
+        let data = datagram.content();
         header.msg_hdr.msg_iov =
             vector.write(libc::iovec { iov_base: data.as_ptr().cast_mut().cast(), iov_len: data.len() });
         header.msg_hdr.msg_iovlen = 1;
-        if let Target::Address(address) = &datagram.target {
-            header.msg_hdr.msg_name = address.as_ptr().cast_mut().cast();
-            header.msg_hdr.msg_namelen = address.len();
-        }
         filled += 1;
     }
     // SAFETY: so many headers were filled, with pointers to what outlives the call; `sendmmsg` only reads
     // through them.
-    let sent = unsafe { libc::sendmmsg(fd, headers.as_mut_ptr().cast(), filled, FLAGS as _) };
+    let sent =
+        unsafe { libc::sendmmsg(this.descriptor(), headers.as_mut_ptr().cast(), filled, SEND_FLAGS as _) };
     if sent >= 0 {
         return Sent::Some(sent as usize);
     }
-    match io::Error::last_os_error().raw_os_error() {
-        // A sandbox may know the older calls only.
-        Some(libc::ENOSYS) => send_each(fd, datagrams),
-        _ => Sent::from_last_error(),
-    }
-}
-
-/// Systems without `sendmmsg`.
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-use send_each as send_many;
-
-/// The same in as many system calls.
-fn send_each<'a>(fd: RawFd, datagrams: impl Iterator<Item = &'a Outgoing>) -> Sent {
-    let mut sent = 0;
-    for datagram in datagrams {
-        let (address, length) = match &datagram.target {
-            Target::Address(address) => (address.as_ptr(), address.len()),
-            _ => (std::ptr::null(), 0),
-        };
-        let data = datagram.content();
-        // SAFETY: data and address are valid for their lengths.
-        let result = unsafe { libc::sendto(fd, data.as_ptr().cast(), data.len(), FLAGS, address, length) };
-        if result < 0 {
-            return if sent > 0 { Sent::Some(sent) } else { Sent::from_last_error() };
+    let error = io::Error::last_os_error();
+    match pending.front() {
+        Some(head) if error.raw_os_error() == Some(libc::ENOSYS) => {
+            send_now(this, head.content(), &head.target)
         }
-        sent += 1;
+        _ => Sent::failed(&error),
     }
-    Sent::Some(sent)
 }
 
 /// Takes `count` datagrams from the head of the queue.
 fn drop_head(this: This<'_, Datagram>, count: usize) {
-    let mut gone = Vec::with_capacity(count);
-    let mut size = 0;
-    for outgoing in this.sending.queue().drain(..count.min(this.sending.queue().len())) {
-        size += size_of_one(this, &outgoing);
-        let Outgoing { bytes, target } = outgoing;
-        gone.push(bytes);
-        if let Target::Python(address) = target {
-            gone.push(address);
-        }
-    }
-    this.sending.size.set(this.sending.size.get().saturating_sub(size));
-    drop(gone);
+    let (size, pending) = (&this.sending.size, this.sending.queue());
+    let gone: Vec<_> = pending.drain(..count.min(pending.len())).collect();
+    size.set(gone.iter().fold(size.get(), |size, it| size.saturating_sub(size_of_one(this, it))));
 }
 
 /// Sends until the queue is empty or the socket is full. `report` brings an exception to `error_received`.
@@ -470,14 +394,5 @@ pub(super) fn flush(object: &Ref, core: &Core) -> Result<(), Fatal> {
     })
     // What error_received raises was reported, so only a fatal error comes out.
     .map_err(|Raised| Fatal)?;
-    maybe_resume(this)?;
-    if this.sending.queue().is_empty() {
-        if this.base.life.is_closing() && !this.base.life.is_lost() {
-            return finish(this, core);
-        }
-    } else {
-        // Not all went out, or resume_writing wrote more: the protocol may have to pause.
-        maybe_pause(this).or_else(|raised| core.unraisable(raised))?;
-    }
-    watch_or_lose(this, core)
+    after_send(this, core)
 }

@@ -2,13 +2,12 @@
 
 use std::cell::{Cell, UnsafeCell};
 use std::collections::VecDeque;
-use std::os::fd::RawFd;
+
+use socket2::SockAddr;
 
 use super::peers::Peers;
 use crate::capi::loop_cell::LoopQueue;
-use crate::capi::sockaddr::SockAddr;
 use crate::capi::{Ref, Slot};
-use crate::compat::descriptor;
 use crate::transport::base::class::native_transport;
 use crate::transport::base::transport::TransportBase;
 
@@ -24,7 +23,7 @@ pub(crate) struct Datagram {
     pub(super) receiving: ReceiveSide,
 }
 
-native_transport!(Datagram, base, |it| [&it.address]);
+native_transport!(Datagram, base, protocol, |it| [&it.address]);
 
 /// What never changes in the life of a transport.
 #[derive(Debug)]
@@ -61,6 +60,7 @@ pub(super) struct ReceiveSide {
     pub(super) held_back: LoopQueue<(Ref, Ref)>,
     pub(super) peers: Peers,
     /// The next receive tries for several datagrams.
+    #[cfg_attr(not(any(target_os = "linux", target_os = "android")), expect(dead_code))]
     pub(super) expects_more: Cell<bool>,
 }
 
@@ -95,13 +95,5 @@ impl SendSide {
     pub(super) fn queue(&self) -> &mut VecDeque<Outgoing> {
         // SAFETY: see the reason above.
         unsafe { &mut *self.queue.get() }
-    }
-}
-
-impl Datagram {
-    /// What to send to and to receive from; -1 once the program has closed or detached the socket.
-    #[inline(always)]
-    pub(super) fn descriptor(&self) -> RawFd {
-        descriptor::in_slot(&self.base.owner).unwrap_or(-1)
     }
 }

@@ -11,47 +11,33 @@ use pyo3::types::PyDict;
 
 use super::state::{Datagram, ReceiveSide, Rules, SendSide};
 use super::{receive, send};
-use crate::capi::methods::{Attribute, Method};
+use crate::capi::methods::Method;
 use crate::capi::{Arguments, Borrowed, Fallible, Fatal, Raised, Ref, Slot, This, sockaddr};
+use crate::compat::descriptor;
 use crate::compat::transports::patchable;
 use crate::event_loop::core::Core;
 use crate::event_loop::event_loop::EventLoop;
 use crate::reactor::{Interest, Readiness};
 use crate::transport::base::class::{make_class, places};
-use crate::transport::base::closing;
 use crate::transport::base::events::ActsInTurn;
-use crate::transport::base::methods::{owner, reading, writing};
+use crate::transport::base::methods::{close_now, reading, writing};
 use crate::transport::base::opening::{self, Parts};
-use crate::transport::base::transport::{TransportBase, TransportKind};
+use crate::transport::base::transport::TransportKind;
 use crate::transport::base::watching::polling;
 
 impl TransportKind for Datagram {
     const NAME: &'static CStr = c"wakeloop._core.DatagramTransport";
     const BASES: &'static [&'static str] = &["_FlowControlMixin", "DatagramTransport"];
     const DESCRIPTOR: &'static CStr = c"_sock_fd";
+    const OWNER: &'static CStr = c"_sock";
 
     #[inline(always)]
-    fn base(&self) -> &TransportBase {
-        &self.base
-    }
-
-    #[inline(always)]
-    fn protocol(&self) -> &Slot {
-        &self.protocol
-    }
-
     fn descriptor(&self) -> RawFd {
-        Datagram::descriptor(self)
+        descriptor::in_slot(&self.base.owner).unwrap_or(-1)
     }
 
     fn interest(&self) -> Option<Interest> {
-        let writes = self.sending.blocked.get() && !self.base.life.is_lost();
-        match (self.base.is_reading(), writes) {
-            (true, true) => Some(Interest::BOTH),
-            (true, false) => Some(Interest::READ),
-            (false, true) => Some(Interest::WRITE),
-            (false, false) => None,
-        }
+        Interest::of(self.base.is_reading(), self.sending.blocked.get() && !self.base.life.is_lost())
     }
 
     fn reading_resumed(this: This<'_, Self>, core: &Core) {
@@ -81,10 +67,6 @@ impl TransportKind for Datagram {
         drop((unsent, self.receiving.held_back.take()));
     }
 
-    fn owner_attribute() -> Attribute<Self> {
-        owner(c"_sock")
-    }
-
     fn describe(&self, text: &mut String) {
         let read = polling(&self.base, Interest::READ);
         let write = polling(&self.base, Interest::WRITE);
@@ -111,10 +93,6 @@ fn sendto(this: This<'_, Datagram>, arguments: Arguments<'_>) -> Result<(), Rais
     send::sendto(this, data, address.unwrap_or(Borrowed::none()))
 }
 
-fn close(this: This<'_, Datagram>) -> Result<(), Raised> {
-    Ok(closing::close(this)?)
-}
-
 const METHODS: &[Method<Datagram>] = &[
     Method::fast(
         c"sendto",
@@ -123,7 +101,7 @@ const METHODS: &[Method<Datagram>] = &[
     ),
     Method::no_args(
         c"close",
-        patchable!(no_args, Datagram, close, Close),
+        patchable!(no_args, Datagram, close_now::<Datagram>, Close),
         c"Stop receiving, send what is pending, then call connection_lost(None) and close the socket.",
     ),
 ];
@@ -146,12 +124,9 @@ pub(crate) fn make_datagram<'py>(
     extra: Bound<'py, PyDict>,
     rules: (bool, usize),
 ) -> PyResult<Bound<'py, PyAny>> {
-    let connected = match extra.get_item(Fallible("peername"))? {
-        Some(peer) => peer.is_truthy()?,
-        None => false,
-    };
+    let connected = extra.get_item(Fallible("peername"))?.map_or(Ok(false), |peer| peer.is_truthy())?;
     let address = if address.is_truthy()? { Some(Ref::from(address)) } else { None };
-    let family = sockaddr::family(sock.as_ptr())?;
+    let family = sockaddr::family(&Ref::from(sock.clone()))?;
     let rules = Rules { family, connected, sends_empty: rules.0, header: rules.1 };
     let parts = Parts::of_owner(sock, protocol, waiter, Some(extra.into_any().into()))?;
     let transport = opening::create(event_loop.get().core(), parts, |base| Datagram {

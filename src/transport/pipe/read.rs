@@ -15,7 +15,7 @@ use super::keeper::Keeper;
 use crate::capi::buffer::{RawBytes, bytes_from};
 use crate::capi::error::raise_io;
 use crate::capi::imports::imports;
-use crate::capi::methods::{Attribute, Method};
+use crate::capi::methods::Method;
 use crate::capi::{Fatal, Raised, Ref, Slot, This};
 use crate::compat::transports::patchable;
 use crate::event_loop::core::{Core, RECEIVE};
@@ -24,7 +24,7 @@ use crate::reactor::{Interest, Readiness};
 use crate::transport::base::class::{make_class, native_transport, places};
 use crate::transport::base::closing::{fatal_error, lose, watch_or_lose};
 use crate::transport::base::events::ActsInTurn;
-use crate::transport::base::methods::{abort_now, owner, reading};
+use crate::transport::base::methods::{abort_now, reading};
 use crate::transport::base::opening::{self, Parts};
 use crate::transport::base::reporting::{Caller, log_in_debug, notify, report_call};
 use crate::transport::base::sizes::{LARGE, READS};
@@ -48,21 +48,14 @@ pub(crate) struct ReadPipe {
     direct: Cell<Option<usize>>,
 }
 
-native_transport!(ReadPipe, base, |it| [it.keeper.slot()]);
+native_transport!(ReadPipe, base, protocol, |it| [it.keeper.slot()]);
 
 impl TransportKind for ReadPipe {
     const NAME: &'static CStr = c"wakeloop._core.ReadPipeTransport";
     const BASES: &'static [&'static str] = &["ReadTransport"];
     const DESCRIPTOR: &'static CStr = c"_fileno";
+    const OWNER: &'static CStr = c"_pipe";
     const REPORT_FATAL: &'static str = "read_pipe_failed";
-
-    fn base(&self) -> &TransportBase {
-        &self.base
-    }
-
-    fn protocol(&self) -> &Slot {
-        &self.protocol
-    }
 
     fn descriptor(&self) -> RawFd {
         self.keeper.descriptor(&self.base)
@@ -70,10 +63,6 @@ impl TransportKind for ReadPipe {
 
     fn interest(&self) -> Option<Interest> {
         self.base.is_reading().then_some(Interest::READ)
-    }
-
-    fn owner_attribute() -> Attribute<Self> {
-        owner(c"_pipe")
     }
 
     fn describe(&self, text: &mut String) {
@@ -90,11 +79,7 @@ impl ActsInTurn for ReadPipe {
                 break;
             }
             let fed = this.protocol.get().filter(reader_feed::is_fed);
-            let read = match &fed {
-                Some(protocol) => read_for_reader(this, core, protocol)?,
-                None => this.read(core),
-            };
-            match read {
+            match read(this, core, fed.as_ref())? {
                 Read::Fed { full: true } => {}
                 Read::Fed { full: false } | Read::Empty => break,
                 Read::Data { data, full } => {
@@ -144,55 +129,44 @@ impl Read {
     }
 }
 
-impl ReadPipe {
-    fn read(&self, core: &Core) -> Read {
-        let fd = self.descriptor();
-        let (data, count, room) = if let Some(size) = self.direct.get() {
-            let Ok(mut bytes) = RawBytes::with_capacity(size) else { return Read::Failed };
-            // SAFETY: the object has room for that many bytes and is seen by nobody else.
-            let count = unsafe { libc::read(fd, bytes.as_mut_ptr().cast(), size) };
-            if count <= 0 {
-                return Read::nothing(count);
-            }
-            // SAFETY: `read` has written `count` bytes.
-            (unsafe { bytes.finish(count as usize) }, count as usize, size)
-        } else {
-            let buffer = core.receive_buffer();
-            // SAFETY: the buffer is valid for its length; it is copied before anything else can run.
-            let count = unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), RECEIVE) };
-            if count <= 0 {
-                return Read::nothing(count);
-            }
-            (bytes_from(&buffer[..count as usize]), count as usize, RECEIVE)
-        };
-        let size = if count < DIRECT { DIRECT } else { DIRECT_MORE };
-        self.direct.set((count >= LARGE).then_some(size));
-        match data {
-            Ok(data) => Read::Data { data, full: count == room },
-            Err(Raised) => Read::Failed,
+/// Reads once. The data goes on into the buffer of `fed`, if that is the protocol of an asyncio.StreamReader.
+fn read(this: This<'_, ReadPipe>, core: &Core, fed: Option<&Ref>) -> Result<Read, Fatal> {
+    let fd = this.descriptor();
+    let (data, count, room) = if let (Some(size), None) = (this.direct.get(), fed) {
+        let Ok(mut bytes) = RawBytes::with_capacity(size) else { return Ok(Read::Failed) };
+        // SAFETY: the object has room for that many bytes and is seen by nobody else.
+        let count = unsafe { libc::read(fd, bytes.as_mut_ptr().cast(), size) };
+        if count <= 0 {
+            return Ok(Read::nothing(count));
         }
-    }
-}
-
-/// Reads into the loop's buffer and from there into that of an asyncio.StreamReader.
-fn read_for_reader(this: This<'_, ReadPipe>, core: &Core, protocol: &Ref) -> Result<Read, Fatal> {
-    let buffer = core.receive_buffer();
-    // SAFETY: the buffer is valid for its length; it is copied before anything else can run.
-    let count = unsafe { libc::read(this.descriptor(), buffer.as_mut_ptr().cast(), RECEIVE) };
-    if count <= 0 {
-        return Ok(Read::nothing(count));
-    }
-    let (data, full) = (&buffer[..count as usize], count as usize == RECEIVE);
-    let reader = reader_feed::reader_of(protocol);
-    match reader.map_or(Ok(false), |reader| reader_feed::feed(&reader, data)) {
-        Ok(true) => Ok(Read::Fed { full }),
-        Ok(false) => Ok(bytes_from(data).map_or(Read::Failed, |data| Read::Data { data, full })),
-        Err(raised) => {
-            let name = &imports().data_received;
-            report_call(this, core, Caller::Reading, (protocol, name), &[], raised)?;
-            Ok(Read::Fed { full })
+        // SAFETY: `read` has written `count` bytes.
+        (unsafe { bytes.finish(count as usize) }, count as usize, size)
+    } else {
+        let buffer = core.receive_buffer();
+        // SAFETY: the buffer is valid for its length; it is copied before anything else can run.
+        let count = unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), RECEIVE) };
+        if count <= 0 {
+            return Ok(Read::nothing(count));
         }
-    }
+        let (data, full) = (&buffer[..count as usize], count as usize == RECEIVE);
+        if let Some(protocol) = fed
+            && let Some(reader) = reader_feed::reader_of(protocol)
+        {
+            match reader_feed::feed(&reader, data) {
+                Ok(true) => return Ok(Read::Fed { full }),
+                Ok(false) => {}
+                Err(raised) => {
+                    let called = (protocol, &imports().data_received);
+                    report_call(this, core, Caller::Reading, called, &[], raised)?;
+                    return Ok(Read::Fed { full });
+                }
+            }
+        }
+        (bytes_from(data), count as usize, RECEIVE)
+    };
+    let size = if count < DIRECT { DIRECT } else { DIRECT_MORE };
+    this.direct.set((count >= LARGE).then_some(size));
+    Ok(data.map_or(Read::Failed, |data| Read::Data { data, full: count == room }))
 }
 
 /// The end of the data: `eof_received` and then `connection_lost`, each as a step of its own.

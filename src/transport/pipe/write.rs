@@ -16,21 +16,19 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use super::keeper::Keeper;
-use crate::capi::buffer::{Buffer, bytes_from, is_scattered};
+use crate::capi::buffer::{Content, is_scattered};
 use crate::capi::error::{raise, raise_errno, raise_io, take_exception};
-use crate::capi::methods::{Attribute, Method};
-use crate::capi::{Arguments, Borrowed, Exception, Fatal, Raised, Ref, Slot, This};
+use crate::capi::methods::Method;
+use crate::capi::{Arguments, Borrowed, Exception, Fatal, Raised, Slot, This};
 use crate::compat::transports::patchable;
 use crate::event_loop::core::Core;
 use crate::event_loop::event_loop::EventLoop;
 use crate::reactor::{Interest, Readiness};
 use crate::transport::base::class::{make_class, native_transport, places};
-use crate::transport::base::closing::{
-    close, fatal_error, finish, force_close, watch_or_lose, watch_or_raise,
-};
+use crate::transport::base::closing::{fatal_error, force_close, watch_or_lose, watch_or_raise};
 use crate::transport::base::events::ActsInTurn;
-use crate::transport::base::flow_control::{maybe_pause, maybe_resume};
-use crate::transport::base::methods::{owner, writing};
+use crate::transport::base::flow_control::{after_send, maybe_pause};
+use crate::transport::base::methods::{close_now, writing};
 use crate::transport::base::opening::{self, Parts};
 use crate::transport::base::reporting::log_in_debug;
 use crate::transport::base::transport::{TransportBase, TransportKind};
@@ -38,6 +36,7 @@ use crate::transport::base::watching::polling;
 use crate::transport::base::write_buffer::{Done, WriteBuffer, write_one};
 
 const WRITE_FAILED: &str = "Fatal write error on pipe transport";
+const WRITE_AFTER_LOST: &str = "pipe_write_after_lost";
 
 /// The fields behind asyncio's base classes.
 #[derive(Debug)]
@@ -53,21 +52,14 @@ pub(crate) struct WritePipe {
     lingers: Cell<bool>,
 }
 
-native_transport!(WritePipe, base, |it| [it.keeper.slot()]);
+native_transport!(WritePipe, base, protocol, |it| [it.keeper.slot()]);
 
 impl TransportKind for WritePipe {
     const NAME: &'static CStr = c"wakeloop._core.WritePipeTransport";
     const BASES: &'static [&'static str] = &["_FlowControlMixin", "WriteTransport"];
     const DESCRIPTOR: &'static CStr = c"_fileno";
+    const OWNER: &'static CStr = c"_pipe";
     const END_COUNTS: bool = false;
-
-    fn base(&self) -> &TransportBase {
-        &self.base
-    }
-
-    fn protocol(&self) -> &Slot {
-        &self.protocol
-    }
 
     fn descriptor(&self) -> RawFd {
         self.keeper.descriptor(&self.base)
@@ -77,12 +69,7 @@ impl TransportKind for WritePipe {
         if self.base.life.is_lost() {
             return None;
         }
-        match (self.notices_close, !self.buffer.is_empty() || self.lingers.get()) {
-            (true, true) => Some(Interest::BOTH),
-            (true, false) => Some(Interest::READ),
-            (false, true) => Some(Interest::WRITE),
-            (false, false) => None,
-        }
+        Interest::of(self.notices_close, !self.buffer.is_empty() || self.lingers.get())
     }
 
     fn unsent(&self) -> usize {
@@ -92,10 +79,6 @@ impl TransportKind for WritePipe {
     fn drop_unsent(&self) {
         let unsent = self.buffer.take();
         drop(unsent);
-    }
-
-    fn owner_attribute() -> Attribute<Self> {
-        owner(c"_pipe")
     }
 
     fn describe(&self, text: &mut String) {
@@ -147,14 +130,7 @@ fn flush(this: This<'_, WritePipe>, core: &Core) -> Result<(), Fatal> {
     if let Err(error) = outcome {
         return failed(this, raise_io(&error));
     }
-    maybe_resume(this)?;
-    if !this.buffer.is_empty() {
-        // Not all went out, or resume_writing wrote more: the protocol may have to pause.
-        maybe_pause(this).or_else(|raised| core.unraisable(raised))?;
-    } else if this.base.life.is_closing() && !this.base.life.is_lost() {
-        return finish(this, core);
-    }
-    watch_or_lose(this, core)
+    after_send(this, core)
 }
 
 /// A write has failed with the error that is set. It is counted as lost, and the transport ends.
@@ -166,18 +142,30 @@ fn failed(this: This<'_, WritePipe>, raised: Raised) -> Result<(), Fatal> {
 
 fn write(this: This<'_, WritePipe>, arguments: Arguments<'_>) -> Result<(), Raised> {
     let data = arguments.one("write", "data")?;
-    match data.bytes() {
-        Some(content) => write_content(this, content, |written| Ok((data.to_owned(), written))),
-        None if data.is_bytes_like() => match Buffer::readable(data.as_ptr()) {
-            // The content may change as soon as the method returns.
-            Ok(view) => write_content(this, view.as_slice(), |written| {
-                Ok((bytes_from(&view.as_slice()[written..])?, 0))
-            }),
-            Err(_) if is_scattered() => scattered(this),
-            Err(raised) => Err(raised),
-        },
-        None => Err(refuse(data)),
+    let content = match Content::of(data) {
+        Ok(Some(content)) => content,
+        Ok(None) => return Err(refuse(data)),
+        Err(_) if is_scattered() => return scattered(this),
+        Err(raised) => return Err(raised),
+    };
+    let len = content.as_slice().len();
+    if len == 0 {
+        return Ok(());
     }
+    if this.is_lost() {
+        return this.write_to_lost(WRITE_AFTER_LOST);
+    }
+    let written = if this.buffer.is_empty() { write_now(this, content.as_slice())? } else { 0 };
+    if written == len || this.is_lost() {
+        return Ok(());
+    }
+    let (rest, sent) = content.keep(written)?;
+    if !this.lingers.replace(true) {
+        // What cannot be watched for is not kept either: nobody would send it.
+        watch_or_raise(this, this.base.core()).inspect_err(|_| this.lingers.set(false))?;
+    }
+    this.buffer.push(rest, sent);
+    maybe_pause(this)
 }
 
 /// asyncio's assertion on what is written.
@@ -189,37 +177,12 @@ fn refuse(data: Borrowed<'_>) -> Raised {
     }
 }
 
-/// Writes what the pipe takes. `keep` gives the rest as a bytes object, of which so many bytes are written.
-fn write_content(
-    this: This<'_, WritePipe>,
-    content: &[u8],
-    keep: impl FnOnce(usize) -> Result<(Ref, usize), Raised>,
-) -> Result<(), Raised> {
-    if content.is_empty() {
-        return Ok(());
-    }
-    if this.is_lost() {
-        return this.write_to_lost("pipe_write_after_lost");
-    }
-    let written = if this.buffer.is_empty() { write_now(this, content)? } else { 0 };
-    if written == content.len() || this.is_lost() {
-        return Ok(());
-    }
-    let (rest, sent) = keep(written)?;
-    if !this.lingers.replace(true) {
-        // What cannot be watched for is not kept either: nobody would send it.
-        watch_or_raise(this, this.base.core()).inspect_err(|_| this.lingers.set(false))?;
-    }
-    this.buffer.push(rest, sent);
-    maybe_pause(this)
-}
-
 /// Data that does not lie in memory in one piece, with the error that says so.
 #[cold]
 fn scattered(this: This<'_, WritePipe>) -> Result<(), Raised> {
     let exception = take_exception();
     if this.is_lost() {
-        return this.write_to_lost("pipe_write_after_lost");
+        return this.write_to_lost(WRITE_AFTER_LOST);
     }
     if !this.buffer.is_empty() {
         return Err(Exception::TypeError.raise("can't concat memoryview to bytearray"));
@@ -241,17 +204,17 @@ fn write_now(this: This<'_, WritePipe>, content: &[u8]) -> Result<usize, Raised>
     }
 }
 
-fn close_when_written(this: This<'_, WritePipe>) -> Result<(), Raised> {
-    Ok(close(this)?)
-}
-
 const METHODS: &[Method<WritePipe>] = &[
     Method::fast(
         c"write",
         write,
         c"write(data)\n\nWrite bytes. What the pipe does not take now is kept; nothing blocks.",
     ),
-    Method::no_args(c"write_eof", close_when_written, c"Close the pipe once everything pending is written."),
+    Method::no_args(
+        c"write_eof",
+        close_now::<WritePipe>,
+        c"Close the pipe once everything pending is written.",
+    ),
     Method::no_args(
         c"can_write_eof",
         |_this: This<'_, WritePipe>| true,
@@ -259,7 +222,7 @@ const METHODS: &[Method<WritePipe>] = &[
     ),
     Method::no_args(
         c"close",
-        patchable!(no_args, WritePipe, close_when_written, Close),
+        patchable!(no_args, WritePipe, close_now::<WritePipe>, Close),
         c"Write what is pending, then call connection_lost(None) and close the pipe.",
     ),
 ];

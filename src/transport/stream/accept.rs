@@ -79,7 +79,8 @@ pub(crate) fn start_listener(
     core.check_usable().map_err(error)?;
     core.check_process().map_err(error)?;
     let fd: RawFd = sock.call_method0(Fallible("fileno"))?.extract()?;
-    let family = sockaddr::family(sock.as_ptr()).map_err(error)?;
+    let sock = Ref::from(sock);
+    let family = sockaddr::family(&sock).map_err(error)?;
     let listener = Listener {
         fd,
         family,
@@ -87,7 +88,7 @@ pub(crate) fn start_listener(
         budget: Cell::new(1),
         full: Cell::new(0),
         factory: Slot::new(Some(factory.into())),
-        socket: Slot::new(Some(sock.into())),
+        socket: Slot::new(Some(sock)),
         server: Slot::new(server.map(Ref::from)),
         context: Slot::new(Some(copy_current_context().map_err(error)?)),
         sockname: Slot::new(sockname.map(Ref::from)),

@@ -1,15 +1,14 @@
-//! System calls on sockets, and their addresses as Python shows them.
+//! System calls on stream sockets.
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
 
 use pyo3::prelude::*;
-use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-use crate::capi::Fallible;
-use crate::capi::fallible::py_tuple;
-use crate::capi::sockaddr::Ipv6Text;
+use crate::capi::sockaddr::internet_to_python;
+use crate::capi::socket::with_socket;
 
 /// An Internet address without a zone. Other addresses are for Python, which shows a zone by its name.
 fn internet(address: &SockAddr) -> Option<SocketAddr> {
@@ -21,42 +20,17 @@ fn internet(address: &SockAddr) -> Option<SocketAddr> {
 
 /// The tuple that `socket.getpeername()` gives for an Internet address.
 pub(crate) fn to_python<'py>(py: Python<'py>, address: &SocketAddr) -> PyResult<Bound<'py, PyAny>> {
-    let port = Fallible(address.port()).into_pyobject(py)?.into_any();
-    let parts = match address {
-        SocketAddr::V4(v4) => {
-            let host = Fallible(v4.ip().to_string()).into_pyobject(py)?.into_any();
-            py_tuple(py, [host, port])?
-        }
-        SocketAddr::V6(v6) => {
-            let text = Ipv6Text::of(&v6.ip().octets());
-            let host = std::str::from_utf8(text.as_bytes()).unwrap_or_default();
-            let host = Fallible(host).into_pyobject(py)?.into_any();
-            let flow = Fallible(u32::from_be(v6.flowinfo())).into_pyobject(py)?.into_any();
-            let zone = Fallible(v6.scope_id()).into_pyobject(py)?.into_any();
-            py_tuple(py, [host, port, flow, zone])?
-        }
-    };
-    Ok(parts.into_any())
-}
-
-/// Makes one system call on a socket that somebody else owns.
-fn ask<T>(fd: RawFd, call: impl FnOnce(&Socket) -> io::Result<T>) -> io::Result<T> {
-    if fd < 0 {
-        return Err(io::Error::from_raw_os_error(libc::EBADF));
-    }
-    // SAFETY: the number is used for the time of the call only. A descriptor that is closed makes the call fail.
-    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-    call(&SockRef::from(&fd))
+    Ok(internet_to_python(address)?.bind(py))
 }
 
 /// The socket's own address, if it is an Internet address without a zone.
 pub(super) fn own_address(fd: RawFd) -> Option<SocketAddr> {
-    internet(&ask(fd, Socket::local_addr).ok()?)
+    internet(&with_socket(fd, Socket::local_addr).ok()?)
 }
 
 /// The address at the other end, if it is an Internet address without a zone.
 pub(crate) fn peer_address(fd: RawFd) -> Option<SocketAddr> {
-    internet(&ask(fd, Socket::peer_addr).ok()?)
+    internet(&with_socket(fd, Socket::peer_addr).ok()?)
 }
 
 /// A stream socket, non-blocking and closed on exec.
@@ -72,12 +46,12 @@ pub(crate) fn open_stream(family: libc::c_int) -> io::Result<RawFd> {
 
 /// Small segments leave at once, as asyncio wants it for every TCP connection.
 pub(crate) fn set_nodelay(fd: RawFd) -> io::Result<()> {
-    ask(fd, |socket| socket.set_tcp_nodelay(true))
+    with_socket(fd, |socket| socket.set_tcp_nodelay(true))
 }
 
 /// Takes the error that a socket has met, or 0.
 pub(crate) fn pending_error(fd: RawFd) -> libc::c_int {
-    let error = ask(fd, Socket::take_error).unwrap_or_else(Some);
+    let error = with_socket(fd, Socket::take_error).unwrap_or_else(Some);
     error.map_or(0, |error| error.raw_os_error().unwrap_or(libc::EIO))
 }
 
@@ -96,6 +70,8 @@ pub(super) fn accept(listener: RawFd) -> io::Result<(OwnedFd, Option<SocketAddr>
         })
     }?;
     #[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd")))]
-    ask(fd.as_raw_fd(), |socket| socket.set_nonblocking(true).and_then(|()| socket.set_cloexec(true)))?;
+    with_socket(fd.as_raw_fd(), |socket| {
+        socket.set_nonblocking(true).and_then(|()| socket.set_cloexec(true))
+    })?;
     Ok((fd, internet(&peer)))
 }

@@ -78,13 +78,13 @@ pub(crate) fn make_stream<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     // The caller's dict is not ours to fill.
     let extra = extra.map(|extra| extra.copy()).transpose()?.map(|extra| Ref::from(extra.into_any()));
-    let socket = sock.clone();
+    let socket = Ref::from(sock.clone());
     let parts = Parts::of_owner(sock, protocol, waiter, extra)?;
     let fd = parts.fd;
     let mut family = libc::AF_UNSPEC;
     if sockaddr::is_plain_socket(socket.as_ptr()) {
-        family = sockaddr::family(socket.as_ptr())?;
-        if sockaddr::is_tcp(socket.as_ptr())? {
+        family = sockaddr::family(&socket)?;
+        if sockaddr::is_tcp(&socket)? {
             address::set_nodelay(fd).map_err(|error| io_error(py, &error))?;
         }
     }

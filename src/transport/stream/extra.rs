@@ -2,14 +2,15 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use socket2::Socket;
 
 use super::address;
 use super::state::Stream;
 use crate::capi::fallible::dict;
 use crate::capi::imports::{imports, support};
 use crate::capi::object::interpreter_ends;
-use crate::capi::sockaddr::{Ask, SockAddr};
-use crate::capi::socket::adopt;
+use crate::capi::sockaddr::to_python;
+use crate::capi::socket::{adopt, with_socket};
 use crate::capi::{Fallible, Ref};
 
 impl Stream {
@@ -124,19 +125,20 @@ impl Stream {
 
     fn remember_names(&self, py: Python<'_>) -> PyResult<()> {
         let extra = self.extra_dict(py)?;
-        let ends: [(&str, Ask); 2] = [("sockname", libc::getsockname), ("peername", libc::getpeername)];
-        for (name, ask) in ends {
-            let known = if name == "sockname" {
-                !self.ends.sockname.is_empty()
+        for own in [true, false] {
+            let (name, known) = if own {
+                ("sockname", !self.ends.sockname.is_empty())
             } else {
-                self.ends.peer.get().is_some()
+                ("peername", self.ends.peer.get().is_some())
             };
             if known || extra.contains(Fallible(name))? {
                 continue;
             }
-            let address =
-                SockAddr::asked(self.descriptor(), ask).map(|address| address.as_python()).transpose();
-            let address = address?.flatten().unwrap_or_else(Ref::none);
+            let ask = if own { Socket::local_addr } else { Socket::peer_addr };
+            let address = match with_socket(self.descriptor(), ask) {
+                Ok(address) => to_python(&address)?,
+                Err(_) => Ref::none(),
+            };
             extra.set_item(Fallible(name), address.bind(py))?;
         }
         Ok(())

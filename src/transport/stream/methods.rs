@@ -7,8 +7,7 @@ use crate::capi::{Arguments, Exception, Raised, Ref, This};
 use crate::compat::transports::patchable;
 use crate::event_loop::completion::complete;
 use crate::event_loop::futures::new_future;
-use crate::transport::base::closing;
-use crate::transport::base::methods::force_close_now;
+use crate::transport::base::methods::{close_now, force_close_now};
 
 fn write(this: This<'_, Stream>, arguments: Arguments<'_>) -> Result<(), Raised> {
     send::write(this, arguments.one("write", "data")?)
@@ -16,11 +15,6 @@ fn write(this: This<'_, Stream>, arguments: Arguments<'_>) -> Result<(), Raised>
 
 fn writelines(this: This<'_, Stream>, arguments: Arguments<'_>) -> Result<(), Raised> {
     send::writelines(this, arguments.one("writelines", "list_of_data")?)
-}
-
-fn close(this: This<'_, Stream>) -> Result<(), Raised> {
-    this.sink.send_last();
-    Ok(closing::close(this)?)
 }
 
 fn make_empty_waiter(this: This<'_, Stream>) -> Result<Ref, Raised> {
@@ -56,7 +50,7 @@ pub(super) const METHODS: &[Method<Stream>] = &[
     Method::no_args(c"can_write_eof", |_this: This<'_, Stream>| true, c"True: a socket can be half-closed."),
     Method::no_args(
         c"close",
-        patchable!(no_args, Stream, close, Close),
+        patchable!(no_args, Stream, close_now::<Stream>, Close),
         c"Stop reading, send what is pending, then call connection_lost(None) and close the socket.",
     ),
     Method::one_arg(

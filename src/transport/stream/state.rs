@@ -30,7 +30,7 @@ pub(crate) struct Stream {
     pub(super) counted: Counted,
 }
 
-native_transport!(Stream, base);
+native_transport!(Stream, base, sink.protocol);
 
 /// When readiness is acted on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,7 +21,7 @@ use super::state::{Gate, Stream};
 use super::{clients, send, send_file};
 use crate::capi::imports::imports;
 use crate::capi::methods::Attribute;
-use crate::capi::{Fatal, Raised, Ref, Slot, This};
+use crate::capi::{Fatal, Raised, Ref, This};
 use crate::event_loop::core::Core;
 use crate::event_loop::source::Source;
 use crate::reactor::Readiness;
@@ -30,7 +30,7 @@ use crate::transport::base::events::acting;
 use crate::transport::base::protocol_sink::Delivery;
 use crate::transport::base::reporting::log_in_debug;
 use crate::transport::base::sizes::READS;
-use crate::transport::base::transport::{TransportBase, TransportKind};
+use crate::transport::base::transport::TransportKind;
 
 /// Reasons to read: data, or some end that a read will report.
 const ARRIVED: Readiness = Readiness::from_bits(
@@ -49,19 +49,10 @@ impl TransportKind for Stream {
     const NAME: &'static CStr = c"wakeloop._core.StreamTransport";
     const BASES: &'static [&'static str] = &["_FlowControlMixin"];
     const DESCRIPTOR: &'static CStr = c"_sock_fd";
+    const OWNER: &'static CStr = c"_sock";
     const EDGE_TRIGGERED: bool = true;
     const OWNS_DESCRIPTOR: bool = true;
     const NEEDS_OPEN_LOOP: bool = true;
-
-    #[inline(always)]
-    fn base(&self) -> &TransportBase {
-        &self.base
-    }
-
-    #[inline(always)]
-    fn protocol(&self) -> &Slot {
-        &self.sink.protocol
-    }
 
     fn set_protocol(&self, protocol: Ref) -> Result<(), Raised> {
         self.sink.set(protocol)
@@ -146,7 +137,7 @@ impl TransportKind for Stream {
     }
 
     fn owner_attribute() -> Attribute<Self> {
-        Attribute::read_only(c"_sock", |this: This<'_, Stream>| -> Result<Option<Ref>, Raised> {
+        Attribute::read_only(Self::OWNER, |this: This<'_, Stream>| -> Result<Option<Ref>, Raised> {
             Ok(this.python_socket(this.py())?)
         })
     }
