@@ -1,21 +1,24 @@
 //! `wakeloop.start_echo_server`: a TCP echo server that never takes the GIL.
 
+use std::convert::Infallible;
+use std::future::pending;
 use std::io;
-use std::net::{SocketAddr, TcpListener as StdListener};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
+use socket2::SockRef;
 
+use super::closed::Closed;
 use super::lookup::host_name;
 use crate::bridge::awaitable::{Operation, Outcome};
 use crate::capi::Fallible;
 use crate::capi::fallible::dict;
-use crate::runtime::net::{Target, TcpListener, TcpStream};
-use crate::runtime::sync::Notify;
-use crate::runtime::{self, AbortHandle};
+use crate::runtime::net::{TcpListener, TcpStream};
+use crate::runtime::{self, AbortHandle, JoinSet};
 
 /// A connection begins with this much buffer, so that 10,000 idle ones cost little ...
 const SMALL: usize = 2 * 1024;
@@ -23,8 +26,6 @@ const SMALL: usize = 2 * 1024;
 const LARGE: usize = 64 * 1024;
 /// How long an accept that failed for lack of descriptors or memory waits before it tries again.
 const RETRY: Duration = Duration::from_millis(100);
-/// Pending connections the kernel keeps; it cuts this to its own limit.
-const BACKLOG: i32 = 4096;
 
 /// Counts that workers write and `stats()` reads. Relaxed throughout: they order nothing.
 #[derive(Debug, Default)]
@@ -36,60 +37,26 @@ struct Stats {
     errors: AtomicU64,
 }
 
+fn add(counter: &AtomicU64, count: usize) {
+    counter.fetch_add(count as u64, Ordering::Relaxed);
+}
+
 /// A running echo server.
 #[pyclass(module = "wakeloop", frozen, weakref)]
 #[derive(Debug)]
 pub(crate) struct EchoServer {
     address: SocketAddr,
     stats: Arc<Stats>,
-    shared: Arc<Shared>,
+    /// The task that accepts. It owns the listener and the tasks of the connections, so its end is theirs.
+    serving: AbortHandle,
+    stopped: AtomicBool,
+    /// The listener and the last connection are gone.
+    over: Closed,
 }
 
-/// What stops the server: the accepting task, and through it every connection.
-#[derive(Debug, Default)]
-struct Shared {
-    tasks: Mutex<Tasks>,
-    /// Notified when the listener and the last connection are gone.
-    empty: Notify,
-}
-
-#[derive(Debug, Default)]
-struct Tasks {
-    stopped: bool,
-    accept: Option<AbortHandle>,
-    /// The listening socket is open.
-    listening: bool,
-    /// One entry per open connection; `None` until its task is spawned.
-    connections: slab::Slab<Option<AbortHandle>>,
-}
-
-impl Tasks {
-    fn is_over(&self) -> bool {
-        !self.listening && self.connections.is_empty()
-    }
-}
-
-impl Shared {
-    fn tasks(&self) -> MutexGuard<'_, Tasks> {
-        // Nothing is done under this lock that leaves a half-way state behind a panic.
-        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn stop(&self) {
-        let mut tasks = self.tasks();
-        tasks.stopped = true;
-        if let Some(accept) = tasks.accept.take() {
-            accept.abort();
-        }
-        for connection in tasks.connections.iter().filter_map(|(_, task)| task.as_ref()) {
-            connection.abort();
-        }
-    }
-}
-
-impl Drop for Shared {
+impl Drop for EchoServer {
     fn drop(&mut self) {
-        self.stop();
+        self.serving.abort();
     }
 }
 
@@ -109,17 +76,17 @@ impl EchoServer {
 
     /// Counts since the start: accepted, open, reads, bytes, errors.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let stats = &self.stats;
-        let accepted = stats.accepted.load(Ordering::Relaxed);
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let Stats { accepted, closed, reads, bytes, errors } = &*self.stats;
+        let accepted = count(accepted);
+        let open = accepted.saturating_sub(count(closed));
+        let (reads, bytes, errors) = (count(reads), count(bytes), count(errors));
         let counts = dict(py)?;
-        counts.set_item(Fallible("accepted"), Fallible(accepted))?;
-        counts.set_item(
-            Fallible("open"),
-            Fallible(accepted.saturating_sub(stats.closed.load(Ordering::Relaxed))),
-        )?;
-        counts.set_item(Fallible("reads"), Fallible(stats.reads.load(Ordering::Relaxed)))?;
-        counts.set_item(Fallible("bytes"), Fallible(stats.bytes.load(Ordering::Relaxed)))?;
-        counts.set_item(Fallible("errors"), Fallible(stats.errors.load(Ordering::Relaxed)))?;
+        for (name, count) in
+            [("accepted", accepted), ("open", open), ("reads", reads), ("bytes", bytes), ("errors", errors)]
+        {
+            counts.set_item(Fallible(name), Fallible(count))?;
+        }
         Ok(counts)
     }
 
@@ -128,7 +95,9 @@ impl EchoServer {
     ///
     /// Stop listening and close every connection. Closing twice is fine.
     fn close(&self) {
-        self.shared.stop();
+        // Ordering: Relaxed. The flag is for Python code only, which has the GIL.
+        self.stopped.store(true, Ordering::Relaxed);
+        self.serving.abort();
     }
 
     /// wait_closed()
@@ -144,8 +113,8 @@ impl EchoServer {
     ///
     /// Whether it accepts connections.
     fn is_serving(&self) -> bool {
-        let tasks = self.shared.tasks();
-        tasks.listening && !tasks.stopped
+        // Ordering: Relaxed, as in `close`.
+        !self.stopped.load(Ordering::Relaxed)
     }
 
     fn __aenter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, PyAny>> {
@@ -159,7 +128,7 @@ impl EchoServer {
         py: Python<'py>,
         _exception: Bound<'py, PyTuple>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        self.shared.stop();
+        self.close();
         self.wait_over(py, "__aexit__")
     }
 
@@ -170,13 +139,9 @@ impl EchoServer {
 
 impl EchoServer {
     fn wait_over<'py>(&self, py: Python<'py>, name: &'static str) -> PyResult<Bound<'py, PyAny>> {
-        let shared = self.shared.clone();
+        let over = self.over.clone();
         Operation::create(py, name, async move {
-            while !shared.tasks().is_over() {
-                shared.empty.notified().await;
-            }
-            // `notify_one` keeps one permit: it goes on to the next task that waits.
-            shared.empty.notify_one();
+            over.wait().await;
             Outcome::Nothing
         })
     }
@@ -195,81 +160,59 @@ pub(crate) fn start_echo_server<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let host = host_name(host)?;
     Operation::create(py, "start_echo_server", async move {
-        match start(host, port).await {
-            Ok(server) => Outcome::value(|py| Ok(Bound::new(py, server)?.into_any().unbind())),
-            Err(error) => Outcome::Error(error),
-        }
+        start(host, port).await.map_or_else(Outcome::Error, |server| {
+            Outcome::value(|py| Ok(Bound::new(py, server)?.into_any().unbind()))
+        })
     })
 }
 
 async fn start(host: String, port: u16) -> io::Result<EchoServer> {
-    let listener = bind(Target::from((host, port)).resolve().await?)?;
+    let listener = TcpListener::bind((host, port)).await?;
     let address = listener.local_addr()?;
-    let listener = TcpListener::from_std(listener)?;
-    let stats = Arc::new(Stats::default());
-    let shared = Arc::new(Shared::default());
-    // The tasks hold the server weakly: an EchoServer without references stops by itself.
-    shared.tasks().listening = true;
-    let listening = Listening { listener, closed: Closed(Arc::downgrade(&shared)) };
-    let task = runtime::spawn(accept(listening, stats.clone()));
-    shared.tasks().accept = Some(task.abort_handle());
-    Ok(EchoServer { address, stats, shared })
-}
-
-/// Listens at the first address that can be bound.
-fn bind(addresses: Vec<SocketAddr>) -> io::Result<StdListener> {
-    let mut failure = io::ErrorKind::AddrNotAvailable.into();
-    for address in addresses {
-        match listen(address) {
-            Ok(listener) => return Ok(listener),
-            Err(error) => failure = error,
-        }
-    }
-    Err(failure)
-}
-
-fn listen(address: SocketAddr) -> io::Result<StdListener> {
-    let socket = socket2::Socket::new(socket2::Domain::for_address(address), socket2::Type::STREAM, None)?;
-    socket.set_reuse_address(true)?;
     // Inherited by what is accepted.
-    socket.set_tcp_nodelay(true)?;
-    socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    socket.set_nonblocking(true)?;
-    Ok(socket.into())
+    SockRef::from(&listener).set_tcp_nodelay(true)?;
+    let (stats, over) = (Arc::new(Stats::default()), Closed::new());
+    let listening = Listening { listener, alive: Arc::new(Alive(over.clone())) };
+    let serving = runtime::spawn(serve(listening, stats.clone())).abort_handle();
+    Ok(EchoServer { address, stats, serving, stopped: AtomicBool::new(false), over })
 }
 
-/// The listening socket, and the note that it is closed. The fields are dropped in this order.
+/// Shared by the listener and every connection, and dropped with the last of them.
+struct Alive(Closed);
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        self.0.set();
+    }
+}
+
+/// The fields are dropped in this order.
 struct Listening {
     listener: TcpListener,
-    closed: Closed,
+    alive: Arc<Alive>,
 }
 
-struct Closed(Weak<Shared>);
-
-impl Drop for Closed {
-    fn drop(&mut self) {
-        let Some(shared) = self.0.upgrade() else { return };
-        let mut tasks = shared.tasks();
-        tasks.listening = false;
-        let last = tasks.is_over();
-        drop(tasks);
-        if last {
-            shared.empty.notify_one();
-        }
-    }
-}
-
-async fn accept(listening: Listening, stats: Arc<Stats>) {
+/// Accepts connections. Dropping the set of their tasks aborts them.
+async fn serve(listening: Listening, stats: Arc<Stats>) {
+    let mut connections = JoinSet::new();
     loop {
-        match listening.listener.accept().await {
+        let accepted = crate::select! {
+            accepted = listening.listener.accept() => accepted,
+            never = forget_ended(&mut connections) => match never {},
+        };
+        match accepted {
             Ok((stream, _)) => {
-                let Some(shared) = listening.closed.0.upgrade() else { return };
-                stats.accepted.fetch_add(1, Ordering::Relaxed);
-                connect(&shared, stream, &stats);
+                add(&stats.accepted, 1);
+                let connection = Connection { stats: stats.clone(), _alive: listening.alive.clone() };
+                connections.spawn(async move {
+                    let connection = connection;
+                    if echo(stream, &connection.stats).await.is_err() {
+                        add(&connection.stats.errors, 1);
+                    }
+                });
             }
             Err(error) => {
-                stats.errors.fetch_add(1, Ordering::Relaxed);
+                add(&stats.errors, 1);
                 if error.kind() != io::ErrorKind::ConnectionAborted {
                     runtime::time::sleep(RETRY).await;
                 }
@@ -278,46 +221,21 @@ async fn accept(listening: Listening, stats: Arc<Stats>) {
     }
 }
 
-/// Spawns a connection's task and remembers how to end it.
-fn connect(shared: &Arc<Shared>, stream: TcpStream, stats: &Arc<Stats>) {
-    let key = shared.tasks().connections.insert(None);
-    let open = Open { shared: Arc::downgrade(shared), key, stats: stats.clone() };
-    // Not under the lock: a task that is dropped at once gives its entry back through it.
-    let task = runtime::spawn(async move {
-        let open = open;
-        if echo(stream, &open.stats).await.is_err() {
-            open.stats.errors.fetch_add(1, Ordering::Relaxed);
-        }
-    });
-    let mut tasks = shared.tasks();
-    if tasks.stopped {
-        task.abort();
-    }
-    // Keys are given out by the accepting task alone, so this one cannot have a new owner yet.
-    if let Some(entry) = tasks.connections.get_mut(key) {
-        *entry = Some(task.abort_handle());
-    }
+/// Takes the tasks that have ended out of the set, for ever.
+async fn forget_ended(connections: &mut JoinSet<()>) -> Infallible {
+    while connections.join_next().await.is_some() {}
+    pending().await
 }
 
-/// Gives a connection's entry back however its task ends.
-struct Open {
-    shared: Weak<Shared>,
-    key: usize,
+/// What a connection's task drops last, however it ends.
+struct Connection {
     stats: Arc<Stats>,
+    _alive: Arc<Alive>,
 }
 
-impl Drop for Open {
+impl Drop for Connection {
     fn drop(&mut self) {
-        self.stats.closed.fetch_add(1, Ordering::Relaxed);
-        let Some(shared) = self.shared.upgrade() else { return };
-        let mut tasks = shared.tasks();
-        let own = tasks.connections.try_remove(self.key);
-        let last = tasks.is_over();
-        drop(tasks);
-        drop(own);
-        if last {
-            shared.empty.notify_one();
-        }
+        add(&self.stats.closed, 1);
     }
 }
 
@@ -328,8 +246,8 @@ async fn echo(stream: TcpStream, stats: &Stats) -> io::Result<()> {
         if count == 0 {
             return Ok(());
         }
-        stats.reads.fetch_add(1, Ordering::Relaxed);
-        stats.bytes.fetch_add(count as u64, Ordering::Relaxed);
+        add(&stats.reads, 1);
+        add(&stats.bytes, count);
         stream.write_all(&buffer[..count]).await?;
         if count == buffer.len() && count < LARGE {
             buffer = vec![0; LARGE];
