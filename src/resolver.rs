@@ -18,7 +18,7 @@ pub(crate) struct Hints {
     pub(crate) flags: i32,
 }
 
-/// An error code of `getaddrinfo` or `getnameinfo`.
+/// An error code of `getaddrinfo`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LookupError {
     code: i32,

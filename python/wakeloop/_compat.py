@@ -85,9 +85,6 @@ creates_connections = _core.unpatched((SelectorEventLoop, "create_connection"))
 looks_up_names = _core.unpatched(
     (SelectorEventLoop, "getaddrinfo"), (base_events, "socket"), (socket, "getaddrinfo")
 )
-looks_up_addresses = _core.unpatched(
-    (SelectorEventLoop, "getnameinfo"), (base_events, "socket"), (socket, "getnameinfo")
-)
 
 runs_in_executor = _core.unpatched((SelectorEventLoop, "run_in_executor"))
 

@@ -467,14 +467,6 @@ class EventLoop(LoopState):
                 return found if isinstance(found, list) else await found
         return await super().getaddrinfo(host, port, family=family, type=type, proto=proto, flags=flags)
 
-    async def getnameinfo(self, sockaddr: Any, flags: int = 0) -> tuple[str, str]:
-        """As socket.getnameinfo, without blocking the loop."""
-        if _compat.looks_up_addresses() and self._may_look_up():
-            found = self._look_up_name(sockaddr, flags)
-            if found is not None:
-                return await found
-        return await super().getnameinfo(sockaddr, flags)
-
     # -- awaitable socket calls ------------------------------------------------------------------
 
     async def sock_connect(self, sock: socket.socket, address: Any) -> None:

@@ -295,12 +295,6 @@ pub(crate) fn audit_address_info(
     })
 }
 
-/// `sys.audit("socket.getnameinfo", sockaddr)`.
-pub(crate) fn audit_name_info(address: &Ref) -> Result<(), Raised> {
-    // SAFETY: what the format says: a tuple of one live object.
-    allowed(|| unsafe { PySys_Audit(c"socket.getnameinfo".as_ptr(), c"(O)".as_ptr(), address.as_ptr()) })
-}
-
 /// `sys.audit("socket.connect", socket, address)`, with a socket that is made only if there is a hook to see it.
 pub(crate) fn audit_connect<F>(mut socket: F, address: &Ref) -> Result<(), Raised>
 where

@@ -1,4 +1,4 @@
-//! `loop.getaddrinfo` and `loop.getnameinfo` without an executor.
+//! `loop.getaddrinfo` without an executor.
 //!
 //! What needs no lookup (literals, numbers) is answered at once, by the C library's own `getaddrinfo`, so that order and
 //! content are what the socket module would give. Everything else runs on the blocking pool, where no thread needs the
@@ -7,19 +7,17 @@
 //! Only arguments of plain types are served here. For the others the functions return `None`; then asyncio's own coroutine
 //! is called, which also raises every error about a wrong argument.
 
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::{CStr, CString};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use pyo3::exceptions::PyValueError;
-use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString};
-use socket2::SockAddr;
 
 use crate::bridge::io_error::io_error;
 use crate::bridge::pool;
-use crate::capi::call::{audit_address_info, audit_name_info};
+use crate::capi::call::audit_address_info;
 use crate::capi::error::exception;
 use crate::capi::fallible::{list, py_tuple};
 use crate::capi::inspect::boolean;
@@ -29,9 +27,6 @@ use crate::capi::{Arguments, Borrowed, Fallible, Ref, This};
 use crate::event_loop::core::Core;
 use crate::resolver::{self, Addresses, Hints, LookupError};
 
-/// Longer than any name that the C library gives.
-const HOST_MAX: usize = 1025;
-const SERVICE_MAX: usize = 32;
 /// A label of a host name is shorter than this; Python's codec says so for a longer one.
 const LABEL_END: usize = 64;
 /// With other flags than these, even a literal may be looked up.
@@ -210,66 +205,9 @@ fn look_up(this: This<'_, Core>, arguments: Arguments<'_>) -> PyResult<Option<Re
     Ok(Some(Ref::from(future)))
 }
 
-/// `_look_up_name(sockaddr, flags)`: a future of (host, service). `None` leaves it to asyncio's own code.
-fn look_up_name(this: This<'_, Core>, arguments: Arguments<'_>) -> PyResult<Option<Ref>> {
-    let ([address, flags], []) = arguments.bind("_look_up_name", ["sockaddr", "flags"], [])?;
-    let known = [libc::AF_INET, libc::AF_INET6]
-        .into_iter()
-        .find_map(|family| sockaddr::from_python(family, &address));
-    let (Some(known), Some(flags)) = (known, small_int(&flags)) else { return Ok(None) };
-    audit_name_info(&address)?;
-    let future = pool::run(&this.object().bind(this.py()), move || {
-        let answer = name_of(&known, flags);
-        Box::new(move |py| match answer {
-            Ok((host, service)) => {
-                let service = PyString::from_bytes(py, service.to_bytes())?;
-                Ok(py_tuple(py, [filesystem_text(py, &host)?, service.into_any()])?.into_any().unbind())
-            }
-            Err(failure) => Err(io_error(py, &failure.into())),
-        })
-    })?;
-    Ok(Some(Ref::from(future)))
-}
-
-/// Host and service behind an address.
-fn name_of(address: &SockAddr, flags: i32) -> Result<(CString, CString), LookupError> {
-    let mut host = [0 as c_char; HOST_MAX];
-    let mut service = [0 as c_char; SERVICE_MAX];
-    // SAFETY: an address with its length, and two places with theirs.
-    let code = unsafe {
-        libc::getnameinfo(
-            address.as_ptr().cast(),
-            address.len(),
-            host.as_mut_ptr(),
-            HOST_MAX as _,
-            service.as_mut_ptr(),
-            SERVICE_MAX as _,
-            flags,
-        )
-    };
-    if code != 0 {
-        return Err(LookupError::last(code));
-    }
-    // SAFETY: the call has ended both with a zero.
-    Ok(unsafe { (CStr::from_ptr(host.as_ptr()).to_owned(), CStr::from_ptr(service.as_ptr()).to_owned()) })
-}
-
-/// As Python shows a host that the system has named.
-fn filesystem_text<'py>(py: Python<'py>, text: &CStr) -> PyResult<Bound<'py, PyAny>> {
-    // SAFETY: a C string; an owned reference or null with an error.
-    unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyUnicode_DecodeFSDefault(text.as_ptr())) }
-}
-
 /// What is put on the loop class.
-pub(crate) const METHODS: &[Method<Core>] = &[
-    Method::fast(
-        c"_look_up",
-        look_up,
-        c"_look_up(host, port, family, type, proto, flags, wait)\n\nAddresses, a future of them, or None.",
-    ),
-    Method::fast(
-        c"_look_up_name",
-        look_up_name,
-        c"_look_up_name(sockaddr, flags)\n\nA future of (host, service), or None.",
-    ),
-];
+pub(crate) const METHODS: &[Method<Core>] = &[Method::fast(
+    c"_look_up",
+    look_up,
+    c"_look_up(host, port, family, type, proto, flags, wait)\n\nAddresses, a future of them, or None.",
+)];
