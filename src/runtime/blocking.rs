@@ -504,5 +504,5 @@ mod tests {
 }
 
 #[cfg(all(test, any(wakeloop_loom, wakeloop_shuttle)))]
-#[path = "blocking_model.rs"]
+#[path = "../../tests/models/blocking.rs"]
 mod model;

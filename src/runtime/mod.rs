@@ -43,6 +43,7 @@ pub mod net;
 mod prefetch;
 mod shim;
 #[cfg(all(test, wakeloop_shuttle))]
+#[path = "../../tests/models/whole_runtime.rs"]
 mod shuttle_model;
 pub mod sync;
 mod task;

@@ -3,7 +3,7 @@
     python -m tests.mutants                                run all models unchanged, then every mutant
     python -m tests.mutants --only '*pause*'               only mutants whose title matches (may be repeated)
     python -m tests.mutants --only 'close*' --every-model --limit 3600    show which of all models catch these
-    python -m tests.mutants --write                        write the tables of src/runtime/MODELS.md and stop
+    python -m tests.mutants --write                        write the tables of tests/models/MODELS.md and stop
 
 The mutants are applied to a copy of the source, one at a time. Each model runs in its own process, because a failing
 model may abort. A mutant that does not compile is a mistake in the data. A model that times out counts as missed,
@@ -26,7 +26,7 @@ from pathlib import Path
 from .mutants import PAGE, ROOT, Mistake, Mutant, read, with_tables
 
 #: The parts of the tree that cargo needs.
-PARTS = ["Cargo.toml", "Cargo.lock", "build.rs", "src", "examples", "benchmarks/load"]
+PARTS = ["Cargo.toml", "Cargo.lock", "build.rs", "src", "examples", "benchmarks/load", "tests/models"]
 #: Makes the build after each mutant fast: incremental, without LTO.
 PROFILE = {
     "CARGO_INCREMENTAL": "1",

@@ -1,4 +1,4 @@
-"""Reads mutants.toml, applies a mutant to the source, and writes the tables of src/runtime/MODELS.md."""
+"""Reads mutants.toml, applies a mutant to the source, and writes the tables of tests/models/MODELS.md."""
 
 import re
 import tomllib
@@ -7,14 +7,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
 DATA = Path(__file__).with_name("mutants.toml")
-PAGE = ROOT / "src" / "runtime" / "MODELS.md"
+PAGE = ROOT / "tests" / "models" / "MODELS.md"
 
 HEADER = "| where | mutation | caught by |\n|---|---|---|\n"
 TABLE = re.compile(r"(?m)^\|.*\n(?:\|.*\n)*")
 # A memory ordering passed as an argument.
 ORDERING = re.compile(r"\b(?:Acquire|Release|AcqRel|SeqCst)\b(?=[,)])")
 # What is not code: test modules, imports and comments.
-NO_CODE = re.compile(r"(?ms)^#\[cfg\(all\(test.*|^use [^;]*;|//[^\n]*")
+NO_CODE = re.compile(r"(?ms)^#\[cfg\(all\(test[^\n]*\nmod \w+ \{.*|^use [^;]*;|//[^\n]*")
 # A model's test function. The first group is set if only shuttle runs it.
 MODEL = re.compile(r"(#\[cfg\(wakeloop_shuttle\)\]\s+)?#\[test\]\s+fn (\w+)\(")
 
@@ -73,7 +73,8 @@ def orderings(file: Path) -> list[tuple[int, int]]:
 
 def models_in(root: Path) -> list[str]:
     """Returns the names of all loom models."""
-    sources = [path.read_text() for path in (root / "src").rglob("*.rs") if path.name != "shuttle_model.rs"]
+    files = [*(root / "src").rglob("*.rs"), *(root / "tests" / "models").rglob("*.rs")]
+    sources = [path.read_text() for path in files if path.name != "whole_runtime.rs"]
     found = [MODEL.findall(text) for text in sources if "shim::model::" in text]
     return [name for names in found for for_shuttle, name in names if not for_shuttle]
 

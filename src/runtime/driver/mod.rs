@@ -9,12 +9,14 @@
 //! Arming a timer that is due before the wait ends also ends the wait, so that the next wait can be shorter.
 //! One lock guards both the heap and whether, and until when, a thread waits, so no deadline is missed.
 
-#[cfg(wakeloop_loom)]
+#[cfg(all(test, wakeloop_loom))]
+#[path = "../../../tests/models/driver/reactor.rs"]
 mod model_reactor;
 mod registration;
 mod timers;
 
 #[cfg(all(test, any(wakeloop_loom, wakeloop_shuttle)))]
+#[path = "../../../tests/models/driver/readiness_and_timers.rs"]
 mod model;
 
 use std::fmt;
@@ -30,9 +32,9 @@ use super::trace::Tracer;
 use super::unpoisoned;
 use super::wakers::wake_all;
 use crate::reactor::{Interest, Token};
-#[cfg(not(wakeloop_loom))]
+#[cfg(not(all(test, wakeloop_loom)))]
 use crate::reactor::{Poller, Registrar, Waker as PollWaker};
-#[cfg(wakeloop_loom)]
+#[cfg(all(test, wakeloop_loom))]
 use model_reactor::{Poller, Registrar, Waker as PollWaker};
 use registration::Registrations;
 use timers::Timers;

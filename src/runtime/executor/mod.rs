@@ -24,7 +24,8 @@
 mod current_thread;
 mod idle;
 mod local;
-#[cfg(wakeloop_loom)]
+#[cfg(all(test, wakeloop_loom))]
+#[path = "../../../tests/models/executor/injector.rs"]
 mod locked_injector;
 mod owned;
 mod park;
@@ -35,9 +36,11 @@ mod worker;
 mod worker_threads;
 
 #[cfg(all(test, any(wakeloop_loom, wakeloop_shuttle)))]
+#[path = "../../../tests/models/executor/parking.rs"]
 mod model;
 
 #[cfg(all(test, any(wakeloop_loom, wakeloop_shuttle)))]
+#[path = "../../../tests/models/executor/current_thread.rs"]
 mod current_thread_model;
 
 pub(super) use current_thread::CurrentThread;

@@ -2,12 +2,12 @@
 //!
 //! Private types over crossbeam-deque, so that another structure can be tried in its place.
 
-#[cfg(not(wakeloop_loom))]
+#[cfg(not(all(test, wakeloop_loom)))]
 use crossbeam_deque::Injector as Deque;
 use crossbeam_deque::{Steal, Stealer, Worker};
 
 use super::super::task::Runnable;
-#[cfg(wakeloop_loom)]
+#[cfg(all(test, wakeloop_loom))]
 use super::locked_injector::Injector as Deque;
 
 /// A worker's own queue, first in, first out. One thread owns it.

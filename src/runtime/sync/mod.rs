@@ -10,6 +10,7 @@ mod semaphore;
 mod wait_list;
 
 #[cfg(all(test, any(wakeloop_loom, wakeloop_shuttle)))]
+#[path = "../../../tests/models/sync/channels.rs"]
 mod model;
 
 pub use mutex::{Mutex, MutexGuard, OwnedMutexGuard};

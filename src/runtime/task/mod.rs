@@ -28,8 +28,10 @@ mod state;
 mod waker;
 
 #[cfg(all(test, any(wakeloop_loom, wakeloop_shuttle)))]
+#[path = "../../../tests/models/task/lifecycle.rs"]
 mod model;
 #[cfg(all(test, any(wakeloop_loom, wakeloop_shuttle)))]
+#[path = "../../../tests/models/task/state.rs"]
 mod state_model;
 
 pub(super) use cell::{Header, Runnable, job_ends, new, new_job, new_local};

@@ -1,5 +1,5 @@
 //! Models of a runtime without threads: a wake reaches the caller that has the worker or waits for it, and
-//! tasks are dropped where the worker is. The driver sleeps in `driver::model_reactor`.
+//! tasks are dropped where the worker is. The driver sleeps in the reactor of `driver/reactor.rs`.
 
 use std::future::{Future, pending, poll_fn};
 use std::sync::Arc;
