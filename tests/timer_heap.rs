@@ -7,14 +7,15 @@ use std::rc::Rc;
 use proptest::prelude::*;
 use wakeloop::timer::{Slot, Slotted, TimerHeap};
 
+#[derive(Clone)]
 struct Item {
     id: u64,
-    slot: Cell<Slot>,
+    slot: Rc<Cell<Slot>>,
 }
 
 impl Item {
-    fn new(id: u64) -> Rc<Item> {
-        Rc::new(Item { id, slot: Cell::new(Slot::NONE) })
+    fn new(id: u64) -> Item {
+        Item { id, slot: Rc::new(Cell::new(Slot::NONE)) }
     }
 }
 
@@ -45,7 +46,7 @@ proptest! {
     #[test]
     fn behaves_like_a_sorted_map(steps in prop::collection::vec(step(), 0..400)) {
         let mut heap = TimerHeap::new();
-        let mut model: BTreeMap<(u16, u64), Rc<Item>> = BTreeMap::new();
+        let mut model: BTreeMap<(u16, u64), Item> = BTreeMap::new();
         for (id, step) in steps.into_iter().enumerate() {
             let id = id as u64;
             match step {
@@ -106,26 +107,31 @@ fn nothing_is_due_before_its_time() {
 }
 
 #[test]
-fn drained_and_cleared_items_know_that_they_left() {
+fn drained_items_know_that_they_left() {
     let items: Vec<_> = (0..100).map(Item::new).collect();
     let mut heap = TimerHeap::new();
     for item in &items {
-        heap.insert(item.id ^ 37, &**item);
+        heap.insert(item.id ^ 37, item.clone());
     }
     assert_eq!(heap.iter().count(), 100);
-    heap.drain().take(10).for_each(drop);
-    assert!(heap.is_empty(), "what the caller did not take goes with the iterator");
+    let drained = heap.drain();
+    assert!(heap.is_empty());
+    assert!(drained.iter().all(|(when, item)| *when == item.id ^ 37));
+    assert_eq!(drained.len(), 100);
     assert!(items.iter().all(|item| item.slot.get().is_none()));
-    heap.insert(1, &items[0]);
-    heap.clear();
-    assert!(items[0].slot.get().is_none());
+    heap.insert(1, items[0].clone());
+    assert_eq!(heap.pop().unwrap().1.id, 0);
 }
 
 #[test]
 fn a_foreign_slot_is_harmless() {
     let mut heap = TimerHeap::new();
+    let mut larger = TimerHeap::new();
+    let last = Item::new(5);
+    (0..5).for_each(|id| larger.insert(1, Item::new(id)));
+    larger.insert(1, last.clone());
     heap.insert(1, Item::new(1));
-    assert!(heap.remove(Slot::from_raw(5)).is_none());
+    assert!(heap.remove(last.slot.get()).is_none());
     assert!(heap.remove(Slot::NONE).is_none());
     assert_eq!(heap.len(), 1);
 }

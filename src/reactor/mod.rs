@@ -18,9 +18,9 @@ mod local;
 mod poller;
 mod readiness;
 mod sys;
-mod waker;
 
 pub use local::receive_local;
+/// Ends a [`poll`](Poller::poll) from another thread: see [`Poller::waker`].
+pub use mio::Waker;
 pub use poller::{Poller, Registrar};
 pub use readiness::{Event, Interest, Readiness, Token};
-pub use waker::Waker;

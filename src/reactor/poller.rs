@@ -3,7 +3,6 @@
 use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::Arc;
 use std::time::Duration;
 
 use mio::unix::SourceFd;
@@ -75,22 +74,23 @@ impl Poller {
         self.poll.registry().deregister(&mut SourceFd(&fd))
     }
 
-    /// Returns the waker of this poller. Its wakes appear as events under `token`. Call this once.
+    /// Returns the waker of this poller, to be shared by reference or `Arc`. Call this once.
+    ///
+    /// A wake, from any thread, makes a blocked or the next poll return with an event under `token`. Wakes that
+    /// come before the poll notices merge into one event.
     ///
     /// # Errors
     /// When the system has no descriptor left.
     pub fn waker(&self, token: Token) -> io::Result<Waker> {
-        checked(token)?;
-        Waker::new(self.poll.registry(), token)
+        Waker::new(self.poll.registry(), checked(token)?)
     }
 
-    /// Returns a handle through which other threads register descriptors. It costs one descriptor, which clones
-    /// share.
+    /// Returns a handle through which other threads register descriptors. It costs one descriptor.
     ///
     /// # Errors
     /// When the system has no descriptor left.
     pub fn registrar(&self) -> io::Result<Registrar> {
-        Ok(Registrar { registry: Arc::new(self.poll.registry().try_clone()?) })
+        Ok(Registrar { registry: self.poll.registry().try_clone()? })
     }
 
     /// Waits until something is ready or `timeout` has passed: `None` waits for ever, zero does not block.
@@ -133,10 +133,10 @@ impl fmt::Debug for Poller {
     }
 }
 
-/// Registers descriptors with a [`Poller`] from any thread. Clones share one handle. It may outlive its poller.
-#[derive(Clone)]
+/// Registers descriptors with a [`Poller`] from any thread. It may outlive its poller.
+#[derive(Debug)]
 pub struct Registrar {
-    registry: Arc<mio::Registry>,
+    registry: mio::Registry,
 }
 
 impl Registrar {
@@ -154,12 +154,6 @@ impl Registrar {
     /// As [`Poller::deregister`].
     pub fn deregister(&self, fd: RawFd) -> io::Result<()> {
         self.registry.deregister(&mut SourceFd(&fd))
-    }
-}
-
-impl fmt::Debug for Registrar {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("reactor::Registrar")
     }
 }
 

@@ -53,13 +53,6 @@ impl Interest {
     }
 }
 
-impl BitOr for Interest {
-    type Output = Interest;
-    fn bitor(self, other: Interest) -> Interest {
-        Interest(self.0 | other.0)
-    }
-}
-
 impl fmt::Debug for Interest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match (self.is_read(), self.is_write()) {

@@ -21,9 +21,6 @@
 
 use std::cmp::Ordering;
 use std::fmt;
-use std::iter::FusedIterator;
-use std::rc::Rc;
-use std::sync::Arc;
 
 const ARITY: usize = 8;
 
@@ -38,16 +35,6 @@ impl Slot {
     /// Whether the item is in no heap.
     pub const fn is_none(self) -> bool {
         self.0 == u32::MAX
-    }
-
-    /// The raw number, for owners that keep the slot in an atomic.
-    pub const fn to_raw(self) -> u32 {
-        self.0
-    }
-
-    /// The inverse of [`Slot::to_raw`].
-    pub const fn from_raw(raw: u32) -> Slot {
-        Slot(raw)
     }
 }
 
@@ -70,30 +57,6 @@ impl fmt::Debug for Slot {
 pub trait Slotted {
     /// Stores `slot`.
     fn set_slot(&self, slot: Slot);
-}
-
-impl<T: Slotted + ?Sized> Slotted for &T {
-    fn set_slot(&self, slot: Slot) {
-        (**self).set_slot(slot);
-    }
-}
-
-impl<T: Slotted + ?Sized> Slotted for Box<T> {
-    fn set_slot(&self, slot: Slot) {
-        (**self).set_slot(slot);
-    }
-}
-
-impl<T: Slotted + ?Sized> Slotted for Rc<T> {
-    fn set_slot(&self, slot: Slot) {
-        (**self).set_slot(slot);
-    }
-}
-
-impl<T: Slotted + ?Sized> Slotted for Arc<T> {
-    fn set_slot(&self, slot: Slot) {
-        (**self).set_slot(slot);
-    }
 }
 
 /// One key of the heap. 16 bytes for a deadline of 8, so that a cache line holds four.
@@ -226,15 +189,11 @@ impl<K: Copy + PartialOrd, T: Slotted> TimerHeap<K, T> {
         entries.into_iter().filter_map(|entry| self.items[entry.number as usize].as_ref()).collect()
     }
 
-    /// Empties the heap and yields the items in no particular order. Their slots are `NONE` by then. Items that
-    /// the caller does not take are dropped with the iterator.
-    pub fn drain(&mut self) -> Drain<'_, K, T> {
-        Drain { heap: self }
-    }
-
-    /// Drops every item.
-    pub fn clear(&mut self) {
-        self.drain().for_each(drop);
+    /// Empties the heap. Returns the items with their deadlines, in no particular order. Their slots are `NONE`
+    /// by then.
+    pub fn drain(&mut self) -> Vec<(K, T)> {
+        let entries = std::mem::take(&mut self.entries);
+        entries.into_iter().filter_map(|entry| Some((entry.when, self.release(entry.number)?))).collect()
     }
 
     /// Removes the item from the table and frees its number. The caller removes the key.
@@ -340,40 +299,6 @@ impl<K: Copy + PartialOrd, T: Slotted> Default for TimerHeap<K, T> {
 impl<K: Copy + PartialOrd, T: Slotted> fmt::Debug for TimerHeap<K, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TimerHeap").field("len", &self.len()).finish_non_exhaustive()
-    }
-}
-
-/// The iterator of [`TimerHeap::drain`].
-pub struct Drain<'a, K: Copy + PartialOrd, T: Slotted> {
-    heap: &'a mut TimerHeap<K, T>,
-}
-
-impl<K: Copy + PartialOrd, T: Slotted> Iterator for Drain<'_, K, T> {
-    type Item = (K, T);
-
-    fn next(&mut self) -> Option<(K, T)> {
-        // Popping from the back keeps the rest a valid heap at every step.
-        let Entry { when, number, .. } = self.heap.entries.pop()?;
-        Some((when, self.heap.release(number)?))
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        (self.heap.len(), Some(self.heap.len()))
-    }
-}
-
-impl<K: Copy + PartialOrd, T: Slotted> ExactSizeIterator for Drain<'_, K, T> {}
-impl<K: Copy + PartialOrd, T: Slotted> FusedIterator for Drain<'_, K, T> {}
-
-impl<K: Copy + PartialOrd, T: Slotted> Drop for Drain<'_, K, T> {
-    fn drop(&mut self) {
-        self.for_each(drop);
-    }
-}
-
-impl<K: Copy + PartialOrd, T: Slotted> fmt::Debug for Drain<'_, K, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Drain").field("left", &self.heap.len()).finish_non_exhaustive()
     }
 }
 

@@ -14,7 +14,7 @@ TABLE = re.compile(r"(?m)^\|.*\n(?:\|.*\n)*")
 # A memory ordering passed as an argument.
 ORDERING = re.compile(r"\b(?:Acquire|Release|AcqRel|SeqCst)\b(?=[,)])")
 # What is not code: test modules, imports and comments.
-NO_CODE = re.compile(r"(?ms)^#\[cfg\(all\(test[^\n]*\nmod \w+ \{.*|^use [^;]*;|//[^\n]*")
+NO_CODE = re.compile(r"(?ms)^#\[cfg\(all\(test[^\n]*\nmod \w+ \{.*|^(?:pub )?use [^;]*;|//[^\n]*")
 # A model's test function. The first group is set if only shuttle runs it.
 MODEL = re.compile(r"(#\[cfg\(wakeloop_shuttle\)\]\s+)?#\[test\]\s+fn (\w+)\(")
 

@@ -272,15 +272,15 @@ impl Registration {
         .await
     }
 
-    /// Tries `operation` once, or not at all if the socket is known not to be ready.
+    /// Tries `operation` once, or not at all if the socket is known not to be ready. For its results see
+    /// [`Registration::run`].
     ///
     /// # Errors
     /// `WouldBlock`, after which `ready` waits for the next event; else those of `operation`.
     pub(in super::super) fn attempt<R>(
         &self,
         direction: Direction,
-        operation: impl FnOnce() -> io::Result<R>,
-        exhausted: impl FnOnce(&R) -> bool,
+        operation: impl FnOnce() -> io::Result<(R, bool)>,
     ) -> io::Result<R> {
         let seen = self.socket.load();
         if seen & SHUTDOWN != 0 {
@@ -290,26 +290,28 @@ impl Registration {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let result = operation();
-        match &result {
-            Ok(result) if direction.may_be_exhausted(seen) && exhausted(result) => {
-                self.socket.clear_behind(seen, direction);
-            }
+        self.note(&result, seen, direction);
+        result.map(|(result, _)| result)
+    }
+
+    /// Notes what the result of an operation says about the socket, as of `seen`.
+    fn note<R>(&self, result: &io::Result<(R, bool)>, seen: usize, direction: Direction) {
+        match result {
+            Ok((_, true)) if direction.may_be_exhausted(seen) => self.socket.clear_behind(seen, direction),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.socket.clear(seen, direction),
             _ => {}
         }
-        result
     }
 
-    /// Tries `operation` when the socket may be ready, and waits when it is not. If `exhausted` returns
-    /// `Ok(short)`, the success left nothing behind, and the next call waits at once.
+    /// Tries `operation` when the socket may be ready, and waits when it is not. The operation also returns
+    /// whether its success left nothing behind. If so, the next call waits at once.
     ///
     /// Cancel-safe as far as `operation` is: it either runs to its end or not at all. Any number of tasks may
     /// wait.
     pub(in super::super) async fn run<R>(
         &self,
         direction: Direction,
-        mut operation: impl FnMut() -> io::Result<R>,
-        exhausted: impl Fn(&R) -> bool,
+        mut operation: impl FnMut() -> io::Result<(R, bool)>,
     ) -> io::Result<R> {
         let waiting = Waiting::new(&self.socket, direction);
         // The closure owns what it changes, so the future is `Send`.
@@ -323,22 +325,17 @@ impl Registration {
                     if seen & SHUTDOWN != 0 {
                         return Poll::Ready(Err(gone()));
                     }
-                    match operation() {
+                    let result = operation();
+                    self.note(&result, seen, direction);
+                    match result {
                         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                            self.socket.clear(seen, direction);
                             // A closed bit is set, but the operation would still block: only a new event helps.
                             if waiting.is_stuck(seen, cx) {
                                 return Poll::Pending;
                             }
                         }
                         Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                        Err(error) => return Poll::Ready(Err(error)),
-                        Ok(result) => {
-                            if direction.may_be_exhausted(seen) && exhausted(&result) {
-                                self.socket.clear_behind(seen, direction);
-                            }
-                            return Poll::Ready(Ok(result));
-                        }
+                        result => return Poll::Ready(result.map(|(result, _)| result)),
                     }
                 }
             })

@@ -1,11 +1,10 @@
 //! Unix domain datagram sockets.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::net::{self, SocketAddr};
 use std::path::Path;
 
-use super::io::{First, Io};
+use super::io::{First, Io, peer_methods};
 use super::packets::datagram_methods;
 use crate::runtime::driver::Direction;
 
@@ -17,7 +16,8 @@ pub struct UnixDatagram {
     io: Io<net::UnixDatagram>,
 }
 
-datagram_methods!(UnixDatagram, net::UnixDatagram, SocketAddr);
+peer_methods!(UnixDatagram, net::UnixDatagram, SocketAddr);
+datagram_methods!(UnixDatagram, SocketAddr);
 
 impl UnixDatagram {
     /// Binds to `path`, which must not exist and is not removed afterwards.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -27,12 +27,7 @@ pub(super) enum First {
 impl<S: AsRawFd> Io<S> {
     /// Registers `source`, already non-blocking, with the runtime of the current thread.
     pub(super) fn new(source: S, first: First) -> io::Result<Io<S>> {
-        Io::on(&driver()?, source, first)
-    }
-
-    /// As `new`, with a given driver.
-    fn on(driver: &Arc<Handle>, source: S, first: First) -> io::Result<Io<S>> {
-        let registration = Registration::new(driver, source.as_raw_fd(), first == First::Try)?;
+        let registration = Registration::new(&driver()?, source.as_raw_fd(), first == First::Try)?;
         Ok(Io { registration, source })
     }
 
@@ -40,19 +35,18 @@ impl<S: AsRawFd> Io<S> {
         &self.source
     }
 
-    /// Writes up to `len` bytes. A short write means that no more fits.
-    pub(super) async fn write_some(
-        &self,
-        len: usize,
-        mut write: impl FnMut(&S) -> io::Result<usize>,
-    ) -> io::Result<usize> {
-        let short = move |&sent: &usize| sent < len;
-        self.registration.run(Direction::Write, || write(&self.source), short).await
-    }
-
     /// Waits until an operation in this direction is worth trying.
     pub(super) async fn ready(&self, direction: Direction) -> io::Result<()> {
         self.registration.ready(direction).await
+    }
+
+    /// Runs an operation that also returns whether it left nothing behind.
+    pub(super) async fn run_until<R>(
+        &self,
+        direction: Direction,
+        mut operation: impl FnMut(&S) -> io::Result<(R, bool)>,
+    ) -> io::Result<R> {
+        self.registration.run(direction, || operation(&self.source)).await
     }
 
     /// As `run_until`, without waiting.
@@ -60,18 +54,8 @@ impl<S: AsRawFd> Io<S> {
         &self,
         direction: Direction,
         operation: impl FnOnce(&S) -> io::Result<(R, bool)>,
-    ) -> io::Result<(R, bool)> {
-        self.registration.attempt(direction, || operation(&self.source), |(_, exhausted)| *exhausted)
-    }
-
-    /// As `write_some`, without waiting.
-    pub(super) fn try_write_some(
-        &self,
-        len: usize,
-        write: impl FnOnce(&S) -> io::Result<usize>,
-    ) -> io::Result<usize> {
-        let short = |&sent: &usize| sent < len;
-        self.registration.attempt(Direction::Write, || write(&self.source), short)
+    ) -> io::Result<R> {
+        self.registration.attempt(direction, || operation(&self.source))
     }
 
     /// Runs an operation whose success says nothing about the next one.
@@ -80,7 +64,7 @@ impl<S: AsRawFd> Io<S> {
         direction: Direction,
         mut operation: impl FnMut(&S) -> io::Result<R>,
     ) -> io::Result<R> {
-        self.registration.run(direction, || operation(&self.source), |_| false).await
+        self.registration.run(direction, || Ok((operation(&self.source)?, false))).await
     }
 
     /// As `run`, without waiting.
@@ -89,16 +73,7 @@ impl<S: AsRawFd> Io<S> {
         direction: Direction,
         operation: impl FnOnce(&S) -> io::Result<R>,
     ) -> io::Result<R> {
-        self.registration.attempt(direction, || operation(&self.source), |_| false)
-    }
-
-    /// Runs an operation whose result says whether it left something behind.
-    pub(super) async fn run_until<R>(
-        &self,
-        direction: Direction,
-        mut operation: impl FnMut(&S) -> io::Result<(R, bool)>,
-    ) -> io::Result<(R, bool)> {
-        self.registration.run(direction, || operation(&self.source), |(_, exhausted)| *exhausted).await
+        self.registration.attempt(direction, || Ok((operation(&self.source)?, false)))
     }
 
     /// Returns the source, which stays non-blocking.
@@ -166,8 +141,80 @@ fn nonblocking_stream(domain: Domain) -> io::Result<Socket> {
     }
 }
 
-/// Converts a listening or datagram socket to its std type.
-pub(super) fn into_std<S: FromRawFd>(socket: Socket) -> S {
-    // SAFETY: the descriptor is open, and its ownership is passed on.
-    unsafe { S::from_raw_fd(socket.into_raw_fd()) }
+/// Implements what all sockets have, for a struct with a field `io: Io<…>`.
+macro_rules! socket_methods {
+    ($socket:ident, $address:ty) => {
+        impl $socket {
+            /// Returns the local address.
+            ///
+            /// # Errors
+            /// Those of `getsockname(2)`.
+            pub fn local_addr(&self) -> io::Result<$address> {
+                self.io.source().local_addr()
+            }
+        }
+
+        impl std::os::fd::AsFd for $socket {
+            fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+                self.io.source().as_fd()
+            }
+        }
+
+        impl std::os::fd::AsRawFd for $socket {
+            fn as_raw_fd(&self) -> std::os::fd::RawFd {
+                self.io.source().as_raw_fd()
+            }
+        }
+    };
 }
+
+/// Implements what streams and datagram sockets have in common, for a struct with a field `io: Io<$source>`.
+macro_rules! peer_methods {
+    ($socket:ident, $source:ty, $address:ty) => {
+        crate::runtime::net::io::socket_methods!($socket, $address);
+
+        impl $socket {
+            /// Returns the address of the connected peer.
+            ///
+            /// # Errors
+            /// `NotConnected` if there is none, or if it is gone already.
+            pub fn peer_addr(&self) -> io::Result<$address> {
+                self.io.source().peer_addr()
+            }
+
+            /// Waits until there is something to receive, or the stream has ended. Then call a method that begins
+            /// with `try_`: it needs a buffer only during that call. So thousands of idle connections can share
+            /// the few buffers of the threads that serve them. May return early. Cancel-safe.
+            ///
+            /// # Errors
+            /// After the runtime was shut down.
+            pub async fn readable(&self) -> io::Result<()> {
+                self.io.ready(Direction::Read).await
+            }
+
+            /// As `readable`, for sending.
+            ///
+            /// # Errors
+            /// As `readable`.
+            pub async fn writable(&self) -> io::Result<()> {
+                self.io.ready(Direction::Write).await
+            }
+
+            /// Puts a socket on the runtime of the current thread and makes it non-blocking.
+            ///
+            /// # Errors
+            /// If there is no runtime, or if the socket cannot be registered.
+            pub fn from_std(socket: $source) -> io::Result<$socket> {
+                socket.set_nonblocking(true)?;
+                Ok($socket { io: Io::new(socket, First::Try)? })
+            }
+
+            /// Takes the socket off the runtime. It stays non-blocking.
+            pub fn into_std(self) -> $source {
+                self.io.into_source()
+            }
+        }
+    };
+}
+
+pub(super) use {peer_methods, socket_methods};

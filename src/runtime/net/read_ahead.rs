@@ -14,9 +14,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
 
 use super::TcpStream;
-use super::read_buffer::{LARGE, ReadBuffer};
-use super::received::{End, ReadProgress, Received};
-use crate::framing::{ItemEnd, ReadRequest, TooLong};
+use super::read_buffer::LARGE;
+use super::received::{ReadProgress, Received};
+use crate::framing::{ReadRequest, TooLong};
 use crate::runtime::sync::Notify;
 use crate::runtime::{AbortHandle, Handle, unpoisoned};
 
@@ -35,20 +35,17 @@ struct Shared {
     back: Mutex<Back>,
     /// The task waits here while `back` is full.
     room: Notify,
-    limit: usize,
     high: usize,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Back {
-    buffer: ReadBuffer,
-    searched: usize,
+    received: Received,
     /// The consumer reads lines: look for their ends in whatever comes.
     lines: bool,
     waiting: Option<(ReadRequest, Waker)>,
     /// The task waits for room before it reads on.
     full: bool,
-    end: Option<End>,
 }
 
 impl ReadAhead {
@@ -57,7 +54,8 @@ impl ReadAhead {
     pub fn new(stream: Arc<TcpStream>, received: Received) -> ReadAhead {
         let limit = received.limit();
         let high = limit.saturating_mul(2).max(LARGE);
-        let shared = Shared { stream, back: Mutex::default(), room: Notify::new(), limit, high };
+        let back = Back { received: Received::new(limit), lines: false, waiting: None, full: false };
+        let shared = Shared { stream, back: Mutex::new(back), room: Notify::new(), high };
         ReadAhead { shared: Arc::new(shared), front: received, task: None }
     }
 
@@ -88,7 +86,7 @@ impl ReadAhead {
 
     /// Whether the consumer has found the end of the stream; see [`Received::at_eof`].
     pub fn at_eof(&self) -> bool {
-        self.front.at_eof() && self.shared.lock().buffer.is_empty()
+        self.front.at_eof() && self.shared.lock().received.is_empty()
     }
 
     /// See [`Received::discard`].
@@ -99,12 +97,12 @@ impl ReadAhead {
     /// Takes what the task has received. Returns false if that is nothing.
     fn swap(&mut self) -> bool {
         let mut back = self.shared.lock();
-        if back.buffer.is_empty() {
-            self.front.end = back.end;
-            return back.end.is_some();
+        if back.received.is_empty() {
+            self.front.end = back.received.end;
+            return self.front.end.is_some();
         }
-        back.buffer.prepend(&mut self.front.buffer);
-        std::mem::swap(&mut back.buffer, &mut self.front.buffer);
+        back.received.buffer.prepend(&mut self.front.buffer);
+        std::mem::swap(&mut back.received.buffer, &mut self.front.buffer);
         if std::mem::take(&mut back.full) {
             drop(back);
             self.shared.room.notify_one();
@@ -116,13 +114,13 @@ impl ReadAhead {
     /// has one already.
     pub fn wait(&mut self, request: &ReadRequest, waker: Waker) -> bool {
         let mut back = self.shared.lock();
-        if !back.buffer.is_empty() || back.end.is_some() {
+        if !back.received.is_empty() || back.received.end.is_some() {
             return false;
         }
         // While a consumer waits, everything is in `back`, in one piece.
-        std::mem::swap(&mut back.buffer, &mut self.front.buffer);
-        self.front.buffer.shrink(back.buffer.len());
-        back.searched = self.front.searched;
+        std::mem::swap(&mut back.received.buffer, &mut self.front.buffer);
+        self.front.buffer.shrink(back.received.len());
+        back.received.searched = self.front.searched;
         back.lines = matches!(request, ReadRequest::Line);
         back.waiting = Some((request.clone(), waker));
         let resume = std::mem::take(&mut back.full);
@@ -155,53 +153,25 @@ impl Shared {
 }
 
 impl Back {
-    /// How many bytes the task may buffer.
-    fn most(&self, shared: &Shared) -> usize {
-        match &self.waiting {
-            Some((request, _)) => {
-                match request.find(self.buffer.bytes(), &mut self.searched.clone(), shared.limit) {
-                    ItemEnd::Missing { total } => shared.high.max(total),
-                    _ => shared.high,
-                }
-            }
-            None => shared.high,
-        }
-    }
-
-    /// Reads once. Ends the consumer's wait if the awaited item is there.
-    fn receive(&mut self, shared: &Shared, source: impl io::Read) -> io::Result<(bool, bool, Option<Waker>)> {
-        let total = self.most(shared);
-        if self.buffer.len() >= total {
+    /// Reads once, unless there are `high` bytes, or more if the awaited item is longer. Returns whether it has
+    /// read, whether that was all there was, and the waker of a wait that is over.
+    fn receive(&mut self, high: usize, source: impl io::Read) -> io::Result<(bool, bool, Option<Waker>)> {
+        let awaited = self.waiting.as_ref().map_or(0, |(request, _)| self.received.total(request));
+        if self.received.len() >= awaited.max(high) {
             self.full = true;
             return Ok((false, false, None));
         }
-        let total = if total > shared.high { total } else { 0 };
-        let (got, short) = self.buffer.fill(source, total)?;
-        if got == 0 {
-            self.end = Some(End::Eof);
-        } else if self.lines {
-            self.buffer.index_lines();
+        let (got, short) = self.received.fill(if awaited > high { awaited } else { 0 }, source)?;
+        if self.lines && got > 0 {
+            self.received.buffer.index_lines();
         }
-        Ok((true, short, self.satisfied(shared)))
+        Ok((true, short, self.satisfied()))
     }
 
     /// Returns the waker, if the wait is over.
-    fn satisfied(&mut self, shared: &Shared) -> Option<Waker> {
-        let (request, _) = self.waiting.as_ref()?;
-        let over = self.end.is_some()
-            || match request {
-                ReadRequest::Line if self.buffer.indexed_line().is_some() => true,
-                _ => {
-                    let found = request.find(self.buffer.bytes(), &mut self.searched, shared.limit);
-                    !matches!(found, ItemEnd::Missing { .. })
-                }
-            };
-        if over { self.waiting.take().map(|(_, waker)| waker) } else { None }
-    }
-
-    fn fail(&mut self, error: &io::Error) -> Option<Waker> {
-        self.end = Some(End::of(error));
-        self.waiting.take().map(|(_, waker)| waker)
+    fn satisfied(&mut self) -> Option<Waker> {
+        let (_, waker) = self.waiting.take_if(|(request, _)| self.received.has(request))?;
+        Some(waker)
     }
 }
 
@@ -210,7 +180,7 @@ async fn read_on(shared: Arc<Shared>) {
     loop {
         let read = shared.stream.receive(|source| {
             let mut back = shared.lock();
-            let (read, short, waker) = back.receive(&shared, source)?;
+            let (read, short, waker) = back.receive(shared.high, source)?;
             drop(back);
             if let Some(waker) = waker {
                 waker.wake();
@@ -218,11 +188,14 @@ async fn read_on(shared: Arc<Shared>) {
             Ok((read, short))
         });
         match read.await {
-            Ok((true, _)) if shared.lock().end.is_some() => return,
-            Ok((true, _)) => {}
-            Ok((false, _)) => shared.room.notified().await,
+            Ok(true) if shared.lock().received.end.is_some() => return,
+            Ok(true) => {}
+            Ok(false) => shared.room.notified().await,
             Err(error) => {
-                let waker = shared.lock().fail(&error);
+                let mut back = shared.lock();
+                back.received.fail(&error);
+                let waker = back.satisfied();
+                drop(back);
                 if let Some(waker) = waker {
                     waker.wake();
                 }

@@ -32,7 +32,7 @@ pub(super) enum End {
 }
 
 impl End {
-    pub(super) fn of(error: &io::Error) -> End {
+    fn of(error: &io::Error) -> End {
         error.raw_os_error().map_or(End::Broken(error.kind()), End::Failed)
     }
 }
@@ -105,7 +105,11 @@ impl Received {
     /// # Errors
     /// Those of the read. The failure is not noted: see [`Received::fail`].
     pub fn receive(&mut self, request: &ReadRequest, source: impl io::Read) -> io::Result<(usize, bool)> {
-        let total = self.total(request);
+        self.fill(self.total(request), source)
+    }
+
+    /// As `receive`, for an item that needs `total` bytes if that is a large number.
+    pub(super) fn fill(&mut self, total: usize, source: impl io::Read) -> io::Result<(usize, bool)> {
         let (got, short) = self.buffer.fill(source, total)?;
         self.note(got);
         Ok((got, short))
@@ -123,7 +127,7 @@ impl Received {
     }
 
     /// How many bytes the buffer must hold, if that is a large number.
-    fn total(&self, request: &ReadRequest) -> usize {
+    pub(super) fn total(&self, request: &ReadRequest) -> usize {
         match request.find(self.buffer.bytes(), &mut self.searched.clone(), self.limit) {
             ItemEnd::Missing { total } if total > LARGE => total,
             _ => 0,

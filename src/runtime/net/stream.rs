@@ -1,13 +1,20 @@
 //! The methods that TCP and Unix streams have in common.
 
+use std::io;
+
 /// No system takes more buffers than this in one call. If it left some out, the short result would look like a
 /// full or empty socket, and the caller would wait for an event that does not come.
 pub(super) const MAX_BUFFERS: usize = 1024;
 
-/// Implements the byte-stream methods for a struct with a field `io: Io<$source>`. `$receive` reads into a
-/// slice of buffers, and returns how many bytes it read and whether that was all there was.
+/// The result of a write of `len` bytes, and whether the socket is full: a short write means that no more fits.
+pub(super) fn sent(result: io::Result<usize>, len: usize) -> io::Result<(usize, bool)> {
+    result.map(|sent| (sent, sent < len))
+}
+
+/// Implements the byte-stream methods for a struct with a field `io: Io<…>`. `$receive` reads into a slice of
+/// buffers, and returns how many bytes it read and whether that was all there was.
 macro_rules! stream_methods {
-    ($stream:ident, $source:ty, $receive:path) => {
+    ($stream:ident, $receive:path) => {
         impl $stream {
             /// Reads at most `buffer.len()` bytes. 0 means that the peer has ended its direction (or that the
             /// buffer is empty).
@@ -16,8 +23,7 @@ macro_rules! stream_methods {
             /// Those of `recv(2)`.
             pub async fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
                 let buffers = &mut [IoSliceMut::new(buffer)];
-                let (got, _) = self.io.run_until(Direction::Read, |source| $receive(source, buffers)).await?;
-                Ok(got)
+                self.io.run_until(Direction::Read, |source| $receive(source, buffers)).await
             }
 
             /// Fills `buffer`. Not cancel-safe: bytes that were read by then are lost.
@@ -39,21 +45,15 @@ macro_rules! stream_methods {
             /// # Errors
             /// Those of `send(2)`. A closed peer is an error, never a signal.
             pub async fn write(&self, data: &[u8]) -> io::Result<usize> {
-                self.io.write_some(data.len(), |mut source| source.write(data)).await
+                self.io.run_until(Direction::Write, |mut source| sent(source.write(data), data.len())).await
             }
 
             /// Writes all. Not cancel-safe: dropped midway, an unknown part was written.
             ///
             /// # Errors
             /// As `write`; `WriteZero` if the system takes nothing.
-            pub async fn write_all(&self, mut data: &[u8]) -> io::Result<()> {
-                while !data.is_empty() {
-                    match self.write(data).await? {
-                        0 => return Err(io::ErrorKind::WriteZero.into()),
-                        n => data = &data[n..],
-                    }
-                }
-                Ok(())
+            pub async fn write_all(&self, data: &[u8]) -> io::Result<()> {
+                WriteBytes::write_all(self, data).await
             }
 
             /// Writes several buffers in one system call, and returns how many bytes of them were written.
@@ -63,7 +63,9 @@ macro_rules! stream_methods {
             pub async fn write_vectored(&self, data: &[IoSlice<'_>]) -> io::Result<usize> {
                 let data = &data[..data.len().min(MAX_BUFFERS)];
                 let len = data.iter().map(|slice| slice.len()).sum();
-                self.io.write_some(len, |mut source| source.write_vectored(data)).await
+                self.io
+                    .run_until(Direction::Write, |mut source| sent(source.write_vectored(data), len))
+                    .await
             }
 
             /// Reads into several buffers in one system call, one after the other. Returns the number of bytes.
@@ -73,26 +75,7 @@ macro_rules! stream_methods {
             pub async fn read_vectored(&self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
                 let most = buffers.len().min(MAX_BUFFERS);
                 let buffers = &mut buffers[..most];
-                let (got, _) = self.io.run_until(Direction::Read, |source| $receive(source, buffers)).await?;
-                Ok(got)
-            }
-
-            /// Waits until there is something to read, or the stream has ended. Then call `try_read`, which
-            /// needs a buffer only during that call. So thousands of idle connections can share the few buffers
-            /// of the threads that serve them. May return early. Cancel-safe.
-            ///
-            /// # Errors
-            /// After the runtime was shut down.
-            pub async fn readable(&self) -> io::Result<()> {
-                self.io.ready(Direction::Read).await
-            }
-
-            /// As `readable`, for `try_write`.
-            ///
-            /// # Errors
-            /// As `readable`.
-            pub async fn writable(&self) -> io::Result<()> {
-                self.io.ready(Direction::Write).await
+                self.io.run_until(Direction::Read, |source| $receive(source, buffers)).await
             }
 
             /// Reads what is there, without waiting; 0 as in `read`.
@@ -101,8 +84,7 @@ macro_rules! stream_methods {
             /// `WouldBlock` if nothing is there; else as `read`.
             pub fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
                 let buffers = &mut [IoSliceMut::new(buffer)];
-                let (got, _) = self.io.try_until(Direction::Read, |source| $receive(source, buffers))?;
-                Ok(got)
+                self.io.try_until(Direction::Read, |source| $receive(source, buffers))
             }
 
             /// Writes as much as fits, without waiting.
@@ -110,7 +92,7 @@ macro_rules! stream_methods {
             /// # Errors
             /// `WouldBlock` if nothing fits; else as `write`.
             pub fn try_write(&self, data: &[u8]) -> io::Result<usize> {
-                self.io.try_write_some(data.len(), |mut source| source.write(data))
+                self.io.try_until(Direction::Write, |mut source| sent(source.write(data), data.len()))
             }
 
             /// Returns two halves for two tasks, by reference. (The stream's own methods take `&self`; halves
@@ -131,20 +113,6 @@ macro_rules! stream_methods {
             /// `NotConnected` if the peer is gone already.
             pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
                 self.io.source().shutdown(how)
-            }
-
-            /// Takes the socket off the runtime. It stays non-blocking.
-            pub fn into_std(self) -> $source {
-                self.io.into_source()
-            }
-
-            /// Puts a connected socket on the runtime of the current thread and makes it non-blocking.
-            ///
-            /// # Errors
-            /// If there is no runtime, or if the socket cannot be registered.
-            pub fn from_std(socket: $source) -> io::Result<$stream> {
-                socket.set_nonblocking(true)?;
-                Ok($stream { io: Io::new(socket, First::Try)? })
             }
         }
 
@@ -169,18 +137,6 @@ macro_rules! stream_methods {
 
             fn finish(&self) -> io::Result<()> {
                 self.shutdown(Shutdown::Write)
-            }
-        }
-
-        impl AsFd for $stream {
-            fn as_fd(&self) -> BorrowedFd<'_> {
-                self.io.source().as_fd()
-            }
-        }
-
-        impl AsRawFd for $stream {
-            fn as_raw_fd(&self) -> RawFd {
-                self.io.source().as_raw_fd()
             }
         }
     };

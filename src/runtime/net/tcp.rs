@@ -2,7 +2,7 @@
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{self, Shutdown, SocketAddr};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::bytes::{ReadBytes, WriteBytes};
 use super::halves::{ReadHalf, WriteHalf};
-use super::io::{First, Io, into_std};
+use super::io::{First, Io, peer_methods, socket_methods};
 use super::resolve::{Target, first_that};
-use super::stream::{MAX_BUFFERS, stream_methods};
+use super::stream::{MAX_BUFFERS, sent, stream_methods};
 use crate::runtime::driver::Direction;
 use crate::runtime::time::timeout;
 
@@ -26,6 +26,8 @@ pub struct TcpListener {
     io: Io<mio::net::TcpListener>,
 }
 
+socket_methods!(TcpListener, SocketAddr);
+
 impl TcpListener {
     /// Listens at `target` (port 0: any free port), with SO_REUSEADDR.
     ///
@@ -38,7 +40,7 @@ impl TcpListener {
             socket.set_reuse_address(true)?;
             socket.bind(&address.into())?;
             socket.listen(BACKLOG)?;
-            TcpListener::from_std(into_std(socket))
+            TcpListener::from_std(socket.into())
         })
         .await
     }
@@ -63,14 +65,6 @@ impl TcpListener {
         Ok((net::TcpStream::from(OwnedFd::from(stream)), peer))
     }
 
-    /// Returns the address it listens at.
-    ///
-    /// # Errors
-    /// Those of `getsockname(2)`.
-    pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.io.source().local_addr()
-    }
-
     /// Puts a listening socket on the runtime of the current thread and makes it non-blocking.
     ///
     /// # Errors
@@ -86,25 +80,14 @@ impl TcpListener {
     }
 }
 
-impl AsFd for TcpListener {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.io.source().as_fd()
-    }
-}
-
-impl AsRawFd for TcpListener {
-    fn as_raw_fd(&self) -> RawFd {
-        self.io.source().as_raw_fd()
-    }
-}
-
 /// A TCP connection.
 #[derive(Debug)]
 pub struct TcpStream {
     io: Io<net::TcpStream>,
 }
 
-stream_methods!(TcpStream, net::TcpStream, receive);
+peer_methods!(TcpStream, net::TcpStream, SocketAddr);
+stream_methods!(TcpStream, receive);
 
 /// A short read means that no more is there.
 fn receive(mut source: &net::TcpStream, buffers: &mut [IoSliceMut<'_>]) -> io::Result<(usize, bool)> {
@@ -132,10 +115,7 @@ impl TcpStream {
     /// # Errors
     /// `TimedOut` when the limit is reached, else as `connect`.
     pub async fn connect_timeout(target: impl Into<Target>, limit: Duration) -> io::Result<TcpStream> {
-        match timeout(limit, TcpStream::connect(target)).await {
-            Ok(connected) => connected,
-            Err(elapsed) => Err(elapsed.into()),
-        }
+        timeout(limit, TcpStream::connect(target)).await?
     }
 
     /// Runs `read`, which reads from the socket once, when there may be something to read. Its result says
@@ -143,7 +123,7 @@ impl TcpStream {
     pub(super) async fn receive<R>(
         &self,
         read: impl FnMut(&net::TcpStream) -> io::Result<(R, bool)>,
-    ) -> io::Result<(R, bool)> {
+    ) -> io::Result<R> {
         self.io.run_until(Direction::Read, read).await
     }
 
@@ -153,22 +133,6 @@ impl TcpStream {
     /// As `read`.
     pub async fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
         self.io.run(Direction::Read, |socket| socket.peek(buffer)).await
-    }
-
-    /// Returns the local address.
-    ///
-    /// # Errors
-    /// Those of `getsockname(2)`.
-    pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.io.source().local_addr()
-    }
-
-    /// Returns the peer's address.
-    ///
-    /// # Errors
-    /// `NotConnected` if the peer is gone already.
-    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        self.io.source().peer_addr()
     }
 
     /// Sends small writes at once instead of collecting them (TCP_NODELAY).

@@ -3,9 +3,8 @@
 use std::cell::RefCell;
 use std::io;
 use std::net::{self, SocketAddr};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
-use super::io::{First, Io};
+use super::io::{First, Io, peer_methods};
 use super::packets::datagram_methods;
 use super::resolve::{Target, first_that};
 use crate::runtime::driver::Direction;
@@ -19,7 +18,8 @@ pub struct UdpSocket {
     io: Io<net::UdpSocket>,
 }
 
-datagram_methods!(UdpSocket, net::UdpSocket, SocketAddr);
+peer_methods!(UdpSocket, net::UdpSocket, SocketAddr);
+datagram_methods!(UdpSocket, SocketAddr);
 
 impl UdpSocket {
     /// Binds to `target` (port 0: any free port).
@@ -37,14 +37,8 @@ impl UdpSocket {
     /// # Errors
     /// As `bind`.
     pub async fn connect(&self, target: impl Into<Target>) -> io::Result<()> {
-        let mut done = Err(io::ErrorKind::AddrNotAvailable.into());
-        for address in target.into().resolve().await? {
-            done = self.io.source().connect(address);
-            if done.is_ok() {
-                break;
-            }
-        }
-        done
+        let addresses = target.into().resolve().await?;
+        first_that(addresses, async |address| self.io.source().connect(address)).await
     }
 
     /// Sends one datagram, and returns its length.

@@ -2,7 +2,7 @@
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::Shutdown;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::{self, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use socket2::SockAddr;
 
 use super::bytes::{ReadBytes, WriteBytes};
 use super::halves::{ReadHalf, WriteHalf};
-use super::io::{First, Io};
-use super::stream::{MAX_BUFFERS, stream_methods};
+use super::io::{First, Io, peer_methods, socket_methods};
+use super::stream::{MAX_BUFFERS, sent, stream_methods};
 use crate::reactor::receive_local;
 use crate::runtime::driver::Direction;
 
@@ -22,6 +22,8 @@ pub struct UnixListener {
     /// mio's listener, as in `TcpListener`.
     io: Io<mio::net::UnixListener>,
 }
+
+socket_methods!(UnixListener, SocketAddr);
 
 impl UnixListener {
     /// Listens at `path`, which must not exist, and is not removed afterwards. (For an address without a path,
@@ -43,14 +45,6 @@ impl UnixListener {
         Ok((UnixStream { io }, peer))
     }
 
-    /// Returns the address it listens at.
-    ///
-    /// # Errors
-    /// Those of `getsockname(2)`.
-    pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.io.source().local_addr()
-    }
-
     /// Puts a listening socket on the runtime of the current thread and makes it non-blocking.
     ///
     /// # Errors
@@ -61,25 +55,14 @@ impl UnixListener {
     }
 }
 
-impl AsFd for UnixListener {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.io.source().as_fd()
-    }
-}
-
-impl AsRawFd for UnixListener {
-    fn as_raw_fd(&self) -> RawFd {
-        self.io.source().as_raw_fd()
-    }
-}
-
 /// A connection between processes of one machine.
 #[derive(Debug)]
 pub struct UnixStream {
     io: Io<net::UnixStream>,
 }
 
-stream_methods!(UnixStream, net::UnixStream, receive);
+peer_methods!(UnixStream, net::UnixStream, SocketAddr);
+stream_methods!(UnixStream, receive);
 
 /// Buffers of at most this size are mostly filled by a read.
 const SMALL: usize = 1024;
@@ -114,21 +97,5 @@ impl UnixStream {
     pub fn pair() -> io::Result<(UnixStream, UnixStream)> {
         let (a, b) = net::UnixStream::pair()?;
         Ok((UnixStream::from_std(a)?, UnixStream::from_std(b)?))
-    }
-
-    /// Returns the local address.
-    ///
-    /// # Errors
-    /// Those of `getsockname(2)`.
-    pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.io.source().local_addr()
-    }
-
-    /// Returns the peer's address.
-    ///
-    /// # Errors
-    /// `NotConnected` if the peer is gone already.
-    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        self.io.source().peer_addr()
     }
 }
