@@ -53,7 +53,7 @@ where
     F: FnOnce() -> T + Send + 'static,
     T: Send + 'static,
 {
-    shared.pool().run(Job(Some(f)), shared)
+    shared.pool.run(Job(Some(f)), shared)
 }
 
 pub(super) fn spawn_and_notify_on<F, T, G>(shared: &Arc<Shared>, f: F, notify: G) -> JoinHandle<()>
@@ -61,7 +61,7 @@ where
     F: FnOnce() -> T + Send + 'static,
     G: FnOnce(T) + Send + 'static,
 {
-    shared.pool().run(Notifying(Some((f, notify))), shared)
+    shared.pool.run(Notifying(Some((f, notify))), shared)
 }
 
 /// A pool without a runtime, for jobs that await nothing in a process that may never need a runtime.
@@ -82,7 +82,7 @@ impl BlockingPool {
         F: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
-        self.0.run(Job(Some(f)), &Nothing)
+        self.0.run(Job(Some(f)), &())
     }
 
     /// Runs `f` as [`spawn`](BlockingPool::spawn) does, then calls `notify` with its output, as
@@ -92,7 +92,7 @@ impl BlockingPool {
         F: FnOnce() -> T + Send + 'static,
         G: FnOnce(T) + Send + 'static,
     {
-        self.0.run(Notifying(Some((f, notify))), &Nothing)
+        self.0.run(Notifying(Some((f, notify))), &())
     }
 }
 
@@ -165,11 +165,8 @@ impl Surroundings for Arc<Shared> {
     }
 }
 
-/// The surroundings of a pool without a runtime.
-#[derive(Clone)]
-struct Nothing;
-
-impl Surroundings for Nothing {
+/// A pool without a runtime has none.
+impl Surroundings for () {
     fn enter(&self, body: impl FnOnce()) {
         body();
     }
@@ -475,12 +472,6 @@ impl Drop for Place {
         }
         self.pool.left.notify_all();
         drop(stranded);
-    }
-}
-
-impl fmt::Debug for Pool {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool").field("threads", &self.threads()).finish_non_exhaustive()
     }
 }
 

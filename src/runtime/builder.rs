@@ -49,7 +49,6 @@ pub struct Builder {
 #[derive(Clone, Default)]
 pub(super) struct ThreadOptions {
     name: Option<String>,
-    stack_size: Option<usize>,
     on_start: Option<Hook>,
     on_stop: Option<Hook>,
 }
@@ -83,12 +82,6 @@ impl Builder {
     /// Sets the prefix of thread names, "wakeloop" by default. A number or the word "blocking" is added.
     pub fn thread_name(mut self, name: impl Into<String>) -> Builder {
         self.threads.name = Some(name.into());
-        self
-    }
-
-    /// Sets the stack size of each thread, in bytes. The default is Rust's: 2 MiB.
-    pub fn thread_stack_size(mut self, bytes: usize) -> Builder {
-        self.threads.stack_size = Some(bytes);
         self
     }
 
@@ -183,16 +176,12 @@ impl ThreadOptions {
         arrive: impl FnOnce() -> A + Send + 'static,
         work: impl FnOnce(A) -> L + Send + 'static,
     ) -> io::Result<JoinHandle<()>> {
-        let mut builder = thread::Builder::new();
-        builder = builder.name(format!("{}-{name}", self.name.as_deref().unwrap_or("wakeloop")));
-        if let Some(bytes) = self.stack_size {
-            builder = builder.stack_size(bytes);
-        }
+        let name = format!("{}-{name}", self.name.as_deref().unwrap_or("wakeloop"));
         let (on_start, on_stop) = (self.on_start.clone(), self.on_stop.clone());
         // A thread inherits its creator's signal mask, so no signal can arrive before the new thread blocks
         // them.
         let _blocked = SignalsBlocked::new();
-        builder.spawn(move || {
+        thread::Builder::new().name(name).spawn(move || {
             let arrived = arrive();
             if let Some(hook) = on_start {
                 hook();

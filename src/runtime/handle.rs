@@ -101,7 +101,7 @@ impl Runtime {
         if let Some(seat) = &self.handle.current_thread {
             seat.close();
         }
-        let threads = shared.threads();
+        let threads = shared.threads.take_handles();
         if self.on_own_thread() || (deadline.is_none() && on_worker()) {
             return false;
         }
@@ -111,9 +111,9 @@ impl Runtime {
         if deadline.is_none() {
             // Joining is enough: a thread that ends need not be announced before.
             join(threads);
-            return shared.wait_left(None) && shared.pool().wait_left(None);
+            return shared.threads.wait_left(None) && shared.pool.wait_left(None);
         }
-        let ended = shared.wait_left(deadline) && shared.pool().wait_left(deadline);
+        let ended = shared.threads.wait_left(deadline) && shared.pool.wait_left(deadline);
         if ended {
             join(threads);
         }

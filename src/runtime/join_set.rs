@@ -90,9 +90,7 @@ impl Ended {
         state.places.push_back(place);
         let waiting = state.waiting.take();
         drop(state);
-        if let Some(waiting) = waiting {
-            waiting.wake();
-        }
+        wakers::wake(waiting);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -167,12 +165,7 @@ impl<T> JoinSet<T> {
     /// Returns the next output, in the order in which the tasks end; `None` if no task is left. Cancel-safe: a
     /// task stays in the set until its output is returned.
     pub async fn join_next(&mut self) -> Option<Result<T, JoinError>> {
-        poll_fn(|cx| self.poll_join_next(cx)).await
-    }
-
-    /// As [`JoinSet::join_next`], for hand-written futures.
-    pub fn poll_join_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<T, JoinError>>> {
-        coop::spend(cx, |cx| self.poll_ended(cx))
+        poll_fn(|cx| coop::spend(cx, |cx| self.poll_ended(cx))).await
     }
 
     fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<T, JoinError>>> {

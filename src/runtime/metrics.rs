@@ -77,14 +77,14 @@ pub struct Metrics {
 
 impl Metrics {
     pub(super) fn of(shared: &Shared) -> Metrics {
-        let (tasks_spawned, tasks_completed) = shared.owned().counts();
-        let uptime = shared.started().elapsed();
+        let (tasks_spawned, tasks_completed) = shared.owned.counts();
+        let uptime = shared.started.elapsed();
         let sum = |field: fn(&Counters) -> &Counter| shared.all_counters().map(|one| field(one).get()).sum();
         let idle = Duration::from_nanos(sum(|one| &one.idle_nanos));
         let workers = shared.workers();
         Metrics {
             workers,
-            blocking_threads: shared.pool().threads(),
+            blocking_threads: shared.pool.threads(),
             tasks_spawned,
             tasks_completed,
             tasks_live: tasks_spawned.saturating_sub(tasks_completed),
@@ -94,10 +94,10 @@ impl Metrics {
             injected: shared.injected(),
             parks: sum(|one| &one.parks),
             wakeups: sum(|one| &one.wakeups),
-            timers_fired: shared.driver().fired(),
-            timers_armed: shared.driver().armed(),
-            sockets: shared.driver().registered(),
-            busy: shared.age_of_workers().saturating_sub(idle),
+            timers_fired: shared.driver.timers.fired(),
+            timers_armed: shared.driver.timers.len(),
+            sockets: shared.driver.registrations.len(),
+            busy: shared.threads.age().saturating_sub(idle),
             idle,
             uptime,
         }

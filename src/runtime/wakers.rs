@@ -3,6 +3,14 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
+/// Wakes the waker, if there is one. Call it when no lock is held.
+#[inline]
+pub(super) fn wake(waker: Option<Waker>) {
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
 /// Wakes them all. If one panics, the others are still woken, and the caller continues.
 pub(super) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
     for waker in wakers {

@@ -7,12 +7,6 @@ use super::*;
 use crate::runtime::LocalSet;
 use crate::runtime::shim::model::{block_on, thread};
 
-impl Surroundings for () {
-    fn enter(&self, body: impl FnOnce()) {
-        body();
-    }
-}
-
 fn pool(cap: usize) -> Pool {
     Pool::new(cap, Duration::from_secs(3600), ThreadOptions::default())
 }

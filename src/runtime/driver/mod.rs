@@ -19,7 +19,6 @@ mod timers;
 #[path = "../../../tests/models/driver/readiness_and_timers.rs"]
 mod model;
 
-use std::fmt;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::atomic::Ordering::Relaxed;
@@ -27,7 +26,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use super::shim::{AtomicBool, Mutex, MutexGuard, system_wait, thread};
+use super::shim::{AtomicBool, Mutex, system_wait, thread};
 use super::trace::Tracer;
 use super::unpoisoned;
 use super::wakers::wake_all;
@@ -63,8 +62,8 @@ pub(super) struct Handle {
     system: OnceLock<System>,
     /// The new poller, until the other half takes it. Locked while the driver is opened.
     opening: Mutex<Option<Poller>>,
-    registrations: Registrations,
-    timers: Timers,
+    pub(super) registrations: Registrations,
+    pub(super) timers: Timers,
     closed: AtomicBool,
 }
 
@@ -186,36 +185,4 @@ impl Handle {
     fn is_closed(&self) -> bool {
         self.closed.load(Relaxed)
     }
-
-    pub(super) fn timers(&self) -> &Timers {
-        &self.timers
-    }
-
-    /// How many timers wait.
-    pub(super) fn armed(&self) -> usize {
-        self.timers.len()
-    }
-
-    /// How many timers came due so far.
-    pub(super) fn fired(&self) -> u64 {
-        self.timers.fired()
-    }
-
-    /// How many sockets are registered.
-    pub(super) fn registered(&self) -> usize {
-        self.registrations.len()
-    }
-}
-
-impl fmt::Debug for Handle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("driver::Handle").finish_non_exhaustive()
-    }
-}
-
-/// A lock that is only held for sections that cannot panic.
-type Locked<T> = Mutex<T>;
-
-fn lock<T>(mutex: &Locked<T>) -> MutexGuard<'_, T> {
-    unpoisoned(mutex.lock())
 }

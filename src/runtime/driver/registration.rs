@@ -15,7 +15,6 @@
 //! would have returned the error. The closed bits and SHUTDOWN are never cleared.
 
 use std::cell::Cell;
-use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::RawFd;
@@ -26,13 +25,13 @@ use std::task::{Context, Poll, Waker};
 use slab::Slab;
 use smallvec::SmallVec;
 
-use super::{Handle, Locked, lock};
+use super::Handle;
 use crate::reactor::{Event, Readiness, Token};
 use crate::runtime::coop;
 use crate::runtime::lock::ShortLock;
 use crate::runtime::prefetch::prefetch;
-use crate::runtime::shim::AtomicUsize;
-use crate::runtime::wakers;
+use crate::runtime::shim::{AtomicUsize, Mutex};
+use crate::runtime::{unpoisoned, wakers};
 
 const READY: usize = 0xFF;
 const URGENT: usize = Readiness::PRIORITY.bits() as usize;
@@ -77,8 +76,8 @@ impl Direction {
 const GENERATION_SHIFT: u32 = usize::BITS * 3 / 4;
 
 /// All registrations of a driver, by token.
-pub(super) struct Registrations {
-    table: Locked<Table>,
+pub(in super::super) struct Registrations {
+    table: Mutex<Table>,
     /// How many registrations there are, readable without the lock.
     count: AtomicUsize,
 }
@@ -130,12 +129,12 @@ impl Waiters {
 
 impl Registrations {
     pub(super) fn new() -> Registrations {
-        Registrations { table: Locked::new(Table::default()), count: AtomicUsize::new(0) }
+        Registrations { table: Mutex::new(Table::default()), count: AtomicUsize::new(0) }
     }
 
     /// Adds a socket. Returns `None` if the driver is closed; `is_closed` is reliable under the lock.
     fn insert(&self, socket: &Arc<Socket>, is_closed: impl Fn() -> bool) -> Option<Token> {
-        let mut table = lock(&self.table);
+        let mut table = unpoisoned(self.table.lock());
         if is_closed() {
             return None;
         }
@@ -150,7 +149,7 @@ impl Registrations {
     }
 
     fn remove(&self, token: Token) {
-        let mut table = lock(&self.table);
+        let mut table = unpoisoned(self.table.lock());
         let place = table.places.try_remove(place_of(token));
         self.count.store(table.places.len(), Relaxed);
         drop(table);
@@ -161,14 +160,15 @@ impl Registrations {
         self.len() == 0
     }
 
-    pub(super) fn len(&self) -> usize {
+    /// How many sockets are registered.
+    pub(in super::super) fn len(&self) -> usize {
         self.count.load(Relaxed)
     }
 
     /// Notes the events, and adds the wakers concerned to `ready`. Ignores an event of a socket that was
     /// deregistered after the system reported it: a new socket in the same entry must not see it.
     pub(super) fn dispatch(&self, events: impl Iterator<Item = Event> + Clone, ready: &mut Vec<Waker>) {
-        let table = lock(&self.table);
+        let table = unpoisoned(self.table.lock());
         for Event { token, .. } in events.clone() {
             if let Some(place) = table.places.get(place_of(token)) {
                 prefetch(Arc::as_ptr(&place.socket), size_of::<Socket>());
@@ -184,7 +184,7 @@ impl Registrations {
     }
 
     pub(super) fn close(&self, ready: &mut Vec<Waker>) {
-        for (_, place) in lock(&self.table).places.iter() {
+        for (_, place) in unpoisoned(self.table.lock()).places.iter() {
             place.socket.add(READY | SHUTDOWN, ready);
         }
     }
@@ -348,13 +348,6 @@ impl Drop for Registration {
     fn drop(&mut self) {
         self.driver.deregister(self.fd);
         self.driver.registrations.remove(self.token);
-    }
-}
-
-impl fmt::Debug for Registration {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ready = Readiness::from_bits((self.socket.load() & READY) as u8);
-        f.debug_struct("Registration").field("fd", &self.fd).field("ready", &ready).finish()
     }
 }
 

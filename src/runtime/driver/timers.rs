@@ -31,10 +31,9 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use super::{Locked, lock};
-use crate::runtime::shim::{AtomicU8, AtomicU64, UnsafeCell};
+use crate::runtime::shim::{AtomicU8, AtomicU64, Mutex, UnsafeCell};
 use crate::runtime::trace::{self, TraceEvent, Tracer};
-use crate::runtime::wakers;
+use crate::runtime::{unpoisoned, wakers};
 use crate::timer::{Slot, Slotted, TimerHeap};
 
 const UNARMED: u8 = 0;
@@ -129,7 +128,7 @@ impl TimerEntry {
 pub(in super::super) struct Timers {
     epoch: Instant,
     tracer: Option<Arc<dyn Tracer>>,
-    queue: Locked<Queue>,
+    queue: Mutex<Queue>,
     /// The first deadline, to be read without the lock. NEVER if there is none.
     next: AtomicU64,
     /// How many have fired, for the metrics. Written under the lock.
@@ -175,7 +174,7 @@ impl Timers {
         Timers {
             epoch: Instant::now(),
             tracer,
-            queue: Locked::new(Queue {
+            queue: Mutex::new(Queue {
                 heap: TimerHeap::new(),
                 waiting_until: NOBODY,
                 promised: NEVER,
@@ -208,7 +207,7 @@ impl Timers {
     ) -> Armed {
         let when = self.ticks(deadline);
         let waker = waker.clone();
-        let mut queue = lock(&self.queue);
+        let mut queue = unpoisoned(self.queue.lock());
         if queue.closed {
             return Armed::Closed;
         }
@@ -231,7 +230,7 @@ impl Timers {
 
     /// Sets the waker to wake. Returns false if the entry has fired meanwhile.
     pub(in super::super) fn refresh(&self, entry: Pin<&TimerEntry>, waker: &Waker) -> bool {
-        let queue = lock(&self.queue);
+        let queue = unpoisoned(self.queue.lock());
         if entry.has_fired() {
             return false;
         }
@@ -244,7 +243,7 @@ impl Timers {
 
     /// Removes an armed entry from the heap. Nothing touches it afterwards.
     pub(in super::super) fn cancel(&self, entry: &TimerEntry) {
-        let mut queue = lock(&self.queue);
+        let mut queue = unpoisoned(self.queue.lock());
         if entry.has_fired() {
             return;
         }
@@ -266,7 +265,7 @@ impl Timers {
 
     /// Returns how long the driver may wait.
     pub(super) fn begin_wait(&self) -> Option<Duration> {
-        let mut queue = lock(&self.queue);
+        let mut queue = unpoisoned(self.queue.lock());
         let first = queue.heap.peek_item();
         // SAFETY: in the heap, so valid (rule 2).
         let first = first.map_or(NEVER, |(when, entry)| queue.end_of_wait(when, unsafe { entry.0.as_ref() }));
@@ -278,7 +277,7 @@ impl Timers {
     /// The wait is over: takes out what is due, up to a batch. The rest is for the next turn, which follows at
     /// once: with a timer due, a wait does not block.
     pub(super) fn end_wait(&self, ready: &mut Vec<Waker>) {
-        let mut queue = lock(&self.queue);
+        let mut queue = unpoisoned(self.queue.lock());
         queue.waiting_until = NOBODY;
         if queue.heap.is_empty() && queue.promised == NEVER {
             return;
@@ -306,21 +305,23 @@ impl Timers {
         self.next.store(queue.heap.peek().unwrap_or(NEVER), Relaxed);
     }
 
-    pub(super) fn fired(&self) -> u64 {
+    /// How many timers came due so far.
+    pub(in super::super) fn fired(&self) -> u64 {
         self.fired.load(Relaxed)
     }
 
     /// Fires everything, and refuses timers that come later.
     pub(super) fn close(&self, ready: &mut Vec<Waker>) {
-        let mut queue = lock(&self.queue);
+        let mut queue = unpoisoned(self.queue.lock());
         queue.closed = true;
         for (_, entry) in queue.heap.drain() {
             ready.extend(entry.fire());
         }
     }
 
-    pub(super) fn len(&self) -> usize {
-        lock(&self.queue).heap.len()
+    /// How many timers wait.
+    pub(in super::super) fn len(&self) -> usize {
+        unpoisoned(self.queue.lock()).heap.len()
     }
 }
 

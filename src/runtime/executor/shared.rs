@@ -1,6 +1,5 @@
 //! The state that the workers of a runtime share, and the ways in for tasks from other threads.
 
-use std::fmt;
 use std::future::Future;
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
@@ -29,22 +28,22 @@ use super::worker_threads::WorkerThreads;
 /// The runtime behind every handle, worker and spawned task. It is in an `Arc`; tasks point to it without a
 /// count (see `owned`).
 pub(in super::super) struct Shared {
-    injector: CachePadded<Injector>,
-    idle: CachePadded<Idle>,
-    owned: Owned,
+    pub(super) injector: CachePadded<Injector>,
+    pub(super) idle: CachePadded<Idle>,
+    pub(in super::super) owned: Owned,
     members: Box<[CachePadded<Member>]>,
     closing: AtomicBool,
     injected: CachePadded<AtomicU64>,
-    driver: Arc<driver::Handle>,
+    pub(in super::super) driver: Arc<driver::Handle>,
     /// The worker that holds the lock sleeps in the driver.
     driver_seat: Mutex<Driver>,
-    watch: Watch,
-    pool: Pool,
+    pub(super) watch: Watch,
+    pub(in super::super) pool: Pool,
     tracer: Option<Arc<dyn Tracer>>,
-    threads: WorkerThreads,
+    pub(in super::super) threads: WorkerThreads,
     /// Set for a current-thread runtime: the place of its worker.
     seat: OnceLock<Weak<CurrentThread>>,
-    started: Instant,
+    pub(in super::super) started: Instant,
 }
 
 /// The part of a worker that others see.
@@ -216,18 +215,6 @@ impl Shared {
         !self.injector.is_empty() || self.members.iter().any(|member| !member.queue.is_empty())
     }
 
-    pub(super) fn injector(&self) -> &Injector {
-        &self.injector
-    }
-
-    pub(super) fn idle(&self) -> &Idle {
-        &self.idle
-    }
-
-    pub(in super::super) fn owned(&self) -> &Owned {
-        &self.owned
-    }
-
     pub(super) fn parker(&self, worker: usize) -> &Parker {
         &self.members[worker].parker
     }
@@ -242,10 +229,6 @@ impl Shared {
 
     pub(in super::super) fn workers(&self) -> usize {
         self.members.len()
-    }
-
-    pub(in super::super) fn driver(&self) -> &Arc<driver::Handle> {
-        &self.driver
     }
 
     /// Returns the driver, and opens it if it is closed.
@@ -267,14 +250,6 @@ impl Shared {
         if let Some(worker) = self.idle.call_unstarted() {
             self.start_chosen(worker);
         }
-    }
-
-    pub(in super::super) fn pool(&self) -> &Pool {
-        &self.pool
-    }
-
-    pub(in super::super) fn started(&self) -> Instant {
-        self.started
     }
 
     pub(in super::super) fn injected(&self) -> u64 {
@@ -304,10 +279,6 @@ impl Shared {
         {
             self.unpark(worker);
         }
-    }
-
-    pub(super) fn watch(&self) -> &Watch {
-        &self.watch
     }
 
     pub(in super::super) fn is_traced(&self) -> bool {
@@ -357,27 +328,6 @@ impl Shared {
             // Another thread is between waking a task and injecting it.
             thread::sleep(Duration::from_micros(20));
         }
-    }
-
-    /// Waits until all workers have left. Returns false if the deadline came first.
-    pub(in super::super) fn wait_left(&self, deadline: Option<Instant>) -> bool {
-        self.threads.wait_left(deadline)
-    }
-
-    /// Returns the threads to join, after `close`.
-    pub(in super::super) fn threads(&self) -> Vec<thread::JoinHandle<()>> {
-        self.threads.take_handles()
-    }
-
-    /// Returns the total age of the workers.
-    pub(in super::super) fn age_of_workers(&self) -> Duration {
-        self.threads.age()
-    }
-}
-
-impl fmt::Debug for Shared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("workers", &self.members.len()).finish_non_exhaustive()
     }
 }
 

@@ -147,7 +147,7 @@ impl Worker {
         self.local.push(task);
         // Alone in the queue it is polled next, here. With others in the queue another worker may take it, but
         // nothing is lost if a worker that is just falling asleep misses it. So no fence is needed.
-        if self.local.len() > 1 && self.shared.idle().maybe_asleep() {
+        if self.local.len() > 1 && self.shared.idle.maybe_asleep() {
             self.shared.wake_one();
         }
     }
@@ -155,7 +155,7 @@ impl Worker {
     /// There is work that others could take. The cheap check misses only a worker that is falling asleep right
     /// now. The reliable check follows at the end of the poll, once for everything that was posted.
     fn tell_others(&self) {
-        if self.shared.idle().maybe_asleep() {
+        if self.shared.idle.maybe_asleep() {
             self.shared.wake_one();
         } else {
             self.posted.set(true);
@@ -180,7 +180,7 @@ impl Worker {
     }
 
     fn take_injected(&self) -> Option<Runnable> {
-        let task = self.shared.injector().take_share(&self.local, self.shared.workers())?;
+        let task = self.shared.injector.take_share(&self.local, self.shared.workers())?;
         if self.local.len() > 0 {
             self.tell_others();
         }
@@ -193,7 +193,7 @@ impl Worker {
             return None;
         }
         if !self.searching.get() {
-            if !self.shared.idle().start_search() {
+            if !self.shared.idle.start_search() {
                 return None;
             }
             self.searching.set(true);
@@ -205,7 +205,7 @@ impl Worker {
                 return Some(task);
             }
         }
-        self.shared.injector().take_share(&self.local, workers)
+        self.shared.injector.take_share(&self.local, workers)
     }
 
     /// xorshift: quality does not matter here, as long as workers do not pick victims in the same order.
@@ -221,7 +221,7 @@ impl Worker {
     // ---- polling
 
     fn poll(&self, task: Runnable) {
-        if self.searching.replace(false) && self.shared.idle().end_search() && self.shared.has_work() {
+        if self.searching.replace(false) && self.shared.idle.end_search() && self.shared.has_work() {
             // There may be more tasks where this one was: another worker continues the search, one at a time.
             self.shared.wake_one();
         }
@@ -279,7 +279,7 @@ impl Worker {
         let turns = if fit < turns { fit } else { (turns + fit).div_ceil(2) };
         self.look_interval.set(turns.clamp(1, MAX_LOOK_INTERVAL));
         self.look_in.set(self.look_interval.get());
-        let handle = self.shared.driver();
+        let handle = &self.shared.driver;
         let worthwhile =
             if self.has_backlog(done) { handle.has_due_timer(now) } else { handle.needs_look(now) };
         if worthwhile && let Some(mut driver) = self.shared.try_driver() {
@@ -328,13 +328,12 @@ impl Worker {
     /// its end.
     fn is_behind(&self) -> bool {
         let others = self.local.len().saturating_sub(1) as u64;
-        others > 0
-            && (others.saturating_mul(self.pace.get()) >= WORTH_A_WAKE || !self.shared.watch().is_kept())
+        others > 0 && (others.saturating_mul(self.pace.get()) >= WORTH_A_WAKE || !self.shared.watch.is_kept())
     }
 
     fn park(&self, interrupted: &mut dyn FnMut() -> bool) {
         let shared = &self.shared;
-        let idle = shared.idle();
+        let idle = &shared.idle;
         idle.park(self.index, self.searching.replace(false));
         // A task that was posted before we counted as asleep may have woken nobody. A searching worker looks
         // again before it sleeps; if there is none, we must look.
@@ -342,7 +341,7 @@ impl Worker {
             // We become a searcher: others may have left the search to us, so if there is more than one task,
             // the next worker is called.
             self.searching.set(idle.unpark(self.index, true));
-            if shared.watch().give_up(self.index) {
+            if shared.watch.give_up(self.index) {
                 shared.leave_driver();
             }
             return;
@@ -365,7 +364,7 @@ impl Worker {
         counters.wakeups.add(1);
         shared.trace(TraceEvent::Unparked { worker: self.index });
         self.searching.set(idle.unpark(self.index, false));
-        if shared.watch().give_up(self.index) || left {
+        if shared.watch.give_up(self.index) || left {
             shared.leave_driver();
         }
         if self.is_behind() {
@@ -378,7 +377,7 @@ impl Worker {
         let shared = &self.shared;
         let Some(mut driver) = shared.try_driver() else { return false };
         let has_work = || self.local.len() > 0 || interrupted();
-        shared.parker(self.index).park_in(&mut driver, shared.driver(), has_work);
+        shared.parker(self.index).park_in(&mut driver, &shared.driver, has_work);
         true
     }
 
@@ -387,15 +386,15 @@ impl Worker {
     fn keep_watch(&self, interrupted: &mut dyn FnMut() -> bool) -> bool {
         let (shared, parker) = (&self.shared, self.shared.parker(self.index));
         // The wake may have other reasons than the watch.
-        while let Some(mut seen) = shared.watch().look(self.index)
-            && shared.idle().is_parked(self.index)
+        while let Some(mut seen) = shared.watch.look(self.index)
+            && shared.idle.is_parked(self.index)
             && !shared.is_closing()
         {
             loop {
                 if parker.park_timeout(PERIOD) {
                     return false;
                 }
-                let Some(now) = shared.watch().look(self.index) else { return false };
+                let Some(now) = shared.watch.look(self.index) else { return false };
                 if now == seen {
                     // The driver was left alone for a while. The tasks that it brought last may be waiting for
                     // a long poll.
@@ -406,7 +405,7 @@ impl Worker {
                         return true;
                     }
                     // A worker is in the driver, and stays.
-                    if shared.watch().stand_down(seen) {
+                    if shared.watch.stand_down(seen) {
                         break;
                     }
                 }
@@ -490,9 +489,9 @@ mod tests {
                 failing.turn(&mut || panic!("the runtime's own code is wrong"));
             }
         });
-        assert!(shared.wait_left(Some(Instant::now() + Duration::from_secs(60))));
+        assert!(shared.threads.wait_left(Some(Instant::now() + Duration::from_secs(60))));
         assert!(super::super::super::block_on(task).unwrap_err().is_cancelled());
         assert!(failing.join().is_err());
-        shared.threads().into_iter().for_each(|healthy| healthy.join().unwrap());
+        shared.threads.take_handles().into_iter().for_each(|healthy| healthy.join().unwrap());
     }
 }

@@ -22,7 +22,7 @@ use super::worker::Worker;
 /// How long to wait after the system refused a thread.
 const RETRY: Duration = Duration::from_secs(1);
 
-pub(super) struct WorkerThreads {
+pub(in super::super) struct WorkerThreads {
     options: ThreadOptions,
     state: Mutex<State>,
     left: Condvar,
@@ -118,7 +118,7 @@ impl WorkerThreads {
     }
 
     /// Waits until all workers have left. Returns false if the deadline came first.
-    pub(super) fn wait_left(&self, deadline: Option<Instant>) -> bool {
+    pub(in super::super) fn wait_left(&self, deadline: Option<Instant>) -> bool {
         let mut state = unpoisoned(self.state.lock());
         state.awaiting += 1;
         let mut state = wait_until(&self.left, state, deadline, |state| state.present == 0);
@@ -127,12 +127,12 @@ impl WorkerThreads {
     }
 
     /// Takes the handles of the threads, to join them. After `close` there are no new ones.
-    pub(super) fn take_handles(&self) -> Vec<thread::JoinHandle<()>> {
+    pub(in super::super) fn take_handles(&self) -> Vec<thread::JoinHandle<()>> {
         std::mem::take(&mut unpoisoned(self.state.lock()).threads)
     }
 
     /// Returns the total age of the workers.
-    pub(super) fn age(&self) -> Duration {
+    pub(in super::super) fn age(&self) -> Duration {
         unpoisoned(self.state.lock()).started.iter().map(Instant::elapsed).sum()
     }
 }

@@ -18,7 +18,7 @@ use super::read_buffer::LARGE;
 use super::received::{ReadProgress, Received};
 use crate::framing::{ReadRequest, TooLong};
 use crate::runtime::sync::Notify;
-use crate::runtime::{AbortHandle, Handle, unpoisoned};
+use crate::runtime::{AbortHandle, Handle, unpoisoned, wakers};
 
 /// The consumer's side.
 #[derive(Debug)]
@@ -182,9 +182,7 @@ async fn read_on(shared: Arc<Shared>) {
             let mut back = shared.lock();
             let (read, short, waker) = back.receive(shared.high, source)?;
             drop(back);
-            if let Some(waker) = waker {
-                waker.wake();
-            }
+            wakers::wake(waker);
             Ok((read, short))
         });
         match read.await {
@@ -196,9 +194,7 @@ async fn read_on(shared: Arc<Shared>) {
                 back.received.fail(&error);
                 let waker = back.satisfied();
                 drop(back);
-                if let Some(waker) = waker {
-                    waker.wake();
-                }
+                wakers::wake(waker);
                 return;
             }
         }

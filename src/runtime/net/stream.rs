@@ -63,9 +63,7 @@ macro_rules! stream_methods {
             pub async fn write_vectored(&self, data: &[IoSlice<'_>]) -> io::Result<usize> {
                 let data = &data[..data.len().min(MAX_BUFFERS)];
                 let len = data.iter().map(|slice| slice.len()).sum();
-                self.io
-                    .run_until(Direction::Write, |mut source| sent(source.write_vectored(data), len))
-                    .await
+                self.io.run_until(Direction::Write, |mut source| sent(source.write_vectored(data), len)).await
             }
 
             /// Reads into several buffers in one system call, one after the other. Returns the number of bytes.

@@ -6,7 +6,7 @@ use std::net::{self, SocketAddr};
 
 use super::io::{First, Io, peer_methods};
 use super::packets::datagram_methods;
-use super::resolve::{Target, first_that};
+use super::resolve::Target;
 use crate::runtime::driver::Direction;
 
 /// The length of the longest datagram.
@@ -28,7 +28,7 @@ impl UdpSocket {
     /// If the name does not resolve, or if the address is in use or not local.
     pub async fn bind(target: impl Into<Target>) -> io::Result<UdpSocket> {
         let addresses = target.into().resolve().await?;
-        first_that(addresses, async |address| UdpSocket::from_std(net::UdpSocket::bind(address)?)).await
+        UdpSocket::from_std(net::UdpSocket::bind(&*addresses)?)
     }
 
     /// Makes `target` the default destination. Datagrams from other senders are dropped from then on. Waits
@@ -38,7 +38,7 @@ impl UdpSocket {
     /// As `bind`.
     pub async fn connect(&self, target: impl Into<Target>) -> io::Result<()> {
         let addresses = target.into().resolve().await?;
-        first_that(addresses, async |address| self.io.source().connect(address)).await
+        self.io.source().connect(&*addresses)
     }
 
     /// Sends one datagram, and returns its length.

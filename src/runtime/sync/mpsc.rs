@@ -16,17 +16,17 @@ use crate::runtime::{coop, wakers};
 
 /// Creates a channel that holds at most `capacity` values (at least 1).
 pub fn bounded<T>(capacity: usize) -> (Sender<T>, Receiver<T>) {
-    let channel = Channel::new(capacity.max(1));
+    let channel = State::shared(capacity.max(1));
     (Sender { channel: channel.clone() }, Receiver { channel })
 }
 
 /// Creates a channel that holds any number of values.
 pub fn unbounded<T>() -> (UnboundedSender<T>, Receiver<T>) {
-    let channel = Channel::new(usize::MAX);
+    let channel = State::shared(usize::MAX);
     (UnboundedSender { sender: Sender { channel: channel.clone() } }, Receiver { channel })
 }
 
-struct Channel<T>(ShortLock<State<T>>);
+type Channel<T> = ShortLock<State<T>>;
 
 struct State<T> {
     values: VecDeque<T>,
@@ -39,9 +39,9 @@ struct State<T> {
     closed: bool,
 }
 
-impl<T> Channel<T> {
-    fn new(capacity: usize) -> Arc<Channel<T>> {
-        Arc::new(Channel(ShortLock::new(State {
+impl<T> State<T> {
+    fn shared(capacity: usize) -> Arc<Channel<T>> {
+        Arc::new(ShortLock::new(State {
             values: VecDeque::new(),
             granted: 0,
             capacity,
@@ -49,15 +49,9 @@ impl<T> Channel<T> {
             receiver: None,
             senders: 1,
             closed: false,
-        })))
+        }))
     }
 
-    fn lock(&self) -> ShortGuard<'_, State<T>> {
-        self.0.lock()
-    }
-}
-
-impl<T> State<T> {
     fn has_room(&self) -> bool {
         self.values.len() + self.granted < self.capacity && self.waiting.is_empty()
     }
@@ -137,9 +131,7 @@ fn push<T>(mut state: ShortGuard<'_, State<T>>, value: T) -> Result<(), SendErro
     state.values.push_back(value);
     let waker = state.receiver.take();
     drop(state);
-    if let Some(waker) = waker {
-        waker.wake();
-    }
+    wakers::wake(waker);
     Ok(())
 }
 
@@ -160,9 +152,7 @@ impl<T> Drop for Place<'_, T> {
             let waker = state.grant_room();
             drop(state);
             drop(left);
-            if let Some(waker) = waker {
-                waker.wake();
-            }
+            wakers::wake(waker);
         }
     }
 }
@@ -180,9 +170,7 @@ impl<T> Drop for Sender<T> {
         state.senders -= 1;
         let waker = if state.senders == 0 { state.receiver.take() } else { None };
         drop(state);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        wakers::wake(waker);
     }
 }
 
@@ -233,9 +221,7 @@ impl<T> Receiver<T> {
         if let Some(value) = state.values.pop_front() {
             let waker = state.grant_room();
             drop(state);
-            if let Some(waker) = waker {
-                waker.wake();
-            }
+            wakers::wake(waker);
             return Poll::Ready(Some(value));
         }
         if state.senders == 0 || state.closed {
@@ -288,9 +274,7 @@ impl<T> Receiver<T> {
         let value = state.values.pop_front()?;
         let waker = state.grant_room();
         drop(state);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        wakers::wake(waker);
         Some(value)
     }
 

@@ -69,12 +69,6 @@ impl<T: ?Sized> Mutex<T> {
         OwnedMutexGuard { mutex: self }
     }
 
-    /// As [`Mutex::try_lock`], with a guard that owns a reference to the mutex.
-    pub fn try_lock_owned(self: Arc<Self>) -> Option<OwnedMutexGuard<T>> {
-        self.turn.try_acquire(1)?.forget();
-        Some(OwnedMutexGuard { mutex: self })
-    }
-
     /// Returns the value without locking: the exclusive borrow is enough.
     pub fn get_mut(&mut self) -> &mut T {
         self.value.get_mut()

@@ -1,14 +1,12 @@
 //! Notifies waiting tasks.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use super::wait_list::{Grant, WaitList};
 use crate::runtime::shim::Mutex;
-use crate::runtime::wakers::wake_all;
-use crate::runtime::{coop, unpoisoned};
+use crate::runtime::{coop, unpoisoned, wakers};
 
 /// Wakes one waiting task, or all. Carries no data.
 ///
@@ -42,9 +40,7 @@ impl Notify {
         }
         let waker = state.waiting.grant_first(Grant::Own);
         drop(state);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        wakers::wake(waker);
     }
 
     /// Ends all waits: every existing [`Notified`], polled or not. Remembers nothing for later ones. Callable
@@ -54,7 +50,7 @@ impl Notify {
         state.rounds += 1;
         let woken = state.waiting.grant_all();
         drop(state);
-        wake_all(woken);
+        wakers::wake_all(woken);
     }
 
     /// Waits for a notification, in line from the first poll. Cancel-safe: a notification for a dropped waiter
@@ -68,6 +64,7 @@ impl Notify {
 }
 
 /// The future of [`Notify::notified`].
+#[derive(Debug)]
 #[must_use = "waiting happens when this is awaited"]
 pub struct Notified<'a> {
     notify: &'a Notify,
@@ -124,11 +121,5 @@ impl Drop for Notified<'_> {
                 self.notify.notify_one();
             }
         }
-    }
-}
-
-impl fmt::Debug for Notified<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Notified")
     }
 }

@@ -1,6 +1,5 @@
 //! A number of permits that tasks acquire and release.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -102,6 +101,7 @@ impl Semaphore {
 }
 
 /// The future of [`Semaphore::acquire`].
+#[derive(Debug)]
 #[must_use = "a permit is taken when this is awaited"]
 pub struct Acquire<'a> {
     semaphore: &'a Semaphore,
@@ -159,61 +159,36 @@ impl Drop for Acquire<'_> {
 }
 
 /// Permits of a [`Semaphore`]. Dropping this releases them.
+#[derive(Debug)]
 pub struct Permit<'a> {
     semaphore: &'a Semaphore,
     permits: usize,
 }
 
-impl Permit<'_> {
-    /// Drops this without releasing the permits.
-    pub fn forget(mut self) {
-        self.permits = 0;
-    }
-}
-
-impl Drop for Permit<'_> {
-    fn drop(&mut self) {
-        if self.permits > 0 {
-            self.semaphore.release(self.permits);
-        }
-    }
-}
-
 /// As [`Permit`], with a reference to its semaphore.
+#[derive(Debug)]
 pub struct OwnedPermit {
     semaphore: Arc<Semaphore>,
     permits: usize,
 }
 
-impl OwnedPermit {
-    /// Drops this without releasing the permits.
-    pub fn forget(mut self) {
-        self.permits = 0;
-    }
-}
-
-impl Drop for OwnedPermit {
-    fn drop(&mut self) {
-        if self.permits > 0 {
-            self.semaphore.release(self.permits);
+macro_rules! permit {
+    ($($permit:ty),*) => {$(
+        impl $permit {
+            /// Drops this without releasing the permits.
+            pub fn forget(mut self) {
+                self.permits = 0;
+            }
         }
-    }
+
+        impl Drop for $permit {
+            fn drop(&mut self) {
+                if self.permits > 0 {
+                    self.semaphore.release(self.permits);
+                }
+            }
+        }
+    )*};
 }
 
-impl fmt::Debug for Acquire<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Acquire").field("permits", &self.permits).finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for Permit<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Permit").field("permits", &self.permits).finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for OwnedPermit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OwnedPermit").field("permits", &self.permits).finish_non_exhaustive()
-    }
-}
+permit! { Permit<'_>, OwnedPermit }

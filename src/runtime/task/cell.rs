@@ -26,12 +26,13 @@ const UNOWNED: u32 = u32::MAX;
 #[repr(C)]
 pub(in super::super) struct Header {
     pub(super) state: State,
-    vtable: &'static Vtable,
+    pub(super) vtable: &'static Vtable,
     /// Together with `kind` a [`Home`], split to save eight bytes.
     home: Cell<*const ()>,
     /// Neighbours in the list of live tasks. That list's lock guards them.
     pub(in super::super) links: std::cell::UnsafeCell<Links>,
-    join_waker: UnsafeCell<MaybeUninit<Waker>>,
+    /// Rule 3 says when it may be touched.
+    pub(super) join_waker: UnsafeCell<MaybeUninit<Waker>>,
     /// The shard of the list. Set before the task is published.
     pub(in super::super) owner: Cell<u32>,
     kind: Kind,
@@ -70,18 +71,18 @@ pub(in super::super) struct Links {
     pub(in super::super) next: Option<NonNull<Header>>,
 }
 
-/// The operations that depend on the type of the future.
-struct Vtable {
+/// The operations that depend on the type of the future. They are for a task that is not freed.
+pub(super) struct Vtable {
     /// Polls or cancels. Consumes the `Runnable`.
     run: unsafe fn(NonNull<Header>),
     /// Drops the future and completes with `Cancelled`; consumes the `Runnable`.
     cancel: unsafe fn(NonNull<Header>),
-    /// Moves the output to a `*mut Result<T, JoinError>`.
-    take_output: unsafe fn(NonNull<Header>, *mut ()),
-    /// Drops the output in place.
-    drop_output: unsafe fn(NonNull<Header>),
-    /// Frees the memory, after future and output were dropped.
-    free: unsafe fn(NonNull<Header>),
+    /// Moves the output of a complete task, if it is the caller's, to a `*mut Result<T, JoinError>`.
+    pub(super) take_output: unsafe fn(NonNull<Header>, *mut ()),
+    /// Drops the output of a complete task, if it is the caller's, in place.
+    pub(super) drop_output: unsafe fn(NonNull<Header>),
+    /// Frees the memory, after future and output were dropped and the last reference is gone.
+    pub(super) free: unsafe fn(NonNull<Header>),
 }
 
 #[repr(C)]
@@ -260,8 +261,8 @@ impl Header {
     }
 
     /// Queues a task that was woken during its poll, behind the others.
+    ///
     /// # Safety
-    /// The caller holds the `Runnable` and gives it up.
     /// The caller holds the `Runnable` and gives it up.
     unsafe fn reschedule(header: NonNull<Header>) {
         // SAFETY: by contract we hold the `Runnable`, so the home lives (rule 5).
@@ -281,35 +282,9 @@ impl Header {
         // SAFETY: our reference keeps the task alive. If it was the last, nobody else can reach the task.
         unsafe {
             if header.as_ref().state.release() {
-                Header::free(header);
+                (header.as_ref().vtable.free)(header);
             }
         }
-    }
-
-    /// # Safety
-    /// The last reference is gone.
-    pub(super) unsafe fn free(header: NonNull<Header>) {
-        // SAFETY: by contract.
-        unsafe { (header.as_ref().vtable.free)(header) }
-    }
-
-    /// # Safety
-    /// The task is complete, the output is the caller's, `to` is valid for a `Result<T, JoinError>`.
-    pub(super) unsafe fn take_output(header: NonNull<Header>, to: *mut ()) {
-        // SAFETY: by contract.
-        unsafe { (header.as_ref().vtable.take_output)(header, to) }
-    }
-
-    /// # Safety
-    /// The task is complete and the output is the caller's.
-    pub(super) unsafe fn drop_output(header: NonNull<Header>) {
-        // SAFETY: by contract.
-        unsafe { (header.as_ref().vtable.drop_output)(header) }
-    }
-
-    /// The slot of the join waker; rule 3 says when it may be touched.
-    pub(super) fn join_waker(&self) -> &UnsafeCell<MaybeUninit<Waker>> {
-        &self.join_waker
     }
 
     /// The executor, if tracing is on.
@@ -410,7 +385,7 @@ impl<F: Future> Task<F> {
             // SAFETY: the home lives while the task is in its list.
             unsafe {
                 match head.home() {
-                    Home::Workers(shared) => (*shared).owned().remove(header),
+                    Home::Workers(shared) => (*shared).owned.remove(header),
                     Home::Local(set) => executor::remove_local(set, header),
                     Home::Pool(_) => {}
                 }
@@ -423,7 +398,7 @@ impl<F: Future> Task<F> {
         }
         if completed.wake_joiner {
             // SAFETY: the slot is set and passed to us (rule 3).
-            let waker = head.join_waker().with(|slot| unsafe { (*slot).assume_init_read() });
+            let waker = head.join_waker.with(|slot| unsafe { (*slot).assume_init_read() });
             // If the waker is a task's, waking it only queues that task: no foreign code runs before this
             // thread is back.
             if matches!(head.kind, Kind::Pool) && waker::task_of(&waker).is_some() {
@@ -436,7 +411,7 @@ impl<F: Future> Task<F> {
     }
 
     /// # Safety
-    /// As [`Header::take_output`].
+    /// As [`Vtable::take_output`], and `to` is valid for the result.
     unsafe fn take_output(header: NonNull<Header>, to: *mut ()) {
         // SAFETY: the payload is an output and the caller's to move; `to` is valid.
         unsafe {
@@ -447,7 +422,7 @@ impl<F: Future> Task<F> {
     }
 
     /// # Safety
-    /// As [`Header::drop_output`].
+    /// As [`Vtable::drop_output`].
     unsafe fn drop_output(header: NonNull<Header>) {
         // SAFETY: the payload is an output and the caller's to drop.
         unsafe {
@@ -457,7 +432,7 @@ impl<F: Future> Task<F> {
     }
 
     /// # Safety
-    /// As [`Header::free`].
+    /// As [`Vtable::free`].
     unsafe fn free(header: NonNull<Header>) {
         // To a model, freeing is the last access.
         #[cfg(all(test, any(wakeloop_loom, wakeloop_shuttle)))]

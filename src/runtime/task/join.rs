@@ -17,6 +17,7 @@ use super::cell::Header;
 use super::state::{JoinSlot, Woken};
 
 /// Why a task has no output.
+#[derive(Debug)]
 pub enum JoinError {
     /// It was aborted, or its runtime was shut down.
     Cancelled,
@@ -92,17 +93,6 @@ impl fmt::Display for JoinError {
     }
 }
 
-impl fmt::Debug for JoinError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            JoinError::Cancelled => f.write_str("Cancelled"),
-            JoinError::Panic(panic) => {
-                f.debug_tuple("Panic").field(&panic.message().unwrap_or("..")).finish()
-            }
-        }
-    }
-}
-
 impl Error for JoinError {}
 
 impl From<JoinError> for io::Error {
@@ -116,7 +106,7 @@ impl From<JoinError> for io::Error {
 /// Dropping the handle detaches the task, which runs on. The handle is cancel-safe, may be awaited on any thread
 /// and any executor, and must not be polled again after it was ready.
 pub struct JoinHandle<T> {
-    task: NonNull<Header>,
+    task: AbortHandle,
     taken: bool,
     output: PhantomData<T>,
 }
@@ -132,7 +122,7 @@ impl<T> JoinHandle<T> {
     /// # Safety
     /// The caller passes one reference and the JOIN_INTEREST of a task whose output is `T`.
     pub(super) unsafe fn from_raw(task: NonNull<Header>) -> JoinHandle<T> {
-        JoinHandle { task, taken: false, output: PhantomData }
+        JoinHandle { task: AbortHandle { task }, taken: false, output: PhantomData }
     }
 
     /// Asks the task to stop: a worker drops its future before its next poll, and the handle yields
@@ -140,21 +130,17 @@ impl<T> JoinHandle<T> {
     /// poll. It does not interrupt a running blocking job. Returns at once; await the handle to know when the
     /// task has ended.
     pub fn abort(&self) {
-        // SAFETY: our reference keeps the task alive.
-        unsafe { abort(self.task) }
+        self.task.abort();
     }
 
     /// A handle that can stop the task but not await it.
     pub fn abort_handle(&self) -> AbortHandle {
-        // SAFETY: our reference keeps the task alive.
-        unsafe { self.task.as_ref() }.state.retain();
-        AbortHandle { task: self.task }
+        self.task.clone()
     }
 
     /// Whether the task has ended.
     pub fn is_finished(&self) -> bool {
-        // SAFETY: our reference keeps the task alive.
-        unsafe { self.task.as_ref() }.state.load().is_complete()
+        self.task.is_finished()
     }
 
     fn take(&mut self) -> Poll<Result<T, JoinError>> {
@@ -163,7 +149,7 @@ impl<T> JoinHandle<T> {
         // SAFETY: the task is complete (all callers saw that), and its output has this type and is still there
         // (`taken` was false). The call writes it.
         unsafe {
-            Header::take_output(self.task, output.as_mut_ptr().cast());
+            (self.task.header().vtable.take_output)(self.task.task, output.as_mut_ptr().cast());
             Poll::Ready(output.assume_init())
         }
     }
@@ -182,14 +168,13 @@ impl<T> Future for JoinHandle<T> {
 
 impl<T> JoinHandle<T> {
     fn poll_output(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, JoinError>> {
-        let task = self.task;
         // SAFETY: our reference keeps the task alive.
-        let header = unsafe { task.as_ref() };
+        let header = unsafe { self.task.task.as_ref() };
         let now = header.state.load();
         if now.is_complete() {
             return self.take();
         }
-        let slot = header.join_waker();
+        let slot = &header.join_waker;
         if now.has_join_waker() {
             // SAFETY: the slot is set, and both sides only read it now (rule 3). If the completer has taken the
             // waker meanwhile, its bits are still there, and are only compared.
@@ -215,20 +200,16 @@ impl<T> JoinHandle<T> {
 
 impl<T> Drop for JoinHandle<T> {
     fn drop(&mut self) {
-        // SAFETY: our reference keeps the task alive until `release`. `detach` says what is ours to drop.
-        unsafe {
-            let header = self.task.as_ref();
-            let detached = header.state.detach();
-            if detached.drop_waker {
-                header.join_waker().with_mut(|slot| (*slot).assume_init_drop());
-            }
-            let dropped = if detached.drop_output && !self.taken {
-                catch_unwind(AssertUnwindSafe(|| Header::drop_output(self.task)))
-            } else {
-                Ok(())
-            };
-            Header::release(self.task);
-            if let Err(panic) = dropped
+        let header = self.task.header();
+        let detached = header.state.detach();
+        if detached.drop_waker {
+            // SAFETY: `detach` took the slot back, and it is set.
+            header.join_waker.with_mut(|slot| unsafe { (*slot).assume_init_drop() });
+        }
+        if detached.drop_output && !self.taken {
+            // SAFETY: the task is complete, and its output is ours and still there.
+            let drop_output = || unsafe { (header.vtable.drop_output)(self.task.task) };
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(drop_output))
                 && !std::thread::panicking()
             {
                 std::panic::resume_unwind(panic);
@@ -254,23 +235,28 @@ unsafe impl Send for AbortHandle {}
 unsafe impl Sync for AbortHandle {}
 
 impl AbortHandle {
+    fn header(&self) -> &Header {
+        // SAFETY: our reference keeps the task alive.
+        unsafe { self.task.as_ref() }
+    }
+
     /// As [`JoinHandle::abort`].
     pub fn abort(&self) {
-        // SAFETY: our reference keeps the task alive.
-        unsafe { abort(self.task) }
+        if self.header().state.cancel() == Woken::Schedule {
+            // SAFETY: WAKES has just gone from 0 to 1.
+            unsafe { Header::schedule(self.task) };
+        }
     }
 
     /// Whether the task has ended.
     pub fn is_finished(&self) -> bool {
-        // SAFETY: our reference keeps the task alive.
-        unsafe { self.task.as_ref() }.state.load().is_complete()
+        self.header().state.load().is_complete()
     }
 }
 
 impl Clone for AbortHandle {
     fn clone(&self) -> AbortHandle {
-        // SAFETY: our reference keeps the task alive.
-        unsafe { self.task.as_ref() }.state.retain();
+        self.header().state.retain();
         AbortHandle { task: self.task }
     }
 }
@@ -285,16 +271,5 @@ impl Drop for AbortHandle {
 impl fmt::Debug for AbortHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AbortHandle").field("finished", &self.is_finished()).finish()
-    }
-}
-
-/// # Safety
-/// The caller holds a reference.
-unsafe fn abort(task: NonNull<Header>) {
-    // SAFETY: alive by contract. With `Schedule`, WAKES has just gone from 0 to 1.
-    unsafe {
-        if task.as_ref().state.cancel() == Woken::Schedule {
-            Header::schedule(task);
-        }
     }
 }

@@ -51,7 +51,7 @@ unsafe fn wake(data: *const ()) {
         match header.as_ref().state.wake_by_value() {
             Woken::Schedule => Header::schedule(header),
             Woken::Nothing => {}
-            Woken::Free => Header::free(header),
+            Woken::Free => (header.as_ref().vtable.free)(header),
         }
     }
 }

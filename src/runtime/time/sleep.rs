@@ -78,8 +78,7 @@ impl Sleep {
         let Some(driver) = driver else { return this.over_or_else(context::missing) };
         let driver = this.timer.insert(driver);
         // SAFETY: pinned, as a field of `self`; `drop` cancels it on the same driver.
-        let armed =
-            unsafe { driver.timers().arm(Pin::new_unchecked(&this.entry), this.deadline, cx.waker()) };
+        let armed = unsafe { driver.timers.arm(Pin::new_unchecked(&this.entry), this.deadline, cx.waker()) };
         match armed {
             Armed::Waiting => {}
             Armed::EndWait => driver.unpark(),
@@ -111,7 +110,7 @@ impl Sleep {
             Some(driver) if this.entry.is_armed() => {
                 // SAFETY: `entry` is a field of the pinned `self`.
                 let entry = unsafe { Pin::new_unchecked(&this.entry) };
-                if driver.timers().refresh(entry, cx.waker()) {
+                if driver.timers.refresh(entry, cx.waker()) {
                     return Poll::Pending;
                 }
                 self.poll_deadline(cx)
@@ -136,7 +135,7 @@ impl Drop for Sleep {
         if let Some(driver) = &self.timer
             && self.entry.is_armed()
         {
-            driver.timers().cancel(&self.entry);
+            driver.timers.cancel(&self.entry);
         }
     }
 }
