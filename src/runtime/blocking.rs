@@ -45,23 +45,7 @@ where
     F: FnOnce() -> T + Send + 'static,
     T: Send + 'static,
 {
-    context::with(|shared| spawn_on(shared, f))
-}
-
-pub(super) fn spawn_on<F, T>(shared: &Arc<Shared>, f: F) -> JoinHandle<T>
-where
-    F: FnOnce() -> T + Send + 'static,
-    T: Send + 'static,
-{
-    shared.pool.run(Job(Some(f)), shared)
-}
-
-pub(super) fn spawn_and_notify_on<F, T, G>(shared: &Arc<Shared>, f: F, notify: G) -> JoinHandle<()>
-where
-    F: FnOnce() -> T + Send + 'static,
-    G: FnOnce(T) + Send + 'static,
-{
-    shared.pool.run(Notifying(Some((f, notify))), shared)
+    context::with(|shared| shared.pool.run(Job(Some(f)), shared))
 }
 
 /// A pool without a runtime, for jobs that await nothing in a process that may never need a runtime.
@@ -120,7 +104,8 @@ impl From<NoThread> for io::Error {
     }
 }
 
-struct Job<F>(Option<F>);
+/// A job that runs a function.
+pub(super) struct Job<F>(pub(super) Option<F>);
 
 impl<F> Unpin for Job<F> {}
 
@@ -136,7 +121,7 @@ impl<F: FnOnce() -> T, T> Future for Job<F> {
 }
 
 /// A job that passes its output to a callback.
-struct Notifying<F, G>(Option<(F, G)>);
+pub(super) struct Notifying<F, G>(pub(super) Option<(F, G)>);
 
 impl<F, G> Unpin for Notifying<F, G> {}
 
@@ -153,7 +138,7 @@ impl<F: FnOnce() -> T, T, G: FnOnce(T)> Future for Notifying<F, G> {
 }
 
 /// What a thread of the pool needs besides the pool: its runtime, if it has one.
-trait Surroundings: Clone + Send + 'static {
+pub(super) trait Surroundings: Clone + Send + 'static {
     /// Runs `body` on the thread, as a part of the runtime.
     fn enter(&self, body: impl FnOnce());
 }
@@ -238,7 +223,7 @@ impl Pool {
     }
 
     /// Runs a job: a future that is ready when it is first polled.
-    fn run<F>(&self, job: F, shared: &impl Surroundings) -> JoinHandle<F::Output>
+    pub(super) fn run<F>(&self, job: F, shared: &impl Surroundings) -> JoinHandle<F::Output>
     where
         F: Future<Output: Send> + Send + 'static,
     {

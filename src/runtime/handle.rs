@@ -7,11 +7,12 @@ use std::ptr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::blocking::{Job, Notifying};
 use super::executor::{CurrentThread, Shared, current_worker};
 use super::metrics::Metrics;
 use super::shim::thread;
 use super::task::JoinHandle;
-use super::{Builder, block_on, blocking, context};
+use super::{Builder, block_on, context};
 
 /// A running runtime. Dropping it ends it: all futures are dropped, its workers are joined, and the threads of
 /// its blocking pool finish their jobs.
@@ -35,11 +36,6 @@ impl Runtime {
     /// As [`Builder::build`].
     pub fn new() -> io::Result<Runtime> {
         Builder::new().build()
-    }
-
-    /// See [`Builder::new`].
-    pub fn builder() -> Builder {
-        Builder::new()
     }
 
     pub(super) fn new_parts(shared: Arc<Shared>, current_thread: Option<Arc<CurrentThread>>) -> Runtime {
@@ -179,13 +175,13 @@ impl Handle {
         self.shared.spawn_here(future)
     }
 
-    /// Runs `f` on a thread where blocking is allowed. See [`blocking::spawn_blocking`].
+    /// Runs `f` on a thread where blocking is allowed. See [`spawn_blocking`](super::spawn_blocking).
     pub fn spawn_blocking<F, T>(&self, f: F) -> JoinHandle<T>
     where
         F: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
-        blocking::spawn_on(&self.shared, f)
+        self.shared.pool.run(Job(Some(f)), &self.shared)
     }
 
     /// Runs `f` on a thread where blocking is allowed, then calls `notify` with its output. It is for callers
@@ -199,7 +195,7 @@ impl Handle {
         F: FnOnce() -> T + Send + 'static,
         G: FnOnce(T) + Send + 'static,
     {
-        blocking::spawn_and_notify_on(&self.shared, f, notify)
+        self.shared.pool.run(Notifying(Some((f, notify))), &self.shared)
     }
 
     /// Runs `future` on this thread until it is ready; sleeps, sockets and [`spawn`] inside use this runtime.

@@ -55,9 +55,8 @@ struct Member<T> {
 }
 
 /// The state that the handles' wakers share with the set.
-struct Ended {
-    state: Mutex<State>,
-}
+#[derive(Default)]
+struct Ended(Mutex<State>);
 
 #[derive(Default)]
 struct State {
@@ -94,7 +93,7 @@ impl Ended {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        unpoisoned(self.state.lock())
+        unpoisoned(self.0.lock())
     }
 }
 
@@ -114,7 +113,7 @@ impl<T> Member<T> {
 impl<T> JoinSet<T> {
     /// Creates an empty set.
     pub fn new() -> JoinSet<T> {
-        JoinSet { tasks: Slab::new(), ended: Arc::new(Ended { state: Mutex::new(State::default()) }) }
+        JoinSet { tasks: Slab::new(), ended: Arc::default() }
     }
 
     /// The number of tasks in the set: running ones, and those whose output was not taken.

@@ -1,4 +1,17 @@
-//! `join!` and `select!`: several futures in one task.
+//! `join!` and `select!`: several futures in one task. `opaque_debug!` is for the runtime itself.
+
+/// Implements `Debug` for types that have nothing to show but their name.
+macro_rules! opaque_debug {
+    ($($name:literal [$($generics:tt)*] $type:ty;)+) => {$(
+        impl<$($generics)*> std::fmt::Debug for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str($name)
+            }
+        }
+    )+};
+}
+
+pub(super) use opaque_debug;
 
 /// Polls several futures together, up to twelve, and returns all outputs as a tuple.
 ///

@@ -76,20 +76,20 @@ fn unpoisoned<T>(result: Result<T, std::sync::PoisonError<T>>) -> T {
 
 /// Waits on a condvar until `done`, or until the deadline.
 fn wait_until<'a, T>(
-    told: &shim::Condvar,
+    changed: &shim::Condvar,
     mut state: shim::MutexGuard<'a, T>,
     deadline: Option<std::time::Instant>,
     done: impl Fn(&T) -> bool,
 ) -> shim::MutexGuard<'a, T> {
     while !done(&state) {
         state = match deadline {
-            None => unpoisoned(told.wait(state)),
+            None => unpoisoned(changed.wait(state)),
             Some(deadline) => {
                 let left = deadline.saturating_duration_since(std::time::Instant::now());
                 if left.is_zero() {
                     return state;
                 }
-                unpoisoned(told.wait_timeout(state, left)).0
+                unpoisoned(changed.wait_timeout(state, left)).0
             }
         };
     }

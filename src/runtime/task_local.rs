@@ -13,6 +13,8 @@ use std::thread::LocalKey;
 
 use pin_project_lite::pin_project;
 
+use super::macros::opaque_debug;
+
 /// Declares task locals: statics of type [`TaskLocal`].
 ///
 /// ```
@@ -113,10 +115,9 @@ impl<T: 'static> TaskLocal<T> {
     }
 }
 
-impl<T> fmt::Debug for TaskLocal<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("TaskLocal")
-    }
+opaque_debug! {
+    "TaskLocal" [T] TaskLocal<T>;
+    "task_local::Scope" [T, F] Scope<T, F>;
 }
 
 /// While this lives, the value is in the slot. Dropping it takes the value out, also when a panic unwinds.
@@ -179,12 +180,6 @@ impl<T, F: Future> Future for Scope<T, F> {
             this.future.set(None);
         }
         polled
-    }
-}
-
-impl<T, F> fmt::Debug for Scope<T, F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("task_local::Scope")
     }
 }
 

@@ -11,16 +11,18 @@
 //! Time is counted in nanoseconds since the heap was made: deadlines compare as integers, and 64 bits last for
 //! 584 years.
 //!
-//! Slack: a sleep that is alone is served as precisely as the system can. But thousands of long sleeps a few
-//! microseconds apart would each cost a wait, ten times as much as firing them. So after a wait has fired
-//! timers, the next one does not end before a timer's slack has passed, which is a small part of the time it
-//! was armed for. Whatever else comes due meanwhile is fired with it.
+//! **Slack.** A single sleep ends as precisely as the system allows. But if thousands of long sleeps end a few
+//! microseconds apart, each costs a wait, and a wait costs ten times as much as firing a timer. So each timer
+//! has a slack, a small part of the duration that it was armed for. After a wait has fired timers, the next wait
+//! ends only when the slack of its first timer has passed as well. It then fires all timers that came due
+//! meanwhile.
 //!
-//! Cancelled timers: most timeouts are armed and cancelled within microseconds, again and again. If each ended
-//! the wait of a worker in the driver, that worker would find nothing, wait without a deadline, and be woken by
-//! the next. So once a timer has ended a wait, the next wait keeps that timer's deadline even if the timer was
-//! cancelled meanwhile. The next timeouts of the same length end later and wake nobody; the price is one wait
-//! that ends for nothing.
+//! **Cancelled timers.** Most timeouts are cancelled within microseconds, and new ones are armed all the time.
+//! Arming the first one ends the wait of the worker in the driver, so that the next wait can end in time. By
+//! then the timeout is cancelled. A worker that now waited without a deadline would be woken again by the next
+//! timeout, and so on. So the next wait keeps the deadline of the timer that ended the last one
+//! (`Queue::promised`), even if that timer was cancelled. Later timeouts of the same length end after it, so they
+//! wake no worker. The cost is one wait that ends for nothing.
 
 use std::cell::Cell;
 use std::marker::PhantomPinned;

@@ -89,7 +89,7 @@ impl Idle {
         fence(SeqCst);
     }
 
-    /// Picks a parked worker, no matter who else is awake. Never one that has not run.
+    /// Picks a parked worker, even if other workers are awake. It never picks one that has not started.
     pub(super) fn wake_sleeper(&self) -> Option<usize> {
         let worker = unpoisoned(self.sleepers.lock()).parked.pop()?;
         self.word.fetch_add(UNPARKED + 1, Relaxed);

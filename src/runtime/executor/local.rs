@@ -6,18 +6,18 @@
 //! queue the task's `Runnable`. Only the set's thread polls or drops the future.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::future::{Future, poll_fn};
 use std::marker::PhantomData;
 use std::pin::pin;
-use std::ptr::{self, NonNull};
+use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
+use super::super::macros::opaque_debug;
 use super::super::shim::{AtomicBool, Mutex, thread, thread_cell};
-use super::super::task::{self, Header, JoinHandle, Runnable};
+use super::super::task::{self, JoinHandle, Runnable};
 use super::super::wakers::{self, wake_all};
 use super::super::{coop, unpoisoned};
 use super::owned::Owned;
@@ -61,7 +61,7 @@ pub struct LocalSet {
 
 /// The part of a set that wakers reach from any thread.
 pub(in super::super) struct LocalShared {
-    owned: Owned,
+    pub(in super::super) owned: Owned,
     queue: Mutex<Queue>,
 }
 
@@ -138,11 +138,7 @@ impl Drop for LocalSet {
     }
 }
 
-impl fmt::Debug for LocalSet {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("LocalSet")
-    }
-}
+opaque_debug! { "LocalSet" [] LocalSet; }
 
 /// Starts a task in the set whose [`LocalSet::run_until`] the caller is in.
 ///
@@ -171,18 +167,13 @@ where
     // SAFETY: only this set polls and drops it, on its own thread: `run_some` and the drop of the set need a
     // `LocalSet`, or an `Entered` on its thread, and neither is `Send`.
     let (task, handle) = unsafe { task::new_local(future, Arc::as_ptr(shared)) };
-    match shared.owned.insert(task, 0) {
-        Ok(task) => shared.push(task),
-        Err(refused) => drop(refused),
+    if let Ok(task) = shared.owned.insert(task, 0) {
+        shared.push(task);
     }
     handle
 }
 
 impl LocalShared {
-    pub(in super::super) fn owned(&self) -> &Owned {
-        &self.owned
-    }
-
     fn push(&self, task: Runnable) {
         let mut queue = unpoisoned(self.queue.lock());
         queue.tasks.push_back(task);
@@ -219,15 +210,6 @@ pub(in super::super) unsafe fn schedule(shared: *const LocalShared, task: Runnab
         Arc::increment_strong_count(shared);
         Arc::from_raw(shared).push(task);
     }
-}
-
-/// Removes a finished task from its set.
-///
-/// # Safety
-/// `shared` is the set of `task`, which is alive and in its list.
-pub(in super::super) unsafe fn remove(shared: *const LocalShared, task: NonNull<Header>) {
-    // SAFETY: by contract. The set is alive while its list has entries.
-    unsafe { (*shared).owned().remove(task) }
 }
 
 /// A `run_until` in the list of waiting ones, once it waits. It leaves the list when dropped.

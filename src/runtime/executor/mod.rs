@@ -45,7 +45,7 @@ mod current_thread_model;
 
 pub(super) use current_thread::CurrentThread;
 pub use local::{LocalSet, spawn_local};
-pub(super) use local::{LocalShared, remove as remove_local, schedule as schedule_local};
+pub(super) use local::{LocalShared, schedule as schedule_local};
 pub(super) use park::Parker;
 pub(super) use shared::{Options, Shared, reschedule, schedule};
 pub(super) use worker::{Worker, current_worker};

@@ -125,19 +125,10 @@ impl Shared {
         F::Output: Send + 'static,
     {
         let (task, handle) = task::new(future, Arc::as_ptr(self));
-        let traced = self.is_traced().then(|| task.header());
-        let home = |index| match self.owned.insert(task, index) {
-            Ok(task) => {
-                if let Some(header) = traced {
-                    // SAFETY: we hold the `Runnable`.
-                    self.trace(TraceEvent::Spawned { task: unsafe { header.as_ref() }.id() });
-                }
-                Some(task)
-            }
-            Err(refused) => {
-                drop(refused);
-                None
-            }
+        let home = |index| {
+            let task = self.owned.insert(task, index).ok()?;
+            self.trace(TraceEvent::Spawned { task: task.id() });
+            Some(task)
         };
         // SAFETY: the reference ends with this call, and the worker is running it.
         match unsafe { current_worker(Arc::as_ptr(self)) } {
@@ -163,12 +154,9 @@ impl Shared {
         F::Output: Send + 'static,
     {
         let (task, handle) = task::new(future, Arc::as_ptr(self));
-        match self.owned.insert(task, self.members.len()) {
-            Ok(task) => {
-                let _entered = context::enter(self);
-                task.run();
-            }
-            Err(refused) => drop(refused),
+        if let Ok(task) = self.owned.insert(task, self.members.len()) {
+            let _entered = context::enter(self);
+            task.run();
         }
         handle
     }
@@ -281,10 +269,7 @@ impl Shared {
         }
     }
 
-    pub(in super::super) fn is_traced(&self) -> bool {
-        self.tracer.is_some()
-    }
-
+    #[inline]
     pub(in super::super) fn trace(&self, event: TraceEvent) {
         if let Some(tracer) = &self.tracer {
             trace::report(&**tracer, event);
@@ -341,9 +326,7 @@ pub(in super::super) unsafe fn schedule(shared: *const Shared, task: Runnable) {
     // task is queued, it may complete and the executor may be freed. A worker holds its own `Arc`; here we take
     // one.
     unsafe {
-        if (*shared).is_traced() {
-            (*shared).trace(TraceEvent::Woken { task: task.header().as_ref().id() });
-        }
+        (*shared).trace(TraceEvent::Woken { task: task.id() });
         match current_worker(shared) {
             Some(worker) => worker.post(task),
             None => {

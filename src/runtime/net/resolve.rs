@@ -49,12 +49,6 @@ impl From<String> for Target {
     }
 }
 
-impl From<&String> for Target {
-    fn from(text: &String) -> Target {
-        Target::from(text.as_str())
-    }
-}
-
 impl From<(&str, u16)> for Target {
     fn from((host, port): (&str, u16)) -> Target {
         Target::from((host.to_owned(), port))

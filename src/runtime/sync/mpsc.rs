@@ -12,6 +12,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::wait_list::{Grant, WaitList};
 use crate::runtime::lock::{ShortGuard, ShortLock};
+use crate::runtime::macros::opaque_debug;
 use crate::runtime::{coop, wakers};
 
 /// Creates a channel that holds at most `capacity` values (at least 1).
@@ -346,14 +347,8 @@ impl<T> fmt::Display for TrySendError<T> {
 
 impl<T> Error for TrySendError<T> {}
 
-macro_rules! opaque_debug {
-    ($($name:ident)*) => {$(
-        impl<T> fmt::Debug for $name<T> {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(concat!("mpsc::", stringify!($name)))
-            }
-        }
-    )*};
+opaque_debug! {
+    "mpsc::Sender" [T] Sender<T>;
+    "mpsc::UnboundedSender" [T] UnboundedSender<T>;
+    "mpsc::Receiver" [T] Receiver<T>;
 }
-
-opaque_debug! { Sender UnboundedSender Receiver }

@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::task::{Context, Poll, Waker};
 
 use crate::runtime::coop;
+use crate::runtime::macros::opaque_debug;
 use crate::runtime::shim::{AtomicU8, UnsafeCell};
 
 const SENT: u8 = 1;
@@ -191,16 +192,9 @@ impl<T> Drop for Receiver<T> {
     }
 }
 
-impl<T> fmt::Debug for Sender<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("oneshot::Sender")
-    }
-}
-
-impl<T> fmt::Debug for Receiver<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("oneshot::Receiver")
-    }
+opaque_debug! {
+    "oneshot::Sender" [T] Sender<T>;
+    "oneshot::Receiver" [T] Receiver<T>;
 }
 
 /// The sender was dropped without sending.

@@ -196,6 +196,11 @@ impl Runnable {
         self.0
     }
 
+    /// Names the task in traces.
+    pub(in super::super) fn id(&self) -> usize {
+        self.0.addr().get()
+    }
+
     fn into_raw(self) -> NonNull<Header> {
         ManuallyDrop::new(self).0
     }
@@ -225,11 +230,6 @@ impl Header {
         {
             job.ends();
         }
-    }
-
-    /// Names the task in traces.
-    pub(in super::super) fn id(&self) -> usize {
-        ptr::from_ref(self).addr()
     }
 
     /// Asks the task to stop. Returns a `Runnable` if the task was idle; the caller drops or queues it.
@@ -287,12 +287,12 @@ impl Header {
         }
     }
 
-    /// The executor, if tracing is on.
-    fn tracing(&self) -> Option<&Shared> {
-        let Home::Workers(shared) = self.home() else { return None };
-        // SAFETY: called only by the holder of the `Runnable` (rule 5).
-        let shared = unsafe { &*shared };
-        shared.is_traced().then_some(shared)
+    /// Reports an event of the task. Called only by the holder of the `Runnable`.
+    fn trace(&self, event: impl FnOnce(usize) -> TraceEvent) {
+        if let Home::Workers(shared) = self.home() {
+            // SAFETY: the caller holds the `Runnable`, so the executor lives (rule 5).
+            unsafe { &*shared }.trace(event(ptr::from_ref(self).addr()));
+        }
     }
 }
 
@@ -315,9 +315,7 @@ impl<F: Future> Task<F> {
             // SAFETY: we hold the `Runnable`.
             return unsafe { Self::cancel(header) };
         }
-        if let Some(shared) = head.tracing() {
-            shared.trace(TraceEvent::Polled { task: head.id() });
-        }
+        head.trace(|task| TraceEvent::Polled { task });
         let polled = waker::with_borrowed(header, |waker| {
             let mut context = Context::from_waker(waker);
             catch_unwind(AssertUnwindSafe(|| {
@@ -331,9 +329,7 @@ impl<F: Future> Task<F> {
         });
         match polled {
             Ok(Poll::Pending) => {
-                if let Some(shared) = head.tracing() {
-                    shared.trace(TraceEvent::Pending { task: head.id() });
-                }
+                head.trace(|task| TraceEvent::Pending { task });
                 match head.state.pause() {
                     Paused::Idle => {}
                     // SAFETY: the `Runnable` is still ours.
@@ -377,23 +373,21 @@ impl<F: Future> Task<F> {
         };
         // SAFETY: the payload is empty now, and still ours.
         task.payload.with_mut(|payload| unsafe { (*payload).output = ManuallyDrop::new(output) });
-        if let Some(shared) = head.tracing() {
-            shared.trace(TraceEvent::Completed { task: head.id() });
-        }
+        head.trace(|task| TraceEvent::Completed { task });
         // Remove it from the list first, so that a joiner does not find it in the metrics.
         if head.owner.get() != UNOWNED {
             // SAFETY: the home lives while the task is in its list.
             unsafe {
                 match head.home() {
                     Home::Workers(shared) => (*shared).owned.remove(header),
-                    Home::Local(set) => executor::remove_local(set, header),
+                    Home::Local(set) => (*set).owned.remove(header),
                     Home::Pool(_) => {}
                 }
             }
         }
         let completed = head.state.complete();
         if completed.drop_output {
-            // SAFETY: nobody else will touch the output (rule 2).
+            // SAFETY: the output is the completer's (rule 2).
             drop(quietly(|| unsafe { Self::drop_output(header) }));
         }
         if completed.wake_joiner {

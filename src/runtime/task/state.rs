@@ -13,13 +13,13 @@
 //!   wake.
 //! - `WAKES`: 0, 1 or 2, a saturating count. See the phase table.
 //! - references: one for the live task (from spawn to completion), one for the `JoinHandle`, one per
-//!   `AbortHandle` and `Waker`. Whoever takes the count to zero frees the memory.
+//!   `AbortHandle` and `Waker`. The thread that releases the last reference frees the memory.
 //!
 //! | WAKES | COMPLETE | phase     | who may touch the future                        |
 //! |-------|----------|-----------|-------------------------------------------------|
 //! | 0     | 0        | idle      | nobody, until someone wakes it (0 → 1)          |
 //! | 1     | 0        | scheduled | the one holder of its `Runnable`: queue, worker |
-//! | 2     | 0        | scheduled, woken again | the same; after the poll it goes round once more |
+//! | 2     | 0        | scheduled, woken again | the same; after the poll the `Runnable` is queued again |
 //! | any   | 1        | complete  | nobody; the output belongs to the `JoinHandle` while JOIN_INTEREST, else to the completer |
 //!
 //! There is no "running" bit. Moving `WAKES` from 0 to 1 creates the task's only `Runnable`, which must be
@@ -147,8 +147,9 @@ impl State {
                 return Woken::Nothing;
             }
             let next = woken(now);
-            // Ordering: Release hands what the waking thread wrote to the poll; Acquire pairs with `pause`, whose poll
-            // left the future as whoever gets the `Runnable` finds it, to poll it or to drop it.
+            // Ordering: Release passes what the waking thread wrote to the poll. Acquire pairs with `pause`: the
+            // thread that gets the new `Runnable` polls or drops the future, so it must see what the last poll
+            // wrote there.
             match self.0.compare_exchange_weak(now, next, AcqRel, Relaxed) {
                 Ok(_) if now & WAKES == 0 => return Woken::Schedule,
                 Ok(_) => return Woken::Nothing,
@@ -192,8 +193,9 @@ impl State {
 
     /// Call this before a poll. The caller holds the `Runnable`.
     pub(super) fn start(&self) -> Start {
-        // Relaxed: the wake that made this `Runnable` acquired what the last poll left, and whatever brought it to this
-        // thread, a queue mostly, brought that along. A wake since then shows in the count, here or in `pause`.
+        // Relaxed: the wake that created this `Runnable` acquired what the last poll wrote. Passing the `Runnable`
+        // to this thread, mostly through a queue, orders that before this load. A later wake shows in the count,
+        // here or in `pause`.
         let mut now = self.0.load(Relaxed);
         debug_assert!(now & WAKES != 0 && now & COMPLETE == 0);
         if now & WAKES != WAKE {
@@ -212,8 +214,9 @@ impl State {
                 fence(Acquire);
                 return Paused::Cancel;
             }
-            // Ordering: Release hands the future to the next poller, by way of a wake; Acquire pairs with the wakes
-            // that this poll missed, as `start` does not see the word change again.
+            // Ordering: Release passes the future to the next poll, through the wake before it. Acquire pairs with
+            // the wakes that came during this poll: the next `start` may only load the word, which does not
+            // acquire them.
             match self.0.compare_exchange_weak(now, now - WAKE, AcqRel, Relaxed) {
                 Ok(_) if now & WAKES == WAKE => return Paused::Idle,
                 Ok(_) => return Paused::Again,
@@ -287,8 +290,8 @@ impl State {
 
     /// Gives up a reference. Returns true if it was the last.
     pub(super) fn release(&self) -> bool {
-        // Ordering: Release and the Acquire fence pair with each other: who frees the task does so after everyone
-        // else's last use.
+        // Ordering: the Release of each `release` pairs with the Acquire fence of the last one. So the task is
+        // freed after every other thread's last use.
         let last = self.0.fetch_sub(REF, Release) / REF == 1;
         if last {
             fence(Acquire);
@@ -306,7 +309,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wake_during_the_poll_sends_the_task_round_once() {
+    fn wakes_during_the_poll_queue_the_task_once_more() {
         let state = State::new();
         assert_eq!(state.start(), Start::Poll);
         for _ in 0..3 {
@@ -319,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn wakes_before_the_poll_are_taken_along() {
+    fn the_poll_serves_all_wakes_before_it() {
         let state = State::new();
         assert_eq!(state.wake_by_ref(), Woken::Nothing);
         assert_eq!(state.start(), Start::Poll);
