@@ -195,6 +195,9 @@ def accept_exhausted(
     def again() -> None:
         # Unless the server has been closed in the meantime.
         if sock.fileno() >= 0:
-            loop._start_serving(factory, sock, None, server, backlog)
+            # Since Python 3.15 a server has a context, of which each connection gets a copy.
+            context = getattr(server, "_context", None)
+            options = {} if context is None else {"context": context}
+            loop._start_serving(factory, sock, None, server, backlog, **options)
 
     loop.call_later(constants.ACCEPT_RETRY_DELAY, again)

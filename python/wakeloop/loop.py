@@ -223,24 +223,18 @@ class EventLoop(LoopState):
         if not (_compat.makes_streams() and _sockets.is_ordinary_socket(sock)):
             return super()._make_socket_transport(sock, protocol, waiter, extra=extra, server=server, **kwargs)
         self._ensure_fd_no_transport(sock)
-        context = kwargs.get("context")
         if type(sock) is not _sockets.Socket:
             base_events._set_nodelay(sock)
-        if context is not None:
-            return context.run(_core.make_stream, self, sock, protocol, waiter, extra, server)
-        return _core.make_stream(self, sock, protocol, waiter, extra, server)
+        return _core.make_stream(self, sock, protocol, waiter, extra, server, kwargs.get("context"))
 
     def _make_datagram_transport(
-        self, sock: Any, protocol: Any, address: Any = None, waiter: Any = None, extra: Any = None, **kwargs: Any
+        self, sock: Any, protocol: Any, address: Any = None, waiter: Any = None, extra: Any = None
     ) -> Any:
         ordinary = type(sock) is _sockets.Socket and sock.family in _sockets.DATAGRAM_FAMILIES
         if not (ordinary and _compat.makes_datagrams()):
-            return super()._make_datagram_transport(sock, protocol, address, waiter, extra, **kwargs)
+            return super()._make_datagram_transport(sock, protocol, address, waiter, extra)
         self._ensure_fd_no_transport(sock)
         details, rules = _sockets.socket_details(sock, extra), _sockets.DATAGRAM_RULES
-        context = kwargs.get("context")
-        if context is not None:
-            return context.run(_core.make_datagram, self, sock, protocol, address, waiter, details, rules)
         return _core.make_datagram(self, sock, protocol, address, waiter, details, rules)
 
     def _make_read_pipe_transport(self, pipe: Any, protocol: Any, waiter: Any = None, extra: Any = None) -> Any:
@@ -370,7 +364,8 @@ class EventLoop(LoopState):
             )
         # On Linux and the BSDs accepted sockets inherit TCP_NODELAY: one call here instead of one per connection.
         base_events._set_nodelay(sock)
-        _core.start_listener(self, protocol_factory, sock, server, backlog, _connections.fixed_name(sock))
+        name = _connections.fixed_name(sock)
+        _core.start_listener(self, protocol_factory, sock, server, backlog, name, kwargs.get("context"))
 
     def _accepts_itself(self) -> bool:
         """Is everything unpatched that asyncio would call for an accepted connection?"""

@@ -323,6 +323,11 @@ pub(crate) fn copy_current_context() -> Result<Ref, Raised> {
     unsafe { Ref::from_owned(ffi::PyContext_CopyCurrent()) }.ok_or(Raised)
 }
 
+/// The context that a caller named, or a copy of the current one.
+pub(crate) fn given_or_copied(context: Option<impl Into<Ref>>) -> Result<Ref, Raised> {
+    context.map_or_else(copy_current_context, |context| Ok(context.into()))
+}
+
 /// Every function that C calls runs its body in here: a panic becomes a Python exception instead of the end of the
 /// process. Without a panic it costs nothing.
 #[inline(always)]

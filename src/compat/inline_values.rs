@@ -31,7 +31,7 @@ const DICT: isize = -3 * size_of::<usize>() as isize;
 
 impl InlineValues {
     /// The self-test: sets each attribute on an instance of its own, and looks where it went.
-    #[cfg(all(Py_3_13, not(Py_3_15), not(Py_GIL_DISABLED), target_pointer_width = "64"))]
+    #[cfg(all(Py_3_13, not(Py_3_16), not(Py_GIL_DISABLED), target_pointer_width = "64"))]
     pub(super) fn init(kind: &Ref, names: &[Ref]) -> Option<InlineValues> {
         const FLAGS: std::ffi::c_ulong = 1 << 2 | 1 << 4; // inline values, managed dict
         // SAFETY: a type object. `object.__new__`, which such a class has, makes the instance, whose memory is read only
@@ -71,7 +71,7 @@ impl InlineValues {
         }
     }
 
-    #[cfg(not(all(Py_3_13, not(Py_3_15), not(Py_GIL_DISABLED), target_pointer_width = "64")))]
+    #[cfg(not(all(Py_3_13, not(Py_3_16), not(Py_GIL_DISABLED), target_pointer_width = "64")))]
     pub(super) fn init(_kind: &Ref, _names: &[Ref]) -> Option<InlineValues> {
         None
     }

@@ -22,7 +22,7 @@ use super::sock::call::{Action, SockCall};
 use super::sock::file_transfer::FileTransfer;
 use super::watch::{self, Asker};
 use super::{stepping, turn};
-use crate::capi::call::{copy_current_context, guard};
+use crate::capi::call::{given_or_copied, guard};
 use crate::capi::error::{exception, exception_about, io_error};
 use crate::capi::fallible::{dict, list, py_tuple};
 use crate::capi::imports::{imports, support};
@@ -240,14 +240,15 @@ impl EventLoop {
     /// Inherited timers are asyncio's own objects and never in our heap: nothing to count.
     fn _timer_handle_cancelled(&self, _handle: Bound<'_, PyAny>) {}
 
-    #[pyo3(signature = (fd, callback, *args))]
+    #[pyo3(signature = (fd, callback, *args, context=None))]
     fn _add_reader<'py>(
         slf: &Bound<'py, Self>,
         fd: &Bound<'py, PyAny>,
         callback: Bound<'py, PyAny>,
         args: &Bound<'py, PyTuple>,
+        context: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        add_watch(slf, fd, Direction::Read, callback, args, Asker::Program)
+        add_watch(slf, fd, Direction::Read, callback, args, context, Asker::Program)
     }
 
     /// `_add_reader` for a descriptor that the loop itself watches, for signals or for the end of a child. A busy loop
@@ -259,17 +260,18 @@ impl EventLoop {
         callback: Bound<'py, PyAny>,
         args: &Bound<'py, PyTuple>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        add_watch(slf, fd, Direction::Read, callback, args, Asker::Internal)
+        add_watch(slf, fd, Direction::Read, callback, args, None, Asker::Internal)
     }
 
-    #[pyo3(signature = (fd, callback, *args))]
+    #[pyo3(signature = (fd, callback, *args, context=None))]
     fn _add_writer<'py>(
         slf: &Bound<'py, Self>,
         fd: &Bound<'py, PyAny>,
         callback: Bound<'py, PyAny>,
         args: &Bound<'py, PyTuple>,
+        context: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        add_watch(slf, fd, Direction::Write, callback, args, Asker::Program)
+        add_watch(slf, fd, Direction::Write, callback, args, context, Asker::Program)
     }
 
     /// Stop watching for reading; a listener counts as a reader. True if there was one.
@@ -466,6 +468,7 @@ fn add_watch<'py>(
     direction: Direction,
     callback: Bound<'py, PyAny>,
     args: &Bound<'py, PyTuple>,
+    context: Option<Bound<'py, PyAny>>,
     asker: Asker,
 ) -> PyResult<Bound<'py, PyAny>> {
     let (py, core) = (slf.py(), &slf.get().core);
@@ -474,7 +477,7 @@ fn add_watch<'py>(
     let fd = descriptor(fd)?;
     let arguments = Ref::from(args.clone().into_any());
     let arguments = arguments.tuple_items().unwrap_or_default();
-    let context = copy_current_context()?;
+    let context = given_or_copied(context)?;
     let parts = Parts { event_loop: core.loop_ref(), callback: callback.into(), arguments, context };
     let handle = Handle::create_repeated(parts)?;
     if core.is_debug() {

@@ -37,8 +37,10 @@ struct Layout {
 
 /// The layout of this version of CPython, for the versions whose source was read.
 const fn known_layout() -> Option<Layout> {
-    if cfg!(Py_GIL_DISABLED) || !cfg!(target_pointer_width = "64") || cfg!(Py_3_15) || cfg!(not(Py_3_11)) {
+    if cfg!(Py_GIL_DISABLED) || !cfg!(target_pointer_width = "64") || cfg!(Py_3_16) || cfg!(not(Py_3_11)) {
         None
+    } else if cfg!(Py_3_15) {
+        Some(Layout { current: 232, variables: 24 })
     } else if cfg!(Py_3_12) {
         Some(Layout { current: 208, variables: 24 })
     } else {

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use super::closing::watch_first;
 use super::reporting::notify_made;
 use super::transport::{TransportBase, TransportKind};
-use crate::capi::call::copy_current_context;
+use crate::capi::call::given_or_copied;
 use crate::capi::error::{Outcome, raise_errno, raise_io, undisturbed};
 use crate::capi::imports::imports;
 use crate::capi::native;
@@ -33,12 +33,13 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// Around an object that has a `fileno()`, in the current context.
+    /// Around an object that has a `fileno()`; in this context, or in a copy of the current one.
     pub(crate) fn of_owner(
         owner: Bound<'_, PyAny>,
         protocol: Bound<'_, PyAny>,
         waiter: Option<Bound<'_, PyAny>>,
         extra: Option<Ref>,
+        context: Option<Bound<'_, PyAny>>,
     ) -> PyResult<Parts> {
         let fd: RawFd = owner.call_method0(Fallible("fileno"))?.extract()?;
         if fd < 0 {
@@ -48,7 +49,7 @@ impl Parts {
             fd,
             owner: Some(owner.into()),
             protocol: protocol.into(),
-            context: copy_current_context()?,
+            context: given_or_copied(context)?,
             waiter: waiter.map(Ref::from),
             extra,
             registered: false,

@@ -128,7 +128,7 @@ pub(crate) fn make_datagram<'py>(
     let address = if address.is_truthy()? { Some(Ref::from(address)) } else { None };
     let family = sockaddr::family(&Ref::from(sock.clone()))?;
     let rules = Rules { family, connected, sends_empty: rules.0, header: rules.1 };
-    let parts = Parts::of_owner(sock, protocol, waiter, Some(extra.into_any().into()))?;
+    let parts = Parts::of_owner(sock, protocol, waiter, Some(extra.into_any().into()), None)?;
     let transport = opening::create(event_loop.get().core(), parts, |base| Datagram {
         base,
         protocol: Slot::empty(),

@@ -201,7 +201,7 @@ pub(crate) fn make_read_pipe<'py>(
     waiter: Option<Bound<'py, PyAny>>,
     extra: Bound<'py, PyDict>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let parts = Parts::of_owner(pipe, protocol, waiter, Some(extra.into_any().into()))?;
+    let parts = Parts::of_owner(pipe, protocol, waiter, Some(extra.into_any().into()), None)?;
     let keeper = Keeper::of(event_loop.py(), &parts);
     let transport = opening::create(event_loop.get().core(), parts, |base| ReadPipe {
         base,

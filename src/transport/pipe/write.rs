@@ -243,7 +243,7 @@ pub(crate) fn make_write_pipe<'py>(
     extra: Bound<'py, PyDict>,
     notices_close: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let parts = Parts::of_owner(pipe, protocol, waiter, Some(extra.into_any().into()))?;
+    let parts = Parts::of_owner(pipe, protocol, waiter, Some(extra.into_any().into()), None)?;
     let keeper = Keeper::of(event_loop.py(), &parts);
     let transport = opening::create(event_loop.get().core(), parts, |base| WritePipe {
         base,

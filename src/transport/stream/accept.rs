@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 
 use super::address;
 use super::create::{StreamParts, create};
-use crate::capi::call::{call0, copy_context, copy_current_context, in_context};
+use crate::capi::call::{call0, copy_context, given_or_copied, in_context};
 use crate::capi::error::{fetch, io_error, raise_io, take_unless_fatal};
 use crate::capi::inspect::integer;
 use crate::capi::{Exception, Fatal, Raised, Ref, Slot};
@@ -64,7 +64,8 @@ impl Listener {
 
 /// `_start_serving`'s native half, for plain connections.
 #[pyfunction]
-#[pyo3(signature = (event_loop, factory, sock, server, backlog, sockname))]
+#[pyo3(signature = (event_loop, factory, sock, server, backlog, sockname, context=None))]
+#[allow(clippy::too_many_arguments, reason = "the hook's own arguments, and the socket's name")]
 pub(crate) fn start_listener(
     py: Python<'_>,
     event_loop: &Bound<'_, EventLoop>,
@@ -73,6 +74,7 @@ pub(crate) fn start_listener(
     server: Option<Bound<'_, PyAny>>,
     backlog: i64,
     sockname: Option<Bound<'_, PyAny>>,
+    context: Option<Bound<'_, PyAny>>,
 ) -> PyResult<()> {
     let core = event_loop.get().core();
     let error = |Raised| fetch(py);
@@ -90,7 +92,7 @@ pub(crate) fn start_listener(
         factory: Slot::new(Some(factory.into())),
         socket: Slot::new(Some(sock)),
         server: Slot::new(server.map(Ref::from)),
-        context: Slot::new(Some(copy_current_context().map_err(error)?)),
+        context: Slot::new(Some(given_or_copied(context).map_err(error)?)),
         sockname: Slot::new(sockname.map(Ref::from)),
     };
     let listener = Ref::from(Bound::new(py, listener)?.into_any());

@@ -66,7 +66,8 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
 
 /// `_make_socket_transport`'s native half.
 #[pyfunction]
-#[pyo3(signature = (event_loop, sock, protocol, waiter, extra, server))]
+#[pyo3(signature = (event_loop, sock, protocol, waiter, extra, server, context=None))]
+#[allow(clippy::too_many_arguments, reason = "the hook's own arguments")]
 pub(crate) fn make_stream<'py>(
     py: Python<'py>,
     event_loop: &Bound<'py, EventLoop>,
@@ -75,11 +76,12 @@ pub(crate) fn make_stream<'py>(
     waiter: Option<Bound<'py, PyAny>>,
     extra: Option<Bound<'py, PyDict>>,
     server: Option<Bound<'py, PyAny>>,
+    context: Option<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     // The caller's dict is not ours to fill.
     let extra = extra.map(|extra| extra.copy()).transpose()?.map(|extra| Ref::from(extra.into_any()));
     let socket = Ref::from(sock.clone());
-    let parts = Parts::of_owner(sock, protocol, waiter, extra)?;
+    let parts = Parts::of_owner(sock, protocol, waiter, extra, context)?;
     let fd = parts.fd;
     let mut family = libc::AF_UNSPEC;
     if sockaddr::is_plain_socket(socket.as_ptr()) {
