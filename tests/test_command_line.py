@@ -53,6 +53,44 @@ def test_run_executes_a_script_with_its_arguments(tmp_path):
     assert done.stdout == "wakeloop.loop one --two\n", done.stderr
 
 
+def test_run_executes_a_script_that_imports_from_its_own_directory(tmp_path):
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "beside.py").write_text("name = 'beside'")
+    (tmp_path / "above.py").write_text("")
+    (tmp_path / "app" / "main.py").write_text(
+        "import beside\n"
+        "try:\n"
+        "    import above\n"
+        "except ImportError:\n"
+        "    print(beside.name)\n"
+    )
+    assert command("run", "app/main.py", cwd=tmp_path).stdout == "beside\n"
+    assert "No module named 'beside'" in command("run", "app/main.py", cwd=tmp_path, PYTHONSAFEPATH="1").stderr
+
+
+def test_run_executes_a_module_with_its_arguments(tmp_path):
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__main__.py").write_text(
+        "import asyncio, os, sys\n"
+        "async def main(): print(type(asyncio.get_running_loop()).__module__, *sys.argv[1:])\n"
+        "print(os.path.basename(sys.argv[0]), __name__)\n"
+        "asyncio.run(main())\n"
+    )
+    done = command("run", "-m", "package", "-m", "one", cwd=tmp_path)
+    assert done.stdout == "__main__.py __main__\nwakeloop.loop -m one\n", done.stderr
+
+
+def test_run_executes_an_installed_command(tmp_path):
+    done = command("run", "uvicorn", "--version", cwd=tmp_path)
+    assert done.stdout.startswith("Running uvicorn"), done.stderr
+
+
+def test_run_refuses_what_is_neither_a_file_nor_a_command(tmp_path):
+    done = command("run", "no-such-command", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "no-such-command is neither a file nor an installed command" in done.stderr
+
+
 def test_run_awaits_a_coroutine_function_of_a_module(tmp_path):
     (tmp_path / "app.py").write_text(
         "import asyncio\nasync def main(): print(type(asyncio.get_running_loop()).__module__)\nname = 1\n"

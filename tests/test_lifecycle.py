@@ -11,6 +11,7 @@ import weakref
 
 import pytest
 
+from tests.support.script import run_script
 from tests.support.sockets import listener, socketpair
 from tests.test_scheduling import run_once
 
@@ -491,6 +492,27 @@ class TestTheWaysIn:
         finally:
             asyncio.set_event_loop_policy(None)
         assert asyncio.run(main()) is asyncio.SelectorEventLoop
+
+    def test_without_policies_install_says_what_to_write_instead(self):
+        """As on Python 3.16, where asyncio has none."""
+        code = """
+        import asyncio, asyncio.events, asyncio.unix_events, warnings
+        warnings.simplefilter("error")
+        for module in asyncio, asyncio.events, asyncio.unix_events:
+            for name in [name for name in vars(module) if "policy" in name.lower()]:
+                delattr(module, name)
+        import wakeloop
+        assert not hasattr(wakeloop, "EventLoopPolicy") and "EventLoopPolicy" not in wakeloop.__all__
+        try:
+            wakeloop.install()
+        except RuntimeError as error:
+            print(error)
+        async def main(): return type(asyncio.get_running_loop())
+        assert wakeloop.run(main()) is wakeloop.EventLoop
+        """
+        done = run_script("asyncio", code)
+        assert not done.code, done
+        assert done.out == "asyncio has no event loop policies here: use asyncio.run(main(), loop_factory=wakeloop.new_event_loop)\n"
 
     @pytest.mark.skipif(sys.version_info < (3, 12), reason="loop_factory is new in 3.12")
     def test_asyncio_run_takes_the_factory(self):

@@ -34,12 +34,12 @@ from ._streams import (
     start_unix_server,
 )
 from .loop import EventLoop, new_event_loop, run
-from .policy import EventLoopPolicy, install
+from .policy import HAS_POLICIES as _HAS_POLICIES
+from .policy import install
 
-__all__ = (
+__all__ = [
     "EchoServer",
     "EventLoop",
-    "EventLoopPolicy",
     "Operation",
     "RuntimePanic",
     "StreamReader",
@@ -61,7 +61,12 @@ __all__ = (
     "start_echo_server",
     "start_server",
     "start_unix_server",
-)
+]
+
+if _HAS_POLICIES:
+    from .policy import EventLoopPolicy  # noqa: F401
+
+    __all__ += ["EventLoopPolicy"]
 
 _core.learn_c_caller()
 _os.register_at_fork(after_in_child=_core._forked)

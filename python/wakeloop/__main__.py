@@ -10,6 +10,7 @@ import os
 import platform
 import runpy
 import sys
+from importlib.metadata import entry_points
 
 import wakeloop
 from wakeloop import _core, _tls
@@ -47,22 +48,36 @@ def echo(argv: list[str]) -> int:
 
 
 def run(argv: list[str]) -> int:
-    """run a script, or module:coroutine, with wakeloop as the event loop"""
+    """run a script, module, command or coroutine function with wakeloop as the event loop"""
     parser = argparse.ArgumentParser(prog="python -m wakeloop run", description=run.__doc__)
-    parser.add_argument("target", help="a file, or module:name of a coroutine function without arguments")
-    parser.add_argument("args", nargs=argparse.REMAINDER, help="the script's own arguments")
+    parser.add_argument("-m", dest="module", action="store_true", help="TARGET is a module, as in python -m")
+    parser.add_argument(
+        "target",
+        help="a file, an installed command, or module:name of a coroutine function without arguments",
+    )
+    parser.add_argument("args", nargs=argparse.REMAINDER, help="the program's own arguments")
     options = parser.parse_args(argv)
+    target: str = options.target
+    module, separator, name = target.partition(":")
     wakeloop.install()
-    sys.argv = [options.target, *options.args]
-    module, separator, name = options.target.partition(":")
-    if not separator or options.target.endswith(".py"):
-        runpy.run_path(options.target, run_name="__main__")
-        return 0
-    sys.path.insert(0, "")
-    function = getattr(importlib.import_module(module), name)
-    if not inspect.iscoroutinefunction(function):
-        parser.error(f"{options.target} is not a coroutine function")
-    wakeloop.run(function())
+    sys.argv = [target, *options.args]
+    if options.module:
+        runpy.run_module(target, run_name="__main__", alter_sys=True)
+    elif os.path.exists(target):
+        if not sys.flags.safe_path:
+            # As `python FILE` does it. `python -m` has put the current directory there.
+            sys.path[0] = os.path.dirname(os.path.realpath(target))
+        runpy.run_path(target, run_name="__main__")
+    elif commands := entry_points(group="console_scripts", name=target):
+        [command, *_] = commands
+        sys.exit(command.load()())
+    elif separator:
+        function = getattr(importlib.import_module(module), name)
+        if not inspect.iscoroutinefunction(function):
+            parser.error(f"{target} is not a coroutine function")
+        wakeloop.run(function())
+    else:
+        parser.error(f"{target} is neither a file nor an installed command")
     return 0
 
 

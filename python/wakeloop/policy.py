@@ -1,7 +1,7 @@
 """The event loop policy: how programs that never name a loop get one of ours.
 
-Policies are deprecated since Python 3.14 and go away in 3.16; ``loop_factory`` and ``wakeloop.run`` need
-none. Where asyncio has no policies any more, this module still imports, and using the class raises.
+Policies are deprecated since Python 3.14 and gone in 3.16; ``loop_factory`` and ``wakeloop.run`` need none. This module
+is the one place that knows whether asyncio has them.
 """
 
 from __future__ import annotations
@@ -12,23 +12,30 @@ from typing import TYPE_CHECKING
 
 from .loop import EventLoop
 
-if TYPE_CHECKING:
-    _Base = asyncio.DefaultEventLoopPolicy
-else:
-    # 3.14 warns when the public name is read, and keeps the class under a private one.
-    _Base = getattr(asyncio.unix_events, "_UnixDefaultEventLoopPolicy", None)
-    if _Base is None:
-        _Base = getattr(asyncio.unix_events, "_DefaultEventLoopPolicy", object)
+HAS_POLICIES = hasattr(asyncio.events, "set_event_loop_policy")
 
+if HAS_POLICIES:
+    if TYPE_CHECKING:
+        _Base = asyncio.DefaultEventLoopPolicy
+    else:
+        # Since 3.14 reading the public name warns.
+        _Base = asyncio.unix_events._UnixDefaultEventLoopPolicy
 
-class EventLoopPolicy(_Base):
-    """asyncio's default policy with wakeloop's event loop."""
+    class EventLoopPolicy(_Base):
+        """asyncio's default policy with wakeloop's event loop. Python 3.16 and later have no policies."""
 
-    _loop_factory = EventLoop
+        _loop_factory = EventLoop
 
 
 def install() -> None:
-    """Make wakeloop's loop the one that ``asyncio.run`` and ``asyncio.new_event_loop`` use."""
+    """Make wakeloop's loop the one that ``asyncio.run`` and ``asyncio.new_event_loop`` use.
+
+    Raises RuntimeError where asyncio has no event loop policies: on Python 3.16 and later.
+    """
+    if not HAS_POLICIES:
+        raise RuntimeError(
+            "asyncio has no event loop policies here: use asyncio.run(main(), loop_factory=wakeloop.new_event_loop)"
+        )
     with warnings.catch_warnings():
         # The caller asked for a policy by calling this; asyncio's deprecation is about the mechanism.
         warnings.simplefilter("ignore", DeprecationWarning)
