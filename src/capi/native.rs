@@ -52,13 +52,19 @@ pub(crate) unsafe trait Native: Sized + 'static {
 
 /// Implements [`Native`] for a struct, with a [`Class`] of its own.
 ///
-/// `native_class!(unsafe SockCall, freelist 64)` keeps the memory of so many dead instances. Braces hold other items of
-/// the trait: `native_class!(unsafe Iterator, { const COLLECTED: bool = false; })`. A comment there says why the contract
-/// of [`Native`] holds.
+/// `native_class!(unsafe SockCall, freelist 64)` keeps the memory of so many dead instances. `collected false` and
+/// `offset 0` are the other items of the trait. A comment at each use says why the contract of [`Native`] holds.
 macro_rules! native_class {
-    (unsafe $kind:ty $(, freelist $most:literal)? $(, { $($more:tt)* })?) => {
-        // SAFETY: see the comment at the call.
+    (
+        unsafe $kind:ty
+        $(, freelist $most:literal)?
+        $(, collected $collected:literal)?
+        $(, offset $offset:expr)?
+    ) => {
+        // SAFETY: see the comment at the use.
         unsafe impl $crate::capi::native::Native for $kind {
+            $(const COLLECTED: bool = $collected;)?
+
             #[inline(always)]
             fn class() -> &'static $crate::capi::native::Class {
                 static CLASS: $crate::capi::native::Class = $crate::capi::native::Class::new();
@@ -74,7 +80,12 @@ macro_rules! native_class {
                 }
             )?
 
-            $($($more)*)?
+            $(
+                #[inline(always)]
+                fn offset() -> usize {
+                    $offset
+                }
+            )?
         }
     };
 }

@@ -11,7 +11,7 @@ use crate::capi::error::{exception, fetch};
 use crate::capi::fallible::interned;
 use crate::capi::inspect::boolean;
 use crate::capi::methods::TypeSlot;
-use crate::capi::native::{self, Dealloc, Native, This};
+use crate::capi::native::{self, Dealloc, This, native_class};
 use crate::capi::object::Borrowed;
 use crate::capi::{Raised, Ref};
 
@@ -25,16 +25,8 @@ enum Part {
     Module { module: Ref, names: Vec<(Ref, Option<Original>)> },
 }
 
-static CLASS: native::Class = native::Class::new();
-
-// SAFETY: `unpatched` alone makes instances, by `native::create`.
-unsafe impl Native for Unpatched {
-    const COLLECTED: bool = false;
-
-    fn class() -> &'static native::Class {
-        &CLASS
-    }
-}
+// `unpatched` alone makes instances, by `native::create`.
+native_class!(unsafe Unpatched, collected false);
 
 impl Dealloc for Unpatched {}
 

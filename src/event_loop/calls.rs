@@ -24,7 +24,7 @@ use crate::capi::fallible::string;
 use crate::capi::imports::{imports, support};
 use crate::capi::inspect::{boolean, float};
 use crate::capi::methods::Method;
-use crate::capi::native::{Class, Native, This};
+use crate::capi::native::{Native, This, native_class};
 use crate::capi::recycle::context::context_for;
 use crate::capi::{Arguments, Borrowed, Raised, Ref};
 use crate::compat::clock::NativeTiming;
@@ -61,20 +61,14 @@ impl Probe {
     }
 }
 
-static PROBE: Class = Class::new();
-
-// SAFETY: `init_probe` sets the class, and a type without size is valid anywhere.
-unsafe impl Native for Probe {
-    fn class() -> &'static Class {
-        &PROBE
-    }
-}
+// `init_probe` sets the class, and a type without size is valid anywhere.
+native_class!(unsafe Probe);
 
 /// Puts the probe's method on its class, as the loop's are put on theirs.
 pub(crate) fn init_probe(py: Python<'_>) -> PyResult<()> {
     let class = py.get_type::<Probe>();
-    // SAFETY: see `Native for Probe`.
-    unsafe { PROBE.set(&class) };
+    // SAFETY: see `native_class!` above.
+    unsafe { Probe::class().set(&class) };
     add_methods::<Probe>(&class, &[Method::fast(c"call_soon", note_caller, c"Record the caller.")])
 }
 

@@ -23,7 +23,7 @@ use crate::capi::exceptions::Exception;
 use crate::capi::imports::imports;
 use crate::capi::inspect::boolean;
 use crate::capi::methods::{Attribute, Method, TypeSlot};
-use crate::capi::native::{self, Dealloc, Native, This, WeakList};
+use crate::capi::native::{self, Dealloc, This, WeakList, native_class};
 use crate::capi::once::Once;
 use crate::capi::{Borrowed, Raised, Ref, Slot};
 use crate::compat::{Class, Function};
@@ -63,14 +63,8 @@ struct ExecutorFuture {
     future: Slot,
 }
 
-static CLASS: native::Class = native::Class::new();
-
-// SAFETY: `make_type` builds the class, and `create` makes every instance.
-unsafe impl Native for ExecutorFuture {
-    fn class() -> &'static native::Class {
-        &CLASS
-    }
-}
+// `make_type` builds the class, and `create` makes every instance.
+native_class!(unsafe ExecutorFuture);
 
 impl Dealloc for ExecutorFuture {
     fn weaklist(&self) -> Option<&WeakList> {

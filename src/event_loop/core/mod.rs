@@ -48,7 +48,7 @@ use self::writes::{Delivery, Writes};
 use super::handle::layout::Handle;
 use crate::capi::error::Outcome;
 use crate::capi::exceptions::Exception;
-use crate::capi::native::{Class, Native};
+use crate::capi::native::{Native, native_class};
 use crate::capi::recycle::bytes_cache::DeliveredBytes;
 use crate::capi::{Borrowed, Fatal, Raised, Ref, Slot};
 use crate::reactor::{Poller, Readiness, Token};
@@ -89,21 +89,9 @@ pub(crate) struct Core {
     pub(crate) task_factory: Slot,
 }
 
-static CLASS: Class = Class::new();
-
-// SAFETY: the class is the pyo3 class that `init` is given, in whose instances a core lies at the same place.
-unsafe impl Native for Core {
-    #[inline(always)]
-    fn class() -> &'static Class {
-        &CLASS
-    }
-
-    #[inline(always)]
-    fn offset() -> usize {
-        // Relaxed: stored once, at import.
-        OFFSET.load(Ordering::Relaxed)
-    }
-}
+// The class is the pyo3 class that `init` is given, in whose instances a core lies at the same place. Relaxed: the offset
+// is stored once, at import.
+native_class!(unsafe Core, offset OFFSET.load(Ordering::Relaxed));
 
 /// The core of a loop object.
 ///
@@ -123,7 +111,7 @@ pub(crate) unsafe fn init(object: &Bound<'_, PyAny>, core: &Core) {
     // Relaxed: before any loop can be used.
     OFFSET.store(std::ptr::from_ref(core) as usize - object.as_ptr() as usize, Ordering::Relaxed);
     // SAFETY: the caller's contract.
-    unsafe { CLASS.set(&object.get_type()) };
+    unsafe { Core::class().set(&object.get_type()) };
 }
 
 impl LoopRef {

@@ -99,7 +99,7 @@ struct Iterator {
 }
 
 // `make_iterator_type` builds the class, and `iterate` makes every instance by `native::create`.
-native_class!(unsafe Iterator, { const COLLECTED: bool = false; });
+native_class!(unsafe Iterator, collected false);
 
 impl Dealloc for Iterator {}
 

@@ -157,18 +157,8 @@ macro_rules! native_transport {
             }
         }
 
-        // SAFETY: `make_class` builds the class, of which `opening::create` makes every instance.
-        unsafe impl $crate::capi::Native for $kind {
-            fn class() -> &'static $crate::capi::native::Class {
-                static CLASS: $crate::capi::native::Class = $crate::capi::native::Class::new();
-                &CLASS
-            }
-
-            #[inline(always)]
-            fn offset() -> usize {
-                $crate::transport::base::transport::offset()
-            }
-        }
+        // `make_class` builds the class, of which `opening::create` makes every instance.
+        $crate::capi::native::native_class!(unsafe $kind, offset $crate::transport::base::transport::offset());
 
         impl $crate::capi::native::Dealloc for $kind {
             const FINALIZER: bool = true;

@@ -11,8 +11,8 @@ use crate::capi::collector::{Traverse, Visitor};
 use crate::capi::imports::imports;
 use crate::capi::inspect::clear_error;
 use crate::capi::methods::TypeSlot;
-use crate::capi::native::{Class, Dealloc, WeakList};
-use crate::capi::{Exception, Native, Raised, Ref, Slot};
+use crate::capi::native::{Dealloc, WeakList, native_class};
+use crate::capi::{Exception, Raised, Ref, Slot};
 
 /// Beyond this size nothing is received ahead into the object that a read waits for: a peer may promise more
 /// than it ever sends.
@@ -48,19 +48,9 @@ pub(crate) struct Reader {
     pub(super) dict: Slot,
 }
 
-static CLASS: Class = Class::new();
-
-// SAFETY: `repr(C)`, and `base` comes first; `class` builds the class. All zero is a valid reader: empty slots, an empty
+// `repr(C)`, and `base` comes first; `class` builds the class. All zero is a valid reader: empty slots, an empty
 // store, no weak references.
-unsafe impl Native for Reader {
-    fn class() -> &'static Class {
-        &CLASS
-    }
-
-    fn offset() -> usize {
-        0
-    }
-}
+native_class!(unsafe Reader, offset 0);
 
 /// Begins the class; [`super::reader_python`] adds what Python sees.
 pub(super) fn class<'py>() -> ClassSpec<'py, Reader> {

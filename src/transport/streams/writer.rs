@@ -10,8 +10,8 @@ use crate::capi::collector::{Traverse, Visitor};
 use crate::capi::imports::imports;
 use crate::capi::inspect::boolean;
 use crate::capi::methods::TypeSlot;
-use crate::capi::native::{Class, Dealloc, WeakList};
-use crate::capi::{Native, Raised, Ref, Slot};
+use crate::capi::native::{Dealloc, WeakList, native_class};
+use crate::capi::{Raised, Ref, Slot};
 use crate::transport::stream::state::Stream;
 
 /// The places of the attributes among the names that `wakeloop._streams` gives.
@@ -32,19 +32,9 @@ pub(super) struct Writer {
     dict: Slot,
 }
 
-static CLASS: Class = Class::new();
-
-// SAFETY: `repr(C)`, and `base` comes first; `class` builds the class. All zero is a valid writer: empty slots, no weak
+// `repr(C)`, and `base` comes first; `class` builds the class. All zero is a valid writer: empty slots, no weak
 // references.
-unsafe impl Native for Writer {
-    fn class() -> &'static Class {
-        &CLASS
-    }
-
-    fn offset() -> usize {
-        0
-    }
-}
+native_class!(unsafe Writer, offset 0);
 
 /// Begins the class; [`super::writer_python`] adds what Python sees.
 pub(super) fn class<'py>() -> ClassSpec<'py, Writer> {

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 
 use super::engine::Engine;
 use crate::capi::fallible::interned;
-use crate::capi::native::Class;
+use crate::capi::native::native_class;
 use crate::capi::{Borrowed, Native, Raised, Slot, This};
 use crate::event_loop::core::{Core, core_of};
 use crate::transport::base::protocol_sink::ProtocolSink;
@@ -83,20 +83,14 @@ unsafe impl Send for Connection {}
 // SAFETY: see `Send`.
 unsafe impl Sync for Connection {}
 
-static CLASS: Class = Class::new();
-
-// SAFETY: `init` sets the class. pyo3 makes every instance, and puts the Rust value right behind the `PyObject`:
+// `init` sets the class. pyo3 makes every instance, and puts the Rust value right behind the `PyObject`:
 // `PyClassObjectContents` is `repr(C)` and begins with it, for a class without a base class.
-unsafe impl Native for Connection {
-    fn class() -> &'static Class {
-        &CLASS
-    }
-}
+native_class!(unsafe Connection);
 
 /// Makes the class known. Called once, by the module's initialisation.
 pub(super) fn init(py: Python<'_>) {
-    // SAFETY: see `Native`.
-    unsafe { CLASS.set(&py.get_type::<Connection>()) };
+    // SAFETY: see `native_class!` above.
+    unsafe { Connection::class().set(&py.get_type::<Connection>()) };
 }
 
 impl Connection {

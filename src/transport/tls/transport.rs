@@ -15,8 +15,8 @@ use crate::capi::class::{ClassSpec, field};
 use crate::capi::fallible::py_tuple;
 use crate::capi::imports::imports;
 use crate::capi::methods::Method;
-use crate::capi::native::Class;
-use crate::capi::{Borrowed, Exception, Fallible, Native, Raised, Slot, This};
+use crate::capi::native::native_class;
+use crate::capi::{Borrowed, Exception, Fallible, Raised, Slot, This};
 
 /// What the class adds to asyncio's.
 struct Fields {
@@ -24,24 +24,12 @@ struct Fields {
     connection: Slot,
 }
 
-static CLASS: Class = Class::new();
 /// Where the fields begin: behind those of asyncio's class. Stored once, at import.
 static OFFSET: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: `make_type` builds the class, with room for the fields at this offset. Zeroed memory is an empty slot.
-unsafe impl Native for Fields {
-    // The collector's functions are the base class's, which sees to the member.
-    const COLLECTED: bool = false;
-
-    fn class() -> &'static Class {
-        &CLASS
-    }
-
-    #[inline(always)]
-    fn offset() -> usize {
-        OFFSET.load(Ordering::Relaxed)
-    }
-}
+// `make_type` builds the class, with room for the fields at this offset. Zeroed memory is an empty slot. The collector's
+// functions are the base class's, which sees to the member.
+native_class!(unsafe Fields, collected false, offset OFFSET.load(Ordering::Relaxed));
 
 /// Calls `body` with the connection, held for the time of the call.
 #[inline(always)]
