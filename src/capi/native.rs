@@ -213,29 +213,38 @@ unsafe fn fields_of<T: Native>(object: *mut ffi::PyObject) -> *mut T {
     unsafe { object.cast::<u8>().add(T::offset()).cast() }
 }
 
-/// Makes an instance with these fields. The collector does not know it until [`This::track`], except where the fields
-/// come behind those of a Python base class.
+/// Makes an instance with these fields. The collector does not know it until [`This::track`].
 #[inline(always)]
 pub(crate) fn create<T: Native>(fields: T) -> Result<Ref, Raised> {
+    create_with(|| fields)
+}
+
+/// The same with fields that are made where they stay: moving a large struct there costs as much as making it. A panic
+/// leaks the memory.
+#[inline(always)]
+pub(crate) fn create_with<T: Native>(fields: impl FnOnce() -> T) -> Result<Ref, Raised> {
     let class = T::class().as_ptr();
     if class.is_null() || T::offset() < size_of::<ffi::PyObject>() {
         return Err(Exception::SystemError.raise("a native class is used before it is made"));
     }
     // SAFETY: the class has room for the fields behind its header; those of a base class are zeroed, which for the slots
-    // of a Python class means empty. Ours are written before anybody sees the object.
+    // of a Python class means empty. Ours are written before anybody sees the object, the collector included.
     unsafe {
         let object = if let Some(object) = T::freelist().and_then(|list| list.take(class)) {
             object
-        } else if T::offset() != behind_header::<T>() {
-            ffi::PyType_GenericAlloc(class, 0)
         } else if T::COLLECTED {
             ffi::PyObject_GC_New::<ffi::PyObject>(class)
         } else {
             ffi::PyObject_New::<ffi::PyObject>(class)
         };
-        let object = Ref::from_owned(object).ok_or(Raised)?;
-        fields_of::<T>(object.as_ptr()).write(fields);
-        Ok(object)
+        if object.is_null() {
+            return Err(Raised);
+        }
+        let place = fields_of::<T>(object);
+        let base_fields = object.add(1).cast::<u8>();
+        base_fields.write_bytes(0, place.cast::<u8>().offset_from_unsigned(base_fields));
+        place.write(fields());
+        Ref::from_owned(object).ok_or(Raised)
     }
 }
 
@@ -273,6 +282,12 @@ impl WeakList {
 pub(crate) trait Dealloc: Native {
     /// Has the class a finalizer (`tp_finalize`)?
     const FINALIZER: bool = false;
+
+    /// Has the finalizer nothing to do for this instance? Then it is not called.
+    #[inline(always)]
+    fn is_finished(&self) -> bool {
+        false
+    }
 
     /// Where the class says that its weak references are, if it has them.
     #[inline(always)]
@@ -350,7 +365,10 @@ pub(super) unsafe extern "C" fn dealloc<T: Dealloc>(object: *mut ffi::PyObject) 
     // SAFETY: called once by CPython for an instance without references. A finalizer that makes a new reference ends the
     // call; then it will come again. The collector's header is there if the class says so.
     unsafe {
-        if T::FINALIZER && ffi::PyObject_CallFinalizerFromDealloc(object) < 0 {
+        if T::FINALIZER
+            && !T::is_finished(&*fields_of(object))
+            && ffi::PyObject_CallFinalizerFromDealloc(object) < 0
+        {
             return;
         }
         if T::COLLECTED {

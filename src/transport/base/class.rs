@@ -164,6 +164,11 @@ macro_rules! native_transport {
             const FINALIZER: bool = true;
 
             #[inline(always)]
+            fn is_finished(&self) -> bool {
+                $crate::transport::base::transport::TransportKind::is_released(self)
+            }
+
+            #[inline(always)]
             fn weaklist(&self) -> Option<&$crate::capi::native::WeakList> {
                 Some(&self.$base.weaklist)
             }

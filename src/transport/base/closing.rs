@@ -116,6 +116,7 @@ pub(crate) fn connection_lost<T: TransportKind>(object: &Ref, core: &Core) -> Re
 }
 
 /// Leaves the loop's table and closes the descriptor.
+#[inline(always)]
 pub(super) fn release<T: TransportKind>(this: This<'_, T>) -> Result<(), Raised> {
     let base = this.base();
     if base.fd.get() >= 0 {
@@ -145,6 +146,7 @@ pub(super) fn release<T: TransportKind>(this: This<'_, T>) -> Result<(), Raised>
 }
 
 /// Takes the transport out of the loop's table, if it is what stands there: the number may have a new owner already.
+#[inline(always)]
 pub(super) fn leave_table<T: TransportKind>(this: This<'_, T>) {
     let base = this.base();
     let (core, fd) = (base.core(), base.fd.get());

@@ -67,9 +67,11 @@ pub(crate) fn create<T: TransportKind>(
     core.check_usable()?;
     // What is no protocol is refused now, as in asyncio, which binds the method here.
     let made = parts.protocol.getattr(&imports().connection_made)?;
-    let base = TransportBase::new(core, parts.context, made, parts.waiter, parts.extra);
-    let object = native::create(make(base))?;
+    let object = native::create_with(|| {
+        make(TransportBase::new(core, parts.context, made, parts.waiter, parts.extra))
+    })?;
     let Some(this) = object.downcast::<T>() else { return Err(Raised) };
+    this.track();
     this.set_protocol(parts.protocol)?;
     T::enter(this)?;
     core.note_io();

@@ -236,6 +236,7 @@ pub(crate) fn offset() -> usize {
 }
 
 impl TransportBase {
+    #[inline(always)]
     pub(super) fn new(core: &Core, context: Ref, made: Ref, waiter: Option<Ref>, extra: Option<Ref>) -> Self {
         TransportBase {
             event_loop: core.loop_ref(),

@@ -145,19 +145,17 @@ impl Listener {
         let queued = self.full.replace(0).wrapping_add(1) == turn;
         let budget = if queued { (self.budget.get() * 2).min(self.backlog) } else { 1 };
         self.budget.set(budget);
-        for _ in 0..budget {
+        for count in 0..budget {
+            // The factory may have closed the server or the socket, and the number may be another's now.
+            if count > 0 && core.fds.source(self.fd).is_none_or(|source| !source.is(object)) {
+                return Ok(());
+            }
             match address::accept(self.descriptor()) {
                 Ok((fd, peer)) => {
                     add(&core.counters.connections_accepted, 1);
                     self.connection(core, fd, peer)?;
-                    // The factory may have closed the server or the socket, and the number may be another's now.
-                    if core.fds.source(self.fd).is_none_or(|source| source.as_ptr() != object.as_ptr()) {
-                        return Ok(());
-                    }
                 }
-                Err(error) => {
-                    return self.failed(core, &error);
-                }
+                Err(error) => return self.failed(core, &error),
             }
         }
         self.full.set(turn);

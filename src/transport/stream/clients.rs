@@ -88,14 +88,12 @@ fn counted_in<'a>(clients: &Bound<'_, ClientCount>, object: &'a Ref) -> Option<T
 /// Attaches the transport to its server.
 pub(super) fn enter(this: This<'_, Stream>) -> Result<(), Raised> {
     let Some(server) = this.server.get() else { return Ok(()) };
-    match list_of(&server)? {
-        Some(clients) => this.counted.enter(clients),
-        None => {
-            // A server that refuses the transport does not have it.
-            call(&server, &imports()._attach, this.object()).inspect_err(|_| drop(this.server.take()))?;
-        }
+    if let Some(clients) = list_of(&server)? {
+        this.counted.enter(clients);
+        return Ok(());
     }
-    Ok(())
+    // A server that refuses the transport does not have it.
+    call(&server, &imports()._attach, this.object()).inspect_err(|_| drop(this.server.take()))
 }
 
 /// Detaches the transport from its server.
@@ -118,13 +116,12 @@ fn is_open(server: &Ref) -> Result<bool, Raised> {
 }
 
 /// The list of an open server of asyncio's own class, if it is one that counts.
-fn list_of(server: &Ref) -> Result<Option<Ref>, Raised> {
+fn list_of(server: &Ref) -> Result<Option<Bound<'_, ClientCount>>, Raised> {
     let names = imports();
     let is_own = server.is_exactly(&names.server_class);
     if !is_own || !TAKES_TRANSPORT.load(Ordering::Relaxed) || !is_open(server)? {
         return Ok(None);
     }
     let clients = server.getattr(&names._clients)?;
-    let counts = clients.bind(clients.py()).is_instance_of::<ClientCount>();
-    Ok(counts.then_some(clients))
+    Ok(clients.bind(server.py()).cast_into().ok())
 }

@@ -34,25 +34,26 @@ impl Counted {
         &self.0
     }
 
-    pub(super) fn enter(&self, clients: Ref) {
-        count_of(&clients, |count| count.fetch_add(1, Ordering::Relaxed));
-        self.0.set(Some(clients));
+    pub(super) fn enter(&self, clients: Bound<'_, ClientCount>) {
+        clients.get().counted.fetch_add(1, Ordering::Relaxed);
+        self.0.set(Some(Ref::from(clients.into_any())));
     }
 
     /// The transport is no longer counted. True if it was.
     pub(super) fn leave(&self) -> bool {
         let Some(clients) = self.0.take() else { return false };
-        count_of(&clients, |count| count.fetch_sub(1, Ordering::Relaxed));
+        // SAFETY: `enter` alone fills the slot.
+        let list = unsafe { clients.bind(clients.py()).cast_into_unchecked::<ClientCount>() };
+        list.get().counted.fetch_sub(1, Ordering::Relaxed);
         true
     }
 }
 
 impl Drop for Counted {
+    #[inline(always)]
     fn drop(&mut self) {
-        self.leave();
+        if !self.0.is_empty() {
+            self.leave();
+        }
     }
-}
-
-fn count_of<T>(clients: &Ref, change: impl FnOnce(&AtomicUsize) -> T) -> Option<T> {
-    Some(change(&clients.bind(clients.py()).cast::<ClientCount>().ok()?.get().counted))
 }

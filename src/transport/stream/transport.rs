@@ -89,8 +89,10 @@ impl TransportKind for Stream {
         }
     }
 
+    #[inline(always)]
     fn lost(this: This<'_, Self>, core: &Core, exception: &Ref) -> Result<(), Fatal> {
-        send_file::lost(this, core, exception)
+        // A file is sent only while there is such a future.
+        if this.writing.empty_waiter.is_empty() { Ok(()) } else { send_file::lost(this, core, exception) }
     }
 
     fn remember(this: This<'_, Self>) {
@@ -131,9 +133,11 @@ impl TransportKind for Stream {
         self.writing.buffer.len()
     }
 
+    #[inline(always)]
     fn drop_unsent(&self) {
-        let unsent = self.writing.buffer.take();
-        drop(unsent);
+        if !self.writing.is_empty() {
+            drop(self.writing.buffer.take());
+        }
     }
 
     fn owner_attribute() -> Attribute<Self> {
