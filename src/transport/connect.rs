@@ -207,18 +207,14 @@ impl Connecting {
         audit_connect(|| self.adopt(py), &address)?;
         core.note_io();
         let failed = |error| io_error(py, &error);
-        let blocked = match with_socket(fd, |socket| socket.connect(&self.peer.into())) {
-            Ok(()) => false,
+        if let Err(error) = with_socket(fd, |socket| socket.connect(&self.peer.into())) {
             // An interrupted connect goes on in the background.
-            Err(error) => match error.raw_os_error() {
-                Some(libc::EINPROGRESS | libc::EINTR | libc::EAGAIN) => true,
-                _ => return Err(failed(error)),
-            },
-        };
-        if blocked {
+            if !matches!(error.raw_os_error(), Some(libc::EINPROGRESS | libc::EINTR | libc::EAGAIN)) {
+                return Err(failed(error));
+            }
             self.waiter.set(Some(new_future(core)?));
         }
-        self.token.set(core.insert_source::<Connects>(fd, this).map_err(failed)?);
+        self.token.set(core.insert_source::<Connecting>(fd, this).map_err(failed)?);
         let Some(poller) = core.poller() else { return Ok(()) };
         poller.register_edge(fd, self.token.get(), Interest::BOTH).map_err(|error| {
             // The table would keep us, and the descriptor open.
@@ -253,7 +249,7 @@ impl Connecting {
     }
 
     /// The poller has news.
-    fn on_ready(&self, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
+    fn notice(&self, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
         self.seen.set(self.seen.get() | readiness);
         let trouble = Readiness::ERROR | Readiness::READ_CLOSED | Readiness::WRITE_CLOSED;
         if !readiness.intersects(Readiness::WRITABLE | trouble) {
@@ -280,16 +276,9 @@ impl Drop for Connecting {
     }
 }
 
-/// What the token of a socket that connects leads to.
-#[derive(Debug)]
-struct Connects;
-
-impl Source for Connects {
+impl Source for Connecting {
     fn on_ready(object: &Ref, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
         let bound = object.bind(object.py());
-        match bound.cast::<Connecting>() {
-            Ok(connecting) => connecting.get().on_ready(core, readiness),
-            Err(_) => Ok(()),
-        }
+        bound.cast::<Connecting>().map_or(Ok(()), |connecting| connecting.get().notice(core, readiness))
     }
 }

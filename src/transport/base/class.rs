@@ -8,12 +8,11 @@ use pyo3::types::PyType;
 use super::closing::{leave_table, release};
 use super::methods::{attributes, common};
 use super::transport::{OFFSET, TransportBase, TransportKind};
-use crate::capi::class::{ClassSpec, Field};
+use crate::capi::class::ClassSpec;
 use crate::capi::collector::Visitor;
 use crate::capi::error::Outcome;
 use crate::capi::fallible::py_tuple;
-use crate::capi::methods::{Method, TypeSlot};
-use crate::capi::native::WeakList;
+use crate::capi::methods::{Attribute, Method, TypeSlot};
 use crate::capi::object::interpreter_ends;
 use crate::capi::{Fallible, Fatal, Raised, Slot, This};
 use crate::event_loop::source::descriptor;
@@ -75,30 +74,11 @@ fn repr<T: TransportKind>(this: This<'_, T>) -> String {
     text
 }
 
-/// Where a kind has the fields of the interpreter.
-#[derive(Debug)]
-pub(crate) struct Places<T> {
-    pub(crate) weaklist: Field<T, WeakList>,
-    pub(crate) dict: Field<T, Slot>,
-}
-
-/// `places!(Datagram, base)`: where these fields are, given the name of the base among the fields.
-macro_rules! places {
-    ($kind:ty, $base:ident) => {
-        $crate::transport::base::class::Places {
-            weaklist: $crate::capi::class::field!($kind, $base.weaklist),
-            dict: $crate::capi::class::field!($kind, $base.dict),
-        }
-    };
-}
-pub(crate) use places;
-
 /// Makes a kind's class, with these methods beside those that every transport has. Called once, at import.
 pub(crate) fn make_class<'py, T: TransportKind>(
     py: Python<'py>,
-    places: Places<T>,
     tables: &[&[Method<T>]],
-    more: &[crate::capi::methods::Attribute<T>],
+    more: &[Attribute<T>],
 ) -> PyResult<Bound<'py, PyAny>> {
     const { assert!(align_of::<T>() <= ALIGNMENT) };
     let module = py.import(Fallible("asyncio.transports"))?;
@@ -110,8 +90,8 @@ pub(crate) fn make_class<'py, T: TransportKind>(
     let bases = T::BASES.iter().map(|base| module.getattr(Fallible(*base))).collect::<PyResult<Vec<_>>>()?;
     let mut class = ClassSpec::<T>::new(T::NAME)
         .bases(py_tuple(py, bases)?)
-        .weaklist(places.weaklist)
-        .dict(places.dict)
+        .weaklist(T::WEAKLIST)
+        .dict(T::DICT)
         .methods(&common())
         .attributes(&attributes())
         .attributes(&[T::owner_attribute()])
@@ -146,6 +126,11 @@ macro_rules! native_transport {
     };
     ($kind:ty, $base:ident, $($protocol:ident).+) => {
         impl $crate::transport::base::transport::TransportFields for $kind {
+            const WEAKLIST: $crate::capi::class::Field<$kind, $crate::capi::native::WeakList> =
+                $crate::capi::class::field!($kind, $base.weaklist);
+            const DICT: $crate::capi::class::Field<$kind, $crate::capi::Slot> =
+                $crate::capi::class::field!($kind, $base.dict);
+
             #[inline(always)]
             fn base(&self) -> &$crate::transport::base::transport::TransportBase {
                 &self.$base

@@ -26,6 +26,7 @@ use pyo3::types::PyDict;
 use super::phase::Life;
 use super::water_marks::WaterMarks;
 use crate::capi::call::in_kept_context;
+use crate::capi::class::Field;
 use crate::capi::collector::Traverse;
 use crate::capi::methods::Attribute;
 use crate::capi::native::{Dealloc, WeakList};
@@ -77,7 +78,10 @@ pub(crate) struct TransportBase {
 }
 
 /// The fields that [`TransportKind`] asks for. `native_transport!` implements it.
-pub(crate) trait TransportFields {
+pub(crate) trait TransportFields: Dealloc {
+    const WEAKLIST: Field<Self, WeakList>;
+    const DICT: Field<Self, Slot>;
+
     fn base(&self) -> &TransportBase;
 
     /// The protocol, or nothing once the connection is lost.
@@ -86,7 +90,7 @@ pub(crate) trait TransportFields {
 
 /// A kind of transport: the struct behind the fields of asyncio's base class. What differs from asyncio's other
 /// transports in a way that programs can see has a name here.
-pub(crate) trait TransportKind: TransportFields + Dealloc + Traverse + Source {
+pub(crate) trait TransportKind: TransportFields + Traverse + Source {
     /// The name of the class in Python, with its module.
     const NAME: &'static CStr;
     /// The names of its base classes in `asyncio.transports`.

@@ -6,14 +6,14 @@
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
-use std::io;
+use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 
 use smallvec::SmallVec;
 
 use crate::capi::Ref;
-use crate::capi::socket::SEND_FLAGS;
+use crate::capi::socket::{SEND_FLAGS, with_socket};
 
 /// How many pieces one `sendmsg` takes. The kernel allows 1,024; past some dozens nothing is gained.
 const PIECES: usize = 64;
@@ -142,7 +142,7 @@ impl Pieces {
         fd: RawFd,
         done: &mut Done,
         one: fn(RawFd, &[u8]) -> io::Result<usize>,
-        many: fn(RawFd, &mut [libc::iovec]) -> io::Result<usize>,
+        many: fn(RawFd, &[IoSlice<'_>]) -> io::Result<usize>,
         short_is_full: bool,
     ) -> io::Result<Sent> {
         while self.size > 0 {
@@ -152,9 +152,9 @@ impl Pieces {
             } else if self.size <= JOINED {
                 self.joined(|data| (data.len(), one(fd, data)))
             } else {
-                self.with_vectors(|vectors| {
-                    (vectors.iter().map(|vector| vector.iov_len).sum(), many(fd, vectors))
-                })
+                let pieces: SmallVec<[_; PIECES]> =
+                    self.queue.iter().take(PIECES).map(|piece| IoSlice::new(piece.rest())).collect();
+                (pieces.iter().map(|piece| piece.len()).sum(), many(fd, &pieces))
             };
             match count {
                 Ok(count) => {
@@ -184,18 +184,6 @@ impl Pieces {
         body(unsafe { room[..filled].assume_init_ref() })
     }
 
-    /// Shows the first pieces as the kernel wants them.
-    fn with_vectors<T>(&self, body: impl FnOnce(&mut [libc::iovec]) -> T) -> T {
-        let mut vectors = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PIECES];
-        let mut count = 0;
-        for (vector, piece) in vectors.iter_mut().zip(&self.queue) {
-            let rest = piece.rest();
-            *vector = libc::iovec { iov_base: rest.as_ptr().cast_mut().cast(), iov_len: rest.len() };
-            count += 1;
-        }
-        body(&mut vectors[..count])
-    }
-
     fn advance(&mut self, mut count: usize, done: &mut Done) {
         self.size -= count;
         while let Some(piece) = self.queue.front_mut() {
@@ -213,34 +201,23 @@ impl Pieces {
 }
 
 /// Several pieces in one send.
-fn send_many(fd: RawFd, vectors: &mut [libc::iovec]) -> io::Result<usize> {
-    // SAFETY: all-zero is a valid message header; the vectors point to what the caller keeps alive.
-    let sent = unsafe {
-        let mut message: libc::msghdr = std::mem::zeroed();
-        message.msg_iov = vectors.as_mut_ptr();
-        message.msg_iovlen = vectors.len() as _;
-        libc::sendmsg(fd, &message, SEND_FLAGS)
-    };
-    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
-}
-
-/// One plain write.
-pub(crate) fn write_one(fd: RawFd, data: &[u8]) -> io::Result<usize> {
-    // SAFETY: `data` is valid for its length.
-    let sent = unsafe { libc::write(fd, data.as_ptr().cast(), data.len()) };
-    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
-}
-
-/// Several pieces in one write.
-fn write_many(fd: RawFd, vectors: &mut [libc::iovec]) -> io::Result<usize> {
-    // SAFETY: the vectors point to what the caller keeps alive.
-    let sent = unsafe { libc::writev(fd, vectors.as_ptr(), vectors.len() as _) };
-    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
+fn send_many(fd: RawFd, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+    with_socket(fd, |socket| socket.send_vectored_with_flags(pieces, SEND_FLAGS))
 }
 
 /// One plain send.
 pub(crate) fn send_one(fd: RawFd, data: &[u8]) -> io::Result<usize> {
-    // SAFETY: `data` is valid for its length.
-    let sent = unsafe { libc::send(fd, data.as_ptr().cast(), data.len(), SEND_FLAGS) };
-    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
+    with_socket(fd, |socket| socket.send_with_flags(data, SEND_FLAGS))
+}
+
+/// Several pieces in one write.
+fn write_many(fd: RawFd, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+    // SAFETY: an `IoSlice` is an `iovec`; what it points to is borrowed.
+    let written = unsafe { libc::writev(fd, pieces.as_ptr().cast(), pieces.len() as _) };
+    if written < 0 { Err(io::Error::last_os_error()) } else { Ok(written as usize) }
+}
+
+/// One plain write.
+pub(crate) fn write_one(fd: RawFd, data: &[u8]) -> io::Result<usize> {
+    write_many(fd, &[IoSlice::new(data)])
 }

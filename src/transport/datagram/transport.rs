@@ -18,7 +18,7 @@ use crate::compat::transports::patchable;
 use crate::event_loop::core::Core;
 use crate::event_loop::event_loop::EventLoop;
 use crate::reactor::{Interest, Readiness};
-use crate::transport::base::class::{make_class, places};
+use crate::transport::base::class::make_class;
 use crate::transport::base::events::ActsInTurn;
 use crate::transport::base::methods::{close_now, reading, writing};
 use crate::transport::base::opening::{self, Parts};
@@ -107,7 +107,7 @@ const METHODS: &[Method<Datagram>] = &[
 ];
 
 pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
-    make_class(py, places!(Datagram, base), &[&reading(), &writing(), METHODS], &[])
+    make_class(py, &[&reading(), &writing(), METHODS], &[])
 }
 
 /// `_make_datagram_transport`'s native half, for an ordinary socket of a family that we know. `extra` is complete and the

@@ -21,7 +21,7 @@ use crate::compat::transports::patchable;
 use crate::event_loop::core::{Core, RECEIVE};
 use crate::event_loop::event_loop::EventLoop;
 use crate::reactor::{Interest, Readiness};
-use crate::transport::base::class::{make_class, native_transport, places};
+use crate::transport::base::class::{make_class, native_transport};
 use crate::transport::base::closing::{fatal_error, lose, watch_or_lose};
 use crate::transport::base::events::ActsInTurn;
 use crate::transport::base::methods::{abort_now, reading};
@@ -188,7 +188,7 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         patchable!(no_args, ReadPipe, abort_now::<ReadPipe>, Close),
         c"Stop reading, then call connection_lost(None) and close the pipe.",
     )];
-    make_class(py, places!(ReadPipe, base), &[&reading(), &close], &[])
+    make_class(py, &[&reading(), &close], &[])
 }
 
 /// `_make_read_pipe_transport`'s native half. The pipe was found to be one and does not block.

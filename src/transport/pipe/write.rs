@@ -24,7 +24,7 @@ use crate::compat::transports::patchable;
 use crate::event_loop::core::Core;
 use crate::event_loop::event_loop::EventLoop;
 use crate::reactor::{Interest, Readiness};
-use crate::transport::base::class::{make_class, native_transport, places};
+use crate::transport::base::class::{make_class, native_transport};
 use crate::transport::base::closing::{fatal_error, force_close, watch_or_lose, watch_or_raise};
 use crate::transport::base::events::ActsInTurn;
 use crate::transport::base::flow_control::{after_send, maybe_pause};
@@ -228,7 +228,7 @@ const METHODS: &[Method<WritePipe>] = &[
 ];
 
 pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
-    make_class(py, places!(WritePipe, base), &[&writing(), METHODS], &[])
+    make_class(py, &[&writing(), METHODS], &[])
 }
 
 /// `_make_write_pipe_transport`'s native half. The pipe was found to be one and does not block; `notices_close` says

@@ -96,7 +96,7 @@ pub(crate) fn start_listener(
         sockname: Slot::new(sockname.map(Ref::from)),
     };
     let listener = Ref::from(Bound::new(py, listener)?.into_any());
-    let token = core.insert_source::<Listening>(fd, listener).map_err(|error| io_error(py, &error))?;
+    let token = core.insert_source::<Listener>(fd, listener).map_err(|error| io_error(py, &error))?;
     let Some(poller) = core.poller() else { return Ok(()) };
     let registered = match poller.register_level(fd, token, Interest::READ) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -111,11 +111,7 @@ pub(crate) fn start_listener(
     Ok(())
 }
 
-/// What a listener's token leads to.
-#[derive(Debug)]
-struct Listening;
-
-impl Source for Listening {
+impl Source for Listener {
     const LISTENER: bool = true;
 
     fn on_ready(object: &Ref, core: &Core, _readiness: Readiness) -> Result<(), Fatal> {
@@ -160,13 +156,6 @@ impl Listener {
         }
         self.full.set(turn);
         Ok(())
-    }
-
-    #[cold]
-    fn log_connection(&self, core: &Core, fd: RawFd) -> Result<(), Raised> {
-        let server = self.server.get().unwrap_or_else(Ref::none);
-        let number = integer(fd)?;
-        core.support("accepted", &[server.borrow(), number.borrow()]).map_err(|Fatal| Raised)
     }
 
     #[cold]
@@ -236,7 +225,8 @@ impl Listener {
             return Err(Exception::RuntimeError.raise("the listener was taken apart"));
         };
         if core.is_debug() {
-            self.log_connection(core, fd)?;
+            let (server, number) = (self.server.get().unwrap_or_else(Ref::none), integer(fd)?);
+            core.support("accepted", &[server.borrow(), number.borrow()]).map_err(|Fatal| Raised)?;
         }
         let context = copy_context(&context)?;
         let made = in_context(&context, || call0(&factory))?;

@@ -17,7 +17,7 @@ use crate::capi::{Raised, Ref, Slot, sockaddr};
 use crate::event_loop::core::Core;
 use crate::event_loop::event_loop::EventLoop;
 use crate::reactor::Readiness;
-use crate::transport::base::class::{make_class, places};
+use crate::transport::base::class::make_class;
 use crate::transport::base::methods::{reading, writing};
 use crate::transport::base::opening::{self, Parts};
 use crate::transport::base::protocol_sink::ProtocolSink;
@@ -61,7 +61,7 @@ pub(crate) fn create(core: &Core, parts: Parts, stream: StreamParts) -> Result<R
 /// Makes the class. Called once, at import.
 pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     clients::init(py)?;
-    make_class(py, places!(Stream, base), &[&reading(), &writing(), METHODS], ATTRIBUTES)
+    make_class(py, &[&reading(), &writing(), METHODS], ATTRIBUTES)
 }
 
 /// `_make_socket_transport`'s native half.
