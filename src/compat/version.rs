@@ -10,3 +10,6 @@ pub(crate) const TRANSPORT_SENDS_PIECES: bool = cfg!(Py_3_12);
 
 /// `StreamReader.readuntil` takes a tuple of separators (3.13).
 pub(crate) const READUNTIL_TAKES_TUPLES: bool = cfg!(Py_3_13);
+
+/// A server lists its clients: `Server._attach` and `_detach` take the transport (3.13). Before, they only count.
+pub(crate) const SERVER_LISTS_CLIENTS: bool = cfg!(Py_3_13);

@@ -138,15 +138,9 @@ impl Connecting {
             context: copy_current_context()?,
             waiter: Some(waiter.into()),
             extra: None,
-            registered: true,
+            registered: Some(self.seen.get()),
         };
-        let stream = StreamParts {
-            family: self.family,
-            server: None,
-            sockname: None,
-            peer: self.reached(),
-            news: self.seen.get(),
-        };
+        let stream = StreamParts { family: self.family, server: None, sockname: None, peer: self.reached() };
         let transport = create(self.core(), parts, stream)?;
         self.fd.set(-1);
         self.clear();

@@ -91,73 +91,49 @@ fn set_write_buffer_limits<T: TransportKind>(
     maybe_pause(this)
 }
 
+/// A table of methods that call the patch in the place of asyncio's method, if there is one.
+macro_rules! patchable_methods {
+    ($kind:ident; $($arguments:ident $name:literal $method:ident: $function:expr, $doc:literal;)*) => {
+        [$(Method::$arguments($name, patchable!($arguments, $kind, $function, $method), $doc)),*]
+    };
+}
+
 /// What every transport can do.
 pub(super) fn common<T: TransportKind>() -> [Method<T>; 4] {
-    [
-        Method::no_args(
-            c"is_closing",
-            patchable!(no_args, T, |this: This<'_, T>| this.base().life.is_closing(), IsClosing),
-            c"True if the transport is closing or closed.",
-        ),
-        Method::fast(
-            c"set_protocol",
-            patchable!(fast, T, set_protocol::<T>, SetProtocol),
-            c"set_protocol(protocol)\n\nGive the transport to another protocol.",
-        ),
-        Method::no_args(
-            c"get_protocol",
-            patchable!(no_args, T, |this: This<'_, T>| this.protocol().get(), GetProtocol),
-            c"The protocol, or None after connection_lost.",
-        ),
-        Method::fast(
-            c"get_extra_info",
-            patchable!(fast, T, get_extra_info::<T>, GetExtraInfo),
-            c"get_extra_info(name, default=None)\n\nThe socket and its names, or the pipe.",
-        ),
-    ]
+    patchable_methods! { T;
+        no_args c"is_closing" IsClosing: |this: This<'_, T>| this.base().life.is_closing(),
+            c"True if the transport is closing or closed.";
+        fast c"set_protocol" SetProtocol: set_protocol::<T>,
+            c"set_protocol(protocol)\n\nGive the transport to another protocol.";
+        no_args c"get_protocol" GetProtocol: |this: This<'_, T>| this.protocol().get(),
+            c"The protocol, or None after connection_lost.";
+        fast c"get_extra_info" GetExtraInfo: get_extra_info::<T>,
+            c"get_extra_info(name, default=None)\n\nThe socket and its names, or the pipe.";
+    }
 }
 
 /// What transports can do that read.
 pub(crate) fn reading<T: TransportKind>() -> [Method<T>; 3] {
-    [
-        Method::no_args(
-            c"is_reading",
-            patchable!(no_args, T, |this: This<'_, T>| this.base().is_reading(), IsReading),
-            c"True unless closing or paused.",
-        ),
-        Method::no_args(
-            c"pause_reading",
-            patchable!(no_args, T, pause_reading::<T>, PauseReading),
-            c"Deliver nothing until resume_reading() is called.",
-        ),
-        Method::no_args(
-            c"resume_reading",
-            patchable!(no_args, T, resume_reading::<T>, ResumeReading),
-            c"Deliver again.",
-        ),
-    ]
+    patchable_methods! { T;
+        no_args c"is_reading" IsReading: |this: This<'_, T>| this.base().is_reading(),
+            c"True unless closing or paused.";
+        no_args c"pause_reading" PauseReading: pause_reading::<T>,
+            c"Deliver nothing until resume_reading() is called.";
+        no_args c"resume_reading" ResumeReading: resume_reading::<T>, c"Deliver again.";
+    }
 }
 
 /// What transports can do that write.
 pub(crate) fn writing<T: TransportKind>() -> [Method<T>; 4] {
-    [
-        Method::no_args(c"abort", patchable!(no_args, T, abort_now::<T>, Abort), c"Close at once; what is pending is lost."),
-        Method::no_args(
-            c"get_write_buffer_size",
-            patchable!(no_args, T, get_write_buffer_size::<T>, GetWriteBufferSize),
-            c"How many bytes wait to be taken.",
-        ),
-        Method::no_args(
-            c"get_write_buffer_limits",
-            patchable!(no_args, T, |this: This<'_, T>| this.base().marks.pair(), GetWriteBufferLimits),
-            c"(low, high) water marks in bytes.",
-        ),
-        Method::fast(
-            c"set_write_buffer_limits",
-            patchable!(fast, T, set_write_buffer_limits::<T>, SetWriteBufferLimits),
-            c"set_write_buffer_limits(high=None, low=None)\n\nWhen pause_writing and resume_writing are called.",
-        ),
-    ]
+    patchable_methods! { T;
+        no_args c"abort" Abort: abort_now::<T>, c"Close at once; what is pending is lost.";
+        no_args c"get_write_buffer_size" GetWriteBufferSize: get_write_buffer_size::<T>,
+            c"How many bytes wait to be taken.";
+        no_args c"get_write_buffer_limits" GetWriteBufferLimits: |this: This<'_, T>| this.base().marks.pair(),
+            c"(low, high) water marks in bytes.";
+        fast c"set_write_buffer_limits" SetWriteBufferLimits: set_write_buffer_limits::<T>,
+            c"set_write_buffer_limits(high=None, low=None)\n\nWhen pause_writing and resume_writing are called.";
+    }
 }
 
 /// What inherited code of asyncio reads beside the methods, and what other people's programs do.

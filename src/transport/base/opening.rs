@@ -14,7 +14,7 @@ use crate::capi::native;
 use crate::capi::{Fallible, Fatal, Raised, Ref};
 use crate::event_loop::completion::complete;
 use crate::event_loop::core::Core;
-use crate::reactor::Interest;
+use crate::reactor::{Interest, Readiness};
 
 /// What a transport is made of.
 #[derive(Debug)]
@@ -27,9 +27,9 @@ pub(crate) struct Parts {
     pub(crate) waiter: Option<Ref>,
     /// The dict behind `get_extra_info`, which is the transport's own.
     pub(crate) extra: Option<Ref>,
-    /// The descriptor stands in the loop's table and in the poller already, edge-triggered and for both directions. Its
-    /// entry in the table is the caller's to give.
-    pub(crate) registered: bool,
+    /// What the poller has reported so far of a descriptor that stands in the loop's table and in the poller already,
+    /// edge-triggered and for both directions. Its entry in the table is the caller's to give.
+    pub(crate) registered: Option<Readiness>,
 }
 
 impl Parts {
@@ -52,7 +52,7 @@ impl Parts {
             context: given_or_copied(context)?,
             waiter: waiter.map(Ref::from),
             extra,
-            registered: false,
+            registered: None,
         })
     }
 }
@@ -75,7 +75,7 @@ pub(crate) fn create<T: TransportKind>(
     this.set_protocol(parts.protocol)?;
     T::enter(this)?;
     core.note_io();
-    let entered = if parts.registered {
+    let entered = if parts.registered.is_some() {
         core.replace_source::<T>(parts.fd, object.clone_ref()).ok_or_else(|| raise_errno(libc::EBADF))
     } else {
         core.insert_source::<T>(parts.fd, object.clone_ref()).map_err(|error| raise_io(&error))
@@ -88,7 +88,8 @@ pub(crate) fn create<T: TransportKind>(
     base.owner.set(parts.owner);
     base.fd.set(parts.fd);
     base.token.set(token);
-    base.watched.set(parts.registered.then_some(Interest::BOTH));
+    base.watched.set(parts.registered.map(|_| Interest::BOTH));
+    base.kept.set(parts.registered.unwrap_or(Readiness::EMPTY));
     core.call_native(object.clone_ref(), start::<T>);
     Ok(object)
 }

@@ -232,13 +232,12 @@ impl Listener {
         let made = in_context(&context, || call0(&factory))?;
         *protocol = Some(made.clone_ref());
         let parts =
-            Parts { fd, owner: None, protocol: made, context, waiter: None, extra: None, registered: false };
+            Parts { fd, owner: None, protocol: made, context, waiter: None, extra: None, registered: None };
         let stream = StreamParts {
             family: self.family,
             server: self.server.get(),
             sockname: self.sockname.get(),
             peer,
-            news: Readiness::EMPTY,
         };
         create(core, parts, stream).map(drop)
     }

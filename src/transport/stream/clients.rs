@@ -6,32 +6,15 @@
 //! `WeakSet`), until a program wants to see them: then they are found in the loop's table. Any other server has its
 //! methods called.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
-use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PySet, PyTuple};
+use pyo3::types::{PyDict, PySet, PyTuple, PyWeakrefReference};
 
 use super::counted::ClientCount;
 use super::state::Stream;
 use crate::capi::imports::imports;
-use crate::capi::{Borrowed, Fallible, Raised, Ref, This};
+use crate::capi::{Borrowed, Raised, Ref, This};
+use crate::compat::version::SERVER_LISTS_CLIENTS;
 use crate::event_loop::event_loop::EventLoop;
-
-/// `_attach` and `_detach` take the transport (3.13) or nothing. Stored at import, read with the interpreter attached.
-static TAKES_TRANSPORT: AtomicBool = AtomicBool::new(false);
-
-/// Finds out what the interpreter's server is like. Called once, at import.
-pub(super) fn init(py: Python<'_>) -> PyResult<()> {
-    let attach = py
-        .import(Fallible("asyncio.base_events"))?
-        .getattr(Fallible("Server"))?
-        .getattr(Fallible("_attach"))?;
-    let takes: usize = attach.getattr(Fallible("__code__"))?.getattr(Fallible("co_argcount"))?.extract()?;
-    // Ordering: Relaxed, as for every access.
-    TAKES_TRANSPORT.store(takes > 1, Ordering::Relaxed);
-    Ok(())
-}
 
 #[pymethods]
 impl ClientCount {
@@ -59,14 +42,7 @@ impl ClientCount {
         }
         for object in event_loop.get().core().fds.sources() {
             let Some(transport) = counted_in(this, &object) else { continue };
-            // SAFETY: live objects; an owned reference or null with an error.
-            let entry = unsafe {
-                Bound::from_owned_ptr_or_err(
-                    this.py(),
-                    ffi::PyWeakref_NewRef(object.as_ptr(), callback.as_ptr()),
-                )?
-            };
-            named.add(entry)?;
+            named.add(PyWeakrefReference::new_with(&object.bind(this.py()), callback)?)?;
             transport.counted.leave();
         }
         Ok(())
@@ -107,7 +83,7 @@ pub(super) fn leave(this: This<'_, Stream>) -> Result<(), Raised> {
 }
 
 fn call(server: &Ref, name: &Ref, transport: Borrowed<'_>) -> Result<(), Raised> {
-    let arguments: &[Borrowed<'_>] = if TAKES_TRANSPORT.load(Ordering::Relaxed) { &[transport] } else { &[] };
+    let arguments: &[Borrowed<'_>] = if SERVER_LISTS_CLIENTS { &[transport] } else { &[] };
     server.call_method(name, arguments).map(drop)
 }
 
@@ -119,7 +95,7 @@ fn is_open(server: &Ref) -> Result<bool, Raised> {
 fn list_of(server: &Ref) -> Result<Option<Bound<'_, ClientCount>>, Raised> {
     let names = imports();
     let is_own = server.is_exactly(&names.server_class);
-    if !is_own || !TAKES_TRANSPORT.load(Ordering::Relaxed) || !is_open(server)? {
+    if !is_own || !SERVER_LISTS_CLIENTS || !is_open(server)? {
         return Ok(None);
     }
     let clients = server.getattr(&names._clients)?;

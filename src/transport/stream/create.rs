@@ -8,7 +8,6 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use super::address;
-use super::clients;
 use super::counted::Counted;
 use super::methods::{ATTRIBUTES, METHODS};
 use super::state::{Ends, Gate, ReadSide, Stream, WriteSide};
@@ -16,7 +15,6 @@ use crate::capi::error::io_error;
 use crate::capi::{Raised, Ref, Slot, sockaddr};
 use crate::event_loop::core::Core;
 use crate::event_loop::event_loop::EventLoop;
-use crate::reactor::Readiness;
 use crate::transport::base::class::make_class;
 use crate::transport::base::methods::{reading, writing};
 use crate::transport::base::opening::{self, Parts};
@@ -29,38 +27,27 @@ pub(crate) struct StreamParts {
     pub(crate) server: Option<Ref>,
     pub(crate) sockname: Option<Ref>,
     pub(crate) peer: Option<SocketAddr>,
-    /// What the poller has reported so far of a descriptor that is registered already.
-    pub(crate) news: Readiness,
 }
 
 /// Makes a transport and queues its start. On failure the descriptor stays the caller's.
 pub(crate) fn create(core: &Core, parts: Parts, stream: StreamParts) -> Result<Ref, Raised> {
-    let news = stream.news;
-    opening::create(core, parts, |base| {
-        base.kept.set(news);
-        Stream {
-            base,
-            sink: ProtocolSink::empty(),
-            reading: ReadSide {
-                gate: Cell::new(Gate::Starting),
-                large: Cell::new(false),
-                family: stream.family,
-            },
-            writing: WriteSide::new(),
-            ends: Ends {
-                sockname: Slot::new(stream.sockname),
-                own: Cell::new(None),
-                peer: Cell::new(stream.peer),
-            },
-            server: Slot::new(stream.server),
-            counted: Counted::empty(),
-        }
+    opening::create(core, parts, |base| Stream {
+        base,
+        sink: ProtocolSink::empty(),
+        reading: ReadSide { gate: Cell::new(Gate::Starting), large: Cell::new(false), family: stream.family },
+        writing: WriteSide::new(),
+        ends: Ends {
+            sockname: Slot::new(stream.sockname),
+            own: Cell::new(None),
+            peer: Cell::new(stream.peer),
+        },
+        server: Slot::new(stream.server),
+        counted: Counted::empty(),
     })
 }
 
 /// Makes the class. Called once, at import.
 pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
-    clients::init(py)?;
     make_class(py, &[&reading(), &writing(), METHODS], ATTRIBUTES)
 }
 
@@ -95,7 +82,6 @@ pub(crate) fn make_stream<'py>(
         server: server.map(Ref::from),
         sockname: None,
         peer: address::peer_address(fd),
-        news: Readiness::EMPTY,
     };
     let transport = create(event_loop.get().core(), parts, stream)?;
     Ok(transport.bind(py).clone())

@@ -7,12 +7,14 @@
 //! are what asyncio's would be. Nothing written is held while the loop sleeps.
 
 use std::io;
+use std::net::Shutdown;
 
 use super::state::Stream;
 use crate::capi::buffer::{Buffer, bytes_from, is_scattered};
 use crate::capi::error::{Outcome, raise, raise_io, take_exception};
 use crate::capi::fallible::string;
 use crate::capi::imports::support;
+use crate::capi::socket::with_socket;
 use crate::capi::{Borrowed, Exception, Fatal, Raised, Ref, This};
 use crate::compat::version::TRANSPORT_SENDS_PIECES;
 use crate::event_loop::completion::complete;
@@ -298,9 +300,7 @@ fn after_send(this: This<'_, Stream>, core: &Core) -> Result<(), Fatal> {
 /// Half-closes the socket.
 fn shut_down(this: This<'_, Stream>) -> io::Result<()> {
     this.base.core().note_io();
-    // SAFETY: a system call on a descriptor, which refuses -1.
-    let done = unsafe { libc::shutdown(this.descriptor(), libc::SHUT_WR) };
-    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    with_socket(this.descriptor(), |socket| socket.shutdown(Shutdown::Write))
 }
 
 /// `transport.write_eof()`.
