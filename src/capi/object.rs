@@ -247,6 +247,12 @@ impl Slot {
     }
 }
 
+impl Default for Slot {
+    fn default() -> Slot {
+        Slot::empty()
+    }
+}
+
 impl Drop for Slot {
     fn drop(&mut self) {
         self.clear();

@@ -143,7 +143,7 @@ impl Connecting {
         let stream = StreamParts { family: self.family, server: None, sockname: None, peer: self.reached() };
         let transport = create(self.core(), parts, stream)?;
         self.fd.set(-1);
-        self.clear();
+        self.__clear__();
         Ok(transport.bind(py).clone())
     }
 
@@ -165,7 +165,7 @@ impl Connecting {
             // SAFETY: our own descriptor, which we have forgotten.
             None => drop(unsafe { libc::close(fd) }),
         }
-        self.clear();
+        self.__clear__();
         drop(entry);
     }
 
@@ -178,7 +178,7 @@ impl Connecting {
 
     /// The loop stays: closing needs it, and the loop's own clear breaks the cycle.
     fn __clear__(&self) {
-        self.clear();
+        [&self.host, &self.socket, &self.waiter].into_iter().for_each(Slot::clear);
     }
 }
 
@@ -186,12 +186,6 @@ impl Connecting {
     fn core(&self) -> &Core {
         // SAFETY: `connect` put one of our loops there, and it stays.
         unsafe { core_of(self.event_loop.as_ptr()) }
-    }
-
-    fn clear(&self) {
-        for slot in [&self.host, &self.socket, &self.waiter] {
-            slot.clear();
-        }
     }
 
     /// Starts the connect, and the watching if it takes its time.

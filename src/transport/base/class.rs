@@ -104,8 +104,8 @@ pub(crate) fn make_class<'py, T: TransportKind>(
     class.build(py)
 }
 
-/// The implementations of traits that are the same for every kind, given the names of its base and its protocol. A closure gives the slots that a kind has
-/// of its own; a kind that has more than slots implements `Traverse` by itself.
+/// The implementations of traits that are the same for every kind, given the names of its base and its protocol. A closure
+/// gives the slots that a kind has of its own; a kind that has more than slots implements `Traverse` by itself.
 macro_rules! native_transport {
     ($kind:ty, $base:ident, $($protocol:ident).+, $slots:expr) => {
         $crate::transport::base::class::native_transport!($kind, $base, $($protocol).+);

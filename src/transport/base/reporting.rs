@@ -85,8 +85,10 @@ pub(super) fn notify_made<T: TransportKind>(this: This<'_, T>, core: &Core, made
 /// Calls `pause_writing()`: from a write, hence in the writer's own context.
 pub(super) fn notify_pause<T: TransportKind>(this: This<'_, T>) -> Result<(), Raised> {
     let Some(protocol) = this.protocol().get() else { return Ok(()) };
-    let Err(raised) = protocol.call_method(&imports().pause_writing, &[]) else { return Ok(()) };
-    report_failure(this, raised, "protocol.pause_writing() failed", "protocol_failed").map_err(Raised::from)
+    match protocol.call_method(&imports().pause_writing, &[]) {
+        Ok(_) => Ok(()),
+        Err(raised) => Ok(report_failure(this, raised, "protocol.pause_writing() failed")?),
+    }
 }
 
 /// Calls `resume_writing()`: from the loop, hence in the transport's context.
@@ -95,22 +97,19 @@ pub(super) fn notify_resume<T: TransportKind>(this: This<'_, T>) -> Result<(), F
     let called = protocol
         .getattr(&imports().resume_writing)
         .and_then(|resume| this.base().in_context(|| call0(&resume)));
-    let Err(raised) = called else { return Ok(()) };
-    report_failure(this, raised, "protocol.resume_writing() failed", "protocol_failed")
+    match called {
+        Ok(_) => Ok(()),
+        Err(raised) => report_failure(this, raised, "protocol.resume_writing() failed"),
+    }
 }
 
-/// Reports the error that is set, with the transport and its protocol, by a function of `wakeloop._support`.
+/// Reports the error that is set, which a method of the protocol has raised. The connection goes on.
 #[cold]
-fn report_failure<T: TransportKind>(
-    this: This<'_, T>,
-    raised: Raised,
-    message: &str,
-    function: &str,
-) -> Result<(), Fatal> {
-    report_exception(this, &take_unless(raised)?, message, function)
+fn report_failure<T: TransportKind>(this: This<'_, T>, raised: Raised, message: &str) -> Result<(), Fatal> {
+    report_exception(this, &take_unless(raised)?, message, "protocol_failed")
 }
 
-/// The same for an exception that is not set.
+/// Reports an exception, with the transport and its protocol, by a function of `wakeloop._support`.
 #[cold]
 pub(super) fn report_exception<T: TransportKind>(
     this: This<'_, T>,

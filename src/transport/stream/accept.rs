@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use super::address;
 use super::create::{StreamParts, create};
 use crate::capi::call::{call0, copy_context, given_or_copied, in_context};
-use crate::capi::error::{fetch, io_error, raise_io, take_unless_fatal};
+use crate::capi::error::{io_error, raise_io, take_unless_fatal};
 use crate::capi::inspect::integer;
 use crate::capi::{Exception, Fatal, Raised, Ref, Slot};
 use crate::capi::{Fallible, sockaddr};
@@ -77,12 +77,11 @@ pub(crate) fn start_listener(
     context: Option<Bound<'_, PyAny>>,
 ) -> PyResult<()> {
     let core = event_loop.get().core();
-    let error = |Raised| fetch(py);
-    core.check_usable().map_err(error)?;
-    core.check_process().map_err(error)?;
+    core.check_usable()?;
+    core.check_process()?;
     let fd: RawFd = sock.call_method0(Fallible("fileno"))?.extract()?;
     let sock = Ref::from(sock);
-    let family = sockaddr::family(&sock).map_err(error)?;
+    let family = sockaddr::family(&sock)?;
     let listener = Listener {
         fd,
         family,
@@ -92,7 +91,7 @@ pub(crate) fn start_listener(
         factory: Slot::new(Some(factory.into())),
         socket: Slot::new(Some(sock)),
         server: Slot::new(server.map(Ref::from)),
-        context: Slot::new(Some(given_or_copied(context).map_err(error)?)),
+        context: Slot::new(Some(given_or_copied(context)?)),
         sockname: Slot::new(sockname.map(Ref::from)),
     };
     let listener = Ref::from(Bound::new(py, listener)?.into_any());
@@ -178,18 +177,15 @@ impl Listener {
         core.remove_listener(self.fd);
         let [factory, server] =
             [&self.factory, &self.server].map(|slot| slot.get().unwrap_or_else(Ref::none));
-        // `None` stands in on lack of memory.
-        let backlog = integer(self.backlog as i64).unwrap_or_else(|raised| {
-            drop(raised.take());
-            Ref::none()
-        });
         let event_loop = core.borrow();
-        let arguments = [&*event_loop, &factory, &socket, &server, &backlog, &exception].map(Ref::borrow);
-        let tell = || core.report(&exception, "accept_exhausted", &arguments);
-        let Some(context) = self.context.get() else { return tell() };
+        let report = || -> Result<(), Raised> {
+            let backlog = integer(self.backlog as i64)?;
+            let arguments = [&*event_loop, &factory, &socket, &server, &backlog, &exception].map(Ref::borrow);
+            Ok(core.report(&exception, "accept_exhausted", &arguments)?)
+        };
         // The listener that comes back after the rest is started in the context of the first.
-        let told = in_context(&context, || tell().map_err(|Fatal| Raised));
-        told.or_else(|raised| core.unraisable(raised))
+        let reported = self.context.get().map_or_else(report, |context| in_context(&context, report));
+        reported.or_else(|raised| core.unraisable(raised))
     }
 
     /// Makes a protocol and a transport for a fresh descriptor, in a context of its own.

@@ -21,14 +21,10 @@ impl ClientCount {
 }
 
 /// The list in which a transport is counted. Dropping it ends that.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Counted(Slot);
 
 impl Counted {
-    pub(super) const fn empty() -> Counted {
-        Counted(Slot::empty())
-    }
-
     /// The list, if there is one.
     pub(super) fn slot(&self) -> &Slot {
         &self.0

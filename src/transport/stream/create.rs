@@ -35,14 +35,14 @@ pub(crate) fn create(core: &Core, parts: Parts, stream: StreamParts) -> Result<R
         base,
         sink: ProtocolSink::empty(),
         reading: ReadSide { gate: Cell::new(Gate::Starting), large: Cell::new(false), family: stream.family },
-        writing: WriteSide::new(),
+        writing: WriteSide::default(),
         ends: Ends {
             sockname: Slot::new(stream.sockname),
             own: Cell::new(None),
             peer: Cell::new(stream.peer),
         },
         server: Slot::new(stream.server),
-        counted: Counted::empty(),
+        counted: Counted::default(),
     })
 }
 

@@ -55,6 +55,7 @@ pub(crate) struct ReadSide {
 }
 
 /// What writing needs to know.
+#[derive(Default)]
 pub(crate) struct WriteSide {
     /// What waits for the socket.
     pub(super) buffer: WriteBuffer,
@@ -98,18 +99,6 @@ impl ReadSide {
 }
 
 impl WriteSide {
-    pub(super) fn new() -> WriteSide {
-        WriteSide {
-            buffer: WriteBuffer::default(),
-            empty_waiter: Slot::empty(),
-            sending: Cell::new(None),
-            blocked_at: Cell::new(0),
-            blocked: Cell::new(false),
-            queued: Cell::new(false),
-            eof: Cell::new(false),
-        }
-    }
-
     #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
         self.buffer.is_empty()

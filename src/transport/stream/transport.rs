@@ -32,18 +32,12 @@ use crate::transport::base::reporting::log_in_debug;
 use crate::transport::base::sizes::READS;
 use crate::transport::base::transport::TransportKind;
 
-/// Reasons to read: data, or some end that a read will report.
-const ARRIVED: Readiness = Readiness::from_bits(
-    Readiness::READABLE.bits()
-        | Readiness::READ_CLOSED.bits()
-        | Readiness::WRITE_CLOSED.bits()
-        | Readiness::ERROR.bits(),
-);
-
-/// Reasons to write, while the socket was full.
-const WRITABLE: Readiness = Readiness::from_bits(
-    Readiness::WRITABLE.bits() | Readiness::WRITE_CLOSED.bits() | Readiness::ERROR.bits(),
-);
+/// Is there a reason to read: data, or some end that a read will report?
+#[inline(always)]
+fn has_arrived(readiness: Readiness) -> bool {
+    let ended = Readiness::READ_CLOSED | Readiness::WRITE_CLOSED | Readiness::ERROR;
+    readiness.intersects(Readiness::READABLE | ended)
+}
 
 impl TransportKind for Stream {
     const NAME: &'static CStr = c"wakeloop._core.StreamTransport";
@@ -203,7 +197,7 @@ fn not_open(this: This<'_, Stream>, core: &Core, readiness: Readiness) -> Result
 /// Takes the news that was kept, if it is any to this transport.
 fn kept_news(this: This<'_, Stream>) -> Option<Readiness> {
     let kept = this.base.kept.replace(Readiness::EMPTY);
-    let is_news = kept.intersects(ARRIVED) || (this.writing.blocked.get() && !kept.is_empty());
+    let is_news = has_arrived(kept) || (this.writing.blocked.get() && !kept.is_empty());
     (is_news && !this.base.life.is_lost()).then_some(kept)
 }
 
@@ -228,10 +222,10 @@ impl Source for Stream {
 fn ready(this: This<'_, Stream>, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
     // A write that the socket refused since the poll waits for another edge.
     let writes = this.writing.blocked.get()
-        && readiness.intersects(WRITABLE)
+        && readiness.intersects(Readiness::WRITABLE | Readiness::WRITE_CLOSED | Readiness::ERROR)
         && this.writing.blocked_at.get() != core.counters.polls.get();
     // Reading comes first: what the peer said before it closed must not be lost to the error of a write.
-    if readiness.intersects(ARRIVED) {
+    if has_arrived(readiness) {
         if this.base.acting.get() {
             // One message after the other, whatever the protocol does with the first.
             this.base.kept.set(this.base.kept.get() | readiness);
