@@ -49,10 +49,6 @@ pub(crate) fn set_native_protocol(class: NativeProtocol) {
     let _ = NATIVE.set(class);
 }
 
-fn native_class_of(protocol: &Ref) -> Option<&'static NativeProtocol> {
-    NATIVE.get().filter(|class| (class.is_class_of)(protocol))
-}
-
 /// The protocol and its bound methods.
 #[derive(Debug)]
 pub(crate) struct ProtocolSink {
@@ -79,16 +75,17 @@ impl ProtocolSink {
         let names = imports();
         // A protocol without the method is an error when data arrives, not before, as in asyncio.
         let method = |name: &Ref| optional(protocol.getattr(name));
-        let (delivery, function, updated) = if native_class_of(&protocol).is_some() {
-            (Delivery::Native, None, None)
-        } else if protocol.is_instance(&names.buffered_protocol)? {
-            (Delivery::Buffer, method(&names.get_buffer)?, method(&names.buffer_updated)?)
-        } else if reader_feed::is_fed(&protocol) {
-            // Looked up where it is needed, so that a method that replaces it counts at once.
-            (Delivery::Reader, None, None)
-        } else {
-            (Delivery::Data, method(&names.data_received)?, None)
-        };
+        let (delivery, function, updated) =
+            if NATIVE.get().is_some_and(|class| (class.is_class_of)(&protocol)) {
+                (Delivery::Native, None, None)
+            } else if protocol.is_instance(&names.buffered_protocol)? {
+                (Delivery::Buffer, method(&names.get_buffer)?, method(&names.buffer_updated)?)
+            } else if reader_feed::is_fed(&protocol) {
+                // Looked up where it is needed, so that a method that replaces it counts at once.
+                (Delivery::Reader, None, None)
+            } else {
+                (Delivery::Data, method(&names.data_received)?, None)
+            };
         self.delivery.set(delivery);
         self.function.set(function);
         self.updated.set(updated);
@@ -104,17 +101,18 @@ impl ProtocolSink {
     /// `protocol.data_received(data)`.
     #[inline(always)]
     pub(crate) fn data_received(&self, data: &Ref) -> Result<(), Raised> {
-        self.call(&self.function, &imports().data_received, data)
+        self.call(&self.function, &imports().data_received, data).map(drop)
     }
 
     /// Calls a method that was looked up when the protocol was set. One that it did not have then is looked up now, which
     /// raises what asyncio's lookup would.
     #[inline(always)]
-    fn call(&self, method: &Slot, name: &Ref, argument: &Ref) -> Result<(), Raised> {
-        match method.get() {
-            Some(method) => method.call_with([argument.borrow()]).map(drop),
-            None => self.missing(name)?.call_with([argument.borrow()]).map(drop),
-        }
+    fn call(&self, method: &Slot, name: &Ref, argument: &Ref) -> Result<Ref, Raised> {
+        let method = match method.get() {
+            Some(method) => method,
+            None => self.protocol.get().unwrap_or_else(Ref::none).getattr(name)?,
+        };
+        method.call_with([argument.borrow()])
     }
 
     /// Gives received data, in a scratch vector of the loop's, to a protocol of [`Delivery::Native`].
@@ -160,12 +158,7 @@ impl ProtocolSink {
 
     /// `protocol.get_buffer(hint)`: room for at least one byte.
     pub(crate) fn get_buffer(&self, hint: isize) -> Result<Buffer, Raised> {
-        let hint = integer(hint as i64)?;
-        let get_buffer = match self.function.get() {
-            Some(function) => function,
-            None => self.missing(&imports().get_buffer)?,
-        };
-        let target = get_buffer.call_with([hint.borrow()])?;
+        let target = self.call(&self.function, &imports().get_buffer, &integer(hint as i64)?)?;
         let buffer = Buffer::writable(target.as_ptr(), "recv_into")
             .map_err(|raised| without_length(&target, raised))?;
         if buffer.len() == 0 {
@@ -176,20 +169,12 @@ impl ProtocolSink {
 
     /// `protocol.buffer_updated(count)`.
     pub(crate) fn buffer_updated(&self, count: isize) -> Result<(), Raised> {
-        self.call(&self.updated, &imports().buffer_updated, &integer(count as i64)?)
-    }
-
-    /// A method that the protocol did not have when it was set, or the AttributeError if it lacks it still.
-    #[cold]
-    fn missing(&self, name: &Ref) -> Result<Ref, Raised> {
-        self.protocol.get().unwrap_or_else(Ref::none).getattr(name)
+        self.call(&self.updated, &imports().buffer_updated, &integer(count as i64)?).map(drop)
     }
 
     /// Drops the protocol.
     pub(crate) fn clear(&self) {
-        for slot in self.slots() {
-            slot.clear();
-        }
+        self.slots().into_iter().for_each(Slot::clear);
     }
 
     /// Everything that is held.

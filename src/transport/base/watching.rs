@@ -45,13 +45,11 @@ pub(super) fn watch<T: TransportKind>(
         return Ok(());
     }
     match (now, wanted) {
-        (None, Some(interest)) => match poller.register_level(fd, token, interest) {
-            // A `sock_connect` has waited on it.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                poller.reregister_level(fd, token, interest)?;
-            }
-            other => other?,
-        },
+        (None, Some(interest)) => {
+            or_again(poller.register_level(fd, token, interest), || {
+                poller.reregister_level(fd, token, interest)
+            })?;
+        }
         (Some(_), Some(interest)) => poller.reregister_level(fd, token, interest)?,
         // Fails only if the poller has forgotten it.
         (_, None) => drop(poller.deregister(fd)),
@@ -68,15 +66,19 @@ pub(super) fn register_edge<T: TransportKind>(this: This<'_, T>, core: &Core) ->
     }
     let Some(poller) = core.poller() else { return Ok(()) };
     let (fd, token) = (this.descriptor(), base.token.get());
-    match poller.register_edge(fd, token, Interest::BOTH) {
-        // A `sock_connect` has waited on it.
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            poller.reregister_edge(fd, token, Interest::BOTH)?;
-        }
-        other => other?,
-    }
+    or_again(poller.register_edge(fd, token, Interest::BOTH), || {
+        poller.reregister_edge(fd, token, Interest::BOTH)
+    })?;
     base.watched.set(Some(Interest::BOTH));
     Ok(())
+}
+
+/// Registers a descriptor that is known to the poller once more: a `sock_connect` or a `sock_accept` has waited on it.
+pub(crate) fn or_again(registered: io::Result<()>, again: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    match registered {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => again(),
+        other => other,
+    }
 }
 
 /// What `repr` says of a direction: "polling" or "idle", as asyncio says it, or "open" once the loop is closed.

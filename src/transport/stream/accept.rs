@@ -25,6 +25,7 @@ use crate::event_loop::event_loop::EventLoop;
 use crate::event_loop::source::Source;
 use crate::reactor::{Interest, Readiness};
 use crate::transport::base::opening::Parts;
+use crate::transport::base::watching::or_again;
 
 /// One listening socket of a server.
 #[pyclass(module = "wakeloop._core", frozen)]
@@ -97,12 +98,9 @@ pub(crate) fn start_listener(
     let listener = Ref::from(Bound::new(py, listener)?.into_any());
     let token = core.insert_source::<Listener>(fd, listener).map_err(|error| io_error(py, &error))?;
     let Some(poller) = core.poller() else { return Ok(()) };
-    let registered = match poller.register_level(fd, token, Interest::READ) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            poller.reregister_level(fd, token, Interest::READ)
-        }
-        other => other,
-    };
+    let registered = or_again(poller.register_level(fd, token, Interest::READ), || {
+        poller.reregister_level(fd, token, Interest::READ)
+    });
     if let Err(error) = registered {
         drop(core.fds.remove(fd));
         return Err(io_error(py, &error));

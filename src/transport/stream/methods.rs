@@ -9,10 +9,6 @@ use crate::event_loop::completion::complete;
 use crate::event_loop::futures::new_future;
 use crate::transport::base::methods::{close_now, force_close_now};
 
-fn write(this: This<'_, Stream>, arguments: Arguments<'_>) -> Result<(), Raised> {
-    send::write(this, arguments.one("write", "data")?)
-}
-
 fn writelines(this: This<'_, Stream>, arguments: Arguments<'_>) -> Result<(), Raised> {
     send::writelines(this, arguments.one("writelines", "list_of_data")?)
 }
@@ -38,7 +34,7 @@ fn reset_empty_waiter(this: This<'_, Stream>) {
 pub(super) const METHODS: &[Method<Stream>] = &[
     Method::fast(
         c"write",
-        write,
+        |this: This<'_, Stream>, arguments: Arguments<'_>| send::write(this, arguments.one("write", "data")?),
         c"write(data)\n\nSend bytes. Small writes of one turn leave together at its end; nothing blocks.",
     ),
     Method::fast(

@@ -257,7 +257,7 @@ pub(super) fn flush_now(this: This<'_, Stream>, core: &Core) -> Result<(), Fatal
         Err(raised) => {
             let waiter = this.writing.empty_waiter.get();
             fatal_error(this, raised, WRITE_FAILED)?;
-            waiter.map_or(Ok(()), |waiter| fail_empty_waiter(core, &waiter))
+            waiter.map_or(Ok(()), |waiter| core.support("fail_waiter", &[waiter.borrow()]))
         }
     }
 }
@@ -330,9 +330,4 @@ pub(super) fn send_last(this: This<'_, Stream>) {
     {
         drop(raised.take());
     }
-}
-
-/// The connection ended under a sendfile that waits for the buffer to drain.
-pub(super) fn fail_empty_waiter(core: &Core, waiter: &Ref) -> Result<(), Fatal> {
-    core.support("fail_waiter", &[waiter.borrow()])
 }

@@ -10,7 +10,6 @@ use std::rc::Rc;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
-use super::send::fail_empty_waiter;
 use super::state::{SendingFile, Stream};
 use crate::capi::error::Outcome;
 use crate::capi::error::{exception, take_unless_fatal};
@@ -41,7 +40,7 @@ pub(crate) fn send_file<'py>(
     let future = new_future(this.base.core())?;
     let transfer = FileTransfer::new(file, offset, count);
     let sending = SendingFile { transfer, future: future.clone_ref() };
-    drop(this.writing.set_sending(Some(Rc::new(sending))));
+    drop(this.writing.sending.replace(Some(Rc::new(sending))));
     go_on(this, this.base.core()).map_err(Raised::from)?;
     Ok(Some(future.bind(py).clone()))
 }
@@ -71,7 +70,7 @@ pub(super) fn go_on(this: This<'_, Stream>, core: &Core) -> Result<(), Fatal> {
 pub(super) fn lost(this: This<'_, Stream>, core: &Core, reason: &Ref) -> Result<(), Fatal> {
     let mut outcome = Outcome::default();
     if let Some(waiter) = this.writing.empty_waiter.get() {
-        outcome.note(fail_empty_waiter(core, &waiter));
+        outcome.note(core.support("fail_waiter", &[waiter.borrow()]));
     }
     if let Some(sending) = this.writing.sending() {
         let reason = (!reason.is_none()).then(|| reason.clone_ref());

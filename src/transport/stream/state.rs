@@ -61,8 +61,8 @@ pub(crate) struct WriteSide {
     pub(super) buffer: WriteBuffer,
     /// A future of asyncio's, which is done when everything is sent. Writing is refused while there is one.
     pub(super) empty_waiter: Slot,
-    /// The file that `loop.sendfile` sends then.
-    sending: Cell<Option<Rc<SendingFile>>>,
+    /// The file that `loop.sendfile` sends then. What takes it out drops it.
+    pub(super) sending: Cell<Option<Rc<SendingFile>>>,
     /// The number of the last poll before the socket was full: what that poll said of room is older.
     pub(super) blocked_at: Cell<u64>,
     /// The socket was full at the last send. The poller will report when it has room.
@@ -114,12 +114,6 @@ impl WriteSide {
     pub(super) fn is_sending(&self) -> bool {
         self.sending().is_some()
     }
-
-    /// Sends another file from now on, or none. The caller drops the old one.
-    #[must_use = "the old one is dropped by the caller"]
-    pub(super) fn set_sending(&self, sending: Option<Rc<SendingFile>>) -> Option<Rc<SendingFile>> {
-        self.sending.replace(sending)
-    }
 }
 
 impl std::fmt::Debug for WriteSide {
@@ -143,7 +137,7 @@ impl Traverse for Stream {
         self.server.clear();
         self.counted.leave();
         self.writing.empty_waiter.clear();
-        drop(self.writing.set_sending(None));
+        drop(self.writing.sending.take());
     }
 }
 
@@ -193,7 +187,7 @@ impl This<'_, Stream> {
 
     /// Stops sending a file. The socket may still be full; the next write will find that out.
     pub(super) fn stop_sending(self) {
-        let Some(sending) = self.writing.set_sending(None) else { return };
+        let Some(sending) = self.writing.sending.take() else { return };
         self.writing.blocked.set(false);
         if !self.base.awaits_data() {
             self.settle();
