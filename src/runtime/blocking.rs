@@ -466,7 +466,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_thread_is_sent_for_while_one_is_on_its_way_back() {
+    fn no_thread_is_started_while_one_returns_to_the_queue() {
         let pool = BlockingPool::new(2, Duration::from_secs(60));
         let returning = RunningJob { pool: &pool.0.0, ended: Cell::new(false) };
         returning.ends();

@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waits_long_for_a_lock_has_it_in_the_end() {
+    fn a_thread_that_waits_long_for_a_lock_gets_it() {
         let lock = SpinLock::new(0);
         std::thread::scope(|scope| {
             let mut held = lock.lock();

@@ -59,7 +59,7 @@ fn jobs_from_two_threads_get_their_threads() {
 /// A task that waits for a job is notified by a thread that is returning to the queue, and counts on that
 /// thread.
 #[test]
-fn who_was_told_of_the_end_of_a_job_may_submit_the_next() {
+fn a_task_notified_of_the_end_of_a_job_may_submit_the_next() {
     crate::runtime::shim::model::check(|| {
         let (pool, runs) = (Arc::new(pool(2)), Arc::new(Plain::new(0)));
         let local = LocalSet::new();

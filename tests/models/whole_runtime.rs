@@ -106,7 +106,7 @@ fn wakes_between_tasks_workers_and_threads_are_not_lost() {
 }
 
 #[test]
-fn every_future_is_dropped_once_when_the_runtime_goes_in_the_middle() {
+fn every_future_is_dropped_once_when_the_runtime_is_dropped_meanwhile() {
     check(|| {
         let rt = runtime(2);
         let drops = Arc::new(Plain::new(0));

@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::task::{Context, Poll, Waker};
 
-use crate::runtime::coop;
 use crate::runtime::macros::opaque_debug;
 use crate::runtime::shim::{AtomicU8, UnsafeCell};
+use crate::runtime::{coop, wakers};
 
 const SENT: u8 = 1;
 const CLOSED: u8 = 2;
@@ -92,9 +92,7 @@ impl<T> Inner<T> {
         }
         if before & WAITING != 0 {
             // SAFETY: set, and passed to us by SENT.
-            if let Some(waker) = self.waker.with_mut(|slot| unsafe { (*slot).take() }) {
-                waker.wake();
-            }
+            wakers::wake(self.waker.with_mut(|slot| unsafe { (*slot).take() }));
         }
         true
     }
@@ -164,10 +162,7 @@ impl<T> Receiver<T> {
             }
         }
         // SAFETY: WAITING is clear: the slot is ours.
-        let old = self.inner.waker.with_mut(|slot| match unsafe { &mut *slot } {
-            Some(old) if old.will_wake(cx.waker()) => None,
-            slot => slot.replace(cx.waker().clone()),
-        });
+        let old = self.inner.waker.with_mut(|slot| wakers::store(unsafe { &mut *slot }, cx.waker()));
         if !self.flip_waiting() {
             return Poll::Ready(self.take());
         }

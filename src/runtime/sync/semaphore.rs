@@ -120,9 +120,9 @@ impl<'a> Future for Acquire<'a> {
 impl<'a> Acquire<'a> {
     fn poll_permit(&mut self, cx: &mut Context<'_>) -> Poll<Permit<'a>> {
         let (semaphore, permits) = (self.semaphore, self.permits);
+        let mut state = unpoisoned(semaphore.state.lock());
         match self.key {
             None => {
-                let mut state = unpoisoned(semaphore.state.lock());
                 if !state.waiting.is_empty() || state.permits < permits {
                     let key = state.waiting.join(permits, cx.waker());
                     drop(state);
@@ -132,7 +132,6 @@ impl<'a> Acquire<'a> {
                 state.permits -= permits;
             }
             Some(key) => {
-                let mut state = unpoisoned(semaphore.state.lock());
                 if let Err(replaced) = state.waiting.poll(key, cx.waker()) {
                     drop(state);
                     drop(replaced);

@@ -129,7 +129,7 @@ mod tests {
     proptest! {
         /// Compares the list with a plain queue.
         #[test]
-        fn a_line_is_served_in_order_whoever_leaves(steps in proptest::collection::vec((0u8..4, 0usize..20), 0..200)) {
+        fn a_line_is_served_in_order_whatever_place_leaves_it(steps in proptest::collection::vec((0u8..4, 0usize..20), 0..200)) {
             let (mut line, mut model, mut served) = (WaitList::default(), VecDeque::new(), Vec::new());
             for (step, number) in steps {
                 match step {

@@ -15,7 +15,7 @@ use crate::runtime::shim::model::{AtomicUsize, block_on, check, thread};
 /// A byte arrives, and an edge is reported. A reader gets the byte, in whatever order its look and the edge
 /// come.
 #[test]
-fn a_reader_that_waits_hears_of_the_edge() {
+fn a_waiting_reader_is_woken_by_the_edge() {
     check(|| {
         let socket = Arc::new(Socket::new(Readiness::EMPTY));
         let bytes = Arc::new(AtomicUsize::new(0));

@@ -56,7 +56,7 @@ fn wakes_from_two_threads_reach_the_future_in_block_on() {
 
 /// The worker sleeps in the driver, and no other thread could poll the task.
 #[test]
-fn a_task_that_another_thread_wakes_is_polled_by_who_has_the_worker() {
+fn a_task_that_another_thread_wakes_is_polled_by_the_thread_with_the_worker() {
     check(|| {
         let rt = runtime();
         let flag = Arc::new(AtomicUsize::new(0));
@@ -70,7 +70,7 @@ fn a_task_that_another_thread_wakes_is_polled_by_who_has_the_worker() {
 /// Three threads are in `block_on`. The one that leaves the worker calls one that waits for it. If that one's
 /// future has ended meanwhile, it calls the next.
 #[test]
-fn who_has_no_need_of_the_worker_any_more_passes_the_call_on() {
+fn a_caller_that_no_longer_needs_the_worker_wakes_the_next() {
     check(|| {
         let rt = Arc::new(runtime());
         let task = rt.spawn(async {});
@@ -150,7 +150,7 @@ fn a_task_that_is_woken_while_the_runtime_ends_is_dropped_where_the_worker_is() 
 /// Another thread ends the runtime while its worker is driven. The driving thread ends the worker, and the
 /// other waits for that.
 #[test]
-fn a_runtime_that_is_driven_is_ended_by_who_drives_it() {
+fn a_runtime_that_is_driven_is_ended_by_its_driving_thread() {
     check(|| {
         let rt = runtime();
         let drops = Drops::default();

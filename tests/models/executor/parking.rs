@@ -280,7 +280,7 @@ fn a_park_in_the_driver_that_ends_with_work_loses_no_unpark() {
 /// meanwhile. The lock of the driver is an atomic here: leaving loom's mutex would add the ordering that the
 /// fence is there for.
 #[test]
-fn a_driver_that_is_left_is_watched_by_whoever_falls_asleep_beside_it() {
+fn a_worker_that_falls_asleep_watches_a_driver_that_was_left() {
     check(|| {
         let idle = Arc::new(awake(2));
         let (watch, free) = (Arc::new(Watch::new()), Arc::new(AtomicUsize::new(0)));

@@ -14,7 +14,7 @@ fn a_oneshot_value_arrives() {
 }
 
 #[test]
-fn a_oneshot_sender_that_goes_wakes_the_receiver() {
+fn a_dropped_oneshot_sender_wakes_the_receiver() {
     check(|| {
         let (sender, receiver) = oneshot::channel::<u8>();
         let going = thread::spawn(move || drop(sender));
@@ -24,7 +24,7 @@ fn a_oneshot_sender_that_goes_wakes_the_receiver() {
 }
 
 #[test]
-fn a_oneshot_value_belongs_to_one_side_when_the_receiver_goes() {
+fn a_oneshot_value_belongs_to_one_side_when_the_receiver_is_dropped() {
     check(|| {
         let (sender, mut receiver) = oneshot::channel();
         let sending = thread::spawn(move || sender.send(Box::new(7)).is_err());
@@ -69,7 +69,7 @@ fn a_bounded_channel_passes_values_in_order_and_wakes_both_sides() {
 
 /// Two senders wait for room when the receiver is dropped. Both return an error, and no value stays behind.
 #[test]
-fn senders_that_wait_hear_that_the_receiver_goes() {
+fn waiting_senders_are_woken_when_the_receiver_is_dropped() {
     check(|| {
         let (sender, receiver) = mpsc::bounded(1);
         let value = std::sync::Arc::new(());
