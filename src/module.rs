@@ -50,7 +50,6 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     patches::init(py)?;
     sock::call::make_type(py)?;
     executor_future::make_type(py)?;
-    calls::init_probe(py)?;
 
     // Shows where things lie in a loop.
     let sample = Bound::new(py, EventLoop::bare(py)?)?;
@@ -119,8 +118,8 @@ fn _context_scratch(on: bool) -> bool {
 
 /// Finds out how `_asyncio` calls `call_soon`; called once by the package, when its Python half is there.
 #[pyfunction]
-fn learn_c_caller(py: Python<'_>) {
-    calls::init_c_caller(py);
+fn learn_c_caller(py: Python<'_>) -> PyResult<()> {
+    calls::init_c_caller(py)
 }
 
 /// demo()

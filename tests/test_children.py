@@ -113,7 +113,7 @@ def test_a_thread_waits_for_the_process_if_the_poller_refuses_the_pidfd(run, mon
         def full(*_):
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        monkeypatch.setattr(type(loop), "_add_own_reader", full)
+        monkeypatch.setattr(type(loop), "_add_reader", full)
         process = await spawn("sh", "-c", "exit 7")
         assert await process.wait() == 7
 

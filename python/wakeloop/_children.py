@@ -60,7 +60,8 @@ def watch(loop: LoopState, pid: int, transport: Any) -> None:
     pidfd = -1
     try:
         pidfd = os.pidfd_open(pid)
-        loop._add_own_reader(pidfd, _ended, loop, pid, pidfd, transport)
+        loop._add_reader(pidfd, _ended, loop, pid, pidfd, transport)
+        loop._watches_itself(pidfd)
     except (AttributeError, OSError):
         if pidfd >= 0:
             os.close(pidfd)

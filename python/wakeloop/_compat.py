@@ -30,7 +30,7 @@ def names_within(function: Any, module: Any) -> set[str]:
     return {name for code in [function.__code__, *nested] for name in code.co_names}
 
 
-def probe_c_caller(stub_class: Callable[[], asyncio.AbstractEventLoop]) -> None:
+def probe_c_caller(stub: asyncio.AbstractEventLoop) -> None:
     """Makes a task of C call call_soon on a stub loop, which notes the tuple of keyword names that C code passes."""
 
     async def nothing() -> None:
@@ -39,7 +39,7 @@ def probe_c_caller(stub_class: Callable[[], asyncio.AbstractEventLoop]) -> None:
     coroutine = nothing()
     try:
         # Named, so that the first task of the program is still "Task-1".
-        task: Any = asyncio.Task(coroutine, loop=stub_class(), name="probe")
+        task: Any = asyncio.Task(coroutine, loop=stub, name="probe")
         # The stub never runs the task, which is no reason to warn.
         task._log_destroy_pending = False
         asyncio.tasks._unregister_task(task)

@@ -163,7 +163,8 @@ class EventLoop(LoopState):
             self._wake_reader, self._wake_writer = socket.socketpair()
             self._wake_reader.setblocking(False)
             self._wake_writer.setblocking(False)
-            self._add_own_reader(self._wake_reader.fileno(), self._read_from_self)
+            self._add_reader(self._wake_reader.fileno(), self._read_from_self)
+            self._watches_itself(self._wake_reader.fileno())
 
     @property
     def _ssock(self) -> socket.socket | None:

@@ -68,6 +68,7 @@ table! {
         limit_overrun = "asyncio"."LimitOverrunError",
         socket = "socket"."socket",
         file_io = "io"."FileIO",
+        fileobj_to_fd = "selectors"."_fileobj_to_fd",
         io_base = "io"."IOBase",
         server_class = "asyncio.base_events"."Server",
         gaierror = "socket"."gaierror",

@@ -320,14 +320,6 @@ impl<T: Native> Dead<T> {
         // SAFETY: the type of an object whose memory is still there.
         unsafe { ffi::Py_TYPE(self.0) }
     }
-
-    /// The object's memory, whose fields are still valid. The caller frees it, and gives the reference to the type back.
-    #[inline(always)]
-    pub(crate) fn into_ptr(self) -> *mut ffi::PyObject {
-        let object = self.0;
-        std::mem::forget(self);
-        object
-    }
 }
 
 impl<T: Native> Deref for Dead<T> {

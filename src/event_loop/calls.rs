@@ -18,13 +18,13 @@ use super::core::{Core, Entry};
 use super::futures::new_future;
 use super::handle::layout::{Deadline, Handle, HandleRef, Parts, ThreadSafeHandle, TimerHandle};
 use super::support::call_support;
-use crate::capi::class::add_methods;
+use crate::capi::class::ClassSpec;
 use crate::capi::exceptions::Exception;
 use crate::capi::fallible::string;
 use crate::capi::imports::{imports, support};
 use crate::capi::inspect::{boolean, float};
-use crate::capi::methods::Method;
-use crate::capi::native::{Native, This, native_class};
+use crate::capi::methods::{Method, TypeSlot};
+use crate::capi::native::{self, Dealloc, This, native_class};
 use crate::capi::recycle::context::context_for;
 use crate::capi::{Arguments, Borrowed, Raised, Ref};
 use crate::compat::clock::NativeTiming;
@@ -37,39 +37,28 @@ type Loop<'a> = This<'a, Core>;
 /// The tuple of keyword names that `_asyncio` passes to `call_soon`, or null.
 static C_KEYWORDS: AtomicPtr<ffi::PyObject> = AtomicPtr::new(null_mut());
 
-/// Remembers what the probe sees. Called once, when the package's Python half is there.
-pub(crate) fn init_c_caller(py: Python<'_>) {
-    let probed = support(py, "probe_c_caller").and_then(|probe| probe.call1((py.get_type::<Probe>(),)));
-    // The probe is optional: without it every call makes a Handle.
-    drop(probed);
-}
-
 /// The stub loop of the probe: a task's first `call_soon` lands here.
-#[pyclass(module = "wakeloop._core", frozen)]
 #[derive(Debug)]
-pub(crate) struct Probe;
+struct Probe;
 
-#[pymethods]
-impl Probe {
-    #[new]
-    fn new() -> Probe {
-        Probe
-    }
+// `init_c_caller` builds the class and makes the one instance.
+native_class!(unsafe Probe, collected false);
 
-    fn get_debug(&self) -> bool {
-        false
-    }
-}
+impl Dealloc for Probe {}
 
-// `init_probe` sets the class, and a type without size is valid anywhere.
-native_class!(unsafe Probe);
-
-/// Puts the probe's method on its class, as the loop's are put on theirs.
-pub(crate) fn init_probe(py: Python<'_>) -> PyResult<()> {
-    let class = py.get_type::<Probe>();
-    // SAFETY: see `native_class!` above.
-    unsafe { Probe::class().set(&class) };
-    add_methods::<Probe>(&class, &[Method::fast(c"call_soon", note_caller, c"Record the caller.")])
+/// Remembers what the probe sees. Called once, when the package's Python half is there. The probe is optional: without it
+/// every call makes a Handle.
+pub(crate) fn init_c_caller(py: Python<'_>) -> PyResult<()> {
+    ClassSpec::<Probe>::new(c"wakeloop._core.Probe")
+        .methods(&[
+            Method::fast(c"call_soon", note_caller, c"Record the caller."),
+            Method::no_args(c"get_debug", |_: This<'_, Probe>| false, c"False."),
+        ])
+        .slots(&[TypeSlot::dealloc()])
+        .build(py)?;
+    let probe = native::create(Probe)?;
+    drop(call_support(py, "probe_c_caller", &[probe.borrow()]).map_err(Raised::take));
+    Ok(())
 }
 
 fn note_caller(_: This<'_, Probe>, arguments: Arguments<'_>) {

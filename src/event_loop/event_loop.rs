@@ -7,7 +7,7 @@
 use std::os::fd::RawFd;
 use std::rc::Rc;
 
-use pyo3::exceptions::{PyAttributeError, PyOverflowError, PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyOverflowError, PyRuntimeError, PyValueError};
 use pyo3::ffi;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -20,10 +20,10 @@ use super::entries::{from_handle, into_handle};
 use super::handle::layout::{Handle, Parts};
 use super::sock::call::{Action, SockCall};
 use super::sock::file_transfer::FileTransfer;
-use super::watch::{self, Asker};
+use super::watch;
 use super::{stepping, turn};
 use crate::capi::call::{given_or_copied, guard};
-use crate::capi::error::{exception, exception_about, io_error};
+use crate::capi::error::{exception, io_error};
 use crate::capi::fallible::{dict, list, py_tuple};
 use crate::capi::imports::{imports, support};
 use crate::capi::{Fallible, Fatal, Raised, Ref, Slot};
@@ -60,42 +60,23 @@ fn check_not_polling(core: &Core) -> PyResult<()> {
     Ok(())
 }
 
-fn set_slot(slot: &Slot, value: Bound<'_, PyAny>) {
-    slot.set(if value.is_none() { None } else { Some(value.into()) });
+fn get_slot<'py>(py: Python<'py>, slot: &Slot) -> Option<Bound<'py, PyAny>> {
+    slot.get().map(|value| value.bind(py))
 }
 
-fn get_slot(py: Python<'_>, slot: &Slot) -> Py<PyAny> {
-    match slot.get() {
-        Some(value) => value.bind(py).clone().unbind(),
-        None => py.None(),
-    }
-}
-
-/// The descriptor of what `add_reader` and friends take: a number or an object with `fileno()`. Errors as
-/// the selectors module words them.
+/// The descriptor of what `add_reader` and friends take: a number or an object with `fileno()`. The selectors module
+/// words the errors.
 fn descriptor(file: &Bound<'_, PyAny>) -> PyResult<RawFd> {
-    let number = if file.is_instance_of::<pyo3::types::PyInt>() {
-        file.clone()
-    } else {
-        let (py, integer) = (file.py(), file.py().get_type::<pyo3::types::PyInt>());
-        match file.call_method0(Fallible("fileno")).and_then(|fd| integer.call1((fd,))) {
-            Ok(number) => number,
-            Err(error)
-                if error.is_instance_of::<PyAttributeError>(py)
-                    || error.is_instance_of::<PyTypeError>(py)
-                    || error.is_instance_of::<PyValueError>(py) =>
-            {
-                return Err(exception_about::<PyValueError>(c"Invalid file object: %R", file));
-            }
-            Err(error) => return Err(error),
-        }
-    };
-    if number.lt(0)? {
-        return Err(exception_about::<PyValueError>(c"Invalid file descriptor: %S", &number));
+    let number = Ref::from(file.clone());
+    match number.exact_int().map(RawFd::try_from) {
+        Some(Ok(fd)) if fd >= 0 => Ok(fd),
+        _ => imports()
+            .fileobj_to_fd
+            .call(&[number.borrow()])?
+            .bind(file.py())
+            .extract()
+            .map_err(|_| exception::<PyOverflowError>("Python int too large to convert to C int")),
     }
-    number
-        .extract::<RawFd>()
-        .map_err(|_| exception::<PyOverflowError>("Python int too large to convert to C int"))
 }
 
 /// As [`descriptor`], for removing a callback: a number that no descriptor can have has none, and a file that was closed
@@ -223,15 +204,6 @@ impl EventLoop {
         self.core.wake_if_parked();
     }
 
-    /// Queue a handle that is already made: asyncio.Handle from inherited code, or one of ours.
-    fn _add_callback(&self, handle: Bound<'_, PyAny>) -> PyResult<()> {
-        let handle = Ref::from(handle);
-        if !handle.getattr(&imports()._cancelled)?.is_true()? {
-            self._ready_push(handle.bind(handle.py()));
-        }
-        Ok(())
-    }
-
     /// Wake the loop if it sleeps.
     fn _write_to_self(&self) {
         self.core.wake_if_parked();
@@ -248,19 +220,13 @@ impl EventLoop {
         args: &Bound<'py, PyTuple>,
         context: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        add_watch(slf, fd, Direction::Read, callback, args, context, Asker::Program)
+        add_watch(slf, fd, Direction::Read, callback, args, context)
     }
 
-    /// `_add_reader` for a descriptor that the loop itself watches, for signals or for the end of a child. A busy loop
-    /// need not poll in every turn for it.
-    #[pyo3(signature = (fd, callback, *args))]
-    fn _add_own_reader<'py>(
-        slf: &Bound<'py, Self>,
-        fd: &Bound<'py, PyAny>,
-        callback: Bound<'py, PyAny>,
-        args: &Bound<'py, PyTuple>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        add_watch(slf, fd, Direction::Read, callback, args, None, Asker::Internal)
+    /// The loop itself watches this descriptor, for signals or for the end of a child. A busy loop need not poll in every
+    /// turn for it.
+    fn _watches_itself(&self, fd: RawFd) {
+        self.core.fds.set_internal(fd);
     }
 
     #[pyo3(signature = (fd, callback, *args, context=None))]
@@ -271,7 +237,7 @@ impl EventLoop {
         args: &Bound<'py, PyTuple>,
         context: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        add_watch(slf, fd, Direction::Write, callback, args, context, Asker::Program)
+        add_watch(slf, fd, Direction::Write, callback, args, context)
     }
 
     /// Stop watching for reading; a listener counts as a reader. True if there was one.
@@ -406,23 +372,23 @@ impl EventLoop {
     }
 
     #[getter(_thread_id)]
-    fn get_thread_id(&self, py: Python<'_>) -> Py<PyAny> {
+    fn get_thread_id<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
         get_slot(py, &self.core.thread_id)
     }
 
     #[setter(_thread_id)]
-    fn set_thread_id(&self, value: Bound<'_, PyAny>) {
-        set_slot(&self.core.thread_id, value);
+    fn set_thread_id(&self, value: Option<Bound<'_, PyAny>>) {
+        self.core.thread_id.set(value.map(Ref::from));
     }
 
     #[getter(_task_factory)]
-    fn get_task_factory(&self, py: Python<'_>) -> Py<PyAny> {
+    fn get_task_factory<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
         get_slot(py, &self.core.task_factory)
     }
 
     #[setter(_task_factory)]
-    fn set_task_factory(&self, value: Bound<'_, PyAny>) {
-        set_slot(&self.core.task_factory, value);
+    fn set_task_factory(&self, value: Option<Bound<'_, PyAny>>) {
+        self.core.task_factory.set(value.map(Ref::from));
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
@@ -430,12 +396,11 @@ impl EventLoop {
         self.core.traverse(&mut |object| {
             // SAFETY: `Py` and `Ref` are both transparent over a pointer that is not null.
             let object = unsafe { &*std::ptr::from_ref(object).cast::<Py<PyAny>>() };
-            outcome = visit.call(object);
-            i32::from(outcome.is_err())
+            if outcome.is_ok() {
+                outcome = visit.call(object);
+            }
         });
-        outcome?;
-        self.core.thread_id.visit_with(&visit)?;
-        self.core.task_factory.visit_with(&visit)
+        outcome
     }
 
     fn __clear__(&self) {
@@ -469,7 +434,6 @@ fn add_watch<'py>(
     callback: Bound<'py, PyAny>,
     args: &Bound<'py, PyTuple>,
     context: Option<Bound<'py, PyAny>>,
-    asker: Asker,
 ) -> PyResult<Bound<'py, PyAny>> {
     let (py, core) = (slf.py(), &slf.get().core);
     core.check_usable()?;
@@ -484,6 +448,6 @@ fn add_watch<'py>(
         let stack = support(py, "caller_stack")?.call0()?;
         handle.set_source_traceback(Some(stack.into()));
     }
-    watch::add(core, fd, direction, &handle, file, asker)?;
+    watch::add(core, fd, direction, &handle, file)?;
     Ok(handle.object().bind(py).clone())
 }

@@ -15,6 +15,7 @@
 //! the next run.
 
 use super::clock::monotonic_nanos;
+use super::core::inbox::Message;
 use super::core::metrics::add;
 use super::core::run_state::Phase;
 use super::core::{Core, Entry};
@@ -79,20 +80,13 @@ impl Drop for Running<'_> {
 fn turn(core: &Core) -> Result<(), Fatal> {
     add(&core.counters.turns, 1);
     let now = poll_or_skip(core)?;
-    let batch = queue_due_timers(core, now)?;
-    dispatch_events(core, &batch)?;
-    run_callbacks(core, &batch)?;
+    if core.io.has_events() {
+        run_with_events(core, now)?;
+    } else {
+        make_due_timers_ready(core, now)?;
+        run_ready(core, core.ready.len())?;
+    }
     core.flush_all()
-}
-
-/// What a turn has to do after its poll.
-struct Batch {
-    /// There are events to dispatch.
-    events: bool,
-    /// How many entries were ready before the poll, and run before the events.
-    earlier: usize,
-    /// How many entries run after the events.
-    due: usize,
 }
 
 /// Step 1. Gives the time of the poll, or of the turn's begin.
@@ -125,7 +119,14 @@ fn poll_or_skip(core: &Core) -> Result<u64, Fatal> {
 /// Delivers the messages of other threads.
 #[inline(always)]
 pub(super) fn deliver_messages(core: &Core) -> Result<(), Fatal> {
-    let Some(messages) = core.inbox.take() else { return Ok(()) };
+    match core.inbox.take() {
+        Some(messages) => deliver(core, messages),
+        None => Ok(()),
+    }
+}
+
+#[inline(never)]
+fn deliver(core: &Core, messages: Vec<Message>) -> Result<(), Fatal> {
     add(&core.counters.messages, messages.len() as u64);
     let event_loop = core.this();
     let mut outcome = Outcome::default();
@@ -135,16 +136,7 @@ pub(super) fn deliver_messages(core: &Core) -> Result<(), Fatal> {
     outcome.finish()
 }
 
-/// Step 2.
-#[inline(always)]
-fn queue_due_timers(core: &Core, now: u64) -> Result<Batch, Fatal> {
-    let events = core.io.has_events();
-    let earlier = if events { core.ready.len() } else { 0 };
-    make_due_timers_ready(core, now)?;
-    Ok(Batch { events, earlier, due: core.ready.len() - earlier })
-}
-
-/// Moves timers that are due to the ready queue: never early, in order of their deadlines.
+/// Step 2. Moves timers that are due to the ready queue: never early, in order of their deadlines.
 #[inline(always)]
 pub(crate) fn make_due_timers_ready(core: &Core, now: u64) -> Result<(), Fatal> {
     let Some(next) = core.timers.next() else { return Ok(()) };
@@ -163,26 +155,23 @@ pub(crate) fn make_due_timers_ready(core: &Core, now: u64) -> Result<(), Fatal> 
     Ok(())
 }
 
-/// Step 3.
+/// Steps 2 to 4 of a turn that has events.
 #[inline(always)]
-fn dispatch_events(core: &Core, batch: &Batch) -> Result<(), Fatal> {
-    if batch.earlier > 0 {
-        run_ready(core, batch.earlier)?;
+fn run_with_events(core: &Core, now: u64) -> Result<(), Fatal> {
+    let earlier = core.ready.len();
+    make_due_timers_ready(core, now)?;
+    let due = core.ready.len() - earlier;
+    if earlier > 0 {
+        run_ready(core, earlier)?;
         // A write may find out that a connection is lost: asyncio reports no event of it then.
         core.flush_all()?;
     }
     core.state.enter(Phase::Dispatching);
     let dispatched = dispatch_all(core);
     core.state.enter(Phase::Running);
-    dispatched
-}
-
-/// Step 4.
-#[inline(always)]
-fn run_callbacks(core: &Core, batch: &Batch) -> Result<(), Fatal> {
-    run_ready(core, batch.due)?;
-    let events_only = batch.events && batch.earlier == 0;
-    if events_only && !core.ready.is_empty() && !core.state.is_stopping() && core.fds.callbacks() == 0 {
+    dispatched?;
+    run_ready(core, due)?;
+    if earlier == 0 && !core.ready.is_empty() && !core.state.is_stopping() && core.fds.callbacks() == 0 {
         // The next turn, with its timers, but without a poll: since the last one only the events have scheduled.
         if core.timers.next().is_some() {
             make_due_timers_ready(core, monotonic_nanos())?;

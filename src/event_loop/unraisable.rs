@@ -1,7 +1,5 @@
 //! The last resort for an error: `sys.unraisablehook`.
 
-use pyo3::ffi;
-
 use crate::capi::error::{raise, take_unless_fatal};
 use crate::capi::{Fatal, Raised, Ref};
 
@@ -9,9 +7,7 @@ use crate::capi::{Fatal, Raised, Ref};
 #[cold]
 pub(crate) fn unraisable(object: &Ref, raised: Raised) -> Result<(), Fatal> {
     let Raised = raised;
-    let exception = take_unless_fatal()?;
-    raise(exception);
-    // SAFETY: an error is set; the call prints and clears it.
-    unsafe { ffi::PyErr_WriteUnraisable(object.as_ptr()) };
+    raise(take_unless_fatal()?);
+    object.write_unraisable();
     Ok(())
 }

@@ -6,7 +6,7 @@
 //! and no `epoll_ctl` is needed per wait. A closed descriptor leaves the poller by itself, and its number comes back with
 //! another socket. So such a record remembers its socket object by a weak reference.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::fd::RawFd;
 use std::rc::Rc;
 
@@ -63,22 +63,23 @@ fn apply(core: &Core, fd: RawFd) -> io::Result<()> {
     };
     match old {
         Registration::Level(now) if now == interest => return Ok(()),
-        Registration::None => match poller.register_level(fd, token, interest) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+        Registration::None => {
+            or_on(ErrorKind::AlreadyExists, poller.register_level(fd, token, interest), || {
                 poller.reregister_level(fd, token, interest)
-            }
-            other => other,
-        },
-        _ => match poller.reregister_level(fd, token, interest) {
-            // Closed and opened again without our knowledge.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                poller.register_level(fd, token, interest)
-            }
-            other => other,
-        },
+            })
+        }
+        // Not found, if it was closed and opened again without our knowledge.
+        _ => or_on(ErrorKind::NotFound, poller.reregister_level(fd, token, interest), || {
+            poller.register_level(fd, token, interest)
+        }),
     }?;
     watched.registration.set(Registration::Level(interest));
     Ok(())
+}
+
+/// The first result, or that of another try if the first failed with this kind of error.
+fn or_on(kind: ErrorKind, first: io::Result<()>, other: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    if first.as_ref().is_err_and(|error| error.kind() == kind) { other() } else { first }
 }
 
 /// Takes a record out of the table. It may be the last owner of a file object, whose destructor may come back here: the
@@ -107,14 +108,6 @@ fn record(core: &Core, fd: RawFd) -> Result<Rc<WatchedFd>, Raised> {
     Ok(watched)
 }
 
-/// On whose behalf a descriptor is watched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asker {
-    Program,
-    /// The loop itself: for a signal, or the end of a child.
-    Internal,
-}
-
 /// Sets the callback of one side; the handle that it replaces is cancelled. `file` is the object that has the descriptor,
 /// if the caller has more than its number.
 pub(crate) fn add(
@@ -123,7 +116,6 @@ pub(crate) fn add(
     direction: Direction,
     handle: &HandleRef,
     file: Option<Ref>,
-    asker: Asker,
 ) -> Result<(), Raised> {
     core.check_process()?;
     if core.fds.source(fd).is_some() {
@@ -131,9 +123,6 @@ pub(crate) fn add(
         return Err(Exception::RuntimeError.raise(&text));
     }
     let watched = record(core, fd)?;
-    if asker == Asker::Internal {
-        core.fds.set_internal(&watched);
-    }
     let old = core.fds.set_waiter(&watched, direction, Some(handle.object().clone_ref()));
     let same = file.as_ref().is_some_and(|file| watched.is_of(file.as_ptr()));
     if old.is_some() && !same && watched.registration.get() != Registration::None {
@@ -232,12 +221,9 @@ fn weak_reference(object: &Ref) -> Result<Ref, Raised> {
 fn keep_edge(core: &Core, fd: RawFd, watched: &WatchedFd, owner: Option<Ref>) -> Result<(), Raised> {
     let (Some(poller), Some(owner)) = (core.poller(), owner) else { return Ok(()) };
     let token = core.fds.token(fd);
-    match poller.register_edge(fd, token, Interest::BOTH) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            poller.reregister_edge(fd, token, Interest::BOTH)
-        }
-        other => other,
-    }
+    or_on(ErrorKind::AlreadyExists, poller.register_edge(fd, token, Interest::BOTH), || {
+        poller.reregister_edge(fd, token, Interest::BOTH)
+    })
     .map_err(|error| raise_io(&error))?;
     watched.registration.set(Registration::Edge);
     watched.owner.set(Some(owner));

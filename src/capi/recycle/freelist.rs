@@ -46,30 +46,4 @@ impl Freelist {
         objects.push(object);
         true
     }
-
-    /// The same as [`Freelist::take`], or fresh memory with a collector's header. Null with an error.
-    ///
-    /// # Safety
-    /// `class` is the one class of this list, and is collected.
-    #[inline(always)]
-    pub(crate) unsafe fn new_gc(&self, class: *mut ffi::PyTypeObject) -> *mut ffi::PyObject {
-        // SAFETY: the caller's contract.
-        unsafe { self.take(class).unwrap_or_else(|| ffi::PyObject_GC_New::<ffi::PyObject>(class)) }
-    }
-
-    /// The end of a `tp_dealloc`: keeps the memory or frees it, and drops the reference to the class.
-    ///
-    /// # Safety
-    /// As for [`Freelist::keep`], and the class is collected.
-    #[inline(always)]
-    pub(crate) unsafe fn free_gc(&self, object: *mut ffi::PyObject) {
-        // SAFETY: the caller's contract.
-        unsafe {
-            let class = ffi::Py_TYPE(object);
-            if !self.keep(object) {
-                ffi::PyObject_GC_Del(object.cast());
-            }
-            ffi::Py_DECREF(class.cast());
-        }
-    }
 }

@@ -157,9 +157,11 @@ impl<C> FdTable<C> {
     }
 
     /// The loop itself watches this descriptor: its callbacks do not count as the program's.
-    pub(crate) fn set_internal(&self, watched: &WatchedFd) {
-        self.callbacks.set(self.callbacks.get() - watched.callbacks());
-        watched.internal.set(true);
+    pub(crate) fn set_internal(&self, fd: RawFd) {
+        if let Some(watched) = self.watched(fd) {
+            self.callbacks.set(self.callbacks.get() - watched.callbacks());
+            watched.internal.set(true);
+        }
     }
 
     fn forget(&self, old: &Kind<C>) {
@@ -255,18 +257,14 @@ impl<C> FdTable<C> {
     }
 
     /// For the collector. `visit` runs no Python code.
-    pub(crate) fn traverse(&self, visit: &mut dyn FnMut(&Ref) -> i32) -> i32 {
+    pub(crate) fn traverse(&self, visit: &mut dyn FnMut(&Ref)) {
         for entry in self.entries.borrow().iter() {
-            let result = match &entry.kind {
+            match &entry.kind {
                 Kind::Source(SourceEntry { holder: Holder::Owned(object), .. }) => visit(object),
-                Kind::Source(_) | Kind::Free => 0,
+                Kind::Source(_) | Kind::Free => {}
                 Kind::Watched(watched) => watched.traverse(visit),
-            };
-            if result != 0 {
-                return result;
             }
         }
-        0
     }
 }
 

@@ -146,9 +146,11 @@ impl Inbox {
     #[inline(always)]
     pub(crate) fn take(&self) -> Option<Vec<Message>> {
         // Relaxed: a miss is seen in the next turn, and `park` looks again before the loop blocks.
-        if !self.filled.load(Ordering::Relaxed) {
-            return None;
-        }
+        if self.filled.load(Ordering::Relaxed) { self.take_filled() } else { None }
+    }
+
+    #[inline(never)]
+    fn take_filled(&self) -> Option<Vec<Message>> {
         let mut messages = lock(&self.messages);
         // Ordering: Acquire, pairs with the Release store in `send`.
         self.filled.swap(false, Ordering::Acquire);

@@ -381,23 +381,24 @@ impl Core {
     // -- the collector
 
     /// Shows the collector every reference that the parts hold. `visit` runs no Python code.
-    pub(crate) fn traverse(&self, visit: &mut dyn FnMut(&Ref) -> i32) -> i32 {
+    pub(crate) fn traverse(&self, visit: &mut dyn FnMut(&Ref)) {
         // A handle that the collector does not track has its inside entered from here, but only if nobody else could
         // still reach it.
-        let mut deep = |object: &Ref| match Handle::from_object(object) {
-            Some(handle) if object.is_unique() && !is_tracked(object) => match handle.visit(visit) {
-                0 => visit(object),
-                result => result,
-            },
-            _ => visit(object),
+        let mut deep = |object: &Ref| {
+            if let Some(handle) = Handle::from_object(object)
+                && object.is_unique()
+                && !is_tracked(object)
+            {
+                handle.visit(visit);
+            }
+            visit(object);
         };
-        let parts = [
-            self.ready.traverse(&mut deep),
-            self.timers.traverse(&mut deep),
-            self.fds.traverse(&mut deep),
-            self.future_arguments.get().map_or(0, |arguments| deep(&arguments)),
-        ];
-        parts.into_iter().find(|&result| result != 0).unwrap_or(0)
+        self.ready.traverse(&mut deep);
+        self.timers.traverse(&mut deep);
+        self.fds.traverse(&mut deep);
+        for slot in [&self.future_arguments, &self.thread_id, &self.task_factory] {
+            slot.get().iter().for_each(&mut deep);
+        }
     }
 
     /// Drops everything that could hold a reference back to the loop, as `close()` and the collector do.

@@ -59,7 +59,9 @@ impl PollPolicy {
     /// The turn has events, or has not. Without a poll there is no news of that.
     #[inline(always)]
     pub(crate) fn note_events(&self, any: bool, skipped: bool) {
-        self.had_events.set(any || (skipped && self.had_events.get()));
+        if any || !skipped {
+            self.had_events.set(any);
+        }
     }
 
     /// Did the last poll bring events?

@@ -53,22 +53,21 @@ impl<C> ReadyQueue<C> {
     }
 
     /// For the collector: the objects that the queue keeps alive. `visit` runs no Python code.
-    pub(crate) fn traverse(&self, visit: &mut dyn FnMut(&Ref) -> i32) -> i32 {
+    pub(crate) fn traverse(&self, visit: &mut dyn FnMut(&Ref)) {
         let entries = self.0.take();
-        let result = entries.iter().map(|entry| entry.traverse(visit)).find(|&result| result != 0);
+        entries.iter().for_each(|entry| entry.traverse(visit));
         let pushed = self.0.replace(entries);
         debug_assert!(pushed.is_empty());
-        result.unwrap_or(0)
     }
 }
 
 impl<C> Entry<C> {
-    fn traverse(&self, visit: &mut dyn FnMut(&Ref) -> i32) -> i32 {
+    fn traverse(&self, visit: &mut dyn FnMut(&Ref)) {
         let held: [Option<&Ref>; 3] = match self {
             Entry::Handle(handle) => [Some(handle.object()), None, None],
             Entry::Foreign(object) | Entry::Native { object, .. } => [Some(object), None, None],
             Entry::Call { callback, argument, context } => [Some(callback), argument.as_ref(), Some(context)],
         };
-        held.into_iter().flatten().map(visit).find(|&result| result != 0).unwrap_or(0)
+        held.into_iter().flatten().for_each(visit);
     }
 }

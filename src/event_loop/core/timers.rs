@@ -86,10 +86,7 @@ impl Timers {
     }
 
     /// For the collector. `visit` runs no Python code.
-    pub(crate) fn traverse(&self, visit: &mut dyn FnMut(&Ref) -> i32) -> i32 {
-        self.heap.with(|heap| {
-            let results = heap.iter().map(|(_, timer)| visit(timer.handle().object()));
-            results.into_iter().find(|&result| result != 0).unwrap_or(0)
-        })
+    pub(crate) fn traverse(&self, visit: &mut dyn FnMut(&Ref)) {
+        self.heap.with(|heap| heap.iter().for_each(|(_, timer)| visit(timer.handle().object())));
     }
 }

@@ -114,9 +114,10 @@ impl WatchedFd {
     }
 
     /// For the collector. `visit` runs no Python code.
-    pub(crate) fn traverse(&self, visit: &mut dyn FnMut(&Ref) -> i32) -> i32 {
-        let slots = [&self.reader, &self.writer, &self.owner, &self.file];
-        slots.into_iter().filter_map(|slot| look(slot, &mut *visit)).find(|&result| result != 0).unwrap_or(0)
+    pub(crate) fn traverse(&self, visit: &mut dyn FnMut(&Ref)) {
+        for slot in [&self.reader, &self.writer, &self.owner, &self.file] {
+            look(slot, &mut *visit);
+        }
     }
 }
 

@@ -6,21 +6,18 @@
 //! `asyncio.sleep` and `asyncio.timeout` do, is tracked when the loop stops running: only then can the loop itself be a
 //! part of the cycle.
 //!
-//! The callback and up to three arguments lie inline; slot 0 of the argument array stays free for
-//! `PY_VECTORCALL_ARGUMENTS_OFFSET`. More arguments are kept as a tuple.
+//! The callback and up to three arguments lie inline. More arguments are kept as a tuple.
 //!
 //! `isinstance(handle, asyncio.Handle)` holds through `__class__`, as for a proxy: to inherit would cost what the plain
 //! layout saves.
 
 use std::cell::Cell;
-use std::ptr::null_mut;
-
-use pyo3::ffi;
 
 use super::super::core::loop_ref::{LoopRef, LoopSlot};
 use super::run_lock::RunLock;
+use crate::capi::fallible::tuple;
 use crate::capi::inspect::float;
-use crate::capi::native::{Class, Native, WeakList};
+use crate::capi::native::{self, Class, Native, This, WeakList};
 use crate::capi::recycle::context::as_object;
 use crate::capi::recycle::freelist::Freelist;
 use crate::capi::{Borrowed, Raised, Ref, Slot};
@@ -48,11 +45,9 @@ pub(crate) enum Kind {
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Handle {
-    base: ffi::PyObject,
     pub(super) callback: Slot,
-    /// Slot 0 is spare; an inline call uses 1..=count, a tuple call has the tuple in 1.
-    pub(super) arguments: [Cell<*mut ffi::PyObject>; INLINE + 1],
-    pub(super) count: Cell<u8>,
+    /// The first places are filled. A handle that is `tupled` has the tuple of all arguments in the first.
+    pub(super) arguments: [Slot; INLINE],
     pub(super) tupled: Cell<bool>,
     pub(super) cancelled: Cell<bool>,
     pub(super) kind: Kind,
@@ -84,12 +79,41 @@ pub(crate) struct ThreadSafeHandle {
     pub(super) lock: RunLock,
 }
 
-/// When a timer is due.
-pub(crate) struct Deadline {
-    /// What timers are ordered by.
-    pub(crate) seconds: f64,
-    /// What was given, unless it was a float.
-    pub(crate) given: Option<Ref>,
+static HANDLE: Class = Class::new();
+static TIMER_HANDLE: Class = Class::new();
+static THREAD_SAFE_HANDLE: Class = Class::new();
+
+static HANDLES: Freelist = Freelist::new(FREELIST);
+static TIMERS: Freelist = Freelist::new(FREELIST);
+static THREAD_SAFE: Freelist = Freelist::new(FREELIST);
+
+macro_rules! native_handle {
+    ($kind:ty, $class:ident, $dead:ident, collected: $collected:literal) => {
+        // SAFETY: `make_types` builds the class; `native::create` makes every instance, and no class is derived from it.
+        unsafe impl Native for $kind {
+            const COLLECTED: bool = $collected;
+
+            #[inline(always)]
+            fn class() -> &'static Class {
+                &$class
+            }
+
+            #[inline(always)]
+            fn freelist() -> Option<&'static Freelist> {
+                Some(&$dead)
+            }
+        }
+    };
+}
+
+native_handle!(Handle, HANDLE, HANDLES, collected: false);
+native_handle!(TimerHandle, TIMER_HANDLE, TIMERS, collected: true);
+native_handle!(ThreadSafeHandle, THREAD_SAFE_HANDLE, THREAD_SAFE, collected: false);
+
+/// Is it one of ours (of any kind)?
+#[inline(always)]
+pub(crate) fn is_handle(object: &Ref) -> bool {
+    [&HANDLE, &TIMER_HANDLE, &THREAD_SAFE_HANDLE].iter().any(|class| class.is_exact_class_of(object))
 }
 
 /// A reference to a handle of ours, of any kind.
@@ -125,7 +149,7 @@ impl std::ops::Deref for HandleRef {
     #[inline(always)]
     fn deref(&self) -> &Handle {
         // SAFETY: the constructors in this file take handles only; the reference keeps it alive.
-        unsafe { Handle::of(self.0.as_ptr()) }
+        unsafe { Handle::of(&self.0) }
     }
 }
 
@@ -149,18 +173,16 @@ impl TimerRef {
         TimerRef(self.0.clone_ref())
     }
 
-    fn timer(&self) -> &TimerHandle {
+    #[inline(always)]
+    fn timer(&self) -> This<'_, TimerHandle> {
         // SAFETY: `TimerHandle::create` alone makes these; the reference keeps the handle alive.
-        unsafe { TimerHandle::of(self.0.object().as_ptr()) }
+        unsafe { This::from_ptr(self.0.object().as_ptr()) }
     }
 
     /// Shows the handle to the collector if it is referred to by more than the heap.
     pub(crate) fn track_shared(&self) {
-        let object = self.0.object();
-        if !object.is_unique()
-            && let Some(timer) = object.downcast::<TimerHandle>()
-        {
-            timer.track();
+        if !self.0.object().is_unique() {
+            self.timer().track();
         }
     }
 }
@@ -172,80 +194,12 @@ impl timer::Slotted for TimerRef {
     }
 }
 
-static HANDLE: Class = Class::new();
-static TIMER_HANDLE: Class = Class::new();
-static THREAD_SAFE_HANDLE: Class = Class::new();
-
-// SAFETY: `repr(C)`, and the object's header comes first; `create` makes every instance. The same for the two below.
-unsafe impl Native for Handle {
-    const COLLECTED: bool = false;
-
-    #[inline(always)]
-    fn class() -> &'static Class {
-        &HANDLE
-    }
-
-    #[inline(always)]
-    fn offset() -> usize {
-        0
-    }
-}
-
-// SAFETY: as above.
-unsafe impl Native for TimerHandle {
-    #[inline(always)]
-    fn class() -> &'static Class {
-        &TIMER_HANDLE
-    }
-
-    #[inline(always)]
-    fn offset() -> usize {
-        0
-    }
-}
-
-// SAFETY: as above.
-unsafe impl Native for ThreadSafeHandle {
-    const COLLECTED: bool = false;
-
-    #[inline(always)]
-    fn class() -> &'static Class {
-        &THREAD_SAFE_HANDLE
-    }
-
-    #[inline(always)]
-    fn offset() -> usize {
-        0
-    }
-}
-
-static HANDLES: Freelist = Freelist::new(FREELIST);
-static TIMERS: Freelist = Freelist::new(FREELIST);
-static THREAD_SAFE: Freelist = Freelist::new(FREELIST);
-
-/// Is it one of ours (of any kind)?
-#[inline(always)]
-pub(crate) fn is_handle(object: &Ref) -> bool {
-    let kind = object.kind();
-    [&HANDLE, &TIMER_HANDLE, &THREAD_SAFE_HANDLE].iter().any(|class| kind == class.as_ptr())
-}
-
-/// Allocates or reuses an object of one of the types, with an owned reference to it. Its fields are not written yet.
-#[inline(always)]
-fn allocate(list: &Freelist, class: &Class, size: usize) -> Result<*mut ffi::PyObject, Raised> {
-    // SAFETY: the list is of this class. Fresh memory is of its size; PyObject_Init sets class and count, and takes the
-    // reference to the class that `Handle::free` drops.
-    unsafe {
-        if let Some(object) = list.take(class.as_ptr()) {
-            return Ok(object);
-        }
-        let object = ffi::PyObject_Malloc(size).cast::<ffi::PyObject>();
-        if object.is_null() {
-            ffi::PyErr_NoMemory();
-            return Err(Raised);
-        }
-        Ok(ffi::PyObject_Init(object, class.as_ptr()))
-    }
+/// When a timer is due.
+pub(crate) struct Deadline {
+    /// What timers are ordered by.
+    pub(crate) seconds: f64,
+    /// What was given, unless it was a float.
+    pub(crate) given: Option<Ref>,
 }
 
 /// What a new handle is made of.
@@ -256,98 +210,60 @@ pub(crate) struct Parts<'a> {
     pub(crate) context: Ref,
 }
 
-/// The arguments as a tuple. Owned, or null with an error.
-#[cold]
-fn tuple_of(arguments: &[Borrowed<'_>]) -> *mut ffi::PyObject {
-    // SAFETY: a fresh tuple with one place for each argument, which gets an owned reference.
-    unsafe {
-        let tuple = ffi::PyTuple_New(arguments.len() as ffi::Py_ssize_t);
-        if !tuple.is_null() {
-            for (index, argument) in arguments.iter().enumerate() {
-                ffi::PyTuple_SET_ITEM(tuple, index as ffi::Py_ssize_t, argument.clone_ref().into_ptr());
-            }
-        }
-        tuple
+impl Parts<'_> {
+    #[inline(always)]
+    fn into_handle(self, kind: Kind) -> Result<Handle, Raised> {
+        let tupled = self.arguments.len() > INLINE;
+        let arguments = if tupled {
+            [Slot::new(Some(tuple_of(self.arguments)?)), Slot::empty(), Slot::empty()]
+        } else {
+            std::array::from_fn(|index| Slot::new(self.arguments.get(index).map(|it| it.clone_ref())))
+        };
+        Ok(Handle {
+            callback: Slot::new(Some(self.callback)),
+            arguments,
+            tupled: Cell::new(tupled),
+            cancelled: Cell::new(false),
+            kind,
+            context: Slot::new(Some(self.context)),
+            event_loop: LoopSlot::new(self.event_loop),
+            source_traceback: Slot::empty(),
+            shown: Slot::empty(),
+            weaklist: WeakList::new(),
+        })
     }
 }
 
-/// Fills the fields behind the object header. All of them, even on an error: the reference is dropped then.
-///
-/// # Safety
-/// `object` is an owned reference to memory of a handle type, of this kind, with an initialised header. Fields that its
-/// type has beyond [`Handle`] are written.
-#[inline(always)]
-unsafe fn fill(object: *mut ffi::PyObject, parts: Parts<'_>, kind: Kind) -> Result<HandleRef, Raised> {
-    let count = parts.arguments.len();
-    let inline = [const { Cell::new(null_mut()) }; INLINE + 1];
-    let tupled = count > INLINE;
-    if tupled {
-        inline[1].set(tuple_of(parts.arguments));
-    } else {
-        for (index, argument) in parts.arguments.iter().enumerate() {
-            inline[index + 1].set(argument.clone_ref().into_ptr());
-        }
-    }
-    let failed = tupled && inline[1].get().is_null();
-    let handle = object.cast::<Handle>();
-    // SAFETY: the caller's contract; the fields are written without reading what was there.
-    let handle = unsafe {
-        (&raw mut (*handle).callback).write(Slot::new(Some(parts.callback)));
-        (&raw mut (*handle).arguments).write(inline);
-        (&raw mut (*handle).count).write(Cell::new(if tupled { 1 } else { count as u8 }));
-        (&raw mut (*handle).tupled).write(Cell::new(tupled));
-        (&raw mut (*handle).cancelled).write(Cell::new(false));
-        (&raw mut (*handle).kind).write(kind);
-        (&raw mut (*handle).context).write(Slot::new(Some(parts.context)));
-        (&raw mut (*handle).event_loop).write(LoopSlot::new(parts.event_loop));
-        (&raw mut (*handle).source_traceback).write(Slot::empty());
-        (&raw mut (*handle).shown).write(Slot::empty());
-        (&raw mut (*handle).weaklist).write(WeakList::new());
-        Ref::from_owned(object).map(HandleRef).ok_or(Raised)?
-    };
-    if failed { Err(Raised) } else { Ok(handle) }
+#[cold]
+fn tuple_of(arguments: &[Borrowed<'_>]) -> Result<Ref, Raised> {
+    tuple(arguments.iter().map(|argument| argument.clone_ref()))
 }
 
 impl Handle {
     /// A new Handle that runs once. It is not queued.
     #[inline(always)]
     pub(crate) fn create(parts: Parts<'_>) -> Result<HandleRef, Raised> {
-        Handle::create_kind(parts, Kind::Once)
+        native::create(parts.into_handle(Kind::Once)?).map(HandleRef)
     }
 
     /// A new Handle that runs as often as it is asked to. It is not watched yet.
     pub(crate) fn create_repeated(parts: Parts<'_>) -> Result<HandleRef, Raised> {
-        Handle::create_kind(parts, Kind::Repeated)
+        native::create(parts.into_handle(Kind::Repeated)?).map(HandleRef)
     }
 
-    #[inline(always)]
-    fn create_kind(parts: Parts<'_>, kind: Kind) -> Result<HandleRef, Raised> {
-        let object = allocate(&HANDLES, &HANDLE, size_of::<Handle>())?;
-        // SAFETY: fresh memory of the right type.
-        unsafe { fill(object, parts, kind) }
-    }
-
-    /// The handle behind a reference to one.
-    ///
     /// # Safety
-    /// `object` is one of our handles ([`is_handle`]) and outlives the result.
+    /// `object` is one of our handles ([`is_handle`]).
     #[inline(always)]
-    pub(crate) unsafe fn of<'a>(object: *mut ffi::PyObject) -> &'a Handle {
-        // SAFETY: all the types begin with this layout; all fields but the constant kind are cells.
-        unsafe { &*object.cast() }
+    unsafe fn of(object: &Ref) -> &Handle {
+        // SAFETY: the caller's word. All three types begin with these fields, at the same place.
+        unsafe { This::<Handle>::from_ptr(object.as_ptr()) }.fields()
     }
 
     /// The object, if it is one of our handles.
     #[inline(always)]
     pub(crate) fn from_object(object: &Ref) -> Option<&Handle> {
-        // SAFETY: just tested; borrowed from the reference.
-        is_handle(object).then(|| unsafe { Handle::of(object.as_ptr()) })
-    }
-
-    /// The Python object, borrowed.
-    #[inline(always)]
-    pub(super) fn as_ptr(&self) -> *mut ffi::PyObject {
-        std::ptr::from_ref(self).cast_mut().cast()
+        // SAFETY: just tested.
+        is_handle(object).then(|| unsafe { Handle::of(object) })
     }
 
     /// The lock of a ThreadSafeHandle.
@@ -366,19 +282,10 @@ impl Handle {
         self.source_traceback.set(traceback);
     }
 
-    /// Empties the handle of callback and arguments.
-    pub(crate) fn clear(&self) {
-        let (callback, count) = (self.callback.take(), self.count.replace(0) as usize);
-        let mut taken = [null_mut(); INLINE + 1];
-        for (place, argument) in taken[1..=count].iter_mut().zip(&self.arguments[1..=count]) {
-            *place = argument.replace(null_mut());
-        }
-        // Only now may destructors run: the handle is sound again.
-        drop(callback);
-        for argument in &taken[1..=count] {
-            // SAFETY: the handle owned these references.
-            drop(unsafe { Ref::from_owned(*argument) });
-        }
+    /// Moves the arguments out: the filled ones come first.
+    #[inline(always)]
+    pub(super) fn take_arguments(&self) -> [Option<Ref>; INLINE] {
+        self.arguments.each_ref().map(Slot::take)
     }
 
     /// A handle that has run, or was cancelled, holds nothing that its end could free.
@@ -387,24 +294,14 @@ impl Handle {
         self.callback.is_empty() && self.context.is_empty() && self.source_traceback.is_empty()
     }
 
-    /// What a tracer does that wraps the callback in one of its own.
-    pub(super) fn set_callback(&self, callback: Option<Ref>) {
-        if self.count.get() == 0 && callback.is_some() {
-            // Spent or running: there is no tuple here.
-            self.tupled.set(false);
-        }
-        self.callback.set(callback);
-    }
-
+    /// What a tracer does that wraps the callback in one of its own: the arguments as one tuple, or none.
     pub(super) fn set_arguments(&self, tuple: Option<Ref>) {
-        let callback = self.callback.get();
-        self.clear();
-        self.count.set(tuple.is_some().into());
-        if tuple.is_some() || callback.is_some() {
-            self.tupled.set(tuple.is_some());
+        let old = self.take_arguments();
+        if tuple.is_some() {
+            self.tupled.set(true);
         }
-        self.arguments[1].set(tuple.map_or(null_mut(), Ref::into_ptr));
-        self.callback.set(callback);
+        self.arguments[0].set(tuple);
+        drop(old);
     }
 
     /// Cancels: the callback will not run, and the handle drops what it holds. The context too: the collector does not
@@ -416,7 +313,8 @@ impl Handle {
 
     /// Drops what a run would need.
     pub(crate) fn empty(&self) {
-        self.clear();
+        // Everything is taken out before any destructor runs.
+        drop((self.callback.take(), self.take_arguments()));
         self.context.clear();
     }
 
@@ -436,73 +334,25 @@ impl Handle {
     }
 
     /// The arguments as Python shows them: a tuple, or `None` once they are gone.
-    pub(super) fn arguments_tuple(&self) -> Result<Ref, Raised> {
+    pub(super) fn arguments_tuple(&self) -> Result<Option<Ref>, Raised> {
         if self.callback.is_empty() {
-            return Ok(Ref::none());
+            return Ok(None);
         }
-        if self.tupled.get() {
-            // SAFETY: a tupled handle holds its tuple in place 1.
-            return Ok(unsafe { Ref::from_borrowed(self.arguments[1].get()) });
-        }
-        let count = self.count.get() as usize;
-        // SAFETY: a fresh tuple whose slots are filled with new references.
-        unsafe {
-            let tuple = Ref::from_owned(ffi::PyTuple_New(count as ffi::Py_ssize_t)).ok_or(Raised)?;
-            for index in 0..count {
-                let argument = self.arguments[index + 1].get();
-                ffi::Py_INCREF(argument);
-                ffi::PyTuple_SET_ITEM(tuple.as_ptr(), index as ffi::Py_ssize_t, argument);
-            }
-            Ok(tuple)
+        let arguments = self.arguments.each_ref().map(Slot::get);
+        match arguments {
+            [Some(tuple), ..] if self.tupled.get() => Ok(Some(tuple)),
+            arguments => tuple(arguments.into_iter().flatten().collect::<Vec<_>>()).map(Some),
         }
     }
 
     /// Shows the collector the handle's own references: for its own traverse, and for the loop's while it has none.
-    pub(crate) fn visit(&self, visit: &mut dyn FnMut(&Ref) -> i32) -> i32 {
-        let slots = [&self.callback, &self.context, self.event_loop.slot()].map(Slot::as_ptr);
-        let arguments = self.arguments.iter().skip(1).take(self.count.get() as usize).map(Cell::get);
-        for object in slots.into_iter().chain(arguments) {
+    pub(crate) fn visit(&self, visit: &mut dyn FnMut(&Ref)) {
+        let slots = [&self.callback, &self.context, self.event_loop.slot()];
+        for slot in slots.into_iter().chain(&self.arguments) {
             // SAFETY: null, or an object that the handle holds a reference to.
-            if let Some(object) = unsafe { Borrowed::from_nullable(object) } {
-                let result = visit(&object);
-                if result != 0 {
-                    return result;
-                }
+            if let Some(object) = unsafe { Borrowed::from_nullable(slot.as_ptr()) } {
+                visit(&object);
             }
-        }
-        0
-    }
-
-    /// Empties a dead handle and gives its memory back.
-    ///
-    /// # Safety
-    /// `object` is one of our handles without references, and this is called once for it.
-    pub(super) unsafe fn free(object: *mut ffi::PyObject) {
-        // SAFETY: the caller's contract. The memory goes back to the list that it came from, or to the allocator.
-        unsafe {
-            let handle = Handle::of(object);
-            if !handle.holds_nothing() || handle.count.get() > 0 {
-                handle.empty();
-            }
-            drop(handle.event_loop.take());
-            handle.source_traceback.clear();
-            handle.shown.clear();
-            let list = match handle.kind {
-                Kind::Once | Kind::Repeated => &HANDLES,
-                Kind::Timer => {
-                    TimerHandle::of(object).given.clear();
-                    return TIMERS.free_gc(object);
-                }
-                Kind::ThreadSafe => {
-                    handle.lock().inspect(|lock| lock.clear());
-                    &THREAD_SAFE
-                }
-            };
-            let kind = ffi::Py_TYPE(object);
-            if !list.keep(object) {
-                ffi::PyObject_Free(object.cast());
-            }
-            ffi::Py_DECREF(kind.cast());
         }
     }
 }
@@ -511,30 +361,18 @@ impl TimerHandle {
     /// A new TimerHandle. It is not in the heap yet.
     #[inline(always)]
     pub(crate) fn create(when: Deadline, parts: Parts<'_>) -> Result<TimerRef, Raised> {
-        // SAFETY: the list is of this type; the fields behind the handle are written first.
-        unsafe {
-            let object = TIMERS.new_gc(TIMER_HANDLE.as_ptr());
-            if object.is_null() {
-                return Err(Raised);
-            }
-            let timer = object.cast::<TimerHandle>();
-            (&raw mut (*timer).when).write(Cell::new(when.seconds));
-            (&raw mut (*timer).slot).write(Cell::new(timer::Slot::NONE));
-            (&raw mut (*timer).given).write(Slot::new(when.given));
-            fill(object, parts, Kind::Timer).map(TimerRef)
-        }
+        native::create(TimerHandle {
+            handle: parts.into_handle(Kind::Timer)?,
+            when: Cell::new(when.seconds),
+            slot: Cell::new(timer::Slot::NONE),
+            given: Slot::new(when.given),
+        })
+        .map(|timer| TimerRef(HandleRef(timer)))
     }
 
     /// The deadline as a Python number.
     pub(super) fn shown_when(&self) -> Result<Ref, Raised> {
         self.given.get().map_or_else(|| float(self.when.get()), Ok)
-    }
-
-    /// # Safety
-    /// `object` is a TimerHandle and outlives the result.
-    unsafe fn of<'a>(object: *mut ffi::PyObject) -> &'a TimerHandle {
-        // SAFETY: the caller's contract; all fields are cells.
-        unsafe { &*object.cast() }
     }
 }
 
@@ -542,11 +380,10 @@ impl ThreadSafeHandle {
     /// A new ThreadSafeHandle. It is not queued.
     #[inline(always)]
     pub(crate) fn create(parts: Parts<'_>) -> Result<HandleRef, Raised> {
-        let object = allocate(&THREAD_SAFE, &THREAD_SAFE_HANDLE, size_of::<ThreadSafeHandle>())?;
-        // SAFETY: fresh memory of the right type; the field behind the handle is written first.
-        unsafe {
-            (&raw mut (*object.cast::<ThreadSafeHandle>()).lock).write(RunLock::new());
-            fill(object, parts, Kind::ThreadSafe)
-        }
+        native::create(ThreadSafeHandle {
+            handle: parts.into_handle(Kind::ThreadSafe)?,
+            lock: RunLock::new(),
+        })
+        .map(HandleRef)
     }
 }

@@ -3,14 +3,14 @@
 //! Repr, ordering and equality are asyncio's own Python functions, called with our object as `self`; they read the
 //! attributes that are given here.
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::ffi::CStr;
 
 use pyo3::basic::CompareOp;
-use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::layout::{Handle, HandleRef, ThreadSafeHandle, TimerHandle};
+use super::layout::{Handle, HandleRef, Kind, ThreadSafeHandle, TimerHandle};
 use crate::capi::class::{ClassSpec, field};
 use crate::capi::collector::{Traverse, Visitor};
 use crate::capi::fallible::interned;
@@ -26,16 +26,13 @@ const NESTED: usize = 50;
 
 thread_local! {
     static DEPTH: Cell<usize> = const { Cell::new(0) };
-    /// Dead handles whose content is dropped when the outermost deallocation is done.
-    static LATER: RefCell<Vec<*mut ffi::PyObject>> = const { RefCell::new(Vec::new()) };
+    /// Dead handles that are dropped when the outermost deallocation is done.
+    static LATER: RefCell<Vec<Box<dyn Any>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// What the three types have in common: they begin with the fields of a [`Handle`].
-trait AnyHandle: Native {
+trait AnyHandle: Dealloc {
     fn handle(&self) -> &Handle;
-
-    /// The asyncio class that the type stands in for.
-    fn asyncio_class() -> &'static Ref;
 
     /// Takes a timer out of its loop's heap, if it is there.
     #[inline(always)]
@@ -47,20 +44,12 @@ impl AnyHandle for Handle {
     fn handle(&self) -> &Handle {
         self
     }
-
-    fn asyncio_class() -> &'static Ref {
-        &imports().handle_class
-    }
 }
 
 impl AnyHandle for TimerHandle {
     #[inline(always)]
     fn handle(&self) -> &Handle {
         &self.handle
-    }
-
-    fn asyncio_class() -> &'static Ref {
-        &imports().timer_handle_class
     }
 
     #[inline(always)]
@@ -79,83 +68,48 @@ impl AnyHandle for ThreadSafeHandle {
     fn handle(&self) -> &Handle {
         &self.handle
     }
-
-    fn asyncio_class() -> &'static Ref {
-        &imports().thread_safe_handle_class
-    }
 }
 
 // -- the end of a handle
 
-impl Dealloc for Handle {
-    #[inline(always)]
-    fn weaklist(&self) -> Option<&WeakList> {
-        Some(&self.weaklist)
-    }
+macro_rules! dealloc {
+    ($($kind:ty),*) => {$(
+        impl Dealloc for $kind {
+            #[inline(always)]
+            fn weaklist(&self) -> Option<&WeakList> {
+                Some(&self.handle().weaklist)
+            }
 
-    #[inline(always)]
-    fn dealloc(dead: Dead<Handle>) {
-        end(dead.into_ptr());
-    }
+            /// Ends a dead handle, now or when the deallocations around this one are done.
+            #[inline(always)]
+            fn dealloc(dead: Dead<$kind>) {
+                if dead.handle().holds_nothing() { drop(dead) } else { end_nested(dead) }
+            }
+        }
+    )*};
 }
 
-impl Dealloc for TimerHandle {
-    #[inline(always)]
-    fn weaklist(&self) -> Option<&WeakList> {
-        Some(&self.handle.weaklist)
-    }
+dealloc!(Handle, TimerHandle, ThreadSafeHandle);
 
-    #[inline(always)]
-    fn dealloc(dead: Dead<TimerHandle>) {
-        end(dead.into_ptr());
-    }
-}
-
-impl Dealloc for ThreadSafeHandle {
-    #[inline(always)]
-    fn weaklist(&self) -> Option<&WeakList> {
-        Some(&self.handle.weaklist)
-    }
-
-    #[inline(always)]
-    fn dealloc(dead: Dead<ThreadSafeHandle>) {
-        end(dead.into_ptr());
-    }
-}
-
-/// Ends a dead handle, now or when the deallocations around this one are done.
-#[inline(always)]
-fn end(object: *mut ffi::PyObject) {
-    // SAFETY: each `Dealloc` above passes an object of its own that is dead, and passes it once.
-    unsafe { if Handle::of(object).holds_nothing() { Handle::free(object) } else { end_nested(object) } }
-}
-
-/// # Safety
-/// As for [`Handle::free`].
-unsafe fn end_nested(object: *mut ffi::PyObject) {
+fn end_nested<T: Native>(dead: Dead<T>) {
     let depth = DEPTH.get();
     if depth == NESTED {
-        LATER.with_borrow_mut(|later| later.push(object));
+        LATER.with_borrow_mut(|later| later.push(Box::new(dead)));
         return;
     }
     DEPTH.set(depth + 1);
-    // SAFETY: the caller's contract.
-    unsafe { Handle::free(object) };
+    drop(dead);
     while depth == 0
         && let Some(next) = LATER.with_borrow_mut(Vec::pop)
     {
-        // SAFETY: it was put there by the call above, for this.
-        unsafe { Handle::free(next) };
+        drop(next);
     }
     DEPTH.set(depth);
 }
 
 impl Traverse for TimerHandle {
     fn traverse(&self, visitor: &mut Visitor) {
-        self.handle.visit(&mut |held| {
-            visitor.reference(held);
-            0
-        });
+        self.handle.visit(&mut |held| visitor.reference(held));
     }
 
     /// The loop's clear breaks a cycle: it empties all its handles.
@@ -209,13 +163,23 @@ fn repr<T: AnyHandle>(this: This<'_, T>) -> Result<Ref, Raised> {
     call_asyncio(this, "__repr__", &[])
 }
 
+/// The asyncio class that the type stands in for.
+fn asyncio_class<T: AnyHandle>(this: This<'_, T>) -> Borrowed<'static> {
+    match this.handle().kind {
+        Kind::Once | Kind::Repeated => &imports().handle_class,
+        Kind::Timer => &imports().timer_handle_class,
+        Kind::ThreadSafe => &imports().thread_safe_handle_class,
+    }
+    .borrow()
+}
+
 /// Calls the function that asyncio's class of the same kind has under this name, with our object as `self`.
 fn call_asyncio<T: AnyHandle>(
     this: This<'_, T>,
     name: &str,
     arguments: &[Borrowed<'_>],
 ) -> Result<Ref, Raised> {
-    let function = T::asyncio_class().getattr(&interned(name)?)?;
+    let function = asyncio_class(this).getattr(&interned(name)?)?;
     let all: Vec<_> = [this.object()].iter().chain(arguments).copied().collect();
     function.call(&all)
 }
@@ -239,20 +203,6 @@ fn compare_timers(
     Ok(result)
 }
 
-/// Handles without a deadline compare by identity, as any object that has no comparison of its own.
-fn compare_identity<T: AnyHandle>(this: This<'_, T>, other: Borrowed<'_>, comparison: CompareOp) -> Ref {
-    match comparison {
-        CompareOp::Eq if this.object().is(&other) => boolean(true),
-        CompareOp::Ne if this.object().is(&other) => boolean(false),
-        _ => not_implemented(),
-    }
-}
-
-/// As for any object that hashes by identity.
-fn hash_identity<T: AnyHandle>(this: This<'_, T>) -> Result<isize, Raised> {
-    Ok((this.object().as_ptr() as usize).rotate_right(4) as isize)
-}
-
 // -- tables
 
 /// An attribute's new value; `None` and a deletion both mean nothing.
@@ -264,14 +214,6 @@ fn set_arguments<T: AnyHandle>(this: This<'_, T>, value: Option<Borrowed<'_>>) -
     let tuple = given(value).map(|value| value.to_tuple()).transpose()?;
     this.handle().set_arguments(tuple);
     Ok(())
-}
-
-fn set_callback<T: AnyHandle>(this: This<'_, T>, value: Option<Borrowed<'_>>) {
-    this.handle().set_callback(given(value).map(Borrowed::to_owned));
-}
-
-fn set_source_traceback<T: AnyHandle>(this: This<'_, T>, value: Option<Borrowed<'_>>) {
-    this.handle().set_source_traceback(value.map(Borrowed::to_owned));
 }
 
 /// asyncio's loop says so of a timer that it takes out of its list: then ours is no longer in the heap either.
@@ -288,7 +230,7 @@ fn when(this: This<'_, TimerHandle>) -> Result<Ref, Raised> {
 }
 
 /// What all the types have.
-fn class<'py, T: AnyHandle + Dealloc>(name: &'static CStr) -> ClassSpec<'py, T> {
+fn class<'py, T: AnyHandle>(name: &'static CStr) -> ClassSpec<'py, T> {
     let methods = [
         Method::no_args(c"cancel", cancel::<T>, c"Cancel the callback: it will not run."),
         Method::no_args(c"cancelled", cancelled::<T>, c"True if cancel() was called."),
@@ -297,8 +239,12 @@ fn class<'py, T: AnyHandle + Dealloc>(name: &'static CStr) -> ClassSpec<'py, T> 
         Method::no_args(c"_repr_info", repr_info::<T>, c"The parts of the repr, as asyncio.Handle has them."),
     ];
     let attributes = [
-        Attribute::read_only(c"__class__", |_: This<'_, T>| T::asyncio_class().clone_ref()),
-        Attribute::new(c"_callback", |this: This<'_, T>| this.handle().callback.get(), set_callback::<T>),
+        Attribute::read_only(c"__class__", asyncio_class::<T>),
+        Attribute::new(
+            c"_callback",
+            |this: This<'_, T>| this.handle().callback.get(),
+            |this: This<'_, T>, value| this.handle().callback.set(given(value).map(Borrowed::to_owned)),
+        ),
         Attribute::new(c"_args", |this: This<'_, T>| this.handle().arguments_tuple(), set_arguments::<T>),
         Attribute::read_only(c"_context", context::<T>),
         Attribute::read_only(c"_loop", |this: This<'_, T>| this.handle().event_loop.slot().get()),
@@ -307,7 +253,9 @@ fn class<'py, T: AnyHandle + Dealloc>(name: &'static CStr) -> ClassSpec<'py, T> 
         Attribute::new(
             c"_source_traceback",
             |this: This<'_, T>| this.handle().source_traceback.get(),
-            set_source_traceback::<T>,
+            |this: This<'_, T>, value: Option<Borrowed<'_>>| {
+                this.handle().set_source_traceback(value.map(Borrowed::to_owned));
+            },
         ),
     ];
     ClassSpec::new(name)
@@ -316,19 +264,10 @@ fn class<'py, T: AnyHandle + Dealloc>(name: &'static CStr) -> ClassSpec<'py, T> 
         .slots(&[TypeSlot::dealloc(), TypeSlot::repr(repr::<T>)])
 }
 
-/// The slots of a type without deadlines.
-fn identity_slots<T: AnyHandle>() -> [TypeSlot<T>; 2] {
-    [TypeSlot::compare(compare_identity::<T>), TypeSlot::hash(hash_identity::<T>)]
-}
-
 /// Makes the types. Called once, by the module's initialisation.
 pub(crate) fn make_types(py: Python<'_>) -> PyResult<()> {
-    class::<Handle>(c"wakeloop._core.Handle")
-        .slots(&identity_slots())
-        .weaklist(field!(Handle, weaklist))
-        .build(py)?;
+    class::<Handle>(c"wakeloop._core.Handle").weaklist(field!(Handle, weaklist)).build(py)?;
     class::<ThreadSafeHandle>(c"wakeloop._core.ThreadSafeHandle")
-        .slots(&identity_slots())
         .weaklist(field!(ThreadSafeHandle, handle.weaklist))
         .build(py)?;
     let scheduled = |this: This<'_, TimerHandle>| !this.slot.get().is_none();

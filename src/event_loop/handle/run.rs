@@ -9,14 +9,21 @@ use std::ptr::null_mut;
 use pyo3::ffi;
 
 use super::super::unraisable::unraisable;
-use super::layout::{Handle, INLINE, Kind};
+use super::layout::{Handle, HandleRef, INLINE, Kind};
 use super::run_lock::RunLock;
 use crate::capi::call::{call_tuple, vectorcall};
-use crate::capi::error::{take_exception, undisturbed};
+use crate::capi::error::undisturbed;
 use crate::capi::imports::imports;
 use crate::capi::recycle::context::run_in;
-use crate::capi::{Borrowed, Fatal, Raised, Ref};
+use crate::capi::{Fatal, Raised, Ref, Slot};
 use crate::compat::patches;
+
+/// The arguments of a call, behind a spare place that the callee may use.
+#[repr(C)]
+struct Stack {
+    spare: *mut ffi::PyObject,
+    arguments: [Option<Ref>; INLINE],
+}
 
 impl Handle {
     /// Runs the callback in its context. A cancelled or spent handle does nothing. On an error the
@@ -42,60 +49,29 @@ impl Handle {
         }
     }
 
-    /// Has the callback run by the function that replaces `asyncio.Handle._run`, which sees the handle as an
-    /// `asyncio.Handle`. False if there is none. [`Handle::spent`] is to follow.
-    #[cold]
-    pub(crate) fn run_by_patch(&self) -> Result<bool, Raised> {
-        let Some(patch) = patches::handle_run()? else { return Ok(false) };
-        // SAFETY: a live handle.
-        let show =
-            |handle: &Handle| patch.call_with([unsafe { Borrowed::from_ptr(handle.as_ptr()) }]).map(drop);
-        match self.kind {
-            Kind::ThreadSafe => self.run_locked(show),
-            _ => show(self),
-        }
-        .map(|()| true)
-    }
-
     #[inline(always)]
     fn run_once(&self) -> Result<(), Raised> {
         let (Some(callback), Some(context)) = (self.callback.take(), self.context.take()) else {
             return Ok(());
         };
-        let count = self.count.replace(0) as usize;
-        let mut stack = [null_mut(); INLINE + 1];
-        for (place, argument) in stack[1..=count].iter_mut().zip(&self.arguments[1..=count]) {
-            *place = argument.get();
-        }
-        let result = self.invoke(&callback, context, &mut stack, count);
-        match result {
-            Ok(()) => {
-                drop(callback);
-                for argument in &stack[1..=count] {
-                    // SAFETY: moved out of the handle above; a callee may use the spare slot only.
-                    drop(unsafe { Ref::from_owned(*argument) });
-                }
-                Ok(())
+        let mut stack = Stack { spare: null_mut(), arguments: self.take_arguments() };
+        let tupled = self.tupled.get();
+        let Err((raised, context)) = invoke(&callback, context, &mut stack, tupled) else {
+            drop(callback);
+            return Ok(());
+        };
+        if self.cancelled.get() || !self.callback.is_empty() || !self.arguments[0].is_empty() {
+            // Cancelled, or given something else by the callback.
+            self.keep_context(context);
+        } else {
+            self.tupled.set(tupled);
+            for (place, argument) in self.arguments.iter().zip(stack.arguments) {
+                place.set(argument);
             }
-            Err((raised, context)) => {
-                // Cancelled, or given something else by the callback.
-                if self.cancelled.get() || !self.callback.is_empty() || self.count.get() > 0 {
-                    for argument in &stack[1..=count] {
-                        // SAFETY: as above.
-                        drop(unsafe { Ref::from_owned(*argument) });
-                    }
-                    self.keep_context(context);
-                } else {
-                    for (argument, value) in self.arguments[1..=count].iter().zip(&stack[1..=count]) {
-                        argument.set(*value);
-                    }
-                    self.count.set(count as u8);
-                    self.callback.set(Some(callback));
-                    self.context.set(Some(context));
-                }
-                Err(raised)
-            }
+            self.callback.set(Some(callback));
+            self.context.set(Some(context));
         }
+        Err(raised)
     }
 
     /// Runs and keeps what it holds: a watcher's handle, or any handle in debug mode, where the slow
@@ -105,15 +81,8 @@ impl Handle {
         let (Some(callback), Some(context)) = (self.callback.get(), self.context_object()?) else {
             return Ok(());
         };
-        let count = self.count.get() as usize;
-        let mut stack = [null_mut(); INLINE + 1];
-        let mut owned = [const { None }; INLINE + 1];
-        for (index, argument) in self.arguments.iter().enumerate().take(count + 1).skip(1) {
-            stack[index] = argument.get();
-            // SAFETY: the handle holds a reference.
-            owned[index] = unsafe { Ref::from_nullable(stack[index]) };
-        }
-        self.invoke(&callback, context, &mut stack, count).map_err(|(raised, context)| {
+        let mut stack = Stack { spare: null_mut(), arguments: self.arguments.each_ref().map(Slot::get) };
+        invoke(&callback, context, &mut stack, self.tupled.get()).map_err(|(raised, context)| {
             self.keep_context(context);
             raised
         })
@@ -125,26 +94,6 @@ impl Handle {
         if self.context.is_empty() {
             self.context.set(Some(context));
         }
-    }
-
-    #[inline(always)]
-    fn invoke(
-        &self,
-        callback: &Ref,
-        context: Ref,
-        stack: &mut [*mut ffi::PyObject; INLINE + 1],
-        count: usize,
-    ) -> Result<(), (Raised, Ref)> {
-        run_in(context, || {
-            if self.tupled.get() {
-                // SAFETY: a tupled handle has its tuple in place 1.
-                unsafe { call_tuple(callback, stack[1], null_mut()) }
-            } else {
-                // SAFETY: `count` live arguments behind one spare slot.
-                unsafe { vectorcall(callback.as_ptr(), stack.as_mut_ptr().add(1), count, null_mut()) }
-            }
-        })
-        .map(drop)
     }
 
     /// What `cancel()` and `cancelled()` begin with: they wait for a run in another thread.
@@ -169,30 +118,59 @@ impl Handle {
             },
         )
     }
+}
+
+impl HandleRef {
+    /// Has the callback run by the function that replaces `asyncio.Handle._run`, which sees the handle as an
+    /// `asyncio.Handle`. False if there is none. [`Handle::spent`] is to follow.
+    #[cold]
+    pub(crate) fn run_by_patch(&self) -> Result<bool, Raised> {
+        let Some(patch) = patches::handle_run()? else { return Ok(false) };
+        let show = |_: &Handle| patch.call(&[self.object().borrow()]).map(drop);
+        match self.kind {
+            Kind::ThreadSafe => self.run_locked(show),
+            _ => show(self),
+        }
+        .map(|()| true)
+    }
 
     /// After a report that named the callback: the handle drops what it holds, unless it runs again. It had so many
     /// `owners` before the report: one that was added since still sees the callback in the handle's repr.
     #[cold]
-    pub(crate) fn reported(&self, owners: ffi::Py_ssize_t) {
-        // SAFETY: a live object.
-        let kept = unsafe { ffi::Py_REFCNT(self.as_ptr()) } > owners;
+    pub(crate) fn reported(&self, owners: isize) {
+        let kept = self.object().refcount() > owners;
         if kept && self.kind != Kind::Repeated && self.shown.is_empty() {
-            // SAFETY: a live handle; an owned reference or null with an error.
-            undisturbed(|| match unsafe { Ref::from_owned(ffi::PyObject_Repr(self.as_ptr())) } {
-                Some(text) => self.shown.set(Some(text)),
+            undisturbed(|| match self.object().repr() {
+                Ok(text) => self.shown.set(Some(text)),
                 // A callback whose own repr fails.
-                None => drop(take_exception()),
+                Err(raised) => drop(raised.take()),
             });
         }
         self.spent();
     }
 }
 
+#[inline(always)]
+fn invoke(callback: &Ref, context: Ref, stack: &mut Stack, tupled: bool) -> Result<(), (Raised, Ref)> {
+    run_in(context, || match &stack.arguments[0] {
+        // SAFETY: a tupled handle has its tuple in the first place.
+        Some(tuple) if tupled => unsafe { call_tuple(callback, tuple.as_ptr(), null_mut()) },
+        _ => {
+            let count = stack.arguments.iter().flatten().count();
+            // SAFETY: `count` live arguments behind one spare place: an optional `Ref` is a pointer or null.
+            unsafe {
+                let arguments = (&raw mut *stack).cast::<*mut ffi::PyObject>().add(1);
+                vectorcall(callback.as_ptr(), arguments, count, null_mut())
+            }
+        }
+    })
+    .map(drop)
+}
+
 /// Runs a handle that is not ours: `asyncio.Handle` from inherited code or a third party.
 pub(crate) fn run_foreign(handle: &Ref) -> Result<(), Raised> {
-    let names = imports();
-    if handle.getattr(&names._cancelled)?.is_true()? {
+    if handle.getattr(&imports()._cancelled)?.is_true()? {
         return Ok(());
     }
-    handle.call_method(&names._run, &[]).map(drop)
+    handle.call_method(&imports()._run, &[]).map(drop)
 }

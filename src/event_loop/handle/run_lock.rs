@@ -32,11 +32,6 @@ impl RunLock {
         RunLock { runner: Cell::new(None), gate: Slot::empty() }
     }
 
-    /// Drops what it holds.
-    pub(super) fn clear(&self) {
-        self.gate.clear();
-    }
-
     /// Blocks while the callback runs in another thread.
     pub(super) fn wait(&self) -> Result<(), Raised> {
         let me = this_thread();
