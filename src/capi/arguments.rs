@@ -102,7 +102,8 @@ impl<'a> Arguments<'a> {
         self.named_context(function)
     }
 
-    fn named_context(&self, function: &str) -> Result<Option<Borrowed<'a>>, Raised> {
+    /// By value, as `bind_names`: the arguments of a call stay in registers if their address is taken nowhere.
+    fn named_context(self, function: &str) -> Result<Option<Borrowed<'a>>, Raised> {
         let mut found = None;
         for (name, value) in self.named() {
             // SAFETY: two live strings.
@@ -160,7 +161,7 @@ impl<'a> Arguments<'a> {
     }
 
     fn bind_names(
-        &self,
+        self,
         function: &str,
         required: &[&str],
         optional: &[&str],

@@ -30,20 +30,15 @@ impl Core {
     #[cold]
     pub(crate) fn report_call(
         &self,
-        callback: &Ref,
-        argument: Option<&Ref>,
-        context: &Ref,
+        callback: Ref,
+        argument: Option<Ref>,
+        context: Ref,
         raised: Raised,
     ) -> Result<(), Fatal> {
         let Raised = raised;
         let exception = take_unless_fatal()?;
-        let argument = argument.map(Ref::borrow);
-        let parts = Parts {
-            event_loop: self.loop_ref(),
-            callback: callback.clone_ref(),
-            arguments: argument.as_slice(),
-            context: context.clone_ref(),
-        };
+        let argument = argument.as_ref().map(Ref::borrow);
+        let parts = Parts { event_loop: self.loop_ref(), callback, arguments: argument.as_slice(), context };
         match Handle::create(parts) {
             Ok(handle) => {
                 let arguments = [self.borrow(), handle.object().borrow(), exception.borrow()];

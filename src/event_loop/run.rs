@@ -27,7 +27,7 @@ fn run_plain(core: &Core, entry: Entry) -> Result<(), Fatal> {
                     drop(argument);
                     Ok(())
                 }
-                Err(raised) => core.report_call(&callback, argument.as_ref(), &context, raised),
+                Err(raised) => core.report_call(callback, argument, context, raised),
             }
         }
         Entry::Handle(handle) => match handle.run() {

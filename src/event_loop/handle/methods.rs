@@ -155,14 +155,6 @@ fn run<T: AnyHandle>(this: This<'_, T>) -> Result<(), Raised> {
     }
 }
 
-fn repr_info<T: AnyHandle>(this: This<'_, T>) -> Result<Ref, Raised> {
-    call_asyncio(this, "_repr_info", &[])
-}
-
-fn repr<T: AnyHandle>(this: This<'_, T>) -> Result<Ref, Raised> {
-    call_asyncio(this, "__repr__", &[])
-}
-
 /// The asyncio class that the type stands in for.
 fn asyncio_class<T: AnyHandle>(this: This<'_, T>) -> Borrowed<'static> {
     match this.handle().kind {
@@ -236,7 +228,11 @@ fn class<'py, T: AnyHandle>(name: &'static CStr) -> ClassSpec<'py, T> {
         Method::no_args(c"cancelled", cancelled::<T>, c"True if cancel() was called."),
         Method::no_args(c"get_context", context::<T>, c"The context in which the callback runs."),
         Method::no_args(c"_run", run::<T>, c"Run the callback now, as asyncio.Handle._run does."),
-        Method::no_args(c"_repr_info", repr_info::<T>, c"The parts of the repr, as asyncio.Handle has them."),
+        Method::no_args(
+            c"_repr_info",
+            |this: This<'_, T>| call_asyncio(this, "_repr_info", &[]),
+            c"The parts of the repr, as asyncio.Handle has them.",
+        ),
     ];
     let attributes = [
         Attribute::read_only(c"__class__", asyncio_class::<T>),
@@ -258,10 +254,10 @@ fn class<'py, T: AnyHandle>(name: &'static CStr) -> ClassSpec<'py, T> {
             },
         ),
     ];
-    ClassSpec::new(name)
-        .methods(&methods)
-        .attributes(&attributes)
-        .slots(&[TypeSlot::dealloc(), TypeSlot::repr(repr::<T>)])
+    ClassSpec::new(name).methods(&methods).attributes(&attributes).slots(&[
+        TypeSlot::dealloc(),
+        TypeSlot::repr(|this: This<'_, T>| call_asyncio(this, "__repr__", &[])),
+    ])
 }
 
 /// Makes the types. Called once, by the module's initialisation.

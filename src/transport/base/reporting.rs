@@ -58,7 +58,7 @@ pub(crate) fn report_call<T: TransportKind>(
                 protocol.clone_ref()
             });
             raise(exception);
-            return core.report_call(&callback, first, &context, Raised);
+            return core.report_call(callback, first.map(Ref::clone_ref), context, Raised);
         }
         Caller::Reading => ("_read_ready", None),
         Caller::Sending => ("_sendto_ready", None),
@@ -78,7 +78,7 @@ pub(super) fn notify_made<T: TransportKind>(this: This<'_, T>, core: &Core, made
     let called = this.base().in_context(|| made.call(&[this.object()]));
     called.map(drop).or_else(|raised| {
         let context = this.base().context.get().unwrap_or_else(Ref::none);
-        core.report_call(made, Some(&this.object()), &context, raised)
+        core.report_call(made.clone_ref(), Some(this.object().to_owned()), context, raised)
     })
 }
 
