@@ -53,7 +53,7 @@ struct Step {
 
 // SAFETY: the module is declared `gil_used`: used and dropped with the GIL held.
 unsafe impl Send for Step {}
-// SAFETY: as above.
+// SAFETY: the GIL guards it, as for `Send`.
 unsafe impl Sync for Step {}
 
 #[pymethods]

@@ -38,7 +38,7 @@ pub(crate) struct EventLoop {
 // SAFETY: the module is declared `gil_used`: every access holds the GIL, and the one place that gives it
 // up (the blocking poll) keeps others away from what it uses by `Core::polling`.
 unsafe impl Send for EventLoop {}
-// SAFETY: as above.
+// SAFETY: the GIL and `Core::polling` guard it, as for `Send`.
 unsafe impl Sync for EventLoop {}
 
 impl EventLoop {

@@ -80,7 +80,7 @@ fn class_version(event_loop: &Ref) -> c_uint {
     unsafe { (*event_loop.kind()).tp_version_tag }
 }
 
-/// `loop.time()`, as it says it.
+/// Calls `loop.time()` as a Python method.
 #[cold]
 pub(crate) fn custom_time(event_loop: &Ref) -> Result<Ref, Raised> {
     event_loop.getattr(&imports().time)?.call(&[])

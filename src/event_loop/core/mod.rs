@@ -382,8 +382,7 @@ impl Core {
 
     /// Shows the collector every reference that the parts hold. `visit` runs no Python code.
     pub(crate) fn traverse(&self, visit: &mut dyn FnMut(&Ref)) {
-        // A handle that the collector does not track has its inside entered from here, but only if nobody else could
-        // still reach it.
+        // Shows what a handle holds that the collector does not track, if nothing else refers to the handle.
         let mut deep = |object: &Ref| {
             if let Some(handle) = Handle::from_object(object)
                 && object.is_unique()

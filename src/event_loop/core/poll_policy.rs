@@ -94,7 +94,7 @@ pub(crate) fn seconds_until(deadline: f64, now: f64) -> f64 {
     if left > 0.0 { left.min(LONGEST_WAIT) } else { 0.0 }
 }
 
-/// How long a poll by hand may wait: as long as its caller says, but not beyond the next timer.
+/// How long a poll that Python code asks for may wait: as long as the code says, but not beyond the next timer.
 pub(crate) fn shorter(requested: Option<f64>, timer: Option<f64>) -> Option<Duration> {
     let requested = requested.map(|seconds| seconds_until(seconds, 0.0));
     match (requested, timer) {

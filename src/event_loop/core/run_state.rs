@@ -32,8 +32,8 @@ impl RunState {
         self.phase.set(phase);
     }
 
-    /// A poll by hand inside of a callback: its events' callbacks are queued, not run. Gives what to
-    /// [`enter`](RunState::enter) afterwards.
+    /// Suspends the dispatch for a poll that Python code makes inside of a callback: the callbacks of its events are
+    /// queued, not run. Returns the phase to [`enter`](RunState::enter) afterwards.
     pub(crate) fn leave_dispatch(&self) -> Phase {
         let outer = self.phase.get();
         if outer == Phase::Dispatching {

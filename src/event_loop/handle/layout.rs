@@ -2,7 +2,7 @@
 //!
 //! Handles are raw heap types that the collector does not track: a tracked Handle costs 263 instructions more per
 //! callback, a pyclass 490. A cycle through a Handle is broken when it runs or is cancelled, because both empty it; the
-//! loop's own traverse enters the handles that only the loop owns. A TimerHandle that somebody else holds as well, as
+//! loop's own traverse enters the handles that only the loop owns. A TimerHandle that other code holds as well, as
 //! `asyncio.sleep` and `asyncio.timeout` do, is tracked when the loop stops running: only then can the loop itself be a
 //! part of the cycle.
 //!
