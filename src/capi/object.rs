@@ -254,8 +254,10 @@ impl Default for Slot {
 }
 
 impl Drop for Slot {
+    #[inline(always)]
     fn drop(&mut self) {
-        self.clear();
+        // SAFETY: null or the reference that the slot owns. Nothing reads the slot any more.
+        drop(unsafe { Ref::from_owned(self.0.get()) });
     }
 }
 

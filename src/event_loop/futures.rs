@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 
 use super::core::Core;
 use crate::capi::call::call_tuple;
-use crate::capi::fallible::dict;
+use crate::capi::fallible::{dict, interned};
 use crate::capi::imports::imports;
 use crate::capi::{Raised, Ref};
 use crate::compat::patches;
@@ -34,10 +34,9 @@ fn make_arguments(core: &Core) -> Result<(), Raised> {
     if !core.is_closed() {
         let event_loop = core.borrow();
         let arguments = dict(event_loop.py())?;
-        // The name has to be the interned one, which CPython finds without comparing strings.
-        for name in imports().future_keywords.tuple_items().unwrap_or_default() {
-            arguments.set_item(name.bind(event_loop.py()), event_loop.bind(event_loop.py()))?;
-        }
+        // CPython finds an interned name without comparing strings.
+        let name = interned("loop")?;
+        arguments.set_item(name.bind(event_loop.py()), event_loop.bind(event_loop.py()))?;
         core.future_arguments.set(Some(arguments.into_any().into()));
     }
     Ok(())
