@@ -17,16 +17,13 @@ use super::super::core::loop_ref::{LoopRef, LoopSlot};
 use super::run_lock::RunLock;
 use crate::capi::fallible::tuple;
 use crate::capi::inspect::float;
-use crate::capi::native::{self, Class, Native, This, WeakList};
+use crate::capi::native::{self, Native, This, WeakList, native_class};
 use crate::capi::recycle::context::as_object;
-use crate::capi::recycle::freelist::Freelist;
 use crate::capi::{Borrowed, Raised, Ref, Slot};
 use crate::timer;
 
 /// How many arguments lie inline.
 pub(super) const INLINE: usize = 3;
-/// How many dead handles of each kind are kept for reuse. A burst that is larger falls back to malloc.
-const FREELIST: usize = 256;
 
 /// What a handle is for. `Handle::run` takes another way for the last two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
@@ -79,41 +76,17 @@ pub(crate) struct ThreadSafeHandle {
     pub(super) lock: RunLock,
 }
 
-static HANDLE: Class = Class::new();
-static TIMER_HANDLE: Class = Class::new();
-static THREAD_SAFE_HANDLE: Class = Class::new();
-
-static HANDLES: Freelist = Freelist::new(FREELIST);
-static TIMERS: Freelist = Freelist::new(FREELIST);
-static THREAD_SAFE: Freelist = Freelist::new(FREELIST);
-
-macro_rules! native_handle {
-    ($kind:ty, $class:ident, $dead:ident, collected: $collected:literal) => {
-        // SAFETY: `make_types` builds the class; `native::create` makes every instance, and no class is derived from it.
-        unsafe impl Native for $kind {
-            const COLLECTED: bool = $collected;
-
-            #[inline(always)]
-            fn class() -> &'static Class {
-                &$class
-            }
-
-            #[inline(always)]
-            fn freelist() -> Option<&'static Freelist> {
-                Some(&$dead)
-            }
-        }
-    };
-}
-
-native_handle!(Handle, HANDLE, HANDLES, collected: false);
-native_handle!(TimerHandle, TIMER_HANDLE, TIMERS, collected: true);
-native_handle!(ThreadSafeHandle, THREAD_SAFE_HANDLE, THREAD_SAFE, collected: false);
+// `make_types` builds the classes, from which none is derived; `native::create` makes every instance. A burst of more than
+// 256 handles falls back to malloc.
+native_class!(unsafe Handle, freelist 256, collected false);
+native_class!(unsafe TimerHandle, freelist 256);
+native_class!(unsafe ThreadSafeHandle, freelist 256, collected false);
 
 /// Is it one of ours (of any kind)?
 #[inline(always)]
 pub(crate) fn is_handle(object: &Ref) -> bool {
-    [&HANDLE, &TIMER_HANDLE, &THREAD_SAFE_HANDLE].iter().any(|class| class.is_exact_class_of(object))
+    let classes = [Handle::class(), TimerHandle::class(), ThreadSafeHandle::class()];
+    classes.iter().any(|class| class.is_exact_class_of(object))
 }
 
 /// A reference to a handle of ours, of any kind.
