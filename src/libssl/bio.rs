@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::buffers::Buffers;
-use super::library::{Bio, BioMethod, Functions, Library, Ssl};
+use super::library::{Bio, BioMethod, CTRL_PENDING, FUNCTIONS, Functions, Library, Ssl};
 
 const SOURCE_SINK: c_int = 0x0400;
 const FLAGS_READ: c_int = 0x01;
@@ -25,8 +25,6 @@ const FLAGS_SHOULD_RETRY: c_int = 0x08;
 /// Every flag of `BIO_clear_retry_flags`.
 const FLAGS_RETRY: c_int = 0x0f;
 
-const CTRL_EOF: c_int = 2;
-pub(super) const CTRL_PENDING: c_int = 10;
 const CTRL_FLUSH: c_int = 11;
 const CTRL_WPENDING: c_int = 13;
 
@@ -303,7 +301,7 @@ impl Library {
     /// # Safety
     /// `ssl` is alive, and no other thread uses it.
     pub(crate) unsafe fn attach(&self, ssl: Ssl, io: Arc<Io>) -> bool {
-        let functions = &self.functions;
+        let functions = self.functions;
         // SAFETY: the method was made by this library. The BIO gets the reference that its destroy callback
         // gives back; `SSL_set_bio` takes over the one reference to a BIO that serves both directions.
         unsafe {
@@ -319,41 +317,33 @@ impl Library {
     }
 }
 
-/// The functions that the callbacks need; they are given nothing but the BIO.
-static CALLBACKS: std::sync::OnceLock<Callbacks> = std::sync::OnceLock::new();
-
-struct Callbacks {
-    get_data: unsafe extern "C" fn(Bio) -> *mut c_void,
-    set_flags: unsafe extern "C" fn(Bio, c_int),
-    clear_flags: unsafe extern "C" fn(Bio, c_int),
-}
-
-/// The [`Io`] of a BIO, for the time of a callback.
+/// The [`Io`] of a BIO, for the time of a callback, and the functions that the callback needs: it is given nothing but
+/// the BIO.
 ///
 /// # Safety
 /// `bio` is one of ours.
-unsafe fn io_of<'a>(bio: Bio) -> Option<(&'a Io, &'static Callbacks)> {
-    let callbacks = CALLBACKS.get()?;
+unsafe fn io_of<'a>(bio: Bio) -> Option<(&'a Io, &'static Functions)> {
+    let functions = FUNCTIONS.get()?;
     // SAFETY: the data of our BIO is null or an `Arc` that it owns, which OpenSSL keeps during a callback.
-    unsafe { (callbacks.get_data)(bio).cast::<Io>().as_ref() }.map(|io| (io, callbacks))
+    unsafe { (functions.BIO_get_data)(bio).cast::<Io>().as_ref() }.map(|io| (io, functions))
 }
 
 unsafe extern "C" fn read(bio: Bio, target: *mut c_char, size: usize, got: *mut usize) -> c_int {
     // SAFETY: OpenSSL's call for a BIO of ours.
-    let Some((io, callbacks)) = (unsafe { io_of(bio) }) else { return 0 };
+    let Some((io, functions)) = (unsafe { io_of(bio) }) else { return 0 };
     let mut state = io.state();
     let count = state.next_piece(size);
     if count == 0 {
         drop(state);
         // SAFETY: as above.
-        unsafe { (callbacks.set_flags)(bio, FLAGS_READ | FLAGS_SHOULD_RETRY) };
+        unsafe { (functions.BIO_set_flags)(bio, FLAGS_READ | FLAGS_SHOULD_RETRY) };
         return 0;
     }
     // SAFETY: OpenSSL gives room for `size` bytes, of which `count` is no more, and a place for the count.
     unsafe {
         std::ptr::copy_nonoverlapping(state.input().as_ptr(), target.cast(), count);
         *got = count;
-        (callbacks.clear_flags)(bio, FLAGS_RETRY);
+        (functions.BIO_clear_flags)(bio, FLAGS_RETRY);
     }
     state.advance(count);
     io.publish(&state);
@@ -362,7 +352,7 @@ unsafe extern "C" fn read(bio: Bio, target: *mut c_char, size: usize, got: *mut 
 
 unsafe extern "C" fn write(bio: Bio, source: *const c_char, size: usize, taken: *mut usize) -> c_int {
     // SAFETY: OpenSSL's call for a BIO of ours.
-    let Some((io, callbacks)) = (unsafe { io_of(bio) }) else { return 0 };
+    let Some((io, functions)) = (unsafe { io_of(bio) }) else { return 0 };
     let notify = {
         let mut state = io.state();
         let first = state.output.is_empty();
@@ -376,7 +366,7 @@ unsafe extern "C" fn write(bio: Bio, source: *const c_char, size: usize, taken: 
     }
     // SAFETY: as above; OpenSSL gives a place for the count.
     unsafe {
-        (callbacks.clear_flags)(bio, FLAGS_RETRY);
+        (functions.BIO_clear_flags)(bio, FLAGS_RETRY);
         *taken = size;
     }
     1
@@ -391,35 +381,24 @@ unsafe extern "C" fn ctrl(bio: Bio, command: c_int, _: c_long, _: *mut c_void) -
             let size = if command == CTRL_PENDING { io.input_size() } else { io.output_size() };
             size as c_long
         }
-        // No end of input is ever told here: the transport tells of it.
-        CTRL_EOF => 0,
-        // Among them the offers of the kernel's TLS, which OpenSSL repeats for every record.
+        // Among them the question for the end of the input, of which the transport knows, and the offers of the kernel's
+        // TLS, which OpenSSL repeats for every record.
         _ => 0,
     }
 }
 
 unsafe extern "C" fn destroy(bio: Bio) -> c_int {
-    if let Some(callbacks) = CALLBACKS.get() {
-        // SAFETY: OpenSSL's last call for a BIO of ours: the reference that `attach` gave is given back.
-        unsafe {
-            let data = (callbacks.get_data)(bio).cast::<Io>();
-            if !data.is_null() {
-                let io = Arc::from_raw(data);
-                io.buffers.forget();
-                drop(io);
-            }
-        }
+    // SAFETY: OpenSSL's last call for a BIO of ours: the reference that `attach` gave is given back.
+    if let Some((io, _)) = unsafe { io_of(bio) } {
+        io.buffers.forget();
+        // SAFETY: as above.
+        drop(unsafe { Arc::from_raw(io) });
     }
     1
 }
 
 /// Makes the BIO_METHOD. Called once.
 pub(super) fn make_method(functions: &Functions) -> Result<BioMethod, String> {
-    let _ = CALLBACKS.set(Callbacks {
-        get_data: functions.BIO_get_data,
-        set_flags: functions.BIO_set_flags,
-        clear_flags: functions.BIO_clear_flags,
-    });
     // SAFETY: the callbacks are functions of this library, which is never unloaded; so is the name.
     unsafe {
         let kind = (functions.BIO_get_new_index)();

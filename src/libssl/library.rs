@@ -1,14 +1,7 @@
-//! Finding libssl, and the few of its functions that are called here.
-//!
-//! `_ssl`'s shared object is loaded already; `dlopen` with `RTLD_NOLOAD` gives a handle to it, and `dlsym` on
-//! that handle searches its own dependencies, whatever else in the process exports the same names. (Another
-//! OpenSSL, loaded with RTLD_GLOBAL by some extension, is what `dlopen(NULL)` would find.) The handle is
-//! kept for ever: so is the library.
+//! The few functions of libssl that are called here.
 
-use std::ffi::{CStr, c_char, c_int, c_long, c_ulong, c_void};
+use std::ffi::{c_char, c_int, c_long, c_ulong, c_void};
 use std::sync::OnceLock;
-
-use super::bio::Io;
 
 /// An `SSL*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +32,7 @@ macro_rules! functions {
         impl Functions {
             /// # Safety
             /// `handle` is a loaded library whose functions of these names are OpenSSL's.
-            unsafe fn find(handle: *mut c_void) -> Result<Functions, String> {
+            pub(super) unsafe fn find(handle: *mut c_void) -> Result<Functions, String> {
                 Ok(Functions {
                     $($name: {
                         let name = concat!(stringify!($name), "\0");
@@ -107,47 +100,20 @@ pub(crate) enum Outcome {
 const SSL_ERROR_WANT_READ: c_int = 2;
 const SSL_ERROR_WANT_WRITE: c_int = 3;
 const SSL_ERROR_ZERO_RETURN: c_int = 6;
-/// The first version with all that is called here.
-const OLDEST: c_ulong = 0x1010_1000;
+/// The command of `BIO_ctrl` that asks how much input waits.
+pub(super) const CTRL_PENDING: c_int = 10;
 
 /// The process's libssl, set up for use.
 #[derive(Debug)]
 pub(crate) struct Library {
-    pub(super) functions: Functions,
+    pub(super) functions: &'static Functions,
     pub(super) method: usize,
 }
 
-static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
+/// The functions, for the callbacks of a BIO too.
+pub(super) static FUNCTIONS: OnceLock<Functions> = OnceLock::new();
 
 impl Library {
-    /// Finds the libssl behind the shared object at `path`, or, for an `_ssl` that is part of the interpreter,
-    /// the one of the process. Looked for once.
-    pub(crate) fn get(path: Option<&CStr>) -> Result<&'static Library, &'static str> {
-        LIBRARY.get_or_init(|| Library::open(path)).as_ref().map_err(String::as_str)
-    }
-
-    fn open(path: Option<&CStr>) -> Result<Library, String> {
-        let flags = match path {
-            Some(_) => libc::RTLD_LAZY | libc::RTLD_NOLOAD,
-            None => libc::RTLD_LAZY,
-        };
-        // SAFETY: a C string or null; nothing is loaded that is not there already.
-        let handle = unsafe { libc::dlopen(path.map_or(std::ptr::null(), CStr::as_ptr), flags) };
-        if handle.is_null() {
-            return Err("the shared object of _ssl is not loaded".to_owned());
-        }
-        // SAFETY: OpenSSL's names. That they are OpenSSL's functions is what the self-test goes on to find out.
-        let functions = unsafe { Functions::find(handle)? };
-        // SAFETY: no arguments.
-        let version = unsafe { (functions.OpenSSL_version_num)() };
-        if version < OLDEST {
-            return Err(format!("OpenSSL {version:#x} is too old"));
-        }
-        super::capture::listen(&functions)?;
-        let method = super::bio::make_method(&functions)? as usize;
-        Ok(Library { functions, method })
-    }
-
     /// Empties the error queue of this thread, so that what is in it later belongs to what was called.
     #[inline(always)]
     pub(crate) fn clear_errors(&self) {
@@ -193,20 +159,6 @@ impl Library {
         }
     }
 
-    /// The handshake of `ssl`, which reads from `io`, is over. From here on it is given a record in one piece, header
-    /// and body, and never more, whatever it has room for: what comes after a close_notify is not TLS.
-    ///
-    /// # Safety
-    /// `ssl` is alive, and no other thread uses it.
-    pub(crate) unsafe fn established(&self, ssl: Ssl, io: &Io) {
-        io.begin_record();
-        // SAFETY: the caller's word.
-        unsafe {
-            (self.functions.SSL_set_read_ahead)(ssl.0, 1);
-            self.may_keep_buffers(ssl, io);
-        }
-    }
-
     /// What the owner of `ssl` has stored as its application data.
     ///
     /// # Safety
@@ -227,7 +179,7 @@ impl Library {
             if bio.is_null() {
                 return -1;
             }
-            (self.functions.BIO_ctrl)(bio, super::bio::CTRL_PENDING, 0, std::ptr::null_mut())
+            (self.functions.BIO_ctrl)(bio, CTRL_PENDING, 0, std::ptr::null_mut())
         }
     }
 }
