@@ -69,8 +69,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     transports::init(module)?;
     module.add("Unpatched", compat::python::make_type(py)?)?;
     module.add_function(wrap_pyfunction!(compat::python::unpatched, module)?)?;
-    tls::python::prepare(py)?;
-    module.add_class::<tls::connection::Connection>()?;
+    module.add("TlsConnection", tls::python::make_type(py)?)?;
     module.add("SSLTransport", tls::transport::make_type(py)?)?;
     module.add_function(wrap_pyfunction!(tls::python::tls_problem, module)?)?;
     module.add("RuntimePanic", py.get_type::<RuntimePanic>())?;

@@ -8,6 +8,7 @@ through the attributes that asyncio's code has for it.
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 from typing import Any
 
@@ -107,7 +108,7 @@ class SSLProtocol(_core.TlsConnection, InheritedProtocol):
 
     def __init__(self, native: bool, loop: Any, *args: Any, **kwargs: Any) -> None:
         self._loop = loop
-        self._begin(native, super().__init__, loop, *args, **kwargs)
+        self._begin(native, functools.partial(super().__init__, loop, *args, **kwargs))
         # Not used either, and a deque takes 700 bytes.
         self._write_backlog = []
 

@@ -13,7 +13,7 @@ use pyo3::types::{PyTuple, PyType};
 
 use super::error::exception;
 use super::methods::{Attribute, Method, TypeSlot};
-use super::native::{Native, WeakList};
+use super::native::{self, Native, WeakList};
 use super::object::Slot;
 
 /// Where a field of this type lies among the fields of a `T`. Made by [`field!`](crate::capi::class::field).
@@ -95,6 +95,18 @@ impl<'py, T: Native> ClassSpec<'py, T> {
         let new: ffi::newfunc = ffi::PyType_GenericNew;
         spec.slots.push(ffi::PyType_Slot { slot: ffi::Py_tp_new, pfunc: new as *mut c_void });
         spec
+    }
+
+    /// Lets Python code derive from the class and make instances, which begin with the default fields. Arguments are
+    /// accepted, and left to the `__init__` of a subclass.
+    pub(crate) fn with_default_fields(mut self) -> Self
+    where
+        T: Default,
+    {
+        self.flags = (self.flags & !ffi::Py_TPFLAGS_DISALLOW_INSTANTIATION) | ffi::Py_TPFLAGS_BASETYPE;
+        let new: ffi::newfunc = native::new_default::<T>;
+        self.slots.push(ffi::PyType_Slot { slot: ffi::Py_tp_new, pfunc: new as *mut c_void });
+        self
     }
 
     /// An attribute that holds an object, as one of `__slots__` does: the interpreter itself traverses, clears and releases

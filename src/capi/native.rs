@@ -14,6 +14,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
+use super::call::guard;
 use super::error::Raised;
 use super::exceptions::Exception;
 use super::object::{Borrowed, Ref};
@@ -26,7 +27,7 @@ use super::recycle::freelist::Freelist;
 ///   a pyo3 class, by [`Class::set`].
 /// - In every instance of the class, and of its subclasses, a valid `Self` lies at [`Native::offset`] when Python code,
 ///   the collector or a method table first sees it. [`create`] sees to that. A class that Python code may instantiate
-///   gives zeroed memory, which must then be a valid `Self`.
+///   gives the default fields, or zeroed memory, which must then be a valid `Self`.
 pub(crate) unsafe trait Native: Sized + 'static {
     /// Has the class a collector's header? Then it also is a [`Traverse`](super::collector::Traverse).
     const COLLECTED: bool = true;
@@ -246,6 +247,26 @@ pub(crate) fn create_with<T: Native>(fields: impl FnOnce() -> T) -> Result<Ref, 
         place.write(fields());
         Ref::from_owned(object).ok_or(Raised)
     }
+}
+
+/// `tp_new` of a class whose instances begin with the default fields.
+pub(super) unsafe extern "C" fn new_default<T: Native + Default>(
+    class: *mut ffi::PyTypeObject,
+    _: *mut ffi::PyObject,
+    _: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    guard(|| {
+        let fields = T::default();
+        // SAFETY: CPython's call for the class or a subclass, whose instances have room for the fields. The collector
+        // knows the object already, but does not run before they are written.
+        unsafe {
+            let object = ffi::PyType_GenericAlloc(class, 0);
+            if !object.is_null() {
+                fields_of::<T>(object).write(fields);
+            }
+            object
+        }
+    })
 }
 
 impl<T: Native> This<'_, T> {

@@ -19,6 +19,7 @@
 //! Calls run one way: poller, transport, protocol, write. Reading and writing return what happened, and the transport acts
 //! on it.
 
+mod attributes;
 pub(crate) mod base;
 pub(crate) mod connect;
 pub(crate) mod datagram;

@@ -15,7 +15,6 @@
 //! some programs use that. The bytearray is made when Python code first reads `_buffer`, and holds the
 //! data from then on.
 
-mod attributes;
 mod call;
 mod classes;
 pub(crate) mod errors;

@@ -1,6 +1,5 @@
 //! The native StreamReader as Python sees it: its methods, asyncio's attributes, and the class.
 
-use std::cell::Cell;
 use std::ffi::{c_char, c_int};
 use std::ptr::null_mut;
 
@@ -8,7 +7,6 @@ use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::attributes::slot_attribute;
 use super::call::{Call, Kind};
 use super::classes::{inherited, plain_reader};
 use super::reader::{self, Reader};
@@ -20,6 +18,7 @@ use crate::capi::inspect::boolean;
 use crate::capi::methods::{Attribute, Method, TypeSlot};
 use crate::capi::{Arguments, Borrowed, Fallible, Raised, Ref, This};
 use crate::compat::version::READUNTIL_TAKES_TUPLES;
+use crate::transport::attributes::{flag_attribute, slot_attribute};
 
 /// asyncio's default limit.
 const LIMIT: usize = 64 * 1024;
@@ -198,12 +197,6 @@ fn set_limit(reader: &Reader, limit: Ref) {
 
 // -- attributes ----------------------------------------------------------------------------------------
 
-/// Deleting it sets `False`.
-fn set_flag(flag: &Cell<bool>, value: Option<Borrowed<'_>>) -> Result<(), Raised> {
-    flag.set(value.map_or(Ok(false), |value| value.is_true())?);
-    Ok(())
-}
-
 fn buffer(this: This<'_, Reader>) -> Result<Ref, Raised> {
     match this.odd_buffer.get() {
         Some(odd) => Ok(odd),
@@ -227,16 +220,8 @@ const ATTRIBUTES: &[Attribute<Reader>] = &[
     slot_attribute!(Reader, c"_exception", exception),
     slot_attribute!(Reader, c"_waiter", waiter),
     slot_attribute!(Reader, c"_source_traceback", source_traceback),
-    Attribute::new(
-        c"_eof",
-        |this: This<'_, Reader>| this.eof.get(),
-        |this: This<'_, Reader>, value: Option<Borrowed<'_>>| set_flag(&this.eof, value),
-    ),
-    Attribute::new(
-        c"_paused",
-        |this: This<'_, Reader>| this.paused.get(),
-        |this: This<'_, Reader>, value: Option<Borrowed<'_>>| set_flag(&this.paused, value),
-    ),
+    flag_attribute!(Reader, c"_eof", eof),
+    flag_attribute!(Reader, c"_paused", paused),
     Attribute::new(
         c"_limit",
         |this: This<'_, Reader>| this.limit.get(),

@@ -6,13 +6,13 @@ use std::ptr::null_mut;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::attributes::slot_attribute;
 use super::call::{Call, Kind};
 use super::classes::inherited;
 use super::writer::{self, Writer, plain_writer};
 use crate::capi::imports::imports;
 use crate::capi::methods::{Attribute, Method, TypeSlot};
 use crate::capi::{Arguments, Borrowed, Raised, Ref, Slot, This};
+use crate::transport::attributes::slot_attribute;
 use crate::transport::stream::send;
 
 /// Calls asyncio's method of the name instead.

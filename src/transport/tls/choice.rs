@@ -1,6 +1,5 @@
 //! Which engine a connection gets, and whether the native one works at all.
 
-use std::cell::Cell;
 use std::ffi::CString;
 use std::sync::{Arc, OnceLock};
 
@@ -13,73 +12,73 @@ use super::native::Native;
 use super::object::Object;
 use super::ssl_module::{is_again, module};
 use crate::capi::error::exception;
-use crate::capi::{Fallible, Slot};
-use crate::libssl::{Io, Library, capture};
+use crate::capi::{Fallible, Ref, Slot, This};
+use crate::libssl::bio::Notify;
+use crate::libssl::{Io, Library, Ssl, capture};
 
 /// Runs `make`, asyncio's `__init__`, which makes the SSLObject, and gives the connection its engine: the native
 /// one if `native` asks for it and nothing speaks against it.
 pub(super) fn choose(
-    owner: &Bound<'_, PyAny>,
-    connection: &Connection,
+    this: This<'_, Connection>,
     native: bool,
-    notify: crate::libssl::bio::Notify,
+    notify: Notify,
     make: impl FnOnce() -> PyResult<()>,
 ) -> PyResult<()> {
-    let py = owner.py();
+    let py = this.py();
     let library = if native { tested(py).ok() } else { None };
     let (done, made) = match library {
         Some(_) => capture::during(make),
         None => (make(), None),
     };
     done?;
-    let object = connection
-        .ssl_object
-        .get()
-        .map_or_else(|| py.None().into_bound(py), |object| object.bind(py).clone());
+    let object = this.ssl_object.get().unwrap_or_else(Ref::none).bind(py);
     let module = module(py)?;
     // A wrapper that overrides the data path keeps it.
     let class = object.get_type();
-    let own = |name: &str| -> PyResult<bool> {
-        Ok(class.getattr(Fallible(name)).is_ok_and(|found| {
-            module.object_class.bind(py).getattr(Fallible(name)).is_ok_and(|original| found.is(&original))
-        }))
+    let own = |name: &str| {
+        let original = module.object_class.bind(py).getattr(Fallible(name));
+        original.is_ok_and(|original| class.getattr(Fallible(name)).is_ok_and(|found| found.is(&original)))
     };
     let raw = object.getattr(Fallible("_sslobj")).unwrap_or_else(|_| py.None().into_bound(py));
-    let plain = own("read")? && own("write")? && raw.get_type().is(module.socket_class.bind(py));
-    if let (Some(library), Some(ssl)) = (library, made)
-        && plain
-        && !has_message_callback(&object)
-    {
-        // SAFETY: the SSL was made on this thread just now. The comparison shows that the socket object owns it, and so
-        // keeps it.
-        if unsafe { library.app_data(ssl) }.cast() == raw.as_ptr() {
-            let io = Arc::new(Io::new(notify));
-            // SAFETY: `raw` owns the SSL and is kept, and no other code has seen it yet.
-            if unsafe { library.attach(ssl, io.clone()) } {
-                let raw = Slot::new(Some(raw.into()));
-                connection.set_engine(Engine::Native(Native { library, ssl, io, raw }));
-                return Ok(());
-            }
+    let plain = own("read") && own("write") && raw.get_type().is(module.socket_class.bind(py));
+    let native = match (library, made) {
+        (Some(library), Some(ssl)) if plain && !has_message_callback(&object) => {
+            native_engine(library, ssl, &raw, notify)
         }
-    }
-    let side = if plain { &raw } else { &object };
-    let (incoming, outgoing) = (owner.getattr(Fallible("_incoming"))?, owner.getattr(Fallible("_outgoing"))?);
-    let bound = |object: &Bound<'_, PyAny>, name: &str| -> PyResult<Slot> {
-        Ok(Slot::new(Some(object.getattr(Fallible(name))?.into())))
+        _ => None,
     };
-    let exact = [&incoming, &outgoing].iter().all(|bio| bio.get_type().is(module.memory_class.bind(py)));
-    connection.set_engine(Engine::Object(Object {
-        read: bound(side, "read")?,
-        write: bound(side, "write")?,
-        feed: bound(&incoming, "write")?,
-        drain: bound(&outgoing, "read")?,
-        incoming: Slot::new(Some(incoming.into())),
-        outgoing: Slot::new(Some(outgoing.into())),
-        lends: plain && exact,
-        pending: if exact { module.pending } else { None },
-        fed: Cell::new(0),
-    }));
+    let engine = match native {
+        Some(native) => Engine::Native(native),
+        None => {
+            let owner = this.object().bind(py);
+            let (incoming, outgoing) =
+                (owner.getattr(Fallible("_incoming"))?, owner.getattr(Fallible("_outgoing"))?);
+            let memory = module.memory_class.bind(py);
+            let lends = plain && incoming.get_type().is(memory) && outgoing.get_type().is(memory);
+            Engine::Object(Object::new(if plain { &raw } else { &object }, incoming, outgoing, lends)?)
+        }
+    };
+    // A connection that has begun meanwhile keeps the engine that it has.
+    let _ = this.engine.set(engine);
     Ok(())
+}
+
+/// The native engine for an SSL that was made on this thread just now, if `raw` owns it.
+fn native_engine(
+    library: &'static Library,
+    ssl: Ssl,
+    raw: &Bound<'_, PyAny>,
+    notify: Notify,
+) -> Option<Native> {
+    // SAFETY: the SSL was made on this thread just now. The comparison shows that the socket object owns it, and so keeps
+    // it.
+    if unsafe { library.app_data(ssl) }.cast() != raw.as_ptr() {
+        return None;
+    }
+    let io = Arc::new(Io::new(notify));
+    // SAFETY: `raw` owns the SSL and is kept, and no other code has seen it yet.
+    let attached = unsafe { library.attach(ssl, io.clone()) };
+    attached.then(|| Native { library, ssl, io, raw: Slot::new(Some(raw.clone().into())) })
 }
 
 /// `SSLContext._msg_callback`, by whichever class it is.

@@ -3,14 +3,13 @@
 //! asyncio's code reads and writes it under its own names (`_state`, `_app_reading_paused` and so on), through
 //! the descriptors in [`super::python`], which come before the instance's dict.
 
-use std::cell::{Cell, UnsafeCell};
-
-use pyo3::prelude::*;
+use std::cell::{Cell, OnceCell, UnsafeCell};
 
 use super::engine::Engine;
+use crate::capi::collector::{Traverse, Visitor};
 use crate::capi::fallible::interned;
-use crate::capi::native::native_class;
-use crate::capi::{Borrowed, Native, Raised, Slot, This};
+use crate::capi::native::{Dealloc, native_class};
+use crate::capi::{Borrowed, Raised, Slot, This};
 use crate::event_loop::core::{Core, core_of};
 use crate::transport::base::protocol_sink::ProtocolSink;
 use crate::transport::base::water_marks::Mark;
@@ -45,7 +44,6 @@ pub(super) struct Paused {
 }
 
 /// The native half of a TLS connection.
-#[pyclass(module = "wakeloop._core", name = "TlsConnection", subclass, frozen)]
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(super) event_loop: Slot,
@@ -55,7 +53,8 @@ pub(crate) struct Connection {
     pub(super) transport: Slot,
     /// The `ssl.SSLObject`.
     pub(super) ssl_object: Slot,
-    pub(super) engine: UnsafeCell<Option<Engine>>,
+    /// Set once, before the connection is used.
+    pub(super) engine: OnceCell<Engine>,
     pub(super) state: Cell<State>,
     /// Plaintext that is not encrypted yet.
     pub(super) queue: WriteBuffer,
@@ -77,30 +76,37 @@ pub(crate) struct Connection {
     pub(super) queued: Cell<bool>,
 }
 
-// SAFETY: the module is declared `gil_used`, and every access holds the GIL. What other threads may reach without it, the
-// engine's `Io`, guards itself.
-unsafe impl Send for Connection {}
-// SAFETY: see `Send`.
-unsafe impl Sync for Connection {}
-
-// `init` sets the class. pyo3 makes every instance, and puts the Rust value right behind the `PyObject`:
-// `PyClassObjectContents` is `repr(C)` and begins with it, for a class without a base class.
+// `make_type` in `python.rs` builds the class, whose instances begin with the default fields.
 native_class!(unsafe Connection);
 
-/// Makes the class known. Called once, by the module's initialisation.
-pub(super) fn init(py: Python<'_>) {
-    // SAFETY: see `native_class!` above.
-    unsafe { Connection::class().set(&py.get_type::<Connection>()) };
+impl Traverse for Connection {
+    fn traverse(&self, visitor: &mut Visitor) {
+        visitor.slots([&self.event_loop, &self.transport, &self.ssl_object]);
+        visitor.slots(self.sink.slots());
+        if let Some(engine) = self.engine() {
+            visitor.slots(engine.slots());
+        }
+    }
+
+    /// The loop stays: methods need it, and its own clear breaks the cycle. So does the engine, whose objects refer to
+    /// nothing but each other.
+    fn clear(&self) {
+        self.sink.clear();
+        self.transport.clear();
+        self.ssl_object.clear();
+    }
 }
 
-impl Connection {
-    pub(super) fn empty() -> Connection {
+impl Dealloc for Connection {}
+
+impl Default for Connection {
+    fn default() -> Connection {
         Connection {
             event_loop: Slot::empty(),
             sink: ProtocolSink::empty(),
             transport: Slot::empty(),
             ssl_object: Slot::empty(),
-            engine: UnsafeCell::new(None),
+            engine: OnceCell::new(),
             state: Cell::new(State::Unwrapped),
             queue: WriteBuffer::default(),
             offered: Cell::new(0),
@@ -115,7 +121,9 @@ impl Connection {
             queued: Cell::new(false),
         }
     }
+}
 
+impl Connection {
     /// The loop's inside; `None` before the connection was initialised.
     #[inline(always)]
     pub(super) fn core(&self) -> Option<&Core> {
@@ -132,21 +140,10 @@ impl Connection {
         unsafe { &mut *self.undelivered.get() }
     }
 
-    /// The engine. It is set once, before the connection is used, and stays until the object dies.
+    /// The engine. It stays until the object dies.
     #[inline(always)]
     pub(super) fn engine(&self) -> Option<&Engine> {
-        // SAFETY: GIL held; see `set_engine`.
-        unsafe { (*self.engine.get()).as_ref() }
-    }
-
-    /// Sets the engine. It is set only once, so a borrow of it stays valid.
-    pub(super) fn set_engine(&self, engine: Engine) {
-        // SAFETY: GIL held, and there is no engine that anyone could have borrowed.
-        unsafe {
-            if (*self.engine.get()).is_none() {
-                *self.engine.get() = Some(engine);
-            }
-        }
+        self.engine.get()
     }
 
     /// Runs `body` in the context of the stream transport.

@@ -9,8 +9,9 @@
 //! Errors are CPython's either way: when libssl reports one, the SSLObject is asked to do the same, and raises.
 
 use super::native::Native;
-use super::object::Object;
-use super::records::{End, Room};
+use super::object::{Object, pending};
+use super::records::{End, Room, Wrote};
+use crate::capi::buffer::bytes_from;
 use crate::capi::call::call0;
 use crate::capi::{Raised, Ref, Slot};
 
@@ -32,14 +33,14 @@ impl Engine {
     pub(super) fn input_size(&self) -> usize {
         match self {
             Engine::Native(native) => native.io.input_size(),
-            Engine::Object(object) => object.pending(&object.incoming),
+            Engine::Object(object) => pending(&object.incoming),
         }
     }
 
     pub(super) fn output_size(&self) -> usize {
         match self {
             Engine::Native(native) => native.io.output_size(),
-            Engine::Object(object) => object.pending(&object.outgoing),
+            Engine::Object(object) => pending(&object.outgoing),
         }
     }
 
@@ -59,6 +60,15 @@ impl Engine {
         match self {
             Engine::Native(native) => Ok(Room::in_vector(plain, |room| native.decrypt(room))),
             Engine::Object(object) => object.decrypt(plain),
+        }
+    }
+
+    /// Encrypts `data`, which is all of `object` if that is given.
+    pub(super) fn encrypt(&self, data: &[u8], object: Option<&Ref>) -> Result<Wrote, Raised> {
+        match (self, object) {
+            (Engine::Native(native), _) => native.encrypt(data),
+            (Engine::Object(methods), Some(object)) => methods.encrypt(object),
+            (Engine::Object(methods), None) => methods.encrypt(&bytes_from(data)?),
         }
     }
 

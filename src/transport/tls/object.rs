@@ -10,7 +10,7 @@ use super::ssl_module::is_again;
 use crate::capi::buffer::bytes_from;
 use crate::capi::imports::imports;
 use crate::capi::inspect::integer;
-use crate::capi::{Exception, Raised, Ref, Slot};
+use crate::capi::{Exception, Fallible, Raised, Ref, Slot};
 
 /// Below this size a copy of the input is cheaper than a view of it.
 const COPY: usize = 4 * 1024;
@@ -26,8 +26,6 @@ pub(crate) struct Object {
     pub(super) drain: Slot,
     /// The methods are CPython's own, which keep no reference to a buffer: memory of ours may be lent to them.
     pub(super) lends: bool,
-    /// `MemoryBIO.pending` of both, if that is what they are.
-    pub(super) pending: Option<ffi::getter>,
     /// How much ciphertext has come since the last read.
     pub(super) fed: Cell<usize>,
 }
@@ -43,6 +41,28 @@ pub(super) enum Message {
 }
 
 impl Object {
+    /// Drives the methods of `object`. If it `lends`, all three objects are of CPython's own classes.
+    pub(super) fn new(
+        object: &Bound<'_, PyAny>,
+        incoming: Bound<'_, PyAny>,
+        outgoing: Bound<'_, PyAny>,
+        lends: bool,
+    ) -> PyResult<Object> {
+        let bound = |object: &Bound<'_, PyAny>, name: &str| -> PyResult<Slot> {
+            Ok(Slot::new(Some(object.getattr(Fallible(name))?.into())))
+        };
+        Ok(Object {
+            read: bound(object, "read")?,
+            write: bound(object, "write")?,
+            feed: bound(&incoming, "write")?,
+            drain: bound(&outgoing, "read")?,
+            incoming: Slot::new(Some(incoming.into())),
+            outgoing: Slot::new(Some(outgoing.into())),
+            lends,
+            fed: Cell::new(0),
+        })
+    }
+
     pub(super) fn slots(&self) -> [&Slot; 6] {
         [&self.read, &self.write, &self.incoming, &self.feed, &self.outgoing, &self.drain]
     }
@@ -74,7 +94,7 @@ impl Object {
             let outcome = if self.lends { self.read_into(plain) } else { self.read_bytes(plain) };
             match outcome {
                 Ok(0) => return Ok(End::Closed),
-                Ok(_) if self.pending(&self.incoming) == 0 => return Ok(End::Drained),
+                Ok(_) if pending(&self.incoming) == 0 => return Ok(End::Drained),
                 Ok(_) => {}
                 Err(raised) => return Ok(no_read(raised)),
             }
@@ -101,27 +121,9 @@ impl Object {
         };
         Ok(match data.exact_bytes().map_or(0, <[u8]>::len) {
             0 => Message::Nothing(End::Closed),
-            count if count < size && self.pending(&self.incoming) == 0 => Message::Whole(data),
+            count if count < size && pending(&self.incoming) == 0 => Message::Whole(data),
             _ => Message::Part(data),
         })
-    }
-
-    /// `MemoryBIO.pending`.
-    #[inline(always)]
-    pub(super) fn pending(&self, bio: &Slot) -> usize {
-        let Some(get) = self.pending else { return ask_pending(bio) };
-        let Some(bio) = bio.get() else { return 0 };
-        // SAFETY: the getter of the class that the object is of, whose closure is null; an owned reference to an int,
-        // or null with an error.
-        unsafe {
-            match Ref::from_owned(get(bio.as_ptr(), std::ptr::null_mut())) {
-                Some(pending) => ffi::PyLong_AsSize_t(pending.as_ptr()),
-                None => {
-                    ffi::PyErr_Clear();
-                    0
-                }
-            }
-        }
     }
 
     /// `_SSLSocket.read(n, buffer)`, straight into the vector.
@@ -161,9 +163,8 @@ impl Object {
     }
 }
 
-/// `pending` of something in the place of a MemoryBIO.
-#[cold]
-fn ask_pending(bio: &Slot) -> usize {
+/// `bio.pending`; 0 if that fails.
+pub(super) fn pending(bio: &Slot) -> usize {
     let Some(bio) = bio.get() else { return 0 };
     let pending = bio.getattr(&imports().pending).and_then(|pending| pending.to_index());
     pending.map_or_else(

@@ -14,15 +14,7 @@ use crate::event_loop::core::Core;
 use crate::transport::base::protocol_sink::Delivery;
 use crate::transport::base::sizes::{DIRECT, LARGE};
 
-/// What a receive has become, before any Python code runs.
-#[derive(Debug)]
-enum Taken {
-    /// It was decrypted.
-    Batch(Batch),
-    /// The engine keeps it; the connection's state says what comes next.
-    Kept,
-}
-
+/// What was decrypted.
 #[derive(Debug)]
 pub(super) struct Batch {
     plain: Plain,
@@ -56,9 +48,10 @@ pub(super) fn receive(
     }
 }
 
-/// Takes what the socket gave: `data` is used up, or copied, when this returns.
+/// Takes what the socket gave, before any Python code runs: `data` is used up, or copied, when this returns. `None` if the
+/// engine keeps it; the connection's state says what comes next.
 #[inline(always)]
-fn take(this: This<'_, Connection>, core: &Core, data: &[u8]) -> Result<Taken, Raised> {
+fn take(this: This<'_, Connection>, core: &Core, data: &[u8]) -> Result<Option<Batch>, Raised> {
     match this.engine() {
         Some(Engine::Native(native))
             if this.state.get() == State::Wrapped && !this.app_paused.reading.get() && !this.in_engine() =>
@@ -68,12 +61,12 @@ fn take(this: This<'_, Connection>, core: &Core, data: &[u8]) -> Result<Taken, R
                 true => decrypt_direct(native, data),
                 false => Ok(decrypt_lent(native, core, data)),
             });
-            batch.map(Taken::Batch)
+            batch.map(Some)
         }
         // The connection is over: the data is dropped.
-        Some(_) if this.state.get() == State::Unwrapped => Ok(Taken::Kept),
-        Some(engine) => engine.feed(data).map(|()| Taken::Kept),
-        None => Ok(Taken::Kept),
+        Some(_) if this.state.get() == State::Unwrapped => Ok(None),
+        Some(engine) => engine.feed(data).map(|()| None),
+        None => Ok(None),
     }
 }
 
@@ -106,16 +99,16 @@ fn decrypt_direct(native: &Native, data: &[u8]) -> Result<Batch, Raised> {
 
 /// Goes on with what [`take`] has made of a receive. Runs in the connection's context.
 #[inline(always)]
-fn taken(this: This<'_, Connection>, taken: Taken) -> Result<(), Raised> {
-    match taken {
-        Taken::Batch(batch) => read(this, Some(batch)),
-        Taken::Kept => match this.state.get() {
-            State::Unwrapped => Ok(()),
-            State::Handshake => call_named(this, "_do_handshake", &[]),
-            State::Wrapped => read(this, None),
-            State::Flushing => call_named(this, "_do_flush", &[]),
-            State::Shutdown => call_named(this, "_do_shutdown", &[]),
-        },
+fn taken(this: This<'_, Connection>, taken: Option<Batch>) -> Result<(), Raised> {
+    if taken.is_some() {
+        return read(this, taken);
+    }
+    match this.state.get() {
+        State::Unwrapped => Ok(()),
+        State::Handshake => call_named(this, "_do_handshake", &[]),
+        State::Wrapped => read(this, None),
+        State::Flushing => call_named(this, "_do_flush", &[]),
+        State::Shutdown => call_named(this, "_do_shutdown", &[]),
     }
 }
 

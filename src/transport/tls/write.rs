@@ -202,21 +202,13 @@ fn offer(
     let (size, wrote) = if rest.len() < wanted {
         let mut joined = core.take_scratch();
         this.queue.gather(&mut joined, wanted);
-        let wrote = match engine {
-            Engine::Native(native) => native.encrypt(&joined),
-            Engine::Object(object) => bytes_from(&joined).and_then(|data| object.encrypt(&data)),
-        };
-        let size = joined.len();
+        let (size, wrote) = (joined.len(), engine.encrypt(&joined, None));
         core.return_scratch(joined);
         (size, wrote?)
     } else {
         let size = rest.len().min(BATCH.max(offered));
-        let wrote = match engine {
-            Engine::Native(native) => native.encrypt(&rest[..size]),
-            Engine::Object(object) if sent == 0 && size == rest.len() => object.encrypt(first),
-            Engine::Object(object) => bytes_from(&rest[..size]).and_then(|data| object.encrypt(&data)),
-        };
-        (size, wrote?)
+        let whole = (sent == 0 && size == rest.len()).then_some(first);
+        (size, engine.encrypt(&rest[..size], whole)?)
     };
     this.offered.set(if wrote == Wrote::WantRead { size } else { 0 });
     Ok(wrote)
