@@ -348,6 +348,70 @@ def test_data_that_a_read_returns_has_no_other_owner(run):
     run(main())
 
 
+@pytest.mark.native
+@pytest.mark.parametrize("keep", [lambda data: data, memoryview, lambda data: [data], lambda data: iter(data)])
+def test_data_that_was_written_stays_as_it_is_for_code_that_holds_it(run, keep):
+    async def main():
+        near, far = socket.socketpair()
+        with far:
+            reader, writer = await wakeloop.open_connection(sock=near)
+            kept = []
+            for number in range(1, 20):
+                far.send(bytes([number]) * 1024)
+                data = await reader.readexactly(1024)
+                kept.append(keep(data))
+                writer.write(data)
+                del data
+                await writer.drain()
+                await turns()
+                assert far.recv(2000) == bytes([number]) * 1024
+            for number, each in enumerate(kept, 1):
+                assert bytes(each[0] if isinstance(each, list) else each) == bytes([number]) * 1024
+            writer.close()
+            await writer.wait_closed()
+
+    run(main())
+
+
+@pytest.mark.native
+def test_data_in_used_memory_has_a_hash_of_its_own(run):
+    async def main():
+        near, far = socket.socketpair()
+        with far:
+            reader, writer = await wakeloop.open_connection(sock=near)
+            for number in range(1, 20):
+                far.send(bytes([number]) * 1024)
+                data = await reader.readexactly(1024)
+                assert hash(data) == hash(bytes(bytearray([number]) * 1024))
+                writer.write(data)
+                del data
+                await writer.drain()
+                await turns()
+            writer.close()
+            await writer.wait_closed()
+
+    run(main())
+
+
+def test_objects_of_a_class_of_bytes_die_when_they_are_sent(run):
+    class Data(bytes):
+        def __del__(self):
+            died.append(len(self))
+
+    async def main():
+        near, far = socket.socketpair()
+        with far:
+            _, writer = await wakeloop.open_connection(sock=near)
+            writer.write(Data(1024))
+            await turns()
+            assert died == [1024]
+            writer.close()
+            await writer.wait_closed()
+
+    died = []
+    run(main())
+
+
 # -- contexts ------------------------------------------------------------------------------------------
 
 

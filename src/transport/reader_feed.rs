@@ -18,6 +18,7 @@ use crate::capi::inspect::{boolean, clear_error};
 use crate::capi::once::Once;
 use crate::capi::{Raised, Ref};
 use crate::compat::Class;
+use crate::event_loop::core::Core;
 
 /// asyncio's two classes.
 #[derive(Debug)]
@@ -49,9 +50,9 @@ pub(crate) fn is_fed(protocol: &Ref) -> bool {
 ///
 /// No Python code runs before the data is copied, but for what a user has put into the place of an attribute.
 #[inline(always)]
-pub(crate) fn feed(reader: &Ref, data: &[u8]) -> Result<bool, Raised> {
+pub(crate) fn feed(reader: &Ref, core: &Core, data: &[u8]) -> Result<bool, Raised> {
     if let Some(native) = open_reader(reader) {
-        native.push(data)?;
+        native.push(data, Some(&core.bytes_cache))?;
         return Ok(true);
     }
     let Some((classes, buffer)) = buffer_of(reader, data.len()) else { return Ok(false) };

@@ -5,75 +5,76 @@
 //! object made of them holds a reference. What a program sees is what it would see if the allocator had found the same
 //! memory.
 
-use std::cell::Cell;
-
-use pyo3::ffi;
+use std::cell::{Cell, RefCell};
 
 use crate::capi::buffer::{self, RawBytes};
 use crate::capi::error::Raised;
-use crate::capi::object::{Ref, Slot};
+use crate::capi::object::Ref;
 
-/// Is ours the only reference?
-#[inline(always)]
-fn is_free(bytes: &Ref) -> bool {
-    // SAFETY: a live object.
-    unsafe { ffi::Py_REFCNT(bytes.as_ptr()) == 1 }
-}
+/// Shorter ones are allocated as quickly.
+const SHORTEST: usize = 512;
+/// To copy longer ones costs more than to allocate them.
+const LONGEST: usize = 32 * 1024;
+/// An idle loop does not keep much more than this, in bytes. It is enough for messages of 1 KiB from 64 connections in a
+/// turn.
+const TOTAL: usize = 64 * 1024;
 
-#[inline(always)]
-fn length(bytes: &Ref) -> usize {
-    // SAFETY: a bytes object.
-    unsafe { ffi::PyBytes_Size(bytes.as_ptr()) as usize }
-}
-
-/// The last message that a loop has delivered, if its protocol has not kept it. One object at most.
+/// Messages that the transports of a loop have delivered or sent, and to which nothing else refers. All have one length.
 #[derive(Debug)]
-pub(crate) struct DeliveredBytes {
-    object: Slot,
-    /// Its length; 0 if there is none.
+pub(crate) struct BytesCache {
+    objects: RefCell<Vec<Ref>>,
     length: Cell<usize>,
 }
 
-impl DeliveredBytes {
-    /// Shorter ones are allocated as quickly.
-    const SHORTEST: usize = 512;
-    /// To copy longer ones costs more than to allocate them, and they are more than an idle loop should keep.
-    const LONGEST: usize = 32 * 1024;
+impl BytesCache {
+    pub(crate) const fn new() -> BytesCache {
+        BytesCache { objects: RefCell::new(Vec::new()), length: Cell::new(0) }
+    }
 
-    pub(crate) const fn new() -> DeliveredBytes {
-        DeliveredBytes { object: Slot::empty(), length: Cell::new(0) }
+    #[inline(always)]
+    fn take(&self, size: usize) -> Option<RawBytes> {
+        if size != self.length.get() {
+            return None;
+        }
+        let object = self.objects.borrow_mut().pop()?;
+        // SAFETY: `keep` lets in `bytes` objects to which it has the only reference.
+        Some(unsafe { RawBytes::again(object) })
+    }
+
+    /// A `bytes` of this length, to be filled.
+    #[inline(always)]
+    pub(crate) fn with_capacity(&self, size: usize) -> Result<RawBytes, Raised> {
+        self.take(size).map_or_else(|| RawBytes::with_capacity(size), Ok)
     }
 
     /// `bytes(data)`.
     #[inline(always)]
     pub(crate) fn bytes_from(&self, data: &[u8]) -> Result<Ref, Raised> {
-        if data.is_empty() || data.len() != self.length.get() {
-            return buffer::bytes_from(data);
-        }
-        match self.take() {
-            // SAFETY: a bytes object of exactly this length that nobody else refers to.
-            Some(object) => Ok(unsafe { RawBytes::again(object).filled(data) }),
+        match self.take(data.len()) {
+            // SAFETY: an object of exactly this length.
+            Some(bytes) => Ok(unsafe { bytes.filled(data) }),
             None => buffer::bytes_from(data),
         }
     }
 
-    /// Takes back what came from [`DeliveredBytes::bytes_from`] and was delivered, unless somebody else refers to it.
+    /// Takes an object that was delivered or sent, for a later message, if this is the last reference to it.
     #[inline(always)]
     pub(crate) fn keep(&self, data: Ref) {
-        let size = length(&data);
-        if is_free(&data) && (Self::SHORTEST..=Self::LONGEST).contains(&size) {
-            self.length.set(size);
-            self.object.set(Some(data));
+        let size = data.exact_bytes().map_or(0, <[u8]>::len);
+        if !data.is_unique() || !(SHORTEST..=LONGEST).contains(&size) {
+            return;
+        }
+        let mut objects = self.objects.borrow_mut();
+        if self.length.replace(size) != size {
+            // The end of `bytes` runs no code.
+            objects.clear();
+        }
+        if objects.len() * size < TOTAL {
+            objects.push(data);
         }
     }
 
     pub(crate) fn clear(&self) {
-        drop(self.take());
-    }
-
-    #[inline(always)]
-    fn take(&self) -> Option<Ref> {
-        self.length.set(0);
-        self.object.take()
+        self.objects.take();
     }
 }

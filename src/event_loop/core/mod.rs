@@ -49,7 +49,7 @@ use super::handle::layout::Handle;
 use crate::capi::error::Outcome;
 use crate::capi::exceptions::Exception;
 use crate::capi::native::{Native, native_class};
-use crate::capi::recycle::bytes_cache::DeliveredBytes;
+use crate::capi::recycle::bytes_cache::BytesCache;
 use crate::capi::{Borrowed, Fatal, Raised, Ref, Slot};
 use crate::reactor::{Poller, Readiness, Token};
 
@@ -82,8 +82,8 @@ pub(crate) struct Core {
     pub(crate) scratch: Scratch,
     /// `{"loop": loop}`, with which futures are made.
     pub(crate) future_arguments: Slot,
-    /// For the data of the next message.
-    pub(crate) bytes_cache: DeliveredBytes,
+    /// For the data of the next messages.
+    pub(crate) bytes_cache: BytesCache,
     /// asyncio's `_thread_id` and `_task_factory`.
     pub(crate) thread_id: Slot,
     pub(crate) task_factory: Slot,
@@ -142,7 +142,7 @@ impl Core {
             counters: Counters::default(),
             scratch: Scratch::default(),
             future_arguments: Slot::empty(),
-            bytes_cache: DeliveredBytes::new(),
+            bytes_cache: BytesCache::new(),
             thread_id: Slot::empty(),
             task_factory: Slot::empty(),
         })

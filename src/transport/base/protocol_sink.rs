@@ -143,9 +143,9 @@ impl ProtocolSink {
     ///
     /// The data may lie in the loop's receive buffer: it is copied before any Python code runs.
     #[inline(always)]
-    pub(crate) fn feed(&self, data: &[u8]) -> Result<bool, Raised> {
+    pub(crate) fn feed(&self, core: &Core, data: &[u8]) -> Result<bool, Raised> {
         match self.reader() {
-            Some(reader) => reader_feed::feed(&reader, data),
+            Some(reader) => reader_feed::feed(&reader, core, data),
             None => Ok(false),
         }
     }

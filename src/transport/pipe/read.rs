@@ -152,7 +152,7 @@ fn read(this: This<'_, ReadPipe>, core: &Core, fed: Option<&Ref>) -> Result<Read
         if let Some(protocol) = fed
             && let Some(reader) = reader_feed::reader_of(protocol)
         {
-            match reader_feed::feed(&reader, data) {
+            match reader_feed::feed(&reader, core, data) {
                 Ok(true) => return Ok(Read::Fed { full }),
                 Ok(false) => {}
                 Err(raised) => {

@@ -207,7 +207,7 @@ fn receive_for_reader(this: This<'_, Stream>, core: &Core) -> Result<Received, R
     let (count, full) = unsafe { receive_to(this, core, buffer.as_mut_ptr(), RECEIVE) }?;
     let data = &buffer[..count];
     if let Some(reader) = &reader
-        && reader_feed::feed(reader, data).map_err(not_taken)?
+        && reader_feed::feed(reader, core, data).map_err(not_taken)?
     {
         return Ok(Received::Stored { full });
     }

@@ -84,7 +84,8 @@ fn send_now(this: This<'_, Stream>) -> Result<(), Raised> {
 
 /// Sends as much as the socket takes. An error of the socket is set as a Python error.
 fn send_pending(this: This<'_, Stream>) -> Result<Sent, Raised> {
-    this.base.core().note_io();
+    let core = this.base.core();
+    core.note_io();
     let mut done = Done::default();
     let outcome = this.writing.buffer.send(this.descriptor(), &mut done);
     match outcome {
@@ -96,7 +97,7 @@ fn send_pending(this: This<'_, Stream>) -> Result<Sent, Raised> {
             this.drop_unsent();
         }
     }
-    drop(done);
+    done.into_iter().for_each(|data| core.bytes_cache.keep(data));
     outcome.map_err(|error| raise_io(&error))
 }
 

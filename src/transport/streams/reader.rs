@@ -12,6 +12,7 @@ use crate::capi::imports::imports;
 use crate::capi::inspect::clear_error;
 use crate::capi::methods::TypeSlot;
 use crate::capi::native::{Dealloc, WeakList, native_class};
+use crate::capi::recycle::bytes_cache::BytesCache;
 use crate::capi::{Exception, Raised, Ref, Slot};
 
 /// Beyond this size nothing is received ahead into the object that a read waits for: a peer may promise more
@@ -95,12 +96,12 @@ impl Reader {
         !self.eof.get()
     }
 
-    /// `feed_data(data)` of a plain, open reader.
+    /// `feed_data(data)` of a plain, open reader. The cache is that of the loop that calls, if it is one of ours.
     #[inline(always)]
-    pub(crate) fn push(&self, data: &[u8]) -> Result<(), Raised> {
+    pub(crate) fn push(&self, data: &[u8], cache: Option<&BytesCache>) -> Result<(), Raised> {
         match self.store().shared() {
             Some(shared) => shared.extend(data)?,
-            None => self.store().append(data)?,
+            None => self.store().append(data, cache)?,
         }
         self.arrived()
     }

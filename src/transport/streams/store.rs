@@ -12,6 +12,7 @@ use std::sync::Once;
 
 use crate::capi::buffer::{RawBytes, bytes_from};
 use crate::capi::byte_array::ByteArray;
+use crate::capi::recycle::bytes_cache::BytesCache;
 use crate::capi::{Raised, Ref};
 
 /// All zero is an empty store.
@@ -97,12 +98,15 @@ impl Store {
         self.shared.clone()
     }
 
-    /// For what is not shared: adds data at the end.
+    /// For what is not shared: adds data at the end. A first object comes out of the cache, if there is one.
     #[inline(always)]
-    pub(crate) fn append(&mut self, data: &[u8]) -> Result<(), Raised> {
+    pub(crate) fn append(&mut self, data: &[u8], cache: Option<&BytesCache>) -> Result<(), Raised> {
         debug_assert!(!self.is_shared());
         if self.bytes.is_none() {
-            self.bytes = Some(RawBytes::with_capacity(data.len())?);
+            self.bytes = Some(match cache {
+                Some(cache) => cache.with_capacity(data.len())?,
+                None => RawBytes::with_capacity(data.len())?,
+            });
             (self.start, self.end, self.capacity) = (0, 0, data.len());
         }
         let room = self.reserve(data.len())?;

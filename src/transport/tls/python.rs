@@ -26,7 +26,7 @@ use crate::transport::base::protocol_sink::{NativeProtocol, set_native_protocol}
 use crate::transport::stream::state::Stream;
 
 /// asyncio's names of the states, in the order of [`State`].
-const STATES: [(State, &str); 5] = [
+const NAMES: [(State, &str); 5] = [
     (State::Unwrapped, "UNWRAPPED"),
     (State::Handshake, "DO_HANDSHAKE"),
     (State::Wrapped, "WRAPPED"),
@@ -36,10 +36,10 @@ const STATES: [(State, &str); 5] = [
 
 /// The members of asyncio's `SSLProtocolState`, in the order of [`State`].
 fn states(py: Python<'_>) -> PyResult<&'static Vec<Py<PyAny>>> {
-    static MEMBERS: PyOnceLock<Vec<Py<PyAny>>> = PyOnceLock::new();
-    MEMBERS.get_or_try_init(py, || {
+    static STATES: PyOnceLock<Vec<Py<PyAny>>> = PyOnceLock::new();
+    STATES.get_or_try_init(py, || {
         let states = py.import(Fallible("asyncio.sslproto"))?.getattr(Fallible("SSLProtocolState"))?;
-        STATES.iter().map(|(_, name)| states.getattr(Fallible(*name)).map(Bound::unbind)).collect()
+        NAMES.iter().map(|(_, name)| states.getattr(Fallible(*name)).map(Bound::unbind)).collect()
     })
 }
 
@@ -169,7 +169,7 @@ fn set_state(this: This<'_, Connection>, value: Option<Borrowed<'_>>) -> PyResul
         let value = value.bind(this.py());
         return Err(exception_about::<PyValueError>(c"%R is not a state of a TLS connection", &value));
     };
-    let (state, _) = STATES[place];
+    let (state, _) = NAMES[place];
     this.state.set(state);
     match (state, this.engine()) {
         (State::Wrapped, Some(engine)) => engine.established(),

@@ -6,7 +6,7 @@ use super::native::Native;
 use super::object::Message;
 use super::records::{End, RECORD, Room};
 use super::write::{fail, flush, write_pending};
-use crate::capi::buffer::{RawBytes, bytes_from};
+use crate::capi::buffer::RawBytes;
 use crate::capi::call::in_kept_context;
 use crate::capi::error::raise;
 use crate::capi::{Raised, Ref, This};
@@ -199,10 +199,11 @@ fn deliver_scratch(this: This<'_, Connection>, core: &Core, plain: Vec<u8>) -> R
     if plain.is_empty() {
         core.return_scratch(plain);
     } else if this.sink.delivery() != Delivery::Buffer {
-        let data = unfed(this, &plain);
+        let data = unfed(this, core, &plain);
         core.return_scratch(plain);
         if let Some(data) = data? {
             delivering(this, core, || this.sink.data_received(&data))?;
+            core.bytes_cache.keep(data);
         }
     } else {
         let delivered = deliver_buffered(this, core, &plain);
@@ -231,7 +232,7 @@ fn deliver_bytes(this: This<'_, Connection>, core: &Core, data: Ref) -> Result<b
         copy.extend_from_slice(plain);
         return deliver_scratch(this, core, copy);
     }
-    if this.sink.delivery() != Delivery::Reader || !this.sink.feed(plain)? {
+    if this.sink.delivery() != Delivery::Reader || !this.sink.feed(core, plain)? {
         delivering(this, core, || this.sink.data_received(&data))?;
     }
     Ok(true)
@@ -254,11 +255,11 @@ fn deliver_rest(this: This<'_, Connection>, core: &Core) -> Result<bool, Raised>
 
 /// Gives data to the protocol's StreamReader natively; what cannot be given that way comes back as bytes.
 #[inline(always)]
-fn unfed(this: This<'_, Connection>, plain: &[u8]) -> Result<Option<Ref>, Raised> {
-    if this.sink.delivery() == Delivery::Reader && this.sink.feed(plain)? {
+fn unfed(this: This<'_, Connection>, core: &Core, plain: &[u8]) -> Result<Option<Ref>, Raised> {
+    if this.sink.delivery() == Delivery::Reader && this.sink.feed(core, plain)? {
         return Ok(None);
     }
-    bytes_from(plain).map(Some)
+    core.bytes_cache.bytes_from(plain).map(Some)
 }
 
 /// Fills the buffers of a buffered protocol until all is delivered, or it wants no more for now. Returns how
@@ -272,7 +273,7 @@ fn deliver_buffered(this: This<'_, Connection>, core: &Core, plain: &[u8]) -> Re
         let rest = &plain[delivered..];
         if this.sink.delivery() != Delivery::Buffer {
             // It was replaced in between.
-            if let Some(data) = unfed(this, rest)? {
+            if let Some(data) = unfed(this, core, rest)? {
                 delivering(this, core, || this.sink.data_received(&data))?;
             }
             return Ok(plain.len());

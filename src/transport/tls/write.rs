@@ -181,10 +181,14 @@ fn fill(this: This<'_, Connection>, engine: &Engine, core: &Core) -> Result<bool
                 let queue = &this.queue;
                 queue.advance(count.min(queue.len()), &mut done);
             }
-            Wrote::WantRead => return Ok(false),
+            Wrote::WantRead => {
+                progress = false;
+                break;
+            }
         }
         progress = true;
     }
+    done.into_iter().for_each(|data| core.bytes_cache.keep(data));
     Ok(progress)
 }
 
