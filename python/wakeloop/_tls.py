@@ -121,6 +121,9 @@ class SSLProtocol(_core.TlsConnection, InheritedProtocol):
         transport: SSLTransport = self._app_transport
         return transport
 
+    def _set_app_protocol(self, app_protocol: Any) -> None:
+        self._app_protocol = app_protocol
+
     def connection_lost(self, exc: Exception | None) -> None:
         """The stream transport is gone."""
         self._drop_pending()

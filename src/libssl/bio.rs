@@ -48,8 +48,7 @@ pub(crate) struct Io {
 
 struct State {
     /// What is lent, of which the first `taken` bytes are used up. Valid until taken back.
-    lent: *const u8,
-    lent_size: usize,
+    lent: *const [u8],
     /// What was kept, of which the first `taken` bytes are used up. Comes before anything lent.
     kept: Vec<u8>,
     taken: usize,
@@ -66,14 +65,9 @@ unsafe impl Send for State {}
 impl State {
     /// The input that is not used up.
     fn input(&self) -> &[u8] {
-        if !self.kept.is_empty() {
-            return &self.kept[self.taken..];
-        }
-        if self.lent_size == 0 {
-            return &[];
-        }
-        // SAFETY: lent memory is valid until it is taken back, which clears the pointer.
-        unsafe { std::slice::from_raw_parts(self.lent.add(self.taken), self.lent_size - self.taken) }
+        // SAFETY: lent memory is valid until it is taken back, which leaves an empty slice.
+        let input = if self.kept.is_empty() { unsafe { &*self.lent } } else { &self.kept };
+        &input[self.taken..]
     }
 
     /// How much of the input the next read gets, which has room for `size` bytes: no more than the rest of a record.
@@ -96,12 +90,11 @@ impl State {
 
     /// Ends a loan, if one is open: keeps what is not used up of it.
     fn end_loan(&mut self) {
-        if self.lent_size > 0 {
+        if !self.lent.is_empty() {
             // SAFETY: lent memory is valid until it is taken back, which calls this.
-            let rest =
-                unsafe { std::slice::from_raw_parts(self.lent.add(self.taken), self.lent_size - self.taken) };
-            (self.lent, self.lent_size, self.taken) = (std::ptr::null(), 0, 0);
+            let rest = unsafe { &(&*self.lent)[self.taken..] };
             self.kept.extend_from_slice(rest);
+            (self.lent, self.taken) = (&[], 0);
         }
     }
 
@@ -170,8 +163,7 @@ impl Io {
     pub(crate) fn new(notify: Notify) -> Io {
         Io {
             state: Mutex::new(State {
-                lent: std::ptr::null(),
-                lent_size: 0,
+                lent: &[],
                 kept: Vec::new(),
                 taken: 0,
                 place: Place::default(),
@@ -205,9 +197,7 @@ impl Io {
         let mut state = self.state();
         state.attended = true;
         if state.kept.is_empty() {
-            state.lent = data.as_ptr();
-            state.lent_size = data.len();
-            state.taken = 0;
+            (state.lent, state.taken) = (data, 0);
         } else {
             state.keep(data);
         }
@@ -279,7 +269,7 @@ impl Io {
     /// Drops everything; the connection is over.
     pub(crate) fn clear(&self) {
         let mut state = self.state();
-        if state.lent_size == 0 {
+        if state.lent.is_empty() {
             state.taken = 0;
         }
         state.kept = Vec::new();

@@ -13,15 +13,14 @@ macro_rules! slot_attribute {
     };
 }
 
-/// A row for a truth value; deleting it sets `False`.
+/// A row for a truth value, which `$taken` makes of what is assigned; deleting it sets `False`.
 macro_rules! flag_attribute {
-    ($kind:ty, $name:literal, $($field:ident).+) => {
+    ($kind:ty, $name:literal, $($field:ident).+, $taken:expr) => {
         $crate::capi::methods::Attribute::new(
             $name,
             |this: $crate::capi::This<'_, $kind>| this.$($field).+.get(),
             |this: $crate::capi::This<'_, $kind>, value: Option<$crate::capi::Borrowed<'_>>| {
-                let value = value.map_or(Ok(false), |value| value.is_true());
-                value.map(|value| this.$($field).+.set(value))
+                value.map_or(Ok(false), $taken).map(|value| this.$($field).+.set(value))
             },
         )
     };

@@ -220,8 +220,8 @@ const ATTRIBUTES: &[Attribute<Reader>] = &[
     slot_attribute!(Reader, c"_exception", exception),
     slot_attribute!(Reader, c"_waiter", waiter),
     slot_attribute!(Reader, c"_source_traceback", source_traceback),
-    flag_attribute!(Reader, c"_eof", eof),
-    flag_attribute!(Reader, c"_paused", paused),
+    flag_attribute!(Reader, c"_eof", eof, |value| value.is_true()),
+    flag_attribute!(Reader, c"_paused", paused, |value| value.is_true()),
     Attribute::new(
         c"_limit",
         |this: This<'_, Reader>| this.limit.get(),

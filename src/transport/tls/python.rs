@@ -90,11 +90,7 @@ const METHODS: &[Method<Connection>] = &[
         c"_begin(native, make)\n\nCall make, which makes the SSLObject, and take an engine.",
     ),
     Method::one_arg(c"_preload", preload, c"Keep ciphertext that came before the connection was one."),
-    Method::no_args(
-        c"_drop_pending",
-        |this: This<'_, Connection>| this.lost(),
-        c"The connection is lost: drop what waits.",
-    ),
+    Method::no_args(c"_drop_pending", |this: This<'_, Connection>| this.lost(), c"Drop what was not sent."),
     Method::no_args(
         c"_holds_data",
         |this: This<'_, Connection>| !this.undelivered().is_empty(),
@@ -106,22 +102,12 @@ const METHODS: &[Method<Connection>] = &[
         c"Send what was written in this turn, before the connection is closed by force.",
     ),
     Method::one_arg(c"_append_write_backlog", append_write_backlog, c"Add data that is sent later."),
-    Method::one_arg(
-        c"_set_app_protocol",
-        |this: This<'_, Connection>, protocol: Borrowed<'_>| this.sink.set(protocol.to_owned()),
-        c"As asyncio's.",
-    ),
     Method::no_args(c"_do_read", |this: This<'_, Connection>| read::read(this, None), c"As asyncio's."),
     Method::no_args(c"_do_write", write::write_all, c"As asyncio's."),
     Method::no_args(c"_do_write_now", write_now, c"Send what was written in this turn."),
     Method::no_args(c"_process_outgoing", write::process_outgoing, c"As asyncio's."),
     Method::no_args(c"_get_write_buffer_size", |this: This<'_, Connection>| this.unsent(), c"As asyncio's."),
     Method::no_args(c"_get_read_buffer_size", |this: This<'_, Connection>| this.unread(), c"As asyncio's."),
-    Method::no_args(
-        c"pause_writing",
-        |this: This<'_, Connection>| this.stream_paused.writing.set(true),
-        c"The stream transport holds more than it wants to.",
-    ),
     Method::no_args(c"resume_writing", resume_writing, c"The stream transport has sent enough of that."),
 ];
 
@@ -179,6 +165,10 @@ fn set_state(this: This<'_, Connection>, value: Option<Borrowed<'_>>) -> PyResul
     Ok(())
 }
 
+fn exact_bool(value: Borrowed<'_>) -> PyResult<bool> {
+    value.bind(value.py()).extract()
+}
+
 /// A row for a mark of a buffer.
 macro_rules! mark_attribute {
     ($name:literal, $field:ident) => {
@@ -198,10 +188,10 @@ const ATTRIBUTES: &[Attribute<Connection>] = &[
     Attribute::new(c"_app_protocol", |this: This<'_, Connection>| this.sink.protocol.get(), set_app_protocol),
     slot_attribute!(Connection, c"_sslobj", ssl_object),
     Attribute::new(c"_state", state, set_state),
-    flag_attribute!(Connection, c"_app_reading_paused", app_paused.reading),
-    flag_attribute!(Connection, c"_app_writing_paused", app_paused.writing),
-    flag_attribute!(Connection, c"_ssl_reading_paused", stream_paused.reading),
-    flag_attribute!(Connection, c"_ssl_writing_paused", stream_paused.writing),
+    flag_attribute!(Connection, c"_app_reading_paused", app_paused.reading, exact_bool),
+    flag_attribute!(Connection, c"_app_writing_paused", app_paused.writing, exact_bool),
+    flag_attribute!(Connection, c"_ssl_reading_paused", stream_paused.reading, exact_bool),
+    flag_attribute!(Connection, c"_ssl_writing_paused", stream_paused.writing, exact_bool),
     mark_attribute!(c"_outgoing_high_water", outgoing_high),
     mark_attribute!(c"_outgoing_low_water", outgoing_low),
     mark_attribute!(c"_incoming_high_water", incoming_high),

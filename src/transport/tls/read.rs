@@ -206,15 +206,9 @@ fn deliver_scratch(this: This<'_, Connection>, core: &Core, plain: Vec<u8>) -> R
             core.bytes_cache.keep(data);
         }
     } else {
-        let delivered = deliver_buffered(this, core, &plain);
-        let rest = delivered.as_ref().map_or(&[][..], |count| &plain[*count..]);
-        let all = rest.is_empty();
-        if !all {
-            *this.undelivered() = rest.to_vec();
-        }
+        let all = deliver_buffered(this, core, &plain);
         core.return_scratch(plain);
-        delivered?;
-        return Ok(all);
+        return all;
     }
     Ok(true)
 }
@@ -245,12 +239,7 @@ fn deliver_rest(this: This<'_, Connection>, core: &Core) -> Result<bool, Raised>
         return Ok(true);
     }
     let plain = std::mem::take(this.undelivered());
-    let count = deliver_buffered(this, core, &plain)?;
-    if count < plain.len() {
-        *this.undelivered() = plain[count..].to_vec();
-        return Ok(false);
-    }
-    Ok(this.reads() && !this.app_paused.reading.get())
+    Ok(deliver_buffered(this, core, &plain)? && this.reads() && !this.app_paused.reading.get())
 }
 
 /// Gives data to the protocol's StreamReader natively; what cannot be given that way comes back as bytes.
@@ -262,21 +251,22 @@ fn unfed(this: This<'_, Connection>, core: &Core, plain: &[u8]) -> Result<Option
     core.bytes_cache.bytes_from(plain).map(Some)
 }
 
-/// Fills the buffers of a buffered protocol until all is delivered, or it wants no more for now. Returns how
-/// much it took.
-fn deliver_buffered(this: This<'_, Connection>, core: &Core, plain: &[u8]) -> Result<usize, Raised> {
+/// Fills the buffers of a buffered protocol until all is delivered, or it wants no more for now: then the rest is kept.
+/// False if there is a rest.
+fn deliver_buffered(this: This<'_, Connection>, core: &Core, plain: &[u8]) -> Result<bool, Raised> {
     let mut delivered = 0;
     while delivered < plain.len() {
-        if delivered > 0 && (this.app_paused.reading.get() || !this.reads()) {
-            break;
-        }
         let rest = &plain[delivered..];
+        if delivered > 0 && (this.app_paused.reading.get() || !this.reads()) {
+            *this.undelivered() = rest.to_vec();
+            return Ok(false);
+        }
         if this.sink.delivery() != Delivery::Buffer {
             // It was replaced in between.
             if let Some(data) = unfed(this, core, rest)? {
                 delivering(this, core, || this.sink.data_received(&data))?;
             }
-            return Ok(plain.len());
+            break;
         }
         let buffer = this.sink.get_buffer(rest.len() as isize)?;
         let count = buffer.len().min(rest.len());
@@ -286,7 +276,7 @@ fn deliver_buffered(this: This<'_, Connection>, core: &Core, plain: &[u8]) -> Re
         delivered += count;
         delivering(this, core, || this.sink.buffer_updated(count as isize))?;
     }
-    Ok(delivered)
+    Ok(true)
 }
 
 /// Runs a callback of the protocol; what it writes leaves when it is back.
