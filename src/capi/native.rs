@@ -43,8 +43,7 @@ pub(crate) unsafe trait Native: Sized + 'static {
     }
 
     /// Where the fields begin, in bytes from the beginning of the object. Right behind the `PyObject`, unless said
-    /// otherwise: 0 for a `repr(C)` struct that begins with its `PyObject`; what was found out at import for one that
-    /// comes behind the fields of a Python base class.
+    /// otherwise: what was found out at import for a struct that comes behind the fields of a Python base class.
     #[inline(always)]
     fn offset() -> usize {
         behind_header::<Self>()
@@ -54,7 +53,7 @@ pub(crate) unsafe trait Native: Sized + 'static {
 /// Implements [`Native`] for a struct, with a [`Class`] of its own.
 ///
 /// `native_class!(unsafe SockCall, freelist 64)` keeps the memory of so many dead instances. `collected false` and
-/// `offset 0` are the other items of the trait. A comment at each use says why the contract of [`Native`] holds.
+/// `offset` with an expression are the other items of the trait. A comment at each use says why the contract of [`Native`] holds.
 macro_rules! native_class {
     (
         unsafe $kind:ty

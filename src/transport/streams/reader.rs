@@ -24,10 +24,8 @@ const DIRECT: usize = 32 * 1024;
 const SLACK: usize = 4096;
 
 /// The fields. All zero is a reader that was never initialised.
-#[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Reader {
-    base: ffi::PyObject,
     store: UnsafeCell<Store>,
     /// The value that Python code has assigned to `_buffer`, if it is not exactly a bytearray.
     pub(super) odd_buffer: Slot,
@@ -49,9 +47,8 @@ pub(crate) struct Reader {
     pub(super) dict: Slot,
 }
 
-// `repr(C)`, and `base` comes first; `class` builds the class. All zero is a valid reader: empty slots, an empty
-// store, no weak references.
-native_class!(unsafe Reader, offset 0);
+// `class` builds the class. All zero is a valid reader: empty slots, an empty store, no weak references.
+native_class!(unsafe Reader);
 
 /// Begins the class; [`super::reader_python`] adds what Python sees.
 pub(super) fn class<'py>() -> ClassSpec<'py, Reader> {

@@ -1,8 +1,6 @@
 //! The native half of a StreamWriter: its fields, and whether it has to drain. The rest is asyncio's, over the same
 //! attributes.
 
-use pyo3::ffi;
-
 use super::classes::{CLASSES, plain_reader};
 use super::reader::has_no_items;
 use crate::capi::class::{ClassSpec, field};
@@ -19,10 +17,8 @@ const PAUSED: usize = 1;
 const CONNECTION_LOST: usize = 2;
 
 /// The fields. All zero is a writer that was never initialised.
-#[repr(C)]
 #[derive(Debug)]
 pub(super) struct Writer {
-    base: ffi::PyObject,
     pub(super) transport: Slot,
     pub(super) protocol: Slot,
     pub(super) reader: Slot,
@@ -32,9 +28,8 @@ pub(super) struct Writer {
     dict: Slot,
 }
 
-// `repr(C)`, and `base` comes first; `class` builds the class. All zero is a valid writer: empty slots, no weak
-// references.
-native_class!(unsafe Writer, offset 0);
+// `class` builds the class. All zero is a valid writer: empty slots, no weak references.
+native_class!(unsafe Writer);
 
 /// Begins the class; [`super::writer_python`] adds what Python sees.
 pub(super) fn class<'py>() -> ClassSpec<'py, Writer> {
