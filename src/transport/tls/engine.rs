@@ -14,6 +14,7 @@ use super::records::{End, Room, Wrote};
 use crate::capi::buffer::bytes_from;
 use crate::capi::call::call0;
 use crate::capi::{Raised, Ref, Slot};
+use crate::event_loop::core::Core;
 
 /// The engine of one connection.
 #[derive(Debug)]
@@ -72,13 +73,24 @@ impl Engine {
         }
     }
 
-    /// Takes the ciphertext out that waits to be sent: there is some.
-    pub(super) fn take_output(&self) -> Result<Output, Raised> {
+    /// Takes the ciphertext out that waits to be sent, and gives it to `send`. A scratch vector goes back to the loop.
+    pub(super) fn send_output(
+        &self,
+        core: Option<&Core>,
+        send: impl FnOnce(&[u8]) -> Result<(), Raised>,
+    ) -> Result<(), Raised> {
         match self {
-            Engine::Native(native) => Ok(Output::Vector(native.io.exchange_output(Vec::new(), false))),
+            Engine::Native(native) => {
+                let output = native.io.exchange_output(Vec::new(), false);
+                send(&output)?;
+                if let Some(core) = core {
+                    core.return_scratch(output);
+                }
+                Ok(())
+            }
             Engine::Object(object) => match object.drain.get() {
-                Some(drain) => call0(&drain).map(Output::Bytes),
-                None => Ok(Output::Vector(Vec::new())),
+                Some(drain) => send(call0(&drain)?.exact_bytes().unwrap_or_default()),
+                None => Ok(()),
             },
         }
     }
@@ -113,12 +125,4 @@ impl Engine {
         };
         native.into_iter().chain(object.into_iter().flatten())
     }
-}
-
-/// Ciphertext on its way out.
-#[derive(Debug)]
-pub(super) enum Output {
-    Vector(Vec<u8>),
-    /// A `bytes` object.
-    Bytes(Ref),
 }

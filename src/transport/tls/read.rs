@@ -89,9 +89,10 @@ fn decrypt_direct(native: &Native, data: &[u8]) -> Result<Batch, Raised> {
     let size = data.len() + RECORD;
     let mut bytes = RawBytes::with_capacity(size)?;
     // SAFETY: the object has room for that many bytes, and no other code has seen it.
-    let mut room = Room::new(unsafe { std::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), size) });
+    let memory = unsafe { std::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), size) };
+    let mut room = Room { memory, filled: 0 };
     let end = native.decrypt_lent(data, &mut room);
-    let filled = room.filled();
+    let filled = room.filled;
     // SAFETY: that much of it was filled.
     let bytes = unsafe { bytes.finish(filled) }?;
     Ok(Batch { plain: Plain::Bytes(bytes), end })

@@ -18,23 +18,15 @@ pub(super) struct Room<'a> {
 }
 
 impl Room<'_> {
-    pub(super) fn new(memory: &mut [MaybeUninit<u8>]) -> Room<'_> {
-        Room { memory, filled: 0 }
-    }
-
     /// Decrypts into what room a vector has left.
     #[inline(always)]
     pub(super) fn in_vector(plain: &mut Vec<u8>, decrypt: impl FnOnce(&mut Room<'_>) -> End) -> End {
-        let mut room = Room::new(plain.spare_capacity_mut());
+        let mut room = Room { memory: plain.spare_capacity_mut(), filled: 0 };
         let end = decrypt(&mut room);
         let filled = room.filled;
         // SAFETY: that much of the spare capacity was filled.
         unsafe { plain.set_len(plain.len() + filled) };
         end
-    }
-
-    pub(super) fn filled(&self) -> usize {
-        self.filled
     }
 }
 

@@ -5,7 +5,7 @@
 //! socket is full: what waits then is plaintext too, and counts as asyncio's buffers do.
 
 use super::connection::{Connection, EngineUse, State, call_named, control_app_writing};
-use super::engine::{Engine, Output};
+use super::engine::Engine;
 use super::records::{RECORD, Wrote};
 use crate::capi::buffer::{Buffer, bytes_from};
 use crate::capi::error::{handling, raise};
@@ -135,15 +135,7 @@ fn send_output(this: This<'_, Connection>, engine: &Engine) -> Result<bool, Rais
     let Some(stream) = transport.as_ref().and_then(|transport| transport.downcast::<Stream>()) else {
         return Ok(false);
     };
-    let output = engine.take_output()?;
-    match &output {
-        Output::Vector(vector) => write_slice(stream, vector)?,
-        Output::Bytes(bytes) => write_slice(stream, bytes.exact_bytes().unwrap_or_default())?,
-    }
-    // A scratch vector goes back to the loop.
-    if let (Output::Vector(vector), Some(core)) = (output, this.core()) {
-        core.return_scratch(vector);
-    }
+    engine.send_output(this.core(), |ciphertext| write_slice(stream, ciphertext))?;
     Ok(true)
 }
 
