@@ -180,15 +180,17 @@ impl RawBytes {
     }
 
     /// Where the content goes.
+    #[inline(always)]
     pub(crate) fn as_mut_ptr(&mut self) -> *mut u8 {
-        // SAFETY: a bytes object that only we know.
-        unsafe { ffi::PyBytes_AsString(self.0.as_ptr()).cast() }
+        // SAFETY: a bytes object, which only we know.
+        unsafe { (&raw mut (*self.0.as_ptr().cast::<ffi::PyBytesObject>()).ob_sval).cast() }
     }
 
     /// Where the content is.
+    #[inline(always)]
     pub(crate) fn as_ptr(&self) -> *const u8 {
-        // SAFETY: a bytes object.
-        unsafe { ffi::PyBytes_AsString(self.0.as_ptr()).cast() }
+        // SAFETY: as above.
+        unsafe { (&raw const (*self.0.as_ptr().cast::<ffi::PyBytesObject>()).ob_sval).cast() }
     }
 
     /// The object as it is.
