@@ -384,7 +384,7 @@ pub(crate) const METHODS: &[Method<Core>] = &[
     ),
     Method::no_args(
         c"stop",
-        |core: Loop<'_>| core.state.set_stopping(true),
+        |core: Loop<'_>| core.state.stopping.set(true),
         c"Leave run_forever at the end of this turn.",
     ),
     Method::fast(

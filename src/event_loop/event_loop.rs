@@ -144,7 +144,7 @@ impl EventLoop {
     /// poller's descriptor readable. False if something came in: then it must not sleep.
     fn _park(&self) -> bool {
         let parked = self.core.inbox.park();
-        self.core.wakeup.set_polling(parked);
+        self.core.wakeup.polling.set(parked);
         parked
     }
 
@@ -297,7 +297,7 @@ impl EventLoop {
 
     /// Drop everything native. The loop is not running and `_closed` is already set.
     fn _close_native(&self) {
-        self.core.state.set_closed(true);
+        self.core.state.closed.set(true);
         self.core.clear();
         if self.core.is_polling() {
             // Another thread steps the loop, and sleeps in the poll: it drops the poller when it is awake.
@@ -338,17 +338,17 @@ impl EventLoop {
 
     #[setter(_closed)]
     fn set_closed(&self, value: bool) {
-        self.core.state.set_closed(value);
+        self.core.state.closed.set(value);
     }
 
     #[getter(_stopping)]
     fn get_stopping(&self) -> bool {
-        self.core.state.is_stopping()
+        self.core.state.stopping.get()
     }
 
     #[setter(_stopping)]
     fn set_stopping(&self, value: bool) {
-        self.core.state.set_stopping(value);
+        self.core.state.stopping.set(value);
     }
 
     #[getter(_debug)]

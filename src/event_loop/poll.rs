@@ -84,7 +84,7 @@ pub(super) fn poll_without_gil(
         return Ok(now);
     }
     add(&core.counters.blocking_polls, 1);
-    core.wakeup.set_polling(true);
+    core.wakeup.polling.set(true);
     // SAFETY: the GIL is held; between the two calls nothing of Python is touched: the poller is plain Rust, and is
     // borrowed.
     let (polled, end) = unsafe {

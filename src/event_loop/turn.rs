@@ -37,7 +37,7 @@ pub(crate) fn run_forever(core: &Core) -> Result<(), Fatal> {
         if let Err(fatal) = turn(core) {
             break Err(fatal);
         }
-        if core.state.is_stopping() {
+        if core.state.stopping.get() {
             break Ok(());
         }
     };
@@ -95,7 +95,7 @@ fn poll_or_skip(core: &Core) -> Result<u64, Fatal> {
     let now = monotonic_nanos();
     let reread = core.polls.take_reread();
     let skip = core.polls.may_skip(now, !core.ready.is_empty(), reread.is_some())
-        && !core.state.is_stopping()
+        && !core.state.stopping.get()
         && core.fds.callbacks() == 0
         && !core.custom_clock();
     let after = if skip {
@@ -171,7 +171,7 @@ fn run_with_events(core: &Core, now: u64) -> Result<(), Fatal> {
     core.state.enter(Phase::Running);
     dispatched?;
     run_ready(core, due)?;
-    if earlier == 0 && !core.ready.is_empty() && !core.state.is_stopping() && core.fds.callbacks() == 0 {
+    if earlier == 0 && !core.ready.is_empty() && !core.state.stopping.get() && core.fds.callbacks() == 0 {
         // The next turn, with its timers, but without a poll: since the last one only the events have scheduled.
         if core.timers.next().is_some() {
             make_due_timers_ready(core, monotonic_nanos())?;

@@ -179,7 +179,7 @@ impl Core {
 
     #[inline(always)]
     pub(crate) fn is_closed(&self) -> bool {
-        self.state.is_closed()
+        self.state.closed.get()
     }
 
     /// `RuntimeError` for a loop that is closed.
@@ -242,7 +242,7 @@ impl Core {
     /// A thread sleeps in the poll without the GIL: the poller must not be used.
     #[inline(always)]
     pub(crate) fn is_polling(&self) -> bool {
-        self.wakeup.is_polling()
+        self.wakeup.polling.get()
     }
 
     /// A descriptor was used: what that set off may be ready, so the next turn polls.
@@ -286,7 +286,7 @@ impl Core {
     /// Nothing is left to do before something happens.
     pub(crate) fn is_idle(&self) -> bool {
         self.ready.is_empty()
-            && !self.state.is_stopping()
+            && !self.state.stopping.get()
             && !self.io.has_requeued()
             && self.writes.len() == 0
             && !self.io.has_events()
@@ -295,28 +295,28 @@ impl Core {
     /// The loop is embedded in a foreign main loop: between the turns, the poller's descriptor is readable when there is
     /// something to do.
     pub(crate) fn embed(&self) {
-        self.wakeup.embed();
+        self.wakeup.embedded.set(true);
         self.end_turns();
     }
 
     /// One turn or several begin; [`Core::end_turns`] follows them.
     #[inline(always)]
     pub(crate) fn begin_turns(&self) {
-        if self.wakeup.is_embedded() {
+        if self.wakeup.embedded.get() {
             self.inbox.unpark();
         }
     }
 
     #[inline(always)]
     pub(crate) fn end_turns(&self) {
-        if self.wakeup.is_embedded() && !self.is_polling() {
+        if self.wakeup.embedded.get() && !self.is_polling() {
             self.inbox.park_embedded(self.io.has_requeued() || self.io.has_events());
         }
     }
 
     /// This thread sleeps no longer in the poll. If the loop was closed meanwhile, the poller goes now.
     pub(crate) fn awake(&self) {
-        self.wakeup.set_polling(false);
+        self.wakeup.polling.set(false);
         self.inbox.unpark();
         if self.is_closed() {
             self.drop_poller();

@@ -17,8 +17,9 @@ pub(crate) enum Phase {
 #[derive(Debug, Default)]
 pub(crate) struct RunState {
     phase: Cell<Phase>,
-    stopping: Cell<bool>,
-    closed: Cell<bool>,
+    /// `stop()` was called: the run ends with the current turn.
+    pub(crate) stopping: Cell<bool>,
+    pub(crate) closed: Cell<bool>,
 }
 
 impl RunState {
@@ -45,25 +46,6 @@ impl RunState {
     #[inline(always)]
     pub(crate) fn is_running(&self) -> bool {
         self.phase.get() != Phase::Idle
-    }
-
-    /// `stop()` was called: the run ends with the current turn.
-    #[inline(always)]
-    pub(crate) fn is_stopping(&self) -> bool {
-        self.stopping.get()
-    }
-
-    pub(crate) fn set_stopping(&self, stopping: bool) {
-        self.stopping.set(stopping);
-    }
-
-    #[inline(always)]
-    pub(crate) fn is_closed(&self) -> bool {
-        self.closed.get()
-    }
-
-    pub(crate) fn set_closed(&self, closed: bool) {
-        self.closed.set(closed);
     }
 }
 

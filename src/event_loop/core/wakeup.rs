@@ -9,8 +9,10 @@ use std::cell::Cell;
 /// What waits for a push.
 #[derive(Debug, Default)]
 pub(crate) struct Wakeup {
-    polling: Cell<bool>,
-    embedded: Cell<bool>,
+    /// A thread sleeps in the poll without the GIL, and the poller is its own meanwhile.
+    pub(crate) polling: Cell<bool>,
+    /// A foreign main loop waits for the poller's descriptor between the turns.
+    pub(crate) embedded: Cell<bool>,
 }
 
 impl Wakeup {
@@ -18,25 +20,5 @@ impl Wakeup {
     #[inline(always)]
     pub(crate) fn is_needed(&self) -> bool {
         self.polling.get() | self.embedded.get()
-    }
-
-    /// A thread sleeps in the poll without the GIL, and the poller is its own meanwhile.
-    #[inline(always)]
-    pub(crate) fn is_polling(&self) -> bool {
-        self.polling.get()
-    }
-
-    pub(crate) fn set_polling(&self, polling: bool) {
-        self.polling.set(polling);
-    }
-
-    /// A foreign main loop waits for the poller's descriptor between the turns.
-    #[inline(always)]
-    pub(crate) fn is_embedded(&self) -> bool {
-        self.embedded.get()
-    }
-
-    pub(crate) fn embed(&self) {
-        self.embedded.set(true);
     }
 }
