@@ -33,7 +33,7 @@ use crate::capi::call::panic_text;
 use crate::capi::class::field;
 use crate::capi::collector::Visitor;
 use crate::capi::coroutine::{self, AwaitState, Coroutine, Step};
-use crate::capi::error::{exception, restore};
+use crate::capi::error::exception;
 use crate::capi::imports::imports;
 use crate::capi::methods::TypeSlot;
 use crate::capi::native::{self, WeakList, native_class};
@@ -42,8 +42,8 @@ use crate::event_loop::core::process::forks;
 use crate::runtime::sync::oneshot::{self, Receiver, RecvError};
 use crate::runtime::{AbortHandle, NoThread};
 
-/// Makes the result of an operation, on the loop's thread.
-type Make = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
+/// Makes the result of an operation or of a job, on the loop's thread.
+pub(super) type Make = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
 
 /// What an operation came to, on its way to the loop.
 pub(crate) enum Outcome {
@@ -229,13 +229,9 @@ impl Operation {
     fn conclude(&self, py: Python<'_>, outcome: Outcome) -> Result<Step, Raised> {
         let result = match outcome {
             Outcome::Nothing => Ok(self.result.take().unwrap_or_else(Ref::none)),
-            Outcome::Value(make) => {
-                make(py).map(|value| value.into_bound(py).into()).map_err(|error| restore(py, error))
-            }
+            Outcome::Value(make) => Ok(make(py)?.into_bound(py).into()),
             Outcome::Error(error) => Err(raise_io(&error)),
-            Outcome::Panic(payload) => {
-                Err(restore(py, exception::<RuntimePanic>(panic_text(payload.as_ref()))))
-            }
+            Outcome::Panic(payload) => Err(exception::<RuntimePanic>(panic_text(payload.as_ref())).into()),
         };
         result.map(Step::Done)
     }

@@ -124,7 +124,7 @@ impl Drop for Waiting {
     fn drop(&mut self) {
         let Some(task) = self.task.take() else { return };
         self.event_loop.send(Box::new(move |py| {
-            task.bind(py).call_method0(Fallible("cancel")).map(drop).or_else(|error| report(py, error))
+            task.bind(py).call_method0(Fallible("cancel")).map(drop).or_else(report)
         }));
     }
 }

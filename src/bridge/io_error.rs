@@ -3,9 +3,7 @@
 
 use std::io;
 
-use pyo3::prelude::*;
-
-use crate::capi::error::{self, fetch, raise};
+use crate::capi::error::{self, raise};
 use crate::capi::fallible::string;
 use crate::capi::imports::imports;
 use crate::capi::inspect::integer;
@@ -36,17 +34,5 @@ fn raise_lookup(failure: &LookupError) -> Raised {
         let code = integer(failure.code())?;
         imports().gaierror.call(&[code.borrow(), text.borrow()])
     });
-    match made {
-        Ok(exception) => {
-            raise(exception);
-            Raised
-        }
-        Err(raised) => raised,
-    }
-}
-
-/// The exception for `error`.
-pub(crate) fn io_error(py: Python<'_>, error: &io::Error) -> PyErr {
-    let Raised = raise_io(error);
-    fetch(py)
+    made.map_or_else(|raised| raised, raise)
 }

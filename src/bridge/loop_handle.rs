@@ -16,12 +16,13 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
 use crate::capi::call::call0;
-use crate::capi::error::{Outcome, exception, fetch, io_error};
+use crate::capi::error::{Outcome, exception, raise_io};
 use crate::capi::imports::imports;
 use crate::capi::{Fallible, Fatal, Raised, Ref};
 use crate::event_loop::core::inbox::{Inbox, Message};
 use crate::event_loop::core::process::{PARENTS_LOOP, forks};
 use crate::event_loop::event_loop::EventLoop;
+use crate::event_loop::unraisable::unraisable;
 
 /// Sends messages to one loop. `Send` and `Sync`; outlives the loop, after which messages go nowhere.
 #[derive(Clone, Debug)]
@@ -147,7 +148,7 @@ impl ForeignInbox {
             }
             return Ok(inbox);
         }
-        let inbox = Bound::new(py, ForeignInbox::new(py)?)?;
+        let inbox = Bound::new(py, ForeignInbox::new()?)?;
         event_loop.call_method1(
             Fallible("add_reader"),
             (inbox.call_method0(Fallible("fileno"))?, inbox.getattr(Fallible("drain"))?),
@@ -156,8 +157,8 @@ impl ForeignInbox {
         Ok(inbox)
     }
 
-    fn new(py: Python<'_>) -> PyResult<ForeignInbox> {
-        let refused = |error: std::io::Error| io_error(py, &error);
+    fn new() -> PyResult<ForeignInbox> {
+        let refused = |error: std::io::Error| raise_io(&error);
         let (reader, writer) = UnixStream::pair().map_err(refused)?;
         reader.set_nonblocking(true).map_err(refused)?;
         writer.set_nonblocking(true).map_err(refused)?;
@@ -186,20 +187,13 @@ impl ForeignInbox {
         for message in self.queue.take() {
             outcome.note(message(py));
         }
-        outcome.finish().map_err(|Fatal| fetch(py))
+        Ok(outcome.finish().map_err(Raised::from)?)
     }
 }
 
-/// Handles an error inside a message, which nobody can catch: it is printed, unless it has to stop the loop.
-pub(crate) fn report(py: Python<'_>, error: PyErr) -> Result<(), Fatal> {
-    if error.is_instance_of::<pyo3::exceptions::PySystemExit>(py)
-        || error.is_instance_of::<pyo3::exceptions::PyKeyboardInterrupt>(py)
-    {
-        error.restore(py);
-        return Err(Fatal);
-    }
-    error.write_unraisable(py, None);
-    Ok(())
+/// Handles an error inside a message, which no code can catch: it is printed, unless it has to stop the loop.
+pub(crate) fn report(error: impl Into<Raised>) -> Result<(), Fatal> {
+    unraisable(&Ref::none(), error.into())
 }
 
 /// The loop that runs on this thread.

@@ -10,6 +10,7 @@ use std::time::Duration;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
+use super::awaitable::Make;
 use super::io_error::NO_THREAD;
 use super::loop_handle::{LoopHandle, report};
 use super::panic::RuntimePanic;
@@ -23,9 +24,6 @@ use crate::runtime::BlockingPool;
 /// As many as asyncio's default executor has at most.
 const THREADS: usize = 32;
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
-
-/// Makes the result of a job, on the loop's thread.
-pub(crate) type Make = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
 
 /// The pool, and in which process it was made: a forked child has the memory but not the threads.
 static POOL: Mutex<Option<(Arc<BlockingPool>, u32)>> = Mutex::new(None);
@@ -52,9 +50,7 @@ pub(crate) fn run<'py>(
     let future = event_loop.call_method0(Fallible("create_future"))?;
     let (event_loop, promised) = (LoopHandle::of(event_loop)?, future.clone().unbind());
     let notify = move |outcome: Make| {
-        event_loop.send(Box::new(move |py| {
-            deliver(py, promised.bind(py), outcome).or_else(|error| report(py, error))
-        }));
+        event_loop.send(Box::new(move |py| deliver(py, promised.bind(py), outcome).or_else(report)));
     };
     let promise = Promise::new(notify, || Box::new(|_| Err(exception::<PyRuntimeError>(NO_THREAD))));
     // Detached: the promise is what reports.

@@ -9,9 +9,9 @@ use std::task::Wake;
 use pyo3::prelude::*;
 
 use super::loop_handle::{LoopHandle, report, running_loop};
-use crate::capi::error::fetch;
+use crate::capi::future::complete;
 use crate::capi::imports::imports;
-use crate::capi::{Borrowed, Raised, Ref};
+use crate::capi::{Raised, Ref};
 use crate::event_loop::core::Core;
 use crate::event_loop::futures::new_future;
 
@@ -47,17 +47,9 @@ impl Waiter {
     pub(crate) fn wake(self) {
         let Waiter { event_loop, future } = self;
         event_loop.send(Box::new(move |py| {
-            complete(&Ref::from(future.into_bound(py))).or_else(|Raised| report(py, fetch(py)))
+            complete(&Ref::from(future.into_bound(py)), &Ref::none()).or_else(report)
         }));
     }
-}
-
-fn complete(future: &Ref) -> Result<(), Raised> {
-    // A future that was cancelled meanwhile is done.
-    if future.call_method(&imports().done, &[])?.is_true()? {
-        return Ok(());
-    }
-    future.call_method(&imports().set_result, &[Borrowed::none()]).map(drop)
 }
 
 /// A waiter as a waker of the runtime's futures, which may wake it any number of times.

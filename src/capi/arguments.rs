@@ -106,10 +106,7 @@ impl<'a> Arguments<'a> {
     fn named_context(self, function: &str) -> Result<Option<Borrowed<'a>>, Raised> {
         let mut found = None;
         for (name, value) in self.named() {
-            // SAFETY: two live strings.
-            let is_context = name.is(&imports().context)
-                || unsafe { ffi::PyUnicode_Compare(name.as_ptr(), imports().context.as_ptr()) } == 0;
-            if !is_context {
+            if !name.is(&imports().context) && name.text() != Some("context") {
                 return Err(unexpected(function, &name));
             }
             found = Some(value);

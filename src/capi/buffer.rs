@@ -19,20 +19,20 @@ pub(crate) struct Buffer(ffi::Py_buffer);
 
 impl Buffer {
     /// A contiguous read-only view of `object`.
-    pub(crate) fn readable(object: *mut ffi::PyObject) -> Result<Buffer, Raised> {
+    pub(crate) fn readable(object: &Ref) -> Result<Buffer, Raised> {
         Buffer::get(object, ffi::PyBUF_SIMPLE)
     }
 
     /// A contiguous writable view of `object`; what refuses another is the socket's method of the name `function`.
-    pub(crate) fn writable(object: *mut ffi::PyObject, function: &str) -> Result<Buffer, Raised> {
+    pub(crate) fn writable(object: &Ref, function: &str) -> Result<Buffer, Raised> {
         Buffer::get(object, ffi::PyBUF_WRITABLE).map_err(|Raised| refused(object, function))
     }
 
-    fn get(object: *mut ffi::PyObject, flags: i32) -> Result<Buffer, Raised> {
+    fn get(object: &Ref, flags: i32) -> Result<Buffer, Raised> {
         let mut view = MaybeUninit::<ffi::Py_buffer>::uninit();
         // SAFETY: a live object; on success the view is filled, on failure an error is set.
         unsafe {
-            if ffi::PyObject_GetBuffer(object, view.as_mut_ptr(), flags) < 0 {
+            if ffi::PyObject_GetBuffer(object.as_ptr(), view.as_mut_ptr(), flags) < 0 {
                 return Err(Raised);
             }
             Ok(Buffer(view.assume_init()))
@@ -72,11 +72,7 @@ impl<'a> Content<'a> {
         if data.is_bytes() {
             return Ok(Some(Content::Bytes(data)));
         }
-        if data.is_bytes_like() {
-            Buffer::readable(data.as_ptr()).map(Content::View).map(Some)
-        } else {
-            Ok(None)
-        }
+        if data.is_bytes_like() { Buffer::readable(&data).map(Content::View).map(Some) } else { Ok(None) }
     }
 
     /// The bytes. Not kept across anything that may run Python code, which could change them.
@@ -120,10 +116,8 @@ impl std::fmt::Debug for Buffer {
 /// An object without a buffer, or with one that cannot be written, is the caller's mistake: a TypeError, as in
 /// `socket.recv_into`, whatever the object itself said.
 #[cold]
-fn refused(object: *mut ffi::PyObject, function: &str) -> Raised {
+fn refused(object: &Ref, function: &str) -> Raised {
     clear_error();
-    // SAFETY: a live object, which the caller borrows for the time of the call.
-    let object = unsafe { Borrowed::from_ptr(object) };
     let name = if object.is_none() { "None".to_owned() } else { object.kind_name() };
     let text = format!("{function}() argument 1 must be read-write bytes-like object, not {name}");
     Exception::TypeError.raise(&text)

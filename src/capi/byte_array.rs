@@ -4,6 +4,7 @@ use pyo3::ffi;
 
 use super::buffer::bytes_from;
 use super::error::Raised;
+use super::inspect::status;
 use super::object::Ref;
 
 /// An instance of exactly `bytearray`. Python code may hold it too, and change it whenever it runs.
@@ -58,10 +59,7 @@ impl ByteArray {
     /// Changes the size. Fails if somebody looks at it through a memoryview.
     pub(crate) fn resize(&self, size: usize) -> Result<(), Raised> {
         // SAFETY: a bytearray; -1 with an error set means failure.
-        match unsafe { ffi::PyByteArray_Resize(self.0.as_ptr(), size as ffi::Py_ssize_t) } {
-            0 => Ok(()),
-            _ => Err(Raised),
-        }
+        status(unsafe { ffi::PyByteArray_Resize(self.0.as_ptr(), size as ffi::Py_ssize_t) })
     }
 
     /// `extend(data)`.
@@ -85,9 +83,6 @@ impl ByteArray {
     /// `del self[:count]`. Fails if somebody looks at it through a memoryview.
     pub(crate) fn delete_front(&self, count: usize) -> Result<(), Raised> {
         // SAFETY: a bytearray; -1 with an error set means failure.
-        match unsafe { ffi::PySequence_DelSlice(self.0.as_ptr(), 0, count as ffi::Py_ssize_t) } {
-            0 => Ok(()),
-            _ => Err(Raised),
-        }
+        status(unsafe { ffi::PySequence_DelSlice(self.0.as_ptr(), 0, count as ffi::Py_ssize_t) })
     }
 }

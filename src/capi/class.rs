@@ -52,12 +52,6 @@ pub(crate) struct ClassSpec<'py, T> {
     kind: PhantomData<fn(&T)>,
 }
 
-impl<T> std::fmt::Debug for ClassSpec<'_, T> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ClassSpec").field("name", &self.name).finish_non_exhaustive()
-    }
-}
-
 impl<'py, T: Native> ClassSpec<'py, T> {
     /// A class of this full name, which Python code can neither instantiate nor derive from.
     pub(crate) fn new(name: &'static CStr) -> ClassSpec<'py, T> {

@@ -176,8 +176,7 @@ fn fail<T: Coroutine>(this: This<'_, T>, raised: Raised) -> Raised {
         }
         exception = outer;
     }
-    raise(exception);
-    Raised
+    raise(exception)
 }
 
 /// `am_send`: what the C task calls. Returns without raising StopIteration.
@@ -224,8 +223,7 @@ fn throw<T: Coroutine>(this: This<'_, T>, arguments: Arguments<'_>) -> Result<Re
             .inspect_err(|Raised| undisturbed(|| end(this.fields())));
     }
     end(this.fields());
-    raise(exception);
-    Err(Raised)
+    Err(raise(exception))
 }
 
 /// `close()`.

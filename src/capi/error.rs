@@ -11,9 +11,7 @@ use super::exceptions::raise_message;
 pub(crate) use super::exceptions::take_unless_fatal;
 use super::object::Ref;
 use super::raised::with_attached;
-pub(crate) use super::raised::{
-    Fatal, Outcome, Raised, fetch, handling, raise, restore, take_exception, undisturbed, warn,
-};
+pub(crate) use super::raised::{Fatal, Outcome, Raised, handling, raise, take_exception, undisturbed, warn};
 
 /// An error of this kind, made at once: pyo3 would make it later, where a panic for lack of memory ends the process.
 #[cold]
@@ -62,10 +60,4 @@ pub(crate) fn raise_io(error: &std::io::Error) -> Raised {
             _ => Exception::OSError.raise(&error.to_string()),
         },
     }
-}
-
-/// An I/O error of the Rust side as the exception that Python itself would raise, errno included.
-pub(crate) fn io_error(py: Python<'_>, error: &std::io::Error) -> PyErr {
-    let Raised = raise_io(error);
-    fetch(py)
 }

@@ -93,7 +93,7 @@ pub(crate) fn py_tuple<'py>(
     py: Python<'py>,
     items: impl IntoIterator<Item = Bound<'py, PyAny>, IntoIter: ExactSizeIterator>,
 ) -> PyResult<Bound<'py, PyTuple>> {
-    let tuple = tuple(items.into_iter().map(Ref::from)).map_err(|Raised| PyErr::fetch(py))?;
+    let tuple = tuple(items.into_iter().map(Ref::from))?;
     // SAFETY: just made as a tuple.
     Ok(unsafe { tuple.bind(py).cast_into_unchecked() })
 }

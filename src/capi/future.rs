@@ -98,8 +98,7 @@ fn unless_done(future: &Ref) -> Result<(), Raised> {
     if is_done(future)? {
         return Ok(());
     }
-    raise(error);
-    Err(Raised)
+    Err(raise(error))
 }
 
 /// `future.result()`.

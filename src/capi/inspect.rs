@@ -354,7 +354,8 @@ pub(crate) fn not_implemented() -> Ref {
     unsafe { Ref::from_borrowed(ffi::Py_NotImplemented()) }
 }
 
+/// What a C function says that returns -1 with an error set, and 0 otherwise.
 #[inline(always)]
-fn status(code: std::ffi::c_int) -> Result<(), Raised> {
+pub(super) fn status(code: std::ffi::c_int) -> Result<(), Raised> {
     if code < 0 { Err(Raised) } else { Ok(()) }
 }

@@ -158,12 +158,6 @@ impl<T: Native> Method<T> {
     }
 }
 
-impl<T> std::fmt::Debug for Method<T> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Method").field("name", &self.name).finish_non_exhaustive()
-    }
-}
-
 /// The text in the form from which CPython takes a signature: `name($self, parameters)`, a line `--`. Leaked with its
 /// table.
 fn doc_of(name: &CStr, doc: &'static CStr) -> *const c_char {

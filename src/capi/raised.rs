@@ -123,7 +123,7 @@ pub(crate) fn take_exception() -> Ref {
 }
 
 /// Puts an exception (back) into the indicator.
-pub(crate) fn raise(exception: Ref) {
+pub(crate) fn raise(exception: Ref) -> Raised {
     // SAFETY: the GIL is held; the exception's reference is given away.
     unsafe {
         #[cfg(Py_3_12)]
@@ -136,6 +136,7 @@ pub(crate) fn raise(exception: Ref) {
             ffi::PyErr_Restore(kind, exception.into_ptr(), trace);
         }
     }
+    Raised
 }
 
 /// Runs `body`, which sets no error, with no error set. An error that was set before is set again afterwards.
@@ -164,17 +165,6 @@ pub(crate) fn handling<T>(exception: &Ref, body: impl FnOnce() -> T) -> T {
         ffi::PyErr_SetHandledException(own.as_ref().map_or(std::ptr::null_mut(), Ref::as_ptr));
         result
     }
-}
-
-/// Turns a pyo3 error into a set indicator.
-pub(crate) fn restore(py: Python<'_>, error: PyErr) -> Raised {
-    error.restore(py);
-    Raised
-}
-
-/// What is set in the indicator, as a pyo3 error.
-pub(crate) fn fetch(py: Python<'_>) -> PyErr {
-    PyErr::fetch(py)
 }
 
 /// Issues a warning. For destructors: an exception that is set stays set, and a warning that was turned into an

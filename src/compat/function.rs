@@ -6,7 +6,6 @@ use pyo3::prelude::*;
 
 use super::module_name::ModuleName;
 use super::original::Original;
-use crate::capi::error::fetch;
 use crate::capi::fallible::interned;
 use crate::capi::{Fallible, Raised, Ref};
 
@@ -28,18 +27,18 @@ impl Function {
     /// `module.class.name`.
     pub(crate) fn in_class(py: Python<'_>, module: &str, class: &str, name: &str) -> PyResult<Function> {
         let class = py.import(Fallible(module))?.getattr(Fallible(class))?.into();
-        let name = interned(name).map_err(|Raised| fetch(py))?;
-        Function::at(py, Place::Class { class, name })
+        let name = interned(name)?;
+        Function::at(Place::Class { class, name })
     }
 
     /// `module.name`, which is watched from now on.
     pub(crate) fn in_module(py: Python<'_>, module: &str, name: &str) -> PyResult<Function> {
-        Function::at(py, Place::Module(ModuleName::watch(py, module, name)?))
+        Function::at(Place::Module(ModuleName::watch(py, module, name)?))
     }
 
-    fn at(py: Python<'_>, place: Place) -> PyResult<Function> {
+    fn at(place: Place) -> PyResult<Function> {
         let function = Function { place, original: OnceCell::new() };
-        function.current().and_then(|found| function.is_original(&found)).map_err(|Raised| fetch(py))?;
+        function.is_unpatched()?;
         Ok(function)
     }
 

@@ -6,13 +6,13 @@
 
 use std::cell::Cell;
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 pub(crate) use self::watching::changes;
-use crate::capi::error::fetch;
 use crate::capi::fallible::interned;
 use crate::capi::{Fallible, Raised, Ref, Slot};
 
@@ -37,13 +37,13 @@ impl ModuleName {
         let dict: Bound<'_, PyDict> = py.import(Fallible(module))?.dict();
         let this = Box::leak(Box::new(ModuleName {
             dict: dict.into_any().into(),
-            name: interned(name).map_err(|Raised| fetch(py))?,
+            name: interned(name)?,
             watched: Cell::new(false),
             found: Slot::empty(),
             seen: Cell::new(0),
             announced: Cell::new(None),
         }));
-        this.watched.set(watching::watch(this));
+        this.watched.set(watch(this));
         Ok(this)
     }
 
@@ -102,21 +102,42 @@ impl ModuleName {
     }
 }
 
-/// How many names are watched at most.
-const NAMES: usize = 8;
+/// The names that are watched, which live as long as the process. Relaxed everywhere: they are stored and read with the
+/// GIL held.
+static WATCHED: [AtomicPtr<ModuleName>; 8] = [const { AtomicPtr::new(null_mut()) }; 8];
+
+fn watched() -> impl Iterator<Item = &'static ModuleName> {
+    // SAFETY: null, or a name that `watch` was given.
+    WATCHED.iter().map_while(|place| unsafe { place.load(Ordering::Relaxed).as_ref() })
+}
+
+/// False if CPython will not say when the name changes, or if there is no place left.
+fn watch(name: &'static ModuleName) -> bool {
+    // Before 3.12, the first name in a dict stands for all of them.
+    if cfg!(not(Py_3_12)) && watched().any(|other| other.dict.is(&name.dict)) {
+        return true;
+    }
+    let Some(place) = WATCHED.iter().find(|place| place.load(Ordering::Relaxed).is_null()) else {
+        return false;
+    };
+    let reported = watching::begin(name);
+    if reported {
+        place.store(std::ptr::from_ref(name).cast_mut(), Ordering::Relaxed);
+    }
+    reported
+}
 
 /// CPython reports each change.
 #[cfg(Py_3_12)]
 mod watching {
     use std::ffi::c_int;
     use std::sync::OnceLock;
-    use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+    use std::sync::atomic::{AtomicU64, Ordering};
 
-    use super::{ModuleName, NAMES, Raised, ffi, null_mut};
+    use super::{ModuleName, Raised, ffi, watched};
 
-    /// Relaxed everywhere: all of these are changed and read with the GIL held.
+    /// Relaxed everywhere, as for the names.
     static CHANGES: AtomicU64 = AtomicU64::new(1);
-    static WATCHED: [AtomicPtr<ModuleName>; NAMES] = [const { AtomicPtr::new(null_mut()) }; NAMES];
     static WATCHER: OnceLock<c_int> = OnceLock::new();
 
     unsafe extern "C" {
@@ -138,9 +159,7 @@ mod watching {
         key: *mut ffi::PyObject,
         value: *mut ffi::PyObject,
     ) -> c_int {
-        for place in &WATCHED {
-            // SAFETY: null, or a name that `watch` was given, which lives as long as the process.
-            let Some(name) = (unsafe { place.load(Ordering::Relaxed).as_ref() }) else { break };
+        for name in watched() {
             // SAFETY: a live key, or null if all keys are affected.
             if name.dict.as_ptr() == dict && unsafe { is_name(key, name.name.as_ptr()) } {
                 name.announced.set(Some(value));
@@ -164,58 +183,33 @@ mod watching {
     }
 
     /// False if CPython will not report: a process has few watchers, and there may be none left.
-    pub(super) fn watch(name: &'static ModuleName) -> bool {
+    pub(super) fn begin(name: &ModuleName) -> bool {
         // SAFETY: the GIL is held, and the function lives as long as the process.
         let watcher = *WATCHER.get_or_init(|| unsafe { PyDict_AddWatcher(announce) });
-        let Some(place) = WATCHED.iter().find(|place| place.load(Ordering::Relaxed).is_null()) else {
-            return false;
-        };
         // SAFETY: a live dict and a watcher of ours, or none.
-        if watcher < 0 || unsafe { ffi::PyDict_Watch(watcher, name.dict.as_ptr()) } < 0 {
+        let begun = watcher >= 0 && unsafe { ffi::PyDict_Watch(watcher, name.dict.as_ptr()) } >= 0;
+        if !begun {
             drop(Raised.take());
-            return false;
         }
-        place.store(std::ptr::from_ref(name).cast_mut(), Ordering::Relaxed);
-        true
+        begun
     }
 }
 
 /// Each dict has a version number, which no dict had before its last change.
 #[cfg(not(Py_3_12))]
 mod watching {
-    use std::sync::atomic::{AtomicPtr, Ordering};
-
-    use super::{ModuleName, NAMES, ffi, null_mut};
-
-    static DICTS: [AtomicPtr<ffi::PyDictObject>; NAMES] = [const { AtomicPtr::new(null_mut()) }; NAMES];
+    use super::{ModuleName, ffi, watched};
 
     /// A number that changes with each change of a watched module: the versions only grow, and so does their sum.
     #[inline(always)]
     pub(crate) fn changes() -> u64 {
-        let mut sum = 0_u64;
-        for dict in &DICTS {
-            // Relaxed: stored and read with the GIL held.
-            let dict = dict.load(Ordering::Relaxed);
-            if dict.is_null() {
-                break;
-            }
-            // SAFETY: a name that lives as long as the process owns the dict.
-            sum = sum.wrapping_add(unsafe { (*dict).ma_version_tag });
-        }
-        sum
+        // SAFETY: a name that lives as long as the process owns the dict.
+        let version =
+            |name: &ModuleName| unsafe { (*name.dict.as_ptr().cast::<ffi::PyDictObject>()).ma_version_tag };
+        watched().fold(0, |sum, name| sum.wrapping_add(version(name)))
     }
 
-    pub(super) fn watch(name: &'static ModuleName) -> bool {
-        let dict: *mut ffi::PyDictObject = name.dict.as_ptr().cast();
-        for place in &DICTS {
-            // Relaxed: as above.
-            let there = place.load(Ordering::Relaxed);
-            if there.is_null() || there == dict {
-                // Relaxed: as above.
-                place.store(dict, Ordering::Relaxed);
-                return true;
-            }
-        }
-        false
+    pub(super) fn begin(_name: &ModuleName) -> bool {
+        true
     }
 }

@@ -7,7 +7,7 @@ use pyo3::types::{PyModule, PyTuple, PyType};
 use super::class::Class;
 use super::original::Original;
 use crate::capi::class::ClassSpec;
-use crate::capi::error::{exception, fetch};
+use crate::capi::error::exception;
 use crate::capi::fallible::interned;
 use crate::capi::inspect::boolean;
 use crate::capi::methods::TypeSlot;
@@ -32,12 +32,11 @@ impl Dealloc for Unpatched {}
 
 impl Part {
     fn new(part: &Bound<'_, PyTuple>) -> PyResult<Part> {
-        let raised = |Raised| fetch(part.py());
         let owner = part.get_item(0)?;
         let names: Vec<String> = part.get_slice(1, part.len()).extract()?;
         if owner.is_instance_of::<PyType>() {
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
-            return Ok(Part::Class(Class::of(owner.into(), &names, true).map_err(raised)?));
+            return Ok(Part::Class(Class::of(owner.into(), &names, true)?));
         }
         if !owner.is_instance_of::<PyModule>() {
             return Err(exception::<PyTypeError>("neither a class nor a module"));
@@ -48,7 +47,7 @@ impl Part {
             let original = Original::of(module.getattr(&name)?)?;
             Ok((name, original))
         };
-        let names = names.iter().map(known).collect::<Result<_, _>>().map_err(raised)?;
+        let names = names.iter().map(known).collect::<Result<_, Raised>>()?;
         Ok(Part::Module { module, names })
     }
 
@@ -91,7 +90,7 @@ fn ask(this: This<'_, Unpatched>, arguments: Borrowed<'_>, _: Option<Borrowed<'_
 pub(crate) fn unpatched<'py>(parts: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyAny>> {
     let py = parts.py();
     let parts = parts.iter().map(|part| Part::new(part.cast()?)).collect::<PyResult<_>>()?;
-    Ok(native::create(Unpatched(parts)).map_err(|Raised| fetch(py))?.bind(py))
+    Ok(native::create(Unpatched(parts))?.bind(py))
 }
 
 /// Makes the type. Called once, by the module's initialisation.

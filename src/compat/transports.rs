@@ -58,7 +58,7 @@ pub(crate) fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let mut kinds = Vec::new();
     for (ours, home, class) in KINDS {
         let class = Ref::from(py.import(Fallible(home))?.getattr(Fallible(class))?);
-        let class = Class::of(class, METHODS, false).map_err(|Raised| crate::capi::error::fetch(py))?;
+        let class = Class::of(class, METHODS, false)?;
         kinds.push((module.getattr(Fallible(ours))?.into(), class));
     }
     CLASSES.set(kinds);

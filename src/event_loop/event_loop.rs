@@ -47,8 +47,8 @@ impl EventLoop {
     }
 
     /// The native half alone.
-    pub(crate) fn bare(py: Python<'_>) -> PyResult<EventLoop> {
-        Ok(EventLoop { core: Core::new().map_err(|error| io_error(py, &error))? })
+    pub(crate) fn bare(_attached: Python<'_>) -> PyResult<EventLoop> {
+        Ok(EventLoop { core: Core::new().map_err(|error| raise_io(&error))? })
     }
 }
 

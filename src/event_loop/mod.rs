@@ -40,5 +40,5 @@ pub(crate) mod source;
 mod stepping;
 mod support;
 mod turn;
-mod unraisable;
+pub(crate) mod unraisable;
 pub(crate) mod watch;

@@ -6,9 +6,9 @@ use pyo3::types::{PyDict, PyTuple};
 use crate::bridge::awaitable::{Operation, Outcome};
 use crate::bridge::drop_on_loop::DropOnLoop;
 use crate::bridge::loop_handle::LoopHandle;
+use crate::capi::Ref;
 use crate::capi::call::{call_tuple, copy_current_context, in_context};
-use crate::capi::error::{exception, fetch};
-use crate::capi::{Raised, Ref};
+use crate::capi::error::exception;
 
 /// A call that is to be made, with everything that it needs.
 struct Call {
@@ -32,7 +32,7 @@ impl Call {
                 // SAFETY: a tuple, and a dict or null.
                 unsafe { call_tuple(&function, arguments.as_ptr(), keywords) }
             });
-            let result = result.map(|value| value.bind(py).unbind()).map_err(|Raised| fetch(py));
+            let result = result.map(|value| value.bind(py).unbind()).map_err(PyErr::from);
             // The task may have been cancelled meanwhile.
             let result = DropOnLoop::new(result, home);
             Outcome::value(move |py| result.into_inner().unwrap_or_else(|| Ok(py.None())))

@@ -22,7 +22,7 @@ impl Data {
     pub(crate) fn from_python(object: Borrowed<'_>) -> Result<Data, Raised> {
         let bytes = match object.exact_bytes() {
             Some(_) => object.to_owned(),
-            None => bytes_from(Buffer::readable(object.as_ptr())?.as_slice())?,
+            None => bytes_from(Buffer::readable(&object)?.as_slice())?,
         };
         Ok(Data { bytes, sent: 0 })
     }

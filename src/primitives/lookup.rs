@@ -15,7 +15,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString};
 
-use crate::bridge::io_error::io_error;
+use crate::bridge::io_error::raise_io;
 use crate::bridge::pool;
 use crate::capi::call::audit_address_info;
 use crate::capi::error::exception;
@@ -192,14 +192,14 @@ fn look_up(this: This<'_, Core>, arguments: Arguments<'_>) -> PyResult<Option<Re
     if question.numeric {
         return match question.ask() {
             Ok(addresses) => Ok(Some(Ref::from(to_python(this.py(), &addresses)?.into_any()))),
-            Err(failure) => Err(io_error(this.py(), &failure.into())),
+            Err(failure) => Err(raise_io(&failure.into()).into()),
         };
     }
     let future = pool::run(&this.object().bind(this.py()), move || {
         let answer = question.ask();
         Box::new(move |py| match answer {
             Ok(addresses) => Ok(to_python(py, &addresses)?.into_any().unbind()),
-            Err(failure) => Err(io_error(py, &failure.into())),
+            Err(failure) => Err(raise_io(&failure.into()).into()),
         })
     })?;
     Ok(Some(Ref::from(future)))

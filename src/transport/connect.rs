@@ -15,7 +15,7 @@ use super::base::opening::Parts;
 use super::stream::address;
 use super::stream::create::{StreamParts, create};
 use crate::capi::call::{audit_connect, copy_current_context};
-use crate::capi::error::io_error;
+use crate::capi::error::raise_io;
 use crate::capi::fallible::tuple;
 use crate::capi::imports::{imports, support};
 use crate::capi::inspect::integer;
@@ -94,7 +94,7 @@ pub(crate) fn connect<'py>(
     core.check_process()?;
     core.check_usable()?;
     let family = if peer.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-    let fd = address::open_stream(family).map_err(|error| io_error(py, &error))?;
+    let fd = address::open_stream(family).map_err(|error| raise_io(&error))?;
     let connecting = Connecting {
         event_loop: Slot::new(Some(core.this())),
         fd: Cell::new(fd),
@@ -128,9 +128,9 @@ impl Connecting {
     ) -> PyResult<Bound<'py, PyAny>> {
         let fd = self.fd.get();
         if fd < 0 {
-            return Err(io_error(py, &std::io::Error::from_raw_os_error(libc::EBADF)));
+            return Err(raise_io(&std::io::Error::from_raw_os_error(libc::EBADF)).into());
         }
-        address::set_nodelay(fd).map_err(|error| io_error(py, &error))?;
+        address::set_nodelay(fd).map_err(|error| raise_io(&error))?;
         let parts = Parts {
             fd,
             owner: self.socket.get(),
@@ -194,11 +194,11 @@ impl Connecting {
         let address = self.address()?;
         audit_connect(|| self.adopt(py), &address)?;
         core.note_io();
-        let failed = |error| io_error(py, &error);
+        let failed = |error| raise_io(&error);
         if let Err(error) = with_socket(fd, |socket| socket.connect(&self.peer.into())) {
             // An interrupted connect goes on in the background.
             if !matches!(error.raw_os_error(), Some(libc::EINPROGRESS | libc::EINTR | libc::EAGAIN)) {
-                return Err(failed(error));
+                return Err(failed(error).into());
             }
             self.waiter.set(Some(new_future(core)?));
         }
@@ -207,7 +207,7 @@ impl Connecting {
         poller.register_edge(fd, self.token.get(), Interest::BOTH).map_err(|error| {
             // The table would keep us, and the descriptor open.
             drop(core.fds.remove(fd));
-            failed(error)
+            raise_io(&error).into()
         })
     }
 

@@ -14,6 +14,7 @@
 use pyo3::ffi;
 
 use crate::capi::error::{Raised, raise};
+use crate::capi::exceptions::Exception;
 use crate::capi::object::{Borrowed, Ref, Slot};
 
 struct Stop(Slot);
@@ -28,23 +29,17 @@ pub(crate) fn end_await(awaitable: Borrowed<'_>, by_hand: bool, value: Ref) -> R
     if value.is_none() {
         return Raised;
     }
-    // SAFETY: live objects.
-    let shared = unsafe {
-        !by_hand
-            && ffi::Py_REFCNT(awaitable.as_ptr()) == 1
-            && (ffi::PyBytes_CheckExact(value.as_ptr()) != 0 || ffi::PyLong_CheckExact(value.as_ptr()) != 0)
-    };
-    if shared { raise_shared(value) } else { raise_stop(value) }
+    if !by_hand && awaitable.is_unique() && (value.is_exact_bytes() || value.is_exact_int()) {
+        raise_shared(value)
+    } else {
+        raise_stop(value)
+    }
 }
 
 /// Raises a StopIteration that Python code may catch and keep.
 pub(crate) fn raise_stop(value: Ref) -> Raised {
-    let stop = match value.is_none() {
-        // SAFETY: the interpreter's own class, called without arguments: an owned reference, or null with an error.
-        true => unsafe { Ref::from_owned(ffi::PyObject_CallNoArgs(ffi::PyExc_StopIteration)) },
-        false => new_stop(&value),
-    };
-    if let Some(stop) = stop {
+    let stop = if value.is_none() { Exception::StopIteration.class().call(&[]) } else { new_stop(&value) };
+    if let Ok(stop) = stop {
         // A coroutine's StopIteration has a context until 3.13, and none since.
         #[cfg(Py_3_14)]
         raise(stop);
@@ -57,10 +52,8 @@ pub(crate) fn raise_stop(value: Ref) -> Raised {
     Raised
 }
 
-/// None with an error set.
-fn new_stop(value: &Ref) -> Option<Ref> {
-    // SAFETY: the interpreter's own class, called with a live object: an owned reference, or null with an error.
-    unsafe { Ref::from_owned(ffi::PyObject_CallOneArg(ffi::PyExc_StopIteration, value.as_ptr())) }
+fn new_stop(value: &Ref) -> Result<Ref, Raised> {
+    Exception::StopIteration.class().call_with([value.borrow()])
 }
 
 #[inline(always)]
@@ -71,7 +64,7 @@ fn raise_shared(value: Ref) -> Raised {
         // SAFETY: the exception that the slot owns.
         raise(unsafe { Ref::from_borrowed(stop) });
         drop(old);
-    } else if let Some(stop) = new_stop(&value) {
+    } else if let Ok(stop) = new_stop(&value) {
         STOP.0.set(Some(stop.clone_ref()));
         raise(stop);
     }

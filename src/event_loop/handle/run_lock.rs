@@ -11,7 +11,7 @@ use std::ffi::c_ulong;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use crate::capi::error::{raise, restore, take_exception};
+use crate::capi::error::{raise, take_exception};
 use crate::capi::imports::{imports, support};
 use crate::capi::{Raised, Ref, Slot};
 
@@ -72,7 +72,7 @@ impl RunLock {
 fn new_gate() -> Result<Ref, Raised> {
     // SAFETY: GIL held, as in every method.
     let py = unsafe { Python::assume_attached() };
-    support(py, "new_gate").and_then(|new| new.call0()).map(Ref::from).map_err(|error| restore(py, error))
+    support(py, "new_gate").and_then(|new| new.call0()).map(Ref::from).map_err(Raised::from)
 }
 
 /// Lets all threads go on that wait at the gate, whatever the run's result was.
@@ -88,9 +88,6 @@ fn open(
     }
     match error {
         None => Ok(()),
-        Some(exception) => {
-            raise(exception);
-            Err(Raised)
-        }
+        Some(exception) => Err(raise(exception)),
     }
 }

@@ -146,7 +146,7 @@ impl SockCall {
             Action::ReceiveInto(target) => {
                 // Held: asking for the buffer may run Python code that closes this call.
                 let target = target.get().unwrap_or_else(Ref::none);
-                let buffer = Buffer::writable(target.as_ptr(), "recv_into")?;
+                let buffer = Buffer::writable(&target, "recv_into")?;
                 if buffer.len() == 0 {
                     // The socket is not asked, as in Python.
                     return integer(0).map(Attempt::Finished);
@@ -254,8 +254,7 @@ impl Coroutine for SockCall {
             // An earlier attempt without the task came to this.
             Action::Ended(result) => return result.take().map(Step::Done).ok_or(Raised),
             Action::Fail(exception) => {
-                raise(exception.take().ok_or(Raised)?);
-                return Err(Raised);
+                return Err(raise(exception.take().ok_or(Raised)?));
             }
             // Held, since sending gives the GIL up.
             Action::SendFile(transfer) => Some(Rc::clone(transfer)),

@@ -74,7 +74,7 @@ fn sock_recv_into(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raise
 fn sock_sendall(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
     let ([socket, data], []) = arguments.bind("sock_sendall", ["sock", "data"], [])?;
     awaitable(core, "EventLoop.sock_sendall", socket, || {
-        Ok(Action::Send { data: Buffer::readable(data.as_ptr())?, sent: Cell::new(0) })
+        Ok(Action::Send { data: Buffer::readable(&data)?, sent: Cell::new(0) })
     })
 }
 
@@ -128,7 +128,7 @@ fn sock_recvfrom_into(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, R
         let size = match size {
             Some(size) if size.is_true()? => {
                 // A buffer that is wrong comes before a size that is.
-                drop(Buffer::writable(target.as_ptr(), "recvfrom_into")?);
+                drop(Buffer::writable(&target, "recvfrom_into")?);
                 size_of_argument(&size, "recvfrom_into")?
             }
             _ => 0,
@@ -148,7 +148,7 @@ fn sock_sendto(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> 
     let ([socket, data, address], []) = arguments.bind("sock_sendto", ["sock", "data", "address"], [])?;
     exchange(core, ("EventLoop.sock_sendto", "sock_sendto"), socket, &[data, address], |family| {
         Ok(match sockaddr::from_python(family, &address) {
-            Some(address) => Exchange::Send { data: Buffer::readable(data.as_ptr())?, address },
+            Some(address) => Exchange::Send { data: Buffer::readable(&data)?, address },
             None => Exchange::SendByPython { data: held(data), address: held(address) },
         })
     })

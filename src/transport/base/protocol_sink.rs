@@ -159,8 +159,8 @@ impl ProtocolSink {
     /// `protocol.get_buffer(hint)`: room for at least one byte.
     pub(crate) fn get_buffer(&self, hint: isize) -> Result<Buffer, Raised> {
         let target = self.call(&self.function, &imports().get_buffer, &integer(hint as i64)?)?;
-        let buffer = Buffer::writable(target.as_ptr(), "recv_into")
-            .map_err(|raised| without_length(&target, raised))?;
+        let buffer =
+            Buffer::writable(&target, "recv_into").map_err(|raised| without_length(&target, raised))?;
         if buffer.len() == 0 {
             return Err(Exception::RuntimeError.raise("get_buffer() returned an empty buffer"));
         }

@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use super::address;
 use super::create::{StreamParts, create};
 use crate::capi::call::{call0, copy_context, given_or_copied, in_context};
-use crate::capi::error::{io_error, raise_io, take_unless_fatal};
+use crate::capi::error::{raise_io, take_unless_fatal};
 use crate::capi::inspect::integer;
 use crate::capi::{Exception, Fatal, Raised, Ref, Slot};
 use crate::capi::{Fallible, sockaddr};
@@ -96,14 +96,14 @@ pub(crate) fn start_listener(
         sockname: Slot::new(sockname.map(Ref::from)),
     };
     let listener = Ref::from(Bound::new(py, listener)?.into_any());
-    let token = core.insert_source::<Listener>(fd, listener).map_err(|error| io_error(py, &error))?;
+    let token = core.insert_source::<Listener>(fd, listener).map_err(|error| raise_io(&error))?;
     let Some(poller) = core.poller() else { return Ok(()) };
     let registered = or_again(poller.register_level(fd, token, Interest::READ), || {
         poller.reregister_level(fd, token, Interest::READ)
     });
     if let Err(error) = registered {
         drop(core.fds.remove(fd));
-        return Err(io_error(py, &error));
+        return Err(raise_io(&error).into());
     }
     Ok(())
 }

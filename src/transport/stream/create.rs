@@ -11,7 +11,7 @@ use super::address;
 use super::counted::Counted;
 use super::methods::{ATTRIBUTES, METHODS};
 use super::state::{Ends, Gate, ReadSide, Stream, WriteSide};
-use crate::capi::error::io_error;
+use crate::capi::error::raise_io;
 use crate::capi::{Raised, Ref, Slot, sockaddr};
 use crate::event_loop::core::Core;
 use crate::event_loop::event_loop::EventLoop;
@@ -74,7 +74,7 @@ pub(crate) fn make_stream<'py>(
     if sockaddr::is_plain_socket(socket.as_ptr()) {
         family = sockaddr::family(&socket)?;
         if sockaddr::is_tcp(&socket)? {
-            address::set_nodelay(fd).map_err(|error| io_error(py, &error))?;
+            address::set_nodelay(fd).map_err(|error| raise_io(&error))?;
         }
     }
     let stream = StreamParts {

@@ -124,7 +124,7 @@ fn write_other(this: This<'_, Stream>, data: Borrowed<'_>) -> Result<(), Raised>
         return Err(refuse(this, data));
     }
     check_write(this)?;
-    match Buffer::readable(data.as_ptr()) {
+    match Buffer::readable(&data) {
         Ok(view) => write_slice(this, view.as_slice()),
         Err(_) if is_scattered() => scattered(this),
         Err(raised) => Err(raised),
@@ -209,7 +209,7 @@ pub(crate) fn writelines(this: This<'_, Stream>, list: Borrowed<'_>) -> Result<(
         let piece = if item.bytes().is_some() {
             item
         } else {
-            match Buffer::readable(item.as_ptr()) {
+            match Buffer::readable(&item) {
                 Ok(view) => bytes_from(view.as_slice())?,
                 Err(_) if TRANSPORT_SENDS_PIECES && is_scattered() => return scattered(this),
                 Err(raised) if TRANSPORT_SENDS_PIECES => return Err(raised),

@@ -37,8 +37,7 @@ pub(crate) fn line_too_long(line: TooLong) -> Raised {
     let error = Exception::ValueError.raise(message(line)).take();
     // SAFETY: the two exceptions are live objects; `PyException_SetContext` takes over the reference to the second.
     unsafe { ffi::PyException_SetContext(error.as_ptr(), cause.into_ptr()) };
-    raise(error);
-    Raised
+    raise(error)
 }
 
 fn message(item: TooLong) -> &'static str {

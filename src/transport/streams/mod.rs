@@ -37,9 +37,8 @@ pub(crate) use reader_python::make_type as make_reader_type;
 pub(crate) use waiter::wake;
 pub(crate) use writer_python::make_type as make_writer_type;
 
+use crate::capi::Fallible;
 use crate::capi::class::add_methods;
-use crate::capi::error::fetch;
-use crate::capi::{Fallible, Raised};
 use crate::compat::Class;
 
 /// What native code does in the place of these methods must not be asked of any other.
@@ -69,8 +68,7 @@ pub(crate) fn adopt_streams(
 ) -> PyResult<()> {
     add_methods(&reader, reader_python::METHODS)?;
     add_methods(&writer, writer_python::METHODS)?;
-    let class =
-        |kind, methods, attributes| Class::init(kind, methods, attributes).map_err(|Raised| fetch(py));
+    let class = |kind, methods, attributes| Class::init(kind, methods, attributes).map_err(PyErr::from);
     let streams = py.import(Fallible("asyncio.streams"))?;
     CLASSES.set(Classes {
         reader: class(reader.into_any(), &READER_METHODS, &[])?,

@@ -91,7 +91,7 @@ fn feed_data(this: This<'_, Reader>, data: Borrowed<'_>) -> Result<(), Raised> {
     match plain_reader(&this.object()).filter(|reader| reader.is_open()) {
         Some(reader) if data.exact_bytes().is_some() => push(reader, data.exact_bytes().unwrap_or_default()),
         Some(reader) if data.is_bytearray() || data.is_memoryview() => {
-            let view = Buffer::readable(data.as_ptr())?;
+            let view = Buffer::readable(&data)?;
             push(reader, view.as_slice())
         }
         _ => pass_on(this, "feed_data", Arguments::positional(&[data])).map(drop),

@@ -26,8 +26,7 @@ fn unless_cancelled(waiter: &Ref) -> Result<(), Raised> {
     if waiter.call_method(&imports().cancelled, &[])?.is(&boolean(true)) {
         return Ok(());
     }
-    raise(error);
-    Err(Raised)
+    Err(raise(error))
 }
 
 /// What the end of an `await` does: `future.result()`, or a complaint if it is not done.
@@ -50,8 +49,7 @@ fn unless_pending(future: &Ref) -> Result<(), Raised> {
     if !is_done(future)? {
         return Err(too_early());
     }
-    raise(error);
-    Err(Raised)
+    Err(raise(error))
 }
 
 /// What asyncio's future raises for an `await` that is resumed too early.

@@ -150,7 +150,7 @@ impl Object {
     fn read_bytes(&self, plain: &mut Vec<u8>) -> Result<usize, Raised> {
         let Some(read) = self.read.get() else { return Ok(0) };
         let data = read.call_with([integer(RECORD as i64)?.borrow()])?;
-        let view = crate::capi::buffer::Buffer::readable(data.as_ptr())?;
+        let view = crate::capi::buffer::Buffer::readable(&data)?;
         plain.extend_from_slice(view.as_slice());
         Ok(view.len())
     }

@@ -187,10 +187,7 @@ fn deliver(this: This<'_, Connection>, core: &Core, batch: Batch) -> Result<bool
             call_named(this, "_start_shutdown", &[])?;
             Ok(false)
         }
-        End::Failed(exception) => {
-            raise(exception);
-            Err(Raised)
-        }
+        End::Failed(exception) => Err(raise(exception)),
     }
 }
 

@@ -31,7 +31,7 @@ pub(super) fn immutable(data: &Ref) -> Result<Ref, Raised> {
     if data.exact_bytes().is_some() {
         return Ok(data.clone_ref());
     }
-    bytes_from(Buffer::readable(data.as_ptr())?.as_slice())
+    bytes_from(Buffer::readable(data)?.as_slice())
 }
 
 /// Queues a `bytes` object.
@@ -236,8 +236,7 @@ pub(super) fn fail(this: This<'_, Connection>, raised: Raised) -> Result<(), Rai
     // asyncio sends what is written at once, so what was written before the failure is sent before anything else.
     send_last(this);
     if !Exception::Exception.matches(&exception) {
-        raise(exception);
-        return Err(Raised);
+        return Err(raise(exception));
     }
     let message = string_or_none("Fatal error on SSL protocol");
     handling(&exception, || call_named(this, "_fatal_error", &[exception.borrow(), message.borrow()]))
