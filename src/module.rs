@@ -56,6 +56,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     // SAFETY: the sample is an instance of the class, which keeps its core in itself.
     unsafe { core::init(sample.as_any(), sample.get().core()) };
     _add_methods(&py.get_type::<EventLoop>())?;
+    capi::recycle::futures::init(py, &sample.into_any().into());
 
     module.add("Operation", awaitable::make_type(py)?)?;
     module.add_class::<EventLoop>()?;

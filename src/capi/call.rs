@@ -17,6 +17,7 @@ use super::arguments::Arguments;
 use super::error::{Fatal, Raised};
 use super::exceptions::raise_message;
 use super::imports::{Keywords, imports};
+use super::inspect::status;
 use super::object::{Borrowed, Ref};
 
 /// CPython's own functions, as functions that may unwind.
@@ -144,6 +145,26 @@ pub(crate) unsafe fn call_tuple(
     // SAFETY: a live callable and the caller's word.
     unsafe { Ref::from_owned(guarded(|| raw::PyObject_Call(callable.as_ptr(), arguments, keywords))) }
         .ok_or(Raised)
+}
+
+/// `object.__init__(*arguments, **keywords)`, by the slot of a class that has one.
+///
+/// # Safety
+/// `arguments` is a tuple, `keywords` a dict or null.
+#[inline(always)]
+pub(crate) unsafe fn initialize(
+    object: &Ref,
+    arguments: *mut ffi::PyObject,
+    keywords: *mut ffi::PyObject,
+) -> Result<(), Raised> {
+    type Initialize =
+        unsafe extern "C-unwind" fn(*mut ffi::PyObject, *mut ffi::PyObject, *mut ffi::PyObject) -> c_int;
+    // SAFETY: a live object; the slot's function with the right to unwind, as in `raw`.
+    unsafe {
+        let Some(slot) = (*object.kind()).tp_init else { return Ok(()) };
+        let slot = std::mem::transmute::<ffi::initproc, Initialize>(slot);
+        status(guarded(|| slot(object.as_ptr(), arguments, keywords)))
+    }
 }
 
 impl Ref {
@@ -313,7 +334,7 @@ where
 }
 
 fn allowed(audit: impl FnOnce() -> c_int) -> Result<(), Raised> {
-    if guarded(audit) < 0 { Err(Raised) } else { Ok(()) }
+    status(guarded(audit))
 }
 
 /// A copy of the current context.

@@ -23,7 +23,7 @@ use super::sock::file_transfer::FileTransfer;
 use super::watch;
 use super::{stepping, turn};
 use crate::capi::call::{given_or_copied, guard};
-use crate::capi::error::{exception, io_error};
+use crate::capi::error::{exception, raise_io};
 use crate::capi::fallible::{dict, list, py_tuple};
 use crate::capi::imports::{imports, support};
 use crate::capi::{Fallible, Fatal, Raised, Ref, Slot};

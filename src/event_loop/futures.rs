@@ -3,9 +3,10 @@
 use pyo3::prelude::*;
 
 use super::core::Core;
-use crate::capi::call::call_tuple;
+use crate::capi::call::{call_tuple, initialize};
 use crate::capi::fallible::{dict, interned};
 use crate::capi::imports::imports;
+use crate::capi::recycle::futures::new_uninitialised;
 use crate::capi::{Raised, Ref};
 use crate::compat::patches;
 
@@ -21,7 +22,12 @@ pub(crate) fn new_future(core: &Core) -> Result<Ref, Raised> {
         if let Some(keywords) = core.future_arguments.get() {
             let positional = names.no_arguments.as_ptr();
             // SAFETY: an empty tuple, and a dict that asyncio's class only reads.
-            return unsafe { call_tuple(&class, positional, keywords.as_ptr()) };
+            return unsafe {
+                match new_uninitialised() {
+                    Some(future) => initialize(&future, positional, keywords.as_ptr()).map(|()| future),
+                    None => call_tuple(&class, positional, keywords.as_ptr()),
+                }
+            };
         }
     }
     class.call_keywords([], &names.future_keywords, [core.borrow()])

@@ -7,6 +7,7 @@ use super::handle::layout::HandleRef;
 use super::handle::run::run_foreign;
 use crate::capi::call::{call0, in_context};
 use crate::capi::error::{raise, take_unless_fatal};
+use crate::capi::recycle::futures::drop_future;
 use crate::capi::{Fatal, Raised, Ref};
 
 #[inline(always)]
@@ -24,7 +25,9 @@ fn run_plain(core: &Core, entry: Entry) -> Result<(), Fatal> {
             });
             match result {
                 Ok(_) => {
-                    drop(argument);
+                    if let Some(argument) = argument {
+                        drop_future(argument);
+                    }
                     Ok(())
                 }
                 Err(raised) => core.report_call(callback, argument, context, raised),

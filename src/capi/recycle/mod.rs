@@ -3,7 +3,7 @@
 //! **The rule: no program can tell that a thing was used before.** Each file below reuses one kind of thing, and keeps
 //! the rule in one of two ways.
 //!
-//! Dead memory ([`freelist`]). The object is gone when its memory is kept: its last reference was dropped, its
+//! Dead memory ([`freelist`], [`futures`]). The object is gone when its memory is kept: its last reference was dropped, its
 //! finalizer has run, no weak reference is left, it refers to nothing, and the collector has forgotten it. A new object
 //! in this memory goes through `PyObject_Init`, which tells tracemalloc, and it is the youngest that the collector knows.
 //! CPython's own freelists do the same.
@@ -25,4 +25,5 @@
 pub(crate) mod bytes_cache;
 pub(crate) mod context;
 pub(crate) mod freelist;
+pub(crate) mod futures;
 pub(crate) mod stop_iteration;

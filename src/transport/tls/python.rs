@@ -56,7 +56,7 @@ fn begin(this: This<'_, Connection>, arguments: Arguments<'_>) -> PyResult<()> {
 
 /// Keeps ciphertext that came before the connection was one.
 fn preload(this: This<'_, Connection>, data: Borrowed<'_>) -> Result<(), Raised> {
-    let data = Buffer::readable(data.as_ptr())?;
+    let data = Buffer::readable(&data)?;
     this.engine().map_or(Ok(()), |engine| engine.feed(data.as_slice()))
 }
 
