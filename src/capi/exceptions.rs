@@ -88,15 +88,11 @@ pub(super) fn raise_message(class: &Ref, message: &str) -> Raised {
     Raised
 }
 
-/// `SystemExit` and `KeyboardInterrupt` leave the loop; everything else goes to its exception handler.
-fn is_fatal(exception: &Ref) -> bool {
-    Exception::SystemExit.matches(exception) || Exception::KeyboardInterrupt.matches(exception)
-}
-
-/// Takes the current exception, unless it is a fatal one, which stays set.
+/// Takes the current exception, unless it is a fatal one, which stays set: `SystemExit` and `KeyboardInterrupt` leave the
+/// loop; everything else goes to its exception handler.
 pub(crate) fn take_unless_fatal() -> Result<Ref, Fatal> {
     let exception = take_exception();
-    if is_fatal(&exception) {
+    if Exception::SystemExit.matches(&exception) || Exception::KeyboardInterrupt.matches(&exception) {
         raise(exception);
         return Err(Fatal);
     }

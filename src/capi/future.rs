@@ -5,6 +5,7 @@
 
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::PyType;
 
 use super::error::{Raised, raise, take_exception};
 use super::fallible::Fallible;
@@ -21,48 +22,39 @@ struct FutureClass {
     result: Ref,
     done: Ref,
     blocking: Ref,
-    /// The class is written in C and cannot be changed.
-    fixed: bool,
 }
 
 /// `Py_TPFLAGS_IMMUTABLETYPE`; a type that is not on the heap cannot be changed either.
 const IMMUTABLE: std::ffi::c_ulong = 1 << 8;
 
-impl FutureClass {
-    fn load(class: &Bound<'_, PyAny>) -> PyResult<FutureClass> {
-        let found = |name| class.getattr(Fallible(name)).map(Ref::from);
-        // SAFETY: the class is a type, or has no flags that are looked at.
-        let flags =
-            class.cast::<pyo3::types::PyType>().map_or(0, |kind| unsafe { (*kind.as_type_ptr()).tp_flags });
-        Ok(FutureClass {
-            set_result: found("set_result")?,
-            result: found("result")?,
-            done: found("done")?,
-            blocking: found("_asyncio_future_blocking")?,
-            fixed: flags & IMMUTABLE != 0 || (flags != 0 && flags & ffi::Py_TPFLAGS_HEAPTYPE == 0),
-            kind: class.clone().into(),
-        })
-    }
-
-    /// Is `future` an instance of this very class, which nobody can have changed?
-    #[inline(always)]
-    fn is_class_of(&self, future: &Ref) -> bool {
-        self.fixed && future.is_exactly(&self.kind)
-    }
-}
-
+/// Empty if the class is not the one that is written in C, which nobody can change.
 static CLASS: Once<FutureClass> = Once::new();
 
 /// Looks the class up. Called once, by the module's initialisation.
 pub(crate) fn load(py: Python<'_>) -> PyResult<()> {
-    CLASS.set(FutureClass::load(&py.import(Fallible("asyncio"))?.getattr(Fallible("Future"))?)?);
+    let class = py.import(Fallible("asyncio"))?.getattr(Fallible("Future"))?;
+    let found = |name| class.getattr(Fallible(name)).map(Ref::from);
+    let loaded = FutureClass {
+        set_result: found("set_result")?,
+        result: found("result")?,
+        done: found("done")?,
+        blocking: found("_asyncio_future_blocking")?,
+        kind: class.clone().into(),
+    };
+    if let Ok(kind) = class.cast::<PyType>() {
+        // SAFETY: a live type.
+        let flags = unsafe { (*kind.as_type_ptr()).tp_flags };
+        if flags & IMMUTABLE != 0 || flags & ffi::Py_TPFLAGS_HEAPTYPE == 0 {
+            CLASS.set(loaded);
+        }
+    }
     Ok(())
 }
 
 /// asyncio's class, if `future` is an instance of it and not of a subclass.
 #[inline(always)]
 fn class_of(future: &Ref) -> Option<&'static FutureClass> {
-    CLASS.get().filter(|class| class.is_class_of(future))
+    CLASS.get().filter(|class| future.is_exactly(&class.kind))
 }
 
 /// Is `future` an instance of asyncio's own class, which nobody can change?

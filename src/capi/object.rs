@@ -186,6 +186,7 @@ impl Deref for Borrowed<'_> {
 
 /// A field of a native object that may hold a reference. Zeroed memory is an empty slot.
 #[repr(transparent)]
+#[derive(Debug)]
 pub(crate) struct Slot(Cell<*mut ffi::PyObject>);
 
 impl Slot {
@@ -258,12 +259,6 @@ impl Drop for Slot {
     fn drop(&mut self) {
         // SAFETY: null or the reference that the slot owns. Nothing reads the slot any more.
         drop(unsafe { Ref::from_owned(self.0.get()) });
-    }
-}
-
-impl std::fmt::Debug for Slot {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Slot({:p})", self.0.get())
     }
 }
 
