@@ -1,7 +1,7 @@
 //! `wakeloop.TcpListener`: accepts connections on the runtime.
 
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use pyo3::exceptions::PyStopAsyncIteration;
@@ -71,12 +71,6 @@ impl TcpListener {
                 accepted => accepted.unwrap_or_else(Outcome::Error),
             }
         })
-    }
-}
-
-impl AsRawFd for Shared {
-    fn as_raw_fd(&self) -> RawFd {
-        self.sockets.first().as_raw_fd()
     }
 }
 

@@ -47,10 +47,6 @@ impl Sockets {
         listen(&addresses)
     }
 
-    pub(super) fn first(&self) -> &net::TcpListener {
-        &self.sockets[0]
-    }
-
     pub(super) fn descriptors(&self) -> impl Iterator<Item = RawFd> {
         self.sockets.iter().map(AsRawFd::as_raw_fd)
     }

@@ -16,8 +16,6 @@ pub(crate) mod udp;
 
 use pyo3::prelude::*;
 
-use crate::transport::stream::address;
-
 /// Adds the primitives to the module.
 pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();

@@ -9,34 +9,32 @@
 
 use std::cell::{RefCell, RefMut};
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::RawFd;
 
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-use super::address;
 use super::closed::Closed;
 use crate::bridge::awaitable::{Operation, Outcome};
 use crate::capi::class;
 use crate::capi::error::{raise_errno, warn};
 use crate::capi::imports::{imports, support};
 use crate::capi::methods::Method;
+use crate::capi::sockaddr::internet_to_python;
 use crate::capi::socket::adopt;
 use crate::capi::{Arguments, Exception, Fallible, Native, Raised, Ref, Slot, This};
 use crate::event_loop::core::process::forks;
 
 /// What is inside while the socket is open.
-pub(crate) trait Inside: AsRawFd {
+pub(crate) trait Inside {
     /// The name of its class in Python.
     const CLASS: &'static str;
     /// What error messages call it.
     const NOUN: &'static str;
     const KIND: libc::c_int;
 
-    /// Every descriptor that it owns.
-    fn descriptors(&self) -> impl Iterator<Item = RawFd> {
-        std::iter::once(self.as_raw_fd())
-    }
+    /// Every descriptor that it owns, the one that `fileno()` shows first.
+    fn descriptors(&self) -> impl Iterator<Item = RawFd>;
 
     /// The user has closed it: tasks that wait for it are woken.
     fn end(self);
@@ -113,7 +111,7 @@ impl<T: Inside> OpenSocket<T> {
     }
 
     fn fileno(&self) -> i32 {
-        self.inside.borrow().as_ref().map_or(-1, AsRawFd::as_raw_fd)
+        self.inside.borrow().as_ref().and_then(|inside| inside.descriptors().next()).unwrap_or(-1)
     }
 
     /// The local address, of a socket that is bound.
@@ -177,8 +175,8 @@ impl<T: Inside> OpenSocket<T> {
         name.hash()?;
         let name = name.cast::<PyString>().ok().and_then(|name| name.to_str().ok());
         match (name.unwrap_or_default(), &self.local, &self.peer) {
-            ("sockname", Some(local), _) => address::to_python(py, local),
-            ("peername", _, Some(peer)) => address::to_python(py, peer),
+            ("sockname", Some(local), _) => Ok(internet_to_python(local)?.bind(py)),
+            ("peername", _, Some(peer)) => Ok(internet_to_python(peer)?.bind(py)),
             ("socket", ..) => {
                 let socket = self.python_socket(py)?;
                 let view = imports().transport_socket.call_with([socket.borrow()])?;

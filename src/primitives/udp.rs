@@ -9,7 +9,6 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-use super::address;
 use super::data::Data;
 use super::incoming::Incoming;
 use super::lookup::host_name;
@@ -18,6 +17,7 @@ use crate::bridge::awaitable::{Operation, Outcome};
 use crate::capi::error::exception;
 use crate::capi::fallible::py_tuple;
 use crate::capi::native::native_class;
+use crate::capi::sockaddr::internet_to_python;
 use crate::capi::{Fallible, Ref};
 use crate::runtime::net::{self, Target};
 
@@ -103,16 +103,14 @@ impl UdpSocket {
     }
 }
 
-impl AsRawFd for Shared {
-    fn as_raw_fd(&self) -> RawFd {
-        self.socket.as_raw_fd()
-    }
-}
-
 impl Inside for Arc<Shared> {
     const CLASS: &'static str = "UdpSocket";
     const NOUN: &'static str = "socket";
     const KIND: libc::c_int = libc::SOCK_DGRAM;
+
+    fn descriptors(&self) -> impl Iterator<Item = RawFd> {
+        std::iter::once(self.socket.as_raw_fd())
+    }
 
     fn end(self) {
         self.incoming.close();
@@ -206,7 +204,7 @@ impl UdpSocket {
     fn recv_from<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.receive(py, "UdpSocket.recv_from", |py, (data, sender)| {
             let data = Fallible(&data[..]).into_pyobject(py)?.into_any();
-            Ok(py_tuple(py, [data, address::to_python(py, &sender)?])?.into_any().unbind())
+            Ok(py_tuple(py, [data, internet_to_python(&sender)?.bind(py)])?.into_any().unbind())
         })
     }
 

@@ -113,19 +113,17 @@ impl Open {
     }
 }
 
-impl AsRawFd for Open {
-    fn as_raw_fd(&self) -> RawFd {
-        match &self.place {
-            Place::Loop(socket) => socket.as_raw_fd(),
-            Place::Runtime(stream, _) => stream.as_raw_fd(),
-        }
-    }
-}
-
 impl Inside for Open {
     const CLASS: &'static str = "TcpStream";
     const NOUN: &'static str = "stream";
     const KIND: libc::c_int = libc::SOCK_STREAM;
+
+    fn descriptors(&self) -> impl Iterator<Item = RawFd> {
+        std::iter::once(match &self.place {
+            Place::Loop(socket) => socket.as_raw_fd(),
+            Place::Runtime(stream, _) => stream.as_raw_fd(),
+        })
+    }
 
     fn end(self) {
         // A write that is under way still holds the socket; the shutdown ends it. It fails if the peer was first.
