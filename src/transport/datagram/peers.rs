@@ -10,7 +10,7 @@ use crate::capi::{Raised, Ref};
 
 /// How many senders are remembered: as many as this number of bits of a hash can name.
 const PEERS: usize = 1 << PEER_BITS;
-const PEER_BITS: u32 = 5;
+const PEER_BITS: u32 = 6;
 
 /// A sender's address, and the tuple that it became.
 #[derive(Debug)]
