@@ -82,6 +82,33 @@ def test_a_buffered_protocol_that_pauses_between_two_buffers_gets_the_rest_later
     run(main())
 
 
+def test_data_beyond_the_buffer_of_a_failing_protocol_is_delivered_before_connection_lost(run, tls, asyncio_log):
+    """asyncio schedules the next read before it calls buffer_updated()."""
+
+    class Failing(Viewed):
+        def buffer_updated(self, nbytes):
+            super().buffer_updated(nbytes)
+            self.calls.append(nbytes)
+            if len(self.calls) == 1:
+                raise KeyError("failed")
+
+        def connection_lost(self, exc):
+            self.calls.append("connection_lost")
+            super().connection_lost(exc)
+
+    async def main():
+        near, far = await secure_pair(tls, near=lambda: Failing(1000))
+        near.calls = []
+        message = os.urandom(1600)
+        far.transport.write(message)
+        assert isinstance(await near.lost, KeyError)
+        assert near.calls == [1000, 600, "connection_lost"]
+        assert near.data == message
+        await far.lost
+
+    run(main())
+
+
 def test_set_protocol_between_two_tls_messages_works(run, tls):
     async def main():
         near, far = await secure_pair(tls)

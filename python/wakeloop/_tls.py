@@ -124,6 +124,9 @@ class SSLProtocol(_core.TlsConnection, InheritedProtocol):
     def _set_app_protocol(self, app_protocol: Any) -> None:
         self._app_protocol = app_protocol
 
+    def _read_later(self) -> None:
+        self._loop.call_soon(self._do_read)
+
     def connection_lost(self, exc: Exception | None) -> None:
         """The stream transport is gone."""
         self._drop_pending()

@@ -267,14 +267,28 @@ fn deliver_buffered(this: This<'_, Connection>, core: &Core, plain: &[u8]) -> Re
             break;
         }
         let buffer = this.sink.get_buffer(rest.len() as isize)?;
-        let count = buffer.len().min(rest.len());
+        let (full, count) = (buffer.len() <= rest.len(), buffer.len().min(rest.len()));
         // SAFETY: the view is writable and keeps its memory alive; the plaintext is a vector of ours.
         unsafe { std::ptr::copy_nonoverlapping(rest.as_ptr(), buffer.as_ptr(), count) };
         drop(buffer);
         delivered += count;
-        delivering(this, core, || this.sink.buffer_updated(count as isize))?;
+        if let Err(raised) = delivering(this, core, || this.sink.buffer_updated(count as isize)) {
+            return Err(if full { keep_rest(this, &plain[delivered..], raised) } else { raised });
+        }
     }
     Ok(true)
+}
+
+/// The protocol has failed with a full buffer. asyncio has scheduled the next read by then, which comes before
+/// `connection_lost()`. Returns the failure.
+#[cold]
+fn keep_rest(this: This<'_, Connection>, rest: &[u8], failure: Raised) -> Raised {
+    let exception = failure.take();
+    *this.undelivered() = rest.to_vec();
+    match call_named(this, "_read_later", &[]) {
+        Ok(()) => raise(exception),
+        Err(raised) => raised,
+    }
 }
 
 /// Runs a callback of the protocol; what it writes leaves when it is back.
