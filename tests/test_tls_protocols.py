@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 import os
+import ssl
 import sys
 
 import pytest
@@ -104,6 +105,32 @@ def test_data_beyond_the_buffer_of_a_failing_protocol_is_delivered_before_connec
         assert isinstance(await near.lost, KeyError)
         assert near.calls == [1000, 600, "connection_lost"]
         assert near.data == message
+        await far.lost
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("kind", "delivered"),
+    [(Recording, 0), (lambda: Viewed(1000), 1000), (lambda: Viewed(100_000), 0)],
+    ids=["data", "small buffer", "large buffer"],
+)
+def test_data_that_is_read_together_with_a_broken_record_is_lost(run, tls, kind, delivered):
+    """SSLObject.read() raises before asyncio calls the protocol. Only buffers that were full have been delivered."""
+
+    async def main():
+        near, far = await secure_pair(tls, near=kind)
+        message = os.urandom(1600)
+        near.transport.pause_reading()
+        far.transport.write(message)
+        await asyncio.sleep(0.02)
+        os.write(far.transport.get_extra_info("socket").fileno(), b"no TLS record at all")
+        await asyncio.sleep(0.02)
+        near.transport.resume_reading()
+        with pytest.raises(ssl.SSLError):
+            raise await near.lost
+        assert near.data == message[:delivered]
+        far.transport.abort()
         await far.lost
 
     run(main())

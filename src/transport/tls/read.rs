@@ -173,6 +173,9 @@ fn decrypt_by(engine: &Engine, this: This<'_, Connection>, core: &Core) -> Resul
 /// Hands a batch to the protocol. True if there may be more to read.
 #[inline(always)]
 fn deliver(this: This<'_, Connection>, core: &Core, batch: Batch) -> Result<bool, Raised> {
+    if let End::Failed(exception) = batch.end {
+        return fail_reading(this, core, batch.plain, exception);
+    }
     let all = match batch.plain {
         Plain::Scratch(plain) => deliver_scratch(this, core, plain)?,
         Plain::Bytes(data) => deliver_bytes(this, core, data)?,
@@ -187,8 +190,32 @@ fn deliver(this: This<'_, Connection>, core: &Core, batch: Batch) -> Result<bool
             call_named(this, "_start_shutdown", &[])?;
             Ok(false)
         }
-        End::Failed(exception) => Err(raise(exception)),
+        End::Failed(_) => Ok(false),
     }
+}
+
+/// Fails, without the data that came before the failure: asyncio's loop over `SSLObject.read()` raises before it calls
+/// the protocol. A buffered protocol gets the buffers that are full, as asyncio calls it after each.
+#[cold]
+fn fail_reading(
+    this: This<'_, Connection>,
+    core: &Core,
+    plain: Plain,
+    exception: Ref,
+) -> Result<bool, Raised> {
+    if let Plain::Scratch(mut plain) = plain {
+        let delivered = match this.sink.delivery() {
+            Delivery::Buffer => {
+                let size = this.sink.get_buffer(plain.len() as isize)?.len();
+                plain.truncate(plain.len() - plain.len() % size);
+                deliver_buffered(this, core, &plain).map(drop)
+            }
+            _ => Ok(()),
+        };
+        core.return_scratch(plain);
+        delivered?;
+    }
+    Err(raise(exception))
 }
 
 /// Hands plaintext on. False if a buffered protocol has paused before it took all of it.
