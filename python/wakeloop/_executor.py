@@ -27,7 +27,13 @@ _CHAIN = {
     *("isfuture", "isinstance", "concurrent", "futures", "Future", "TypeError", "_get_loop", "add_done_callback"),
     *("_set_concurrent_future_state", "_copy_future_state", "cancelled", "cancel", "call_soon_threadsafe", "is_closed"),
 }
-_COPY = {"done", "cancelled", "cancel", "exception", "set_exception", "_convert_future_exc", "result", "set_result"}
+_COPY = {"done", "cancelled", "cancel", "set_exception", "_convert_future_exc", "set_result"}
+if hasattr(_jobs.Future, "_get_snapshot"):
+    # Since 3.15 the state is copied with one call.
+    _JOB["_get_snapshot"] = {*_STATES, "CANCELLED_AND_NOTIFIED", "_exception", "_result"}
+    _COPY.add("_get_snapshot")
+else:
+    _COPY |= {"exception", "result"}
 # Since 3.14 the state of a job that ends in the loop's own thread is copied at once.
 _AT_ONCE = {"events", "_get_running_loop"}
 # With or without the name of the function that finds the default loop.
@@ -51,7 +57,7 @@ STANDS_IN = _are_known()
 
 if STANDS_IN:
     _core.chain_jobs(
-        (_jobs.Future, _ATTRIBUTES),
+        (_jobs.Future, list(_JOB), _ATTRIBUTES),
         (_jobs.PENDING, _jobs.RUNNING, _jobs.FINISHED),
         names_within(futures._chain_future, futures) >= _AT_ONCE,
     )

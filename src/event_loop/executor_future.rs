@@ -45,9 +45,6 @@ struct Known {
 static KNOWN: Once<Known> = Once::new();
 static WRAP_FUTURE: Once<Function> = Once::new();
 
-const JOB_METHODS: [&str; 6] =
-    ["add_done_callback", "cancelled", "exception", "result", "_Future__get_result", "_invoke_callbacks"];
-
 /// The attributes of a job by their places among those that `wakeloop._executor` names.
 const STATE: usize = 1;
 const RESULT: usize = 2;
@@ -260,14 +257,16 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<()> {
 #[pyfunction]
 pub(crate) fn chain_jobs(
     py: Python<'_>,
-    job: (Bound<'_, PyAny>, Vec<String>),
+    job: (Bound<'_, PyAny>, Vec<String>, Vec<String>),
     states: [Bound<'_, PyAny>; 3],
     copies_at_once: bool,
 ) -> PyResult<()> {
     let function = |name| Function::in_module(py, "asyncio.futures", name);
     let [pending, running, finished] = states.map(Ref::from);
+    let (kind, methods, attributes) = job;
+    let methods: Vec<_> = methods.iter().map(String::as_str).collect();
     KNOWN.set(Known {
-        job: Class::init(job.0, &JOB_METHODS, &job.1)?,
+        job: Class::init(kind, &methods, &attributes)?,
         pending,
         running,
         finished,
