@@ -19,13 +19,7 @@ fn a_waiting_reader_is_woken_by_the_edge() {
     check(|| {
         let socket = Arc::new(Socket::new(Readiness::EMPTY));
         let bytes = Arc::new(AtomicUsize::new(0));
-        let arriving = thread::spawn({
-            let (socket, bytes) = (socket.clone(), bytes.clone());
-            move || {
-                bytes.store(1, Relaxed);
-                edge(&socket);
-            }
-        });
+        let arriving = arrive(&socket, &bytes);
         read(&socket, &bytes);
         arriving.join().unwrap();
     });
@@ -38,13 +32,7 @@ fn a_clear_does_not_wipe_out_a_later_edge() {
         // Assumed to be ready, but is not.
         let socket = Arc::new(Socket::new(Readiness::READABLE));
         let bytes = Arc::new(AtomicUsize::new(0));
-        let arriving = thread::spawn({
-            let (socket, bytes) = (socket.clone(), bytes.clone());
-            move || {
-                bytes.store(1, Relaxed);
-                edge(&socket);
-            }
-        });
+        let arriving = arrive(&socket, &bytes);
         read(&socket, &bytes);
         arriving.join().unwrap();
     });
@@ -56,19 +44,22 @@ fn a_waiter_that_leaves_takes_no_edge_along() {
     check(|| {
         let socket = Arc::new(Socket::new(Readiness::EMPTY));
         let bytes = Arc::new(AtomicUsize::new(0));
-        let arriving = thread::spawn({
-            let (socket, bytes) = (socket.clone(), bytes.clone());
-            move || {
-                bytes.store(1, Relaxed);
-                edge(&socket);
-            }
-        });
+        let arriving = arrive(&socket, &bytes);
         let leaving = Waiting::new(&socket, Direction::Read);
         let _ = leaving.poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
         drop(leaving);
         read(&socket, &bytes);
         arriving.join().unwrap();
     });
+}
+
+/// A thread in which a byte arrives, and the edge is reported.
+fn arrive(socket: &Arc<Socket>, bytes: &Arc<AtomicUsize>) -> thread::JoinHandle<()> {
+    let (socket, bytes) = (socket.clone(), bytes.clone());
+    thread::spawn(move || {
+        bytes.store(1, Relaxed);
+        edge(&socket);
+    })
 }
 
 fn edge(socket: &Socket) {
