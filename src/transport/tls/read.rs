@@ -173,10 +173,11 @@ fn decrypt_by(engine: &Engine, this: This<'_, Connection>, core: &Core) -> Resul
 /// Hands a batch to the protocol. True if there may be more to read.
 #[inline(always)]
 fn deliver(this: This<'_, Connection>, core: &Core, batch: Batch) -> Result<bool, Raised> {
-    if let End::Failed(exception) = batch.end {
-        return fail_reading(this, core, batch.plain, exception);
-    }
-    let all = match batch.plain {
+    let plain = match batch.end {
+        End::Failed(_) => before_failure(this, batch.plain)?,
+        _ => batch.plain,
+    };
+    let all = match plain {
         Plain::Scratch(plain) => deliver_scratch(this, core, plain)?,
         Plain::Bytes(data) => deliver_bytes(this, core, data)?,
     };
@@ -190,32 +191,23 @@ fn deliver(this: This<'_, Connection>, core: &Core, batch: Batch) -> Result<bool
             call_named(this, "_start_shutdown", &[])?;
             Ok(false)
         }
-        End::Failed(_) => Ok(false),
+        End::Failed(exception) => Err(raise(exception)),
     }
 }
 
-/// Fails, without the data that came before the failure: asyncio's loop over `SSLObject.read()` raises before it calls
-/// the protocol. A buffered protocol gets the buffers that are full, as asyncio calls it after each.
+/// What the protocol gets of the data that was read together with a failure: nothing, as asyncio's loop over
+/// `SSLObject.read()` raises before it calls the protocol. A buffered protocol gets the buffers that are full, as asyncio
+/// calls it after each.
 #[cold]
-fn fail_reading(
-    this: This<'_, Connection>,
-    core: &Core,
-    plain: Plain,
-    exception: Ref,
-) -> Result<bool, Raised> {
-    if let Plain::Scratch(mut plain) = plain {
-        let delivered = match this.sink.delivery() {
-            Delivery::Buffer => {
-                let size = this.sink.get_buffer(plain.len() as isize)?.len();
-                plain.truncate(plain.len() - plain.len() % size);
-                deliver_buffered(this, core, &plain).map(drop)
-            }
-            _ => Ok(()),
-        };
-        core.return_scratch(plain);
-        delivered?;
-    }
-    Err(raise(exception))
+fn before_failure(this: This<'_, Connection>, plain: Plain) -> Result<Plain, Raised> {
+    let Plain::Scratch(mut plain) = plain else { return Ok(Plain::Scratch(Vec::new())) };
+    let size = match this.sink.delivery() {
+        Delivery::Buffer => this.sink.get_buffer(plain.len() as isize)?.len(),
+        // No buffer, and none that could be full.
+        _ => usize::MAX,
+    };
+    plain.truncate(plain.len() - plain.len() % size);
+    Ok(Plain::Scratch(plain))
 }
 
 /// Hands plaintext on. False if a buffered protocol has paused before it took all of it.
