@@ -5,9 +5,10 @@
 
 PYTHON ?= python3
 PYTHON314 ?= python3.14
+PYTHON315 ?= python3.15
 # A debug build of CPython (Py_DEBUG); Debian packages it under this name.
 PYTHONDEBUG ?= python3.11-dbg
-PYTHONS ?= python3.11 python3.12 python3.13 $(PYTHON314)
+PYTHONS ?= python3.11 python3.12 python3.13 $(PYTHON314) $(PYTHON315)
 VENV   ?= .venv
 
 PY     := $(VENV)/bin/python

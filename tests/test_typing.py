@@ -19,7 +19,7 @@ def check(*command):
     return done.returncode, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("version", ["3.11", "3.14"])
+@pytest.mark.parametrize("version", ["3.11", "3.15"])
 def test_the_package_is_strictly_typed(version):
     code, said = check("mypy", "--python-version", version)
     assert code == 0, f"\n{said}"
