@@ -1,9 +1,9 @@
-//! A class whose methods native code stands in for, and whether its methods still are what they were.
+//! Checks whether a class still has the methods that native code replaces.
 //!
-//! A stand-in must not change what anybody can observe, so it steps aside as soon as another value is in the place of
-//! a method: on the class, on one of its bases, on an instance, or as another code object in the same function. CPython
-//! gives a class a new version tag whenever anything in its inheritance changes, and never gives the same tag twice. So
-//! the class's part of the question is one comparison.
+//! Native code must not change what a program can observe. So it is used only while no method that it replaces is
+//! patched: on the class, on one of its bases, on an instance, or by another code object in the same function. CPython
+//! gives a class a new version tag when the class or one of its bases changes, and never uses a tag twice. So an
+//! unchanged class costs one comparison of tags.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_uint};
@@ -19,29 +19,30 @@ use crate::capi::fallible::interned;
 use crate::capi::inspect::clear_error;
 use crate::capi::{Raised, Ref};
 
-/// A method that native code stands in for.
+/// A method that native code replaces.
 #[derive(Debug)]
 struct Method {
     name: Ref,
-    /// What the class inherits under the name, the first in the method resolution order first. Empty if that is nothing.
+    /// The unpatched values of this name in the class and its bases, in method resolution order; at most one of them
+    /// without [`Class::with_overridden`]. Empty if the class has no such method.
     originals: Vec<Original>,
-    /// A patch that is older than our import is among it.
+    /// A value of this name was patched before this class was recorded.
     patched_before: bool,
 }
 
-/// A class, the methods of it that matter, and the attributes of its instances.
+/// A class, with the methods and the instance attributes that native code relies on.
 #[derive(Debug)]
 pub(crate) struct Class {
     kind: Ref,
     methods: Vec<Method>,
     /// The Python functions among the methods, with their code.
     codes: Vec<Code>,
-    /// What the methods override counts as well.
+    /// Also check what the methods override: the same names in all base classes.
     with_overridden: bool,
-    /// The instances' attributes, about which the class has nothing to say.
+    /// The names of the instances' attributes. The class must not define them itself, except as `None`.
     attributes: Vec<Ref>,
     values: Option<InlineValues>,
-    /// The version tag with which every method was in place, and the one with which some method was not.
+    /// The last version tag at which the class had all its methods, and the last one at which it had not. 0 is no tag.
     unpatched: Cell<c_uint>,
     patched: Cell<c_uint>,
 }
@@ -49,8 +50,8 @@ pub(crate) struct Class {
 type GetMethod =
     unsafe extern "C" fn(*mut ffi::PyObject, *mut ffi::PyObject, *mut *mut ffi::PyObject) -> c_int;
 
-/// `_PyObject_GetMethod`: an attribute without the bound method around it. It is private, and exported by every CPython
-/// that we know. Without it, every instance counts as patched.
+/// Finds `_PyObject_GetMethod`, which looks up a method without binding it. The function is private, but every known
+/// CPython exports it. Where it is missing, every instance counts as patched.
 fn find_get_method() -> Option<GetMethod> {
     static FOUND: OnceLock<Option<GetMethod>> = OnceLock::new();
     // SAFETY: a C string. The symbol has had this signature since 3.7, and null is `None`.
@@ -60,8 +61,8 @@ fn find_get_method() -> Option<GetMethod> {
 }
 
 impl Class {
-    /// Notes the methods of a class as they are now, of which a property counts by its getter, and the names of all the
-    /// attributes that its instances have. The methods of a class without such attributes are native, so it has no code.
+    /// Records the current methods of a class and the names of all attributes that its instances have. For a property
+    /// the code of its getter is recorded. A class that lists no attributes has native methods, so no code is recorded.
     pub(crate) fn init(
         kind: Bound<'_, PyAny>,
         methods: &[&str],
@@ -70,7 +71,7 @@ impl Class {
         let kind = Ref::from(kind);
         let attributes: Vec<_> = attributes.iter().map(|name| interned(name)).collect::<Result<_, _>>()?;
         let values = if attributes.is_empty() { None } else { InlineValues::init(&kind, &attributes) };
-        // An error that has ended the self-test early does not matter.
+        // The self-test may have failed with an exception. Then the public API is used, so the exception is dropped.
         clear_error();
         let mut class = Class::of(kind, methods, false)?;
         if attributes.is_empty() {
@@ -79,8 +80,7 @@ impl Class {
         Ok(Class { attributes, values, ..class })
     }
 
-    /// Notes the methods of a class written in Python as they are now, also those that they override if
-    /// `with_overridden` is set.
+    /// Records the current methods of a class. With `with_overridden`, also those that they override.
     pub(super) fn of(kind: Ref, methods: &[&str], with_overridden: bool) -> Result<Class, Raised> {
         let mut class = Class {
             kind,
@@ -121,13 +121,13 @@ impl Class {
         unsafe { ffi::PyObject_TypeCheck(object.as_ptr(), self.raw()) != 0 }
     }
 
-    /// Is the class as it was?
+    /// Does the class have the methods that were recorded, with the same code?
     #[inline(always)]
     pub(crate) fn is_unpatched(&self) -> bool {
         self.has_methods() && self.codes.iter().all(Code::is_in_place)
     }
 
-    /// Does an instance of this very class use the class's methods, and none of its own?
+    /// Is `object` an instance of exactly this class, whose methods are patched neither on the class nor on the object?
     #[inline(always)]
     pub(crate) fn is_unpatched_on(&self, object: &Ref) -> Result<bool, Raised> {
         if !self.is_class_of(object) || !self.is_unpatched() {
@@ -142,7 +142,8 @@ impl Class {
         self.is_used_by(object)
     }
 
-    /// Does an object, such as an instance of a subclass, use the methods of this class? Runs its `__getattr__`.
+    /// Does an object, such as an instance of a subclass, use the methods of this class? May run the object's
+    /// `__getattr__`.
     pub(super) fn is_used_by(&self, object: &Ref) -> Result<bool, Raised> {
         let Some(get_method) = find_get_method() else { return Ok(false) };
         for method in &self.methods {
@@ -164,8 +165,8 @@ impl Class {
         Ok(true)
     }
 
-    /// The patch in the place of one of the methods, borrowed from the class; `index` is its place in the list that the
-    /// class was made with.
+    /// The patch that replaces a method, as a borrowed reference. `index` counts the methods in the order in which they
+    /// were recorded.
     #[inline(always)]
     pub(super) fn patch_of(&self, index: usize) -> Option<*mut ffi::PyObject> {
         let method = &self.methods[index];
@@ -213,15 +214,15 @@ impl Class {
         unsafe { (*self.raw()).tp_version_tag }
     }
 
-    /// Does the class have its methods, whatever their code?
+    /// Does the class have the recorded methods? Does not compare their code.
     #[inline(always)]
     fn has_methods(&self) -> bool {
         let tag = self.tag();
         (tag != 0 && tag == self.unpatched.get()) || self.look_again()
     }
 
-    /// The class has another tag than when it was last looked at. 0 means that it has none: a change has taken it away,
-    /// or CPython has given this class too many. Then the methods are compared each time.
+    /// Compares the methods after the version tag has changed, and remembers the result for the new tag. A class
+    /// without a tag (0) is compared each time: a change has cleared its tag, or CPython assigns no more tags to it.
     #[cold]
     fn look_again(&self) -> bool {
         let Some(first) = self.methods.first() else { return false };
@@ -229,8 +230,8 @@ impl Class {
             if !self.in_place(first) {
                 return false;
             }
-            // Looking up an attribute gives the class a tag. The lookup finds the original, which runs no code when it
-            // is got from its class. The error of a failed lookup does not matter.
+            // Looking up an attribute assigns a tag. The lookup finds an original, whose `__get__` runs no Python code
+            // when the class itself is asked. Without a tag the methods are compared below, so an error is dropped.
             if self.kind.getattr(&first.name).is_err() {
                 clear_error();
             }
@@ -247,8 +248,8 @@ impl Class {
         unpatched
     }
 
-    /// Are the instances' attributes stored and read without any code, such as a property, and without a class attribute
-    /// in the place of one that is not set?
+    /// Do the attributes live only in the instances? A property, a `__getattribute__` or `__setattr__`, or a class
+    /// attribute other than `None` of the same name means no.
     fn has_plain_attributes(&self) -> bool {
         // SAFETY: a type object that we own.
         let (get, set) = unsafe { ((*self.raw()).tp_getattro, (*self.raw()).tp_setattro) };
@@ -256,13 +257,13 @@ impl Class {
             && (self.attributes.is_empty()
                 || set.map(|set| set as usize) == Some(ffi::PyObject_GenericSetAttr as *const () as usize))
             && self.attributes.iter().all(|name| {
-                // Some have a default of `None`, such as `_source_traceback`.
+                // Some class attributes are a default of `None`, such as `_source_traceback`.
                 // SAFETY: comparing with the address of `None`.
                 self.found(name).next().is_none_or(|found| found == unsafe { ffi::Py_None() })
             })
     }
 
-    /// Does the class have under this name what it had, whatever its code?
+    /// Does the class have the recorded values of this method, and no others? Does not compare their code.
     fn in_place(&self, method: &Method) -> bool {
         let mut found = self.found(&method.name);
         !method.patched_before
@@ -270,8 +271,8 @@ impl Class {
             && found.next().is_none()
     }
 
-    /// What the class and its bases have under a name, in the method resolution order; only the first unless
-    /// `with_overridden` is set. Borrowed.
+    /// The values of a name in the class and its bases, in method resolution order, as borrowed references. Only the
+    /// first one unless `with_overridden` is set.
     fn found(&self, name: &Ref) -> impl Iterator<Item = *mut ffi::PyObject> {
         // SAFETY: a live type's bases and their dicts, none of which can change while no Python code runs; names are
         // strings, whose hashing and comparing runs none. A static type's dict may be null.
@@ -281,7 +282,7 @@ impl Class {
         };
         (0..count)
             .filter_map(move |index| {
-                // SAFETY: as above.
+                // SAFETY: the bases are types, and nothing has changed them since their tuple was read; see above.
                 unsafe {
                     let dict = (*ffi::PyTuple_GetItem(bases, index).cast::<ffi::PyTypeObject>()).tp_dict;
                     if dict.is_null() {

@@ -1,9 +1,9 @@
-//! Whether a loop's clock is the native one.
+//! Checks whether a program has replaced a loop's clock.
 //!
-//! asyncio's loop calls `time.monotonic` whenever it needs the time, so tools that freeze time replace that function, at
-//! times in the middle of a coroutine. Others override `time` or `call_at` on the loop or on its class. Our loop asks the
-//! kernel. It looks for a replacement when it is made, when it begins to run, and when its class or `time.monotonic` has
-//! been changed since.
+//! asyncio's loop calls `time.monotonic` whenever it needs the time. Tools that freeze time therefore replace that
+//! function, sometimes while a coroutine runs. Other tools override `time` or `call_at` on the loop or on its class.
+//! Our loop reads the kernel's clock instead. It looks for a replacement when it is created, when it begins to run, and
+//! when its class or `time.monotonic` has changed since the last look.
 
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -21,7 +21,7 @@ pub(crate) struct NativeTiming {
     pub(crate) call_at: usize,
 }
 
-/// What native code does in the place of asyncio's clock.
+/// What native code replaces, and with what.
 #[derive(Debug)]
 struct Clock {
     monotonic: Function,
@@ -30,10 +30,10 @@ struct Clock {
 
 static CLOCK: Once<Clock> = Once::new();
 
-/// What is not native about a loop's clock.
+/// The parts of a loop's clock that a program has replaced.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Replaced {
-    /// `time`, by an override, an attribute of the loop, or a patched `time.monotonic`.
+    /// `time` is replaced by an override, by an attribute of the loop, or by a patched `time.monotonic`.
     pub(crate) time: bool,
     pub(crate) call_at: bool,
 }
@@ -44,13 +44,13 @@ pub(crate) fn init(py: Python<'_>, native: NativeTiming) -> PyResult<()> {
     Ok(())
 }
 
-/// Does the answer of [`replaced`] hold until [`changes`] gives another number?
+/// Is the answer of [`replaced`] valid until [`changes`] returns another number?
 pub(crate) fn has_settled() -> bool {
     CLOCK.get().is_none_or(|clock| clock.monotonic.has_settled())
 }
 
-/// Looks at the clock of a loop. Errors are those of the loop's own `__getattr__`, or come from a `time.monotonic` that
-/// was deleted.
+/// Finds out which parts of a loop's clock are replaced. An error comes from the loop's own `__getattr__`, or from a
+/// deleted `time.monotonic`.
 pub(crate) fn replaced(event_loop: &Ref) -> Result<Replaced, Raised> {
     let Some(clock) = CLOCK.get() else { return Ok(Replaced::default()) };
     let names = imports();
@@ -60,11 +60,11 @@ pub(crate) fn replaced(event_loop: &Ref) -> Result<Replaced, Raised> {
     Ok(Replaced { time: !native_time, call_at: !native_call_at })
 }
 
-/// Is the loop's method of this name the native function? The lookup goes through the loop, so that it sees an override
-/// on the class and an attribute of the instance.
+/// Is the loop's method of this name the native function? The lookup starts at the loop, so it finds an attribute of
+/// the instance and an override in a class.
 fn is_native(event_loop: &Ref, name: &Ref, function: usize) -> Result<bool, Raised> {
     let found = event_loop.getattr(name)?;
-    // SAFETY: a live object, whose function and receiver are read only if it is a function of C.
+    // SAFETY: a live object. Its function and receiver are read only if it is a C function.
     unsafe {
         Ok(ffi::PyCFunction_Check(found.as_ptr()) != 0
             && ffi::PyCFunction_GetSelf(found.as_ptr()) == event_loop.as_ptr()

@@ -1,7 +1,7 @@
-//! The descriptor of a Python socket or file, read where the object keeps it.
+//! Reads the file descriptor of a Python socket or file from the object's memory.
 //!
-//! Once a program has closed such an object, the number of its descriptor may belong to another file. The object itself
-//! then says -1. To ask it by `fileno()` costs a call, so native code reads the field, where the layout has been checked.
+//! After a program has closed such an object, its old descriptor number may belong to another file, and the object
+//! itself has -1. A call of `fileno()` is slow, so native code reads the field, if the layout was checked.
 
 use std::ffi::c_int;
 use std::os::fd::RawFd;
@@ -14,62 +14,63 @@ use crate::capi::error::undisturbed;
 use crate::capi::imports::imports;
 use crate::capi::{Borrowed, Fallible, Raised, Ref, Slot};
 
-/// How an `io.FileIO` and a `socket.socket` begin, in every known CPython.
+/// The first fields of an `io.FileIO` and of a `socket.socket`, in every known CPython.
 #[repr(C)]
 struct Head {
     object: ffi::PyObject,
     fd: c_int,
-    /// Of a socket only.
+    /// Only sockets have this field.
     family: c_int,
 }
 
-/// The beginning of an object, if its class is one of these and its instances are large enough.
+/// The first fields of an object, if its class is one of `classes` and its instances are large enough.
 fn head_of<'a>(object: &'a Ref, classes: &[&Ref]) -> Option<&'a Head> {
     let known = classes.iter().any(|class| object.is_exactly(class));
-    // SAFETY: an object of a class of C, which is read only as far as the class says that it reaches.
+    // SAFETY: an instance of a C class. `tp_basicsize` shows that it is at least as large as a `Head`.
     unsafe {
         (known && (*object.kind()).tp_basicsize as usize >= size_of::<Head>())
             .then(|| &*object.as_ptr().cast::<Head>())
     }
 }
 
-/// True once a socket of this process was seen to begin so. Written and read with the GIL held.
-static PROVEN: AtomicBool = AtomicBool::new(false);
+/// The layout was checked on a socket of this process. Written and read with the GIL held.
+static LAYOUT_CHECKED: AtomicBool = AtomicBool::new(false);
 
-/// The descriptor of a Python socket, -1 once it was closed or detached.
+/// The descriptor of a Python socket; -1 if the socket is closed or detached.
 #[inline(always)]
 pub(crate) fn of_socket(socket: &Ref) -> RawFd {
-    if socket.is_exactly(&imports().socket) && PROVEN.load(Ordering::Relaxed) {
-        // SAFETY: of the class on which the layout was proven.
+    if socket.is_exactly(&imports().socket) && LAYOUT_CHECKED.load(Ordering::Relaxed) {
+        // SAFETY: the layout was checked on an instance of this class.
         return unsafe { (*socket.as_ptr().cast::<Head>()).fd };
     }
     by_fileno(socket)
 }
 
-/// The same of a socket in a slot, or none if the slot is empty.
+/// The descriptor of the socket in a slot; `None` if the slot is empty.
 #[inline(always)]
 pub(crate) fn in_slot(slot: &Slot) -> Option<RawFd> {
-    // SAFETY: null, or an object that the slot owns. `by_fileno` owns it too before any Python code runs.
+    // SAFETY: null, or an object that the slot owns. `by_fileno` takes a reference of its own before it runs Python
+    // code.
     unsafe { Borrowed::from_nullable(slot.as_ptr()) }.map(|socket| of_socket(&socket))
 }
 
-/// The same by `fileno()`.
+/// The descriptor that `fileno()` returns. Checks the layout if that has not been done.
 #[cold]
 fn by_fileno(socket: &Ref) -> RawFd {
     let socket = socket.clone_ref();
     undisturbed(|| {
         let fd = number(socket.call_method(&imports().fileno, &[])).unwrap_or(-1);
-        if fd >= 0 && !PROVEN.load(Ordering::Relaxed) {
+        if fd >= 0 && !LAYOUT_CHECKED.load(Ordering::Relaxed) {
             let family = || number(socket.getattr(&imports().family));
-            let proven = head_of(&socket, &[&imports().socket])
+            let matches = head_of(&socket, &[&imports().socket])
                 .is_some_and(|head| head.fd == fd && family() == Some(head.family));
-            PROVEN.store(proven, Ordering::Relaxed);
+            LAYOUT_CHECKED.store(matches, Ordering::Relaxed);
         }
         fd
     })
 }
 
-/// A small Python int; nothing for an error, which is cleared, and for any other object.
+/// The value of a Python int. `None` for an error, which is cleared, for another object and for a value out of range.
 fn number(object: Result<Ref, Raised>) -> Option<c_int> {
     match object.and_then(|object| object.to_index()) {
         Ok(number) => number.try_into().ok(),
@@ -80,27 +81,28 @@ fn number(object: Result<Ref, Raised>) -> Option<c_int> {
     }
 }
 
-/// The file without buffers, or the socket, in which the descriptor of `owner` is kept: what [`of_keeper`] may be asked
-/// for. None if `owner` is of an unknown class, or does not begin as a [`Head`].
-pub(crate) fn keeper(owner: &Bound<'_, PyAny>, fd: RawFd) -> Option<Ref> {
-    let mut keeper = owner.clone();
-    if keeper.is_instance(&imports().io_base.bind(owner.py())).unwrap_or(false) {
-        // A text file has a buffer, and that the file itself.
+/// The raw file or the socket that holds the descriptor of `owner`, for [`of_holder`]. `None` if its class is not a
+/// known one, or if its first fields do not look like a [`Head`] with this descriptor.
+pub(crate) fn holder(owner: &Bound<'_, PyAny>, fd: RawFd) -> Option<Ref> {
+    let mut holder = owner.clone();
+    if holder.is_instance(&imports().io_base.bind(owner.py())).unwrap_or(false) {
+        // A text file wraps a buffered file, which wraps the raw file.
         for within in ["buffer", "raw"] {
-            keeper = keeper.getattr(Fallible(within)).unwrap_or(keeper);
+            holder = holder.getattr(Fallible(within)).unwrap_or(holder);
         }
     }
-    let keeper = Ref::from(keeper);
-    let proven = head_of(&keeper, &[&imports().file_io, &imports().socket]).is_some_and(|head| head.fd == fd);
-    proven.then_some(keeper)
+    let holder = Ref::from(holder);
+    let matches =
+        head_of(&holder, &[&imports().file_io, &imports().socket]).is_some_and(|head| head.fd == fd);
+    matches.then_some(holder)
 }
 
-/// The descriptor that a keeper has, -1 once it was closed or detached.
+/// The descriptor of a holder; -1 if it is closed or detached.
 ///
 /// # Safety
-/// `keeper` came from [`keeper`].
+/// `holder` came from [`holder`].
 #[inline(always)]
-pub(crate) unsafe fn of_keeper(keeper: *mut ffi::PyObject) -> RawFd {
-    // SAFETY: it was proven to begin so, and its class cannot change its layout.
-    unsafe { (*keeper.cast::<Head>()).fd }
+pub(crate) unsafe fn of_holder(holder: *mut ffi::PyObject) -> RawFd {
+    // SAFETY: `holder` has checked that it begins with a `Head`. An object's layout never changes.
+    unsafe { (*holder.cast::<Head>()).fd }
 }

@@ -1,4 +1,4 @@
-//! A function of asyncio's that native code stands in for, in a class or in a module.
+//! A function of asyncio that native code replaces, in a class or in a module.
 
 use std::cell::OnceCell;
 
@@ -9,11 +9,11 @@ use super::original::Original;
 use crate::capi::fallible::interned;
 use crate::capi::{Fallible, Raised, Ref};
 
-/// The place of a function, and what its package has put there.
+/// Where a function is defined, and its unpatched value.
 #[derive(Debug)]
 pub(crate) struct Function {
     place: Place,
-    /// Empty until the original is seen, which a patch that is older than our import hides.
+    /// Empty as long as only a patch has been seen, such as one that was made before wakeloop was imported.
     original: OnceCell<Original>,
 }
 
@@ -24,14 +24,14 @@ enum Place {
 }
 
 impl Function {
-    /// `module.class.name`.
+    /// The function `module.class.name`.
     pub(crate) fn in_class(py: Python<'_>, module: &str, class: &str, name: &str) -> PyResult<Function> {
         let class = py.import(Fallible(module))?.getattr(Fallible(class))?.into();
         let name = interned(name)?;
         Function::at(Place::Class { class, name })
     }
 
-    /// `module.name`, which is watched from now on.
+    /// The function `module.name`. The module is watched for changes from now on.
     pub(crate) fn in_module(py: Python<'_>, module: &str, name: &str) -> PyResult<Function> {
         Function::at(Place::Module(ModuleName::watch(py, module, name)?))
     }
@@ -42,7 +42,7 @@ impl Function {
         Ok(function)
     }
 
-    /// What stands in its place now.
+    /// The function, or the patch that replaces it now.
     pub(crate) fn current(&self) -> Result<Ref, Raised> {
         match &self.place {
             Place::Class { class, name } => class.getattr(name),
@@ -50,18 +50,18 @@ impl Function {
         }
     }
 
-    /// Is it what its package has defined?
+    /// Is the current value the one that its package has defined?
     pub(crate) fn is_unpatched(&self) -> Result<bool, Raised> {
         self.is_original(&self.current()?)
     }
 
-    /// The patch in its place, if there is one.
+    /// The patch that replaces it, if there is one.
     pub(crate) fn patch(&self) -> Result<Option<Ref>, Raised> {
         let current = self.current()?;
         Ok((!self.is_original(&current)?).then_some(current))
     }
 
-    /// Is the answer of [`Function::current`] the one that holds until the next change? See [`ModuleName`].
+    /// Is the answer of [`Function::current`] valid until the next change? See [`ModuleName`].
     pub(crate) fn has_settled(&self) -> bool {
         match &self.place {
             Place::Class { .. } => true,

@@ -1,28 +1,29 @@
-//! The attributes of an instance of a class written in Python, where CPython keeps them.
+//! Reads and writes the attributes of an instance where CPython stores them (inline values).
 //!
-//! Since 3.13 the values lie behind the object itself, in an order that the class remembers. Reading one is a load,
-//! where the public API takes a hundred instructions and more. The layout is private to CPython. So it is used only on
-//! the versions that it was written down for, and only for a class on which the self-test of [`InlineValues::init`] has
-//! seen each attribute appear where it should. Everywhere else the caller uses the public API.
+//! Since 3.13 the values of an instance of a Python class follow the object in memory, in an order that the class's
+//! shared keys define. Reading one is a load, while the public API takes more than a hundred instructions. The layout
+//! is private to CPython. So it is used only on the versions that this file was written for, and only for a class on
+//! which the self-test of [`InlineValues::init`] has found each attribute. Otherwise the caller uses the public API.
 //!
 //! ```text
-//! object - 24   the instance's dict, if a program has asked for it
+//! object - 24   the instance's dict; null until a program has asked for it
 //! object        reference count, class
-//! object + 16   capacity, size (both u8): places, and how many of them are taken
-//! object + 18   embedded, valid (both u8): these places are the instance's attributes
-//! object + 24   the places
+//! object + 16   capacity, size (both u8): the number of entries, and how many of them are set
+//! object + 18   embedded, valid (both u8): 1 while the entries are the instance's attributes
+//! object + 24   the entries
 //! ```
 
 use pyo3::ffi;
 
 use crate::capi::Ref;
 
-/// Where the attributes of one class lie.
+/// Where the attributes of one class are stored.
 #[derive(Debug)]
 pub(super) struct InlineValues {
-    places: Vec<usize>,
-    /// The places are the first ones, in any order, and can be compared as one row.
-    row: bool,
+    /// The index of each attribute's value.
+    indices: Vec<usize>,
+    /// The indices are the lowest ones, in any order, so that the values can be read as one slice.
+    contiguous: bool,
 }
 
 const HEADER: usize = size_of::<ffi::PyObject>();
@@ -30,12 +31,12 @@ const VALUES: usize = HEADER + 8;
 const DICT: isize = -3 * size_of::<usize>() as isize;
 
 impl InlineValues {
-    /// The self-test: sets each attribute on an instance of its own, and looks where it went.
+    /// The self-test: creates an instance, sets each attribute, and finds out where CPython has stored it.
     #[cfg(all(Py_3_13, not(Py_3_16), not(Py_GIL_DISABLED), target_pointer_width = "64"))]
     pub(super) fn init(kind: &Ref, names: &[Ref]) -> Option<InlineValues> {
         const FLAGS: std::ffi::c_ulong = 1 << 2 | 1 << 4; // inline values, managed dict
-        // SAFETY: a type object. `object.__new__`, which such a class has, makes the instance, whose memory is read only
-        // if the class says that its values are inline. A `Ref` owns every object.
+        // SAFETY: a type object. `object.__new__` makes the instance: the class adds nothing to the size of `object`.
+        // Its memory is read only if the flags of the class say that its values are inline. A `Ref` owns every object.
         unsafe {
             let raw = kind.as_ptr().cast::<ffi::PyTypeObject>();
             if (*raw).tp_flags & FLAGS != FLAGS || (*raw).tp_basicsize as usize != HEADER {
@@ -45,7 +46,7 @@ impl InlineValues {
             let make = ffi::PyBaseObject_Type.tp_new?;
             let sample = Ref::from_owned(make(raw, nothing.as_ptr(), std::ptr::null_mut()))?;
             let object = sample.as_ptr();
-            let mut places = Vec::with_capacity(names.len());
+            let mut indices = Vec::with_capacity(names.len());
             for (count, name) in names.iter().enumerate() {
                 let marker = Ref::from_owned(ffi::PyList_New(0))?;
                 if header(object) != Some(count)
@@ -55,19 +56,19 @@ impl InlineValues {
                 }
                 let capacity = *object.cast::<u8>().add(HEADER);
                 let mut found =
-                    (0..usize::from(capacity)).filter(|&place| *value(object, place) == marker.as_ptr());
-                places.push(found.next()?);
+                    (0..usize::from(capacity)).filter(|&index| *value(object, index) == marker.as_ptr());
+                indices.push(found.next()?);
             }
             if header(object) != Some(names.len()) || !(*dict(object)).is_null() {
                 return None;
             }
-            // Asking for the dict of an instance leaves its values in place. Another dict takes them away.
+            // Reading `__dict__` leaves the values inline. Assigning another dict does not.
             let own = Ref::from_owned(ffi::PyObject_GetAttrString(object, c"__dict__".as_ptr()))?;
             let kept = *dict(object) == own.as_ptr() && header(object) == Some(names.len());
             let other = Ref::from_owned(ffi::PyDict_New())?;
             let replaced = ffi::PyObject_SetAttrString(object, c"__dict__".as_ptr(), other.as_ptr()) == 0;
-            let row = (0..places.len()).all(|place| places.contains(&place));
-            (kept && replaced && header(object).is_none()).then_some(InlineValues { places, row })
+            let contiguous = (0..indices.len()).all(|index| indices.contains(&index));
+            (kept && replaced && header(object).is_none()).then_some(InlineValues { indices, contiguous })
         }
     }
 
@@ -76,49 +77,50 @@ impl InlineValues {
         None
     }
 
-    /// Does the instance have none but these attributes, where the self-test has found them?
+    /// Are the instance's attributes inline, and are all of them known to the self-test?
     ///
     /// # Safety
-    /// `object` is an instance of the very class.
+    /// `object` is an instance of exactly this class.
     #[inline(always)]
     pub(super) unsafe fn are_all(&self, object: *mut ffi::PyObject) -> bool {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller's promise; see the function's head.
         unsafe {
             let Some(size) = header(object) else { return false };
             let capacity = usize::from(*object.cast::<u8>().add(HEADER));
-            if self.row && self.places.len() <= capacity {
-                let row = std::slice::from_raw_parts(value(object, 0), self.places.len());
-                // Without a branch per place, the compiler compares several of them at once.
-                return row.iter().map(|value| usize::from(!value.is_null())).sum::<usize>() == size;
+            if self.contiguous && self.indices.len() <= capacity {
+                let values = std::slice::from_raw_parts(value(object, 0), self.indices.len());
+                // Without a branch per value, the compiler compares several of them at once.
+                return values.iter().map(|value| usize::from(!value.is_null())).sum::<usize>() == size;
             }
             let known =
-                self.places.iter().filter(|&&place| place < capacity && !(*value(object, place)).is_null());
+                self.indices.iter().filter(|&&index| index < capacity && !(*value(object, index)).is_null());
             known.count() == size
         }
     }
 
-    /// Attribute `index`; nothing if it is not set or lies elsewhere.
+    /// Attribute `index`; `None` if it is not set, or not inline.
     ///
     /// # Safety
-    /// `object` is an instance of the very class.
+    /// `object` is an instance of exactly this class.
     #[inline(always)]
     pub(super) unsafe fn get(&self, object: *mut ffi::PyObject, index: usize) -> Option<Ref> {
-        // SAFETY: the caller's word.
-        unsafe { self.place(object, index).and_then(|place| Ref::from_nullable(*place)) }
+        // SAFETY: the caller's promise; see the function's head.
+        unsafe { self.entry(object, index).and_then(|entry| Ref::from_nullable(*entry)) }
     }
 
-    /// Sets an attribute that is set already; gives the value back if that is not possible here.
+    /// Replaces the value of an attribute. Returns the new value as the error if the attribute is not set, is not
+    /// inline, or if the instance has a dict.
     ///
     /// # Safety
-    /// As [`InlineValues::get`].
+    /// `object` is an instance of exactly this class.
     #[inline(always)]
     pub(super) unsafe fn set(&self, object: *mut ffi::PyObject, index: usize, new: Ref) -> Result<(), Ref> {
-        // SAFETY: the caller's word. A dict may have a watcher, so CPython sets the attributes of an instance that has
-        // one. The old value is dropped last.
+        // SAFETY: the caller's promise. The old value is dropped last, because that may run Python code. An instance
+        // with a dict is left to CPython, because the dict may have a watcher.
         unsafe {
-            match self.place(object, index) {
-                Some(place) if !(*place).is_null() && (*dict(object)).is_null() => {
-                    drop(Ref::from_owned(place.replace(new.into_ptr())));
+            match self.entry(object, index) {
+                Some(entry) if !(*entry).is_null() && (*dict(object)).is_null() => {
+                    drop(Ref::from_owned(entry.replace(new.into_ptr())));
                     Ok(())
                 }
                 _ => Err(new),
@@ -127,20 +129,20 @@ impl InlineValues {
     }
 
     #[inline(always)]
-    unsafe fn place(&self, object: *mut ffi::PyObject, index: usize) -> Option<*mut *mut ffi::PyObject> {
-        let place = self.places[index];
-        // SAFETY: the caller's word, and the place is one of those that the object has.
+    unsafe fn entry(&self, object: *mut ffi::PyObject, index: usize) -> Option<*mut *mut ffi::PyObject> {
+        let index = self.indices[index];
+        // SAFETY: the callers pass an instance of the class. The index is compared with the object's capacity.
         unsafe {
             let capacity = usize::from(*object.cast::<u8>().add(HEADER));
-            (header(object).is_some() && place < capacity).then(|| value(object, place))
+            (header(object).is_some() && index < capacity).then(|| value(object, index))
         }
     }
 }
 
-/// How many attributes the object has, if they are inline.
+/// How many attributes are set on the object, if they are inline.
 #[inline(always)]
 unsafe fn header(object: *mut ffi::PyObject) -> Option<usize> {
-    // SAFETY: the caller's object is of a class with inline values.
+    // SAFETY: the callers pass an object of a class with inline values.
     unsafe {
         let header = object.cast::<u8>().add(HEADER);
         (*header.add(2) == 1 && *header.add(3) == 1).then(|| usize::from(*header.add(1)))
@@ -148,13 +150,13 @@ unsafe fn header(object: *mut ffi::PyObject) -> Option<usize> {
 }
 
 #[inline(always)]
-unsafe fn value(object: *mut ffi::PyObject, place: usize) -> *mut *mut ffi::PyObject {
-    // SAFETY: as in `header`, with `place` below its capacity.
-    unsafe { object.cast::<u8>().add(VALUES).cast::<*mut ffi::PyObject>().add(place) }
+unsafe fn value(object: *mut ffi::PyObject, index: usize) -> *mut *mut ffi::PyObject {
+    // SAFETY: the callers pass an object of a class with inline values, and an index below its capacity.
+    unsafe { object.cast::<u8>().add(VALUES).cast::<*mut ffi::PyObject>().add(index) }
 }
 
 #[inline(always)]
 unsafe fn dict(object: *mut ffi::PyObject) -> *mut *mut ffi::PyObject {
-    // SAFETY: as in `header`: a managed dict lies in front of the object.
+    // SAFETY: the callers pass an object with inline values. Its class has a managed dict, whose pointer precedes it.
     unsafe { object.cast::<u8>().offset(DICT).cast() }
 }

@@ -1,8 +1,8 @@
-//! A name in a Python module that programs put something else under, looked up again only when that may have happened.
+//! Caches a global of a Python module that programs may patch. The global is looked up again only after a change.
 //!
-//! From 3.12 on CPython reports each change of a watched dict, before it makes the change. So an announced value may not
-//! be there yet: code that another watcher of the same dict runs comes in between. Until the announced value is found,
-//! nothing is cached. Before 3.12 each dict has a version number, which no dict had before its last change.
+//! From 3.12 on CPython reports each change of a watched dict, just before it makes the change. So the reported value
+//! may not be in the dict yet: another watcher of the same dict may run code in between. Nothing is cached until the
+//! lookup finds the reported value. Before 3.12 each dict has a version number, and CPython never uses a number twice.
 
 use std::cell::Cell;
 use std::ptr::null_mut;
@@ -21,18 +21,18 @@ use crate::capi::{Fallible, Raised, Ref, Slot};
 pub(crate) struct ModuleName {
     dict: Ref,
     name: Ref,
-    /// CPython reports the changes of this dict.
+    /// Changes of this dict are noticed, by CPython's reports or by the version number.
     watched: Cell<bool>,
-    /// What was under the name after `seen` changes. Owned: code that runs while a change is announced may change the
-    /// dict once more, against the rules for watchers.
+    /// The value that the last lookup found, after `seen` changes. It is an owned reference: another watcher may change
+    /// the dict again while CPython reports a change, although the documentation forbids that.
     found: Slot,
     seen: Cell<u64>,
-    /// What a change that is announced will put there (null for a deletion); nothing once it has been found there.
+    /// The value that the last reported change sets; null for a deletion. `None` once a lookup has found that value.
     announced: Cell<Option<*mut ffi::PyObject>>,
 }
 
 impl ModuleName {
-    /// The name is watched for as long as the process lives. Called by the module's initialisation.
+    /// Watches a name until the process ends. Called by the module's initialisation.
     pub(crate) fn watch(py: Python<'_>, module: &str, name: &str) -> PyResult<&'static ModuleName> {
         let dict: Bound<'_, PyDict> = py.import(Fallible(module))?.dict();
         let this = Box::leak(Box::new(ModuleName {
@@ -47,7 +47,7 @@ impl ModuleName {
         Ok(this)
     }
 
-    /// What stands under the name now, or a NameError.
+    /// The current value of the name, or a NameError.
     #[inline(always)]
     pub(crate) fn get(&self) -> Result<Ref, Raised> {
         if self.seen.get() == changes()
@@ -64,13 +64,13 @@ impl ModuleName {
         let found = self.lookup()?;
         if self.watched.get() && self.is_settled(found.as_ptr()) {
             self.seen.set(now);
-            // Last, because dropping what was found before may run Python code.
+            // Last, because dropping the previous value may run Python code.
             self.found.set(Some(found.clone_ref()));
         }
         Ok(found)
     }
 
-    /// Has every change that was announced been made? `found` is what the dict has.
+    /// Has the last reported change been made? `found` is the value in the dict.
     fn is_settled(&self, found: *mut ffi::PyObject) -> bool {
         match self.announced.get() {
             Some(announced) if announced != found => false,
@@ -81,14 +81,15 @@ impl ModuleName {
         }
     }
 
-    /// Is what [`ModuleName::get`] gives what the name will have until the next change?
+    /// Is the answer of [`ModuleName::get`] valid until the next change?
     pub(crate) fn has_settled(&self) -> bool {
         // SAFETY: a module's dict and an interned string, whose comparison runs no Python code; a borrowed reference.
         self.is_settled(unsafe { ffi::PyDict_GetItemWithError(self.dict.as_ptr(), self.name.as_ptr()) })
     }
 
     fn lookup(&self) -> Result<Ref, Raised> {
-        // SAFETY: as above; what is found is made ours at once.
+        // SAFETY: a module's dict and an interned string, whose comparison runs no Python code. The borrowed reference
+        // becomes an owned one at once.
         unsafe {
             let found = ffi::PyDict_GetItemWithError(self.dict.as_ptr(), self.name.as_ptr());
             if let Some(found) = Ref::from_nullable(found) {
@@ -102,18 +103,17 @@ impl ModuleName {
     }
 }
 
-/// The names that are watched, which live as long as the process. Relaxed everywhere: they are stored and read with the
-/// GIL held.
+/// The watched names. They are never freed. Relaxed everywhere: they are stored and read with the GIL held.
 static WATCHED: [AtomicPtr<ModuleName>; 8] = [const { AtomicPtr::new(null_mut()) }; 8];
 
 fn watched() -> impl Iterator<Item = &'static ModuleName> {
-    // SAFETY: null, or a name that `watch` was given.
+    // SAFETY: null, or one of the names that `ModuleName::watch` has leaked.
     WATCHED.iter().map_while(|place| unsafe { place.load(Ordering::Relaxed).as_ref() })
 }
 
-/// False if CPython will not say when the name changes, or if there is no place left.
+/// Begins to watch a name. False if CPython cannot report its changes, or if too many names are watched already.
 fn watch(name: &'static ModuleName) -> bool {
-    // Before 3.12, the first name in a dict stands for all of them.
+    // Before 3.12 the dict's version number tells about every name in it, so one name per dict is enough.
     if cfg!(not(Py_3_12)) && watched().any(|other| other.dict.is(&name.dict)) {
         return true;
     }
@@ -127,7 +127,7 @@ fn watch(name: &'static ModuleName) -> bool {
     reported
 }
 
-/// CPython reports each change.
+/// From 3.12 on: CPython reports each change.
 #[cfg(Py_3_12)]
 mod watching {
     use std::ffi::c_int;
@@ -136,7 +136,7 @@ mod watching {
 
     use super::{ModuleName, Raised, ffi, watched};
 
-    /// Relaxed everywhere, as for the names.
+    /// Relaxed everywhere: it is read and written with the GIL held.
     static CHANGES: AtomicU64 = AtomicU64::new(1);
     static WATCHER: OnceLock<c_int> = OnceLock::new();
 
@@ -152,7 +152,8 @@ mod watching {
         ) -> c_int;
     }
 
-    /// Called by CPython before it changes a dict that is watched. Runs no Python code and drops nothing.
+    /// The watcher, which CPython calls before it changes a watched dict. It runs no Python code and drops no
+    /// reference.
     unsafe extern "C" fn announce(
         _event: c_int,
         dict: *mut ffi::PyObject,
@@ -160,7 +161,7 @@ mod watching {
         value: *mut ffi::PyObject,
     ) -> c_int {
         for name in watched() {
-            // SAFETY: a live key, or null if all keys are affected.
+            // SAFETY: CPython passes a live key, or null if the change affects all keys.
             if name.dict.as_ptr() == dict && unsafe { is_name(key, name.name.as_ptr()) } {
                 name.announced.set(Some(value));
                 CHANGES.fetch_add(1, Ordering::Relaxed);
@@ -170,23 +171,24 @@ mod watching {
     }
 
     unsafe fn is_name(key: *mut ffi::PyObject, name: *mut ffi::PyObject) -> bool {
-        // SAFETY: comparing exact strings runs no Python code. Another key may be equal to the name, so it counts.
+        // SAFETY: comparing exact strings runs no Python code. A key of another type may be equal to the name, so it
+        // counts as equal.
         key.is_null()
             || key == name
             || unsafe { ffi::PyUnicode_CheckExact(key) == 0 || ffi::PyUnicode_Compare(key, name) == 0 }
     }
 
-    /// How many changes of names that are watched were announced, to be compared with an earlier answer.
+    /// A number that grows with each reported change of a watched name.
     #[inline(always)]
     pub(crate) fn changes() -> u64 {
         CHANGES.load(Ordering::Relaxed)
     }
 
-    /// False if CPython will not report: a process has few watchers, and there may be none left.
+    /// Has CPython report the changes of a name. False if it cannot: a process can have only a few watchers.
     pub(super) fn begin(name: &ModuleName) -> bool {
         // SAFETY: the GIL is held, and the function lives as long as the process.
         let watcher = *WATCHER.get_or_init(|| unsafe { PyDict_AddWatcher(announce) });
-        // SAFETY: a live dict and a watcher of ours, or none.
+        // SAFETY: a live dict, and the watcher that was added above, if there is one.
         let begun = watcher >= 0 && unsafe { ffi::PyDict_Watch(watcher, name.dict.as_ptr()) } >= 0;
         if !begun {
             drop(Raised.take());
@@ -195,15 +197,15 @@ mod watching {
     }
 }
 
-/// Each dict has a version number, which no dict had before its last change.
+/// Before 3.12: each dict has a version number, and each change gives it a higher one.
 #[cfg(not(Py_3_12))]
 mod watching {
     use super::{ModuleName, ffi, watched};
 
-    /// A number that changes with each change of a watched module: the versions only grow, and so does their sum.
+    /// A number that grows with each change of a watched module: the sum of the version numbers.
     #[inline(always)]
     pub(crate) fn changes() -> u64 {
-        // SAFETY: a name that lives as long as the process owns the dict.
+        // SAFETY: the name owns the dict, and is never freed.
         let version =
             |name: &ModuleName| unsafe { (*name.dict.as_ptr().cast::<ffi::PyDictObject>()).ma_version_tag };
         watched().fold(0, |sum, name| sum.wrapping_add(version(name)))

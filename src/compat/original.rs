@@ -1,22 +1,23 @@
-//! What a package has defined under a name, told from what somebody else has put there.
+//! Tells the values that a package has defined from patches.
 
 use pyo3::ffi;
 
 use crate::capi::fallible::interned;
 use crate::capi::{Raised, Ref};
 
-/// The packages whose functions, classes and modules count as originals. Functions of C count wherever they are.
+/// The packages whose Python functions and classes count as originals. C functions and modules always do.
 const PACKAGES: [&str; 4] = ["asyncio", "concurrent", "socket", "wakeloop"];
 
-/// A value as its package has defined it.
+/// A value that its package has defined.
 #[derive(Debug)]
 pub(super) struct Original {
     value: Ref,
-    /// Of a function or of a property's getter.
+    /// The code of a Python function, or of a property's getter.
     code: Option<Code>,
 }
 
-/// A Python function with the code that it had: tracers that rewrite bytecode leave the function in place.
+/// A Python function and its original code. Tracers that rewrite bytecode put another code object into the same
+/// function.
 #[derive(Debug)]
 pub(super) struct Code {
     function: Ref,
@@ -26,7 +27,7 @@ pub(super) struct Code {
 impl Code {
     #[inline(always)]
     pub(super) fn is_in_place(&self) -> bool {
-        // SAFETY: `Original::of` has seen that it is a function; a borrowed reference.
+        // SAFETY: `Original::of` has checked that it is a function. The borrowed reference is only compared.
         unsafe { ffi::PyFunction_GetCode(self.function.as_ptr()) == self.code.as_ptr() }
     }
 }
@@ -34,7 +35,8 @@ impl Code {
 impl Original {
     /// `value`, if one of the packages has defined it: a function, a property, a class or a module.
     pub(super) fn of(value: Ref) -> Result<Option<Original>, Raised> {
-        // SAFETY: live objects; each function is called on the type that it is for, and gives a borrowed reference.
+        // SAFETY: live objects. Each function of the C API is called after a check of the object's type; a borrowed
+        // reference that it returns becomes an owned one before any Python code runs.
         unsafe {
             let object = value.as_ptr();
             if ffi::PyCFunction_Check(object) != 0
@@ -56,7 +58,7 @@ impl Original {
             if ffi::PyFunction_Check(function.as_ptr()) == 0 {
                 return Ok(None);
             }
-            // Not `__module__`, which functools.wraps copies.
+            // `__module__` would be wrong: functools.wraps copies it.
             let globals = ffi::PyFunction_GetGlobals(function.as_ptr());
             let home = ffi::PyDict_GetItemWithError(globals, interned("__name__")?.as_ptr());
             let Some(home) = Ref::from_nullable(home) else { return Ok(None) };
@@ -71,19 +73,19 @@ impl Original {
         unsafe { ffi::PyObject_TypeCheck(self.value.as_ptr(), &raw mut ffi::PyProperty_Type) != 0 }
     }
 
-    /// Is this the very value, with the code that it had?
+    /// Is `found` this value, with its original code?
     #[inline(always)]
     pub(super) fn is(&self, found: *mut ffi::PyObject) -> bool {
         found == self.value.as_ptr() && self.has_code()
     }
 
-    /// Is this the very value, whatever its code?
+    /// Is `found` this value? Does not compare its code.
     #[inline(always)]
     pub(super) fn is_value(&self, found: *mut ffi::PyObject) -> bool {
         found == self.value.as_ptr()
     }
 
-    /// The Python function in it, with its code.
+    /// The Python function of this value, with its original code.
     pub(super) fn code(&self) -> Option<Code> {
         let Code { function, code } = self.code.as_ref()?;
         Some(Code { function: function.clone_ref(), code: code.clone_ref() })

@@ -1,8 +1,8 @@
-//! The functions of asyncio that tracers and profilers patch to see every callback and every task.
+//! Detects the patches by which tracers and profilers see every callback and every task.
 //!
-//! They patch `asyncio.Handle._run` and `BaseEventLoop.create_task`, by another function on the class or by other code
-//! in the same function, and expect every loop to call them. A loop asks when it is made, when it begins to run and when
-//! its class has changed. Nothing is asked per callback.
+//! Such tools patch `asyncio.Handle._run` and `BaseEventLoop.create_task`, by another function on the class or by other
+//! code in the same function, and expect every loop to call them. A loop checks when it is created, when it begins to
+//! run, and when its class has changed, but not for each callback.
 
 use pyo3::prelude::*;
 
@@ -28,7 +28,7 @@ pub(crate) struct Patches {
     pub(crate) create_task: bool,
 }
 
-/// Notes the functions as they are. Called once, by the module's initialisation.
+/// Records the functions. Called once, by the module's initialisation.
 pub(crate) fn init(py: Python<'_>) -> PyResult<()> {
     FUNCTIONS.set(Functions {
         handle_run: Function::in_class(py, "asyncio.events", "Handle", "_run")?,
@@ -46,7 +46,7 @@ fn functions() -> &'static Functions {
     }
 }
 
-/// Looks for patches. A function that cannot be looked at counts as patched.
+/// Finds out which functions are patched. A function whose lookup fails counts as patched.
 pub(crate) fn look() -> Patches {
     let is_patched = |function: &Function| {
         !function.is_unpatched().unwrap_or_else(|raised| {
@@ -58,26 +58,26 @@ pub(crate) fn look() -> Patches {
     Patches { handle_run: is_patched(&functions.handle_run), create_task: is_patched(&functions.create_task) }
 }
 
-/// The patch in the place of `asyncio.Handle._run`. It is called with a handle of ours, which has the attributes of an
-/// `asyncio.Handle`, and runs the callback itself or has asyncio's function do so.
+/// The patch that replaces `asyncio.Handle._run`. The caller calls it with a native handle, which has the attributes of
+/// an `asyncio.Handle`. The patch runs the callback itself, or calls asyncio's function.
 pub(crate) fn handle_run() -> Result<Option<Ref>, Raised> {
     functions().handle_run.patch()
 }
 
-/// `BaseEventLoop.create_task`: asyncio's own function, with its task factories, debug mode and keywords that only
-/// asyncio knows, or the patch in its place. The caller calls it directly: in debug mode asyncio takes the frame of its
-/// own function off the stack that a task shows as its source, and would take another function's instead.
+/// `BaseEventLoop.create_task`: asyncio's own function, or the patch that replaces it. asyncio's function handles task
+/// factories, debug mode and all keywords. The caller must not put another Python function in between: in debug mode
+/// asyncio removes the innermost frame from the traceback of the task's creation, and expects it to be its own.
 pub(crate) fn create_task() -> Result<Ref, Raised> {
     functions().create_task.current()
 }
 
-/// The class that asyncio makes futures of, which nest_asyncio and tests replace.
+/// The class of asyncio's futures, which nest_asyncio and tests replace.
 #[inline(always)]
 pub(crate) fn future_class() -> Result<Ref, Raised> {
     functions().future_class.get()
 }
 
-/// The class that asyncio makes tasks of, which nest_asyncio and tests replace.
+/// The class of asyncio's tasks, which nest_asyncio and tests replace.
 #[inline(always)]
 pub(crate) fn task_class() -> Result<Ref, Raised> {
     functions().task_class.get()

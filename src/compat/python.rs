@@ -1,4 +1,4 @@
-//! The question as Python asks it.
+//! `wakeloop._core.unpatched`: the check for patches, for code written in Python.
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -15,7 +15,7 @@ use crate::capi::native::{self, Dealloc, This, native_class};
 use crate::capi::object::Borrowed;
 use crate::capi::{Raised, Ref};
 
-/// Whether classes and modules have what their packages have defined: `wakeloop._core.Unpatched`.
+/// `wakeloop._core.Unpatched`: checks whether classes and modules are unpatched.
 #[derive(Debug)]
 pub(crate) struct Unpatched(Vec<Part>);
 
@@ -25,7 +25,7 @@ enum Part {
     Module { module: Ref, names: Vec<(Ref, Option<Original>)> },
 }
 
-// `unpatched` alone makes instances, by `native::create`.
+// Only `unpatched` makes instances, by `native::create`.
 native_class!(unsafe Unpatched, collected false);
 
 impl Dealloc for Unpatched {}
@@ -80,11 +80,12 @@ fn ask(this: This<'_, Unpatched>, arguments: Borrowed<'_>, _: Option<Borrowed<'_
 /// unpatched(*parts)
 /// --
 ///
-/// Make a question: do classes and modules have what their packages have defined?
+/// Return a callable that checks whether classes and modules are unpatched.
 ///
-/// Each part is a tuple of a class or a module and of names in it; a class also counts where it overrides a name.
-/// Calling the question answers it. Called with an object, it also says whether the object uses the methods of those of
-/// the classes that it is an instance of.
+/// Each part is a tuple of a class or a module, followed by names in it. For a class, the values that these names
+/// override in its bases are checked too. The callable returns True if every name still has the value that its package
+/// defined. If it is called with an object, it also checks that the object uses the methods of each of the classes of
+/// which it is an instance.
 #[pyfunction]
 #[pyo3(signature = (*parts))]
 pub(crate) fn unpatched<'py>(parts: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyAny>> {

@@ -1,9 +1,9 @@
-//! Methods of asyncio's transports that programs patch on asyncio's classes.
+//! Finds patches of the methods of asyncio's transports.
 //!
-//! Tests of other people's put a mock in the place of `BaseTransport.get_extra_info`, on the class where it is defined
-//! or on one that inherits it. Our transports define these methods natively, so they would never see the mock. Each of
-//! the native methods therefore asks [`patch_of`] first, by way of [`patchable!`]. The question is put to the class of
-//! asyncio that our transport stands for, which sees patches on all its bases.
+//! Some projects' tests patch `BaseTransport.get_extra_info` with a mock, on the class that defines it or on one that
+//! inherits it. Our transports define these methods natively, so they would never call the mock. Each of the native
+//! methods therefore asks [`patch_of`] first, by [`patchable!`]. It looks at the asyncio class that our transport
+//! replaces, where patches of all base classes are seen too.
 
 use pyo3::prelude::*;
 
@@ -13,7 +13,7 @@ use crate::capi::{Arguments, Borrowed, Fallible, Raised, Ref};
 
 macro_rules! methods {
     ($($method:ident = $name:literal,)*) => {
-        /// A method that asks for patches.
+        /// A method that may be patched.
         #[derive(Clone, Copy, Debug)]
         pub(crate) enum Method {
             $($method,)*
@@ -39,7 +39,7 @@ methods! {
     Writelines = "writelines",
 }
 
-/// Our transports, and the classes of asyncio that they stand for.
+/// Our transports, each with the module and the name of the asyncio class that it replaces.
 const KINDS: [(&str, &str, &str); 4] = [
     ("StreamTransport", "asyncio.selector_events", "_SelectorSocketTransport"),
     ("DatagramTransport", "asyncio.selector_events", "_SelectorDatagramTransport"),
@@ -47,12 +47,12 @@ const KINDS: [(&str, &str, &str); 4] = [
     ("WritePipeTransport", "asyncio.unix_events", "_UnixWritePipeTransport"),
 ];
 
-/// A type of ours, and asyncio's class.
+/// Our transport types, each with asyncio's class.
 type Kinds = Vec<(Ref, Class)>;
 
 static CLASSES: Once<Kinds> = Once::new();
 
-/// Notes asyncio's classes as they are. Called once, by the module's initialisation, when our types are made.
+/// Records asyncio's classes. Called once, by the module's initialisation, after our types were created.
 pub(crate) fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     let mut kinds = Vec::new();
@@ -65,7 +65,7 @@ pub(crate) fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
     Ok(())
 }
 
-/// The patch in the place of a method of asyncio's, for a transport of ours.
+/// The patch of asyncio's method that a transport of ours has to call instead of its own, if there is one.
 #[inline(always)]
 pub(crate) fn patch_of(transport: Borrowed<'_>, method: Method) -> Option<Patch> {
     let (_, class) = CLASSES.get()?.iter().find(|(ours, _)| transport.is_exactly(ours))?;
@@ -73,16 +73,17 @@ pub(crate) fn patch_of(transport: Borrowed<'_>, method: Method) -> Option<Patch>
     class.patch_of(method as usize).map(|found| Patch(unsafe { Ref::from_borrowed(found) }))
 }
 
-/// What stands in the place of a method.
+/// The value that a program has put in place of a method.
 #[derive(Debug)]
 pub(crate) struct Patch(Ref);
 
 impl Patch {
-    /// Calls it as a method of the transport.
+    /// Calls the patch as a method of the transport.
     #[cold]
     pub(crate) fn call(self, transport: Borrowed<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
         let patch = self.0.as_ptr();
-        // SAFETY: live objects; the slot is that of the patch's own type. An owned reference or null with an error.
+        // SAFETY: live objects; the slot belongs to the type of the patch. It returns an owned reference, or null with
+        // an error.
         let bound = unsafe {
             match (*self.0.kind()).tp_descr_get {
                 Some(get) => Ref::from_owned(get(patch, transport.as_ptr(), transport.kind().cast())),
@@ -93,8 +94,8 @@ impl Patch {
     }
 }
 
-/// A native method of a transport, which calls the patch in the place of asyncio's method, if there is one. After the kind
-/// of the row, `no_args` or `fast`, come the transport, the native function and the [`Method`].
+/// Makes a native method of a transport that calls the patch of asyncio's method, if there is one. The arguments are
+/// the calling convention (`no_args` or `fast`), the type of the transport, the native function and the [`Method`].
 macro_rules! patchable {
     (no_args, $kind:ty, $function:expr, $method:ident) => {
         |this: $crate::capi::This<'_, $kind>| {

@@ -1,15 +1,16 @@
-//! What asyncio does differently from one version of CPython to the next, where native code does it instead.
+//! Differences of asyncio between the versions of CPython, for native code that replaces asyncio's.
 //!
-//! What can be asked of the interpreter at hand, such as whether a class has a method, is asked there. Differences of the C
-//! API are in `capi`.
+//! Whatever can be tested at run time, such as whether a class has a method, is tested where it matters. Differences of
+//! the C API are in `capi`.
 
-/// `writelines` of a stream transport refuses calls after `write_eof` and during `sendfile`, and sends the pieces as they
-/// are (3.12). Before, it joins the pieces and calls `write`, and a buffer that is not contiguous raises a TypeError behind
-/// pending data.
+/// Since 3.12 `writelines` of a stream transport raises after `write_eof` and during `sendfile`, and sends its buffers
+/// without joining them. Before, it joins them and calls `write`, which copies to a bytearray while data is pending:
+/// then a buffer that is not contiguous raises a TypeError.
 pub(crate) const TRANSPORT_SENDS_PIECES: bool = cfg!(Py_3_12);
 
-/// `StreamReader.readuntil` takes a tuple of separators (3.13).
+/// Since 3.13 `StreamReader.readuntil` takes a tuple of separators.
 pub(crate) const READUNTIL_TAKES_TUPLES: bool = cfg!(Py_3_13);
 
-/// A server lists its clients: `Server._attach` and `_detach` take the transport (3.13). Before, they only count.
+/// Since 3.13 `Server._attach` and `_detach` take the transport, and the server keeps a set of its clients. Before,
+/// they only count them.
 pub(crate) const SERVER_LISTS_CLIENTS: bool = cfg!(Py_3_13);

@@ -1,5 +1,5 @@
 //! The transports of pipes, FIFOs and character devices: [`read`] and [`write`], each for one end.
 
-mod keeper;
+mod fd_holder;
 pub(crate) mod read;
 pub(crate) mod write;

@@ -11,7 +11,7 @@ use std::os::fd::RawFd;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use super::keeper::Keeper;
+use super::fd_holder::FdHolder;
 use crate::capi::buffer::{RawBytes, bytes_from};
 use crate::capi::error::raise_io;
 use crate::capi::imports::imports;
@@ -43,12 +43,12 @@ const DIRECT_MORE: usize = 120 * 1024;
 pub(crate) struct ReadPipe {
     base: TransportBase,
     protocol: Slot,
-    keeper: Keeper,
+    fd_holder: FdHolder,
     /// The last read was large: the next one goes straight into a bytes object of this size.
     direct: Cell<Option<usize>>,
 }
 
-native_transport!(ReadPipe, base, protocol, |it| [it.keeper.slot()]);
+native_transport!(ReadPipe, base, protocol, |it| [it.fd_holder.slot()]);
 
 impl TransportKind for ReadPipe {
     const NAME: &'static CStr = c"wakeloop._core.ReadPipeTransport";
@@ -58,7 +58,7 @@ impl TransportKind for ReadPipe {
     const REPORT_FATAL: &'static str = "read_pipe_failed";
 
     fn descriptor(&self) -> RawFd {
-        self.keeper.descriptor(&self.base)
+        self.fd_holder.descriptor(&self.base)
     }
 
     fn interest(&self) -> Option<Interest> {
@@ -202,11 +202,11 @@ pub(crate) fn make_read_pipe<'py>(
     extra: Bound<'py, PyDict>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let parts = Parts::of_owner(pipe, protocol, waiter, Some(extra.into_any().into()), None)?;
-    let keeper = Keeper::of(event_loop.py(), &parts);
+    let fd_holder = FdHolder::of(event_loop.py(), &parts);
     let transport = opening::create(event_loop.get().core(), parts, |base| ReadPipe {
         base,
         protocol: Slot::empty(),
-        keeper,
+        fd_holder,
         direct: Cell::new(None),
     })?;
     Ok(transport.bind(event_loop.py()).clone())

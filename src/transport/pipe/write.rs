@@ -15,7 +15,7 @@ use std::os::fd::RawFd;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use super::keeper::Keeper;
+use super::fd_holder::FdHolder;
 use crate::capi::buffer::{Content, is_scattered};
 use crate::capi::error::{raise, raise_errno, raise_io, take_exception};
 use crate::capi::methods::Method;
@@ -43,7 +43,7 @@ const WRITE_AFTER_LOST: &str = "pipe_write_after_lost";
 pub(crate) struct WritePipe {
     base: TransportBase,
     protocol: Slot,
-    keeper: Keeper,
+    fd_holder: FdHolder,
     buffer: WriteBuffer,
     /// The descriptor reports when its other end is closed.
     notices_close: bool,
@@ -52,7 +52,7 @@ pub(crate) struct WritePipe {
     lingers: Cell<bool>,
 }
 
-native_transport!(WritePipe, base, protocol, |it| [it.keeper.slot()]);
+native_transport!(WritePipe, base, protocol, |it| [it.fd_holder.slot()]);
 
 impl TransportKind for WritePipe {
     const NAME: &'static CStr = c"wakeloop._core.WritePipeTransport";
@@ -62,7 +62,7 @@ impl TransportKind for WritePipe {
     const END_COUNTS: bool = false;
 
     fn descriptor(&self) -> RawFd {
-        self.keeper.descriptor(&self.base)
+        self.fd_holder.descriptor(&self.base)
     }
 
     fn interest(&self) -> Option<Interest> {
@@ -244,11 +244,11 @@ pub(crate) fn make_write_pipe<'py>(
     notices_close: bool,
 ) -> PyResult<Bound<'py, PyAny>> {
     let parts = Parts::of_owner(pipe, protocol, waiter, Some(extra.into_any().into()), None)?;
-    let keeper = Keeper::of(event_loop.py(), &parts);
+    let fd_holder = FdHolder::of(event_loop.py(), &parts);
     let transport = opening::create(event_loop.get().core(), parts, |base| WritePipe {
         base,
         protocol: Slot::empty(),
-        keeper,
+        fd_holder,
         buffer: WriteBuffer::default(),
         notices_close,
         lingers: Cell::new(false),
