@@ -1,5 +1,4 @@
-//! Looks up names and addresses with the C library's `getaddrinfo`. The calls block, and any thread may make
-//! them.
+//! Looks up names and addresses with the C library's `getaddrinfo`. The calls block. Any thread may make them.
 
 use std::ffi::{CStr, CString};
 use std::fmt;
@@ -93,7 +92,7 @@ pub(crate) fn look_up(
     hints: Hints,
 ) -> Result<Addresses, LookupError> {
     let mut list = null_mut();
-    // SAFETY: zeroed hints are valid; the strings live through the call, and `list` is a place for the result.
+    // SAFETY: zeroed hints are valid, the strings outlive the call, and `list` is valid for a write.
     let code = unsafe {
         let mut raw: libc::addrinfo = std::mem::zeroed();
         (raw.ai_family, raw.ai_socktype) = (hints.family, hints.kind);
@@ -104,14 +103,14 @@ pub(crate) fn look_up(
     if code == 0 { Ok(Addresses(list)) } else { Err(LookupError::last(code)) }
 }
 
-/// Returns the Internet addresses of a host, with this port.
+/// Returns the IPv4 and IPv6 addresses of a host, with this port.
 ///
 /// # Errors
 /// `InvalidInput` for a name with a zero byte. Otherwise the error of the lookup, which wraps a
 /// [`LookupError`].
 pub(crate) fn addresses_of(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     let host = CString::new(host)?;
-    // With a socket type: otherwise each address is listed once for every type.
+    // Without a socket type, `getaddrinfo` would list each address once per type.
     let hints = Hints { kind: libc::SOCK_STREAM, ..Hints::default() };
     let found = look_up(Some(&host), None, hints)?;
     let internet = |entry| {
@@ -122,7 +121,7 @@ pub(crate) fn addresses_of(host: &str, port: u16) -> io::Result<Vec<SocketAddr>>
     Ok(found.iter().filter_map(internet).collect())
 }
 
-/// The address of an entry. A longer one than sockets have is cut.
+/// The address of an entry. It is cut if it is longer than any socket address.
 pub(crate) fn address(entry: &libc::addrinfo) -> io::Result<SockAddr> {
     // SAFETY: the entry's address is as long as the entry says, and no more is copied than the storage has room for.
     let ((), address) = unsafe {

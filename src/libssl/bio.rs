@@ -1,16 +1,18 @@
-//! The BIO under a TLS connection: where its `SSL` finds what came from the peer, and leaves what goes there.
+//! The memory BIO of a TLS connection: its `SSL` reads ciphertext from it and writes ciphertext to it.
 //!
-//! One BIO serves both directions, in memory. What a receive has brought is lent to it for the time of one
-//! batch of reads, straight from the loop's buffer ([`Io::lend`], [`Io::take_back`]); what the batch does not
-//! use up is kept here. What the `SSL` writes collects in a vector, for which the loop lends its large one
-//! while it encrypts ([`Io::exchange_output`]). A read gets no more than one record, whatever it has room for.
+//! One BIO serves both directions.
+//! - Input: [`Io::lend`] lends the bytes of one receive, without a copy. [`Io::take_back`] ends the loan, and copies
+//!   the bytes that the `SSL` has not read to a vector.
+//! - Output: the `SSL` appends to a vector. While the connection encrypts, that is the loop's large scratch vector
+//!   ([`Io::exchange_output`]).
+//! - A read returns at most one TLS record, however much room the caller has.
 //!
-//! **Who may be here.** Mostly the loop's thread with the GIL held. But the `ssl.SSLObject` belongs to the user,
-//! and CPython calls OpenSSL without the GIL: so the state is behind a mutex, the callbacks neither touch
-//! Python nor panic, and what arrives while the connection itself is not at work is announced by `notify`.
+//! **Threads.** Usually the loop's thread calls, with the GIL held. But programs can use the `ssl.SSLObject` too, and
+//! CPython calls OpenSSL without the GIL. So the state is behind a mutex, and the callbacks neither use Python nor
+//! panic. If the `SSL` writes while the connection is not calling it, the callback calls `notify`.
 //!
-//! **Life.** The BIO owns one reference to the [`Io`], given back by its destroy callback whenever and wherever
-//! `SSL_free` runs; the connection owns another. The BIO_METHOD is static.
+//! **Ownership.** The BIO owns one reference to the [`Io`]. The destroy callback drops it when `SSL_free` runs, on any
+//! thread. The connection owns another reference. The BIO_METHOD is static.
 
 use std::ffi::{c_char, c_int, c_long, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -28,18 +30,18 @@ const FLAGS_RETRY: c_int = 0x0f;
 const CTRL_FLUSH: c_int = 11;
 const CTRL_WPENDING: c_int = 13;
 
-/// A kept buffer larger than this is let go once it is empty: what a handshake left would stay for as long as the
-/// connection does, and a client that offers a post-quantum key begins with more than this.
-const KEEP: usize = 1024;
+/// An empty vector with more capacity than this is freed. Otherwise the memory of the handshake would stay as long as
+/// the connection: with a post-quantum key share, the first message alone is larger than this.
+const MAX_IDLE_CAPACITY: usize = 1024;
 
-/// Tells the connection that there is output which it did not cause.
+/// Notifies the connection of output that the `SSL` wrote although the connection did not call it.
 pub(crate) type Notify = Box<dyn Fn() + Send + Sync>;
 
 /// The memory behind a BIO.
 pub(crate) struct Io {
     state: Mutex<State>,
-    /// How much input and output there is, for whoever asks without the lock. Written under it. Relaxed: what is
-    /// read here is looked at under the lock before it is used.
+    /// The sizes of the input and of the output, for reading without the lock. Written with the lock held. Relaxed: the
+    /// code that uses the bytes takes the lock first.
     unread: AtomicUsize,
     unsent: AtomicUsize,
     notify: Notify,
@@ -47,36 +49,36 @@ pub(crate) struct Io {
 }
 
 struct State {
-    /// What is lent, of which the first `taken` bytes are used up. Valid until taken back.
+    /// Borrowed input, valid until [`Io::take_back`]. If `kept` is empty, its first `taken` bytes have been read.
     lent: *const [u8],
-    /// What was kept, of which the first `taken` bytes are used up. Comes before anything lent.
+    /// Owned input. If it is not empty, nothing is lent, and its first `taken` bytes have been read.
     kept: Vec<u8>,
     taken: usize,
-    place: Place,
+    position: RecordPosition,
     output: Vec<u8>,
-    /// The connection itself is at work, and will look at the output.
-    attended: bool,
+    /// The connection is calling OpenSSL, and will look at the output itself. So no notification is needed.
+    connection_active: bool,
 }
 
-// SAFETY: the pointer is to memory that its owner keeps valid until it takes it back, under the mutex; the rest
-// is owned data.
+// SAFETY: `lent` points to memory that the caller of `Io::lend` keeps valid until `Io::take_back`, and it is read only
+// under the mutex. The other fields are owned data.
 unsafe impl Send for State {}
 
 impl State {
-    /// The input that is not used up.
+    /// The input that has not been read yet.
     fn input(&self) -> &[u8] {
-        // SAFETY: lent memory is valid until it is taken back, which leaves an empty slice.
+        // SAFETY: lent memory is valid until the loan ends, and the end of the loan leaves an empty slice here.
         let input = if self.kept.is_empty() { unsafe { &*self.lent } } else { &self.kept };
         &input[self.taken..]
     }
 
-    /// How much of the input the next read gets, which has room for `size` bytes: no more than the rest of a record.
+    /// How many bytes the next read gets if it has room for `size` bytes: at most the rest of the current record.
     fn next_piece(&mut self, size: usize) -> usize {
         let input = self.input();
         let input = &input[..input.len().min(size)];
-        let mut place = self.place;
-        let count = place.step(input);
-        self.place = place;
+        let mut position = self.position;
+        let count = position.step(input);
+        self.position = position;
         count
     }
 
@@ -88,19 +90,19 @@ impl State {
         }
     }
 
-    /// Ends a loan, if one is open: keeps what is not used up of it.
+    /// Ends the loan, if one is open. Keeps its unread bytes.
     fn end_loan(&mut self) {
         if !self.lent.is_empty() {
-            // SAFETY: lent memory is valid until it is taken back, which calls this.
+            // SAFETY: lent memory is valid until `Io::take_back`, which calls this function.
             let rest = unsafe { &(&*self.lent)[self.taken..] };
             self.kept.extend_from_slice(rest);
             (self.lent, self.taken) = (&[], 0);
         }
     }
 
-    /// Keeps `data` behind all other input. A loan may be open: while CPython turns OpenSSL's error into an exception, a
-    /// finalizer or another thread can come here. The loan ends then, because its rest comes before the data.
-    fn keep(&mut self, data: &[u8]) {
+    /// Appends `data` to the input. A loan may be open: while CPython turns OpenSSL's error into an exception, a
+    /// finalizer or another thread can call this. That ends the loan, because its unread bytes come before `data`.
+    fn append(&mut self, data: &[u8]) {
         self.end_loan();
         if self.taken > 0 {
             self.kept.drain(..self.taken);
@@ -110,23 +112,24 @@ impl State {
     }
 }
 
-/// The bytes of a record's header, of which the last two are the length of what follows.
+/// The size of a TLS record's header. Its last two bytes are the length of the body.
 const HEADER: usize = 5;
 
-/// Where in a TLS record the input goes on. If it is none, that only tells how much of it is given at a time.
+/// The position of the input within a TLS record. It only decides how many bytes a read gets. So input that is not TLS
+/// is cut in odd pieces, but nothing is lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Place {
-    /// So much of a header has gone by.
+struct RecordPosition {
+    /// How many bytes of the header have been read.
     header: usize,
-    /// The first byte of the length, once it has.
+    /// The high byte of the length, after four bytes of the header.
     high: u8,
-    /// So much is left of the body.
+    /// How many bytes of the body have not been read.
     body: usize,
 }
 
-impl Place {
-    /// Goes on by as much of `input` as belongs to one record, and says how much that is: nothing only if there is
-    /// no input.
+impl RecordPosition {
+    /// Advances by the bytes of `input` that belong to the current record, and returns their number. It is 0 only if
+    /// the input is empty.
     fn step(&mut self, input: &[u8]) -> usize {
         let mut count = 0;
         if self.body == 0 {
@@ -150,9 +153,9 @@ impl Place {
     }
 }
 
-/// Empties a vector, and gives its memory back if that is much.
+/// Empties a vector, and frees its memory if it is large.
 fn release(vector: &mut Vec<u8>) {
-    if vector.capacity() > KEEP {
+    if vector.capacity() > MAX_IDLE_CAPACITY {
         *vector = Vec::new();
     } else {
         vector.clear();
@@ -166,9 +169,9 @@ impl Io {
                 lent: &[],
                 kept: Vec::new(),
                 taken: 0,
-                place: Place::default(),
+                position: RecordPosition::default(),
                 output: Vec::new(),
-                attended: false,
+                connection_active: false,
             }),
             unread: AtomicUsize::new(0),
             unsent: AtomicUsize::new(0),
@@ -177,12 +180,12 @@ impl Io {
         }
     }
 
-    /// No code of ours panics while it holds the lock; and after one that did, the vectors are whole.
+    /// Locks the state. A poisoned lock is ignored: no code panics half-way through a change of the state.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Publishes the sizes; called at the end of whatever changes them.
+    /// Publishes the sizes. Every function that changes them calls this at its end.
     #[inline(always)]
     fn publish(&self, state: &State) {
         self.unread.store(state.input().len(), Ordering::Relaxed);
@@ -195,48 +198,48 @@ impl Io {
     /// `data` stays valid until [`Io::take_back`].
     pub(crate) unsafe fn lend(&self, data: &[u8]) {
         let mut state = self.state();
-        state.attended = true;
+        state.connection_active = true;
         if state.kept.is_empty() {
             (state.lent, state.taken) = (data, 0);
         } else {
-            state.keep(data);
+            state.append(data);
         }
         self.publish(&state);
     }
 
-    /// Ends a loan; what was not used up of it is kept.
+    /// Ends the loan. Keeps its unread bytes.
     pub(crate) fn take_back(&self) {
         let mut state = self.state();
-        state.attended = false;
+        state.connection_active = false;
         state.end_loan();
         self.publish(&state);
     }
 
-    /// Keeps `data` as input for later.
-    pub(crate) fn keep(&self, data: &[u8]) {
+    /// Appends `data` to the input.
+    pub(crate) fn append(&self, data: &[u8]) {
         let mut state = self.state();
-        state.keep(data);
+        state.append(data);
         self.publish(&state);
     }
 
-    /// How many bytes of input are not used up.
+    /// How many bytes of input have not been read.
     #[inline(always)]
     pub(crate) fn input_size(&self) -> usize {
         self.unread.load(Ordering::Relaxed)
     }
 
-    /// How many bytes of output wait.
+    /// How many bytes of output there are.
     #[inline(always)]
     pub(crate) fn output_size(&self) -> usize {
         self.unsent.load(Ordering::Relaxed)
     }
 
-    /// Puts another vector in the output's place and gives the one that was there. What it held moves over.
-    /// While `attended`, output causes no notification.
-    pub(crate) fn exchange_output(&self, mut vector: Vec<u8>, attended: bool) -> Vec<u8> {
+    /// Makes `vector` the output, and returns the previous output vector. With `connection_active`, the previous bytes
+    /// are copied to `vector` first, and later output causes no notification until [`Io::enable_notify`].
+    pub(crate) fn exchange_output(&self, mut vector: Vec<u8>, connection_active: bool) -> Vec<u8> {
         let mut state = self.state();
-        state.attended = attended;
-        if attended && !state.output.is_empty() {
+        state.connection_active = connection_active;
+        if connection_active && !state.output.is_empty() {
             vector.extend_from_slice(&state.output);
             release(&mut state.output);
         }
@@ -245,28 +248,28 @@ impl Io {
         taken
     }
 
-    /// The handshake is over: what is read next is the beginning of a record.
+    /// After the handshake: the next input is the beginning of a record.
     pub(super) fn begin_record(&self) {
-        self.state().place = Place::default();
+        self.state().position = RecordPosition::default();
     }
 
-    /// Runs `body`, which has OpenSSL read or write.
+    /// Runs `body`, in which OpenSSL reads or writes.
     #[inline(always)]
-    pub(crate) fn at_work<T>(&self, body: impl FnOnce() -> T) -> T {
-        self.buffers.during(body)
+    pub(crate) fn call_openssl<T>(&self, body: impl FnOnce() -> T) -> T {
+        self.buffers.call_openssl(body)
     }
 
-    /// The shutdown begins: the record buffers stay as they are.
+    /// The TLS shutdown begins. From now on the record buffers stay as they are.
     pub(crate) fn end_records(&self) {
         self.buffers.forget();
     }
 
-    /// From here on output is announced again.
-    pub(crate) fn leave(&self) {
-        self.state().attended = false;
+    /// From now on output causes notifications again.
+    pub(crate) fn enable_notify(&self) {
+        self.state().connection_active = false;
     }
 
-    /// Drops everything; the connection is over.
+    /// Drops all owned bytes, because the connection is closed.
     pub(crate) fn clear(&self) {
         let mut state = self.state();
         if state.lent.is_empty() {
@@ -286,14 +289,14 @@ impl std::fmt::Debug for Io {
 }
 
 impl Library {
-    /// Puts `io` under `ssl`, in the place of what it read from and wrote to before.
+    /// Makes `io` the BIO of `ssl`, for both directions. The previous BIOs are freed.
     ///
     /// # Safety
     /// `ssl` is alive, and no other thread uses it.
     pub(crate) unsafe fn attach(&self, ssl: Ssl, io: Arc<Io>) -> bool {
         let functions = self.functions;
-        // SAFETY: the method was made by this library. The BIO gets the reference that its destroy callback
-        // gives back; `SSL_set_bio` takes over the one reference to a BIO that serves both directions.
+        // SAFETY: the method was made by this library. The BIO gets a reference, which its destroy callback drops.
+        // `SSL_set_bio` takes ownership of the BIO; one reference is enough if both directions have the same BIO.
         unsafe {
             let bio = (functions.BIO_new)(self.method as BioMethod);
             if bio.is_null() {
@@ -307,29 +310,29 @@ impl Library {
     }
 }
 
-/// The [`Io`] of a BIO, for the time of a callback, and the functions that the callback needs: it is given nothing but
-/// the BIO.
+/// The [`Io`] of a BIO during a callback, and OpenSSL's functions.
 ///
 /// # Safety
-/// `bio` is one of ours.
+/// `bio` was made by [`Library::attach`], and OpenSSL has called a callback with it.
 unsafe fn io_of<'a>(bio: Bio) -> Option<(&'a Io, &'static Functions)> {
     let functions = FUNCTIONS.get()?;
-    // SAFETY: the data of our BIO is null or an `Arc` that it owns, which OpenSSL keeps during a callback.
+    // SAFETY: the BIO's data is null, or comes from an `Arc` that the BIO owns. OpenSSL does not free a BIO during a
+    // callback.
     unsafe { (functions.BIO_get_data)(bio).cast::<Io>().as_ref() }.map(|io| (io, functions))
 }
 
 unsafe extern "C" fn read(bio: Bio, target: *mut c_char, size: usize, got: *mut usize) -> c_int {
-    // SAFETY: OpenSSL's call for a BIO of ours.
+    // SAFETY: OpenSSL calls this for BIOs of `make_method` only.
     let Some((io, functions)) = (unsafe { io_of(bio) }) else { return 0 };
     let mut state = io.state();
     let count = state.next_piece(size);
     if count == 0 {
         drop(state);
-        // SAFETY: as above.
+        // SAFETY: OpenSSL calls this with a live BIO.
         unsafe { (functions.BIO_set_flags)(bio, FLAGS_READ | FLAGS_SHOULD_RETRY) };
         return 0;
     }
-    // SAFETY: OpenSSL gives room for `size` bytes, of which `count` is no more, and a place for the count.
+    // SAFETY: OpenSSL passes room for `size` bytes, `count` is at most that, and `got` is valid for a write.
     unsafe {
         std::ptr::copy_nonoverlapping(state.input().as_ptr(), target.cast(), count);
         *got = count;
@@ -341,20 +344,20 @@ unsafe extern "C" fn read(bio: Bio, target: *mut c_char, size: usize, got: *mut 
 }
 
 unsafe extern "C" fn write(bio: Bio, source: *const c_char, size: usize, taken: *mut usize) -> c_int {
-    // SAFETY: OpenSSL's call for a BIO of ours.
+    // SAFETY: OpenSSL calls this for BIOs of `make_method` only.
     let Some((io, functions)) = (unsafe { io_of(bio) }) else { return 0 };
     let notify = {
         let mut state = io.state();
         let first = state.output.is_empty();
-        // SAFETY: OpenSSL gives `size` bytes.
+        // SAFETY: OpenSSL passes `size` readable bytes.
         state.output.extend_from_slice(unsafe { std::slice::from_raw_parts(source.cast(), size) });
         io.publish(&state);
-        first && !state.attended
+        first && !state.connection_active
     };
     if notify {
         (io.notify)();
     }
-    // SAFETY: as above; OpenSSL gives a place for the count.
+    // SAFETY: OpenSSL calls this with a live BIO, and `taken` is valid for a write.
     unsafe {
         (functions.BIO_clear_flags)(bio, FLAGS_RETRY);
         *taken = size;
@@ -366,22 +369,22 @@ unsafe extern "C" fn ctrl(bio: Bio, command: c_int, _: c_long, _: *mut c_void) -
     match command {
         CTRL_FLUSH => 1,
         CTRL_PENDING | CTRL_WPENDING => {
-            // SAFETY: OpenSSL's call for a BIO of ours.
+            // SAFETY: OpenSSL calls this for BIOs of `make_method` only.
             let Some((io, _)) = (unsafe { io_of(bio) }) else { return 0 };
             let size = if command == CTRL_PENDING { io.input_size() } else { io.output_size() };
             size as c_long
         }
-        // Among them the question for the end of the input, of which the transport knows, and the offers of the kernel's
-        // TLS, which OpenSSL repeats for every record.
+        // Other commands are not supported. Two of them are frequent: whether the input has ended, which the transport
+        // knows, and whether to use the kernel's TLS, which OpenSSL asks for every record.
         _ => 0,
     }
 }
 
 unsafe extern "C" fn destroy(bio: Bio) -> c_int {
-    // SAFETY: OpenSSL's last call for a BIO of ours: the reference that `attach` gave is given back.
+    // SAFETY: OpenSSL calls this for BIOs of `make_method` only, once for each, as the last callback.
     if let Some((io, _)) = unsafe { io_of(bio) } {
         io.buffers.forget();
-        // SAFETY: as above.
+        // SAFETY: the reference is the one that `attach` gave to the BIO.
         drop(unsafe { Arc::from_raw(io) });
     }
     1
@@ -389,7 +392,7 @@ unsafe extern "C" fn destroy(bio: Bio) -> c_int {
 
 /// Makes the BIO_METHOD. Called once.
 pub(super) fn make_method(functions: &Functions) -> Result<BioMethod, String> {
-    // SAFETY: the callbacks are functions of this library, which is never unloaded; so is the name.
+    // SAFETY: the callbacks and the name are part of this library, which is never unloaded.
     unsafe {
         let kind = (functions.BIO_get_new_index)();
         let method = (functions.BIO_meth_new)(kind | SOURCE_SINK, c"wakeloop".as_ptr());
@@ -425,11 +428,11 @@ mod tests {
             // SAFETY: taken back below.
             unsafe { io.lend(&lent) };
             let mut seen = taken(&io, used);
-            io.keep(b" and kept");
+            io.append(b" and kept");
             assert_eq!(io.input_size(), 13 - used);
             io.take_back();
             drop(lent);
-            io.keep(b", twice");
+            io.append(b", twice");
             seen.extend(taken(&io, io.input_size()));
             assert_eq!(seen, b"lent and kept, twice");
         }
@@ -454,19 +457,19 @@ mod tests {
         record
     }
 
-    /// The sizes of the steps through `input`, of which `arrives` bytes come at a time.
+    /// The sizes of the steps through `input`, which arrives in pieces of `arrives` bytes.
     fn steps(input: &[u8], arrives: usize) -> Vec<usize> {
-        let mut place = Place::default();
+        let mut position = RecordPosition::default();
         let mut steps = Vec::new();
         for mut piece in input.chunks(arrives) {
             while !piece.is_empty() {
-                let count = place.step(piece);
+                let count = position.step(piece);
                 assert!(count > 0 && count <= piece.len());
                 piece = &piece[count..];
                 steps.push(count);
             }
         }
-        assert_eq!(place, Place { high: place.high, ..Place::default() });
+        assert_eq!(position, RecordPosition { high: position.high, ..RecordPosition::default() });
         steps
     }
 

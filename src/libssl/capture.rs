@@ -1,7 +1,7 @@
-//! Learning the `SSL*` of an object that Python code makes.
+//! Finds the `SSL*` that CPython creates for an `ssl.SSLObject`.
 //!
-//! OpenSSL calls the `new_func` of every ex_data index inside `SSL_new`, with the `SSL*` as its parent: public
-//! API, whatever the objects around it look like. Ours notes the pointer if this thread has asked for it.
+//! `SSL_new` calls the `new_func` of every ex_data index, with the `SSL*` as the parent. This is public API, so it does
+//! not depend on CPython's private structures. Our `new_func` records the pointer while this thread runs [`during`].
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_long, c_void};
@@ -12,7 +12,7 @@ use super::library::{Functions, Ssl};
 /// `CRYPTO_EX_INDEX_SSL`.
 const CLASS: c_int = 0;
 
-/// What was made on this thread since it began to listen.
+/// The `SSL`s that this thread has created during the current capture.
 #[derive(Clone, Copy)]
 struct Seen {
     count: u32,
@@ -20,7 +20,7 @@ struct Seen {
 }
 
 thread_local! {
-    /// `None` while nobody listens. Without a destructor, so that it can be reached at any time.
+    /// `None` outside of [`during`]. It has no destructor, so that it can be used while the thread exits.
     static SEEN: Cell<Option<Seen>> = const { Cell::new(None) };
 }
 
@@ -39,8 +39,8 @@ unsafe extern "C" fn new_func(
     });
 }
 
-/// Has OpenSSL tell of every new `SSL`, for the rest of the process.
-pub(super) fn listen(functions: &Functions) -> Result<(), String> {
+/// Registers `new_func` for the rest of the process.
+pub(super) fn install(functions: &Functions) -> Result<(), String> {
     // SAFETY: `new_func` is a function of this library, which is never unloaded.
     let index = unsafe {
         (functions.CRYPTO_get_ex_new_index)(CLASS, 0, null_mut(), new_func, null_mut(), null_mut())
@@ -48,9 +48,9 @@ pub(super) fn listen(functions: &Functions) -> Result<(), String> {
     if index < 0 { Err("no ex_data index is left".to_owned()) } else { Ok(()) }
 }
 
-/// Runs `body` and tells which `SSL` it has made on this thread: `None` if it made none, or more than one.
+/// Runs `body` and returns the `SSL` that it has created on this thread: `None` if it created none, or several.
 pub(crate) fn during<T>(body: impl FnOnce() -> T) -> (T, Option<Ssl>) {
-    /// Puts back what was there, however `body` ends: captures nest.
+    /// Restores the outer capture, also if `body` panics. Captures nest.
     struct Restore(Option<Seen>);
     impl Drop for Restore {
         fn drop(&mut self) {

@@ -1,4 +1,4 @@
-//! The few functions of libssl that are called here.
+//! The functions of libssl that this crate calls.
 
 use std::ffi::{c_char, c_int, c_long, c_ulong, c_void};
 use std::sync::OnceLock;
@@ -41,7 +41,7 @@ macro_rules! functions {
                         if address.is_null() {
                             return Err(format!("{} is not there", stringify!($name)));
                         }
-                        // SAFETY: the caller's word: the function with this signature in OpenSSL's headers.
+                        // SAFETY: the caller promises that it is OpenSSL's function, which has this signature.
                         unsafe {
                             std::mem::transmute::<
                                 *mut c_void,
@@ -84,23 +84,23 @@ functions! {
     BIO_ctrl(Bio, c_int, c_long, *mut c_void) -> c_long;
 }
 
-/// What a read or a write came to.
+/// The outcome of a read or a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// So many bytes.
+    /// The number of bytes that were read or written.
     Done(usize),
-    /// The peer has to say something first.
+    /// OpenSSL needs data from the peer first.
     WantRead,
     /// The peer has sent close_notify.
     Closed,
-    /// Anything else; OpenSSL's error queue tells, and was left alone.
+    /// Any other error. It is still in OpenSSL's error queue.
     Failed,
 }
 
 const SSL_ERROR_WANT_READ: c_int = 2;
 const SSL_ERROR_WANT_WRITE: c_int = 3;
 const SSL_ERROR_ZERO_RETURN: c_int = 6;
-/// The command of `BIO_ctrl` that asks how much input waits.
+/// The command of `BIO_ctrl` that returns the number of unread bytes.
 pub(super) const CTRL_PENDING: c_int = 10;
 
 /// The process's libssl, set up for use.
@@ -110,14 +110,14 @@ pub(crate) struct Library {
     pub(super) method: usize,
 }
 
-/// The functions, for the callbacks of a BIO too.
+/// The functions. They are static because a BIO's callbacks need them too.
 pub(super) static FUNCTIONS: OnceLock<Functions> = OnceLock::new();
 
 impl Library {
-    /// Empties the error queue of this thread, so that what is in it later belongs to what was called.
+    /// Empties the error queue of this thread. Errors in it after the next call then belong to that call.
     #[inline(always)]
     pub(crate) fn clear_errors(&self) {
-        // SAFETY: no arguments. Looking costs a tenth of clearing, and there is hardly ever anything.
+        // SAFETY: no arguments. Peeking costs a tenth of clearing, and the queue is almost always empty.
         unsafe {
             if (self.functions.ERR_peek_error)() != 0 {
                 (self.functions.ERR_clear_error)();
@@ -125,7 +125,7 @@ impl Library {
         }
     }
 
-    /// Decrypts into `room`: `room.1` bytes at `room.0`, which need not be initialised.
+    /// Decrypts into `room`, a pointer and a size. The memory need not be initialised.
     ///
     /// # Safety
     /// `ssl` is alive, no other thread uses it, and the room is valid for writes.
@@ -137,7 +137,7 @@ impl Library {
         if result > 0 { Outcome::Done(count) } else { self.outcome(ssl, result) }
     }
 
-    /// Encrypts `data`, all of it or nothing.
+    /// Encrypts `data`, either all of it or nothing.
     ///
     /// # Safety
     /// `ssl` is alive, and no other thread uses it.
@@ -151,7 +151,7 @@ impl Library {
     }
 
     fn outcome(&self, ssl: Ssl, result: c_int) -> Outcome {
-        // SAFETY: called on the thread of the call that failed, right after it.
+        // SAFETY: this runs right after the failed call, on the same thread.
         match unsafe { (self.functions.SSL_get_error)(ssl.0, result) } {
             SSL_ERROR_WANT_READ | SSL_ERROR_WANT_WRITE => Outcome::WantRead,
             SSL_ERROR_ZERO_RETURN => Outcome::Closed,
@@ -159,21 +159,21 @@ impl Library {
         }
     }
 
-    /// What the owner of `ssl` has stored as its application data.
+    /// The application data of `ssl` (`SSL_get_app_data`).
     ///
     /// # Safety
     /// `ssl` is alive.
     pub(crate) unsafe fn app_data(&self, ssl: Ssl) -> *mut c_void {
-        // SAFETY: the caller's word; index 0 is the application data.
+        // SAFETY: the caller's promise; index 0 is the application data.
         unsafe { (self.functions.SSL_get_ex_data)(ssl.0, 0) }
     }
 
-    /// How many bytes wait in the BIO that `ssl` reads from.
+    /// How many bytes are unread in the BIO that `ssl` reads from.
     ///
     /// # Safety
     /// `ssl` is alive.
     pub(crate) unsafe fn pending_input(&self, ssl: Ssl) -> c_long {
-        // SAFETY: the caller's word; the question changes nothing.
+        // SAFETY: the caller's promise; the calls change nothing.
         unsafe {
             let bio = (self.functions.SSL_get_rbio)(ssl.0);
             if bio.is_null() {

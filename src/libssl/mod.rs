@@ -1,22 +1,22 @@
-//! The OpenSSL that this process's `_ssl` module uses, called directly.
+//! Calls the OpenSSL that Python's `_ssl` module uses.
 //!
-//! Nothing is linked. `_ssl`'s shared object is loaded already: `dlopen` with `RTLD_NOLOAD` gives a handle to it, and
-//! `dlsym` on that handle searches its own dependencies, whatever else in the process exports the same names. (Another
-//! OpenSSL, loaded with RTLD_GLOBAL by some extension, is what `dlopen(NULL)` would find.) So what is called here is what
-//! CPython calls.
+//! The crate is not linked against OpenSSL. `_ssl`'s shared object is already loaded: `dlopen` with `RTLD_NOLOAD`
+//! returns a handle to it, and `dlsym` on that handle searches its own dependencies. So this module and CPython call
+//! the same functions, even if another library in the process exports the same names. (`dlopen(NULL)` could find
+//! another OpenSSL, one that an extension module has loaded with RTLD_GLOBAL.)
 //!
 //! - [`library`]: the functions.
-//! - [`capture`]: learns the `SSL*` of an object that `wrap_bio` makes, through OpenSSL's public ex_data callback.
-//! - [`bio`]: what such an `SSL` reads from and writes to, memory of ours instead of CPython's.
-//! - [`keepers`]: decides which connections keep OpenSSL's own [`buffers`] between two records.
+//! - [`capture`]: finds the `SSL*` of an object that `wrap_bio` makes, with OpenSSL's public ex_data callback.
+//! - [`bio`]: the BIO that such an `SSL` uses instead of CPython's.
+//! - [`buffer_policy`]: decides which connections retain OpenSSL's record [`buffers`] between two records.
 //!
-//! This room knows nothing of Python. Its user checks first that all of it works (`transport::tls::choice`), because an
-//! OpenSSL can be hidden, foreign, or none at all.
+//! This module does not use Python. `transport::tls::choice` tests all of it before the first use, because an
+//! interpreter may have a static OpenSSL without visible symbols, another TLS library, or none at all.
 
 pub(crate) mod bio;
+mod buffer_policy;
 mod buffers;
 pub(crate) mod capture;
-mod keepers;
 pub(crate) mod library;
 
 use std::ffi::{CStr, c_ulong};
@@ -26,31 +26,31 @@ pub(crate) use bio::Io;
 use library::{FUNCTIONS, Functions};
 pub(crate) use library::{Library, Outcome, Ssl};
 
-/// The first version with all that is called here.
+/// OpenSSL 1.1.1, the first version with all these functions.
 const OLDEST: c_ulong = 0x1010_1000;
 
 static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
 
 impl Library {
-    /// Finds the libssl behind the shared object at `path`, or, for an `_ssl` that is part of the interpreter,
-    /// the one of the process. Looked for once.
+    /// Finds the libssl that the shared object at `path` uses; without a path, because `_ssl` is built into the
+    /// interpreter, the libssl of the process. Looks only once.
     pub(crate) fn get(path: Option<&CStr>) -> Result<&'static Library, &'static str> {
         LIBRARY.get_or_init(|| open(path)).as_ref().map_err(String::as_str)
     }
 }
 
-/// The handle to the library is kept for ever, and so is the library.
+/// Opens the library. It is never closed, so its functions stay valid.
 fn open(path: Option<&CStr>) -> Result<Library, String> {
     let flags = match path {
         Some(_) => libc::RTLD_LAZY | libc::RTLD_NOLOAD,
         None => libc::RTLD_LAZY,
     };
-    // SAFETY: a C string or null; nothing is loaded that is not there already.
+    // SAFETY: a C string or null. Nothing new is loaded, so no initialiser runs.
     let handle = unsafe { libc::dlopen(path.map_or(std::ptr::null(), CStr::as_ptr), flags) };
     if handle.is_null() {
         return Err("the shared object of _ssl is not loaded".to_owned());
     }
-    // SAFETY: OpenSSL's names. That they are OpenSSL's functions is what the self-test goes on to find out.
+    // SAFETY: the names are OpenSSL's. The self-test checks that the functions behave as OpenSSL's.
     let functions = unsafe { Functions::find(handle)? };
     let functions = FUNCTIONS.get_or_init(|| functions);
     // SAFETY: no arguments.
@@ -58,7 +58,7 @@ fn open(path: Option<&CStr>) -> Result<Library, String> {
     if version < OLDEST {
         return Err(format!("OpenSSL {version:#x} is too old"));
     }
-    capture::listen(functions)?;
+    capture::install(functions)?;
     let method = bio::make_method(functions)? as usize;
     Ok(Library { functions, method })
 }

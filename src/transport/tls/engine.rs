@@ -49,7 +49,7 @@ impl Engine {
     pub(super) fn feed(&self, data: &[u8]) -> Result<(), Raised> {
         match self {
             Engine::Native(native) => {
-                native.io.keep(data);
+                native.io.append(data);
                 Ok(())
             }
             Engine::Object(object) => object.feed(data),

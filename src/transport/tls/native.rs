@@ -23,8 +23,8 @@ pub(crate) struct Native {
 impl Native {
     /// So many bytes have come in this turn of the loop, and are read next.
     #[inline(always)]
-    pub(super) fn reads(&self, size: usize, turn: u64) {
-        self.library.reads(&self.io, size, turn);
+    pub(super) fn before_read(&self, size: usize, turn: u64) {
+        self.library.before_read(&self.io, size, turn);
     }
 
     /// Decrypts `data`, after what was kept before it, until nothing is left or the room is used up.
@@ -46,7 +46,7 @@ impl Native {
             let left = (left.as_mut_ptr().cast::<u8>(), left.len());
             // SAFETY: `raw` owns the SSL; we hold the GIL, and other threads may not use it meanwhile, as with
             // asyncio. The room is borrowed for us alone.
-            match self.io.at_work(|| unsafe { self.library.read(self.ssl, left) }) {
+            match self.io.call_openssl(|| unsafe { self.library.read(self.ssl, left) }) {
                 Outcome::Done(count) => {
                     room.filled += count;
                     if self.io.input_size() == 0 {
@@ -68,7 +68,7 @@ impl Native {
     fn ask(&self) -> Option<End> {
         let Some(raw) = self.raw.get() else { return Some(End::Closed) };
         let py = raw.py();
-        match self.io.at_work(|| raw.bind(py).call_method1(Fallible("read"), (1,))) {
+        match self.io.call_openssl(|| raw.bind(py).call_method1(Fallible("read"), (1,))) {
             // Nothing but b"" can come out here: libssl has just said that it has no more.
             Ok(_) => Some(End::Closed),
             Err(error) if is_again(py, &error) => None,
@@ -80,7 +80,7 @@ impl Native {
     pub(super) fn encrypt(&self, data: &[u8]) -> Result<Wrote, Raised> {
         self.library.clear_errors();
         // SAFETY: as in `decrypt`.
-        match self.io.at_work(|| unsafe { self.library.write(self.ssl, data) }) {
+        match self.io.call_openssl(|| unsafe { self.library.write(self.ssl, data) }) {
             Outcome::Done(count) => Ok(Wrote::Bytes(count)),
             Outcome::WantRead => Ok(Wrote::WantRead),
             Outcome::Closed | Outcome::Failed => {
@@ -88,7 +88,7 @@ impl Native {
                 let py = raw.py();
                 let copy = bytes_from(data)?;
                 let written =
-                    self.io.at_work(|| raw.bind(py).call_method1(Fallible("write"), (copy.bind(py),)));
+                    self.io.call_openssl(|| raw.bind(py).call_method1(Fallible("write"), (copy.bind(py),)));
                 wrote(py, written)
             }
         }

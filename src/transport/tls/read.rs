@@ -56,7 +56,7 @@ fn take(this: This<'_, Connection>, core: &Core, data: &[u8]) -> Result<Option<B
         Some(Engine::Native(native))
             if this.state.get() == State::Wrapped && !this.app_paused.reading.get() && !this.in_engine() =>
         {
-            native.reads(data.len(), core.counters.turns.get());
+            native.before_read(data.len(), core.counters.turns.get());
             let batch = this.use_engine(|| match direct(this, data.len()) {
                 true => decrypt_direct(native, data),
                 false => Ok(decrypt_lent(native, core, data)),

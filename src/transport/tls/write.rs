@@ -150,7 +150,7 @@ fn encrypt(this: This<'_, Connection>, engine: &Engine) -> Result<bool, Raised> 
     }
     let outcome = this.use_engine(|| fill(this, engine, core));
     if let Engine::Native(native) = engine {
-        native.io.leave();
+        native.io.enable_notify();
     }
     if outcome.is_err() {
         this.engine_use.set(EngineUse::Broken);
