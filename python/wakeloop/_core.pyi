@@ -20,7 +20,7 @@ _Data: TypeAlias = bytes | bytearray | memoryview[Any]
 __version__: str
 
 class RuntimePanic(Exception):
-    """A panic in Rust code, caught at the border to Python."""
+    """A panic in Rust code. The process continues, and the operation did not finish."""
 
 # -- the runtime --------------------------------------------------------------------------------------------
 

@@ -1,15 +1,15 @@
-//! What Python awaits: an operation on the runtime.
+//! `Operation`: the Python awaitable of a Rust future.
 //!
-//! It is stepped like a coroutine (see `capi::coroutine`) and starts when it is first awaited, as a coroutine does. The
-//! first poll happens at once, on the loop's thread: an operation that is ready costs no switch of threads, no future and
-//! no turn of the loop. Any other goes on as a task of the runtime, whose workers never hold the GIL. The awaiting task
-//! waits for an asyncio future of its own loop, which a [`Waiter`] completes.
+//! An operation behaves like a coroutine (see `capi::coroutine`): it starts when it is first awaited. The first poll
+//! happens at once, on the loop's thread. So an operation that is ready costs no thread switch, no asyncio future and
+//! no turn of the loop. One that is pending becomes a task of the runtime, whose workers never hold the GIL. The
+//! awaiting task waits for an asyncio future of its own loop, which a [`Waiter`] completes.
 //!
-//! A task whose operations are always ready gives the loop a turn now and then (see [`budget`]).
+//! A task whose operations are always ready yields to the loop now and then (see [`budget`]).
 //!
-//! Cancelling the awaiting task calls `throw`, which aborts the Rust future. An outcome that was not taken is dropped.
-//! One that must not be lost gives itself back in its `Drop`. A Rust error becomes the `OSError` subclass that Python
-//! would raise, and a panic becomes `wakeloop.RuntimePanic`.
+//! Cancelling the awaiting task calls `throw`, which aborts the Rust future. An outcome that the task has not taken is
+//! dropped; if it holds something that must not be lost, its `Drop` returns that. A Rust error becomes the `OSError`
+//! subclass that Python would raise, and a panic becomes `wakeloop.RuntimePanic`.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -42,12 +42,12 @@ use crate::event_loop::core::process::forks;
 use crate::runtime::sync::oneshot::{self, Receiver, RecvError};
 use crate::runtime::{AbortHandle, NoThread};
 
-/// Makes the result of an operation or of a job, on the loop's thread.
+/// Creates the Python result of an operation or of a job. Runs on the loop's thread.
 pub(super) type Make = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
 
-/// What an operation came to, on its way to the loop.
+/// The outcome of an operation, which the runtime sends to the loop.
 pub(crate) enum Outcome {
-    /// The result that the operation was made with, which is mostly `None`.
+    /// The result that the operation was created with, most often `None`.
     Nothing,
     Value(Make),
     Error(io::Error),
@@ -55,12 +55,12 @@ pub(crate) enum Outcome {
 }
 
 impl Outcome {
-    /// A value, or the exception that its making raises.
+    /// The value that `make` returns, or the exception that it raises.
     pub(crate) fn value(make: impl FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send + 'static) -> Outcome {
         Outcome::Value(Box::new(make))
     }
 
-    /// The outcome of a job for which there is no thread.
+    /// The outcome of a job for which no thread could be started.
     fn never_ran(_: RecvError) -> Outcome {
         Outcome::Error(NoThread.into())
     }
@@ -69,15 +69,15 @@ impl Outcome {
 /// The future of an operation.
 type Work = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
-/// An operation that is a job for the blocking pool, which does not begin before it is awaited.
+/// Prepares a job for the blocking pool, when the operation is first awaited.
 type Prepare = Box<dyn FnOnce(Python<'_>) -> Result<Job, Raised> + Send>;
 type Job = Box<dyn FnOnce() -> Outcome + Send>;
 
-/// An operation that Python awaits once.
+/// An operation, which Python can await once.
 pub(crate) struct Operation {
     name: &'static str,
     phase: Cell<Phase>,
-    /// What the task waits for.
+    /// The asyncio future that the task waits for.
     future: Slot,
     /// The result of [`Outcome::Nothing`].
     result: Slot,
@@ -88,10 +88,10 @@ pub(crate) struct Operation {
 enum Phase {
     New(Work),
     NewJob(Prepare),
-    /// New, and done once the loop has had a turn.
-    Turn,
-    /// This is what it came to, and the loop has a turn.
-    Turned(Outcome),
+    /// New, without work. It is done in the next turn of the loop.
+    NewNextTurn,
+    /// The outcome is known, and the task gets it in the next turn of the loop.
+    Ready(Outcome),
     Started(Started),
     Over,
 }
@@ -100,15 +100,15 @@ struct Started {
     outcome: Receiver<Outcome>,
     waker: Arc<WakeOnce>,
     task: AbortHandle,
-    /// A forked child has its parent's operations, but not the threads that complete them.
+    /// The fork count when it was started. In a forked child no thread completes the operations of the parent.
     forks: u32,
 }
 
-// `make_type` builds the class, of which `in_phase` makes every instance.
+// `make_type` builds the class. Only `in_phase` makes instances.
 native_class!(unsafe Operation);
 
 impl Operation {
-    /// An operation whose `work` starts when it is first awaited.
+    /// Creates an operation that runs `work`.
     pub(crate) fn create<'py>(
         py: Python<'py>,
         name: &'static str,
@@ -117,7 +117,7 @@ impl Operation {
         Operation::with_result(py, name, work, None)
     }
 
-    /// As `create`; `result` is what [`Outcome::Nothing`] stands for.
+    /// Creates an operation that runs `work`. Its result is `result` if `work` ends with [`Outcome::Nothing`].
     pub(crate) fn with_result<'py>(
         py: Python<'py>,
         name: &'static str,
@@ -127,7 +127,7 @@ impl Operation {
         Operation::in_phase(py, name, Phase::New(Box::pin(work)), result)
     }
 
-    /// An operation on the blocking pool. When it is first awaited, `prepare` makes its job, with the GIL held.
+    /// Creates an operation on the blocking pool. When it is first awaited, `prepare` makes the job, with the GIL held.
     pub(crate) fn blocking<'py, J>(
         py: Python<'py>,
         name: &'static str,
@@ -140,13 +140,13 @@ impl Operation {
         Operation::in_phase(py, name, Phase::NewJob(Box::new(prepare)), None)
     }
 
-    /// An operation that has this result in the next turn of the loop.
+    /// Creates an operation that returns `result` in the next turn of the loop.
     pub(crate) fn next_turn<'py>(
         py: Python<'py>,
         name: &'static str,
         result: Option<Ref>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        Operation::in_phase(py, name, Phase::Turn, result)
+        Operation::in_phase(py, name, Phase::NewNextTurn, result)
     }
 
     fn in_phase<'py>(
@@ -166,21 +166,21 @@ impl Operation {
         Ok(object.bind(py))
     }
 
-    /// Starts the work; ready at once, or with a future for the task to wait for.
+    /// Starts the work. Returns its result if it is ready at once, or else a future for the task to wait for.
     fn start(this: This<'_, Operation>, py: Python<'_>, work: Work) -> Result<Step, Raised> {
-        // First: without a loop there is nothing to notify of the outcome.
+        // Before anything starts: without a running loop there is nothing to notify of the outcome.
         running_loop()?;
         let runtime = runtime::handle().map_err(|error| raise_io(&error))?;
         let (sender, mut receiver) = oneshot::channel();
         let task = runtime.spawn_here(async move {
             let outcome = Caught(work).await;
-            // An outcome that is not waited for any more is dropped here.
+            // If the operation was cancelled, this drops the outcome.
             drop(sender.send(outcome));
         });
         if let Some(outcome) = received(&mut receiver) {
             budget::spend_operation();
             if budget::is_spent() {
-                this.phase.set(Phase::Turned(outcome));
+                this.phase.set(Phase::Ready(outcome));
                 return Ok(Step::Yield);
             }
             return this.conclude(py, outcome);
@@ -188,7 +188,7 @@ impl Operation {
         Operation::wait(this, receiver, task.abort_handle())
     }
 
-    /// Sends the job to the pool, whose thread notifies the loop itself: no worker of the runtime is woken in between.
+    /// Sends the job to the pool. The pool's thread notifies the loop itself, without waking a worker of the runtime.
     fn start_job(this: This<'_, Operation>, py: Python<'_>, prepare: Prepare) -> Result<Step, Raised> {
         running_loop()?;
         let runtime = runtime::handle().map_err(|error| raise_io(&error))?;
@@ -251,12 +251,12 @@ impl Coroutine for Operation {
         let mut started = match this.phase.replace(Phase::Over) {
             Phase::New(work) => return Operation::start(this, py, work),
             Phase::NewJob(prepare) => return Operation::start_job(this, py, prepare),
-            Phase::Turn => {
-                this.phase.set(Phase::Turned(Outcome::Nothing));
+            Phase::NewNextTurn => {
+                this.phase.set(Phase::Ready(Outcome::Nothing));
                 budget::refill();
                 return Ok(Step::Yield);
             }
-            Phase::Turned(outcome) => return this.conclude(py, outcome),
+            Phase::Ready(outcome) => return this.conclude(py, outcome),
             Phase::Started(started) => started,
             Phase::Over => {
                 let text = format!("cannot reuse already awaited {}", this.name);
@@ -267,7 +267,7 @@ impl Coroutine for Operation {
             this.future.clear();
             return this.conclude(py, outcome);
         }
-        // Woken by somebody else: wait on. But a future that is done without us was cancelled.
+        // Other code has stepped the operation, so it waits on. If the future is done, other code has cancelled it.
         this.phase.set(Phase::Started(started));
         let future = this.future.get().ok_or(Raised)?;
         if future.call_method(&imports().done, &[])?.is_true()? {
@@ -276,7 +276,7 @@ impl Coroutine for Operation {
         Ok(Step::Wait(future))
     }
 
-    /// Nothing is waited for any more; work that still runs is aborted.
+    /// Ends the operation, and aborts work that is still running.
     fn finish(&self) {
         let phase = self.phase.replace(Phase::Over);
         self.future.clear();
@@ -285,8 +285,8 @@ impl Coroutine for Operation {
             Phase::Started(started) => started.end(),
             Phase::New(work) => drop(work),
             Phase::NewJob(prepare) => drop(prepare),
-            Phase::Turned(outcome) => drop(outcome),
-            Phase::Turn | Phase::Over => {}
+            Phase::Ready(outcome) => drop(outcome),
+            Phase::NewNextTurn | Phase::Over => {}
         }
     }
 
@@ -301,13 +301,14 @@ impl Coroutine for Operation {
 
 impl Started {
     fn take(&mut self) -> Option<Outcome> {
-        // In a forked child the work does not go on.
+        // In a forked child the outcome never comes: the workers are threads of the parent.
         if self.forks == forks() { received(&mut self.outcome) } else { None }
     }
 
     fn end(self) {
         if self.forks == forks() {
-            // The waiter would otherwise be dropped by the worker, detached. The outcome may give itself back.
+            // Dropped here, because a worker that dropped the waiter would not be attached. Dropping the outcome may
+            // need Python too: it may return what it holds.
             drop_attached((self.waker.take(), self.outcome));
             self.task.abort();
         } else {
@@ -316,12 +317,12 @@ impl Started {
     }
 }
 
-/// The outcome, if it is there.
+/// The outcome, if it has arrived.
 fn received(outcome: &mut Receiver<Outcome>) -> Option<Outcome> {
     outcome.try_recv().unwrap_or_else(|error| Some(Outcome::never_ran(error)))
 }
 
-/// A future whose panic is an outcome.
+/// A future that turns a panic into an outcome.
 struct Caught(Work);
 
 impl Future for Caught {
@@ -336,11 +337,12 @@ impl Future for Caught {
     }
 }
 
-const DOC: &CStr = c"An operation on the Rust runtime, as sleep(), TcpStream.connect() and spawn_blocking() return it.
+const DOC: &CStr = c"An operation on the Rust runtime. sleep(), TcpStream.connect() and spawn_blocking() return one.
 
-It is a coroutine in all but name: awaited once, by a task of any asyncio loop, and nothing happens before that.
-Cancelling the task drops the Rust future; each function says what its operation may have done by then. Not thread-safe:
-for the thread of the loop that awaits it. Operation[T], with T the type of the result, is for annotations.";
+It behaves like a coroutine: a task of any asyncio loop can await it once, and it starts only then. Cancelling the task
+drops the Rust future; the documentation of each function says what may have happened by then. An operation is not
+thread-safe: use it only on the thread of the loop that awaits it. In annotations, write Operation[T], where T is the
+type of the result.";
 
 /// Makes the class. Called once, by the module's initialisation.
 pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
@@ -349,7 +351,7 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         .weaklist(field!(Operation, weaklist))
         .slots(&[TypeSlot::repr(|this: This<'_, Operation>| format!("<wakeloop operation {}>", this.name))])
         .build(py)?;
-    // `Operation[T]` in annotations.
+    // For annotations such as `Operation[T]`.
     let generic = py.import(Fallible("types"))?.getattr(Fallible("GenericAlias"))?;
     let method = py.import(Fallible("builtins"))?.getattr(Fallible("classmethod"))?.call1((generic,))?;
     class.setattr(Fallible("__class_getitem__"), method)?;

@@ -1,39 +1,40 @@
-//! What the tasks of a loop may get without waiting, before the loop has a turn for everybody else.
+//! The cooperative budget: how much a thread's tasks may do without yielding to the loop.
 //!
-//! An await that is ready at once costs no turn of the loop. A task whose every await is, because its peer is faster
-//! than it or its queue is full, would keep the loop to itself: no timer, no signal, no other task. So what is ready at
-//! once is counted, per thread, and when the budget is spent the loop has a turn: before a read takes anything, and
-//! after anything else, so that what several tasks send keeps its order.
+//! An await that is ready at once does not yield. If all awaits of a task are ready, for example because its peer is
+//! faster than the task or its queue is full, the loop could run no timer, no signal handler and no other task. So each
+//! thread counts what was ready at once. When the budget is spent, the task yields to the loop for one turn. A read
+//! yields before it takes data; any other operation yields after it is done, so that the order of what several tasks
+//! send does not change.
 
 use std::cell::Cell;
 
-/// In bytes. As much as asyncio's stream readers hold before they have to wait for the loop.
+/// In bytes. asyncio's stream readers buffer this much before they pause reading.
 const BUDGET: usize = 128 * 1024;
-/// What an item costs besides its bytes.
+/// The cost of an item in addition to its bytes.
 const ITEM: usize = 128;
-/// What an operation of the runtime costs.
+/// The cost of an operation of the runtime.
 const OPERATION: usize = 2048;
 
 thread_local! {
     static SPENT: Cell<usize> = const { Cell::new(0) };
 }
 
-/// An item of so many bytes was ready at once.
+/// Counts an item of `bytes` bytes that was ready at once.
 pub(crate) fn spend_item(bytes: usize) {
     SPENT.set(SPENT.get().saturating_add(bytes + ITEM));
 }
 
-/// An operation was ready at once.
+/// Counts an operation that was ready at once.
 pub(crate) fn spend_operation() {
     SPENT.set(SPENT.get().saturating_add(OPERATION));
 }
 
-/// Somebody waits: the loop has its turn.
+/// Restores the budget. Called when a task begins to wait, because the loop then runs.
 pub(crate) fn refill() {
     SPENT.set(0);
 }
 
-/// Whether it is the loop's turn. Then, once it had it, there is a new budget.
+/// Is the budget spent? If so, this restores it, and the caller has to yield to the loop.
 pub(crate) fn is_spent() -> bool {
     let spent = SPENT.get() >= BUDGET;
     if spent {

@@ -1,15 +1,15 @@
-//! Values that belong to a loop and may end on another thread.
+//! Drops values that hold Python references on the thread of their loop.
 //!
-//! A detached thread cannot drop a reference to a Python object. pyo3 puts such a reference aside until Python next calls
-//! one of pyo3's functions. A loop that runs for hours calls functions of `capi` only, so that may be never. Therefore a
-//! value that ends on another thread is sent to its loop, which drops it attached.
+//! A detached thread cannot drop a reference to a Python object. pyo3 defers such a drop until Python calls one of
+//! pyo3's functions the next time. A loop that runs for hours calls functions of `capi` only, so that time may never
+//! come. Therefore the value is sent to its loop, whose thread is attached.
 
 use pyo3::prelude::*;
 
 use super::loop_handle::LoopHandle;
 
-/// A value with references to Python objects in it, which is dropped on the thread of its loop. When the loop is closed,
-/// pyo3 takes the references.
+/// A value with references to Python objects, which is dropped on the thread of its loop. If the loop is closed, the
+/// value is dropped at once, and pyo3 defers the drop of its references.
 #[derive(Debug)]
 pub(crate) struct DropOnLoop<T: Send + 'static> {
     value: Option<T>,
@@ -21,12 +21,12 @@ impl<T: Send + 'static> DropOnLoop<T> {
         DropOnLoop { value: Some(value), event_loop: event_loop.clone() }
     }
 
-    /// The value, which is there as long as this is.
+    /// The value. It is never `None` before `into_inner` or the drop.
     pub(crate) fn get(&self) -> Option<&T> {
         self.value.as_ref()
     }
 
-    /// The value, for a caller that is attached.
+    /// Takes the value out. The caller is attached, and drops the value itself.
     pub(crate) fn into_inner(mut self) -> Option<T> {
         self.value.take()
     }
@@ -43,9 +43,10 @@ impl<T: Send + 'static> Drop for DropOnLoop<T> {
     }
 }
 
-/// Drops a value on a thread that is attached, and lets pyo3 know that it is.
+/// Drops a value on an attached thread. `capi` attaches without pyo3's knowledge, so this makes pyo3 aware of it:
+/// otherwise pyo3 would defer the drop of references.
 pub(crate) fn drop_attached<T>(value: T) {
     let mut value = Some(value);
-    // An interpreter that ends attaches nobody: then the value is dropped all the same.
+    // While the interpreter finalizes, attaching fails. Then the value is dropped at the end of this function.
     let _ = Python::try_attach(|_| drop(value.take()));
 }

@@ -1,12 +1,13 @@
-//! Futures across the border, for other extension crates: [`future_into_py`] and [`into_future`].
+//! Conversion between Rust futures and Python awaitables, for other extension crates: [`future_into_py`] and
+//! [`into_future`].
 //!
-//! The signatures are those of pyo3-async-runtimes. What differs is underneath: the runtime is wakeloop's, and a
-//! result goes back through the loop's inbox, in batches, without the GIL, without a thread's `call_soon_threadsafe`.
+//! The signatures are those of pyo3-async-runtimes. The runtime is wakeloop's. A result is sent to the loop's inbox
+//! without the GIL, and the loop takes results in batches, so no thread calls `call_soon_threadsafe`.
 //!
-//! **Two copies.** An extension crate that links this crate has its own copy of it, beside the one in Python's
-//! package `wakeloop`: its own runtime, whose workers start with the first future, and its own settings
-//! (`wakeloop.configure` and `wakeloop.runtime_metrics` speak of the package's). The copies share nothing; the
-//! extension sees wakeloop's event loop as any asyncio loop and reaches it through a descriptor that the loop
+//! **Two copies.** An extension crate that links this crate has a copy of it, separate from the one in the Python
+//! package `wakeloop`. It has a runtime of its own, whose workers start with the first future, and settings of its own:
+//! `wakeloop.configure` and `wakeloop.runtime_metrics` are for the package's copy. The copies share nothing. The
+//! extension treats wakeloop's event loop like any other asyncio loop, and reaches it by a descriptor that the loop
 //! watches.
 
 use std::future::Future;
@@ -28,11 +29,11 @@ use crate::event_loop::core::process::forked;
 use crate::runtime::sync::oneshot;
 use crate::runtime::yield_now;
 
-/// A Rust future as something that Python awaits.
+/// Turns a Rust future into a Python awaitable.
 ///
-/// The result is a coroutine in all but name: the future starts when it is first awaited, by a task of any asyncio
-/// loop, and runs on the workers of the runtime, without the GIL. Cancelling the awaiting task drops it. `Err` is
-/// raised as it is; a panic becomes the exception `RuntimePanic`, and the process goes on.
+/// The awaitable behaves like a coroutine: the future starts when a task of any asyncio loop awaits it. It runs on the
+/// workers of the runtime, without the GIL. Cancelling the awaiting task drops the future. An `Err` is raised
+/// unchanged. A panic becomes the exception `RuntimePanic`, and the process continues.
 ///
 /// ```ignore
 /// #[pyfunction]
@@ -42,7 +43,7 @@ use crate::runtime::yield_now;
 /// ```
 ///
 /// # Errors
-/// When Python's own modules cannot be imported, at the first call.
+/// The first call fails if one of the modules that it imports from Python's standard library is missing.
 pub fn future_into_py<F, T>(py: Python<'_>, future: F) -> PyResult<Bound<'_, PyAny>>
 where
     F: Future<Output = PyResult<T>> + Send + 'static,
@@ -50,8 +51,8 @@ where
 {
     prepare(py)?;
     Operation::create(py, "future", async move {
-        // The first poll is on the loop's thread, attached. A future that others wrote may take its time, so it goes on
-        // on a worker.
+        // The first poll runs on the loop's thread with the GIL held. A future from another crate may compute for long,
+        // so it is first polled on a worker.
         yield_now().await;
         let result = future.await;
         Outcome::value(move |py| {
@@ -61,13 +62,13 @@ where
     })
 }
 
-/// Something awaitable of Python's as a Rust future.
+/// Turns a Python awaitable into a Rust future.
 ///
-/// To be called on the thread of a running loop: the awaitable becomes a task of that loop (or is one already). The
-/// future may be awaited anywhere. Dropping it before it is ready cancels the task.
+/// Call it on the thread of a running loop. It wraps the awaitable in a task of that loop, unless it is a task or
+/// future already. The Rust future may be awaited on any thread. Dropping it before it is ready cancels the task.
 ///
 /// # Errors
-/// RuntimeError without a running loop, TypeError for what cannot be awaited.
+/// RuntimeError if no loop is running, TypeError if the object cannot be awaited.
 pub fn into_future(
     awaitable: Bound<'_, PyAny>,
 ) -> PyResult<impl Future<Output = PyResult<Py<PyAny>>> + Send + use<>> {
@@ -90,10 +91,10 @@ struct Done {
 #[pymethods]
 impl Done {
     fn __call__(&self, task: &Bound<'_, PyAny>) {
-        // Taking leaves no half-way state behind a panic.
+        // The lock may be poisoned: taking the sender cannot panic half-way.
         let sender = self.sender.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
         if let Some(sender) = sender {
-            // Nobody may be interested any more.
+            // It fails if the Rust future was dropped.
             let _ = sender.send(task.call_method0(Fallible("result")).map(Bound::unbind));
         }
     }
@@ -101,7 +102,7 @@ impl Done {
 
 /// Waits for a task of a loop.
 struct Waiting {
-    /// Taken when it is done.
+    /// `None` once the task is done.
     task: Option<Py<PyAny>>,
     event_loop: LoopHandle,
     receiver: oneshot::Receiver<PyResult<Py<PyAny>>>,
@@ -134,7 +135,7 @@ fn after_fork() {
     forked();
 }
 
-/// Makes this copy of the crate ready, unless it is the one in the package, which was made ready by its import.
+/// Initialises this copy of the crate. The copy in the package `wakeloop` is initialised by its import.
 fn prepare(py: Python<'_>) -> PyResult<()> {
     static PREPARED: AtomicBool = AtomicBool::new(false);
     // Relaxed: read and written under the GIL.

@@ -1,4 +1,4 @@
-//! pyo3-async-runtimes on our runtime, for extension crates that are written against its `generic` module.
+//! Runs pyo3-async-runtimes on wakeloop's runtime, for extension crates that use its `generic` module.
 //!
 //! ```ignore
 //! use pyo3_async_runtimes::generic::future_into_py;
@@ -10,7 +10,7 @@
 //! }
 //! ```
 //!
-//! Its task locals (event loop and context) are a task local of our runtime.
+//! Its `TaskLocals` (event loop and context) are stored in a task local of wakeloop's runtime.
 
 use std::any::Any;
 use std::future::Future;
@@ -27,7 +27,7 @@ crate::task_local! {
     static LOCALS: TaskLocals;
 }
 
-/// The process's runtime, as pyo3-async-runtimes knows runtimes. Starts on first use.
+/// The process's runtime, as a `Runtime` of pyo3-async-runtimes. It starts on first use.
 #[derive(Clone, Copy, Debug)]
 pub struct Wakeloop;
 
@@ -36,7 +36,7 @@ pub struct Wakeloop;
 pub enum Failed {
     /// It was aborted, or it panicked.
     Task(ours::JoinError),
-    /// The runtime could not be started: no threads or no descriptors are left.
+    /// The runtime could not be started, because threads or descriptors have run out.
     Start(std::io::Error),
 }
 
@@ -45,7 +45,7 @@ impl JoinError for Failed {
         matches!(self, Failed::Task(error) if error.is_panic())
     }
 
-    /// The panic's payload; for a failure of another kind, its message.
+    /// The panic's payload, or the message of another failure.
     fn into_panic(self) -> Box<dyn Any + Send + 'static> {
         match self {
             Failed::Task(ours::JoinError::Panic(panic)) => panic.into_payload(),
@@ -65,7 +65,7 @@ impl Future for Joining {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
             Ok(task) => Pin::new(task).poll(context).map_err(Failed::Task),
-            // Without an error it is polled after it was ready, which no caller may do.
+            // The error is gone if a caller polls again after `Ready`, against the contract of `Future`.
             Err(error) => error.take().map_or(Poll::Pending, |error| Poll::Ready(Err(Failed::Start(error)))),
         }
     }

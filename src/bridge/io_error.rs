@@ -1,5 +1,5 @@
-//! I/O errors of the runtime as the exceptions that Python itself would raise: beside what the system reports, there
-//! are a failed lookup of a name and the lack of a thread.
+//! Turns I/O errors of the runtime into the exceptions that Python itself would raise. Besides the errors of the system
+//! these are failed name lookups and threads that could not be started.
 
 use std::io;
 
@@ -11,7 +11,7 @@ use crate::capi::{Exception, Raised};
 use crate::resolver::LookupError;
 use crate::runtime::NoThread;
 
-/// Python's text for a thread that cannot be started.
+/// CPython's text for a thread that cannot be started.
 pub(crate) const NO_THREAD: &str = "can't start new thread";
 
 /// Sets the exception for `error`.

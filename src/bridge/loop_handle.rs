@@ -1,9 +1,9 @@
-//! The way to an event loop from threads that are not attached to the interpreter.
+//! Sends messages to an event loop from threads that are not attached to the interpreter.
 //!
-//! wakeloop's own loop has an inbox. Any other asyncio loop watches one end of a socket pair with `add_reader`: the sender
-//! queues its message and writes one byte, and the loop's own thread, which is attached anyway, takes all messages. So no
-//! worker ever waits for the GIL, and a burst costs the foreign loop one callback, where `call_soon_threadsafe` would
-//! cost a Handle and a switch of the GIL each.
+//! wakeloop's own loop has an inbox. Any other asyncio loop watches one end of a socket pair with `add_reader`: the
+//! sender queues its message and writes one byte, and the loop's thread, which is attached anyway, runs all messages.
+//! So no worker ever waits for the GIL, and a burst costs the foreign loop one callback. `call_soon_threadsafe` would
+//! cost a Handle and a switch of the GIL per message.
 
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
@@ -24,7 +24,7 @@ use crate::event_loop::core::process::{PARENTS_LOOP, forks};
 use crate::event_loop::event_loop::EventLoop;
 use crate::event_loop::unraisable::unraisable;
 
-/// Sends messages to one loop. `Send` and `Sync`; outlives the loop, after which messages go nowhere.
+/// Sends messages to one loop. It is `Send` and `Sync`. It may outlive the loop; messages to a closed loop are dropped.
 #[derive(Clone, Debug)]
 pub(crate) enum LoopHandle {
     Own(Arc<Inbox>),
@@ -32,8 +32,8 @@ pub(crate) enum LoopHandle {
 }
 
 impl LoopHandle {
-    /// The handle of `event_loop`. A foreign loop gets its inbox on first use. Called on the loop's own thread, while it
-    /// runs.
+    /// The handle of `event_loop`. Call it on the loop's thread, while the loop runs: the first call for a foreign loop
+    /// adds a reader to it.
     pub(crate) fn of(event_loop: &Bound<'_, PyAny>) -> PyResult<LoopHandle> {
         if let Ok(own) = event_loop.cast::<EventLoop>() {
             return Ok(LoopHandle::Own(own.get().core().inbox.clone()));
@@ -49,7 +49,8 @@ impl LoopHandle {
         Ok(LoopHandle::of(&running_loop()?.bind(py))?)
     }
 
-    /// Notes that the loop awaits a job whose thread needs the GIL every now and then, for as long as the result lives.
+    /// Counts a job whose thread will need the GIL. The loop then gives up the GIL more often; see `gil_fairness`. The
+    /// returned guard ends the count.
     pub(crate) fn await_job(&self) -> Awaited {
         Awaited(match self {
             LoopHandle::Own(inbox) => {
@@ -60,7 +61,7 @@ impl LoopHandle {
         })
     }
 
-    /// Leaves a message. Needs no GIL, and blocks for no longer than a push to a list takes.
+    /// Sends a message. Needs no GIL, and blocks only while another thread adds or takes messages.
     pub(crate) fn send(&self, message: Message) {
         match self {
             LoopHandle::Own(inbox) => inbox.send(message),
@@ -69,7 +70,7 @@ impl LoopHandle {
     }
 }
 
-/// A job that a loop of ours awaits. Dropped when the job ends.
+/// Counts a job that one of our loops awaits, until it is dropped.
 pub(crate) struct Awaited(Option<Arc<Inbox>>);
 
 impl Drop for Awaited {
@@ -83,14 +84,14 @@ impl Drop for Awaited {
 /// The messages for a foreign loop.
 pub(crate) struct ForeignQueue {
     messages: Mutex<Vec<Message>>,
-    /// A byte is on its way, so that a burst writes one.
+    /// A byte was written and not read yet, so that a burst writes only one.
     signalled: AtomicBool,
     writer: UnixStream,
 }
 
 impl ForeignQueue {
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Message>> {
-        // Pushing to a Vec leaves no half-way state behind a panic.
+        // The lock may be poisoned: pushing to a Vec cannot panic half-way.
         self.messages.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
@@ -98,7 +99,8 @@ impl ForeignQueue {
         self.lock().push(message);
         // Ordering: AcqRel, pairs with the swap in `take`: the sender that finds it false writes the byte.
         if !self.signalled.swap(true, Ordering::AcqRel) {
-            // It fails if the socket is full, when a byte is there already, or closed, when nobody reads any more.
+            // A failed write does not matter: either the socket is full, and the loop wakes anyway, or it is closed,
+            // and so is the loop.
             let _ = (&self.writer).write(&[1]);
         }
     }
@@ -122,12 +124,12 @@ impl std::fmt::Debug for ForeignQueue {
 pub(crate) struct ForeignInbox {
     queue: Arc<ForeignQueue>,
     reader: UnixStream,
-    /// A forked child has its parent's loops, but shares their descriptors.
+    /// The fork count when it was made. A forked child shares the descriptors of its parent's loops.
     forks: u32,
 }
 
 impl ForeignInbox {
-    /// The inbox of a loop. The loop's own reader callback keeps it alive, so closing the loop closes its descriptors.
+    /// The inbox of a loop. The loop's reader callback keeps it alive, so closing the loop closes its descriptors.
     fn of<'py>(event_loop: &Bound<'py, PyAny>) -> PyResult<Bound<'py, ForeignInbox>> {
         /// Weak references to the inboxes, by loop.
         static INBOXES: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
@@ -142,7 +144,7 @@ impl ForeignInbox {
         if !known.is_none()
             && let Ok(inbox) = known.call0()?.cast_into::<ForeignInbox>()
         {
-            // The parent would get what is sent here: both processes watch the same descriptors.
+            // The parent would receive the byte: both processes watch the same descriptors.
             if inbox.get().forks != forks() {
                 return Err(exception::<PyRuntimeError>(PARENTS_LOOP));
             }
@@ -170,15 +172,15 @@ impl ForeignInbox {
 
 #[pymethods]
 impl ForeignInbox {
-    /// What the loop watches.
+    /// The descriptor that the loop watches.
     fn fileno(&self) -> i32 {
         self.reader.as_raw_fd()
     }
 
-    /// The loop's reader callback: runs everything that came in.
+    /// The loop's reader callback: runs all messages.
     fn drain(&self, py: Python<'_>) -> PyResult<()> {
         if self.forks != forks() {
-            // The byte and the messages are the parent's.
+            // The messages are for the parent's loop, and the byte is for the parent to read.
             return Ok(());
         }
         let mut bytes = [0; 64];
@@ -191,7 +193,7 @@ impl ForeignInbox {
     }
 }
 
-/// Handles an error inside a message, which no code can catch: it is printed, unless it has to stop the loop.
+/// Handles an error in a message, where no Python code can catch it: it is printed, unless it has to stop the loop.
 pub(crate) fn report(error: impl Into<Raised>) -> Result<(), Fatal> {
     unraisable(&Ref::none(), error.into())
 }

@@ -1,19 +1,19 @@
-//! Where the two halves meet: a Rust future on the runtime, awaited by Python on an event loop.
+//! Connects the Rust runtime with Python's event loops: Python awaits Rust futures, and Rust awaits Python's.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
-//! | [`awaitable`] | what Python awaits: an operation on the runtime |
-//! | [`waiter`] | the task that waits for it, as the runtime sees it |
-//! | [`loop_handle`] | the way to a loop from other threads: wakeloop's own by its inbox, any other by a descriptor |
+//! | [`awaitable`] | `Operation`, the Python awaitable of a Rust future |
+//! | [`waiter`] | wakes a Python task from any thread |
+//! | [`loop_handle`] | sends messages to a loop from other threads: to wakeloop's by its inbox, to others by a descriptor |
 //! | [`drop_on_loop`] | values that have to be dropped on a loop's thread |
 //! | [`runtime`] | the process's one runtime |
-//! | [`pool`] | threads for blocking calls of the loops themselves |
-//! | [`budget`] | how much a task gets at once before its loop has a turn |
-//! | [`promise`] | a job's duty to report its outcome |
-//! | [`panic`], [`io_error`] | the exceptions that panics and failures of the runtime become |
+//! | [`pool`] | threads for the loops' own blocking calls, such as name lookups |
+//! | [`budget`] | the cooperative budget: how much tasks may do before they yield to the loop |
+//! | [`promise`] | makes sure that a job reports an outcome |
+//! | [`panic`], [`io_error`] | the exceptions for panics and errors of the runtime |
 //!
-//! [`future_into_py`] and [`into_future`] are for other extension crates. `generic`, behind the feature `async-runtimes`,
-//! is for those that use pyo3-async-runtimes.
+//! [`future_into_py`] and [`into_future`] are for other extension crates. The module `generic`, behind the feature
+//! `async-runtimes`, is for crates that use pyo3-async-runtimes.
 
 pub(crate) mod awaitable;
 pub(crate) mod budget;

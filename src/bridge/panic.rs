@@ -1,4 +1,4 @@
-//! The exception that a Rust panic becomes.
+//! The Python exception for a Rust panic.
 
 use pyo3::exceptions::PyException;
 
@@ -6,5 +6,5 @@ pyo3::create_exception!(
     wakeloop,
     RuntimePanic,
     PyException,
-    "A panic in Rust code, caught at the border to Python. The process goes on; the operation did not finish."
+    "A panic in Rust code. The process continues, and the operation did not finish."
 );

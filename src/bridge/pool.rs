@@ -1,7 +1,7 @@
-//! Blocking calls of the event loops themselves: a pool of threads, and futures that its jobs complete.
+//! Runs the event loops' own blocking calls on a pool of threads.
 //!
-//! The pool is not the runtime's, which would come with a thread per core and a poller: a program that only looks
-//! up a name needs neither. It is made on first use, and anew in a forked child.
+//! This is not the runtime's pool. The runtime starts a thread per core and a poller, and a program that only looks up
+//! a name needs neither. The pool is created on first use, and again in a forked child.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,28 +21,29 @@ use crate::capi::error::exception;
 use crate::event_loop::core::process::forks;
 use crate::runtime::BlockingPool;
 
-/// As many as asyncio's default executor has at most.
+/// The maximum size of asyncio's default executor.
 const THREADS: usize = 32;
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
-/// The pool, and in which process it was made: a forked child has the memory but not the threads.
+/// The pool, and the fork count when it was created: a forked child has the memory of the pool, but not its threads.
 static POOL: Mutex<Option<(Arc<BlockingPool>, u32)>> = Mutex::new(None);
 
 fn pool() -> Arc<BlockingPool> {
-    // Nothing under this lock can panic half-way.
+    // The lock may be poisoned: no code under it can panic half-way through a change.
     let mut place = POOL.lock().unwrap_or_else(PoisonError::into_inner);
     match &*place {
         Some((pool, owner)) if *owner == forks() => pool.clone(),
         _ => {
             let pool = Arc::new(BlockingPool::new(THREADS, KEEP_ALIVE));
-            // In a forked child the parent's pool is forgotten: its threads are not here.
+            // In a forked child the parent's pool is leaked: its threads do not exist here, and one of them may have
+            // held its lock at the fork.
             std::mem::forget(place.replace((pool.clone(), forks())));
             pool
         }
     }
 }
 
-/// Runs `job` on the pool. The future completes on `event_loop` and can be cancelled, which leaves the job alone.
+/// Runs `job` on the pool. Returns a future of `event_loop`. Cancelling the future does not stop the job.
 pub(crate) fn run<'py>(
     event_loop: &Bound<'py, PyAny>,
     job: impl FnOnce() -> Make + Send + 'static,
@@ -53,7 +54,7 @@ pub(crate) fn run<'py>(
         event_loop.send(Box::new(move |py| deliver(py, promised.bind(py), outcome).or_else(report)));
     };
     let promise = Promise::new(notify, || Box::new(|_| Err(exception::<PyRuntimeError>(NO_THREAD))));
-    // Detached: the promise is what reports.
+    // The join handle is not needed: the promise reports the outcome.
     drop(pool().spawn_and_notify(
         move || {
             catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(|payload| {
@@ -61,14 +62,14 @@ pub(crate) fn run<'py>(
                 Box::new(move |_| Err(exception::<RuntimePanic>(text)))
             })
         },
-        move |outcome| promise.keep(outcome),
+        move |outcome| promise.complete(outcome),
     ));
     Ok(future)
 }
 
 fn deliver(py: Python<'_>, future: &Bound<'_, PyAny>, outcome: Make) -> PyResult<()> {
     if future.call_method0(Fallible("done"))?.is_truthy()? {
-        // Cancelled meanwhile.
+        // It was cancelled in the meantime.
         return Ok(());
     }
     match outcome(py) {

@@ -1,19 +1,18 @@
-//! A job's duty to report its outcome.
+//! Makes sure that a job reports an outcome, even if it never runs.
 
-/// Reports the outcome of a job once. If it is dropped before, as with a job that is cancelled or finds no thread, it
-/// reports what stands for that.
+/// Reports the outcome of a job exactly once. If it is dropped first, because the job was cancelled or no thread could
+/// be started for it, it reports the outcome that `if_dropped` returns.
 pub(super) struct Promise<T, F: FnOnce(T)> {
     report: Option<F>,
-    broken: fn() -> T,
+    if_dropped: fn() -> T,
 }
 
 impl<T, F: FnOnce(T)> Promise<T, F> {
-    /// `broken` gives the outcome of a promise that is dropped.
-    pub(super) fn new(report: F, broken: fn() -> T) -> Promise<T, F> {
-        Promise { report: Some(report), broken }
+    pub(super) fn new(report: F, if_dropped: fn() -> T) -> Promise<T, F> {
+        Promise { report: Some(report), if_dropped }
     }
 
-    pub(super) fn keep(mut self, outcome: T) {
+    pub(super) fn complete(mut self, outcome: T) {
         if let Some(report) = self.report.take() {
             report(outcome);
         }
@@ -23,7 +22,7 @@ impl<T, F: FnOnce(T)> Promise<T, F> {
 impl<T, F: FnOnce(T)> Drop for Promise<T, F> {
     fn drop(&mut self) {
         if let Some(report) = self.report.take() {
-            report((self.broken)());
+            report((self.if_dropped)());
         }
     }
 }

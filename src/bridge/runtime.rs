@@ -1,4 +1,4 @@
-//! The process's runtime, made when something first needs it: a plain asyncio program starts no thread.
+//! The process's runtime. It starts on first use, so a program that uses only asyncio has no extra threads.
 
 use std::cell::RefCell;
 use std::io;
@@ -9,7 +9,7 @@ use crate::runtime::{Builder, Handle, NoThread, Runtime};
 
 struct Started {
     handle: Handle,
-    /// In which process it was started: a forked child has the memory but not the threads.
+    /// The fork count when it was started: a forked child has the memory of the runtime, but not its threads.
     forks: u32,
 }
 
@@ -21,16 +21,16 @@ struct State {
 static STATE: Mutex<State> = Mutex::new(State { started: None, workers: None });
 
 fn state() -> std::sync::MutexGuard<'static, State> {
-    // A panic under this lock can only come from a failed thread start, which leaves the state whole.
+    // The lock may be poisoned: the code under it changes the state last.
     STATE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 thread_local! {
-    /// The handle, for threads that have asked before.
+    /// The handle and its fork count, cached per thread.
     static KNOWN: RefCell<Option<(u32, Handle)>> = const { RefCell::new(None) };
 }
 
-/// The runtime's handle; starts it on first use, and anew in a forked child.
+/// The runtime's handle. Starts the runtime on first use, and again in a forked child.
 ///
 /// # Errors
 /// When threads or descriptors run out.
@@ -42,7 +42,8 @@ pub(crate) fn handle() -> io::Result<Handle> {
     }
     let handle = start(forks)?;
     let stale = KNOWN.replace(Some((forks, handle.clone())));
-    // A parent's handle must not be dropped: its threads are not here.
+    // In a forked child the parent's handle is leaked: its threads do not exist here, and one of them may have held a
+    // lock of the runtime at the fork.
     std::mem::forget(stale);
     Ok(handle)
 }
@@ -59,15 +60,15 @@ fn start(forks: u32) -> io::Result<Handle> {
         builder = builder.worker_threads(workers);
     }
     let runtime = builder.thread_name("wakeloop").build().map_err(|error| match error.kind() {
-        // Only the start of a thread fails like this.
+        // Only starting a thread fails with this kind.
         io::ErrorKind::WouldBlock => NoThread.into(),
         _ => error,
     })?;
     let handle = runtime.handle();
     handle.open_driver()?;
-    // It lives until the process ends: joining its threads at exit could wait for a peer that never sends.
+    // The runtime is never dropped: joining its threads at exit could wait for a peer that never sends.
     std::mem::forget::<Runtime>(runtime);
-    // The parent's handle, if this is a child, must not be dropped either: its threads are not here.
+    // In a forked child this leaks the parent's handle; see `handle`.
     std::mem::forget(state.started.replace(Started { handle: handle.clone(), forks }));
     Ok(handle)
 }
@@ -78,7 +79,7 @@ pub(crate) fn started() -> Option<Handle> {
     state.started.as_ref().filter(|started| started.forks == forks()).map(|it| it.handle.clone())
 }
 
-/// Sets the number of workers for when the runtime starts. False if it runs already.
+/// Sets the number of workers with which the runtime will start. Returns false if it has started already.
 pub(crate) fn configure(workers: usize) -> bool {
     let mut state = state();
     if state.started.as_ref().is_some_and(|started| started.forks == forks()) {

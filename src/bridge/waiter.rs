@@ -1,7 +1,7 @@
-//! A task that waits on a loop, as the runtime sees it: something to wake.
+//! Wakes a Python task from any thread.
 //!
-//! The task waits for an asyncio future of its own loop. Waking sends a message to the loop, which sets the future's
-//! result to `None`. The outcome itself stays with the operation until the task takes it.
+//! The task waits for an asyncio future of its own loop. Waking it sends a message to the loop, which sets the future's
+//! result to `None`. The outcome of the operation stays in the operation until the task takes it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Wake;
@@ -15,7 +15,7 @@ use crate::capi::{Raised, Ref};
 use crate::event_loop::core::Core;
 use crate::event_loop::futures::new_future;
 
-/// Wakes one task, once, from any thread. Dropped unused, it wakes nobody.
+/// Wakes one task, at most once, from any thread.
 #[derive(Debug)]
 pub(crate) struct Waiter {
     event_loop: LoopHandle,
@@ -52,7 +52,7 @@ impl Waiter {
     }
 }
 
-/// A waiter as a waker of the runtime's futures, which may wake it any number of times.
+/// A waker for Rust futures that wakes a [`Waiter`] the first time and then does nothing.
 pub(crate) struct WakeOnce(Mutex<Option<Waiter>>);
 
 impl WakeOnce {
@@ -62,7 +62,7 @@ impl WakeOnce {
 
     /// The waiter, if it was not woken yet.
     pub(crate) fn take(&self) -> Option<Waiter> {
-        // Taking leaves no half-way state behind a panic.
+        // The lock may be poisoned: taking the waiter cannot panic half-way.
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }

@@ -27,7 +27,7 @@ const MODE_RELEASE_BUFFERS: c_long = 0x10;
 
 /// How many connections of a thread retain their buffers: at most half a megabyte.
 const MAX_RETAINED: usize = 16;
-/// A receive that is larger than this has more than one record.
+/// Buffers are retained only for receives of at most this size.
 const SMALL: usize = 16 * 1024;
 
 /// The connections of this thread that retain their buffers.
