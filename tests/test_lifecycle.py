@@ -472,6 +472,17 @@ class TestTheWaysIn:
 
         assert self.wakeloop.run(main(), debug=True) is True
 
+    def test_run_takes_a_loop_factory(self):
+        class Loop(self.wakeloop.EventLoop):
+            pass
+
+        async def main():
+            return type(asyncio.get_running_loop())
+
+        assert self.wakeloop.run(main(), loop_factory=Loop) is Loop
+        assert self.wakeloop.run(main(), loop_factory=asyncio.SelectorEventLoop) is asyncio.SelectorEventLoop
+        assert self.wakeloop.run(main(), loop_factory=None) is self.wakeloop.EventLoop
+
     def test_new_event_loop_makes_an_event_loop(self):
         loop = self.wakeloop.new_event_loop()
         assert type(loop) is self.wakeloop.EventLoop

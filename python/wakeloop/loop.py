@@ -545,13 +545,18 @@ def new_event_loop() -> EventLoop:
     return EventLoop()
 
 
-def run(main: Coroutine[Any, Any, _T], *, debug: bool | None = None) -> _T:
-    """Run a coroutine on a new wakeloop loop, as asyncio.run does.
+def run(
+    main: Coroutine[Any, Any, _T],
+    *,
+    debug: bool | None = None,
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+) -> _T:
+    """Run a coroutine on a new wakeloop loop, or on the loop that loop_factory makes, as asyncio.run does.
 
     Raises RuntimeError when called from a running loop. Cancels what is left, closes async generators and
     the default executor, and closes the loop.
     """
     if events._get_running_loop() is not None:
         raise RuntimeError("wakeloop.run() cannot be called from a running event loop")
-    with asyncio.Runner(debug=debug, loop_factory=new_event_loop) as runner:
+    with asyncio.Runner(debug=debug, loop_factory=loop_factory or new_event_loop) as runner:
         return runner.run(main)
