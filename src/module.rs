@@ -122,9 +122,6 @@ fn learn_c_caller(py: Python<'_>) -> PyResult<()> {
     calls::init_c_caller(py)
 }
 
-/// demo()
-/// --
-///
 /// Run the runtime's scheduling demo and print every event of it.
 #[pyfunction]
 fn demo(py: Python<'_>) -> PyResult<()> {

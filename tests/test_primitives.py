@@ -418,10 +418,17 @@ def test_an_address_that_cannot_be_bound_is_pythons_os_error(run):
         await server.wait_closed()
         with pytest.raises(OSError):
             await wakeloop.start_echo_server("192.0.2.1", 0)
-        with pytest.raises((TypeError, OverflowError, ValueError)):
-            await wakeloop.start_echo_server("127.0.0.1", 70_000)
+        with pytest.raises(OverflowError, match=r"^bind\(\): port must be 0-65535\.$"):
+            wakeloop.start_echo_server("127.0.0.1", 70_000)
 
     run(main())
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("workers", [0, -1, -(10**30)])
+def test_fewer_workers_than_one_are_a_value_error(workers):
+    with pytest.raises(ValueError, match="^workers must be at least 1$"):
+        wakeloop.configure(workers=workers)
 
 
 def test_the_stats_of_the_echo_server_count(run):

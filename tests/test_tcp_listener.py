@@ -176,3 +176,12 @@ def test_wrong_arguments_are_refused_at_once(run, bad):
             wakeloop.TcpListener.bind(**{"host": "127.0.0.1", "port": 0} | bad)
 
     run(main())
+
+
+@pytest.mark.parametrize("port", [-1, 65_536, 10**30])
+def test_a_port_out_of_range_raises_what_asyncio_raises(run, port):
+    async def main():
+        with pytest.raises(OverflowError, match=r"^bind\(\): port must be 0-65535\.$"):
+            wakeloop.TcpListener.bind("127.0.0.1", port)
+
+    run(main())

@@ -542,6 +542,31 @@ def test_wrong_arguments_are_refused_at_once(run, bad):
     run(main())
 
 
+@pytest.mark.parametrize("port", [-1, 65_536, 99_999, 10**30])
+def test_a_port_out_of_range_raises_what_asyncio_raises(run, port):
+    async def main():
+        with pytest.raises(OverflowError) as theirs:
+            with socket.socket() as sock:
+                sock.connect(("127.0.0.1", 65_536))
+        with pytest.raises(OverflowError) as ours:
+            wakeloop.TcpStream.connect("127.0.0.1", port)
+        assert str(ours.value) == str(theirs.value) == "connect(): port must be 0-65535."
+
+    run(main())
+
+
+@pytest.mark.parametrize("limit", [0, -1, -(10**30)])
+def test_a_limit_below_one_raises_what_asyncio_raises(run, limit):
+    async def main():
+        with pytest.raises(ValueError) as theirs:
+            asyncio.StreamReader(limit)
+        with pytest.raises(ValueError) as ours:
+            wakeloop.TcpStream.connect("127.0.0.1", 1, limit=limit)
+        assert str(ours.value) == str(theirs.value)
+
+    run(main())
+
+
 def test_a_closed_stream_refuses_everything_but_close(run):
     async def main():
         async with connected() as (stream, peer):

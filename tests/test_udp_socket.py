@@ -125,6 +125,21 @@ def test_wrong_arguments_are_refused_at_once(run):
     run(main())
 
 
+@pytest.mark.parametrize("port", [-1, 65_536, 10**30])
+def test_a_port_out_of_range_raises_what_asyncio_raises(run, port):
+    async def main():
+        with pytest.raises(OverflowError, match=r"^bind\(\): port must be 0-65535\.$"):
+            wakeloop.UdpSocket.bind("127.0.0.1", port)
+        with pytest.raises(OverflowError, match=r"^connect\(\): port must be 0-65535\.$"):
+            wakeloop.UdpSocket.connect("127.0.0.1", port)
+        async with wakeloop.UdpSocket.bind("127.0.0.1", 0) as one:
+            for address in [("127.0.0.1", port), ("::1", port, 0, 0), ("localhost", port, 0, 0)]:
+                with pytest.raises(OverflowError, match=r"^sendto\(\): port must be 0-65535\.$"):
+                    one.send_to(b"", address)
+
+    run(main())
+
+
 def test_a_socket_that_is_dropped_open_is_closed_with_a_warning(run):
     async def main():
         server = await wakeloop.UdpSocket.bind("127.0.0.1", 0)

@@ -5,6 +5,7 @@ import contextvars
 import sys
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable
+from contextlib import AbstractAsyncContextManager
 from socket import socket
 from types import GenericAlias
 from typing import Any, Generic, ParamSpec, Self, TypeAlias, TypeVar, TypeVarTuple, Unpack, final, overload
@@ -12,6 +13,8 @@ from typing import Any, Generic, ParamSpec, Self, TypeAlias, TypeVar, TypeVarTup
 from typing_extensions import Buffer, disjoint_base
 
 _T = TypeVar("_T")
+_T_co = TypeVar("_T_co", covariant=True)
+_Opened = TypeVar("_Opened")
 _P = ParamSpec("_P")
 _Ts = TypeVarTuple("_Ts")
 _Coroutine: TypeAlias = Coroutine[Any, Any, _T] | Generator[Any, None, _T]
@@ -25,7 +28,7 @@ class RuntimePanic(Exception):
 # -- the runtime --------------------------------------------------------------------------------------------
 
 @final
-class Operation(Coroutine[Any, Any, _T]):
+class Operation(Coroutine[Any, Any, _T_co]):
     """An operation on the Rust runtime; awaited once, like a coroutine."""
 
     @property
@@ -33,12 +36,14 @@ class Operation(Coroutine[Any, Any, _T]):
     @property
     def __qualname__(self) -> str: ...
     def __class_getitem__(cls, item: Any, /) -> GenericAlias: ...
-    def __await__(self) -> Generator[Any, None, _T]: ...
-    def __iter__(self) -> Generator[Any, None, _T]: ...
+    def __await__(self) -> Generator[Any, None, _T_co]: ...
+    def __iter__(self) -> Generator[Any, None, _T_co]: ...
     def __next__(self) -> Any: ...
     def send(self, value: Any, /) -> Any: ...
-    def throw(self, kind: Any, value: Any = None, traceback: Any = None) -> Any: ...
+    def throw(self, type: Any, value: Any = None, traceback: Any = None, /) -> Any: ...
     def close(self) -> None: ...
+    def __aenter__(self: Operation[AbstractAsyncContextManager[_Opened, Any]]) -> Operation[_Opened]: ...
+    def __aexit__(self, *_exception: object) -> Operation[None]: ...
 
 @final
 class EchoServer:

@@ -128,8 +128,14 @@ elif STANDS_IN:
     start_server = _ours(
         streams.start_server, "Serve client_connected_cb(reader, writer); see asyncio.start_server."
     )
-    open_unix_connection = _ours(streams.open_unix_connection, "open_connection() to a Unix socket.")
-    start_unix_server = _ours(streams.start_unix_server, "start_server() on a Unix socket.")
+    open_unix_connection = _ours(
+        streams.open_unix_connection,
+        "Connect to a Unix socket, and give (reader, writer); see asyncio.open_unix_connection.",
+    )
+    start_unix_server = _ours(
+        streams.start_unix_server,
+        "Serve client_connected_cb(reader, writer) on a Unix socket; see asyncio.start_unix_server.",
+    )
     _core.feed_readers((streams.StreamReaderProtocol, _PROTOCOL), (streams.StreamReader, _READER))
     _core.adopt_streams(StreamReader, StreamWriter, (StreamReaderProtocol, _PROTOCOL))
 else:

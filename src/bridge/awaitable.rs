@@ -35,9 +35,9 @@ use crate::capi::collector::Visitor;
 use crate::capi::coroutine::{self, AwaitState, Coroutine, Step};
 use crate::capi::error::exception;
 use crate::capi::imports::imports;
-use crate::capi::methods::TypeSlot;
+use crate::capi::methods::{Method, TypeSlot};
 use crate::capi::native::{self, WeakList, native_class};
-use crate::capi::{Borrowed, Exception, Fallible, Raised, Ref, Slot, This};
+use crate::capi::{Arguments, Borrowed, Exception, Fallible, Raised, Ref, Slot, This};
 use crate::event_loop::core::process::forks;
 use crate::runtime::sync::oneshot::{self, Receiver, RecvError};
 use crate::runtime::{AbortHandle, NoThread};
@@ -77,12 +77,26 @@ type Job = Box<dyn FnOnce() -> Outcome + Send>;
 pub(crate) struct Operation {
     name: &'static str,
     phase: Cell<Phase>,
+    scope: Cell<Scope>,
     /// The asyncio future that the task waits for.
     future: Slot,
     /// The result of [`Outcome::Nothing`].
     result: Slot,
+    /// What an `async with` has opened, until it closes it. The collector does not clear it: its owner has to close it.
+    opened: Slot,
     awaited: AwaitState,
     weaklist: WeakList,
+}
+
+/// Whether `async with` takes the operation.
+#[derive(Clone, Copy, PartialEq)]
+enum Scope {
+    /// No: there is nothing to close afterwards.
+    None,
+    /// Yes: it opens something whose `__aenter__` gives the object itself, and whose `__aexit__` closes it.
+    Opens,
+    /// It was taken by `async with`, and keeps what it opens.
+    Entered,
 }
 
 enum Phase {
@@ -117,6 +131,15 @@ impl Operation {
         Operation::with_result(py, name, work, None)
     }
 
+    /// Creates an operation that opens something that has to be closed. `async with` takes it too.
+    pub(crate) fn opening<'py>(
+        py: Python<'py>,
+        name: &'static str,
+        work: impl Future<Output = Outcome> + Send + 'static,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        Operation::in_phase(py, name, Phase::New(Box::pin(work)), Scope::Opens, None)
+    }
+
     /// Creates an operation that runs `work`. Its result is `result` if `work` ends with [`Outcome::Nothing`].
     pub(crate) fn with_result<'py>(
         py: Python<'py>,
@@ -124,7 +147,7 @@ impl Operation {
         work: impl Future<Output = Outcome> + Send + 'static,
         result: Option<Ref>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        Operation::in_phase(py, name, Phase::New(Box::pin(work)), result)
+        Operation::in_phase(py, name, Phase::New(Box::pin(work)), Scope::None, result)
     }
 
     /// Creates an operation on the blocking pool. When it is first awaited, `prepare` makes the job, with the GIL held.
@@ -137,7 +160,7 @@ impl Operation {
         J: FnOnce() -> Outcome + Send + 'static,
     {
         let prepare = |py: Python<'_>| prepare(py).map(|job| Box::new(job) as Job);
-        Operation::in_phase(py, name, Phase::NewJob(Box::new(prepare)), None)
+        Operation::in_phase(py, name, Phase::NewJob(Box::new(prepare)), Scope::None, None)
     }
 
     /// Creates an operation that returns `result` in the next turn of the loop.
@@ -146,19 +169,21 @@ impl Operation {
         name: &'static str,
         result: Option<Ref>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        Operation::in_phase(py, name, Phase::NewNextTurn, result)
+        Operation::in_phase(py, name, Phase::NewNextTurn, Scope::None, result)
     }
 
     fn in_phase<'py>(
         py: Python<'py>,
         name: &'static str,
         phase: Phase,
+        scope: Scope,
         result: Option<Ref>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let has_result = result.is_some();
-        let (future, result) = (Slot::empty(), Slot::new(result));
-        let (phase, awaited, weaklist) = (Cell::new(phase), AwaitState::default(), WeakList::new());
-        let operation = Operation { name, phase, future, result, awaited, weaklist };
+        let (phase, scope) = (Cell::new(phase), Cell::new(scope));
+        let (future, result, opened) = (Slot::empty(), Slot::new(result), Slot::empty());
+        let (awaited, weaklist) = (AwaitState::default(), WeakList::new());
+        let operation = Operation { name, phase, scope, future, result, opened, awaited, weaklist };
         let object = native::create(operation)?;
         if has_result && let Some(this) = object.downcast::<Operation>() {
             this.track();
@@ -229,7 +254,13 @@ impl Operation {
     fn conclude(&self, py: Python<'_>, outcome: Outcome) -> Result<Step, Raised> {
         let result = match outcome {
             Outcome::Nothing => Ok(self.result.take().unwrap_or_else(Ref::none)),
-            Outcome::Value(make) => Ok(make(py)?.into_bound(py).into()),
+            Outcome::Value(make) => {
+                let value = Ref::from(make(py)?.into_bound(py));
+                if self.scope.get() == Scope::Entered {
+                    self.opened.set(Some(value.clone_ref()));
+                }
+                Ok(value)
+            }
             Outcome::Error(error) => Err(raise_io(&error)),
             Outcome::Panic(payload) => Err(exception::<RuntimePanic>(panic_text(payload.as_ref())).into()),
         };
@@ -291,11 +322,30 @@ impl Coroutine for Operation {
     }
 
     fn visit(&self, visitor: &mut Visitor) {
-        visitor.slots([&self.future, &self.result]);
+        visitor.slots([&self.future, &self.result, &self.opened]);
     }
 
     fn weaklist(&self) -> Option<&WeakList> {
         Some(&self.weaklist)
+    }
+}
+
+/// `__aenter__()`: the operation itself, whose result is what `async with` binds.
+fn enter(this: This<'_, Operation>) -> Result<Ref, Raised> {
+    if this.scope.get() == Scope::None {
+        let text = format!("{}() opens nothing that 'async with' could close: await it", this.name);
+        return Err(Exception::TypeError.raise(&text));
+    }
+    this.scope.set(Scope::Entered);
+    this.track();
+    Ok(this.object().to_owned())
+}
+
+/// `__aexit__(type, value, traceback)`: that of what was opened.
+fn leave(this: This<'_, Operation>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
+    match this.opened.take() {
+        Some(opened) => opened.call_method(&imports().__aexit__, arguments.rest(0)),
+        None => Err(Exception::RuntimeError.raise(&format!("{}() has opened nothing", this.name))),
     }
 }
 
@@ -342,13 +392,24 @@ const DOC: &CStr = c"An operation on the Rust runtime. sleep(), TcpStream.connec
 It behaves like a coroutine: a task of any asyncio loop can await it once, and it starts only then. Cancelling the task
 drops the Rust future; the documentation of each function says what may have happened by then. An operation is not
 thread-safe: use it only on the thread of the loop that awaits it. In annotations, write Operation[T], where T is the
-type of the result.";
+type of the result.
+
+An operation that opens a stream, a socket or a server can be given to 'async with' without an await. It is closed at
+the end of the block.";
 
 /// Makes the class. Called once, by the module's initialisation.
 pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     let class = coroutine::class::<Operation>(c"wakeloop.Operation")
         .doc(DOC)
         .weaklist(field!(Operation, weaklist))
+        .methods(&[
+            Method::no_args(
+                c"__aenter__",
+                enter,
+                c"__aenter__()\n\nThe operation itself, if it opens what has to be closed. Awaitable.",
+            ),
+            Method::fast(c"__aexit__", leave, c"__aexit__(*_exception)\n\nClose what was opened. Awaitable."),
+        ])
         .slots(&[TypeSlot::repr(|this: This<'_, Operation>| format!("<wakeloop operation {}>", this.name))])
         .build(py)?;
     // For annotations such as `Operation[T]`.

@@ -280,7 +280,7 @@ pub(crate) fn class<'py, T: Coroutine>(full_name: &'static std::ffi::CStr) -> Cl
     ClassSpec::new(full_name)
         .methods(&[
             Method::one_arg(c"send", send, c"Take one step, as a coroutine's send does."),
-            Method::fast(c"throw", throw, c"End the wait and raise, as a coroutine's throw does."),
+            Method::fast(c"throw", throw, c"throw(type, value=None, traceback=None, /)\n\nEnd the wait and raise, as a coroutine's throw does."),
             Method::no_args(c"close", close, c"End the wait."),
             Method::beside_slot(
                 c"__await__",

@@ -40,6 +40,7 @@ exceptions! {
     KeyboardInterrupt = PyExc_KeyboardInterrupt,
     NotImplementedError = PyExc_NotImplementedError,
     OSError = PyExc_OSError,
+    OverflowError = PyExc_OverflowError,
     ResourceWarning = PyExc_ResourceWarning,
     RuntimeError = PyExc_RuntimeError,
     RuntimeWarning = PyExc_RuntimeWarning,

@@ -77,9 +77,6 @@ fn ask(this: This<'_, Unpatched>, arguments: Borrowed<'_>, _: Option<Borrowed<'_
     Ok(boolean(true))
 }
 
-/// unpatched(*parts)
-/// --
-///
 /// Return a callable that checks whether classes and modules are unpatched.
 ///
 /// Each part is a tuple of a class or a module, followed by names in it. For a class, the values that these names

@@ -41,9 +41,6 @@ impl Call {
     }
 }
 
-/// spawn_blocking(function, /, *args, **kwargs)
-/// --
-///
 /// Call function(*args, **kwargs) on a thread of the runtime's blocking pool, in a copy of the context of the
 /// await. Awaitable; gives what the function returns, or raises what it raises.
 ///

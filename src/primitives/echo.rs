@@ -14,6 +14,7 @@ use socket2::SockRef;
 
 use super::closed::Closed;
 use super::lookup::host_name;
+use super::numbers;
 use crate::bridge::awaitable::{Operation, Outcome};
 use crate::capi::Fallible;
 use crate::capi::fallible::dict;
@@ -90,9 +91,6 @@ impl EchoServer {
         Ok(counts)
     }
 
-    /// close()
-    /// --
-    ///
     /// Stop listening and close every connection. Closing twice is fine.
     fn close(&self) {
         // Ordering: Relaxed. The flag is for Python code only, which has the GIL.
@@ -100,17 +98,11 @@ impl EchoServer {
         self.serving.abort();
     }
 
-    /// wait_closed()
-    /// --
-    ///
     /// Wait until the server and its connections are closed. Awaitable.
     fn wait_closed<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.wait_over(py, "EchoServer.wait_closed")
     }
 
-    /// is_serving()
-    /// --
-    ///
     /// Whether it accepts connections.
     fn is_serving(&self) -> bool {
         // Ordering: Relaxed, as in `close`.
@@ -147,19 +139,16 @@ impl EchoServer {
     }
 }
 
-/// start_echo_server(host, port)
-/// --
-///
 /// Start a TCP echo server on the Rust runtime: accepting, reading and writing happen on its workers,
 /// without the GIL. Awaitable; gives an EchoServer. Raises OSError if the address cannot be bound.
 #[pyfunction]
 pub(crate) fn start_echo_server<'py>(
     py: Python<'py>,
     host: &Bound<'py, PyString>,
-    port: u16,
+    #[pyo3(from_py_with = numbers::integer)] port: i64,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let host = host_name(host)?;
-    Operation::create(py, "start_echo_server", async move {
+    let (host, port) = (host_name(host)?, numbers::port(port, "bind")?);
+    Operation::opening(py, "start_echo_server", async move {
         start(host, port).await.map_or_else(Outcome::Error, |server| {
             Outcome::value(|py| Ok(Bound::new(py, server)?.into_any().unbind()))
         })

@@ -11,8 +11,9 @@ use pyo3::types::PyString;
 use super::incoming::Incoming;
 use super::listening::Sockets;
 use super::lookup::host_name;
+use super::numbers;
 use super::socket::{self, Inside, OpenSocket, SocketClass};
-use super::tcp_stream::{TcpStream, checked};
+use super::tcp_stream::TcpStream;
 use crate::bridge::awaitable::{Operation, Outcome};
 use crate::capi::Fallible;
 use crate::capi::native::native_class;
@@ -63,7 +64,7 @@ impl TcpListener {
         let shared = self.socket.get()?.clone();
         let limit = self.limit;
         let make = move |py: Python<'_>, stream| TcpStream::create(py, stream, limit);
-        Operation::create(py, "TcpListener.accept", async move {
+        Operation::opening(py, "TcpListener.accept", async move {
             match shared.incoming.receive(shared.accept(), make).await {
                 Err(_) if iterating && shared.incoming.is_closed() => {
                     Outcome::value(|_| Err(PyStopAsyncIteration::new_err(())))
@@ -92,9 +93,6 @@ impl Inside for Arc<Shared> {
 
 #[pymethods]
 impl TcpListener {
-    /// bind(host, port, *, limit=65536)
-    /// --
-    ///
     /// Listen at every address of host, as asyncio's servers do; None and '' are all interfaces, over IPv4 and IPv6.
     /// Port 0 is any free port, the same one for each address. limit is that of the streams it accepts, in bytes.
     /// Awaitable; gives a TcpListener. Raises OSError if an address is in use, or none is ours.
@@ -103,12 +101,12 @@ impl TcpListener {
     fn bind<'py>(
         py: Python<'py>,
         host: Option<&Bound<'py, PyString>>,
-        port: u16,
-        limit: usize,
+        #[pyo3(from_py_with = numbers::integer)] port: i64,
+        #[pyo3(from_py_with = numbers::integer)] limit: i64,
     ) -> PyResult<Bound<'py, PyAny>> {
         let host = host.map(host_name).transpose()?.filter(|host| !host.is_empty());
-        let limit = checked(limit)?;
-        Operation::create(py, "TcpListener.bind", async move {
+        let (port, limit) = (numbers::port(port, "bind")?, numbers::limit(limit)?);
+        Operation::opening(py, "TcpListener.bind", async move {
             match Sockets::bind(host, port).await {
                 Ok((sockets, local)) => Outcome::value(move |py| {
                     let shared = Shared { sockets, incoming: Incoming::new() };
@@ -121,9 +119,6 @@ impl TcpListener {
         })
     }
 
-    /// accept()
-    /// --
-    ///
     /// Wait for a connection. Awaitable; gives a TcpStream. Raises ConnectionAbortedError if the listener is closed
     /// meanwhile, OSError if descriptors run out.
     fn accept<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {

@@ -1,17 +1,15 @@
 //! `wakeloop.runtime_metrics` and `wakeloop.configure`.
 
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use super::numbers;
 use crate::bridge::runtime;
 use crate::capi::Fallible;
 use crate::capi::error::exception;
 use crate::capi::fallible::dict;
 
-/// runtime_metrics()
-/// --
-///
 /// What the Rust runtime has done so far, as a dict: counts, and times in seconds. None as long as nothing
 /// has started it.
 #[pyfunction]
@@ -43,18 +41,12 @@ pub(crate) fn runtime_metrics(py: Python<'_>) -> PyResult<Option<Bound<'_, PyDic
     Ok(Some(counts))
 }
 
-/// configure(*, workers)
-/// --
-///
 /// Set how many worker threads the Rust runtime starts with (default: one per core, or WAKELOOP_WORKERS).
 /// Raises RuntimeError once it runs, ValueError for less than one.
 #[pyfunction]
 #[pyo3(signature = (*, workers))]
-pub(crate) fn configure(workers: usize) -> PyResult<()> {
-    if workers == 0 {
-        return Err(exception::<PyValueError>("workers must be at least 1"));
-    }
-    if runtime::configure(workers) {
+pub(crate) fn configure(#[pyo3(from_py_with = numbers::integer)] workers: i64) -> PyResult<()> {
+    if runtime::configure(numbers::workers(workers)?) {
         Ok(())
     } else {
         Err(exception::<PyRuntimeError>("the runtime is running already; configure it before its first use"))

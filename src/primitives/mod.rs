@@ -9,6 +9,7 @@ pub(crate) mod listener;
 mod listening;
 pub(crate) mod lookup;
 pub(crate) mod metrics;
+mod numbers;
 pub(crate) mod sleep;
 mod socket;
 pub(crate) mod tcp_stream;

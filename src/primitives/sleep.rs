@@ -23,9 +23,6 @@ pub(crate) fn duration(seconds: f64) -> PyResult<Option<Duration>> {
     Ok((seconds <= LONGEST).then(|| Duration::from_secs_f64(seconds.max(0.0))))
 }
 
-/// sleep(delay, result=None)
-/// --
-///
 /// Wait for delay seconds on the Rust runtime, then give result. Never early; a cancel takes the timer out
 /// of the heap. Without a delay the other tasks have a turn, as with asyncio.sleep. Awaitable from any asyncio loop.
 #[pyfunction]

@@ -12,6 +12,7 @@ use pyo3::types::PyString;
 use super::data::Data;
 use super::incoming::Incoming;
 use super::lookup::host_name;
+use super::numbers;
 use super::socket::{self, Inside, OpenSocket, SocketClass};
 use crate::bridge::awaitable::{Operation, Outcome};
 use crate::capi::error::exception;
@@ -119,13 +120,16 @@ impl Inside for Arc<Shared> {
 
 /// (host, port), or (address, port, flow, zone) for IPv6.
 fn target(address: &Bound<'_, PyAny>) -> PyResult<Target> {
-    if let Ok((host, port)) = address.extract::<(Bound<'_, PyString>, u16)>() {
-        return Ok((host_name(&host)?, port).into());
+    if let Ok((host, port)) = address.extract::<(Bound<'_, PyString>, Bound<'_, PyAny>)>() {
+        return Ok((host_name(&host)?, numbers::port(numbers::integer(&port)?, "sendto")?).into());
     }
-    match address.extract::<(Bound<'_, PyString>, u16, u32, u32)>() {
+    match address.extract::<(Bound<'_, PyString>, Bound<'_, PyAny>, u32, u32)>() {
         Ok((host, port, flow, zone)) => Ok(match host.to_str()?.parse::<IpAddr>() {
-            Ok(IpAddr::V6(ip)) => SocketAddr::from(SocketAddrV6::new(ip, port, flow.to_be(), zone)).into(),
-            _ => (host_name(&host)?, port).into(),
+            Ok(IpAddr::V6(ip)) => {
+                let port = numbers::port(numbers::integer(&port)?, "sendto")?;
+                SocketAddr::from(SocketAddrV6::new(ip, port, flow.to_be(), zone)).into()
+            }
+            _ => (host_name(&host)?, numbers::port(numbers::integer(&port)?, "sendto")?).into(),
         }),
         Err(_) => Err(exception::<PyTypeError>("an address is a tuple (host, port)")),
     }
@@ -133,15 +137,16 @@ fn target(address: &Bound<'_, PyAny>) -> PyResult<Target> {
 
 #[pymethods]
 impl UdpSocket {
-    /// bind(host, port)
-    /// --
-    ///
     /// A socket that receives at host and port; port 0 is any free port. Awaitable; gives a UdpSocket. Raises
     /// OSError if the address is in use or not ours.
     #[staticmethod]
-    fn bind<'py>(py: Python<'py>, host: &Bound<'py, PyString>, port: u16) -> PyResult<Bound<'py, PyAny>> {
-        let host = host_name(host)?;
-        Operation::create(py, "UdpSocket.bind", async move {
+    fn bind<'py>(
+        py: Python<'py>,
+        host: &Bound<'py, PyString>,
+        #[pyo3(from_py_with = numbers::integer)] port: i64,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (host, port) = (host_name(host)?, numbers::port(port, "bind")?);
+        Operation::opening(py, "UdpSocket.bind", async move {
             let bound = net::UdpSocket::bind((host, port)).await;
             let bound = bound.and_then(|socket| socket.local_addr().map(|local| (socket, local)));
             bound.map_or_else(Outcome::Error, |(socket, local)| {
@@ -150,33 +155,28 @@ impl UdpSocket {
         })
     }
 
-    /// connect(host, port)
-    /// --
-    ///
     /// A socket, at any free port, that sends to host and port and receives from there only. Awaitable; gives a
     /// UdpSocket.
     #[staticmethod]
-    fn connect<'py>(py: Python<'py>, host: &Bound<'py, PyString>, port: u16) -> PyResult<Bound<'py, PyAny>> {
-        let host = host_name(host)?;
-        Operation::create(py, "UdpSocket.connect", async move {
+    fn connect<'py>(
+        py: Python<'py>,
+        host: &Bound<'py, PyString>,
+        #[pyo3(from_py_with = numbers::integer)] port: i64,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (host, port) = (host_name(host)?, numbers::port(port, "connect")?);
+        Operation::opening(py, "UdpSocket.connect", async move {
             connected((host, port).into()).await.map_or_else(Outcome::Error, |(socket, local, peer)| {
                 Outcome::value(move |py| UdpSocket::make(py, socket, local, Some(peer)))
             })
         })
     }
 
-    /// send(data)
-    /// --
-    ///
     /// Send a datagram to the peer of a connected socket. Awaitable. Raises ConnectionRefusedError if the peer
     /// refused an earlier one.
     fn send<'py>(&self, data: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         self.send_data(data.py(), "UdpSocket.send", data, None)
     }
 
-    /// send_to(data, address)
-    /// --
-    ///
     /// Send a datagram to address, (host, port). Awaitable.
     fn send_to<'py>(
         &self,
@@ -186,9 +186,6 @@ impl UdpSocket {
         self.send_data(data.py(), "UdpSocket.send_to", data, Some(target(address)?))
     }
 
-    /// recv()
-    /// --
-    ///
     /// Receive a datagram, of any length. Awaitable; gives bytes. Raises ConnectionAbortedError if the socket is
     /// closed meanwhile.
     fn recv<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
@@ -197,9 +194,6 @@ impl UdpSocket {
         })
     }
 
-    /// recv_from()
-    /// --
-    ///
     /// As recv; gives (bytes, address of the sender).
     fn recv_from<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.receive(py, "UdpSocket.recv_from", |py, (data, sender)| {

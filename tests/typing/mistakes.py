@@ -13,7 +13,8 @@ async def number() -> int:
     await wakeloop.sleep("soon")  # type: ignore[call-overload]
     server = await wakeloop.start_echo_server("127.0.0.1", "80")  # type: ignore[arg-type]
     server.port = 80  # type: ignore[misc]
-    return len(text)
+    async with wakeloop.sleep(0.1):  # type: ignore[misc]
+        return len(text)
 
 
 def add(one: int, other: int) -> int:

@@ -62,7 +62,7 @@ async def blocking() -> None:
 async def talking() -> None:
     listener = await wakeloop.TcpListener.bind("127.0.0.1", 0)
     assert_type(listener, wakeloop.TcpListener)
-    async with listener, await wakeloop.TcpStream.connect(listener.host, listener.port, timeout=1.0) as stream:
+    async with listener, wakeloop.TcpStream.connect(listener.host, listener.port, timeout=1.0) as stream:
         assert_type(stream, wakeloop.TcpStream)
         await stream.write_all(b"line\n")
         await stream.write_all(b"more", bytearray(b"lines"))
@@ -88,7 +88,8 @@ async def serving() -> None:
     assert_type(server.stats(), dict[str, int])
     server.close()
     await server.wait_closed()
-    async with await wakeloop.start_echo_server("127.0.0.1", 0) as other:
+    async with wakeloop.start_echo_server("127.0.0.1", 0) as other:
+        assert_type(other, wakeloop.EchoServer)
         print(other.is_serving())
 
 
@@ -141,6 +142,7 @@ async def main() -> int:
 def start() -> None:
     assert_type(wakeloop.run(main()), int)
     assert_type(wakeloop.run(main(), debug=True), int)
+    assert_type(wakeloop.run(main(), loop_factory=Service), int)
     with asyncio.Runner(loop_factory=wakeloop.new_event_loop) as runner:
         assert_type(runner.run(main()), int)
     wakeloop.install()

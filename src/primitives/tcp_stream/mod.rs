@@ -34,11 +34,11 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::task::Waker;
 
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
 use super::lookup::host_name;
+use super::numbers;
 use super::sleep::duration;
 use super::socket::{self, Inside, OpenSocket, SocketClass};
 use crate::bridge::awaitable::{Operation, Outcome};
@@ -48,7 +48,6 @@ use crate::bridge::loop_handle::running_loop;
 use crate::bridge::runtime;
 use crate::bridge::waiter::{Waiter, WakeOnce};
 use crate::capi::class::add_methods;
-use crate::capi::error::exception;
 use crate::capi::native::native_class;
 use crate::capi::{Fallible, Raised, Ref, Slot, This};
 use crate::event_loop::event_loop::EventLoop;
@@ -268,11 +267,6 @@ impl TcpStream {
     }
 }
 
-/// The limit as the user gave it.
-pub(super) fn checked(limit: usize) -> PyResult<usize> {
-    if limit == 0 { Err(exception::<PyValueError>("limit must be at least 1")) } else { Ok(limit) }
-}
-
 /// Makes the types that have no name in Python, and puts the fast methods on the class. At import: a type that is made at
 /// its first use could fail by a panic.
 pub(crate) fn make_types(py: Python<'_>) -> PyResult<()> {
@@ -285,9 +279,6 @@ pub(crate) fn make_types(py: Python<'_>) -> PyResult<()> {
 
 #[pymethods]
 impl TcpStream {
-    /// connect(host, port, *, timeout=None, limit=65536)
-    /// --
-    ///
     /// Connect to host, trying its addresses one after the other, for at most timeout seconds in all. limit, in
     /// bytes, is the length of the longest line. Awaitable; gives a TcpStream. Raises TimeoutError,
     /// ConnectionRefusedError or another OSError.
@@ -296,13 +287,14 @@ impl TcpStream {
     fn connect<'py>(
         py: Python<'py>,
         host: &Bound<'py, PyString>,
-        port: u16,
+        #[pyo3(from_py_with = numbers::integer)] port: i64,
         timeout: Option<f64>,
-        limit: usize,
+        #[pyo3(from_py_with = numbers::integer)] limit: i64,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let (host, limit) = (host_name(host)?, checked(limit)?);
+        let (host, port) = (host_name(host)?, numbers::port(port, "connect")?);
+        let limit = numbers::limit(limit)?;
         let timeout = timeout.map(duration).transpose()?.flatten();
-        Operation::create(py, "TcpStream.connect", async move {
+        Operation::opening(py, "TcpStream.connect", async move {
             let connected = match timeout {
                 Some(timeout) => RuntimeStream::connect_timeout((host, port), timeout).await,
                 None => RuntimeStream::connect((host, port)).await,
@@ -314,9 +306,6 @@ impl TcpStream {
         })
     }
 
-    /// write_eof()
-    /// --
-    ///
     /// End the sending direction, after the writes that are under way: the peer reads the end of the stream, and can
     /// still send. Raises OSError if the connection is gone.
     fn write_eof(&self) -> PyResult<()> {
@@ -340,9 +329,6 @@ impl TcpStream {
         Ok(())
     }
 
-    /// at_eof()
-    /// --
-    ///
     /// Whether a read has found the end of the stream, and everything before it was read.
     fn at_eof(&self) -> bool {
         self.on_loop(|reader| reader.at_eof()).unwrap_or_else(|| match self.socket.get_open().as_deref() {

@@ -54,6 +54,7 @@ native_class!(unsafe Reader);
 pub(super) fn class<'py>() -> ClassSpec<'py, Reader> {
     // SAFETY: all zero is a valid reader.
     unsafe { ClassSpec::new(c"wakeloop._core.StreamReader").base_class() }
+        .doc(c"StreamReader(limit=65536, loop=None)\n--\n\nThe native half of wakeloop.StreamReader.")
         .weaklist(field!(Reader, weaklist))
         .dict(field!(Reader, dict))
         .slots(&[TypeSlot::dealloc()])

@@ -35,6 +35,7 @@ native_class!(unsafe Writer);
 pub(super) fn class<'py>() -> ClassSpec<'py, Writer> {
     // SAFETY: all zero is a valid writer.
     unsafe { ClassSpec::new(c"wakeloop._core.StreamWriter").base_class() }
+        .doc(c"StreamWriter(transport, protocol, reader, loop)\n--\n\nThe native half of wakeloop.StreamWriter.")
         .weaklist(field!(Writer, weaklist))
         .dict(field!(Writer, dict))
         .slots(&[TypeSlot::dealloc()])

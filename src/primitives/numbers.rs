@@ -1,0 +1,39 @@
+//! Numbers that users give, with the errors that asyncio and the socket module raise for them.
+//!
+//! They are checked in the functions' bodies: to an error of a conversion pyo3 adds a note.
+
+use pyo3::prelude::*;
+
+use crate::capi::{Exception, Raised, Ref};
+
+/// An int, or what `operator.index` makes one. Beyond the range of 64 bits, the nearest value in it.
+pub(super) fn integer(value: &Bound<'_, PyAny>) -> PyResult<i64> {
+    let value = Ref::from(value.clone());
+    match value.saturating_int() {
+        Some(number) => Ok(number),
+        None => Ok(value.to_index()? as i64),
+    }
+}
+
+/// A port. Raises OverflowError as the socket method of this name does.
+pub(super) fn port(value: i64, function: &str) -> Result<u16, Raised> {
+    u16::try_from(value)
+        .map_err(|_| Exception::OverflowError.raise(&format!("{function}(): port must be 0-65535.")))
+}
+
+/// The limit of a stream. Raises ValueError as `asyncio.StreamReader` does.
+pub(super) fn limit(value: i64) -> Result<usize, Raised> {
+    positive(value, "Limit cannot be <= 0")
+}
+
+/// How many worker threads the runtime is to have.
+pub(super) fn workers(value: i64) -> Result<usize, Raised> {
+    positive(value, "workers must be at least 1")
+}
+
+fn positive(value: i64, refusal: &str) -> Result<usize, Raised> {
+    match value {
+        ..1 => Err(Exception::ValueError.raise(refusal)),
+        number => Ok(usize::try_from(number).unwrap_or(usize::MAX)),
+    }
+}
