@@ -3,12 +3,13 @@
 //! A job is a task whose future runs the function in its first and only poll, so `JoinHandle`, panics and
 //! cancellation are those of tasks. Aborting a job drops it if it has not begun; a running job runs on.
 //!
-//! At most one thread is on its way at a time: called, or being started. When it arrives and finds more jobs
-//! than its own, it calls the next thread before it begins. So a batch of blocking jobs gets one thread each,
-//! one after the other, while the first few threads finish a batch of tiny jobs before a dozen threads were
-//! woken for nothing. The submitter, usually a worker in a poll, pays for at most one wake. A thread that is
-//! about to notify the task that waits for its job counts as on its way too, because that task often submits
-//! its next job before the thread is back at the queue.
+//! At most one thread at a time is on its way to the queue: an idle thread that was called (woken through the
+//! condvar), or a thread that is being started. When it arrives and finds more jobs than its own, it calls the
+//! next thread before it begins. So the jobs of a batch get one thread each, one after the other, if they
+//! block. If they are tiny, the first few threads finish them, and no further thread is woken for nothing. The
+//! submitter, usually a worker in a poll, pays for at most one wake. A thread that is about to notify the task
+//! that waits for its job counts as on its way too, because that task often submits its next job before the
+//! thread is back at the queue.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -27,11 +28,11 @@ use super::shim::{AtomicUsize, Condvar, Mutex, MutexGuard};
 use super::task::{self, JoinHandle, Runnable};
 use super::{context, unpoisoned, wait_until};
 
-/// If a thread is called this soon after it went to sleep, it stays awake for as long after its next job, and
-/// yields its processor meanwhile: sleeping and being woken would cost more. It stops doing so the first time
-/// that no job comes, until it is again called this soon.
+/// A thread that is called within this time after it went to sleep lingers after its next jobs: it stays awake
+/// for this long and yields its processor meanwhile, because sleeping and being woken would cost more. The
+/// first time that no job comes, it stops lingering, until it is again called this soon.
 const LINGER: Duration = Duration::from_micros(50);
-/// Not in models, where time does not pass.
+/// Models do not linger, because time does not pass in them.
 const CAN_LINGER: bool = cfg!(not(any(wakeloop_loom, wakeloop_shuttle)));
 
 /// Runs `f` on a thread where blocking is allowed, on the pool of the current runtime.
@@ -150,7 +151,7 @@ impl Surroundings for Arc<Shared> {
     }
 }
 
-/// A pool without a runtime has none.
+/// A pool without a runtime needs nothing else.
 impl Surroundings for () {
     fn enter(&self, body: impl FnOnce()) {
         body();
@@ -191,9 +192,9 @@ struct State {
     closed: bool,
 }
 
-/// What brings the next thread.
+/// How the next thread comes to the queue.
 enum NextThread {
-    /// No thread is needed, or no more threads.
+    /// No thread is needed, or the pool has all the threads that it may have.
     None,
     Call,
     Start,
@@ -347,7 +348,8 @@ impl Inner {
         }
     }
 
-    /// Waits a moment for a job beyond the `known` ones, counted as returning. Returns false if none came.
+    /// Waits a moment for a job beyond the `known` ones. Meanwhile the thread counts as returning. Returns
+    /// false if none came.
     fn linger(&self, known: usize) -> bool {
         let since = Instant::now();
         while self.submitted.load(Relaxed) == known {
@@ -359,7 +361,8 @@ impl Inner {
         true
     }
 
-    /// Waits to be called, counted as idle. Returns false if nobody called in time, or if the pool was closed.
+    /// Waits to be called. Meanwhile the thread counts as idle. Returns false if nobody called in time, or if
+    /// the pool was closed.
     fn wait<'a>(&self, mut state: MutexGuard<'a, State>, since: Instant) -> (MutexGuard<'a, State>, bool) {
         let until = since.checked_add(self.keep_alive);
         loop {
@@ -423,12 +426,13 @@ enum Stage {
 }
 
 impl Place {
-    /// Runs the thread's whole life. The last thing it does is to drop its place.
+    /// Runs jobs until the thread leaves the pool. Returns the place, so that it is dropped last, after the
+    /// stop hook.
     fn serve(mut self, shared: impl Surroundings) -> Place {
         self.stage = Stage::Serving;
         shared.enter(|| self.pool.work(&shared));
         self.stage = Stage::Leaving;
-        // This may be the last reference and end the runtime, so not under the lock.
+        // This may be the last reference, and dropping it may end the runtime. So no lock is held here.
         drop(shared);
         self
     }
@@ -440,14 +444,15 @@ impl Drop for Place {
         state.present -= 1;
         let (mut call, mut stranded) = (false, VecDeque::new());
         if !matches!(self.stage, Stage::Leaving) {
-            // It did not come for the jobs that count on it.
+            // Submitters counted on this thread to take their jobs.
             state.threads -= 1;
             state.starting -= usize::from(matches!(self.stage, Stage::Starting));
             if state.threads == 0 {
-                // The system may not start another thread either, and nobody would report that.
+                // The system may refuse another thread as well. So the jobs are cancelled instead of waiting
+                // forever.
                 stranded = std::mem::take(&mut state.jobs);
             } else {
-                // A busy thread will take the jobs, and a sleeping one when it is called.
+                // A busy thread takes the jobs later. A sleeping thread has to be called.
                 call = matches!(state.summon(0), NextThread::Call);
             }
         }

@@ -142,8 +142,8 @@ impl Builder {
         if self.current_thread {
             // Its worker moves between threads, and can only be woken in the driver.
             shared.open_driver()?;
-            let seat = shared.seat_worker();
-            return Ok(Runtime::new_parts(shared, Some(seat)));
+            let current_thread = shared.make_current_thread();
+            return Ok(Runtime::new_parts(shared, Some(current_thread)));
         }
         shared.start()?;
         Ok(Runtime::new_parts(shared, None))
@@ -221,7 +221,8 @@ impl SignalsBlocked {
 impl Drop for SignalsBlocked {
     fn drop(&mut self) {
         if let Some(before) = &self.before {
-            // SAFETY: the mask came from the system. The old mask is not asked for.
+            // SAFETY: the mask came from the system. A null pointer says that the mask in force until now is
+            // not wanted.
             unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, ptr::null_mut()) };
         }
     }

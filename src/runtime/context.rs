@@ -40,11 +40,11 @@ pub(super) fn hide() -> Entered<'static> {
 
 /// Calls `f` with the runtime of the current thread, if it has one.
 pub(super) fn try_with<R>(f: impl FnOnce(&Arc<Shared>) -> R) -> Option<R> {
-    // SAFETY: not null only while an `Entered` further up this stack borrows the `Arc`.
+    // SAFETY: the pointer is null, except while an `Entered` further up this stack borrows the `Arc`.
     if let Some(shared) = unsafe { ENTERED.get().as_ref() } {
         return Some(f(shared));
     }
-    // SAFETY: the reference ends with this call, and the worker is running it.
+    // SAFETY: the reference is given up before this call returns to the worker's loop.
     unsafe { current_worker(ptr::null()) }.map(|worker| f(worker.shared()))
 }
 

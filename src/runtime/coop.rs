@@ -16,12 +16,12 @@ thread_cell! {
     static BUDGET: u32 = UNLIMITED;
 }
 
-/// The worker is about to poll a task.
+/// Starts the budget of a task. The worker calls this before each poll.
 pub(super) fn refill() {
     BUDGET.set(UNITS);
 }
 
-/// The poll is over.
+/// Ends the limit. The worker calls this after each poll.
 pub(super) fn lift() {
     BUDGET.set(UNLIMITED);
 }
@@ -41,7 +41,7 @@ impl Drop for Restore {
     }
 }
 
-/// Grants a single unit when nothing is left.
+/// Grants a single unit, for when nothing is left.
 #[cold]
 fn lend() -> Restore {
     Restore(BUDGET.replace(1))
@@ -69,8 +69,8 @@ pub(super) fn spend<T>(cx: &mut Context<'_>, poll: impl FnOnce(&mut Context<'_>)
 }
 
 /// The budget of several futures in one poll. When one of them uses the budget up, each later one still gets a
-/// unit; otherwise a busy future would silence those after it. None if nothing was left at the start: then the
-/// task yields.
+/// unit; otherwise a busy future would starve those after it. If no unit was left at the start, no future gets
+/// one, and the task yields.
 #[derive(Debug)]
 pub struct Shares {
     any: bool,
@@ -84,7 +84,7 @@ impl Shares {
         Shares { any: has_budget() }
     }
 
-    /// Polls a later one.
+    /// Polls a future after the first.
     #[inline]
     pub fn poll<R>(&self, poll: impl FnOnce() -> R) -> R {
         let _lent = (self.any && !has_budget()).then(lend);

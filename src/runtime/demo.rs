@@ -42,7 +42,7 @@ pub fn run_demo(out: &mut dyn Write) -> io::Result<()> {
     write_figures(out, &metrics)
 }
 
-/// Collects the events. Writing them at once would disturb the times.
+/// Collects the events. Writing each of them as it happens would disturb the times.
 struct Recorder {
     start: Instant,
     events: Mutex<Vec<(Duration, TraceEvent)>>,

@@ -123,7 +123,7 @@ impl File {
     }
 
     /// Reads up to `len` bytes from `offset`; fewer only at the end of the file. The buffer grows with what is
-    /// there.
+    /// read, so a `len` far beyond the end of the file costs little.
     ///
     /// # Errors
     /// Those of `pread(2)`.

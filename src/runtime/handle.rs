@@ -25,7 +25,7 @@ use super::{Builder, block_on, context};
 /// In both cases the drop only starts the shutdown, and the runtime ends soon after. (tokio panics there.)
 pub struct Runtime {
     handle: Handle,
-    /// The shutdown was ordered, and waited for if that was asked for.
+    /// The shutdown has begun, so the drop does not begin it again.
     over: bool,
 }
 
@@ -42,7 +42,7 @@ impl Runtime {
         Runtime { handle: Handle { shared, current_thread }, over: false }
     }
 
-    /// A handle: cheap to clone, for any thread.
+    /// Returns a handle, which is cheap to clone and may be used on any thread.
     pub fn handle(&self) -> Handle {
         self.handle.clone()
     }
@@ -94,18 +94,18 @@ impl Runtime {
         self.over = true;
         let shared = &self.handle.shared;
         shared.close();
-        if let Some(seat) = &self.handle.current_thread {
-            seat.close();
+        if let Some(current_thread) = &self.handle.current_thread {
+            current_thread.close();
         }
         let threads = shared.threads.take_handles();
         if self.on_own_thread() || (deadline.is_none() && on_worker()) {
             return false;
         }
-        // A worker that panicked has printed that to stderr; there is nobody else to report it to.
+        // A worker that panicked has printed that to stderr, so the error of `join` is ignored.
         let join =
             |threads: Vec<thread::JoinHandle<()>>| threads.into_iter().for_each(|one| drop(one.join()));
         if deadline.is_none() {
-            // Joining is enough: a thread that ends need not be announced before.
+            // Joining comes first here: then no thread has to notify the condvar when it leaves.
             join(threads);
             return shared.threads.wait_left(None) && shared.pool.wait_left(None);
         }
@@ -201,12 +201,13 @@ impl Handle {
     /// Runs `future` on this thread until it is ready; sleeps, sockets and [`spawn`] inside use this runtime.
     ///
     /// # Panics
-    /// If the thread is itself a worker, which would sleep with tasks in its queue, and if the future panics.
+    /// If the thread is itself a worker, because it would sleep with tasks in its queue; and if the future
+    /// panics.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         assert!(!on_worker(), "block_on inside a task would block its worker: await the future instead");
         let _entered = context::enter(&self.shared);
         match &self.current_thread {
-            Some(seat) => seat.block_on(&self.shared, future),
+            Some(current_thread) => current_thread.block_on(&self.shared, future),
             None => block_on(future),
         }
     }
@@ -241,7 +242,7 @@ impl Handle {
     /// Returns the handle of the runtime that the current thread belongs to: that of the worker or the blocking
     /// job, or of the innermost `block_on`.
     pub fn try_current() -> Option<Handle> {
-        context::try_with(|shared| Handle { shared: shared.clone(), current_thread: shared.seat() })
+        context::try_with(|shared| Handle { shared: shared.clone(), current_thread: shared.current_thread() })
     }
 }
 

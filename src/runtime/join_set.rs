@@ -104,8 +104,8 @@ impl<T> Member<T> {
             return Poll::Ready(output);
         }
         let mut cx = Context::from_waker(&self.waker);
-        // Not on the caller's budget, which is spent per output: a handle that is put off would have to be
-        // polled again.
+        // This does not spend the caller's budget, which is spent per output: a handle that found no budget
+        // would have to be polled again.
         coop::in_own_turn(|| Pin::new(&mut self.handle).poll(&mut cx))
     }
 }

@@ -92,7 +92,7 @@ cfg_select! {
         use super::shim::{Mutex, MutexGuard};
 
         /// Takes the place of [`SpinLock`] in models of what it guards. A model checker sees a mutex as one
-        /// step, but each look of a spinning thread as one more order.
+        /// step, but every look of a spinning thread as one more interleaving to explore.
         pub(super) struct ShortLock<T>(Mutex<T>);
 
         pub(super) type ShortGuard<'a, T> = MutexGuard<'a, T>;

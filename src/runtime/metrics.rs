@@ -51,7 +51,7 @@ pub struct Metrics {
     pub tasks_live: u64,
     /// How often a task was polled.
     pub polls: u64,
-    /// Of these, how many straight after the task that woke it, out of the LIFO slot.
+    /// Of these, how many took the task from the LIFO slot, directly after the task that woke it.
     pub lifo_hits: u64,
     /// Batches of tasks that one worker took from another.
     pub steals: u64,
@@ -59,7 +59,7 @@ pub struct Metrics {
     pub injected: u64,
     /// How often a worker went to sleep.
     pub parks: u64,
-    /// How often one woke up.
+    /// How often a worker woke up.
     pub wakeups: u64,
     /// Sleeps that came due.
     pub timers_fired: u64,
@@ -71,7 +71,7 @@ pub struct Metrics {
     pub busy: Duration,
     /// Time the workers slept, added up. A sleep counts when it ends.
     pub idle: Duration,
-    /// Since the runtime was made.
+    /// Time since the runtime was made.
     pub uptime: Duration,
 }
 

@@ -55,8 +55,8 @@ impl<T: 'static> TaskLocal<T> {
         TaskLocal { slot }
     }
 
-    /// Runs `future` with `value` as the task's. It hides the value of an outer scope meanwhile. Tasks that
-    /// `future` spawns do not inherit it.
+    /// Runs `future` with `value` as the value of its task. It hides the value of an outer scope meanwhile.
+    /// Tasks that `future` spawns do not inherit it.
     ///
     /// # Panics
     /// When polled inside [`TaskLocal::with`] of the same local.
@@ -77,7 +77,7 @@ impl<T: 'static> TaskLocal<T> {
     /// Calls `f` with the value.
     ///
     /// # Panics
-    /// Outside every `scope`.
+    /// If called outside every `scope`.
     pub fn with<R>(&'static self, f: impl FnOnce(&T) -> R) -> R {
         match self.try_with(f) {
             Ok(result) => result,
@@ -88,7 +88,7 @@ impl<T: 'static> TaskLocal<T> {
     /// Calls `f` with the value.
     ///
     /// # Errors
-    /// Outside every `scope`.
+    /// If called outside every `scope`.
     pub fn try_with<R>(&'static self, f: impl FnOnce(&T) -> R) -> Result<R, NoValue> {
         let with = |slot: &RefCell<Option<T>>| slot.borrow().as_ref().map(f);
         self.slot.try_with(with).ok().flatten().ok_or(NoValue(()))
@@ -97,7 +97,7 @@ impl<T: 'static> TaskLocal<T> {
     /// Returns a copy of the value.
     ///
     /// # Panics
-    /// Outside every `scope`.
+    /// If called outside every `scope`.
     pub fn get(&'static self) -> T
     where
         T: Copy,

@@ -7,7 +7,7 @@ use std::time::Instant;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TraceEvent {
-    /// A task came into being and was put into a ready queue.
+    /// A task was created and put into a ready queue.
     Spawned {
         /// The task.
         task: usize,
@@ -57,13 +57,13 @@ pub enum TraceEvent {
 /// Receives the events of a runtime built with [`Builder::tracer`](super::Builder::tracer).
 ///
 /// It is called on the thread where the event happens, in the middle of scheduling: be quick, and do not spawn
-/// or wake. A panic in it is printed like any other, and stops there.
+/// or wake. A panic in it is printed like any other, and has no further effect.
 pub trait Tracer: Send + Sync {
-    /// Something happened just now.
+    /// Receives an event that has just happened.
     fn event(&self, event: TraceEvent);
 }
 
-/// Calls a tracer. It is foreign code: a panic in it must not take a task or a worker along.
+/// Calls a tracer. It is foreign code: a panic in it must not end a task or a worker.
 pub(super) fn report(tracer: &dyn Tracer, event: TraceEvent) {
     let _ = catch_unwind(AssertUnwindSafe(|| tracer.event(event)));
 }

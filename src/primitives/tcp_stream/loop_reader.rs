@@ -205,7 +205,7 @@ impl LoopReader {
 
     /// `future` is completed once `look` has something else to say than before.
     pub(super) fn wait(&self, request: &ReadRequest, future: Ref) {
-        self.received.borrow_mut().rest();
+        self.received.borrow_mut().give_back_memory();
         self.request.replace(request.clone());
         self.future.set(Some(future));
     }

@@ -43,8 +43,9 @@ pub(super) use timers::{Armed, TimerEntry};
 
 /// The token of the waker. Tokens of registrations have a clear highest bit.
 const WAKER: Token = Token(usize::MAX - 1);
-/// The most sockets that one turn reports. The others keep their place in the kernel's queue. The tasks of
-/// these run before what the kernel has touched, and what was prefetched, leaves the caches.
+/// One turn reports at most this many sockets. The others keep their place in the kernel's queue. So the tasks
+/// of the reported sockets run while the memory that the kernel touched, and what was prefetched, is still in
+/// the caches.
 const EVENTS: usize = 64;
 /// How long to pause after the poller failed.
 const BROKEN_WAIT: Duration = Duration::from_millis(10);
@@ -86,8 +87,8 @@ impl Driver {
         (Driver { poller: None, ready: Vec::new() }, handle)
     }
 
-    /// Waits until a socket is ready, a timer is due, or `unpark` is called; if not `block`, only looks. Wakes
-    /// the tasks concerned.
+    /// Waits until a socket is ready, a timer is due, or `unpark` is called. If `block` is false, it looks
+    /// without waiting. Wakes the tasks concerned.
     pub(super) fn turn(&mut self, handle: &Handle, block: bool) {
         let timeout = if block { handle.timers.begin_wait() } else { Some(Duration::ZERO) };
         // Without sockets a look is not needed. A wait is, because it also listens to the waker.
@@ -133,7 +134,7 @@ impl Handle {
         let poller = Poller::with_capacity(EVENTS)?;
         let system = System { registrar: poller.registrar()?, waker: poller.waker(WAKER)? };
         *opening = Some(poller);
-        // Under the lock, so this is the first call.
+        // This thread holds the lock and found the driver closed, so this is the first call.
         Ok(self.system.set(system).is_ok())
     }
 
@@ -162,7 +163,7 @@ impl Handle {
         }
     }
 
-    /// Whether a look could find anything.
+    /// Whether a turn that does not block could find anything.
     pub(super) fn needs_look(&self, now: Instant) -> bool {
         !self.registrations.is_empty() || self.has_due_timer(now)
     }
@@ -181,7 +182,8 @@ impl Handle {
         wake_all(ready);
     }
 
-    /// Reliable under the lock of the table of registrations, which `close` takes after it has set the flag.
+    /// The answer is reliable under the lock of the table of registrations, which `close` takes after it has
+    /// set the flag.
     fn is_closed(&self) -> bool {
         self.closed.load(Relaxed)
     }

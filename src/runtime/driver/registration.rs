@@ -38,7 +38,7 @@ const URGENT: usize = Readiness::PRIORITY.bits() as usize;
 const SHUTDOWN: usize = 1 << 8;
 const TICK: usize = 1 << 9;
 
-/// How much of a waiting task is likely to be used: its header, and the beginning of its future.
+/// How many bytes of a waiting task to prefetch: its header, and the beginning of its future.
 const TASK: usize = 192;
 
 /// The direction of an operation.
@@ -221,8 +221,8 @@ impl Socket {
         self.clear_bits(seen, direction.cleared() | Readiness::ERROR.bits() as usize);
     }
 
-    /// As `clear`, after a success that left nothing behind.
-    fn clear_behind(&self, seen: usize, direction: Direction) {
+    /// As `clear`, after an operation that succeeded and exhausted the socket.
+    fn clear_exhausted(&self, seen: usize, direction: Direction) {
         self.clear_bits(seen, direction.cleared());
     }
 
@@ -256,7 +256,7 @@ impl Registration {
         let assumed = if ready { Readiness::READABLE | Readiness::WRITABLE } else { Readiness::EMPTY };
         let socket = Arc::new(Socket::new(assumed));
         let token = driver.registrations.insert(&socket, || driver.is_closed()).ok_or_else(gone)?;
-        // From here on, its drop cleans up.
+        // From here on, the drop of the registration cleans up.
         let registration = Registration { driver: driver.clone(), socket, token, fd };
         driver.register(fd, token)?;
         Ok(registration)
@@ -297,17 +297,18 @@ impl Registration {
     /// Notes what the result of an operation says about the socket, as of `seen`.
     fn note<R>(&self, result: &io::Result<(R, bool)>, seen: usize, direction: Direction) {
         match result {
-            Ok((_, true)) if direction.may_be_exhausted(seen) => self.socket.clear_behind(seen, direction),
+            Ok((_, true)) if direction.may_be_exhausted(seen) => self.socket.clear_exhausted(seen, direction),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.socket.clear(seen, direction),
             _ => {}
         }
     }
 
     /// Tries `operation` when the socket may be ready, and waits when it is not. The operation also returns
-    /// whether its success left nothing behind. If so, the next call waits at once.
+    /// whether it exhausted the socket: it read all that was there, or filled the socket's buffer. If so, the
+    /// next call waits at once.
     ///
-    /// Cancel-safe as far as `operation` is: it either runs to its end or not at all. Any number of tasks may
-    /// wait.
+    /// This is as cancel-safe as `operation`, which either runs to its end or not at all. Any number of tasks
+    /// may wait.
     pub(in super::super) async fn run<R>(
         &self,
         direction: Direction,
@@ -425,7 +426,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_of_a_socket_that_is_gone_does_not_reach_the_one_in_its_place() {
+    fn an_event_of_a_removed_socket_does_not_reach_its_successor_in_the_table() {
         let registrations = Registrations::new();
         let add = || {
             let socket = Arc::new(Socket::new(Readiness::EMPTY));

@@ -42,13 +42,13 @@ const UNARMED: u8 = 0;
 const ARMED: u8 = 1;
 const FIRED: u8 = 2;
 
-/// `Queue::waiting_until` while nobody waits: every deadline is in time.
+/// The value of `Queue::waiting_until` while nobody waits. No deadline is earlier, so none has to end a wait.
 const NOBODY: u64 = 0;
 const NEVER: u64 = u64::MAX;
 
-/// A timer's slack is this part of its duration ...
+/// A timer's slack is its duration divided by this, and at most [`MAX_SLACK`].
 const SLACK_PART: u32 = 16;
-/// ... but at most this many microseconds.
+/// The longest slack, in microseconds.
 const MAX_SLACK: u32 = 1000;
 
 /// The timer of one sleep, inside the sleep.
@@ -86,7 +86,7 @@ impl EntryRef {
         let entry = unsafe { self.0.as_ref() };
         // SAFETY: under the heap's lock (rule 1).
         let waker = entry.waker.with_mut(|waker| unsafe { (*waker).take() });
-        // Ordering: pairs with `has_fired`; the last touch (rule 3).
+        // Ordering: Release pairs with `has_fired`. This is the last access to the entry (rule 3).
         entry.state.store(FIRED, Release);
         waker
     }
@@ -103,7 +103,8 @@ impl TimerEntry {
         }
     }
 
-    /// Stands for freeing it in a model: from now on nobody else may touch it.
+    /// A model calls this where the owner would free the entry. To the model, any later access by another
+    /// thread is an error.
     #[cfg(all(test, any(wakeloop_loom, wakeloop_shuttle)))]
     pub(super) fn is_freed(&self) {
         self.waker.with_mut(|_| ());
@@ -120,7 +121,7 @@ impl TimerEntry {
         self.state.load(Acquire) == FIRED
     }
 
-    /// Whether the entry is in the heap; or was, if it fires right now.
+    /// Whether the entry is in the heap, or has just left it to be fired.
     pub(in super::super) fn is_armed(&self) -> bool {
         // Ordering: pairs with `fire`. If it is not ARMED any more, nobody touches the entry.
         self.state.load(Acquire) == ARMED
@@ -131,7 +132,7 @@ pub(in super::super) struct Timers {
     epoch: Instant,
     tracer: Option<Arc<dyn Tracer>>,
     queue: Mutex<Queue>,
-    /// The first deadline, to be read without the lock. NEVER if there is none.
+    /// The first deadline, for readers without the lock. It is NEVER if there is none.
     next: AtomicU64,
     /// How many have fired, for the metrics. Written under the lock.
     fired: AtomicU64,
@@ -141,22 +142,23 @@ struct Queue {
     heap: TimerHeap<u64, EntryRef>,
     /// When the current wait ends by itself.
     waiting_until: u64,
-    /// The next wait must end by this time, because a timer that may be cancelled has ended one for it.
+    /// The next wait must end by this time: the deadline of the timer that ended the last wait, even if that
+    /// timer was cancelled since.
     promised: u64,
-    /// When timers were last fired, if all that were due were fired.
+    /// When timers were last fired, or 0 if some that were due are still in the heap.
     served: u64,
     closed: bool,
 }
 
 impl Queue {
-    /// When a wait for `entry`, due at `when`, has to end. Under the lock.
+    /// When a wait for `entry`, due at `when`, has to end. The caller holds the lock.
     fn end_of_wait(&self, when: u64, entry: &TimerEntry) -> u64 {
         when.max(self.served.saturating_add(u64::from(entry.slack.get()) * 1000))
     }
 }
 
-/// Timers fired per turn. A burst of thousands is served in parts: the first tasks run, and other workers join,
-/// while the last ones are still in the heap.
+/// The most timers that one turn fires. A burst of thousands is served in parts: the first tasks run, and other
+/// workers join, while the last ones are still in the heap.
 const BATCH: u64 = 128;
 
 /// The result of arming a timer.
@@ -300,7 +302,7 @@ impl Timers {
             fired += 1;
         }
         if fired > self.fired.load(Relaxed) {
-            // The rest of a batch must not wait.
+            // If timers that are due remain, the next wait adds no slack.
             queue.served = if fired < enough { now } else { 0 };
             self.fired.store(fired, Relaxed);
         }
@@ -334,7 +336,7 @@ mod tests {
     use super::*;
 
     /// Arms a timer and cancels it. Returns whether it ended the wait.
-    fn armed_in_vain(timers: &Timers, deadline: Instant) -> bool {
+    fn arm_and_cancel(timers: &Timers, deadline: Instant) -> bool {
         let entry = pin!(TimerEntry::new());
         // SAFETY: cancelled in the next line.
         let armed = unsafe { timers.arm(entry.as_ref(), deadline, Waker::noop()) };
@@ -343,27 +345,27 @@ mod tests {
     }
 
     #[test]
-    fn timeouts_given_up_one_after_the_other_end_one_wait_and_not_one_each() {
+    fn timeouts_cancelled_one_after_the_other_end_only_one_wait() {
         let timers = Timers::new(None);
         let start = Instant::now();
         assert_eq!(timers.begin_wait(), None);
         let mut ended = 0;
         for n in 0..1000 {
-            if armed_in_vain(&timers, start + Duration::from_millis(60_000 + n)) {
+            if arm_and_cancel(&timers, start + Duration::from_millis(60_000 + n)) {
                 ended += 1;
                 timers.end_wait(&mut Vec::new());
                 assert!(timers.begin_wait().is_some_and(|wait| wait <= Duration::from_secs(60)));
             }
         }
         assert_eq!(ended, 1);
-        assert!(armed_in_vain(&timers, start + Duration::from_secs(1)), "an earlier one is waited for");
+        assert!(arm_and_cancel(&timers, start + Duration::from_secs(1)), "an earlier one is waited for");
     }
 
     #[test]
-    fn a_wait_for_a_timer_that_was_given_up_is_not_repeated() {
+    fn a_wait_for_a_cancelled_timer_is_not_repeated() {
         let timers = Timers::new(None);
         assert_eq!(timers.begin_wait(), None);
-        assert!(armed_in_vain(&timers, Instant::now()));
+        assert!(arm_and_cancel(&timers, Instant::now()));
         timers.end_wait(&mut Vec::new());
         assert_eq!(timers.begin_wait(), None);
     }

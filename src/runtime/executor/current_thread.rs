@@ -1,7 +1,7 @@
 //! A runtime without threads: a thread in `block_on` runs its only worker.
 //!
-//! The first caller takes the worker and drives all tasks besides its own future; other callers wait for theirs
-//! and take over when the worker becomes free.
+//! The first caller takes the worker and runs all tasks beside its own future. Other callers wait for their
+//! futures, and one of them takes over when the worker becomes free.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -13,12 +13,12 @@ use super::super::shim::{AtomicBool, Mutex};
 use super::super::{coop, unpoisoned};
 use super::{Parker, Shared, Worker};
 
-/// The seat of the worker, and the callers that wait for it.
+/// The worker, while no caller runs it, and the callers that wait for it.
 pub(in super::super) struct CurrentThread {
-    seat: Mutex<Seat>,
+    state: Mutex<State>,
 }
 
-struct Seat {
+struct State {
     worker: Option<Worker>,
     waiting: Vec<Arc<Signal>>,
 }
@@ -54,7 +54,7 @@ impl Signal {
 
 impl CurrentThread {
     pub(in super::super) fn new(worker: Worker) -> CurrentThread {
-        CurrentThread { seat: Mutex::new(Seat { worker: Some(worker), waiting: Vec::new() }) }
+        CurrentThread { state: Mutex::new(State { worker: Some(worker), waiting: Vec::new() }) }
     }
 
     /// Runs `future`, and the tasks of the runtime with it.
@@ -69,7 +69,7 @@ impl CurrentThread {
         let mut context = Context::from_waker(&waker);
         let _waiting = Waiting { place: self, signal: &signal };
         loop {
-            if let Some(driving) = self.sit_down(&signal) {
+            if let Some(driving) = self.take_worker(&signal) {
                 if let Poll::Ready(output) = driving.drive(future.as_mut(), &mut context) {
                     return output;
                 }
@@ -85,22 +85,22 @@ impl CurrentThread {
 
     /// Ends the worker, if no caller is driving it. Otherwise that caller ends it.
     pub(in super::super) fn close(&self) {
-        let worker = unpoisoned(self.seat.lock()).worker.take();
+        let worker = unpoisoned(self.state.lock()).worker.take();
         if let Some(worker) = worker {
             worker.run();
         }
     }
 
-    fn sit_down<'a>(&'a self, signal: &'a Arc<Signal>) -> Option<Driving<'a>> {
-        let mut seat = unpoisoned(self.seat.lock());
-        match seat.worker.take() {
+    fn take_worker<'a>(&'a self, signal: &'a Arc<Signal>) -> Option<Driving<'a>> {
+        let mut state = unpoisoned(self.state.lock());
+        match state.worker.take() {
             Some(worker) => {
-                seat.waiting.retain(|other| !Arc::ptr_eq(other, signal));
+                state.waiting.retain(|other| !Arc::ptr_eq(other, signal));
                 Some(Driving { place: self, signal, worker: Some(worker) })
             }
             None => {
-                if !seat.waiting.iter().any(|other| Arc::ptr_eq(other, signal)) {
-                    seat.waiting.push(signal.clone());
+                if !state.waiting.iter().any(|other| Arc::ptr_eq(other, signal)) {
+                    state.waiting.push(signal.clone());
                 }
                 None
             }
@@ -108,7 +108,8 @@ impl CurrentThread {
     }
 }
 
-/// A `block_on` that may be waiting for the seat. It leaves the line when dropped, also when a panic unwinds.
+/// A `block_on` that may be in the list of waiting callers. It leaves the list when dropped, also when a panic
+/// unwinds.
 struct Waiting<'a> {
     place: &'a CurrentThread,
     signal: &'a Arc<Signal>,
@@ -116,13 +117,13 @@ struct Waiting<'a> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        let mut seat = unpoisoned(self.place.seat.lock());
-        let before = seat.waiting.len();
-        seat.waiting.retain(|other| !Arc::ptr_eq(other, self.signal));
-        // We may have been notified that the seat is free.
-        if seat.waiting.len() < before
-            && seat.worker.is_some()
-            && let Some(next) = seat.waiting.last()
+        let mut state = unpoisoned(self.place.state.lock());
+        let before = state.waiting.len();
+        state.waiting.retain(|other| !Arc::ptr_eq(other, self.signal));
+        // This caller may have been notified that the worker is free, so it passes the notification on.
+        if state.waiting.len() < before
+            && state.worker.is_some()
+            && let Some(next) = state.waiting.last()
         {
             next.parker.unpark(None);
         }
@@ -143,7 +144,7 @@ impl Driving<'_> {
             let Some(worker) = &self.worker else { return Poll::Pending };
             let _entered = worker.enter();
             let signal = self.signal;
-            // Relaxed: `take` comes after it, and a wake that this misses ends the sleep.
+            // Relaxed: `take` follows with Acquire. A wake that this load misses ends the sleep.
             let mut interrupted = || signal.woken.load(Relaxed);
             while !signal.shared.is_closing() {
                 if signal.take() {
@@ -158,20 +159,20 @@ impl Driving<'_> {
         if let Some(worker) = self.worker.take() {
             worker.run();
         }
-        // A future that the shutdown has woken is polled on without the worker.
+        // From here on, `block_on` polls the future without the worker. The shutdown may have woken it.
         Poll::Pending
     }
 }
 
 impl Drop for Driving<'_> {
     fn drop(&mut self) {
-        let mut seat = unpoisoned(self.place.seat.lock());
-        seat.worker = self.worker.take();
-        if let Some(next) = seat.waiting.last() {
+        let mut state = unpoisoned(self.place.state.lock());
+        state.worker = self.worker.take();
+        if let Some(next) = state.waiting.last() {
             next.parker.unpark(None);
         }
-        drop(seat);
-        // A thread that closed the runtime meanwhile found the seat empty, and waits for the worker to leave.
+        drop(state);
+        // A thread that closed the runtime meanwhile found no worker here, and waits for it to leave.
         if self.signal.shared.is_closing() {
             self.place.close();
         }

@@ -172,7 +172,7 @@ impl Idle {
 impl Sleepers {
     fn pick(&mut self, in_driver: impl Fn(usize) -> bool) -> Option<usize> {
         let last = *self.parked.last()?;
-        // At most one is in the driver. If it has just gone there or left, a worker is woken all the same.
+        // At most one is in the driver. If it has just gone there or left, one of the others is still woken.
         let place = self.parked.len() - if self.parked.len() > 1 && in_driver(last) { 2 } else { 1 };
         Some(self.parked.remove(place))
     }

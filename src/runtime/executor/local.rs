@@ -99,7 +99,7 @@ impl LocalSet {
         let waiting = Waiting { shared: &self.shared, root: root.clone() };
         poll_fn(move |cx| {
             let _entered = Entered::new(&self.shared);
-            // First, so that no later wake is missed.
+            // This comes first, so that no later wake is missed.
             root.listen(cx);
             waiting.begin();
             // Ordering: Acquire pairs with the Release in `wake`: the poll sees what came before the wake.
@@ -143,7 +143,7 @@ opaque_debug! { "LocalSet" [] LocalSet; }
 /// Starts a task in the set whose [`LocalSet::run_until`] the caller is in.
 ///
 /// # Panics
-/// Outside of it.
+/// If no `run_until` is being polled on this thread.
 pub fn spawn_local<F>(future: F) -> JoinHandle<F::Output>
 where
     F: Future + 'static,
@@ -212,7 +212,7 @@ pub(in super::super) unsafe fn schedule(shared: *const LocalShared, task: Runnab
     }
 }
 
-/// A `run_until` in the list of waiting ones, once it waits. It leaves the list when dropped.
+/// A `run_until` that enters the list of waiting ones when it waits. It leaves the list when dropped.
 struct Waiting<'a> {
     shared: &'a LocalShared,
     root: Arc<Root>,

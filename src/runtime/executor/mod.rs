@@ -19,7 +19,7 @@
 //! list of tasks, which drops the idle ones, and drops the tasks in its queue; (3) the last worker to leave
 //! drops the injector's tasks until the list is empty, including those that another thread is about to inject;
 //! (4) the driver notifies the remaining sockets and sleeps. So every future is dropped once, on a worker. A
-//! worker that panicked, or that never started, leaves in the same way, and the others with it.
+//! worker that panicked, or that never started, leaves in the same way, and so do the others then.
 
 mod current_thread;
 mod idle;

@@ -97,7 +97,7 @@ impl Injector {
             }
             let more = until_settled(|| self.0.steal_batch_with_limit_and_pop(&to.0, share - taken));
             let Some(task) = more else { break };
-            // The first task of each further batch, a few places late.
+            // This was the first task of its batch. It is queued behind the others, a few places late.
             to.push(task);
         }
         Some(first)

@@ -36,13 +36,13 @@ pub(in super::super) struct Shared {
     injected: CachePadded<AtomicU64>,
     pub(in super::super) driver: Arc<driver::Handle>,
     /// The worker that holds the lock sleeps in the driver.
-    driver_seat: Mutex<Driver>,
+    driver_lock: Mutex<Driver>,
     pub(super) watch: Watch,
     pub(in super::super) pool: Pool,
     tracer: Option<Arc<dyn Tracer>>,
     pub(in super::super) threads: WorkerThreads,
-    /// Set for a current-thread runtime: the place of its worker.
-    seat: OnceLock<Weak<CurrentThread>>,
+    /// The place of the only worker of a current-thread runtime. Empty for other runtimes.
+    current_thread: OnceLock<Weak<CurrentThread>>,
     pub(in super::super) started: Instant,
 }
 
@@ -80,12 +80,12 @@ impl Shared {
             closing: AtomicBool::new(false),
             injected: CachePadded::new(AtomicU64::new(0)),
             driver: Arc::new(handle),
-            driver_seat: Mutex::new(driver),
+            driver_lock: Mutex::new(driver),
             watch: Watch::new(),
             pool: options.pool,
             tracer: options.tracer,
             threads: WorkerThreads::new(options.threads, locals),
-            seat: OnceLock::new(),
+            current_thread: OnceLock::new(),
             started: Instant::now(),
         })
     }
@@ -101,16 +101,16 @@ impl Shared {
         self.arrive(0)
     }
 
-    /// Creates the seat of the only worker, which a thread in `block_on` runs.
-    pub(in super::super) fn seat_worker(self: &Arc<Self>) -> Arc<CurrentThread> {
-        let seat = Arc::new(CurrentThread::new(self.take_worker()));
-        // The seat holds us, so we must not hold it.
-        self.seat.get_or_init(|| Arc::downgrade(&seat));
-        seat
+    /// Creates the place of the only worker, which a thread in `block_on` runs.
+    pub(in super::super) fn make_current_thread(self: &Arc<Self>) -> Arc<CurrentThread> {
+        let place = Arc::new(CurrentThread::new(self.take_worker()));
+        // The place holds an `Arc` of this value, so this value must not hold one of the place.
+        self.current_thread.get_or_init(|| Arc::downgrade(&place));
+        place
     }
 
-    pub(in super::super) fn seat(&self) -> Option<Arc<CurrentThread>> {
-        self.seat.get()?.upgrade()
+    pub(in super::super) fn current_thread(&self) -> Option<Arc<CurrentThread>> {
+        self.current_thread.get()?.upgrade()
     }
 
     /// Creates the worker at the start of its thread. It counts as searching.
@@ -130,7 +130,7 @@ impl Shared {
             self.trace(TraceEvent::Spawned { task: task.id() });
             Some(task)
         };
-        // SAFETY: the reference ends with this call, and the worker is running it.
+        // SAFETY: the reference is given up before this call returns to the worker's loop.
         match unsafe { current_worker(Arc::as_ptr(self)) } {
             Some(worker) => {
                 if let Some(task) = home(worker.index()) {
@@ -146,8 +146,8 @@ impl Shared {
         handle
     }
 
-    /// As `spawn`, but the first poll happens now, on the calling thread. A future that is ready costs no hop
-    /// to a worker; any other continues where it is woken.
+    /// As `spawn`, but the first poll happens now, on the calling thread. A future that is ready at once is
+    /// never queued. Any other is queued when it is woken.
     pub(in super::super) fn spawn_here<F>(self: &Arc<Self>, future: F) -> JoinHandle<F::Output>
     where
         F: Future + Send + 'static,
@@ -184,8 +184,8 @@ impl Shared {
             return;
         }
         self.idle.put_back(worker);
-        // All running workers were awake a moment ago. But one that fell asleep since then may have left the
-        // search to this one.
+        // All running workers were awake a moment ago. But a worker that fell asleep since then may have
+        // counted on the chosen worker to search.
         if self.idle.nobody_searches()
             && self.has_work()
             && let Some(sleeper) = self.idle.wake_sleeper()
@@ -225,14 +225,14 @@ impl Shared {
     /// When the system has no descriptor left.
     pub(in super::super) fn open_driver(self: &Arc<Self>) -> io::Result<&Arc<driver::Handle>> {
         if self.driver.open()? {
-            self.staff_driver();
+            self.announce_driver();
         }
         Ok(&self.driver)
     }
 
     /// Makes the workers notice the driver, so that one of them sleeps in it from now on.
     #[cold]
-    fn staff_driver(self: &Arc<Self>) {
+    fn announce_driver(self: &Arc<Self>) {
         // A worker that is awake finds the token when it is about to sleep, and looks once more.
         (0..self.members.len()).for_each(|worker| self.unpark(worker));
         if let Some(worker) = self.idle.call_unstarted() {
@@ -253,7 +253,7 @@ impl Shared {
         if !self.driver.is_open() {
             return None;
         }
-        match self.driver_seat.try_lock() {
+        match self.driver_lock.try_lock() {
             Ok(driver) => Some(driver),
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => None,
@@ -297,12 +297,12 @@ impl Shared {
         self.owned.close(drop);
         drain();
         self.threads.leave(|| {
-            self.drain_to_the_last();
+            self.drain_injector();
             self.driver.close();
         });
     }
 
-    fn drain_to_the_last(&self) {
+    fn drain_injector(&self) {
         loop {
             while let Some(task) = self.injector.pop() {
                 drop(task);

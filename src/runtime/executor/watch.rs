@@ -29,7 +29,7 @@ use super::idle::Idle;
 pub(super) const PERIOD: Duration = Duration::from_millis(1);
 
 /// The lower half of the word: the watcher's number plus one.
-const WHO: usize = 0xFFFF;
+const WATCHER: usize = 0xFFFF;
 const TURN: usize = 1 << 16;
 
 pub(super) struct Watch {
@@ -51,7 +51,7 @@ impl Watch {
     /// [`Idle::notify`].
     pub(super) fn left(&self, idle: &Idle, in_driver: impl Fn(usize) -> bool) -> Option<usize> {
         let before = self.word.fetch_add(TURN, Relaxed);
-        if before & WHO != 0 {
+        if before & WATCHER != 0 {
             return None;
         }
         // Ordering: pairs with the fence in `Idle::park`. Either we see the worker that is going to sleep, or
@@ -62,27 +62,27 @@ impl Watch {
 
     /// Appoints a watcher. Returns false if there is one already.
     fn appoint(&self, worker: usize) -> bool {
-        let with_us = |word: usize| (word & WHO == 0).then_some(word + worker + 1);
-        self.word.fetch_update(Relaxed, Relaxed, with_us).is_ok()
+        let appointed = |word: usize| (word & WATCHER == 0).then_some(word + worker + 1);
+        self.word.fetch_update(Relaxed, Relaxed, appointed).is_ok()
     }
 
     /// Whether a worker keeps watch. The answer may be out of date.
     pub(super) fn is_kept(&self) -> bool {
-        self.word.load(Relaxed) & WHO != 0
+        self.word.load(Relaxed) & WATCHER != 0
     }
 
     /// Returns the state to compare with later, if `worker` is the watcher.
     pub(super) fn look(&self, worker: usize) -> Option<Seen> {
         let word = self.word.load(Relaxed);
-        (word & WHO == worker + 1).then_some(Seen(word))
+        (word & WATCHER == worker + 1).then_some(Seen(word))
     }
 
     /// Ends the caller's watch. Returns false, and does not end it, if a worker left the driver since `seen`.
     pub(super) fn stand_down(&self, seen: Seen) -> bool {
-        self.word.compare_exchange(seen.0, seen.0 & !WHO, Relaxed, Relaxed).is_ok()
+        self.word.compare_exchange(seen.0, seen.0 & !WATCHER, Relaxed, Relaxed).is_ok()
     }
 
-    /// `worker` has other things to do. Returns whether it kept watch until now.
+    /// Ends the watch of `worker`, which has other things to do. Returns whether it kept watch until now.
     pub(super) fn give_up(&self, worker: usize) -> bool {
         let kept = self.look(worker).is_some();
         if kept {

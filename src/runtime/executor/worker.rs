@@ -17,16 +17,16 @@ use super::queue::Local;
 use super::shared::Shared;
 use super::watch::PERIOD;
 
-/// How often a worker with tasks to poll looks at the driver and the injector. Short enough to serve sockets,
-/// timers and other threads within a fraction of a millisecond, and long enough for the system call not to
-/// matter.
+/// How often a worker with tasks to poll looks at the driver and the injector. The period is short enough to
+/// serve sockets, timers and other threads within a fraction of a millisecond, and long enough for the system
+/// call not to matter.
 const LOOK_PERIOD: Duration = Duration::from_micros(100);
-/// The same in turns. Reading the clock each turn would cost more than a short poll, so a worker counts turns,
-/// and adjusts the number to how long its turns take.
+/// The most turns between two such looks. Reading the clock each turn would cost more than a short poll, so a
+/// worker counts turns, and adjusts their number to how long they take.
 const MAX_LOOK_INTERVAL: u32 = 127;
-/// But it reads the clock every so many turns, in case short turns become long ones.
+/// A worker reads the clock every so many turns, in case short turns become long ones.
 const CLOCK_INTERVAL: u32 = 16;
-/// Fewer tasks than this from the driver are too few to matter.
+/// Up to this many tasks from the driver do not count as a backlog.
 const FEW: usize = 16;
 /// How much work, in nanoseconds, is worth waking another worker. A wake costs both workers some microseconds.
 const WORTH_A_WAKE: u64 = 50_000;
@@ -44,7 +44,7 @@ pub(in super::super) struct Worker {
     local: Local,
     /// The task that the current task woke last. The two often exchange data, which is still in the cache.
     lifo: Cell<Option<Runnable>>,
-    /// Turns between two looks outside, recently.
+    /// The current number of turns between two looks outside.
     look_interval: Cell<u32>,
     /// Turns until the next look.
     look_in: Cell<u32>,
@@ -52,7 +52,7 @@ pub(in super::super) struct Worker {
     looked: Cell<Instant>,
     /// How many tasks wait in the queue up to the last one of a large batch from the driver.
     backlog: Cell<usize>,
-    /// How long a turn takes, in nanoseconds, recently.
+    /// How long recent turns took, in nanoseconds per turn.
     pace: Cell<u64>,
     random: Cell<u64>,
     /// A poll is under way, as opposed to a turn of the driver.
@@ -91,7 +91,7 @@ impl Worker {
         &self.shared
     }
 
-    /// Polls tasks until the runtime closes, then leaves (see the drop).
+    /// Polls tasks until the runtime closes, then leaves (see `Drop`).
     pub(in super::super) fn run(self) {
         self.shared.parker(self.index).adopt();
         let _entered = Entered::new(&self);
@@ -132,29 +132,31 @@ impl Worker {
     /// Queues a task that was spawned or woken on this thread.
     pub(super) fn post(&self, task: Runnable) {
         if !self.polling.get() {
-            // In a turn of the driver: others are notified once, at its end.
+            // This is a turn of the driver. Other workers are notified once, at its end.
             self.local.push(task);
             return;
         }
         if let Some(older) = self.lifo.replace(Some(task)) {
             self.local.push(older);
-            self.tell_others();
+            self.notify_others();
         }
     }
 
     /// Queues a task that yielded: it must not run again before the others.
     pub(super) fn post_behind(&self, task: Runnable) {
         self.local.push(task);
-        // Alone in the queue it is polled next, here. With others in the queue another worker may take it, but
-        // nothing is lost if a worker that is just falling asleep misses it. So no fence is needed.
+        // If the task is alone in the queue, this worker polls it next. With others in the queue another worker
+        // may take it, but nothing is lost if a worker that is just falling asleep misses it. So no fence is
+        // needed.
         if self.local.len() > 1 && self.shared.idle.maybe_asleep() {
             self.shared.wake_one();
         }
     }
 
-    /// There is work that others could take. The cheap check misses only a worker that is falling asleep right
-    /// now. The reliable check follows at the end of the poll, once for everything that was posted.
-    fn tell_others(&self) {
+    /// Call this when there is work that others could take. The cheap check misses only a worker that is
+    /// falling asleep right now. The reliable check follows at the end of the poll, once for everything that
+    /// was posted.
+    fn notify_others(&self) {
         if self.shared.idle.maybe_asleep() {
             self.shared.wake_one();
         } else {
@@ -169,7 +171,7 @@ impl Worker {
         if turns == 0 || (turns.is_multiple_of(CLOCK_INTERVAL) && self.looked.get().elapsed() >= LOOK_PERIOD)
         {
             self.look_outside();
-            // Also if the own queue is never empty, a share of the injector's tasks must be taken.
+            // Even if this worker's own queue is never empty, it must take a share of the injector's tasks.
             if let Some(task) = self.take_injected() {
                 return Some(task);
             }
@@ -182,7 +184,7 @@ impl Worker {
     fn take_injected(&self) -> Option<Runnable> {
         let task = self.shared.injector.take_share(&self.local, self.shared.workers())?;
         if self.local.len() > 0 {
-            self.tell_others();
+            self.notify_others();
         }
         Some(task)
     }
@@ -289,7 +291,7 @@ impl Worker {
             drop(driver);
             self.shared.leave_driver();
             if self.is_behind() {
-                self.tell_others();
+                self.notify_others();
             }
         }
     }
@@ -325,7 +327,7 @@ impl Worker {
 
     /// Whether the tasks from the driver are worth waking another worker. They are not if they are done before
     /// it would be awake. If a poll takes longer than recent ones, the watcher takes the tasks that wait for
-    /// its end.
+    /// the end of that poll.
     fn is_behind(&self) -> bool {
         let others = self.local.len().saturating_sub(1) as u64;
         others > 0 && (others.saturating_mul(self.pace.get()) >= WORTH_A_WAKE || !self.shared.watch.is_kept())
@@ -338,8 +340,8 @@ impl Worker {
         // A task that was posted before we counted as asleep may have woken nobody. A searching worker looks
         // again before it sleeps; if there is none, we must look.
         if (idle.nobody_searches() && shared.has_work()) || shared.is_closing() || interrupted() {
-            // We become a searcher: others may have left the search to us, so if there is more than one task,
-            // the next worker is called.
+            // This worker becomes a searcher. Others may have left the search to it, so if there is more than
+            // one task, it calls the next worker.
             self.searching.set(idle.unpark(self.index, true));
             if shared.watch.give_up(self.index) {
                 shared.leave_driver();
@@ -381,8 +383,8 @@ impl Worker {
         true
     }
 
-    /// Woken outside the driver, perhaps to keep watch: does so until there is something else to do. Returns
-    /// whether it finally slept in the driver.
+    /// Call this after a wake outside the driver. If this worker was appointed to keep watch, it does so until
+    /// there is something else to do. Returns whether it finally slept in the driver.
     fn keep_watch(&self, interrupted: &mut dyn FnMut() -> bool) -> bool {
         let (shared, parker) = (&self.shared, self.shared.parker(self.index));
         // The wake may have other reasons than the watch.
@@ -419,7 +421,7 @@ impl Worker {
 
 /// A worker leaves when it is dropped: at the end of `run`, when the runtime's own code or a hook of the thread
 /// panics, or when its thread could not be started. Others would wait forever for the tasks that it held. So
-/// the runtime closes, and whatever is awaited returns that it was cancelled.
+/// the runtime closes, and awaiting one of its tasks returns that the task was cancelled.
 impl Drop for Worker {
     fn drop(&mut self) {
         self.shared.close();

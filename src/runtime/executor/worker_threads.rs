@@ -85,23 +85,23 @@ impl WorkerThreads {
         }
     }
 
-    /// Counts a worker that runs on a thread that is not ours.
+    /// Counts a worker that runs on a thread of the caller.
     pub(super) fn enlist(&self) {
         unpoisoned(self.state.lock()).count();
     }
 
-    /// Returns the queue of a worker that starts, once.
+    /// Returns the queue of a worker that starts. Call it once per worker.
     pub(super) fn queue(&self, worker: usize) -> Local {
         let queue = unpoisoned(self.state.lock()).queues[worker].take();
         queue.expect("a worker starts once")
     }
 
-    /// Prevents further workers from starting. Returns false if that was so already.
+    /// Prevents further workers from starting. Returns false if an earlier call did.
     pub(super) fn close(&self) -> bool {
         !std::mem::replace(&mut unpoisoned(self.state.lock()).closed, true)
     }
 
-    /// A worker leaves. The last one calls `last` first.
+    /// Notes that a worker leaves. The last worker calls `last` before it leaves.
     pub(super) fn leave(&self, last: impl FnOnce()) {
         let mut state = unpoisoned(self.state.lock());
         if state.present == 1 {

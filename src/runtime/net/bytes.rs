@@ -32,7 +32,7 @@ pub trait WriteBytes {
     /// `NotConnected` if the peer is gone already.
     fn finish(&self) -> io::Result<()>;
 
-    /// Writes all. Not cancel-safe: dropped midway, an unknown part was written.
+    /// Writes all. Not cancel-safe: if the future is dropped midway, an unknown part was written.
     fn write_all(&self, mut data: &[u8]) -> impl Future<Output = io::Result<()>> + Send
     where
         Self: Sync,
@@ -125,8 +125,9 @@ where
     }
 }
 
-/// Copies in both directions at once and passes each end on, until both have ended. Returns the bytes from `a`
-/// to `b`, and from `b` to `a`. This is the heart of a proxy.
+/// Copies in both directions at once, until both have ended. The end of a direction is passed on by
+/// [`WriteBytes::finish`]. Returns the bytes from `a` to `b`, and from `b` to `a`. A proxy does this for each
+/// connection.
 ///
 /// # Errors
 /// The first error. The other direction is dropped then.
@@ -175,7 +176,7 @@ where
 pub struct BufWriter<W> {
     to: W,
     buffer: Vec<u8>,
-    /// How much of the buffer a flush has sent that was dropped midway.
+    /// How much of the buffer was already sent by a flush that was dropped midway.
     sent: usize,
 }
 

@@ -40,7 +40,7 @@ impl<S: AsRawFd> Io<S> {
         self.registration.ready(direction).await
     }
 
-    /// Runs an operation that also returns whether it left nothing behind.
+    /// Runs an operation that also returns whether it exhausted the socket, as for [`Registration::run`].
     pub(super) async fn run_until<R>(
         &self,
         direction: Direction,
@@ -58,7 +58,7 @@ impl<S: AsRawFd> Io<S> {
         self.registration.attempt(direction, || operation(&self.source))
     }
 
-    /// Runs an operation whose success says nothing about the next one.
+    /// Runs an operation that does not know whether it exhausted the socket.
     pub(super) async fn run<R>(
         &self,
         direction: Direction,

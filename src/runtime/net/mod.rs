@@ -7,8 +7,8 @@
 //! `socket2::SockRef::from(&socket)`, because all sockets are `AsFd`, or on a socket of the standard library
 //! before `from_std`.
 //!
-//! A method is cancel-safe unless it says otherwise: dropped before it is ready, it has done nothing. After the
-//! runtime has ended, operations fail.
+//! A method is cancel-safe unless it says otherwise: if its future is dropped before it is ready, it has done
+//! nothing. After the runtime has ended, operations fail.
 
 mod buf_reader;
 mod bytes;

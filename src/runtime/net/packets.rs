@@ -25,7 +25,7 @@ macro_rules! datagram_methods {
             /// are lost.
             ///
             /// # Errors
-            /// What `recvfrom(2)` says.
+            /// Those of `recvfrom(2)`.
             pub async fn recv_from(&self, buffer: &mut [u8]) -> io::Result<(usize, $address)> {
                 self.io.run(Direction::Read, |socket| socket.recv_from(buffer)).await
             }

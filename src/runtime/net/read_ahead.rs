@@ -41,7 +41,7 @@ struct Shared {
 #[derive(Debug)]
 struct Back {
     received: Received,
-    /// The consumer reads lines: look for their ends in whatever comes.
+    /// The consumer reads lines, so the task indexes their ends as bytes arrive.
     lines: bool,
     waiting: Option<(ReadRequest, Waker)>,
     /// The task waits for room before it reads on.
@@ -94,7 +94,7 @@ impl ReadAhead {
         self.front.discard(line);
     }
 
-    /// Takes what the task has received. Returns false if that is nothing.
+    /// Takes what the task has received, or the end of the stream. Returns false if there is neither.
     fn swap(&mut self) -> bool {
         let mut back = self.shared.lock();
         if back.received.is_empty() {
@@ -153,8 +153,9 @@ impl Shared {
 }
 
 impl Back {
-    /// Reads once, unless there are `high` bytes, or more if the awaited item is longer. Returns whether it has
-    /// read, whether that was all there was, and the waker of a wait that is over.
+    /// Reads once, unless the buffer already holds `high` bytes, or as many as the awaited item needs if that
+    /// is more. Returns whether it has read, whether that was all there was, and the waker of a wait that is
+    /// over.
     fn receive(&mut self, high: usize, source: impl io::Read) -> io::Result<(bool, bool, Option<Waker>)> {
         let awaited = self.waiting.as_ref().map_or(0, |(request, _)| self.received.total(request));
         if self.received.len() >= awaited.max(high) {

@@ -2,9 +2,9 @@
 
 use std::io::{self, Read};
 
-/// A buffer starts this small, so that 10,000 idle connections cost little ...
+/// The first size of a buffer. It is small, so that 10,000 idle connections cost little.
 const SMALL: usize = 4 * 1024;
-/// ... and grows to this, or to what one item needs.
+/// The size up to which a buffer grows, unless one item needs more.
 pub(super) const LARGE: usize = 256 * 1024;
 
 /// The bytes are `data[start..end]`. All of `data` is initialised, once.
@@ -46,8 +46,8 @@ impl ReadBuffer {
         &self.data[from..self.start]
     }
 
-    /// Reads once into the room behind the bytes. Returns how many bytes came, and whether that is all there
-    /// was.
+    /// Reads once into the room behind the bytes. Returns how many bytes came, and whether the source is
+    /// exhausted.
     pub(super) fn fill(&mut self, mut source: impl Read, total: usize) -> io::Result<(usize, bool)> {
         let room = self.room(total);
         let (wanted, got) = (room.len(), source.read(room)?);
@@ -192,7 +192,8 @@ impl ReadBuffer {
     }
 }
 
-/// The room in front, for the rest of an earlier buffer: mostly half a line.
+/// The room in front of the bytes. `prepend` puts the rest of an earlier buffer there, which is mostly part of
+/// a line.
 fn headroom(capacity: usize) -> usize {
     (capacity / 16).min(SMALL)
 }

@@ -45,7 +45,7 @@ pub struct Received {
     pub(super) searched: usize,
     pub(super) end: Option<End>,
     limit: usize,
-    /// The most bytes that were here since the last rest.
+    /// The most bytes that were here since the last `give_back_memory`.
     peak: usize,
 }
 
@@ -75,7 +75,7 @@ impl Received {
         self.is_empty() && matches!(self.end, Some(End::Eof))
     }
 
-    /// A new item is wanted: forgets how far the last search went.
+    /// Call this before looking for a new item. It forgets how far the last search went.
     pub fn begin(&mut self) {
         self.searched = 0;
     }
@@ -100,7 +100,7 @@ impl Received {
     }
 
     /// Receives once: what is there, or as much as there is room for. Returns how many bytes came, and whether
-    /// that was all. Zero bytes mean the end of the stream.
+    /// the source is exhausted. Zero bytes mean the end of the stream.
     ///
     /// # Errors
     /// Those of the read. The failure is not noted: see [`Received::fail`].
@@ -146,12 +146,13 @@ impl Received {
         self.end = Some(End::of(error));
     }
 
-    /// Call this before a wait that may be long: gives back memory that was not needed since the last one.
-    pub fn rest(&mut self) {
+    /// Gives back memory that was not needed since the last call. Call this before a wait that may be long.
+    pub fn give_back_memory(&mut self) {
         self.buffer.shrink(std::mem::take(&mut self.peak));
     }
 
-    /// Where the item ends. In two steps with [`Received::take_found`], as what is taken is borrowed.
+    /// Finds where the item ends. [`Received::take_found`] then takes it. These are two steps, because what is
+    /// taken is borrowed.
     pub(super) fn find(&mut self, request: &ReadRequest) -> ItemEnd {
         if matches!(request, ReadRequest::Line) {
             match self.buffer.indexed_line() {
@@ -240,13 +241,13 @@ mod tests {
                 received.receive(&ReadRequest::Exact(large.len()), &mut source).unwrap();
             }
             taken(&mut received, &ReadRequest::Exact(large.len()));
-            received.rest();
+            received.give_back_memory();
             assert!(received.buffer.capacity() >= large.len());
         }
         for _ in 0..2 {
             received.receive(&ReadRequest::Exact(1), &[1][..]).unwrap();
             taken(&mut received, &ReadRequest::Exact(1));
-            received.rest();
+            received.give_back_memory();
         }
         assert!(received.buffer.capacity() < 10_000);
     }

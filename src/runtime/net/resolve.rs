@@ -1,4 +1,4 @@
-//! Resolves what users write to socket addresses.
+//! Turns the targets that users name into socket addresses.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -2,8 +2,8 @@
 
 use std::io;
 
-/// No system takes more buffers than this in one call. If it left some out, the short result would look like a
-/// full or empty socket, and the caller would wait for an event that does not come.
+/// No system takes more buffers than this in one call. If a call left some out, its short result would look
+/// like a full or empty socket, and the caller would wait for an event that does not come.
 pub(super) const MAX_BUFFERS: usize = 1024;
 
 /// The result of a write of `len` bytes, and whether the socket is full: a short write means that no more fits.
@@ -12,7 +12,7 @@ pub(super) fn sent(result: io::Result<usize>, len: usize) -> io::Result<(usize, 
 }
 
 /// Implements the byte-stream methods for a struct with a field `io: Io<…>`. `$receive` reads into a slice of
-/// buffers, and returns how many bytes it read and whether that was all there was.
+/// buffers, and returns how many bytes it read and whether it exhausted the socket.
 macro_rules! stream_methods {
     ($stream:ident, $receive:path) => {
         impl $stream {
@@ -48,7 +48,7 @@ macro_rules! stream_methods {
                 self.io.run_until(Direction::Write, |mut source| sent(source.write(data), data.len())).await
             }
 
-            /// Writes all. Not cancel-safe: dropped midway, an unknown part was written.
+            /// Writes all. Not cancel-safe: if the future is dropped midway, an unknown part was written.
             ///
             /// # Errors
             /// As `write`; `WriteZero` if the system takes nothing.

@@ -118,8 +118,8 @@ impl TcpStream {
         timeout(limit, TcpStream::connect(target)).await?
     }
 
-    /// Runs `read`, which reads from the socket once, when there may be something to read. Its result says
-    /// whether it has read all there was.
+    /// Runs `read`, which reads from the socket once, when there may be something to read. It also returns
+    /// whether it exhausted the socket.
     pub(super) async fn receive<R>(
         &self,
         read: impl FnMut(&net::TcpStream) -> io::Result<(R, bool)>,

@@ -31,8 +31,8 @@ impl UdpSocket {
         UdpSocket::from_std(net::UdpSocket::bind(&*addresses)?)
     }
 
-    /// Makes `target` the default destination. Datagrams from other senders are dropped from then on. Waits
-    /// only for a name.
+    /// Makes `target` the default destination. Datagrams from other senders are dropped from then on. It waits
+    /// only to resolve a name.
     ///
     /// # Errors
     /// As `bind`.

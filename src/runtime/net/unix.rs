@@ -68,7 +68,7 @@ stream_methods!(UnixStream, receive);
 const SMALL: usize = 1024;
 
 /// A short read means that no more is there, unless it stopped at a message with descriptors. Telling the two
-/// apart costs a little; where short reads are rare, the next read finds out.
+/// apart costs a little. Where short reads are rare, this claims nothing, and the next read finds out.
 fn receive(mut source: &net::UnixStream, buffers: &mut [IoSliceMut<'_>]) -> io::Result<(usize, bool)> {
     let room: usize = buffers.iter().map(|slice| slice.len()).sum();
     if let [buffer] = buffers

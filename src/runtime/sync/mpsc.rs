@@ -1,7 +1,7 @@
 //! A channel with many senders and one receiver. Values keep their order.
 //!
-//! One lock around a ring buffer. [`unbounded`] never makes a sender wait; [`bounded`] does when `capacity` values
-//! are in the buffer.
+//! It is one lock around a ring buffer. [`unbounded`] never makes a sender wait; [`bounded`] does when
+//! `capacity` values are in the buffer.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -107,7 +107,7 @@ impl<T> Sender<T> {
         .await
     }
 
-    /// Sends `value` if there is room. From any thread, never waits.
+    /// Sends `value` if there is room. It never waits and may be called on any thread.
     ///
     /// # Errors
     /// The value, if the buffer is full or the receiver is gone.
@@ -181,7 +181,7 @@ pub struct UnboundedSender<T> {
 }
 
 impl<T> UnboundedSender<T> {
-    /// Sends `value`. From any thread, never waits.
+    /// Sends `value`. It never waits and may be called on any thread.
     ///
     /// # Errors
     /// The value, if the receiver is gone.
@@ -262,8 +262,8 @@ impl<T> Receiver<T> {
         self.len() == 0
     }
 
-    /// Whether no value but those in the buffer can come any more: all senders are gone, or the channel was
-    /// closed.
+    /// Whether no further value can be sent: all senders are gone, or the channel was closed. Those in the
+    /// buffer can still be received.
     pub fn is_closed(&self) -> bool {
         let state = self.channel.lock();
         state.closed || state.senders == 0
@@ -307,7 +307,7 @@ pub struct SendError<T>(pub T);
 /// Why a value could not be sent at once.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum TrySendError<T> {
-    /// No room.
+    /// The buffer is full.
     Full(T),
     /// The receiver is gone.
     Closed(T),

@@ -50,10 +50,10 @@ impl<T> Mutex<T> {
 }
 
 impl<T: ?Sized> Mutex<T> {
-    /// Waits for the lock, in line from the first poll. Cancel-safe, but a cancelled wait loses its place in
-    /// the line.
+    /// Waits for the lock. The task joins the line at the first poll. Cancel-safe, but a cancelled wait loses
+    /// its place in the line.
     ///
-    /// A task that holds the lock already waits forever.
+    /// A task that already holds the lock would wait forever.
     pub async fn lock(&self) -> MutexGuard<'_, T> {
         MutexGuard { _permit: self.turn.acquire(1).await, mutex: self }
     }
@@ -98,14 +98,14 @@ impl<T: fmt::Debug + ?Sized> fmt::Debug for Mutex<T> {
 }
 
 /// The guard of a [`Mutex`]. Dropping it unlocks.
-#[must_use = "the lock is given back at once if this is not kept"]
+#[must_use = "the mutex is unlocked at once if this is not kept"]
 pub struct MutexGuard<'a, T: ?Sized> {
     mutex: &'a Mutex<T>,
     _permit: Permit<'a>,
 }
 
-/// As [`MutexGuard`], with a reference to its mutex.
-#[must_use = "the lock is given back at once if this is not kept"]
+/// As [`MutexGuard`], but it owns a reference to its mutex.
+#[must_use = "the mutex is unlocked at once if this is not kept"]
 pub struct OwnedMutexGuard<T: ?Sized> {
     mutex: Arc<Mutex<T>>,
 }

@@ -8,7 +8,7 @@ use super::wait_list::{Grant, WaitList};
 use crate::runtime::shim::Mutex;
 use crate::runtime::{coop, unpoisoned, wakers};
 
-/// Wakes one waiting task, or all. Carries no data.
+/// Wakes one waiting task, or all. It carries no data.
 ///
 /// `notify_one` without a waiter is remembered, once, for the next waiter. So a waiter that checks a condition
 /// and then waits misses nothing.
@@ -53,8 +53,8 @@ impl Notify {
         wakers::wake_all(woken);
     }
 
-    /// Waits for a notification, in line from the first poll. Cancel-safe: a notification for a dropped waiter
-    /// goes to the next.
+    /// Waits for a notification. The task joins the line at the first poll. Cancel-safe: a notification for a
+    /// dropped waiter goes to the next.
     ///
     /// [`Notify::notify_waiters`] counts from this call on. So a task misses nothing if it makes the future,
     /// then checks its condition, and only then awaits the future.

@@ -1,4 +1,4 @@
-//! A channel for one value. One allocation, no lock.
+//! A channel for one value. It is one allocation and has no lock.
 //!
 //! The state word: `SENT` (the sender is done, with or without a value), `CLOSED` (the receiver is gone),
 //! `WAITING` (the waker slot is set). The value belongs to the sender until `SENT`, then to the receiver; if
@@ -49,7 +49,7 @@ pub struct Sender<T> {
 }
 
 impl<T> Sender<T> {
-    /// Sends `value`. From any thread; never waits.
+    /// Sends `value`. It never waits and may be called on any thread.
     ///
     /// # Errors
     /// Returns the value if the receiver is gone.

@@ -34,9 +34,9 @@ impl Semaphore {
         unpoisoned(self.state.lock()).permits
     }
 
-    /// Waits for `permits` permits at once, in line from the first poll. Cancel-safe, but a cancelled wait
-    /// loses its place in the line. Asking for more than there ever are waits forever, and nobody behind gets
-    /// any meanwhile.
+    /// Waits for `permits` permits at once. The task joins the line at the first poll. Cancel-safe, but a
+    /// cancelled wait loses its place in the line. A task that asks for more permits than there ever are waits
+    /// forever, and so do the tasks behind it.
     pub fn acquire(&self, permits: usize) -> Acquire<'_> {
         Acquire { semaphore: self, permits, key: None }
     }
@@ -164,7 +164,7 @@ pub struct Permit<'a> {
     permits: usize,
 }
 
-/// As [`Permit`], with a reference to its semaphore.
+/// As [`Permit`], but it owns a reference to its semaphore.
 #[derive(Debug)]
 pub struct OwnedPermit {
     semaphore: Arc<Semaphore>,

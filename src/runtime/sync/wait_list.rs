@@ -1,7 +1,8 @@
 //! A line of waiting futures, first come, first served. Its owner's lock guards it.
 //!
 //! It is a doubly linked list, so leaving costs the same everywhere in the line. It never wakes or drops a
-//! waker, because that may run foreign code: it returns wakers to the owner, which has unlocked by then.
+//! waker, because that may run foreign code: it returns wakers to the owner, which wakes or drops them after it
+//! has unlocked.
 
 use std::task::Waker;
 

@@ -27,7 +27,7 @@ const UNOWNED: u32 = u32::MAX;
 pub(in super::super) struct Header {
     pub(super) state: State,
     pub(super) vtable: &'static Vtable,
-    /// Together with `kind` a [`Home`], split to save eight bytes.
+    /// The pointer of the task's [`Home`]. The variant is in `kind`, which saves eight bytes.
     home: Cell<*const ()>,
     /// Neighbours in the list of live tasks. That list's lock guards them.
     pub(in super::super) links: std::cell::UnsafeCell<Links>,
@@ -137,7 +137,7 @@ where
 }
 
 /// # Safety
-/// If future or output is not `Send`, the caller must see that the `Runnable` is run and dropped on this
+/// If future or output is not `Send`, the caller must ensure that the `Runnable` is run and dropped on this
 /// thread.
 unsafe fn allocate<F>(future: F, home: Home) -> (Runnable, JoinHandle<F::Output>)
 where
@@ -222,7 +222,7 @@ impl Header {
         }
     }
 
-    /// Called by the thread that runs the job, with the output.
+    /// Notes that the job has its output. The thread that runs the job calls this.
     fn job_ends(&self) {
         if let Home::Pool(job) = self.home()
             // SAFETY: null, or the job of the run that we are in (rule 5).
@@ -360,14 +360,14 @@ impl<F: Future> Task<F> {
         // SAFETY: the task's own reference, released at the end, keeps it alive.
         let task = unsafe { header.cast::<Self>().as_ref() };
         let head = &task.header;
-        let dropped = quietly(|| {
+        let dropped = catch_panic(|| {
             // SAFETY: the future is ours (rule 1) and not used again.
             task.payload.with_mut(|payload| unsafe { ManuallyDrop::drop(&mut (*payload).future) });
         });
         let output = match dropped {
             Ok(()) => output,
             Err(panic) => {
-                drop(quietly(|| drop(output)));
+                drop(catch_panic(|| drop(output)));
                 Err(JoinError::Panic(TaskPanic::new(panic)))
             }
         };
@@ -388,7 +388,7 @@ impl<F: Future> Task<F> {
         let completed = head.state.complete();
         if completed.drop_output {
             // SAFETY: the output is the completer's (rule 2).
-            drop(quietly(|| unsafe { Self::drop_output(header) }));
+            drop(catch_panic(|| unsafe { Self::drop_output(header) }));
         }
         if completed.wake_joiner {
             // SAFETY: the slot is set and passed to us (rule 3).
@@ -398,7 +398,7 @@ impl<F: Future> Task<F> {
             if matches!(head.kind, Kind::Pool) && waker::task_of(&waker).is_some() {
                 head.job_ends();
             }
-            drop(quietly(|| waker.wake()));
+            drop(catch_panic(|| waker.wake()));
         }
         // SAFETY: this is the reference of the live task.
         unsafe { Header::release(header) };
@@ -439,7 +439,7 @@ impl<F: Future> Task<F> {
 }
 
 /// Runs user code, and returns its panic as an error.
-fn quietly(f: impl FnOnce()) -> Result<(), Box<dyn Any + Send>> {
+fn catch_panic(f: impl FnOnce()) -> Result<(), Box<dyn Any + Send>> {
     catch_unwind(AssertUnwindSafe(f))
 }
 

@@ -63,7 +63,7 @@ pub(super) enum Woken {
 pub(super) enum Start {
     /// Poll the future.
     Poll,
-    /// Drop it.
+    /// Drop the future.
     Cancel,
 }
 
@@ -103,9 +103,9 @@ pub(super) struct Detached {
 #[must_use]
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum JoinSlot {
-    /// Done.
+    /// It was, in time.
     Ours,
-    /// Too late: the task is complete.
+    /// It was not: the task is complete.
     Complete,
 }
 

@@ -3,7 +3,7 @@
 //! The vtable is one static for all tasks, so `Waker::will_wake` compares two pointers, which are equal exactly
 //! if the tasks are: a future that is polled again keeps its waker.
 //!
-//! It is safe on any thread at any time, also after the task has completed or its runtime has ended.
+//! A waker may be used on any thread at any time, also after the task has completed or its runtime has ended.
 
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;

@@ -23,9 +23,9 @@ pub(super) fn after(start: Instant, duration: Duration) -> Instant {
 /// the clock.
 const LONG: Duration = Duration::from_millis(1);
 
-/// Waits for `duration`, counted from this call. It never waits less. It waits longer by the time of a wake-up,
-/// some tens of microseconds on an idle machine. Sleeps that end in quick succession are served together, which
-/// adds at most a 16th of the duration, and never more than a millisecond. Cancel-safe.
+/// Waits for `duration`, counted from this call. It never waits less. It waits longer by the time that a
+/// wake-up takes, some tens of microseconds on an idle machine. Sleeps that end in quick succession are served
+/// together, which adds at most a 16th of the duration, and never more than a millisecond. Cancel-safe.
 pub fn sleep(duration: Duration) -> Sleep {
     let mut sleep = sleep_until(after(Instant::now(), duration));
     sleep.duration = duration;
@@ -59,7 +59,7 @@ impl Sleep {
         self.deadline
     }
 
-    /// Panics, for a sleep that cannot be armed.
+    /// Ends a sleep that cannot be armed: it is ready if its deadline has passed, and panics otherwise.
     #[cold]
     fn over_or_else(&self, panic: fn() -> !) -> Poll<()> {
         if Instant::now() >= self.deadline { Poll::Ready(()) } else { panic() }
@@ -101,7 +101,7 @@ impl Sleep {
         let this = self.as_ref().get_ref();
         if this.entry.has_fired() {
             if Instant::now() < this.deadline {
-                // Only a shutdown fires early.
+                // Only a shutdown fires a timer early.
                 closed();
             }
             return Poll::Ready(());
