@@ -93,7 +93,7 @@ impl Poller {
         Ok(Registrar { registry: self.poll.registry().try_clone()? })
     }
 
-    /// Waits until something is ready or `timeout` has passed: `None` waits for ever, zero does not block.
+    /// Waits until something is ready or `timeout` has passed: `None` waits forever, zero does not block.
     ///
     /// It may return early and without events. It is never late by more than scheduling noise. A caller with a
     /// deadline looks at the clock and polls again. On Linux, a wait of ten milliseconds or more leaves its

@@ -21,7 +21,7 @@ impl Interest {
     /// Both of the above.
     pub const BOTH: Interest = Interest(3);
 
-    /// What there is to be asked for, if anything.
+    /// The interest in these directions, or `None` if both are false.
     pub const fn of(read: bool, write: bool) -> Option<Interest> {
         match read as u8 | (write as u8) << 1 {
             0 => None,

@@ -3,9 +3,9 @@
 //! It is an 8-ary min-heap of `(when, sequence, number)`, and a table of the items by number. Three properties
 //! make it fit for timers:
 //!
-//! - **Removal is real.** An item gets its number once, when it is inserted ([`Slotted::set_slot`]), and the
-//!   heap keeps the position of every number. So a cancelled timer is removed at once, in O(log n). Nothing
-//!   dead is kept, counted or swept later.
+//! - **Removal is immediate.** An item gets its number once, when it is inserted ([`Slotted::set_slot`]), and
+//!   the heap keeps the position of every number. So a cancelled timer is removed at once, in O(log n). The
+//!   heap never holds dead entries that a later sweep would have to find.
 //! - **Equal deadlines fire in the order they were inserted.** The sequence number breaks ties.
 //! - **Items are not touched.** A sift moves keys and writes positions, both in dense arrays. Items are
 //!   scattered over the memory of their owners, and that memory is cold when thousands of timers fall due after
@@ -15,9 +15,9 @@
 //! adjacent, in two or three cache lines. Seven of eight keys are leaves: removing a leaf, as a cancel mostly
 //! does, needs no sift down.
 //!
-//! Policy-free: no clock, no threads, no lock. The owner decides what `K` means (seconds as `f64`, `Instant`, …)
-//! and serialises access. Deadlines must be comparable with each other: a NaN among `f64` deadlines leaves the
-//! order unspecified.
+//! It has no policy: no clock, no threads, no lock. The owner decides what `K` means (seconds as `f64`,
+//! `Instant`, …) and serialises access. Deadlines must be comparable with each other: a NaN among `f64`
+//! deadlines leaves the order unspecified.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -59,7 +59,7 @@ pub trait Slotted {
     fn set_slot(&self, slot: Slot);
 }
 
-/// One key of the heap. 16 bytes for a deadline of 8, so that a cache line holds four.
+/// One key of the heap. It takes 16 bytes if the deadline takes 8, so that a cache line holds four.
 #[derive(Clone, Copy)]
 struct Entry<K> {
     when: K,

@@ -46,7 +46,7 @@ fn filter(poll: RawFd, fd: RawFd, token: usize, filter: i16, wanted: bool) -> io
     }
 }
 
-/// These systems have no flag for it.
+/// These systems have no flag that says so, so every read may have been cut.
 pub(in super::super) fn may_be_cut(_: libc::c_int) -> bool {
     true
 }

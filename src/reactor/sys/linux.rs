@@ -107,7 +107,8 @@ impl Precision {
     }
 }
 
-/// Edge-triggered, and each arming resets the expiry count, so it never has to be read.
+/// Creates and registers the timerfd. It is registered edge-triggered, and each arming resets the expiry count,
+/// so it never has to be read.
 fn create(registry: &mio::Registry) -> io::Result<OwnedFd> {
     if cfg!(miri) {
         // Miri has no timerfd and would stop here.

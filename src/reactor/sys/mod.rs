@@ -5,9 +5,9 @@
 //! - `register_level(poll, fd, token, interest)` and `reregister_level(…)`: `poll` is the raw descriptor of mio's
 //!   own selector. Adds or changes a level-triggered entry in it, such that mio reports it with `token` like any
 //!   other and mio's deregistration removes it.
-//! - `struct Precision` with `new()`, which cannot fail and acquires nothing, and `poll(&mut self, &mut
-//!   mio::Poll, &mut mio::Events, Option<Duration>)`: like mio's poll, but precise to well under a millisecond
-//!   for a finite timeout. It may end early. Its own events have the token `INTERNAL`, or do not appear.
+//! - `struct Precision` with `new(&mio::Registry)`, which cannot fail, and `poll(&mut self, &mut mio::Poll,
+//!   &mut mio::Events, Option<Duration>)`: like mio's poll, but precise to well under a millisecond for a
+//!   finite timeout. It may end early. Its own events have the token `INTERNAL`, or do not appear.
 //! - `may_be_cut(flags)`: whether a read of a Unix socket with these `msg_flags` may have ended before the data
 //!   did.
 
