@@ -30,7 +30,7 @@ impl<'a> Arguments<'a> {
         positional: ffi::Py_ssize_t,
         names: *mut ffi::PyObject,
     ) -> Arguments<'a> {
-        // SAFETY: the caller's word. `Borrowed` is transparent over a pointer that is not null.
+        // SAFETY: the caller's contract. `Borrowed` is transparent over a pointer that is not null.
         let names = unsafe { Borrowed::from_nullable(names) };
         Arguments { values: values.cast(), positional: positional as usize, names }
     }
@@ -49,14 +49,14 @@ impl<'a> Arguments<'a> {
     /// All values: the positional ones, and behind them one per keyword name.
     #[inline(always)]
     pub(crate) fn values(&self) -> &'a [Borrowed<'a>] {
-        // SAFETY: CPython passes so many values, which live as long as the call (see `new`).
+        // SAFETY: CPython passes that many values, which live as long as the call (see `new`).
         unsafe { std::slice::from_raw_parts(self.values, self.positional + self.keywords()) }
     }
 
     /// The positional arguments from `first` on.
     #[inline(always)]
     pub(crate) fn rest(&self, first: usize) -> &'a [Borrowed<'a>] {
-        // SAFETY: CPython passes so many values, which live as long as the call (see `new`).
+        // SAFETY: CPython passes that many values, which live as long as the call (see `new`).
         let all = unsafe { std::slice::from_raw_parts(self.values, self.positional) };
         all.get(first..).unwrap_or_default()
     }
@@ -93,7 +93,8 @@ impl<'a> Arguments<'a> {
         })
     }
 
-    /// The only keyword that `call_soon` and its kin know: `context`. Nothing if it is absent or `None`.
+    /// The value of `context`, the only keyword of `call_soon` and similar methods. There is none if it is absent or
+    /// Python's `None`.
     #[inline(always)]
     pub(crate) fn context(&self, function: &str) -> Result<Option<Borrowed<'a>>, Raised> {
         if self.names.is_none() {
@@ -102,7 +103,8 @@ impl<'a> Arguments<'a> {
         self.named_context(function)
     }
 
-    /// By value, as `bind_names`: the arguments of a call stay in registers if their address is taken nowhere.
+    /// Takes `self` by value, as `bind_names` does: the arguments of a call stay in registers if no code takes their
+    /// address.
     fn named_context(self, function: &str) -> Result<Option<Borrowed<'a>>, Raised> {
         let mut found = None;
         for (name, value) in self.named() {
@@ -114,7 +116,7 @@ impl<'a> Arguments<'a> {
         Ok(found.filter(|value| !value.is_none()))
     }
 
-    /// Fails with Python's kind of error unless there are at least `count` positional arguments.
+    /// Fails with a TypeError like Python's unless there are at least `count` positional arguments.
     #[inline(always)]
     pub(crate) fn at_least(&self, count: usize, function: &str, first_missing: &str) -> Result<(), Raised> {
         if self.positional >= count {
@@ -178,7 +180,7 @@ impl<'a> Arguments<'a> {
         }
         for (name, value) in self.named() {
             let Some(text) = name.text() else {
-                // Surrogates: no parameter has such a name.
+                // The name has surrogates, and so no parameter has this name.
                 return Err(unexpected(function, &name));
             };
             let Some(place) = required.iter().chain(optional).position(|parameter| *parameter == text) else {
@@ -199,7 +201,7 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// A keyword that the function does not have.
+/// The error for a keyword that the function does not have.
 #[cold]
 fn unexpected(function: &str, name: &Ref) -> Raised {
     Exception::TypeError.raise(&match name.text() {

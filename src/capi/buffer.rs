@@ -1,4 +1,4 @@
-//! Bytes in and out of Python: exact `bytes` without the buffer protocol, everything else with it.
+//! Bytes in and out of Python: `bytes` without the buffer protocol, everything else with it.
 
 use std::mem::MaybeUninit;
 
@@ -10,7 +10,7 @@ use super::object::{Borrowed, Ref};
 use super::raised::clear_error;
 
 unsafe extern "C" {
-    /// Public and documented C API; pyo3-ffi keeps its declaration to itself.
+    /// A public and documented function, which pyo3-ffi declares but does not export.
     fn _PyBytes_Resize(bytes: *mut *mut ffi::PyObject, size: ffi::Py_ssize_t) -> std::ffi::c_int;
 }
 
@@ -23,7 +23,8 @@ impl Buffer {
         Buffer::get(object, ffi::PyBUF_SIMPLE)
     }
 
-    /// A contiguous writable view of `object`; what refuses another is the socket's method of the name `function`.
+    /// A contiguous writable view of `object`. The error for an object that has none names `function`, a method of
+    /// sockets.
     pub(crate) fn writable(object: &Ref, function: &str) -> Result<Buffer, Raised> {
         Buffer::get(object, ffi::PyBUF_WRITABLE).map_err(|Raised| refused(object, function))
     }
@@ -47,8 +48,7 @@ impl Buffer {
         self.0.buf.cast()
     }
 
-    /// The bytes. They may change under us if Python code runs, so the slice must not outlive the next
-    /// call into Python.
+    /// The bytes. Python code may change them, so the slice must not outlive the next call into Python.
     pub(crate) fn as_slice(&self) -> &[u8] {
         if self.len() == 0 {
             return &[];
@@ -58,7 +58,8 @@ impl Buffer {
     }
 }
 
-/// What `write` and `sendto` are given: a bytes object, or a view of something that may change as soon as they return.
+/// The data given to `write` or `sendto`: a bytes object, or a view of an object that may change as soon as they
+/// return.
 #[derive(Debug)]
 pub(crate) enum Content<'a> {
     Bytes(Borrowed<'a>),
@@ -66,7 +67,7 @@ pub(crate) enum Content<'a> {
 }
 
 impl<'a> Content<'a> {
-    /// `None` for what is neither bytes nor a bytearray nor a memoryview.
+    /// `None` if `data` is neither bytes nor a bytearray nor a memoryview.
     #[inline(always)]
     pub(crate) fn of(data: Borrowed<'a>) -> Result<Option<Content<'a>>, Raised> {
         if data.is_bytes() {
@@ -75,7 +76,7 @@ impl<'a> Content<'a> {
         if data.is_bytes_like() { Buffer::readable(&data).map(Content::View).map(Some) } else { Ok(None) }
     }
 
-    /// The bytes. Not kept across anything that may run Python code, which could change them.
+    /// The bytes. Python code may change them, so the slice must not outlive the next call into Python.
     #[inline(always)]
     pub(crate) fn as_slice(&self) -> &[u8] {
         match self {
@@ -84,7 +85,8 @@ impl<'a> Content<'a> {
         }
     }
 
-    /// What is left behind the first `sent` bytes, for later: a bytes object, and how much of that is sent.
+    /// Returns the data in a form that can be sent later, when the first `sent` bytes are sent: a bytes object, and
+    /// how many of its bytes are sent already.
     pub(crate) fn keep(self, sent: usize) -> Result<(Ref, usize), Raised> {
         match self {
             Content::Bytes(bytes) => Ok((bytes.to_owned(), sent)),
@@ -93,8 +95,8 @@ impl<'a> Content<'a> {
     }
 }
 
-/// Is the error that is set about data that does not lie in one piece, such as every other byte of a buffer? asyncio
-/// learns of that when the system call is made, and takes it for an error of the socket.
+/// Is the error that is set one about a non-contiguous buffer, such as every other byte of a bytearray? In asyncio
+/// the system call raises it, so asyncio handles it as an error of the socket.
 #[cold]
 pub(crate) fn is_scattered() -> bool {
     Exception::BufferError.is_set()
@@ -113,8 +115,8 @@ impl std::fmt::Debug for Buffer {
     }
 }
 
-/// An object without a buffer, or with one that cannot be written, is the caller's mistake: a TypeError, as in
-/// `socket.recv_into`, whatever the object itself said.
+/// The TypeError for an object that has no writable buffer, as `socket.recv_into` raises it. It replaces the error of
+/// the object itself.
 #[cold]
 fn refused(object: &Ref, function: &str) -> Raised {
     clear_error();
@@ -159,35 +161,36 @@ impl RawBytes {
             .ok_or(Raised)
     }
 
-    /// The same of an object that was seen, with its old content. A hash that was asked for is forgotten, as in a fresh one.
+    /// As [`RawBytes::with_capacity`], from an object that was used before. It has its old content. Its cached hash
+    /// is reset, as in a new object.
     ///
     /// # Safety
-    /// A `bytes` object that nobody else has hold of.
+    /// `bytes` is a `bytes` object, and this is the only reference to it.
     #[inline(always)]
     pub(crate) unsafe fn again(bytes: Ref) -> RawBytes {
-        // SAFETY: the caller's word.
-        #[allow(deprecated, reason = "there is no other way to a hash that was kept")]
+        // SAFETY: the caller's contract.
+        #[allow(deprecated, reason = "no other function resets the cached hash")]
         unsafe {
             (*bytes.as_ptr().cast::<ffi::PyBytesObject>()).ob_shash = -1;
         }
         RawBytes(bytes)
     }
 
-    /// Where the content goes.
+    /// The place of the content, for writing.
     #[inline(always)]
     pub(crate) fn as_mut_ptr(&mut self) -> *mut u8 {
-        // SAFETY: a bytes object, which only we know.
+        // SAFETY: a bytes object, to which this value has the only reference.
         unsafe { (&raw mut (*self.0.as_ptr().cast::<ffi::PyBytesObject>()).ob_sval).cast() }
     }
 
-    /// Where the content is.
+    /// The place of the content, for reading.
     #[inline(always)]
     pub(crate) fn as_ptr(&self) -> *const u8 {
-        // SAFETY: as above.
+        // SAFETY: a bytes object, to which this value has the only reference.
         unsafe { (&raw const (*self.0.as_ptr().cast::<ffi::PyBytesObject>()).ob_sval).cast() }
     }
 
-    /// The object as it is.
+    /// The object at its full length.
     ///
     /// # Safety
     /// All of it was written.
@@ -199,10 +202,10 @@ impl RawBytes {
     /// The object with `data` for its content.
     ///
     /// # Safety
-    /// It is as long as `data`.
+    /// The object is as long as `data`.
     #[inline(always)]
     pub(crate) unsafe fn filled(mut self, data: &[u8]) -> Ref {
-        // SAFETY: there is room for the data, by the caller's word, and all of the object is written.
+        // SAFETY: there is room for the data, by the caller's contract, and all of the object is written.
         unsafe {
             std::ptr::copy_nonoverlapping(data.as_ptr(), self.as_mut_ptr(), data.len());
             self.whole()
@@ -228,7 +231,7 @@ impl RawBytes {
 /// The content of a `bytes` object (or of an instance of a subclass).
 ///
 /// # Safety
-/// `object` is such an object, and outlives the slice.
+/// `object` is a `bytes` object or an instance of a subclass, and it outlives the slice.
 #[inline(always)]
 pub(crate) unsafe fn bytes_slice<'a>(object: *mut ffi::PyObject) -> &'a [u8] {
     // SAFETY: bytes are immutable and the caller keeps the object alive.

@@ -19,7 +19,7 @@ impl Clone for ByteArray {
 }
 
 impl ByteArray {
-    /// Takes an exact bytearray; gives anything else back.
+    /// Wraps an exact bytearray. Returns any other object as the error.
     #[inline(always)]
     pub(crate) fn exact(object: Ref) -> Result<ByteArray, Ref> {
         // SAFETY: a live object.
@@ -56,7 +56,7 @@ impl ByteArray {
         unsafe { ffi::PyByteArray_AsString(self.0.as_ptr()).cast() }
     }
 
-    /// Changes the size. Fails if somebody looks at it through a memoryview.
+    /// Changes the size. Fails while a memoryview of the object exists.
     pub(crate) fn resize(&self, size: usize) -> Result<(), Raised> {
         // SAFETY: a bytearray; -1 with an error set means failure.
         status(unsafe { ffi::PyByteArray_Resize(self.0.as_ptr(), size as ffi::Py_ssize_t) })
@@ -67,20 +67,20 @@ impl ByteArray {
     pub(crate) fn extend(&self, data: &[u8]) -> Result<(), Raised> {
         let length = self.len();
         self.resize(length + data.len())?;
-        // SAFETY: there is room for the data behind the old content. The data is elsewhere: what borrows the content of a
-        // bytearray keeps it from being resized.
+        // SAFETY: there is room for the data behind the old content. The data does not overlap it: a buffer of the
+        // bytearray's own content would have made `resize` fail.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.as_mut_ptr().add(length), data.len()) };
         Ok(())
     }
 
-    /// The first `count` bytes, of which there are that many, as a `bytes` object.
+    /// The first `count` bytes, as a `bytes` object. There must be that many.
     pub(crate) fn front(&self, count: usize) -> Result<Ref, Raised> {
         debug_assert!(count <= self.len());
         // SAFETY: there are that many bytes, and making `bytes` runs no Python code that could change them.
         bytes_from(unsafe { std::slice::from_raw_parts(self.as_mut_ptr(), count) })
     }
 
-    /// `del self[:count]`. Fails if somebody looks at it through a memoryview.
+    /// `del self[:count]`. Fails while a memoryview of the object exists.
     pub(crate) fn delete_front(&self, count: usize) -> Result<(), Raised> {
         // SAFETY: a bytearray; -1 with an error set means failure.
         status(unsafe { ffi::PySequence_DelSlice(self.0.as_ptr(), 0, count as ffi::Py_ssize_t) })

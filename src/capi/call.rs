@@ -115,7 +115,7 @@ pub(crate) fn call0(callable: &Ref) -> Result<Ref, Raised> {
     unsafe { Ref::from_owned(guarded(|| raw::PyObject_CallNoArgs(callable.as_ptr()))) }.ok_or(Raised)
 }
 
-/// A vectorcall whose callee may use the place in front of the arguments.
+/// Makes a vectorcall whose callee may use the place in front of the arguments.
 ///
 /// # Safety
 /// `arguments` points to `positional` live objects and then one per name, with one writable spare place in front of them;
@@ -142,12 +142,12 @@ pub(crate) unsafe fn call_tuple(
     arguments: *mut ffi::PyObject,
     keywords: *mut ffi::PyObject,
 ) -> Result<Ref, Raised> {
-    // SAFETY: a live callable and the caller's word.
+    // SAFETY: a live callable and the caller's contract.
     unsafe { Ref::from_owned(guarded(|| raw::PyObject_Call(callable.as_ptr(), arguments, keywords))) }
         .ok_or(Raised)
 }
 
-/// `object.__init__(*arguments, **keywords)`, by the slot of a class that has one.
+/// `object.__init__(*arguments, **keywords)`, through the `tp_init` of its class, if it has one.
 ///
 /// # Safety
 /// `arguments` is a tuple, `keywords` a dict or null.
@@ -183,8 +183,8 @@ impl Ref {
         .ok_or(Raised)
     }
 
-    /// The same with arguments on the stack, behind a spare place that the callee may use: a bound method puts its
-    /// receiver there instead of copying them.
+    /// As [`Ref::call`], with a spare place in front of the arguments that the callee may use: a bound method puts
+    /// its receiver there instead of copying them.
     #[inline(always)]
     pub(crate) fn call_with<const N: usize>(&self, arguments: [Borrowed<'_>; N]) -> Result<Ref, Raised> {
         #[repr(C)]
@@ -261,8 +261,9 @@ pub(crate) fn in_context<T>(context: &Ref, body: impl FnOnce() -> Result<T, Rais
     if enter(context) { leave(context, body()) } else { Err(Raised) }
 }
 
-/// As [`in_context`], for the one context that a native object runs all its callbacks in. If a loop runs inside of one of
-/// them, the next callback finds the context entered: that one runs in a copy, as each callback of asyncio's does.
+/// As [`in_context`], for the one context that a native object runs all its callbacks in. If one of these callbacks
+/// runs a loop, the next callback finds the context already entered. Then it runs in a copy, as each of asyncio's
+/// callbacks does.
 #[inline(always)]
 pub(crate) fn in_kept_context<T>(
     context: &Ref,
@@ -271,15 +272,15 @@ pub(crate) fn in_kept_context<T>(
     if enter(context) { leave(context, body()) } else { in_context(&copy_of_entered(context)?, body) }
 }
 
-/// False with an error set if that is not possible.
+/// Enters a context. Returns false, with an error set, if that is not possible.
 #[inline(always)]
 fn enter(context: &Ref) -> bool {
     // SAFETY: a live object; the function itself checks that it is a context.
     unsafe { ffi::PyContext_Enter(context.as_ptr()) >= 0 }
 }
 
-/// Leaves a context that was entered, and passes the result on. Leaving fails only if the callee has left the contexts
-/// unbalanced; then that error is the result.
+/// Leaves a context that was entered, and passes the result on. Leaving fails only if the callee entered or left
+/// contexts without undoing it. Then that error is the result, unless there is one already.
 #[inline(always)]
 fn leave<T>(context: &Ref, result: Result<T, Raised>) -> Result<T, Raised> {
     // SAFETY: a live object; the function itself checks that it is the context that was entered last.
@@ -344,13 +345,13 @@ pub(crate) fn copy_current_context() -> Result<Ref, Raised> {
     unsafe { Ref::from_owned(ffi::PyContext_CopyCurrent()) }.ok_or(Raised)
 }
 
-/// The context that a caller named, or a copy of the current one.
+/// The context that a caller gave, or a copy of the current one.
 pub(crate) fn given_or_copied(context: Option<impl Into<Ref>>) -> Result<Ref, Raised> {
     context.map_or_else(copy_current_context, |context| Ok(context.into()))
 }
 
-/// Every function that C calls runs its body in here: a panic becomes a Python exception instead of the end of the
-/// process. Without a panic it costs nothing.
+/// Every function that C calls runs its body through this one. A panic becomes a Python exception instead of ending
+/// the process. Without a panic this costs nothing.
 #[inline(always)]
 pub(crate) fn guard<T: Failure>(body: impl FnOnce() -> T) -> T {
     match catch_unwind(AssertUnwindSafe(body)) {

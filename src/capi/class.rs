@@ -40,7 +40,7 @@ macro_rules! field {
 }
 pub(crate) use field;
 
-/// A class in the making.
+/// A class that is being built.
 pub(crate) struct ClassSpec<'py, T> {
     name: &'static CStr,
     flags: c_ulong,
@@ -84,7 +84,7 @@ impl<'py, T: Native> ClassSpec<'py, T> {
     /// # Safety
     /// Zeroed memory is a valid `T`.
     pub(crate) unsafe fn base_class(self) -> Self {
-        // SAFETY: the caller's word.
+        // SAFETY: the caller's contract.
         let mut spec = unsafe { self.derivable() };
         let new: ffi::newfunc = ffi::PyType_GenericNew;
         spec.slots.push(ffi::PyType_Slot { slot: ffi::Py_tp_new, pfunc: new as *mut c_void });
@@ -103,8 +103,8 @@ impl<'py, T: Native> ClassSpec<'py, T> {
         self
     }
 
-    /// An attribute that holds an object, as one of `__slots__` does: the interpreter itself traverses, clears and releases
-    /// it, where the class leaves that to its Python base class.
+    /// An attribute that holds an object, as one of `__slots__` does: the interpreter itself traverses, clears and
+    /// releases it, if the class inherits these functions from its Python base class.
     pub(crate) fn object_member(self, name: &'static CStr, place: Field<T, Slot>) -> Self {
         self.member(name, ffi::Py_T_OBJECT_EX, 0, place.offset)
     }
@@ -158,7 +158,8 @@ impl<'py, T: Native> ClassSpec<'py, T> {
         self
     }
 
-    /// The Python classes that the class is derived from. [`Native::offset`] is where the fields of the largest end.
+    /// The Python classes that the class is derived from. [`Native::offset`] must be where the fields of the largest
+    /// one end.
     pub(crate) fn bases(mut self, bases: Bound<'py, PyTuple>) -> Self {
         self.bases = Some(bases);
         self
@@ -186,8 +187,8 @@ impl<'py, T: Native> ClassSpec<'py, T> {
         };
         let bases = self.bases.as_ref().map_or(std::ptr::null_mut(), |bases| bases.as_ptr());
         // SAFETY: every table is leaked and ends with its sentinel; the slot functions have the signatures that their
-        // numbers ask for, which the constructors of `TypeSlot` see to. The class is this `T`'s own, and its instances
-        // have room for one behind `offset`.
+        // numbers ask for, which the constructors of `TypeSlot` ensure. The class is this `T`'s own, and its
+        // instances have room for one behind `offset`.
         unsafe {
             let class = Bound::from_owned_ptr_or_err(py, ffi::PyType_FromSpecWithBases(&mut spec, bases))?;
             T::class().set(class.cast_unchecked::<PyType>());
@@ -196,9 +197,9 @@ impl<'py, T: Native> ClassSpec<'py, T> {
     }
 }
 
-/// Puts more methods on the class of a `T`, or on a subclass of it: the ones of a pyo3 class that are called per
-/// callback, and once more the ones of a native class on the Python class that is derived from it, where the interpreter
-/// calls them fastest.
+/// Adds methods to the class of a `T`, or to a subclass of it. A pyo3 class gets the methods that are called per
+/// callback this way. The methods of a native class are added again to the Python class that is derived from it,
+/// because the interpreter finds them fastest there.
 pub(crate) fn add_methods<T: Native>(class: &Bound<'_, PyType>, table: &[Method<T>]) -> PyResult<()> {
     let native = T::class().as_ptr();
     // SAFETY: two live types; null before the native class is made.

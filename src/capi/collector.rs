@@ -1,4 +1,4 @@
-//! What the cyclic collector asks of a native object: which references it holds, and to drop them.
+//! What the cyclic collector needs from a native object: to see the references that it holds, and to drop them.
 
 use std::ffi::{c_int, c_void};
 
@@ -16,7 +16,8 @@ pub(crate) trait Traverse: Native {
     fn clear(&self);
 }
 
-/// The collector's function, which wants to see each reference. Once it is satisfied the rest is skipped.
+/// The collector's function, which is called for each reference. Once it returns another result than zero, the rest
+/// is skipped.
 #[derive(Debug)]
 pub(crate) struct Visitor {
     visit: ffi::visitproc,

@@ -1,8 +1,8 @@
 //! Native objects that a task steps as it steps a coroutine.
 //!
-//! Such an object has `send`, `throw`, `close` and `__await__`, so that tasks, `wait_for` and `create_task` take it, and
-//! `am_send`, by which the C task steps it without a StopIteration. What differs from class to class is one step, how to
-//! give up, and the name: the trait [`Coroutine`]. [`class`] begins such a class.
+//! Such an object has `send`, `throw`, `close` and `__await__`, so that tasks, `wait_for` and `create_task` take it,
+//! and `am_send`, by which the C task steps it without a StopIteration. What differs from class to class is in the
+//! trait [`Coroutine`]: one step, what to drop at the end, and the name. [`class`] begins such a class.
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -24,21 +24,21 @@ use super::object::{Borrowed, Ref, interpreter_ends};
 pub(crate) use super::recycle::stop_iteration::raise_stop;
 use super::recycle::stop_iteration::{end_await, forget_value};
 
-/// What one step came to.
+/// The result of one step.
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// The end, with this result.
+    /// The coroutine has ended with this result.
     Done(Ref),
     /// The task has to wait for this future.
     Wait(Ref),
-    /// The task goes on in the next turn of its loop, as after `asyncio.sleep(0)`.
+    /// The task continues in the next turn of its loop, as after `asyncio.sleep(0)`.
     Yield,
-    /// The coroutine that this one awaits has yielded this.
+    /// The coroutine that this one awaits has yielded this value.
     PassOn(Ref),
 }
 
 impl Step {
-    /// What the task is given, or else the result.
+    /// The value for the task, or else the result.
     #[inline(always)]
     fn yielded(self) -> Result<Ref, Ref> {
         match self {
@@ -49,7 +49,7 @@ impl Step {
     }
 }
 
-/// How a coroutine was awaited so far. Every one has such a field.
+/// How a coroutine was awaited so far. Every native coroutine has such a field.
 #[derive(Debug, Default)]
 pub(crate) struct AwaitState {
     /// A first step was taken, or the coroutine was closed before it.
@@ -60,11 +60,11 @@ pub(crate) struct AwaitState {
 
 /// A native coroutine.
 pub(crate) trait Coroutine: Native {
-    /// Its name with its class, as in `TcpStream.read`: for the repr of tasks, and for the warning about a coroutine that
-    /// was never awaited.
+    /// The name with that of its class, as in `TcpStream.read`: for the repr of tasks, and for the warning about a
+    /// coroutine that was never awaited.
     fn name(&self) -> &'static str;
 
-    /// The same without its class.
+    /// The name without that of its class.
     fn method_name(&self) -> &'static str {
         let name = self.name();
         name.split_once('.').map_or(name, |(_, name)| name)
@@ -72,10 +72,10 @@ pub(crate) trait Coroutine: Native {
 
     fn awaited(&self) -> &AwaitState;
 
-    /// Goes on as far as it can. `sent` is what was sent into it, most often `None`.
+    /// Continues as far as it can. `sent` is the value sent into it, most often `None`.
     fn step(this: This<'_, Self>, sent: Borrowed<'_>) -> Result<Step, Raised>;
 
-    /// Nobody waits any more: drops everything. Called after the last step, and possibly again later.
+    /// Drops everything that the coroutine holds. Called after the last step, and possibly again later.
     fn finish(&self);
 
     /// Shows the collector every reference that the object holds, as [`Traverse::traverse`].
@@ -115,18 +115,18 @@ impl<T: Coroutine> Dealloc for T {
             report_never_awaited(&dead);
         }
         forget_value();
-        // Before the fields are dropped: it needs what they hold.
+        // This comes before the fields are dropped, because it needs what they hold.
         dead.finish();
     }
 }
 
-/// A coroutine that nobody has awaited is most often a mistake, and Python says so.
+/// Issues Python's warning about a coroutine that was never awaited.
 #[cold]
 fn report_never_awaited<T: Coroutine>(dead: &Dead<T>) {
     if interpreter_ends() {
         return;
     }
-    // If the warning is an error, it is reported for the class: the object itself is as good as gone.
+    // If the warning is turned into an error, it is reported for the class, because the object itself is being freed.
     warn(
         Exception::RuntimeWarning.class().as_ptr(),
         &format!("coroutine '{}' was never awaited", dead.name()),
@@ -134,7 +134,7 @@ fn report_never_awaited<T: Coroutine>(dead: &Dead<T>) {
     );
 }
 
-/// A step of a coroutine that has ended.
+/// The error of a step after the end of a coroutine.
 #[cold]
 pub(crate) fn already_awaited() -> Raised {
     Exception::RuntimeError.raise("cannot reuse already awaited coroutine")
@@ -146,7 +146,7 @@ fn end<T: Coroutine>(coroutine: &T) {
     coroutine.finish();
 }
 
-/// One step, and the end on a result or an error.
+/// Takes one step, and ends the coroutine on a result or an error.
 #[inline(always)]
 pub(crate) fn advance<T: Coroutine>(this: This<'_, T>, sent: Borrowed<'_>) -> Result<Step, Raised> {
     this.awaited().begun.set(true);
@@ -161,8 +161,8 @@ pub(crate) fn advance<T: Coroutine>(this: This<'_, T>, sent: Borrowed<'_>) -> Re
     stepped.map_err(|raised| fail(this, raised))
 }
 
-/// Ends on the error that is set, and leaves it set. No coroutine raises StopIteration: it would look like an end with a
-/// result, and becomes what a generator makes of it.
+/// Ends the coroutine on the error that is set, and leaves it set. A coroutine must not raise StopIteration, because
+/// it would look like an end with a result. As in a generator, it becomes a RuntimeError.
 #[cold]
 fn fail<T: Coroutine>(this: This<'_, T>, raised: Raised) -> Raised {
     let mut exception = raised.take();
@@ -202,7 +202,7 @@ unsafe extern "C" fn am_send<T: Coroutine>(
     outcome
 }
 
-/// `__next__`: one step of an `await`, which wants StopIteration at the end.
+/// `__next__`: one step of an `await`, which expects StopIteration at the end.
 fn next<T: Coroutine>(this: This<'_, T>) -> Result<Ref, Raised> {
     let by_hand = &this.awaited().by_hand;
     let step = advance(this, Borrowed::none())?;

@@ -1,4 +1,4 @@
-//! Python exceptions made by native code: from a message, from an `errno`, from an I/O error of Rust's.
+//! Python exceptions made by native code: from a message, from an `errno`, from a Rust I/O error.
 
 use std::ffi::CStr;
 
@@ -19,14 +19,15 @@ pub(crate) fn exception<K: PyTypeInfo>(message: impl AsRef<str>) -> PyErr {
     with_attached(|py| raise_message(&K::type_object(py).into_any().into(), message.as_ref()).into())
 }
 
-/// The same with a message of Python's formatting, in which `%R` or `%S` stands for `object`.
+/// As [`exception`], with a message that Python formats. In it `%R` or `%S` stands for `object`.
 #[cold]
 pub(crate) fn exception_about<K: PyTypeInfo>(format: &CStr, object: &Bound<'_, PyAny>) -> PyErr {
     let py = object.py();
     // SAFETY: every format names one object, which lives; a string or null with an error comes out, and the exception takes
     // a reference of its own to the string.
     unsafe {
-        // Not by `PyErr_Format`: that of early 3.11s replaces what the object's own `__repr__` raised.
+        // `PyErr_Format` is not used, because in early releases of 3.11 it replaces the error that the object's own
+        // `__repr__` raised.
         if let Some(message) = Ref::from_owned(ffi::PyUnicode_FromFormat(format.as_ptr(), object.as_ptr())) {
             ffi::PyErr_SetObject(K::type_object_raw(py).cast(), message.as_ptr());
         }
@@ -51,7 +52,7 @@ pub(crate) fn raise_errno(errno: i32) -> Raised {
     Raised
 }
 
-/// Sets the error indicator from an I/O error of the Rust side.
+/// Sets the error indicator from a Rust I/O error.
 pub(crate) fn raise_io(error: &std::io::Error) -> Raised {
     match error.raw_os_error() {
         Some(errno) => raise_errno(errno),

@@ -10,7 +10,7 @@ macro_rules! exceptions {
     ($($name:ident = $symbol:ident),* $(,)?) => {
         /// A built-in exception class.
         #[derive(Clone, Copy, Debug)]
-        #[allow(clippy::enum_variant_names, reason = "they are called as in Python")]
+        #[allow(clippy::enum_variant_names, reason = "they are named as in Python")]
         pub(crate) enum Exception {
             $($name,)*
         }
@@ -89,8 +89,8 @@ pub(super) fn raise_message(class: &Ref, message: &str) -> Raised {
     Raised
 }
 
-/// Takes the current exception, unless it is a fatal one, which stays set: `SystemExit` and `KeyboardInterrupt` leave the
-/// loop; everything else goes to its exception handler.
+/// Takes the current exception, unless it is a fatal one, which stays set: `SystemExit` and `KeyboardInterrupt` end
+/// `run_forever`; any other exception goes to the loop's exception handler.
 pub(crate) fn take_unless_fatal() -> Result<Ref, Fatal> {
     let exception = take_exception();
     if Exception::SystemExit.matches(&exception) || Exception::KeyboardInterrupt.matches(&exception) {

@@ -1,10 +1,10 @@
-//! Python objects made of Rust values, with an error where memory is missing.
+//! Makes Python objects of Rust values, and raises `MemoryError` when the interpreter has no memory for them.
 //!
-//! pyo3's own constructors and conversions (`PyString::new`, a `&str` as the name of an attribute, a number as a result)
-//! panic when the interpreter has no memory for the object. pyo3 makes the message of an error only when the error is
-//! raised, outside of the last frame that catches a panic, and a panic there ends the process. The functions here raise
-//! `MemoryError` instead. `clippy.toml` forbids the constructors for which there is a function here; errors come from
-//! [`exception`](super::error::exception).
+//! pyo3's own constructors and conversions (`PyString::new`, a `&str` as the name of an attribute, a number as a
+//! result) panic when the interpreter has no memory for the object. pyo3 makes the message of an error only when the
+//! error is raised, outside of the last frame that catches a panic, and a panic there ends the process. The functions
+//! here do not panic. `clippy.toml` forbids the constructors for which there is a function here; exceptions are made
+//! by [`exception`](super::error::exception).
 
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -53,7 +53,8 @@ pub(crate) fn string(text: &str) -> Result<Ref, Raised> {
     unsafe { Ref::from_owned(ffi::PyUnicode_FromStringAndSize(text.as_ptr().cast(), size)) }.ok_or(Raised)
 }
 
-/// The same for the text of a report, which is better made without it than not at all.
+/// As [`string`], for the text of a report. If that fails it is `None`, because a report without the text is better
+/// than none.
 #[cold]
 pub(crate) fn string_or_none(text: &str) -> Ref {
     string(text).unwrap_or_else(|raised| {
@@ -88,7 +89,7 @@ pub(crate) fn tuple(
     }
 }
 
-/// The same for pyo3.
+/// As [`tuple`], with pyo3's types.
 pub(crate) fn py_tuple<'py>(
     py: Python<'py>,
     items: impl IntoIterator<Item = Bound<'py, PyAny>, IntoIter: ExactSizeIterator>,

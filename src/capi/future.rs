@@ -1,7 +1,7 @@
-//! asyncio's own future, without a lookup per call.
+//! Calls the methods of asyncio's own future class without a lookup per call.
 //!
-//! Nobody can change its class, so its methods are looked up once, at import. Futures of any other class are asked by
-//! name, each time.
+//! The class is immutable, so its methods are looked up once, at import. For futures of any other class they are
+//! looked up by name at each call.
 
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -27,7 +27,7 @@ struct FutureClass {
 /// `Py_TPFLAGS_IMMUTABLETYPE`; a type that is not on the heap cannot be changed either.
 const IMMUTABLE: std::ffi::c_ulong = 1 << 8;
 
-/// Empty if the class is not the one that is written in C, which nobody can change.
+/// Empty if the class can be changed: then it is not the one that is written in C.
 static CLASS: Once<FutureClass> = Once::new();
 
 /// Looks the class up. Called once, by the module's initialisation.
@@ -57,7 +57,7 @@ fn class_of(future: &Ref) -> Option<&'static FutureClass> {
     CLASS.get().filter(|class| future.is_exactly(&class.kind))
 }
 
-/// Is `future` an instance of asyncio's own class, which nobody can change?
+/// Is `future` an instance of asyncio's own class, and is that class immutable?
 #[inline(always)]
 pub(crate) fn is_asyncios(future: &Ref) -> bool {
     class_of(future).is_some()
@@ -77,13 +77,13 @@ pub(crate) fn set_result(future: &Ref, value: &Ref) -> Result<(), Raised> {
 #[inline(always)]
 pub(crate) fn complete(future: &Ref, value: &Ref) -> Result<(), Raised> {
     if class_of(future).is_some() {
-        // It raises InvalidStateError by itself if it is done.
+        // `set_result` itself raises InvalidStateError if the future is done.
         return set_result(future, value).or_else(|Raised| unless_done(future));
     }
     if is_done(future)? { Ok(()) } else { set_result(future, value) }
 }
 
-/// The error of a `set_result`, unless the future was done.
+/// The result of a `set_result` that failed: its error, unless the future was done.
 #[cold]
 fn unless_done(future: &Ref) -> Result<(), Raised> {
     let error = take_exception();
@@ -102,7 +102,7 @@ pub(crate) fn result(future: &Ref) -> Result<Ref, Raised> {
     }
 }
 
-/// `future.done()`; what is not `True` counts as false.
+/// `future.done()`. Any result but `True` counts as false.
 #[inline(always)]
 pub(crate) fn is_done(future: &Ref) -> Result<bool, Raised> {
     let done = match class_of(future) {
@@ -112,7 +112,7 @@ pub(crate) fn is_done(future: &Ref) -> Result<bool, Raised> {
     Ok(done.is(&boolean(true)))
 }
 
-/// Sets `_asyncio_future_blocking`, by which a task knows that it was awaited.
+/// Sets `_asyncio_future_blocking`, by which a task knows that the future was awaited.
 #[inline(always)]
 pub(crate) fn set_blocking(future: &Ref) -> Result<(), Raised> {
     let yes = boolean(true);

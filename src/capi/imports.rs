@@ -11,7 +11,7 @@ macro_rules! table {
     (names { $($name:ident),* $(,)? } objects { $($object:ident = $module:literal . $path:literal),* $(,)? }) => {
         /// Interned names and imported objects. Immutable after import, alive as long as the process.
         #[derive(Debug)]
-        #[allow(non_snake_case, reason = "a field is called as the name it holds")]
+        #[allow(non_snake_case, reason = "a field has the name that it holds")]
         pub(crate) struct Imports {
             $(pub(crate) $name: Ref,)*
             $(pub(crate) $object: Ref,)*
@@ -86,7 +86,7 @@ impl<const N: usize> Keywords<N> {
         fallible::tuple(names).map(Keywords)
     }
 
-    /// A tuple of as many strings.
+    /// The tuple of the `N` names.
     #[inline(always)]
     pub(super) fn tuple(&self) -> &Ref {
         &self.0
@@ -95,13 +95,13 @@ impl<const N: usize> Keywords<N> {
 
 static IMPORTS: Once<Imports> = Once::new();
 
-/// Fills the table. Called by the module's initialisation, before any type of ours can be used.
+/// Fills the table. The module's initialisation calls this before it makes any type.
 pub(crate) fn load(py: Python<'_>, runtime_panic: Bound<'_, PyAny>) -> PyResult<()> {
     IMPORTS.set(Imports::load(py, runtime_panic)?);
     Ok(())
 }
 
-/// Whether the table is there.
+/// Whether the table is filled.
 pub(crate) fn loaded() -> bool {
     IMPORTS.get().is_some()
 }

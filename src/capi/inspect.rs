@@ -9,7 +9,7 @@ use super::exceptions::Exception;
 use super::object::{Borrowed, Ref};
 pub(crate) use super::raised::{clear_error, is_error_set};
 
-/// Methods that are one call of the C API each, by the kind of their result. All they ask for is live objects.
+/// Methods that are one call of the C API each, by the kind of their result. They need live objects and nothing else.
 macro_rules! methods {
     (checks { $($(#[$doc:meta])* $name:ident = $function:ident;)* }) => {
         impl Ref {
@@ -189,7 +189,7 @@ impl Ref {
         }
     }
 
-    /// `float(self)`, for whatever has a `__float__` or an `__index__`.
+    /// `float(self)`, for an object that has a `__float__` or an `__index__`.
     #[inline(always)]
     pub(crate) fn to_float(&self) -> Result<f64, Raised> {
         // SAFETY: a live object; -1 with an error set means failure.
@@ -229,7 +229,7 @@ impl Ref {
         })
     }
 
-    /// `operator.index(self)`; an OverflowError for what is too large.
+    /// `operator.index(self)`, with an OverflowError if it is too large.
     pub(crate) fn to_index(&self) -> Result<isize, Raised> {
         // SAFETY: a live object; -1 with an error set means failure.
         let value = unsafe { ffi::PyNumber_AsSsize_t(self.as_ptr(), ffi::PyExc_OverflowError) };
@@ -247,8 +247,8 @@ impl Ref {
     /// The content of an instance of `bytes` or of a subclass.
     #[inline(always)]
     pub(crate) fn bytes(&self) -> Option<&[u8]> {
-        // SAFETY: bytes, whose content does not change while there is a reference to them: `capi::buffer::RawBytes` writes
-        // only into what nobody else refers to.
+        // SAFETY: bytes, whose content does not change while there is another reference to them:
+        // `capi::buffer::RawBytes` writes only into objects to which it has the only reference.
         self.is_bytes().then(|| unsafe { super::buffer::bytes_slice(self.as_ptr()) })
     }
 
@@ -320,7 +320,7 @@ impl Ref {
         }
     }
 
-    /// Prints the error that is set as one that nobody can catch, with this object as its source.
+    /// Passes the error that is set to `sys.unraisablehook`, with this object as its source.
     #[cold]
     pub(crate) fn write_unraisable(&self) {
         // SAFETY: a live object; with no error set the function does nothing that matters.
@@ -354,7 +354,7 @@ pub(crate) fn not_implemented() -> Ref {
     unsafe { Ref::from_borrowed(ffi::Py_NotImplemented()) }
 }
 
-/// What a C function says that returns -1 with an error set, and 0 otherwise.
+/// Converts the result of a C function that returns -1 with an error set, and 0 otherwise.
 #[inline(always)]
 pub(super) fn status(code: std::ffi::c_int) -> Result<(), Raised> {
     if code < 0 { Err(Raised) } else { Ok(()) }

@@ -1,8 +1,8 @@
 //! Cells for the state of an event loop.
 //!
 //! **The invariant.** Such state belongs to one loop. It is touched with the interpreter attached and, while the loop
-//! runs, on its thread only. Any call into Python, and any drop of a reference, can come back to the same state, so no
-//! borrow of it may last across one. These types keep the second half of the invariant by themselves:
+//! runs, on its thread only. Any call into Python, and any drop of a reference, can come back to the same state, so
+//! no borrow of it may last across one. These types enforce the second half of the invariant:
 //!
 //! - [`LoopQueue`] and `Cell<Option<T>>` only move values in and out: nothing is ever borrowed. They cost nothing.
 //! - [`LoopCell`] lends its content to a closure, and refuses to lend it twice. The check is a load and two stores.
@@ -69,7 +69,7 @@ impl<T> LoopQueue<T> {
     #[inline(always)]
     #[allow(clippy::mut_from_ref, reason = "the methods below keep the contract")]
     unsafe fn items(&self) -> &mut VecDeque<T> {
-        // SAFETY: the type is not `Sync`, and by the caller's word there is no other borrow.
+        // SAFETY: the type is not `Sync`, and by the caller's contract there is no other borrow.
         unsafe { &mut *self.0.get() }
     }
 

@@ -43,19 +43,20 @@ use super::native::{self, Dealloc, Native, This};
 use super::object::Borrowed;
 use super::returned::{Hash, Returned, Status};
 
-/// The value of a function's or a closure's own type, which has no size: what is called is known from the type.
+/// The only value of the type of a function or of a closure that captures nothing. The type has no size, and it alone
+/// says what is called.
 #[inline(always)]
-const fn the<F: Copy>() -> F {
+const fn callable<F: Copy>() -> F {
     const { assert!(size_of::<F>() == 0, "a function or a closure that captures nothing") };
-    // SAFETY: nothing is read of a type without size. It is `Copy`, so it has this value as often as one likes, and the
-    // constructor of the table's row was given it once.
+    // SAFETY: nothing is read of a type without size. It is `Copy`, so the value may be copied any number of times,
+    // and the constructor of the table's row was given it once.
     unsafe { std::ptr::read(std::ptr::dangling::<F>()) }
 }
 
 // -- adapters ----------------------------------------------------------------------------------------------------
 
-/// Writes the functions that CPython calls. A row has what C passes behind the receiver, the trait that turns the result
-/// into C's, and what the Rust function is given behind its own receiver.
+/// Writes the functions that CPython calls. A row has the arguments that C passes after the receiver, the trait that
+/// turns the result into that of C, and the arguments that the Rust function gets after its own receiver.
 macro_rules! adapters {
     ($($name:ident($($passed:ident: $c:ty),*) -> $result:ty = $trait:ident::$into:ident($($given:ty: $made:expr),*);)*) => {$(
         unsafe extern "C" fn $name<T, F, R>(object: *mut ffi::PyObject $(, $passed: $c)*) -> $result
@@ -66,7 +67,7 @@ macro_rules! adapters {
         {
             // SAFETY: the receiver is an instance of the class (see the module's head). The caller holds it, and what it
             // passes, for the time of the call.
-            guard(|| unsafe { the::<F>()(This::from_ptr(object) $(, $made)*).$into() })
+            guard(|| unsafe { callable::<F>()(This::from_ptr(object) $(, $made)*).$into() })
         }
     )*};
 }
@@ -93,7 +94,7 @@ adapters! {
 
 #[inline(always)]
 fn comparison(operation: c_int) -> CompareOp {
-    // There are no others.
+    // CPython passes no other number.
     CompareOp::from_raw(operation).unwrap_or(CompareOp::Ge)
 }
 
@@ -253,8 +254,8 @@ impl<T: Native> TypeSlot<T> {
         ]
     }
 
-    /// `tp_finalize`, asyncio's `__del__`. It runs with no error set, and what it leaves set is printed. Needs
-    /// [`Dealloc::FINALIZER`].
+    /// `tp_finalize`, which does what asyncio's `__del__` does. It runs with no error set, and what it leaves set is
+    /// printed. Needs [`Dealloc::FINALIZER`].
     pub(crate) fn finalize<F, E>(_: F) -> TypeSlot<T>
     where
         T: Dealloc,
@@ -266,7 +267,7 @@ impl<T: Native> TypeSlot<T> {
         TypeSlot { number: ffi::Py_tp_finalize, function: function as *mut c_void, kind: PhantomData }
     }
 
-    /// `__iter__`, `__aiter__` or `__await__` that gives the object itself.
+    /// `__iter__`, `__aiter__` or `__await__` that returns the object itself.
     pub(crate) fn itself(slot: SelfSlot) -> TypeSlot<T> {
         let function: ffi::getiterfunc = ffi::PyObject_SelfIter;
         TypeSlot { number: slot as c_int, function: function as *mut c_void, kind: PhantomData }
@@ -324,9 +325,9 @@ where
 {
     super::error::undisturbed(|| {
         // SAFETY: as in `adapters`; CPython keeps the object alive for the time of its finalizer.
-        let done = guard(|| the::<F>()(unsafe { This::from_ptr(object) }).into_status());
+        let done = guard(|| callable::<F>()(unsafe { This::from_ptr(object) }).into_status());
         if done < 0 {
-            // SAFETY: as above.
+            // SAFETY: a live object, as above: CPython keeps it alive for the time of its finalizer.
             unsafe { Borrowed::from_ptr(object) }.write_unraisable();
         }
     });

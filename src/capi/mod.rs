@@ -1,12 +1,12 @@
-//! The one room that speaks CPython's raw C API.
+//! A thin layer over CPython's raw C API: references, calls, classes, errors.
 //!
-//! pyo3 serves everything that runs per loop or per connection. What runs per callback or per packet
-//! goes through here instead, because the measured difference is several hundred instructions a call:
-//! plain vectorcalls, heap types with freelists and method tables of `METH_FASTCALL` functions.
+//! pyo3 is used for code that runs per loop or per connection. Code that runs per callback or per packet uses this
+//! room instead, because that saves several hundred instructions a call: it has plain vectorcalls, heap types with
+//! freelists, and method tables of `METH_FASTCALL` functions.
 //!
-//! Every function in this room that takes or returns a Python pointer must be called with the GIL held.
-//! The module is declared `gil_used = true`: the ready queue, the freelists and the identity test on
-//! `_asyncio`'s keyword tuple all lean on it.
+//! Every function in this room that takes or returns a Python pointer must be called with the GIL held. The module is
+//! declared `gil_used = true`: the ready queue, the freelists and the identity test on `_asyncio`'s keyword tuple all
+//! rely on it.
 
 pub(crate) mod arguments;
 pub(crate) mod buffer;

@@ -1,9 +1,9 @@
 //! Rust structs that live inside Python objects.
 //!
-//! A native object is a Python object that begins with its `PyObject`, perhaps goes on with the fields of a Python base
+//! A native object is a Python object that begins with its `PyObject`, may continue with the fields of a Python base
 //! class, and then has the fields of one Rust struct. [`Native`] says where they begin and which class such objects
-//! have; [`create`] makes one; [`This`] is what a method gets of it. The fields change behind a shared reference only,
-//! so they are cells.
+//! have; [`create`] makes one; [`This`] is how a method sees it. The fields change behind a shared reference only, so
+//! they are cells.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -25,9 +25,9 @@ use super::recycle::freelist::Freelist;
 /// # Safety
 /// - No other type has the same [`Class`], and it is set by [`ClassSpec::build`](super::class::ClassSpec::build) or, for
 ///   a pyo3 class, by [`Class::set`].
-/// - In every instance of the class, and of its subclasses, a valid `Self` lies at [`Native::offset`] when Python code,
-///   the collector or a method table first sees it. [`create`] sees to that. A class that Python code may instantiate
-///   gives the default fields, or zeroed memory, which must then be a valid `Self`.
+/// - In every instance of the class, and of its subclasses, a valid `Self` lies at [`Native::offset`] when Python
+///   code, the collector or a method table first sees it. [`create`] ensures that. A class that Python code may
+///   instantiate gives the default fields, or zeroed memory, which must then be a valid `Self`.
 pub(crate) unsafe trait Native: Sized + 'static {
     /// Has the class a collector's header? Then it also is a [`Traverse`](super::collector::Traverse).
     const COLLECTED: bool = true;
@@ -35,15 +35,15 @@ pub(crate) unsafe trait Native: Sized + 'static {
     /// The class of the objects that have these fields.
     fn class() -> &'static Class;
 
-    /// Where the memory of dead instances is kept for new ones, if it is. Only for a class from which none is derived, and
-    /// whose list this is alone.
+    /// The list that keeps the memory of dead instances for new ones, if the class has one. Only a class without
+    /// subclasses may have one, and no two classes share one.
     #[inline(always)]
     fn freelist() -> Option<&'static Freelist> {
         None
     }
 
-    /// Where the fields begin, in bytes from the beginning of the object. Right behind the `PyObject`, unless said
-    /// otherwise: what was found out at import for a struct that comes behind the fields of a Python base class.
+    /// Where the fields begin, in bytes from the beginning of the object. By default they are right behind the
+    /// `PyObject`. A struct behind the fields of a Python base class has an offset that was found at import.
     #[inline(always)]
     fn offset() -> usize {
         behind_header::<Self>()
@@ -52,8 +52,9 @@ pub(crate) unsafe trait Native: Sized + 'static {
 
 /// Implements [`Native`] for a struct, with a [`Class`] of its own.
 ///
-/// `native_class!(unsafe SockCall, freelist 64)` keeps the memory of so many dead instances. `collected false` and
-/// `offset` with an expression are the other items of the trait. A comment at each use says why the contract of [`Native`] holds.
+/// `native_class!(unsafe SockCall, freelist 64)` keeps the memory of up to 64 dead instances. `collected false` and
+/// `offset` with an expression are the other items of the trait. A comment at each use says why the contract of
+/// [`Native`] holds.
 macro_rules! native_class {
     (
         unsafe $kind:ty
@@ -108,7 +109,7 @@ impl Class {
     /// The type object, or null before it is made.
     #[inline(always)]
     pub(crate) fn as_ptr(&self) -> *mut ffi::PyTypeObject {
-        // Ordering: Relaxed. It is stored at import, and everybody who asks holds the GIL.
+        // Ordering: Relaxed. It is stored at import, and every reader holds the GIL.
         self.0.load(Ordering::Relaxed)
     }
 
@@ -123,7 +124,7 @@ impl Class {
                 && unsafe { (*kind).tp_base == class || ffi::PyType_IsSubtype(kind, class) != 0 }
     }
 
-    /// Is `object` an instance of this very class?
+    /// Is `object` an instance of exactly this class?
     #[inline(always)]
     pub(crate) fn is_exact_class_of(&self, object: &Ref) -> bool {
         object.kind() == self.as_ptr()
@@ -160,7 +161,7 @@ impl<'a, T: Native> This<'a, T> {
     /// `object` is an instance of `T`'s class and lives for `'a`, and this thread is attached.
     #[inline(always)]
     pub(crate) unsafe fn from_ptr(object: *mut ffi::PyObject) -> This<'a, T> {
-        // SAFETY: the caller's word, and the contract of `Native`.
+        // SAFETY: the caller's contract, and the contract of `Native`.
         unsafe { This { object: Borrowed::from_ptr(object), fields: &*fields_of(object) } }
     }
 }
@@ -213,14 +214,14 @@ unsafe fn fields_of<T: Native>(object: *mut ffi::PyObject) -> *mut T {
     unsafe { object.cast::<u8>().add(T::offset()).cast() }
 }
 
-/// Makes an instance with these fields. The collector does not know it until [`This::track`].
+/// Makes an instance with these fields. The collector does not track it before [`This::track`].
 #[inline(always)]
 pub(crate) fn create<T: Native>(fields: T) -> Result<Ref, Raised> {
     create_with(|| fields)
 }
 
-/// The same with fields that are made where they stay: moving a large struct there costs as much as making it. A panic
-/// leaks the memory.
+/// As [`create`], but the fields are made directly in the object, because moving a large struct costs as much as
+/// making it. A panic in `fields` leaks the memory.
 #[inline(always)]
 pub(crate) fn create_with<T: Native>(fields: impl FnOnce() -> T) -> Result<Ref, Raised> {
     let class = T::class().as_ptr();
@@ -257,7 +258,7 @@ pub(super) unsafe extern "C" fn new_default<T: Native + Default>(
     guard(|| {
         let fields = T::default();
         // SAFETY: CPython's call for the class or a subclass, whose instances have room for the fields. The collector
-        // knows the object already, but does not run before they are written.
+        // tracks the object already, but does not run before they are written.
         unsafe {
             let object = ffi::PyType_GenericAlloc(class, 0);
             if !object.is_null() {
@@ -269,7 +270,7 @@ pub(super) unsafe extern "C" fn new_default<T: Native + Default>(
 }
 
 impl<T: Native> This<'_, T> {
-    /// Shows the object to the collector, if it does not know it yet.
+    /// Makes the collector track the object, if it does not yet.
     pub(crate) fn track(self) {
         let object = self.object.as_ptr();
         // SAFETY: a live object, with a collector's header if the class has one; its fields are valid.
@@ -297,8 +298,8 @@ impl WeakList {
     }
 }
 
-/// How instances end. What is not said here is done for every class alike: the finalizer runs, the collector forgets the
-/// object, weak references are cleared.
+/// How instances are deallocated. [`dealloc`] does what is the same for every class: the finalizer runs, the
+/// collector untracks the object, weak references are cleared.
 pub(crate) trait Dealloc: Native {
     /// Has the class a finalizer (`tp_finalize`)?
     const FINALIZER: bool = false;
@@ -361,7 +362,7 @@ impl<T: Native> Drop for Dead<T> {
             std::ptr::drop_in_place(fields_of::<T>(self.0));
             let kind = ffi::Py_TYPE(self.0);
             if T::freelist().is_some_and(|list| list.keep(self.0)) {
-                // A new instance will have it.
+                // A new instance will use the memory.
             } else if T::COLLECTED {
                 ffi::PyObject_GC_Del(self.0.cast());
             } else {
@@ -374,8 +375,9 @@ impl<T: Native> Drop for Dead<T> {
 
 /// `tp_dealloc`.
 pub(super) unsafe extern "C" fn dealloc<T: Dealloc>(object: *mut ffi::PyObject) {
-    // SAFETY: called once by CPython for an instance without references. A finalizer that makes a new reference ends the
-    // call; then it will come again. The collector's header is there if the class says so.
+    // SAFETY: called once by CPython for an instance without references. If the finalizer makes a new reference, this
+    // call ends, and CPython makes another one when the object dies again. The collector's header is there if the
+    // class says so.
     unsafe {
         if T::FINALIZER
             && !T::is_finished(&*fields_of(object))

@@ -57,7 +57,7 @@ impl Ref {
     /// As [`Ref::from_borrowed`], but null is allowed.
     #[inline(always)]
     pub(crate) unsafe fn from_nullable(object: *mut ffi::PyObject) -> Option<Ref> {
-        // SAFETY: not null in this branch; the rest is the caller's word.
+        // SAFETY: not null in this branch; the rest is the caller's contract.
         if object.is_null() { None } else { Some(unsafe { Ref::from_borrowed(object) }) }
     }
 
@@ -73,7 +73,7 @@ impl Ref {
         self.0.as_ptr()
     }
 
-    /// Gives the reference away, to C code that takes it over.
+    /// Passes the reference to C code, which takes it over.
     #[inline(always)]
     pub(crate) fn into_ptr(self) -> *mut ffi::PyObject {
         let object = self.0.as_ptr();
@@ -131,7 +131,7 @@ impl Drop for Ref {
 pub(super) unsafe fn attached<'py>() -> Python<'py> {
     // SAFETY: the function may be called on every thread.
     debug_assert!(unsafe { ffi::PyGILState_Check() } != 0);
-    // SAFETY: the caller's word.
+    // SAFETY: the caller's contract.
     unsafe { Python::assume_attached() }
 }
 
@@ -151,7 +151,7 @@ impl<'a> Borrowed<'a> {
         Borrowed(unsafe { NonNull::new_unchecked(object) }, PhantomData)
     }
 
-    /// The same where null stands for nothing.
+    /// As [`Borrowed::from_ptr`], with `None` for null.
     ///
     /// # Safety
     /// As [`Borrowed::from_ptr`], or null.
@@ -166,7 +166,7 @@ impl<'a> Borrowed<'a> {
         unsafe { Borrowed::from_ptr(ffi::Py_None()) }
     }
 
-    /// A reference of one's own.
+    /// A new reference.
     #[inline(always)]
     pub(crate) fn to_owned(self) -> Ref {
         self.clone_ref()
@@ -223,8 +223,7 @@ impl Slot {
         unsafe { Ref::from_owned(self.0.replace(std::ptr::null_mut())) }
     }
 
-    /// Fills the slot. The old content is dropped last, when the slot is already sound again: its
-    /// destructor may come back here.
+    /// Fills the slot. The old content is dropped after that, because its destructor may use the slot.
     #[inline(always)]
     pub(crate) fn set(&self, object: Option<Ref>) {
         let new = object.map_or(std::ptr::null_mut(), Ref::into_ptr);
@@ -271,7 +270,7 @@ unsafe extern "C" {
 #[cfg(Py_3_13)]
 use pyo3::ffi::Py_IsFinalizing;
 
-/// Is the interpreter shutting down? Then modules are half gone, and what is left to say stays unsaid.
+/// Is the interpreter shutting down? Then modules may be torn down already, and warnings and reports are skipped.
 pub(crate) fn interpreter_ends() -> bool {
     // SAFETY: reads a flag; callable at any time.
     unsafe { Py_IsFinalizing() != 0 }

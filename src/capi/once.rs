@@ -8,7 +8,7 @@ pub(crate) struct Once<T>(OnceLock<T>);
 
 // SAFETY: the value is set and read with the GIL held, and it is never dropped.
 unsafe impl<T> Send for Once<T> {}
-// SAFETY: as above.
+// SAFETY: the value is set and read with the GIL held, and it is never dropped.
 unsafe impl<T> Sync for Once<T> {}
 
 impl<T> Once<T> {

@@ -42,7 +42,7 @@ impl From<Raised> for PyErr {
 /// Runs `body` with the token of this thread, which is attached.
 ///
 /// # Panics
-/// If it is not: an error was passed between detached threads as if Python knew of it.
+/// If it is not attached, which means that a Python error was passed to a detached thread.
 #[cold]
 pub(super) fn with_attached<T>(body: impl FnOnce(Python<'_>) -> T) -> T {
     // SAFETY: the function may be called on every thread.
@@ -57,7 +57,7 @@ pub(super) fn with_attached<T>(body: impl FnOnce(Python<'_>) -> T) -> T {
 pub(crate) struct Outcome(Option<Ref>);
 
 impl Outcome {
-    /// Takes note of a step's result.
+    /// Notes the result of a step.
     pub(crate) fn note(&mut self, step: Result<(), Fatal>) {
         if let Err(Fatal) = step {
             let exception = take_exception();
@@ -157,7 +157,8 @@ pub(crate) fn handling<T>(exception: &Ref, body: impl FnOnce() -> T) -> T {
     unsafe {
         let outer = Ref::from_owned(ffi::PyErr_GetHandledException());
         ffi::PyErr_SetHandledException(std::ptr::null_mut());
-        // What is handled now is the callers' exception, which stays theirs, or this coroutine's own.
+        // The top entry of the exception stack is empty now, so this is the exception that a caller handles. If it is
+        // also `outer`, the entry was empty before.
         let callers = Ref::from_owned(ffi::PyErr_GetHandledException());
         ffi::PyErr_SetHandledException(exception.as_ptr());
         let result = body();
@@ -167,8 +168,8 @@ pub(crate) fn handling<T>(exception: &Ref, body: impl FnOnce() -> T) -> T {
     }
 }
 
-/// Issues a warning. For destructors: an exception that is set stays set, and a warning that was turned into an
-/// exception is printed, as one of `source` (which may be null).
+/// Issues a warning from a destructor: an exception that is set stays set, and a warning that is turned into an
+/// exception is printed, with `source` (which may be null) as its source.
 #[cold]
 pub(crate) fn warn(category: *mut ffi::PyObject, text: &str, source: *mut ffi::PyObject) {
     let Ok(text) = CString::new(text) else { return };

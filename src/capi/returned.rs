@@ -1,4 +1,4 @@
-//! From the results of Rust functions to those of C functions: an object or null, 0 or -1.
+//! Turns the results of Rust functions into those of C functions: an object or null, 0 or -1.
 
 use std::ffi::c_int;
 
@@ -55,7 +55,7 @@ returned! {
     String, |value| string(&value);
 }
 
-/// `None` is Python's.
+/// `None` becomes Python's `None`.
 impl<V: Returned> Returned for Option<V> {
     #[inline(always)]
     fn into_object(self) -> Result<Ref, Raised> {

@@ -21,11 +21,11 @@ use super::imports::imports;
 use super::inspect::integer;
 use super::object::{Borrowed, Ref};
 
-/// Are there abstract names, which begin with a zero byte?
+/// Does the system have abstract names, which begin with a zero byte?
 const HAS_ABSTRACT_NAMES: bool = cfg!(any(target_os = "linux", target_os = "android"));
 
-/// What a Python address means on a socket of `family`, if no name has to be looked up for it. It sets no error, because
-/// Python's own socket says best what is wrong with an address.
+/// What a Python address means on a socket of `family`, if no name has to be looked up for it. It sets no error: the
+/// caller asks Python's own socket, which says what is wrong with an address.
 pub(crate) fn from_python(family: c_int, object: &Ref) -> Option<SockAddr> {
     if family == libc::AF_UNIX {
         return from_path(object);
@@ -61,8 +61,8 @@ fn from_path(object: &Ref) -> Option<SockAddr> {
     SockAddr::unix(OsStr::from_bytes(name)).ok()
 }
 
-/// The address as `socket.recvfrom()` shows it; `None` for a family that only Python knows, for a sender without a name,
-/// and for the only peer of a socket.
+/// The address as `socket.recvfrom()` shows it; `None` for a family that only Python knows, for a sender without a
+/// name, and where the system reports no sender, as for a connected stream socket.
 #[inline(always)]
 pub(crate) fn to_python(address: &SockAddr) -> Result<Ref, Raised> {
     match address.as_socket() {
@@ -72,7 +72,7 @@ pub(crate) fn to_python(address: &SockAddr) -> Result<Ref, Raised> {
     }
 }
 
-/// The same of an Internet address, whose flow is in the order of the network.
+/// As [`to_python`], for an Internet address. Its flow information is in network byte order.
 pub(crate) fn internet_to_python(address: &SocketAddr) -> Result<Ref, Raised> {
     let port = integer(address.port())?;
     match address {
@@ -84,7 +84,8 @@ pub(crate) fn internet_to_python(address: &SocketAddr) -> Result<Ref, Raised> {
     }
 }
 
-/// An IPv4 address as a str. By hand, because this runs per datagram: `write!` takes some hundred instructions more.
+/// An IPv4 address as a str. It is written digit by digit, because this runs per datagram, and `write!` takes some
+/// hundred instructions more.
 fn dotted(ip: &Ipv4Addr) -> Result<Ref, Raised> {
     let mut text = [0_u8; 16];
     let mut length = 0;
@@ -168,8 +169,8 @@ fn number_of(socket: &Ref, index: usize) -> Result<i32, Raised> {
         Ok::<_, PyErr>([member("family")?, member("type")?, member("proto")?])
     })?;
     let member = members[index].as_ptr();
-    // SAFETY: a member descriptor of `_socket.socket`, asked through its type's own slot; an owned reference or null with
-    // an error.
+    // SAFETY: a member descriptor of `_socket.socket`, called through its type's own slot; an owned reference or null
+    // with an error.
     let value = unsafe {
         let Some(get) = (*ffi::Py_TYPE(member)).tp_descr_get else { return Ok(libc::AF_UNSPEC) };
         Ref::from_owned(get(member, socket.as_ptr(), socket.kind().cast()))
@@ -177,7 +178,7 @@ fn number_of(socket: &Ref, index: usize) -> Result<i32, Raised> {
     value.ok_or(Raised)?.to_index().map(|number| number as i32)
 }
 
-/// Is it a `socket.socket` itself, no subclass and no imitation?
+/// Is it exactly a `socket.socket`, not a subclass?
 pub(crate) fn is_plain_socket(socket: *mut ffi::PyObject) -> bool {
     // SAFETY: a live object, which the caller borrows for the time of the call.
     unsafe { Borrowed::from_ptr(socket) }.is_exactly(&imports().socket)

@@ -1,4 +1,4 @@
-//! Sockets by their descriptor: as Python shows one that a native object owns, and system calls on them.
+//! Sockets by their descriptor: a Python socket for a descriptor that a native object owns, and system calls.
 
 use std::ffi::c_int;
 use std::io;
@@ -17,9 +17,9 @@ pub(crate) const SEND_FLAGS: c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub(crate) const SEND_FLAGS: c_int = libc::MSG_DONTWAIT;
 
-/// A Python socket with the descriptor of a native object, which detaches the socket before it closes the descriptor.
-/// `None` if it is no longer `wanted` once it is made: Python has run, so another thread may have asked for one too, or
-/// closed the object. One descriptor has one owner.
+/// Makes a Python socket with the descriptor of a native object. The native object must detach the socket before it
+/// closes the descriptor. Returns `None` if the socket is no longer `wanted` once it is made: Python code has run, so
+/// another thread may have made one too, or closed the object.
 pub(crate) fn adopt(py: Python<'_>, fd: RawFd, wanted: impl FnOnce() -> bool) -> PyResult<Option<Ref>> {
     let socket = support(py, "adopt_socket")?.call1((Fallible(fd),))?;
     if wanted() {
@@ -29,7 +29,7 @@ pub(crate) fn adopt(py: Python<'_>, fd: RawFd, wanted: impl FnOnce() -> bool) ->
     Ok(None)
 }
 
-/// Makes one system call on a socket that somebody else owns.
+/// Makes one system call on a socket that the caller does not own.
 pub(crate) fn with_socket<T>(fd: RawFd, call: impl FnOnce(&Socket) -> io::Result<T>) -> io::Result<T> {
     if fd < 0 {
         return Err(io::Error::from_raw_os_error(libc::EBADF));
@@ -47,7 +47,7 @@ pub(crate) fn with_socket<T>(fd: RawFd, call: impl FnOnce(&Socket) -> io::Result
 pub(crate) unsafe fn receive_from(fd: RawFd, place: *mut u8, size: usize) -> (isize, SockAddr) {
     let mut storage = SockAddrStorage::zeroed();
     let mut length = storage.size_of();
-    // SAFETY: the caller's word; the system writes an address to the storage, and its length beside it.
+    // SAFETY: the caller's contract; the system writes an address to the storage, and its length beside it.
     unsafe {
         let sender = storage.view_as::<libc::sockaddr>();
         let count = libc::recvfrom(fd, place.cast(), size, libc::MSG_DONTWAIT, sender, &mut length);

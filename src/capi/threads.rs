@@ -1,11 +1,12 @@
-//! Which threads the interpreter knows.
+//! The threads that have a state in the interpreter.
 
 use pyo3::ffi;
 
 /// Is this the only thread that Python code can run on? Called with the GIL held.
 pub(crate) fn is_only_thread() -> bool {
-    // SAFETY: the GIL is held, so the state of this thread and its interpreter live. Others put themselves at the head
-    // of the list without the GIL, which is what makes this the last one; nothing but this thread's own is looked into.
+    // SAFETY: the GIL is held, so the state of this thread and its interpreter live. Other threads may enter the list
+    // at its head without the GIL, so only this thread's own state is read. If it is the first and the last of the
+    // list, it is the only one.
     unsafe {
         let own = ffi::PyThreadState_Get();
         let first = ffi::PyInterpreterState_ThreadHead(ffi::PyThreadState_GetInterpreter(own));

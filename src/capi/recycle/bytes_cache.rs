@@ -1,9 +1,9 @@
-//! The `bytes` objects of messages, filled again for messages of the same length.
+//! Reuses the `bytes` objects of messages for messages of the same length.
 //!
-//! A bytes object that is longer than what the allocator keeps quick lists for costs as much to allocate and free as the
-//! rest of an echo. Nothing can be attached to bytes but their hash, which is reset. A memoryview, a buffer or a ctypes
-//! object made of them holds a reference. What a program sees is what it would see if the allocator had found the same
-//! memory.
+//! CPython's allocator has free lists for objects of up to 512 bytes. To allocate and free a longer bytes object
+//! costs as much as the rest of an echo. Nothing can be attached to bytes but their hash, which is reset. A
+//! memoryview, a buffer or a ctypes object made of them holds a reference. What a program sees is what it would see
+//! if the allocator had found the same memory.
 
 use std::cell::{Cell, RefCell};
 
@@ -11,9 +11,9 @@ use crate::capi::buffer::{self, RawBytes};
 use crate::capi::error::Raised;
 use crate::capi::object::Ref;
 
-/// Shorter ones are allocated as quickly.
+/// Shorter objects are not kept, because the allocator is as fast.
 const SHORTEST: usize = 512;
-/// To copy longer ones costs more than to allocate them.
+/// Longer objects are not kept, because to copy their content costs more than to allocate them.
 const LONGEST: usize = 32 * 1024;
 /// An idle loop does not keep much more than this, in bytes. It is enough for messages of 1 KiB from 64 connections in a
 /// turn.
@@ -57,7 +57,7 @@ impl BytesCache {
         }
     }
 
-    /// Takes an object that was delivered or sent, for a later message, if this is the last reference to it.
+    /// Keeps an object that was delivered or sent, for a later message, if this is the last reference to it.
     #[inline(always)]
     pub(crate) fn keep(&self, data: Ref) {
         let size = data.exact_bytes().map_or(0, <[u8]>::len);
@@ -66,7 +66,7 @@ impl BytesCache {
         }
         let mut objects = self.objects.borrow_mut();
         if self.length.replace(size) != size {
-            // The end of `bytes` runs no code.
+            // Dropping `bytes` objects runs no other code.
             objects.clear();
         }
         if objects.len() * size < TOTAL {

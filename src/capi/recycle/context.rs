@@ -178,7 +178,7 @@ fn give_back(layout: Layout, scratch: Ref) {
     }
     let old = exchange(layout, &scratch, STATE.empty.get());
     STATE.scratch.set(Some(scratch));
-    // Last, because it may run any code.
+    // This comes last, because it may run any code.
     drop(old);
 }
 
@@ -250,7 +250,8 @@ fn self_test(layout: Layout) -> Result<Option<Ref>, Raised> {
     }
 }
 
-/// For the tests: switches the scratch context off, or on again if the self-test passes. Returns whether it is on.
+/// Switches the scratch context off, or on again if the self-test passes. This is for tests. Returns whether it is
+/// on.
 pub(crate) fn enable(on: bool) -> bool {
     STATE.layout.set(None);
     if on {

@@ -15,7 +15,7 @@ pub(crate) struct Freelist {
 unsafe impl Sync for Freelist {}
 
 impl Freelist {
-    /// A list that keeps at most so many.
+    /// A list that keeps the memory of at most `most` objects.
     pub(crate) const fn new(most: usize) -> Freelist {
         Freelist { objects: UnsafeCell::new(Vec::new()), most }
     }

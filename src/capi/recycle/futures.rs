@@ -1,4 +1,4 @@
-//! The memory of asyncio's futures that have died in our hands.
+//! Reuses the memory of asyncio's futures whose last reference native code drops.
 //!
 //! Each wait makes a future, which nobody needs any more when it has woken its task. The queue entry that wakes the task
 //! most often holds the last reference then. [`drop_future`] does with such a future what its class does, up to the point
@@ -17,7 +17,7 @@ use crate::capi::imports::imports;
 use crate::capi::object::Ref;
 use crate::capi::once::Once;
 
-/// So many connections can be served in a turn without an allocation.
+/// The list is long enough to serve 64 connections in a turn without an allocation.
 static DEAD: Freelist = Freelist::new(64);
 
 /// Drops an object. The memory of a future of asyncio's own class, to which this is the last reference, is kept.
@@ -37,10 +37,12 @@ fn end(future: Ref) {
         let class = future.kind();
         let (Some(finalize), Some(clear)) = ((*class).tp_finalize, (*class).tp_clear) else { return };
         if ffi::PyObject_GC_IsFinalized(object) != 0 {
-            // The collector has run its finalizer, in a cycle that came back to life. The mark could not be removed.
+            // The collector has run its finalizer, in a cycle that the finalizer resurrected. The mark of that cannot
+            // be removed.
             return;
         }
-        // Logs an exception that was never retrieved. Nobody keeps the future but an exception handler that is shown it.
+        // This logs an exception that was never retrieved. An exception handler that is passed the future may keep
+        // it.
         finalize(object);
         if !future.is_unique() || PLACES.get().is_none_or(|places| words(&future, *places) != [0, 0]) {
             return;
@@ -76,7 +78,7 @@ static PLACES: Once<[isize; 2]> = Once::new();
 /// CPython keeps the dict of an object whose class says -1 here, before the object.
 const MANAGED_DICT: isize = -3 * size_of::<usize>() as isize;
 
-/// What is there. Zero means that nobody has given the future an attribute, or made a weak reference to it.
+/// The words at these places. Zero means that the future has no attributes, or that no weak reference to it was made.
 ///
 /// # Safety
 /// These are the places of the object's class.
@@ -111,7 +113,8 @@ fn self_test(py: Python<'_>, event_loop: &Ref) -> PyResult<Option<[isize; 2]>> {
         }
         let weak = Bound::from_owned_ptr_or_err(py, ffi::PyWeakref_NewRef(future.as_ptr(), null_mut()))?;
         future.bind(py).setattr(Fallible("wakeloop"), true)?;
-        // Since 3.14 attributes lie inside the object until somebody asks for the dict. No word tells of those.
+        // Since 3.14 attributes lie inside the object until somebody asks for the dict. The word does not show those,
+        // so the test fails.
         if words(&future, places)[0] == 0 {
             return Ok(None);
         }

@@ -1,14 +1,14 @@
-//! Everything that is used again, because to make it costs more than what it is for.
+//! Reuse of objects and memory that cost more to make than to use.
 //!
-//! **The rule: no program can tell that a thing was used before.** Each file below reuses one kind of thing, and keeps
-//! the rule in one of two ways.
+//! **The rule: no program can tell that an object or its memory was used before.** Each file below reuses one kind of
+//! thing, and keeps the rule in one of two ways.
 //!
-//! Dead memory ([`freelist`], [`futures`]). The object is gone when its memory is kept: its last reference was dropped, its
-//! finalizer has run, no weak reference is left, it refers to nothing, and the collector has forgotten it. A new object
-//! in this memory goes through `PyObject_Init`, which tells tracemalloc, and it is the youngest that the collector knows.
-//! CPython's own freelists do the same.
+//! Dead memory ([`freelist`], [`futures`]). The object is gone when its memory is kept: its last reference was
+//! dropped, its finalizer has run, no weak reference is left, it refers to nothing, and the collector no longer
+//! tracks it. A new object in this memory goes through `PyObject_Init`, which tells tracemalloc, and it is the
+//! youngest object that the collector tracks. CPython's own freelists do the same.
 //!
-//! Live objects ([`bytes_cache`], [`stop_iteration`], [`context`]). The object is filled anew only if
+//! Live objects ([`bytes_cache`], [`stop_iteration`], [`context`]). An object is filled again only if
 //! - ours is the only reference to it, as its reference count says, and
 //! - nothing is attached to it that would outlive the reuse: no dict, weak reference, traceback, context or hash.
 //!
@@ -19,8 +19,8 @@
 //! says otherwise: objects die in any thread and after their loop. The GIL guards it; without a GIL it would be per thread,
 //! as CPython's freelists are.
 //!
-//! Other buffers are used again without Python objects around them: see `event_loop::core::scratch`. Their content is
-//! copied before Python code runs, or they are held by one call at a time.
+//! Buffers that are not Python objects are reused in `event_loop::core::scratch`. Their content is copied before
+//! Python code runs, or one call at a time uses them.
 
 pub(crate) mod bytes_cache;
 pub(crate) mod context;

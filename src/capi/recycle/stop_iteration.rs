@@ -1,13 +1,13 @@
 //! The StopIteration that carries a result out of an `await`.
 //!
-//! To make, fill, read and free such an exception costs more than many a read. The interpreter's `SEND` instruction
-//! takes the value out of it and drops it at once, so one object serves all these awaits. It is used again only while
-//! nobody can have seen it:
+//! To make, fill, read and free such an exception can cost more than the read whose result it carries. The
+//! interpreter's `SEND` instruction takes the value out of it and drops it at once, so one object serves all these
+//! awaits. It is used again only while nobody can have seen it:
 //!
 //! - The awaiting frame holds the only reference to the awaitable, and did not get it by calling `__await__`. Python
 //!   code that steps the awaitable with `next` or `send`, and catches what it raises, gets an exception of its own.
-//! - Nothing is attached to it: no reference but ours, no traceback, context, cause, notes or attributes. A tracer that
-//!   is shown the exception may keep it, and then it is the tracer's.
+//! - Nothing is attached to it: no reference but ours, no traceback, context, cause, notes or attributes. A tracer
+//!   that is shown the exception may keep it. Then it is not used again.
 //! - It carries nothing but bytes and ints, and only until the awaitable is freed, which is just after the value was
 //!   taken. Other values could own a descriptor, or lead back to the awaitable.
 
@@ -115,7 +115,7 @@ fn exchange(stop: *mut ffi::PyObject, value: Ref) -> [Option<Ref>; 2] {
         ffi::PyTuple_SET_ITEM(fields.args, 0, value.clone_ref().into_ptr());
         #[cfg(Py_3_14)]
         {
-            // Tuples remember their hash since 3.14.
+            // Tuples cache their hash since 3.14.
             (*fields.args.cast::<ffi::PyTupleObject>()).ob_hash = -1;
         }
         [Ref::from_owned(item), Ref::from_owned(std::mem::replace(&mut fields.value, value.into_ptr()))]
