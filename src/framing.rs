@@ -34,7 +34,7 @@ pub(crate) enum ItemEnd {
         skip: usize,
         len: usize,
     },
-    /// There must be at least `total` bytes before more can be said.
+    /// The end is not known before there are at least `total` bytes.
     Missing {
         total: usize,
     },
@@ -44,8 +44,8 @@ pub(crate) enum ItemEnd {
 /// An item that is longer than allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooLong {
-    /// How many bytes of the item are known: those before the delimiter, or all that hold none. For a frame, the
-    /// length that its header announces.
+    /// How many bytes the item is known to have: those before the delimiter, or, without a delimiter, those that are
+    /// known to hold none. For a frame, the length that its header announces.
     pub consumed: usize,
     /// Where the delimiter ends, if it is here.
     pub end: Option<usize>,
@@ -55,13 +55,13 @@ pub struct TooLong {
 const HEADER: usize = 4;
 
 impl ReadRequest {
-    /// Everything up to and with `delimiter`, which is not empty.
+    /// Everything up to and including `delimiter`, which is not empty.
     pub fn until(delimiter: &[u8]) -> ReadRequest {
         ReadRequest::Until([delimiter.into()].into())
     }
 
-    /// Looks for the end of the item at the front of `data`. The first `searched` bytes hold no delimiter, as an
-    /// earlier look found; this look updates it.
+    /// Looks for the end of the item at the front of `data`. An earlier call has found that the first `searched`
+    /// bytes hold no delimiter. This call updates the number.
     pub(crate) fn find(&self, data: &[u8], searched: &mut usize, limit: usize) -> ItemEnd {
         match self {
             ReadRequest::Some(_) if data.is_empty() => ItemEnd::Missing { total: 1 },
@@ -91,15 +91,16 @@ fn sized(data: &[u8], skip: usize, len: usize) -> ItemEnd {
     }
 }
 
-/// The end of the line at the front of `data`; see [`find_delimiter`].
+/// Finds the end of the line at the front of `data`; see [`find_delimiter`].
 #[inline(always)]
 pub(crate) fn find_line(data: &[u8], searched: &mut usize, limit: usize) -> ItemEnd {
     find_delimiter(data, std::iter::once(&b"\n"[..]), searched, limit)
 }
 
-/// The end of the item at the front of `data` that one of the `delimiters` ends: the one whose end comes first. There
-/// is at least one delimiter, and none is empty. The first `searched` bytes are known to hold none; when none is found,
-/// `searched` grows to what need not be looked at again. At most `limit` bytes may come before the delimiter.
+/// Finds the end of the item at the front of `data`, which ends with one of the `delimiters`: with the one that ends
+/// first. There is at least one delimiter, and none is empty. The first `searched` bytes are known to hold none. If
+/// none is found, `searched` grows to the number of bytes that need not be searched again. At most `limit` bytes may
+/// come before the delimiter.
 #[inline(always)]
 pub(crate) fn find_delimiter<'a>(
     data: &[u8],
@@ -131,7 +132,7 @@ pub(crate) fn find_delimiter<'a>(
     ItemEnd::Missing { total: data.len() + 1 }
 }
 
-/// Where `wanted` begins in `data`; `wanted` is not empty.
+/// Finds where `wanted`, which is not empty, begins in `data`.
 #[inline(always)]
 pub(crate) fn position(data: &[u8], wanted: &[u8]) -> Option<usize> {
     // The C functions require valid pointers, also for a length of zero.

@@ -1,6 +1,6 @@
 //! wakeloop: an async runtime for Rust, and an event loop for Python's asyncio on the same foundations.
 //!
-//! The runtime is of use without Python:
+//! The runtime can be used without Python:
 //!
 //! ```
 //! use std::time::Duration;
@@ -27,17 +27,17 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! In Python, the package `wakeloop` has the event loop, and what it awaits runs on this runtime. Other extension crates
-//! use the module `bridge`: a Rust future that Python awaits, and the other way round.
+//! In Python, the package `wakeloop` has the event loop and awaitables that run on this runtime. Other extension
+//! crates use the module `bridge`, which lets Python await a Rust future, and Rust await a Python awaitable.
 //!
 //! A folder of `src` is a room. It uses only rooms on lower floors:
 //!
 //! | floor | rooms |
 //! |---|---|
-//! | 5 | `primitives`: what Python awaits and Rust runs |
-//! | 4 | `transport`: asyncio's transports; `bridge`: where the halves meet |
+//! | 5 | `primitives`: the awaitables that Python awaits and Rust runs |
+//! | 4 | `transport`: asyncio's transports; `bridge`: between Python's awaitables and Rust's futures |
 //! | 3 | `event_loop`: asyncio's loop; [`runtime`]: the async runtime for Rust futures |
-//! | 2 | `compat`: whether asyncio is as we know it, and what differs between CPython's versions |
+//! | 2 | `compat`: whether asyncio is unpatched, and what differs between CPython's versions |
 //! | 1 | `framing`: where items end in a stream of bytes; `capi`: the raw C API of CPython; `libssl`: the process's own OpenSSL; [`reactor`]: readiness by epoll or kqueue; `resolver`: names from the C library; [`timer`]: the timer heap |
 //!
 //! The Python half is behind the feature `python`, which is on by default. Without it the crate is the runtime alone and

@@ -23,8 +23,8 @@ fn _forked() {
     process::forked();
 }
 
-/// Refuses subinterpreters before anything is kept of them: Python looks at the module's slot for that only since
-/// 3.12, and what is imported here is kept for the life of the process.
+/// Fails in a subinterpreter, before any object of it is stored: what this module imports, it keeps for the life of
+/// the process. CPython refuses the import by itself only since 3.12, by the module's slot for that.
 fn main_interpreter_only() -> PyResult<()> {
     // SAFETY: the GIL is held; both read pointers that live as long as this thread state.
     if unsafe { pyo3::ffi::PyInterpreterState_Get() == pyo3::ffi::PyInterpreterState_Main() } {
@@ -35,8 +35,8 @@ fn main_interpreter_only() -> PyResult<()> {
 
 /// The native half of wakeloop.
 ///
-/// The ready queue, the freelists and the identity test on `_asyncio`'s keyword tuple lean on the GIL, so
-/// the module says that it uses it.
+/// The ready queue, the freelists and the identity test on `_asyncio`'s keyword tuple rely on the GIL, so the module
+/// is declared with `gil_used`.
 #[pymodule(gil_used = true)]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
@@ -51,7 +51,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     sock::call::make_type(py)?;
     executor_future::make_type(py)?;
 
-    // Shows where things lie in a loop.
+    // A sample, from which the place of the core in a loop is taken.
     let sample = Bound::new(py, EventLoop::bare(py)?)?;
     // SAFETY: the sample is an instance of the class, which keeps its core in itself.
     unsafe { core::init(sample.as_any(), sample.get().core()) };
@@ -77,7 +77,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<ForeignInbox>()?;
     module.add_class::<stream::ClientCount>()?;
     module.add_class::<connect::Connecting>()?;
-    // Nobody sees this one, but made at its first use it could fail, by a panic.
+    // pyo3 would make this class at its first use, and panic if that fails. So it is made here.
     py.get_type::<accept::Listener>();
     primitives::add_to(module)?;
     module.add_function(wrap_pyfunction!(demo, module)?)?;
@@ -93,13 +93,14 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(connect::connect, module)?)?;
     module.add_function(wrap_pyfunction!(executor_future::chain_jobs, module)?)?;
     module.add_function(wrap_pyfunction!(_forked, module)?)?;
-    module.add_function(wrap_pyfunction!(learn_c_caller, module)?)?;
+    module.add_function(wrap_pyfunction!(_init_c_caller, module)?)?;
     module.add_function(wrap_pyfunction!(_add_methods, module)?)?;
     module.add_function(wrap_pyfunction!(_context_scratch, module)?)?;
     Ok(())
 }
 
-/// Puts the loop's fast methods on `kind`: the native class, and once more the Python class that inherits it.
+/// Puts the loop's fast methods on `kind`. This is called for the native class, and again for the Python class that
+/// inherits from it.
 #[pyfunction]
 fn _add_methods(kind: &Bound<'_, PyType>) -> PyResult<()> {
     if !kind.is_subclass_of::<EventLoop>()? {
@@ -110,19 +111,19 @@ fn _add_methods(kind: &Bound<'_, PyType>) -> PyResult<()> {
         .try_for_each(|table| capi::class::add_methods(kind, table))
 }
 
-/// For the tests: both ways of giving a callback its context have to behave the same.
+/// Switches the scratch context off or on, for tests: callbacks must behave the same with and without it.
 #[pyfunction]
 fn _context_scratch(on: bool) -> bool {
     capi::recycle::context::enable(on)
 }
 
-/// Finds out how `_asyncio` calls `call_soon`; called once by the package, when its Python half is there.
+/// Finds out how `_asyncio` calls `call_soon`. The package calls this once, when its Python half is loaded.
 #[pyfunction]
-fn learn_c_caller(py: Python<'_>) -> PyResult<()> {
+fn _init_c_caller(py: Python<'_>) -> PyResult<()> {
     calls::init_c_caller(py)
 }
 
-/// Run the runtime's scheduling demo and print every event of it.
+/// Run the runtime's scheduling demo and print each of its events.
 #[pyfunction]
 fn demo(py: Python<'_>) -> PyResult<()> {
     py.detach(|| crate::runtime::run_demo(&mut std::io::stdout().lock()))?;

@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "it asks the C library")]
-    fn a_name_that_does_not_exist_says_so_with_the_c_librarys_number() {
+    fn an_unknown_name_fails_with_the_code_of_the_c_library() {
         let error = addresses_of("no such name", 80).unwrap_err();
         let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<LookupError>()).unwrap();
         assert_eq!(inner.code(), libc::EAI_NONAME);

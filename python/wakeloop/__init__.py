@@ -68,5 +68,5 @@ if _HAS_POLICIES:
 
     __all__ += ["EventLoopPolicy"]
 
-_core.learn_c_caller()
+_core._init_c_caller()
 _os.register_at_fork(after_in_child=_core._forked)
