@@ -19,7 +19,7 @@ struct Call {
 }
 
 impl Call {
-    /// Makes it, for the loop behind `home`.
+    /// Makes the call, for the loop behind `home`.
     fn run(self, home: &LoopHandle) -> Outcome {
         // An interpreter that is shutting down cannot be attached to; then no task waits for the outcome either.
         let outcome = Python::try_attach(|py| {
@@ -63,13 +63,13 @@ pub(crate) fn spawn_blocking<'py>(
     let (function, arguments) = (function.unbind(), args.unbind());
     let keywords = kwargs.map(Bound::unbind);
     Operation::blocking(py, "spawn_blocking", move |py| {
-        // That of the await, not of the call.
+        // This is the context of the await, not that of the call.
         let context = copy_current_context()?.bind(py).unbind();
         let home = LoopHandle::running(py)?;
         let call = DropOnLoop::new(Call { function, arguments, keywords, context }, &home);
         let awaited = home.await_job();
         Ok(move || {
-            // Kept until it is done.
+            // The guard is kept until the call is done.
             let _awaited = awaited;
             call.into_inner().map_or(Outcome::Nothing, |call| call.run(&home))
         })

@@ -1,11 +1,11 @@
-//! Tells tasks that something is closed.
+//! Notifies tasks that something is closed.
 
 use std::sync::Arc;
 
 use crate::runtime::sync::Semaphore;
 
-/// More than can ever wait: each task gives its permit back.
-const EVERYBODY: usize = u16::MAX as usize;
+/// More permits than tasks can hold at a time: each task gives its permit back at once.
+const PERMITS: usize = u16::MAX as usize;
 
 /// Set once. Tasks may wait for it before and after.
 #[derive(Clone, Debug)]
@@ -17,7 +17,7 @@ impl Closed {
     }
 
     pub(super) fn set(&self) {
-        self.0.release(EVERYBODY);
+        self.0.release(PERMITS);
     }
 
     pub(super) fn is_set(&self) -> bool {

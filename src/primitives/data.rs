@@ -7,7 +7,7 @@ use pyo3::types::PyBytes;
 use crate::capi::buffer::{Buffer, bytes_from, concat};
 use crate::capi::{Borrowed, Raised, Ref};
 
-/// What is to be sent, as a `bytes` object, and how much of it was sent.
+/// Data to be sent, as a `bytes` object, and how much of it was sent.
 #[derive(Debug)]
 pub(crate) struct Data {
     bytes: Ref,
@@ -15,7 +15,8 @@ pub(crate) struct Data {
 }
 
 impl Data {
-    /// The content of any bytes-like object. What is not `bytes` is copied, as it can change.
+    /// The content of any bytes-like object. If the object is not exactly `bytes`, its content is copied, because it
+    /// can change.
     ///
     /// # Errors
     /// Raises TypeError for anything else.
@@ -27,7 +28,7 @@ impl Data {
         Ok(Data { bytes, sent: 0 })
     }
 
-    /// Pieces that are sent one after the other.
+    /// The content of several pieces, one after the other.
     pub(crate) fn joined<'a>(pieces: impl Iterator<Item = &'a [u8]> + Clone) -> Result<Data, Raised> {
         Ok(Data { bytes: concat(pieces)?, sent: 0 })
     }

@@ -21,14 +21,14 @@ use crate::capi::fallible::dict;
 use crate::runtime::net::{TcpListener, TcpStream};
 use crate::runtime::{self, AbortHandle, JoinSet};
 
-/// A connection begins with this much buffer, so that 10,000 idle ones cost little ...
+/// The first size of a connection's buffer. It is small, so that 10,000 idle connections cost little.
 const SMALL: usize = 2 * 1024;
-/// ... and gets this much once a read has filled it.
+/// The size of the buffer once a read has filled the first one.
 const LARGE: usize = 64 * 1024;
 /// How long an accept that failed for lack of descriptors or memory waits before it tries again.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// Counts that workers write and `stats()` reads. Relaxed throughout: they order nothing.
+/// Counts that workers write and `stats()` reads. All accesses are relaxed, because the counts order nothing.
 #[derive(Debug, Default)]
 struct Stats {
     accepted: AtomicU64,
@@ -48,7 +48,7 @@ fn add(counter: &AtomicU64, count: usize) {
 pub(crate) struct EchoServer {
     address: SocketAddr,
     stats: Arc<Stats>,
-    /// The task that accepts. It owns the listener and the tasks of the connections, so its end is theirs.
+    /// The task that accepts. It owns the listener and the tasks of the connections, so they end with it.
     serving: AbortHandle,
     stopped: AtomicBool,
     /// The listener and the last connection are gone.
@@ -158,7 +158,7 @@ pub(crate) fn start_echo_server<'py>(
 async fn start(host: String, port: u16) -> io::Result<EchoServer> {
     let listener = TcpListener::bind((host, port)).await?;
     let address = listener.local_addr()?;
-    // Inherited by what is accepted.
+    // Accepted sockets inherit this.
     SockRef::from(&listener).set_tcp_nodelay(true)?;
     let (stats, over) = (Arc::new(Stats::default()), Closed::new());
     let listening = Listening { listener, alive: Arc::new(Alive(over.clone())) };
@@ -175,7 +175,7 @@ impl Drop for Alive {
     }
 }
 
-/// The fields are dropped in this order.
+/// The fields are dropped in this order, the listener before `alive`.
 struct Listening {
     listener: TcpListener,
     alive: Arc<Alive>,
@@ -210,13 +210,13 @@ async fn serve(listening: Listening, stats: Arc<Stats>) {
     }
 }
 
-/// Takes the tasks that have ended out of the set, for ever.
+/// Takes the tasks that have ended out of the set. It never returns.
 async fn forget_ended(connections: &mut JoinSet<()>) -> Infallible {
     while connections.join_next().await.is_some() {}
     pending().await
 }
 
-/// What a connection's task drops last, however it ends.
+/// A connection's task drops this last, however it ends.
 struct Connection {
     stats: Arc<Stats>,
     _alive: Arc<Alive>,

@@ -14,19 +14,19 @@ use super::closed::Closed;
 use crate::bridge::awaitable::Outcome;
 use crate::runtime::sync::Notify;
 
-/// What the tasks that wait for one socket share.
+/// The state that the tasks waiting for one socket share.
 #[derive(Debug)]
 pub(super) struct Incoming<T> {
     /// The items that came back. The next receiver takes from here first.
     returned: Mutex<VecDeque<T>>,
-    /// Wakes a receiver that waits already.
-    came_back: Notify,
+    /// Wakes a waiting receiver when an item comes back.
+    item_returned: Notify,
     closed: Closed,
 }
 
 impl<T: Send + 'static> Incoming<T> {
     pub(super) fn new() -> Arc<Incoming<T>> {
-        Arc::new(Incoming { returned: Mutex::default(), came_back: Notify::new(), closed: Closed::new() })
+        Arc::new(Incoming { returned: Mutex::default(), item_returned: Notify::new(), closed: Closed::new() })
     }
 
     pub(super) fn close(&self) {
@@ -44,11 +44,11 @@ impl<T: Send + 'static> Incoming<T> {
             () = self.closed.wait() => Err(aborted()),
             done = work => done,
         };
-        // Closing may be what the work has failed for.
+        // The work may have failed because of the close.
         done.map_err(|error| if self.is_closed() { aborted() } else { error })
     }
 
-    /// An item that came back, or the one that `receive` gets. `make` makes Python's object of it.
+    /// Returns an item that came back, or the one that `receive` gets, as the Python object that `make` makes of it.
     pub(super) async fn receive(
         self: &Arc<Self>,
         receive: impl Future<Output = io::Result<T>>,
@@ -61,7 +61,7 @@ impl<T: Send + 'static> Incoming<T> {
                     return Ok(item);
                 }
                 crate::select! {
-                    () = self.came_back.notified() => {},
+                    () = self.item_returned.notified() => {},
                     received = receive.as_mut() => return received,
                 }
             }
@@ -81,7 +81,7 @@ impl<T> Incoming<T> {
     }
 }
 
-/// An item on its way to a task. Dropped before the task has taken it, it goes back.
+/// An item on its way to a task. If this is dropped before the task has taken the item, the item goes back.
 struct Delivery<T> {
     item: Option<T>,
     home: Arc<Incoming<T>>,
@@ -91,7 +91,7 @@ impl<T> Drop for Delivery<T> {
     fn drop(&mut self) {
         if let Some(item) = self.item.take() {
             self.home.returned().push_front(item);
-            self.home.came_back.notify_one();
+            self.home.item_returned.notify_one();
         }
     }
 }

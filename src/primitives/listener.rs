@@ -20,9 +20,9 @@ use crate::capi::native::native_class;
 
 /// A TCP socket that listens, or one for each address of a name. Made by TcpListener.bind.
 ///
-/// Any number of tasks may accept; a connection goes to one of them. A cancelled accept loses none: the next one
-/// gets it. Connections that were accepted live on when the listener is closed. Not thread-safe: for use in the thread
-/// of one event loop.
+/// Any number of tasks may accept; a connection goes to one of them. A cancelled accept loses no connection: the next
+/// accept gets it. Connections that were accepted stay open when the listener is closed. Not thread-safe: for use in
+/// the thread of one event loop.
 #[pyclass(module = "wakeloop", frozen, weakref)]
 #[derive(Debug)]
 pub(crate) struct TcpListener {
@@ -32,7 +32,7 @@ pub(crate) struct TcpListener {
 
 // SAFETY: used with the GIL held only (the module is `gil_used`).
 unsafe impl Send for TcpListener {}
-// SAFETY: as above.
+// SAFETY: used with the GIL held only (the module is `gil_used`).
 unsafe impl Sync for TcpListener {}
 
 #[derive(Debug)]
@@ -45,11 +45,11 @@ impl Shared {
     async fn accept(&self) -> io::Result<std::net::TcpStream> {
         loop {
             match self.sockets.accept().await {
-                // Gone again before it was accepted: not the listener's failure.
+                // The peer was gone before its connection was accepted. That is no failure of the listener.
                 Err(error) if error.raw_os_error() == Some(libc::ECONNABORTED) => {}
                 accepted => {
                     let stream = accepted?;
-                    // It fails only for a connection that is gone, which a read will find out.
+                    // This fails only for a connection that is gone, and then the first read fails too.
                     let _ = stream.set_nodelay(true);
                     return Ok(stream);
                 }
@@ -59,7 +59,7 @@ impl Shared {
 }
 
 impl TcpListener {
-    /// Accepts a connection; for an iteration the close is the end.
+    /// Accepts a connection. If `iterating`, a close of the listener ends the iteration instead of raising.
     fn next<'py>(&self, py: Python<'py>, iterating: bool) -> PyResult<Bound<'py, PyAny>> {
         let shared = self.socket.get()?.clone();
         let limit = self.limit;
@@ -81,7 +81,7 @@ impl Inside for Arc<Shared> {
     const KIND: libc::c_int = libc::SOCK_STREAM;
 
     fn end(self) {
-        // First: a task that finds the socket shut down looks here for the reason.
+        // This comes first, because a task that finds the socket shut down checks whether `incoming` is closed.
         self.incoming.close();
         self.sockets.shut_down();
     }
@@ -94,8 +94,8 @@ impl Inside for Arc<Shared> {
 #[pymethods]
 impl TcpListener {
     /// Listen at every address of host, as asyncio's servers do; None and '' are all interfaces, over IPv4 and IPv6.
-    /// Port 0 is any free port, the same one for each address. limit is that of the streams it accepts, in bytes.
-    /// Awaitable; gives a TcpListener. Raises OSError if an address is in use, or none is ours.
+    /// Port 0 is any free port, the same one for each address. limit is the limit of the accepted streams, in bytes.
+    /// Awaitable; gives a TcpListener. Raises OSError if an address is in use, or if none is local.
     #[staticmethod]
     #[pyo3(signature = (host, port, *, limit=65536))]
     fn bind<'py>(

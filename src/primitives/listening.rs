@@ -1,4 +1,5 @@
-//! The sockets of one listener: a name may have several addresses, and "everywhere" is one of each family.
+//! The sockets of one listener: a name may have several addresses, and "all interfaces" is one address of each
+//! family.
 
 use std::collections::HashSet;
 use std::future::poll_fn;
@@ -12,22 +13,22 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::runtime::net::{self, Target};
 
-/// Connections the kernel keeps ready for `accept`.
+/// How many connections the kernel keeps ready for `accept`.
 const BACKLOG: i32 = 1024;
-/// How often a free port of one address is looked for that is free on the others too.
+/// How many free ports of the first address to try, until one is free on the other addresses too.
 const ATTEMPTS: usize = 16;
 
-/// At least one.
+/// The listening sockets, of which there is at least one.
 #[derive(Debug)]
 pub(super) struct Sockets {
     sockets: Box<[net::TcpListener]>,
-    /// Where the next look begins, so that a busy address keeps none of the others waiting.
+    /// The socket at which the next accept starts, so that a busy address does not starve the others.
     turn: AtomicUsize,
 }
 
 impl Sockets {
-    /// Listens at every address of `host`, or on all interfaces; gives the first address too. Port 0 is one free
-    /// port for all of them.
+    /// Listens at every address of `host`, or on all interfaces. Also returns the first address. Port 0 means one
+    /// free port, the same for all addresses.
     pub(super) async fn bind(host: Option<String>, port: u16) -> io::Result<(Sockets, SocketAddr)> {
         let mut addresses: Vec<SocketAddr> = match host {
             Some(host) => Target::from((host, port)).resolve().await?,
@@ -56,7 +57,7 @@ impl Sockets {
         if let [only] = &*self.sockets {
             return only.accept_std().await.map(|(stream, _)| stream);
         }
-        // Relaxed: any place is a good one.
+        // Relaxed: it does not matter where an accept starts.
         let turn = self.turn.fetch_add(1, Ordering::Relaxed) % self.sockets.len();
         let (late, early) = self.sockets.split_at(turn);
         let mut waiting: Vec<_> =
@@ -71,13 +72,15 @@ impl Sockets {
     /// Refuses connections from now on. Tasks that wait hold the sockets a little longer.
     pub(super) fn shut_down(&self) {
         for descriptor in self.descriptors() {
-            // SAFETY: a descriptor of ours. Where the system knows no shutdown of listeners, it fails.
+            // SAFETY: the descriptor of an open socket of this listener. On a system that cannot shut down listeners
+            // the call fails.
             unsafe { libc::shutdown(descriptor, libc::SHUT_RDWR) };
         }
     }
 }
 
-/// Listens at all of these; what the system has no address or no protocol for is left out, unless that is all.
+/// Listens at all of these addresses. An address that is not local, or whose family the system lacks, is left out,
+/// unless no other remains.
 fn listen(addresses: &[SocketAddr]) -> io::Result<(Sockets, SocketAddr)> {
     let mut sockets = Vec::with_capacity(addresses.len());
     let mut first: Option<SocketAddr> = None;
@@ -105,7 +108,7 @@ fn listen_at(address: SocketAddr) -> io::Result<(net::TcpListener, SocketAddr)> 
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     if address.is_ipv6() {
-        // As asyncio has it: IPv4 has a socket of its own.
+        // As in asyncio, IPv4 has a socket of its own.
         socket.set_only_v6(true)?;
     }
     socket.bind(&address.into())?;

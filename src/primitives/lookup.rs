@@ -1,8 +1,8 @@
 //! `loop.getaddrinfo` without an executor.
 //!
-//! What needs no lookup (literals, numbers) is answered at once, by the C library's own `getaddrinfo`, so that order and
-//! content are what the socket module would give. Everything else runs on the blocking pool, where no thread needs the
-//! GIL: arguments become C's before, and results Python's afterwards.
+//! A request that needs no lookup (literals, numbers) is answered at once, by the C library's own `getaddrinfo`, so
+//! that order and content are as the socket module would give them. Any other request runs on the blocking pool
+//! without the GIL: the arguments are converted to C before, and the results to Python afterwards.
 //!
 //! Only arguments of plain types are served here. For the others the functions return `None`; then asyncio's own coroutine
 //! is called, which also raises every error about a wrong argument.
@@ -27,7 +27,7 @@ use crate::capi::{Arguments, Borrowed, Fallible, Ref, This};
 use crate::event_loop::core::Core;
 use crate::resolver::{self, Addresses, Hints, LookupError};
 
-/// A label of a host name is shorter than this; Python's codec says so for a longer one.
+/// A label of a host name is shorter than this. For a longer one, Python's codec raises the error.
 const LABEL_END: usize = 64;
 /// With other flags than these, even a literal may be looked up.
 const NUMERIC_FLAGS: i32 = libc::AI_PASSIVE
@@ -37,17 +37,17 @@ const NUMERIC_FLAGS: i32 = libc::AI_PASSIVE
     | libc::AI_V4MAPPED
     | libc::AI_ALL;
 
-/// What is asked of `getaddrinfo`.
+/// The arguments of a `getaddrinfo` call.
 struct Question {
     host: Option<CString>,
     service: Option<CString>,
     hints: Hints,
-    /// Answered without a look at any name service.
+    /// The call asks no name service.
     numeric: bool,
 }
 
 impl Question {
-    /// From (host, port, family, type, proto, flags); `None` for what Python has to judge.
+    /// From (host, port, family, type, proto, flags). `None` if Python has to check the values.
     fn from_python(values: [Borrowed<'_>; 6]) -> Option<Question> {
         let (host, literal) = host(&values[0])?;
         let (service, number) = service(&values[1])?;
@@ -92,7 +92,7 @@ fn to_python<'py>(py: Python<'py>, addresses: &Addresses) -> PyResult<Bound<'py,
     Ok(list)
 }
 
-/// Family and type as members of their enums, or as the numbers they are.
+/// Family and type as members of their enums, or as numbers if they are not members.
 fn members(py: Python<'_>, numbers: [i32; 2]) -> PyResult<[Bound<'_, PyAny>; 2]> {
     static MAPS: PyOnceLock<[Py<PyDict>; 2]> = PyOnceLock::new();
     let maps = MAPS.get_or_try_init(py, || {
@@ -109,7 +109,7 @@ fn members(py: Python<'_>, numbers: [i32; 2]) -> PyResult<[Bound<'_, PyAny>; 2]>
     Ok([member(0)?, member(1)?])
 }
 
-/// A host for C, and whether it is an address already. `None` for what Python has to judge or to encode.
+/// A host for C, and whether it is an address already. `None` if Python has to check or encode it.
 fn host(object: &Ref) -> Option<(Option<CString>, bool)> {
     if object.is_none() {
         return Some((None, false));
@@ -126,10 +126,10 @@ fn host(object: &Ref) -> Option<(Option<CString>, bool)> {
     Some((Some(CString::new(text).ok()?), literal))
 }
 
-/// A host as a user has written it, encoded as asyncio does it.
+/// A host name from the user, encoded as asyncio encodes it.
 ///
 /// # Errors
-/// Raises ValueError for a zero byte, and UnicodeError for what cannot be a host name.
+/// Raises ValueError for a zero byte, and UnicodeError for a text that cannot be a host name.
 pub(super) fn host_name(host: &Bound<'_, PyString>) -> PyResult<String> {
     let text = host.to_str()?;
     if text.contains('\0') {
@@ -142,13 +142,13 @@ pub(super) fn host_name(host: &Bound<'_, PyString>) -> PyResult<String> {
     Ok(String::from_utf8_lossy(encoded.cast::<PyBytes>()?.as_bytes()).into_owned())
 }
 
-/// An address, in the strict forms only; an IPv6 one may have a zone.
+/// Whether the text is an address in one of the strict forms. An IPv6 address may have a zone.
 fn is_literal(text: &str) -> bool {
     let address = text.split_once('%').map_or(text, |(address, _)| address);
     text.parse::<Ipv4Addr>().is_ok() || address.parse::<Ipv6Addr>().is_ok()
 }
 
-/// ASCII that Python's codec for host names leaves as it is.
+/// Whether Python's codec for host names leaves this ASCII text as it is.
 fn is_plain_name(text: &str) -> bool {
     let (labels, last) = text.rsplit_once('.').map_or((None, text), |(labels, last)| (Some(labels), last));
     last.len() < LABEL_END
@@ -156,7 +156,7 @@ fn is_plain_name(text: &str) -> bool {
             .is_none_or(|labels| labels.split('.').all(|label| !label.is_empty() && label.len() < LABEL_END))
 }
 
-/// A service for C, and whether it is none or a number.
+/// A service for C, and whether it is absent or a number.
 fn service(object: &Ref) -> Option<(Option<CString>, bool)> {
     if object.is_none() {
         return Some((None, true));
@@ -175,8 +175,8 @@ fn small_int(object: &Ref) -> Option<i32> {
     i32::try_from(object.saturating_int()?).ok()
 }
 
-/// `_look_up(host, port, family, type, proto, flags, wait)`: the list of addresses, or if `wait` a future of it. `None`
-/// leaves it to asyncio's own code.
+/// `_look_up(host, port, family, type, proto, flags, wait)`: the list of addresses, or if `wait` a future of it.
+/// `None` means that asyncio's own code has to answer.
 fn look_up(this: This<'_, Core>, arguments: Arguments<'_>) -> PyResult<Option<Ref>> {
     let parameters = ["host", "port", "family", "type", "proto", "flags", "wait"];
     let ([host, port, family, kind, protocol, flags, wait], []) =
@@ -205,7 +205,7 @@ fn look_up(this: This<'_, Core>, arguments: Arguments<'_>) -> PyResult<Option<Re
     Ok(Some(Ref::from(future)))
 }
 
-/// What is put on the loop class.
+/// The methods that are added to the loop class.
 pub(crate) const METHODS: &[Method<Core>] = &[Method::fast(
     c"_look_up",
     look_up,

@@ -10,8 +10,7 @@ use crate::capi::Fallible;
 use crate::capi::error::exception;
 use crate::capi::fallible::dict;
 
-/// What the Rust runtime has done so far, as a dict: counts, and times in seconds. None as long as nothing
-/// has started it.
+/// What the Rust runtime has done so far, as a dict: counts, and times in seconds. None if it has not started yet.
 #[pyfunction]
 pub(crate) fn runtime_metrics(py: Python<'_>) -> PyResult<Option<Bound<'_, PyDict>>> {
     let Some(handle) = runtime::started() else { return Ok(None) };

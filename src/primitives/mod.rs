@@ -1,4 +1,4 @@
-//! What Python awaits and Rust runs: operations on the runtime's workers, without the GIL.
+//! The awaitables that Python awaits and Rust runs: operations on the runtime's workers, without the GIL.
 
 pub(crate) mod blocking;
 mod closed;

@@ -1,12 +1,14 @@
 //! Numbers that users give, with the errors that asyncio and the socket module raise for them.
 //!
-//! They are checked in the functions' bodies: to an error of a conversion pyo3 adds a note.
+//! They are checked in the bodies of the functions, because pyo3 adds a note to the error of an argument's
+//! conversion.
 
 use pyo3::prelude::*;
 
 use crate::capi::{Exception, Raised, Ref};
 
-/// An int, or what `operator.index` makes one. Beyond the range of 64 bits, the nearest value in it.
+/// The value of an int, or of an object with `__index__`. An int beyond 64 bits becomes the nearest value within
+/// them.
 pub(super) fn integer(value: &Bound<'_, PyAny>) -> PyResult<i64> {
     let value = Ref::from(value.clone());
     match value.saturating_int() {

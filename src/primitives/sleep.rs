@@ -9,10 +9,10 @@ use crate::bridge::awaitable::{Operation, Outcome};
 use crate::capi::error::exception;
 use crate::runtime;
 
-/// Longer waits than this (a hundred years) are for ever.
+/// A wait of more than this (a hundred years) never ends.
 const LONGEST: f64 = 100.0 * 365.25 * 86_400.0;
 
-/// Seconds from Python as a duration: negative is zero, as for asyncio.sleep; `None` is for ever.
+/// Seconds from Python as a duration. A negative number is zero, as for asyncio.sleep. `None` means forever.
 ///
 /// # Errors
 /// `ValueError` for NaN.
@@ -23,8 +23,9 @@ pub(crate) fn duration(seconds: f64) -> PyResult<Option<Duration>> {
     Ok((seconds <= LONGEST).then(|| Duration::from_secs_f64(seconds.max(0.0))))
 }
 
-/// Wait for delay seconds on the Rust runtime, then give result. Never early; a cancel takes the timer out
-/// of the heap. Without a delay the other tasks have a turn, as with asyncio.sleep. Awaitable from any asyncio loop.
+/// Wait for delay seconds on the Rust runtime, then return result. It never ends early. A cancel removes the timer
+/// from the heap. With a delay of 0 the other tasks run first, as with asyncio.sleep. Awaitable from any asyncio
+/// loop.
 #[pyfunction]
 #[pyo3(signature = (delay, result=None))]
 pub(crate) fn sleep<'py>(

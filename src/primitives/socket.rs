@@ -1,5 +1,5 @@
-//! What `TcpStream`, `TcpListener` and `UdpSocket` have in common: a socket that is there until it is closed, and the
-//! methods that look at it and close it.
+//! What `TcpStream`, `TcpListener` and `UdpSocket` have in common: a socket that exists until it is closed, and the
+//! methods that inspect and close it.
 //!
 //! A class has an [`OpenSocket`] and says so by [`SocketClass`]; [`add_methods`] then gives it `close`, `wait_closed`,
 //! `is_closing`, `fileno`, `get_extra_info` and `async with`.
@@ -25,18 +25,18 @@ use crate::capi::socket::adopt;
 use crate::capi::{Arguments, Exception, Fallible, Native, Raised, Ref, Slot, This};
 use crate::event_loop::core::process::forks;
 
-/// What is inside while the socket is open.
+/// The part of a socket that exists while it is open.
 pub(crate) trait Inside {
     /// The name of its class in Python.
     const CLASS: &'static str;
-    /// What error messages call it.
+    /// The noun for it in error messages.
     const NOUN: &'static str;
     const KIND: libc::c_int;
 
     /// Every descriptor that it owns, the one that `fileno()` shows first.
     fn descriptors(&self) -> impl Iterator<Item = RawFd>;
 
-    /// The user has closed it: tasks that wait for it are woken.
+    /// Ends it, because the user has closed the socket. Wakes the tasks that wait for it.
     fn end(self);
 }
 
@@ -67,15 +67,15 @@ impl<T: Inside> OpenSocket<T> {
     /// The inside. No Python code may run while the result lives.
     ///
     /// # Errors
-    /// Raises what the use of a closed socket, or of a parent's, raises.
+    /// Raises OSError (EBADF) if the socket is closed, and RuntimeError if it belongs to the parent process.
     pub(super) fn get(&self) -> Result<RefMut<'_, T>, Raised> {
         self.get_or(libc::EBADF)
     }
 
-    /// The same for a call that found it open before and has waited since.
+    /// As `get`, for a call that found the socket open before and has waited since.
     ///
     /// # Errors
-    /// As `get`, with ConnectionAbortedError for a closed one.
+    /// As `get`, with ConnectionAbortedError for a closed socket.
     pub(super) fn get_again(&self) -> Result<RefMut<'_, T>, Raised> {
         self.get_or(libc::ECONNABORTED)
     }
@@ -105,7 +105,7 @@ impl<T: Inside> OpenSocket<T> {
         self.inside.borrow().is_some()
     }
 
-    /// Was it made before a fork, by the process that this one comes from?
+    /// Was the socket made by the parent process, before a fork?
     pub(super) fn is_parents(&self) -> bool {
         self.forks != forks()
     }
@@ -123,7 +123,7 @@ impl<T: Inside> OpenSocket<T> {
         Fallible(self.local.map(|local| local.ip().to_string()).unwrap_or_default())
     }
 
-    /// Replaces the inside by what `change` makes of it; nothing is left if that fails.
+    /// Replaces the inside by what `change` makes of it. If that fails, the socket is closed.
     pub(super) fn change<E>(&self, change: impl FnOnce(T) -> Result<T, E>) -> Result<(), E> {
         let Some(inside) = self.inside.take() else { return Ok(()) };
         let changed = change(inside);
@@ -143,7 +143,8 @@ impl<T: Inside> OpenSocket<T> {
             inside.end();
             return self.closed.set();
         }
-        // A descriptor is a copy of the parent's, in an epoll set that the parent uses: only close it.
+        // The descriptors are copies of the parent's, and in an epoll set that the parent uses. So they are closed
+        // and not deregistered.
         for descriptor in inside.descriptors() {
             // SAFETY: `inside` owns the descriptor and is forgotten below, so nothing uses or closes it again.
             unsafe { libc::close(descriptor) };
@@ -171,7 +172,7 @@ impl<T: Inside> OpenSocket<T> {
         name: &Bound<'py, PyAny>,
         default: Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        // What no dict takes as a key is an error, as it is for asyncio's dict.
+        // A name that is not hashable is an error, because asyncio looks names up in a dict.
         name.hash()?;
         let name = name.cast::<PyString>().ok().and_then(|name| name.to_str().ok());
         match (name.unwrap_or_default(), &self.local, &self.peer) {
@@ -186,7 +187,7 @@ impl<T: Inside> OpenSocket<T> {
         }
     }
 
-    /// A Python socket with our descriptor, which is taken away from it when we are closed.
+    /// Returns a Python socket with this socket's descriptor. Closing this socket detaches it.
     fn python_socket(&self, py: Python<'_>) -> PyResult<Ref> {
         if let Some(socket) = self.python.get() {
             return Ok(socket);
@@ -207,7 +208,7 @@ impl<T: Inside> OpenSocket<T> {
         Ok(socket)
     }
 
-    /// ResourceWarning if it was not closed. May be called while an exception is set.
+    /// Issues a ResourceWarning if the socket was not closed. May be called while an exception is set.
     pub(super) fn warn_unclosed(&self) {
         if self.is_open() && !self.is_parents() {
             let class = Exception::ResourceWarning.class();
@@ -215,7 +216,7 @@ impl<T: Inside> OpenSocket<T> {
         }
     }
 
-    /// With the peer's address, or its own if it has no peer.
+    /// The repr has the peer's address, or the local one if there is no peer.
     pub(super) fn repr(&self) -> String {
         let state = if self.is_open() { "" } else { " closed" };
         let address = match (self.peer, self.local) {
@@ -275,7 +276,7 @@ fn get_extra_info<C: SocketClass>(this: This<'_, C>, arguments: Arguments<'_>) -
     Ok(this.socket().extra_info(py, &name.bind(py), default)?.into())
 }
 
-/// `__aenter__`: gives the object itself.
+/// `__aenter__`: returns the object itself.
 fn enter<C: SocketClass>(this: This<'_, C>) -> Result<Ref, Raised> {
     let entered = this.object().bind(this.py()).unbind();
     Ok(Operation::create(this.py(), "__aenter__", async move { Outcome::value(move |_| Ok(entered)) })?
@@ -315,12 +316,12 @@ pub(super) fn add_methods<C: SocketClass>(py: Python<'_>) -> PyResult<()> {
             Method::no_args(
                 c"fileno",
                 |this: This<'_, C>| this.socket().fileno(),
-                c"fileno()\n\nThe descriptor, -1 once closed. For looking at, not for reading or writing.",
+                c"fileno()\n\nThe descriptor, or -1 once closed. It is for inspection, not for reading or writing.",
             ),
             Method::fast(
                 c"get_extra_info",
                 get_extra_info::<C>,
-                c"get_extra_info(name, default=None)\n\nWhat asyncio's transports tell under the names 'sockname', 'peername' and 'socket'. The socket is for its options, not for reading or writing.",
+                c"get_extra_info(name, default=None)\n\nWhat asyncio's transports return for the names 'sockname', 'peername' and 'socket'. The socket is for its options, not for reading or writing.",
             ),
             Method::no_args(c"__aenter__", enter::<C>, c"__aenter__()\n\nThe object itself. Awaitable."),
             Method::fast(

@@ -27,8 +27,8 @@ type Datagram = (Vec<u8>, SocketAddr);
 
 /// A UDP socket. Made by UdpSocket.bind and UdpSocket.connect.
 ///
-/// Any number of tasks may send and receive; a datagram goes to one of them. A cancelled receive loses none: the
-/// next one gets it. Not thread-safe: for use in the thread of one event loop.
+/// Any number of tasks may send and receive; a datagram goes to one of them. A cancelled receive loses no datagram:
+/// the next receive gets it. Not thread-safe: for use in the thread of one event loop.
 #[pyclass(module = "wakeloop", frozen, weakref)]
 #[derive(Debug)]
 pub(crate) struct UdpSocket {
@@ -38,7 +38,7 @@ pub(crate) struct UdpSocket {
 
 // SAFETY: used with the GIL held only (the module is `gil_used`).
 unsafe impl Send for UdpSocket {}
-// SAFETY: as above.
+// SAFETY: used with the GIL held only (the module is `gil_used`).
 unsafe impl Sync for UdpSocket {}
 
 #[derive(Debug)]
@@ -137,8 +137,8 @@ fn target(address: &Bound<'_, PyAny>) -> PyResult<Target> {
 
 #[pymethods]
 impl UdpSocket {
-    /// A socket that receives at host and port; port 0 is any free port. Awaitable; gives a UdpSocket. Raises
-    /// OSError if the address is in use or not ours.
+    /// A socket that receives at host and port; port 0 is any free port. Awaitable; gives a UdpSocket. Raises OSError
+    /// if the address is in use or not local.
     #[staticmethod]
     fn bind<'py>(
         py: Python<'py>,
@@ -219,7 +219,7 @@ impl UdpSocket {
     }
 }
 
-/// A socket of the peer's family, connected to it.
+/// Makes a socket of the peer's family, connected to the peer.
 async fn connected(peer: Target) -> io::Result<(net::UdpSocket, SocketAddr, SocketAddr)> {
     let mut failure = io::ErrorKind::AddrNotAvailable.into();
     for peer in peer.resolve().await? {

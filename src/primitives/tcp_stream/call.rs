@@ -1,7 +1,7 @@
 //! One awaitable call on a stream: a read of some kind, or a write.
 //!
-//! Both try at once. Only what is not here yet, or does not fit, waits: a read for a future that the receiving side
-//! completes, a write for an operation that sends the rest.
+//! Both first try without waiting. If the item is not here yet, the read waits for a future that the receiving side
+//! completes. If the data does not fit, the write waits for an operation that sends the rest.
 
 use std::cell::UnsafeCell;
 use std::io;
@@ -27,7 +27,7 @@ use crate::primitives::data::{Data, Sendable};
 pub(super) enum Action {
     Read(ReadRequest, ReadKind),
     Write(Data),
-    /// Everything was sent at once; the task goes on in the next turn of the loop.
+    /// Everything was sent at once. The task continues in the next turn of the loop.
     Sent,
     Done,
 }
@@ -82,7 +82,8 @@ impl TcpStreamCall {
         if let Some(step) = conclude(stream, found, request, kind)? {
             return Ok(step);
         }
-        // A copy: making the future may run Python code, which may end this call and drop its request.
+        // This is a copy, because making the future may run Python code, which may end this call and drop its
+        // request.
         let request = &request.clone();
         loop {
             budget::refill();
@@ -108,7 +109,7 @@ impl TcpStreamCall {
             let open = stream.open(false)?;
             // No other write waits to be sent.
             if open.turn.available() > 0 {
-                stream.touch();
+                stream.note_io();
                 budget::spend_item(data.rest().len());
                 match send(&open, data) {
                     Ok(true) if budget::is_spent() => return Ok(Step::Yield),
@@ -119,7 +120,7 @@ impl TcpStreamCall {
             }
             open.turn.clone()
         };
-        // The socket takes no more: the rest is sent without the GIL.
+        // The socket takes no more. The rest is sent without the GIL.
         let socket = stream.on_runtime()?;
         let rest = DropOnLoop::new(data.to_sendable(py), &LoopHandle::running(py)?);
         let sending = Operation::create(py, "TcpStream.write_all", async move {
@@ -193,7 +194,7 @@ impl Coroutine for TcpStreamCall {
     }
 }
 
-/// Sends what fits; true if that was all.
+/// Sends what fits. Returns true if that was all.
 fn send(open: &Open, data: &mut Data) -> io::Result<bool> {
     loop {
         let rest = data.rest();

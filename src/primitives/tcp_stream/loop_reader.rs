@@ -1,10 +1,11 @@
-//! Reading a stream on the loop's own thread: the loop's poller says when there is something to receive, and the
-//! bytes are received, and the end of the item looked for, where the awaiting task will run. No other thread is woken
-//! for a request and its response.
+//! Reads a stream on the loop's own thread. The loop's poller reports when there is something to receive. The bytes
+//! are received, and the end of the item is found, on the thread where the awaiting task will run. So no other thread
+//! is woken for a request and its response.
 //!
-//! Nothing is received before a read asks for it. The descriptor is registered once, edge-triggered, when a read first
-//! has to wait. A receive that got less than there was room for was the last until the next edge; but an edge that reported
-//! the end of the stream comes only once, and then the reads go on until the end is read.
+//! Nothing is received before a read asks for it. The descriptor is registered once, edge-triggered, when a read
+//! first has to wait. After a receive that got less than there was room for, the next one comes after the next edge.
+//! But the edge that reports the end of the stream comes only once. After that edge, receives continue until one has
+//! returned the end.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::io;
@@ -31,32 +32,34 @@ use crate::framing::{ReadRequest, TooLong};
 use crate::reactor::{Interest, Readiness};
 use crate::runtime::net::{ReadProgress, Received};
 
-/// A receive of at least so many bytes that fills its room ...
+/// A receive that fills its room counts as large if it has at least this many bytes.
 const LARGE: usize = 64 * 1024;
-/// ... and so many of them in a row mean that the sender is faster than the reader. Then a thread that receives and
-/// looks for the ends of items meanwhile is worth its wake-ups ...
+/// This many large receives in a row mean that the sender is faster than the reader. Then it is worth the wake-ups
+/// that a worker receives, and finds the ends of items, while the reader does other things.
 const STREAK: u32 = 4;
-/// ... as it is for an item of which so many bytes are here and more to come.
+/// The same holds for an item of which this many bytes are here and more are missing.
 const LONG: usize = 1024 * 1024;
 
-/// What is a reason to read: data, or some end that a read will tell of.
+/// The readiness that is a reason to read: data, or an end, an error or urgent data, which only a read shows.
 const ARRIVED: Readiness =
     Readiness::from_bits(Readiness::READABLE.bits() | Readiness::BEHIND_SHORT_READ.bits());
 
 /// The reading half of a stream, which the loop's table of descriptors refers to.
 #[derive(Debug)]
 pub(super) struct LoopReader {
-    /// The stream's; -1 once it is read elsewhere or closed.
+    /// The descriptor of the stream, or -1 once the stream is read elsewhere or closed.
     fd: Cell<RawFd>,
     received: RefCell<Received>,
     /// The loop whose poller has the descriptor. Empty before the first wait.
     event_loop: OnceCell<LoopRef>,
-    /// What the waiting task waits for, and what it has asked for.
+    /// The future that a waiting task waits for.
     future: Slot,
+    /// The item that it waits for.
     request: RefCell<ReadRequest>,
     /// Nothing is there to be received before the next event.
     drained: Cell<bool>,
-    /// An event has reported the end of the stream, or urgent data: a short read need not be the last.
+    /// An event has reported the end of the stream, an error or urgent data. Then more can be there after a short
+    /// read.
     ending: Cell<bool>,
     /// How many large receives filled their room, one after the other.
     streak: Cell<u32>,
@@ -73,7 +76,7 @@ impl Traverse for LoopReader {
         visitor.slot(&self.future);
     }
 
-    /// The loop stays: the stream's end needs it, and the loop's own clear breaks the cycle.
+    /// Keeps the reference to the loop, because closing the stream needs it. The loop's own `clear` breaks the cycle.
     fn clear(&self) {
         self.future.clear();
     }
@@ -106,7 +109,7 @@ impl LoopReader {
         Ok(reader)
     }
 
-    /// The item, if it is here or can be received without waiting. `begin`: it is a new one.
+    /// Returns the item, if it is here or can be received without waiting. `begin` says that it is a new item.
     pub(super) fn look(&self, request: &ReadRequest, begin: bool) -> Result<ReadProgress<Ref>, Raised> {
         let mut received = self.received.borrow_mut();
         if begin {
@@ -133,7 +136,7 @@ impl LoopReader {
         self.received.borrow().at_eof()
     }
 
-    /// One receive.
+    /// Receives once.
     fn receive(&self, received: &mut Received, request: &ReadRequest) {
         // SAFETY: the stream's descriptor, which stays open at least until `release`, and is not closed here.
         let socket = ManuallyDrop::new(unsafe { net::TcpStream::from_raw_fd(self.fd.get()) });
@@ -157,14 +160,15 @@ impl LoopReader {
         }
     }
 
-    /// The socket was used: what that has set off elsewhere in the loop is not to wait behind its callbacks.
-    pub(super) fn touch(&self) {
+    /// Notes that the socket was used, so that the loop polls in its next turn: a peer on the same loop may be ready
+    /// because of it.
+    pub(super) fn note_io(&self) {
         if let Some(event_loop) = self.event_loop.get() {
             event_loop.core().note_io();
         }
     }
 
-    /// Is it time to read elsewhere, ahead of the reader?
+    /// Should the stream be read on the runtime from now on, ahead of the reader?
     pub(super) fn is_bulk(&self) -> bool {
         self.is_behind(&self.received.borrow())
     }
@@ -173,14 +177,14 @@ impl LoopReader {
         self.streak.get() >= STREAK || received.len() >= LONG
     }
 
-    /// Sees to it that the poller of `event_loop`, which runs on this thread, watches the descriptor. False if that
-    /// cannot be.
+    /// Makes the poller of `event_loop`, which runs on this thread, watch the descriptor. Returns false if that is
+    /// not possible.
     pub(super) fn attach(this: This<'_, LoopReader>, event_loop: &Bound<'_, EventLoop>) -> bool {
         if let Some(own) = this.event_loop.get() {
             return own.object().as_ptr() == event_loop.as_ptr();
         }
         let (core, fd) = (event_loop.get().core(), this.fd.get());
-        // A watcher that was added by the descriptor's number stays.
+        // If somebody watches the descriptor with `add_reader` or `add_writer`, that watcher stays, and this fails.
         if fd < 0
             || core.fds.source(fd).is_some()
             || core.fds.watched(fd).is_some_and(|watched| watched.is_used())
@@ -203,19 +207,20 @@ impl LoopReader {
         this.event_loop.set(core.loop_ref()).is_ok()
     }
 
-    /// `future` is completed once `look` has something else to say than before.
+    /// Completes `future` once `look` has another result than `Pending`.
     pub(super) fn wait(&self, request: &ReadRequest, future: Ref) {
         self.received.borrow_mut().give_back_memory();
         self.request.replace(request.clone());
         self.future.set(Some(future));
     }
 
-    /// The read waits no longer.
+    /// Ends the wait of the read.
     pub(super) fn give_up(&self) {
         self.future.clear();
     }
 
-    /// The descriptor is closed or read elsewhere from now on. What was received so far, and the task that waits.
+    /// Ends the reading here, because the descriptor is closed or read elsewhere from now on. Returns what was
+    /// received so far, and the task that waits.
     pub(super) fn release(&self, closed: bool) -> (Received, Option<Waiter>) {
         let fd = self.fd.replace(-1);
         let limit = self.received.borrow().limit();

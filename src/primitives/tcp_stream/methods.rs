@@ -12,7 +12,7 @@ use crate::capi::{Arguments, Borrowed, Exception, Raised, Ref, Slot, This};
 use crate::framing::ReadRequest;
 use crate::primitives::data::Data;
 
-/// The longest frame, unless the user says otherwise.
+/// The default limit for the length of a frame.
 const MAX_FRAME: usize = 16 * 1024 * 1024;
 
 /// An awaitable that reads an item.
@@ -29,7 +29,7 @@ fn read(stream: This<'_, TcpStream>, arguments: Arguments<'_>) -> Result<Ref, Ra
     let ([], [n]) = arguments.bind("read", [], ["n"])?;
     let request = match n.map_or(Ok(None), size)? {
         None => ReadRequest::All,
-        // Nothing is read, and nothing waited for.
+        // This reads nothing and waits for nothing.
         Some(0) => ReadRequest::Exact(0),
         Some(n) => ReadRequest::Some(n),
     };
@@ -73,7 +73,7 @@ fn separator(given: Borrowed<'_>) -> Result<Box<[u8]>, Raised> {
     }
 }
 
-/// The longest frame that is to be read.
+/// The limit for the length of a frame.
 fn max_size(arguments: Arguments<'_>, function: &str) -> Result<usize, Raised> {
     let ([], [most]) = arguments.bind(function, [], ["max_size"])?;
     match most.map_or(Ok(Some(MAX_FRAME)), size)? {
@@ -94,7 +94,7 @@ fn frames(stream: This<'_, TcpStream>, arguments: Arguments<'_>) -> Result<Ref, 
 struct Iterator {
     /// A TcpStream.
     stream: Slot,
-    /// The longest frame, if it is frames.
+    /// The limit for the length of a frame, if this iterates over frames.
     frames: Option<usize>,
 }
 
@@ -147,7 +147,7 @@ fn write_frame(stream: This<'_, TcpStream>, arguments: Arguments<'_>) -> Result<
     TcpStreamCall::create(stream, "TcpStream.write_frame", Action::Write(frame))
 }
 
-/// What is put on the class.
+/// The methods that are added to the class.
 pub(super) const METHODS: &[Method<TcpStream>] = &[
     Method::fast(
         c"read",

@@ -7,20 +7,21 @@
 //! | `outcome` | the result or exception that a read ends with |
 //! | `loop_reader` | reading on the loop's thread |
 //!
-//! A read first looks for its item in what was received, and a write first tries to send: an await that finds its data
-//! goes on without a future and without a turn of the loop. What has to wait does so in one of two places:
+//! A read first looks for its item in what was received, and a write first tries to send: an await that finds its
+//! data continues without a future and without a turn of the loop. A call that has to wait does so in one of two
+//! places:
 //!
 //! - **On the loop.** The poller of wakeloop's own loop watches the socket, and no other thread is woken. Every stream
 //!   begins here, and for requests and responses this is the shortest way.
 //! - **On the runtime.** A task of the workers receives and finds the ends of items, without the GIL, ahead of the
 //!   reader (see `runtime::net::read_ahead`). A stream goes there when a reader falls behind the sender
 //!   ([`LoopReader::is_bulk`]), when a write does not fit into the socket, and when a task waits on it in another
-//!   loop than the first, or in asyncio's. A read that waits meanwhile goes on waiting there.
+//!   loop than the first, or in asyncio's. A read that waits meanwhile continues to wait there.
 //!
-//! From there it does not come back. A stream that was fast once mostly is so again, and it could return only while the
-//! task that reads ahead rests: with nothing received, nothing asked for and no write under way. The cost is a hop
-//! between threads for each read that has to wait. A program that alternates between bulk transfers and short
-//! requests, and cares, opens a second connection for one of the two.
+//! It never comes back from there. A stream that was fast once probably will be again, and it could return only while
+//! the task that reads ahead is idle: with nothing received, nothing asked for and no write under way. The cost is a
+//! hop between threads for each read that has to wait. A program that alternates between bulk transfers and short
+//! requests can open a second connection for one of the two.
 
 mod call;
 mod loop_reader;
@@ -79,17 +80,17 @@ pub(crate) struct TcpStream {
 
 // SAFETY: used with the GIL held only (the module is `gil_used`).
 unsafe impl Send for TcpStream {}
-// SAFETY: as above.
+// SAFETY: used with the GIL held only (the module is `gil_used`).
 unsafe impl Sync for TcpStream {}
 
 #[derive(Debug)]
 pub(crate) struct Open {
     place: Place,
-    /// One permit: whose turn it is to write.
+    /// It has one permit, which the task holds whose turn it is to write.
     turn: Arc<Semaphore>,
 }
 
-/// Where it is waited for the socket.
+/// Where a call waits for the socket.
 #[derive(Debug)]
 enum Place {
     Loop(net::TcpStream),
@@ -125,7 +126,8 @@ impl Inside for Open {
     }
 
     fn end(self) {
-        // A write that is under way still holds the socket; the shutdown ends it. It fails if the peer was first.
+        // A write that is under way still holds the socket, and the shutdown ends it. The shutdown fails if the peer
+        // has closed the connection already.
         let _ = self.shutdown(Shutdown::Both);
         if let Place::Runtime(_, reader) = &self.place
             && let Some(waker) = reader.give_up()
@@ -136,7 +138,7 @@ impl Inside for Open {
 }
 
 impl TcpStream {
-    /// The stream of a connected socket that does not block.
+    /// Makes the stream of a connected, non-blocking socket.
     pub(super) fn create(py: Python<'_>, socket: net::TcpStream, limit: usize) -> PyResult<Py<PyAny>> {
         let (local, peer) = (socket.local_addr().ok(), socket.peer_addr().ok());
         let reader = LoopReader::create(socket.as_raw_fd(), limit)?;
@@ -150,17 +152,17 @@ impl TcpStream {
         socket::create(py, stream)
     }
 
-    /// What reads the stream, as long as that happens on the loop.
+    /// Calls `body` with the reader of the stream, if the stream is read on the loop.
     fn on_loop<R>(&self, body: impl FnOnce(This<'_, LoopReader>) -> R) -> Option<R> {
         self.reader.get().and_then(|reader| reader.downcast().map(body))
     }
 
-    /// The inside of a stream that is open. `waited`: for a call that found it open before.
+    /// The inside of an open stream. `waited` says that the call found the stream open before.
     fn open(&self, waited: bool) -> Result<RefMut<'_, Open>, Raised> {
         if waited { self.socket.get_again() } else { self.socket.get() }
     }
 
-    /// The item, if it is here or comes without waiting. `begin`: it is a new one.
+    /// Returns the item, if it is here or can be received without waiting. `begin` says that it is a new item.
     fn look(&self, request: &ReadRequest, begin: bool, waited: bool) -> Result<ReadProgress<Ref>, Raised> {
         let mut open = self.open(waited)?;
         let Place::Runtime(_, reader) = &mut open.place else {
@@ -188,7 +190,8 @@ impl TcpStream {
         }
     }
 
-    /// After a look that found nothing: the future to wait for, or none if another look is worth it.
+    /// Call this after a look that found nothing. Returns the future to wait for, or none if the caller should look
+    /// again.
     fn wait(&self, py: Python<'_>, request: &ReadRequest, waited: bool) -> Result<Option<Ref>, Raised> {
         if let Some(object) = self.reader.get() {
             let Some(reader) = object.downcast::<LoopReader>() else { return Err(Raised) };
@@ -208,7 +211,7 @@ impl TcpStream {
             }
             return self.on_runtime().map(|_| None);
         }
-        // Outside of the borrow: making a future may run Python code.
+        // The inside is not borrowed here, because making a future may run Python code.
         let (waiter, future) = Waiter::new(py)?;
         let waker = Waker::from(WakeOnce::new(waiter));
         let mut open = self.open(waited)?;
@@ -216,12 +219,12 @@ impl TcpStream {
         Ok(reader.wait(request, waker).then_some(future))
     }
 
-    /// The socket on the runtime, where it goes if it is not there yet.
+    /// Returns the socket on the runtime. If it is not there yet, moves it there.
     fn on_runtime(&self) -> Result<Arc<RuntimeStream>, Raised> {
         if let Place::Runtime(stream, _) = &self.open(false)?.place {
             return Ok(stream.clone());
         }
-        // First, as it may fail: then nothing has changed.
+        // This comes first, because it may fail, and then nothing must have changed.
         let runtime = runtime::handle().map_err(|error| raise_io(&error))?;
         let Some((received, waiter)) = self.release(false) else { return Err(Raised) };
         let moved = self.socket.change(|Open { place, turn }| {
@@ -242,18 +245,19 @@ impl TcpStream {
         }
     }
 
-    /// Ends the reading on the loop, if it is there: what was received so far, and the task that waits.
+    /// Ends the reading on the loop, if the stream is read there. Returns what was received so far, and the task that
+    /// waits.
     fn release(&self, closed: bool) -> Option<(Received, Option<Waiter>)> {
         self.reader
             .take()
             .and_then(|reader| reader.downcast().map(|it: This<'_, LoopReader>| it.release(closed)))
     }
 
-    fn touch(&self) {
-        self.on_loop(|reader| reader.touch());
+    fn note_io(&self) {
+        self.on_loop(|reader| reader.note_io());
     }
 
-    /// A read that waited does so no longer.
+    /// Ends the wait of a read.
     fn end_read(&self) {
         self.reading.set(false);
         if self.on_loop(|reader| reader.give_up()).is_none() && !self.socket.is_parents() {
@@ -261,14 +265,14 @@ impl TcpStream {
                 Some(Open { place: Place::Runtime(_, reader), .. }) => reader.give_up(),
                 _ => None,
             };
-            // Not while the inside is borrowed: dropping the waker may drop the waiting task, and run its code.
+            // The inside is not borrowed here, because dropping the waker may drop the waiting task and run its code.
             drop_attached(waker);
         }
     }
 }
 
-/// Makes the types that have no name in Python, and puts the fast methods on the class. At import: a type that is made at
-/// its first use could fail by a panic.
+/// Makes the types that have no name in Python, and adds the fast methods to the class. This is done at import,
+/// because pyo3 panics if it cannot make a type at its first use.
 pub(crate) fn make_types(py: Python<'_>) -> PyResult<()> {
     call::make_type(py)?;
     methods::make_iterator_type(py)?;
@@ -347,7 +351,7 @@ impl TcpStream {
         self.reader.visit_with(&visit)
     }
 
-    /// Nothing: the stream's end needs what it has, and the loop's own clear breaks the cycle.
+    /// Clears nothing, because closing the stream needs its fields. The loop's own `clear` breaks the cycle.
     fn __clear__(&self) {}
 }
 

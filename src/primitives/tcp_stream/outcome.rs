@@ -13,16 +13,16 @@ use crate::framing::{ReadRequest, TooLong};
 use crate::runtime::net::ReadProgress;
 use crate::transport::streams::errors;
 
-/// The kinds of reads, which differ in what the end of the stream and an item that is too long mean.
+/// The kinds of reads. They differ in how they treat the end of the stream, and an item that is too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadKind {
-    /// The end cuts the item short; what is too long stays.
+    /// An item that the stream's end cuts short is an error. An item that is too long stays in the buffer.
     Item,
-    /// The last line may have no end; what is too long is dropped.
+    /// The last line may have no line end. A line that is too long is dropped.
     Line,
-    /// A line of an iteration, which the end of the stream ends.
+    /// A line of an iteration, as `Line`. The end of the stream ends the iteration.
     NextLine,
-    /// A frame of an iteration.
+    /// A frame of an iteration, as `Item`. The end of the stream ends the iteration.
     NextFrame,
 }
 
@@ -62,7 +62,7 @@ fn len(bytes: &Ref) -> usize {
     bytes.exact_bytes().map_or(0, <[u8]>::len)
 }
 
-/// The stream has ended before the item.
+/// The result of a read if the stream has ended before the item.
 #[cold]
 fn rest(bytes: Ref, request: &ReadRequest, kind: ReadKind) -> Result<Step, Raised> {
     if matches!(kind, ReadKind::NextLine | ReadKind::NextFrame) && len(&bytes) == 0 {
