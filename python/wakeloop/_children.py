@@ -1,8 +1,8 @@
 """How a loop notices the end of its child processes: by a pidfd each, in the loop's own poller.
 
-The kernel makes a pidfd readable when its process ends, so no thread has to wait and no signal is needed. Where there are
-no pidfds, or no descriptor is left, asyncio's thread per child waits. Until Python 3.13 the event loop policy has a child
-watcher; one that the program has chosen is used as asyncio uses it.
+The kernel makes a pidfd readable when its process ends, so no thread has to wait and no signal is needed. Where there
+are no pidfds, or no descriptor is left, asyncio's thread per child waits. Until Python 3.13 the event loop policy has a
+child watcher; a child watcher that the program has chosen is used as asyncio uses it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from . import _compat
 from ._inherited import base_events, unix_events
 from ._state import LoopState
 
-# asyncio's own watchers: until 3.13 public and the policy's, from 3.14 on private and the loop's.
+# asyncio's own child watchers. Until 3.13 they are public and belong to the policy, from 3.14 on they are private and
+# belong to the loop.
 _PIDFD: Any = getattr(unix_events, "PidfdChildWatcher", None) or getattr(unix_events, "_PidfdChildWatcher", None)
 _THREADED: Any = getattr(unix_events, "ThreadedChildWatcher", None) or getattr(unix_events, "_ThreadedChildWatcher")
-#: The default: until 3.11 a thread per child.
+#: The default child watcher: until 3.11 it has a thread per child.
 _DEFAULT: Any = _THREADED if _compat.WATCHES_CHILDREN_IN_THREADS else _PIDFD
 _REAPED_ELSEWHERE = (
     "Unknown child process pid %d, will report returncode 255"
@@ -28,7 +29,7 @@ _REAPED_ELSEWHERE = (
 
 
 def are_ours(loop: LoopState) -> bool:
-    """False if the program has chosen a child watcher itself."""
+    """Whether this loop watches its children itself. False if the program has chosen a child watcher."""
     if hasattr(loop, "_watcher"):
         return type(loop._watcher) is _DEFAULT
     policy: Any = asyncio.get_event_loop_policy()
@@ -40,7 +41,7 @@ def are_ours(loop: LoopState) -> bool:
 
 
 async def spawn(loop: LoopState, *args: Any, **kwargs: Any) -> Any:
-    """Start a process as asyncio does, with the arguments of `_make_subprocess_transport`; watch its end."""
+    """Starts a process as asyncio does, with the arguments of `_make_subprocess_transport`, and watches for its end."""
     waiter = loop.create_future()
     transport = unix_events._UnixSubprocessTransport(loop, *args, waiter=waiter, **kwargs)
     watch(loop, transport.get_pid(), transport)
@@ -73,7 +74,7 @@ def watch(loop: LoopState, pid: int, transport: Any) -> None:
 
 
 def forget(loop: LoopState) -> None:
-    """Stops watching the children that still run: the loop closes."""
+    """Stops watching the children that still run, because the loop closes."""
     while loop._pidfds:
         pidfd = loop._pidfds.pop()
         loop._remove_reader(pidfd)
@@ -86,7 +87,7 @@ def _ended(loop: LoopState, pid: int, pidfd: int, transport: Any) -> None:
     try:
         code = _reap(pid, pidfd)
     except ChildProcessError:
-        # Other code has waited for it. If that was its own Popen object, the code is not lost.
+        # Other code has waited for the process. If that was its own Popen object, the return code is there.
         code = transport._proc.returncode
         if code is None:
             base_events.logger.warning(_REAPED_ELSEWHERE, pid)
@@ -97,10 +98,10 @@ def _ended(loop: LoopState, pid: int, pidfd: int, transport: Any) -> None:
 
 
 def _reap(pid: int, pidfd: int) -> int:
-    """Wait for a process that has ended; its return code as subprocess counts."""
+    """Waits for a process that has ended. Returns its return code, as subprocess counts them."""
     try:
-        # If other code has waited for it, its number may be another child's by now, for which waitpid() would block.
-        # WNOWAIT leaves the waiting itself to waitpid(), which programs patch.
+        # If other code has waited for the process, its number may belong to another child by now, for which waitpid()
+        # would block. With WNOWAIT the process stays for waitpid(), which programs patch.
         os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOWAIT)
     except ChildProcessError:
         raise

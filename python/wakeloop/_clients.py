@@ -37,12 +37,12 @@ class Clients(_core.ClientCount, Transports):
         def _remove(self, item: weakref.ref[asyncio.BaseTransport]) -> None: ...
 
     def discard(self, item: asyncio.BaseTransport) -> None:
-        # Not through `data`, which would look for all other connections each time that one ends.
+        # This does not use `data`, which would search all other connections each time that one ends.
         self.uncount(item)
         self._named.discard(weakref.ref(item))
 
     def __len__(self) -> int:
-        # Until Python 3.13, what dies during an iteration is removed at its end.
+        # Until Python 3.13, a WeakSet removes items that die during an iteration at the end of it.
         return self.counted + len(self._named) - len(getattr(self, "_pending_removals", ()))
 
 

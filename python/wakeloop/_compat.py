@@ -1,11 +1,11 @@
-"""Which of asyncio's functions, classes and modules our loop stands in for, and whether they are unpatched.
+"""Which of asyncio's functions, classes and modules our loop replaces, and whether they are unpatched.
 
-Programs and their tests put their own code in the place of asyncio's: guards against traffic, name resolution of their
-own, transports of their own. Each question here is asked before our loop does something without asyncio's code. If the
-answer is no, asyncio's code runs, and with it the patch.
+Programs and their tests patch asyncio: to block traffic, to resolve names themselves, to use transports of their own.
+Our loop asks one of the questions here before it does something without asyncio's code. If the answer is no, asyncio's
+code runs, and with it the patch.
 
-That the code of this Python is the code that native code stands in for is found out once, at import: by the names that
-it refers to (`names_within`).
+Native code was written against known versions of asyncio's functions. Whether this Python has these versions is checked
+once, at import, by the names that the functions refer to (`names_within`).
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ def names_within(function: Any, module: Any) -> set[str]:
 
 
 def probe_c_caller(stub: asyncio.AbstractEventLoop) -> None:
-    """Makes a task of C call call_soon on a stub loop, which notes the tuple of keyword names that C code passes."""
+    """Makes a C task call call_soon on a stub loop, which notes the tuple of keyword names that C code passes."""
 
     async def nothing() -> None:
         pass
 
     coroutine = nothing()
     try:
-        # Named, so that the first task of the program is still "Task-1".
+        # The task has a name, so that the first task of the program is still "Task-1".
         task: Any = asyncio.Task(coroutine, loop=stub, name="probe")
-        # The stub never runs the task, which is no reason to warn.
+        # The stub never runs the task, and that must not cause a warning.
         task._log_destroy_pending = False
         asyncio.tasks._unregister_task(task)
     finally:
@@ -66,7 +66,7 @@ _base = selector_events._SelectorTransport
 _streams = _transport(selector_events, "_SelectorSocketTransport", _base)
 _datagrams = _transport(selector_events, "_SelectorDatagramTransport", _base)
 
-#: May our loop make the transports, each kind of them?
+#: May our loop make its own transports? One question for each kind.
 makes_streams = _core.unpatched((SelectorEventLoop, "_make_socket_transport"), *_streams)
 makes_tls = _core.unpatched((SelectorEventLoop, "_make_ssl_transport"), *_streams)
 makes_datagrams = _core.unpatched((SelectorEventLoop, "_make_datagram_transport"), *_datagrams)
@@ -88,13 +88,13 @@ looks_up_names = _core.unpatched(
 
 runs_in_executor = _core.unpatched((SelectorEventLoop, "run_in_executor"))
 
-#: By default asyncio waits for each child in a thread, until 3.11.
+#: Until 3.11, asyncio waits for each child in a thread by default.
 WATCHES_CHILDREN_IN_THREADS = sys.version_info < (3, 12)
 
-#: May our loop turn without asyncio's `_run_once`?
+#: May our loop run without asyncio's `_run_once`?
 turns = _core.unpatched((SelectorEventLoop, "_run_once"))
 
-#: May our loop call sendfile(2) without the os module? False where there is none.
+#: May our loop call sendfile(2) without the os module? False where the system has none.
 sends_files: Callable[[], bool] = (
     _core.unpatched((unix_events, "os"), (os, "sendfile")) if hasattr(os, "sendfile") else lambda: False
 )

@@ -7,14 +7,14 @@ import inspect
 import socket
 from typing import Any
 
-# The native core connects to numeric hosts and ports, with these options alone.
+# The native core connects to numeric hosts and ports, and supports only these options.
 _PLAIN_OPTIONS = frozenset({"family", "proto", "flags"})
 _PLAIN_PROTOCOLS = (0, socket.IPPROTO_TCP, socket.IPPROTO_UDP)
 _KNOWN_OPTIONS = frozenset(inspect.signature(asyncio.BaseEventLoop.create_connection).parameters)
 
 
 def is_plain(options: dict[str, Any]) -> bool:
-    """Do the options of create_connection ask for nothing but what the native core does?"""
+    """Does the native core support all given options of create_connection?"""
     if not options:
         return True
     return _PLAIN_OPTIONS.issuperset(_given(options)) and options.get("proto", 0) in _PLAIN_PROTOCOLS

@@ -1,4 +1,4 @@
-"""The native half of wakeloop. Private but for what the package re-exports."""
+"""The native half of wakeloop. It is private, except for the names that the package re-exports."""
 
 import asyncio
 import contextvars
@@ -29,7 +29,7 @@ class RuntimePanic(Exception):
 
 @final
 class Operation(Coroutine[Any, Any, _T_co]):
-    """An operation on the Rust runtime; awaited once, like a coroutine."""
+    """An operation on the Rust runtime. It is awaited once, like a coroutine."""
 
     @property
     def __name__(self) -> str: ...
@@ -148,14 +148,14 @@ def _context_scratch(on: bool) -> bool: ...
 
 @final
 class ForeignInbox:
-    """How the runtime reaches an event loop that is not ours."""
+    """The inbox through which the runtime reaches an event loop of another class."""
 
     def fileno(self) -> int: ...
     def drain(self) -> None: ...
 
 @final
 class Unpatched:
-    """Whether classes and modules have what their packages have defined; `unpatched` makes one."""
+    """Tells whether classes and modules still have what their packages defined. `unpatched` makes one."""
 
     def __call__(self, object: object = None, /) -> bool: ...
 
@@ -393,7 +393,7 @@ class TlsConnection:
 
 def tls_problem() -> str | None: ...
 
-# What the Python half makes them with.
+# The functions with which the Python half makes transports.
 
 def make_stream(
     event_loop: EventLoop,

@@ -1,4 +1,4 @@
-"""What debug mode notes and logs: where things were made, and what took long.
+"""Debug mode: notes where objects were made, and logs what took long.
 
 Native code calls these functions through `_support`, with the arguments in the signatures here.
 """
@@ -16,7 +16,7 @@ from ._state import LoopState
 
 
 def check_callback(loop: LoopState, callback: object, method: str, check_thread: bool) -> traceback.StackSummary:
-    """The checks that asyncio makes in debug mode when a callback is scheduled. Returns where that happened."""
+    """Makes the checks of asyncio's debug mode for a callback that is scheduled. Returns the stack of the caller."""
     if check_thread:
         loop._check_thread()
     loop._check_callback(callback, method)
@@ -24,13 +24,13 @@ def check_callback(loop: LoopState, callback: object, method: str, check_thread:
 
 
 def caller_stack() -> traceback.StackSummary:
-    """The stack of the Python code that has called native code."""
+    """Returns the stack of the Python code that called native code."""
     stack: traceback.StackSummary = format_helpers.extract_stack(sys._getframe(2))
     return stack
 
 
 def creation_stack() -> Any:
-    """Where an object is made whose native constructor asks, in debug mode."""
+    """Returns the stack of the code that makes an object. Its native constructor calls this in debug mode."""
     return format_helpers.extract_stack(sys._getframe(1))
 
 
@@ -43,7 +43,7 @@ def callback_took(loop: LoopState, seconds: float, handle: Any) -> None:
 
 
 def native_took(loop: LoopState, seconds: float, transport: Any, protocol: Any) -> None:
-    """As callback_took, for a transport that has called its protocol, or a listener, whose protocol is None."""
+    """As callback_took, for a transport that has called its protocol, or for a listener. Then the protocol is None."""
     if seconds >= loop.slow_callback_duration:
         # Over TLS, the protocol of the transport wraps that of the program.
         protocol = getattr(protocol, "_app_protocol", protocol)
@@ -52,7 +52,7 @@ def native_took(loop: LoopState, seconds: float, transport: Any, protocol: Any) 
 
 
 def accepted(server: Any, fd: int) -> None:
-    """Logs a new connection, in debug mode. The caller keeps the descriptor."""
+    """Logs a new connection, in debug mode. The descriptor still belongs to the caller."""
     conn = Socket(fileno=fd)
     try:
         peer = conn.getpeername()

@@ -1,4 +1,4 @@
-"""Executors: whether native code can stand in for functions of asyncio and concurrent.futures."""
+"""Executors: whether native code can replace functions of asyncio and concurrent.futures."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ._inherited import futures
 
 _jobs: Any = concurrent.futures._base
 
-# What the functions refer to that native code stands in for. A function that refers to anything else does something else,
-# and native code leaves it alone.
+# The names that the functions refer to that native code replaces. A function that refers to other names does something
+# else, and native code does not replace it.
 _STATES = {"CANCELLED", "CANCELLED_AND_NOTIFIED", "FINISHED", "_condition", "_state"}
 _JOB = {
     "add_done_callback": {*_STATES, "_done_callbacks", "append", "Exception", "LOGGER", "exception"},
@@ -36,7 +36,7 @@ else:
     _COPY |= {"exception", "result"}
 # Since 3.14 the state of a job that ends in the loop's own thread is copied at once.
 _AT_ONCE = {"events", "_get_running_loop"}
-# With or without the name of the function that finds the default loop.
+# The function that finds the default loop has one of these names.
 _DEFAULT_LOOP = {"get_event_loop", "_get_event_loop"}
 
 _ATTRIBUTES = ["_condition", "_state", "_result", "_exception", "_waiters", "_done_callbacks"]
@@ -52,7 +52,7 @@ def _are_known() -> bool:
     )
 
 
-#: Native code carries the results of an executor to the loop.
+#: Native code passes the results of an executor to the loop.
 STANDS_IN = _are_known()
 
 if STANDS_IN:

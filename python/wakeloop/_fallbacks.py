@@ -1,4 +1,4 @@
-"""What native code leaves to asyncio, because it is rare: calls with keywords, sockets of other types, odd data.
+"""Rare cases that native code leaves to asyncio: calls with keywords, sockets of other types, unusual data.
 
 Native code calls these functions through `_support`, with the arguments in the signatures here.
 """
@@ -33,12 +33,12 @@ def by_keyword(loop: LoopState, method: str, *args: Any, **kwargs: Any) -> Any:
     return getattr(loop, method)(*values, **kwargs)
 
 
-#: call_later of a loop whose call_at is overridden: asyncio's function, which calls the override.
+#: asyncio's call_later, for a loop whose call_at is overridden: it calls the override.
 later = base_events.BaseEventLoop.call_later
 
 
 def new_gate() -> threading.Event:
-    """What a thread waits for that cancels a handle whose callback runs in the loop's thread."""
+    """Makes the event for which a thread waits that cancels a handle while its callback runs in the loop's thread."""
     return threading.Event()
 
 
@@ -55,24 +55,24 @@ def default_loop() -> Any:
 
 
 def check_socket(loop: LoopState, sock: socket.socket) -> None:
-    """The checks that asyncio's sock_* methods begin with."""
+    """Makes the checks with which asyncio's sock_* methods begin."""
     base_events._check_ssl_socket(sock)
     if loop._debug and sock.gettimeout() != 0:
         raise ValueError("the socket must be non-blocking")
 
 
 def inherited_sock_call(loop: LoopState, name: str, *args: Any) -> Any:
-    """asyncio's own coroutine, for a socket of a subclass or of another type."""
+    """Returns asyncio's own coroutine, for a socket of a subclass or of another type."""
     return getattr(selector_events.BaseSelectorEventLoop, name)(loop, *args)
 
 
 def buffer_limits(high: Any, low: Any) -> tuple[Any, Any]:
-    """(low, high) of a transport of asyncio's whose limits are set to these."""
+    """Returns (low, high) as one of asyncio's transports computes them from these limits."""
     marks = types.SimpleNamespace()
     transports._FlowControlMixin._set_write_buffer_limits(marks, high=high, low=low)
     return marks._low_water, marks._high_water
 
 
 def refuse_stream_data(transport: Any, data: object) -> None:
-    """Raises what asyncio's transport of this version raises for data that is not bytes-like."""
+    """Raises the error of this Python's asyncio transport for data that is not bytes-like."""
     selector_events._SelectorSocketTransport.write(transport, data)

@@ -1,8 +1,8 @@
-"""What wakeloop uses of CPython's asyncio beyond its public interface, in one place and with types.
+"""The private parts of CPython's asyncio that wakeloop uses, in one place and with types.
 
-typeshed leaves private names out. The modules are `Any` here. The methods that our loop calls on itself, or
-overrides, are declared on a class that exists for type checkers alone. `tests/test_hooks.py` looks for each of
-them in the interpreter at hand.
+typeshed leaves private names out. The modules are `Any` here. The methods that our loop calls on itself, or overrides,
+are declared on a class that exists for type checkers alone. `tests/test_hooks.py` checks that this Python has each of
+them.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ from ._state import LoopState
 def pipe_details(
     loop: LoopState, pipe: Any, extra: Mapping[str, Any] | None, refusal: str
 ) -> tuple[Any, dict[str, Any], bool]:
-    """(the owner of the descriptor, what get_extra_info() shows, whether the other end's close is noticed).
+    """Returns (owner of the descriptor, values for get_extra_info(), whether the close of the other end is noticed).
 
-    Raises ValueError with the text `refusal` if it is no pipe.
+    Raises ValueError with the text `refusal` if the object is no pipe.
     """
     details = dict(extra or ())
     details["pipe"] = pipe
@@ -34,7 +34,7 @@ def pipe_details(
 
 
 class _Duplicate:
-    """A duplicated descriptor, for the second transport of a pipe: most often a terminal that is read and written.
+    """A duplicated descriptor, for the second transport of a pipe: most often of a terminal, for reading and writing.
 
     The loop's table has one place per descriptor.
     """

@@ -1,7 +1,8 @@
-"""What the loop's exception handler and asyncio's log get to know of errors.
+"""Reports errors to the loop's exception handler and to asyncio's log.
 
-Native code calls these functions through `_support`, with the arguments in the signatures here. The texts are asyncio's,
-because people's log filters know them. `base_events.logger` is looked up for each line, because tests replace it there.
+Native code calls these functions through `_support`, with the arguments in the signatures here. The texts are
+asyncio's, because log filters of programs match them. `base_events.logger` is looked up for each line, because tests
+replace it there.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _HIDES_ARGUMENTS = "debug" in inspect.signature(format_helpers._format_callback_
 
 
 def callback_failed(loop: LoopState, handle: Any, exception: BaseException) -> None:
-    """A callback raised: calls the loop's exception handler, as Handle._run does."""
+    """Calls the loop's exception handler for a callback that raised, as Handle._run does."""
     if _traceback_of(exception) is None:
         _raised_in_c(exception)
     shown = {"debug": loop.get_debug()} if _HIDES_ARGUMENTS else {}
@@ -44,14 +45,14 @@ def callback_failed(loop: LoopState, handle: Any, exception: BaseException) -> N
 def bare_callback_failed(loop: LoopState, handle: Any, exception: BaseException) -> None:
     """As callback_failed, for a callback without a handle of its own.
 
-    Its source traceback is where it ran, because nothing has noted where it was scheduled.
+    Its source traceback shows where it ran, because nothing has noted where it was scheduled.
     """
     if loop.get_debug():
         handle._source_traceback = caller_stack()
     callback_failed(loop, handle, exception)
 
 
-#: The traceback of an exception, also where its class overrides the attribute.
+#: Reads the traceback of an exception, even if its class overrides the attribute.
 _traceback_of = BaseException.__dict__["__traceback__"].__get__
 
 
@@ -66,7 +67,7 @@ def _raised_in_c(exception: BaseException) -> None:
     del exception, frame
 
 
-#: asyncio's transports, by the names of ours.
+#: asyncio's transport classes, by the names of ours.
 _KINDS: dict[str, Any] = {
     "StreamTransport": selector_events._SelectorSocketTransport,
     "DatagramTransport": selector_events._SelectorDatagramTransport,
@@ -78,7 +79,7 @@ _KINDS: dict[str, Any] = {
 def step_failed(
     loop: LoopState, transport: Any, step: str, context: Any, exception: BaseException, *args: Any
 ) -> None:
-    """A protocol raised in a call by a transport.
+    """Reports that a protocol raised in a call by a transport.
 
     On asyncio that happens within a callback of the transport, which the report names.
     """
@@ -101,7 +102,7 @@ def fatal_error(loop: LoopState, transport: Any, protocol: Any, exception: BaseE
 
 
 def read_pipe_failed(loop: LoopState, transport: Any, protocol: Any, exception: BaseException, message: str) -> None:
-    """As fatal_error, for a read pipe. Only EIO is logged in debug mode alone: a terminal ends with it."""
+    """As fatal_error, for a read pipe. For EIO, with which a terminal ends, it only logs, in debug mode."""
     if isinstance(exception, OSError) and exception.errno == errno.EIO:
         if loop.get_debug():
             base_events.logger.debug("%r: %s", transport, message, exc_info=exception)
@@ -110,7 +111,7 @@ def read_pipe_failed(loop: LoopState, transport: Any, protocol: Any, exception: 
 
 
 def protocol_failed(loop: LoopState, transport: Any, protocol: Any, exception: BaseException, message: str) -> None:
-    """Reports a pause_writing() or resume_writing() that raised; the connection goes on."""
+    """Reports a pause_writing() or resume_writing() that raised. The connection stays open."""
     loop.call_exception_handler(
         {"message": message, "exception": exception, "transport": transport, "protocol": protocol}
     )
@@ -165,7 +166,7 @@ def connection_failed(loop: LoopState, exception: BaseException, protocol: async
 
 
 def accept_broken(loop: LoopState, sock: socket.socket, exception: BaseException) -> None:
-    """Reports an error of accept() that waiting does not mend."""
+    """Reports an error of accept() that a retry would not resolve."""
     loop.call_exception_handler(
         {
             "message": "Exception in callback BaseSelectorEventLoop._accept_connection()",
@@ -183,7 +184,7 @@ def accept_exhausted(
     backlog: int,
     exception: BaseException,
 ) -> None:
-    """Reports that accept() ran out of descriptors or memory, and starts the listener again after a rest."""
+    """Reports that accept() ran out of descriptors or memory, and starts the listener again after a delay."""
     loop.call_exception_handler(
         {
             "message": "socket.accept() out of system resource",
@@ -193,7 +194,7 @@ def accept_exhausted(
     )
 
     def again() -> None:
-        # Unless the server has been closed in the meantime.
+        # The server may have been closed in the meantime.
         if sock.fileno() >= 0:
             # Since Python 3.15 a server has a context, of which each connection gets a copy.
             context = getattr(server, "_context", None)

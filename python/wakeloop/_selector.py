@@ -34,14 +34,14 @@ class SelectorFacade(selectors.BaseSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """Polls once, and moves all that is due to the loop's own queue.
 
-        The events that are returned say how much that was; they ask for nothing more.
+        The number of returned events says how much that was. The events themselves are handled already.
         """
         return [] if self._loop is None else [_DONE] * self._loop._select(timeout)
 
     def fileno(self) -> int:
         """A descriptor that is readable when an iteration would find something, for a foreign main loop.
 
-        asyncio's selector has it where it is epoll's or kqueue's.
+        asyncio's selector has this method if it uses epoll or kqueue.
         """
         descriptor = None if self._loop is None else self._loop._watched_fd()
         if descriptor is None:

@@ -1,4 +1,4 @@
-"""What happens before and after a file is sent; the sending itself is native.
+"""The steps before and after a file is sent. The sending itself is native.
 
 Arguments, fallbacks and the order of steps are those of asyncio's ``sendfile`` and ``sock_sendfile``, which call the
 functions here.
@@ -20,7 +20,7 @@ from ._state import LoopState
 
 _LARGEST = (1 << 63) - 1
 _set_position: Any = getattr(SelectorEventLoop, "_sock_sendfile_update_filepos", None)
-# A newer asyncio sets the file's position even where nothing was sent, and does not take the total.
+# A newer asyncio sets the file's position even if nothing was sent, and its function does not take the total.
 _POSITION_NEEDS_TOTAL = _set_position is not None and "total_sent" in inspect.signature(_set_position).parameters
 
 
@@ -30,7 +30,8 @@ def is_ours() -> bool:
 
 
 async def from_transport(loop: LoopState, transport: Any, file: Any, offset: int, count: int | None) -> int:
-    """asyncio's ``_sendfile_native``: its ``sock_sendfile`` checks the arguments and calls `to_socket`."""
+    """Does the work of asyncio's ``_sendfile_native``. It calls ``sock_sendfile``, which checks the arguments and calls
+    `to_socket`."""
     resume_reading = transport.is_reading()
     transport.pause_reading()
     drained = transport._make_empty_waiter()
@@ -51,7 +52,7 @@ async def from_transport(loop: LoopState, transport: Any, file: Any, offset: int
 
 
 async def to_socket(loop: LoopState, sock: Any, file: Any, offset: int, count: int | None) -> int:
-    """asyncio's ``_sock_sendfile_native``."""
+    """Does the work of asyncio's ``_sock_sendfile_native``."""
     try:
         fileno = file.fileno()
     except (AttributeError, io.UnsupportedOperation):
@@ -74,18 +75,18 @@ async def to_socket(loop: LoopState, sock: Any, file: Any, offset: int, count: i
             return sent
         if isinstance(error, OSError) and error.errno is not None:
             if sent == 0:
-                # Most likely the file is not of a kind that can be mapped.
+                # The file is probably of a kind that sendfile(2) does not support, because it cannot be mapped.
                 raise SendfileNotAvailableError("os.sendfile call failed")
             if error.errno == errno.ENOTCONN:
                 raise ConnectionError("socket is not connected", errno.ENOTCONN) from error
         raise error
     finally:
-        # Its traceback holds this frame.
+        # The traceback of the error refers to this frame, which would be a cycle.
         del error
 
 
 def _begin(loop: LoopState, sock: Any, fileno: int, offset: int, count: int | None) -> Any:
-    """An awaitable of the number of bytes that were sent, and of the error."""
+    """Starts sending. Returns an awaitable of the number of sent bytes and the error."""
     descriptor = sock.fileno()
     transport = loop._source_of(descriptor) if descriptor >= 0 else None
     if type(transport) is _core.StreamTransport and transport._sock is sock:

@@ -1,5 +1,4 @@
-"""Sockets: which of them native code may use, what transports show of them, and objects for native descriptors.
-"""
+"""Sockets: which of them native code may use, what get_extra_info() shows, and objects for native descriptors."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from ._inherited import selector_events, trsock
 #: The class itself: tests put a mock under its name.
 Socket = socket.socket
 
-#: What a transport calls on a socket. An override of one of these has to be called.
+#: The methods that a transport calls on a socket. An override of one of these has to be called.
 _SOCKET_CALLS = ("recv", "recv_into", "send", "sendmsg", "shutdown", "close", "detach", "fileno")
 
 
@@ -27,7 +26,7 @@ def is_ordinary_socket(sock: object) -> bool:
 
 
 def socket_details(sock: socket.socket, extra: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What get_extra_info() shows of a socket. A peer name in `extra` stays."""
+    """Returns the values that get_extra_info() shows for a socket. A peer name in `extra` is kept."""
     details = dict(extra or ())
     details["socket"] = trsock.TransportSocket(sock)
     for name, ask in (("sockname", sock.getsockname), ("peername", sock.getpeername)):

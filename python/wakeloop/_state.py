@@ -1,6 +1,7 @@
-"""What an event loop keeps: the native core, asyncio's loop behind it, and the attributes of both.
+"""The base class of the event loop: the native core, asyncio's loop behind it, and the attributes of both.
 
-`wakeloop.EventLoop` is the one class made of this. The modules that work on a loop know this class and not that one.
+`wakeloop.EventLoop` is its only subclass here. Modules that work on a loop import this class, so that none imports
+`loop`.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ class LoopState(_core.EventLoop, SelectorEventLoop):
     _pidfds: set[int]
     _child_threads: Any
     _wakeup: Loan | None
-    #: What `_scheduled` shows.
+    #: The list that `_scheduled` returns.
     _timer_list: Any
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        # A subclass whose __init__ does not call ours still has to be closable.
+        # close() must work even if the __init__ of a subclass does not call ours.
         self = super().__new__(cls, *args, **kwargs)
         self._selector = self._wake_reader = self._wake_writer = None
         self._default_executor = self._executor_shutdown_called = None

@@ -1,8 +1,8 @@
 """Runs one loop iteration from Python, for tools that replace `_run_once` or the selector.
 
-The native core runs whole iterations by itself. It gives way to this module when a tool has to run in each iteration: a
+The native core runs whole iterations by itself. This module runs them instead if a tool has to run in each iteration: a
 selector with another ``select`` (virtual clocks, input hooks of terminals), or another ``_run_once``. The queue, the
-timers and the transports stay native; only the iteration runs in Python.
+timers and the transports stay native. Only the iteration runs in Python.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class ReadyView(MutableSequence[Any]):
 
     def append(self, handle: Any) -> None:
         if isinstance(handle, _TIMER):
-            # A tool that runs the iteration moves the due timers, which the native poll has moved already.
+            # A tool that runs the iteration moves the due timers to the queue, but the native poll has already done so.
             if not handle._scheduled and any(other is handle for other in self):
                 return
             handle._scheduled = False
@@ -86,7 +86,7 @@ class ReadyView(MutableSequence[Any]):
 
     @contextlib.contextmanager
     def _taken(self) -> Iterator[deque[Any]]:
-        """Takes all handles out of the queue until the block is left."""
+        """Takes all handles out of the queue for the block, and puts them back at its end."""
         handles = self.copy()
         self.clear()
         try:
@@ -99,14 +99,14 @@ class ReadyView(MutableSequence[Any]):
 class ScheduledView(list[Any]):
     """``loop._scheduled``: the timers of the native heap at the last access, and those that a tool has put there.
 
-    A list, since ``heapq`` takes nothing else. A tool that puts timers of its own there takes them out itself: the native
-    iteration does not look at them.
+    It is a list, because ``heapq`` accepts nothing else. A tool that adds timers of its own must take them out itself:
+    the native iteration ignores them.
     """
 
     def refresh(self, loop: LoopState) -> None:
-        """Shows the timers of now."""
+        """Updates the list to the current timers."""
         native = loop._timer_handles()
-        # A native handle only claims to be one of asyncio's.
+        # A native handle passes isinstance() as an asyncio.Handle, but its type is another.
         foreign = [handle for handle in self if issubclass(type(handle), asyncio.Handle)]
         self[:] = native + foreign
         if foreign:
@@ -127,7 +127,7 @@ class ScheduledView(list[Any]):
         super().clear()
 
 
-#: The native poll does all that a selector of one of these types does.
+#: The native poll can replace a selector of one of these types.
 _PLAIN_SELECTORS = tuple(
     getattr(selectors, name)
     for name in ("SelectSelector", "PollSelector", "EpollSelector", "DevpollSelector", "KqueueSelector")
@@ -151,21 +151,21 @@ def has_own_turn(loop: LoopState, is_native: Callable[[object], bool]) -> bool:
 
 
 def watch_core(loop: LoopState, selector: selectors.BaseSelector) -> None:
-    """Wakes a selector of the program's when the native core has something to do."""
+    """Makes a selector of the program return when the native core has something to do."""
     descriptor = loop._poller_fd()
     if descriptor is not None:
         selector.register(descriptor, selectors.EVENT_READ, (None, None))
 
 
 def run_once(loop: LoopState) -> None:
-    """One iteration, as asyncio's own _run_once does it."""
+    """Runs one iteration, as asyncio's own _run_once does."""
     selector, timeout = loop._selector, loop._wait()
     if isinstance(selector, SelectorFacade):
         loop._process_events(selector.select(timeout))
         loop._wake_timers()
     else:
         try:
-            # A signal handler may raise as soon as the loop is parked.
+            # _park() is inside the try block, because a signal handler may raise as soon as the loop is parked.
             events = selector.select(timeout if loop._park() else 0)
         finally:
             loop._unpark()

@@ -1,8 +1,8 @@
-"""Streams: whether native code can stand in for asyncio's methods, and StreamReader and StreamWriter of our own.
+"""Streams: whether native code can replace asyncio's methods, and wakeloop's own StreamReader and StreamWriter.
 
-Our classes have a native half in front and asyncio's class behind: what is not native is asyncio's own code, on the same
-attributes. The functions that make them are asyncio's too, with our classes in the place of asyncio's. They work on any
-asyncio loop, and are fast on ours.
+The classes inherit from a native half first and from asyncio's class second: methods that are not native are asyncio's
+own, on the same attributes. The functions that make them are asyncio's too, with wakeloop's classes in the place of
+asyncio's. They work on any asyncio loop, and are fast on wakeloop's.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from . import _core
 from ._compat import names_within
 from ._inherited import streams
 
-# What the methods refer to that native code stands in for. A method that refers to anything else does something else, and
-# native code leaves it alone.
+# The names that the methods refer to that native code replaces. A method that refers to other names does something
+# else, and native code does not replace it.
 _KNOWN = {
     "StreamReaderProtocol.data_received": {"_stream_reader", "feed_data"},
     "StreamReaderProtocol._stream_reader": {"_stream_reader_wr"},
@@ -37,7 +37,7 @@ _KNOWN = {
 
 
 def _is_known(name: str) -> bool:
-    """Is this asyncio's own function, and the code that native code stands in for?"""
+    """Is this asyncio's own function, and the version that native code replaces?"""
     owner, method = name.split(".")
     found = vars(getattr(streams, owner)).get(method)
     function = found.fget if isinstance(found, property) else found
@@ -48,7 +48,7 @@ def _is_known(name: str) -> bool:
     )
 
 
-#: Native code does what asyncio's streams do per message.
+#: Native code does the work that asyncio's streams do per message.
 STANDS_IN = all(map(_is_known, _KNOWN))
 
 # The attributes of the instances. Those that native code uses come first.
@@ -61,13 +61,13 @@ _PROTOCOL = [
 
 
 class StreamReader(_core.StreamReader, asyncio.StreamReader):
-    """asyncio.StreamReader, native where it counts."""
+    """asyncio.StreamReader, with the methods that run per message in native code."""
 
     __module__ = "wakeloop"
 
 
 class StreamWriter(_core.StreamWriter, asyncio.StreamWriter):
-    """asyncio.StreamWriter, native where it counts."""
+    """asyncio.StreamWriter, with the methods that run per message in native code."""
 
     __module__ = "wakeloop"
 
@@ -79,7 +79,7 @@ class StreamReaderProtocol(asyncio.StreamReaderProtocol):
 
 
 def _ours(function: Any, doc: str | None = None) -> Any:
-    """asyncio's function, making objects of our classes."""
+    """A copy of asyncio's function that makes objects of our classes."""
     copy = types.FunctionType(
         function.__code__, _NAMES, function.__name__, function.__defaults__, function.__closure__
     )
@@ -123,7 +123,7 @@ if TYPE_CHECKING:
 elif STANDS_IN:
     StreamReaderProtocol.connection_made = _ours(streams.StreamReaderProtocol.connection_made)
     open_connection = _ours(
-        streams.open_connection, "Connect, and give (reader, writer); see asyncio.open_connection."
+        streams.open_connection, "Connect, and return (reader, writer); see asyncio.open_connection."
     )
     start_server = _ours(
         streams.start_server, "Serve client_connected_cb(reader, writer); see asyncio.start_server."

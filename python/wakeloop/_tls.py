@@ -1,8 +1,8 @@
 """TLS connections: asyncio's SSLProtocol with a native data path in front.
 
-What runs once per connection (handshake, certificates, shutdown, timeouts, log lines) is inherited from the
-asyncio of the interpreter at hand; what runs per packet is ``_core.TlsConnection``. The two share their state
-through the attributes that asyncio's code has for it.
+Code that runs once per connection (handshake, certificates, shutdown, timeouts, log lines) is inherited from the
+asyncio of this Python. Code that runs per packet is in ``_core.TlsConnection``. The two share their state through the
+attributes that asyncio's code has for it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ._inherited import SSLProtocol as InheritedProtocol
 
 try:
     import ssl
-except ImportError:  # a CPython without it, which asyncio too allows for
+except ImportError:  # asyncio supports a CPython without ssl, and so does wakeloop.
     _context_classes: tuple[type, ...] = ()
 else:
     _context_classes = (ssl.SSLContext,)
 
-# What the native half replaces or calls. If asyncio has renamed one of these, its own data path is used.
+# The methods that the native half replaces or calls. If asyncio has renamed one of these, its own data path is used.
 _HOOKS = (
     "_abort",
     "_call_eof_received",
@@ -109,7 +109,7 @@ class SSLProtocol(_core.TlsConnection, InheritedProtocol):
     def __init__(self, native: bool, loop: Any, *args: Any, **kwargs: Any) -> None:
         self._loop = loop
         self._begin(native, functools.partial(super().__init__, loop, *args, **kwargs))
-        # Not used either, and a deque takes 700 bytes.
+        # This is not used either, and asyncio's deque takes 700 bytes.
         self._write_backlog = []
 
     def _get_app_transport(self) -> SSLTransport:
@@ -128,7 +128,7 @@ class SSLProtocol(_core.TlsConnection, InheritedProtocol):
         self._loop.call_soon(self._do_read)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The stream transport is gone."""
+        """Drops pending data, and ends the connection as asyncio does."""
         self._drop_pending()
         super().connection_lost(exc)
 
@@ -155,7 +155,7 @@ def is_context(value: object) -> bool:
 
 
 def make_protocol(*args: Any, **kwargs: Any) -> Any:
-    """A protocol that puts TLS on a stream transport, with the engine for this process."""
+    """Makes a protocol that puts TLS on a stream transport, with the engine of this process."""
     chosen = engine()
     if chosen == "asyncio":
         return InheritedProtocol(*args, **kwargs)
@@ -171,7 +171,7 @@ async def upgrade(
     server_hostname: str | None,
     **timeouts: float | None,
 ) -> Any:
-    """loop.start_tls() on a stream transport of ours."""
+    """Does the work of loop.start_tls() for one of wakeloop's stream transports."""
     waiter = loop.create_future()
     ssl_protocol = make_protocol(
         loop, protocol, sslcontext, waiter, server_side, server_hostname, call_connection_made=False, **timeouts
@@ -191,14 +191,14 @@ async def upgrade(
         transport.close()
         for step in steps:
             step.cancel()
-        # The exception's traceback holds this frame.
+        # The traceback of the exception refers to this frame.
         del waiter
         raise
     return ssl_protocol._app_transport
 
 
 def keep_read_ahead(protocol: Any, ssl_protocol: Any) -> None:
-    """Passes on what a stream reader holds when TLS begins: it is the beginning of the peer's TLS data."""
+    """Passes to TLS the bytes that a stream reader holds when TLS begins: they are TLS data of the peer."""
     if not isinstance(protocol, asyncio.StreamReaderProtocol):
         return
     reader: Any = getattr(protocol, "_stream_reader", None)

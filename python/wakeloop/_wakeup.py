@@ -1,7 +1,7 @@
-"""The descriptor that Python writes signal numbers to (`signal.set_wakeup_fd`). A process has one.
+"""The descriptor to which Python writes signal numbers (`signal.set_wakeup_fd`). A process has only one.
 
-asyncio sets it for a loop with signal handlers, and unsets it with the last of them, also if other code had set it before
-or has set it since. Our loop gives it back.
+asyncio sets it for a loop with signal handlers, and unsets it with the last handler, even if other code had set it
+before or has set it since. wakeloop restores it instead.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ class Loan:
 
     def __init__(self) -> None:
         self._fd = -1
-        # The descriptor of before, and the open file behind it: the number may be reused for another file.
+        # The descriptor that was set before, and its file: by the end of the loan the number may belong to another
+        # file.
         self._owner: tuple[int, object] = (-1, None)
 
     def begin(self, fd: int) -> None:
-        """Has signals written to ``fd``, which stays open until the loan has ended."""
+        """Lets Python write signal numbers to ``fd``, which must stay open until the loan has ended."""
         previous = signal.set_wakeup_fd(fd)
         if previous != fd:
             self._owner = (previous, _file(previous))
@@ -29,7 +30,7 @@ class Loan:
 
     @contextlib.contextmanager
     def ending(self) -> Iterator[None]:
-        """Unsets the descriptor for the block. Afterwards the code that set it after us has it, or the one before us."""
+        """Unsets the descriptor for the block, and then restores what was set since, or else before."""
         current = signal.set_wakeup_fd(-1)
         fd, file = self._owner if current in (-1, self._fd) else (current, _file(current))
         self._fd, self._owner = -1, (-1, None)

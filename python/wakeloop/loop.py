@@ -1,8 +1,9 @@
 """The event loop: the native core in front, CPython's own selector loop behind it.
 
-What runs per callback or per packet is native (``_core.EventLoop``, first in the method order). What runs once per
-connection, server or loop is inherited from the asyncio of the interpreter at hand: argument rules, happy eyeballs,
-subprocesses, signals and executors are CPython's own. The methods here decide, per call, which of the two does the work.
+Code that runs per callback or per packet is native (``_core.EventLoop``, first in the method resolution order). Code
+that runs once per connection, server or loop is inherited from the asyncio of this Python: argument checks, happy
+eyeballs, subprocesses, signals and executors are CPython's own. The methods here decide, per call, which of the two
+does the work.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ __all__ = ("EventLoop", "new_event_loop", "run")
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
 
-# What loop.start_tls() and loop.sendfile() ask of a transport.
+# The attributes by which loop.start_tls() and loop.sendfile() know a transport that they support.
 _core.StreamTransport._start_tls_compatible = True
 _core.StreamTransport._sendfile_compatible = constants._SendfileMode.TRY_NATIVE
 
-# What asyncio's own code keeps on a loop. As slots they leave the instance dict unmade, and CPython finds
-# ``loop.call_soon`` without a dict lookup (LOAD_ATTR_METHOD_LAZY_DICT): 230 instructions less per call. A name that this
-# tuple lacks, such as one of the program's own, goes to the dict. They are slots of the class itself, not of LoopState:
-# for an instance of a subclass every access searches its bases.
+# The attributes that asyncio's own code sets on a loop. Because they are slots, no instance dict is made, and CPython
+# finds ``loop.call_soon`` without a dict lookup (LOAD_ATTR_METHOD_LAZY_DICT): 230 instructions less per call. Any other
+# attribute, such as one that the program sets, goes to the dict. They are slots of the class itself, not of LoopState,
+# because every access to a slot of a base class searches the bases.
 _NAMES = (
     "_asyncgens",
     "_asyncgens_shutdown_called",
@@ -76,7 +77,7 @@ class EventLoop(LoopState):
     __slots__ = _NAMES
 
     def __init__(self, selector: selectors.BaseSelector | None = None) -> None:
-        """The selector is for asyncio's sake: only one with a ``select`` of its own is used."""
+        """Makes a loop. It polls through the selector only if that one has a ``select`` of its own."""
         own = selector is None or _stepping.is_plain(selector)
         super().__init__(SelectorFacade(self, selector) if own else selector)
         if not own and selector is not None:
@@ -146,7 +147,7 @@ class EventLoop(LoopState):
     # signal.set_wakeup_fd(), so add_signal_handler makes it at its first call.
 
     def _make_self_pipe(self) -> None:
-        # asyncio counts its pair here, and we the core's descriptor.
+        # asyncio counts its socket pair here. Our loop counts the descriptor of the core.
         self._internal_fds += 1
 
     def _close_self_pipe(self) -> None:
@@ -183,7 +184,7 @@ class EventLoop(LoopState):
 
     def add_signal_handler(self, sig: int, callback: Callable[[Unpack[_Ts]], object], *args: Unpack[_Ts]) -> None:
         """Call the callback in the loop at each such signal; see asyncio.loop.add_signal_handler."""
-        # An error comes again from asyncio, which says what is wrong: not in the main thread, or the loop is closed.
+        # asyncio raises the same errors below, with its own texts: not in the main thread, or the loop is closed.
         with contextlib.suppress(AttributeError, ValueError, OSError):
             self._signal_wakeup().begin(self._csock.fileno())
         try:
@@ -318,7 +319,7 @@ class EventLoop(LoopState):
     ) -> Any:
         """Upgrade a transport to TLS; see asyncio.loop.start_tls."""
         if type(transport) is not _core.StreamTransport or not _tls.is_context(sslcontext):
-            # TLS inside TLS, and everything that is an error.
+            # This is TLS inside TLS, or an error that asyncio raises.
             return await super().start_tls(
                 transport,
                 protocol,
@@ -385,7 +386,7 @@ class EventLoop(LoopState):
     # -- connections -----------------------------------------------------------------------------
 
     if not TYPE_CHECKING:
-        # typeshed's overloads say more than one signature can.
+        # For type checkers, typeshed's overloads are better than one signature.
 
         async def create_connection(
             self, protocol_factory: Callable[[], Any], host: Any = None, port: Any = None, **options: Any
@@ -433,19 +434,19 @@ class EventLoop(LoopState):
             or (executor is None and self._executor_shutdown_called)
             or not _compat.runs_in_executor()
         ):
-            # The first job, every error, and patches.
+            # This is the first job, an error that asyncio raises, or a patched asyncio.
             return super().run_in_executor(executor, func, *args)
         return self._chain(used.submit(func, *args))
 
     # -- name resolution -------------------------------------------------------------------------
 
     def set_default_executor(self, executor: Any) -> None:
-        """Set the executor of run_in_executor(None, ...). Name resolution uses it too from now on, as in asyncio."""
+        """Set the executor of run_in_executor(None, ...). Name resolution also uses it from now on, as in asyncio."""
         super().set_default_executor(executor)
         self._executor_is_users = True
 
     def _may_look_up(self) -> bool:
-        """May lookups run elsewhere than in the default executor? Not if the program would notice."""
+        """May lookups run elsewhere than in the default executor? Only if the program cannot observe it."""
         return not (
             self._executor_is_users
             or self._executor_shutdown_called
@@ -480,7 +481,8 @@ class EventLoop(LoopState):
             return
         except (BlockingIOError, InterruptedError) as blocked:
             if sock.family == socket.AF_UNIX and blocked.errno == errno.EAGAIN:
-                # The listener's queue is full, and no connection is being made. asyncio takes it for one.
+                # The listener's queue is full, and no connection is being made. (asyncio treats this as a connection in
+                # progress.)
                 raise
             self._ensure_fd_no_transport(sock)
         failure = await self._sock_connected(sock)
@@ -498,16 +500,16 @@ class EventLoop(LoopState):
 
     @property
     def _ready(self) -> _stepping.ReadyView:
-        """The native queue, as the deque that programs expect of asyncio."""
+        """A view of the native queue, as the deque that programs expect here."""
         return _stepping.ReadyView(self)
 
     @_ready.setter
     def _ready(self, value: Any) -> None:
-        """Ignored: asyncio's constructor sets its deque."""
+        """Ignores the value: asyncio's constructor sets a deque."""
 
     @property
     def _scheduled(self) -> _stepping.ScheduledView:
-        """The timers, as the list that programs expect of asyncio."""
+        """A view of the timers, as the list that programs expect here."""
         if self._timer_list is None:
             self._timer_list = _stepping.ScheduledView()
         timers: _stepping.ScheduledView = self._timer_list
@@ -516,15 +518,16 @@ class EventLoop(LoopState):
 
     @_scheduled.setter
     def _scheduled(self, value: Any) -> None:
-        # asyncio's constructor sets its list, and its iteration a list without the cancelled timers.
+        # asyncio's constructor sets an empty list, and asyncio's _run_once sets a list without the cancelled timers.
         self._timer_list = _stepping.ScheduledView(value) if value else None
 
 
-# The methods once more, on the class itself: CPython calls a method of the exact type without its vectorcall.
+# Adds the methods again, to this class itself: CPython's specialised CALL calls the C function of a method directly if
+# the receiver's type is exactly the type that defines the method.
 _core._add_methods(EventLoop)
 
-# Questions to a loop, whose class or whose instance may override these methods. They include what the methods override in
-# asyncio's classes.
+# Questions about one loop, whose class or instance may override these methods. They also cover the methods of asyncio's
+# classes that these override.
 _connects = _core.unpatched(
     (
         EventLoop,
@@ -553,8 +556,8 @@ def run(
 ) -> _T:
     """Run a coroutine on a new wakeloop loop, or on the loop that loop_factory makes, as asyncio.run does.
 
-    Raises RuntimeError when called from a running loop. Cancels what is left, closes async generators and
-    the default executor, and closes the loop.
+    Raises RuntimeError when called from a running loop. Cancels the remaining tasks, closes async generators and the
+    default executor, and closes the loop.
     """
     if events._get_running_loop() is not None:
         raise RuntimeError("wakeloop.run() cannot be called from a running event loop")

@@ -1,7 +1,7 @@
-"""The event loop policy: how programs that never name a loop get one of ours.
+"""The event loop policy, by which programs that do not choose a loop get wakeloop's.
 
 Policies are deprecated since Python 3.14 and gone in 3.16; ``loop_factory`` and ``wakeloop.run`` need none. This module
-is the one place that knows whether asyncio has them.
+alone knows whether asyncio has them.
 """
 
 from __future__ import annotations
@@ -37,6 +37,6 @@ def install() -> None:
             "asyncio has no event loop policies here: use asyncio.run(main(), loop_factory=wakeloop.new_event_loop)"
         )
     with warnings.catch_warnings():
-        # The caller asked for a policy by calling this; asyncio's deprecation is about the mechanism.
+        # The caller has asked for a policy by calling this function, so asyncio's warning about policies is not useful.
         warnings.simplefilter("ignore", DeprecationWarning)
         asyncio.set_event_loop_policy(EventLoopPolicy())
