@@ -1,10 +1,10 @@
-//! `call_soon` and its kin: the loop's methods that run per callback.
+//! The loop's methods that run per callback: `call_soon`, `call_later`, `call_at`, `create_task` and the like.
 //!
-//! **No Handle for asyncio's own C code.** The Task and Future of `_asyncio` call
-//! `loop.call_soon(callback[, argument], context=...)` and throw the Handle away. They always pass the very same tuple of
-//! keyword names, which no other caller has. [`init_c_caller`] finds that tuple out at import: it lets a C task make one
-//! step on a stub loop. A call that carries the tuple is queued without a Handle. If the probe finds nothing, every call
-//! makes a Handle.
+//! **No Handle for asyncio's own C code.** The Task and Future of `_asyncio` call `loop.call_soon(callback[, argument],
+//! context=...)` and drop the Handle that it returns. They always pass the same tuple object of keyword names, and no
+//! other caller has that object. [`init_c_caller`] finds the tuple at import: it creates a C task on a stub loop, whose
+//! `call_soon` records the tuple. A call with this tuple is queued without a Handle. If the tuple was not found, every
+//! call makes a Handle.
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -32,22 +32,22 @@ use crate::compat::patches;
 
 type Loop<'a> = This<'a, Core>;
 
-// -- callers in C
+// -- calls from C
 
 /// The tuple of keyword names that `_asyncio` passes to `call_soon`, or null.
 static C_KEYWORDS: AtomicPtr<ffi::PyObject> = AtomicPtr::new(null_mut());
 
-/// The stub loop of the probe: a task's first `call_soon` lands here.
+/// The stub loop of the probe, on which a C task calls `call_soon`.
 #[derive(Debug)]
 struct Probe;
 
-// `init_c_caller` builds the class and makes the one instance.
+// `init_c_caller` builds the class and makes the only instance.
 native_class!(unsafe Probe, collected false);
 
 impl Dealloc for Probe {}
 
-/// Remembers what the probe sees. Called once, when the package's Python half is there. The probe is optional: without it
-/// every call makes a Handle.
+/// Runs the probe. Called once, after the package's Python modules were imported. An error does not matter, because the
+/// tuple is needed only for speed.
 pub(crate) fn init_c_caller(py: Python<'_>) -> PyResult<()> {
     ClassSpec::<Probe>::new(c"wakeloop._core.Probe")
         .methods(&[
@@ -66,12 +66,12 @@ fn note_caller(_: This<'_, Probe>, arguments: Arguments<'_>) {
         && arguments.keywords() == 1
         && C_KEYWORDS.load(Ordering::Relaxed).is_null()
     {
-        // Kept for ever, so that no other tuple can take its address. Relaxed: written under the GIL, once.
+        // Never dropped, so that no other tuple can get its address. Relaxed: written once, with the GIL held.
         C_KEYWORDS.store(names.to_owned().into_ptr(), Ordering::Relaxed);
     }
 }
 
-/// The parts of a call of `_asyncio`'s C code, if this is one: callback, argument and context.
+/// The callback, the argument and the context, if this is a call from `_asyncio`'s C code.
 #[inline(always)]
 fn c_call<'a>(
     core: &Core,
@@ -89,13 +89,13 @@ fn c_call<'a>(
         [callback, argument, context] => (callback, Some(argument), context),
         _ => return None,
     };
-    // `add_done_callback(callback, context=None)` passes the None on: it means a copy of the current context.
+    // With `add_done_callback(callback, context=None)` the context is None, which means a copy of the current one.
     (!context.is_none()).then_some((callback, argument, context))
 }
 
 // -- call_soon
 
-/// What debug mode checks and records, in asyncio's own words. Gives the stack of the caller.
+/// Makes the checks of debug mode, with asyncio's errors. Returns the stack of the caller.
 #[cold]
 fn debug_call(
     core: &Core,
@@ -155,7 +155,7 @@ fn call_soon_threadsafe(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref,
     let handle = match arguments.get(0) {
         None => by_keyword(core, arguments, "call_soon_threadsafe"),
         Some(callback) => {
-            // Whether asyncio has such a handle: since 3.14.
+            // asyncio has thread-safe handles since 3.14.
             let create = match imports().has_thread_safe_handle {
                 true => ThreadSafeHandle::create,
                 false => Handle::create,
@@ -172,9 +172,9 @@ fn call_soon_threadsafe(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref,
     handle
 }
 
-/// With so many callbacks waiting, a thread that adds one more gives up the GIL each time. asyncio's always does, by
-/// writing to its own pipe. Otherwise threads that only add callbacks would have the GIL most of the time, and the loop,
-/// which finds more to do in each turn than in the one before, would come to its timers later and later.
+/// If more callbacks than this are waiting, `call_soon_threadsafe` releases the GIL for a moment. asyncio's always
+/// does, because it writes to the self-pipe. Otherwise threads that only add callbacks could hold the GIL most of the
+/// time, so that each turn of the loop has more callbacks than the one before and timers run later and later.
 const BACKLOG: usize = 16 * 1024;
 
 #[cold]
@@ -182,9 +182,9 @@ fn yield_gil(py: Python<'_>) {
     py.detach(std::thread::yield_now);
 }
 
-/// Does the loop run in another thread than this?
+/// Does the loop run in another thread?
 fn is_elsewhere(core: &Core) -> bool {
-    // SAFETY: asks for a number.
+    // SAFETY: the function has no preconditions.
     let own = unsafe { ffi::PyThread_get_thread_ident() };
     let running = core.thread_id.get().and_then(|thread| thread.exact_int());
     running.is_some_and(|running| running as std::ffi::c_ulong != own)
@@ -192,8 +192,8 @@ fn is_elsewhere(core: &Core) -> bool {
 
 // -- timers
 
-/// `now + delay`, by Python's own addition unless both are plain floats: what cannot be added raises what adding raises,
-/// and a clock that counts in something else gives deadlines of its kind.
+/// `now + delay`. It is Python's addition unless both are floats. So a wrong delay raises the error of the addition,
+/// and a custom clock may use a number type of its own.
 #[inline(always)]
 fn deadline_after(core: &Core, custom: bool, delay: Borrowed<'_>) -> Result<Deadline, Raised> {
     if delay.is_none() {
@@ -220,7 +220,8 @@ fn deadline(when: Borrowed<'_>) -> Result<Deadline, Raised> {
     }
 }
 
-/// Debug mode speaks of `call_at` in both cases: in asyncio `call_later` is a call of that.
+/// Schedules a callback. The errors of debug mode name `call_at` also for `call_later`, because asyncio's `call_later`
+/// calls `call_at`.
 #[inline(always)]
 fn at(
     core: &Core,
@@ -260,7 +261,8 @@ fn call_later(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
     at(&core, deadline_after(&core, false, delay)?, callback, arguments, "call_later")
 }
 
-/// For a loop with another clock, or with a `call_at` of the program's own, which sees every timer there as on asyncio's.
+/// `call_later` on a loop with a custom clock, or with an overridden `call_at`, which has to be called for every timer
+/// as on asyncio's loop.
 #[cold]
 fn custom_later(
     core: Loop<'_>,
@@ -285,19 +287,19 @@ fn time(core: Loop<'_>) -> Result<Ref, Raised> {
     if core.clock.is_custom(&core.object()) { python_clock(core) } else { float(monotonic()) }
 }
 
-/// What `time.monotonic` says, which the program has replaced.
+/// The time of `time.monotonic`, which the program has replaced.
 #[cold]
 fn python_clock(core: Loop<'_>) -> Result<Ref, Raised> {
     call_support(core.py(), "clock", &[])
 }
 
-// -- calls that Python serves
+// -- calls that are implemented in Python
 
 fn support_function(core: Loop<'_>, function: &str) -> Result<Ref, Raised> {
     Ok(Ref::from(support(core.py(), function)?))
 }
 
-/// A call that names what it usually does not, such as `call_soon(callback=f)`: put in order by Python.
+/// A call with positional parameters given as keywords, such as `call_soon(callback=f)`. Python code binds them.
 #[cold]
 fn by_keyword(core: Loop<'_>, arguments: Arguments<'_>, function: &str) -> Result<Ref, Raised> {
     let name = string(function)?;
@@ -306,8 +308,9 @@ fn by_keyword(core: Loop<'_>, arguments: Arguments<'_>, function: &str) -> Resul
 
 // -- tasks and futures
 
-/// `create_task`: the C Task at once in the plain case. Debug mode, a task factory, a closed loop and any keyword but
-/// `name` and `context` are served by asyncio's own function, or by the one that has replaced it.
+/// `create_task`. In the common case it creates the C Task directly. In debug mode, with a task factory, on a closed
+/// loop and for keywords other than `name` and `context`, asyncio's function does the work, or the patch that replaces
+/// it.
 fn create_task(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
     if let &[coroutine] = arguments.rest(0)
         && core.task_factory.is_empty()
@@ -320,7 +323,8 @@ fn create_task(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> 
     patches::create_task()?.pass_on(&[core.object()], arguments)
 }
 
-/// The values of `name` and `context`, `None` where absent; nothing if there is any other keyword.
+/// The values of `name` and `context`, each Python's `None` if it was not passed. Returns nothing if there is another
+/// keyword.
 #[inline(always)]
 fn task_keywords<'a>(arguments: Arguments<'a>) -> Option<[Borrowed<'a>; 2]> {
     let mut found = [Borrowed::none(); 2];
@@ -341,7 +345,7 @@ fn new_task(
     patches::task_class()?.call_keywords([coroutine], &imports().task_keywords, values)
 }
 
-// -- the table
+// -- the method table
 
 const TIME: Method<Core> = Method::no_args(c"time", time, c"Seconds on the monotonic clock, as a float.");
 
@@ -351,22 +355,22 @@ const CALL_AT: Method<Core> = Method::fast(
     c"call_at(when, callback, *args, context=None)\n\nCall the callback when loop.time() has reached when. Returns a TimerHandle.",
 );
 
-/// By what `compat::clock` knows the native methods.
+/// The addresses by which `compat::clock` recognises the native methods.
 pub(crate) fn native_timing() -> NativeTiming {
     NativeTiming { time: TIME.address(), call_at: CALL_AT.address() }
 }
 
-/// What is put on the loop class.
+/// The methods that are added to the loop class.
 pub(crate) const METHODS: &[Method<Core>] = &[
     Method::fast(
         c"call_soon",
         call_soon,
-        c"call_soon(callback, *args, context=None)\n\nCall the callback in the next turn. Returns a Handle. First in, first out.",
+        c"call_soon(callback, *args, context=None)\n\nCall the callback in the next iteration of the loop, in the order of the calls. Returns a Handle.",
     ),
     Method::fast(
         c"call_soon_threadsafe",
         call_soon_threadsafe,
-        c"call_soon_threadsafe(callback, *args, context=None)\n\nAs call_soon, from any thread: wakes the loop if it sleeps.",
+        c"call_soon_threadsafe(callback, *args, context=None)\n\nThe same as call_soon, for use from other threads. Wakes the loop if it is waiting.",
     ),
     Method::fast(
         c"call_later",
@@ -385,7 +389,7 @@ pub(crate) const METHODS: &[Method<Core>] = &[
     Method::no_args(
         c"stop",
         |core: Loop<'_>| core.state.stopping.set(true),
-        c"Leave run_forever at the end of this turn.",
+        c"Leave run_forever at the end of the current iteration.",
     ),
     Method::fast(
         c"create_task",
@@ -395,6 +399,6 @@ pub(crate) const METHODS: &[Method<Core>] = &[
     Method::no_args(
         c"create_future",
         |core: Loop<'_>| new_future(&core),
-        c"A new asyncio.Future of this loop.",
+        c"Create an asyncio.Future of this loop.",
     ),
 ];

@@ -1,8 +1,8 @@
-//! The loop's clock: `CLOCK_MONOTONIC`, as `time.monotonic` has it.
+//! The loop's clock: `CLOCK_MONOTONIC`, which is also the clock of `time.monotonic`.
 
 use std::mem::MaybeUninit;
 
-/// The clock of `loop.time()`: CLOCK_MONOTONIC in seconds, computed as `time.monotonic()` does.
+/// The time of `loop.time()`: CLOCK_MONOTONIC in seconds, with the same rounding as `time.monotonic()`.
 #[inline(always)]
 pub(crate) fn monotonic() -> f64 {
     monotonic_nanos() as f64 / 1e9
@@ -12,7 +12,7 @@ pub(crate) fn monotonic() -> f64 {
 #[inline(always)]
 pub(crate) fn monotonic_nanos() -> u64 {
     let mut now = MaybeUninit::<libc::timespec>::uninit();
-    // SAFETY: a valid clock and a valid place, which it fills: this cannot fail.
+    // SAFETY: the clock exists on every system, so the call succeeds and initialises `now`.
     let now = unsafe {
         libc::clock_gettime(libc::CLOCK_MONOTONIC, now.as_mut_ptr());
         now.assume_init()

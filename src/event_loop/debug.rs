@@ -1,4 +1,4 @@
-//! What debug mode adds when something runs: the current handle, and a line in the log for what takes long.
+//! Debug mode: sets the current handle, and logs slow callbacks.
 
 use super::core::Core;
 use crate::capi::error::{raise, take_exception};
@@ -6,7 +6,7 @@ use crate::capi::imports::imports;
 use crate::capi::inspect::float;
 use crate::capi::{Borrowed, Fatal, Raised, Ref};
 
-/// Runs the callback of `handle` by `run`.
+/// Calls `run`, which runs the callback of `handle`.
 #[cold]
 pub(super) fn callback(
     core: &Core,
@@ -24,14 +24,14 @@ pub(super) fn callback(
     log_duration(core, "callback_took", before, &[handle.borrow()])
 }
 
-/// The exception handler finds the handle here, with the stack that created it.
+/// Sets `loop._current_handle`, from which the exception handler takes the traceback of the handle's creation.
 fn set_current(core: &Core, handle: &Ref) -> Result<(), Fatal> {
     let set = core.borrow().setattr(&imports()._current_handle, handle);
     set.or_else(|raised| core.unraisable(raised))
 }
 
-/// Runs what a native object does by itself: it handles its descriptor's event, or makes a step of its own. It calls the
-/// protocol without a handle that the log could name, so the log names the protocol, as it was before.
+/// Calls `run`, in which a native object handles an event or runs an entry of the ready queue. There is no handle that
+/// the log could name, so it names the protocol, which is read first because `run` may change it.
 #[cold]
 pub(super) fn native(
     core: &Core,
@@ -39,7 +39,7 @@ pub(super) fn native(
     run: impl FnOnce() -> Result<(), Fatal>,
 ) -> Result<(), Fatal> {
     let protocol = object.call_method(&imports().get_protocol, &[]).unwrap_or_else(|raised| {
-        // A listener, say.
+        // Some objects, such as listeners, have no protocol.
         drop(raised.take());
         Ref::none()
     });
@@ -52,10 +52,10 @@ fn now(core: &Core) -> Result<f64, Fatal> {
     core.now().map_err(|Raised| Fatal)
 }
 
-/// Has `function` of `wakeloop._support` log how long something took that began at the time `before`.
+/// Calls `function` of `wakeloop._support` with the time since `before`. It logs a line if that was long.
 fn log_duration(core: &Core, function: &str, before: f64, what: &[Borrowed<'_>]) -> Result<(), Fatal> {
     let seconds = now(core)? - before;
-    // A lack of memory costs the log a line.
+    // If memory has run out, nothing is logged.
     let Ok(seconds) = float(seconds).map_err(|raised| drop(raised.take())) else { return Ok(()) };
     let arguments: Vec<_> =
         [core.borrow(), seconds.borrow()].into_iter().chain(what.iter().copied()).collect();

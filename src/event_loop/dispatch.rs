@@ -1,4 +1,4 @@
-//! Where an event goes: to the transport or listener that has the descriptor, or to what waits for it.
+//! Dispatches events to the transport or listener that has the descriptor, or to those that wait for it.
 
 use std::os::fd::RawFd;
 
@@ -9,7 +9,7 @@ use super::core::watched_fd::{Direction, Registration, WatchedFd};
 use super::core::{Core, Entry, metrics};
 use super::handle::layout::{Handle, HandleRef};
 use super::run::run;
-use super::sock::call::{SockCall, go_on};
+use super::sock::call::{SockCall, resume};
 use super::{debug, watch};
 use crate::capi::{Fatal, Ref};
 use crate::reactor::{Event, Readiness};
@@ -37,8 +37,8 @@ fn dispatch(core: &Core, event: Event) -> Result<(), Fatal> {
     }
 }
 
-/// A watched descriptor is ready: handles go to the ready queue or are run, futures are completed. An error or a hang-up
-/// wakes both sides, as the selectors module does it.
+/// Handles an event of a watched descriptor. Handles are run or queued, futures are completed, socket calls are
+/// resumed. An error or a hang-up wakes both directions, as in the selectors module.
 fn wake_waiters(core: &Core, fd: RawFd, watched: &WatchedFd, readiness: Readiness) -> Result<(), Fatal> {
     let trouble = Readiness::ERROR | Readiness::WRITE_CLOSED | Readiness::PRIORITY;
     let mut waiters = [None, None];
@@ -50,13 +50,12 @@ fn wake_waiters(core: &Core, fd: RawFd, watched: &WatchedFd, readiness: Readines
     }
     let level = matches!(watched.registration.get(), Registration::Level(_));
     if level && waiters.iter().flatten().any(|waiter| !is_live(waiter)) {
-        // A wait that is over must not report again. Taking an interest back cannot fail in a way that anyone could act
-        // on.
+        // A wait that is over must not cause more events. There is nothing to do if the update fails.
         let _ = watch::update(core, fd);
     }
     for waiter in waiters.into_iter().flatten() {
         if let Some(call) = SockCall::from_object(&waiter) {
-            go_on(core, call)?;
+            resume(core, call)?;
             continue;
         }
         match HandleRef::new(waiter) {
@@ -71,8 +70,10 @@ fn wake_waiters(core: &Core, fd: RawFd, watched: &WatchedFd, readiness: Readines
     Ok(())
 }
 
-/// Gives the handle of one side to be run now, or queues it if Python code steps the loop and runs it. Or takes out a
-/// future, a socket call or a handle that was cancelled directly: left in place, it would report its readiness for ever.
+/// The waiter of one direction, for the caller to wake.
+/// - A handle stays registered. If Python code steps the loop, it is queued here instead of returned.
+/// - A future, a socket call, and a handle that was cancelled with `cancel()` are removed. Otherwise a level-triggered
+///   registration would report them again and again.
 fn take_waiter(core: &Core, watched: &WatchedFd, direction: Direction) -> Option<Ref> {
     let waiter = watched.side(direction).get()?;
     if !is_live(&waiter) {
@@ -91,7 +92,7 @@ fn take_waiter(core: &Core, watched: &WatchedFd, direction: Direction) -> Option
     None
 }
 
-/// A handle that is still to run?
+/// Is it a handle that is not cancelled?
 fn is_live(waiter: &Ref) -> bool {
     Handle::from_object(waiter).is_some_and(|handle| !handle.is_cancelled())
 }

@@ -1,4 +1,4 @@
-//! Entries of the ready queue as handles, for Python code that runs them itself.
+//! Converts entries of the ready queue to handles, for Python code that runs them itself.
 
 use pyo3::prelude::*;
 
@@ -9,7 +9,7 @@ use super::handle::layout::{Handle, HandleRef, Parts};
 use crate::capi::call::copy_current_context;
 use crate::capi::{Fallible, Fatal, Raised, Ref, Slot};
 
-/// The handle of an entry. An entry that has none gets one now.
+/// The handle of an entry. Makes one for an entry that has none.
 pub(super) fn into_handle(core: &Core, entry: Entry) -> Result<Ref, Raised> {
     match entry {
         Entry::Handle(handle) => Ok(handle.into_object()),
@@ -24,7 +24,7 @@ pub(super) fn into_handle(core: &Core, entry: Entry) -> Result<Ref, Raised> {
     }
 }
 
-/// The entry of a handle of whatever class.
+/// The entry of a handle of any class.
 pub(super) fn from_handle(handle: Ref) -> Entry {
     match HandleRef::new(handle) {
         Ok(handle) => Entry::Handle(handle),
@@ -43,7 +43,7 @@ fn step_handle(core: &Core, object: Ref, run: NativeStep<Core>) -> Result<Ref, R
     Handle::create(parts).map(HandleRef::into_object)
 }
 
-/// A native object's step as a Python callable.
+/// An [`Entry::Native`] as a Python callable.
 #[pyclass(frozen)]
 struct Step {
     object: Slot,

@@ -1,8 +1,9 @@
-//! The class that Python's `EventLoop` inherits from first: the methods that are called once in a while.
+//! `wakeloop._core.EventLoop`, the first base class of `wakeloop.EventLoop`.
 //!
-//! The methods that run per callback are in `calls.rs` and `sock/methods.rs`, and are put on the same class. The class
-//! never defines `__init__`, `close`, `_stop_serving` or `_process_self_data`: those are cooperative methods of asyncio's
-//! own classes, and a native one in front of them would break the chain of `super()` calls.
+//! This file has the methods that are called rarely. Those that run per callback are in `calls.rs` and
+//! `sock/methods.rs`, and are added to the same class. The class must not define `__init__`, `close`, `_stop_serving`
+//! or `_process_self_data`: these are cooperative methods of asyncio's own classes, and a native one in front of them
+//! would break the chain of `super()` calls.
 
 use std::os::fd::RawFd;
 use std::rc::Rc;
@@ -35,10 +36,10 @@ pub(crate) struct EventLoop {
     core: Core,
 }
 
-// SAFETY: the module is declared `gil_used`: every access holds the GIL, and the one place that gives it
-// up (the blocking poll) keeps others away from what it uses by `Core::polling`.
+// SAFETY: the module is declared `gil_used`, so every access holds the GIL. The blocking poll releases it; meanwhile
+// `Wakeup::polling` keeps other threads from using the poller.
 unsafe impl Send for EventLoop {}
-// SAFETY: the GIL and `Core::polling` guard it, as for `Send`.
+// SAFETY: the GIL and `Wakeup::polling` guard it, as for `Send`.
 unsafe impl Sync for EventLoop {}
 
 impl EventLoop {
@@ -46,13 +47,14 @@ impl EventLoop {
         &self.core
     }
 
-    /// The native half alone.
+    /// Creates an instance, without looking for patches of asyncio.
     pub(crate) fn bare(_attached: Python<'_>) -> PyResult<EventLoop> {
         Ok(EventLoop { core: Core::new().map_err(|error| raise_io(&error))? })
     }
 }
 
-/// A thread that steps the loop from Python may sleep in the poll, and asyncio does not call that loop running.
+/// Raises if another thread waits in the poller. A thread that steps the loop from Python may do that, although the
+/// loop does not count as running.
 fn check_not_polling(core: &Core) -> PyResult<()> {
     if core.is_polling() {
         return Err(exception::<PyRuntimeError>("another thread is waiting in this event loop"));
@@ -64,8 +66,8 @@ fn get_slot<'py>(py: Python<'py>, slot: &Slot) -> Option<Bound<'py, PyAny>> {
     slot.get().map(|value| value.bind(py))
 }
 
-/// The descriptor of what `add_reader` and friends take: a number or an object with `fileno()`. The selectors module
-/// words the errors.
+/// The descriptor of an argument of `add_reader` and the like: a number, or an object with `fileno()`. The errors are
+/// those of the selectors module.
 fn descriptor(file: &Bound<'_, PyAny>) -> PyResult<RawFd> {
     let number = Ref::from(file.clone());
     match number.exact_int().map(RawFd::try_from) {
@@ -79,8 +81,8 @@ fn descriptor(file: &Bound<'_, PyAny>) -> PyResult<RawFd> {
     }
 }
 
-/// As [`descriptor`], for removing a callback: a number that no descriptor can have has none, and a file that was closed
-/// while it was watched is still found.
+/// The descriptor of an argument of `remove_reader` or `remove_writer`. A number that is too large is no error, because
+/// no callback can have it. A file that was closed while it was watched is still found.
 fn possible_descriptor(core: &Core, file: &Bound<'_, PyAny>) -> PyResult<Option<RawFd>> {
     match descriptor(file) {
         Ok(fd) => Ok(Some(fd)),
@@ -94,7 +96,7 @@ fn possible_descriptor(core: &Core, file: &Bound<'_, PyAny>) -> PyResult<Option<
 
 #[pymethods]
 impl EventLoop {
-    /// Arguments are accepted, and left to the `__init__` of a subclass.
+    /// Ignores its arguments: they are for the `__init__` of a subclass.
     #[new]
     #[pyo3(signature = (*args, **_kwargs))]
     fn new(args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<EventLoop> {
@@ -103,12 +105,13 @@ impl EventLoop {
         Ok(event_loop)
     }
 
-    /// Look anew for a replaced clock.
+    /// Look for a replaced clock and for patches again.
     fn _note_clock(&self) {
         self.core.look_for_patches();
     }
 
-    /// The native run_forever: turns until stop() or a fatal error. The caller has set up what asyncio sets up.
+    /// The native run_forever. Returns after stop(), and raises a fatal error. The caller has made asyncio's
+    /// preparations.
     fn _run(slf: &Bound<'_, Self>) -> PyResult<()> {
         let core = &slf.get().core;
         core.check_usable()?;
@@ -120,8 +123,8 @@ impl EventLoop {
         guard(|| turn::run_forever(core)).map_err(|Fatal| Raised.into())
     }
 
-    /// One poll, after which everything that is due is ready. Gives how many events there were. For a `_run_once` written
-    /// in Python.
+    /// Poll once, and queue all callbacks that are due. Returns the number of events. For a `_run_once` written in
+    /// Python.
     fn _select(&self, timeout: Option<f64>) -> PyResult<usize> {
         self.core.check_usable()?;
         self.core.check_process_to_step()?;
@@ -129,26 +132,26 @@ impl EventLoop {
         stepping::select(&self.core, timeout).map_err(|Fatal| Raised.into())
     }
 
-    /// How long such a `_run_once` may sleep: seconds, or None for ever. Sends what was written first.
+    /// How many seconds a `_run_once` written in Python may sleep; None for no limit. Sends buffered writes first.
     fn _wait(&self) -> PyResult<Option<f64>> {
         self.core.check_usable()?;
         stepping::seconds_to_sleep(&self.core).map_err(|Fatal| Raised.into())
     }
 
-    /// Make timers ready that are due by now.
+    /// Move the timers that are due to the ready queue.
     fn _wake_timers(&self) -> PyResult<()> {
         turn::make_due_timers_ready(&self.core, monotonic_nanos()).map_err(|Fatal| Raised.into())
     }
 
-    /// The loop is about to sleep in a selector of the program's own: from now on, what other threads schedule makes the
-    /// poller's descriptor readable. False if something came in: then it must not sleep.
+    /// The loop is about to sleep in a selector of the program. From now on the poller's descriptor becomes readable
+    /// when another thread schedules a callback. Returns False if there is a message; then the loop must not sleep.
     fn _park(&self) -> bool {
         let parked = self.core.inbox.park();
         self.core.wakeup.polling.set(parked);
         parked
     }
 
-    /// The loop sleeps no longer.
+    /// The loop no longer sleeps.
     fn _unpark(&self) -> PyResult<()> {
         self.core.awake();
         watch::apply_deferred(&self.core).map_err(|Fatal| Raised.into())
@@ -160,7 +163,7 @@ impl EventLoop {
         self.core.io.fd()
     }
 
-    /// The same, for a foreign main loop that this loop is embedded in.
+    /// The poller's descriptor, for a foreign main loop in which this loop is embedded.
     fn _watched_fd(&self) -> Option<RawFd> {
         self.core.embed();
         self._poller_fd()
@@ -170,14 +173,14 @@ impl EventLoop {
         Fallible(self.core.ready.len())
     }
 
-    /// The next handle to run, taken out of the queue.
+    /// Remove the next handle from the ready queue, and return it.
     fn _ready_next<'py>(slf: &Bound<'py, Self>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let (py, core) = (slf.py(), &slf.get().core);
         let Some(entry) = core.ready.pop() else { return Ok(None) };
         Ok(Some(into_handle(core, entry)?.bind(py).clone()))
     }
 
-    /// All that is ready, left in the queue.
+    /// The handles of the ready queue, which stay in it.
     fn _ready_handles<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyList>> {
         let (py, core) = (slf.py(), &slf.get().core);
         let mut handles = Vec::new();
@@ -190,7 +193,7 @@ impl EventLoop {
         list(py, handles)
     }
 
-    /// The handles of all timers, in the order in which they are due. A closed loop has none.
+    /// The handles of all timers, ordered by their deadlines. A closed loop has none.
     fn _timer_handles<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         if self.core.is_closed() {
             return list(py, []);
@@ -198,7 +201,7 @@ impl EventLoop {
         list(py, self.core.timers.in_order().iter().map(|handle| handle.bind(py).clone()))
     }
 
-    /// Queue a handle as it is, cancelled or not.
+    /// Add a handle to the ready queue, even if it is cancelled.
     fn _ready_push(&self, handle: Bound<'_, PyAny>) {
         self.core.ready.push(from_handle(handle.into()));
         self.core.wake_if_parked();
@@ -209,7 +212,7 @@ impl EventLoop {
         self.core.wake_if_parked();
     }
 
-    /// Inherited timers are asyncio's own objects and never in our heap: nothing to count.
+    /// Do nothing. asyncio's TimerHandle calls this when it is cancelled, and such handles are never in our heap.
     fn _timer_handle_cancelled(&self, _handle: Bound<'_, PyAny>) {}
 
     #[pyo3(signature = (fd, callback, *args, context=None))]
@@ -223,8 +226,8 @@ impl EventLoop {
         add_watch(slf, fd, Direction::Read, callback, args, context)
     }
 
-    /// The loop itself watches this descriptor, for signals or for the end of a child. A busy loop need not poll in every
-    /// turn for it.
+    /// The loop itself watches this descriptor, for signals or for the end of a child process. So it does not make a
+    /// busy loop poll in every turn.
     fn _watches_itself(&self, fd: RawFd) {
         self.core.fds.set_internal(fd);
     }
@@ -240,7 +243,7 @@ impl EventLoop {
         add_watch(slf, fd, Direction::Write, callback, args, context)
     }
 
-    /// Stop watching for reading; a listener counts as a reader. True if there was one.
+    /// Stop watching for reading. A listener counts as a reader. True if there was one.
     fn _remove_reader(&self, fd: &Bound<'_, PyAny>) -> PyResult<bool> {
         if self.core.is_closed() {
             return Ok(false);
@@ -263,7 +266,7 @@ impl EventLoop {
         self.core.fds.source(fd).map(|object| object.bind(py).clone())
     }
 
-    /// Sends the file behind a descriptor. Awaitable; gives (how much was sent, the error or None).
+    /// Send the file with this descriptor. Awaitable: returns (number of bytes sent, exception or None).
     fn _sock_send_file<'py>(
         &self,
         sock: Bound<'py, PyAny>,
@@ -278,7 +281,7 @@ impl EventLoop {
         Ok(call.bind(py).clone())
     }
 
-    /// What the selector facade shows for a descriptor: (events, reader handle, writer handle).
+    /// The state of a descriptor for the selector facade: (events, reader handle, writer handle).
     fn _watch_of<'py>(&self, py: Python<'py>, fd: RawFd) -> PyResult<Bound<'py, PyTuple>> {
         let events = Fallible(watch::selector_events(&self.core, fd)).into_pyobject(py)?.into_any();
         let handle =
@@ -286,7 +289,7 @@ impl EventLoop {
         py_tuple(py, [events, handle(Direction::Read), handle(Direction::Write)])
     }
 
-    /// The descriptors that are watched.
+    /// The watched descriptors.
     fn _watched<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let fds = self.core.fds.descriptors();
         let watched = fds.into_iter().filter(|&fd| watch::selector_events(&self.core, fd) != 0);
@@ -295,19 +298,19 @@ impl EventLoop {
         list(py, numbers?)
     }
 
-    /// Drop everything native. The loop is not running and `_closed` is already set.
+    /// Close the native half. The loop is not running.
     fn _close_native(&self) {
         self.core.state.closed.set(true);
         self.core.clear();
         if self.core.is_polling() {
-            // Another thread steps the loop, and sleeps in the poll: it drops the poller when it is awake.
+            // Another thread steps the loop, and waits in the poller. It drops the poller when it has woken up.
             self.core.inbox.wake();
         } else {
             self.core.drop_poller();
         }
     }
 
-    /// What the loop has done so far, as a dict of numbers: counts, and times in seconds.
+    /// Counters of the loop and times in seconds, as a dict of numbers.
     fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let (core, counters) = (&self.core, &self.core.counters);
         let metrics = dict(py)?;
@@ -362,7 +365,7 @@ impl EventLoop {
         Ok(())
     }
 
-    /// As any object does it. A `time` or `call_at` that is put on the loop is used from now on.
+    /// Set an attribute. From now on the loop uses a `time` or `call_at` that was set on it.
     fn __setattr__(slf: &Bound<'_, Self>, name: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<()> {
         set_attribute(slf, name, value.as_ptr())
     }

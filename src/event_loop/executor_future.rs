@@ -1,16 +1,16 @@
-//! The way of an executor's result to the loop: what `asyncio.futures._chain_future` does for `run_in_executor`.
+//! Sends an executor's result to the loop: a native `asyncio.futures._chain_future`, for `run_in_executor`.
 //!
-//! asyncio ties the executor's future (`concurrent.futures.Future`) to its own with three nested functions, and copies
-//! the state under three locks: a dozen calls of Python functions per job, some of them in the worker thread, all of them
-//! under the GIL. An [`ExecutorFuture`] is all of these functions in one object:
+//! asyncio connects the executor's future (`concurrent.futures.Future`) with its own by three nested functions, and
+//! copies the state under three locks. That is a dozen calls of Python functions per job, some of them in the worker
+//! thread, all of them with the GIL held. An [`ExecutorFuture`] is one object that replaces these functions:
 //!
-//! - the executor's future calls it when the job is done, in whatever thread: it schedules itself on the loop;
-//! - the loop calls it without an argument: it copies the result;
-//! - asyncio's future calls it when it is done: if it was cancelled, it cancels the job.
+//! - The executor's future calls it when the job is done, in any thread. It then schedules itself on the loop.
+//! - The loop calls it without an argument. It then copies the result to asyncio's future.
+//! - asyncio's future calls it when that future is done. If the future was cancelled, it then cancels the job.
 //!
-//! It stands in for asyncio only where this cannot be observed. [`wrap`] leaves to asyncio's own functions every future
-//! of another class, patched methods and functions, and a job that is done already. [`ExecutorFuture::copy`] leaves
-//! everything to them but a plain result for a future that waits.
+//! It replaces asyncio's functions only where a program cannot observe it. [`wrap`] calls asyncio's own functions if a
+//! future is of another class, if a method or function is patched, or if the job is done already. [`copy`] handles only
+//! a result for a future that is pending, and calls asyncio's function in all other cases.
 
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -28,7 +28,7 @@ use crate::capi::once::Once;
 use crate::capi::{Borrowed, Raised, Ref, Slot};
 use crate::compat::{Class, Function};
 
-/// What asyncio and `concurrent.futures` are like.
+/// The classes, states and functions of asyncio and `concurrent.futures`, as they were at import.
 #[derive(Debug)]
 struct Known {
     /// The class of the executors' futures.
@@ -38,20 +38,20 @@ struct Known {
     finished: Ref,
     chain_future: Function,
     copy_state: Function,
-    /// asyncio copies at once when the job ends in the loop's own thread (3.14).
+    /// asyncio copies the result at once if the job ends on the loop's own thread (since 3.14).
     copies_at_once: bool,
 }
 
 static KNOWN: Once<Known> = Once::new();
 static WRAP_FUTURE: Once<Function> = Once::new();
 
-/// The attributes of a job by their places among those that `wakeloop._executor` names.
+/// Indices of a job's attributes in the list that `wakeloop._executor` passes.
 const STATE: usize = 1;
 const RESULT: usize = 2;
 const EXCEPTION: usize = 3;
 const CALLBACKS: usize = 5;
 
-/// The object that is called.
+/// The callback object; see the head of this file.
 #[derive(Debug)]
 struct ExecutorFuture {
     weaklist: WeakList,
@@ -60,7 +60,7 @@ struct ExecutorFuture {
     future: Slot,
 }
 
-// `make_type` builds the class, and `create` makes every instance.
+// `make_type` builds the class. Only `create` makes instances.
 native_class!(unsafe ExecutorFuture);
 
 impl Dealloc for ExecutorFuture {
@@ -102,13 +102,13 @@ impl ExecutorFuture {
         Ok(link)
     }
 
-    /// The job is awaited no more; its loop.
+    /// The job is no longer awaited. Returns its loop.
     fn end(&self) -> Option<LoopRef> {
         self.event_loop.take().inspect(|event_loop| event_loop.core().inbox.end_job())
     }
 }
 
-/// The job is done. Called in any thread, with the GIL.
+/// The job is done. Called on any thread, with the GIL held.
 fn job_done(this: This<'_, ExecutorFuture>) -> Result<(), Raised> {
     let Some(event_loop) = this.event_loop.get().filter(|event_loop| !event_loop.core().is_closed()) else {
         return Ok(());
@@ -130,7 +130,7 @@ fn future_done(this: This<'_, ExecutorFuture>, future: &Ref) -> Result<(), Raise
     Ok(())
 }
 
-/// Gives asyncio's future the result of the job; in the loop's thread. Afterwards the object holds nothing.
+/// Copies the result of the job to asyncio's future, and empties the object. Called on the loop's thread.
 fn copy(this: This<'_, ExecutorFuture>) -> Result<(), Raised> {
     let (job, future) = (this.job.take(), this.future.take());
     let event_loop = this.end();
@@ -139,7 +139,7 @@ fn copy(this: This<'_, ExecutorFuture>) -> Result<(), Raised> {
     if let Some(result) = known.result_of(&job)?
         && !is_true(&future, &names.done)?
     {
-        // A future with a result need not call us.
+        // `future_done` would have nothing to do.
         future.call_method(&names.remove_done_callback, &[this.object()])?;
         future.call_method(&names.set_result, &[result.borrow()])?;
     } else {
@@ -149,13 +149,13 @@ fn copy(this: This<'_, ExecutorFuture>) -> Result<(), Raised> {
     Ok(())
 }
 
-/// Asks a future of asyncio's own class, whose answer is a bool.
+/// Calls a method of asyncio's own future that returns a bool.
 fn is_true(future: &Ref, method: &Ref) -> Result<bool, Raised> {
     Ok(future.call_method(method, &[])?.is(&boolean(true)))
 }
 
 impl Known {
-    /// The result of a job that has one, if asyncio's way of asking would do no more than read it.
+    /// The result of the job. `None` if the job has failed or was cancelled, or if a patch has to see the access.
     fn result_of(&self, job: &Ref) -> Result<Option<Ref>, Raised> {
         if !self.copy_state.is_unpatched()?
             || !self.job.is_unpatched_on(job)?
@@ -167,8 +167,8 @@ impl Known {
         self.job.get(job, RESULT).map(Some)
     }
 
-    /// May an [`ExecutorFuture`] take the place of asyncio's functions for this job?
-    fn stands_in_for(&self, job: &Ref) -> Result<bool, Raised> {
+    /// May an [`ExecutorFuture`] replace asyncio's functions for this job?
+    fn can_replace(&self, job: &Ref) -> Result<bool, Raised> {
         Ok(self.job.is_unpatched_on(job)?
             && WRAP_FUTURE.get().map_or(Ok(false), Function::is_unpatched)?
             && self.chain_future.is_unpatched()?
@@ -180,8 +180,8 @@ impl Known {
         Ok(state.is(&self.pending) || state.is(&self.running))
     }
 
-    /// `job.add_done_callback(callback)`. The lock that it takes keeps the end of the job from coming between a look at
-    /// the state and the entry in the list. Here the GIL does, because nothing in between can give it up.
+    /// `job.add_done_callback(callback)`. Python's method holds a lock, so that the job cannot end between the check of
+    /// its state and the append to its list of callbacks. Here the GIL prevents that: nothing in between releases it.
     fn add_done_callback(&self, job: &Ref, callback: &Ref) -> Result<(), Raised> {
         let callbacks = self.job.get(job, CALLBACKS)?;
         if self.is_unfinished(job)? && callbacks.is_exact_list() {
@@ -197,7 +197,7 @@ impl Known {
 fn wrap(core: This<'_, Core>, job: Borrowed<'_>) -> Result<Ref, Raised> {
     let names = imports();
     let known = match KNOWN.get() {
-        Some(known) if known.stands_in_for(&job)? => known,
+        Some(known) if known.can_replace(&job)? => known,
         _ => return asyncios_wrap(core, job),
     };
     let future = core.object().call_method(&names.create_future, &[])?;
@@ -219,7 +219,7 @@ fn asyncios_wrap(core: This<'_, Core>, job: Borrowed<'_>) -> Result<Ref, Raised>
     wrap_future.call_keywords([job], &imports().future_keywords, [core.object()])
 }
 
-/// The object is called: by the loop without an argument, by each of the two futures with itself.
+/// The object was called. The loop passes no argument, and each of the two futures passes itself.
 fn called(
     this: This<'_, ExecutorFuture>,
     arguments: Borrowed<'_>,
@@ -229,19 +229,19 @@ fn called(
         (Some([]), None) => copy(this),
         (Some([done]), None) if done.as_ptr() == this.job.as_ptr() => job_done(this),
         (Some([done]), None) if done.as_ptr() == this.future.as_ptr() => future_done(this, done),
-        // The result has been copied, and there is nothing to cancel any more.
+        // The result was copied before, so there is nothing left to do.
         (Some([_]), None) => Ok(()),
         _ => Err(Exception::TypeError.raise("expected one future, or nothing")),
     }
 }
 
-/// What is put on the loop class.
+/// The methods that are added to the loop class.
 pub(crate) const METHODS: &[Method<Core>] =
     &[Method::one_arg(c"_chain", wrap, c"_chain(job, /)\n\nasyncio.futures.wrap_future(job, loop=self).")];
 
 /// Makes the type. Called once, by the module's initialisation.
 pub(crate) fn make_type(py: Python<'_>) -> PyResult<()> {
-    // By this name `repr(future)` and the log name the callback.
+    // `repr(future)` and the log show the callback under this name.
     let name = |_: This<'_, ExecutorFuture>| Ok::<_, Raised>("EventLoop.run_in_executor.<locals>.chain");
     ClassSpec::<ExecutorFuture>::new(c"wakeloop._core.ExecutorFuture")
         .attributes(&[Attribute::read_only(c"__qualname__", name)])
@@ -253,7 +253,7 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
-/// Notes asyncio's and the executors' functions. Called once, by `wakeloop._executor`, if they are the known ones.
+/// Records the classes and functions. Called once, by `wakeloop._executor`, if they are the ones that it knows.
 #[pyfunction]
 pub(crate) fn chain_jobs(
     py: Python<'_>,

@@ -1,10 +1,10 @@
-//! What a forked child can do with its parent's loop.
+//! Decides whether a forked child may use its parent's loop.
 //!
-//! A loop that was at rest, and watched no descriptor, is no more than callbacks and timers, of which the child has
-//! copies. It becomes the child's own, with a poller of its own: that is the loop that a program makes when it is loaded,
-//! before it becomes a daemon or forks its workers. Any other is refused with a `RuntimeError`.
+//! A loop that was idle and watched no descriptor has only callbacks and timers, and the child has copies of these. So
+//! the child takes the loop over, with a new poller. This helps programs that create a loop at import, and then become
+//! a daemon or fork their workers. In all other cases the child gets a `RuntimeError`.
 //!
-//! The GIL is held; a forked child has one thread until it starts more.
+//! The GIL is held, and a forked child has only one thread until it starts others.
 
 use super::core::Core;
 use super::core::io::new_poller;
@@ -13,37 +13,40 @@ use crate::capi::error::raise_io;
 use crate::capi::{Exception, Raised};
 
 impl Core {
-    /// Raises unless the loop is this process's own, or becomes that. For calls on a loop that may be running.
+    /// Raises if the loop belongs to a parent process, and cannot be taken over. For calls on a loop that may be
+    /// running.
     #[inline(always)]
     pub(crate) fn check_process(&self) -> Result<(), Raised> {
         if self.is_parents() { self.inherit(self.thread_id.is_empty()) } else { Ok(()) }
     }
 
-    /// The same for `run_forever`, which has marked the loop as running already.
+    /// The same check for `run_forever`, which has already set `_thread_id`.
     pub(crate) fn check_process_to_run(&self) -> Result<(), Raised> {
         if self.is_parents() { self.inherit(true) } else { Ok(()) }
     }
 
-    /// The same for a loop that Python code steps: it may have been forked in the middle of a turn.
+    /// The same check for a loop that Python code steps. It is never taken over, because the fork may have happened in
+    /// the middle of a turn.
     pub(crate) fn check_process_to_step(&self) -> Result<(), Raised> {
         if self.is_parents() { self.inherit(false) } else { Ok(()) }
     }
 
-    /// The parent's loop becomes this process's, if it was at rest there.
+    /// Takes over the parent's loop if it was idle there, or raises.
     #[cold]
-    fn inherit(&self, at_rest: bool) -> Result<(), Raised> {
-        let free = at_rest
-            && self.process.inherited() == Inherited::AtRest
+    fn inherit(&self, idle: bool) -> Result<(), Raised> {
+        let can_inherit = idle
+            && self.process.inherited() == Inherited::Idle
             && !self.is_running()
             && !self.is_polling()
             && self.fds.descriptors().is_empty();
-        // The parent's other threads may have held the inbox's locks at the fork. The child would wait for ever.
-        if !free || !self.inbox.is_free() {
+        // Another thread of the parent may have held a lock of the inbox at the fork. The child would wait for it for
+        // ever.
+        if !can_inherit || !self.inbox.is_unlocked() {
             return Err(Exception::RuntimeError.raise(PARENTS_LOOP));
         }
         let (poller, waker) = new_poller().map_err(|error| raise_io(&error))?;
         self.io.set_poller(Some(poller));
-        self.inbox.begin_anew(waker);
+        self.inbox.reset_after_fork(waker);
         self.process.adopt();
         Ok(())
     }

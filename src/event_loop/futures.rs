@@ -1,4 +1,4 @@
-//! The futures that a loop makes: for `create_future`, and for what waits natively.
+//! Creates futures: for `create_future`, and for tasks that wait for native code.
 
 use pyo3::prelude::*;
 
@@ -21,7 +21,7 @@ pub(crate) fn new_future(core: &Core) -> Result<Ref, Raised> {
         }
         if let Some(keywords) = core.future_arguments.get() {
             let positional = names.no_arguments.as_ptr();
-            // SAFETY: an empty tuple, and a dict that asyncio's class only reads.
+            // SAFETY: an empty tuple, and a dict, which asyncio's class only reads.
             return unsafe {
                 match new_uninitialised() {
                     Some(future) => initialize(&future, positional, keywords.as_ptr()).map(|()| future),
@@ -33,8 +33,8 @@ pub(crate) fn new_future(core: &Core) -> Result<Ref, Raised> {
     class.call_keywords([], &names.future_keywords, [core.borrow()])
 }
 
-/// A dict of arguments costs as much as all the rest of a future, and is the same for each. A closed loop keeps none: the
-/// dict refers back to it.
+/// Makes the dict of keyword arguments, which is the same for all futures of a loop: a new one per future would double
+/// the cost of the future. A closed loop keeps no dict, because the dict refers to the loop.
 #[cold]
 fn make_arguments(core: &Core) -> Result<(), Raised> {
     if !core.is_closed() {

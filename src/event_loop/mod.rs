@@ -1,23 +1,25 @@
 //! asyncio's event loop: the native half of `wakeloop.EventLoop`.
 //!
-//! Read in this order; each file uses only files that stand above it in this list:
+//! A *turn* is one iteration of the loop: what asyncio does in `_run_once`.
 //!
-//! - [`handle`]: what a callback is, and how it runs
-//! - [`core`]: what a loop is made of, one file per part
-//! - [`source`], [`fork`], [`report`]: more of the core's methods
-//! - [`watch`], [`completion`], [`sock`]: what waits for descriptors
-//! - [`calls`]: `call_soon` and its kin; [`executor_future`]: how an executor's results come back
-//! - [`run`], [`debug`], [`entries`]: how one entry of the ready queue runs
-//! - [`dispatch`], [`poll`], [`turn`], [`stepping`]: one turn of the loop, by `run_forever` or by Python code
-//! - [`event_loop`]: the class that Python sees
+//! The files in reading order. Each file uses only files above it in this list.
 //!
-//! **Ownership.** A loop's state belongs to the thread that runs it. Other threads touch it only with the GIL held, as
-//! they do with asyncio's own loop, or send a message to the [`inbox`](core::inbox).
+//! - [`handle`]: handles and how they run
+//! - [`core`]: the state of a loop, one file per part
+//! - [`source`], [`fork`], [`report`]: more methods of the core
+//! - [`watch`], [`completion`], [`sock`]: `add_reader`, `add_writer` and the awaitable socket calls
+//! - [`calls`]: `call_soon`, `call_later` and the like; [`executor_future`]: the results of executors
+//! - [`run`], [`debug`], [`entries`]: runs an entry of the ready queue
+//! - [`dispatch`], [`poll`], [`turn`], [`stepping`]: one turn, by `run_forever` or by Python code
+//! - [`event_loop`]: the Python class
 //!
-//! **Borrows.** No state is borrowed across a call into Python. The blocking poll is the one place that gives up the GIL;
-//! `poll.rs` says what must not happen meanwhile.
+//! **Ownership.** A loop's state belongs to the thread that runs the loop. Other threads use it only with the GIL held,
+//! as with asyncio's own loop, or send a message to the [`inbox`](core::inbox).
 //!
-//! The room never names a transport: a token leads to a [`Source`](source::Source).
+//! **Borrows.** No state is borrowed during a call into Python. Only the blocking poll and `sendfile` release the GIL;
+//! the heads of `poll.rs` and `sock/file_transfer.rs` say what must not happen meanwhile.
+//!
+//! This module does not know transports: a token identifies a [`Source`](source::Source).
 
 pub(crate) mod calls;
 pub(crate) mod clock;

@@ -1,7 +1,7 @@
-//! The poll: it waits for events, for a wake-up by another thread or for the time to pass.
+//! The poll: waits for events, for a wake-up by another thread, or for the timeout.
 //!
-//! The GIL is given up only around a poll that may block. Meanwhile the poller is borrowed and `Core::is_polling` holds:
-//! other threads that change a registration note the change down and wake this thread.
+//! The GIL is released only during a poll that may block. Meanwhile the poller is borrowed and `Core::is_polling` is
+//! true. Another thread that changes a registration then defers the change, and wakes this thread.
 
 use std::io;
 use std::time::Duration;
@@ -20,10 +20,10 @@ use crate::capi::threads::is_only_thread;
 use crate::capi::{Fatal, Raised};
 use crate::reactor::Poller;
 
-/// Polls, and gives the time after it. Events end up in the core's queue.
+/// Polls, and returns the time after the poll. Queues the events in the core.
 pub(super) fn poll(core: &Core, now: u64) -> Result<u64, Fatal> {
     if core.is_idle() {
-        // A signal handler may stop the loop, queue a callback or set a timer: before the timeout is worked out.
+        // Before the timeout is computed: a signal handler may stop the loop, queue a callback or set a timer.
         run_signal_handlers()?;
     }
     if !core.is_idle() {
@@ -45,21 +45,21 @@ pub(super) fn poll(core: &Core, now: u64) -> Result<u64, Fatal> {
     poll_without_gil(core, now, timeout, is_yield_due(core, now))
 }
 
-/// Should the loop let other threads have the GIL now?
+/// Should the loop yield the GIL to other threads now?
 #[inline(always)]
 pub(super) fn is_yield_due(core: &Core, now: u64) -> bool {
     core.gil.is_yield_due(now, core.inbox.awaits_jobs(), is_only_thread)
 }
 
-/// How many seconds there are until the next timer: `None` without one.
+/// How many seconds are left until the next timer. `None` without a timer.
 pub(super) fn seconds_until_timer(core: &Core, now: u64) -> Result<Option<f64>, Fatal> {
     let Some(deadline) = core.timers.next() else { return Ok(None) };
-    // A broken clock ends the run, as in asyncio.
+    // An error of a custom clock ends the run, as in asyncio.
     let now = if core.custom_clock() { core.now().map_err(|Raised| Fatal)? } else { now as f64 / 1e9 };
     Ok(Some(seconds_until(deadline, now)))
 }
 
-/// A poll that is short enough to keep the GIL.
+/// Polls with the GIL held. The timeout is zero or very short.
 pub(super) fn poll_with_gil(core: &Core, timeout: Duration) -> Result<(), Fatal> {
     add(&core.counters.polls, 1);
     let Some(mut poller) = core.io.poller_mut() else { return Ok(()) };
@@ -69,8 +69,9 @@ pub(super) fn poll_with_gil(core: &Core, timeout: Duration) -> Result<(), Fatal>
     run_signal_handlers()
 }
 
-/// A poll that may block; gives the time after it. Between the caller's look at what is due and the poll no Python code
-/// runs. With `yields` it lasts at least as long as other threads need to take the GIL.
+/// Polls without the GIL, and returns the time after the poll. No Python code runs between the caller's computation of
+/// the timeout and the poll. With `yields` the GIL stays released for at least as long as other threads need to take
+/// it.
 pub(super) fn poll_without_gil(
     core: &Core,
     now: u64,
@@ -80,17 +81,16 @@ pub(super) fn poll_without_gil(
     add(&core.counters.polls, 1);
     let Some(mut poller) = core.io.poller_mut() else { return Ok(now) };
     if !core.inbox.park() {
-        // A message came in.
+        // There is a message to deliver first.
         return Ok(now);
     }
     add(&core.counters.blocking_polls, 1);
     core.wakeup.polling.set(true);
-    // SAFETY: the GIL is held; between the two calls nothing of Python is touched: the poller is plain Rust, and is
-    // borrowed.
+    // SAFETY: the GIL is held. Between the two calls only the poller is used, which is plain Rust and borrowed.
     let (polled, end) = unsafe {
         let state = ffi::PyEval_SaveThread();
         let polled = poller.poll(timeout);
-        let end = stay_away(&poller, polled.is_ok(), now, yields);
+        let end = let_threads_run(&poller, polled.is_ok(), now, yields);
         ffi::PyEval_RestoreThread(state);
         (polled, end)
     };
@@ -107,19 +107,19 @@ pub(super) fn poll_without_gil(
     Ok(back)
 }
 
-/// After a poll without the GIL: gives other threads the time to take it. Gives the time after that.
-fn stay_away(poller: &Poller, polled: bool, start: u64, yields: bool) -> u64 {
+/// Called after a poll, before the GIL is taken back: gives other threads time to take it. Returns the time after that.
+fn let_threads_run(poller: &Poller, polled: bool, start: u64, yields: bool) -> u64 {
     let mut now = monotonic_nanos();
     let woken_only = poller.events().all(|event| event.token == WAKER);
     let woken = woken_only && poller.events().next().is_some();
-    // A wake-up alone is the end of a job for which the loop has slept, and its thread is done.
+    // If there was only a wake-up, most likely a job has ended. Its thread does not need the GIL any more.
     while yields && !woken && now - start < YIELD {
         std::thread::yield_now();
         now = monotonic_nanos();
     }
     if polled && woken_only {
-        // Another thread woke us. If it runs Python, it holds the GIL and is about to wait for its next piece of work:
-        // to ask for the GIL a moment later saves the two threads a third of their futexes.
+        // Another thread has woken us. If it runs Python, it still holds the GIL, and will soon wait for its next job.
+        // To ask for the GIL a moment later saves the two threads a third of their futex calls.
         std::thread::yield_now();
     }
     now
@@ -133,7 +133,7 @@ fn queue_events(core: &Core, poller: &Poller, polled: io::Result<()>) -> Result<
             Ok(())
         }
         Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
-        // Such a poller reports nothing any more: the run ends, as asyncio's does when its selector fails.
+        // The poller no longer works, so the run ends, as asyncio's does when its selector fails.
         Err(error) => {
             let Raised = raise_io(&error);
             Err(Fatal)
@@ -141,9 +141,8 @@ fn queue_events(core: &Core, poller: &Poller, polled: io::Result<()>) -> Result<
     }
 }
 
-/// Runs the Python signal handlers that are due. Their exceptions leave run_forever, as in asyncio, where they come out
-/// of `select`.
+/// Runs pending Python signal handlers. Their exceptions leave run_forever, as in asyncio, where `select` raises them.
 pub(super) fn run_signal_handlers() -> Result<(), Fatal> {
-    // SAFETY: GIL held. Outside the main thread this is a test of one flag.
+    // SAFETY: the GIL is held.
     if unsafe { ffi::PyErr_CheckSignals() } == 0 { Ok(()) } else { Err(Fatal) }
 }

@@ -1,4 +1,4 @@
-//! Errors that no caller gets: to the loop's exception handler, and where that fails, to `sys.unraisablehook`.
+//! Reports errors that cannot be raised to a caller: to the loop's exception handler or to `sys.unraisablehook`.
 
 use super::core::Core;
 use super::handle::layout::{Handle, HandleRef, Parts};
@@ -10,13 +10,13 @@ use crate::capi::object::interpreter_ends;
 use crate::capi::{Borrowed, Fatal, Raised, Ref};
 
 impl Core {
-    /// Hands an error of a handle's callback to the loop's exception handler, and empties the handle. A fatal error
+    /// Passes the error of a handle's callback to the loop's exception handler, and empties the handle. A fatal error
     /// stays set.
     #[cold]
     pub(crate) fn report_handle(&self, handle: &HandleRef, raised: Raised) -> Result<(), Fatal> {
         let Raised = raised;
         let object = handle.object();
-        // In debug mode the log may have to name it yet, if it was slow.
+        // In debug mode the log may still have to name the callback, if it was slow.
         let owners = if self.is_debug() { 0 } else { object.refcount() };
         let reported = take_unless_fatal().and_then(|exception| {
             let arguments = [self.borrow(), object.borrow(), exception.borrow()];
@@ -26,7 +26,7 @@ impl Core {
         reported
     }
 
-    /// The same for a callback that never had a Handle: it gets one now, for the report.
+    /// The same for a callback without a Handle. It gets a Handle for the report.
     #[cold]
     pub(crate) fn report_call(
         &self,
@@ -50,8 +50,8 @@ impl Core {
         }
     }
 
-    /// The same for a step of a transport, which calls its protocol in the middle of its own work. The report names the
-    /// method of asyncio's transport that does the same, because log filters know that one.
+    /// The same for a transport whose protocol has raised. The report names the corresponding method (`step`) of
+    /// asyncio's transport, because existing log filters look for it.
     #[cold]
     pub(crate) fn report_step(
         &self,
@@ -70,15 +70,15 @@ impl Core {
         self.report(&exception, "step_failed", &arguments)
     }
 
-    /// Calls a function of `wakeloop._support`. Its errors can only be printed, unless they are fatal.
+    /// Calls a function of `wakeloop._support`. Its errors are printed, unless they are fatal.
     #[cold]
     pub(crate) fn support(&self, function: &str, arguments: &[Borrowed<'_>]) -> Result<(), Fatal> {
         call_support(self.borrow(), function, arguments).or_else(|raised| self.unraisable(raised))
     }
 
-    /// The same for a function that reports `exception`. As in asyncio, it is called where the exception is handled, and
-    /// an error of its own leaves run_forever: a loop's class may have a `call_exception_handler` that raises, such as
-    /// one for tests.
+    /// Calls a function of `wakeloop._support` that reports `exception`. As in asyncio, `exception` is the one being
+    /// handled during the call, and an error of the function leaves run_forever: some loop classes override
+    /// `call_exception_handler` with a method that raises, for example in tests.
     #[cold]
     pub(crate) fn report(
         &self,
@@ -89,7 +89,7 @@ impl Core {
         handling(exception, || call_support(self.borrow(), function, arguments).map_err(|Raised| Fatal))
     }
 
-    /// The last resort for an error: `sys.unraisablehook`. A fatal one stays set.
+    /// Passes an error to `sys.unraisablehook`. A fatal error stays set.
     #[cold]
     pub(crate) fn unraisable(&self, raised: Raised) -> Result<(), Fatal> {
         unraisable(&self.this(), raised)
@@ -98,7 +98,7 @@ impl Core {
 
 fn call_support(event_loop: Borrowed<'_>, function: &str, arguments: &[Borrowed<'_>]) -> Result<(), Raised> {
     if interpreter_ends() {
-        // The modules are being taken apart, and there is no handler any more.
+        // While the interpreter finalizes, modules are cleared, and there is no exception handler any more.
         return Ok(());
     }
     let function = Ref::from(support(event_loop.py(), function)?);

@@ -1,4 +1,4 @@
-//! How one entry of the ready queue runs.
+//! Runs one entry of the ready queue.
 
 use super::core::{Core, Entry};
 use super::debug;
@@ -42,7 +42,7 @@ fn run_plain(core: &Core, entry: Entry) -> Result<(), Fatal> {
     }
 }
 
-/// Runs a foreign handle, whose `_run` reports errors itself. An error that leaves it can only be printed.
+/// Runs a foreign handle. Its `_run` reports errors itself; an error that it raises is printed.
 fn run_reported(core: &Core, handle: &Ref) -> Result<(), Fatal> {
     run_foreign(handle).or_else(|raised| {
         raise(take_unless_fatal()?);
@@ -50,7 +50,7 @@ fn run_reported(core: &Core, handle: &Ref) -> Result<(), Fatal> {
     })
 }
 
-/// Runs an entry in debug mode, or with a patched `asyncio.Handle._run`, which has to see every callback.
+/// Runs an entry in debug mode, or with a patched `asyncio.Handle._run`, which has to be called for every callback.
 #[cold]
 fn run_instrumented(core: &Core, entry: Entry) -> Result<(), Fatal> {
     let entry = if core.instrumentation.patches_handle_run() {
@@ -63,24 +63,24 @@ fn run_instrumented(core: &Core, entry: Entry) -> Result<(), Fatal> {
         Entry::Handle(handle) if handle.is_cancelled() => Ok(()),
         Entry::Handle(handle) if debug => {
             debug::callback(core, handle.object(), || run_by_patch(core, &handle, true))?;
-            handle.spent();
+            handle.finish_run();
             Ok(())
         }
         Entry::Handle(handle) => run_by_patch(core, &handle, false),
         Entry::Foreign(handle) if debug => debug::callback(core, &handle, || run_reported(core, &handle)),
         Entry::Native { object, run } if debug => debug::native(core, &object, || run(&object, core)),
-        // What is left in debug mode was queued by C code before it was switched on.
+        // In debug mode, this is a callback that C code has queued before the mode was switched on.
         other => run_plain(core, other),
     }
 }
 
-/// Runs a handle by the function that replaces `asyncio.Handle._run`, if there is one. In debug mode the handle keeps its
-/// callback, so that the log can name it.
+/// Runs a handle, by the patch of `asyncio.Handle._run` if there is one. In debug mode the handle keeps its callback,
+/// so that the log can name it.
 fn run_by_patch(core: &Core, handle: &HandleRef, debug: bool) -> Result<(), Fatal> {
-    // An error that leaves the patch ends the run, as in asyncio.
+    // An error that the patch raises ends the run, as in asyncio.
     if handle.run_by_patch().map_err(|Raised| Fatal)? {
         if !debug {
-            handle.spent();
+            handle.finish_run();
         }
         return Ok(());
     }

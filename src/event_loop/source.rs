@@ -1,28 +1,29 @@
 //! Native objects that own a descriptor: transports and listeners.
 //!
-//! The loop never names a transport. A token leads to an entry of the table of descriptors, and that to a [`Source`].
+//! The loop does not know transports. A token identifies an entry of the table of descriptors, whose object implements
+//! [`Source`].
 
 use std::io;
 use std::os::fd::RawFd;
 
 use super::core::Core;
 pub(crate) use super::core::fd_table::descriptor;
-use super::core::fd_table::{Holder, Kind, SourceEntry};
+use super::core::fd_table::{Kind, SourceEntry, SourceRef};
 use crate::capi::{Fatal, Ref};
 use crate::reactor::{Readiness, Token};
 
-/// A native object that the poller's events go to: a transport or a listener.
+/// A native object that handles the poller's events: a transport or a listener.
 pub(crate) trait Source {
-    /// Counts as a reader: `remove_reader` takes it away.
+    /// It counts as a reader, so `remove_reader` removes it.
     const LISTENER: bool = false;
 
-    /// Its descriptor is ready. Runs on the loop thread, outside any context.
+    /// Handles an event. Runs on the loop's thread, outside of any context.
     ///
-    /// Ordinary errors are dealt with inside; `Err` leaves run_forever.
+    /// It handles ordinary errors itself. An `Err` leaves run_forever.
     fn on_ready(object: &Ref, core: &Core, readiness: Readiness) -> Result<(), Fatal>;
 
-    /// Is the descriptor still its own? Not if the program has closed the socket behind its back: the number is then
-    /// free for another.
+    /// Does the object still have the descriptor? Not if the program has closed the socket itself; another file may
+    /// then have the number.
     fn has_descriptor(_object: &Ref) -> bool {
         true
     }
@@ -30,7 +31,7 @@ pub(crate) trait Source {
 
 fn entry<S: Source>(object: Ref) -> Kind<Core> {
     Kind::Source(SourceEntry {
-        holder: Holder::Owned(object),
+        object: SourceRef::Owned(object),
         on_ready: S::on_ready,
         has_descriptor: S::has_descriptor,
         listener: S::LISTENER,
@@ -38,20 +39,20 @@ fn entry<S: Source>(object: Ref) -> Kind<Core> {
 }
 
 impl Core {
-    /// Puts a source behind a free descriptor and gives its token.
+    /// Makes a source the entry of a descriptor, and returns its token.
     ///
     /// # Errors
-    /// `EBADF` for a number that is no open descriptor.
+    /// `EBADF` if the descriptor is not open.
     pub(crate) fn insert_source<S: Source>(&self, fd: RawFd, object: Ref) -> io::Result<Token> {
         self.fds.insert(fd, entry::<S>(object))
     }
 
-    /// Puts a source behind a descriptor whose registration goes on: its token stays alive.
+    /// Replaces the source of a descriptor that stays registered. Its token stays valid.
     pub(crate) fn replace_source<S: Source>(&self, fd: RawFd, object: Ref) -> Option<Token> {
         self.fds.replace(fd, entry::<S>(object))
     }
 
-    /// Takes a listener away from its descriptor, which the caller is about to close or to leave alone.
+    /// Removes the listener of a descriptor. Returns false if there was none.
     pub(crate) fn remove_listener(&self, fd: RawFd) -> bool {
         let is_listener = self.fds.is_listener(fd);
         if is_listener {
@@ -62,8 +63,8 @@ impl Core {
         is_listener
     }
 
-    /// Takes a source away from its descriptor. `closing`: the caller is about to close the descriptor, so that it
-    /// leaves the poller by itself.
+    /// Removes the source of a descriptor. With `closing` the caller is about to close the descriptor, which removes it
+    /// from the poller.
     pub(crate) fn remove_source(&self, fd: RawFd, closing: bool) {
         let source = self.fds.remove(fd);
         if !closing {
@@ -80,7 +81,7 @@ impl Core {
             self.io.defer(fd);
             self.inbox.wake();
         } else if let Some(poller) = self.poller() {
-            // An error means that it is not registered: a descriptor that was closed has left the poller by itself.
+            // It fails if the descriptor was closed, because closing has removed it from the poller.
             let _ = poller.deregister(fd);
         }
     }

@@ -1,6 +1,6 @@
 //! Runs one loop iteration from Python, for tools that replace `_run_once` or the selector (nest_asyncio and the like).
 //!
-//! `select` is one poll, after which everything that is due is in the ready queue. The Python code runs the queue.
+//! [`select`] polls once, and queues all callbacks that are due. The Python code then runs the queue.
 
 use std::time::Duration;
 
@@ -13,16 +13,17 @@ use super::poll::{is_yield_due, poll_with_gil, poll_without_gil, run_signal_hand
 use super::turn::{deliver_messages, make_due_timers_ready};
 use crate::capi::Fatal;
 
-/// How long the Python code may sleep: seconds, `None` for ever. What was written is sent first.
+/// How many seconds the Python code may sleep; `None` for no limit. Sends buffered writes first.
 pub(crate) fn seconds_to_sleep(core: &Core) -> Result<Option<f64>, Fatal> {
     core.writes.queue_delivery();
     core.flush_all()?;
     if core.is_idle() { seconds_until_timer(core, monotonic_nanos()) } else { Ok(Some(0.0)) }
 }
 
-/// One poll. Gives how much has happened, as a selector would count its events.
+/// Polls once. Returns the number of events and of callbacks that other threads have scheduled, as a count of a
+/// selector's events.
 pub(crate) fn select(core: &Core, timeout: Option<f64>) -> Result<usize, Fatal> {
-    /// Ends the turn, whatever comes of it.
+    /// Ends the turn, also after an error.
     struct Turn<'a>(&'a Core);
 
     impl Drop for Turn<'_> {
@@ -43,7 +44,7 @@ pub(crate) fn select(core: &Core, timeout: Option<f64>) -> Result<usize, Fatal> 
     core.io.queue_requeued();
     deliver_messages(core)?;
     let happened = events + core.ready.len().saturating_sub(ready);
-    // Callbacks of the events become ready, for the Python code to run.
+    // Outside of the dispatch phase, the callbacks of the events are queued for the Python code.
     let outer = core.state.leave_dispatch();
     let dispatched = dispatch_all(core);
     core.state.enter(outer);

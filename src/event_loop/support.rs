@@ -1,11 +1,11 @@
-//! Calls into `wakeloop._support`, where the cold paths live in Python.
+//! Calls into `wakeloop._support`, which has the Python code for cold paths.
 
 use pyo3::Python;
 
 use crate::capi::imports;
 use crate::capi::{Borrowed, Raised, Ref};
 
-/// Calls the function of this name.
+/// Calls a function of `wakeloop._support`.
 #[cold]
 pub(super) fn call_support(
     py: Python<'_>,

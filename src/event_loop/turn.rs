@@ -2,17 +2,18 @@
 //!
 //! A turn has five steps:
 //!
-//! 1. **Poll**, or skip the poll if the last one is recent (`core/poll_policy.rs` says when). With callbacks ready the
-//!    poll does not block; otherwise it waits until the next deadline without the GIL (`poll.rs`).
-//! 2. **Timers**: those that are due go to the ready queue. In asyncio they come before what this turn schedules.
-//! 3. **Dispatch** the events: straight to the transport, listener or callback behind the token (`dispatch.rs`). What was
-//!    ready before the poll runs first, as in asyncio.
-//! 4. **Run** the timers that were due, or all that is ready if there was no event, in order (`run.rs`). What all of these
-//!    schedule runs in the next turn; without a poll in between if the events were all there was to do.
+//! 1. **Poll**, or skip the poll if the last one is recent (`core/poll_policy.rs`). If callbacks are ready, the poll
+//!    does not block. Otherwise it waits without the GIL until the next deadline (`poll.rs`).
+//! 2. **Timers**: queue the timers that are due. As in asyncio, they come before the callbacks that this turn
+//!    schedules.
+//! 3. **Dispatch** each event to the transport, listener or callback of its token (`dispatch.rs`). As in asyncio,
+//!    callbacks that were ready before the poll run first.
+//! 4. **Run** the timers that were due; without events, all ready callbacks, in order (`run.rs`). The callbacks that
+//!    these schedule run in the next turn. If there were only events to handle, the next turn follows without a poll.
 //! 5. **Flush** what the turn has written, before the next poll can block.
 //!
-//! A fatal error (`SystemExit`, `KeyboardInterrupt`) leaves in the middle. What was not dispatched or run stays queued for
-//! the next run.
+//! A fatal error (`SystemExit`, `KeyboardInterrupt`) ends the run in the middle of a turn. Events that were not
+//! dispatched and callbacks that did not run stay queued for the next run.
 
 use super::clock::monotonic_nanos;
 use super::core::inbox::Message;
@@ -26,8 +27,8 @@ use crate::capi::error::Outcome;
 use crate::capi::{Fatal, Raised};
 use crate::reactor::{Event, Readiness};
 
-/// Rounding tolerance for custom clocks, in seconds, as in asyncio: a clock that is moved on by exactly what is left until
-/// a deadline may miss it by a rounding.
+/// Rounding tolerance for custom clocks, in seconds, as in asyncio: if a test advances a clock by exactly the time
+/// until a deadline, the sum may be slightly too small.
 const CUSTOM_RESOLUTION: f64 = 1e-9;
 
 /// Runs until `stop()` or a fatal error.
@@ -42,14 +43,14 @@ pub(crate) fn run_forever(core: &Core) -> Result<(), Fatal> {
         }
     };
     drop(running);
-    // Two fatal errors at once: the first one wins.
+    // If both have failed, the first error is raised.
     let mut last = Outcome::default();
     last.note(outcome);
     last.note(core.flush_all());
     last.finish()
 }
 
-/// The time of a run: its end is noted even after a panic.
+/// A run of the loop. Its end is recorded even after a panic.
 struct Running<'a>(&'a Core);
 
 impl Running<'_> {
@@ -89,7 +90,7 @@ fn turn(core: &Core) -> Result<(), Fatal> {
     core.flush_all()
 }
 
-/// Step 1. Gives the time of the poll, or of the turn's begin.
+/// Step 1. Returns the time after the poll, or of the beginning of the turn.
 #[inline(always)]
 fn poll_or_skip(core: &Core) -> Result<u64, Fatal> {
     let now = monotonic_nanos();
@@ -109,7 +110,7 @@ fn poll_or_skip(core: &Core) -> Result<u64, Fatal> {
         core.polls.note_poll(after);
         after
     };
-    // Sources that ask for another turn from here on get it in the next one.
+    // A source that calls `requeue` after this is called in the next turn.
     core.io.queue_requeued();
     deliver_messages(core)?;
     core.polls.note_events(core.io.has_events(), skip);
@@ -136,7 +137,7 @@ fn deliver(core: &Core, messages: Vec<Message>) -> Result<(), Fatal> {
     outcome.finish()
 }
 
-/// Step 2. Moves timers that are due to the ready queue: never early, in order of their deadlines.
+/// Step 2. Moves the timers that are due to the ready queue, ordered by their deadlines.
 #[inline(always)]
 pub(crate) fn make_due_timers_ready(core: &Core, now: u64) -> Result<(), Fatal> {
     let Some(next) = core.timers.next() else { return Ok(()) };
@@ -163,7 +164,7 @@ fn run_with_events(core: &Core, now: u64) -> Result<(), Fatal> {
     let due = core.ready.len() - earlier;
     if earlier > 0 {
         run_ready(core, earlier)?;
-        // A write may find out that a connection is lost: asyncio reports no event of it then.
+        // A write may find that a connection is lost. Then, as in asyncio, its event is not reported.
         core.flush_all()?;
     }
     core.state.enter(Phase::Dispatching);
@@ -172,7 +173,8 @@ fn run_with_events(core: &Core, now: u64) -> Result<(), Fatal> {
     dispatched?;
     run_ready(core, due)?;
     if earlier == 0 && !core.ready.is_empty() && !core.state.stopping.get() && core.fds.callbacks() == 0 {
-        // The next turn, with its timers, but without a poll: since the last one only the events have scheduled.
+        // This is the next turn, with its timers but without a poll: all ready callbacks were scheduled by events of
+        // the poll above.
         if core.timers.next().is_some() {
             make_due_timers_ready(core, monotonic_nanos())?;
         }

@@ -1,9 +1,9 @@
-//! The last resort for an error: `sys.unraisablehook`.
+//! Errors that can only be passed to `sys.unraisablehook`.
 
 use crate::capi::error::{raise, take_unless_fatal};
 use crate::capi::{Fatal, Raised, Ref};
 
-/// Prints the error that is set, as one of `object`. A fatal one stays set.
+/// Passes the error to `sys.unraisablehook`, with `object`. A fatal error stays set.
 #[cold]
 pub(crate) fn unraisable(object: &Ref, raised: Raised) -> Result<(), Fatal> {
     let Raised = raised;

@@ -1,10 +1,12 @@
 //! Watches descriptors: `add_reader`, `add_writer`, and the waits of the awaitable socket calls.
 //!
-//! One descriptor can be in the poller once, so both kinds share a record ([`WatchedFd`]). While there is a callback the
-//! registration is level-triggered, as asyncio promises. A descriptor that only `sock_*` calls wait for is registered
-//! once, edge-triggered in both directions, and stays: the calls try first, so an edge without a waiter loses nothing,
-//! and no `epoll_ctl` is needed per wait. A closed descriptor leaves the poller by itself, and its number comes back with
-//! another socket. So such a record remembers its socket object by a weak reference.
+//! The poller can register a descriptor only once, so both kinds of waiters share a record ([`WatchedFd`]).
+//! - While there is a callback, the registration is level-triggered, as asyncio promises.
+//! - A descriptor for which only `sock_*` calls wait is registered once, edge-triggered in both directions, and stays
+//!   registered. So a wait needs no `epoll_ctl`. The calls make their system call before they wait, so nothing is lost
+//!   if an edge arrives while there is no waiter.
+//! - Closing a descriptor removes it from the poller, and its number may be used by another socket. So an
+//!   edge-triggered record has a weak reference to its socket object.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::RawFd;
@@ -21,8 +23,8 @@ use crate::capi::imports::imports;
 use crate::capi::{Exception, Fatal, Raised, Ref};
 use crate::reactor::{Interest, Poller};
 
-/// Brings the poller in line with what is waited for on `fd`. While another thread sleeps in the poll, only notes it down
-/// and wakes that thread, which does it then.
+/// Updates the registration of `fd` to its waiters. If another thread waits in the poller, defers this, and wakes that
+/// thread to do it.
 pub(super) fn update(core: &Core, fd: RawFd) -> io::Result<()> {
     if core.is_polling() {
         core.io.defer(fd);
@@ -36,13 +38,13 @@ fn apply(core: &Core, fd: RawFd) -> io::Result<()> {
     let Some(poller) = core.poller() else { return Ok(()) };
     let Some(watched) = core.fds.watched(fd) else {
         if core.fds.source(fd).is_none() {
-            // What was there was taken away while the loop slept. If it was closed since, this fails.
+            // The entry was removed while a thread waited in the poller. This fails if the descriptor was closed.
             let _ = poller.deregister(fd);
         }
         return Ok(());
     };
     if core.is_parents() {
-        // A forked child shares the poller with its parent, whose registration this is.
+        // A forked child shares the poller with its parent, and must not change the parent's registration.
         if !watched.is_used() {
             forget(core, fd, watched, poller);
         }
@@ -55,7 +57,7 @@ fn apply(core: &Core, fd: RawFd) -> io::Result<()> {
     }
     let Some(interest) = watched.interest() else {
         if old != Registration::None {
-            // A descriptor that was closed before it was removed has left the poller by itself.
+            // This fails if the descriptor was closed, because closing has removed it from the poller.
             let _ = poller.deregister(fd);
         }
         forget(core, fd, watched, poller);
@@ -68,7 +70,7 @@ fn apply(core: &Core, fd: RawFd) -> io::Result<()> {
                 poller.reregister_level(fd, token, interest)
             })
         }
-        // Not found, if it was closed and opened again without our knowledge.
+        // The poller does not find it if the program has closed the descriptor and its number is in use again.
         _ => or_on(ErrorKind::NotFound, poller.reregister_level(fd, token, interest), || {
             poller.register_level(fd, token, interest)
         }),
@@ -77,20 +79,20 @@ fn apply(core: &Core, fd: RawFd) -> io::Result<()> {
     Ok(())
 }
 
-/// The first result, or that of another try if the first failed with this kind of error.
+/// Returns `first`, or the result of `other` if `first` is an error of this kind.
 fn or_on(kind: ErrorKind, first: io::Result<()>, other: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     if first.as_ref().is_err_and(|error| error.kind() == kind) { other() } else { first }
 }
 
-/// Takes a record out of the table. It may be the last owner of a file object, whose destructor may come back here: the
-/// poller is given back first.
+/// Removes a record from the table. The record may have the last reference to a file object, whose destructor may call
+/// this module again. So the borrow of the poller ends first.
 fn forget(core: &Core, fd: RawFd, watched: Rc<WatchedFd>, poller: std::cell::Ref<'_, Poller>) {
     drop(poller);
     drop((core.fds.remove(fd), watched));
 }
 
-/// Applies what other threads asked for while the loop slept in the poll. Their call has returned already, so an error
-/// can only be printed.
+/// Applies the changes that other threads have requested while this thread waited in the poller. Their calls have
+/// returned, so an error can only be printed.
 pub(crate) fn apply_deferred(core: &Core) -> Result<(), Fatal> {
     for fd in core.io.take_deferred() {
         apply(core, fd).or_else(|error| core.unraisable(raise_io(&error)))?;
@@ -98,7 +100,7 @@ pub(crate) fn apply_deferred(core: &Core) -> Result<(), Fatal> {
     Ok(())
 }
 
-/// The record of `fd`, a new one if there is none.
+/// The record of `fd`. Makes one if there is none.
 fn record(core: &Core, fd: RawFd) -> Result<Rc<WatchedFd>, Raised> {
     if let Some(watched) = core.fds.watched(fd) {
         return Ok(watched);
@@ -108,8 +110,8 @@ fn record(core: &Core, fd: RawFd) -> Result<Rc<WatchedFd>, Raised> {
     Ok(watched)
 }
 
-/// Sets the callback of one side; the handle that it replaces is cancelled. `file` is the object that has the descriptor,
-/// if the caller has more than its number.
+/// Sets the callback of one direction. The handle that it replaces is cancelled. `file` is the object that was passed
+/// instead of a number.
 pub(crate) fn add(
     core: &Core,
     fd: RawFd,
@@ -137,7 +139,7 @@ pub(crate) fn add(
         drop(failed);
         return Err(raise_io(&error));
     }
-    // What is ready already is reported in the next turn, as in asyncio, however busy the loop is.
+    // If the descriptor is ready already, the next turn reports it, as in asyncio, even if the loop is busy.
     core.note_io();
     let former = file.and_then(|file| {
         let former = watched.file.take();
@@ -149,27 +151,27 @@ pub(crate) fn add(
     Ok(())
 }
 
-/// Takes away the callback of one side. True if there was one.
+/// Removes the callback of one direction. True if there was one.
 pub(crate) fn remove(core: &Core, fd: RawFd, direction: Direction) -> bool {
     let Some(watched) = core.fds.watched(fd) else { return false };
     if watched.side(direction).get().as_ref().and_then(Handle::from_object).is_none() {
         return false;
     }
     let old = core.fds.set_waiter(&watched, direction, None);
-    // Taking an interest back cannot fail in a way that the caller could act on.
+    // There is nothing that the caller could do if this fails.
     let _ = update(core, fd);
     cancel(old);
     true
 }
 
-/// Cancels a handle that was replaced or removed, as asyncio does it.
+/// Cancels a handle that was replaced or removed, as asyncio does.
 fn cancel(waiter: Option<Ref>) {
     if let Some(handle) = waiter.as_ref().and_then(Handle::from_object) {
         handle.cancel();
     }
 }
 
-/// Waits until `fd` is ready: `waiter` is completed then if it is a future, and goes on if it is a call. `socket` is the
+/// Registers `waiter` until `fd` is ready. A future is then completed, and a socket call is resumed. `socket` is the
 /// object that has the descriptor.
 pub(crate) fn wait(
     core: &Core,
@@ -184,7 +186,7 @@ pub(crate) fn wait(
         return Err(used_by_transport(core, socket));
     }
     let known = core.fds.watched(fd).is_some_and(|watched| watched.has_edge_of(socket));
-    // The weak reference is made first: on 3.11 making an object can run the collector, which can change the record.
+    // Made first, because on 3.11 creating an object can run the garbage collector, which can change the record.
     let owner = if known { None } else { Some(weak_reference(socket)?) };
     let watched = record(core, fd)?;
     let old = core.fds.set_waiter(&watched, direction, Some(waiter));
@@ -201,23 +203,23 @@ pub(crate) fn wait(
     outcome
 }
 
-/// `RuntimeError`, in asyncio's words, for a descriptor that a transport reads from.
+/// Raises asyncio's `RuntimeError` for a descriptor that a transport uses.
 #[cold]
 fn used_by_transport(core: &Core, socket: &Ref) -> Raised {
     let refused = core.this().call_method(&imports()._ensure_fd_no_transport, &[socket.borrow()]);
     if refused.is_ok() {
-        // The transport is closing; its descriptor is still its own.
+        // A transport that is closing still has its descriptor, but asyncio's method does not raise for it.
         return Exception::RuntimeError.raise("File descriptor is used by a transport");
     }
     Raised
 }
 
 fn weak_reference(object: &Ref) -> Result<Ref, Raised> {
-    // SAFETY: a live object; objects without weak references raise.
+    // SAFETY: a live object. If its class does not support weak references, the call raises.
     unsafe { Ref::from_owned(ffi::PyWeakref_NewRef(object.as_ptr(), std::ptr::null_mut())) }.ok_or(Raised)
 }
 
-/// Makes sure that `fd` is registered for edges, for this very socket: `owner`, unless it is already.
+/// Registers `fd` edge-triggered for the socket to which `owner` refers. `None` means that this was done before.
 fn keep_edge(core: &Core, fd: RawFd, watched: &WatchedFd, owner: Option<Ref>) -> Result<(), Raised> {
     let (Some(poller), Some(owner)) = (core.poller(), owner) else { return Ok(()) };
     let token = core.fds.token(fd);
@@ -230,28 +232,28 @@ fn keep_edge(core: &Core, fd: RawFd, watched: &WatchedFd, owner: Option<Ref>) ->
     Ok(())
 }
 
-/// Ends the wait of `waiter`, if it still waits.
-pub(crate) fn unwait(core: &Core, fd: RawFd, direction: Direction, waiter: *mut ffi::PyObject) {
+/// Removes `waiter`, if it is still registered.
+pub(crate) fn cancel_wait(core: &Core, fd: RawFd, direction: Direction, waiter: *mut ffi::PyObject) {
     let Some(watched) = core.fds.watched(fd) else { return };
     let side = watched.side(direction);
     if side.as_ptr() == waiter {
         let own = side.take();
         if matches!(watched.registration.get(), Registration::Level(_)) {
-            // As in `remove`.
+            // There is nothing to do if this fails.
             let _ = update(core, fd);
         }
         drop(own);
     }
 }
 
-/// The interest as the selectors module writes it: bit 0 read, bit 1 write. For the selector facade.
+/// The interest as in the selectors module (bit 0 for reading, bit 1 for writing), for the selector facade.
 pub(crate) fn selector_events(core: &Core, fd: RawFd) -> u32 {
     let Some(watched) = core.fds.watched(fd) else { return 0 };
     let bit = |direction| u32::from(!watched.side(direction).is_empty());
     bit(Direction::Read) | bit(Direction::Write) << 1
 }
 
-/// The handle of one side, for the selector facade.
+/// The handle of one direction, for the selector facade.
 pub(crate) fn selector_handle(core: &Core, fd: RawFd, direction: Direction) -> Option<Ref> {
     let waiter = core.fds.watched(fd)?.side(direction).get()?;
     HandleRef::new(waiter).ok().map(HandleRef::into_object)

@@ -1,9 +1,10 @@
-//! The table of descriptors: what an event leads to.
+//! The table of descriptors: finds the object for an event of the poller.
 //!
-//! It is indexed by file descriptor. A token is descriptor and generation in one word: an event for a descriptor that was
-//! closed and taken by a new owner within the same batch carries the old generation and leads nowhere.
+//! The table is indexed by file descriptor. A token is the descriptor and a generation in one word. If a descriptor is
+//! closed and its number is used again within one batch of events, an event with the old generation is ignored.
 //!
-//! No borrow of the table outlives a method, and a caller drops what was removed: destructors may come back here.
+//! No method keeps the table borrowed after it returns. Removed objects are dropped by the caller, because a destructor
+//! may call the table again.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -21,34 +22,34 @@ const _: () = assert!(size_of::<usize>() == 8, "a token packs two 32-bit numbers
 /// Calls a source whose descriptor is ready. `C` is the loop's core.
 pub(crate) type OnReady<C> = fn(&Ref, &C, Readiness) -> Result<(), Fatal>;
 
-/// A native object that events go to, mostly owned: a transport or a listener.
+/// A native object that handles the events of its descriptor: a transport or a listener.
 #[derive(Debug)]
 pub(crate) struct SourceEntry<C> {
-    pub(crate) holder: Holder,
+    pub(crate) object: SourceRef,
     pub(crate) on_ready: OnReady<C>,
     pub(crate) has_descriptor: fn(&Ref) -> bool,
     pub(crate) listener: bool,
 }
 
 #[derive(Debug)]
-pub(crate) enum Holder {
+pub(crate) enum SourceRef {
     Owned(Ref),
-    /// The object takes itself out of the table before it dies.
+    /// The object removes itself from the table before it is deallocated.
     Borrowed(*mut ffi::PyObject),
 }
 
 impl<C> SourceEntry<C> {
     #[inline(always)]
     fn get(&self) -> Ref {
-        match &self.holder {
-            Holder::Owned(object) => object.clone_ref(),
-            // SAFETY: GIL held. The object lives: see [`FdTable::keep`].
-            Holder::Borrowed(object) => unsafe { Ref::from_borrowed(*object) },
+        match &self.object {
+            SourceRef::Owned(object) => object.clone_ref(),
+            // SAFETY: GIL held. The object is alive: see [`FdTable::set_owned`].
+            SourceRef::Borrowed(object) => unsafe { Ref::from_borrowed(*object) },
         }
     }
 }
 
-/// What stands behind a descriptor.
+/// The owner of a descriptor's events.
 #[derive(Debug)]
 pub(crate) enum Kind<C> {
     Free,
@@ -56,7 +57,7 @@ pub(crate) enum Kind<C> {
     Watched(Rc<WatchedFd>),
 }
 
-/// What an event leads to.
+/// The object that handles an event.
 pub(crate) enum Target<C> {
     Source(Ref, OnReady<C>),
     Watched(RawFd, Rc<WatchedFd>),
@@ -81,7 +82,7 @@ impl<C> Entry<C> {
 #[derive(Debug)]
 pub(crate) struct FdTable<C> {
     entries: RefCell<Vec<Entry<C>>>,
-    /// How many callbacks of the program wait for watched descriptors.
+    /// How many callbacks of `add_reader` and `add_writer` there are, without those of the loop itself.
     callbacks: Cell<usize>,
 }
 
@@ -90,16 +91,16 @@ impl<C> FdTable<C> {
         FdTable { entries: RefCell::new(Vec::new()), callbacks: Cell::new(0) }
     }
 
-    /// Puts something behind a free descriptor and gives its token.
+    /// Makes `kind` the entry of a descriptor, and returns a new token for it.
     ///
     /// # Errors
-    /// `EBADF` for a number that is no open descriptor: the table is as long as the largest one, and an arbitrary
-    /// number must not make it long.
+    /// `EBADF` if the descriptor is not open. The table is as long as its largest descriptor, so an arbitrary number
+    /// must not be inserted.
     pub(crate) fn insert(&self, fd: RawFd, kind: Kind<C>) -> io::Result<Token> {
         let mut entries = self.entries.borrow_mut();
         let index = fd as usize;
         if index >= entries.len() {
-            // SAFETY: asks for a flag, with any number.
+            // SAFETY: F_GETFD may be called with any number.
             if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
                 return Err(io::Error::last_os_error());
             }
@@ -113,7 +114,7 @@ impl<C> FdTable<C> {
         Ok(token)
     }
 
-    /// Puts something else behind a descriptor whose registration goes on: its token stays alive.
+    /// Replaces the entry of a descriptor that stays registered. Its token stays valid.
     pub(crate) fn replace(&self, fd: RawFd, kind: Kind<C>) -> Option<Token> {
         let mut entries = self.entries.borrow_mut();
         let entry = entries.get_mut(fd as usize)?;
@@ -123,7 +124,7 @@ impl<C> FdTable<C> {
         Some(token)
     }
 
-    /// Takes away what is behind a descriptor; its token is dead from now on.
+    /// Removes the entry of a descriptor, and invalidates its token.
     pub(crate) fn remove(&self, fd: RawFd) -> Kind<C> {
         let old = match self.entries.borrow_mut().get_mut(fd as usize) {
             Some(entry) => {
@@ -136,13 +137,13 @@ impl<C> FdTable<C> {
         old
     }
 
-    /// How many callbacks of the program wait for watched descriptors.
+    /// How many callbacks of `add_reader` and `add_writer` there are, without those of the loop itself.
     #[inline(always)]
     pub(crate) fn callbacks(&self) -> usize {
         self.callbacks.get()
     }
 
-    /// Makes `waiter` the one that waits in this direction; gives the one before.
+    /// Sets the waiter of one direction. Returns the previous one.
     pub(crate) fn set_waiter(
         &self,
         watched: &WatchedFd,
@@ -156,7 +157,7 @@ impl<C> FdTable<C> {
         old
     }
 
-    /// The loop itself watches this descriptor: its callbacks do not count as the program's.
+    /// Marks a descriptor that the loop itself watches. Its callbacks are no longer counted.
     pub(crate) fn set_internal(&self, fd: RawFd) {
         if let Some(watched) = self.watched(fd) {
             self.callbacks.set(self.callbacks.get() - watched.callbacks());
@@ -183,13 +184,13 @@ impl<C> FdTable<C> {
         }
     }
 
-    /// The descriptor that is watched for this file object.
+    /// The descriptor that is watched under this file object.
     pub(crate) fn watched_as(&self, file: *mut ffi::PyObject) -> Option<RawFd> {
         let of_file = |entry: &Entry<C>| matches!(&entry.kind, Kind::Watched(watched) if watched.is_of(file));
         self.entries.borrow().iter().position(of_file).map(|fd| fd as RawFd)
     }
 
-    /// The native object behind a descriptor, if that is what is there.
+    /// The transport or listener that has a descriptor.
     pub(crate) fn source(&self, fd: RawFd) -> Option<Ref> {
         let (object, has_descriptor) = match self.entries.borrow().get(fd as usize) {
             Some(Entry { kind: Kind::Source(source), .. }) => (source.get(), source.has_descriptor),
@@ -198,7 +199,7 @@ impl<C> FdTable<C> {
         has_descriptor(&object).then_some(object)
     }
 
-    /// All native objects.
+    /// All transports and listeners.
     pub(crate) fn sources(&self) -> Vec<Ref> {
         let entries = self.entries.borrow();
         entries
@@ -209,34 +210,35 @@ impl<C> FdTable<C> {
             .collect()
     }
 
-    /// The table no longer keeps the source behind a token alive, or does so again. For an object that waits for
-    /// nothing at the moment: without another reference, it may die.
+    /// Decides whether the table owns the source of a token. A source that waits for nothing is not owned, so that it
+    /// is deallocated when no other reference is left.
     ///
     /// # Safety
-    /// `object` is that source. It takes itself out of the table before it dies.
-    pub(crate) unsafe fn keep(&self, token: Token, object: &Ref, keep: bool) {
+    /// `object` is that source, and removes itself from the table before it is deallocated.
+    pub(crate) unsafe fn set_owned(&self, token: Token, object: &Ref, owned: bool) {
         let (fd, generation) = unpack(token);
         let mut entries = self.entries.borrow_mut();
         let Some(Entry { generation: current, kind: Kind::Source(source) }) = entries.get_mut(fd as usize)
         else {
             return;
         };
-        if *current != generation || matches!(source.holder, Holder::Owned(_)) == keep {
+        if *current != generation || matches!(source.object, SourceRef::Owned(_)) == owned {
             return;
         }
-        let holder = if keep { Holder::Owned(object.clone_ref()) } else { Holder::Borrowed(object.as_ptr()) };
-        // The caller has the object: nothing dies here.
-        drop(std::mem::replace(&mut source.holder, holder));
+        let reference =
+            if owned { SourceRef::Owned(object.clone_ref()) } else { SourceRef::Borrowed(object.as_ptr()) };
+        // The caller has a reference too, so this deallocates nothing.
+        drop(std::mem::replace(&mut source.object, reference));
     }
 
-    /// Is a listener behind the descriptor?
+    /// Does a listener have this descriptor?
     pub(crate) fn is_listener(&self, fd: RawFd) -> bool {
         let entries = self.entries.borrow();
         matches!(entries.get(fd as usize), Some(Entry { kind: Kind::Source(source), .. }) if source.listener)
     }
 
-    /// What an event with this token leads to: nothing, if the token is of an earlier generation. The target is owned,
-    /// because it may be taken out of the table while it is called.
+    /// The object that handles an event with this token; `None` if the token is out of date. The object is owned,
+    /// because it may be removed from the table while it handles the event.
     #[inline(always)]
     pub(crate) fn target(&self, token: Token) -> Option<Target<C>> {
         let (fd, generation) = unpack(token);
@@ -249,18 +251,18 @@ impl<C> FdTable<C> {
         }
     }
 
-    /// Every descriptor that has something behind it.
+    /// All descriptors with an entry.
     pub(crate) fn descriptors(&self) -> Vec<RawFd> {
         let entries = self.entries.borrow();
         let used = entries.iter().enumerate().filter(|(_, entry)| !matches!(entry.kind, Kind::Free));
         used.map(|(fd, _)| fd as RawFd).collect()
     }
 
-    /// For the collector. `visit` runs no Python code.
+    /// For the garbage collector. `visit` runs no Python code.
     pub(crate) fn traverse(&self, visit: &mut dyn FnMut(&Ref)) {
         for entry in self.entries.borrow().iter() {
             match &entry.kind {
-                Kind::Source(SourceEntry { holder: Holder::Owned(object), .. }) => visit(object),
+                Kind::Source(SourceEntry { object: SourceRef::Owned(object), .. }) => visit(object),
                 Kind::Source(_) | Kind::Free => {}
                 Kind::Watched(watched) => watched.traverse(visit),
             }
@@ -272,7 +274,7 @@ fn pack(fd: RawFd, generation: u32) -> Token {
     Token((generation as usize) << 32 | fd as u32 as usize)
 }
 
-/// The descriptor that a token was made for.
+/// The descriptor of a token.
 pub(crate) fn descriptor(token: Token) -> RawFd {
     unpack(token).0
 }

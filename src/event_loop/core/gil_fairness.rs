@@ -1,52 +1,57 @@
-//! Lets other threads have the GIL.
+//! Decides when the loop releases the GIL for other threads.
 //!
-//! The interpreter lets a thread in that has waited for the GIL for a whole switch interval (5 ms), in which the loop did
-//! not give it up. A loop that always finds events gives the GIL up in each poll, and has it back before the waiting
-//! thread is awake. That thread's wait then begins anew, and it may starve. So the loop *yields* from time to time: it
-//! stays away for as long as a waiting thread needs to wake and take the GIL.
+//! A thread that waits for the GIL sets a drop request after a switch interval (5 ms), but only if the GIL was not
+//! released in this interval. A loop that always finds events releases the GIL in each poll, and takes it back before
+//! the waiting thread has woken up. The thread's interval then begins again, and the thread may starve. So the loop
+//! *yields* from time to time: it does not take the GIL back for as long as a waiting thread needs to wake up and take
+//! it.
 //!
-//! We cannot see which thread waits for the GIL, so we use these hints: whether Python has other threads at all; how many
-//! executor jobs are awaited, whose threads want the GIL when they begin and when they end; that a thread has called in;
-//! and that a thread had the GIL when the loop came back for it. After a hint the loop yields often for a while, else as
-//! rarely as a thread waits at most.
+//! We cannot see which thread waits for the GIL, so we use these hints:
+//! - Python has other threads at all. Without any, the loop never yields.
+//! - The loop awaits executor jobs, whose threads need the GIL when they begin and when they end.
+//! - Another thread has called `call_soon_threadsafe`.
+//! - Another thread had the GIL when the loop wanted it back.
 //!
-//! The opposite case is a thread that computes and keeps the GIL for a whole interval whenever it gets it. Then the loop
-//! does not yield (the interpreter gives that thread its share), and it holds on to the GIL for a short *grace* after
-//! events, because clients that answer at once can then be served many times in one interval.
+//! For a while after a hint the loop yields often. Otherwise it yields once per switch interval.
+//!
+//! The opposite case is a thread that computes, and keeps the GIL for a whole switch interval each time. Then the loop
+//! does not yield, because the interpreter makes the loop release the GIL anyway. After a turn with events it even
+//! polls for a short time, the *grace*, before it releases the GIL: clients that answer at once can then be served many
+//! times in one interval.
 //!
 //! All times are nanoseconds of the monotonic clock.
 
 use std::cell::Cell;
 use std::time::Duration;
 
-/// How often the loop yields after a hint.
+/// The time between two yields after a hint.
 const OFTEN: u64 = 300_000;
-/// How often else: a thread waits as long at most if the loop does not give up the GIL at all.
+/// The time between two yields without a hint: CPython's switch interval.
 const RARELY: u64 = 5_000_000;
-/// How long a hint holds: a few times what a round trip takes that has to wait for a yield.
+/// How long a hint is valid: several round trips between a thread and the loop, each of which waits for a yield.
 const HINT_HOLDS: u64 = 50_000_000;
-/// How long the loop stays away when it yields: the time in which a thread wakes that waits for the GIL.
+/// How long the loop leaves the GIL alone when it yields: the time that a waiting thread needs to wake up.
 pub(crate) const YIELD: u64 = 20_000;
-/// The loop waited longer than this for the GIL: another thread has had it.
+/// If the loop waited longer than this for the GIL, another thread had it.
 const TAKEN: u64 = 5_000;
-/// The loop waited longer than this for the GIL: a thread keeps it. More than threads need that only run for a moment,
-/// less than the interpreter's switch interval.
+/// If the loop waited longer than this for the GIL, a thread is computing. This is more than a thread needs for a short
+/// task, and less than the switch interval.
 const KEPT: u64 = 1_000_000;
-/// For so many times as long as the loop waited it expects the thread to keep the GIL again.
+/// For this many times the duration of its wait, the loop expects the thread to go on computing.
 const KEPT_HOLDS: u64 = 8;
-/// How long a turn with events waits for the next ones before it gives up the GIL, while a thread keeps it. That thread
-/// loses one such wait per interval, and the interpreter still takes the GIL from callbacks.
+/// While a thread is computing: how long the loop waits for more events after a turn with events, before it releases
+/// the GIL. This delays the thread once per switch interval. The interpreter can still make callbacks release the GIL.
 const GRACE: Duration = Duration::from_micros(100);
 
-/// When the loop yields, and when it holds on to the GIL.
+/// Decides when the loop yields, and when it keeps the GIL.
 #[derive(Debug)]
 pub(crate) struct GilFairness {
     next_yield: Cell<u64>,
     every: Cell<u64>,
     hint_until: Cell<u64>,
-    /// There was a hint since the last look.
+    /// There was a hint since the last scheduled yield.
     hint: Cell<bool>,
-    /// Until when a thread is expected to keep the GIL for long.
+    /// Until this time, another thread is expected to be computing.
     kept_until: Cell<u64>,
 }
 
@@ -61,7 +66,7 @@ impl GilFairness {
         }
     }
 
-    /// Should the next poll be a yield? If so, or if no thread could take it, the next one is due later.
+    /// Should the next poll yield? If a yield was due, this also schedules the next one.
     #[inline(always)]
     pub(crate) fn is_yield_due(
         &self,
@@ -85,19 +90,19 @@ impl GilFairness {
         !is_only_thread
     }
 
-    /// How long a poll waits with the GIL before it gives it up.
+    /// How long a poll waits with the GIL held before it releases it.
     #[inline(always)]
     pub(crate) fn grace(&self, now: u64, had_events: bool) -> Option<Duration> {
         (had_events && now < self.kept_until.get()).then_some(GRACE)
     }
 
-    /// The loop was away from the GIL for at least [`YIELD`], until `now`.
+    /// The loop did not have the GIL for at least [`YIELD`], until `now`. That counts as a yield.
     #[inline(always)]
     fn note_away(&self, now: u64) {
         self.next_yield.set(now + self.every.get());
     }
 
-    /// The poll without the GIL lasted from `start` to `end`, and the loop had the GIL again at `back`.
+    /// Records a poll without the GIL, from `start` to `end`. The loop had the GIL again at `back`.
     pub(crate) fn note_poll(
         &self,
         (start, end, back): (u64, u64, u64),
@@ -107,7 +112,7 @@ impl GilFairness {
             self.note_away(end);
         }
         let waited = back - end;
-        // If there is no other thread, it was the system that let the loop wait.
+        // Without other threads, the loop waited only because the system ran another process.
         if waited > TAKEN && !is_only_thread() {
             self.note_thread();
             if waited > KEPT {
@@ -116,7 +121,7 @@ impl GilFairness {
         }
     }
 
-    /// A thread has, or just had, the GIL: it will want it again.
+    /// Records the hint that another thread has, or just had, the GIL. It will probably need it again.
     #[inline]
     pub(crate) fn note_thread(&self) {
         self.hint.set(true);
@@ -133,7 +138,7 @@ mod tests {
 
     const ALONE: fn() -> bool = || true;
     const OTHERS: fn() -> bool = || false;
-    /// Later than anything that a new loop has noted.
+    /// Later than all times that a new object has recorded.
     const NOW: u64 = 1_000_000_000;
 
     #[test]
@@ -161,7 +166,7 @@ mod tests {
         fairness.note_thread();
         assert!(fairness.is_yield_due(NOW + 1, false, OTHERS));
         assert!(fairness.is_yield_due(NOW + 1 + OFTEN, false, OTHERS));
-        // The hint holds no longer: the yield after this one is rare again.
+        // The hint is no longer valid: after this yield, the next one is due after the long interval.
         let later = NOW + 1 + HINT_HOLDS;
         assert!(fairness.is_yield_due(later, false, OTHERS));
         assert!(!fairness.is_yield_due(later + OFTEN, false, OTHERS));

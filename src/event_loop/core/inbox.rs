@@ -1,13 +1,13 @@
-//! How threads without the GIL reach a loop: push, then wake the poller, but only if the loop is parked.
+//! The inbox of a loop: threads without the GIL push messages here, and wake the loop if it is parked.
 //!
-//! Python callers of `call_soon_threadsafe` hold the GIL, so they push straight into the ready queue and
-//! only use the waking half of this; that also keeps `call_soon` and `call_soon_threadsafe` in one order.
-//! Completions of the runtime come from worker threads that hold no GIL and travel through the queue.
+//! Worker threads of the runtime hold no GIL, so they send completions as messages. Python callers of
+//! `call_soon_threadsafe` hold the GIL. They push into the ready queue, which keeps one order with `call_soon`, and use
+//! only [`Inbox::wake`].
 //!
-//! **No wake-up is lost.** The loop stores `PARKED`, then looks once more whether anything is there; a
-//! sender pushes first and swaps in `AWAKE` afterwards. Both are sequentially consistent read-modify-writes
-//! on one word: either the loop's look comes after the push and finds it, or the sender's swap comes after
-//! the loop's and sees `PARKED`, and then writes the eventfd. A burst pays for one write only.
+//! **No wake-up is lost.** The loop stores `PARKED`, and then checks once more for messages. A sender pushes its
+//! message first, and then swaps in `AWAKE`. Both are sequentially consistent read-modify-writes of one word. So either
+//! the loop's check comes after the push and finds the message, or the sender's swap comes after the loop's, sees
+//! `PARKED` and writes to the eventfd. Only the first message of a burst writes.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Mutex, TryLockError};
@@ -20,19 +20,19 @@ use crate::reactor::Waker;
 const AWAKE: u8 = 0;
 const PARKED: u8 = 1;
 
-/// What a thread without the GIL leaves for the loop; run on the loop thread with the GIL held.
+/// A closure that another thread sends to the loop. It runs on the loop's thread, with the GIL held.
 pub(crate) type Message = Box<dyn FnOnce(Python<'_>) -> Result<(), Fatal> + Send>;
 
-/// Shared between a loop and every thread that may have to wake it. Outlives the loop.
+/// The inbox, shared by a loop and all threads that may wake it. It may outlive the loop.
 pub(crate) struct Inbox {
     state: AtomicU8,
-    /// True while `messages` is not empty; spares the loop the lock in every other turn.
+    /// True while `messages` is not empty, so that the loop takes the lock only then.
     filled: AtomicBool,
-    /// Gone once the loop is closed: what a message refers to may hold the loop, which would never run it.
+    /// `None` once the loop is closed. It would never run the messages, and they may hold references to it.
     messages: Mutex<Option<Vec<Message>>>,
-    /// Gone once the loop is closed: its descriptor must not outlive the poller.
+    /// `None` once the loop is closed: the waker's descriptor must not outlive the poller.
     waker: Mutex<Option<Waker>>,
-    /// Jobs that are awaited, whose threads want the GIL when they begin and when they end.
+    /// The number of awaited jobs whose threads need the GIL; see `gil_fairness`.
     jobs: AtomicU32,
 }
 
@@ -47,15 +47,15 @@ impl Inbox {
         }
     }
 
-    /// Leaves a message and wakes the loop if it is parked. Needs no GIL; never blocks for long. A message for
-    /// a closed loop is dropped.
+    /// Pushes a message, and wakes the loop if it is parked. Needs no GIL. Blocks only while another thread pushes or
+    /// takes messages. If the loop is closed, the message is dropped.
     pub(crate) fn send(&self, message: Message) {
         {
             let mut messages = lock(&self.messages);
             let Some(messages) = &mut *messages else { return };
             messages.push(message);
-            // Ordering: Release, pairs with the Acquire swap in `take`. Under the lock, so that `take`
-            // cannot clear it between our push and this store.
+            // Ordering: Release, pairs with the Acquire swap in `take_filled`. The lock is still held, so that
+            // `take_filled` cannot clear the flag between the push and this store.
             self.filled.store(true, Ordering::Release);
         }
         self.wake();
@@ -68,13 +68,13 @@ impl Inbox {
         if self.state.swap(AWAKE, Ordering::SeqCst) == PARKED
             && let Some(waker) = &*lock(&self.waker)
         {
-            // A failure here means that the poller is gone, and with it the sleeper.
+            // It fails only if the poller is closed, and then no thread waits in it.
             let _ = waker.wake();
         }
     }
 
-    /// Does no thread hold any of it?
-    pub(crate) fn is_free(&self) -> bool {
+    /// Are both locks free?
+    pub(crate) fn is_unlocked(&self) -> bool {
         let held = [
             matches!(self.messages.try_lock(), Err(TryLockError::WouldBlock)),
             matches!(self.waker.try_lock(), Err(TryLockError::WouldBlock)),
@@ -82,8 +82,9 @@ impl Inbox {
         held == [false; 2]
     }
 
-    /// The loop is another process's from now on, with another poller. What its parent was sent is not for it.
-    pub(crate) fn begin_anew(&self, waker: Waker) {
+    /// Prepares the inbox for a forked child that takes over the loop, with the waker of its new poller. Messages to
+    /// the parent are dropped.
+    pub(crate) fn reset_after_fork(&self, waker: Waker) {
         self.unpark();
         let messages = lock(&self.messages).as_mut().map(std::mem::take);
         let old = lock(&self.waker).replace(waker);
@@ -92,13 +93,13 @@ impl Inbox {
         drop((messages, old));
     }
 
-    /// The loop is closed, and no thread sleeps in its poll any more.
+    /// The loop is closed, and no thread waits in its poller.
     pub(crate) fn close(&self) {
         let (waker, messages) = (lock(&self.waker).take(), lock(&self.messages).take());
         drop((waker, messages));
     }
 
-    /// The loop is about to block. False if something came in: then it must not.
+    /// The loop is about to block. Returns false if there is a message; then it must not block.
     pub(crate) fn park(&self) -> bool {
         // Ordering: SeqCst, pairs with the swap in `wake`: see the head of this file.
         self.state.swap(PARKED, Ordering::SeqCst);
@@ -111,10 +112,10 @@ impl Inbox {
         true
     }
 
-    /// The loop is embedded and between two turns: the foreign main loop waits for the poller's descriptor. It becomes
-    /// readable at once if there is a message here, or something else `left` to do.
+    /// Parks an embedded loop between two turns. The foreign main loop waits until the poller's descriptor is readable.
+    /// If there is a message, or if the loop has other work (`left`), that is at once.
     pub(crate) fn park_embedded(&self, left: bool) {
-        // Ordering: SeqCst, both, as in `park`.
+        // Ordering: SeqCst, both, for the reasons given in `park`.
         self.state.swap(PARKED, Ordering::SeqCst);
         if left || self.filled.load(Ordering::SeqCst) {
             self.wake();
@@ -123,17 +124,17 @@ impl Inbox {
 
     /// The loop no longer blocks.
     pub(crate) fn unpark(&self) {
-        // Relaxed: only senders read it, and one that still sees PARKED makes a spare wake-up at worst.
+        // Relaxed: only senders read it, and one that still sees PARKED only causes an unnecessary wake-up.
         self.state.store(AWAKE, Ordering::Relaxed);
     }
 
-    /// A job is awaited from now on, which a thread does that needs the GIL.
+    /// Counts a job whose thread needs the GIL.
     pub(crate) fn await_job(&self) {
-        // Relaxed, all three: the number is all there is to see.
+        // Relaxed in all three methods: the number is a hint, and publishes no other memory.
         self.jobs.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// It is done, or awaited no more.
+    /// Ends the count of a job that is done, or no longer awaited.
     pub(crate) fn end_job(&self) {
         self.jobs.fetch_sub(1, Ordering::Relaxed);
     }
@@ -142,10 +143,11 @@ impl Inbox {
         self.jobs.load(Ordering::Relaxed) > 0
     }
 
-    /// Everything that came in, in order.
+    /// Takes all messages, in order.
     #[inline(always)]
     pub(crate) fn take(&self) -> Option<Vec<Message>> {
-        // Relaxed: a miss is seen in the next turn, and `park` looks again before the loop blocks.
+        // Relaxed: a message that is missed here is taken in the next turn, and `park` checks again before the loop
+        // blocks.
         if self.filled.load(Ordering::Relaxed) { self.take_filled() } else { None }
     }
 
@@ -158,7 +160,7 @@ impl Inbox {
     }
 }
 
-/// A sender that panicked left the list whole: pushing to a Vec has no half-way state that matters.
+/// Locks a mutex, even if it is poisoned: pushing to a Vec cannot panic half-way.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

@@ -1,7 +1,7 @@
-//! Debug mode, and tracers that patch asyncio: what has to see every callback.
+//! Debug mode and tracers' patches, which have to see every callback.
 //!
-//! A loop looks for patches when it is made, when it begins to run and when its class has changed. Per callback only
-//! one flag is asked.
+//! A loop looks for patches when it is created, when it begins to run and when its class has changed. For each callback
+//! it checks one flag.
 
 use std::cell::Cell;
 
@@ -11,12 +11,12 @@ use crate::compat::patches::{self, Patches};
 pub(crate) struct Instrumentation {
     debug: Cell<bool>,
     patches: Cell<Patches>,
-    /// Debug mode, or any patch.
+    /// Debug mode is on, or there is a patch.
     active: Cell<bool>,
 }
 
 impl Instrumentation {
-    /// Must callbacks and tasks take asyncio's own way, because debug mode or a tracer wants to see them?
+    /// Do callbacks and tasks need asyncio's own code path, because debug mode is on or a tracer has patched it?
     #[inline(always)]
     pub(crate) fn is_active(&self) -> bool {
         self.active.get()
@@ -37,7 +37,7 @@ impl Instrumentation {
         self.patches.get().handle_run
     }
 
-    /// Looks anew for patches.
+    /// Looks for patches again.
     #[cold]
     pub(crate) fn look_for_patches(&self) {
         self.patches.set(patches::look());

@@ -1,4 +1,4 @@
-//! The poller, and what it has reported that is not dispatched yet.
+//! The poller, and its events that have not been dispatched yet.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -7,12 +7,12 @@ use std::os::fd::{AsRawFd, RawFd};
 use crate::capi::loop_cell::LoopQueue;
 use crate::reactor::{Event, Poller, Readiness, Token, Waker};
 
-/// How many events one poll hands out. Enough for a busy server's batch; more wait in the kernel.
+/// How many events one poll returns at most. The kernel keeps further events for the next poll.
 const EVENTS: usize = 1024;
-/// The waker's token: descriptor -1, a generation that no entry of the table ever has.
+/// The waker's token. No entry of the table ever has its generation.
 pub(crate) const WAKER: Token = Token(usize::MAX - 1);
 
-/// A poller for a loop, and what wakes it.
+/// Creates a poller for a loop, and its waker.
 pub(crate) fn new_poller() -> io::Result<(Poller, Waker)> {
     let poller = Poller::with_capacity(EVENTS)?;
     let waker = poller.waker(WAKER)?;
@@ -21,13 +21,13 @@ pub(crate) fn new_poller() -> io::Result<(Poller, Waker)> {
 
 #[derive(Debug)]
 pub(crate) struct Io {
-    /// Borrowed for the whole of a poll, also while the GIL is given up in it.
+    /// Borrowed during a poll, also while the GIL is released.
     poller: RefCell<Option<Poller>>,
     fd: Cell<Option<RawFd>>,
     events: LoopQueue<Event>,
-    /// Sources to call in the next turn although the poller will not report them.
+    /// Events for sources that ask to be called in the next turn, although the poller will not report them.
     requeued: LoopQueue<Event>,
-    /// Descriptors whose registration another thread changed while the loop slept in the poll.
+    /// Descriptors whose registration other threads wanted to change while a thread was waiting in the poller.
     deferred: RefCell<Vec<RawFd>>,
 }
 
@@ -42,22 +42,22 @@ impl Io {
         }
     }
 
-    /// The poller, while the loop is open and no thread sleeps in it.
+    /// The poller; `None` if the loop is closed, or if a thread is waiting in it.
     pub(crate) fn poller(&self) -> Option<std::cell::Ref<'_, Poller>> {
         std::cell::Ref::filter_map(self.poller.try_borrow().ok()?, Option::as_ref).ok()
     }
 
-    /// The poller for the poll itself.
+    /// The poller, for a poll.
     pub(crate) fn poller_mut(&self) -> Option<std::cell::RefMut<'_, Poller>> {
         std::cell::RefMut::filter_map(self.poller.try_borrow_mut().ok()?, Option::as_mut).ok()
     }
 
-    /// The poller's own descriptor, while the loop is open.
+    /// The poller's descriptor; `None` once the loop is closed.
     pub(crate) fn fd(&self) -> Option<RawFd> {
         self.fd.get()
     }
 
-    /// Another poller, or none once the loop is closed. No thread is in the poll.
+    /// Replaces the poller; `None` closes it. No thread may be waiting in it.
     pub(crate) fn set_poller(&self, poller: Option<Poller>) {
         self.fd.set(poller.as_ref().map(AsRawFd::as_raw_fd));
         drop(self.events.take());
@@ -69,7 +69,7 @@ impl Io {
         self.events.push_back(event);
     }
 
-    /// Queues what a poll has reported; how many events that are.
+    /// Queues the events of a poll, and returns their number.
     #[inline(always)]
     pub(crate) fn extend(&self, events: impl Iterator<Item = Event>) -> usize {
         let before = self.events.len();
@@ -91,12 +91,12 @@ impl Io {
         self.events.len()
     }
 
-    /// Calls the source behind `token` in the next turn as if the poller had reported it.
+    /// Calls the source of `token` in the next turn, as if the poller had reported it.
     pub(crate) fn requeue(&self, token: Token, readiness: Readiness) {
         self.requeued.push_back(Event { token, readiness });
     }
 
-    /// Gives every requeued source its event.
+    /// Moves the requeued events to the queue.
     #[inline(always)]
     pub(crate) fn queue_requeued(&self) {
         while let Some(event) = self.requeued.pop_front() {
@@ -108,7 +108,7 @@ impl Io {
         !self.requeued.is_empty()
     }
 
-    /// Notes a change of registration for when the loop is awake.
+    /// Remembers a change of registration until the thread has left the poller.
     pub(crate) fn defer(&self, fd: RawFd) {
         self.deferred.borrow_mut().push(fd);
     }
@@ -117,7 +117,7 @@ impl Io {
         self.deferred.take()
     }
 
-    /// Nothing is to be dispatched any more.
+    /// Drops all events.
     pub(crate) fn clear(&self) {
         drop((self.events.take(), self.requeued.take()));
     }

@@ -1,7 +1,8 @@
-//! `loop.time()`, and whether the program has put another clock in its place.
+//! The clock of `loop.time()`, which a program may replace.
 //!
-//! Test clocks override `time` or `call_at` on the loop or on its class, or replace `time.monotonic`. CPython gives a
-//! class that is changed another version, so one comparison per question finds out whether to look again.
+//! Test clocks override `time` or `call_at` on the loop or on its class, or replace `time.monotonic`. Whenever the time
+//! is needed, two comparisons (of the class's version tag, and of a count of changes) tell whether to look for that
+//! again.
 
 use std::cell::Cell;
 use std::ffi::c_uint;
@@ -17,25 +18,25 @@ pub(crate) struct LoopClock {
     custom_call_at: Cell<bool>,
     /// The version of the loop's class at the last look.
     class_version: Cell<c_uint>,
-    /// How often Python's `time` module had been changed by then.
+    /// The number of changes of watched modules at the last look.
     module_changes: Cell<u64>,
 }
 
 impl LoopClock {
-    /// Now, on the clock that timers are set by. `event_loop` is the loop of this clock, in all methods.
+    /// The current time, on the clock of the timers. `event_loop` is the loop of this clock, in all methods.
     #[inline(always)]
     pub(crate) fn now(&self, event_loop: &Ref) -> Result<f64, Raised> {
         if self.is_custom(event_loop) { custom_now(event_loop) } else { Ok(monotonic()) }
     }
 
-    /// Is the time not the kernel's?
+    /// Has the program replaced the clock?
     #[inline(always)]
     pub(crate) fn is_custom(&self, event_loop: &Ref) -> bool {
         self.refresh(event_loop);
         self.custom_time.get()
     }
 
-    /// Is the time not the kernel's, or `call_at` not ours?
+    /// Has the program replaced the clock or `call_at`?
     #[inline(always)]
     pub(crate) fn is_custom_timing(&self, event_loop: &Ref) -> bool {
         self.refresh(event_loop);
@@ -56,18 +57,18 @@ impl LoopClock {
         }
     }
 
-    /// Looks anew.
+    /// Looks for replacements again.
     #[cold]
     pub(crate) fn look(&self, event_loop: &Ref) {
-        // Counted before the look: a change during it is looked at again.
+        // Read first: a change during the look causes another look.
         let changes = clock::changes();
-        // A failure is the user's own `__getattr__`.
+        // It fails only in a `__getattr__` of the user's class, or if `time.monotonic` was deleted.
         let replaced = clock::replaced(event_loop).unwrap_or_else(|raised| {
             drop(raised.take());
             clock::Replaced::default()
         });
         self.module_changes.set(if clock::has_settled() { changes } else { changes.wrapping_sub(1) });
-        // The look has given the class a version, if it had none.
+        // The look has assigned a version tag to the class if it had none.
         self.class_version.set(class_version(event_loop));
         self.custom_time.set(replaced.time);
         self.custom_call_at.set(replaced.call_at);

@@ -1,8 +1,8 @@
-//! References to a loop object of ours.
+//! References to a wakeloop event loop.
 
 use crate::capi::{Ref, Slot};
 
-/// The object is an instance of our loop class, so it has a core: see `LoopRef::core`.
+/// A reference to an instance of our loop class. So it has a core; see `LoopRef::core`.
 #[derive(Debug)]
 pub(crate) struct LoopRef(Ref);
 
@@ -20,7 +20,7 @@ impl LoopRef {
     }
 }
 
-/// A field of a native object that holds a loop until it is cleared.
+/// A field of a native object that refers to a loop until it is cleared.
 #[derive(Debug)]
 pub(crate) struct LoopSlot(Slot);
 
@@ -39,7 +39,7 @@ impl LoopSlot {
         self.0.take().map(LoopRef)
     }
 
-    /// For the collector.
+    /// For the garbage collector.
     pub(crate) fn slot(&self) -> &Slot {
         &self.0
     }

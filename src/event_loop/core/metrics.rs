@@ -1,8 +1,8 @@
-//! What the loop counts about itself: plain cells, written on the loop thread only.
+//! The loop's counters. Only the loop's thread writes them.
 
 use std::cell::Cell;
 
-/// Counters since the loop was made.
+/// Counters since the loop was created.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) turns: Cell<u64>,
@@ -32,7 +32,7 @@ impl Counters {
     }
 }
 
-/// Adds to a counter; wraps after some centuries.
+/// Adds to a counter.
 #[inline(always)]
 pub(crate) fn add(counter: &Cell<u64>, by: u64) {
     counter.set(counter.get().wrapping_add(by));

@@ -1,7 +1,7 @@
-//! What a loop is made of.
+//! [`Core`], the native state of a loop.
 //!
-//! [`Core`] names the parts. Each part owns its state, stands in its own file and knows no other part, nor the core.
-//! The loop's methods are further up: `impl Core` blocks here and in `source.rs`, `fork.rs` and `report.rs`.
+//! Each field of the core is a part with a file of its own. A part owns its state, and uses neither another part nor
+//! the core. The core's methods are in `impl Core` blocks here and in `source.rs`, `fork.rs` and `report.rs`.
 
 pub(crate) mod fd_table;
 pub(crate) mod gil_fairness;
@@ -53,16 +53,16 @@ use crate::capi::recycle::bytes_cache::BytesCache;
 use crate::capi::{Borrowed, Fatal, Raised, Ref, Slot};
 use crate::reactor::{Poller, Readiness, Token};
 
-/// One thing to run.
+/// An entry of the ready queue.
 pub(crate) type Entry = ready::Entry<Core>;
 
 /// Sends what a transport has buffered.
 pub(crate) type Flush = writes::Flush<Core>;
 
-/// Where the core lies inside its Python object; the same for every loop.
+/// The offset of the core in its Python object. It is the same for every loop.
 static OFFSET: AtomicUsize = AtomicUsize::new(0);
 
-/// The native state of a loop. Lives inside its Python object.
+/// The native state of a loop. It is a field of the Python object.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) ready: ReadyQueue<Core>,
@@ -80,17 +80,17 @@ pub(crate) struct Core {
     pub(crate) process: OwnerProcess,
     pub(crate) counters: Counters,
     pub(crate) scratch: Scratch,
-    /// `{"loop": loop}`, with which futures are made.
+    /// `{"loop": loop}`, the keyword arguments for new futures.
     pub(crate) future_arguments: Slot,
-    /// For the data of the next messages.
+    /// Reuses the bytes objects in which received data is delivered.
     pub(crate) bytes_cache: BytesCache,
     /// asyncio's `_thread_id` and `_task_factory`.
     pub(crate) thread_id: Slot,
     pub(crate) task_factory: Slot,
 }
 
-// The class is the pyo3 class that `init` is given, in whose instances a core lies at the same place. Relaxed: the offset
-// is stored once, at import.
+// The class is the pyo3 class that is passed to `init`. A core has the same offset in all its instances. Relaxed: the
+// offset is stored once, at import.
 native_class!(unsafe Core, offset OFFSET.load(Ordering::Relaxed));
 
 /// The core of a loop object.
@@ -103,10 +103,10 @@ pub(crate) unsafe fn core_of<'a>(object: *mut ffi::PyObject) -> &'a Core {
     unsafe { &*object.cast::<u8>().add(OFFSET.load(Ordering::Relaxed)).cast::<Core>() }
 }
 
-/// Notes the class of loops, and where the core lies in an object. Called once, by the module's initialisation.
+/// Records the class of loops, and the offset of the core. Called once, by the module's initialisation.
 ///
 /// # Safety
-/// `core` lies in `object`, and at the same place in every instance of its type.
+/// `core` is a field of `object`, with the same offset in every instance of its type.
 pub(crate) unsafe fn init(object: &Bound<'_, PyAny>, core: &Core) {
     // Relaxed: before any loop can be used.
     OFFSET.store(std::ptr::from_ref(core) as usize - object.as_ptr() as usize, Ordering::Relaxed);
@@ -148,30 +148,30 @@ impl Core {
         })
     }
 
-    /// The Python object that this core lies in, borrowed.
+    /// The Python object of this core, as a borrowed reference.
     #[inline(always)]
     pub(crate) fn object(&self) -> *mut ffi::PyObject {
         // Relaxed: stored once, at import.
         std::ptr::from_ref(self).cast::<u8>().wrapping_sub(OFFSET.load(Ordering::Relaxed)).cast_mut().cast()
     }
 
-    /// The same for as long as this borrow lasts.
+    /// The Python object of this core, for as long as the core is borrowed.
     #[inline(always)]
     pub(crate) fn borrow(&self) -> Borrowed<'_> {
-        // SAFETY: the object lives at least as long as this borrow of its inside.
+        // SAFETY: the object lives at least as long as this borrow of its field.
         unsafe { Borrowed::from_ptr(self.object()) }
     }
 
-    /// The Python object, owned.
+    /// An owned reference to the Python object.
     #[inline(always)]
     pub(crate) fn this(&self) -> Ref {
         self.borrow().to_owned()
     }
 
-    /// The same as an object that is known to have a core.
+    /// An owned reference to the loop.
     #[inline(always)]
     pub(crate) fn loop_ref(&self) -> LoopRef {
-        // SAFETY: a core lies in an instance of our loop class.
+        // SAFETY: a core is always a field of an instance of our loop class.
         unsafe { LoopRef::new(self.this()) }
     }
 
@@ -182,19 +182,19 @@ impl Core {
         self.state.closed.get()
     }
 
-    /// `RuntimeError` for a loop that is closed.
+    /// Raises `RuntimeError` if the loop is closed.
     #[inline(always)]
     pub(crate) fn check_usable(&self) -> Result<(), Raised> {
         if self.is_closed() { raise_closed() } else { Ok(()) }
     }
 
-    /// The native `run_forever` is on some stack.
+    /// Is the native `run_forever` active, on any thread?
     #[inline(always)]
     pub(crate) fn is_running(&self) -> bool {
         self.state.is_running()
     }
 
-    /// A turn dispatches its events, whose callbacks run before what is queued.
+    /// Is a turn dispatching its events? Their callbacks run before the ready queue.
     #[inline(always)]
     pub(crate) fn is_dispatching(&self) -> bool {
         self.state.phase() == Phase::Dispatching
@@ -212,7 +212,7 @@ impl Core {
 
     // -- time
 
-    /// Now, on the clock that timers are set by.
+    /// The current time, on the clock of the timers.
     #[inline(always)]
     pub(crate) fn now(&self) -> Result<f64, Raised> {
         self.clock.now(&self.borrow())
@@ -223,8 +223,8 @@ impl Core {
         self.clock.is_custom(&self.borrow())
     }
 
-    /// Looks anew for what the program has replaced: the clock, `call_at`, functions of asyncio's. For a loop that begins
-    /// to run, or whose class was changed.
+    /// Looks again for replacements of the clock and of `call_at`, and for patches of asyncio. Called when the loop
+    /// begins to run, and after a change of its class.
     #[cold]
     pub(crate) fn look_for_patches(&self) {
         self.instrumentation.look_for_patches();
@@ -233,35 +233,35 @@ impl Core {
 
     // -- I/O
 
-    /// The poller, while the loop is open and no thread sleeps in it ([`Core::is_polling`]).
+    /// The poller; `None` if the loop is closed, or if a thread is waiting in it ([`Core::is_polling`]).
     pub(crate) fn poller(&self) -> Option<std::cell::Ref<'_, Poller>> {
         self.polls.note_io();
         self.io.poller()
     }
 
-    /// A thread sleeps in the poll without the GIL: the poller must not be used.
+    /// Is a thread waiting in the poller without the GIL? Then no other thread may use the poller.
     #[inline(always)]
     pub(crate) fn is_polling(&self) -> bool {
         self.wakeup.polling.get()
     }
 
-    /// A descriptor was used: what that set off may be ready, so the next turn polls.
+    /// A descriptor was used. Another descriptor may be ready because of that, so the next turn polls.
     #[inline(always)]
     pub(crate) fn note_io(&self) {
         self.polls.note_io();
     }
 
-    /// The next turn reads this datagram socket again without a poll: it had several datagrams waiting.
+    /// Has the next turn read this datagram socket again without a poll, because several datagrams were waiting.
     pub(crate) fn reread(&self, token: Token) {
         self.polls.reread(token);
     }
 
-    /// Calls the source behind `token` in the next turn as if the poller had reported it.
+    /// Calls the source of `token` in the next turn, as if the poller had reported it.
     pub(crate) fn requeue(&self, token: Token, readiness: Readiness) {
         self.io.requeue(token, readiness);
     }
 
-    /// Gives up the poller: the loop is closed, and no thread sleeps in the poll.
+    /// Closes the poller. The loop is closed, and no thread is waiting in the poller.
     pub(crate) fn drop_poller(&self) {
         self.io.set_poller(None);
         self.inbox.close();
@@ -269,13 +269,13 @@ impl Core {
 
     // -- callbacks and wake-ups
 
-    /// Queues a native object's step.
+    /// Queues a call of a native function with `object`.
     pub(crate) fn call_native(&self, object: Ref, run: NativeStep<Core>) {
         self.ready.push(Entry::Native { object, run });
         self.wake_if_parked();
     }
 
-    /// After a push: wakes the loop if it sleeps in the poll, or the main loop that it is embedded in.
+    /// Called after a push to the ready queue. Wakes the thread that waits in the poller, or the foreign main loop.
     #[inline(always)]
     pub(crate) fn wake_if_parked(&self) {
         if self.wakeup.is_needed() {
@@ -283,7 +283,7 @@ impl Core {
         }
     }
 
-    /// Nothing is left to do before something happens.
+    /// Has the loop nothing to do until the next event, message or timer?
     pub(crate) fn is_idle(&self) -> bool {
         self.ready.is_empty()
             && !self.state.stopping.get()
@@ -292,14 +292,14 @@ impl Core {
             && !self.io.has_events()
     }
 
-    /// The loop is embedded in a foreign main loop: between the turns, the poller's descriptor is readable when there is
-    /// something to do.
+    /// The loop is embedded in a foreign main loop. From now on the poller's descriptor becomes readable between two
+    /// turns whenever there is something to do.
     pub(crate) fn embed(&self) {
         self.wakeup.embedded.set(true);
         self.end_turns();
     }
 
-    /// One turn or several begin; [`Core::end_turns`] follows them.
+    /// Called before one or several turns; [`Core::end_turns`] is called after them.
     #[inline(always)]
     pub(crate) fn begin_turns(&self) {
         if self.wakeup.embedded.get() {
@@ -314,7 +314,7 @@ impl Core {
         }
     }
 
-    /// This thread sleeps no longer in the poll. If the loop was closed meanwhile, the poller goes now.
+    /// This thread no longer waits in the poller. If the loop was closed in the meantime, this closes the poller.
     pub(crate) fn awake(&self) {
         self.wakeup.polling.set(false);
         self.inbox.unpark();
@@ -325,7 +325,7 @@ impl Core {
 
     // -- writes
 
-    /// Has `object` flushed at the end of this turn.
+    /// Flushes `object` at the end of this turn.
     #[inline(always)]
     pub(crate) fn flush_later(&self, object: Ref, flush: Flush) {
         self.writes.push(object, flush);
@@ -346,12 +346,12 @@ impl Core {
         self.writes.is_delivering(object)
     }
 
-    /// Sends what this turn has written. Flushing may run Python code (resume_writing, a failed connection), which may
-    /// write again: so until nothing is left.
+    /// Sends what this turn has written. Flushing may call Python (`resume_writing`, `connection_lost`), which may
+    /// write again, so this repeats until nothing is left.
     #[inline(always)]
     pub(crate) fn flush_all(&self) -> Result<(), Fatal> {
         while self.writes.len() > 0 {
-            // The rest of these is flushed even after a fatal error: nothing written is held back.
+            // After a fatal error the other transports are flushed too, so that no written data is held back.
             let mut outcome = Outcome::default();
             for _ in 0..self.writes.len() {
                 let Some((object, flush)) = self.writes.pop() else { break };
@@ -364,7 +364,7 @@ impl Core {
 
     // -- buffers
 
-    /// The loop-wide receive buffer. The caller copies out of it before anything else can run.
+    /// The receive buffer of the loop. The caller copies the data before any other code can run.
     #[allow(clippy::mut_from_ref, reason = "see `Scratch::receive_buffer`")]
     pub(crate) fn receive_buffer(&self) -> &mut [u8] {
         self.scratch.receive_buffer()
@@ -378,11 +378,12 @@ impl Core {
         self.scratch.give_back(vector);
     }
 
-    // -- the collector
+    // -- garbage collection
 
-    /// Shows the collector every reference that the parts hold. `visit` runs no Python code.
+    /// Visits every reference that the parts hold. `visit` runs no Python code.
     pub(crate) fn traverse(&self, visit: &mut dyn FnMut(&Ref)) {
-        // Shows what a handle holds that the collector does not track, if nothing else refers to the handle.
+        // The collector does not track most handles. If only the loop refers to such a handle, this visits the handle's
+        // references too.
         let mut deep = |object: &Ref| {
             if let Some(handle) = Handle::from_object(object)
                 && object.is_unique()
@@ -400,7 +401,7 @@ impl Core {
         }
     }
 
-    /// Drops everything that could hold a reference back to the loop, as `close()` and the collector do.
+    /// Drops everything that could refer back to the loop. Called by `close()` and by the garbage collector.
     pub(crate) fn clear(&self) {
         self.future_arguments.clear();
         self.bytes_cache.clear();

@@ -1,42 +1,44 @@
-//! When a turn polls, and how long the poll may wait.
+//! Decides when a turn polls, and how long the poll may wait.
 //!
-//! A busy loop need not poll in every turn: a poll costs as much as several callbacks. It does as long as only native
-//! objects read and write, because they report what they do. What a program does to a descriptor that it watches with
-//! `add_reader` or `add_writer` is not seen, and asyncio's loop reports it in the very next turn: with such a callback
-//! every turn polls (see `turn.rs`).
+//! A poll costs as much as several callbacks, so a busy loop skips it in some turns. Native objects report each use of
+//! a descriptor, and the next turn then polls. The loop cannot see how a program uses a descriptor that it watches with
+//! `add_reader` or `add_writer`, and asyncio's loop would report its events in the very next turn. So while there are
+//! such callbacks, every turn polls (see `turn.rs`).
 
 use std::cell::Cell;
 use std::time::Duration;
 
 use crate::reactor::Token;
 
-/// A busy loop polls at least every so many turns ...
+/// A busy loop skips the poll in at most this many turns in a row.
 const TURNS_WITHOUT_POLL: u32 = 61;
-/// ... and at least this often, in nanoseconds. A ready socket waits no longer behind a chain of callbacks.
+/// A busy loop polls if the last poll is longer ago than this, in nanoseconds. This limits the time that a ready socket
+/// waits while callbacks schedule callbacks.
 const TIME_WITHOUT_POLL: u64 = 150_000;
-/// The longest single wait, in seconds: a day, as in asyncio. Longer waits take several polls.
+/// The longest timeout of a poll in seconds: a day, as in asyncio. A longer wait takes several polls.
 const LONGEST_WAIT: f64 = 86_400.0;
 
 #[derive(Debug, Default)]
 pub(crate) struct PollPolicy {
     turns_since_poll: Cell<u32>,
     last_poll: Cell<u64>,
-    /// A descriptor was used since the last poll. What that set off (a connection to a listener of this loop, say) may
-    /// be ready.
+    /// A descriptor was used since the last poll. Because of that, another descriptor of this loop may be ready, such
+    /// as a listener after a connect.
     io_since_poll: Cell<bool>,
-    /// A datagram socket that had several datagrams waiting, and probably has more by now.
+    /// A datagram socket that had several datagrams waiting, and probably has more.
     reread_token: Cell<Option<Token>>,
     had_events: Cell<bool>,
 }
 
 impl PollPolicy {
-    /// A run begins: its first turn polls.
+    /// A run begins. Its first turn polls.
     pub(crate) fn begin_run(&self) {
         self.turns_since_poll.set(TURNS_WITHOUT_POLL);
         self.had_events.set(false);
     }
 
-    /// May a turn that begins at `now` do without a poll? `ready`: there are callbacks to run.
+    /// May a turn that begins at `now` skip the poll? `ready` means that there are callbacks to run, `reread` that a
+    /// datagram socket is read again.
     #[inline(always)]
     pub(crate) fn may_skip(&self, now: u64, ready: bool, reread: bool) -> bool {
         (reread || (ready && !self.io_since_poll.get()))
@@ -56,7 +58,7 @@ impl PollPolicy {
         self.last_poll.set(now);
     }
 
-    /// The turn has events, or has not. Without a poll there is no news of that.
+    /// Records whether the turn has events. A skipped poll that brings none says nothing, so it changes nothing.
     #[inline(always)]
     pub(crate) fn note_events(&self, any: bool, skipped: bool) {
         if any || !skipped {
@@ -64,7 +66,7 @@ impl PollPolicy {
         }
     }
 
-    /// Did the last poll bring events?
+    /// Did the last poll report events?
     #[inline(always)]
     pub(crate) fn had_events(&self) -> bool {
         self.had_events.get()
@@ -76,7 +78,7 @@ impl PollPolicy {
         self.io_since_poll.set(true);
     }
 
-    /// The next turn reads this datagram socket again without a poll.
+    /// Has the next turn read this datagram socket again without a poll.
     pub(crate) fn reread(&self, token: Token) {
         self.reread_token.set(Some(token));
     }
@@ -90,11 +92,11 @@ impl PollPolicy {
 /// How many seconds a poll may wait for a timer that is due at `deadline`.
 pub(crate) fn seconds_until(deadline: f64, now: f64) -> f64 {
     let left = deadline - now;
-    // A custom clock may say "not a number", which must not reach `Duration`: it is no wait.
+    // A custom clock may return NaN, with which `Duration` would panic. Then there is no wait.
     if left > 0.0 { left.min(LONGEST_WAIT) } else { 0.0 }
 }
 
-/// How long a poll that Python code asks for may wait: as long as the code says, but not beyond the next timer.
+/// The timeout of a poll that Python code requests: its own timeout, but not beyond the next timer.
 pub(crate) fn shorter(requested: Option<f64>, timer: Option<f64>) -> Option<Duration> {
     let requested = requested.map(|seconds| seconds_until(seconds, 0.0));
     match (requested, timer) {
@@ -104,7 +106,8 @@ pub(crate) fn shorter(requested: Option<f64>, timer: Option<f64>) -> Option<Dura
     .map(Duration::from_secs_f64)
 }
 
-/// What a long poll leaves of its timeout for another call. Clocks that count the timeouts of `select` need all of it.
+/// The rest of the timeout of a poll that ended a little early, for a second poll: test clocks that add up the timeouts
+/// of `select` need the whole wait. `None` if much is left, because then something has happened.
 pub(crate) fn last_part(timeout: Duration, slept: u64) -> Option<Duration> {
     let left = timeout.checked_sub(Duration::from_nanos(slept))?;
     (left <= Duration::from_millis(2) + timeout / 50).then_some(left)

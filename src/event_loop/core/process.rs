@@ -1,7 +1,8 @@
-//! Which process a loop belongs to.
+//! Records which process a loop belongs to.
 //!
-//! After a fork, parent and child share one epoll set and one wake-up descriptor, and each takes events away from the
-//! other. So a child cannot use its parent's loop as it is. `fork.rs` says when the loop becomes the child's own.
+//! After a fork, parent and child share one epoll set and one wake-up descriptor, and each would take events away from
+//! the other. So the child cannot use its parent's loop unchanged. `fork.rs` says when the child may take the loop
+//! over.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,40 +11,40 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub(crate) const PARENTS_LOOP: &str =
     "this event loop belongs to the parent process; a forked child has to make its own";
 
-/// How many forks lie between this process and the first.
+/// The fork count: the number of forks between the first process and this one.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// Called in a forked child, before anything else of ours runs there.
+/// Counts a fork. Called in the forked child, before any other function of this crate.
 pub(crate) fn forked() {
     // Relaxed: the child has one thread.
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// How many forks lie between this process and the first. What was made under another number belongs to a parent.
+/// The fork count of this process. An object that has recorded another count was made by a parent process.
 pub(crate) fn forks() -> u32 {
     // Relaxed: changes only in a child that has one thread.
     FORKS.load(Ordering::Relaxed)
 }
 
-/// What a forked child gets that inherits the loop.
+/// May a forked child take over the loop?
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Inherited {
-    /// Callbacks and timers.
-    AtRest,
-    /// Nothing: the loop was in the middle of a run, which the child has left, or other code waits for its descriptor.
+    /// Yes, with its callbacks and timers.
+    Idle,
+    /// No: the child has left a run of the loop in the middle, or other code waits for the loop's descriptor.
     InUse,
 }
 
 #[derive(Debug)]
 pub(crate) struct OwnerProcess {
-    /// The process, as [`forks`] counts them.
+    /// The fork count of the process that has the loop.
     forks: Cell<u32>,
     inherited: Cell<Inherited>,
 }
 
 impl OwnerProcess {
     pub(crate) fn new() -> OwnerProcess {
-        OwnerProcess { forks: Cell::new(forks()), inherited: Cell::new(Inherited::AtRest) }
+        OwnerProcess { forks: Cell::new(forks()), inherited: Cell::new(Inherited::Idle) }
     }
 
     /// Is this a forked child with its parent's loop?
@@ -51,7 +52,7 @@ impl OwnerProcess {
         self.forks.get() != forks()
     }
 
-    /// The loop is this process's own from now on.
+    /// This process has the loop from now on.
     pub(crate) fn adopt(&self) {
         self.forks.set(forks());
     }
@@ -60,7 +61,7 @@ impl OwnerProcess {
         self.inherited.get()
     }
 
-    /// No child can have the loop any more.
+    /// From now on no child can take over the loop.
     pub(crate) fn set_in_use(&self) {
         self.inherited.set(Inherited::InUse);
     }

@@ -1,25 +1,26 @@
-//! The ready queue: what runs in the next turn, in order.
+//! The ready queue: the callbacks that run in the next turn, in order.
 //!
-//! A ring of owned entries without a lock: every caller holds the GIL. A callback of asyncio's own C code
-//! ([`Entry::Call`]) has no Handle at all, because `_asyncio` throws it away.
+//! It is a ring of owned entries. It has no lock, because every caller holds the GIL. A callback of asyncio's own C
+//! code ([`Entry::Call`]) has no Handle, because `_asyncio` would drop it.
 
 use super::super::handle::layout::HandleRef;
 use crate::capi::loop_cell::LoopQueue;
 use crate::capi::{Fatal, Ref};
 
-/// A step of a native object, such as a transport's connection_made. `C` is the loop's core.
+/// A native function that the loop calls with an object, such as the call of `connection_made` for a transport. `C` is
+/// the loop's core.
 pub(crate) type NativeStep<C> = fn(&Ref, &C) -> Result<(), Fatal>;
 
-/// One thing to run.
+/// An entry of the queue.
 #[derive(Debug)]
 pub(crate) enum Entry<C> {
-    /// A handle of ours.
+    /// A native handle.
     Handle(HandleRef),
-    /// A callback of `_asyncio`'s C code: a task step, a wake-up, a future's done callback.
+    /// A callback of `_asyncio`'s C code: a task's step or wake-up, or a future's done callback.
     Call { callback: Ref, argument: Option<Ref>, context: Ref },
-    /// A handle written in Python: signals, inherited code, third parties.
+    /// A handle of another class, made by asyncio's inherited code (for signals, say) or by other libraries.
     Foreign(Ref),
-    /// A native object's own step, which enters its context itself.
+    /// A native function with its object. It enters the object's context itself.
     Native { object: Ref, run: NativeStep<C> },
 }
 
@@ -52,7 +53,7 @@ impl<C> ReadyQueue<C> {
         self.0.is_empty()
     }
 
-    /// For the collector: the objects that the queue keeps alive. `visit` runs no Python code.
+    /// For the garbage collector. `visit` runs no Python code.
     pub(crate) fn traverse(&self, visit: &mut dyn FnMut(&Ref)) {
         let entries = self.0.take();
         entries.iter().for_each(|entry| entry.traverse(visit));

@@ -1,23 +1,23 @@
-//! What the loop is doing: running or not, about to stop, closed.
+//! The state of the loop: idle or running, stopping, closed.
 
 use std::cell::Cell;
 
-/// Where the native `run_forever` stands.
+/// The phase of the native `run_forever`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// It is on no stack.
+    /// It is not active.
     #[default]
     Idle,
     Running,
-    /// A turn dispatches its events. Their callbacks run at once, before what is queued: due timers, and what other
-    /// events have scheduled.
+    /// A turn dispatches its events. Their callbacks run at once, before the callbacks of due timers and those that
+    /// other events have scheduled.
     Dispatching,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct RunState {
     phase: Cell<Phase>,
-    /// `stop()` was called: the run ends with the current turn.
+    /// `stop()` was called, so the run ends after the current turn.
     pub(crate) stopping: Cell<bool>,
     pub(crate) closed: Cell<bool>,
 }
@@ -33,8 +33,8 @@ impl RunState {
         self.phase.set(phase);
     }
 
-    /// Suspends the dispatch for a poll that Python code makes inside of a callback: the callbacks of its events are
-    /// queued, not run. Returns the phase to [`enter`](RunState::enter) afterwards.
+    /// Suspends the dispatch while Python code polls inside a callback: the callbacks of that poll's events are queued
+    /// instead of run. Returns the phase that the caller has to [`enter`](RunState::enter) afterwards.
     pub(crate) fn leave_dispatch(&self) -> Phase {
         let outer = self.phase.get();
         if outer == Phase::Dispatching {

@@ -1,4 +1,4 @@
-//! The loop's timers: the shared heap, keyed by seconds on the clock of `loop.time()`.
+//! The loop's timers: a heap of TimerHandles, ordered by their time on the clock of `loop.time()`.
 
 use std::cell::Cell;
 
@@ -7,15 +7,15 @@ use crate::capi::Ref;
 use crate::capi::loop_cell::LoopCell;
 use crate::timer::{Slot, TimerHeap};
 
-/// So many handles are looked at in some ten microseconds: see [`Timers::track_shared`].
+/// The most handles that [`Timers::track_shared`] visits; these take some ten microseconds.
 const MOST_TRACKED: usize = 1024;
 
-/// Deadlines and the handles that wait for them. A handle knows its place, so a cancel removes it at once: no dead timers
-/// are left in the heap.
+/// The timers. A handle knows its slot in the heap, so `cancel()` removes it at once, and no cancelled timers stay in
+/// the heap.
 #[derive(Debug)]
 pub(crate) struct Timers {
     heap: LoopCell<TimerHeap<f64, TimerRef>>,
-    /// The earliest deadline, which every turn asks for.
+    /// The earliest deadline. It is cached because every turn needs it.
     next: Cell<Option<f64>>,
 }
 
@@ -33,15 +33,14 @@ impl Timers {
         })
     }
 
-    /// Adds a handle. A deadline that is not a number is due at once: it compares with nothing, and a heap in which it
-    /// stayed would lose its order.
+    /// Adds a handle. A deadline of NaN is due at once: NaN cannot be ordered, so it would break the heap.
     #[inline(always)]
     pub(crate) fn insert(&self, when: f64, handle: TimerRef) {
         let when = if when.is_nan() { f64::NEG_INFINITY } else { when };
         self.change(|heap| heap.insert(when, handle));
     }
 
-    /// Takes a handle out. The caller drops it, when the heap is no longer borrowed.
+    /// Removes a handle. The caller drops it, after the borrow of the heap has ended.
     #[inline(always)]
     pub(crate) fn remove(&self, slot: Slot) -> Option<TimerRef> {
         self.change(|heap| heap.remove(slot))
@@ -59,7 +58,7 @@ impl Timers {
         self.change(|heap| heap.pop_due(now)).map(|(_, timer)| timer.into_handle())
     }
 
-    /// All handles, in the order in which they are due.
+    /// All handles, ordered by their deadlines.
     pub(crate) fn in_order(&self) -> Vec<Ref> {
         self.heap.with(|heap| {
             heap.in_order().into_iter().map(|timer| timer.handle().object().clone_ref()).collect()
@@ -70,13 +69,14 @@ impl Timers {
         self.heap.with(|heap| heap.len())
     }
 
-    /// Takes out the next handle, due or not.
+    /// Removes the handle with the earliest deadline, even if it is not due.
     pub(crate) fn pop(&self) -> Option<HandleRef> {
         self.change(TimerHeap::pop).map(|(_, timer)| timer.into_handle())
     }
 
-    /// The loop stops running, and may become garbage together with tasks that wait in it: from now on the collector
-    /// sees the handles that others hold too. A loop with very many timers is not looked through at each stop.
+    /// Called when the loop stops running, because it may then become garbage together with tasks that wait for timers.
+    /// From now on the garbage collector tracks those handles that have other references. With very many timers this
+    /// does nothing, because it would take too long.
     pub(crate) fn track_shared(&self) {
         self.heap.with(|heap| {
             if heap.len() <= MOST_TRACKED {
@@ -85,7 +85,7 @@ impl Timers {
         });
     }
 
-    /// For the collector. `visit` runs no Python code.
+    /// For the garbage collector. `visit` runs no Python code.
     pub(crate) fn traverse(&self, visit: &mut dyn FnMut(&Ref)) {
         self.heap.with(|heap| heap.iter().for_each(|(_, timer)| visit(timer.handle().object())));
     }

@@ -1,22 +1,22 @@
-//! Whether a push into the loop needs a wake-up.
+//! Records whether a push to the ready queue has to wake somebody.
 //!
-//! Two things can wait: a thread that sleeps in the poll without the GIL, and a foreign main loop (a GUI's, say) in which this
-//! loop is embedded. The foreign loop waits for the poller's descriptor between the turns of this one, so that
+//! There are two cases. A thread may wait in the poller without the GIL. Or this loop is embedded in a foreign main
+//! loop, such as a GUI's. Between two turns of this loop, the foreign loop waits for the poller's descriptor. So the
 //! descriptor must become readable as soon as there is something to do.
 
 use std::cell::Cell;
 
-/// What waits for a push.
+/// Who waits for the loop.
 #[derive(Debug, Default)]
 pub(crate) struct Wakeup {
-    /// A thread sleeps in the poll without the GIL, and the poller is its own meanwhile.
+    /// A thread waits in the poller without the GIL. No other thread may use the poller.
     pub(crate) polling: Cell<bool>,
-    /// A foreign main loop waits for the poller's descriptor between the turns.
+    /// A foreign main loop waits for the poller's descriptor between two turns.
     pub(crate) embedded: Cell<bool>,
 }
 
 impl Wakeup {
-    /// Does a push have to wake a thread, or the foreign main loop?
+    /// Does a push have to call [`Inbox::wake`](super::inbox::Inbox::wake)?
     #[inline(always)]
     pub(crate) fn is_needed(&self) -> bool {
         self.polling.get() | self.embedded.get()

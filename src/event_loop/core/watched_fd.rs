@@ -1,6 +1,6 @@
-//! What waits for one descriptor: callbacks of `add_reader` and `add_writer`, and awaitable socket calls.
+//! The waiters of one descriptor: callbacks of `add_reader` and `add_writer`, and awaitable socket calls.
 //!
-//! This is the record; what is done with it stands in `watch.rs`.
+//! This file has the data; `watch.rs` has the operations.
 
 use std::cell::Cell;
 
@@ -10,40 +10,40 @@ use super::super::handle::layout::{Handle, is_handle};
 use crate::capi::{Borrowed, Ref, Slot};
 use crate::reactor::Interest;
 
-/// Which way a waiter looks.
+/// What a waiter waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     Read,
     Write,
 }
 
-/// How the descriptor stands in the poller.
+/// How the descriptor is registered in the poller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Registration {
     None,
     Level(Interest),
     Edge,
-    /// It was registered, and the number has been given again since. It may be another file's by now, which the poller
-    /// does not know.
+    /// It was registered, and then its callback was replaced, but not by a call with the same file object. The number
+    /// may belong to another open file by now, which the poller does not know.
     Doubtful,
 }
 
-/// Per direction a Handle, the future of a socket call, or a socket call that goes on by itself.
+/// The waiters: for each direction a Handle, the future of a socket call, or a socket call that resumes by itself.
 #[derive(Debug)]
 pub(crate) struct WatchedFd {
     reader: Slot,
     writer: Slot,
-    /// The number of the poll after which the callback of each side was set. What that poll reported is not for it: in
-    /// asyncio a callback that is replaced, or taken away and set again, takes its place in the next turn.
+    /// For each direction, the number of polls when its callback was set. Events of the last of these polls are not for
+    /// it: in asyncio a callback that was replaced, or removed and added again, is called in the next turn.
     set_after: [Cell<u64>; 2],
     pub(crate) registration: Cell<Registration>,
-    /// The loop itself watches the descriptor, for signals or for the end of a child: no callback of the program makes
-    /// it ready.
+    /// The loop itself watches the descriptor, for signals or for the end of a child process. So its callbacks do not
+    /// force a poll in every turn; see `poll_policy.rs`.
     pub(crate) internal: Cell<bool>,
-    /// A weak reference to the socket that [`Registration::Edge`] was set up for.
+    /// A weak reference to the socket that was registered with [`Registration::Edge`].
     pub(crate) owner: Slot,
-    /// The object that `add_reader` or `add_writer` was given, unless it was a number. Kept alive, as a selector keeps
-    /// it, and found by identity once it is closed and has no number any more.
+    /// The file object that was passed to `add_reader` or `add_writer`, unless it was a number. It is kept alive, as by
+    /// a selector. After it was closed it has no number, and `remove_reader` finds it by its identity.
     pub(crate) file: Slot,
 }
 
@@ -71,7 +71,7 @@ impl WatchedFd {
         &self.set_after[direction as usize]
     }
 
-    /// How many callbacks of the program wait here.
+    /// How many callbacks of the program there are.
     pub(crate) fn callbacks(&self) -> usize {
         if self.internal.get() { 0 } else { self.handles() }
     }
@@ -84,7 +84,7 @@ impl WatchedFd {
         [&self.reader, &self.writer].iter().filter(|slot| look(slot, is_handle) == Some(true)).count()
     }
 
-    /// Was `file` what this descriptor was given as?
+    /// Was the descriptor passed as this file object?
     pub(crate) fn is_of(&self, file: *mut ffi::PyObject) -> bool {
         self.file.as_ptr() == file
     }
@@ -94,17 +94,17 @@ impl WatchedFd {
         self.interest().is_some()
     }
 
-    /// Is it registered for edges, for this very socket?
+    /// Is it registered edge-triggered, for this socket object?
     pub(crate) fn has_edge_of(&self, socket: &Ref) -> bool {
         self.registration.get() == Registration::Edge && refers_to(&self.owner, socket)
     }
 
-    /// What a level-triggered registration has to ask for.
+    /// The interest for a level-triggered registration.
     pub(crate) fn interest(&self) -> Option<Interest> {
         Interest::of(!self.reader.is_empty(), !self.writer.is_empty())
     }
 
-    /// The loop is closed: nothing here will run.
+    /// Empties the handles, because the loop is closed and they will not run.
     pub(crate) fn empty(&self) {
         for side in [&self.reader, &self.writer] {
             if let Some(handle) = side.take().as_ref().and_then(Handle::from_object) {
@@ -113,7 +113,7 @@ impl WatchedFd {
         }
     }
 
-    /// For the collector. `visit` runs no Python code.
+    /// For the garbage collector. `visit` runs no Python code.
     pub(crate) fn traverse(&self, visit: &mut dyn FnMut(&Ref)) {
         for slot in [&self.reader, &self.writer, &self.owner, &self.file] {
             look(slot, &mut *visit);
@@ -121,7 +121,7 @@ impl WatchedFd {
     }
 }
 
-/// Looks at what a slot holds. `look` runs no Python code, so the slot keeps it meanwhile.
+/// Calls `look` with the object in a slot. `look` must run no Python code, so that the slot keeps the object alive.
 fn look<T>(slot: &Slot, look: impl FnOnce(&Ref) -> T) -> Option<T> {
     // SAFETY: null, or an object that the slot holds a reference to.
     unsafe { Borrowed::from_nullable(slot.as_ptr()) }.map(|object| look(&object))
@@ -132,7 +132,7 @@ fn refers_to(weak: &Slot, object: &Ref) -> bool {
         return false;
     }
     let mut referent = std::ptr::null_mut();
-    // SAFETY: the slot holds a weak reference; the call gives an owned reference or null.
+    // SAFETY: the slot holds a weak reference. The call stores an owned reference or null.
     unsafe {
         ffi::compat::PyWeakref_GetRef(weak.as_ptr(), &mut referent);
         Ref::from_owned(referent).is_some_and(|referent| referent.as_ptr() == object.as_ptr())

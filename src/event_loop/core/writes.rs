@@ -1,7 +1,7 @@
-//! Writes that wait for the end of the turn.
+//! Transports that have buffered writes to send.
 //!
-//! What a callback writes is sent once, when the turn is over. What a protocol writes while it receives data is sent
-//! when that call returns.
+//! What callbacks write is sent at the end of the turn, in one call per transport. What a protocol writes in
+//! `data_received` or `buffer_updated` is sent when that method returns.
 
 use std::cell::Cell;
 
@@ -13,7 +13,7 @@ use crate::capi::{Fatal, Ref};
 /// Sends what a transport has buffered. `C` is the loop's core.
 pub(crate) type Flush<C> = fn(&Ref, &C) -> Result<(), Fatal>;
 
-/// A transport whose protocol is receiving data, borrowed from the call that it receives in.
+/// The transport whose protocol is receiving data. It is borrowed: the call on the stack keeps it alive.
 pub(crate) type Delivery<C> = Option<(*mut ffi::PyObject, Flush<C>)>;
 
 #[derive(Debug)]
@@ -42,12 +42,13 @@ impl<C> Writes<C> {
         self.queue.pop_front()
     }
 
-    /// Drops what was not sent.
+    /// Empties the queue, without sending.
     pub(crate) fn clear(&self) {
         drop(self.queue.take());
     }
 
-    /// `object` hands data to its protocol. [`end_delivery`](Writes::end_delivery) gets what is returned.
+    /// `object` begins to deliver data to its protocol. The caller passes the result to
+    /// [`end_delivery`](Writes::end_delivery).
     #[inline(always)]
     pub(crate) fn begin_delivery(&self, object: &Ref, flush: Flush<C>) -> Delivery<C> {
         self.delivering.replace(Some((object.as_ptr(), flush)))
@@ -63,10 +64,11 @@ impl<C> Writes<C> {
         self.delivering.get().is_some_and(|(delivering, _)| delivering == object.as_ptr())
     }
 
-    /// The loop is run inside of a protocol's call: what that call has written so far does not wait for its end.
+    /// Called when the loop is run inside of a protocol's method. What this method has written so far is then sent
+    /// without waiting for its end.
     pub(crate) fn queue_delivery(&self) {
         if let Some((object, flush)) = self.delivering.take() {
-            // SAFETY: the call that lent it is still on the stack.
+            // SAFETY: the call that keeps the transport alive is still on the stack.
             self.push(unsafe { Ref::from_borrowed(object) }, flush);
         }
     }

@@ -1,15 +1,15 @@
-//! What a handle is: its fields, how it is made, emptied and shown to the collector.
+//! The fields of a handle, and how handles are created, emptied and traversed.
 //!
-//! Handles are raw heap types that the collector does not track: a tracked Handle costs 263 instructions more per
-//! callback, a pyclass 490. A cycle through a Handle is broken when it runs or is cancelled, because both empty it; the
-//! loop's own traverse enters the handles that only the loop owns. A TimerHandle that other code holds as well, as
-//! `asyncio.sleep` and `asyncio.timeout` do, is tracked when the loop stops running: only then can the loop itself be a
-//! part of the cycle.
+//! Handles are heap types of the C API that the garbage collector does not track: a tracked Handle costs 263
+//! instructions more per callback, a pyclass 490. A cycle through a Handle is broken when it runs or is cancelled,
+//! because both empty it. The loop's own traverse visits the references of the handles that only the loop owns. A
+//! TimerHandle that other code holds too, such as `asyncio.sleep` and `asyncio.timeout`, is tracked when the loop stops
+//! running, because only then can the loop itself be part of the cycle.
 //!
-//! The callback and up to three arguments lie inline. More arguments are kept as a tuple.
+//! The callback and up to three arguments are stored inline. More arguments are stored as a tuple.
 //!
-//! `isinstance(handle, asyncio.Handle)` holds through `__class__`, as for a proxy: to inherit would cost what the plain
-//! layout saves.
+//! `isinstance(handle, asyncio.Handle)` is true because `__class__` returns asyncio's class. Inheriting from that class
+//! would cost as much as this layout saves.
 
 use std::cell::Cell;
 
@@ -22,17 +22,17 @@ use crate::capi::recycle::context::as_object;
 use crate::capi::{Borrowed, Raised, Ref, Slot};
 use crate::timer;
 
-/// How many arguments lie inline.
+/// How many arguments are stored inline.
 pub(super) const INLINE: usize = 3;
 
-/// What a handle is for. `Handle::run` takes another way for the last two.
+/// What a handle is for. `Handle::run` treats the last two kinds differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
 pub(crate) enum Kind {
     /// Made by `call_soon`: runs once.
     Once,
     /// A [`TimerHandle`].
     Timer,
-    /// Kept by `add_reader` and `add_writer`: runs more than once.
+    /// Made by `add_reader` or `add_writer`: runs any number of times.
     Repeated,
     /// A [`ThreadSafeHandle`].
     ThreadSafe,
@@ -43,28 +43,30 @@ pub(crate) enum Kind {
 #[derive(Debug)]
 pub(crate) struct Handle {
     pub(super) callback: Slot,
-    /// The first places are filled. A handle that is `tupled` has the tuple of all arguments in the first.
+    /// The arguments, from the first slot on. If `tupled` is set, the first slot has the tuple of all arguments.
     pub(super) arguments: [Slot; INLINE],
     pub(super) tupled: Cell<bool>,
     pub(super) cancelled: Cell<bool>,
     pub(super) kind: Kind,
-    /// What `capi::recycle::context::context_for` gave: a Context, or bare variables until Python code asks for it.
+    /// The result of `capi::recycle::context::context_for`: a Context object, or only its variables until Python code
+    /// asks for the object.
     pub(super) context: Slot,
     pub(super) event_loop: LoopSlot,
     pub(super) source_traceback: Slot,
-    /// The repr from before a cancel in debug mode, when the callback is already gone.
-    pub(super) shown: Slot,
+    /// The repr from before the callback was dropped: of a handle that was cancelled in debug mode, or whose error was
+    /// reported.
+    pub(super) repr: Slot,
     pub(super) weaklist: WeakList,
 }
 
-/// A scheduled callback with a deadline, which knows its place in the timer heap.
+/// A scheduled callback with a deadline. It knows its slot in the timer heap.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct TimerHandle {
     pub(super) handle: Handle,
     pub(super) when: Cell<f64>,
     pub(super) slot: Cell<timer::Slot>,
-    /// The deadline as it was given, if that was no float: asyncio keeps and shows the very object.
+    /// The deadline object, if it was not a float: like asyncio, `when()` returns the object that was passed.
     pub(super) given: Slot,
 }
 
@@ -76,25 +78,25 @@ pub(crate) struct ThreadSafeHandle {
     pub(super) lock: RunLock,
 }
 
-// `make_types` builds the classes, from which none is derived; `native::create` makes every instance. A burst of more than
-// 256 handles falls back to malloc.
+// `make_types` builds the classes, which have no subclasses. Only `native::create` makes instances. The freelist has
+// room for 256 handles; a larger burst uses malloc.
 native_class!(unsafe Handle, freelist 256, collected false);
 native_class!(unsafe TimerHandle, freelist 256);
 native_class!(unsafe ThreadSafeHandle, freelist 256, collected false);
 
-/// Is it one of ours (of any kind)?
+/// Is the object a native handle, of any kind?
 #[inline(always)]
 pub(crate) fn is_handle(object: &Ref) -> bool {
     let classes = [Handle::class(), TimerHandle::class(), ThreadSafeHandle::class()];
     classes.iter().any(|class| class.is_exact_class_of(object))
 }
 
-/// A reference to a handle of ours, of any kind.
+/// A reference to a native handle, of any kind.
 #[derive(Debug)]
 pub(crate) struct HandleRef(Ref);
 
 impl HandleRef {
-    /// Gives the object back if it is none of ours.
+    /// Returns the object as the error if it is not a native handle.
     #[inline(always)]
     pub(crate) fn new(object: Ref) -> Result<HandleRef, Ref> {
         if is_handle(&object) { Ok(HandleRef(object)) } else { Err(object) }
@@ -121,12 +123,12 @@ impl std::ops::Deref for HandleRef {
 
     #[inline(always)]
     fn deref(&self) -> &Handle {
-        // SAFETY: the constructors in this file take handles only; the reference keeps it alive.
+        // SAFETY: the constructors in this file accept only handles. The reference keeps the handle alive.
         unsafe { Handle::of(&self.0) }
     }
 }
 
-/// A reference to a TimerHandle: what the timer heap owns.
+/// A reference to a TimerHandle. The timer heap owns these.
 #[derive(Debug)]
 pub(crate) struct TimerRef(HandleRef);
 
@@ -148,11 +150,11 @@ impl TimerRef {
 
     #[inline(always)]
     fn timer(&self) -> This<'_, TimerHandle> {
-        // SAFETY: `TimerHandle::create` alone makes these; the reference keeps the handle alive.
+        // SAFETY: only `TimerHandle::create` makes these references. The reference keeps the handle alive.
         unsafe { This::from_ptr(self.0.object().as_ptr()) }
     }
 
-    /// Shows the handle to the collector if it is referred to by more than the heap.
+    /// Has the garbage collector track the handle, if there is another reference besides the heap's.
     pub(crate) fn track_shared(&self) {
         if !self.0.object().is_unique() {
             self.timer().track();
@@ -169,13 +171,13 @@ impl timer::Slotted for TimerRef {
 
 /// When a timer is due.
 pub(crate) struct Deadline {
-    /// What timers are ordered by.
+    /// The key of the timer heap.
     pub(crate) seconds: f64,
-    /// What was given, unless it was a float.
+    /// The object that was passed, unless it was a float.
     pub(crate) given: Option<Ref>,
 }
 
-/// What a new handle is made of.
+/// The parts of a new handle.
 pub(crate) struct Parts<'a> {
     pub(crate) event_loop: LoopRef,
     pub(crate) callback: Ref,
@@ -201,7 +203,7 @@ impl Parts<'_> {
             context: Slot::new(Some(self.context)),
             event_loop: LoopSlot::new(self.event_loop),
             source_traceback: Slot::empty(),
-            shown: Slot::empty(),
+            repr: Slot::empty(),
             weaklist: WeakList::new(),
         })
     }
@@ -213,13 +215,13 @@ fn tuple_of(arguments: &[Borrowed<'_>]) -> Result<Ref, Raised> {
 }
 
 impl Handle {
-    /// A new Handle that runs once. It is not queued.
+    /// Creates a Handle that runs once. The caller queues it.
     #[inline(always)]
     pub(crate) fn create(parts: Parts<'_>) -> Result<HandleRef, Raised> {
         native::create(parts.into_handle(Kind::Once)?).map(HandleRef)
     }
 
-    /// A new Handle that runs as often as it is asked to. It is not watched yet.
+    /// Creates a Handle that may run any number of times, for `add_reader` and `add_writer`.
     pub(crate) fn create_repeated(parts: Parts<'_>) -> Result<HandleRef, Raised> {
         native::create(parts.into_handle(Kind::Repeated)?).map(HandleRef)
     }
@@ -228,21 +230,22 @@ impl Handle {
     /// `object` is one of our handles ([`is_handle`]).
     #[inline(always)]
     unsafe fn of(object: &Ref) -> &Handle {
-        // SAFETY: the caller's word. All three types begin with these fields, at the same place.
+        // SAFETY: the caller's promise. All three types begin with a `Handle`, at the same offset.
         unsafe { This::<Handle>::from_ptr(object.as_ptr()) }.fields()
     }
 
     /// The object, if it is one of our handles.
     #[inline(always)]
     pub(crate) fn from_object(object: &Ref) -> Option<&Handle> {
-        // SAFETY: just tested.
+        // SAFETY: the type is tested first.
         is_handle(object).then(|| unsafe { Handle::of(object) })
     }
 
     /// The lock of a ThreadSafeHandle.
     #[inline(always)]
     pub(super) fn lock(&self) -> Option<&RunLock> {
-        // SAFETY: handles of this kind are made by `ThreadSafeHandle::create` only, and begin with a `Handle`.
+        // SAFETY: only `ThreadSafeHandle::create` makes handles of this kind, and a ThreadSafeHandle begins with its
+        // `Handle`.
         (self.kind == Kind::ThreadSafe)
             .then(|| unsafe { &(*std::ptr::from_ref(self).cast::<ThreadSafeHandle>()).lock })
     }
@@ -255,19 +258,20 @@ impl Handle {
         self.source_traceback.set(traceback);
     }
 
-    /// Moves the arguments out: the filled ones come first.
+    /// Moves the arguments out. The unused slots are the last ones.
     #[inline(always)]
     pub(super) fn take_arguments(&self) -> [Option<Ref>; INLINE] {
         self.arguments.each_ref().map(Slot::take)
     }
 
-    /// A handle that has run, or was cancelled, holds nothing that its end could free.
+    /// Does the handle have no references to objects that could be deallocated with it? So it is after a run or a
+    /// cancel.
     #[inline(always)]
-    pub(super) fn holds_nothing(&self) -> bool {
+    pub(super) fn is_emptied(&self) -> bool {
         self.callback.is_empty() && self.context.is_empty() && self.source_traceback.is_empty()
     }
 
-    /// What a tracer does that wraps the callback in one of its own: the arguments as one tuple, or none.
+    /// Replaces the arguments, by a tuple or by none. Tracers that wrap the callback do that.
     pub(super) fn set_arguments(&self, tuple: Option<Ref>) {
         let old = self.take_arguments();
         if tuple.is_some() {
@@ -277,28 +281,28 @@ impl Handle {
         drop(old);
     }
 
-    /// Cancels: the callback will not run, and the handle drops what it holds. The context too: the collector does not
-    /// see the handle, and a context variable may lead back to an object that holds it.
+    /// Cancels the handle. The callback will not run, and the handle drops its references. That includes the context:
+    /// the collector does not track the handle, and a context variable may refer to an object that holds the handle.
     pub(crate) fn cancel(&self) {
         self.cancelled.set(true);
         self.empty();
     }
 
-    /// Drops what a run would need.
+    /// Drops the callback, the arguments and the context.
     pub(crate) fn empty(&self) {
-        // Everything is taken out before any destructor runs.
+        // All of them are moved out first, before a destructor can run.
         drop((self.callback.take(), self.take_arguments()));
         self.context.clear();
     }
 
-    /// After a run that kept what the handle holds: empties it, unless it runs again.
-    pub(crate) fn spent(&self) {
+    /// Empties the handle after a run that has left its callback in place, unless it may run again.
+    pub(crate) fn finish_run(&self) {
         if self.kind != Kind::Repeated || self.is_cancelled() {
             self.empty();
         }
     }
 
-    /// The Context in which the callback runs, as an object that Python may see. The handle keeps that object.
+    /// The Context in which the callback runs, as a Python object. The handle keeps this object from now on.
     pub(super) fn context_object(&self) -> Result<Option<Ref>, Raised> {
         let Some(context) = self.context.get() else { return Ok(None) };
         let object = as_object(context)?;
@@ -306,7 +310,7 @@ impl Handle {
         Ok(Some(object))
     }
 
-    /// The arguments as Python shows them: a tuple, or `None` once they are gone.
+    /// The arguments as a tuple; `None` once they were dropped.
     pub(super) fn arguments_tuple(&self) -> Result<Option<Ref>, Raised> {
         if self.callback.is_empty() {
             return Ok(None);
@@ -318,11 +322,11 @@ impl Handle {
         }
     }
 
-    /// Shows the collector the handle's own references: for its own traverse, and for the loop's while it has none.
+    /// Visits the handle's references, for a TimerHandle's own traverse and for the loop's.
     pub(crate) fn visit(&self, visit: &mut dyn FnMut(&Ref)) {
         let slots = [&self.callback, &self.context, self.event_loop.slot()];
         for slot in slots.into_iter().chain(&self.arguments) {
-            // SAFETY: null, or an object that the handle holds a reference to.
+            // SAFETY: null, or an object to which the handle has a reference.
             if let Some(object) = unsafe { Borrowed::from_nullable(slot.as_ptr()) } {
                 visit(&object);
             }
@@ -331,7 +335,7 @@ impl Handle {
 }
 
 impl TimerHandle {
-    /// A new TimerHandle. It is not in the heap yet.
+    /// Creates a TimerHandle. The caller adds it to the heap.
     #[inline(always)]
     pub(crate) fn create(when: Deadline, parts: Parts<'_>) -> Result<TimerRef, Raised> {
         native::create(TimerHandle {
@@ -344,13 +348,13 @@ impl TimerHandle {
     }
 
     /// The deadline as a Python number.
-    pub(super) fn shown_when(&self) -> Result<Ref, Raised> {
+    pub(super) fn when_object(&self) -> Result<Ref, Raised> {
         self.given.get().map_or_else(|| float(self.when.get()), Ok)
     }
 }
 
 impl ThreadSafeHandle {
-    /// A new ThreadSafeHandle. It is not queued.
+    /// Creates a ThreadSafeHandle. The caller queues it.
     #[inline(always)]
     pub(crate) fn create(parts: Parts<'_>) -> Result<HandleRef, Raised> {
         native::create(ThreadSafeHandle {

@@ -1,7 +1,7 @@
-//! Handles as Python sees them: the three types and what is in their tables.
+//! The three Python types of handles, with their methods and attributes.
 //!
-//! Repr, ordering and equality are asyncio's own Python functions, called with our object as `self`; they read the
-//! attributes that are given here.
+//! For repr, ordering and equality, asyncio's own functions are called with our object as `self`. They read the
+//! attributes that are defined here.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -20,21 +20,21 @@ use crate::capi::methods::{Attribute, Method, TypeSlot};
 use crate::capi::native::{Dead, Dealloc, Native, This, WeakList};
 use crate::capi::{Borrowed, Fatal, Raised, Ref};
 
-/// How many deallocations may nest. A handle can be an argument of another, and a long chain of them would use up the
-/// stack; past this the rest waits in [`LATER`].
+/// How many deallocations may nest. A handle can be an argument of another handle, and a long chain would overflow the
+/// stack. So deeper ones are deferred to [`LATER`].
 const NESTED: usize = 50;
 
 thread_local! {
     static DEPTH: Cell<usize> = const { Cell::new(0) };
-    /// Dead handles that are dropped when the outermost deallocation is done.
+    /// Handles whose fields are dropped at the end of the outermost deallocation.
     static LATER: RefCell<Vec<Box<dyn Any>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What the three types have in common: they begin with the fields of a [`Handle`].
+/// The three types of handles. Each of them begins with the fields of a [`Handle`].
 trait AnyHandle: Dealloc {
     fn handle(&self) -> &Handle;
 
-    /// Takes a timer out of its loop's heap, if it is there.
+    /// Removes a timer from its loop's heap, if it is there.
     #[inline(always)]
     fn unschedule(&self) {}
 }
@@ -70,7 +70,7 @@ impl AnyHandle for ThreadSafeHandle {
     }
 }
 
-// -- the end of a handle
+// -- deallocation
 
 macro_rules! dealloc {
     ($($kind:ty),*) => {$(
@@ -80,10 +80,10 @@ macro_rules! dealloc {
                 Some(&self.handle().weaklist)
             }
 
-            /// Ends a dead handle, now or when the deallocations around this one are done.
+            /// Drops the fields, now or at the end of the outermost deallocation.
             #[inline(always)]
             fn dealloc(dead: Dead<$kind>) {
-                if dead.handle().holds_nothing() { drop(dead) } else { end_nested(dead) }
+                if dead.handle().is_emptied() { drop(dead) } else { end_nested(dead) }
             }
         }
     )*};
@@ -112,7 +112,7 @@ impl Traverse for TimerHandle {
         self.handle.visit(&mut |held| visitor.reference(held));
     }
 
-    /// The loop's clear breaks a cycle: it empties all its handles.
+    /// Does nothing: the clear of the loop breaks a cycle, because it empties all handles of the loop.
     fn clear(&self) {}
 }
 
@@ -124,7 +124,7 @@ fn cancel<T: AnyHandle>(this: This<'_, T>) -> Result<(), Raised> {
     this.unschedule();
     if !handle.cancelled.replace(true) {
         if handle.event_loop.get().is_some_and(|event_loop| event_loop.core().is_debug()) {
-            handle.shown.set(Some(this.object().repr()?));
+            handle.repr.set(Some(this.object().repr()?));
         }
         handle.cancel();
     }
@@ -139,12 +139,12 @@ fn context<T: AnyHandle>(this: This<'_, T>) -> Result<Option<Ref>, Raised> {
     this.handle().context_object()
 }
 
-/// `_run()`: for a `_run_once` written in Python, which third parties have. Errors go where asyncio sends them; the
-/// fatal two are raised.
+/// `_run()`, for a `_run_once` written in Python, as some libraries have one. Errors are reported as in asyncio.
+/// SystemExit and KeyboardInterrupt are raised.
 fn run<T: AnyHandle>(this: This<'_, T>) -> Result<(), Raised> {
     let Ok(handle) = HandleRef::new(this.object().to_owned()) else { return Ok(()) };
     if handle.run_by_patch()? {
-        handle.spent();
+        handle.finish_run();
         return Ok(());
     }
     match (handle.run(), handle.event_loop.get()) {
@@ -155,7 +155,7 @@ fn run<T: AnyHandle>(this: This<'_, T>) -> Result<(), Raised> {
     }
 }
 
-/// The asyncio class that the type stands in for.
+/// The asyncio class that this type replaces.
 fn asyncio_class<T: AnyHandle>(this: This<'_, T>) -> Borrowed<'static> {
     match this.handle().kind {
         Kind::Once | Kind::Repeated => &imports().handle_class,
@@ -165,7 +165,7 @@ fn asyncio_class<T: AnyHandle>(this: This<'_, T>) -> Borrowed<'static> {
     .borrow()
 }
 
-/// Calls the function that asyncio's class of the same kind has under this name, with our object as `self`.
+/// Calls a function of asyncio's class with our object as `self`.
 fn call_asyncio<T: AnyHandle>(
     this: This<'_, T>,
     name: &str,
@@ -197,7 +197,7 @@ fn compare_timers(
 
 // -- tables
 
-/// An attribute's new value; `None` and a deletion both mean nothing.
+/// The new value of an attribute. Setting it to `None` is the same as deleting it.
 fn given(value: Option<Borrowed<'_>>) -> Option<Borrowed<'_>> {
     value.filter(|value| !value.is_none())
 }
@@ -208,9 +208,10 @@ fn set_arguments<T: AnyHandle>(this: This<'_, T>, value: Option<Borrowed<'_>>) -
     Ok(())
 }
 
-/// asyncio's loop says so of a timer that it takes out of its list: then ours is no longer in the heap either.
+/// Setting `_scheduled` to False removes the timer from the heap: asyncio's code does that to a handle that it has
+/// removed from its own list of timers.
 fn set_scheduled(this: This<'_, TimerHandle>, value: Option<Borrowed<'_>>) -> Result<(), Raised> {
-    // Only the loop schedules.
+    // Setting it to True has no effect: only the loop schedules handles.
     if !value.map_or(Ok(false), |value| value.is_true())? {
         this.unschedule();
     }
@@ -218,20 +219,20 @@ fn set_scheduled(this: This<'_, TimerHandle>, value: Option<Borrowed<'_>>) -> Re
 }
 
 fn when(this: This<'_, TimerHandle>) -> Result<Ref, Raised> {
-    this.shown_when()
+    this.when_object()
 }
 
-/// What all the types have.
+/// The methods and attributes of all three types.
 fn class<'py, T: AnyHandle>(name: &'static CStr) -> ClassSpec<'py, T> {
     let methods = [
-        Method::no_args(c"cancel", cancel::<T>, c"Cancel the callback: it will not run."),
+        Method::no_args(c"cancel", cancel::<T>, c"Cancel the callback. It will not run."),
         Method::no_args(c"cancelled", cancelled::<T>, c"True if cancel() was called."),
         Method::no_args(c"get_context", context::<T>, c"The context in which the callback runs."),
         Method::no_args(c"_run", run::<T>, c"Run the callback now, as asyncio.Handle._run does."),
         Method::no_args(
             c"_repr_info",
             |this: This<'_, T>| call_asyncio(this, "_repr_info", &[]),
-            c"The parts of the repr, as asyncio.Handle has them.",
+            c"The parts of the repr, as in asyncio.Handle.",
         ),
     ];
     let attributes = [
@@ -245,7 +246,7 @@ fn class<'py, T: AnyHandle>(name: &'static CStr) -> ClassSpec<'py, T> {
         Attribute::read_only(c"_context", context::<T>),
         Attribute::read_only(c"_loop", |this: This<'_, T>| this.handle().event_loop.slot().get()),
         Attribute::read_only(c"_cancelled", |this: This<'_, T>| this.handle().is_cancelled()),
-        Attribute::read_only(c"_repr", |this: This<'_, T>| this.handle().shown.get()),
+        Attribute::read_only(c"_repr", |this: This<'_, T>| this.handle().repr.get()),
         Attribute::new(
             c"_source_traceback",
             |this: This<'_, T>| this.handle().source_traceback.get(),
@@ -275,7 +276,7 @@ pub(crate) fn make_types(py: Python<'_>) -> PyResult<()> {
         ])
         .slots(&[
             TypeSlot::compare(compare_timers),
-            TypeSlot::hash(|this: This<'_, TimerHandle>| this.shown_when()?.hash()),
+            TypeSlot::hash(|this: This<'_, TimerHandle>| this.when_object()?.hash()),
         ])
         .slots(&TypeSlot::collected())
         .weaklist(field!(TimerHandle, handle.weaklist))

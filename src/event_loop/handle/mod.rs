@@ -1,7 +1,7 @@
 //! Handle, TimerHandle and ThreadSafeHandle: what `call_soon`, `call_later` and `call_soon_threadsafe` return.
 //!
-//! [`layout`] says what a handle is, [`run`] how it runs its callback, [`run_lock`] what a ThreadSafeHandle adds, and
-//! [`methods`] what Python sees.
+//! [`layout`] has the fields, [`run`] runs the callback, [`run_lock`] is the lock of a ThreadSafeHandle, and
+//! [`methods`] has the Python types.
 
 pub(crate) mod layout;
 pub(crate) mod methods;

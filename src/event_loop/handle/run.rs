@@ -1,8 +1,8 @@
-//! How a handle runs its callback.
+//! Runs the callback of a handle.
 //!
-//! A handle is emptied onto the stack before its callback runs, so that a cancel during the run finds nothing to free.
-//! Handles of `add_reader` and `add_writer` run again and again, and handles in debug mode are named in the log
-//! afterwards: these are copied instead.
+//! The callback, the arguments and the context are moved from the handle to the stack before the callback runs. So a
+//! cancel during the run does not drop them. They are copied instead in two cases: a handle of `add_reader` or
+//! `add_writer` may run again, and in debug mode the log may show the handle after the run.
 
 use std::ptr::null_mut;
 
@@ -18,7 +18,7 @@ use crate::capi::recycle::context::run_in;
 use crate::capi::{Fatal, Raised, Ref, Slot};
 use crate::compat::patches;
 
-/// The arguments of a call, behind a spare place that the callee may use.
+/// The arguments of a vectorcall, after the slot that the callee may overwrite.
 #[repr(C)]
 struct Stack {
     spare: *mut ffi::PyObject,
@@ -26,8 +26,8 @@ struct Stack {
 }
 
 impl Handle {
-    /// Runs the callback in its context. A cancelled or spent handle does nothing. On an error the
-    /// callback is put back first, so that the report can name it.
+    /// Runs the callback in its context. Does nothing if the handle was cancelled or has run. After an error the
+    /// callback is put back into the handle, so that the report can name it.
     #[inline(always)]
     pub(crate) fn run(&self) -> Result<(), Raised> {
         if self.callback.is_empty() {
@@ -40,7 +40,8 @@ impl Handle {
         }
     }
 
-    /// The same in debug mode, where the log may want to name the callback afterwards. [`Handle::spent`] is to follow.
+    /// Runs the callback in debug mode, and leaves it in the handle, so that the log can name it. The caller then calls
+    /// [`Handle::finish_run`].
     #[cold]
     pub(crate) fn run_debug(&self) -> Result<(), Raised> {
         match self.kind {
@@ -61,7 +62,7 @@ impl Handle {
             return Ok(());
         };
         if self.cancelled.get() || !self.callback.is_empty() || !self.arguments[0].is_empty() {
-            // Cancelled, or given something else by the callback.
+            // The callback has cancelled the handle, or has set another callback or other arguments.
             self.keep_context(context);
         } else {
             self.tupled.set(tupled);
@@ -74,8 +75,7 @@ impl Handle {
         Err(raised)
     }
 
-    /// Runs and keeps what it holds: a watcher's handle, or any handle in debug mode, where the slow
-    /// callback log names the callback afterwards.
+    /// Runs the callback, and leaves it in the handle.
     #[cold]
     fn run_copy(&self) -> Result<(), Raised> {
         let (Some(callback), Some(context)) = (self.callback.get(), self.context_object()?) else {
@@ -88,21 +88,21 @@ impl Handle {
         })
     }
 
-    /// After a failure, for the report, which runs in the callback's context even if the callback has cancelled its own
-    /// handle. [`Handle::spent`] is to follow.
+    /// Keeps the context of a callback that has failed. The error is reported in this context, even if the callback has
+    /// cancelled its own handle. The caller then calls [`Handle::finish_run`].
     fn keep_context(&self, context: Ref) {
         if self.context.is_empty() {
             self.context.set(Some(context));
         }
     }
 
-    /// What `cancel()` and `cancelled()` begin with: they wait for a run in another thread.
+    /// Waits while the callback runs on another thread. `cancel()` and `cancelled()` call this first.
     #[inline(always)]
     pub(super) fn wait_for_run(&self) -> Result<(), Raised> {
         self.lock().map_or(Ok(()), RunLock::wait)
     }
 
-    /// Runs a ThreadSafeHandle by `run`; cancels from other threads wait.
+    /// Calls `run` for a ThreadSafeHandle. Meanwhile `cancel()` blocks on other threads.
     #[inline(always)]
     fn run_locked(&self, run: impl FnOnce(&Handle) -> Result<(), Raised>) -> Result<(), Raised> {
         let Some(lock) = self.lock() else { return run(self) };
@@ -121,8 +121,8 @@ impl Handle {
 }
 
 impl HandleRef {
-    /// Has the callback run by the function that replaces `asyncio.Handle._run`, which sees the handle as an
-    /// `asyncio.Handle`. False if there is none. [`Handle::spent`] is to follow.
+    /// Calls the patch of `asyncio.Handle._run`, which sees the handle as an `asyncio.Handle` and runs the callback.
+    /// Returns false if there is no patch. Otherwise the caller then calls [`Handle::finish_run`].
     #[cold]
     pub(crate) fn run_by_patch(&self) -> Result<bool, Raised> {
         let Some(patch) = patches::handle_run()? else { return Ok(false) };
@@ -134,30 +134,31 @@ impl HandleRef {
         .map(|()| true)
     }
 
-    /// After a report that named the callback: the handle drops what it holds, unless it runs again. It had so many
-    /// `owners` before the report: one that was added since still sees the callback in the handle's repr.
+    /// Empties the handle after its error was reported, unless it may run again. `owners` is its reference count before
+    /// the report. If the exception handler has kept the handle, its repr still shows the callback.
     #[cold]
     pub(crate) fn reported(&self, owners: isize) {
         let kept = self.object().refcount() > owners;
-        if kept && self.kind != Kind::Repeated && self.shown.is_empty() {
+        if kept && self.kind != Kind::Repeated && self.repr.is_empty() {
             undisturbed(|| match self.object().repr() {
-                Ok(text) => self.shown.set(Some(text)),
-                // A callback whose own repr fails.
+                Ok(text) => self.repr.set(Some(text)),
+                // The repr of the callback has failed.
                 Err(raised) => drop(raised.take()),
             });
         }
-        self.spent();
+        self.finish_run();
     }
 }
 
 #[inline(always)]
 fn invoke(callback: &Ref, context: Ref, stack: &mut Stack, tupled: bool) -> Result<(), (Raised, Ref)> {
     run_in(context, || match &stack.arguments[0] {
-        // SAFETY: a tupled handle has its tuple in the first place.
+        // SAFETY: if `tupled` is set, the first argument is a tuple.
         Some(tuple) if tupled => unsafe { call_tuple(callback, tuple.as_ptr(), null_mut()) },
         _ => {
             let count = stack.arguments.iter().flatten().count();
-            // SAFETY: `count` live arguments behind one spare place: an optional `Ref` is a pointer or null.
+            // SAFETY: `count` live arguments follow the slot that the callee may overwrite. An `Option<Ref>` has the
+            // layout of a nullable pointer.
             unsafe {
                 let arguments = (&raw mut *stack).cast::<*mut ffi::PyObject>().add(1);
                 vectorcall(callback.as_ptr(), arguments, count, null_mut())
@@ -167,7 +168,7 @@ fn invoke(callback: &Ref, context: Ref, stack: &mut Stack, tupled: bool) -> Resu
     .map(drop)
 }
 
-/// Runs a handle that is not ours: `asyncio.Handle` from inherited code or a third party.
+/// Runs a handle that is not native, such as an `asyncio.Handle` from inherited code or another library.
 pub(crate) fn run_foreign(handle: &Ref) -> Result<(), Raised> {
     if handle.getattr(&imports()._cancelled)?.is_true()? {
         return Ok(());

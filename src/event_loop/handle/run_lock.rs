@@ -1,9 +1,11 @@
-//! The rule of asyncio's thread-safe handles since 3.14: while the callback runs, `cancel()` and `cancelled()` block in
-//! every other thread. After a `cancel()` the callback has either run to its end or never will.
+//! The lock of a ThreadSafeHandle, which asyncio has since 3.14.
 //!
-//! asyncio holds a reentrant lock through every run. Here the GIL guards the number of the running thread. A thread that
-//! has to wait puts a gate (`threading.Event`) beside it, and the run opens the gate when it ends. Waiting at the gate
-//! gives way to signals, as asyncio's lock does.
+//! While the callback runs, `cancel()` and `cancelled()` block on every other thread. So after `cancel()` the callback
+//! has either returned, or will never run.
+//!
+//! asyncio holds a reentrant lock during each run. Here the GIL guards a field with the number of the running thread. A
+//! thread that has to wait creates a `threading.Event`, and the run sets this event at its end. Waiting for the event
+//! can be interrupted by signals, as with asyncio's lock.
 
 use std::cell::Cell;
 use std::ffi::c_ulong;
@@ -17,13 +19,13 @@ use crate::capi::{Raised, Ref, Slot};
 
 #[derive(Debug)]
 pub(super) struct RunLock {
-    /// The thread in which the callback runs at this moment.
+    /// The thread on which the callback is running.
     runner: Cell<Option<c_ulong>>,
     gate: Slot,
 }
 
 fn this_thread() -> c_ulong {
-    // SAFETY: no conditions.
+    // SAFETY: the function has no preconditions.
     unsafe { ffi::PyThread_get_thread_ident() }
 }
 
@@ -32,13 +34,13 @@ impl RunLock {
         RunLock { runner: Cell::new(None), gate: Slot::empty() }
     }
 
-    /// Blocks while the callback runs in another thread.
+    /// Blocks while the callback runs on another thread.
     pub(super) fn wait(&self) -> Result<(), Raised> {
         let me = this_thread();
         while self.runner.get().is_some_and(|runner| runner != me) {
             let Some(gate) = self.gate.get() else {
                 let gate = new_gate()?;
-                // Making it may have let other threads run: look again at everything.
+                // Other threads may have run while the event was created, so everything is checked again.
                 if self.gate.is_empty() {
                     self.gate.set(Some(gate));
                 }
@@ -49,8 +51,8 @@ impl RunLock {
         Ok(())
     }
 
-    /// Runs the callback by `run`; other threads wait until it has returned. `unraisable` takes an error of the gate, and
-    /// may leave a fatal one raised, which takes the place of the result.
+    /// Calls `run`, which runs the callback. Other threads wait until it has returned. `unraisable` gets an error of
+    /// the event. If that error is fatal, it is raised instead of the result of `run`.
     pub(super) fn hold(
         &self,
         run: impl FnOnce() -> Result<(), Raised>,
@@ -75,7 +77,7 @@ fn new_gate() -> Result<Ref, Raised> {
     support(py, "new_gate").and_then(|new| new.call0()).map(Ref::from).map_err(Raised::from)
 }
 
-/// Lets all threads go on that wait at the gate, whatever the run's result was.
+/// Sets the event, whatever the result of the run was. All waiting threads then continue.
 #[cold]
 fn open(
     gate: &Ref,

@@ -1,6 +1,7 @@
-//! One attempt at a socket's system call.
+//! Single attempts at a socket's system call.
 //!
-//! None of these waits. A call that would block says for what; `call.rs` waits for that and tries again.
+//! No attempt waits. If a call would block, the attempt returns the direction for which `call.rs` has to wait before it
+//! tries again.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -20,15 +21,15 @@ pub(super) use crate::capi::socket::SEND_FLAGS;
 use crate::capi::{Fallible, Raised, Ref};
 use crate::compat::descriptor;
 
-/// Up to here a message is received into a buffer of the loop and copied out; larger requests are received
-/// straight into the bytes object that is handed out.
+/// Up to this size, data is received into the loop's buffer and then copied. For larger sizes it is received directly
+/// into the bytes object that the caller gets.
 const COPIED: usize = 64 * 1024;
 
-/// What one attempt came to.
+/// The outcome of an attempt.
 pub(super) enum Attempt {
     Finished(Ref),
     Blocked(Direction),
-    /// Try once more; a file transfer does so in the next turn.
+    /// The caller has to try once more.
     Again,
 }
 
@@ -40,12 +41,12 @@ pub(super) fn sized(
     if count < 0 { would_block(direction) } else { result(count as usize).map(Attempt::Finished) }
 }
 
-/// The meaning of -1: wait, try again, or a real error.
+/// The outcome of a system call that has returned -1: wait, try again, or raise the error.
 pub(super) fn would_block(direction: Direction) -> Result<Attempt, Raised> {
     let error = io::Error::last_os_error();
     match error.kind() {
         io::ErrorKind::WouldBlock => Ok(Attempt::Blocked(direction)),
-        // What is there already brings no edge.
+        // Waiting would be wrong: data that is there already causes no edge.
         io::ErrorKind::Interrupted => Ok(Attempt::Again),
         _ => Err(raise_io(&error)),
     }
@@ -53,16 +54,16 @@ pub(super) fn would_block(direction: Direction) -> Result<Attempt, Raised> {
 
 pub(super) fn receive(core: &Core, fd: RawFd, size: usize) -> Result<Attempt, Raised> {
     if size == 0 {
-        // The socket is not asked, as in Python.
+        // As in Python, there is no system call.
         return bytes_from(&[]).map(Attempt::Finished);
     }
-    // SAFETY: `place` has room for `size` bytes.
+    // SAFETY: `receive_by` passes a pointer to `size` writable bytes.
     let call = |place: *mut u8| unsafe { (libc::recv(fd, place.cast(), size, libc::MSG_DONTWAIT), ()) };
     receive_by(core, size, call, |bytes, ()| Ok(bytes))
 }
 
-/// Receives at most `size` bytes into a bytes object. `call` makes the system call, which writes to the place that it is
-/// given; `result` is given what the call returns beside the count.
+/// Receives at most `size` bytes. `call` makes the system call, which writes to the pointer that `call` gets. `result`
+/// gets the bytes object and the other value that `call` has returned.
 pub(super) fn receive_by<S>(
     core: &Core,
     size: usize,
@@ -80,25 +81,25 @@ pub(super) fn receive_by<S>(
     sized(count, Direction::Read, |count| result(unsafe { bytes.finish(count) }?, more))
 }
 
-/// Is the descriptor ready at this moment?
+/// Is the descriptor ready now?
 fn is_ready(fd: RawFd, events: i16) -> bool {
     let mut asked = libc::pollfd { fd, events, revents: 0 };
-    // SAFETY: one valid pollfd, no waiting.
+    // SAFETY: one valid pollfd. The timeout is zero.
     unsafe { libc::poll(&mut asked, 1, 0) != 0 }
 }
 
 fn socket_option(fd: RawFd, option: i32) -> io::Result<i32> {
     let mut value: libc::c_int = 0;
     let mut size = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: a place of the right size.
+    // SAFETY: `value` is valid for a write of `size` bytes.
     let done = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, option, (&raw mut value).cast(), &mut size) };
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
 }
 
-/// `socket.accept()` itself: it knows every address family. The listening socket does not block, so `BlockingIOError`
-/// says to wait.
+/// Calls `socket.accept()`, which supports every address family. The socket is non-blocking, so a `BlockingIOError`
+/// means that the caller has to wait.
 pub(super) fn accept(socket: &Ref, fd: RawFd) -> Result<Attempt, Raised> {
-    // A wait for a socket that does not listen would never end: `accept` has to raise for it.
+    // On a socket that does not listen, `accept` has to be called at once, because it raises: a wait would never end.
     if !is_ready(fd, libc::POLLIN) && !matches!(socket_option(fd, libc::SO_ACCEPTCONN), Ok(0)) {
         return Ok(Attempt::Blocked(Direction::Read));
     }
@@ -116,7 +117,7 @@ pub(super) fn accept(socket: &Ref, fd: RawFd) -> Result<Attempt, Raised> {
     }
 }
 
-/// A non-blocking Python call failed: takes the error away if it only means "wait".
+/// A non-blocking Python call has failed. Clears the error if it only means that the caller has to wait.
 pub(super) fn blocked(raised: Raised) -> Result<(), Raised> {
     if Exception::BlockingIOError.is_set() || Exception::InterruptedError.is_set() {
         clear_error();
@@ -125,7 +126,7 @@ pub(super) fn blocked(raised: Raised) -> Result<(), Raised> {
     Err(raised)
 }
 
-/// Has the connect that was started come to an end? `SO_ERROR` as an int, 0 for success.
+/// Is the connect that was started done? The result is `SO_ERROR` as an int, with 0 for success.
 pub(super) fn connected(fd: RawFd) -> Result<Attempt, Raised> {
     if !is_ready(fd, libc::POLLOUT) {
         return Ok(Attempt::Blocked(Direction::Write));
@@ -142,7 +143,7 @@ pub(super) fn file_descriptor(socket: &Ref) -> Result<RawFd, Raised> {
         }
     }
     let number = socket.call_method(&imports().fileno, &[])?;
-    // SAFETY: a live object; -1 with an error set means failure, and without one a closed socket.
+    // SAFETY: a live object. -1 means an error if one is set, or else a closed socket.
     match unsafe { ffi::PyLong_AsLong(number.as_ptr()) } {
         fd if fd >= 0 => Ok(fd as RawFd),
         _ if is_error_set() => Err(Raised),

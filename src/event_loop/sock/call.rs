@@ -1,11 +1,11 @@
-//! The awaitable object of a socket call.
+//! The awaitable of a socket call.
 //!
-//! It is stepped like a coroutine (see `capi::coroutine`). Each step makes the system call first. Only if it would block, a
-//! future is made and put on the descriptor, and the awaiting task sees that future. A cancel arrives as `throw` and ends
-//! the wait.
+//! It behaves like a coroutine (see `capi::coroutine`). Each step makes the system call first. Only if that would
+//! block, the step creates a future, registers it with the descriptor, and yields it to the awaiting task. A cancel
+//! calls `throw`, which ends the wait.
 //!
-//! `_sock_send_file` makes many attempts before it is done. Its task is stepped for the first one and for the result; in
-//! between, the call itself waits for the descriptor and goes on from there.
+//! `_sock_send_file` makes many attempts before it is done. Its task is stepped only for the first one and for the
+//! result. In between, the call itself waits for the descriptor and resumes.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -35,7 +35,7 @@ use crate::capi::sockaddr::is_plain_socket;
 use crate::capi::{Borrowed, Fatal, Native, Raised, Ref, Slot, This};
 use crate::reactor::Readiness;
 
-/// What is to be done.
+/// What the call does.
 #[derive(Debug)]
 pub(crate) enum Action {
     Receive(usize),
@@ -45,24 +45,24 @@ pub(crate) enum Action {
         sent: Cell<usize>,
     },
     Accept,
-    /// A call that knows addresses. Apart, because an address is longer than all the others have.
+    /// A call with an address. It is boxed because an address is much larger than the other variants.
     Exchange(Box<Exchange>),
-    /// Wait until the socket is writable; the connect itself has been started. The first attempt only waits:
-    /// looking at the socket takes its error away, and a caller that cancels at once must still find it.
+    /// Wait until the socket is writable, after a connect was started. The first attempt always waits: reading
+    /// `SO_ERROR` clears the error, and a caller that cancels at once must still be able to read it.
     Connect {
         waited: Cell<bool>,
     },
     /// Send a file.
     SendFile(Rc<FileTransfer>),
-    /// What was tried without the task came to this result.
+    /// Return this result of an attempt that was made without the task.
     Ended(Slot),
-    /// The arguments were wrong in this way, or what was tried without the task failed.
+    /// Raise this exception. The arguments were wrong, or an attempt that was made without the task has failed.
     Fail(Slot),
     Done,
 }
 
 impl Action {
-    /// What it holds beside the socket.
+    /// The Python object that it holds besides the socket.
     fn held(&self) -> Option<&Slot> {
         match self {
             Action::ReceiveInto(held) | Action::Fail(held) | Action::Ended(held) => Some(held),
@@ -72,12 +72,12 @@ impl Action {
     }
 }
 
-/// One awaitable call.
+/// An awaitable socket call.
 #[derive(Debug)]
 pub(crate) struct SockCall {
     name: &'static str,
     event_loop: LoopRef,
-    /// The socket, until the call is over.
+    /// The socket; empty once the call is over.
     socket: Slot,
     fd: Cell<RawFd>,
     waiter: Slot,
@@ -85,7 +85,7 @@ pub(crate) struct SockCall {
     action: RefCell<Action>,
 }
 
-// `make_type` builds the class, of which `create` makes every instance.
+// `make_type` builds the class. Only `create` makes instances.
 native_class!(unsafe SockCall, freelist 64);
 
 impl SockCall {
@@ -95,7 +95,8 @@ impl SockCall {
         socket: Borrowed<'_>,
         action: Action,
     ) -> Result<Ref, Raised> {
-        let leads_on = !is_plain_socket(socket.as_ptr()) || action.held().is_some_and(|it| !is_buffer(it));
+        let may_form_cycle =
+            !is_plain_socket(socket.as_ptr()) || action.held().is_some_and(|it| !is_buffer(it));
         let object = native::create(SockCall {
             name,
             event_loop: core.loop_ref(),
@@ -105,16 +106,16 @@ impl SockCall {
             awaited: AwaitState::default(),
             action: RefCell::new(action),
         })?;
-        if leads_on && let Some(call) = SockCall::from_object(&object) {
+        if may_form_cycle && let Some(call) = SockCall::from_object(&object) {
             call.track();
         }
         Ok(object)
     }
 
-    /// The object, if it is a call of this kind. The class has no subclasses.
+    /// The object, if it is a `SockCall`. The class has no subclasses.
     #[inline(always)]
     pub(crate) fn from_object(object: &Ref) -> Option<This<'_, SockCall>> {
-        // SAFETY: just tested; the reference keeps it alive.
+        // SAFETY: the type is tested first. The reference keeps the object alive.
         SockCall::class().is_exact_class_of(object).then(|| unsafe { This::from_ptr(object.as_ptr()) })
     }
 
@@ -122,17 +123,17 @@ impl SockCall {
         self.event_loop.core()
     }
 
-    /// Another action from now on. Does nothing while an attempt is made; `attempt` does it then.
+    /// Replaces the action. Does nothing during an attempt; `attempt` then does it at its end.
     fn replace_action(&self, next: Action) {
         let old = self.action.try_borrow_mut().map(|mut action| std::mem::replace(&mut *action, next));
-        // The old one is dropped outside of the borrow.
+        // The old action is dropped after the borrow has ended.
         drop(old);
     }
 
     fn attempt(&self) -> Result<Attempt, Raised> {
         let result = self.attempt_once();
         if self.socket.is_empty() {
-            // Python code that the attempt has run closed the call.
+            // The attempt has run Python code, which has closed the call.
             self.replace_action(Action::Done);
         }
         result
@@ -144,11 +145,11 @@ impl SockCall {
         match &*self.action.borrow() {
             Action::Receive(size) => receive(self.core(), fd, *size),
             Action::ReceiveInto(target) => {
-                // Held: asking for the buffer may run Python code that closes this call.
+                // An owned reference: to ask for the buffer may run Python code that closes this call.
                 let target = target.get().unwrap_or_else(Ref::none);
                 let buffer = Buffer::writable(&target, "recv_into")?;
                 if buffer.len() == 0 {
-                    // The socket is not asked, as in Python.
+                    // As in Python, there is no system call.
                     return integer(0).map(Attempt::Finished);
                 }
                 // SAFETY: the view keeps the memory alive and writable.
@@ -156,7 +157,7 @@ impl SockCall {
                     unsafe { libc::recv(fd, buffer.as_ptr().cast(), buffer.len(), libc::MSG_DONTWAIT) };
                 sized(count, Direction::Read, |count| integer(count as i64))
             }
-            // Nothing is sent too: it is a datagram, and finds the errors that the socket has.
+            // Empty data is sent too: it may be a datagram, and the call reports a pending error of the socket.
             Action::Send { data, sent } => loop {
                 let rest = &data.as_slice()[sent.get()..];
                 // SAFETY: `rest` is valid for its length.
@@ -176,26 +177,27 @@ impl SockCall {
             }
             Action::Connect { waited } if !waited.replace(true) => Ok(Attempt::Blocked(Direction::Write)),
             Action::Connect { .. } => connected(fd),
-            // `step` itself does the others.
+            // `step` handles the others.
             Action::SendFile(_) | Action::Ended(_) | Action::Fail(_) | Action::Done => Err(already_awaited()),
         }
     }
 
-    /// Takes the future, or the call itself, off the descriptor, if it is still there.
+    /// Removes the future, or the call itself, from the waiters of the descriptor.
     #[inline(always)]
     fn end_wait(&self) {
         if let Some(future) = self.waiter.take() {
             let (core, fd) = (self.core(), self.fd.get());
             for direction in [Direction::Read, Direction::Write] {
-                watch::unwait(core, fd, direction, future.as_ptr());
+                watch::cancel_wait(core, fd, direction, future.as_ptr());
             }
-            // The call itself, which is only compared.
+            // The address of the call's Python object. It is only compared.
             let itself = std::ptr::from_ref(self).wrapping_byte_sub(SockCall::offset()).cast_mut().cast();
-            watch::unwait(core, fd, Direction::Write, itself);
+            watch::cancel_wait(core, fd, Direction::Write, itself);
         }
     }
 
-    /// Fails for what has no such method, such as the `TransportSocket` that a transport shows: asyncio would call it.
+    /// Raises AttributeError if the object has no such method, because asyncio would call the method. This is so for a
+    /// transport's `TransportSocket`.
     fn ask_for_method(&self, socket: &Ref) -> Result<(), Raised> {
         if is_plain_socket(socket.as_ptr()) {
             return Ok(());
@@ -214,7 +216,7 @@ impl SockCall {
         socket.getattr(name).map(drop)
     }
 
-    /// The file, if it is one that is sent.
+    /// The transfer of a call that sends a file.
     fn transfer(&self) -> Option<Rc<FileTransfer>> {
         match &*self.action.borrow() {
             Action::SendFile(transfer) => Some(Rc::clone(transfer)),
@@ -223,10 +225,10 @@ impl SockCall {
     }
 }
 
-/// Sends more of a file. `None` if the call then waits on the descriptor for the rest.
+/// Sends more of a file. Returns `None` if there is more to send; the call then waits for the descriptor.
 fn send_file(this: This<'_, SockCall>, socket: &Ref, transfer: &FileTransfer) -> Result<Option<Ref>, Raised> {
     let (core, fd) = (this.core(), this.fd.get());
-    let progress = transfer.go_on(fd);
+    let progress = transfer.send_more(fd);
     if let Progress::Ended(outcome) = progress {
         return transfer.result(outcome).map(Some);
     }
@@ -246,17 +248,17 @@ impl Coroutine for SockCall {
         &self.awaited
     }
 
-    /// Tries, and waits if the call would block.
+    /// Makes an attempt, and waits if it would block.
     fn step(this: This<'_, SockCall>, _: Borrowed<'_>) -> Result<Step, Raised> {
         let resumed = !this.waiter.is_empty();
         this.end_wait();
         let transfer = match &*this.action.borrow() {
-            // An earlier attempt without the task came to this.
+            // An attempt without the task has ended with this.
             Action::Ended(result) => return result.take().map(Step::Done).ok_or(Raised),
             Action::Fail(exception) => {
                 return Err(raise(exception.take().ok_or(Raised)?));
             }
-            // Held, since sending gives the GIL up.
+            // An owned reference, because sending releases the GIL.
             Action::SendFile(transfer) => Some(Rc::clone(transfer)),
             _ => None,
         };
@@ -268,12 +270,12 @@ impl Coroutine for SockCall {
                     return Err(raised);
                 }
                 drop(raised.take());
-                // A number that no descriptor has. The system call refuses a closed socket by it, but first the arguments
-                // are checked, as by the socket's own methods.
+                // A number that no descriptor has. So the system call of a closed socket fails, but only after the
+                // arguments were checked, as in the socket's own methods.
                 Ok(RawFd::MAX)
             })?);
         } else if resumed && file_descriptor(&socket)? != this.fd.get() {
-            // Closed while we waited; the number may be another connection's by now.
+            // The socket was closed during the wait. Its number may belong to another connection by now.
             return Err(raise_errno(libc::EBADF));
         }
         let new_future = || new_future(this.core());
@@ -296,13 +298,13 @@ impl Coroutine for SockCall {
             future
         };
         this.waiter.set(Some(future.clone_ref()));
-        // The future leads to the task, and the task to us. A call that ends at once is not tracked, unless it holds what
-        // may lead to us already: an exception, by its frames, or an object of the user's own class.
+        // From now on there is a reference cycle: the future refers to the task, and the task to this call. A call that
+        // ends at once needs no tracking, unless `create` has found an object in it that may be part of a cycle.
         this.track();
         Ok(Step::Wait(future))
     }
 
-    /// Nothing will be tried any more; what the call held is dropped.
+    /// Ends the call, and drops its references.
     fn finish(&self) {
         self.end_wait();
         self.socket.clear();
@@ -316,23 +318,23 @@ impl Coroutine for SockCall {
     }
 }
 
-/// Is it a buffer that leads to nothing else?
+/// Is it a buffer object that cannot be part of a reference cycle?
 fn is_buffer(target: &Slot) -> bool {
     let object = target.as_ptr();
-    // SAFETY: null or an object that the slot holds.
+    // SAFETY: null is excluded first; the slot owns the object.
     !object.is_null()
         && unsafe { ffi::PyByteArray_CheckExact(object) != 0 || ffi::PyMemoryView_Check(object) != 0 }
 }
 
-/// The descriptor that a call waits for is ready: more of its file goes out. The task is woken at the end.
-pub(crate) fn go_on(core: &Core, call: This<'_, SockCall>) -> Result<(), Fatal> {
+/// The descriptor is ready for a call that sends a file. Sends more, and wakes the task at the end of the file.
+pub(crate) fn resume(core: &Core, call: This<'_, SockCall>) -> Result<(), Fatal> {
     let (Some(future), Some(socket), Some(transfer)) =
         (call.waiter.get(), call.socket.get(), call.transfer())
     else {
         return Ok(());
     };
     if is_done(core, &future)? {
-        // Cancelled: the task is stepped anyway.
+        // The future was cancelled. The task will be stepped because of that.
         return Ok(());
     }
     core.note_io();

@@ -1,7 +1,7 @@
-//! The socket calls that know addresses: `sock_recvfrom`, `sock_recvfrom_into` and `sock_sendto`.
+//! The socket calls with addresses: `sock_recvfrom`, `sock_recvfrom_into` and `sock_sendto`.
 //!
-//! Ordinary sockets of the Internet and Unix families are served here. A destination that has to be looked up, or is
-//! wrong, is given to Python's socket.
+//! This file handles plain sockets of the families AF_INET, AF_INET6 and AF_UNIX. If a destination needs a name lookup
+//! or is wrong, Python's `socket.sendto` is called.
 
 use socket2::SockAddr;
 
@@ -17,7 +17,7 @@ use crate::capi::sockaddr::to_python;
 use crate::capi::socket::{SEND_FLAGS, receive_from};
 use crate::capi::{Raised, Ref, Slot};
 
-/// What is to be done.
+/// What the call does.
 #[derive(Debug)]
 pub(crate) enum Exchange {
     Receive(usize),
@@ -29,7 +29,7 @@ pub(crate) enum Exchange {
         data: Buffer,
         address: SockAddr,
     },
-    /// By `socket.sendto(data, address)`.
+    /// Call `socket.sendto(data, address)`.
     SendByPython {
         data: Slot,
         address: Slot,
@@ -37,7 +37,7 @@ pub(crate) enum Exchange {
 }
 
 impl Exchange {
-    /// What the collector should see of it: an object of the caller's own.
+    /// The object for the garbage collector to visit: one that the caller has passed, of any class.
     pub(super) fn held(&self) -> Option<&Slot> {
         match self {
             Exchange::ReceiveInto { target, .. } => Some(target),
@@ -46,15 +46,15 @@ impl Exchange {
         }
     }
 
-    /// One attempt.
+    /// Makes one attempt.
     pub(super) fn attempt(&self, core: &Core, fd: i32, socket: &Ref) -> Result<Attempt, Raised> {
         match self {
             Exchange::Receive(size) => {
-                // SAFETY: `place` has room for `size` bytes.
+                // SAFETY: `receive_by` passes a pointer to `size` writable bytes.
                 receive_by(core, *size, |place| unsafe { receive_from(fd, place, *size) }, pair)
             }
             Exchange::ReceiveInto { target, size } => {
-                // Held: asking for the buffer may run Python code that closes this call.
+                // An owned reference: to ask for the buffer may run Python code that closes this call.
                 let target = target.get().unwrap_or_else(Ref::none);
                 let buffer = Buffer::writable(&target, "recvfrom_into")?;
                 if *size > buffer.len() {
@@ -77,7 +77,7 @@ impl Exchange {
                 sized(count, Direction::Write, |count| integer(count as i64))
             }
             Exchange::SendByPython { data, address } => {
-                // Held: Python runs, and may close this call.
+                // Owned references: the method runs Python code, which may close this call.
                 let (data, address) = (data.get().ok_or(Raised)?, address.get().ok_or(Raised)?);
                 match socket.call_method(&imports().sendto, &[data.borrow(), address.borrow()]) {
                     Ok(count) => Ok(Attempt::Finished(count)),
@@ -88,7 +88,7 @@ impl Exchange {
     }
 }
 
-/// (what was received, where it came from).
+/// The tuple of what was received, and the sender's address.
 fn pair(received: Ref, sender: SockAddr) -> Result<Ref, Raised> {
     tuple([received, to_python(&sender)?])
 }

@@ -1,11 +1,11 @@
-//! A file transfer into a socket: one `sendfile(2)` after another, whenever the socket has room.
+//! Sends a file to a socket: one `sendfile(2)` after another, whenever the socket has room.
 //!
-//! A [`SockCall`](super::call::SockCall) or a stream transport waits for the socket and drives the transfer. Neither needs
-//! Python until the whole file is sent. What comes before (is it a file, how large?) and after (where does the file stand
-//! now, what does an error mean?) is done by asyncio's code in Python.
+//! A [`SockCall`](super::call::SockCall) or a stream transport waits for the socket, and drives the transfer. No Python
+//! code runs until the whole file is sent. asyncio's code in Python checks the file before that, and sets its position
+//! and handles errors afterwards.
 //!
-//! The system call may wait for a disk, so the GIL is given up around it, as `os.sendfile` does. Nothing of the loop is
-//! borrowed meanwhile.
+//! The system call may wait for a disk, so the GIL is released during the call, as in `os.sendfile`. No state of the
+//! loop may be borrowed then.
 
 use std::cell::Cell;
 use std::io;
@@ -18,28 +18,28 @@ use crate::capi::fallible::tuple;
 use crate::capi::inspect::integer;
 use crate::capi::{Exception, Raised, Ref};
 
-/// At most so many bytes are sent in one turn: to a reader that is as fast as the loop, the whole file would go out before
-/// any other callback.
+/// The most bytes that are sent in one turn. Without this limit, if the peer reads as fast as the loop sends, the whole
+/// file would be sent before any other callback runs.
 const AT_ONCE: i64 = 1 << 20;
 
-/// A transfer, and how much of the file is sent.
+/// A transfer and its progress.
 #[derive(Debug)]
 pub(crate) struct FileTransfer {
     file: RawFd,
     offset: Cell<i64>,
-    /// How much may still be sent. Without a count there is no limit but the end of the file.
+    /// How many bytes may still be sent. Without a count, only the end of the file is a limit.
     left: Cell<i64>,
     sent: Cell<i64>,
 }
 
-/// What one turn of a transfer came to.
+/// The outcome of a transfer's work in one turn.
 #[derive(Debug)]
 pub(crate) enum Progress {
     /// The socket is full. The poller reports when it has room again.
     Blocked,
     /// There may be room for more in the next turn.
     Again,
-    /// The end, or an error of either descriptor.
+    /// All is sent, or one of the descriptors had an error.
     Ended(io::Result<()>),
 }
 
@@ -49,9 +49,10 @@ impl FileTransfer {
         FileTransfer { file, offset, left, sent }
     }
 
-    /// Sends as much as the socket takes, or [`AT_ONCE`]. The end is reported in the turn after the last piece, so a peer
-    /// on the same loop reads first. asyncio's transfer too notices the end only when the socket has room again.
-    pub(crate) fn go_on(&self, socket: RawFd) -> Progress {
+    /// Sends as much as the socket accepts, but at most [`AT_ONCE`]. The end is reported one turn after the last bytes,
+    /// so that a peer on the same loop reads first. asyncio's transfer also notices the end only at the next writable
+    /// event.
+    pub(crate) fn send_more(&self, socket: RawFd) -> Progress {
         let mut room = AT_ONCE;
         let before = self.sent.get();
         while self.left.get() > 0 {
@@ -74,12 +75,12 @@ impl FileTransfer {
         if self.sent.get() > before { Progress::Again } else { Progress::Ended(Ok(())) }
     }
 
-    /// What Python gets: (how much was sent, the error or `None`).
+    /// The result for Python: (number of bytes sent, exception or `None`).
     pub(crate) fn result(&self, outcome: io::Result<()>) -> Result<Ref, Raised> {
         self.ended(outcome.map_or_else(|error| raise_io(&error).take(), |()| Ref::none()))
     }
 
-    /// The same when the connection has gone away, with the reason if there was one.
+    /// The result after the connection was lost, with the exception if there was one.
     pub(crate) fn lost(&self, reason: Option<Ref>) -> Result<Ref, Raised> {
         self.ended(
             reason.unwrap_or_else(|| Exception::ConnectionError.raise("Connection is closed by peer").take()),
@@ -91,11 +92,11 @@ impl FileTransfer {
     }
 }
 
-/// One `sendfile`, without the GIL.
+/// Calls `sendfile` without the GIL.
 #[cfg(target_os = "linux")]
 fn send(socket: RawFd, file: RawFd, mut offset: i64, count: i64) -> io::Result<i64> {
-    // SAFETY: the GIL is held, and nothing of Python is touched between the two calls; descriptors that are closed
-    // by then are an error of the call.
+    // SAFETY: the GIL is held, and no Python object is used between the two calls. If a descriptor was closed,
+    // `sendfile` fails.
     let (sent, error) = unsafe {
         let state = ffi::PyEval_SaveThread();
         let sent = libc::sendfile(socket, file, &mut offset, count as usize);
@@ -106,7 +107,7 @@ fn send(socket: RawFd, file: RawFd, mut offset: i64, count: i64) -> io::Result<i
     if sent < 0 { Err(error) } else { Ok(sent as i64) }
 }
 
-/// Other systems have other calls of that name; there, `wakeloop._sendfile` leaves it to asyncio.
+/// Other systems have a `sendfile` with another signature. There, `wakeloop._sendfile` uses asyncio's code.
 #[cfg(not(target_os = "linux"))]
 fn send(_socket: RawFd, _file: RawFd, _offset: i64, _count: i64) -> io::Result<i64> {
     Err(io::ErrorKind::Unsupported.into())

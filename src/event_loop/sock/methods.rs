@@ -1,6 +1,6 @@
-//! The loop's methods that give an awaitable socket call: they bind the arguments and make asyncio's checks.
+//! The loop's methods that return an awaitable socket call: they bind the arguments and make asyncio's checks.
 //!
-//! A wrong argument raises where the call is awaited, as in a coroutine.
+//! An error of a check is raised when the call is awaited, as in a coroutine.
 
 use std::cell::Cell;
 
@@ -21,7 +21,7 @@ use crate::capi::{Arguments, Borrowed, Raised, Ref, Slot};
 
 type Loop<'a> = This<'a, Core>;
 
-/// The awaitable object; `make` looks at the other arguments.
+/// Creates the awaitable. `make` checks the other arguments.
 fn awaitable(
     core: Loop<'_>,
     name: &'static str,
@@ -34,7 +34,7 @@ fn awaitable(
     SockCall::create(&core, name, socket, action)
 }
 
-/// An ordinary socket passes at once; anything else is asked what asyncio asks.
+/// Makes asyncio's checks of a socket. A plain socket needs none, except in debug mode.
 fn check_socket(core: &Core, socket: Borrowed<'_>) -> Result<(), Raised> {
     if is_plain_socket(socket.as_ptr()) && !core.is_debug() {
         return Ok(());
@@ -42,11 +42,11 @@ fn check_socket(core: &Core, socket: Borrowed<'_>) -> Result<(), Raised> {
     call_support(socket.py(), "check_socket", &[core.borrow(), socket]).map(drop)
 }
 
-/// A size that the socket's method `function` is called with: not negative.
+/// The size argument of the socket's method `function`. It must not be negative.
 fn size_of_argument(value: &Ref, function: &str) -> Result<usize, Raised> {
-    // SAFETY: a live object; an owned int or null with an error.
+    // SAFETY: a live object. The call returns an owned int, or null with an error.
     let number = unsafe { Ref::from_owned(ffi::PyNumber_Index(value.as_ptr())) }.ok_or(Raised)?;
-    // SAFETY: an int; -1 with an error set means failure.
+    // SAFETY: an int. -1 means an error if one is set.
     let size = unsafe { ffi::PyLong_AsSsize_t(number.as_ptr()) };
     if size == -1 && is_error_set() {
         return Err(Raised);
@@ -90,7 +90,8 @@ fn sock_connected(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raise
 
 // -- with addresses
 
-/// The call of an ordinary socket; `make` is given its family. Another socket's is asyncio's own coroutine.
+/// Creates the awaitable for a plain socket; `make` gets the family. For other sockets, returns asyncio's own
+/// coroutine.
 fn exchange(
     core: Loop<'_>,
     (name, function): (&'static str, &str),
@@ -105,7 +106,7 @@ fn exchange(
             make(family).map(|exchange| Action::Exchange(Box::new(exchange)))
         });
     }
-    // It makes asyncio's checks itself.
+    // asyncio's coroutine makes the checks itself.
     let function = string(function)?;
     let first = [core.object(), function.borrow(), socket];
     let all: Vec<_> = first.iter().chain(arguments).copied().collect();
@@ -124,10 +125,10 @@ fn sock_recvfrom_into(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, R
     let ([socket, target], [size]) = arguments.bind(FUNCTION, ["sock", "buf"], ["nbytes"])?;
     let given: Vec<_> = [Some(target), size].into_iter().flatten().collect();
     exchange(core, ("EventLoop.sock_recvfrom_into", FUNCTION), socket, &given, |_| {
-        // As in asyncio, a size that is false means all of the buffer.
+        // As in asyncio, a false size means the whole buffer.
         let size = match size {
             Some(size) if size.is_true()? => {
-                // A buffer that is wrong comes before a size that is.
+                // As in Python, the buffer is checked before the size.
                 drop(Buffer::writable(&target, "recvfrom_into")?);
                 size_of_argument(&size, "recvfrom_into")?
             }
@@ -140,7 +141,7 @@ fn sock_recvfrom_into(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, R
 
 /// `len(object)`.
 fn length(object: Borrowed<'_>) -> Result<usize, Raised> {
-    // SAFETY: a live object; -1 with an error set means failure.
+    // SAFETY: a live object. -1 means an error.
     usize::try_from(unsafe { ffi::PyObject_Size(object.as_ptr()) }).map_err(|_| Raised)
 }
 
@@ -154,7 +155,7 @@ fn sock_sendto(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> 
     })
 }
 
-/// What is put on the loop class.
+/// The methods that are added to the loop class.
 pub(crate) const METHODS: &[Method<Core>] = &[
     Method::fast(
         c"sock_recv",
@@ -164,32 +165,32 @@ pub(crate) const METHODS: &[Method<Core>] = &[
     Method::fast(
         c"sock_recv_into",
         sock_recv_into,
-        c"sock_recv_into(sock, buf)\n\nReceive into a writable buffer. Awaitable; gives the count.",
+        c"sock_recv_into(sock, buf)\n\nReceive into a writable buffer. Awaitable: returns the number of bytes.",
     ),
     Method::fast(c"sock_sendall", sock_sendall, c"sock_sendall(sock, data)\n\nSend all the data. Awaitable."),
     Method::fast(
         c"sock_accept",
         sock_accept,
-        c"sock_accept(sock)\n\nAccept a connection. Awaitable; gives (socket, address).",
+        c"sock_accept(sock)\n\nAccept a connection. Awaitable: returns (socket, address).",
     ),
     Method::fast(
         c"_sock_connected",
         sock_connected,
-        c"_sock_connected(sock)\n\nWait for a connect that was started. Awaitable; gives SO_ERROR.",
+        c"_sock_connected(sock)\n\nWait for a connect that was started. Awaitable: returns SO_ERROR.",
     ),
     Method::fast(
         c"sock_recvfrom",
         sock_recvfrom,
-        c"sock_recvfrom(sock, bufsize)\n\nReceive a datagram of up to bufsize bytes. Awaitable; gives (data, address).",
+        c"sock_recvfrom(sock, bufsize)\n\nReceive a datagram of up to bufsize bytes. Awaitable: returns (data, address).",
     ),
     Method::fast(
         c"sock_recvfrom_into",
         sock_recvfrom_into,
-        c"sock_recvfrom_into(sock, buf, nbytes=0)\n\nReceive a datagram into a writable buffer. Awaitable; gives (count, address).",
+        c"sock_recvfrom_into(sock, buf, nbytes=0)\n\nReceive a datagram into a writable buffer. Awaitable: returns (number of bytes, address).",
     ),
     Method::fast(
         c"sock_sendto",
         sock_sendto,
-        c"sock_sendto(sock, data, address)\n\nSend a datagram to an address. Awaitable; gives the count of bytes.",
+        c"sock_sendto(sock, data, address)\n\nSend a datagram to an address. Awaitable: returns the number of bytes.",
     ),
 ];

@@ -1,8 +1,7 @@
-//! Awaitable socket calls: `sock_recv`, `sock_sendall`, `sock_accept`, `sock_recvfrom` and their kin.
+//! Awaitable socket calls: `sock_recv`, `sock_sendall`, `sock_accept`, `sock_recvfrom` and the like.
 //!
-//! [`methods`] binds the arguments and makes a [`call`], the awaitable object. Each of its steps makes one [`attempt`], or
-//! one of the [`exchange`]s that know addresses, and waits if that would block. [`file_transfer`] is what `sock_sendfile`
-//! does.
+//! [`methods`] binds the arguments and creates a [`call`], the awaitable. Each of its steps makes an [`attempt`] (or an
+//! [`exchange`], for calls with addresses), and waits if that would block. [`file_transfer`] is for `sock_sendfile`.
 
 mod attempt;
 pub(crate) mod call;

@@ -41,19 +41,19 @@ pub(crate) fn send_file<'py>(
     let transfer = FileTransfer::new(file, offset, count);
     let sending = SendingFile { transfer, future: future.clone_ref() };
     drop(this.writing.sending.replace(Some(Rc::new(sending))));
-    go_on(this, this.base.core()).map_err(Raised::from)?;
+    resume(this, this.base.core()).map_err(Raised::from)?;
     Ok(Some(future.bind(py).clone()))
 }
 
 /// The socket has room for more of the file.
-pub(super) fn go_on(this: This<'_, Stream>, core: &Core) -> Result<(), Fatal> {
+pub(super) fn resume(this: This<'_, Stream>, core: &Core) -> Result<(), Fatal> {
     let Some(sending) = this.writing.sending() else { return Ok(()) };
     if is_done(core, &sending.future)? {
         // Cancelled; its task will clear up.
         return Ok(());
     }
     core.note_io();
-    let progress = sending.transfer.go_on(this.descriptor());
+    let progress = sending.transfer.send_more(this.descriptor());
     if !this.writing.is_sending() {
         // Another thread was at it, while the GIL was given up.
         return Ok(());

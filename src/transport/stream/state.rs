@@ -175,7 +175,7 @@ impl This<'_, Stream> {
         let waits =
             self.base.awaits_data() || writing.blocked.get() || !writing.is_empty() || writing.is_sending();
         // SAFETY: the source behind the token is this object, whose finalizer takes it out of the table.
-        unsafe { self.base.core().fds.keep(self.base.token.get(), &self.object(), waits) };
+        unsafe { self.base.core().fds.set_owned(self.base.token.get(), &self.object(), waits) };
     }
 
     /// Reads on in the next turn, also where another event of this one reports the same data.

@@ -235,7 +235,7 @@ fn ready(this: This<'_, Stream>, core: &Core, readiness: Readiness) -> Result<()
     }
     if writes && this.writing.blocked.get() && !this.base.life.is_lost() {
         return if this.writing.is_sending() {
-            send_file::go_on(this, core)
+            send_file::resume(this, core)
         } else {
             send::flush_now(this, core)
         };
