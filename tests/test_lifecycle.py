@@ -472,6 +472,10 @@ class TestTheWaysIn:
 
         assert self.wakeloop.run(main(), debug=True) is True
 
+    def test_a_new_loop_is_named_in_the_debug_log(self, asyncio_log):
+        self.wakeloop.new_event_loop().close()
+        assert f"Using event loop: wakeloop {self.wakeloop.__version__}" in asyncio_log.messages
+
     def test_run_takes_a_loop_factory(self):
         class Loop(self.wakeloop.EventLoop):
             pass

@@ -36,6 +36,7 @@ from ._streams import (
 from .loop import EventLoop, new_event_loop, run
 from .policy import HAS_POLICIES as _HAS_POLICIES
 from .policy import install
+from .policy import install_if_asked as _install_if_asked
 
 __all__ = [
     "EchoServer",
@@ -70,3 +71,4 @@ if _HAS_POLICIES:
 
 _core._init_c_caller()
 _os.register_at_fork(after_in_child=_core._forked)
+_install_if_asked()

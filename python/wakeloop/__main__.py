@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import importlib
+import importlib.util
 import inspect
 import os
 import platform
 import runpy
+import shutil
+import subprocess
 import sys
-from importlib.metadata import entry_points
+import sysconfig
+from importlib.metadata import EntryPoint, entry_points
+from operator import attrgetter
+from typing import Any
 
 import wakeloop
 from wakeloop import _core, _tls
@@ -47,8 +54,12 @@ def echo(argv: list[str]) -> int:
     return 0
 
 
+#: The package is on the path, but was not installed: the interpreter has not read `wakeloop_run.pth`.
+NO_STARTUP = "child processes are not reached: wakeloop_run.pth is in no site-packages directory of this Python"
+
+
 def run(argv: list[str]) -> int:
-    """run a script, module, command or coroutine function with wakeloop as the event loop"""
+    """run a script, module, command or coroutine function, and its child processes, on wakeloop's event loop"""
     parser = argparse.ArgumentParser(prog="python -m wakeloop run", description=run.__doc__)
     parser.add_argument("-m", dest="module", action="store_true", help="TARGET is a module, as in python -m")
     parser.add_argument(
@@ -60,6 +71,10 @@ def run(argv: list[str]) -> int:
     target: str = options.target
     module, separator, name = target.partition(":")
     wakeloop.install()
+    # Python processes that this one starts anew. Forked ones have what is installed here.
+    os.environ["WAKELOOP"] = "1"
+    if importlib.util.find_spec("_wakeloop_startup") is None:
+        print(f"wakeloop: {NO_STARTUP}", file=sys.stderr)
     sys.argv = [target, *options.args]
     if options.module:
         runpy.run_module(target, run_name="__main__", alter_sys=True)
@@ -70,7 +85,7 @@ def run(argv: list[str]) -> int:
         runpy.run_path(target, run_name="__main__")
     elif commands := entry_points(group="console_scripts", name=target):
         [command, *_] = commands
-        sys.exit(command.load()())
+        sys.exit(entry_point(command)())
     elif separator:
         function = getattr(importlib.import_module(module), name)
         if not inspect.iscoroutinefunction(function):
@@ -81,24 +96,80 @@ def run(argv: list[str]) -> int:
     return 0
 
 
+def entry_point(command: EntryPoint) -> Any:
+    """What the installed script of the command calls. `EntryPoint.load` does not import a submodule for it."""
+    return attrgetter(command.attr)(__import__(command.module, fromlist=[command.attr.split(".")[0]]))
+
+
 def info(argv: list[str]) -> int:
-    """print the versions, and what the loop uses on this system"""
-    argparse.ArgumentParser(prog="python -m wakeloop info", description=info.__doc__).parse_args(argv)
+    """print the versions and what the loop uses here; with a COMMAND, run it and report which loops it really uses"""
+    parser = argparse.ArgumentParser(prog="python -m wakeloop info", description=info.__doc__)
+    parser.add_argument("-m", dest="module", action="store_true", help="COMMAND is a module, as in python -m")
+    parser.add_argument(
+        "command",
+        nargs="?",
+        help="a file, an installed command, or `run` with what follows `python -m wakeloop run`. It is run as it is, "
+        "and a line on stderr names each kind of event loop that runs in it and in its child processes",
+    )
+    parser.add_argument("args", nargs=argparse.REMAINDER, help="the arguments of the command")
+    options = parser.parse_args(argv)
     for name, text in facts().items():
-        print(f"{name:8} {text}")
-    return 0
+        print(f"{name:8} {text}", flush=True)
+    if options.command is None:
+        return 0
+    line = command_line(options.command, options.module)
+    if line is None:
+        parser.error(f"{options.command} is neither a file nor an installed command")
+    if not reaches_children():
+        parser.error(f"cannot look into a command: {NO_STARTUP}")
+    os.execve(line[0], [*line, *options.args], {**os.environ, "WAKELOOP_REPORT": "1"})
+
+
+def command_line(command: str, module: bool) -> list[str] | None:
+    """How a command is started; None if there is none of this name."""
+    if module:
+        return [sys.executable, "-m", command]
+    if command == "run":
+        return [sys.executable, "-m", "wakeloop", "run"]
+    # The scripts of this environment, which need not be active.
+    scripts = [sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)]
+    if found := shutil.which(command, path=os.pathsep.join(scripts)):
+        return [found]
+    return [sys.executable, command] if os.path.exists(command) else None
+
+
+def reaches_children() -> bool:
+    """Does a Python process that starts anew see WAKELOOP and WAKELOOP_REPORT?"""
+    line = [sys.executable, "-c", "import sys; print('_wakeloop_startup' in sys.modules)"]
+    done = subprocess.run(line, env={**os.environ, "WAKELOOP": "1"}, capture_output=True, text=True)
+    return done.stdout == "True\n"
 
 
 def facts() -> dict[str, str]:
     """The lines of `info`."""
     return {
         "wakeloop": wakeloop.__version__,
-        "Python": f"{platform.python_version()} ({platform.python_implementation()})",
+        "build": build(),
+        "Python": f"{platform.python_version()} ({platform.python_implementation()}), {sys.executable}",
         "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
         "engine": f"event loop and runtime in Rust, {workers()}",
         "kernel": ", ".join(kernel_features()),
         "TLS": tls_engine(),
+        "default": default_loop(),
+        "children": "WAKELOOP=1 gives them wakeloop's event loop" if reaches_children() else NO_STARTUP,
     }
+
+
+def build() -> str:
+    """How the extension module was built, and where it is."""
+    return f"{_core.__build__}, {_core.__file__}"
+
+
+def default_loop() -> str:
+    """Which event loop a program gets that asks asyncio for one."""
+    with contextlib.closing(asyncio.new_event_loop()) as loop:
+        kind = f"{type(loop).__module__}.{type(loop).__qualname__}"
+    return f"asyncio.new_event_loop() makes {kind} (WAKELOOP)"
 
 
 def workers() -> str:

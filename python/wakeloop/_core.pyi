@@ -21,6 +21,8 @@ _Coroutine: TypeAlias = Coroutine[Any, Any, _T] | Generator[Any, None, _T]
 _Data: TypeAlias = bytes | bytearray | memoryview[Any]
 
 __version__: str
+#: The profile, target and compiler of the extension module.
+__build__: str
 
 class RuntimePanic(Exception):
     """A panic in Rust code. The process continues, and the operation did not finish."""

@@ -80,6 +80,8 @@ class EventLoop(LoopState):
         """Makes a loop. It polls through the selector only if that one has a ``select`` of its own."""
         own = selector is None or _stepping.is_plain(selector)
         super().__init__(SelectorFacade(self, selector) if own else selector)
+        # asyncio's constructor has logged the class of the selector.
+        base_events.logger.debug("Using event loop: wakeloop %s", _core.__version__)
         if not own and selector is not None:
             _stepping.watch_core(self, selector)
 

@@ -7,6 +7,8 @@ alone knows whether asyncio has them.
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 import warnings
 from typing import TYPE_CHECKING
 
@@ -25,6 +27,15 @@ if HAS_POLICIES:
         """asyncio's default policy with wakeloop's event loop. Python 3.16 and later have no policies."""
 
         _loop_factory = EventLoop
+
+
+def install_if_asked() -> None:
+    """Install the loop if the environment asks for it: WAKELOOP is set, and not to 0.
+
+    Where the package is installed, this happens when asyncio is imported (see `_wakeloop_startup`).
+    """
+    if HAS_POLICIES and not sys.flags.ignore_environment and os.environ.get("WAKELOOP", "") not in ("", "0"):
+        install()
 
 
 def install() -> None:
