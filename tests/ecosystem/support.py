@@ -80,7 +80,7 @@ async def raw_client(host, port, numbers):
                 writer.write(body)
             await writer.drain()
             status = await reader.readline()
-            assert status == b"HTTP/1.1 200 OK\r\n", status
+            assert status.startswith(b"HTTP/1.1 200 "), status
             headers = {}
             while (line := await reader.readline()) != b"\r\n":
                 name, _, value = line.decode().partition(":")
