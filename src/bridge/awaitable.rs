@@ -82,20 +82,21 @@ pub(crate) struct Operation {
     future: Slot,
     /// The result of [`Outcome::Nothing`].
     result: Slot,
-    /// What an `async with` has opened, until it closes it. The collector does not clear it: its owner has to close it.
+    /// The result, from `__aenter__` to `__aexit__` of an `async with`. The garbage collector does not clear it,
+    /// because it has to be closed.
     opened: Slot,
     awaited: AwaitState,
     weaklist: WeakList,
 }
 
-/// Whether `async with` takes the operation.
+/// May the operation be used with `async with`?
 #[derive(Clone, Copy, PartialEq)]
 enum Scope {
     /// No: there is nothing to close afterwards.
     None,
-    /// Yes: it opens something whose `__aenter__` gives the object itself, and whose `__aexit__` closes it.
+    /// Yes. Its result is an object whose `__aenter__` returns the object itself, and whose `__aexit__` closes it.
     Opens,
-    /// It was taken by `async with`, and keeps what it opens.
+    /// Its `__aenter__` was called, so it keeps its result for `__aexit__`.
     Entered,
 }
 
@@ -330,7 +331,7 @@ impl Coroutine for Operation {
     }
 }
 
-/// `__aenter__()`: the operation itself, whose result is what `async with` binds.
+/// `__aenter__()`: returns the operation itself, so `async with` awaits it and binds its result.
 fn enter(this: This<'_, Operation>) -> Result<Ref, Raised> {
     if this.scope.get() == Scope::None {
         let text = format!("{}() opens nothing that 'async with' could close: await it", this.name);
@@ -341,7 +342,7 @@ fn enter(this: This<'_, Operation>) -> Result<Ref, Raised> {
     Ok(this.object().to_owned())
 }
 
-/// `__aexit__(type, value, traceback)`: that of what was opened.
+/// `__aexit__(type, value, traceback)`: calls the result's `__aexit__`.
 fn leave(this: This<'_, Operation>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
     match this.opened.take() {
         Some(opened) => opened.call_method(&imports().__aexit__, arguments.rest(0)),

@@ -109,7 +109,7 @@ impl Class {
         Ok(class)
     }
 
-    /// Is `object` an instance of this very class?
+    /// Is `object` an instance of exactly this class?
     #[inline(always)]
     pub(crate) fn is_class_of(&self, object: &Ref) -> bool {
         object.is_exactly(&self.kind)
@@ -148,7 +148,7 @@ impl Class {
         let Some(get_method) = find_get_method() else { return Ok(false) };
         for method in &self.methods {
             let Some(original) = method.originals.first() else { return Ok(false) };
-            // An attribute of the instance does not win over a property.
+            // A property takes precedence over an attribute of the instance.
             if original.is_property() {
                 continue;
             }
@@ -248,8 +248,8 @@ impl Class {
         unpatched
     }
 
-    /// Do the attributes live only in the instances? A property, a `__getattribute__` or `__setattr__`, or a class
-    /// attribute other than `None` of the same name means no.
+    /// Are the attributes stored only in the instances? Not if the class has a property, or a class attribute other
+    /// than `None`, of the same name, or if it defines `__getattribute__` or `__setattr__`.
     fn has_plain_attributes(&self) -> bool {
         // SAFETY: a type object that we own.
         let (get, set) = unsafe { ((*self.raw()).tp_getattro, (*self.raw()).tp_setattro) };

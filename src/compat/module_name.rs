@@ -113,7 +113,7 @@ fn watched() -> impl Iterator<Item = &'static ModuleName> {
 
 /// Begins to watch a name. False if CPython cannot report its changes, or if too many names are watched already.
 fn watch(name: &'static ModuleName) -> bool {
-    // Before 3.12 the dict's version number tells about every name in it, so one name per dict is enough.
+    // Before 3.12 the version number covers all names of the dict, so one name per dict is enough.
     if cfg!(not(Py_3_12)) && watched().any(|other| other.dict.is(&name.dict)) {
         return true;
     }

@@ -1,4 +1,4 @@
-//! Tells the values that a package has defined from patches.
+//! Distinguishes the values that a package has defined from patches.
 
 use pyo3::ffi;
 

@@ -132,7 +132,7 @@ impl Library {
     #[inline(always)]
     pub(crate) unsafe fn read(&self, ssl: Ssl, room: (*mut u8, usize)) -> Outcome {
         let mut count = 0;
-        // SAFETY: the caller's word.
+        // SAFETY: the caller's promise.
         let result = unsafe { (self.functions.SSL_read_ex)(ssl.0, room.0.cast(), room.1, &mut count) };
         if result > 0 { Outcome::Done(count) } else { self.outcome(ssl, result) }
     }
@@ -144,7 +144,7 @@ impl Library {
     #[inline(always)]
     pub(crate) unsafe fn write(&self, ssl: Ssl, data: &[u8]) -> Outcome {
         let mut count = 0;
-        // SAFETY: the caller's word.
+        // SAFETY: the caller's promise.
         let result =
             unsafe { (self.functions.SSL_write_ex)(ssl.0, data.as_ptr().cast(), data.len(), &mut count) };
         if result > 0 { Outcome::Done(count) } else { self.outcome(ssl, result) }

@@ -1,6 +1,6 @@
-//! Rows of attribute tables: attributes of native objects that asyncio's own code reads and writes.
+//! Macros for attributes of native objects that asyncio's own code reads and writes.
 
-/// A row for a slot of the native object; `None` and deleting empty it.
+/// An attribute that is stored in a slot. Setting it to `None` or deleting it empties the slot.
 macro_rules! slot_attribute {
     ($kind:ty, $name:literal, $($field:ident).+) => {
         $crate::capi::methods::Attribute::new(
@@ -13,7 +13,7 @@ macro_rules! slot_attribute {
     };
 }
 
-/// A row for a truth value, which `$taken` makes of what is assigned; deleting it sets `False`.
+/// A boolean attribute. `$taken` converts the assigned value. Deleting the attribute sets it to `False`.
 macro_rules! flag_attribute {
     ($kind:ty, $name:literal, $($field:ident).+, $taken:expr) => {
         $crate::capi::methods::Attribute::new(

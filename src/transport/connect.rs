@@ -1,8 +1,8 @@
-//! A connection on its way to a numeric address: what `create_connection` waits for in the plain case.
+//! Connects to a numeric address, for `create_connection` in the common case.
 //!
-//! The descriptor is registered once, for both directions and for edges, when the connect has begun. The transport takes
-//! over the descriptor and its registration, and the readiness that the poller has reported in between. A Python socket
-//! is made only if a program asks the transport for it, or if there is an audit hook that wants to see it.
+//! The descriptor is registered once, edge-triggered and for both directions, after the connect has begun. The
+//! transport takes over the descriptor with its registration, and the readiness that the poller has reported so far. A
+//! Python socket is created only if a program asks the transport for it, or for an audit hook.
 
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -28,7 +28,7 @@ use crate::event_loop::futures::new_future;
 use crate::event_loop::source::Source;
 use crate::reactor::{Interest, Readiness, Token};
 
-/// A socket that connects. Owns its descriptor until a transport takes it.
+/// A socket that is connecting. It owns its descriptor until a transport takes it over.
 #[pyclass(module = "wakeloop._core", frozen)]
 #[derive(Debug)]
 pub(crate) struct Connecting {
@@ -37,23 +37,23 @@ pub(crate) struct Connecting {
     token: Cell<Token>,
     family: c_int,
     peer: SocketAddr,
-    /// The host as the caller wrote it, for the text of a failure.
+    /// The host as the caller passed it, for error messages.
     host: Slot,
-    /// The Python socket, if an audit hook has asked for it.
+    /// The Python socket, if it was created for an audit hook.
     socket: Slot,
-    /// A future that is done when the connection is there. Empty if it was there at once.
+    /// A future that completes when the socket is connected. Empty if it was connected at once.
     waiter: Slot,
     /// The readiness that the poller has reported so far.
-    seen: Cell<Readiness>,
+    reported: Cell<Readiness>,
 }
 
-// SAFETY: used with the GIL held only, like everything of the loop.
+// SAFETY: the module is declared `gil_used`, so every access holds the GIL.
 unsafe impl Send for Connecting {}
-// SAFETY: as above.
+// SAFETY: the GIL guards it, as for `Send`.
 unsafe impl Sync for Connecting {}
 
-/// The address to connect to, if host and port are numbers: by asyncio's rules for addresses that need no lookup, as far as the
-/// arguments are of plain types. `None` leaves it to asyncio.
+/// The address to connect to, if host and port are numeric and of plain types. The rules are asyncio's for addresses
+/// that need no lookup. With `None`, asyncio's code connects.
 fn target(host: &Ref, port: &Ref, family: c_int) -> Option<SocketAddr> {
     let text = host.exact_text()?;
     let port = match port.exact_int() {
@@ -75,7 +75,7 @@ fn target(host: &Ref, port: &Ref, family: c_int) -> Option<SocketAddr> {
     })
 }
 
-/// Begins to connect; None where asyncio's own way has to be gone. Raises what `socket()` and `connect()` would.
+/// Begins to connect. Returns None if asyncio's own code has to do it. Raises the errors of `socket()` and `connect()`.
 #[pyfunction]
 #[pyo3(signature = (event_loop, host, port, family))]
 pub(crate) fn connect<'py>(
@@ -104,7 +104,7 @@ pub(crate) fn connect<'py>(
         host: Slot::new(Some(host.clone().into())),
         socket: Slot::empty(),
         waiter: Slot::empty(),
-        seen: Cell::new(Readiness::EMPTY),
+        reported: Cell::new(Readiness::EMPTY),
     };
     let connecting = Bound::new(py, connecting)?;
     connecting.get().begin(py, core, Ref::from(connecting.clone().into_any()))?;
@@ -113,13 +113,13 @@ pub(crate) fn connect<'py>(
 
 #[pymethods]
 impl Connecting {
-    /// The future that is done when the connection is there, or None if it is.
+    /// The future that completes when the socket is connected; None if it is connected.
     #[getter]
     fn waiter<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
         self.waiter.get().map(|waiter| waiter.bind(py).clone())
     }
 
-    /// Makes a transport of the connection, which owns it from then on.
+    /// Creates a transport, which owns the connection from then on.
     fn transport<'py>(
         &self,
         py: Python<'py>,
@@ -138,23 +138,24 @@ impl Connecting {
             context: copy_current_context()?,
             waiter: Some(waiter.into()),
             extra: None,
-            registered: Some(self.seen.get()),
+            registered: Some(self.reported.get()),
         };
-        let stream = StreamParts { family: self.family, server: None, sockname: None, peer: self.reached() };
+        let stream =
+            StreamParts { family: self.family, server: None, sockname: None, peer: self.peer_address() };
         let transport = create(self.core(), parts, stream)?;
         self.fd.set(-1);
         self.__clear__();
         Ok(transport.bind(py).clone())
     }
 
-    /// Gives the connection up.
+    /// Closes the socket.
     fn close(&self) {
         let fd = self.fd.replace(-1);
         if fd < 0 {
             return;
         }
         let core = self.core();
-        // Kept until the descriptor is closed: the table may hold the last reference to this object.
+        // Dropped at the end, because the table may have the last reference to this object.
         let entry = (core.fds.token(fd) == self.token.get()).then(|| core.fds.remove(fd));
         match self.socket.take() {
             Some(socket) => {
@@ -162,7 +163,7 @@ impl Connecting {
                     drop(raised.take());
                 }
             }
-            // SAFETY: our own descriptor, which we have forgotten.
+            // SAFETY: this object owned the descriptor, and its field is -1 now.
             None => drop(unsafe { libc::close(fd) }),
         }
         self.__clear__();
@@ -176,7 +177,7 @@ impl Connecting {
         Ok(())
     }
 
-    /// The loop stays: closing needs it, and the loop's own clear breaks the cycle.
+    /// Keeps the loop: closing needs it, and the clear of the loop breaks the cycle.
     fn __clear__(&self) {
         [&self.host, &self.socket, &self.waiter].into_iter().for_each(Slot::clear);
     }
@@ -184,11 +185,11 @@ impl Connecting {
 
 impl Connecting {
     fn core(&self) -> &Core {
-        // SAFETY: `connect` put one of our loops there, and it stays.
+        // SAFETY: `connect` has stored one of our loops in this slot, and nothing clears it.
         unsafe { core_of(self.event_loop.as_ptr()) }
     }
 
-    /// Starts the connect, and the watching if it takes its time.
+    /// Starts the connect, and registers the descriptor.
     fn begin(&self, py: Python<'_>, core: &Core, this: Ref) -> PyResult<()> {
         let fd = self.fd.get();
         let address = self.address()?;
@@ -196,7 +197,7 @@ impl Connecting {
         core.note_io();
         let failed = |error| raise_io(&error);
         if let Err(error) = with_socket(fd, |socket| socket.connect(&self.peer.into())) {
-            // An interrupted connect goes on in the background.
+            // After EINTR the connect continues in the background.
             if !matches!(error.raw_os_error(), Some(libc::EINPROGRESS | libc::EINTR | libc::EAGAIN)) {
                 return Err(failed(error).into());
             }
@@ -205,13 +206,13 @@ impl Connecting {
         self.token.set(core.insert_source::<Connecting>(fd, this).map_err(failed)?);
         let Some(poller) = core.poller() else { return Ok(()) };
         poller.register_edge(fd, self.token.get(), Interest::BOTH).map_err(|error| {
-            // The table would keep us, and the descriptor open.
+            // Otherwise the table would keep this object alive, and the descriptor open.
             drop(core.fds.remove(fd));
             raise_io(&error).into()
         })
     }
 
-    /// The address as asyncio has it: the host as it was given.
+    /// The address as in asyncio, with the host as it was passed.
     fn address(&self) -> Result<Ref, Raised> {
         let host = self.host.get().unwrap_or_else(Ref::none);
         let port = integer(self.peer.port())?;
@@ -221,24 +222,24 @@ impl Connecting {
         }
     }
 
-    /// The address at the other end. A connect to the unspecified address reaches this host, by one of its own addresses.
-    fn reached(&self) -> Option<SocketAddr> {
+    /// The peer's address. A connect to the unspecified address (0.0.0.0 or ::) reaches this host at another address.
+    fn peer_address(&self) -> Option<SocketAddr> {
         if self.peer.ip().to_canonical().is_unspecified() {
             return address::peer_address(self.fd.get());
         }
         Some(self.peer)
     }
 
-    /// The Python socket for an audit hook.
+    /// Creates the Python socket for an audit hook.
     fn adopt(&self, py: Python<'_>) -> Result<Ref, Raised> {
         let made = Ref::from(support(py, "connecting_socket")?.call1((self.fd.get(), self.family))?);
         self.socket.set(Some(made.clone_ref()));
         Ok(made)
     }
 
-    /// The poller has news.
-    fn notice(&self, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
-        self.seen.set(self.seen.get() | readiness);
+    /// Handles an event.
+    fn handle_event(&self, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
+        self.reported.set(self.reported.get() | readiness);
         let trouble = Readiness::ERROR | Readiness::READ_CLOSED | Readiness::WRITE_CLOSED;
         if !readiness.intersects(Readiness::WRITABLE | trouble) {
             return Ok(());
@@ -267,6 +268,6 @@ impl Drop for Connecting {
 impl Source for Connecting {
     fn on_ready(object: &Ref, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
         let bound = object.bind(object.py());
-        bound.cast::<Connecting>().map_or(Ok(()), |connecting| connecting.get().notice(core, readiness))
+        bound.cast::<Connecting>().map_or(Ok(()), |connecting| connecting.get().handle_event(core, readiness))
     }
 }

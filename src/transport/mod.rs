@@ -1,23 +1,24 @@
 //! asyncio's transports.
 //!
-//! - [`base`]: what transports of every kind have in common.
+//! - [`base`]: the base of all kinds of transports.
 //! - [`stream`]: TCP and Unix stream sockets, and the listeners that accept them.
 //! - [`datagram`]: UDP and Unix datagram sockets.
 //! - [`pipe`]: pipes, FIFOs and character devices.
-//! - [`connect`]: a connection to a numeric address, until a stream transport takes it over.
+//! - [`connect`]: connects to a numeric address. A stream transport then takes over the connection.
 //! - [`tls`]: TLS on top of a stream transport.
-//! - [`streams`]: native stream readers and writers; [`reader_feed`] is a shorter way to asyncio's own StreamReader.
+//! - [`streams`]: native stream readers and writers. [`reader_feed`] feeds asyncio's own StreamReader without calling
+//!   Python.
 //!
 //! **The path of a byte** from a stream socket to the protocol and back:
-//! 1. `stream/transport.rs`: the poller reports the descriptor, and the transport acts on it.
-//! 2. `stream/receive.rs`: one receive.
-//! 3. `base/protocol_sink.rs`: the call of the protocol.
+//! 1. `stream/transport.rs`: the poller reports the descriptor, and the transport handles the event.
+//! 2. `stream/receive.rs`: the data is received.
+//! 3. `base/protocol_sink.rs`: the protocol is called.
 //! 4. `stream/methods.rs`: the protocol calls `write`.
-//! 5. `stream/send.rs`: the data is kept until the protocol returns, then sent.
-//! 6. `base/write_buffer.rs`: what the socket does not take waits here.
+//! 5. `stream/send.rs`: the data is sent when the protocol returns.
+//! 6. `base/write_buffer.rs`: data that the socket does not accept waits here.
 //!
-//! Calls run one way: poller, transport, protocol, write. Reading and writing return what happened, and the transport acts
-//! on it.
+//! Calls go in one direction: poller, transport, protocol, write. The functions for reading and writing return what
+//! happened, and the transport acts on that.
 
 mod attributes;
 pub(crate) mod base;

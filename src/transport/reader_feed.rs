@@ -1,12 +1,14 @@
-//! Data straight into an `asyncio.StreamReader`, without a call of Python's.
+//! Feeds data to an `asyncio.StreamReader` without calling Python code.
 //!
-//! `StreamReaderProtocol.data_received` finds its reader and calls `feed_data`, which appends the data, wakes
-//! the read that waits and checks the limit. [`feed`] does the same to the same attributes, but only where it
-//! makes no difference: protocol and reader are of exactly these classes, neither class nor instance has another
-//! method in the place of those that are skipped, and the code of these methods is the one that was read when this
-//! was written (`wakeloop._streams` compares what it refers to). Everything out of the ordinary is left
-//! to Python: the end of the stream, a reader that is gone, and data that goes beyond the limit, for which the
-//! transport has to be paused.
+//! `StreamReaderProtocol.data_received` calls `feed_data` of its reader. That appends the data, wakes the waiting read
+//! and checks the limit. [`feed`] does the same with the same attributes, but only if a program cannot observe the
+//! difference:
+//! - Protocol and reader are instances of exactly these classes.
+//! - The skipped methods are not patched, neither on the class nor on the instance.
+//! - Their code is the known one: `wakeloop._streams` compares the names to which it refers.
+//!
+//! Python code handles all special cases: the end of the stream, a reader that is gone, and data beyond the limit, for
+//! which the transport has to be paused.
 
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -32,23 +34,23 @@ static CLASSES: Once<Classes> = Once::new();
 const PROTOCOL_METHODS: [&str; 2] = ["data_received", "_stream_reader"];
 const READER_METHODS: [&str; 2] = ["feed_data", "_wakeup_waiter"];
 
-/// The attributes by their places among those that `wakeloop._streams` names.
+/// Indices of attributes in the lists that `wakeloop._streams` passes.
 const REFERENCE: usize = 0;
 const EOF: usize = 0;
 const BUFFER: usize = 1;
 const LIMIT: usize = 2;
 const WAITER: usize = 3;
 
-/// Is `protocol` of a class that [`reader_of`] knows?
+/// Is `protocol` an instance of one of the classes that [`reader_of`] supports?
 pub(crate) fn is_fed(protocol: &Ref) -> bool {
     CLASSES.get().is_some_and(|classes| classes.protocol.is_class_of(protocol))
         || streams::is_protocol(protocol)
 }
 
-/// Gives `data` to a reader that [`reader_of`] has found. False if Python code must do it this time: then
-/// nothing has happened, and `protocol.data_received` is to be called with the data.
+/// Feeds `data` to a reader that [`reader_of`] has returned. Returns false, and does nothing, if the caller has to call
+/// `protocol.data_received` instead.
 ///
-/// No Python code runs before the data is copied, but for what a user has put into the place of an attribute.
+/// No Python code runs before the data is copied, except for descriptors that a program has set as attributes.
 #[inline(always)]
 pub(crate) fn feed(reader: &Ref, core: &Core, data: &[u8]) -> Result<bool, Raised> {
     if let Some(native) = open_reader(reader) {
@@ -61,8 +63,8 @@ pub(crate) fn feed(reader: &Ref, core: &Core, data: &[u8]) -> Result<bool, Raise
     Ok(true)
 }
 
-/// Where to receive a large message so that it need not be copied. The reader's store is longer than its data while
-/// this lives: nothing else may run until [`Room::filled`].
+/// Memory in a reader, to receive a large message without a copy. The reader's buffer is longer than its data until
+/// [`Room::filled`] is called, so no other code may run before that.
 #[derive(Debug)]
 pub(crate) struct Room {
     pub(crate) place: *mut u8,
@@ -73,12 +75,12 @@ pub(crate) struct Room {
 #[derive(Debug)]
 enum Owner {
     Native,
-    /// The buffer of asyncio's reader, and how much of it is data.
+    /// The buffer of asyncio's reader, and the length of its data.
     Asyncio(&'static Class, ByteArray, usize),
 }
 
-/// Room in a reader that [`reader_of`] has found: in a native one if a large read waits, in one of asyncio's if
-/// `large` data is expected. `None` where the data must come another way.
+/// Room in a reader that [`reader_of`] has returned: in a native reader if a large read is waiting, in asyncio's reader
+/// if `large` data is expected. `None` if the data has to be received elsewhere.
 #[inline(always)]
 pub(crate) fn room(reader: &Ref, large: bool) -> Option<Result<Room, Raised>> {
     if let Some(native) = open_reader(reader) {
@@ -93,22 +95,22 @@ fn room_in_buffer(reader: &Ref) -> Option<Room> {
     let length = buffer.len();
     let size = DIRECT.checked_sub(length).filter(|size| *size >= LARGE)?;
     if buffer.resize(length + size).is_err() {
-        // A memoryview of it exists: asyncio's way ends in the same error.
+        // There is a memoryview of the buffer. asyncio's code will raise the same error.
         clear_error();
         return None;
     }
-    // SAFETY: a bytearray of that length and `size` more.
+    // SAFETY: the bytearray has `length + size` bytes.
     let place = unsafe { buffer.as_mut_ptr().add(length) };
     Some(Room { place, size, owner: Owner::Asyncio(&classes.reader, buffer, length) })
 }
 
 impl Room {
-    /// The first `count` bytes have been received. With none the reader is as it was.
+    /// `count` bytes were received. With 0 the reader is unchanged.
     #[inline(always)]
     pub(crate) fn filled(self, reader: &Ref, count: usize) -> Result<(), Raised> {
         match self.owner {
             Owner::Native if count == 0 => Ok(()),
-            // None only if the reader was closed, and nothing has run since there was room.
+            // `open_reader` cannot fail here: no code has run since the room was reserved.
             Owner::Native => open_reader(reader).map_or(Ok(()), |native| native.filled(count)),
             Owner::Asyncio(class, buffer, length) => {
                 buffer.resize(length + count)?;
@@ -118,13 +120,13 @@ impl Room {
     }
 }
 
-/// A native reader that takes data.
+/// The fields of a plain native reader that has not ended.
 #[inline(always)]
 fn open_reader(reader: &Ref) -> Option<&Reader> {
     streams::plain_reader(reader).filter(|reader| reader.is_open())
 }
 
-/// Drops errors of looking at an object: asyncio's own code will find the same.
+/// Turns an error into `None`. asyncio's own code will raise it.
 #[inline(always)]
 fn unless_error<T>(found: Result<Option<T>, Raised>) -> Option<T> {
     found.unwrap_or_else(|Raised| {
@@ -133,7 +135,7 @@ fn unless_error<T>(found: Result<Option<T>, Raised>) -> Option<T> {
     })
 }
 
-/// The reader of a protocol for which [`is_fed`] holds, and which is what its class made it.
+/// The reader of a protocol for which [`is_fed`] is true. `None` if it is patched or has no reader.
 #[inline(always)]
 pub(crate) fn reader_of(protocol: &Ref) -> Option<Ref> {
     let class = match CLASSES.get() {
@@ -148,7 +150,8 @@ pub(crate) fn reader_of(protocol: &Ref) -> Option<Ref> {
     })())
 }
 
-/// The buffer of asyncio's reader, if the reader takes `size` more bytes without further ado.
+/// The buffer of asyncio's reader, if it is unpatched and `feed_data` would append `size` bytes without pausing the
+/// transport.
 #[inline(always)]
 fn buffer_of(reader: &Ref, size: usize) -> Option<(&'static Classes, ByteArray)> {
     let classes = CLASSES.get()?;
@@ -164,11 +167,11 @@ fn buffer_of(reader: &Ref, size: usize) -> Option<(&'static Classes, ByteArray)>
     Some((classes, buffer))
 }
 
-/// What an exact weak reference leads to.
+/// The object of a weak reference.
 #[inline(always)]
 fn referent(reference: &Ref) -> Option<Ref> {
     let mut referent = std::ptr::null_mut();
-    // SAFETY: a live object, asked only if it is a weak reference; an owned reference or null.
+    // SAFETY: a live object, whose type is checked first. The call stores an owned reference or null.
     unsafe {
         if ffi::PyWeakref_CheckRefExact(reference.as_ptr()) == 0 {
             return None;
@@ -178,7 +181,7 @@ fn referent(reference: &Ref) -> Option<Ref> {
     }
 }
 
-/// Does the buffer stay within what `feed_data` takes without pausing the transport?
+/// Would `feed_data` append `size` bytes without pausing the transport?
 #[inline(always)]
 fn has_room(buffer: &ByteArray, limit: &Ref, size: usize) -> bool {
     limit
@@ -198,9 +201,8 @@ fn wake(class: &Class, reader: &Ref) -> Result<(), Raised> {
     streams::wake(&waiter)
 }
 
-/// From now on, readers of these classes are fed natively. Each class comes with the names of its instances'
-/// attributes. Called by `wakeloop._streams`, which has made sure that the methods are what this file stands in
-/// for.
+/// From now on, readers of these classes are fed natively. Each class is passed with the names of its instances'
+/// attributes. Called by `wakeloop._streams`, after it has checked that the methods are the known ones.
 #[pyfunction]
 pub(crate) fn feed_readers(
     protocol: (Bound<'_, PyAny>, Vec<String>),

@@ -99,7 +99,7 @@ native_class!(unsafe Core, offset OFFSET.load(Ordering::Relaxed));
 /// `object` is a live instance of our loop class, and the result does not outlive it.
 #[inline(always)]
 pub(crate) unsafe fn core_of<'a>(object: *mut ffi::PyObject) -> &'a Core {
-    // SAFETY: the caller's contract. Relaxed: the offset is stored once, at import.
+    // SAFETY: the caller's promise. Relaxed: the offset is stored once, at import.
     unsafe { &*object.cast::<u8>().add(OFFSET.load(Ordering::Relaxed)).cast::<Core>() }
 }
 
@@ -110,7 +110,7 @@ pub(crate) unsafe fn core_of<'a>(object: *mut ffi::PyObject) -> &'a Core {
 pub(crate) unsafe fn init(object: &Bound<'_, PyAny>, core: &Core) {
     // Relaxed: before any loop can be used.
     OFFSET.store(std::ptr::from_ref(core) as usize - object.as_ptr() as usize, Ordering::Relaxed);
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller's promise.
     unsafe { Core::class().set(&object.get_type()) };
 }
 

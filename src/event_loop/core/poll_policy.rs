@@ -2,7 +2,7 @@
 //!
 //! A poll costs as much as several callbacks, so a busy loop skips it in some turns. Native objects report each use of
 //! a descriptor, and the next turn then polls. The loop cannot see how a program uses a descriptor that it watches with
-//! `add_reader` or `add_writer`, and asyncio's loop would report its events in the very next turn. So while there are
+//! `add_reader` or `add_writer`, and asyncio's loop would report its events in the next turn. So while there are
 //! such callbacks, every turn polls (see `turn.rs`).
 
 use std::cell::Cell;

@@ -1,4 +1,4 @@
-//! Records whether a push to the ready queue has to wake somebody.
+//! Records whether a push to the ready queue needs a wake-up.
 //!
 //! There are two cases. A thread may wait in the poller without the GIL. Or this loop is embedded in a foreign main
 //! loop, such as a GUI's. Between two turns of this loop, the foreign loop waits for the poller's descriptor. So the

@@ -1,4 +1,4 @@
-//! The class of a kind of transport: how it is made, and what the collector, `repr` and the end of an object ask.
+//! Builds the Python class of a kind of transport, with its finalizer, its `repr` and its garbage collection.
 
 use std::sync::atomic::Ordering;
 
@@ -17,10 +17,10 @@ use crate::capi::object::interpreter_ends;
 use crate::capi::{Fallible, Fatal, Raised, Slot, This};
 use crate::event_loop::source::descriptor;
 
-/// The fields of every kind begin at a multiple of this.
+/// The alignment of the fields of every kind.
 const ALIGNMENT: usize = align_of::<usize>();
 
-/// asyncio's `__del__`: a transport that nobody has closed is closed here, with a ResourceWarning.
+/// asyncio's `__del__`: closes a transport that was not closed, with a ResourceWarning.
 fn finalize<T: TransportKind>(this: This<'_, T>) -> Result<(), Raised> {
     if this.is_released() {
         return Ok(());
@@ -36,7 +36,7 @@ fn finalize<T: TransportKind>(this: This<'_, T>) -> Result<(), Raised> {
     Ok(outcome.finish()?)
 }
 
-/// The collector's questions to every kind.
+/// Visits the references of the base and the protocol, for the garbage collector.
 pub(crate) fn traverse<T: TransportKind>(kind: &T, visitor: &mut Visitor) {
     let base = kind.base();
     visitor.reference(base.event_loop());
@@ -44,8 +44,8 @@ pub(crate) fn traverse<T: TransportKind>(kind: &T, visitor: &mut Visitor) {
     visitor.slots(clearable(base));
 }
 
-/// What the collector may drop. The loop stays, because methods need it and its own clear breaks the cycle; the owner
-/// stays, because the descriptor is still to be closed.
+/// Drops references, for the garbage collector. Keeps the loop, because methods need it and the clear of the loop
+/// breaks the cycle. Keeps the owner, because the descriptor has to be closed.
 pub(crate) fn clear<T: TransportKind>(kind: &T) {
     let base = kind.base();
     clearable(base).into_iter().for_each(Slot::clear);
@@ -54,7 +54,7 @@ pub(crate) fn clear<T: TransportKind>(kind: &T) {
 }
 
 fn clearable(base: &TransportBase) -> [&Slot; 5] {
-    [&base.context, &base.extra, &base.made, &base.waiter, &base.lost_with]
+    [&base.context, &base.extra, &base.connection_made, &base.waiter, &base.lost_exception]
 }
 
 fn repr<T: TransportKind>(this: This<'_, T>) -> String {
@@ -74,7 +74,8 @@ fn repr<T: TransportKind>(this: This<'_, T>) -> String {
     text
 }
 
-/// Makes a kind's class, with these methods beside those that every transport has. Called once, at import.
+/// Builds the class of a kind, with these methods and attributes in addition to those of every transport. Called once,
+/// at import.
 pub(crate) fn make_class<'py, T: TransportKind>(
     py: Python<'py>,
     tables: &[&[Method<T>]],
@@ -85,7 +86,7 @@ pub(crate) fn make_class<'py, T: TransportKind>(
     let largest = module.getattr(Fallible("_FlowControlMixin"))?.cast_into::<PyType>()?;
     // SAFETY: a live type object.
     let size = unsafe { (*largest.as_type_ptr()).tp_basicsize } as usize;
-    // Ordering: Relaxed. The same value each time, stored at import.
+    // Ordering: Relaxed. Each kind stores the same value, at import.
     OFFSET.store(size.next_multiple_of(ALIGNMENT), Ordering::Relaxed);
     let bases = T::BASES.iter().map(|base| module.getattr(Fallible(*base))).collect::<PyResult<Vec<_>>>()?;
     let mut class = ClassSpec::<T>::new(T::NAME)
@@ -104,8 +105,9 @@ pub(crate) fn make_class<'py, T: TransportKind>(
     class.build(py)
 }
 
-/// The implementations of traits that are the same for every kind, given the names of its base and its protocol. A closure
-/// gives the slots that a kind has of its own; a kind that has more than slots implements `Traverse` by itself.
+/// Implements the traits that are the same for every kind. The arguments are the type, and the fields of its base and
+/// of its protocol. The last argument is a closure that returns the other slots of the kind. Without it, the kind
+/// implements `Traverse` itself.
 macro_rules! native_transport {
     ($kind:ty, $base:ident, $($protocol:ident).+, $slots:expr) => {
         $crate::transport::base::class::native_transport!($kind, $base, $($protocol).+);
@@ -142,7 +144,7 @@ macro_rules! native_transport {
             }
         }
 
-        // `make_class` builds the class, of which `opening::create` makes every instance.
+        // `make_class` builds the class. Only `opening::create` makes instances.
         $crate::capi::native::native_class!(unsafe $kind, offset $crate::transport::base::transport::offset());
 
         impl $crate::capi::native::Dealloc for $kind {

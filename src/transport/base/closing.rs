@@ -1,4 +1,4 @@
-//! How a transport ends: `close`, `abort`, fatal errors and `connection_lost`.
+//! The end of a transport: `close`, `abort`, fatal errors and `connection_lost`.
 
 use super::phase::Transition;
 use super::reporting::{Caller, notify, report_close, report_exception};
@@ -9,20 +9,20 @@ use crate::capi::imports::imports;
 use crate::capi::{Fatal, Raised, Ref, This};
 use crate::event_loop::core::Core;
 
-/// The message when the poller does not take a descriptor. It goes to the exception handler, because the peer is not at
-/// fault.
+/// The message when the poller cannot register a descriptor. The error goes to the exception handler, because the peer
+/// has not caused it.
 const UNWATCHED: &str = "Fatal error on transport";
 
 /// Queues `connection_lost(exception)`, once.
 pub(crate) fn lose<T: TransportKind>(this: This<'_, T>, exception: Option<Ref>) {
     let base = this.base();
     if base.life.lose() == Transition::Entered {
-        base.lost_with.set(exception);
+        base.lost_exception.set(exception);
         base.core().call_native(this.object().to_owned(), connection_lost::<T>);
     }
 }
 
-/// asyncio's `_force_close`: drops what the descriptor does not take now.
+/// asyncio's `_force_close`: drops the data that the descriptor does not accept now.
 pub(crate) fn force_close<T: TransportKind>(this: This<'_, T>, exception: Option<Ref>) {
     let base = this.base();
     if base.life.is_lost() || base.fd.get() < 0 {
@@ -35,14 +35,14 @@ pub(crate) fn force_close<T: TransportKind>(this: This<'_, T>, exception: Option
     lose(this, exception);
 }
 
-/// `close()`: nothing is read any more, and what waits is sent before `connection_lost(None)`.
+/// `close()`: stops reading, and sends pending data before `connection_lost(None)`.
 pub(crate) fn close<T: TransportKind>(this: This<'_, T>) -> Result<(), Fatal> {
     let base = this.base();
     if base.life.close() == Transition::Before {
         return Ok(());
     }
     if T::NEEDS_OPEN_LOOP && base.core().check_usable().is_err() {
-        // asyncio's `call_soon` would refuse the step that ends the connection; the descriptor waits for its owner.
+        // As in asyncio, where `call_soon` would raise. The descriptor stays open until the transport is deallocated.
         return Err(Fatal);
     }
     let mut outcome = Outcome::default();
@@ -54,7 +54,7 @@ pub(crate) fn close<T: TransportKind>(this: This<'_, T>) -> Result<(), Fatal> {
     outcome.finish()
 }
 
-/// `abort()`. What was written in this turn counts as sent before.
+/// `abort()`. Writes of this turn are sent first, because asyncio would have sent them already.
 pub(crate) fn abort<T: TransportKind>(this: This<'_, T>) -> Result<(), Raised> {
     let mut outcome = Outcome::default();
     outcome.note(T::send_gathered(this).map_err(|Raised| Fatal));
@@ -62,8 +62,8 @@ pub(crate) fn abort<T: TransportKind>(this: This<'_, T>) -> Result<(), Raised> {
     outcome.finish().map_err(Raised::from)
 }
 
-/// A transport that is closing has sent everything: calls `connection_lost(None)` at once, as asyncio does when the
-/// descriptor has taken the last byte.
+/// Called when a closing transport has sent everything. Calls `connection_lost(None)` at once, as asyncio does after
+/// the last byte was sent.
 pub(crate) fn finish<T: TransportKind>(this: This<'_, T>, core: &Core) -> Result<(), Fatal> {
     match this.base().life.lose() {
         Transition::Entered => connection_lost::<T>(&this.object(), core),
@@ -71,7 +71,7 @@ pub(crate) fn finish<T: TransportKind>(this: This<'_, T>, core: &Core) -> Result
     }
 }
 
-/// asyncio's `_fatal_error`, with the error that is set: reports it, and the connection is lost.
+/// asyncio's `_fatal_error`: reports the error that is set, and closes the connection by force.
 #[cold]
 pub(crate) fn fatal_error<T: TransportKind>(
     this: This<'_, T>,
@@ -81,7 +81,7 @@ pub(crate) fn fatal_error<T: TransportKind>(
     end_with(this, raised, message, T::REPORT_FATAL)
 }
 
-/// Reports the error that is set by a function of `wakeloop._support`, and the connection is lost.
+/// Passes the error that is set to a function of `wakeloop._support`, and closes the connection by force.
 #[cold]
 fn end_with<T: TransportKind>(
     this: This<'_, T>,
@@ -91,19 +91,19 @@ fn end_with<T: TransportKind>(
 ) -> Result<(), Fatal> {
     let Raised = raised;
     let exception = take_unless_fatal()?;
-    // A fatal error of the report leaves when the connection is lost: the last send may fail on top of it.
+    // A fatal error of the report is returned after the connection was closed. The last send may cause another error.
     let mut outcome = Outcome::default();
     outcome.note(report_exception(this, &exception, message, function));
     force_close(this, Some(exception));
     outcome.finish()
 }
 
-/// The last step.
+/// Calls `connection_lost`, closes the descriptor, and drops the protocol.
 pub(crate) fn connection_lost<T: TransportKind>(object: &Ref, core: &Core) -> Result<(), Fatal> {
     let Some(this) = object.downcast::<T>() else { return Ok(()) };
     let base = this.base();
-    let exception = base.lost_with.take().unwrap_or_else(Ref::none);
-    // A fatal error waits until the connection is cleaned up.
+    let exception = base.lost_exception.take().unwrap_or_else(Ref::none);
+    // A fatal error is returned after everything is cleaned up.
     let mut outcome = Outcome::default();
     outcome.note(notify(this, core, Caller::Ending, &imports().connection_lost, &[exception.borrow()]));
     outcome.note(release(this).or_else(|raised| report_close(this, core, raised)));
@@ -115,7 +115,7 @@ pub(crate) fn connection_lost<T: TransportKind>(object: &Ref, core: &Core) -> Re
     outcome.finish()
 }
 
-/// Leaves the loop's table and closes the descriptor.
+/// Removes the transport from the loop's table, and closes the descriptor.
 #[inline(always)]
 pub(super) fn release<T: TransportKind>(this: This<'_, T>) -> Result<(), Raised> {
     let base = this.base();
@@ -128,14 +128,14 @@ pub(super) fn release<T: TransportKind>(this: This<'_, T>) -> Result<(), Raised>
     let core = base.core();
     stop_watching(this, core);
     leave_table(this);
-    // A peer on this very loop hears of it in the next turn, as in asyncio.
+    // As in asyncio, a peer on the same loop is notified in the next turn.
     core.note_io();
     let fd = base.fd.replace(-1);
     let owner = if T::OWNS_DESCRIPTOR { base.owner.get() } else { base.owner.take() };
     match owner {
         Some(owner) => owner.call_method(&imports().close, &[]).map(drop),
         None if T::OWNS_DESCRIPTOR && fd >= 0 => {
-            // SAFETY: the transport owned this descriptor and has forgotten it.
+            // SAFETY: the transport owned this descriptor, and its field is -1 now.
             match unsafe { libc::close(fd) } {
                 0 => Ok(()),
                 _ => Err(raise_io(&std::io::Error::last_os_error())),
@@ -145,7 +145,7 @@ pub(super) fn release<T: TransportKind>(this: This<'_, T>) -> Result<(), Raised>
     }
 }
 
-/// Takes the transport out of the loop's table, if it is what stands there: the number may have a new owner already.
+/// Removes the transport from the loop's table. Does nothing if another owner of the descriptor is there.
 #[inline(always)]
 pub(super) fn leave_table<T: TransportKind>(this: This<'_, T>) {
     let base = this.base();
@@ -155,9 +155,9 @@ pub(super) fn leave_table<T: TransportKind>(this: This<'_, T>) {
     }
 }
 
-// -- watching, and what follows when that fails ------------------------------------------------------------------
+// -- watching, and its errors ------------------------------------------------------------------------------------
 
-/// Watches for what the transport wants to hear of. A transport that cannot be watched is lost.
+/// Updates the registration in the poller. If that fails, the connection is lost.
 pub(crate) fn watch_or_lose<T: TransportKind>(this: This<'_, T>, core: &Core) -> Result<(), Fatal> {
     match watching::watch(this, core, watch_again::<T>) {
         Ok(()) => Ok(()),
@@ -165,17 +165,18 @@ pub(crate) fn watch_or_lose<T: TransportKind>(this: This<'_, T>, core: &Core) ->
     }
 }
 
-/// The same for a method, which raises what the poller says, as asyncio's does. The transport stays open.
+/// Updates the registration in the poller. If that fails, raises the error, as asyncio's methods do, and the transport
+/// stays open.
 pub(crate) fn watch_or_raise<T: TransportKind>(this: This<'_, T>, core: &Core) -> Result<(), Raised> {
     watching::watch(this, core, watch_again::<T>).map_err(|error| raise_io(&error))
 }
 
-/// Takes back what the poller is asked. If that fails there is nothing to do about it.
+/// Updates the registration of a transport that is closing. Errors do not matter.
 fn stop_watching<T: TransportKind>(this: This<'_, T>, core: &Core) {
     drop(watching::watch(this, core, watch_again::<T>));
 }
 
-/// Watches a transport whose `connection_made` was called.
+/// Begins to watch, after `connection_made` was called.
 pub(super) fn watch_first<T: TransportKind>(this: This<'_, T>, core: &Core) -> Result<(), Fatal> {
     if this.base().life.is_lost() {
         return Ok(());

@@ -1,9 +1,8 @@
-//! When a level-triggered transport acts on readiness.
+//! Decides when a level-triggered transport handles an event.
 //!
-//! As in asyncio, what was ready before the poll runs before what the poll found. So an event that comes while callbacks
-//! wait is put behind them: a datagram may have been there before the callback that is going to wait for it. An event
-//! that comes while the transport acts, from a loop that runs inside of its protocol's callback, waits for the end of
-//! that.
+//! As in asyncio, callbacks that were ready before the poll run before the events of the poll: one of them may be about
+//! to wait for a datagram that has already arrived. So if callbacks are ready, the event is queued behind them. If the
+//! protocol runs the loop inside of a callback, an event for the same transport waits until that callback returns.
 
 use super::transport::TransportKind;
 use crate::capi::{Fatal, Ref, This};
@@ -11,12 +10,12 @@ use crate::event_loop::core::Core;
 use crate::event_loop::source::Source;
 use crate::reactor::Readiness;
 
-/// A transport that acts on events one after the other.
-pub(crate) trait ActsInTurn: TransportKind {
-    fn act(this: This<'_, Self>, core: &Core, readiness: Readiness) -> Result<(), Fatal>;
+/// A transport that handles one event at a time.
+pub(crate) trait EventHandler: TransportKind {
+    fn handle(this: This<'_, Self>, core: &Core, readiness: Readiness) -> Result<(), Fatal>;
 }
 
-impl<T: ActsInTurn> Source for T {
+impl<T: EventHandler> Source for T {
     fn has_descriptor(object: &Ref) -> bool {
         object.downcast::<T>().is_some_and(|this| this.descriptor() == this.base().fd.get())
     }
@@ -25,54 +24,55 @@ impl<T: ActsInTurn> Source for T {
     fn on_ready(object: &Ref, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
         let Some(this) = object.downcast::<T>() else { return Ok(()) };
         let base = this.base();
-        if (core.ready.is_empty() || core.is_dispatching()) && !base.acting.get() {
-            return act(this, core, readiness);
+        if (core.ready.is_empty() || core.is_dispatching()) && !base.handling.get() {
+            return handle_now(this, core, readiness);
         }
-        if base.kept.replace(base.kept.get() | readiness).is_empty() {
-            core.call_native(object.clone_ref(), act_later::<T>);
+        if base.pending_readiness.replace(base.pending_readiness.get() | readiness).is_empty() {
+            core.call_native(object.clone_ref(), handle_later::<T>);
         }
         Ok(())
     }
 }
 
-fn act_later<T: ActsInTurn>(object: &Ref, core: &Core) -> Result<(), Fatal> {
+fn handle_later<T: EventHandler>(object: &Ref, core: &Core) -> Result<(), Fatal> {
     let Some(this) = object.downcast::<T>() else { return Ok(()) };
     let base = this.base();
-    if base.acting.get() {
-        // This step is queued once more when the outer call returns.
+    if base.handling.get() {
+        // The outer call queues this function again when it returns.
         return Ok(());
     }
-    let readiness = base.kept.replace(Readiness::EMPTY);
-    // A callback in front of this step may have closed the transport.
+    let readiness = base.pending_readiness.replace(Readiness::EMPTY);
+    // A callback that ran before this may have closed the transport.
     if base.life.is_closed() || readiness.is_empty() {
         return Ok(());
     }
-    act(this, core, readiness)
+    handle_now(this, core, readiness)
 }
 
 #[inline(always)]
-fn act<T: ActsInTurn>(this: This<'_, T>, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
-    let outcome = acting(this, || T::act(this, core, readiness));
-    if !this.base().kept.get().is_empty() {
-        core.call_native(this.object().to_owned(), act_later::<T>);
+fn handle_now<T: EventHandler>(this: This<'_, T>, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
+    let outcome = while_handling(this, || T::handle(this, core, readiness));
+    if !this.base().pending_readiness.get().is_empty() {
+        core.call_native(this.object().to_owned(), handle_later::<T>);
     }
     outcome
 }
 
-/// Runs `body` with the mark that says so. The mark is taken away after a panic too.
+/// Runs `body` while [`TransportBase::handling`](super::transport::TransportBase::handling) is set. It is reset even
+/// after a panic.
 #[inline(always)]
-pub(crate) fn acting<T: TransportKind, R>(this: This<'_, T>, body: impl FnOnce() -> R) -> R {
-    struct Acting<'a>(&'a std::cell::Cell<bool>);
+pub(crate) fn while_handling<T: TransportKind, R>(this: This<'_, T>, body: impl FnOnce() -> R) -> R {
+    struct Handling<'a>(&'a std::cell::Cell<bool>);
 
-    impl Drop for Acting<'_> {
+    impl Drop for Handling<'_> {
         #[inline(always)]
         fn drop(&mut self) {
             self.0.set(false);
         }
     }
 
-    let mark = &this.fields().base().acting;
-    mark.set(true);
-    let _acting = Acting(mark);
+    let flag = &this.fields().base().handling;
+    flag.set(true);
+    let _handling = Handling(flag);
     body()
 }

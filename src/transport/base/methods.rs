@@ -1,4 +1,4 @@
-//! The methods and attributes that transports of every kind show Python.
+//! The Python methods and attributes of all kinds of transports.
 
 use super::closing::{abort, close, force_close, watch_or_lose, watch_or_raise};
 use super::flow_control::maybe_pause;
@@ -8,20 +8,20 @@ use crate::capi::methods::{Attribute, Method};
 use crate::capi::{Arguments, Borrowed, Exception, Raised, Ref, This};
 use crate::compat::transports::patchable;
 
-/// A closed loop takes no step that a live connection would need.
+/// Raises if the loop is closed, for kinds whose asyncio method would then fail in `call_soon`.
 pub(crate) fn check_loop<T: TransportKind>(this: This<'_, T>) -> Result<(), Raised> {
     let base = this.base();
     if T::NEEDS_OPEN_LOOP && !base.life.is_lost() { base.core().check_usable() } else { Ok(()) }
 }
 
-/// `abort()`, and `close()` of what only reads.
+/// `abort()`, and `close()` of a transport that only reads.
 pub(crate) fn abort_now<T: TransportKind>(this: This<'_, T>) -> Result<(), Raised> {
     check_loop(this)?;
     this.send_from_above();
     abort(this)
 }
 
-/// `close()` of what writes.
+/// `close()` of a transport that writes.
 pub(crate) fn close_now<T: TransportKind>(this: This<'_, T>) -> Result<(), Raised> {
     this.send_from_above();
     Ok(close(this)?)
@@ -86,57 +86,57 @@ fn set_write_buffer_limits<T: TransportKind>(
 ) -> Result<(), Raised> {
     let ([], [high, low]) = arguments.bind("set_write_buffer_limits", [], ["high", "low"])?;
     this.base().marks.set(high, low)?;
-    // What asyncio would have sent already is no reason to pause.
+    // Writes of this turn are sent first: asyncio would have sent them already, so they must not cause a pause.
     T::send_gathered(this)?;
     maybe_pause(this)
 }
 
-/// A table of methods that call the patch in the place of asyncio's method, if there is one.
+/// A table of methods. Each calls the patch of asyncio's method instead, if there is one.
 macro_rules! patchable_methods {
     ($kind:ident; $($arguments:ident $name:literal $method:ident: $function:expr, $doc:literal;)*) => {
         [$(Method::$arguments($name, patchable!($arguments, $kind, $function, $method), $doc)),*]
     };
 }
 
-/// What every transport can do.
+/// The methods of every transport.
 pub(super) fn common<T: TransportKind>() -> [Method<T>; 4] {
     patchable_methods! { T;
         no_args c"is_closing" IsClosing: |this: This<'_, T>| this.base().life.is_closing(),
             c"True if the transport is closing or closed.";
         fast c"set_protocol" SetProtocol: set_protocol::<T>,
-            c"set_protocol(protocol)\n\nGive the transport to another protocol.";
+            c"set_protocol(protocol)\n\nSet a new protocol.";
         no_args c"get_protocol" GetProtocol: |this: This<'_, T>| this.protocol().get(),
             c"The protocol, or None after connection_lost.";
         fast c"get_extra_info" GetExtraInfo: get_extra_info::<T>,
-            c"get_extra_info(name, default=None)\n\nThe socket and its names, or the pipe.";
+            c"get_extra_info(name, default=None)\n\nInformation about the transport, such as its socket, addresses or pipe.";
     }
 }
 
-/// What transports can do that read.
+/// The methods of transports that read.
 pub(crate) fn reading<T: TransportKind>() -> [Method<T>; 3] {
     patchable_methods! { T;
         no_args c"is_reading" IsReading: |this: This<'_, T>| this.base().is_reading(),
-            c"True unless closing or paused.";
+            c"True unless the transport is closing or paused.";
         no_args c"pause_reading" PauseReading: pause_reading::<T>,
-            c"Deliver nothing until resume_reading() is called.";
-        no_args c"resume_reading" ResumeReading: resume_reading::<T>, c"Deliver again.";
+            c"Deliver no data until resume_reading() is called.";
+        no_args c"resume_reading" ResumeReading: resume_reading::<T>, c"Deliver data again.";
     }
 }
 
-/// What transports can do that write.
+/// The methods of transports that write.
 pub(crate) fn writing<T: TransportKind>() -> [Method<T>; 4] {
     patchable_methods! { T;
-        no_args c"abort" Abort: abort_now::<T>, c"Close at once; what is pending is lost.";
+        no_args c"abort" Abort: abort_now::<T>, c"Close at once. Pending data is lost.";
         no_args c"get_write_buffer_size" GetWriteBufferSize: get_write_buffer_size::<T>,
-            c"How many bytes wait to be taken.";
+            c"The number of bytes that are not sent yet.";
         no_args c"get_write_buffer_limits" GetWriteBufferLimits: |this: This<'_, T>| this.base().marks.pair(),
-            c"(low, high) water marks in bytes.";
+            c"The (low, high) water marks in bytes.";
         fast c"set_write_buffer_limits" SetWriteBufferLimits: set_write_buffer_limits::<T>,
-            c"set_write_buffer_limits(high=None, low=None)\n\nWhen pause_writing and resume_writing are called.";
+            c"set_write_buffer_limits(high=None, low=None)\n\nSet the water marks for pause_writing and resume_writing.";
     }
 }
 
-/// What inherited code of asyncio reads beside the methods, and what other people's programs do.
+/// The private attributes that asyncio's inherited code or existing programs use.
 pub(super) fn attributes<T: TransportKind>() -> [Attribute<T>; 9] {
     [
         Attribute::dict(),

@@ -1,9 +1,14 @@
-//! What transports of every kind have in common: one type, one life, one table of methods.
+//! The base of all kinds of transports.
 //!
-//! In the order in which a reader wants them: [`transport`] is the type and [`phase`] its life, [`opening`] and [`closing`]
-//! its two ends. [`watching`] is what the poller is asked, [`events`] when its answers are acted on. [`flow_control`]
-//! compares what is unsent with the [`water_marks`]. [`reporting`] calls the protocol and reports what fails. [`class`]
-//! and [`methods`] are what Python sees. [`protocol_sink`] and [`write_buffer`] are the two ends of a stream of bytes.
+//! The files in reading order:
+//! - [`transport`]: the common fields, and the trait that each kind implements
+//! - [`phase`]: the phases of a transport, from `connection_made` to `connection_lost`
+//! - [`opening`], [`closing`]: how a transport begins and ends
+//! - [`watching`]: its registration in the poller; [`events`]: when it handles an event
+//! - [`flow_control`], [`water_marks`]: `pause_writing` and `resume_writing`
+//! - [`reporting`]: calls the protocol, and reports its errors
+//! - [`class`], [`methods`]: the Python class
+//! - [`protocol_sink`]: delivers received data to a protocol; [`write_buffer`]: data that is not sent yet
 
 pub(crate) mod class;
 pub(crate) mod closing;

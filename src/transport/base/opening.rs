@@ -1,4 +1,4 @@
-//! How a transport begins: it is made around a descriptor, and a queued step calls `connection_made`.
+//! The beginning of a transport: it is created for a descriptor, and a queued callback calls `connection_made`.
 
 use std::os::fd::RawFd;
 
@@ -16,7 +16,7 @@ use crate::event_loop::completion::complete;
 use crate::event_loop::core::Core;
 use crate::reactor::{Interest, Readiness};
 
-/// What a transport is made of.
+/// The parts of a new transport.
 #[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) fd: RawFd,
@@ -25,15 +25,15 @@ pub(crate) struct Parts {
     pub(crate) protocol: Ref,
     pub(crate) context: Ref,
     pub(crate) waiter: Option<Ref>,
-    /// The dict behind `get_extra_info`, which is the transport's own.
+    /// The dict for `get_extra_info`. The transport may change it.
     pub(crate) extra: Option<Ref>,
-    /// What the poller has reported so far of a descriptor that stands in the loop's table and in the poller already,
-    /// edge-triggered and for both directions. Its entry in the table is the caller's to give.
+    /// `Some` if the descriptor is in the loop's table already, in an entry of the caller, and is registered
+    /// edge-triggered for both directions. The value is what the poller has reported so far.
     pub(crate) registered: Option<Readiness>,
 }
 
 impl Parts {
-    /// Around an object that has a `fileno()`; in this context, or in a copy of the current one.
+    /// The parts for an object with a `fileno()`. Without a context, uses a copy of the current one.
     pub(crate) fn of_owner(
         owner: Bound<'_, PyAny>,
         protocol: Bound<'_, PyAny>,
@@ -57,7 +57,7 @@ impl Parts {
     }
 }
 
-/// Makes a transport and queues its start. On failure the descriptor stays the caller's.
+/// Creates a transport and queues its start. On failure the caller keeps the descriptor.
 pub(crate) fn create<T: TransportKind>(
     core: &Core,
     parts: Parts,
@@ -65,7 +65,7 @@ pub(crate) fn create<T: TransportKind>(
 ) -> Result<Ref, Raised> {
     core.check_process()?;
     core.check_usable()?;
-    // What is no protocol is refused now, as in asyncio, which binds the method here.
+    // As in asyncio, the method is looked up now, so an object that is not a protocol raises here.
     let made = parts.protocol.getattr(&imports().connection_made)?;
     let object = native::create_with(|| {
         make(TransportBase::new(core, parts.context, made, parts.waiter, parts.extra))
@@ -89,18 +89,18 @@ pub(crate) fn create<T: TransportKind>(
     base.fd.set(parts.fd);
     base.token.set(token);
     base.watched.set(parts.registered.map(|_| Interest::BOTH));
-    base.kept.set(parts.registered.unwrap_or(Readiness::EMPTY));
+    base.pending_readiness.set(parts.registered.unwrap_or(Readiness::EMPTY));
     core.call_native(object.clone_ref(), start::<T>);
     Ok(object)
 }
 
-/// The first step: calls `connection_made`, begins to watch, and completes the future that waits for the transport. A
-/// fatal error in the first leaves when the others are done, so the transport goes on in the next run.
+/// Calls `connection_made`, begins to watch, and completes the future that waits for the transport. A fatal error in
+/// `connection_made` is returned after the rest is done, so the transport works in the next run of the loop.
 fn start<T: TransportKind>(object: &Ref, core: &Core) -> Result<(), Fatal> {
     let Some(this) = object.downcast::<T>() else { return Ok(()) };
     let base = this.base();
     let mut outcome = Outcome::default();
-    if let Some(made) = base.made.take() {
+    if let Some(made) = base.connection_made.take() {
         outcome.note(notify_made(this, core, &made));
     }
     base.life.start();

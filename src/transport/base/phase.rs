@@ -1,13 +1,13 @@
-//! The life of a transport, from its making to its end.
+//! The phases of a transport, from its creation to its end.
 //!
-//! | phase | `connection_made` | `is_closing()` | reads | what is written | `connection_lost` | descriptor |
+//! | phase | `connection_made` | `is_closing()` | reads | new writes | `connection_lost` | descriptor |
 //! |---|---|---|---|---|---|---|
-//! | `Starting` | queued | no | no | is sent | | ours |
-//! | `Open` | called | no | unless paused | is sent | | ours |
-//! | `HalfClosed` | called | no | no: the peer has ended | is sent | | ours |
-//! | `Closing` | called or queued | yes | no | is dropped; earlier writes are sent | | ours |
-//! | `Lost` | called or queued | yes | no | is dropped and counted | queued or running | ours |
-//! | `Closed` | called | yes | no | is dropped and counted | called | closed |
+//! | `Starting` | queued | no | no | are sent | | open |
+//! | `Open` | called | no | unless paused | are sent | | open |
+//! | `HalfClosed` | called | no | no: the peer has sent its end of file | are sent | | open |
+//! | `Closing` | called or queued | yes | no | are sent after earlier ones¹ | | open |
+//! | `Lost` | called or queued | yes | no | are dropped and counted² | queued or running | open |
+//! | `Closed` | called | yes | no | are dropped and counted | called | closed |
 //!
 //! ```text
 //! Starting ─► Open ◄─► HalfClosed
@@ -17,9 +17,11 @@
 //!                 Closing ─► Lost ─► Closed
 //! ```
 //!
-//! A phase may be skipped on the way to the right, and none is ever left to the left, except that reading anew takes a
-//! half-closed transport back to `Open`: the end is then read once more. The order of the variants is that of the table,
-//! so most questions are one comparison of a byte.
+//! ¹ A pipe transport drops and counts them. ² A datagram transport without a fixed address still sends them.
+//!
+//! A transport may skip phases, but never goes back, with one exception: `resume_reading` takes a half-closed transport
+//! back to `Open`, so that the end of file is read again. The variants have the order of the table, so most checks are
+//! one comparison.
 
 use std::cell::Cell;
 
@@ -34,13 +36,13 @@ enum Phase {
     Closed,
 }
 
-/// Whether a transition took place.
+/// The result of a transition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "what follows a transition must happen once"]
 pub(crate) enum Transition {
     /// The transport has entered the phase now.
     Entered,
-    /// It had been there before.
+    /// It was in this or a later phase before.
     Before,
 }
 
@@ -53,12 +55,12 @@ impl Life {
         Life(Cell::new(Phase::Starting))
     }
 
-    /// Is `connection_made` still to be called, of a transport that is not closed either?
+    /// Has `connection_made` not been called yet, and is the transport not closing?
     pub(crate) fn is_starting(&self) -> bool {
         self.0.get() == Phase::Starting
     }
 
-    /// What `is_closing()` returns.
+    /// The result of `is_closing()`.
     #[inline(always)]
     pub(crate) fn is_closing(&self) -> bool {
         self.0.get() >= Phase::Closing
@@ -76,7 +78,7 @@ impl Life {
         self.0.get() == Phase::Closed
     }
 
-    /// May the peer still send something that the protocol wants?
+    /// May more data for the protocol arrive?
     #[inline(always)]
     pub(crate) fn expects_data(&self) -> bool {
         self.0.get() <= Phase::Open
@@ -89,26 +91,26 @@ impl Life {
         }
     }
 
-    /// The peer has ended its side, and the protocol keeps ours open.
+    /// The peer has closed its side, and the protocol keeps ours open.
     pub(crate) fn half_close(&self) {
         if self.0.get() == Phase::Open {
             self.0.set(Phase::HalfClosed);
         }
     }
 
-    /// Reading begins anew, so the peer's end is read once more.
+    /// Reading is resumed, so the peer's end of file is read again.
     pub(crate) fn reopen(&self) {
         if self.0.get() == Phase::HalfClosed {
             self.0.set(Phase::Open);
         }
     }
 
-    /// `close()`: nothing is read any more, and what waits is sent.
+    /// `close()` was called.
     pub(crate) fn close(&self) -> Transition {
         self.advance(Phase::Closing)
     }
 
-    /// `connection_lost` is to be called.
+    /// `connection_lost` is about to be queued or called.
     pub(crate) fn lose(&self) -> Transition {
         self.advance(Phase::Lost)
     }

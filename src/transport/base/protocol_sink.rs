@@ -1,7 +1,7 @@
-//! A protocol, and the way in which it wants its data.
+//! A protocol, and the way in which data is delivered to it.
 //!
-//! Stream and TLS transports both hand what arrives to a protocol. Its methods are looked up once, when it is set, because
-//! looking them up costs more than many a protocol does per message.
+//! Stream and TLS transports use this. The protocol's methods are looked up once, when it is set: for many protocols, a
+//! lookup per message would cost more than the method itself.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -16,35 +16,36 @@ use crate::capi::{Exception, Raised, Ref, Slot};
 use crate::event_loop::core::Core;
 use crate::transport::reader_feed;
 
-/// How the protocol wants its data.
+/// How data is delivered to the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Delivery {
     /// `data_received(bytes)`.
     Data,
     /// `get_buffer(sizehint)` and `buffer_updated(nbytes)`.
     Buffer,
-    /// By the functions of [`NativeProtocol`], without a call into Python.
+    /// By [`NativeProtocol::receive`], without a call into Python.
     Native,
-    /// Into the buffer of an asyncio.StreamReader, by [`ProtocolSink::feed`], or else `data_received(bytes)`.
+    /// By [`ProtocolSink::feed`] into the buffer of a StreamReader, if that is possible, or else
+    /// `data_received(bytes)`.
     Reader,
 }
 
-/// The protocol, the loop, the data, and the context to call Python in.
+/// The arguments are the protocol, the loop, the data, and the context for calls into Python.
 type Receive = fn(&Ref, &Core, Vec<u8>, Option<&Ref>) -> Result<(), Raised>;
 
-/// A class of protocols that take what a socket gives natively: TLS connections.
+/// A class of protocols with a native function for received data: TLS connections.
 #[derive(Debug)]
 pub(crate) struct NativeProtocol {
     pub(crate) is_class_of: fn(&Ref) -> bool,
-    /// Takes data, in a scratch vector of the loop's.
+    /// Receives data, in a scratch vector of the loop.
     pub(crate) receive: Receive,
-    /// Sends what the protocol has kept back until the end of the turn, whatever comes of it.
+    /// Sends what was to be sent at the end of the turn. Ignores errors.
     pub(crate) send_last: fn(&Ref),
 }
 
 static NATIVE: OnceLock<NativeProtocol> = OnceLock::new();
 
-/// Makes the class known. Called once, at import.
+/// Registers the class. Called once, at import.
 pub(crate) fn set_native_protocol(class: NativeProtocol) {
     let _ = NATIVE.set(class);
 }
@@ -70,10 +71,10 @@ impl ProtocolSink {
         }
     }
 
-    /// Takes a protocol in place of the one before.
+    /// Replaces the protocol.
     pub(crate) fn set(&self, protocol: Ref) -> Result<(), Raised> {
         let names = imports();
-        // A protocol without the method is an error when data arrives, not before, as in asyncio.
+        // As in asyncio, a missing method is an error only when data arrives.
         let method = |name: &Ref| optional(protocol.getattr(name));
         let (delivery, function, updated) =
             if NATIVE.get().is_some_and(|class| (class.is_class_of)(&protocol)) {
@@ -81,7 +82,7 @@ impl ProtocolSink {
             } else if protocol.is_instance(&names.buffered_protocol)? {
                 (Delivery::Buffer, method(&names.get_buffer)?, method(&names.buffer_updated)?)
             } else if reader_feed::is_fed(&protocol) {
-                // Looked up where it is needed, so that a method that replaces it counts at once.
+                // The method is looked up for each call, so that a patch of it takes effect at once.
                 (Delivery::Reader, None, None)
             } else {
                 (Delivery::Data, method(&names.data_received)?, None)
@@ -104,8 +105,8 @@ impl ProtocolSink {
         self.call(&self.function, &imports().data_received, data).map(drop)
     }
 
-    /// Calls a method that was looked up when the protocol was set. One that it did not have then is looked up now, which
-    /// raises what asyncio's lookup would.
+    /// Calls a method that was looked up when the protocol was set. If the protocol did not have it then, it is looked
+    /// up now, which raises the same error as in asyncio.
     #[inline(always)]
     fn call(&self, method: &Slot, name: &Ref, argument: &Ref) -> Result<Ref, Raised> {
         let method = match method.get() {
@@ -115,7 +116,7 @@ impl ProtocolSink {
         method.call_with([argument.borrow()])
     }
 
-    /// Gives received data, in a scratch vector of the loop's, to a protocol of [`Delivery::Native`].
+    /// Passes received data, in a scratch vector of the loop, to a protocol with [`Delivery::Native`].
     #[inline(always)]
     pub(crate) fn receive_natively(
         &self,
@@ -127,8 +128,8 @@ impl ProtocolSink {
         NATIVE.get().map_or(Ok(()), |class| (class.receive)(protocol, core, data, context))
     }
 
-    /// Sends what was written through a TLS connection on this transport, before an end that goes past that connection, as
-    /// of a server that ends its clients. On asyncio it was sent when it was written.
+    /// Sends what a TLS connection on this transport has still to send. Called when the transport is closed without the
+    /// TLS connection, for example by `Server.close_clients()`: asyncio would have sent the data when it was written.
     pub(crate) fn send_last(&self) {
         if self.delivery() == Delivery::Native
             && let (Some(class), Some(protocol)) = (NATIVE.get(), self.protocol.get())
@@ -137,11 +138,11 @@ impl ProtocolSink {
         }
     }
 
-    /// Gives data to the StreamReader behind a protocol of [`Delivery::Reader`], without a call into Python and in
-    /// no particular context. False, before anything has happened, if [`ProtocolSink::data_received`] has to be called.
-    /// An error is one of `data_received`.
+    /// Feeds data to the StreamReader of a protocol with [`Delivery::Reader`], without a call into Python, in any
+    /// context. Returns false, and does nothing, if [`ProtocolSink::data_received`] has to be called instead. An error
+    /// is the one that `data_received` would raise.
     ///
-    /// The data may lie in the loop's receive buffer: it is copied before any Python code runs.
+    /// The data may be in the loop's receive buffer: it is copied before any Python code runs.
     #[inline(always)]
     pub(crate) fn feed(&self, core: &Core, data: &[u8]) -> Result<bool, Raised> {
         match self.reader() {
@@ -150,13 +151,13 @@ impl ProtocolSink {
         }
     }
 
-    /// The StreamReader behind a protocol of [`Delivery::Reader`], unless Python code has to handle it.
+    /// The StreamReader of a protocol with [`Delivery::Reader`]; `None` if `data_received` has to be called.
     #[inline(always)]
     pub(crate) fn reader(&self) -> Option<Ref> {
         reader_feed::reader_of(&self.protocol.get()?)
     }
 
-    /// `protocol.get_buffer(hint)`: room for at least one byte.
+    /// `protocol.get_buffer(hint)`. The result is not empty.
     pub(crate) fn get_buffer(&self, hint: isize) -> Result<Buffer, Raised> {
         let target = self.call(&self.function, &imports().get_buffer, &integer(hint as i64)?)?;
         let buffer =
@@ -177,18 +178,18 @@ impl ProtocolSink {
         self.slots().into_iter().for_each(Slot::clear);
     }
 
-    /// Everything that is held.
+    /// The protocol and its methods.
     pub(crate) fn slots(&self) -> [&Slot; 3] {
         [&self.protocol, &self.function, &self.updated]
     }
 
-    /// The methods alone.
+    /// The methods only.
     pub(crate) fn methods(&self) -> [&Slot; 2] {
         [&self.function, &self.updated]
     }
 }
 
-/// An attribute that may be missing; any other error stays one.
+/// Turns an AttributeError into `None`.
 fn optional(found: Result<Ref, Raised>) -> Result<Option<Ref>, Raised> {
     match found {
         Err(Raised) if Exception::AttributeError.is_set() => {
@@ -199,11 +200,12 @@ fn optional(found: Result<Ref, Raised>) -> Result<Option<Ref>, Raised> {
     }
 }
 
-/// An object without a buffer has failed; asyncio asks it for its length first.
+/// The error for an object that has no writable buffer. asyncio calls `len()` first, so an error of that takes
+/// precedence.
 #[cold]
 fn without_length(target: &Ref, raised: Raised) -> Raised {
     let refused = raised.take();
-    // SAFETY: a live object; -1 comes with an error, which stays.
+    // SAFETY: a live object. With -1 an error is set, and stays set.
     if unsafe { ffi::PyObject_Size(target.as_ptr()) } >= 0 {
         raise(refused);
     }

@@ -1,4 +1,4 @@
-//! How a transport calls its protocol, and how it reports what fails: in asyncio's words, which people's log filters know.
+//! Calls the protocol, and reports its errors with asyncio's messages, because existing log filters look for them.
 
 use super::transport::TransportKind;
 use crate::capi::call::call0;
@@ -8,21 +8,21 @@ use crate::capi::imports::imports;
 use crate::capi::{Borrowed, Fatal, Raised, Ref, This};
 use crate::event_loop::core::Core;
 
-/// The caller of a protocol's method in asyncio. The report of a failure names it.
+/// Where asyncio calls a protocol's method. The report of an error names it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Caller {
     /// The loop, as a callback.
     Loop,
-    /// The transport, when it reads.
+    /// The transport, in `_read_ready`.
     Reading,
-    /// The transport, when the socket has room for what waits.
+    /// The transport, in `_sendto_ready`.
     Sending,
-    /// The transport, in its last step, which has the method's argument.
+    /// The transport, in `_call_connection_lost`, whose argument is that of the method.
     Ending,
 }
 
-/// Calls a method of the protocol from the loop, in the transport's context. What the method raises is reported, and the
-/// transport lives on.
+/// Calls a method of the protocol from the loop, in the transport's context. An error of the method is reported, and
+/// the transport stays open.
 #[inline(always)]
 pub(crate) fn notify<T: TransportKind>(
     this: This<'_, T>,
@@ -38,7 +38,7 @@ pub(crate) fn notify<T: TransportKind>(
     }
 }
 
-/// Reports a call of the protocol that failed.
+/// Reports an error of a protocol's method.
 #[cold]
 pub(crate) fn report_call<T: TransportKind>(
     this: This<'_, T>,
@@ -67,7 +67,7 @@ pub(crate) fn report_call<T: TransportKind>(
     core.report_step(&this.object(), step, argument, &context, raised)
 }
 
-/// The exception that is set, unless it has to leave the loop.
+/// Takes the exception that is set. If it is fatal, it stays set.
 fn take_unless(raised: Raised) -> Result<Ref, Fatal> {
     let Raised = raised;
     take_unless_fatal()
@@ -82,7 +82,7 @@ pub(super) fn notify_made<T: TransportKind>(this: This<'_, T>, core: &Core, made
     })
 }
 
-/// Calls `pause_writing()`: from a write, hence in the writer's own context.
+/// Calls `pause_writing()`, in the context of the code that writes.
 pub(super) fn notify_pause<T: TransportKind>(this: This<'_, T>) -> Result<(), Raised> {
     let Some(protocol) = this.protocol().get() else { return Ok(()) };
     match protocol.call_method(&imports().pause_writing, &[]) {
@@ -91,7 +91,7 @@ pub(super) fn notify_pause<T: TransportKind>(this: This<'_, T>) -> Result<(), Ra
     }
 }
 
-/// Calls `resume_writing()`: from the loop, hence in the transport's context.
+/// Calls `resume_writing()`, in the transport's context.
 pub(super) fn notify_resume<T: TransportKind>(this: This<'_, T>) -> Result<(), Fatal> {
     let Some(protocol) = this.protocol().get() else { return Ok(()) };
     let called = protocol
@@ -103,13 +103,13 @@ pub(super) fn notify_resume<T: TransportKind>(this: This<'_, T>) -> Result<(), F
     }
 }
 
-/// Reports the error that is set, which a method of the protocol has raised. The connection goes on.
+/// Reports the error that a method of the protocol has raised. The connection stays open.
 #[cold]
 fn report_failure<T: TransportKind>(this: This<'_, T>, raised: Raised, message: &str) -> Result<(), Fatal> {
     report_exception(this, &take_unless(raised)?, message, "protocol_failed")
 }
 
-/// Reports an exception, with the transport and its protocol, by a function of `wakeloop._support`.
+/// Passes an exception, with the transport and its protocol, to a function of `wakeloop._support` that reports it.
 #[cold]
 pub(super) fn report_exception<T: TransportKind>(
     this: This<'_, T>,
@@ -139,7 +139,7 @@ pub(super) fn report_close<T: TransportKind>(
     core.report(&exception, "close_failed", &arguments)
 }
 
-/// Debug mode: writes a line to asyncio's log.
+/// In debug mode, writes a line to asyncio's log.
 pub(crate) fn log_in_debug<T: TransportKind>(this: This<'_, T>, function: &str) -> Result<(), Fatal> {
     let core = this.base().core();
     if core.is_debug() { core.support(function, &[this.object()]) } else { Ok(()) }

@@ -1,10 +1,11 @@
-//! How much is received and sent at a time.
+//! Sizes of receives and sends.
 
-/// From this size on a message counts as large: the next receive goes straight to where the data is wanted.
+/// From this size on a message is large. The next receive then goes directly into the object that the protocol gets.
 pub(crate) const LARGE: usize = 32 * 1024;
-/// The size of such a receive, below glibc's mmap threshold: a fresh 256 KiB object would cost three system calls.
+/// The size of such a direct receive. It is below glibc's mmap threshold: a new object of 256 KiB would cost three
+/// system calls.
 pub(crate) const DIRECT: usize = 120 * 1024;
-/// Full reads per event. One fast peer starves nobody.
+/// The most full reads per event, so that a fast peer does not keep the loop from other work.
 pub(crate) const READS: usize = 4;
-/// With more pending bytes than this, a write is sent at once.
+/// If more bytes than this are pending, a write is sent at once.
 pub(crate) const AT_ONCE: usize = 64 * 1024;

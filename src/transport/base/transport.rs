@@ -1,18 +1,19 @@
-//! What every transport is: the fields that all kinds have, and the trait that names what differs.
+//! The fields of all transports, and the trait [`TransportKind`] for the differences between the kinds.
 //!
-//! A transport is an instance of a class of its own ([`super::class`]), derived from asyncio's, with the fields of one
-//! [`TransportKind`] behind those of the base class. The fields of a kind include one [`TransportBase`].
+//! Each kind has a Python class ([`super::class`]) that inherits from asyncio's classes. In memory, the fields of the
+//! [`TransportKind`] follow those of the base class. They include a [`TransportBase`].
 //!
-//! **Order of calls.** The poller calls a transport, a transport calls its protocol, and a protocol writes. What reading
-//! and writing return says what happened; the transport acts on it.
+//! **Order of calls.** The poller calls a transport, the transport calls its protocol, and the protocol writes. The
+//! functions for reading and writing return what happened, and the transport acts on that.
 //!
-//! **Life.** A transport is made around a descriptor ([`super::opening`]). A queued step calls `connection_made` and
-//! begins to watch. Closing sends what is pending and queues a step that calls `connection_lost`, closes the descriptor
-//! and drops everything ([`super::closing`]). [`super::phase`] has the table.
+//! **Phases.** A transport is created for a descriptor ([`super::opening`]). A queued callback calls `connection_made`
+//! and begins to watch the descriptor. Closing sends pending data, and queues a callback that calls `connection_lost`,
+//! closes the descriptor and drops all references ([`super::closing`]). [`super::phase`] has the table of phases.
 //!
-//! **Contexts.** Every callback of the protocol runs in one context, which is copied when the transport is made.
+//! **Contexts.** All callbacks of the protocol run in one context, which is copied when the transport is created.
 //!
-//! **Threads.** The thread of the loop, with the interpreter attached. Nothing is borrowed across a call into Python.
+//! **Threads.** Only the loop's thread uses a transport, with the GIL held. Nothing is borrowed during a call into
+//! Python.
 
 use std::cell::Cell;
 use std::ffi::CStr;
@@ -36,24 +37,24 @@ use crate::event_loop::core::loop_ref::LoopRef;
 use crate::event_loop::source::Source;
 use crate::reactor::{Interest, Readiness, Token};
 
-/// After so many writes to a lost connection asyncio begins to warn.
+/// After this many writes to a lost connection, each further write logs a warning, as in asyncio.
 const WARN_AFTER: u32 = 5;
 
-/// The fields that transports of every kind have.
+/// The fields of every transport.
 #[derive(Debug)]
 pub(crate) struct TransportBase {
     pub(super) event_loop: LoopRef,
     pub(crate) context: Slot,
     /// The Python object that owns the descriptor: a socket or a file.
     pub(crate) owner: Slot,
-    /// The dict behind `get_extra_info`.
+    /// The dict for `get_extra_info`.
     pub(crate) extra: Slot,
     /// The protocol's bound `connection_made`, until it is called.
-    pub(super) made: Slot,
-    /// The future that waits for the transport, until it is done.
+    pub(super) connection_made: Slot,
+    /// The future that is completed when the transport has started.
     pub(super) waiter: Slot,
     /// The argument of `connection_lost`, once that is queued.
-    pub(super) lost_with: Slot,
+    pub(super) lost_exception: Slot,
     pub(crate) weaklist: WeakList,
     pub(crate) dict: Slot,
     pub(crate) marks: WaterMarks,
@@ -65,53 +66,53 @@ pub(crate) struct TransportBase {
     /// How many writes were dropped because the connection was lost.
     lost_writes: Cell<u32>,
     pub(crate) life: Life,
-    /// What the poller reports about the descriptor.
+    /// The interest with which the descriptor is registered.
     pub(super) watched: Cell<Option<Interest>>,
-    /// Readiness that came while the transport could not act on it.
-    pub(crate) kept: Cell<Readiness>,
-    /// The transport acts on readiness, perhaps by a call of the protocol in which another loop runs.
-    pub(crate) acting: Cell<bool>,
+    /// Readiness that was reported while the transport could not handle it.
+    pub(crate) pending_readiness: Cell<Readiness>,
+    /// The transport is handling an event. The protocol may run the loop during that.
+    pub(crate) handling: Cell<bool>,
     /// `pause_reading()` was called.
     pub(crate) paused: Cell<bool>,
-    /// `pause_writing()` of the protocol was called.
+    /// The protocol's `pause_writing()` was called.
     pub(crate) protocol_paused: Cell<bool>,
 }
 
-/// The fields that [`TransportKind`] asks for. `native_transport!` implements it.
+/// Access to the fields that [`TransportKind`] needs. `native_transport!` implements it.
 pub(crate) trait TransportFields: Dealloc {
     const WEAKLIST: Field<Self, WeakList>;
     const DICT: Field<Self, Slot>;
 
     fn base(&self) -> &TransportBase;
 
-    /// The protocol, or nothing once the connection is lost.
+    /// The protocol; empty once the connection is lost.
     fn protocol(&self) -> &Slot;
 }
 
-/// A kind of transport: the struct behind the fields of asyncio's base class. What differs from asyncio's other
-/// transports in a way that programs can see has a name here.
+/// A kind of transport. The constants name the differences between asyncio's transports that programs can observe.
 pub(crate) trait TransportKind: TransportFields + Traverse + Source {
     /// The name of the class in Python, with its module.
     const NAME: &'static CStr;
     /// The names of its base classes in `asyncio.transports`.
     const BASES: &'static [&'static str];
-    /// The attribute that holds the descriptor.
+    /// The name of the attribute with the descriptor.
     const DESCRIPTOR: &'static CStr;
-    /// The attribute that holds the owner of the descriptor.
+    /// The name of the attribute with the owner of the descriptor.
     const OWNER: &'static CStr;
-    /// Registered once, for both directions, and for edges. The others are registered for what they want at the time.
+    /// It is registered once, edge-triggered and for both directions. Other kinds are level-triggered, and update their
+    /// registration.
     const EDGE_TRIGGERED: bool = false;
     /// The function of `wakeloop._support` that reports an error which ends the transport.
     const REPORT_FATAL: &'static str = "fatal_error";
-    /// Does the end count as the first write that was lost?
+    /// Is `_conn_lost` increased when the connection is lost?
     const END_COUNTS: bool = true;
-    /// The descriptor is the transport's own: a Python socket for it is made when somebody asks, and kept when it is
-    /// closed. The others close the Python object that owns the descriptor.
+    /// The transport itself owns the descriptor. A Python socket is created for it only if a program asks, and is kept
+    /// after it was closed. Other kinds close the Python object that owns the descriptor, and drop it.
     const OWNS_DESCRIPTOR: bool = false;
-    /// Does a method that ends or resumes the transport fail if the loop is closed?
+    /// Do `close`, `abort` and `resume_reading` raise if the loop is closed?
     const NEEDS_OPEN_LOOP: bool = false;
 
-    /// Takes another protocol.
+    /// Replaces the protocol.
     fn set_protocol(&self, protocol: Ref) -> Result<(), Raised> {
         self.protocol().set(Some(protocol));
         Ok(())
@@ -122,36 +123,38 @@ pub(crate) trait TransportKind: TransportFields + Traverse + Source {
         self.protocol().clear();
     }
 
-    /// The descriptor for system calls: -1 if the program has closed the owner, because the number may be another's.
+    /// The descriptor for system calls. It is -1 if the program has closed the owner, because another file may have the
+    /// number.
     fn descriptor(&self) -> RawFd;
 
-    // -- what happens in its life --------------------------------------------------------------------------------
+    // -- phases --------------------------------------------------------------------------------------------------
 
-    /// It is about to enter the loop's table.
+    /// Called before the transport is added to the loop's table.
     fn enter(_this: This<'_, Self>) -> Result<(), Raised> {
         Ok(())
     }
 
-    /// It has left the loop's table, or could not enter.
+    /// Called after the transport was removed from the loop's table, or could not be added.
     fn leave(_this: This<'_, Self>) -> Result<(), Raised> {
         Ok(())
     }
 
-    /// `connection_made` was called. `held`: the descriptor was registered before that, and a task waits for the
-    /// transport, which is to act before it does.
+    /// Called after `connection_made`. With `held` the descriptor was registered before that, and a task waits for the
+    /// transport. This task has to run before the transport handles an event.
     fn started(_this: This<'_, Self>, _core: &Core, _held: bool) {}
 
-    /// `connection_lost(exception)` was called and the descriptor is closed.
+    /// Called after `connection_lost(exception)`, when the descriptor is closed.
     fn lost(_this: This<'_, Self>, _core: &Core, _exception: &Ref) -> Result<(), Fatal> {
         Ok(())
     }
 
-    /// The descriptor is about to be closed, and still open.
+    /// Called before the descriptor is closed.
     fn remember(_this: This<'_, Self>) {}
 
     // -- reading -------------------------------------------------------------------------------------------------
 
-    /// What the poller should report as things stand. Asked while the transport is not closed and has started.
+    /// The interest for the registration in the poller. Called only after the start and before the end of the
+    /// transport.
     fn interest(&self) -> Option<Interest> {
         None
     }
@@ -159,39 +162,39 @@ pub(crate) trait TransportKind: TransportFields + Traverse + Source {
     /// `pause_reading()` was called.
     fn reading_paused(_this: This<'_, Self>) {}
 
-    /// `resume_reading()` was called: what was held back is due in the next turn.
+    /// `resume_reading()` was called. Data that was held back is delivered in the next turn.
     fn reading_resumed(_this: This<'_, Self>, _core: &Core) {}
 
     // -- writing -------------------------------------------------------------------------------------------------
 
-    /// Sends what was written in this turn, for a caller in Python: asyncio would have sent it at once.
+    /// Sends the writes of this turn, because asyncio would have sent them already. An error is raised to the caller.
     fn send_gathered(_this: This<'_, Self>) -> Result<(), Raised> {
         Ok(())
     }
 
-    /// The same when the connection is lost: nothing is reported.
+    /// Sends the writes of this turn before the connection is closed by force. Ignores errors.
     fn send_last(_this: This<'_, Self>) {}
 
-    /// What is written by way of a layer above, before a method ends the transport.
+    /// Sends the writes of a TLS connection on this transport, before a method closes the transport.
     fn send_from_above(&self) {}
 
-    /// How many bytes wait for the descriptor to take them.
+    /// The number of bytes that are not sent yet.
     fn unsent(&self) -> usize {
         0
     }
 
-    /// Is nothing left to send?
+    /// Is everything sent?
     fn is_drained(&self) -> bool {
         self.unsent() == 0
     }
 
-    /// Drops what is not sent.
+    /// Drops all data that is not sent yet.
     fn drop_unsent(&self) {}
 
-    // -- what Python sees ----------------------------------------------------------------------------------------
+    // -- the Python class ----------------------------------------------------------------------------------------
 
-    /// The attribute [`OWNER`](TransportKind::OWNER). Setting it to `None` takes the owner away: the program closes it
-    /// then, and there is no ResourceWarning.
+    /// The attribute [`OWNER`](TransportKind::OWNER). A program may set it to `None`. It then has to close the owner
+    /// itself, and there is no ResourceWarning.
     fn owner_attribute() -> Attribute<Self> {
         Attribute::new(
             Self::OWNER,
@@ -202,7 +205,7 @@ pub(crate) trait TransportKind: TransportFields + Traverse + Source {
         )
     }
 
-    /// Was the owner taken away from the transport, or is the descriptor closed? Then there is nothing to close.
+    /// Is there nothing left to close, because the descriptor is closed or the program has taken the owner?
     fn is_released(&self) -> bool {
         self.base().owner.is_empty()
     }
@@ -225,17 +228,18 @@ pub(crate) trait TransportKind: TransportFields + Traverse + Source {
         Ok(self.base().extra.get())
     }
 
-    /// What `repr` says behind the descriptor.
+    /// Appends the end of the `repr`, after the descriptor.
     fn describe(&self, text: &mut String);
 }
 
-/// Where the fields begin in every transport: behind the largest of asyncio's base classes. Stored at import.
+/// The offset of the fields in every transport: after the fields of the largest of asyncio's base classes. Stored at
+/// import.
 pub(super) static OFFSET: AtomicUsize = AtomicUsize::new(0);
 
 /// [`Native::offset`](crate::capi::Native::offset) of every kind.
 #[inline(always)]
 pub(crate) fn offset() -> usize {
-    // Ordering: Relaxed. It is stored at import, before a transport is made.
+    // Ordering: Relaxed. It is stored at import, before any transport is created.
     OFFSET.load(Ordering::Relaxed)
 }
 
@@ -247,9 +251,9 @@ impl TransportBase {
             context: Slot::new(Some(context)),
             owner: Slot::empty(),
             extra: Slot::new(extra),
-            made: Slot::new(Some(made)),
+            connection_made: Slot::new(Some(made)),
             waiter: Slot::new(waiter),
-            lost_with: Slot::empty(),
+            lost_exception: Slot::empty(),
             weaklist: WeakList::new(),
             dict: Slot::empty(),
             marks: WaterMarks::new(),
@@ -259,8 +263,8 @@ impl TransportBase {
             lost_writes: Cell::new(0),
             life: Life::new(),
             watched: Cell::new(None),
-            kept: Cell::new(Readiness::EMPTY),
-            acting: Cell::new(false),
+            pending_readiness: Cell::new(Readiness::EMPTY),
+            handling: Cell::new(false),
             paused: Cell::new(false),
             protocol_paused: Cell::new(false),
         }
@@ -271,31 +275,31 @@ impl TransportBase {
         self.event_loop.core()
     }
 
-    /// The loop, as an object.
+    /// The loop as a Python object.
     pub(crate) fn event_loop(&self) -> &Ref {
         self.event_loop.object()
     }
 
-    /// What `is_reading()` returns.
+    /// The result of `is_reading()`.
     #[inline(always)]
     pub(crate) fn is_reading(&self) -> bool {
         !self.life.is_closing() && !self.paused.get()
     }
 
-    /// Is anything to be read sooner or later?
+    /// May more data arrive, and is reading not paused?
     #[inline(always)]
     pub(crate) fn awaits_data(&self) -> bool {
         self.life.expects_data() && !self.paused.get()
     }
 
-    /// Was reading resumed in this very turn? What the turn's poll reported is then not acted on: asyncio's pause has
-    /// taken it back.
+    /// Was reading resumed in this turn? Then events of this turn's poll are not handled, because in asyncio the pause
+    /// has removed them.
     #[inline(always)]
     pub(crate) fn has_just_resumed(&self, core: &Core) -> bool {
         self.resumed_in.get() == core.counters.turns.get()
     }
 
-    /// Reading begins anew in the next turn.
+    /// Resumes reading from the next turn on.
     pub(crate) fn resume_next_turn(&self, core: &Core) {
         self.resumed_in.set(core.counters.turns.get());
     }
@@ -314,33 +318,33 @@ impl TransportBase {
         }
     }
 
-    /// Has no attribute of the instance taken the place of one of the class?
+    /// Is the instance's dict empty, so that no attribute hides one of the class?
     #[inline(always)]
     pub(crate) fn has_no_own_attributes(&self) -> bool {
-        // SAFETY: the slot holds a dict, or nothing.
+        // SAFETY: the slot has a dict, or is empty.
         self.dict.is_empty() || unsafe { ffi::PyDict_Size(self.dict.as_ptr()) } == 0
     }
 
-    // -- writes that went nowhere --------------------------------------------------------------------------------
+    // -- writes after the connection was lost --------------------------------------------------------------------
 
     pub(crate) fn lost_writes(&self) -> u32 {
         self.lost_writes.get()
     }
 
-    /// A write that was dropped.
+    /// Counts a write that was dropped.
     pub(crate) fn count_lost_write(&self) {
         self.lost_writes.set(self.lost_writes.get().saturating_add(1));
     }
 }
 
 impl<T: TransportKind> This<'_, T> {
-    /// asyncio's counter behind `_conn_lost`.
+    /// asyncio's counter `_conn_lost`.
     pub(crate) fn conn_lost(self) -> u32 {
         let base = self.fields().base();
         base.lost_writes() + u32::from(T::END_COUNTS && base.life.is_lost())
     }
 
-    /// Drops a write to a connection that is lost: silently at first, then with asyncio's warning.
+    /// Drops a write to a lost connection. The first ones are dropped silently, later ones log asyncio's warning.
     #[cold]
     pub(crate) fn write_to_lost(self, warning: &str) -> Result<(), Raised> {
         let base = self.fields().base();

@@ -1,13 +1,14 @@
-//! What the poller reports about a transport's descriptor.
+//! The registration of a transport's descriptor in the poller.
 //!
-//! **Edge-triggered**: a stream is registered once, for both directions, and never again. Closing the descriptor takes it
-//! out of the poller.
+//! **Edge-triggered**: a stream is registered once, for both directions. Closing the descriptor removes it from the
+//! poller.
 //!
-//! **Level-triggered**: the others are registered for what they want at the time. One read per event is then always right:
-//! a short read does not mean that a datagram socket, a terminal or a packet pipe is drained. And every datagram
-//! that the kernel has sent counts as an edge for writing, so a registration for both directions would wake the loop once
-//! per `sendto`. A registration is taken back before the descriptor is closed, because a duplicate of it in a child would
-//! keep it in the poller.
+//! **Level-triggered**: the other kinds update their registration whenever their interest changes, for two reasons. A
+//! short read does not mean that a datagram socket, a terminal or a packet pipe is drained, so one read per event is
+//! right only if the poller reports the rest again. And the kernel reports an edge for writing after each datagram that
+//! it has sent, so a registration for both directions would wake the loop once per `sendto`. The registration is
+//! removed before the descriptor is closed: if a child process has a duplicate of it, closing would not remove it from
+//! the poller.
 
 use std::io;
 
@@ -17,8 +18,8 @@ use crate::event_loop::core::Core;
 use crate::event_loop::core::ready::NativeStep;
 use crate::reactor::Interest;
 
-/// Brings the poller in line with what the transport wants to hear of. While another thread sleeps in the poller, the
-/// step `again` does it, on the loop's thread.
+/// Updates the registration to the transport's interest. If another thread waits in the poller, queues `again`, which
+/// does it on the loop's thread.
 pub(super) fn watch<T: TransportKind>(
     this: This<'_, T>,
     core: &Core,
@@ -40,7 +41,8 @@ pub(super) fn watch<T: TransportKind>(
     }
     let Some(poller) = core.poller() else { return Ok(()) };
     if core.fds.token(fd) != token || this.descriptor() != fd {
-        // The poller has forgotten it with the descriptor, and the number may belong to another file.
+        // The program has closed the descriptor, which has removed it from the poller. Another file may have the
+        // number.
         base.watched.set(wanted);
         return Ok(());
     }
@@ -51,7 +53,7 @@ pub(super) fn watch<T: TransportKind>(
             })?;
         }
         (Some(_), Some(interest)) => poller.reregister_level(fd, token, interest)?,
-        // Fails only if the poller has forgotten it.
+        // It fails only if the descriptor is not in the poller any more.
         (_, None) => drop(poller.deregister(fd)),
     }
     base.watched.set(wanted);
@@ -73,7 +75,8 @@ pub(super) fn register_edge<T: TransportKind>(this: This<'_, T>, core: &Core) ->
     Ok(())
 }
 
-/// Registers a descriptor that is known to the poller once more: a `sock_connect` or a `sock_accept` has waited on it.
+/// Calls `again` if the descriptor is registered already, because a `sock_connect` or a `sock_accept` has waited for
+/// it.
 pub(crate) fn or_again(registered: io::Result<()>, again: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     match registered {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => again(),
@@ -81,7 +84,7 @@ pub(crate) fn or_again(registered: io::Result<()>, again: impl FnOnce() -> io::R
     }
 }
 
-/// What `repr` says of a direction: "polling" or "idle", as asyncio says it, or "open" once the loop is closed.
+/// The state of a direction in the `repr`: "polling" or "idle" as in asyncio, or "open" once the loop is closed.
 pub(crate) fn polling(base: &TransportBase, direction: Interest) -> &'static str {
     if base.core().is_closed() {
         return "open";

@@ -1,6 +1,7 @@
-//! The marks of a write buffer: above the high one the protocol is asked to pause, at the low one to go on.
+//! The high-water and low-water marks of a write buffer; see `flow_control`.
 //!
-//! asyncio keeps whatever compares with a size, and shows it again. This keeps any int that memory could hold, and floats.
+//! asyncio accepts any object that can be compared with a size, and returns the same object. Here a mark is an int (at
+//! most the largest size) or a float.
 
 use std::cell::Cell;
 
@@ -9,20 +10,20 @@ use crate::capi::imports::support;
 use crate::capi::inspect::{float, integer};
 use crate::capi::{Borrowed, Exception, Raised, Ref};
 
-/// Above this many unsent bytes the protocol is asked to pause, as in asyncio.
+/// asyncio's default for the high-water mark.
 const HIGH: usize = 64 * 1024;
 
-/// What a mark is set to.
+/// The value of a mark.
 #[derive(Debug, Clone, Copy)]
 struct Limit {
-    /// The most bytes that are not above it.
+    /// The largest number of bytes that is not above the mark.
     bytes: usize,
-    /// The number that was given, if it is not an int.
+    /// The float that the mark was set to.
     exact: Option<f64>,
 }
 
 impl Limit {
-    /// Below zero is zero, and what is too large means "never".
+    /// A negative value becomes 0. A value that is too large becomes the largest one.
     fn of(value: &Ref) -> Result<Limit, Raised> {
         if let Some(number) = value.saturating_int() {
             return Ok(Limit { bytes: usize::try_from(number).unwrap_or(0), exact: None });
@@ -31,7 +32,7 @@ impl Limit {
         if number.is_nan() {
             return Err(Exception::ValueError.raise("a limit must be a number, not nan"));
         }
-        // Saturates.
+        // The cast saturates.
         Ok(Limit { bytes: number as usize, exact: Some(number) })
     }
 }
@@ -45,7 +46,7 @@ impl Mark {
         Mark(Cell::new(Limit { bytes, exact: None }))
     }
 
-    /// The most bytes that are not above it.
+    /// The largest number of bytes that is not above the mark.
     #[inline(always)]
     pub(crate) fn get(&self) -> usize {
         self.0.get().bytes
@@ -56,8 +57,8 @@ impl Mark {
         Ok(())
     }
 
-    /// As Python sees it.
-    pub(crate) fn shown(&self) -> Result<Ref, Raised> {
+    /// The mark as a Python number.
+    pub(crate) fn to_python(&self) -> Result<Ref, Raised> {
         let Limit { bytes, exact } = self.0.get();
         match exact {
             Some(number) => float(number),
@@ -74,12 +75,12 @@ pub(crate) struct WaterMarks {
 }
 
 impl WaterMarks {
-    /// asyncio's.
+    /// The marks with asyncio's defaults.
     pub(crate) const fn new() -> WaterMarks {
         WaterMarks { high: Mark::new(HIGH), low: Mark::new(HIGH / 4) }
     }
 
-    /// `set_write_buffer_limits(high, low)`, by asyncio's own arithmetic.
+    /// `set_write_buffer_limits(high, low)`. Python code computes the defaults and checks the values, as asyncio does.
     #[cold]
     pub(crate) fn set(&self, high: Option<Borrowed<'_>>, low: Option<Borrowed<'_>>) -> Result<(), Raised> {
         let none = Borrowed::none();
@@ -95,8 +96,8 @@ impl WaterMarks {
         Ok(())
     }
 
-    /// What `get_write_buffer_limits` returns.
+    /// The result of `get_write_buffer_limits`.
     pub(crate) fn pair(&self) -> Result<Ref, Raised> {
-        tuple([self.low.shown()?, self.high.shown()?])
+        tuple([self.low.to_python()?, self.high.to_python()?])
     }
 }

@@ -1,8 +1,8 @@
-//! What a transport still has to send.
+//! The data that a transport has not sent yet.
 //!
-//! Everything in it is immutable `bytes`, kept by reference: the writes of one turn leave together, small ones joined in
-//! one `send`, others in one `sendmsg`. Nothing here calls into Python, so the buffer can be used behind a shared
-//! reference: what is taken out of it is dropped by the caller.
+//! It is a queue of immutable `bytes` objects, kept by reference. Small ones are joined and sent with one `send`,
+//! others with one `sendmsg`. No method calls Python, so the buffer can be changed through a shared reference. For the
+//! same reason the caller drops the objects that are removed.
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
@@ -15,14 +15,14 @@ use smallvec::SmallVec;
 use crate::capi::Ref;
 use crate::capi::socket::{SEND_FLAGS, with_socket};
 
-/// How many pieces one `sendmsg` takes. The kernel allows 1,024; past some dozens nothing is gained.
+/// The most pieces per `sendmsg`. The kernel allows 1,024, but more than some dozens do not make it faster.
 const PIECES: usize = 64;
 
-/// Up to how many bytes pieces are copied together: for a header and a small body a `send` of the copy takes
-/// 0.15 us less than a `sendmsg`, which has the kernel fetch a message and its vectors first.
+/// Up to this size, all pieces are copied and sent with one `send`. For a header and a small body that takes 0.15 us
+/// less than a `sendmsg`, for which the kernel has to read the message header and the vectors first.
 const JOINED: usize = 2048;
 
-/// A `bytes` object of which the first `sent` bytes are gone.
+/// A `bytes` object. Its first `sent` bytes were sent.
 #[derive(Debug)]
 struct Piece {
     bytes: Ref,
@@ -42,27 +42,29 @@ struct Pieces {
     size: usize,
 }
 
-/// What waits to be sent. None of the methods runs Python.
+/// The buffer. None of the methods runs Python code.
 #[derive(Debug, Default)]
 pub(crate) struct WriteBuffer(UnsafeCell<Pieces>);
 
-/// What a send has used up, for the caller to drop. One piece is the rule, two are a header and a body; neither needs an allocation.
+/// The objects that were sent completely, for the caller to drop. One or two of them, such as a header and a body, need
+/// no allocation.
 pub(crate) type Done = SmallVec<[Ref; 2]>;
 
-/// How a flush ended.
+/// The outcome of a send.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Sent {
-    /// Everything is with the kernel.
+    /// The kernel has accepted everything.
     All,
-    /// The descriptor takes no more. The poller will report when it does.
+    /// The descriptor is full. The poller will report when it has room.
     Blocked,
 }
 
 impl WriteBuffer {
-    /// Lends the pieces to one of the methods below, none of which comes back here before it returns.
+    /// Runs `body` with the pieces. It must not call this method again.
     #[inline(always)]
     fn with<T>(&self, body: impl FnOnce(&mut Pieces) -> T) -> T {
-        // SAFETY: the type is not `Sync`, the function is private, and its callers run neither Python nor each other.
+        // SAFETY: the type is not `Sync`, the function is private, and the bodies call neither Python nor this
+        // function.
         body(unsafe { &mut *self.0.get() })
     }
 
@@ -88,12 +90,12 @@ impl WriteBuffer {
         });
     }
 
-    /// The first piece, as far as it is not sent.
+    /// The first object, and how many of its bytes were sent.
     pub(crate) fn front(&self) -> Option<(Ref, usize)> {
         self.with(|pieces| pieces.queue.front().map(|piece| (piece.bytes.clone_ref(), piece.sent)))
     }
 
-    /// Copies the first `limit` bytes, or fewer if there are no more.
+    /// Appends bytes from the front of the buffer to `target`, until `target` has `limit` bytes or there are no more.
     pub(crate) fn gather(&self, target: &mut Vec<u8>, limit: usize) {
         self.with(|pieces| {
             for piece in &pieces.queue {
@@ -107,29 +109,29 @@ impl WriteBuffer {
         });
     }
 
-    /// Takes everything out, for the caller to drop.
+    /// Removes everything, for the caller to drop.
     pub(crate) fn take(&self) -> impl Sized + use<> {
         self.with(std::mem::take)
     }
 
-    /// Drops the first `count` bytes. Pieces that are used up land in `done`.
+    /// Marks the first `count` bytes as sent. Moves completed objects to `done`.
     pub(crate) fn advance(&self, count: usize, done: &mut Done) {
         self.with(|pieces| pieces.advance(count, done));
     }
 
-    /// Sends until the buffer is empty or the socket is full. What is sent lands in `done`, for the caller to drop.
+    /// Sends until the buffer is empty or the socket is full. Moves completed objects to `done`.
     ///
     /// # Errors
-    /// What the socket reports, except that it would block.
+    /// The errors of the socket, except for `WouldBlock`.
     pub(crate) fn send(&self, fd: RawFd, done: &mut Done) -> io::Result<Sent> {
         self.with(|pieces| pieces.drain(fd, done, send_one, send_many, false))
     }
 
-    /// The same for a descriptor that is written to, and that is watched as long as it has room: one that takes less than
-    /// it could have is full, and needs not be tried again for an edge.
+    /// The same with `write`, for a level-triggered descriptor: after a short write it is full. (With an edge-triggered
+    /// one, writing must go on until it would block.)
     ///
     /// # Errors
-    /// What the descriptor reports, except that it would block.
+    /// The errors of the descriptor, except for `WouldBlock`.
     pub(crate) fn write(&self, fd: RawFd, done: &mut Done) -> io::Result<Sent> {
         self.with(|pieces| pieces.drain(fd, done, write_one, write_many, true))
     }
@@ -171,7 +173,7 @@ impl Pieces {
         Ok(Sent::All)
     }
 
-    /// Shows all pieces in a row. There must be no more than [`JOINED`] bytes.
+    /// Calls `body` with a copy of all pieces in one slice. There must be at most [`JOINED`] bytes.
     fn joined<T>(&self, body: impl FnOnce(&[u8]) -> T) -> T {
         let mut room = [MaybeUninit::<u8>::uninit(); JOINED];
         let mut filled = 0;
@@ -180,7 +182,7 @@ impl Pieces {
             room[filled..filled + rest.len()].write_copy_of_slice(rest);
             filled += rest.len();
         }
-        // SAFETY: so many bytes were written, from the start on.
+        // SAFETY: the first `filled` bytes were written.
         body(unsafe { room[..filled].assume_init_ref() })
     }
 
@@ -200,24 +202,24 @@ impl Pieces {
     }
 }
 
-/// Several pieces in one send.
+/// Sends several pieces with one system call.
 fn send_many(fd: RawFd, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
     with_socket(fd, |socket| socket.send_vectored_with_flags(pieces, SEND_FLAGS))
 }
 
-/// One plain send.
+/// Sends one slice.
 pub(crate) fn send_one(fd: RawFd, data: &[u8]) -> io::Result<usize> {
     with_socket(fd, |socket| socket.send_with_flags(data, SEND_FLAGS))
 }
 
-/// Several pieces in one write.
+/// Writes several pieces with one system call.
 fn write_many(fd: RawFd, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
-    // SAFETY: an `IoSlice` is an `iovec`; what it points to is borrowed.
+    // SAFETY: an `IoSlice` has the layout of an `iovec`, and its memory is borrowed.
     let written = unsafe { libc::writev(fd, pieces.as_ptr().cast(), pieces.len() as _) };
     if written < 0 { Err(io::Error::last_os_error()) } else { Ok(written as usize) }
 }
 
-/// One plain write.
+/// Writes one slice.
 pub(crate) fn write_one(fd: RawFd, data: &[u8]) -> io::Result<usize> {
     write_many(fd, &[IoSlice::new(data)])
 }

@@ -8,23 +8,23 @@ use socket2::SockAddr;
 use crate::capi::sockaddr::{internet_to_python, to_python};
 use crate::capi::{Raised, Ref};
 
-/// How many senders are remembered: as many as this number of bits of a hash can name.
+/// The size of the cache, a power of two: `PEER_BITS` bits of a hash are the index.
 const PEERS: usize = 1 << PEER_BITS;
 const PEER_BITS: u32 = 6;
 
-/// A sender's address, and the tuple that it became.
+/// A sender's address, and its Python tuple.
 #[derive(Debug)]
 struct Peer {
     address: SocketAddr,
     name: Ref,
 }
 
-/// The Internet addresses of recent senders: most datagrams come from a few peers, and a tuple costs about as much as a
-/// copy of its datagram.
+/// A cache of the tuples for recent senders (IPv4 and IPv6). Most datagrams come from a few peers, and creating a tuple
+/// costs about as much as copying the datagram.
 #[derive(Debug, Default)]
 pub(super) struct Peers {
     table: UnsafeCell<Option<Box<[Option<Peer>; PEERS]>>>,
-    /// Where in the table the last sender is.
+    /// The index of the last sender.
     last: Cell<usize>,
 }
 
@@ -32,31 +32,31 @@ impl Peers {
     #[allow(clippy::mut_from_ref, reason = "loop thread only; the borrow ends before Python runs")]
     #[inline(always)]
     fn table(&self) -> &mut Option<Box<[Option<Peer>; PEERS]>> {
-        // SAFETY: see the reason above.
+        // SAFETY: only the loop's thread calls this, and every caller ends the borrow before Python code runs.
         unsafe { &mut *self.table.get() }
     }
 
-    /// A sender's address as Python shows it.
+    /// A sender's address as a Python object.
     #[inline(always)]
     pub(super) fn name(&self, sender: &SockAddr) -> Result<Ref, Raised> {
         let Some(address) = sender.as_socket() else { return to_python(sender) };
-        let place = place(&address);
-        self.last.set(place);
+        let index = index(&address);
+        self.last.set(index);
         if let Some(table) = self.table()
-            && let Some(peer) = &table[place]
+            && let Some(peer) = &table[index]
             && peer.address == address
         {
             return Ok(peer.name.clone_ref());
         }
         let name = internet_to_python(&address)?;
         let peer = Peer { address, name: name.clone_ref() };
-        let old = self.table().get_or_insert_with(|| Box::new([const { None }; PEERS]))[place].replace(peer);
+        let old = self.table().get_or_insert_with(|| Box::new([const { None }; PEERS]))[index].replace(peer);
         drop(old);
         Ok(name)
     }
 
-    /// The address behind `name`, if that is the very tuple that the last sender was shown as: most answers go to the
-    /// peer that has asked.
+    /// The address of `name`, if that is the tuple object of the last sender: most answers go to the peer that has just
+    /// sent a request.
     #[inline(always)]
     pub(super) fn sender_named(&self, name: &Ref) -> Option<SockAddr> {
         let peer = self.table().as_ref()?[self.last.get()].as_ref()?;
@@ -64,9 +64,10 @@ impl Peers {
     }
 }
 
-/// Where a peer is remembered: its numbers folded, and the best bits of a product of them.
+/// The index of a peer in the table: address and port are folded to 32 bits, multiplied, and the highest bits are
+/// taken.
 #[inline(always)]
-fn place(peer: &SocketAddr) -> usize {
+fn index(peer: &SocketAddr) -> usize {
     let ip = match peer.ip() {
         IpAddr::V4(ip) => ip.to_bits(),
         IpAddr::V6(ip) => {

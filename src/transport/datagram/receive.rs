@@ -1,18 +1,18 @@
-//! From a datagram socket to the protocol.
+//! Receives datagrams, and calls the protocol.
 //!
 //! There is one receive per turn, by one of two system calls:
-//! - `recvfrom` is cheapest for a datagram that comes alone: a request and its answer cost one `epoll_wait`, one
-//!   `recvfrom` and one `sendto`.
-//! - `recvmmsg` takes up to [`batch::BATCH`] datagrams at once.
+//! - `recvfrom` is cheapest for a single datagram: a request and its answer cost one `epoll_wait`, one `recvfrom` and
+//!   one `sendto`.
+//! - `recvmmsg` receives up to [`batch::BATCH`] datagrams.
 //!
-//! The last receive decides: after a `recvfrom` a batch is tried, and batches go on as long as they find more than one
-//! datagram. A batch that finds one costs 80 ns more than `recvfrom`; a burst costs one `recvfrom` for its first datagram.
-//! The registration is level-triggered, so what is left is reported again, and nothing has to be read until it is empty.
-//! After a batch of several the next turn reads again without a poll ([`Core::reread`]). This cuts polls per datagram from
-//! 0.5 to 0.1 for ten clients that are answered in turn.
+//! The last receive decides which one is used. After a `recvfrom` the next receive is a `recvmmsg`, and so are the
+//! following ones as long as each finds more than one datagram. A `recvmmsg` that finds only one costs 80 ns more than
+//! `recvfrom`. The registration is level-triggered, so the poller reports again if datagrams are left. After a batch of
+//! several datagrams the next turn reads again without a poll ([`Core::reread`]). With ten clients that are answered in
+//! turn, this cuts polls per datagram from 0.5 to 0.1.
 //!
-//! The batch's buffers belong to the thread, not to the transport, and are taken out while they are delivered from: a
-//! protocol that runs another loop inside gets buffers of its own.
+//! The buffers of a batch belong to the thread. They are moved out of the thread-local while datagrams are delivered: a
+//! protocol that runs another loop inside of a callback then gets other buffers.
 
 use std::io;
 
@@ -39,7 +39,7 @@ pub(crate) fn on_readable(this: This<'_, Datagram>, core: &Core) -> Result<(), F
         return deliver_held_back(this, core);
     }
     core.note_io();
-    // Unix datagrams can be longer than a batch has room for.
+    // Datagrams of Unix sockets can be longer than the buffers of a batch.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     if this.rules.family != libc::AF_UNIX && this.receiving.expects_more.replace(true) {
         return batch::receive(this, core);
@@ -50,19 +50,19 @@ pub(crate) fn on_readable(this: This<'_, Datagram>, core: &Core) -> Result<(), F
 #[inline(always)]
 fn receive_one(this: This<'_, Datagram>, core: &Core) -> Result<(), Fatal> {
     let buffer = core.receive_buffer();
-    // SAFETY: the buffer is valid for its length, and copied before anything else can run.
+    // SAFETY: the buffer is valid for its length, and the data is copied before other code can use the buffer.
     let (count, sender) = unsafe { receive_from(this.descriptor(), buffer.as_mut_ptr(), RECEIVE) };
     if count < 0 {
         return failed(this, core, &io::Error::last_os_error());
     }
     match to_python(this, core, &buffer[..count as usize], &sender) {
         Ok((data, sender)) => deliver(this, core, data, &sender),
-        // No memory for it: this datagram is lost, as datagrams may be.
+        // Memory has run out, so this datagram is dropped.
         Err(raised) => core.unraisable(raised),
     }
 }
 
-/// A datagram and its sender as the protocol is given them.
+/// A datagram and its sender as Python objects.
 #[inline(always)]
 fn to_python(
     this: This<'_, Datagram>,
@@ -73,7 +73,7 @@ fn to_python(
     Ok((core.bytes_cache.bytes_from(data)?, this.receiving.peers.name(sender)?))
 }
 
-/// -1 from a receive: nothing there, or an error for the protocol.
+/// Handles the error of a receive: no datagram is waiting, or the protocol gets the error.
 #[cold]
 fn failed(this: This<'_, Datagram>, core: &Core, error: &io::Error) -> Result<(), Fatal> {
     if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) {
@@ -82,7 +82,7 @@ fn failed(this: This<'_, Datagram>, core: &Core, error: &io::Error) -> Result<()
     error_received(this, core, Caller::Reading, &raise_io(error).take())
 }
 
-/// `protocol.error_received(exception)`, from the loop.
+/// Calls `protocol.error_received(exception)` from the loop.
 #[cold]
 pub(crate) fn error_received(
     this: This<'_, Datagram>,
@@ -101,7 +101,7 @@ fn deliver(this: This<'_, Datagram>, core: &Core, data: Ref, sender: &Ref) -> Re
     delivered
 }
 
-/// Delivers what a pause has interrupted.
+/// Delivers datagrams that were received while the protocol paused reading.
 #[cold]
 fn deliver_held_back(this: This<'_, Datagram>, core: &Core) -> Result<(), Fatal> {
     while this.base.awaits_data() {
@@ -111,7 +111,7 @@ fn deliver_held_back(this: This<'_, Datagram>, core: &Core) -> Result<(), Fatal>
     Ok(())
 }
 
-/// A fatal error leaves the loop. What is held back is delivered when the loop runs again.
+/// Called when a fatal error leaves the loop. Datagrams that are held back are delivered when the loop runs again.
 #[cold]
 fn keep_for_next_run(this: This<'_, Datagram>, core: &Core) {
     if !this.receiving.held_back.is_empty() {
@@ -136,20 +136,20 @@ mod batch {
 
     /// Datagrams per system call.
     pub(super) const BATCH: usize = 64;
-    /// No datagram of an Internet socket is longer.
+    /// No IPv4 or IPv6 datagram is longer.
     const LONGEST: usize = 64 * 1024;
-    /// From one buffer to the next. A power of two would put the beginnings of all of them into the same
-    /// few lines of the cache.
+    /// The distance between two buffers. With a power of two, the beginnings of all buffers would share a few cache
+    /// lines.
     const STRIDE: usize = LONGEST + 33 * 64;
 
-    /// Buffers for one `recvmmsg`. The pages are the kernel's until datagrams are written to them.
+    /// Buffers for one `recvmmsg`. The kernel allocates a page only when a datagram is written to it.
     struct Batch {
         headers: [libc::mmsghdr; BATCH],
         vectors: [libc::iovec; BATCH],
         senders: [SockAddrStorage; BATCH],
-        /// Never filled as a vector: the kernel writes to its capacity.
+        /// The memory of the buffers. Its length stays 0: the kernel writes to its capacity.
         space: Vec<u8>,
-        /// How many headers the last fill has written to.
+        /// How many headers the last `fill` has written.
         used: usize,
     }
 
@@ -158,11 +158,11 @@ mod batch {
     }
 
     impl Batch {
-        /// `None` if there is no memory for it, which one datagram at a time needs none of.
+        /// `None` if memory has run out. Receiving single datagrams needs no such memory.
         fn new() -> Option<Box<Batch>> {
             let mut space = Vec::new();
             space.try_reserve_exact(STRIDE * BATCH).ok()?;
-            // SAFETY: all of these structures are valid when zero.
+            // SAFETY: all of these structures are valid when zeroed.
             let mut batch = unsafe {
                 Box::new(Batch {
                     headers: std::mem::zeroed(),
@@ -172,10 +172,10 @@ mod batch {
                     used: BATCH,
                 })
             };
-            // The box's content and the vector's stay where they are, so the pointers are set once.
+            // The contents of the box and of the vector never move, so the pointers are set once.
             let Batch { headers, vectors, senders, space, .. } = &mut *batch;
             for (index, header) in headers.iter_mut().enumerate() {
-                // SAFETY: within the capacity, which is that of so many strides.
+                // SAFETY: the capacity is `STRIDE * BATCH`.
                 let start = unsafe { space.as_mut_ptr().add(index * STRIDE) };
                 vectors[index] = libc::iovec { iov_base: start.cast(), iov_len: LONGEST };
                 header.msg_hdr.msg_name = (&raw mut senders[index]).cast();
@@ -186,13 +186,13 @@ mod batch {
             Some(batch)
         }
 
-        /// Receives what is there, at most [`BATCH`] datagrams.
+        /// Receives up to [`BATCH`] datagrams.
         fn fill(&mut self, fd: i32) -> io::Result<usize> {
             for header in &mut self.headers[..self.used] {
                 header.msg_hdr.msg_namelen = size_of::<SockAddrStorage>() as libc::socklen_t;
             }
             self.used = 0;
-            // SAFETY: every header points into this batch, which outlives the call.
+            // SAFETY: all headers point into this batch, which outlives the call.
             let count = unsafe {
                 libc::recvmmsg(fd, self.headers.as_mut_ptr(), BATCH as _, libc::MSG_DONTWAIT as _, null_mut())
             };
@@ -203,12 +203,12 @@ mod batch {
             Ok(self.used)
         }
 
-        /// Datagram `index` of the last fill, as Python objects.
+        /// Datagram `index` of the last `fill`, as Python objects.
         fn take(&self, index: usize, this: This<'_, Datagram>, core: &Core) -> Result<(Ref, Ref), Raised> {
             let header = &self.headers[index];
             let length = (header.msg_len as usize).min(LONGEST);
-            // SAFETY: the last fill has written so many bytes to this stride, which lies within the capacity, and an address
-            // of this length to this place.
+            // SAFETY: the last `fill` has written `length` bytes to this buffer, and an address of `msg_namelen` bytes
+            // to this entry of `senders`.
             let (data, sender) = unsafe {
                 let storage = std::ptr::read(&raw const self.senders[index]);
                 (
@@ -230,7 +230,7 @@ mod batch {
                 }
                 deliver_all(this, core, &batch, count)
             }
-            // A sandbox may know the older call only.
+            // A sandbox may support only the older system call.
             Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => receive_one(this, core),
             Err(error) => failed(this, core, &error),
         };
@@ -242,7 +242,7 @@ mod batch {
         let mut outcome = Outcome::default();
         for index in 0..count {
             if this.base.life.is_closing() {
-                // What a closed socket still held is lost, in the kernel or here.
+                // The transport was closed. Its unread datagrams are dropped, like those in the kernel.
                 break;
             }
             match batch.take(index, this, core) {
@@ -250,7 +250,7 @@ mod batch {
                     this.receiving.held_back.push_back(taken);
                 }
                 Ok((data, sender)) => outcome.note(deliver(this, core, data, &sender)),
-                // No memory for it: this datagram is lost, as datagrams may be.
+                // Memory has run out, so this datagram is dropped.
                 Err(raised) => outcome.note(core.unraisable(raised)),
             }
         }

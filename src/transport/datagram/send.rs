@@ -1,14 +1,15 @@
-//! From the protocol to a datagram socket.
+//! Sends datagrams.
 //!
-//! The first datagram of a turn is sent at once, as asyncio sends every one. The others are kept and leave at the end of
-//! the turn, up to [`BATCH`] per `sendmmsg`: an answer to one request takes no longer way, and a burst takes a fraction of
-//! the system calls. asyncio would have sent what is kept. So it is sent before the size of the write buffer is read,
-//! before a close or an abort, when it grows large, and once the transport is closing.
+//! The first datagram of a turn is sent at once, as asyncio sends every datagram. The others are queued, and sent at
+//! the end of the turn, up to [`BATCH`] per `sendmmsg`. So a single answer is not delayed, and a burst needs a fraction
+//! of the system calls. asyncio would have sent the queued datagrams already. Therefore they are sent before the size
+//! of the write buffer is read, before `close` and `abort`, when the queue grows large, and at once while the transport
+//! is closing.
 //!
-//! What the socket does not take stays in the same queue until there is room, and counts against the high-water mark. An
-//! error of the socket belongs to the datagram at the head: that one is dropped and `error_received` is called, as in
-//! asyncio. One kind of error is not seen: the kernel forgets an ICMP error that comes between two datagrams of one
-//! `sendmmsg`.
+//! Datagrams that the socket does not accept stay in the same queue until it has room, and count against the high-water
+//! mark. An error of the socket belongs to the first datagram of the queue: as in asyncio, that datagram is dropped and
+//! `error_received` is called. One kind of error is never reported: the kernel drops an ICMP error that arrives between
+//! two datagrams of one `sendmmsg`.
 
 use std::ffi::CStr;
 use std::io;
@@ -32,21 +33,20 @@ use crate::transport::base::reporting::Caller;
 use crate::transport::base::transport::TransportKind;
 
 const WRITE_AFTER_LOST: &str = "write_after_lost";
-/// Datagrams per system call, and how many are kept at most until the end of a turn.
+/// The most datagrams per system call, and in the queue before the end of a turn.
 const BATCH: usize = 64;
-/// From so many bytes on, what is kept is sent early.
+/// If this many bytes are queued, they are sent before the end of the turn.
 const EARLY: usize = 64 * 1024;
 
-/// How an attempt to send one or more datagrams ended.
+/// The outcome of an attempt to send one or more datagrams.
 enum Sent {
-    /// So many from the head of the queue are with the kernel.
+    /// The kernel has accepted this many datagrams from the front of the queue.
     Some(usize),
-    /// The socket takes no more for now.
+    /// The socket is full.
     Blocked,
-    /// The datagram cannot be sent: the exception is for `error_received`.
+    /// The first datagram cannot be sent. The exception is for `error_received`.
     Refused(Ref),
-    /// The transport cannot go on: an error that is none of the socket's is set. Comes of a
-    /// [`Target::Python`] only.
+    /// The transport has to be closed: an error is set that is not an OSError. Only a [`Target::Python`] causes this.
     Broken,
 }
 
@@ -60,7 +60,7 @@ impl Sent {
     }
 }
 
-/// asyncio's TypeError for what is not bytes-like.
+/// asyncio's TypeError for data that is not bytes-like.
 #[cold]
 fn refuse(data: Borrowed<'_>) -> Raised {
     const MESSAGE: &CStr = c"data argument must be a bytes-like object, not %R";
@@ -92,15 +92,18 @@ pub(super) fn sendto(
     let core = this.base.core();
     core.note_io();
     let sending = &this.sending;
-    let apart = matches!(target, Target::Python(_));
-    if apart && !sending.queue().is_empty() {
-        // It may be wrong, which is an error at once and in its turn.
+    let by_python = matches!(target, Target::Python(_));
+    if by_python && !sending.queue().is_empty() {
+        // The address may be wrong, which is an error at once. So the queued datagrams are sent first.
         send_queued(this)?;
         if this.base.life.is_closed() {
             return this.write_to_lost(WRITE_AFTER_LOST);
         }
     }
-    if sending.queue().is_empty() && !sending.blocked.get() && (apart || !waits_for_end_of_turn(this, core)) {
+    if sending.queue().is_empty()
+        && !sending.blocked.get()
+        && (by_python || !waits_for_end_of_turn(this, core))
+    {
         sending.sent_in.set(core.counters.turns.get());
         match send_now(this, content.as_slice(), &target) {
             Sent::Some(_) => return Ok(()),
@@ -115,16 +118,16 @@ pub(super) fn sendto(
     let outgoing = Outgoing { bytes: content.keep(0)?.0, target };
     sending.size.set(sending.size.get() + size_of_one(this, &outgoing));
     sending.queue().push_back(outgoing);
-    kept(this, core)
+    after_queueing(this, core)
 }
 
-/// Is what is sent now dropped? One that has no address of its own to send to goes on while it can, as in asyncio.
+/// Is a datagram that is sent now dropped? As in asyncio, a transport without a fixed address sends until it is closed.
 fn is_lost(this: This<'_, Datagram>) -> bool {
     this.base.life.is_closed() || (this.base.life.is_lost() && !this.address.is_empty())
 }
 
-/// Data that does not lie in memory in one piece, with the error that says so. A datagram that has to wait is copied
-/// first.
+/// Handles a non-contiguous buffer, for which an error is set: sends the queued datagrams first, and then fails as
+/// asyncio does. Only a datagram that has to wait is copied.
 #[cold]
 fn scattered(this: This<'_, Datagram>, data: Borrowed<'_>, address: Borrowed<'_>) -> Result<(), Raised> {
     let exception = take_exception();
@@ -140,7 +143,7 @@ fn scattered(this: This<'_, Datagram>, data: Borrowed<'_>, address: Borrowed<'_>
     Ok(broken(this)?)
 }
 
-/// Does a datagram that could be sent now wait for the end of the turn?
+/// Is a datagram queued until the end of the turn, although the socket has room?
 #[inline(always)]
 fn waits_for_end_of_turn(this: This<'_, Datagram>, core: &Core) -> bool {
     core.is_running()
@@ -148,8 +151,8 @@ fn waits_for_end_of_turn(this: This<'_, Datagram>, core: &Core) -> bool {
         && this.sending.sent_in.get() == core.counters.turns.get()
 }
 
-/// After a datagram was put into the queue: decides when it leaves.
-fn kept(this: This<'_, Datagram>, core: &Core) -> Result<(), Raised> {
+/// Called after a datagram was queued. Decides when it is sent.
+fn after_queueing(this: This<'_, Datagram>, core: &Core) -> Result<(), Raised> {
     let sending = &this.sending;
     if sending.blocked.get() {
         return maybe_pause(this);
@@ -167,7 +170,7 @@ fn kept(this: This<'_, Datagram>, core: &Core) -> Result<(), Raised> {
     maybe_pause(this)
 }
 
-/// The address that a datagram goes to: the only one allowed, if there is one.
+/// The address for a datagram. Raises if the transport has a fixed address and this is another one.
 #[inline(always)]
 fn check_address(this: This<'_, Datagram>, address: Borrowed<'_>) -> Result<Ref, Raised> {
     let Some(only) = this.address.get() else { return Ok(address.to_owned()) };
@@ -178,7 +181,7 @@ fn check_address(this: This<'_, Datagram>, address: Borrowed<'_>) -> Result<Ref,
     Err(exception_about::<PyValueError>(message, &only.bind(only.py())).into())
 }
 
-/// `error_received` from inside `sendto`: called in the sender's context, and what it raises is the sender's.
+/// Calls `error_received` inside of `sendto`: in the current context, and an exception is raised to the caller.
 #[cold]
 fn refused(this: This<'_, Datagram>, exception: &Ref) -> Result<(), Raised> {
     match this.protocol.get() {
@@ -192,12 +195,12 @@ fn broken(this: This<'_, Datagram>) -> Result<(), Fatal> {
     fatal_error(this, Raised, "Fatal write error on datagram transport")
 }
 
-/// What a datagram counts in the write buffer.
+/// The size of a datagram in the write buffer.
 fn size_of_one(this: This<'_, Datagram>, outgoing: &Outgoing) -> usize {
     outgoing.content().len() + this.rules.header
 }
 
-/// What an address means to the kernel.
+/// The kernel's form of an address.
 #[inline(always)]
 fn target(this: This<'_, Datagram>, address: &Ref) -> Target {
     if this.rules.connected {
@@ -206,7 +209,7 @@ fn target(this: This<'_, Datagram>, address: &Ref) -> Target {
     if let Some(sender) = this.receiving.peers.sender_named(address) {
         return Target::Address(sender);
     }
-    // SAFETY: loop thread only; the borrow ends before what leaves the cell is dropped.
+    // SAFETY: only the loop's thread uses the cell, and the borrow ends before the old value is dropped.
     let last = unsafe { &mut *this.sending.last_target.get() };
     if let Some((known, target)) = last
         && known.is(address)
@@ -215,8 +218,8 @@ fn target(this: This<'_, Datagram>, address: &Ref) -> Target {
     }
     match sockaddr::from_python(this.rules.family, address) {
         Some(target) => {
-            // Tuples, strings and bytes of exactly these types: they cannot change, so their identity stands for their
-            // meaning as long as this reference keeps them alive.
+            // `from_python` accepts only immutable objects. So as long as this reference keeps the object alive, the
+            // same object means the same address.
             let old = last.replace((address.clone_ref(), target.clone()));
             drop(old);
             Target::Address(target)
@@ -225,7 +228,7 @@ fn target(this: This<'_, Datagram>, address: &Ref) -> Target {
     }
 }
 
-/// One datagram, now.
+/// Sends one datagram.
 #[inline(always)]
 fn send_now(this: This<'_, Datagram>, data: &[u8], target: &Target) -> Sent {
     let fd = this.descriptor();
@@ -239,7 +242,7 @@ fn send_now(this: This<'_, Datagram>, data: &[u8], target: &Target) -> Sent {
     sent.map_or_else(|error| Sent::failed(&error), |_| Sent::Some(1))
 }
 
-/// `socket.sendto(bytes, address)`: looks names up, and says what is wrong with an address.
+/// Calls `socket.sendto(bytes, address)`, which looks up names, and raises the right error for a wrong address.
 #[cold]
 fn send_by_python(this: This<'_, Datagram>, bytes: &Ref, address: &Ref) -> Sent {
     let Some(socket) = this.base.owner.get() else { return Sent::Some(1) };
@@ -255,11 +258,11 @@ fn send_by_python(this: This<'_, Datagram>, bytes: &Ref, address: &Ref) -> Sent 
     Sent::Refused(take_exception())
 }
 
-/// Sends from the head of the queue.
+/// Sends one or more datagrams from the front of the queue.
 fn send_head(this: This<'_, Datagram>) -> Sent {
     let Some(head) = this.sending.queue().front() else { return Sent::Some(0) };
     if matches!(head.target, Target::Python(_)) {
-        return send_apart(this);
+        return send_head_by_python(this);
     }
     #[cfg(any(target_os = "linux", target_os = "android"))]
     if this.sending.queue().get(1).is_some_and(|next| !matches!(next.target, Target::Python(_))) {
@@ -268,9 +271,10 @@ fn send_head(this: This<'_, Datagram>) -> Sent {
     send_now(this, head.content(), &head.target)
 }
 
-/// Sends one datagram by Python's socket. It is out of the queue meanwhile, which may change: Python runs.
+/// Sends the first datagram by Python's socket. It is removed from the queue first, because Python code may change the
+/// queue.
 #[cold]
-fn send_apart(this: This<'_, Datagram>) -> Sent {
+fn send_head_by_python(this: This<'_, Datagram>) -> Sent {
     let Some(head) = this.sending.queue().pop_front() else { return Sent::Some(0) };
     let size = size_of_one(this, &head);
     this.sending.size.set(this.sending.size.get().saturating_sub(size));
@@ -281,24 +285,24 @@ fn send_apart(this: This<'_, Datagram>) -> Sent {
             this.sending.queue().push_front(head);
             Sent::Blocked
         }
-        // It is gone from the queue already.
+        // The datagram was removed from the queue before.
         Sent::Some(_) => Sent::Some(0),
         other => other,
     }
 }
 
-/// Several datagrams in one system call, or the first of them where a sandbox knows the older calls only.
+/// Sends several datagrams with one system call; only the first one if a sandbox does not support `sendmmsg`.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn send_many(this: This<'_, Datagram>) -> Sent {
     use std::mem::MaybeUninit;
 
     let pending = this.sending.queue();
-    // Not as a whole: zeros for a full batch cost more than the few datagrams that most have.
+    // Not zeroed as a whole: for a few datagrams, zeroing the arrays would cost more than sending.
     let mut vectors = [const { MaybeUninit::<libc::iovec>::uninit() }; BATCH];
     let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; BATCH];
     let mut filled = 0;
     for ((vector, header), datagram) in vectors.iter_mut().zip(&mut headers).zip(&*pending) {
-        // SAFETY: valid when zero.
+        // SAFETY: a zeroed `mmsghdr` is valid.
         let header = header.write(unsafe { std::mem::zeroed() });
         match &datagram.target {
             Target::Peer => {}
@@ -314,8 +318,8 @@ fn send_many(this: This<'_, Datagram>) -> Sent {
         header.msg_hdr.msg_iovlen = 1;
         filled += 1;
     }
-    // SAFETY: so many headers were filled, with pointers to what outlives the call; `sendmmsg` only reads
-    // through them.
+    // SAFETY: `filled` headers were written, with pointers to memory that outlives the call. `sendmmsg` only reads from
+    // it.
     let sent =
         unsafe { libc::sendmmsg(this.descriptor(), headers.as_mut_ptr().cast(), filled, SEND_FLAGS as _) };
     if sent >= 0 {
@@ -330,14 +334,14 @@ fn send_many(this: This<'_, Datagram>) -> Sent {
     }
 }
 
-/// Takes `count` datagrams from the head of the queue.
+/// Removes `count` datagrams from the front of the queue.
 fn drop_head(this: This<'_, Datagram>, count: usize) {
     let (size, pending) = (&this.sending.size, this.sending.queue());
     let gone: Vec<_> = pending.drain(..count.min(pending.len())).collect();
     size.set(gone.iter().fold(size.get(), |size, it| size.saturating_sub(size_of_one(this, it))));
 }
 
-/// Sends until the queue is empty or the socket is full. `report` brings an exception to `error_received`.
+/// Sends until the queue is empty or the socket is full. `report` passes an exception to `error_received`.
 fn send_all(
     this: This<'_, Datagram>,
     core: &Core,
@@ -347,7 +351,7 @@ fn send_all(
     this.sending.blocked.set(false);
     this.sending.sent_in.set(core.counters.turns.get());
     while let Some(head) = this.sending.queue().front() {
-        let apart = matches!(head.target, Target::Python(_));
+        let by_python = matches!(head.target, Target::Python(_));
         match send_head(this) {
             Sent::Some(count) => drop_head(this, count),
             Sent::Blocked => {
@@ -355,7 +359,7 @@ fn send_all(
                 break;
             }
             Sent::Refused(exception) => {
-                if !apart {
+                if !by_python {
                     drop_head(this, 1);
                 }
                 report(&exception)?;
@@ -366,8 +370,8 @@ fn send_all(
     Ok(())
 }
 
-/// Sends what is only kept until the end of the turn, for a caller in Python that must not see the delay.
-/// `error_received` is called as from `sendto`: the transport's context may be entered already.
+/// Sends the datagrams that wait for the end of the turn, for a caller that must not notice the delay. `error_received`
+/// is called as in `sendto`, in the current context, because the transport's context may be entered already.
 pub(super) fn send_queued(this: This<'_, Datagram>) -> Result<(), Raised> {
     if this.sending.blocked.get() || this.sending.queue().is_empty() || this.base.life.is_closed() {
         return Ok(());
@@ -375,14 +379,14 @@ pub(super) fn send_queued(this: This<'_, Datagram>) -> Result<(), Raised> {
     let core = this.base.core();
     let sent = send_all(this, core, |exception| refused(this, exception));
     if sent.is_err() && !this.sending.queue().is_empty() && !this.sending.queued.replace(true) {
-        // error_received has raised, which is the caller's; the rest leaves at the end of the turn.
+        // `error_received` has raised, and the caller gets that exception. The rest is sent at the end of the turn.
         core.flush_later(this.object().to_owned(), flush);
     }
     sent?;
     watch_or_lose(this, core).map_err(|Fatal| Raised)
 }
 
-/// At the end of a turn, or when the socket has room again.
+/// Sends the queue at the end of a turn, or when the socket has room again.
 pub(super) fn flush(object: &Ref, core: &Core) -> Result<(), Fatal> {
     let Some(this) = object.downcast::<Datagram>() else { return Ok(()) };
     this.sending.queued.set(false);
@@ -392,7 +396,7 @@ pub(super) fn flush(object: &Ref, core: &Core) -> Result<(), Fatal> {
     send_all(this, core, |exception| {
         error_received(this, core, Caller::Sending, exception).map_err(|Fatal| Raised)
     })
-    // What error_received raises was reported, so only a fatal error comes out.
+    // Errors of `error_received` were reported, so only a fatal error is left.
     .map_err(|Raised| Fatal)?;
     after_send(this, core)
 }

@@ -11,12 +11,12 @@ use crate::capi::{Ref, Slot};
 use crate::transport::base::class::native_transport;
 use crate::transport::base::transport::TransportBase;
 
-/// The fields behind asyncio's base classes.
+/// The fields.
 #[derive(Debug)]
 pub(crate) struct Datagram {
     pub(super) base: TransportBase,
     pub(super) protocol: Slot,
-    /// The only address that may be sent to, if `create_datagram_endpoint` was given one.
+    /// The fixed address, if `create_datagram_endpoint` was called with one. Datagrams may be sent only to it.
     pub(super) address: Slot,
     pub(super) rules: Rules,
     pub(super) sending: SendSide,
@@ -25,56 +25,57 @@ pub(crate) struct Datagram {
 
 native_transport!(Datagram, base, protocol, |it| [&it.address]);
 
-/// What never changes in the life of a transport.
+/// Properties that never change.
 #[derive(Debug)]
 pub(super) struct Rules {
     pub(super) family: i32,
-    /// The socket has a peer: no address goes to the kernel.
+    /// The socket is connected, so datagrams are sent without an address.
     pub(super) connected: bool,
-    /// A datagram without data is sent, as from Python 3.13 on; before, it is ignored.
+    /// Empty datagrams are sent, as since Python 3.13. Before, they are ignored.
     pub(super) sends_empty: bool,
-    /// What the write buffer's size counts for each datagram beside its data.
+    /// How many bytes each datagram counts in the write buffer in addition to its data.
     pub(super) header: usize,
 }
 
-/// What sending needs to know.
+/// The state of sending.
 #[derive(Debug, Default)]
 pub(super) struct SendSide {
     queue: UnsafeCell<VecDeque<Outgoing>>,
-    /// How many bytes the queue counts in the write buffer's size.
+    /// The size of the queue in bytes, as asyncio counts it.
     pub(super) size: Cell<usize>,
-    /// The last address that was sent to and what it means. The tuple is kept, so that it stays the same.
+    /// The last address, as a Python object and in the kernel's form.
     pub(super) last_target: UnsafeCell<Option<(Ref, SockAddr)>>,
-    /// The turn in which a datagram was last sent at once.
+    /// The last turn in which a datagram was sent at once.
     pub(super) sent_in: Cell<u64>,
-    /// Is to be flushed at the end of the turn.
+    /// The transport will be flushed at the end of the turn.
     pub(super) queued: Cell<bool>,
     /// The socket was full at the last send. The poller will report when it has room.
     pub(super) blocked: Cell<bool>,
 }
 
-/// What receiving needs to know.
+/// The state of receiving.
 #[derive(Debug, Default)]
 pub(super) struct ReceiveSide {
-    /// What came in one system call with a datagram during which the protocol paused: data and address.
+    /// Datagrams with their senders that were received but not delivered, because the protocol paused reading in the
+    /// middle of a batch.
     pub(super) held_back: LoopQueue<(Ref, Ref)>,
     pub(super) peers: Peers,
-    /// The next receive tries for several datagrams.
+    /// The next receive is a `recvmmsg`.
     #[cfg_attr(not(any(target_os = "linux", target_os = "android")), expect(dead_code))]
     pub(super) expects_more: Cell<bool>,
 }
 
-/// Where a datagram goes.
+/// The destination of a datagram.
 #[derive(Debug)]
 pub(super) enum Target {
-    /// To the socket's peer.
+    /// The peer of a connected socket.
     Peer,
     Address(SockAddr),
-    /// An address that only Python's own socket understands: a host name, a scope, something wrong.
+    /// An address for Python's own socket: a host name, an IPv6 scope, or a wrong address.
     Python(Ref),
 }
 
-/// A datagram that is not sent yet: immutable bytes, kept by reference.
+/// A datagram in the queue.
 #[derive(Debug)]
 pub(super) struct Outgoing {
     pub(super) bytes: Ref,
@@ -89,11 +90,11 @@ impl Outgoing {
 }
 
 impl SendSide {
-    /// What waits for the socket, or for the end of the turn.
+    /// The datagrams that wait for the socket or for the end of the turn.
     #[allow(clippy::mut_from_ref, reason = "loop thread only; the borrow ends before Python runs")]
     #[inline(always)]
     pub(super) fn queue(&self) -> &mut VecDeque<Outgoing> {
-        // SAFETY: see the reason above.
+        // SAFETY: only the loop's thread calls this, and every caller ends the borrow before Python code runs.
         unsafe { &mut *self.queue.get() }
     }
 }

@@ -1,7 +1,7 @@
 //! The datagram transport: UDP and Unix datagram sockets, connected or not.
 //!
-//! Sockets of other families, and objects that only look like a socket, are not served here: they get asyncio's own
-//! transport.
+//! For sockets of other families, and for objects that are not exactly a `socket.socket`, asyncio's own transport is
+//! used.
 
 use std::ffi::CStr;
 use std::os::fd::RawFd;
@@ -19,7 +19,7 @@ use crate::event_loop::core::Core;
 use crate::event_loop::event_loop::EventLoop;
 use crate::reactor::{Interest, Readiness};
 use crate::transport::base::class::make_class;
-use crate::transport::base::events::ActsInTurn;
+use crate::transport::base::events::EventHandler;
 use crate::transport::base::methods::{close_now, reading, writing};
 use crate::transport::base::opening::{self, Parts};
 use crate::transport::base::transport::TransportKind;
@@ -55,7 +55,7 @@ impl TransportKind for Datagram {
         self.sending.size.get()
     }
 
-    /// Not what [`unsent`](TransportKind::unsent) is about: an empty datagram may count nothing.
+    /// Unlike [`unsent`](TransportKind::unsent), this also sees empty datagrams, whose size may be 0.
     fn is_drained(&self) -> bool {
         self.sending.queue().is_empty()
     }
@@ -74,9 +74,9 @@ impl TransportKind for Datagram {
     }
 }
 
-impl ActsInTurn for Datagram {
+impl EventHandler for Datagram {
     #[inline(always)]
-    fn act(this: This<'_, Self>, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
+    fn handle(this: This<'_, Self>, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
         let trouble = Readiness::WRITE_CLOSED | Readiness::ERROR;
         if this.sending.blocked.get() && readiness.intersects(Readiness::WRITABLE | trouble) {
             send::flush(&this.object(), core)?;
@@ -97,12 +97,12 @@ const METHODS: &[Method<Datagram>] = &[
     Method::fast(
         c"sendto",
         sendto,
-        c"sendto(data, addr=None)\n\nSend a datagram. Several of one turn may leave together at its end; nothing blocks.",
+        c"sendto(data, addr=None)\n\nSend a datagram. Never blocks: datagrams may be sent at the end of the loop's iteration.",
     ),
     Method::no_args(
         c"close",
         patchable!(no_args, Datagram, close_now::<Datagram>, Close),
-        c"Stop receiving, send what is pending, then call connection_lost(None) and close the socket.",
+        c"Stop receiving, send pending data, then call connection_lost(None) and close the socket.",
     ),
 ];
 
@@ -110,8 +110,8 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     make_class(py, &[&reading(), &writing(), METHODS], &[])
 }
 
-/// `_make_datagram_transport`'s native half, for an ordinary socket of a family that we know. `extra` is complete and the
-/// transport's own; `rules` is (sends_empty, header) of the interpreter's asyncio.
+/// The native half of `_make_datagram_transport`, for a plain socket of a known family. `extra` has all entries, and
+/// belongs to the transport. `rules` is (sends_empty, header) for the interpreter's asyncio.
 #[pyfunction]
 #[pyo3(signature = (event_loop, sock, protocol, address, waiter, extra, rules))]
 #[allow(clippy::too_many_arguments, reason = "the hook's own arguments, and what Python has found out")]

@@ -1,7 +1,7 @@
-//! The reading end of a pipe, a FIFO, a socket or a character device.
+//! The transport for the reading end of a pipe, a FIFO, a socket or a character device.
 //!
-//! A read goes where a stream's receive goes: small ones through the loop's buffer, after a large one straight into a bytes
-//! object.
+//! As with a stream, small messages are read into the loop's buffer. After a large one, the next read goes directly
+//! into a bytes object.
 
 use std::cell::Cell;
 use std::ffi::CStr;
@@ -23,7 +23,7 @@ use crate::event_loop::event_loop::EventLoop;
 use crate::reactor::{Interest, Readiness};
 use crate::transport::base::class::{make_class, native_transport};
 use crate::transport::base::closing::{fatal_error, lose, watch_or_lose};
-use crate::transport::base::events::ActsInTurn;
+use crate::transport::base::events::EventHandler;
 use crate::transport::base::methods::{abort_now, reading};
 use crate::transport::base::opening::{self, Parts};
 use crate::transport::base::reporting::{Caller, log_in_debug, notify, report_call};
@@ -32,19 +32,19 @@ use crate::transport::base::transport::{TransportBase, TransportKind};
 use crate::transport::base::watching::polling;
 use crate::transport::reader_feed;
 
-/// The size of a direct read: what a pipe holds by default, and one byte, so that a full pipe does not
-/// fill it. Cutting a longer object costs as much as making one.
+/// The size of a direct read: the default capacity of a pipe plus one byte, so that a full pipe does not fill it.
+/// Shrinking a larger object costs as much as creating one.
 const DIRECT: usize = 64 * 1024 + 1;
-/// The same for a pipe that holds more: below glibc's mmap threshold.
+/// The size of a direct read for a larger pipe. It is below glibc's mmap threshold.
 const DIRECT_MORE: usize = 120 * 1024;
 
-/// The fields behind asyncio's base class.
+/// The fields.
 #[derive(Debug)]
 pub(crate) struct ReadPipe {
     base: TransportBase,
     protocol: Slot,
     fd_holder: FdHolder,
-    /// The last read was large: the next one goes straight into a bytes object of this size.
+    /// After a large read: the next one goes directly into a bytes object of this size.
     direct: Cell<Option<usize>>,
 }
 
@@ -71,8 +71,8 @@ impl TransportKind for ReadPipe {
     }
 }
 
-impl ActsInTurn for ReadPipe {
-    fn act(this: This<'_, Self>, core: &Core, _readiness: Readiness) -> Result<(), Fatal> {
+impl EventHandler for ReadPipe {
+    fn handle(this: This<'_, Self>, core: &Core, _readiness: Readiness) -> Result<(), Fatal> {
         core.note_io();
         for _ in 0..READS {
             if !this.base.awaits_data() || this.base.has_just_resumed(core) {
@@ -96,13 +96,13 @@ impl ActsInTurn for ReadPipe {
     }
 }
 
-/// What one read came to.
+/// The outcome of a read.
 enum Read {
     /// `full` if there was no room for more.
     Data { data: Ref, full: bool },
-    /// The data is in its reader already.
+    /// The data was fed to the StreamReader.
     Fed { full: bool },
-    /// Nothing is there.
+    /// There is no data.
     Empty,
     /// Every writer has closed its end.
     Eof,
@@ -111,7 +111,7 @@ enum Read {
 }
 
 impl Read {
-    /// The meaning of 0 and -1. Called at once, before anything else can change errno.
+    /// The outcome for a result of 0 or -1. Called right after the read, because it reads errno.
     #[cold]
     fn nothing(count: isize) -> Read {
         if count == 0 {
@@ -119,7 +119,7 @@ impl Read {
         }
         let error = io::Error::last_os_error();
         match error.kind() {
-            // An interrupted read is tried again: the pipe is still reported as readable.
+            // After EINTR the poller reports the pipe again.
             io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Read::Empty,
             _ => {
                 let Raised = raise_io(&error);
@@ -129,12 +129,12 @@ impl Read {
     }
 }
 
-/// Reads once. The data goes on into the buffer of `fed`, if that is the protocol of an asyncio.StreamReader.
+/// Reads once. If there is a protocol `fed`, the data is fed to its StreamReader.
 fn read(this: This<'_, ReadPipe>, core: &Core, fed: Option<&Ref>) -> Result<Read, Fatal> {
     let fd = this.descriptor();
     let (data, count, room) = if let (Some(size), None) = (this.direct.get(), fed) {
         let Ok(mut bytes) = RawBytes::with_capacity(size) else { return Ok(Read::Failed) };
-        // SAFETY: the object has room for that many bytes and is seen by nobody else.
+        // SAFETY: the object has room for `size` bytes, and no other code has a reference to it.
         let count = unsafe { libc::read(fd, bytes.as_mut_ptr().cast(), size) };
         if count <= 0 {
             return Ok(Read::nothing(count));
@@ -143,7 +143,7 @@ fn read(this: This<'_, ReadPipe>, core: &Core, fed: Option<&Ref>) -> Result<Read
         (unsafe { bytes.finish(count as usize) }, count as usize, size)
     } else {
         let buffer = core.receive_buffer();
-        // SAFETY: the buffer is valid for its length; it is copied before anything else can run.
+        // SAFETY: the buffer is valid for its length, and the data is copied before other code can use the buffer.
         let count = unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), RECEIVE) };
         if count <= 0 {
             return Ok(Read::nothing(count));
@@ -169,7 +169,7 @@ fn read(this: This<'_, ReadPipe>, core: &Core, fed: Option<&Ref>) -> Result<Read
     Ok(data.map_or(Read::Failed, |data| Read::Data { data, full: count == room }))
 }
 
-/// The end of the data: `eof_received` and then `connection_lost`, each as a step of its own.
+/// The end of file: queues `eof_received`, and then `connection_lost`, as two callbacks.
 fn end(this: This<'_, ReadPipe>, core: &Core) -> Result<(), Fatal> {
     log_in_debug(this, "closed_by_peer")?;
     core.call_native(this.object().to_owned(), eof_received);
@@ -191,7 +191,7 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     make_class(py, &[&reading(), &close], &[])
 }
 
-/// `_make_read_pipe_transport`'s native half. The pipe was found to be one and does not block.
+/// The native half of `_make_read_pipe_transport`. The caller has checked the pipe, and made it non-blocking.
 #[pyfunction]
 #[pyo3(signature = (event_loop, pipe, protocol, waiter, extra))]
 pub(crate) fn make_read_pipe<'py>(

@@ -1,11 +1,11 @@
-//! The writing end of a pipe, a FIFO, a socket or a character device.
+//! The transport for the writing end of a pipe, a FIFO, a socket or a character device.
 //!
-//! Unlike a stream's, writes are not gathered: what the pipe takes is in it when `write` returns, as in asyncio. The other
-//! end is most often a child, and a callback that writes a line to it and then blocks until the answer comes would wait for
-//! ever on a line that is sent at the end of the turn.
+//! As in asyncio, `write` writes at once as much as the pipe accepts. Unlike with a stream, nothing waits for the end
+//! of the turn: the other end is often a child process, and a callback may write a line and then block until the child
+//! answers.
 //!
-//! A pipe whose reader goes away reports an error even to a transport that only writes, and a socket becomes readable. So
-//! both are watched for reading, which is how the end is noticed while nothing is written.
+//! When the reader of a pipe is closed, the pipe reports an error, and a socket becomes readable. So both are watched
+//! for reading, to notice the end even while nothing is written.
 
 use std::cell::Cell;
 use std::ffi::CStr;
@@ -26,7 +26,7 @@ use crate::event_loop::event_loop::EventLoop;
 use crate::reactor::{Interest, Readiness};
 use crate::transport::base::class::{make_class, native_transport};
 use crate::transport::base::closing::{fatal_error, force_close, watch_or_lose, watch_or_raise};
-use crate::transport::base::events::ActsInTurn;
+use crate::transport::base::events::EventHandler;
 use crate::transport::base::flow_control::{after_send, maybe_pause};
 use crate::transport::base::methods::{close_now, writing};
 use crate::transport::base::opening::{self, Parts};
@@ -38,17 +38,18 @@ use crate::transport::base::write_buffer::{Done, WriteBuffer, write_one};
 const WRITE_FAILED: &str = "Fatal write error on pipe transport";
 const WRITE_AFTER_LOST: &str = "pipe_write_after_lost";
 
-/// The fields behind asyncio's base classes.
+/// The fields.
 #[derive(Debug)]
 pub(crate) struct WritePipe {
     base: TransportBase,
     protocol: Slot,
     fd_holder: FdHolder,
     buffer: WriteBuffer,
-    /// The descriptor reports when its other end is closed.
+    /// The descriptor reports when the other end is closed.
     notices_close: bool,
-    /// Was full a moment ago: still watched for writing, because a program that fills a pipe will fill it again, and two
-    /// changes of the registration each time cost more than one idle event at the end.
+    /// The pipe was full, and stays registered for writing until the first event with nothing to write. A program that
+    /// fills a pipe will often fill it again, and one unnecessary event costs less than two changes of the registration
+    /// each time.
     lingers: Cell<bool>,
 }
 
@@ -88,14 +89,14 @@ impl TransportKind for WritePipe {
 }
 
 impl WritePipe {
-    /// Is what is written now dropped?
+    /// Are new writes dropped?
     fn is_lost(&self) -> bool {
         self.base.life.is_closing() || self.base.lost_writes() > 0
     }
 }
 
-impl ActsInTurn for WritePipe {
-    fn act(this: This<'_, Self>, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
+impl EventHandler for WritePipe {
+    fn handle(this: This<'_, Self>, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
         let trouble = Readiness::ERROR | Readiness::WRITE_CLOSED | Readiness::READ_CLOSED;
         if this.notices_close && readiness.intersects(Readiness::READABLE | trouble) {
             return closed_by_peer(this);
@@ -110,7 +111,7 @@ impl ActsInTurn for WritePipe {
     }
 }
 
-/// The other end is closed: what is still pending will never be read.
+/// The other end is closed, so pending data will never be read.
 fn closed_by_peer(this: This<'_, WritePipe>) -> Result<(), Fatal> {
     if this.base.life.is_lost() {
         return Ok(());
@@ -133,7 +134,7 @@ fn flush(this: This<'_, WritePipe>, core: &Core) -> Result<(), Fatal> {
     after_send(this, core)
 }
 
-/// A write has failed with the error that is set. It is counted as lost, and the transport ends.
+/// Handles a write that has failed with the error that is set: counts it as lost, and closes the transport.
 #[cold]
 fn failed(this: This<'_, WritePipe>, raised: Raised) -> Result<(), Fatal> {
     this.base.count_lost_write();
@@ -161,14 +162,14 @@ fn write(this: This<'_, WritePipe>, arguments: Arguments<'_>) -> Result<(), Rais
     }
     let (rest, sent) = content.keep(written)?;
     if !this.lingers.replace(true) {
-        // What cannot be watched for is not kept either: nobody would send it.
+        // If this fails, the data is not kept, because the transport would get no event when the pipe has room.
         watch_or_raise(this, this.base.core()).inspect_err(|_| this.lingers.set(false))?;
     }
     this.buffer.push(rest, sent);
     maybe_pause(this)
 }
 
-/// asyncio's assertion on what is written.
+/// asyncio's AssertionError for data that is not bytes-like.
 #[cold]
 fn refuse(data: Borrowed<'_>) -> Raised {
     match data.repr() {
@@ -177,7 +178,7 @@ fn refuse(data: Borrowed<'_>) -> Raised {
     }
 }
 
-/// Data that does not lie in memory in one piece, with the error that says so.
+/// Handles a non-contiguous buffer, for which an error is set: fails as asyncio does.
 #[cold]
 fn scattered(this: This<'_, WritePipe>) -> Result<(), Raised> {
     let exception = take_exception();
@@ -191,7 +192,8 @@ fn scattered(this: This<'_, WritePipe>) -> Result<(), Raised> {
     Ok(failed(this, Raised)?)
 }
 
-/// How much of it the pipe took. An error ends the transport and is no error of the caller's.
+/// Writes, and returns how many bytes the pipe has accepted. An error closes the transport, and is not raised to the
+/// caller.
 fn write_now(this: This<'_, WritePipe>, content: &[u8]) -> Result<usize, Raised> {
     this.base.core().note_io();
     match write_one(this.descriptor(), content) {
@@ -208,7 +210,7 @@ const METHODS: &[Method<WritePipe>] = &[
     Method::fast(
         c"write",
         write,
-        c"write(data)\n\nWrite bytes. What the pipe does not take now is kept; nothing blocks.",
+        c"write(data)\n\nWrite bytes. Never blocks: data that the pipe does not accept now is written later.",
     ),
     Method::no_args(
         c"write_eof",
@@ -218,12 +220,12 @@ const METHODS: &[Method<WritePipe>] = &[
     Method::no_args(
         c"can_write_eof",
         |_this: This<'_, WritePipe>| true,
-        c"True: closing the pipe is its end of file.",
+        c"True. Closing the pipe signals the end of file.",
     ),
     Method::no_args(
         c"close",
         patchable!(no_args, WritePipe, close_now::<WritePipe>, Close),
-        c"Write what is pending, then call connection_lost(None) and close the pipe.",
+        c"Write pending data, then call connection_lost(None) and close the pipe.",
     ),
 ];
 
@@ -231,8 +233,8 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     make_class(py, &[&writing(), METHODS], &[])
 }
 
-/// `_make_write_pipe_transport`'s native half. The pipe was found to be one and does not block; `notices_close` says
-/// that it is a pipe or a socket.
+/// The native half of `_make_write_pipe_transport`. The caller has checked the pipe, and made it non-blocking.
+/// `notices_close` is true for a pipe or a socket.
 #[pyfunction]
 #[pyo3(signature = (event_loop, pipe, protocol, waiter, extra, notices_close))]
 pub(crate) fn make_write_pipe<'py>(

@@ -1,8 +1,8 @@
-//! A listening socket: accepts connections and makes transports of them.
+//! A listening socket: accepts connections, and creates their transports.
 //!
-//! A listener is registered level-triggered, so it need not be drained: a server with one connection at a time pays for one
-//! `accept`. The number of connections per event doubles while one full event follows another. When the process is out of
-//! descriptors or memory the listener rests for a second, as asyncio's does.
+//! A listener is registered level-triggered, so an event need not accept all connections: a single connection costs one
+//! `accept`. The limit of connections per event doubles as long as each turn has an event that reaches it. If
+//! descriptors or memory have run out, the listener pauses for a second, as in asyncio.
 
 use std::cell::Cell;
 use std::io;
@@ -33,23 +33,24 @@ use crate::transport::base::watching::or_again;
 pub(crate) struct Listener {
     fd: RawFd,
     family: i32,
-    /// How many connections one event takes at most: the backlog.
+    /// The most connections per event.
     backlog: usize,
-    /// How many the next event takes.
+    /// The limit of connections for the last event.
     budget: Cell<usize>,
-    /// The turn in which an event last brought that many.
-    full: Cell<u64>,
+    /// The last turn with an event that reached its limit; 0 if the last event did not.
+    last_full_turn: Cell<u64>,
     factory: Slot,
     socket: Slot,
     server: Slot,
     context: Slot,
-    /// The address it is bound to, where every accepted connection has the same (no wildcard).
+    /// The address to which it is bound. Empty for a wildcard address, because then the connections have other
+    /// addresses.
     sockname: Slot,
 }
 
-// SAFETY: used with the GIL held only, like everything of the loop.
+// SAFETY: the module is declared `gil_used`, so every access holds the GIL.
 unsafe impl Send for Listener {}
-// SAFETY: as above.
+// SAFETY: the GIL guards it, as for `Send`.
 unsafe impl Sync for Listener {}
 
 #[pymethods]
@@ -63,7 +64,7 @@ impl Listener {
     }
 }
 
-/// `_start_serving`'s native half, for plain connections.
+/// The native half of `_start_serving`, for connections without TLS.
 #[pyfunction]
 #[pyo3(signature = (event_loop, factory, sock, server, backlog, sockname, context=None))]
 #[allow(clippy::too_many_arguments, reason = "the hook's own arguments, and the socket's name")]
@@ -88,7 +89,7 @@ pub(crate) fn start_listener(
         family,
         backlog: backlog.clamp(1, 4096) as usize,
         budget: Cell::new(1),
-        full: Cell::new(0),
+        last_full_turn: Cell::new(0),
         factory: Slot::new(Some(factory.into())),
         socket: Slot::new(Some(sock)),
         server: Slot::new(server.map(Ref::from)),
@@ -127,19 +128,21 @@ impl Listener {
         [&self.factory, &self.socket, &self.server, &self.context, &self.sockname]
     }
 
-    /// What to accept from; -1 once the program has closed or detached the socket: the number may be another's.
+    /// The descriptor for system calls. It is -1 if the program has closed or detached the socket, because another file
+    /// may have the number.
     fn descriptor(&self) -> RawFd {
         descriptor::in_slot(&self.socket).unwrap_or(-1)
     }
 
     fn accept(&self, object: &Ref, core: &Core) -> Result<(), Fatal> {
-        // An event right after a full one means that connections queue up; one that stands alone brings one.
+        // If the event of the previous turn has reached its limit, connections are queued, and the limit doubles.
+        // Otherwise it is 1.
         let turn = core.counters.turns.get();
-        let queued = self.full.replace(0).wrapping_add(1) == turn;
+        let queued = self.last_full_turn.replace(0).wrapping_add(1) == turn;
         let budget = if queued { (self.budget.get() * 2).min(self.backlog) } else { 1 };
         self.budget.set(budget);
         for count in 0..budget {
-            // The factory may have closed the server or the socket, and the number may be another's now.
+            // The factory may have closed the server or the socket, and another file may have the number.
             if count > 0 && core.fds.source(self.fd).is_none_or(|source| !source.is(object)) {
                 return Ok(());
             }
@@ -151,7 +154,7 @@ impl Listener {
                 Err(error) => return self.failed(core, &error),
             }
         }
-        self.full.set(turn);
+        self.last_full_turn.set(turn);
         Ok(())
     }
 
@@ -181,17 +184,17 @@ impl Listener {
             let arguments = [&*event_loop, &factory, &socket, &server, &backlog, &exception].map(Ref::borrow);
             Ok(core.report(&exception, "accept_exhausted", &arguments)?)
         };
-        // The listener that comes back after the rest is started in the context of the first.
+        // In the listener's context, because the new listener after the pause copies the current context.
         let reported = self.context.get().map_or_else(report, |context| in_context(&context, report));
         reported.or_else(|raised| core.unraisable(raised))
     }
 
-    /// Makes a protocol and a transport for a fresh descriptor, in a context of its own.
+    /// Creates a protocol and a transport for a new connection, in a new context.
     fn connection(&self, core: &Core, fd: OwnedFd, peer: Option<SocketAddr>) -> Result<(), Fatal> {
         let mut protocol = None;
         match self.transport(core, fd.as_raw_fd(), peer, &mut protocol) {
             Ok(()) => {
-                // It is the transport's now.
+                // The transport owns the descriptor now.
                 let _ = fd.into_raw_fd();
                 Ok(())
             }

@@ -10,7 +10,8 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use crate::capi::sockaddr::internet_to_python;
 use crate::capi::socket::with_socket;
 
-/// An Internet address without a zone. Other addresses are for Python, which shows a zone by its name.
+/// An IPv4 address, or an IPv6 address without a scope. For other addresses Python's socket is used, because it returns
+/// a scope by its name.
 fn internet(address: &SockAddr) -> Option<SocketAddr> {
     address.as_socket().filter(|address| match address {
         SocketAddr::V4(_) => true,
@@ -18,22 +19,22 @@ fn internet(address: &SockAddr) -> Option<SocketAddr> {
     })
 }
 
-/// The tuple that `socket.getpeername()` gives for an Internet address.
+/// The tuple that `socket.getpeername()` returns for this address.
 pub(crate) fn to_python<'py>(py: Python<'py>, address: &SocketAddr) -> PyResult<Bound<'py, PyAny>> {
     Ok(internet_to_python(address)?.bind(py))
 }
 
-/// The socket's own address, if it is an Internet address without a zone.
+/// The socket's own address, if it is an IPv4 address or an IPv6 address without a scope.
 pub(super) fn own_address(fd: RawFd) -> Option<SocketAddr> {
     internet(&with_socket(fd, Socket::local_addr).ok()?)
 }
 
-/// The address at the other end, if it is an Internet address without a zone.
+/// The peer's address, if it is an IPv4 address or an IPv6 address without a scope.
 pub(crate) fn peer_address(fd: RawFd) -> Option<SocketAddr> {
     internet(&with_socket(fd, Socket::peer_addr).ok()?)
 }
 
-/// A stream socket, non-blocking and closed on exec.
+/// Opens a TCP socket, non-blocking and close-on-exec.
 pub(crate) fn open_stream(family: libc::c_int) -> io::Result<RawFd> {
     let kind = Type::STREAM;
     #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
@@ -44,21 +45,21 @@ pub(crate) fn open_stream(family: libc::c_int) -> io::Result<RawFd> {
     Ok(socket.into_raw_fd())
 }
 
-/// Small segments leave at once, as asyncio wants it for every TCP connection.
+/// Sets TCP_NODELAY, as asyncio does for every TCP connection.
 pub(crate) fn set_nodelay(fd: RawFd) -> io::Result<()> {
     with_socket(fd, |socket| socket.set_tcp_nodelay(true))
 }
 
-/// Takes the error that a socket has met, or 0.
+/// Returns and clears the socket's pending error (`SO_ERROR`), or 0.
 pub(crate) fn pending_error(fd: RawFd) -> libc::c_int {
     let error = with_socket(fd, Socket::take_error).unwrap_or_else(Some);
     error.map_or(0, |error| error.raw_os_error().unwrap_or(libc::EIO))
 }
 
-/// Accepts one connection, non-blocking and closed on exec, with its peer's address.
+/// Accepts one connection, non-blocking and close-on-exec, with its peer's address.
 pub(super) fn accept(listener: RawFd) -> io::Result<(OwnedFd, Option<SocketAddr>)> {
-    // SAFETY: the system writes an address to the storage and its length beside it, as `try_init` asks. The descriptor is
-    // new, so nobody else has it.
+    // SAFETY: the system call writes an address and its length, as `try_init` requires. The descriptor is new, so no
+    // other code owns it.
     let (fd, peer) = unsafe {
         SockAddr::try_init(|storage, length| {
             #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]

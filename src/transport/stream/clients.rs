@@ -1,10 +1,10 @@
-//! A server's clients: `Server._attach` and `_detach`, which asyncio calls once each per connection.
+//! The clients of a server: `Server._attach` and `_detach`, which asyncio calls once per connection.
 //!
-//! Since 3.13 they keep a `WeakSet` of transports, for `close_clients`. Its methods cost more than accepting the
-//! connection does, and an entry as much memory as half of a transport. So a server of asyncio's own class that listens
-//! on a loop of ours has a list that only counts them ([`ClientCount`]; `wakeloop._clients` makes it of that and a
-//! `WeakSet`), until a program wants to see them: then they are found in the loop's table. Any other server has its
-//! methods called.
+//! Since 3.13 these methods keep a `WeakSet` of transports, for `close_clients`. Its methods cost more than accepting
+//! the connection, and an entry needs half as much memory as a transport. So a server of asyncio's own class on one of
+//! our loops gets a set that only counts its clients: a subclass of [`ClientCount`] and `WeakSet` in
+//! `wakeloop._clients`. When a program reads the set, the transports are found in the loop's table. For other servers
+//! the methods are called.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PySet, PyTuple, PyWeakrefReference};
@@ -29,8 +29,8 @@ impl ClientCount {
         self.get()
     }
 
-    /// Names the transports of this loop that are counted here, by weak references with this callback. They are no
-    /// longer counted then, each from when it is named.
+    /// Add weak references to the transports of this loop that are counted here, each with this callback. A transport
+    /// that was added is no longer counted.
     fn name<'py>(
         this: &Bound<'py, Self>,
         event_loop: &Bound<'py, EventLoop>,
@@ -48,7 +48,7 @@ impl ClientCount {
         Ok(())
     }
 
-    /// A transport is no longer counted here, if it was.
+    /// Stop counting a transport, if it is counted here.
     fn uncount(this: &Bound<'_, Self>, transport: Bound<'_, PyAny>) {
         if let Some(transport) = counted_in(this, &Ref::from(transport)) {
             transport.counted.leave();
@@ -56,7 +56,7 @@ impl ClientCount {
     }
 }
 
-/// The transport that an object is, if it is counted here.
+/// The object as a transport, if it is one that is counted here.
 fn counted_in<'a>(clients: &Bound<'_, ClientCount>, object: &'a Ref) -> Option<This<'a, Stream>> {
     object.downcast::<Stream>().filter(|this| this.counted.slot().as_ptr() == clients.as_ptr())
 }
@@ -68,14 +68,14 @@ pub(super) fn enter(this: This<'_, Stream>) -> Result<(), Raised> {
         this.counted.enter(clients);
         return Ok(());
     }
-    // A server that refuses the transport does not have it.
+    // If the server raises, the transport is not attached.
     call(&server, &imports()._attach, this.object()).inspect_err(|_| drop(this.server.take()))
 }
 
 /// Detaches the transport from its server.
 pub(super) fn leave(this: This<'_, Stream>) -> Result<(), Raised> {
     let Some(server) = this.server.take() else { return Ok(()) };
-    // The last client of a server that is closed wakes those who wait for that, which the method does.
+    // On a closed server the method is called, because it wakes `wait_closed()` when the last client is detached.
     if this.counted.leave() && is_open(&server)? {
         return Ok(());
     }
@@ -91,7 +91,7 @@ fn is_open(server: &Ref) -> Result<bool, Raised> {
     Ok(!server.getattr(&imports()._sockets)?.is_none())
 }
 
-/// The list of an open server of asyncio's own class, if it is one that counts.
+/// The counting set of an open server of asyncio's own class.
 fn list_of(server: &Ref) -> Result<Option<Bound<'_, ClientCount>>, Raised> {
     let names = imports();
     let is_own = server.is_exactly(&names.server_class);

@@ -1,4 +1,4 @@
-//! How the clients of a server are counted. [`clients`](super::clients) says why.
+//! Counts the clients of a server; see [`clients`](super::clients).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -6,11 +6,11 @@ use pyo3::prelude::*;
 
 use crate::capi::{Ref, Slot};
 
-/// How many transports there are that a server's list does not name. Each of them holds the list.
+/// The number of a server's transports that are not in its set. Each of them has a reference to the set.
 #[pyclass(module = "wakeloop._core", subclass, frozen)]
 #[derive(Debug, Default)]
 pub(crate) struct ClientCount {
-    /// Ordering: Relaxed everywhere. Used with the interpreter attached.
+    /// Ordering: Relaxed everywhere, because the GIL is held.
     counted: AtomicUsize,
 }
 
@@ -20,12 +20,12 @@ impl ClientCount {
     }
 }
 
-/// The list in which a transport is counted. Dropping it ends that.
+/// The set in which a transport is counted. Dropping this ends the count.
 #[derive(Debug, Default)]
 pub(super) struct Counted(Slot);
 
 impl Counted {
-    /// The list, if there is one.
+    /// The set, if there is one.
     pub(super) fn slot(&self) -> &Slot {
         &self.0
     }
@@ -35,10 +35,10 @@ impl Counted {
         self.0.set(Some(Ref::from(clients.into_any())));
     }
 
-    /// The transport is no longer counted. True if it was.
+    /// Stops counting the transport. True if it was counted.
     pub(super) fn leave(&self) -> bool {
         let Some(clients) = self.0.take() else { return false };
-        // SAFETY: `enter` alone fills the slot.
+        // SAFETY: only `enter` fills the slot.
         let list = unsafe { clients.bind(clients.py()).cast_into_unchecked::<ClientCount>() };
         list.get().counted.fetch_sub(1, Ordering::Relaxed);
         true

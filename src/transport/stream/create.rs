@@ -1,4 +1,4 @@
-//! How a stream transport is made: by `_make_socket_transport`, a listener or a connect.
+//! Creates stream transports, for `_make_socket_transport`, a listener or a connect.
 
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -20,7 +20,7 @@ use crate::transport::base::methods::{reading, writing};
 use crate::transport::base::opening::{self, Parts};
 use crate::transport::base::protocol_sink::ProtocolSink;
 
-/// What a stream transport has beside what every transport is made of.
+/// The parts of a new stream transport, in addition to [`Parts`].
 #[derive(Debug)]
 pub(crate) struct StreamParts {
     pub(crate) family: c_int,
@@ -29,7 +29,7 @@ pub(crate) struct StreamParts {
     pub(crate) peer: Option<SocketAddr>,
 }
 
-/// Makes a transport and queues its start. On failure the descriptor stays the caller's.
+/// Creates a transport and queues its start. On failure the caller keeps the descriptor.
 pub(crate) fn create(core: &Core, parts: Parts, stream: StreamParts) -> Result<Ref, Raised> {
     opening::create(core, parts, |base| Stream {
         base,
@@ -51,7 +51,7 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     make_class(py, &[&reading(), &writing(), METHODS], ATTRIBUTES)
 }
 
-/// `_make_socket_transport`'s native half.
+/// The native half of `_make_socket_transport`.
 #[pyfunction]
 #[pyo3(signature = (event_loop, sock, protocol, waiter, extra, server, context=None))]
 #[allow(clippy::too_many_arguments, reason = "the hook's own arguments")]
@@ -65,7 +65,7 @@ pub(crate) fn make_stream<'py>(
     server: Option<Bound<'py, PyAny>>,
     context: Option<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    // The caller's dict is not ours to fill.
+    // A copy, because the transport adds entries.
     let extra = extra.map(|extra| extra.copy()).transpose()?.map(|extra| Ref::from(extra.into_any()));
     let socket = Ref::from(sock.clone());
     let parts = Parts::of_owner(sock, protocol, waiter, extra, context)?;

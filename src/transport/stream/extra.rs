@@ -1,4 +1,4 @@
-//! What `get_extra_info` knows of a connection, computed when somebody asks.
+//! `get_extra_info` of a connection. The values are computed when they are needed.
 
 use std::net::SocketAddr;
 
@@ -19,7 +19,7 @@ use crate::capi::{Fallible, Ref};
 const NAMES: [&str; 3] = ["socket", "sockname", "peername"];
 
 impl Stream {
-    /// The Python socket of an open connection, made now if nobody needed it before.
+    /// The Python socket of an open connection. It is created on first use.
     pub(super) fn python_socket(&self, py: Python<'_>) -> PyResult<Option<Ref>> {
         let (fd, owner) = (self.base.fd.get(), &self.base.owner);
         if fd < 0 {
@@ -33,7 +33,7 @@ impl Stream {
         Ok(owner.get())
     }
 
-    /// The same for a closed connection too, whose socket is closed like it.
+    /// The Python socket of an open or closed connection. For a closed one, the socket is closed too.
     fn any_socket(&self, py: Python<'_>) -> PyResult<Option<Ref>> {
         if let Some(socket) = self.python_socket(py)?.or_else(|| self.base.owner.get()) {
             return Ok(Some(socket));
@@ -42,7 +42,7 @@ impl Stream {
         Ok((!socket.is_none()).then(|| Ref::from(socket)))
     }
 
-    /// The dict of extra information, made now if nobody needed it before.
+    /// The dict of extra information. It is created on first use.
     fn extra_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         if let Some(extra) = self.base.extra.get() {
             return Ok(extra.bind(py).cast_into()?);
@@ -52,7 +52,7 @@ impl Stream {
         Ok(extra)
     }
 
-    /// The dict with everything in it that asyncio puts there.
+    /// The dict with all entries that it has in asyncio.
     pub(super) fn full_extra<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let extra = self.extra_dict(py)?;
         for name in NAMES {
@@ -63,7 +63,7 @@ impl Stream {
         Ok(extra)
     }
 
-    /// `get_extra_info(name)` for one name, computing no more than that.
+    /// `get_extra_info(name)`. Computes only this entry.
     pub(super) fn known_extra_info<'py>(
         &self,
         py: Python<'py>,
@@ -74,7 +74,7 @@ impl Stream {
         {
             return Ok(Some(value));
         }
-        // What no dict takes as a key is an error, as it is for asyncio's dict.
+        // A name that is not hashable raises, as it does for asyncio's dict.
         name.hash()?;
         match name.extract::<std::borrow::Cow<'_, str>>() {
             Ok(text) if NAMES.contains(&&*text) => self.fill_in(py, &self.extra_dict(py)?, &text),
@@ -82,7 +82,7 @@ impl Stream {
         }
     }
 
-    /// Puts one of the three names into the dict, and gives its value.
+    /// Adds the entry for one of the three names to the dict, and returns its value.
     fn fill_in<'py>(
         &self,
         py: Python<'py>,
@@ -99,13 +99,13 @@ impl Stream {
         Ok(Some(value))
     }
 
-    /// What is known of an end without asking the socket: an object, or the address in the kernel's form.
+    /// An address that is known without a system call: as an object, or in the kernel's form.
     fn known_address(&self, name: &str) -> (Option<Ref>, Option<SocketAddr>) {
         let ends = &self.ends;
         if name == "sockname" { (ends.sockname.get(), ends.own.get()) } else { (None, ends.peer.get()) }
     }
 
-    /// `sockname` or `peername`, or `None` where the socket has none.
+    /// `sockname` or `peername`; `None` if the socket has no such address.
     fn address<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
         match self.known_address(name) {
             (Some(known), _) => return Ok(known.bind(py)),
@@ -119,11 +119,11 @@ impl Stream {
         }
     }
 
-    /// The descriptor is about to be closed: keeps what can only be asked while it is open.
+    /// Called before the descriptor is closed. Stores the addresses, because the socket must be open to read them.
     #[inline(always)]
     pub(super) fn remember_addresses(&self, py: Python<'_>) {
         let is_internet = self.reading.family != libc::AF_UNIX;
-        // A listener that gives the name has an Internet address without a zone.
+        // If the listener has set `sockname`, it is an address without a scope, and so is the peer's, which is stored.
         if is_internet && !self.ends.sockname.is_empty() {
             return;
         }
@@ -131,8 +131,8 @@ impl Stream {
             self.ends.own.set(address::own_address(self.descriptor()));
         }
         if self.ends.own.get().is_none() && !interpreter_ends() {
-            // A Unix socket, or an address with a zone: as Python objects, then.
-            // A failure leaves a gap in what the dead connection knows, and that is all.
+            // The addresses of Unix sockets, and those with a scope, are stored as Python objects. If that fails, the
+            // closed connection has no addresses, which is no error.
             drop(self.remember_names(py));
         }
     }

@@ -1,4 +1,4 @@
-//! The methods and attributes of a stream transport that other transports do not have.
+//! The Python methods and attributes that only stream transports have.
 
 use super::send;
 use super::state::Stream;
@@ -35,27 +35,27 @@ pub(super) const METHODS: &[Method<Stream>] = &[
     Method::fast(
         c"write",
         |this: This<'_, Stream>, arguments: Arguments<'_>| send::write(this, arguments.one("write", "data")?),
-        c"write(data)\n\nSend bytes. Small writes of one turn leave together at its end; nothing blocks.",
+        c"write(data)\n\nSend bytes. Never blocks: small writes are sent together at the end of the loop's iteration.",
     ),
     Method::fast(
         c"writelines",
         patchable!(fast, Stream, writelines, Writelines),
-        c"writelines(list_of_data)\n\nSend several pieces, in order.",
+        c"writelines(list_of_data)\n\nSend several bytes-like objects, in order.",
     ),
-    Method::no_args(c"write_eof", send::write_eof, c"Close the write side once everything pending is sent."),
-    Method::no_args(c"can_write_eof", |_this: This<'_, Stream>| true, c"True: a socket can be half-closed."),
+    Method::no_args(c"write_eof", send::write_eof, c"Close the write side after pending data was sent."),
+    Method::no_args(c"can_write_eof", |_this: This<'_, Stream>| true, c"True. A socket can be half-closed."),
     Method::no_args(
         c"close",
         patchable!(no_args, Stream, close_now::<Stream>, Close),
-        c"Stop reading, send what is pending, then call connection_lost(None) and close the socket.",
+        c"Stop reading, send pending data, then call connection_lost(None) and close the socket.",
     ),
     Method::one_arg(
         c"_force_close",
         force_close_now,
         c"Close at once with an exception for connection_lost.",
     ),
-    Method::no_args(c"_make_empty_waiter", make_empty_waiter, c"A future that is done when all is sent."),
-    Method::no_args(c"_reset_empty_waiter", reset_empty_waiter, c"Forget that future."),
+    Method::no_args(c"_make_empty_waiter", make_empty_waiter, c"A future that completes when all data is sent."),
+    Method::no_args(c"_reset_empty_waiter", reset_empty_waiter, c"Forget the future of _make_empty_waiter()."),
 ];
 
 pub(super) const ATTRIBUTES: &[Attribute<Stream>] = &[

@@ -4,11 +4,12 @@
 //! 1. [`transport`]: the poller reports the descriptor.
 //! 2. [`receive`]: the data is received, and the protocol is called with it.
 //! 3. [`methods`]: the protocol calls `write`.
-//! 4. [`send`]: what was written is sent when the protocol returns.
+//! 4. [`send`]: the data is sent when the protocol returns.
 //!
-//! [`state`] has the fields. [`create`] makes a transport, [`accept`] makes one for each connection of a listening socket.
-//! [`clients`] attaches transports to asyncio's server and detaches them, [`counted`] counts them. [`send_file`] is
-//! `loop.sendfile`. [`extra`] and [`address`] are about the two ends of the connection.
+//! [`state`] has the fields. [`create`] creates a transport, [`accept`] creates one for each connection of a listening
+//! socket. [`clients`] attaches transports to asyncio's server and detaches them, [`counted`] counts them.
+//! [`send_file`] is `loop.sendfile`. [`extra`] is `get_extra_info`, [`address`] has system calls for addresses and
+//! sockets.
 
 pub(crate) mod accept;
 pub(crate) mod address;

@@ -1,7 +1,7 @@
-//! From the socket to the protocol: one receive, and the call of the protocol with what it gave.
+//! One receive from the socket, and the call of the protocol with its data.
 //!
-//! Small messages are received into the loop's buffer and copied into a `bytes` of their exact size. After a large one the
-//! next receive goes straight into a `bytes` of [`DIRECT`] bytes that is then cut, or into the buffer of asyncio's
+//! Small messages are received into the loop's buffer, and copied to a `bytes` of their exact size. After a large one,
+//! the next receive goes directly into a `bytes` of [`DIRECT`] bytes, which is then shrunk, or into the buffer of a
 //! StreamReader.
 
 use std::io;
@@ -23,25 +23,25 @@ const DATA_RECEIVED_FAILED: &str = "Fatal error: protocol.data_received() call f
 const GET_BUFFER_FAILED: &str = "Fatal error: protocol.get_buffer() call failed.";
 const BUFFER_UPDATED_FAILED: &str = "Fatal error: protocol.buffer_updated() call failed.";
 
-/// What one receive came to.
+/// The outcome of a receive.
 #[derive(Debug)]
 pub(super) enum Received {
-    /// The protocol was called with data, and may have answered. `full` if more may be there. The data may serve once more
-    /// when the answer is sent.
+    /// The protocol was called with data, and may have written an answer. `full` if there may be more data. After the
+    /// answer is sent, the caller gives the `bytes` object back for reuse.
     Data { full: bool, data: Option<Ref> },
-    /// The data was stored; no Python code has run.
+    /// The data was stored, and no call of the protocol's methods was needed.
     Stored { full: bool },
-    /// Nothing is there.
+    /// There is no data.
     Empty,
     /// The peer has closed its side.
     Eof,
-    /// The connection cannot go on: an error is set, and this is what asyncio says of it.
+    /// The connection has to be closed. An error is set, and this is asyncio's message for it.
     Failed(Raised, &'static str),
-    /// The connection was closed or detached meanwhile.
+    /// The protocol has closed or detached the connection in the meantime.
     Gone,
 }
 
-/// Receives once, in the way that the protocol wants its data.
+/// Receives once, and delivers the data to the protocol.
 #[inline(always)]
 pub(super) fn receive(this: This<'_, Stream>, core: &Core) -> Received {
     let received = match this.sink.delivery() {
@@ -53,12 +53,12 @@ pub(super) fn receive(this: This<'_, Stream>, core: &Core) -> Received {
     received.unwrap_or_else(|without_data| without_data)
 }
 
-/// The meaning of an error of `recv`.
+/// The outcome for an error of `recv`.
 #[cold]
 fn failed(this: This<'_, Stream>, core: &Core, error: io::Error) -> Received {
     match error.kind() {
         io::ErrorKind::WouldBlock => Received::Empty,
-        // An interrupted read is tried again in the next turn.
+        // After EINTR the transport tries again in the next turn.
         io::ErrorKind::Interrupted => {
             core.requeue(this.base.token.get(), Readiness::READABLE);
             Received::Empty
@@ -81,8 +81,8 @@ fn deliver(
     Ok(())
 }
 
-/// A call of the protocol with data. While it lasts, small writes to the transport wait for its end. Dropping it is the end
-/// of a call that an exception or a panic has left: what was written before that is sent at the end of the turn.
+/// A call of the protocol with data. Until its end, small writes to the transport are not sent. This is dropped if the
+/// call raises or panics: what was written before that is then sent at the end of the turn.
 struct Delivering<'a> {
     this: This<'a, Stream>,
     core: &'a Core,
@@ -105,11 +105,11 @@ impl Drop for Delivering<'_> {
     }
 }
 
-/// One `recv` of at most `size` bytes to `place`: how many came, and whether more may be there. That is so if there was no
-/// room left, or if the read of a Unix socket ended at a descriptor, which nobody gets here.
+/// Calls `recv` once. Returns the number of bytes, and whether there may be more: if the room was filled, or if the
+/// read of a Unix socket was cut at passed file descriptors, which are discarded.
 ///
 /// # Safety
-/// `place` is valid for writing so many bytes.
+/// `place` is valid for writes of `size` bytes.
 #[inline(always)]
 unsafe fn receive_to(
     this: This<'_, Stream>,
@@ -118,14 +118,14 @@ unsafe fn receive_to(
     size: usize,
 ) -> Result<(usize, bool), Received> {
     let (count, full) = if this.reading.may_be_local() {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller's promise.
         let place = unsafe { std::slice::from_raw_parts_mut(place, size) };
         match receive_local(this.descriptor(), &mut [io::IoSliceMut::new(place)]) {
             Ok((count, cut)) => (count, cut || count == size),
             Err(error) => return Err(failed(this, core, error)),
         }
     } else {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller's promise.
         let count = unsafe { libc::recv(this.descriptor(), place.cast(), size, libc::MSG_DONTWAIT) };
         if count < 0 {
             return Err(failed(this, core, io::Error::last_os_error()));
@@ -139,20 +139,20 @@ unsafe fn receive_to(
     Ok((count, full))
 }
 
-/// Receives for `data_received`, after a large message straight into a `bytes`.
+/// Receives for `data_received`. After a large message, receives directly into a `bytes`.
 #[inline(always)]
 fn receive_data(this: This<'_, Stream>, core: &Core) -> Result<Received, Received> {
-    // The message is still in the socket then, but the connection cannot go on.
+    // The connection is closed if memory has run out, even if the data is still in the socket.
     let no_memory = |raised| Received::Failed(raised, READ_FAILED);
     let (data, full) = if this.reading.large.get() {
         let mut bytes = RawBytes::with_capacity(DIRECT).map_err(no_memory)?;
-        // SAFETY: the object has room for that many bytes and is seen by nobody else.
+        // SAFETY: the object has room for `DIRECT` bytes, and no other code has a reference to it.
         let (count, full) = unsafe { receive_to(this, core, bytes.as_mut_ptr(), DIRECT) }?;
         // SAFETY: `count` bytes have been received.
         (unsafe { bytes.finish(count) }.map_err(no_memory)?, full)
     } else {
         let buffer = core.receive_buffer();
-        // SAFETY: the buffer is valid for its length; it is copied before anything else can run.
+        // SAFETY: the buffer is valid for its length, and the data is copied before other code can use the buffer.
         let (count, full) = unsafe { receive_to(this, core, buffer.as_mut_ptr(), RECEIVE) }?;
         (core.bytes_cache.bytes_from(&buffer[..count]).map_err(no_memory)?, full)
     };
@@ -162,13 +162,13 @@ fn receive_data(this: This<'_, Stream>, core: &Core) -> Result<Received, Receive
     }
 }
 
-/// A receive for a protocol that takes data natively: into a vector of the loop's. Not into the loop's receive buffer,
-/// because OpenSSL may call back into Python while it reads.
+/// Receives for a [`NativeProtocol`](crate::transport::base::protocol_sink::NativeProtocol), into a scratch vector of
+/// the loop. The loop's receive buffer cannot be used, because OpenSSL may call Python code while it reads.
 #[inline(always)]
 fn receive_natively(this: This<'_, Stream>, core: &Core) -> Result<Received, Received> {
     let Some(protocol) = this.sink.protocol.get() else { return Err(Received::Gone) };
     let mut data = core.take_scratch();
-    // SAFETY: a scratch vector has room for more than that.
+    // SAFETY: the capacity of a scratch vector is larger than `RECEIVE`.
     let (count, full) = match unsafe { receive_to(this, core, data.as_mut_ptr(), RECEIVE) } {
         Ok(received) => received,
         Err(without_data) => {
@@ -185,9 +185,9 @@ fn receive_natively(this: This<'_, Stream>, core: &Core) -> Result<Received, Rec
     }
 }
 
-/// Receives for a StreamReader, which gets the data without a call into Python: a large message straight into the object
-/// that a read waits for, or into asyncio's buffer, anything else by way of the loop's buffer. The wake-up of the reading
-/// task is queued, so nothing is written before this returns.
+/// Receives for a StreamReader, without a call into Python. A large message goes directly into the object for which a
+/// read waits, or into asyncio's buffer; a small one through the loop's buffer. The wake-up of the reading task is
+/// queued, so the task writes nothing before this returns.
 #[inline(always)]
 fn receive_for_reader(this: This<'_, Stream>, core: &Core) -> Result<Received, Received> {
     let not_taken = |raised| Received::Failed(raised, DATA_RECEIVED_FAILED);
@@ -196,14 +196,14 @@ fn receive_for_reader(this: This<'_, Stream>, core: &Core) -> Result<Received, R
         && let Some(room) = reader_feed::room(reader, this.reading.large.get())
     {
         let room = room.map_err(not_taken)?;
-        // SAFETY: the reader's own room, which stays as it is until `filled` is called.
+        // SAFETY: the room in the reader stays valid until `filled` is called.
         let received = unsafe { receive_to(this, core, room.place, room.size) };
         let filled = room.filled(reader, received.as_ref().map_or(0, |(count, _)| *count));
         let (_, full) = received?;
         return filled.map(|()| Received::Stored { full }).map_err(not_taken);
     }
     let buffer = core.receive_buffer();
-    // SAFETY: the buffer is valid for its length; it is copied before anything else can run.
+    // SAFETY: the buffer is valid for its length, and the data is copied before other code can use the buffer.
     let (count, full) = unsafe { receive_to(this, core, buffer.as_mut_ptr(), RECEIVE) }?;
     let data = &buffer[..count];
     if let Some(reader) = &reader
@@ -215,13 +215,14 @@ fn receive_for_reader(this: This<'_, Stream>, core: &Core) -> Result<Received, R
     Ok(Received::Data { full, data: None })
 }
 
-/// `protocol.get_buffer(-1)`, a receive straight into it, `protocol.buffer_updated(n)`.
+/// Calls `protocol.get_buffer(-1)`, receives into that buffer, and calls `protocol.buffer_updated(n)`.
 fn receive_into(this: This<'_, Stream>, core: &Core) -> Result<Received, Received> {
     let buffer = this
         .base
         .in_context(|| this.sink.get_buffer(-1))
         .map_err(|raised| Received::Failed(raised, GET_BUFFER_FAILED))?;
-    // `get_buffer` was Python. One that closes or pauses gets this data all the same, as in asyncio.
+    // `get_buffer` may have closed or paused the transport. As in asyncio, it still gets this data, unless the
+    // descriptor is closed.
     if this.base.life.is_closed() {
         return Err(Received::Gone);
     }

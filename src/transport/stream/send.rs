@@ -1,10 +1,12 @@
-//! From the protocol to the socket.
+//! Sends what a protocol writes.
 //!
-//! A small immutable write is kept by reference and leaves at the end of the turn, or, if it is made while the protocol
-//! receives, when it has received: together with whatever else is written to the same connection by then, so that header
-//! and body cost one system call. Chunks of 64 KiB go out two by two, which costs a tenth less. Above [`AT_ONCE`] bytes,
-//! above the high-water mark, or outside a running loop it is sent immediately, so that buffer sizes and `pause_writing`
-//! are what asyncio's would be. Nothing written is held while the loop sleeps.
+//! A small write of a `bytes` is kept by reference, and sent at the end of the turn. If the protocol writes in
+//! `data_received`, it is sent when that method returns. All writes to a connection until then are sent together, so
+//! header and body need one system call. Chunks of 64 KiB are sent in pairs, which costs a tenth less.
+//!
+//! A write is sent at once if more than [`AT_ONCE`] bytes are pending, or more than the high-water mark, or if the loop
+//! is not running. So buffer sizes and `pause_writing` are the same as in asyncio. No write is held back while the loop
+//! waits.
 
 use std::io;
 use std::net::Shutdown;
@@ -43,7 +45,7 @@ pub(crate) fn write(this: This<'_, Stream>, data: Borrowed<'_>) -> Result<(), Ra
     pushed(this)
 }
 
-/// After a push: decides whether the socket gets it now.
+/// Called after a push. Decides when to send.
 #[inline(always)]
 fn pushed(this: This<'_, Stream>) -> Result<(), Raised> {
     if this.writing.blocked.get() {
@@ -64,7 +66,7 @@ fn pushed(this: This<'_, Stream>) -> Result<(), Raised> {
     maybe_pause(this)
 }
 
-/// Has what is pending sent at the end of the turn.
+/// Sends pending data at the end of the turn.
 #[inline(always)]
 pub(super) fn flush_later(this: This<'_, Stream>) {
     if !this.writing.queued.replace(true) {
@@ -74,7 +76,7 @@ pub(super) fn flush_later(this: This<'_, Stream>) {
     }
 }
 
-/// Sends what is pending on behalf of a caller in Python, to whom a fatal error belongs.
+/// Sends pending data for a caller in Python, which gets a fatal error.
 fn send_now(this: This<'_, Stream>) -> Result<(), Raised> {
     match send_pending(this) {
         Ok(_) => Ok(()),
@@ -82,7 +84,7 @@ fn send_now(this: This<'_, Stream>) -> Result<(), Raised> {
     }
 }
 
-/// Sends as much as the socket takes. An error of the socket is set as a Python error.
+/// Sends as much as the socket accepts. An error of the socket becomes a Python error.
 fn send_pending(this: This<'_, Stream>) -> Result<Sent, Raised> {
     let core = this.base.core();
     core.note_io();
@@ -92,7 +94,7 @@ fn send_pending(this: This<'_, Stream>) -> Result<Sent, Raised> {
         Ok(Sent::All) => this.writing.blocked.set(false),
         Ok(Sent::Blocked) => this.block(),
         Err(_) => {
-            // The connection is lost: nothing more is sent.
+            // The connection is broken, so nothing more is sent.
             this.writing.blocked.set(true);
             this.drop_unsent();
         }
@@ -117,8 +119,7 @@ fn check_writable(this: This<'_, Stream>, after_eof: &str, in_sendfile: &str) ->
     Ok(())
 }
 
-/// `write` of a bytearray or memoryview. Its content may change as soon as the method returns, so it is sent or copied
-/// now.
+/// `write` of a bytearray or memoryview. Its content may change after the call, so it is sent or copied now.
 fn write_other(this: This<'_, Stream>, data: Borrowed<'_>) -> Result<(), Raised> {
     if !data.is_bytes_like() {
         return Err(refuse(this, data));
@@ -131,19 +132,19 @@ fn write_other(this: This<'_, Stream>, data: Borrowed<'_>) -> Result<(), Raised>
     }
 }
 
-/// The TypeError of asyncio's own `write`, whose words change from version to version.
+/// The TypeError of asyncio's own `write`. Its text differs between versions.
 #[cold]
 fn refuse(this: This<'_, Stream>, data: Borrowed<'_>) -> Raised {
     let refused = support(this.py(), "refuse_stream_data").map_err(Raised::from);
     match refused.and_then(|refuse| Ref::from(refuse).call(&[this.object(), data])) {
         Err(raised) => raised,
-        // An asyncio that writes this: then it must be known here as well.
+        // asyncio accepts this object, so it is a type that this file does not know.
         Ok(_) => Exception::TypeError.raise("data argument must be a bytes-like object"),
     }
 }
 
-/// Data that does not lie in memory in one piece, with the error that says so. What was written before has left at once
-/// on asyncio, or has found the connection broken.
+/// Handles a non-contiguous buffer, for which an error is set. Sends earlier writes first, because asyncio would have
+/// sent them already and may have found the connection broken. Then fails as asyncio does.
 #[cold]
 fn scattered(this: This<'_, Stream>) -> Result<(), Raised> {
     let exception = take_exception();
@@ -158,7 +159,7 @@ fn scattered(this: This<'_, Stream>) -> Result<(), Raised> {
     Ok(fatal_error(this, Raised, WRITE_FAILED)?)
 }
 
-/// Sends what the socket takes of `data` now, in its turn behind what is pending, and keeps a copy of the rest.
+/// Writes a slice. It is sent now, if no data is pending before it. The rest is copied to the buffer.
 pub(crate) fn write_slice(this: This<'_, Stream>, data: &[u8]) -> Result<(), Raised> {
     if data.is_empty() {
         return Ok(());
@@ -181,7 +182,8 @@ pub(crate) fn write_slice(this: This<'_, Stream>, data: &[u8]) -> Result<(), Rai
     }
     this.writing.buffer.push(bytes_from(&data[sent..])?, 0);
     if sent > 0 {
-        // A short send does not make the socket full; going on until it says so brings the edge.
+        // The registration is edge-triggered: sending must go on until the socket would block, or there is no further
+        // edge.
         send_now(this)?;
     }
     pushed(this)
@@ -195,16 +197,17 @@ pub(crate) fn writelines(this: This<'_, Stream>, list: Borrowed<'_>) -> Result<(
             "Cannot call writelines() after write_eof()",
             "unable to writelines; sendfile is in progress",
         )?;
-        // As asyncio asks: None and 0 are no lists, but nothing is to be written either.
+        // asyncio checks `if not list_of_data`, so it accepts None and 0 too.
         if !list.is_true()? {
             return Ok(());
         }
     }
-    // All of it is looked at before any of it is sent, so that a wrong item sends nothing.
+    // All items are checked before the first one is sent, so that nothing is sent if one is wrong.
     let items = list.to_list()?;
     let mut pieces = Vec::with_capacity(items.list_len());
     for index in 0..items.list_len() {
-        // Held, and looked for each time: the collector shows the list to a program that asks for all objects.
+        // Owned, and read by index each time: another program part can find the list with `gc.get_objects` and change
+        // it.
         let item = items.list_item(index)?;
         let piece = if item.bytes().is_some() {
             item
@@ -233,7 +236,7 @@ pub(crate) fn writelines(this: This<'_, Stream>, list: Borrowed<'_>) -> Result<(
     if this.writing.buffer.len() > before { pushed(this) } else { Ok(()) }
 }
 
-/// asyncio's `writelines` until 3.11 joins what it is given, which says what is wrong with it.
+/// `writelines` of asyncio until 3.11: it joins the items, which raises the right error for a wrong item.
 #[cold]
 fn write_joined(this: This<'_, Stream>, items: &Ref, raised: Raised) -> Result<(), Raised> {
     drop(raised.take());
@@ -241,12 +244,12 @@ fn write_joined(this: This<'_, Stream>, items: &Ref, raised: Raised) -> Result<(
     write(this, joined.borrow())
 }
 
-/// The step at the end of a turn that sends what the turn has written.
+/// Sends the writes of a turn, at its end.
 pub(super) fn flush(object: &Ref, core: &Core) -> Result<(), Fatal> {
     object.downcast().map_or(Ok(()), |this| flush_now(this, core))
 }
 
-/// Sends what is pending from the loop: at the end of a turn, when the protocol has received, or when there is room.
+/// Sends pending data from the loop: at the end of a turn, after `data_received`, or when the socket has room.
 #[inline(always)]
 pub(super) fn flush_now(this: This<'_, Stream>, core: &Core) -> Result<(), Fatal> {
     this.writing.queued.set(false);
@@ -263,13 +266,13 @@ pub(super) fn flush_now(this: This<'_, Stream>, core: &Core) -> Result<(), Fatal
     }
 }
 
-/// After a send from the loop: resumes the protocol, and completes what waited for the end of the data.
+/// Called after the loop has sent data. Resumes the protocol, and does what had to wait until all data was sent.
 #[inline(always)]
 fn drained(this: This<'_, Stream>, core: &Core) -> Result<(), Fatal> {
     if !this.base.protocol_paused.get() {
         return after_send(this, core);
     }
-    // A fatal error of resume_writing leaves when the rest is done.
+    // A fatal error of `resume_writing` is returned after the rest is done.
     let mut outcome = Outcome::default();
     outcome.note(maybe_resume(this));
     outcome.note(after_send(this, core));
@@ -279,7 +282,7 @@ fn drained(this: This<'_, Stream>, core: &Core) -> Result<(), Fatal> {
 #[inline(always)]
 fn after_send(this: This<'_, Stream>, core: &Core) -> Result<(), Fatal> {
     if !this.writing.is_empty() {
-        // Not all went out, or resume_writing wrote more: the protocol may have to pause.
+        // Not everything was sent, or `resume_writing` has written more. So the protocol may have to pause.
         return maybe_pause(this).or_else(|raised| core.unraisable(raised));
     }
     if let Some(waiter) = this.writing.empty_waiter.get() {
@@ -289,11 +292,11 @@ fn after_send(this: This<'_, Stream>, core: &Core) -> Result<(), Fatal> {
         return finish(this, core);
     }
     if this.writing.eof.get() {
-        // A peer that is gone already is noticed by the next read.
+        // If this fails because the peer is gone, the next read will notice that.
         drop(shut_down(this));
     }
     if !this.base.awaits_data() {
-        this.settle();
+        this.update_ownership();
     }
     Ok(())
 }
@@ -316,14 +319,14 @@ pub(super) fn write_eof(this: This<'_, Stream>) -> Result<(), Raised> {
     Ok(())
 }
 
-/// Sends what waits for the end of the turn.
+/// Sends the writes that wait for the end of the turn.
 pub(super) fn send_gathered(this: This<'_, Stream>) -> Result<(), Raised> {
     let waits = !this.writing.blocked.get() && !this.writing.is_empty();
     if waits && !this.base.life.is_lost() { send_now(this) } else { Ok(()) }
 }
 
-/// Sends what asyncio would have sent already, before a connection is closed by force. Whatever the socket says, the
-/// connection is over.
+/// Sends the writes of this turn before the connection is closed by force, because asyncio would have sent them
+/// already. Ignores errors.
 pub(super) fn send_last(this: This<'_, Stream>) {
     if !this.writing.is_empty()
         && !this.writing.blocked.get()

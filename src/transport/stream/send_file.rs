@@ -1,8 +1,8 @@
 //! `loop.sendfile` on a stream transport.
 //!
-//! asyncio pauses the reading, waits until everything written is out, and refuses writes until the file is. From then on
-//! the socket's edges, which the transport gets anyway, drive the transfer: no descriptor is duplicated, nothing is
-//! registered, and the task that waits is woken once.
+//! asyncio's code pauses reading, waits until all data is sent, and rejects writes until the file is sent. Then the
+//! events of the transport's own registration drive the transfer. So no descriptor is duplicated or registered, and the
+//! waiting task is woken only once.
 
 use std::os::fd::RawFd;
 use std::rc::Rc;
@@ -19,8 +19,8 @@ use crate::event_loop::core::Core;
 use crate::event_loop::futures::new_future;
 use crate::event_loop::sock::file_transfer::{FileTransfer, Progress};
 
-/// Sends the file behind a descriptor through a transport on which `_make_empty_waiter` was called and waited for. A
-/// future of (how much was sent, the error or `None`); `None` where no sendfile was begun like that.
+/// Sends a file through a transport, after `_make_empty_waiter` was called and its future has completed. Returns a
+/// future of (number of bytes sent, exception or `None`). Returns `None` if the transport is not in that state.
 #[pyfunction]
 pub(crate) fn send_file<'py>(
     transport: Bound<'py, PyAny>,
@@ -45,17 +45,17 @@ pub(crate) fn send_file<'py>(
     Ok(Some(future.bind(py).clone()))
 }
 
-/// The socket has room for more of the file.
+/// Sends more of the file. Called when the socket has room.
 pub(super) fn resume(this: This<'_, Stream>, core: &Core) -> Result<(), Fatal> {
     let Some(sending) = this.writing.sending() else { return Ok(()) };
     if is_done(core, &sending.future)? {
-        // Cancelled; its task will clear up.
+        // The future was cancelled. The waiting task will call `_reset_empty_waiter`.
         return Ok(());
     }
     core.note_io();
     let progress = sending.transfer.send_more(this.descriptor());
     if !this.writing.is_sending() {
-        // Another thread was at it, while the GIL was given up.
+        // The transfer was ended by another thread while `sendfile` had released the GIL.
         return Ok(());
     }
     match progress {
@@ -66,7 +66,7 @@ pub(super) fn resume(this: This<'_, Stream>, core: &Core) -> Result<(), Fatal> {
     Ok(())
 }
 
-/// The connection is gone: ends what waits for it to send something.
+/// The connection is lost. Fails the future of `_make_empty_waiter`, and ends the transfer.
 pub(super) fn lost(this: This<'_, Stream>, core: &Core, reason: &Ref) -> Result<(), Fatal> {
     let mut outcome = Outcome::default();
     if let Some(waiter) = this.writing.empty_waiter.get() {
@@ -88,7 +88,7 @@ fn end(
     this.stop_sending();
     match result {
         Ok(result) => complete_with(core, &sending.future, &result),
-        // No memory for the result.
+        // Memory for the result has run out.
         Err(Raised) => {
             let error = take_unless_fatal()?;
             core.support("fail_waiter", &[sending.future.borrow(), error.borrow()])

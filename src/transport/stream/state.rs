@@ -1,4 +1,4 @@
-//! The fields of a stream transport, and the small steps on them that reading and writing share.
+//! The fields of a stream transport, and methods that reading and writing share.
 
 use std::cell::Cell;
 use std::ffi::c_int;
@@ -18,7 +18,7 @@ use crate::transport::base::protocol_sink::ProtocolSink;
 use crate::transport::base::transport::TransportBase;
 use crate::transport::base::write_buffer::WriteBuffer;
 
-/// The fields behind asyncio's base class.
+/// The fields.
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) base: TransportBase,
@@ -32,66 +32,67 @@ pub(crate) struct Stream {
 
 native_transport!(Stream, base, sink.protocol);
 
-/// When readiness is acted on.
+/// When an event is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Gate {
     /// At once.
     Open,
-    /// In the turn after the one in which reading was resumed.
+    /// Not before the turn after the one in which reading was resumed.
     NextTurn,
-    /// When `connection_made` was called and the task that waits for the connection has had a turn.
+    /// Not before `connection_made` was called, and the task that waits for the connection has run.
     Starting,
 }
 
-/// What reading needs to know.
+/// The state of reading.
 #[derive(Debug)]
 pub(crate) struct ReadSide {
     pub(super) gate: Cell<Gate>,
     /// The last message was large.
     pub(super) large: Cell<bool>,
-    /// The family of the socket. A read of a Unix socket may end at a descriptor.
+    /// The family of the socket. A read of a Unix socket may be cut at passed file descriptors.
     pub(super) family: c_int,
 }
 
-/// What writing needs to know.
+/// The state of writing.
 #[derive(Default)]
 pub(crate) struct WriteSide {
-    /// What waits for the socket.
+    /// The data that is not sent yet.
     pub(super) buffer: WriteBuffer,
-    /// A future of asyncio's, which is done when everything is sent. Writing is refused while there is one.
+    /// The future of `_make_empty_waiter`, which completes when all data is sent. Writes raise while it is set.
     pub(super) empty_waiter: Slot,
-    /// The file that `loop.sendfile` sends then. What takes it out drops it.
+    /// The file that `loop.sendfile` is sending.
     pub(super) sending: Cell<Option<Rc<SendingFile>>>,
-    /// The number of the last poll before the socket was full: what that poll said of room is older.
+    /// The number of polls when the socket was full. An event of that poll is older, so it does not mean that there is
+    /// room.
     pub(super) blocked_at: Cell<u64>,
     /// The socket was full at the last send. The poller will report when it has room.
     pub(super) blocked: Cell<bool>,
-    /// Is to be flushed at the end of the turn.
+    /// The transport will be flushed at the end of the turn.
     pub(super) queued: Cell<bool>,
     /// `write_eof()` was called.
     pub(super) eof: Cell<bool>,
 }
 
-/// A file that is sent, and the future that waits for that.
+/// A file that is being sent, and the future of the waiting task.
 #[derive(Debug)]
 pub(super) struct SendingFile {
     pub(super) transfer: FileTransfer,
     pub(super) future: Ref,
 }
 
-/// The addresses of both ends. They outlive the connection.
+/// The addresses of both ends. They are kept after the connection was closed.
 #[derive(Debug)]
 pub(super) struct Ends {
-    /// Our own address as an object, where the listener knows it without asking.
+    /// Our own address as an object, if the listener has set it.
     pub(super) sockname: Slot,
-    /// The addresses in the kernel's form, until somebody asks for an object.
+    /// Our own address and the peer's, if they are known.
     pub(super) own: Cell<Option<SocketAddr>>,
     pub(super) peer: Cell<Option<SocketAddr>>,
 }
 
 impl ReadSide {
-    /// Whether it is a Unix socket, for all that is known.
+    /// May it be a Unix socket? True if the family is not known.
     #[inline(always)]
     pub(super) fn may_be_local(&self) -> bool {
         !matches!(self.family, libc::AF_INET | libc::AF_INET6)
@@ -104,7 +105,7 @@ impl WriteSide {
         self.buffer.is_empty()
     }
 
-    /// The file that is sent.
+    /// The file that is being sent.
     pub(super) fn sending(&self) -> Option<Rc<SendingFile>> {
         let sending = self.sending.take();
         self.sending.set(sending.clone());
@@ -142,8 +143,8 @@ impl Traverse for Stream {
 }
 
 impl Stream {
-    /// What to send to and to receive from. -1, which every system call refuses, once the program has closed or detached
-    /// the socket that it had given to the transport: the number may be another connection's by then.
+    /// The descriptor for system calls. It is -1, so that they fail, if the program has closed or detached the socket
+    /// that it passed to the transport, because another connection may have the number.
     #[inline(always)]
     pub(crate) fn descriptor(&self) -> RawFd {
         descriptor::in_slot(&self.base.owner).unwrap_or(self.base.fd.get())
@@ -151,46 +152,47 @@ impl Stream {
 }
 
 impl This<'_, Stream> {
-    /// The socket takes no more. The poller will report when it does.
+    /// The socket is full. The poller will report when it has room.
     pub(super) fn block(self) {
         self.writing.blocked.set(true);
         self.writing.blocked_at.set(self.base.core().counters.polls.get());
         if !self.base.awaits_data() {
-            self.settle();
+            self.update_ownership();
         }
     }
 
-    /// Nothing is to be sent before the next turn, of which the poller knows nothing.
+    /// Sends nothing more in this turn. The poller will not report that, so the transport requeues itself.
     pub(super) fn block_until_next_turn(self, core: &Core) {
         self.block();
         self.writing.blocked_at.set(u64::MAX);
         core.requeue(self.base.token.get(), Readiness::WRITABLE);
     }
 
-    /// Reading has come to a halt or goes on; or, while it rests, writing has. A transport that waits for neither is kept
-    /// alive by its user alone, as in asyncio, which has taken it out of its selector: one that was forgotten half closed
-    /// is closed by the collector.
-    pub(super) fn settle(self) {
+    /// Updates whether the loop's table owns the transport. Called when reading stops or resumes, and while it is
+    /// stopped, also when writing does. As in asyncio, where such a transport is not in the selector, only the
+    /// program's references keep a transport alive that waits for neither. So a half-closed transport that was
+    /// forgotten is closed by its finalizer.
+    pub(super) fn update_ownership(self) {
         let writing = &self.writing;
         let waits =
             self.base.awaits_data() || writing.blocked.get() || !writing.is_empty() || writing.is_sending();
-        // SAFETY: the source behind the token is this object, whose finalizer takes it out of the table.
+        // SAFETY: the source of the token is this object, and its finalizer removes it from the table.
         unsafe { self.base.core().fds.set_owned(self.base.token.get(), &self.object(), waits) };
     }
 
-    /// Reads on in the next turn, also where another event of this one reports the same data.
+    /// Continues reading in the next turn. Events of this turn for the same data are ignored.
     pub(super) fn read_next_turn(self, core: &Core, readiness: Readiness) {
         self.base.resume_next_turn(core);
         self.reading.gate.set(Gate::NextTurn);
         core.requeue(self.base.token.get(), readiness);
     }
 
-    /// Stops sending a file. The socket may still be full; the next write will find that out.
+    /// Stops sending a file. If the socket is still full, the next write will find that out.
     pub(super) fn stop_sending(self) {
         let Some(sending) = self.writing.sending.take() else { return };
         self.writing.blocked.set(false);
         if !self.base.awaits_data() {
-            self.settle();
+            self.update_ownership();
         }
         drop(sending);
     }

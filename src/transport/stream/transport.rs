@@ -1,15 +1,15 @@
 //! The stream transport: one TCP or Unix connection.
 //!
-//! The path of a byte: the poller reports the descriptor ([`Source::on_ready`] here), [`receive`] takes the data and calls
-//! the protocol, the protocol writes by way of [`methods`](super::methods) and [`send`], and what it has written is sent
-//! here when it returns.
+//! The path of a byte: the poller reports the descriptor ([`Source::on_ready`] here). [`receive`] receives the data and
+//! calls the protocol. The protocol writes by [`methods`](super::methods) and [`send`]. When it returns, [`read_all`]
+//! sends what it has written.
 //!
-//! One receive per event: a short read means that the socket is drained, unless the event also carried a close or an
-//! error, which must be read too, or urgent data, at whose mark a read ends. After [`READS`] full reads the transport
-//! queues itself for the next turn.
+//! Usually there is one receive per event, because a short read means that the socket is drained. There are more if the
+//! event also reports a close or an error, which must be read too, or urgent data, because a read ends at the urgent
+//! mark. After [`READS`] full reads the transport requeues itself for the next turn.
 //!
-//! The descriptor is never deregistered by hand: closing it does that, and an event that was already under way carries a
-//! dead token.
+//! The descriptor is never deregistered: closing it removes it from the poller. An event that was reported before that
+//! has an outdated token.
 
 use std::ffi::CStr;
 use std::os::fd::RawFd;
@@ -26,13 +26,13 @@ use crate::event_loop::core::Core;
 use crate::event_loop::source::Source;
 use crate::reactor::Readiness;
 use crate::transport::base::closing::{close, fatal_error};
-use crate::transport::base::events::acting;
+use crate::transport::base::events::while_handling;
 use crate::transport::base::protocol_sink::Delivery;
 use crate::transport::base::reporting::log_in_debug;
 use crate::transport::base::sizes::READS;
 use crate::transport::base::transport::TransportKind;
 
-/// Is there a reason to read: data, or some end that a read will report?
+/// Is there a reason to read: data, or an end or error that a read will report?
 #[inline(always)]
 fn has_arrived(readiness: Readiness) -> bool {
     let ended = Readiness::READ_CLOSED | Readiness::WRITE_CLOSED | Readiness::ERROR;
@@ -71,21 +71,21 @@ impl TransportKind for Stream {
 
     fn started(this: This<'_, Self>, core: &Core, held: bool) {
         if held {
-            // There is news in this very turn. The task that waits may have to say first where the data goes: its step comes
-            // before the news, and the news before what that step schedules.
+            // The waiting task is in the ready queue, and may have to set another protocol before data is delivered. So
+            // events are handled after this task's step, but before the callbacks that the step schedules.
             core.note_io();
             core.call_native(this.object().to_owned(), open_gate);
         } else {
             this.reading.gate.set(Gate::Open);
-            if let Some(news) = kept_news(this) {
-                core.requeue(this.base.token.get(), news);
+            if let Some(readiness) = take_pending(this) {
+                core.requeue(this.base.token.get(), readiness);
             }
         }
     }
 
     #[inline(always)]
     fn lost(this: This<'_, Self>, core: &Core, exception: &Ref) -> Result<(), Fatal> {
-        // A file is sent only while there is such a future.
+        // Without this future, no file is being sent.
         if this.writing.empty_waiter.is_empty() { Ok(()) } else { send_file::lost(this, core, exception) }
     }
 
@@ -94,17 +94,18 @@ impl TransportKind for Stream {
     }
 
     fn reading_paused(this: This<'_, Self>) {
-        this.settle();
+        this.update_ownership();
     }
 
-    /// Reads again from the next turn on, as asyncio does: what this turn's poll reported is for then. An end that was
-    /// reported already is reported again, to the protocol of then: TLS that starts on a connection whose peer is gone fails
-    /// at once.
+    /// As in asyncio, reads from the next turn on, also what this turn's poll has reported. An end of file that was
+    /// reported before is reported again, to the current protocol: `start_tls` on a connection whose peer is gone then
+    /// fails at once.
     fn reading_resumed(this: This<'_, Self>, core: &Core) {
         this.base.life.reopen();
-        this.settle();
+        this.update_ownership();
         if this.reading.gate.get() != Gate::Starting {
-            // What arrived meanwhile made its edge already: look without one.
+            // The edge of data that has arrived in the meantime was reported before. So the read does not wait for an
+            // edge.
             this.read_next_turn(core, Readiness::READABLE | Readiness::READ_CLOSED);
             core.wake_if_parked();
         }
@@ -158,7 +159,7 @@ impl TransportKind for Stream {
 
     fn describe(&self, text: &mut String) {
         if self.base.core().is_closed() {
-            // Nobody polls for it any more.
+            // A closed loop polls no more.
             return;
         }
         let watched = self.base.is_watched() || !self.base.life.is_starting();
@@ -170,7 +171,7 @@ impl TransportKind for Stream {
     }
 }
 
-/// The step behind that of the task that has waited for the transport.
+/// Opens the gate. Queued after the step of the task that waits for the transport.
 fn open_gate(object: &Ref, core: &Core) -> Result<(), Fatal> {
     let Some(this) = object.downcast::<Stream>() else { return Ok(()) };
     this.reading.gate.set(Gate::Open);
@@ -178,27 +179,27 @@ fn open_gate(object: &Ref, core: &Core) -> Result<(), Fatal> {
         Stream::reading_resumed(this, core);
         return Ok(());
     }
-    kept_news(this).map_or(Ok(()), |news| ready(this, core, news))
+    take_pending(this).map_or(Ok(()), |readiness| ready(this, core, readiness))
 }
 
-/// News of a transport that does not act on it yet, or does from now on.
+/// Handles an event while the gate is not open: keeps it for later, or opens the gate.
 #[cold]
-fn not_open(this: This<'_, Stream>, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
-    let readiness = this.base.kept.get() | readiness;
+fn on_ready_before_open(this: This<'_, Stream>, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
+    let readiness = this.base.pending_readiness.get() | readiness;
     if this.reading.gate.get() == Gate::Starting || this.base.has_just_resumed(core) {
-        this.base.kept.set(readiness);
+        this.base.pending_readiness.set(readiness);
         return Ok(());
     }
-    this.base.kept.set(Readiness::EMPTY);
+    this.base.pending_readiness.set(Readiness::EMPTY);
     this.reading.gate.set(Gate::Open);
     ready(this, core, readiness)
 }
 
-/// Takes the news that was kept, if it is any to this transport.
-fn kept_news(this: This<'_, Stream>) -> Option<Readiness> {
-    let kept = this.base.kept.replace(Readiness::EMPTY);
-    let is_news = has_arrived(kept) || (this.writing.blocked.get() && !kept.is_empty());
-    (is_news && !this.base.life.is_lost()).then_some(kept)
+/// Takes the readiness that was pending, if it is still relevant.
+fn take_pending(this: This<'_, Stream>) -> Option<Readiness> {
+    let pending = this.base.pending_readiness.replace(Readiness::EMPTY);
+    let is_relevant = has_arrived(pending) || (this.writing.blocked.get() && !pending.is_empty());
+    (is_relevant && !this.base.life.is_lost()).then_some(pending)
 }
 
 impl Source for Stream {
@@ -212,23 +213,23 @@ impl Source for Stream {
         if this.reading.gate.get() == Gate::Open {
             ready(this, core, readiness)
         } else {
-            not_open(this, core, readiness)
+            on_ready_before_open(this, core, readiness)
         }
     }
 }
 
-/// Acts on readiness.
+/// Handles an event.
 #[inline(always)]
 fn ready(this: This<'_, Stream>, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
-    // A write that the socket refused since the poll waits for another edge.
+    // If the socket was full after the poll, the event is older than that, and another edge will come.
     let writes = this.writing.blocked.get()
         && readiness.intersects(Readiness::WRITABLE | Readiness::WRITE_CLOSED | Readiness::ERROR)
         && this.writing.blocked_at.get() != core.counters.polls.get();
-    // Reading comes first: what the peer said before it closed must not be lost to the error of a write.
+    // Reading comes first: data that the peer has sent before it closed must be delivered before a write fails.
     if has_arrived(readiness) {
-        if this.base.acting.get() {
-            // One message after the other, whatever the protocol does with the first.
-            this.base.kept.set(this.base.kept.get() | readiness);
+        if this.base.handling.get() {
+            // The protocol has run the loop inside of a callback. The next message waits until that callback returns.
+            this.base.pending_readiness.set(this.base.pending_readiness.get() | readiness);
         } else {
             read(this, core, readiness)?;
         }
@@ -243,27 +244,27 @@ fn ready(this: This<'_, Stream>, core: &Core, readiness: Readiness) -> Result<()
     Ok(())
 }
 
-/// Reads what there is, and looks after what was reported meanwhile.
+/// Reads, and requeues the readiness that was reported in the meantime.
 #[inline(always)]
 fn read(this: This<'_, Stream>, core: &Core, readiness: Readiness) -> Result<(), Fatal> {
-    let done = acting(this, || read_all(this, core, readiness));
-    let kept = this.base.kept.get();
-    if kept.is_empty() && done.is_ok() {
+    let done = while_handling(this, || read_all(this, core, readiness));
+    let pending = this.base.pending_readiness.get();
+    if pending.is_empty() && done.is_ok() {
         return Ok(());
     }
-    look_again(this, core, readiness, done)
+    requeue_pending(this, core, readiness, done)
 }
 
 #[cold]
-fn look_again(
+fn requeue_pending(
     this: This<'_, Stream>,
     core: &Core,
     readiness: Readiness,
     done: Result<(), Fatal>,
 ) -> Result<(), Fatal> {
-    let mut again = this.base.kept.replace(Readiness::EMPTY);
+    let mut again = this.base.pending_readiness.replace(Readiness::EMPTY);
     if done.is_err() {
-        // The edge is spent; the rest of what it reported is for the next run.
+        // There will be no further edge for unread data, so it is read in the next run of the loop.
         again |= readiness;
     }
     core.requeue(this.base.token.get(), again);
@@ -293,14 +294,14 @@ fn read_all(this: This<'_, Stream>, core: &Core, readiness: Readiness) -> Result
             Received::Failed(raised, message) => return fatal_error(this, raised, message),
         };
         if full && this.sink.delivery() == Delivery::Reader {
-            // A reader only grows.
+            // No Python code has run, so the next read may follow at once.
             continue;
         }
         if !full && !goes_on {
             return Ok(());
         }
-        // What the data made the protocol schedule comes before more of it and before the end of the stream, as in asyncio:
-        // a task may have to change the protocol.
+        // As in asyncio, callbacks that the protocol has scheduled run before more data or the end of the stream is
+        // delivered: a task may have to set another protocol.
         if !core.ready.is_empty() {
             this.read_next_turn(core, readiness);
             return Ok(());
@@ -312,7 +313,7 @@ fn read_all(this: This<'_, Stream>, core: &Core, readiness: Readiness) -> Result
     Ok(())
 }
 
-/// The peer has closed its side: the protocol decides whether ours stays open.
+/// The peer has closed its side. Calls `eof_received`, which decides whether ours stays open.
 fn ended_by_peer(this: This<'_, Stream>, _core: &Core) -> Result<(), Fatal> {
     let Some(protocol) = this.sink.protocol.get() else { return Ok(()) };
     log_in_debug(this, "received_eof")?;
@@ -323,7 +324,7 @@ fn ended_by_peer(this: This<'_, Stream>, _core: &Core) -> Result<(), Fatal> {
     match answer {
         Ok(true) => {
             this.base.life.half_close();
-            this.settle();
+            this.update_ownership();
             Ok(())
         }
         Ok(false) => close(this),

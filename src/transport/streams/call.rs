@@ -1,9 +1,9 @@
-//! What the waiting methods give: an awaitable, a coroutine in all but name.
+//! The awaitable that the reading methods and `drain` return. It behaves like a coroutine.
 //!
-//! It does what the coroutine of asyncio's method of the same name does, step by step: nothing before it is first
-//! awaited, then as much as can be done without waiting. When it has to wait, the awaiting task sees the future
-//! that is also the reader's `_waiter`, and goes on when that is done. A call that only
-//! Python code can serve, at the start or after a wait, is handed to asyncio's coroutine.
+//! It does the same as the coroutine of asyncio's method. Nothing happens before it is first awaited. Then it does as
+//! much as it can without waiting. If it has to wait, it yields the future that is also the reader's `_waiter`, and
+//! resumes when the future is done. If native code cannot handle the call, at the start or after a wait, asyncio's
+//! coroutine is awaited instead.
 
 use std::cell::{Cell, UnsafeCell};
 use std::ptr::null_mut;
@@ -25,16 +25,16 @@ use crate::capi::inspect::integer;
 use crate::capi::native::{self, native_class};
 use crate::capi::{Arguments, Borrowed, Exception, Raised, Ref, Slot, This};
 
-/// What is to be done.
+/// What the call does.
 #[derive(Debug)]
 pub(super) enum Kind {
     Read(usize),
-    /// With the blocks that were read so far.
+    /// Read until the end of the stream. The vector has the blocks that were read so far.
     ReadAll(Vec<Ref>),
     Exactly(isize),
     Line,
     Next,
-    /// Up to one of the separators, the shortest first; a newline if there are none.
+    /// Read up to one of the separators, of which the shortest is the first. Without any, read up to a newline.
     Until(Vec<Ref>),
     Drain,
 }
@@ -42,26 +42,26 @@ pub(super) enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Fresh,
-    /// For the future in `waiter`.
+    /// The call waits for the future in `waiter`.
     Waiting,
-    /// For asyncio's coroutine in `waiter`.
+    /// The call awaits asyncio's coroutine in `waiter`.
     PassedOn,
     Done,
 }
 
 #[derive(Debug)]
 pub(super) struct Call {
-    /// The reader, or for a drain the writer.
+    /// The reader; for `drain` the writer.
     owner: Slot,
     waiter: Slot,
     kind: UnsafeCell<Kind>,
-    /// Where in the data the search for a separator goes on.
+    /// The offset in the data at which the search for a separator continues.
     offset: Cell<usize>,
     phase: Cell<Phase>,
     awaited: AwaitState,
 }
 
-// `make_type` builds the class, of which `create` makes every instance.
+// `make_type` builds the class. Only `create` makes instances.
 native_class!(unsafe Call, freelist 64);
 
 impl Call {
@@ -80,7 +80,7 @@ impl Call {
     #[allow(clippy::mut_from_ref, reason = "GIL-guarded cell; no borrow is held while Python code can run")]
     #[inline(always)]
     fn kind(&self) -> &mut Kind {
-        // SAFETY: see the reason above.
+        // SAFETY: the GIL is held, and every caller ends the borrow before Python code runs.
         unsafe { &mut *self.kind.get() }
     }
 
@@ -100,43 +100,43 @@ impl Call {
         {
             return Err(Exception::ValueError.raise("readexactly size can not be less than zero"));
         }
-        if this.may_handle(reader) {
+        if this.may_handle_exception(reader) {
             return Call::pass_on(this, &owner);
         }
         check(reader)?;
         if let Kind::Exactly(0) | Kind::Read(0) = this.kind() {
             return bytes_from(&[]).map(Step::Done);
         }
-        Call::go_on(this, reader, false)
+        Call::try_read(this, reader, false)
     }
 
-    /// The future that was waited for is done.
+    /// Resumes after the future is done.
     fn resume(this: This<'_, Self>) -> Result<Step, Raised> {
         let (Some(owner), Some(waiter)) = (this.owner.get(), this.waiter.get()) else { return Err(Raised) };
         let Some(reader) = owner.downcast::<Reader>() else { return Err(Raised) };
         let result = result_of(&waiter);
         this.stop_waiting(&reader);
         if let Err(raised) = result {
-            if !this.may_handle(&reader) {
+            if !this.may_handle_exception(&reader) {
                 return Err(raised);
             }
             drop(raised.take());
             return Call::pass_on(this, &owner);
         }
         match plain_reader(&owner) {
-            Some(reader) => Call::go_on(this, reader, true),
+            Some(reader) => Call::try_read(this, reader, true),
             None => Call::pass_on(this, &owner),
         }
     }
 
-    /// Looks at the data, and waits if that is not enough.
+    /// Tries to read from the data that is there, and waits if it is not enough.
     #[inline(always)]
-    fn go_on(this: This<'_, Self>, reader: &Reader, resumed: bool) -> Result<Step, Raised> {
+    fn try_read(this: This<'_, Self>, reader: &Reader, resumed: bool) -> Result<Step, Raised> {
         let found = match this.kind() {
             Kind::Exactly(size) => read_exactly(reader, *size as usize),
             Kind::Read(size) => read_some(reader, *size, resumed),
             Kind::ReadAll(blocks) => {
-                // Out of the call: resuming a transport of Python's could step this very call.
+                // Moved out, because resuming the transport may run Python code that steps this call.
                 let mut own = std::mem::take(blocks);
                 let found = read_all(reader, &mut own, resumed);
                 if let Kind::ReadAll(blocks) = this.kind() {
@@ -158,10 +158,10 @@ impl Call {
         }
     }
 
-    /// `_wait_for_data`.
+    /// asyncio's `_wait_for_data`.
     fn wait(this: This<'_, Self>, reader: &Reader) -> Result<Step, Raised> {
         if !reader.waiter.is_empty() {
-            // asyncio's `readline` waits in `readuntil`.
+            // In asyncio, `readline` calls `readuntil`, which waits.
             let name =
                 if let Kind::Line | Kind::Next = this.kind() { "readuntil" } else { this.method_name() };
             return Err(Exception::RuntimeError.raise(&format!(
@@ -169,7 +169,7 @@ impl Call {
             )));
         }
         if reader.paused.get() {
-            // Waiting while the transport is paused would be for ever.
+            // Without this, a paused transport would never deliver the data.
             reader.resume()?;
         }
         let event_loop = reader.event_loop.get().unwrap_or_else(Ref::none);
@@ -185,19 +185,19 @@ impl Call {
         Ok(Step::Wait(future))
     }
 
-    /// The `finally` of a wait.
+    /// The `finally` block of asyncio's `_wait_for_data`.
     fn stop_waiting(&self, reader: &Reader) {
         self.waiter.clear();
         reader.wanted.set(0);
         reader.waiter.clear();
     }
 
-    /// An exception was set on the reader, and `readline` makes something else of some.
-    fn may_handle(&self, reader: &Reader) -> bool {
+    /// Has the reader an exception that `readline` may handle? asyncio's `readline` catches some of them.
+    fn may_handle_exception(&self, reader: &Reader) -> bool {
         matches!(self.kind(), Kind::Line | Kind::Next) && !reader.exception.is_empty()
     }
 
-    /// Hands the call to asyncio's coroutine, and takes its first step.
+    /// Creates asyncio's coroutine for this call, and makes its first step.
     #[cold]
     fn pass_on(this: This<'_, Self>, owner: &Ref) -> Result<Step, Raised> {
         let argument = match this.kind() {
@@ -227,7 +227,7 @@ impl Call {
     fn send_on(&self, value: Borrowed<'_>) -> Result<Step, Raised> {
         let coroutine = self.waiter.get().ok_or(Raised)?;
         let mut result = null_mut();
-        // SAFETY: a coroutine and a live value; the result is owned, or null with an error.
+        // SAFETY: a coroutine and a live value. The call stores an owned result, or null with an error.
         let (outcome, result) = unsafe {
             let outcome = ffi::PyIter_Send(coroutine.as_ptr(), value.as_ptr(), &mut result);
             (outcome, Ref::from_owned(result).ok_or(Raised)?)
@@ -238,7 +238,7 @@ impl Call {
         }
     }
 
-    /// What asyncio's `read()` has read comes behind what was read before it took over.
+    /// Joins the result of asyncio's `read()` with the blocks that this call has read before it.
     fn joined(&self, rest: Ref) -> Result<Ref, Raised> {
         match self.kind() {
             Kind::ReadAll(blocks) if !blocks.is_empty() => {
@@ -264,7 +264,7 @@ impl Coroutine for Call {
 
     #[inline(always)]
     fn step(this: This<'_, Self>, sent: Borrowed<'_>) -> Result<Step, Raised> {
-        // What a step runs may drop the caller's reference.
+        // An owned reference, because the code that a step runs may drop the caller's.
         let _held = this.object().to_owned();
         match this.phase.get() {
             Phase::Fresh => Call::begin(this),

@@ -1,4 +1,5 @@
-//! The Python classes that are made of the native ones, and the question whether an object is plain.
+//! The Python subclasses of the native classes, and the check whether an object is *plain*: an unpatched instance of
+//! exactly such a class.
 
 use super::reader::Reader;
 use crate::capi::fallible::string;
@@ -6,7 +7,7 @@ use crate::capi::once::Once;
 use crate::capi::{Arguments, Exception, Raised, Ref};
 use crate::compat::Class;
 
-/// The classes that Python has made of ours, and asyncio's behind them.
+/// The Python subclasses, the native transport class, and asyncio's base classes.
 #[derive(Debug)]
 pub(crate) struct Classes {
     pub(super) reader: Class,
@@ -19,19 +20,19 @@ pub(crate) struct Classes {
 
 pub(super) static CLASSES: Once<Classes> = Once::new();
 
-/// Is `protocol` of the class that connects our readers with their transports?
+/// Is `protocol` an instance of our StreamReaderProtocol?
 #[inline(always)]
 pub(crate) fn is_protocol(protocol: &Ref) -> bool {
     CLASSES.get().is_some_and(|classes| classes.protocol.is_class_of(protocol))
 }
 
-/// The class of our protocols.
+/// Our StreamReaderProtocol.
 #[inline(always)]
 pub(crate) fn protocol_class() -> Option<&'static Class> {
     CLASSES.get().map(|classes| &classes.protocol)
 }
 
-/// The fields of a plain reader of ours.
+/// The fields of a plain reader.
 #[inline(always)]
 pub(crate) fn plain_reader(object: &Ref) -> Option<&Reader> {
     let classes = CLASSES.get()?;
@@ -39,10 +40,10 @@ pub(crate) fn plain_reader(object: &Ref) -> Option<&Reader> {
         return None;
     }
     let reader = object.downcast::<Reader>()?.fields();
-    reader.is_untouched().then_some(reader)
+    reader.is_plain().then_some(reader)
 }
 
-/// Calls a method of asyncio's class, which `class` picks, on an object of ours.
+/// Calls a method of asyncio's class with one of our objects as `self`. `class` selects the class.
 #[cold]
 pub(super) fn inherited(
     class: impl FnOnce(&'static Classes) -> &'static Ref,

@@ -21,13 +21,13 @@ pub(crate) fn overrun(message: &str, consumed: usize) -> Raised {
     raise_made(make_overrun(message, consumed))
 }
 
-/// Raises what `readuntil` raises for an item that is too long.
+/// Raises the exception of `readuntil` for an item that is too long.
 #[cold]
 pub(crate) fn item_too_long(item: TooLong) -> Raised {
     overrun(message(item), item.consumed)
 }
 
-/// Raises what `readline` raises for a line that is too long, which the caller has dropped.
+/// Raises the exception of `readline` for a line that is too long. The caller has removed the line.
 #[cold]
 pub(crate) fn line_too_long(line: TooLong) -> Raised {
     let cause = match make_overrun(message(line), line.consumed) {
@@ -35,7 +35,7 @@ pub(crate) fn line_too_long(line: TooLong) -> Raised {
         Err(raised) => return raised,
     };
     let error = Exception::ValueError.raise(message(line)).take();
-    // SAFETY: the two exceptions are live objects; `PyException_SetContext` takes over the reference to the second.
+    // SAFETY: both exceptions are live objects. `PyException_SetContext` steals the reference to the second one.
     unsafe { ffi::PyException_SetContext(error.as_ptr(), cause.into_ptr()) };
     raise(error)
 }
@@ -51,7 +51,7 @@ fn make_overrun(message: &str, consumed: usize) -> Result<Ref, Raised> {
     imports().limit_overrun.call(&[string(message)?.borrow(), integer(consumed as i64)?.borrow()])
 }
 
-/// Raises an exception that was just made; what making it has raised stays.
+/// Raises a new exception, or keeps the error that its creation has raised.
 fn raise_made(exception: Result<Ref, Raised>) -> Raised {
     if let Ok(exception) = exception {
         raise(exception);

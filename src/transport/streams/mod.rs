@@ -1,19 +1,18 @@
-//! StreamReader and StreamWriter with native insides.
+//! `wakeloop.StreamReader` and `wakeloop.StreamWriter`.
 //!
-//! `wakeloop.StreamReader` is a Python class of two bases: the native [`reader`] here and `asyncio.StreamReader`
-//! behind it, so that every isinstance holds and whatever is not native is asyncio's own code, working
-//! on the same attributes. `wakeloop.StreamWriter` likewise, with [`writer`]; the protocol between them and the
-//! transport is asyncio's in Python. `wakeloop._streams` puts the classes together. A method that waits gives a
-//! [`call`](self::call), an awaitable, which looks at the data by [`reading`] and waits for a future, the [`waiter`].
+//! `wakeloop.StreamReader` is a Python class with two bases: the native [`reader`], and `asyncio.StreamReader`. So it
+//! is an instance of asyncio's class, and all methods that are not native are asyncio's own code, with the same
+//! attributes. `wakeloop.StreamWriter` is made in the same way with [`writer`]. The protocol between them and the
+//! transport is asyncio's Python code. `wakeloop._streams` makes the classes. A method that may wait returns a
+//! [`call`](self::call), an awaitable. It reads the data with [`reading`], and waits for a future with [`waiter`].
 //!
-//! **Native or Python.** The native methods take each other's place in asyncio's code: `readline` does not call
-//! `self.readuntil`. That is only right while none of them is replaced, so every native
-//! method first checks whether the object is [plain](Classes): of the very class, which is as it
-//! was, without attributes of its own. If not, asyncio's method is called instead.
+//! **Native or Python.** Unlike asyncio's methods, the native ones do not call each other by name: `readline` does not
+//! call `self.readuntil`. This is right only if none of them is patched. So each native method first checks that the
+//! object is [plain](Classes): an instance of exactly our class, which is unpatched, without attributes of its own. If
+//! not, it calls asyncio's method.
 //!
-//! **Looking inside.** What was received lies in a [`store`]. Asyncio keeps it in the `bytearray` `_buffer`, and
-//! some programs use that. The bytearray is made when Python code first reads `_buffer`, and holds the
-//! data from then on.
+//! **`_buffer`.** Received data is in a [`store`]. asyncio has it in a `bytearray`, the attribute `_buffer`, which some
+//! programs use. When Python code first reads `_buffer`, the bytearray is created, and has the data from then on.
 
 mod call;
 mod classes;
@@ -41,7 +40,7 @@ use crate::capi::Fallible;
 use crate::capi::class::add_methods;
 use crate::compat::Class;
 
-/// What native code does in the place of these methods must not be asked of any other.
+/// The methods that native code replaces. A reader with a patch of one of them is not plain.
 const READER_METHODS: [&str; 9] = [
     "feed_data",
     "_wakeup_waiter",
@@ -57,8 +56,9 @@ const WRITER_METHODS: [&str; 3] = ["write", "writelines", "drain"];
 const TRANSPORT_METHODS: [&str; 3] = ["write", "writelines", "is_closing"];
 const PROTOCOL_METHODS: [&str; 3] = ["data_received", "_stream_reader", "_drain_helper"];
 
-/// Takes the classes that `wakeloop._streams` has made, and the names of the attributes that a protocol has. The
-/// interpreter calls a native method fastest on instances of the very class that it was made for, so they get their own.
+/// Records the classes that `wakeloop._streams` has made, and the names of a protocol's attributes. Adds the native
+/// methods to these classes once more, because CPython calls a native method fastest on instances of the class that
+/// defines it.
 #[pyfunction]
 pub(crate) fn adopt_streams(
     py: Python<'_>,

@@ -1,4 +1,4 @@
-//! The native half of a StreamReader: what it has received, the read that waits for it, and asyncio's attributes.
+//! The native half of a StreamReader: the received data, the waiting read, and asyncio's attributes.
 
 use std::cell::{Cell, UnsafeCell};
 
@@ -15,30 +15,30 @@ use crate::capi::native::{Dealloc, WeakList, native_class};
 use crate::capi::recycle::bytes_cache::BytesCache;
 use crate::capi::{Exception, Raised, Ref, Slot};
 
-/// Beyond this size nothing is received ahead into the object that a read waits for: a peer may promise more
-/// than it ever sends.
+/// The most room that is reserved for a waiting read. A peer may announce more data than it ever sends.
 const AHEAD: usize = 1024 * 1024;
-/// A read that still wants so much is received straight into the store.
+/// If a waiting read needs at least this many more bytes, they are received directly into the store.
 const DIRECT: usize = 32 * 1024;
-/// How much more room than is wanted: a receive that leaves room has emptied the socket.
+/// The additional room for such a receive. If room is left after a receive, the socket is drained.
 const SLACK: usize = 4096;
 
-/// The fields. All zero is a reader that was never initialised.
+/// The fields. If all bytes are zero, `__init__` was not called yet.
 #[derive(Debug)]
 pub(crate) struct Reader {
     store: UnsafeCell<Store>,
     /// The value that Python code has assigned to `_buffer`, if it is not exactly a bytearray.
-    pub(super) odd_buffer: Slot,
+    pub(super) custom_buffer: Slot,
     pub(super) event_loop: Slot,
     pub(super) transport: Slot,
     pub(super) exception: Slot,
-    /// The future of the read that waits.
+    /// The future of the waiting read.
     pub(super) waiter: Slot,
-    /// The limit as it was given, and as a number.
+    /// The limit as the object that was passed, and as a number of bytes.
     pub(super) limit: Slot,
     pub(super) bytes: Cell<usize>,
-    pub(super) odd_limit: Cell<bool>,
-    /// How much data the read that waits needs; 0 if any will do.
+    /// The limit is not exactly an int.
+    pub(super) custom_limit: Cell<bool>,
+    /// How many bytes the waiting read needs; 0 if any number is enough.
     pub(super) wanted: Cell<usize>,
     pub(super) eof: Cell<bool>,
     pub(super) paused: Cell<bool>,
@@ -47,12 +47,12 @@ pub(crate) struct Reader {
     pub(super) dict: Slot,
 }
 
-// `class` builds the class. All zero is a valid reader: empty slots, an empty store, no weak references.
+// `class` builds the class. Zeroed memory is a valid reader: empty slots, an empty store, no weak references.
 native_class!(unsafe Reader);
 
-/// Begins the class; [`super::reader_python`] adds what Python sees.
+/// Begins the class. [`super::reader_python`] adds its methods and attributes.
 pub(super) fn class<'py>() -> ClassSpec<'py, Reader> {
-    // SAFETY: all zero is a valid reader.
+    // SAFETY: zeroed memory is a valid reader.
     unsafe { ClassSpec::new(c"wakeloop._core.StreamReader").base_class() }
         .doc(c"StreamReader(limit=65536, loop=None)\n--\n\nThe native half of wakeloop.StreamReader.")
         .weaklist(field!(Reader, weaklist))
@@ -62,22 +62,22 @@ pub(super) fn class<'py>() -> ClassSpec<'py, Reader> {
 }
 
 impl Reader {
-    /// Is it as its class has made it, without attributes of its own, or a buffer or limit of another kind?
+    /// Has the instance no attributes in its dict, a usual buffer and a usual limit?
     #[inline(always)]
-    pub(super) fn is_untouched(&self) -> bool {
-        self.odd_buffer.is_empty() && !self.odd_limit.get() && has_no_items(&self.dict)
+    pub(super) fn is_plain(&self) -> bool {
+        self.custom_buffer.is_empty() && !self.custom_limit.get() && has_no_items(&self.dict)
     }
 
     #[allow(clippy::mut_from_ref, reason = "GIL-guarded cell; no borrow is held while Python code can run")]
     #[inline(always)]
     pub(super) fn store(&self) -> &mut Store {
-        // SAFETY: see the reason above.
+        // SAFETY: the GIL is held, and every caller ends the borrow before Python code runs.
         unsafe { &mut *self.store.get() }
     }
 
     fn slots(&self) -> [&Slot; 8] {
         [
-            &self.odd_buffer,
+            &self.custom_buffer,
             &self.event_loop,
             &self.transport,
             &self.exception,
@@ -88,13 +88,13 @@ impl Reader {
         ]
     }
 
-    /// A plain reader takes data in any amount, unless it has ended.
+    /// May data be added? A plain reader accepts any amount until `feed_eof`.
     #[inline(always)]
     pub(crate) fn is_open(&self) -> bool {
         !self.eof.get()
     }
 
-    /// `feed_data(data)` of a plain, open reader. The cache is that of the loop that calls, if it is one of ours.
+    /// `feed_data(data)` of a plain, open reader. `cache` is that of the calling loop, if it is one of ours.
     #[inline(always)]
     pub(crate) fn push(&self, data: &[u8], cache: Option<&BytesCache>) -> Result<(), Raised> {
         match self.store().shared() {
@@ -104,7 +104,7 @@ impl Reader {
         self.arrived()
     }
 
-    /// Takes the first `count` bytes out of the store, of which there are that many.
+    /// Removes the first `count` bytes from the store, and returns them. The store has at least that many.
     #[inline(always)]
     pub(super) fn take(&self, count: usize) -> Result<Ref, Raised> {
         let Some(shared) = self.store().shared() else { return self.store().take(count) };
@@ -113,7 +113,7 @@ impl Reader {
         Ok(taken)
     }
 
-    /// Forgets the first `count` bytes in the store, of which there are that many.
+    /// Drops the first `count` bytes of the store, which has at least that many.
     pub(super) fn discard(&self, count: usize) -> Result<(), Raised> {
         match self.store().shared() {
             Some(shared) => shared.delete_front(count),
@@ -124,8 +124,8 @@ impl Reader {
         }
     }
 
-    /// Room in which to receive, if the read that waits wants so much that a copy is worth saving. What was
-    /// received is announced by [`Reader::filled`] before anything else happens.
+    /// Room for a receive, if the waiting read needs so much that saving a copy is worth it. The caller calls
+    /// [`Reader::filled`] before any other code runs.
     #[inline(always)]
     pub(crate) fn room(&self) -> Option<Result<Room, Raised>> {
         let missing = self.wanted.get().saturating_sub(self.store().len());
@@ -133,13 +133,14 @@ impl Reader {
             .then(|| self.store().reserve(missing.min(AHEAD) + SLACK))
     }
 
-    /// `count` bytes are in the room.
+    /// `count` bytes were received into the room.
     pub(crate) fn filled(&self, count: usize) -> Result<(), Raised> {
         self.store().commit(count);
         self.arrived()
     }
 
-    /// New data is in the store: wakes the read that waits, and pauses the transport beyond twice the limit.
+    /// Called after data was added. Wakes the waiting read, and pauses the transport if the store has more than twice
+    /// the limit.
     #[inline(always)]
     fn arrived(&self) -> Result<(), Raised> {
         if let Some(waiter) = self.waiter.take() {
@@ -159,7 +160,7 @@ impl Reader {
                 return Err(Raised);
             }
             clear_error();
-            // It cannot be paused: all of it will have to be kept.
+            // As in asyncio, a transport that cannot be paused is not asked again.
             self.transport.clear();
             return Ok(());
         }
@@ -181,10 +182,10 @@ impl Reader {
     }
 }
 
-/// A dict of instance attributes that does not exist or is empty.
+/// Is the instance's dict missing or empty?
 #[inline(always)]
 pub(super) fn has_no_items(dict: &Slot) -> bool {
-    // SAFETY: null or a dict.
+    // SAFETY: the slot is empty, or has a dict.
     dict.is_empty() || unsafe { ffi::PyDict_Size(dict.as_ptr()) } == 0
 }
 

@@ -1,4 +1,4 @@
-//! The native StreamReader as Python sees it: its methods, asyncio's attributes, and the class.
+//! The Python class of the native StreamReader: its methods, and asyncio's attributes.
 
 use std::ffi::{c_char, c_int};
 use std::ptr::null_mut;
@@ -23,13 +23,13 @@ use crate::transport::attributes::{flag_attribute, slot_attribute};
 /// asyncio's default limit.
 const LIMIT: usize = 64 * 1024;
 
-/// Calls asyncio's method of the name instead.
+/// Calls asyncio's method of this name.
 fn pass_on(this: This<'_, Reader>, name: &str, arguments: Arguments<'_>) -> Result<Ref, Raised> {
     inherited(|classes| &classes.asyncio_reader, name, &this.object(), arguments)
 }
 
-/// A method that native code has for plain readers: `native` gives the awaitable's kind, or nothing if the arguments
-/// are out of the ordinary.
+/// A reading method. For a plain reader, `native` returns the kind of the call, or `None` for unusual arguments.
+/// Otherwise asyncio's method is called.
 #[inline(always)]
 fn reading<'a>(
     this: This<'a, Reader>,
@@ -70,7 +70,8 @@ fn readuntil(this: This<'_, Reader>, arguments: Arguments<'_>) -> Result<Ref, Ra
     })
 }
 
-/// A separator, or a tuple of them with the shortest first; nothing if asyncio has to say what is wrong.
+/// A separator, or a tuple of separators, as a list with the shortest first. `None` if asyncio's code has to raise an
+/// error.
 fn separators(given: Borrowed<'_>) -> Option<Vec<Ref>> {
     let items = given.tuple_items().filter(|_| READUNTIL_TAKES_TUPLES && given.is_exact_tuple());
     let mut list: Vec<Ref> = items.unwrap_or(&[given]).iter().map(|item| item.clone_ref()).collect();
@@ -103,17 +104,17 @@ fn push(reader: &Reader, data: &[u8]) -> Result<(), Raised> {
 }
 
 fn at_eof(this: This<'_, Reader>) -> Result<Ref, Raised> {
-    if !this.odd_buffer.is_empty() {
+    if !this.custom_buffer.is_empty() {
         return pass_on(this, "at_eof", Arguments::NONE);
     }
     Ok(boolean(this.eof.get() && this.store().len() == 0))
 }
 
-/// asyncio's `repr`, which does not touch the data.
+/// The same text as asyncio's `repr`. It does not turn the store into a bytearray, as reading `_buffer` would.
 fn repr(this: This<'_, Reader>) -> PyResult<String> {
     let py = this.py();
     let mut text = String::from("<StreamReader");
-    let size = match this.odd_buffer.get() {
+    let size = match this.custom_buffer.get() {
         Some(shared) => shared.bind(py).len()?,
         None => this.store().len(),
     };
@@ -147,7 +148,7 @@ fn init(
 ) -> Result<(), Raised> {
     let (mut limit, mut event_loop) = (null_mut::<ffi::PyObject>(), null_mut::<ffi::PyObject>());
     let mut names = [c"limit".as_ptr().cast_mut(), c"loop".as_ptr().cast_mut(), null_mut::<c_char>()];
-    // SAFETY: the format asks for two optional objects, which are borrowed; the names end with null.
+    // SAFETY: the format has two optional objects, which are borrowed references. The names end with null.
     let parsed: c_int = unsafe {
         ffi::PyArg_ParseTupleAndKeywords(
             arguments.as_ptr(),
@@ -161,7 +162,7 @@ fn init(
     if parsed == 0 {
         return Err(Raised);
     }
-    // SAFETY: the parser gave objects that the arguments keep, or null.
+    // SAFETY: the parser has stored null, or objects that the arguments keep alive.
     let (limit, event_loop) = unsafe { (Ref::from_nullable(limit), Ref::from_nullable(event_loop)) };
     Ok(fill(this, limit, event_loop)?)
 }
@@ -187,10 +188,10 @@ fn fill(this: This<'_, Reader>, limit: Option<Ref>, event_loop: Option<Ref>) -> 
     Ok(())
 }
 
-/// A limit that is not exactly an int is left to asyncio, and so are all reads.
+/// Sets the limit. If it is not exactly an int, asyncio's methods do all reads.
 fn set_limit(reader: &Reader, limit: Ref) {
     let bytes = limit.exact_int();
-    reader.odd_limit.set(bytes.is_none());
+    reader.custom_limit.set(bytes.is_none());
     reader.bytes.set(bytes.map_or(0, |bytes| bytes.max(0) as usize));
     reader.limit.set(Some(limit));
 }
@@ -198,20 +199,20 @@ fn set_limit(reader: &Reader, limit: Ref) {
 // -- attributes ----------------------------------------------------------------------------------------
 
 fn buffer(this: This<'_, Reader>) -> Result<Ref, Raised> {
-    match this.odd_buffer.get() {
-        Some(odd) => Ok(odd),
+    match this.custom_buffer.get() {
+        Some(custom) => Ok(custom),
         None => this.store().share(),
     }
 }
 
 fn set_buffer(this: This<'_, Reader>, value: Option<Borrowed<'_>>) {
     let value = value.map_or_else(Ref::none, |value| value.to_owned());
-    let (store, odd) = match Store::of(value) {
+    let (store, custom) = match Store::of(value) {
         Ok(store) => (store, None),
-        Err(odd) => (Store::empty(), Some(odd)),
+        Err(custom) => (Store::empty(), Some(custom)),
     };
     drop(std::mem::replace(this.store(), store));
-    this.odd_buffer.set(odd);
+    this.custom_buffer.set(custom);
 }
 
 const ATTRIBUTES: &[Attribute<Reader>] = &[
@@ -233,26 +234,26 @@ const ATTRIBUTES: &[Attribute<Reader>] = &[
     Attribute::dict(),
 ];
 
-/// The methods of the native class, and once more of the one that Python makes of it.
+/// The methods of the native class. They are added to the Python subclass too; see `adopt_streams`.
 pub(super) const METHODS: &[Method<Reader>] = &[
-    Method::fast(c"read", read, c"read(n=-1)\n\nRead up to n bytes, or all until the end if n is negative."),
+    Method::fast(c"read", read, c"read(n=-1)\n\nRead up to n bytes, or until the end if n is negative."),
     Method::fast(
         c"readexactly",
         readexactly,
-        c"readexactly(n)\n\nRead n bytes; IncompleteReadError if the stream ends before.",
+        c"readexactly(n)\n\nRead n bytes. Raises IncompleteReadError if the stream ends before that.",
     ),
-    Method::no_args(c"readline", readline, c"readline()\n\nRead up to and with the next newline."),
+    Method::no_args(c"readline", readline, c"readline()\n\nRead up to and including the next newline."),
     Method::fast(
         c"readuntil",
         readuntil,
-        c"readuntil(separator=b'\\n')\n\nRead up to and with the separator.",
+        c"readuntil(separator=b'\\n')\n\nRead up to and including the separator.",
     ),
     Method::one_arg(c"feed_data", feed_data, c"Add data to the stream."),
     Method::no_args(c"at_eof", at_eof, c"at_eof()\n\nTrue if the stream has ended and everything was read."),
     Method::no_args(
         c"exception",
         |this: This<'_, Reader>| this.exception.get(),
-        c"exception()\n\nWhat set_exception() was called with, or None.",
+        c"exception()\n\nThe exception that was set with set_exception(), or None.",
     ),
 ];
 

@@ -1,7 +1,7 @@
-//! What asyncio's reading methods do with the data that is there: one function each.
+//! The reading methods of asyncio's StreamReader, without the waiting.
 //!
-//! Each function takes what was asked for out of the reader's store, gives `None` if more has to come, or raises what
-//! asyncio's method of the same name raises. None of them waits: [`super::call`] does.
+//! Each function removes the requested data from the reader's store, or returns `None` if more data is needed. Errors
+//! are those of asyncio's method. No function waits: [`super::call`] does.
 
 use std::cell::Cell;
 
@@ -21,7 +21,7 @@ pub(super) fn check(reader: &Reader) -> Result<(), Raised> {
     match reader.exception.get() {
         None => Ok(()),
         Some(exception) => {
-            // SAFETY: a live exception, or a class of them, which is called to make one.
+            // SAFETY: a live exception, or an exception class.
             unsafe {
                 if exception.is_exception() {
                     ffi::PyErr_SetObject(exception.kind().cast(), exception.as_ptr());
@@ -57,7 +57,7 @@ pub(super) fn read_some(reader: &Reader, size: usize, resumed: bool) -> Result<O
     take(reader, size.min(length)).map(Some)
 }
 
-/// Reads of the limit's size, until one is empty.
+/// Reads blocks of at most the limit, until one is empty.
 pub(super) fn read_all(
     reader: &Reader,
     blocks: &mut Vec<Ref>,
@@ -76,7 +76,7 @@ pub(super) fn read_all(
     }
 }
 
-/// `b"".join(blocks)`; the blocks are gone then.
+/// `b"".join(blocks)`. Empties `blocks`.
 pub(super) fn join(blocks: &mut Vec<Ref>) -> Result<Ref, Raised> {
     if blocks.len() == 1
         && let Some(only) = blocks.pop()
@@ -88,7 +88,7 @@ pub(super) fn join(blocks: &mut Vec<Ref>) -> Result<Ref, Raised> {
     Ok(joined)
 }
 
-/// Where the first of the separators ends, of which the newline is the default. `offset` is where the search goes on.
+/// Finds the end of the first separator. Without separators, finds a newline. The search continues at `offset`.
 #[inline(always)]
 fn find_end(reader: &Reader, separators: &[Ref], offset: &Cell<usize>) -> ItemEnd {
     let mut searched = offset.get();
@@ -132,7 +132,7 @@ pub(super) fn read_line(reader: &Reader, offset: &Cell<usize>) -> Result<Option<
     }
 }
 
-/// Takes the first `size` bytes out of the store, of which there are that many.
+/// Removes the first `size` bytes from the store, and returns them. The store has at least that many.
 #[inline(always)]
 fn take(reader: &Reader, size: usize) -> Result<Ref, Raised> {
     let data = reader.take(size)?;
@@ -140,7 +140,7 @@ fn take(reader: &Reader, size: usize) -> Result<Ref, Raised> {
     Ok(data)
 }
 
-/// The end of the iteration.
+/// The result of `__anext__`: an empty line is the end of the iteration.
 pub(super) fn not_empty(line: Ref) -> Result<Ref, Raised> {
     if line.exact_bytes().unwrap_or_default().is_empty() {
         return Err(PyStopAsyncIteration::new_err(()).into());

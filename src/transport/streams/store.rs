@@ -1,12 +1,12 @@
-//! The data that a StreamReader has received and that was not read yet.
+//! The received data of a StreamReader that was not read yet.
 //!
-//! It is one unfinished `bytes` object. No other code has a reference to it, so it can still grow, and a read of
-//! all that is in it takes the object itself away instead of a copy. A message that is read in the pieces in which
-//! it arrived, the common case, is copied once on its way from the socket, and a large one that is waited for not at
-//! all, because it is received into the object that its reader will get.
+//! It is one unfinished `bytes` object. No other code has a reference to it, so more data can be appended. A read of
+//! the whole content returns the object itself, without a copy. So in the common case, in which each read returns what
+//! one receive has brought, data is copied once. A large message for which a read is waiting is not copied, because it
+//! is received into the object that the read returns.
 //!
-//! Once Python code has read the reader's `_buffer`, the content is in a `bytearray` instead, which others may
-//! read, change, and lock by a memoryview.
+//! Once Python code has read the reader's `_buffer`, the content is in a `bytearray` instead. Other code may read it,
+//! change it, and lock it with a memoryview.
 
 use std::sync::Once;
 
@@ -15,34 +15,34 @@ use crate::capi::byte_array::ByteArray;
 use crate::capi::recycle::bytes_cache::BytesCache;
 use crate::capi::{Raised, Ref};
 
-/// All zero is an empty store.
+/// Zeroed memory is an empty store.
 #[derive(Debug)]
 pub(crate) struct Store {
     bytes: Option<RawBytes>,
     start: usize,
     end: usize,
     capacity: usize,
-    /// In the place of all that, if it is set: an exact bytearray.
+    /// If set, the content is in this bytearray, and the other fields are not used.
     shared: Option<ByteArray>,
 }
 
-/// From this size on an object for one message is large.
+/// From this size on, [`keep_heap`] is needed.
 const LARGE: usize = 32 * 1024;
 
 static HEAP: Once = Once::new();
 
-/// Lets the C library keep freed memory of some large messages.
+/// Makes glibc keep the freed memory of large messages.
 ///
-/// glibc gives the top of its heap back to the system as soon as 128 KiB are free there, and with messages of such a
-/// size that is after each of them: measured at 100 KiB, two `brk` and 13 page faults a message, more than half
-/// of its cost. It learns otherwise from the first large block that is freed, so here is one, of which no
-/// page is ever touched. Other C libraries make nothing of it.
+/// glibc returns the top of its heap to the system as soon as 128 KiB are free there. With messages of that size, this
+/// happens after each message: at 100 KiB, two `brk` calls and 13 page faults per message were more than half of its
+/// cost. glibc raises this threshold when the first block above its mmap threshold is freed. So this function allocates
+/// and frees such a block, without touching its pages. With other C libraries it has no effect.
 fn keep_heap() {
-    // SAFETY: a block, if there is one, is freed at once. `black_box` keeps the two calls from being optimised away.
+    // SAFETY: the block, or null, is freed at once. `black_box` prevents the compiler from removing both calls.
     unsafe { libc::free(std::hint::black_box(libc::malloc(1024 * 1024))) }
 }
 
-/// Memory behind the content, writable until anything else is done with the store.
+/// Writable memory after the content. It is valid until another method of the store is called.
 #[derive(Debug)]
 pub(crate) struct Room {
     pub(crate) place: *mut u8,
@@ -58,7 +58,7 @@ impl Store {
         }
     }
 
-    /// The content. It may change as soon as Python code runs.
+    /// The content. It may change when Python code runs.
     #[inline(always)]
     pub(crate) fn as_slice(&self) -> &[u8] {
         let place = match (&self.shared, &self.bytes) {
@@ -67,11 +67,11 @@ impl Store {
             (None, Some(bytes)) => unsafe { bytes.as_ptr().add(self.start) },
             (None, None) => return &[],
         };
-        // SAFETY: everything before `end` was written, and all of a bytearray.
+        // SAFETY: all bytes before `end` were written, and so were all bytes of a bytearray.
         unsafe { std::slice::from_raw_parts(place, self.len()) }
     }
 
-    /// The content as a bytearray that others may hold, from now on.
+    /// Moves the content to a bytearray, if that was not done, and returns the bytearray.
     pub(crate) fn share(&mut self) -> Result<Ref, Raised> {
         let shared = match &self.shared {
             Some(shared) => shared.clone(),
@@ -91,14 +91,15 @@ impl Store {
         self.shared.is_some()
     }
 
-    /// The bytearray that others may hold, if there is one. CPython's functions for it may run Python code: with 3.11
-    /// the collector runs as soon as they make an object. So the caller owns it, and borrows no store meanwhile.
+    /// The bytearray, if there is one, as an owned reference. CPython's functions for it may run Python code: on 3.11
+    /// creating an object can run the garbage collector. So the caller must not borrow the store while it uses the
+    /// bytearray.
     #[inline(always)]
     pub(crate) fn shared(&self) -> Option<ByteArray> {
         self.shared.clone()
     }
 
-    /// For what is not shared: adds data at the end. A first object comes out of the cache, if there is one.
+    /// Appends data to a store without a bytearray. Takes a new object from the cache, if there is one.
     #[inline(always)]
     pub(crate) fn append(&mut self, data: &[u8], cache: Option<&BytesCache>) -> Result<(), Raised> {
         debug_assert!(!self.is_shared());
@@ -111,13 +112,13 @@ impl Store {
         }
         let room = self.reserve(data.len())?;
         debug_assert!(room.size >= data.len());
-        // SAFETY: `reserve` has made that much room.
+        // SAFETY: `reserve` has returned room for at least `data.len()` bytes.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), room.place, data.len()) };
         self.end += data.len();
         Ok(())
     }
 
-    /// For what is not shared: makes room for at least `least` bytes and says where, and how much there is.
+    /// Reserves room for at least `least` bytes in a store without a bytearray.
     #[inline(always)]
     pub(crate) fn reserve(&mut self, least: usize) -> Result<Room, Raised> {
         if self.bytes.is_none() || self.capacity - self.end < least {
@@ -133,7 +134,7 @@ impl Store {
         }
     }
 
-    /// `count` bytes were written to the room that [`Store::reserve`] gave.
+    /// `count` bytes were written to the room that [`Store::reserve`] has returned.
     pub(crate) fn commit(&mut self, count: usize) {
         debug_assert!(count <= self.capacity - self.end);
         self.end += count;
@@ -144,26 +145,27 @@ impl Store {
             HEAP.call_once(keep_heap);
         }
         let length = self.len();
-        // Twice the content when there is some: adding byte by byte must not copy everything each time.
+        // At least twice the content, so that appending single bytes does not copy the content each time.
         let capacity = (length + least).max(2 * length);
         let mut bytes = RawBytes::with_capacity(capacity)?;
         let content = self.as_slice();
-        // SAFETY: a fresh object with room for the content.
+        // SAFETY: a new object with room for the content.
         unsafe { std::ptr::copy_nonoverlapping(content.as_ptr(), bytes.as_mut_ptr(), length) };
         *self = Store { bytes: Some(bytes), start: 0, end: length, capacity, shared: None };
         Ok(())
     }
 
-    /// For what is not shared: takes the first `count` bytes, of which there are that many.
+    /// Removes the first `count` bytes from a store without a bytearray, and returns them. There are at least that
+    /// many.
     #[inline(always)]
     pub(crate) fn take(&mut self, count: usize) -> Result<Ref, Raised> {
         debug_assert!(count <= self.len() && !self.is_shared());
         if self.start == 0 && count == self.end && count >= self.capacity / 2 {
             let whole = std::mem::replace(self, Store::empty());
             return match whole.bytes {
-                // SAFETY: everything before `end` was written.
+                // SAFETY: all bytes before `end` were written.
                 Some(bytes) if count == whole.capacity => Ok(unsafe { bytes.whole() }),
-                // SAFETY: as above.
+                // SAFETY: the first `count` bytes were written.
                 Some(bytes) => unsafe { bytes.finish(count) },
                 None => bytes_from(&[]),
             };
@@ -173,7 +175,7 @@ impl Store {
         Ok(taken)
     }
 
-    /// For what is not shared: forgets the first `count` bytes, of which there are that many.
+    /// Drops the first `count` bytes of a store without a bytearray. There are at least that many.
     pub(crate) fn discard(&mut self, count: usize) {
         debug_assert!(count <= self.len() && !self.is_shared());
         self.start += count;

@@ -1,4 +1,4 @@
-//! The future that a read waits for: how new data wakes it, and what it has when the read goes on.
+//! The future for which a read waits: completes it when data arrives, and reads its result when the read resumes.
 
 use crate::capi::error::{raise, take_exception};
 use crate::capi::future::{is_asyncios, is_done, result, set_result};
@@ -10,7 +10,7 @@ use crate::capi::{Exception, Raised, Ref};
 #[inline(always)]
 pub(crate) fn wake(waiter: &Ref) -> Result<(), Raised> {
     if is_asyncios(waiter) {
-        // asyncio's own future says so by itself when it is done already.
+        // asyncio's own future raises if it is done, so `cancelled()` is called only then.
         return set_result(waiter, &Ref::none()).or_else(|Raised| unless_cancelled(waiter));
     }
     match waiter.call_method(&imports().cancelled, &[])?.is_true()? {
@@ -19,7 +19,7 @@ pub(crate) fn wake(waiter: &Ref) -> Result<(), Raised> {
     }
 }
 
-/// The error of a `set_result`, unless the future was cancelled.
+/// Raises the error of `set_result`, unless the future was cancelled.
 #[cold]
 fn unless_cancelled(waiter: &Ref) -> Result<(), Raised> {
     let error = take_exception();
@@ -29,11 +29,11 @@ fn unless_cancelled(waiter: &Ref) -> Result<(), Raised> {
     Err(raise(error))
 }
 
-/// What the end of an `await` does: `future.result()`, or a complaint if it is not done.
+/// The end of `await future`: `future.result()`, or a RuntimeError if the future is not done.
 #[inline(always)]
 pub(super) fn result_of(future: &Ref) -> Result<(), Raised> {
     if is_asyncios(future) {
-        // asyncio's own future says so by itself when it is not done.
+        // asyncio's own future raises if it is not done, so `done()` is called only then.
         return result(future).map(drop).or_else(|Raised| unless_pending(future));
     }
     if !is_done(future)? {
@@ -42,7 +42,7 @@ pub(super) fn result_of(future: &Ref) -> Result<(), Raised> {
     result(future).map(drop)
 }
 
-/// The error of a `result()`, or the complaint of an `await` about a future that is not done.
+/// Raises the error of `result()`, or a RuntimeError if the future is not done.
 #[cold]
 fn unless_pending(future: &Ref) -> Result<(), Raised> {
     let error = take_exception();
@@ -52,7 +52,7 @@ fn unless_pending(future: &Ref) -> Result<(), Raised> {
     Err(raise(error))
 }
 
-/// What asyncio's future raises for an `await` that is resumed too early.
+/// The RuntimeError of asyncio's future for an `await` that is resumed before the future is done.
 #[cold]
 fn too_early() -> Raised {
     Exception::RuntimeError.raise("await wasn't used with future")

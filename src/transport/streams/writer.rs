@@ -1,5 +1,4 @@
-//! The native half of a StreamWriter: its fields, and whether it has to drain. The rest is asyncio's, over the same
-//! attributes.
+//! The native half of a StreamWriter: its fields, and the check whether `drain` has to wait.
 
 use super::classes::{CLASSES, plain_reader};
 use super::reader::has_no_items;
@@ -12,11 +11,11 @@ use crate::capi::native::{Dealloc, WeakList, native_class};
 use crate::capi::{Raised, Ref, Slot};
 use crate::transport::stream::state::Stream;
 
-/// The places of the attributes among the names that `wakeloop._streams` gives.
+/// Indices of attributes in the list that `wakeloop._streams` passes.
 const PAUSED: usize = 1;
 const CONNECTION_LOST: usize = 2;
 
-/// The fields. All zero is a writer that was never initialised.
+/// The fields. If all bytes are zero, `__init__` was not called yet.
 #[derive(Debug)]
 pub(super) struct Writer {
     pub(super) transport: Slot,
@@ -28,12 +27,12 @@ pub(super) struct Writer {
     dict: Slot,
 }
 
-// `class` builds the class. All zero is a valid writer: empty slots, no weak references.
+// `class` builds the class. Zeroed memory is a valid writer: empty slots, no weak references.
 native_class!(unsafe Writer);
 
-/// Begins the class; [`super::writer_python`] adds what Python sees.
+/// Begins the class. [`super::writer_python`] adds its methods and attributes.
 pub(super) fn class<'py>() -> ClassSpec<'py, Writer> {
-    // SAFETY: all zero is a valid writer.
+    // SAFETY: zeroed memory is a valid writer.
     unsafe { ClassSpec::new(c"wakeloop._core.StreamWriter").base_class() }
         .doc(c"StreamWriter(transport, protocol, reader, loop)\n--\n\nThe native half of wakeloop.StreamWriter.")
         .weaklist(field!(Writer, weaklist))
@@ -47,7 +46,7 @@ impl Writer {
         [&self.transport, &self.protocol, &self.reader, &self.event_loop, &self.complete, &self.dict]
     }
 
-    /// The transport, if it is our stream transport with its own methods.
+    /// The transport, if it is an unpatched stream transport of ours.
     #[inline(always)]
     pub(super) fn plain_transport(&self) -> Option<Ref> {
         if !CLASSES.get()?.transport.is_unpatched() {
@@ -59,7 +58,7 @@ impl Writer {
     }
 }
 
-/// The fields of a plain writer of ours.
+/// The fields of a plain writer.
 #[inline(always)]
 pub(super) fn plain_writer(object: &Ref) -> Option<&Writer> {
     let classes = CLASSES.get()?;
@@ -70,7 +69,7 @@ pub(super) fn plain_writer(object: &Ref) -> Option<&Writer> {
     has_no_items(&writer.dict).then_some(writer)
 }
 
-/// Would asyncio's `drain` come to its end without waiting, and without an error?
+/// Would asyncio's `drain` return without waiting and without an error?
 #[inline(always)]
 pub(super) fn is_drained(object: &Ref) -> Result<bool, Raised> {
     let (Some(writer), Some(classes)) = (plain_writer(object), CLASSES.get()) else { return Ok(false) };
@@ -93,7 +92,7 @@ pub(super) fn is_drained(object: &Ref) -> Result<bool, Raised> {
     Ok(is_false(PAUSED)? && is_false(CONNECTION_LOST)?)
 }
 
-/// `transport.is_closing()` of any transport; what is not `False` counts as true.
+/// Calls `transport.is_closing()` of any transport. A result other than `False` counts as true.
 fn asked_closing(writer: &Writer) -> Result<bool, Raised> {
     let Some(transport) = writer.transport.get() else { return Ok(true) };
     let closing = transport.call_method(&imports().is_closing, &[])?;

@@ -1,4 +1,4 @@
-//! The native StreamWriter as Python sees it: its methods, asyncio's attributes, and the class.
+//! The Python class of the native StreamWriter: its methods, and asyncio's attributes.
 
 use std::ffi::{c_char, c_int};
 use std::ptr::null_mut;
@@ -15,7 +15,7 @@ use crate::capi::{Arguments, Borrowed, Raised, Ref, Slot, This};
 use crate::transport::attributes::slot_attribute;
 use crate::transport::stream::send;
 
-/// Calls asyncio's method of the name instead.
+/// Calls asyncio's method of this name.
 fn pass_on(this: This<'_, Writer>, name: &str, arguments: Arguments<'_>) -> Result<Ref, Raised> {
     inherited(|classes| &classes.asyncio_writer, name, &this.object(), arguments)
 }
@@ -58,7 +58,7 @@ fn init(
         c"loop".as_ptr().cast_mut(),
         null_mut::<c_char>(),
     ];
-    // SAFETY: the format asks for four objects, which are borrowed; the names end with null.
+    // SAFETY: the format has four objects, which are borrowed references. The names end with null.
     let parsed: c_int = unsafe {
         ffi::PyArg_ParseTupleAndKeywords(
             arguments.as_ptr(),
@@ -76,13 +76,14 @@ fn init(
     }
     let slots: [&Slot; 4] = [&this.transport, &this.protocol, &this.reader, &this.event_loop];
     for (slot, value) in slots.into_iter().zip(given) {
-        // SAFETY: the parser gave objects that the arguments keep.
+        // SAFETY: the parser has stored objects that the arguments keep alive.
         slot.set(unsafe { Ref::from_nullable(value) }.filter(|value| !value.is_none()));
     }
     Ok(())
 }
 
-/// asyncio makes a completed future for each writer and never uses it. Here it is made for code that asks for it.
+/// `_complete_fut`. asyncio creates this completed future for each writer and never uses it. Here it is created on
+/// first access.
 fn complete(this: This<'_, Writer>) -> Result<Ref, Raised> {
     if let Some(made) = this.complete.get() {
         return Ok(made);
@@ -94,11 +95,15 @@ fn complete(this: This<'_, Writer>) -> Result<Ref, Raised> {
     Ok(future)
 }
 
-/// The methods of the native class, and once more of the one that Python makes of it.
+/// The methods of the native class. They are added to the Python subclass too; see `adopt_streams`.
 pub(super) const METHODS: &[Method<Writer>] = &[
-    Method::fast(c"write", write, c"write(data)\n\nWrite data; nothing blocks."),
-    Method::fast(c"writelines", writelines, c"writelines(data)\n\nWrite several pieces of data, in order."),
-    Method::no_args(c"drain", drain, c"drain()\n\nWait until more may be written."),
+    Method::fast(c"write", write, c"write(data)\n\nWrite data. Never blocks."),
+    Method::fast(
+        c"writelines",
+        writelines,
+        c"writelines(data)\n\nWrite several bytes-like objects, in order.",
+    ),
+    Method::no_args(c"drain", drain, c"drain()\n\nWait until the write buffer has room for more."),
 ];
 
 const ATTRIBUTES: &[Attribute<Writer>] = &[

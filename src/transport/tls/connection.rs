@@ -1,7 +1,7 @@
-//! The state of a TLS connection that native code and asyncio's SSLProtocol share.
+//! The state of a TLS connection, shared by native code and asyncio's SSLProtocol.
 //!
-//! asyncio's code reads and writes it under its own names (`_state`, `_app_reading_paused` and so on), through
-//! the descriptors in [`super::python`], which come before the instance's dict.
+//! asyncio's code reads and writes it under its own names (`_state`, `_app_reading_paused` and so on). These are data
+//! descriptors in [`super::python`], so they take precedence over the instance's dict.
 
 use std::cell::{Cell, OnceCell, UnsafeCell};
 
@@ -16,7 +16,7 @@ use crate::transport::base::water_marks::Mark;
 use crate::transport::base::write_buffer::WriteBuffer;
 use crate::transport::stream::state::Stream;
 
-/// asyncio's `SSLProtocolState`, in its order.
+/// asyncio's `SSLProtocolState`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Unwrapped,
@@ -26,17 +26,17 @@ pub(crate) enum State {
     Shutdown,
 }
 
-/// Whether the engine can be used.
+/// May the engine be used?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EngineUse {
     Idle,
     /// OpenSSL is on the stack.
     Busy,
-    /// The engine has failed: nothing more can be encrypted.
+    /// Encrypting has failed, so nothing more is encrypted.
     Broken,
 }
 
-/// The directions that are paused between two neighbours.
+/// The paused directions between two layers.
 #[derive(Debug, Default)]
 pub(super) struct Paused {
     pub(super) reading: Cell<bool>,
@@ -49,7 +49,7 @@ pub(crate) struct Connection {
     pub(super) event_loop: Slot,
     /// The application's protocol.
     pub(super) sink: ProtocolSink,
-    /// The stream transport underneath, from its connection_made to its connection_lost.
+    /// The stream transport underneath, from `connection_made` until `connection_lost`.
     pub(super) transport: Slot,
     /// The `ssl.SSLObject`.
     pub(super) ssl_object: Slot,
@@ -58,10 +58,10 @@ pub(crate) struct Connection {
     pub(super) state: Cell<State>,
     /// Plaintext that is not encrypted yet.
     pub(super) queue: WriteBuffer,
-    /// How much of the queue the last write offered to OpenSSL, which could not go on before it hears from the
-    /// peer: the next one must offer as much again.
+    /// If the last write has returned SSL_ERROR_WANT_READ, its size: OpenSSL requires that the next write offers at
+    /// least the same bytes. Otherwise 0.
     pub(super) offered: Cell<usize>,
-    /// Plaintext that a buffered protocol has not taken yet.
+    /// Plaintext that was not delivered to a buffered protocol yet.
     undelivered: UnsafeCell<Vec<u8>>,
     pub(super) outgoing_high: Mark,
     pub(super) outgoing_low: Mark,
@@ -72,11 +72,11 @@ pub(crate) struct Connection {
     /// We have paused reading of the stream transport, or it has asked us to pause writing.
     pub(super) stream_paused: Paused,
     pub(super) engine_use: Cell<EngineUse>,
-    /// Waits for the end of the turn to be flushed.
+    /// The connection will be flushed at the end of the turn.
     pub(super) queued: Cell<bool>,
 }
 
-// `make_type` in `python.rs` builds the class, whose instances begin with the default fields.
+// `make_type` in `python.rs` builds the class. Its instances begin with the default fields.
 native_class!(unsafe Connection);
 
 impl Traverse for Connection {
@@ -88,8 +88,8 @@ impl Traverse for Connection {
         }
     }
 
-    /// The loop stays: methods need it, and its own clear breaks the cycle. So does the engine, whose objects refer to
-    /// nothing but each other.
+    /// Keeps the loop: methods need it, and the clear of the loop breaks the cycle. Keeps the engine: its objects refer
+    /// only to each other.
     fn clear(&self) {
         self.sink.clear();
         self.transport.clear();
@@ -124,23 +124,23 @@ impl Default for Connection {
 }
 
 impl Connection {
-    /// The loop's inside; `None` before the connection was initialised.
+    /// The loop's core; `None` before the connection was initialised.
     #[inline(always)]
     pub(super) fn core(&self) -> Option<&Core> {
         if self.event_loop.is_empty() {
             return None;
         }
-        // SAFETY: the setter lets in loops of ours only.
+        // SAFETY: the setter of `_loop` accepts only our loops.
         Some(unsafe { core_of(self.event_loop.as_ptr()) })
     }
 
     #[allow(clippy::mut_from_ref, reason = "GIL-guarded cell; no caller holds the borrow across Python code")]
     pub(super) fn undelivered(&self) -> &mut Vec<u8> {
-        // SAFETY: see the reason above.
+        // SAFETY: the GIL is held, and every caller ends the borrow before Python code runs.
         unsafe { &mut *self.undelivered.get() }
     }
 
-    /// The engine. It stays until the object dies.
+    /// The engine. Once set, it stays until the object is deallocated.
     #[inline(always)]
     pub(super) fn engine(&self) -> Option<&Engine> {
         self.engine.get()
@@ -156,21 +156,21 @@ impl Connection {
     }
 
     /// May data still be read?
-    pub(super) fn reads(&self) -> bool {
+    pub(super) fn may_read(&self) -> bool {
         matches!(self.state.get(), State::Wrapped | State::Flushing)
     }
 
-    /// What `_get_write_buffer_size` of asyncio counts.
+    /// The result of asyncio's `_get_write_buffer_size`.
     pub(super) fn unsent(&self) -> usize {
         self.queue.len() + self.output_size()
     }
 
-    /// What `_get_read_buffer_size` of asyncio counts.
+    /// The result of asyncio's `_get_read_buffer_size`.
     pub(super) fn unread(&self) -> usize {
         self.undelivered().len() + self.engine().map_or(0, Engine::input_size)
     }
 
-    /// What is encrypted and not sent.
+    /// The number of encrypted bytes that are not sent yet.
     pub(super) fn output_size(&self) -> usize {
         self.engine().map_or(0, Engine::output_size)
     }
@@ -181,7 +181,7 @@ impl Connection {
         self.engine_use.get() == EngineUse::Busy
     }
 
-    /// Runs OpenSSL.
+    /// Runs `work`, which calls OpenSSL.
     #[inline(always)]
     pub(super) fn use_engine<T>(&self, work: impl FnOnce() -> T) -> T {
         let before = self.engine_use.replace(EngineUse::Busy);
@@ -190,7 +190,7 @@ impl Connection {
         outcome
     }
 
-    /// The connection is lost: everything that still waits is dropped.
+    /// The connection is lost. Drops all data that waits.
     pub(super) fn lost(&self) {
         let unsent = self.queue.take();
         drop(unsent);
@@ -202,8 +202,8 @@ impl Connection {
     }
 }
 
-/// Has asyncio's code look at the application's flow control, if there is something to do with `output` encrypted and
-/// not sent.
+/// Calls asyncio's `_control_app_writing`, if it has to pause or resume the application. `output` is the number of
+/// encrypted bytes that are not sent yet.
 #[inline(always)]
 pub(super) fn control_app_writing(this: This<'_, Connection>, output: usize) -> Result<(), Raised> {
     let size = this.queue.len() + output;
@@ -214,7 +214,7 @@ pub(super) fn control_app_writing(this: This<'_, Connection>, output: usize) -> 
     Ok(())
 }
 
-/// The same for reading from the stream transport.
+/// Calls asyncio's `_control_ssl_reading`, if it has to pause or resume reading from the stream transport.
 #[inline(always)]
 pub(super) fn control_ssl_reading(this: This<'_, Connection>) -> Result<(), Raised> {
     let size = this.unread();
@@ -225,7 +225,7 @@ pub(super) fn control_ssl_reading(this: This<'_, Connection>) -> Result<(), Rais
     Ok(())
 }
 
-/// Calls one of asyncio's methods of the connection, by name.
+/// Calls one of asyncio's methods of the connection.
 #[cold]
 pub(super) fn call_named(
     this: This<'_, Connection>,

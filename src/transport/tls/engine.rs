@@ -1,12 +1,17 @@
-//! The two ways to encrypt and decrypt.
+//! The two engines that encrypt and decrypt.
 //!
-//! **Native**: SSL_read_ex and SSL_write_ex of the very libssl that `_ssl` uses, on the `SSL` that CPython made
-//! for the connection, over an [`Io`] of ours. **Object**: the methods of CPython's SSLObject over its
-//! MemoryBIOs, cached. The first is chosen if a self-test says once per process that it works, and if this
-//! connection's `SSL` was seen being made, belongs to its SSLObject, and no other code is in
-//! between: an overridden `read` or `write`, or a message callback (whose exceptions would surface too late).
+//! - **Native**: calls SSL_read_ex and SSL_write_ex of the libssl that `_ssl` uses, on the `SSL` that CPython has
+//!   created for the connection, with a memory BIO of ours ([`Io`](crate::libssl::Io)).
+//! - **Object**: calls the methods of CPython's SSLObject with its MemoryBIOs.
 //!
-//! Errors are CPython's either way: when libssl reports one, the SSLObject is asked to do the same, and raises.
+//! The native engine is used if all of this is true:
+//! - A self-test, once per process, has found that it works.
+//! - The connection's `SSL` was found while it was created, and belongs to its SSLObject.
+//! - No subclass overrides `read` or `write`.
+//! - There is no message callback. The native engine could raise its exceptions only too late.
+//!
+//! With both engines, errors are CPython's: when libssl reports an error, the SSLObject is called to do the same, and
+//! raises.
 
 use super::native::Native;
 use super::object::{Object, pending};
@@ -45,7 +50,7 @@ impl Engine {
         }
     }
 
-    /// Keeps ciphertext for the next read.
+    /// Stores ciphertext for the next read.
     pub(super) fn feed(&self, data: &[u8]) -> Result<(), Raised> {
         match self {
             Engine::Native(native) => {
@@ -56,7 +61,7 @@ impl Engine {
         }
     }
 
-    /// Decrypts into the room of `plain` until nothing is left or the room is used up.
+    /// Decrypts and appends to `plain`, until all input is read or the capacity of `plain` is used up.
     pub(super) fn decrypt(&self, plain: &mut Vec<u8>) -> Result<End, Raised> {
         match self {
             Engine::Native(native) => Ok(Room::in_vector(plain, |room| native.decrypt(room))),
@@ -64,7 +69,7 @@ impl Engine {
         }
     }
 
-    /// Encrypts `data`, which is all of `object` if that is given.
+    /// Encrypts `data`. If there is an `object`, `data` is its whole content.
     pub(super) fn encrypt(&self, data: &[u8], object: Option<&Ref>) -> Result<Wrote, Raised> {
         match (self, object) {
             (Engine::Native(native), _) => native.encrypt(data),
@@ -73,7 +78,7 @@ impl Engine {
         }
     }
 
-    /// Takes the ciphertext out that waits to be sent, and gives it to `send`. A scratch vector goes back to the loop.
+    /// Removes the ciphertext that waits to be sent, and passes it to `send`. Returns a scratch vector to the loop.
     pub(super) fn send_output(
         &self,
         core: Option<&Core>,
@@ -111,13 +116,13 @@ impl Engine {
     }
 
     /// The shutdown begins.
-    pub(super) fn ends(&self) {
+    pub(super) fn begin_shutdown(&self) {
         if let Engine::Native(native) = self {
             native.io.end_records();
         }
     }
 
-    /// Every object that is held, for the collector.
+    /// The references, for the garbage collector.
     pub(super) fn slots(&self) -> impl Iterator<Item = &Slot> {
         let (native, object) = match self {
             Engine::Native(native) => (Some(&native.raw), None),

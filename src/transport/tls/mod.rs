@@ -1,28 +1,30 @@
-//! TLS on the user's own `ssl.SSLContext`.
+//! TLS with the user's own `ssl.SSLContext`.
 //!
-//! What runs once per connection is CPython's: `wakeloop._tls.SSLProtocol` inherits from asyncio's SSLProtocol,
-//! so that handshake, shutdown, timeouts, certificates, log lines and errors are those of the interpreter at
-//! hand. What runs per packet is native and comes first in its method order: [`connection`] is the state that
-//! both halves share, [`read`] decrypts what a stream transport has received and hands it to the
-//! application's protocol, [`write`] encrypts what that writes. [`engine`] does the cryptography, in one of
-//! two ways, of which [`choice`] takes one: [`native`] calls the process's own libssl ([`crate::libssl`]) on memory of
-//! ours, [`object`] drives CPython's SSLObject and MemoryBIO. [`transport`] is the application's transport.
+//! The code that runs once per connection is CPython's: `wakeloop._tls.SSLProtocol` inherits from asyncio's
+//! SSLProtocol. So handshake, shutdown, timeouts, certificates, log lines and errors are those of the interpreter. The
+//! code that runs per message is native, and comes first in the class's method resolution order:
+//! - [`connection`]: the state that both halves share
+//! - [`read`]: decrypts what a stream transport has received, and delivers it to the application's protocol
+//! - [`write`]: encrypts what the application's protocol writes
+//! - [`engine`]: the cryptography. [`choice`] chooses one of two engines: [`native`] calls the process's libssl
+//!   ([`crate::libssl`]) with memory of ours, [`object`] calls CPython's SSLObject and MemoryBIO.
+//! - [`transport`]: the application's transport
 //!
 //! ```text
 //!   socket -> Stream -> read -> engine -> ProtocolSink -> application's protocol
 //!   socket <- Stream <- write <- engine <- queue of plaintext <- SSLTransport.write
 //! ```
 //!
-//! **Buffers** belong to the loop, not to connections: ciphertext is received into one scratch vector and
-//! decrypted into another, or a large message into the `bytes` that the protocol gets; plaintext is encrypted
-//! into a third. They are taken out of the loop while they are in use, so whatever Python code does in between
-//! finds others. A connection keeps only what could not go on: a piece of ciphertext while reading is paused,
-//! plaintext while the socket is full.
+//! **Buffers** belong to the loop, not to connections. Ciphertext is received into one scratch vector, and decrypted
+//! into another; a large message is decrypted into the `bytes` that the protocol gets. Plaintext is encrypted into a
+//! third vector. A vector is moved out of the loop while it is in use, so other code gets another one. A connection
+//! stores only data that has to wait: ciphertext while reading is paused or a record is incomplete, plaintext while the
+//! socket is full.
 //!
-//! **Reentrancy.** Any call into Python may close the connection, write to it, pause it or replace its
-//! protocol: nothing is borrowed across such a call, and the state is read again after it. While OpenSSL
-//! itself is on the stack (it may call back into Python for keys, names and messages) the connection neither
-//! reads nor writes: `in_engine` says so, and what was written meanwhile leaves afterwards.
+//! **Reentrancy.** Any call into Python may close the connection, write to it, pause it or replace its protocol. So
+//! nothing is borrowed during such a call, and the state is read again after it. OpenSSL may call Python code too, for
+//! keys, names and messages. While it is on the stack (`in_engine`), the connection neither reads nor writes, and new
+//! writes are sent afterwards.
 
 mod choice;
 pub(crate) mod connection;

@@ -1,4 +1,4 @@
-//! The native engine: libssl's own functions on the `SSL` that CPython made for the connection.
+//! The native engine: calls libssl's functions on the `SSL` that CPython has created for the connection.
 
 use std::sync::Arc;
 
@@ -13,23 +13,23 @@ use crate::libssl::{Io, Library, Outcome, Ssl};
 #[derive(Debug)]
 pub(crate) struct Native {
     pub(super) library: &'static Library,
-    /// Alive as long as `raw`, which owns it.
+    /// It is alive as long as `raw`, which owns it.
     pub(super) ssl: Ssl,
     pub(super) io: Arc<Io>,
-    /// The `_ssl._SSLSocket`. The connection keeps its owner, the `ssl.SSLObject`, which it knows weakly.
+    /// The `_ssl._SSLSocket`. It has only a weak reference to its `ssl.SSLObject`, which the connection keeps alive.
     pub(super) raw: Slot,
 }
 
 impl Native {
-    /// So many bytes have come in this turn of the loop, and are read next.
+    /// Called before a receive of `size` bytes is decrypted in this turn of the loop.
     #[inline(always)]
     pub(super) fn before_read(&self, size: usize, turn: u64) {
         self.library.before_read(&self.io, size, turn);
     }
 
-    /// Decrypts `data`, after what was kept before it, until nothing is left or the room is used up.
+    /// Decrypts the stored input and then `data`, until all is read or the room is used up.
     pub(super) fn decrypt_lent(&self, data: &[u8], room: &mut Room<'_>) -> End {
-        // SAFETY: taken back below, before `data` can go away.
+        // SAFETY: the loan ends below, while `data` is still borrowed.
         unsafe { self.io.lend(data) };
         let end = self.decrypt(room);
         self.io.take_back();
@@ -44,8 +44,8 @@ impl Native {
                 return End::More;
             }
             let left = (left.as_mut_ptr().cast::<u8>(), left.len());
-            // SAFETY: `raw` owns the SSL; we hold the GIL, and other threads may not use it meanwhile, as with
-            // asyncio. The room is borrowed for us alone.
+            // SAFETY: `raw` owns the SSL. As in asyncio, only one thread may use a connection at a time, and this one
+            // holds the GIL. The room is borrowed exclusively.
             match self.io.call_openssl(|| unsafe { self.library.read(self.ssl, left) }) {
                 Outcome::Done(count) => {
                     room.filled += count;
@@ -54,7 +54,7 @@ impl Native {
                     }
                 }
                 Outcome::WantRead => return End::Drained,
-                // CPython finds out the exact error, or that it is an orderly close.
+                // CPython's own read then raises the right error, or returns b"" after a close_notify.
                 Outcome::Closed | Outcome::Failed => match self.ask() {
                     Some(end) => return end,
                     None => return End::Drained,
@@ -63,13 +63,14 @@ impl Native {
         }
     }
 
-    /// Has CPython do the read that ended. It gives up the GIL meanwhile, and runs finalizers.
+    /// Repeats the read with CPython's method, to find out how the data has ended. This releases the GIL, and may run
+    /// finalizers.
     #[cold]
     fn ask(&self) -> Option<End> {
         let Some(raw) = self.raw.get() else { return Some(End::Closed) };
         let py = raw.py();
         match self.io.call_openssl(|| raw.bind(py).call_method1(Fallible("read"), (1,))) {
-            // Nothing but b"" can come out here: libssl has just said that it has no more.
+            // The result is b"": libssl has just reported that there is no more data.
             Ok(_) => Some(End::Closed),
             Err(error) if is_again(py, &error) => None,
             Err(error) => Some(End::Failed(Ref::from(error.into_value(py).into_bound(py).into_any()))),
@@ -79,7 +80,7 @@ impl Native {
     /// Encrypts `data` into the output.
     pub(super) fn encrypt(&self, data: &[u8]) -> Result<Wrote, Raised> {
         self.library.clear_errors();
-        // SAFETY: as in `decrypt`.
+        // SAFETY: `raw` owns the SSL, and no other thread uses it; see `decrypt`.
         match self.io.call_openssl(|| unsafe { self.library.write(self.ssl, data) }) {
             Outcome::Done(count) => Ok(Wrote::Bytes(count)),
             Outcome::WantRead => Ok(Wrote::WantRead),

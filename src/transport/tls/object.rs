@@ -1,4 +1,4 @@
-//! The engine for every connection: the methods of CPython's SSLObject over its MemoryBIOs, cached.
+//! The engine that works for every connection: calls the methods of CPython's SSLObject with its MemoryBIOs.
 
 use std::cell::Cell;
 
@@ -12,10 +12,10 @@ use crate::capi::imports::imports;
 use crate::capi::inspect::integer;
 use crate::capi::{Exception, Fallible, Raised, Ref, Slot};
 
-/// Below this size a copy of the input is cheaper than a view of it.
+/// Below this size, a copy of the input is cheaper than a memoryview of it.
 const COPY: usize = 4 * 1024;
 
-/// Bound methods of CPython's objects.
+/// The objects, and their bound methods, which are looked up once.
 #[derive(Debug)]
 pub(crate) struct Object {
     pub(super) read: Slot,
@@ -24,24 +24,24 @@ pub(crate) struct Object {
     pub(super) feed: Slot,
     pub(super) outgoing: Slot,
     pub(super) drain: Slot,
-    /// The methods are CPython's own, which keep no reference to a buffer: memory of ours may be lent to them.
+    /// The methods are CPython's own. They keep no reference to a buffer, so they may get a view of our memory.
     pub(super) lends: bool,
-    /// How much ciphertext has come since the last read.
+    /// How many bytes of ciphertext were added since the last read.
     pub(super) fed: Cell<usize>,
 }
 
-/// What one read of a message has brought.
+/// The outcome of reading a message.
 #[derive(Debug)]
 pub(super) enum Message {
-    /// All there is.
+    /// All data that was there.
     Whole(Ref),
-    /// There may be more, which belongs to the same call of the protocol.
+    /// There may be more data, to be delivered in the same call of the protocol.
     Part(Ref),
     Nothing(End),
 }
 
 impl Object {
-    /// Drives the methods of `object`. If it `lends`, all three objects are of CPython's own classes.
+    /// An engine with the methods of `object`. With `lends`, all three objects are of CPython's own classes.
     pub(super) fn new(
         object: &Bound<'_, PyAny>,
         incoming: Bound<'_, PyAny>,
@@ -73,8 +73,8 @@ impl Object {
         if data.len() < COPY || !self.lends {
             return feed.call_with([bytes_from(data)?.borrow()]).map(drop);
         }
-        // SAFETY: a view of memory that outlives the call, handed to MemoryBIO.write, which copies and keeps no
-        // reference.
+        // SAFETY: the view is passed to MemoryBIO.write, which copies the data and keeps no reference to the view. The
+        // memory outlives the call.
         let view = unsafe {
             Ref::from_owned(ffi::PyMemoryView_FromMemory(
                 data.as_ptr().cast_mut().cast(),
@@ -101,11 +101,12 @@ impl Object {
         }
     }
 
-    /// Reads what is most often one message in one record, which becomes a `bytes` without a detour: `None` where
-    /// more than that has come.
+    /// Reads one message, if at most one record of ciphertext has arrived: CPython then creates the `bytes` that the
+    /// protocol gets. Returns `None` if more has arrived.
     #[inline(always)]
     pub(super) fn read_message(&self) -> Option<Result<Message, Raised>> {
-        // A record is longer than what is in it. Where the end of one comes alone, the room is used up.
+        // A record's ciphertext is longer than its plaintext, so this is enough room. If only the end of a record has
+        // arrived, the read may fill the room, and the message counts as a part.
         let size = self.fed.take();
         if size == 0 || size > RECORD || !self.lends {
             return None;
@@ -126,13 +127,13 @@ impl Object {
         })
     }
 
-    /// `_SSLSocket.read(n, buffer)`, straight into the vector.
+    /// Calls `_SSLSocket.read(n, buffer)`, with the spare capacity of the vector as the buffer.
     fn read_into(&self, plain: &mut Vec<u8>) -> Result<usize, Raised> {
         let Some(read) = self.read.get() else { return Ok(0) };
         let room = plain.spare_capacity_mut();
         let size = room.len().min(RECORD) as ffi::Py_ssize_t;
-        // SAFETY: a view of the vector's own room, handed to a method of CPython that keeps no reference. Both
-        // are made with the GIL held; each owned result is wrapped at once.
+        // SAFETY: a view of the vector's spare capacity, which outlives it: CPython's method keeps no reference to the
+        // view.
         let view = unsafe {
             Ref::from_owned(ffi::PyMemoryView_FromMemory(room.as_mut_ptr().cast(), size, ffi::PyBUF_WRITE))
         };
@@ -141,12 +142,12 @@ impl Object {
         if count < 0 || count > size {
             return Err(Exception::SystemError.raise("_SSLSocket.read() has read more than it was asked to"));
         }
-        // SAFETY: the method has filled `count` bytes.
+        // SAFETY: the method has written `count` bytes.
         unsafe { plain.set_len(plain.len() + count as usize) };
         Ok(count as usize)
     }
 
-    /// `read(n)` of an object that may do anything with a buffer.
+    /// Calls `read(n)` of an object that must not get a view of our memory.
     fn read_bytes(&self, plain: &mut Vec<u8>) -> Result<usize, Raised> {
         let Some(read) = self.read.get() else { return Ok(0) };
         let data = read.call_with([integer(RECORD as i64)?.borrow()])?;
@@ -163,7 +164,7 @@ impl Object {
     }
 }
 
-/// `bio.pending`; 0 if that fails.
+/// `bio.pending`, or 0 if that fails.
 pub(super) fn pending(bio: &Slot) -> usize {
     let Some(bio) = bio.get() else { return 0 };
     let pending = bio.getattr(&imports().pending).and_then(|pending| pending.to_index());
@@ -176,7 +177,7 @@ pub(super) fn pending(bio: &Slot) -> usize {
     )
 }
 
-/// What the error of a read means, which is set.
+/// The outcome of a read that has raised.
 #[cold]
 fn no_read(raised: Raised) -> End {
     let exception = raised.take();

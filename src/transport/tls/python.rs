@@ -1,7 +1,7 @@
-//! The native half of `wakeloop._tls.SSLProtocol` as Python sees it.
+//! The Python class of the native half of `wakeloop._tls.SSLProtocol`.
 //!
-//! Attributes under the names of asyncio's SSLProtocol, whose code reads and writes them, and the methods that
-//! come before its own. Like the loop's native class, this one never defines `__init__`.
+//! It has attributes with the names of asyncio's SSLProtocol, whose code reads and writes them, and methods that
+//! override asyncio's. Like the loop's native class, it must not define `__init__`.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ fn states(py: Python<'_>) -> PyResult<&'static Vec<Py<PyAny>>> {
 
 // -- methods -------------------------------------------------------------------------------------------
 
-/// Runs asyncio's `__init__`, which makes the SSLObject, and takes the engine for it.
+/// Calls asyncio's `__init__`, which creates the SSLObject, and chooses the engine.
 fn begin(this: This<'_, Connection>, arguments: Arguments<'_>) -> PyResult<()> {
     let ([native, make], []) = arguments.bind("TlsConnection._begin", ["native", "make"], [])?;
     if this.engine().is_some() {
@@ -54,13 +54,13 @@ fn begin(this: This<'_, Connection>, arguments: Arguments<'_>) -> PyResult<()> {
     choice::choose(this, native.is_true()?, notify(this)?, || Ok(call0(&make).map(drop)?))
 }
 
-/// Keeps ciphertext that came before the connection was one.
+/// Stores ciphertext that was received before the connection used TLS.
 fn preload(this: This<'_, Connection>, data: Borrowed<'_>) -> Result<(), Raised> {
     let data = Buffer::readable(&data)?;
     this.engine().map_or(Ok(()), |engine| engine.feed(data.as_slice()))
 }
 
-/// Sends what was written in this turn, so that sizes are what asyncio's would be.
+/// Sends the writes of this turn, so that buffer sizes are the same as in asyncio.
 fn write_now(this: This<'_, Connection>) -> Result<(), Raised> {
     if this.state.get() != State::Wrapped || this.queue.is_empty() {
         return Ok(());
@@ -68,13 +68,13 @@ fn write_now(this: This<'_, Connection>) -> Result<(), Raised> {
     write::write_now(this)
 }
 
-/// asyncio's own tests add data here before they ask for it to be sent.
+/// asyncio's `_append_write_backlog`, which asyncio's own tests call.
 fn append_write_backlog(this: This<'_, Connection>, data: Borrowed<'_>) -> Result<(), Raised> {
     write::push(this, write::immutable(&data)?);
     Ok(())
 }
 
-/// The stream transport has sent enough to take more.
+/// Called when the stream transport has room for more data.
 fn resume_writing(this: This<'_, Connection>) -> Result<(), Raised> {
     this.stream_paused.writing.set(false);
     match this.state.get() {
@@ -87,33 +87,53 @@ const METHODS: &[Method<Connection>] = &[
     Method::fast(
         c"_begin",
         begin,
-        c"_begin(native, make)\n\nCall make, which makes the SSLObject, and take an engine.",
+        c"_begin(native, make)\n\nCall make, which creates the SSLObject, and choose an engine.",
     ),
-    Method::one_arg(c"_preload", preload, c"Keep ciphertext that came before the connection was one."),
-    Method::no_args(c"_drop_pending", |this: This<'_, Connection>| this.lost(), c"Drop what was not sent."),
+    Method::one_arg(
+        c"_preload",
+        preload,
+        c"Store ciphertext that was received before the connection used TLS.",
+    ),
+    Method::no_args(c"_drop_pending", |this: This<'_, Connection>| this.lost(), c"Drop all data that waits."),
     Method::no_args(
         c"_holds_data",
         |this: This<'_, Connection>| !this.undelivered().is_empty(),
-        c"Is there plaintext that a buffered protocol has not taken yet?",
+        c"Is there plaintext that was not delivered to a buffered protocol yet?",
     ),
     Method::no_args(
         c"_send_last",
         write::send_last,
-        c"Send what was written in this turn, before the connection is closed by force.",
+        c"Send the writes of this turn, before the connection is closed by force.",
     ),
     Method::one_arg(c"_append_write_backlog", append_write_backlog, c"Add data that is sent later."),
-    Method::no_args(c"_do_read", |this: This<'_, Connection>| read::read(this, None), c"As asyncio's."),
-    Method::no_args(c"_do_write", write::write_all, c"As asyncio's."),
-    Method::no_args(c"_do_write_now", write_now, c"Send what was written in this turn."),
-    Method::no_args(c"_process_outgoing", write::process_outgoing, c"As asyncio's."),
-    Method::no_args(c"_get_write_buffer_size", |this: This<'_, Connection>| this.unsent(), c"As asyncio's."),
-    Method::no_args(c"_get_read_buffer_size", |this: This<'_, Connection>| this.unread(), c"As asyncio's."),
-    Method::no_args(c"resume_writing", resume_writing, c"The stream transport has sent enough of that."),
+    Method::no_args(
+        c"_do_read",
+        |this: This<'_, Connection>| read::read(this, None),
+        c"See asyncio's SSLProtocol.",
+    ),
+    Method::no_args(c"_do_write", write::write_all, c"See asyncio's SSLProtocol."),
+    Method::no_args(c"_do_write_now", write_now, c"Send the writes of this turn."),
+    Method::no_args(c"_process_outgoing", write::process_outgoing, c"See asyncio's SSLProtocol."),
+    Method::no_args(
+        c"_get_write_buffer_size",
+        |this: This<'_, Connection>| this.unsent(),
+        c"See asyncio's SSLProtocol.",
+    ),
+    Method::no_args(
+        c"_get_read_buffer_size",
+        |this: This<'_, Connection>| this.unread(),
+        c"See asyncio's SSLProtocol.",
+    ),
+    Method::no_args(
+        c"resume_writing",
+        resume_writing,
+        c"Called when the stream transport has room for more data.",
+    ),
 ];
 
 // -- attributes ----------------------------------------------------------------------------------------
 
-/// The loop never changes, so a borrow of its core stays valid.
+/// The loop can be set only once, so that a borrow of its core stays valid.
 fn set_event_loop(this: This<'_, Connection>, value: Option<Borrowed<'_>>) -> PyResult<()> {
     let event_loop = value.unwrap_or(Borrowed::none());
     event_loop.bind(this.py()).cast::<EventLoop>()?;
@@ -159,7 +179,7 @@ fn set_state(this: This<'_, Connection>, value: Option<Borrowed<'_>>) -> PyResul
     this.state.set(state);
     match (state, this.engine()) {
         (State::Wrapped, Some(engine)) => engine.established(),
-        (State::Shutdown, Some(engine)) => engine.ends(),
+        (State::Shutdown, Some(engine)) => engine.begin_shutdown(),
         _ => {}
     }
     Ok(())
@@ -169,12 +189,12 @@ fn exact_bool(value: Borrowed<'_>) -> PyResult<bool> {
     value.bind(value.py()).extract()
 }
 
-/// A row for a mark of a buffer.
+/// An attribute for a water mark.
 macro_rules! mark_attribute {
     ($name:literal, $field:ident) => {
         Attribute::new(
             $name,
-            |this: This<'_, Connection>| this.$field.shown(),
+            |this: This<'_, Connection>| this.$field.to_python(),
             |this: This<'_, Connection>, value: Option<Borrowed<'_>>| {
                 this.$field.set(&value.unwrap_or(Borrowed::none()))
             },
@@ -196,13 +216,13 @@ const ATTRIBUTES: &[Attribute<Connection>] = &[
     mark_attribute!(c"_outgoing_low_water", outgoing_low),
     mark_attribute!(c"_incoming_high_water", incoming_high),
     mark_attribute!(c"_incoming_low_water", incoming_low),
-    // "native" or "sslobject".
+    // The value is "native" or "sslobject".
     Attribute::read_only(c"engine", |this: This<'_, Connection>| this.engine().map(Engine::name)),
 ];
 
-// -- output that nobody waits for ----------------------------------------------------------------------
+// -- output without a read or write of the connection --------------------------------------------------
 
-/// Reports output that the engine made outside of a read or write of this connection. Any thread may call it.
+/// A callback for output that the engine writes outside of a read or write of this connection. Any thread may call it.
 fn notify(this: This<'_, Connection>) -> PyResult<Notify> {
     let Some(core) = this.core() else {
         return Err(exception::<PyRuntimeError>("a TLS connection needs its event loop first"));
@@ -215,7 +235,7 @@ fn notify(this: This<'_, Connection>) -> PyResult<Notify> {
     }))
 }
 
-/// Sends such output, on the loop's thread.
+/// Sends such output. Runs on the loop's thread.
 fn send_unattended(py: Python<'_>, target: &Py<PyWeakrefReference>) -> Result<(), Fatal> {
     let Some(object) = target.bind(py).upgrade().map(Ref::from) else { return Ok(()) };
     let Some(this) = object.downcast::<Connection>() else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! From the stream transport to the application's protocol.
+//! Decrypts what the stream transport has received, and delivers it to the application's protocol.
 
 use super::connection::{Connection, State, call_named, control_ssl_reading};
 use super::engine::Engine;
@@ -14,7 +14,7 @@ use crate::event_loop::core::Core;
 use crate::transport::base::protocol_sink::Delivery;
 use crate::transport::base::sizes::{DIRECT, LARGE};
 
-/// What was decrypted.
+/// Decrypted data, and how the reads ended.
 #[derive(Debug)]
 pub(super) struct Batch {
     plain: Plain,
@@ -24,14 +24,14 @@ pub(super) struct Batch {
 /// Decrypted data.
 #[derive(Debug)]
 enum Plain {
-    /// In a vector of the loop's.
+    /// In a scratch vector of the loop.
     Scratch(Vec<u8>),
-    /// In the `bytes` that the protocol gets: one copy less, of a large message.
+    /// In the `bytes` that the protocol gets. This saves a copy.
     Bytes(Ref),
 }
 
-/// Takes what the stream transport has received, in a scratch vector of the loop's, decrypts it and hands it on. Python
-/// is called in the context, if there is one.
+/// Decrypts what the stream transport has received (`data`, in a scratch vector of the loop), and delivers it. Python
+/// code is called in `context`, if there is one.
 pub(super) fn receive(
     connection: &Ref,
     core: &Core,
@@ -43,13 +43,13 @@ pub(super) fn receive(
     core.return_scratch(data);
     let taken = taken?;
     match context {
-        Some(context) => in_kept_context(context, || self::taken(this, taken)),
-        None => self::taken(this, taken),
+        Some(context) => in_kept_context(context, || process(this, taken)),
+        None => process(this, taken),
     }
 }
 
-/// Takes what the socket gave, before any Python code runs: `data` is used up, or copied, when this returns. `None` if the
-/// engine keeps it; the connection's state says what comes next.
+/// Decrypts or stores `data`, before any Python code runs. It is not needed after this returns. The result is `None` if
+/// nothing was decrypted; the connection's state then decides what happens next.
 #[inline(always)]
 fn take(this: This<'_, Connection>, core: &Core, data: &[u8]) -> Result<Option<Batch>, Raised> {
     match this.engine() {
@@ -63,14 +63,15 @@ fn take(this: This<'_, Connection>, core: &Core, data: &[u8]) -> Result<Option<B
             });
             batch.map(Some)
         }
-        // The connection is over: the data is dropped.
+        // The connection is closed, so the data is dropped.
         Some(_) if this.state.get() == State::Unwrapped => Ok(None),
         Some(engine) => engine.feed(data).map(|()| None),
         None => Ok(None),
     }
 }
 
-/// Does a receive of this size become a `bytes` without a detour? Not if that took a mapping of its own.
+/// Is a receive of this size decrypted directly into a `bytes`? Not if the object would be so large that malloc uses
+/// mmap.
 #[inline(always)]
 fn direct(this: This<'_, Connection>, size: usize) -> bool {
     (LARGE..=DIRECT - RECORD).contains(&size) && this.sink.delivery() == Delivery::Data
@@ -83,24 +84,25 @@ fn decrypt_lent(native: &Native, core: &Core, data: &[u8]) -> Batch {
     Batch { plain: Plain::Scratch(plain), end }
 }
 
-/// Into a new `bytes`, with room for one record beyond the data: the room of a read is that of a whole record.
+/// Decrypts into a new `bytes`. It has room for one more record than the data, because each read needs room for a whole
+/// record.
 #[inline(never)]
 fn decrypt_direct(native: &Native, data: &[u8]) -> Result<Batch, Raised> {
     let size = data.len() + RECORD;
     let mut bytes = RawBytes::with_capacity(size)?;
-    // SAFETY: the object has room for that many bytes, and no other code has seen it.
+    // SAFETY: the object has room for `size` bytes, and no other code has a reference to it.
     let memory = unsafe { std::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), size) };
     let mut room = Room { memory, filled: 0 };
     let end = native.decrypt_lent(data, &mut room);
     let filled = room.filled;
-    // SAFETY: that much of it was filled.
+    // SAFETY: the first `filled` bytes were written.
     let bytes = unsafe { bytes.finish(filled) }?;
     Ok(Batch { plain: Plain::Bytes(bytes), end })
 }
 
-/// Goes on with what [`take`] has made of a receive. Runs in the connection's context.
+/// Continues after [`take`]. Runs in the connection's context.
 #[inline(always)]
-fn taken(this: This<'_, Connection>, taken: Option<Batch>) -> Result<(), Raised> {
+fn process(this: This<'_, Connection>, taken: Option<Batch>) -> Result<(), Raised> {
     if taken.is_some() {
         return read(this, taken);
     }
@@ -113,9 +115,9 @@ fn taken(this: This<'_, Connection>, taken: Option<Batch>) -> Result<(), Raised>
     }
 }
 
-/// asyncio's `_do_read`: decrypts and delivers what is there, then sends what waits.
+/// asyncio's `_do_read`: decrypts and delivers all data that is there, and then sends pending data.
 pub(super) fn read(this: This<'_, Connection>, batch: Option<Batch>) -> Result<(), Raised> {
-    if !this.reads() || this.in_engine() {
+    if !this.may_read() || this.in_engine() {
         return Ok(());
     }
     match read_all(this, batch) {
@@ -134,11 +136,11 @@ fn read_all(this: This<'_, Connection>, mut batch: Option<Batch>) -> Result<(), 
                 Some(batch) => batch,
                 None => decrypt(this, core)?,
             };
-            more = deliver(this, core, batch)? && this.reads() && !this.app_paused.reading.get();
+            more = deliver(this, core, batch)? && this.may_read() && !this.app_paused.reading.get();
         }
         write_pending(this)?;
     } else if this.state.get() == State::Flushing {
-        // asyncio has encrypted all of it when it was written.
+        // asyncio has encrypted this data when it was written, so it has to be sent before the shutdown.
         write_pending(this)?;
     }
     control_ssl_reading(this)
@@ -170,7 +172,7 @@ fn decrypt_by(engine: &Engine, this: This<'_, Connection>, core: &Core) -> Resul
     Ok(Batch { plain: Plain::Scratch(plain), end })
 }
 
-/// Hands a batch to the protocol. True if there may be more to read.
+/// Delivers a batch to the protocol. True if there may be more to read.
 #[inline(always)]
 fn deliver(this: This<'_, Connection>, core: &Core, batch: Batch) -> Result<bool, Raised> {
     let plain = match batch.end {
@@ -184,7 +186,7 @@ fn deliver(this: This<'_, Connection>, core: &Core, batch: Batch) -> Result<bool
     match batch.end {
         End::Drained => Ok(false),
         End::More => Ok(all),
-        // What is not delivered comes first; the engine says it again.
+        // The rest has to be delivered first. The next read will report the end again.
         End::Closed if !all => Ok(false),
         End::Closed => {
             call_named(this, "_call_eof_received", &[])?;
@@ -195,28 +197,28 @@ fn deliver(this: This<'_, Connection>, core: &Core, batch: Batch) -> Result<bool
     }
 }
 
-/// What the protocol gets of the data that was read together with a failure: nothing, as asyncio's loop over
-/// `SSLObject.read()` raises before it calls the protocol. A buffered protocol gets the buffers that are full, as asyncio
-/// calls it after each.
+/// The part of the data that is delivered if a later read has failed. Usually nothing: asyncio reads in a loop, which
+/// raises before the protocol is called. But asyncio calls a buffered protocol after each full buffer, so it gets the
+/// full buffers.
 #[cold]
 fn before_failure(this: This<'_, Connection>, plain: Plain) -> Result<Plain, Raised> {
     let Plain::Scratch(mut plain) = plain else { return Ok(Plain::Scratch(Vec::new())) };
     let size = match this.sink.delivery() {
         Delivery::Buffer => this.sink.get_buffer(plain.len() as isize)?.len(),
-        // No buffer, and none that could be full.
+        // Other protocols have no buffer that could be full.
         _ => usize::MAX,
     };
     plain.truncate(plain.len() - plain.len() % size);
     Ok(Plain::Scratch(plain))
 }
 
-/// Hands plaintext on. False if a buffered protocol has paused before it took all of it.
+/// Delivers plaintext. False if a buffered protocol has paused reading before it got all of it.
 #[inline(always)]
 fn deliver_scratch(this: This<'_, Connection>, core: &Core, plain: Vec<u8>) -> Result<bool, Raised> {
     if plain.is_empty() {
         core.return_scratch(plain);
     } else if this.sink.delivery() != Delivery::Buffer {
-        let data = unfed(this, core, &plain);
+        let data = feed_or_copy(this, core, &plain);
         core.return_scratch(plain);
         if let Some(data) = data? {
             delivering(this, core, || this.sink.data_received(&data))?;
@@ -230,7 +232,7 @@ fn deliver_scratch(this: This<'_, Connection>, core: &Core, plain: Vec<u8>) -> R
     Ok(true)
 }
 
-/// Hands plaintext on that is a `bytes` already.
+/// Delivers plaintext that is a `bytes` already.
 #[inline(never)]
 fn deliver_bytes(this: This<'_, Connection>, core: &Core, data: Ref) -> Result<bool, Raised> {
     let plain = data.exact_bytes().unwrap_or_default();
@@ -238,7 +240,7 @@ fn deliver_bytes(this: This<'_, Connection>, core: &Core, data: Ref) -> Result<b
         return Ok(true);
     }
     if this.sink.delivery() == Delivery::Buffer {
-        // OpenSSL has called back, and the protocol is another now.
+        // OpenSSL has called Python code, which has replaced the protocol.
         let mut copy = core.take_scratch();
         copy.extend_from_slice(plain);
         return deliver_scratch(this, core, copy);
@@ -249,45 +251,45 @@ fn deliver_bytes(this: This<'_, Connection>, core: &Core, data: Ref) -> Result<b
     Ok(true)
 }
 
-/// Hands on what a buffered protocol did not take before it paused. False if it has not taken all of it now
-/// either, or wants no more.
+/// Delivers the rest that a buffered protocol did not get before it paused reading. False if there is still a rest, or
+/// if nothing more may be delivered.
 fn deliver_rest(this: This<'_, Connection>, core: &Core) -> Result<bool, Raised> {
     if this.undelivered().is_empty() {
         return Ok(true);
     }
     let plain = std::mem::take(this.undelivered());
-    Ok(deliver_buffered(this, core, &plain)? && this.reads() && !this.app_paused.reading.get())
+    Ok(deliver_buffered(this, core, &plain)? && this.may_read() && !this.app_paused.reading.get())
 }
 
-/// Gives data to the protocol's StreamReader natively; what cannot be given that way comes back as bytes.
+/// Feeds data to the protocol's StreamReader natively. If that is not possible, returns the data as `bytes`.
 #[inline(always)]
-fn unfed(this: This<'_, Connection>, core: &Core, plain: &[u8]) -> Result<Option<Ref>, Raised> {
+fn feed_or_copy(this: This<'_, Connection>, core: &Core, plain: &[u8]) -> Result<Option<Ref>, Raised> {
     if this.sink.delivery() == Delivery::Reader && this.sink.feed(core, plain)? {
         return Ok(None);
     }
     core.bytes_cache.bytes_from(plain).map(Some)
 }
 
-/// Fills the buffers of a buffered protocol until all is delivered, or it wants no more for now: then the rest is kept.
-/// False if there is a rest.
+/// Fills the buffers of a buffered protocol, until all data is delivered or reading is paused. False if there is a
+/// rest, which is stored.
 fn deliver_buffered(this: This<'_, Connection>, core: &Core, plain: &[u8]) -> Result<bool, Raised> {
     let mut delivered = 0;
     while delivered < plain.len() {
         let rest = &plain[delivered..];
-        if delivered > 0 && (this.app_paused.reading.get() || !this.reads()) {
+        if delivered > 0 && (this.app_paused.reading.get() || !this.may_read()) {
             *this.undelivered() = rest.to_vec();
             return Ok(false);
         }
         if this.sink.delivery() != Delivery::Buffer {
-            // It was replaced in between.
-            if let Some(data) = unfed(this, core, rest)? {
+            // The protocol was replaced in the meantime.
+            if let Some(data) = feed_or_copy(this, core, rest)? {
                 delivering(this, core, || this.sink.data_received(&data))?;
             }
             break;
         }
         let buffer = this.sink.get_buffer(rest.len() as isize)?;
         let (full, count) = (buffer.len() <= rest.len(), buffer.len().min(rest.len()));
-        // SAFETY: the view is writable and keeps its memory alive; the plaintext is a vector of ours.
+        // SAFETY: the view is writable and keeps its memory alive, and the plaintext is in memory of ours.
         unsafe { std::ptr::copy_nonoverlapping(rest.as_ptr(), buffer.as_ptr(), count) };
         drop(buffer);
         delivered += count;
@@ -298,8 +300,8 @@ fn deliver_buffered(this: This<'_, Connection>, core: &Core, plain: &[u8]) -> Re
     Ok(true)
 }
 
-/// The protocol has failed with a full buffer. asyncio has scheduled the next read by then, which comes before
-/// `connection_lost()`. Returns the failure.
+/// The protocol has raised for a full buffer. asyncio has already scheduled the next read then, which runs before
+/// `connection_lost()`. So the rest is stored, and the read is scheduled. Returns the error.
 #[cold]
 fn keep_rest(this: This<'_, Connection>, rest: &[u8], failure: Raised) -> Raised {
     let exception = failure.take();
@@ -310,7 +312,7 @@ fn keep_rest(this: This<'_, Connection>, rest: &[u8], failure: Raised) -> Raised
     }
 }
 
-/// Runs a callback of the protocol; what it writes leaves when it is back.
+/// Runs a callback of the protocol. What it writes is sent after it returns.
 #[inline(always)]
 fn delivering(
     this: This<'_, Connection>,

@@ -1,4 +1,4 @@
-//! What an engine is given and what it gives back: room for plaintext, and how a read or a write ended.
+//! Arguments and results of the engines: room for plaintext, and the outcomes of reads and writes.
 
 use std::mem::MaybeUninit;
 
@@ -10,7 +10,7 @@ use crate::capi::{Raised, Ref};
 /// The largest plaintext of one TLS record.
 pub(super) const RECORD: usize = 16 * 1024;
 
-/// Memory that libssl decrypts into: its first `filled` bytes are plaintext.
+/// Memory for plaintext. The first `filled` bytes were written.
 #[derive(Debug)]
 pub(super) struct Room<'a> {
     pub(super) memory: &'a mut [MaybeUninit<u8>],
@@ -18,13 +18,13 @@ pub(super) struct Room<'a> {
 }
 
 impl Room<'_> {
-    /// Decrypts into what room a vector has left.
+    /// Calls `decrypt` with the spare capacity of a vector.
     #[inline(always)]
     pub(super) fn in_vector(plain: &mut Vec<u8>, decrypt: impl FnOnce(&mut Room<'_>) -> End) -> End {
         let mut room = Room { memory: plain.spare_capacity_mut(), filled: 0 };
         let end = decrypt(&mut room);
         let filled = room.filled;
-        // SAFETY: that much of the spare capacity was filled.
+        // SAFETY: the first `filled` bytes of the spare capacity were written.
         unsafe { plain.set_len(plain.len() + filled) };
         end
     }
@@ -33,25 +33,25 @@ impl Room<'_> {
 /// How a batch of reads ended.
 #[derive(Debug)]
 pub(super) enum End {
-    /// All there is was decrypted.
+    /// All complete records were decrypted.
     Drained,
-    /// The room is used up; there may be more.
+    /// The room is used up, and there may be more data.
     More,
     /// The peer has sent close_notify.
     Closed,
-    /// The exception to fail with.
+    /// A read has failed with this exception.
     Failed(Ref),
 }
 
-/// How a write ended.
+/// The outcome of a write.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Wrote {
     Bytes(usize),
-    /// The peer has to say something first.
+    /// OpenSSL needs data from the peer first.
     WantRead,
 }
 
-/// What came of CPython's `write`.
+/// The outcome of CPython's `write`.
 pub(super) fn wrote(py: Python<'_>, written: PyResult<Bound<'_, PyAny>>) -> Result<Wrote, Raised> {
     match written.and_then(|count| count.extract()) {
         Ok(count) => Ok(Wrote::Bytes(count)),

@@ -1,10 +1,10 @@
-//! What the engines need of Python's `ssl` module.
+//! The objects of Python's `ssl` module that the engines need.
 
 use pyo3::prelude::*;
 
 use crate::capi::Fallible;
 
-/// What the engine needs of the `ssl` module.
+/// The objects.
 pub(super) struct Module {
     /// asyncio's `SSLAgainErrors`.
     again: Py<PyAny>,
@@ -26,7 +26,7 @@ pub(super) fn module(py: Python<'_>) -> PyResult<&'static Module> {
     })
 }
 
-/// Is it one of the errors that mean "try again later"?
+/// Does the error mean that the call has to wait for the peer (`SSLWantReadError` and the like)?
 pub(super) fn is_again(py: Python<'_>, error: &PyErr) -> bool {
     module(py).is_ok_and(|module| error.matches(py, module.again.bind(py)).unwrap_or(false))
 }

@@ -1,8 +1,8 @@
-//! The transport that the application's protocol gets.
+//! The transport of the application's protocol.
 //!
-//! asyncio's own `_SSLProtocolTransport` with a native `write` and `writelines` in front: a raw type on top of
-//! that Python class, with one slot more, which the interpreter traverses and clears as it does the `__slots__`
-//! of a class. `wakeloop._tls.SSLTransport` is the class that is used.
+//! It is a heap type that inherits from asyncio's `_SSLProtocolTransport`, and overrides `write` and `writelines`. It
+//! has one more field, a member like those of `__slots__`, which the interpreter traverses and clears.
+//! `wakeloop._tls.SSLTransport` inherits from it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -18,27 +18,27 @@ use crate::capi::methods::Method;
 use crate::capi::native::native_class;
 use crate::capi::{Borrowed, Exception, Fallible, Raised, Slot, This};
 
-/// What the class adds to asyncio's.
+/// The field that the class adds to asyncio's.
 struct Fields {
-    /// None once the transport was closed twice: then it has dropped its connection.
+    /// The connection. asyncio's code sets it to None when it drops the connection.
     connection: Slot,
 }
 
-/// Where the fields begin: behind those of asyncio's class. Stored once, at import.
+/// The offset of the field: after the fields of asyncio's class. Stored once, at import.
 static OFFSET: AtomicUsize = AtomicUsize::new(0);
 
-// `make_type` builds the class, with room for the fields at this offset. Zeroed memory is an empty slot. The collector's
-// functions are the base class's, which sees to the member.
+// `make_type` builds the class, with room for the field at this offset. Zeroed memory is an empty slot. The garbage
+// collection functions are inherited, and handle the member.
 native_class!(unsafe Fields, collected false, offset OFFSET.load(Ordering::Relaxed));
 
-/// Calls `body` with the connection, held for the time of the call.
+/// Calls `body` with the connection, and keeps it alive during the call.
 #[inline(always)]
 fn with(
     this: This<'_, Fields>,
     body: impl FnOnce(This<'_, Connection>) -> Result<(), Raised>,
 ) -> Result<(), Raised> {
     let Some(held) = this.connection.get() else { return Ok(()) };
-    // Python code may set the attribute to anything.
+    // Python code can set the attribute to any object.
     match held.downcast::<Connection>() {
         Some(connection) => body(connection),
         None => Err(Exception::TypeError.raise("_connection is not a TLS connection")),
@@ -76,7 +76,7 @@ fn write_list(this: This<'_, Connection>, list: Borrowed<'_>) -> Result<(), Rais
     if !accepts(this) {
         return written_to_lost(this);
     }
-    // All of it is looked at before any of it is sent, so that a wrong item sends nothing.
+    // All items are checked before the first one is sent, so that nothing is sent if one is wrong.
     let items = list.to_tuple()?;
     let mut pieces = Vec::new();
     for item in items.tuple_items().unwrap_or_default() {
@@ -94,7 +94,8 @@ fn write_list(this: This<'_, Connection>, list: Borrowed<'_>) -> Result<(), Rais
     pushed(this)
 }
 
-/// Data that does not lie in one piece is an error when it is encrypted, not when it is written.
+/// Handles a buffer that cannot be read. As in asyncio, a non-contiguous one is an error of the encryption, which
+/// closes the connection, and not of the write.
 #[cold]
 fn not_taken(this: This<'_, Connection>, raised: Raised) -> Result<(), Raised> {
     if !is_scattered() {
@@ -107,7 +108,7 @@ fn not_taken(this: This<'_, Connection>, raised: Raised) -> Result<(), Raised> {
     written_to_lost(this)
 }
 
-/// asyncio counts writes to a closed connection, and warns after some.
+/// A write to a closed connection. asyncio's code counts it, and logs a warning after some of them.
 #[cold]
 fn written_to_lost(this: This<'_, Connection>) -> Result<(), Raised> {
     call_named(this, "_write_appdata", &[imports().no_arguments.borrow()])
@@ -117,12 +118,12 @@ const METHODS: &[Method<Fields>] = &[
     Method::one_arg(
         c"write",
         write,
-        c"write(data)\n\nEncrypt and send bytes. Small writes of one turn leave together at its end.",
+        c"write(data)\n\nEncrypt and send bytes. Small writes are sent together at the end of the loop's iteration.",
     ),
     Method::one_arg(
         c"writelines",
         writelines,
-        c"writelines(list_of_data)\n\nEncrypt and send several pieces, in order.",
+        c"writelines(list_of_data)\n\nEncrypt and send several bytes-like objects, in order.",
     ),
 ];
 
@@ -132,7 +133,7 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     let base_type = base.clone().cast_into::<pyo3::types::PyType>()?;
     // SAFETY: a live type object.
     let size = unsafe { (*base_type.as_type_ptr()).tp_basicsize } as usize;
-    // Ordering: Relaxed. It is stored at import, and everybody who asks holds the GIL.
+    // Ordering: Relaxed. It is stored at import, and read with the GIL held.
     OFFSET.store(size.next_multiple_of(align_of::<Fields>()), Ordering::Relaxed);
     // SAFETY: zeroed memory is an empty slot.
     unsafe { ClassSpec::<Fields>::new(c"wakeloop._core.SSLTransport").derivable() }

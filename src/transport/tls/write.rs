@@ -1,8 +1,8 @@
-//! From the application's protocol to the stream transport.
+//! Encrypts what the application's protocol writes, and passes it to the stream transport.
 //!
-//! As with plain connections, a small write is kept and leaves at the end of the turn, or when the protocol has
-//! received: here as plaintext, so that header and body become one record. Nothing is encrypted while the
-//! socket is full: what waits then is plaintext too, and counts as asyncio's buffers do.
+//! As with connections without TLS, a small write is queued, and sent at the end of the turn or when `data_received`
+//! returns. The queue has plaintext, so header and body become one record. Nothing is encrypted while the socket is
+//! full. The queue counts as part of the write buffer, so its size is that of asyncio's.
 
 use super::connection::{Connection, EngineUse, State, call_named, control_app_writing};
 use super::engine::Engine;
@@ -17,16 +17,16 @@ use crate::transport::base::write_buffer::Done;
 use crate::transport::stream::send::write_slice;
 use crate::transport::stream::state::Stream;
 
-/// The ciphertext that is made before the socket gets it.
+/// How many bytes are encrypted before they are sent.
 const BATCH: usize = RECEIVE;
 
-/// Is data that is written now queued? If not, asyncio's code counts the write as one to a closed connection.
+/// Is new data queued? If not, asyncio's code counts the write as one to a closed connection.
 #[inline(always)]
 pub(super) fn accepts(this: This<'_, Connection>) -> bool {
     matches!(this.state.get(), State::Wrapped | State::Handshake)
 }
 
-/// `bytes` as they are, anything else as a copy: its content may change as soon as we return.
+/// A `bytes` object itself, or else a copy, because the content of another object may change after the call.
 pub(super) fn immutable(data: &Ref) -> Result<Ref, Raised> {
     if data.exact_bytes().is_some() {
         return Ok(data.clone_ref());
@@ -42,12 +42,12 @@ pub(super) fn push(this: This<'_, Connection>, data: Ref) {
     }
 }
 
-/// After a push: decide whether the socket gets it now.
+/// Called after a push. Decides when to send.
 #[inline(always)]
 pub(super) fn pushed(this: This<'_, Connection>) -> Result<(), Raised> {
     let pending = this.queue.len();
     if this.state.get() != State::Wrapped || pending == 0 {
-        // It leaves after the handshake.
+        // The data is sent after the handshake.
         return Ok(());
     }
     if this.stream_paused.writing.get() {
@@ -68,7 +68,7 @@ pub(super) fn pushed(this: This<'_, Connection>) -> Result<(), Raised> {
     write_now(this)
 }
 
-/// Encrypts and sends what waits; a failure ends the connection.
+/// Encrypts and sends the queue. An error closes the connection.
 pub(super) fn write_now(this: This<'_, Connection>) -> Result<(), Raised> {
     match write_all(this) {
         Ok(()) => Ok(()),
@@ -76,7 +76,7 @@ pub(super) fn write_now(this: This<'_, Connection>) -> Result<(), Raised> {
     }
 }
 
-/// At the end of a turn.
+/// Sends the queue at the end of a turn.
 pub(super) fn flush(object: &Ref, core: &Core) -> Result<(), Fatal> {
     let Some(this) = object.downcast::<Connection>() else { return Ok(()) };
     this.queued.set(false);
@@ -89,18 +89,18 @@ pub(super) fn flush(object: &Ref, core: &Core) -> Result<(), Fatal> {
     }
 }
 
-/// asyncio's end of `_do_read`: the queue, or else what the engine has to say.
+/// The end of asyncio's `_do_read`: sends the queue, and the engine's own output.
 #[inline(always)]
 pub(super) fn write_pending(this: This<'_, Connection>) -> Result<(), Raised> {
     if this.queue.is_empty() { process_outgoing(this) } else { write_all(this) }
 }
 
-/// asyncio's `_do_write`: encrypts the queue, as far as the socket takes it, and sends it.
+/// asyncio's `_do_write`: encrypts and sends the queue, until it is empty or the socket is full.
 pub(super) fn write_all(this: This<'_, Connection>) -> Result<(), Raised> {
     let Some(engine) = this.engine() else { return Ok(()) };
     let mut emptied = false;
     while !this.queue.is_empty() && this.engine_use.get() == EngineUse::Idle {
-        // Before the shutdown everything is encrypted, whether it can be sent or not.
+        // Before the shutdown the whole queue is encrypted, even if it cannot be sent yet.
         if this.stream_paused.writing.get() && this.state.get() != State::Flushing {
             break;
         }
@@ -113,7 +113,7 @@ pub(super) fn write_all(this: This<'_, Connection>) -> Result<(), Raised> {
     if emptied { control_app_writing(this, 0) } else { process_outgoing(this) }
 }
 
-/// asyncio's `_process_outgoing`: gives the stream transport what the engine has made.
+/// asyncio's `_process_outgoing`: passes the engine's output to the stream transport.
 #[inline(always)]
 pub(super) fn process_outgoing(this: This<'_, Connection>) -> Result<(), Raised> {
     let emptied = match this.engine() {
@@ -123,7 +123,7 @@ pub(super) fn process_outgoing(this: This<'_, Connection>) -> Result<(), Raised>
     control_app_writing(this, if emptied { 0 } else { this.output_size() })
 }
 
-/// Gives the stream transport the ciphertext that waits. True if none is left.
+/// Passes ciphertext to the stream transport. True if none is left.
 fn send_output(this: This<'_, Connection>, engine: &Engine) -> Result<bool, Raised> {
     if this.stream_paused.writing.get() || this.in_engine() {
         return Ok(false);
@@ -139,12 +139,13 @@ fn send_output(this: This<'_, Connection>, engine: &Engine) -> Result<bool, Rais
     Ok(true)
 }
 
-/// Encrypts the next [`BATCH`] bytes of the queue, or all of it if they cannot be sent yet anyway. False if that
-/// made no progress: OpenSSL needs data from the peer first.
+/// Encrypts the next [`BATCH`] bytes of the queue, or the whole queue if the socket is full. False if OpenSSL needs
+/// data from the peer first.
 fn encrypt(this: This<'_, Connection>, engine: &Engine) -> Result<bool, Raised> {
     let Some(core) = this.core() else { return Ok(false) };
     if let Engine::Native(native) = engine {
-        // The vector leaves with what is in it when that is sent. What cannot be sent now stays in a small one.
+        // The vector is returned to the loop after its content was sent. If the socket is full, the content has to
+        // stay, so a scratch vector is not used.
         let output = if this.stream_paused.writing.get() { Vec::new() } else { core.take_scratch() };
         native.io.exchange_output(output, true);
     }
@@ -159,7 +160,7 @@ fn encrypt(this: This<'_, Connection>, engine: &Engine) -> Result<bool, Raised> 
 }
 
 fn fill(this: This<'_, Connection>, engine: &Engine, core: &Core) -> Result<bool, Raised> {
-    // Python may drop what is done with only when the queue is no longer looked at.
+    // Dropping these objects may run Python code, so they are kept until the queue is no longer used.
     let mut done = Done::default();
     let limit = if this.stream_paused.writing.get() { usize::MAX } else { BATCH };
     let mut progress = false;
@@ -168,7 +169,7 @@ fn fill(this: This<'_, Connection>, engine: &Engine, core: &Core) -> Result<bool
             break;
         }
         match offer(this, engine, core, &first, sent)? {
-            // Not more than is there: an SSLObject with a `write` of its own may end the connection in it.
+            // A subclass of SSLObject may close the connection in its `write`, so the queue may be shorter now.
             Wrote::Bytes(count) => {
                 let queue = &this.queue;
                 queue.advance(count.min(queue.len()), &mut done);
@@ -184,7 +185,7 @@ fn fill(this: This<'_, Connection>, engine: &Engine, core: &Core) -> Result<bool
     Ok(progress)
 }
 
-/// One write to the engine: the first piece, or small pieces joined to a record.
+/// Encrypts once: the first object of the queue, or several small ones joined to one record.
 fn offer(
     this: This<'_, Connection>,
     engine: &Engine,
@@ -210,15 +211,15 @@ fn offer(
     Ok(wrote)
 }
 
-/// [`send_last`] for the protocol of a stream transport that delivers to a TLS connection.
+/// Calls [`send_last`] for the TLS connection that is the protocol of a stream transport.
 pub(super) fn send_last_of(connection: &Ref) {
     if let Some(this) = connection.downcast::<Connection>() {
         send_last(this);
     }
 }
 
-/// Before the connection is closed by force: sends what asyncio would have sent when it was written. Whatever
-/// comes of it, the connection is over.
+/// Sends the queue before the connection is closed by force, because asyncio would have sent it when it was written.
+/// Ignores errors.
 pub(super) fn send_last(this: This<'_, Connection>) {
     if this.state.get() == State::Wrapped
         && !this.queue.is_empty()
@@ -228,12 +229,12 @@ pub(super) fn send_last(this: This<'_, Connection>) {
     }
 }
 
-/// asyncio's `except Exception: self._fatal_error(...)`, with the error that is set. What is no `Exception` goes on to the
-/// caller.
+/// asyncio's `except Exception: self._fatal_error(...)`, for the error that is set. An error that is not an `Exception`
+/// is raised to the caller.
 #[cold]
 pub(super) fn fail(this: This<'_, Connection>, raised: Raised) -> Result<(), Raised> {
     let exception = raised.take();
-    // asyncio sends what is written at once, so what was written before the failure is sent before anything else.
+    // asyncio would have sent data that was written before the error, so it is sent first.
     send_last(this);
     if !Exception::Exception.matches(&exception) {
         return Err(raise(exception));
