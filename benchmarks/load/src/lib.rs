@@ -33,7 +33,7 @@ use std::time::Duration;
 
 pub use latency::Summary;
 pub use limits::allow_many_files;
-pub use run::run;
+pub use run::{run, run_and_show};
 
 /// Where the server listens.
 #[derive(Clone, Debug)]
@@ -107,6 +107,18 @@ impl Default for Config {
             watch_pid: None,
         }
     }
+}
+
+/// How far a run is.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    pub warming_up: bool,
+    /// Since the beginning of the warm-up or of the window.
+    pub elapsed: Duration,
+    /// Right answers inside the window so far.
+    pub requests: u64,
+    /// Errors of the whole run so far.
+    pub errors: u64,
 }
 
 /// What a run found.

@@ -12,7 +12,7 @@ use wakeloop::runtime::{Builder, JoinSet, Runtime};
 use crate::clock::CpuClock;
 use crate::connection::{Connection, Plan};
 use crate::stats::{Error, ErrorKind, Phase, Stats};
-use crate::{Config, Report, Target, Work};
+use crate::{Config, Progress, Report, Target, Work};
 
 /// How many connections are made, and how many idle ones asked, at one time: below the shortest listen backlog in
 /// common use.
@@ -20,14 +20,27 @@ const AT_ONCE: usize = 64;
 /// IPv4 has room for this many bytes behind its header and UDP's.
 const LONGEST_DATAGRAM: usize = 65_507;
 
+/// How often a run shows its progress.
+const SHOW_EVERY: Duration = Duration::from_secs(1);
+
 /// Runs the load and reports.
 pub fn run(config: &Config) -> io::Result<Report> {
+    run_with(config, None)
+}
+
+/// As [`run`]; calls `show` once a second during warm-up and window.
+pub fn run_and_show(config: &Config, show: impl Fn(Progress)) -> io::Result<Report> {
+    run_with(config, Some(&show))
+}
+
+fn run_with(config: &Config, show: Option<&dyn Fn(Progress)>) -> io::Result<Report> {
     validate(config)?;
     let watched = config.watch_pid.map(CpuClock::of_process).transpose()?;
     let run = Run {
         runtime: Builder::new().worker_threads(config.workers).build()?,
         plan: Arc::new(Plan::new(&config.target, &config.work, config.timeout)),
         stats: Arc::new(Stats::new(config.count)),
+        show,
     };
 
     let start = Instant::now();
@@ -78,10 +91,11 @@ fn validate(config: &Config) -> io::Result<()> {
 }
 
 /// The parts that every phase needs.
-struct Run {
+struct Run<'a> {
     runtime: Runtime,
     plan: Arc<Plan>,
     stats: Arc<Stats>,
+    show: Option<&'a dyn Fn(Progress)>,
 }
 
 /// The progress of clocks and counters during the window.
@@ -93,7 +107,7 @@ struct Window {
     watched_cpu: Option<Duration>,
 }
 
-impl Run {
+impl Run<'_> {
     /// Opens these connections; with `check` each makes one exchange. Those that fail are counted and left out.
     fn connect(&self, ids: std::ops::Range<usize>, check: bool) -> Vec<Connection> {
         let next = Arc::new(AtomicUsize::new(ids.start));
@@ -171,12 +185,12 @@ impl Run {
             };
             tasks.insert(self.runtime.spawn(exchange_all));
         }
-        self.wait(&mut tasks, start + config.warmup);
+        self.wait_and_show(&mut tasks, start + config.warmup);
 
         let watched_before = watched.map(CpuClock::read).transpose()?;
         let (began, own_before) = (Instant::now(), CpuClock::own().read()?);
         self.stats.enter(Phase::Window);
-        self.wait(&mut tasks, began + config.duration);
+        self.wait_and_show(&mut tasks, began + config.duration);
         self.stats.enter(Phase::Over);
         let window = Window {
             requests: self.stats.requests(),
@@ -195,6 +209,19 @@ impl Run {
                 .failed(Error::new(ErrorKind::Stalled, format!("no answer within {:?}", config.timeout)));
         }
         Ok(window)
+    }
+
+    /// As `wait`, and shows the progress meanwhile.
+    fn wait_and_show(&self, tasks: &mut JoinSet<()>, deadline: Instant) {
+        if let Some(show) = self.show {
+            let (began, warming_up) = (Instant::now(), self.stats.phase() == Phase::Warmup);
+            while !tasks.is_empty() && Instant::now() + SHOW_EVERY < deadline {
+                self.wait(tasks, Instant::now() + SHOW_EVERY);
+                let (requests, errors) = (self.stats.requests(), self.stats.error_count());
+                show(Progress { warming_up, elapsed: began.elapsed(), requests, errors });
+            }
+        }
+        self.wait(tasks, deadline);
     }
 
     /// Waits until all tasks have ended, or until the deadline.

@@ -147,6 +147,10 @@ impl Stats {
         self.bytes.load(Relaxed)
     }
 
+    pub(super) fn error_count(&self) -> u64 {
+        self.errors.lock().unwrap_or_else(PoisonError::into_inner).by_kind.values().sum()
+    }
+
     pub(super) fn errors(&self) -> (BTreeMap<&'static str, u64>, Option<String>) {
         let errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
         (errors.by_kind.clone(), errors.first.clone())

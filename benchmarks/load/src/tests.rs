@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
-use crate::{Config, Http, Report, Target, Work, run};
+use crate::{Config, Http, Report, Target, Work, run, run_and_show};
 
 /// Serves each connection with `serve` on a thread of its own, until the test process ends.
 fn server(serve: impl Fn(TcpStream) + Copy + Send + 'static) -> SocketAddr {
@@ -268,4 +268,25 @@ fn options_that_make_no_sense() {
         let error = run(&bad).expect_err("refused");
         assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
     }
+}
+
+#[test]
+fn a_run_shows_its_progress_once_a_second() {
+    let config = Config {
+        warmup: Duration::from_millis(1200),
+        duration: Duration::from_millis(2300),
+        ..config(server(echo), Work::Echo { size: 10, lines: false })
+    };
+    let shown = std::cell::RefCell::new(Vec::new());
+    let report =
+        run_and_show(&config, |progress| shown.borrow_mut().push(progress)).expect("the run itself works");
+    assert_right(&report);
+    let shown = shown.into_inner();
+    let phases: Vec<_> = shown.iter().map(|progress| progress.warming_up).collect();
+    assert_eq!(phases, [true, false, false]);
+    assert!(
+        shown[0].requests == 0 && shown[1].requests > 0 && shown[2].requests > shown[1].requests,
+        "{shown:?}"
+    );
+    assert!(shown.iter().all(|progress| progress.errors == 0), "{shown:?}");
 }
