@@ -26,7 +26,7 @@ CAN_EMBED = $(PY) -c 'import sys, pathlib, sysconfig as s; v = s.get_config_var;
 	sys.exit(not (pathlib.Path(v("LIBDIR")) / v("LDLIBRARY")).exists())'
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build demo test test-rust test-python loom mutants shuttle miri sanitize other-systems debug-python debug-tests bench-echo conformance conformance-modes conformance-3.14 conformance-matrix conformance-summed ecosystem extension lint types soak fuzz bench bench-3.14 bench-quick bench-instructions bench-shares bench-primitives bench-runtime clean
+.PHONY: help venv build demo docs guides test test-rust test-python loom mutants shuttle miri sanitize other-systems debug-python debug-tests bench-echo conformance conformance-modes conformance-3.14 conformance-matrix conformance-summed ecosystem extension lint types soak fuzz bench bench-3.14 bench-quick bench-instructions bench-shares bench-primitives bench-runtime clean
 
 help: ## lists the main targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,6 +60,17 @@ $(MADE)-bench: $(MADE)-demo
 
 $(MADE)-lint: $(MADE)-venv pyproject.toml
 	$(PIP) install $$($(PY) .ci/requirements.py lint)
+	@touch $@
+
+$(MADE)-docs: $(MADE)-venv pyproject.toml
+	$(PIP) install $$($(PY) .ci/requirements.py docs)
+	@touch $@
+
+# An environment of its own: plugins of what the guides need must not load into our tests.
+$(MADE)-guides: $(MADE)-extension
+	$(PY) -m venv $(VENV)/guides
+	$(VENV)/guides/bin/python -m pip --disable-pip-version-check --quiet install 'maturin>=1.14,<2' $$($(PY) .ci/requirements.py guides)
+	VIRTUAL_ENV=$(abspath $(VENV)/guides) $(VENV)/guides/bin/maturin develop --release --quiet
 	@touch $@
 
 $(MADE)-test: $(MADE)-demo $(MADE)-lint
@@ -181,6 +192,16 @@ extension: $(MADE)-extension $(MADE)-test #- builds and tests examples/extension
 types: $(MADE)-extension $(MADE)-test ## checks types: mypy over the package and its tools, the stubs against the extension
 	$(PY) -m pytest tests/test_typing.py
 
+# Rust's documentation first: the site has it under rust/.
+docs: $(MADE)-extension $(MADE)-docs ## builds the documentation into docs/_build; a warning is an error
+	PYO3_PYTHON=$(abspath $(PY)) RUSTDOCFLAGS='-D warnings -A rustdoc::private_intra_doc_links' cargo doc --no-deps --lib --features async-runtimes --quiet --target-dir target/docs
+	@rm -rf docs/_build target/docs/site && mkdir -p target/docs/site && cp -r target/docs/doc target/docs/site/rust
+	$(PY) -m sphinx -n -W --keep-going --quiet -j auto docs docs/_build
+	@test -f docs/_build/rust/wakeloop/index.html && echo 'docs/_build/index.html'
+
+guides: $(MADE)-guides #- runs the code of every page, those about other people's packages included
+	$(VENV)/guides/bin/python -m pytest -p no:asyncio -p no:anyio --every-guide tests/test_guides.py
+
 fuzz: $(MADE)-extension $(MADE)-test ## compares asyncio with wakeloop in a thousand random scenarios of each kind (differential fuzzing)
 	SCENARIOS=$(or $(SCENARIOS),1000) FIRST_SEED=$(or $(FIRST_SEED),1000) $(PY) -m pytest -q tests/test_differential.py
 
@@ -233,6 +254,6 @@ bench-quick: $(MADE)-extension $(MADE)-bench ## runs every benchmark in three sh
 	$(PY) benchmarks/run.py --quick
 
 clean: ## removes .venv, target and caches
-	rm -rf $(VENV) target benchmarks/runtime/target .pytest_cache .mypy_cache benchmarks/out demo.png
+	rm -rf $(VENV) target docs/_build benchmarks/runtime/target .pytest_cache .mypy_cache benchmarks/out demo.png
 	find python -name '*.so' -delete
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -43,6 +43,8 @@
 //! The Python half is behind the feature `python`, which is on by default. Without it the crate is the runtime alone and
 //! knows nothing of Python.
 
+#![deny(missing_docs)]
+
 mod framing;
 pub mod reactor;
 mod resolver;

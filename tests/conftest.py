@@ -17,6 +17,7 @@ TIMEOUT = 30
 
 def pytest_addoption(parser):
     parser.addoption("--loop", action="append", metavar="NAME", help="asyncio, wakeloop or uvloop; may be repeated")
+    parser.addoption("--every-guide", action="store_true", help="what a page of docs/ needs and is missing is a failure")
 
 
 def pytest_configure(config):

@@ -24,7 +24,8 @@ class _Anyio:
     """A plugin of its own: it has to be registered after anyio's, whose fixture it replaces."""
 
     @pytest.fixture(scope="module", params=[pytest.param(("asyncio", {"loop_factory": new_event_loop}), id="wakeloop")])
-    def anyio_backend(self, request: pytest.FixtureRequest) -> Any:
+    @classmethod
+    def anyio_backend(cls, request: pytest.FixtureRequest) -> Any:
         """The backend of anyio's tests, and its options."""
         return request.param
 

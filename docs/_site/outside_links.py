@@ -1,0 +1,64 @@
+"""A Sphinx extension: pages from outside docs/, and links that lead there.
+
+A page that is nothing but an `{include}` shows a Markdown file of the repository, whose links and pictures are relative to
+that file. A link to a file that no page shows leads to the repository. Every link must lead somewhere.
+"""
+
+import os
+import re
+import tomllib
+from pathlib import Path
+
+from sphinx.util import logging
+
+ROOT = Path(__file__).parent.parent.parent
+URLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"].get("urls", {})
+REPOSITORY = next((url for name, url in URLS.items() if name.lower() in ("repository", "source")), None)
+INCLUDE = re.compile(r"```\{include\} (\S+)\n```\n")
+LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#\s:]+)(#[^)\s]*)?\)")
+FENCE = re.compile(r"^```.*?^```\s*$", re.MULTILINE | re.DOTALL)
+
+log = logging.getLogger(__name__)
+
+
+def setup(app):
+    app.connect("builder-inited", find_shown)
+    app.connect("source-read", resolve)
+    return {"parallel_read_safe": True, "version": "1"}
+
+
+def find_shown(app):
+    """Finds the pages that show a file from outside docs/."""
+    shown = {}
+    for page in Path(app.srcdir).rglob("*.md"):
+        if found := INCLUDE.fullmatch(page.read_text()):
+            shown[(page.parent / found[1]).resolve()] = page
+    app.env.files_shown = shown
+
+
+def resolve(app, name, source):
+    page = Path(app.env.doc2path(name)).resolve()
+    text, file = source[0], page
+    if found := INCLUDE.fullmatch(text):
+        file = (page.parent / found[1]).resolve()
+        text = file.read_text()
+        app.env.note_dependency(file)
+
+    def replace(link):
+        image, label, target, anchor = link[1], link[2], link[3], link[4] or ""
+        leads_to = (file.parent / target).resolve()
+        if not leads_to.exists():
+            log.warning("broken link: %s", target, location=name)
+        leads_to = app.env.files_shown.get(leads_to, leads_to)
+        if image or leads_to.is_relative_to(app.srcdir) and leads_to.is_file():
+            return f"{image}[{label}]({os.path.relpath(leads_to, page.parent)}{anchor})"
+        if REPOSITORY is None:
+            return label
+        kind = "tree" if leads_to.is_dir() else "blob"
+        return f"[{label}]({REPOSITORY}/{kind}/main/{leads_to.relative_to(ROOT)}{anchor})"
+
+    pieces, end = [], 0
+    for block in FENCE.finditer(text):
+        pieces += [LINK.sub(replace, text[end : block.start()]), block[0]]
+        end = block.end()
+    source[0] = "".join([*pieces, LINK.sub(replace, text[end:])])

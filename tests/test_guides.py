@@ -1,0 +1,39 @@
+"""Every code block on every page of the documentation is run; tests/support/pages.py says how.
+
+Pages about other people's packages are skipped where these are not installed. `make guides` has all of them.
+"""
+
+import sys
+
+import pytest
+
+from tests.support.pages import PAGES, Reader, blocks, missing, name
+
+pytestmark = [pytest.mark.native, pytest.mark.timeout(180)]
+
+#: How many blocks of each page say that they do not run.
+NOT_RUN = {
+    "README.md": 3,
+    "docs/development.md": 4,
+    "docs/explanation/performance.md": 1,
+    "docs/guides/rust.md": 1,
+    "docs/start.md": 1,
+}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if any(block.is_code for block in blocks(page))], ids=name)
+def test_what_a_page_says_works(page, tmp_path, request):
+    if lacks := missing(page):
+        assert not request.config.getoption("--every-guide"), f"needs {', '.join(lacks)}"
+        pytest.skip(f"needs {', '.join(lacks)}: make guides")
+    with Reader(page, tmp_path) as reader:
+        for block in blocks(page):
+            since = tuple(map(int, block.marks.get("since", "3").split(".")))
+            if block.is_code and block.reason is None and sys.version_info >= since:
+                reader.do(block)
+
+
+def test_blocks_that_do_not_run_say_why_and_are_counted():
+    reasons = {name(page): [block.reason for block in blocks(page) if block.reason is not None] for page in PAGES}
+    assert all(len(reason.split()) >= 3 for each in reasons.values() for reason in each), reasons
+    assert {page: len(each) for page, each in reasons.items() if each} == NOT_RUN
