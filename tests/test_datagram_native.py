@@ -156,6 +156,26 @@ def test_sendto_with_a_too_large_datagram_reports_the_error_to_its_sender(run):
     run(main())
 
 
+@pytest.mark.parametrize("before", [[], [b"sent"]], ids=["at once", "from the queue"])
+def test_sendto_inside_error_received_reports_its_own_error_before_it_returns(run, before):
+    class Resending(Recorder):
+        def error_received(self, exc):
+            super().error_received(exc)
+            if len(self.errors) < 3:
+                self.transport.sendto(b"refused", ("127.0.0.1", 0))
+                assert len(self.errors) == 3
+
+    async def main():
+        near, client = await endpoint(Resending)
+        for data in *before, bytes(70_000):
+            near.sendto(data, near.get_extra_info("sockname"))
+        await client.until(len(before))
+        assert len(client.errors) == 3
+        await close(client)
+
+    run(main())
+
+
 def test_an_exception_in_error_received_propagates_to_the_caller(run):
     class Raising(Recorder):
         def error_received(self, exc):

@@ -90,6 +90,7 @@ pub(crate) fn error_received(
     caller: Caller,
     exception: &Ref,
 ) -> Result<(), Fatal> {
+    this.sending.send_next_at_once();
     notify(this, core, caller, &imports().error_received, &[exception.borrow()])
 }
 

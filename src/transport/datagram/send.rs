@@ -1,10 +1,10 @@
 //! Sends datagrams.
 //!
-//! The first datagram of a turn is sent at once, as asyncio sends every datagram. The others are queued, and sent at
-//! the end of the turn, up to [`BATCH`] per `sendmmsg`. So a single answer is not delayed, and a burst needs a fraction
-//! of the system calls. asyncio would have sent the queued datagrams already. Therefore they are sent before the size
-//! of the write buffer is read, before `close` and `abort`, when the queue grows large, and at once while the transport
-//! is closing.
+//! The first datagram of a turn that the socket takes is sent at once, as asyncio sends every datagram. The others are
+//! queued, and sent at the end of the turn, up to [`BATCH`] per `sendmmsg`. So a single answer is not delayed, and a
+//! burst needs a fraction of the system calls. asyncio would have sent the queued datagrams already. Therefore they are
+//! sent before the size of the write buffer is read, before `close` and `abort`, when the queue grows large, and at once
+//! while the transport is closing.
 //!
 //! Datagrams that the socket does not accept stay in the same queue until it has room, and count against the high-water
 //! mark. An error of the socket belongs to the first datagram of the queue: as in asyncio, that datagram is dropped and
@@ -104,9 +104,11 @@ pub(super) fn sendto(
         && !sending.blocked.get()
         && (by_python || !waits_for_end_of_turn(this, core))
     {
-        sending.sent_in.set(core.counters.turns.get());
         match send_now(this, content.as_slice(), &target) {
-            Sent::Some(_) => return Ok(()),
+            Sent::Some(_) => {
+                sending.sent_in.set(core.counters.turns.get());
+                return Ok(());
+            }
             Sent::Blocked => {
                 sending.blocked.set(true);
                 watch_or_raise(this, core).inspect_err(|_| sending.blocked.set(false))?;
@@ -184,6 +186,7 @@ fn check_address(this: This<'_, Datagram>, address: Borrowed<'_>) -> Result<Ref,
 /// Calls `error_received` inside of `sendto`: in the current context, and an exception is raised to the caller.
 #[cold]
 fn refused(this: This<'_, Datagram>, exception: &Ref) -> Result<(), Raised> {
+    this.sending.send_next_at_once();
     match this.protocol.get() {
         Some(protocol) => protocol.call_method(&imports().error_received, &[exception.borrow()]).map(drop),
         None => Ok(()),
