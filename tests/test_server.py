@@ -85,6 +85,29 @@ def test_start_serving_false_waits_for_start_serving(run):
     run(main())
 
 
+@pytest.mark.native
+def test_a_connection_accepted_before_its_server_closes_is_made(run):
+    async def main(iterations):
+        loop, accepted = asyncio.get_running_loop(), []
+        server = await loop.create_server(lambda: accepted.append(Recording()) or accepted[-1], "127.0.0.1", 0)
+        with socket.create_connection(server.sockets[0].getsockname()) as client:
+            for _ in range(iterations):
+                await asyncio.sleep(0)
+            server.close()
+            closed = asyncio.ensure_future(server.wait_closed())
+            for protocol in accepted:
+                transport = await protocol.connected
+                transport.write(b"made")
+                assert await loop.run_in_executor(None, client.recv, 100) == b"made"
+                assert closed.done() is (sys.version_info < (3, 12))
+                transport.close()
+            await closed
+        return len(accepted)
+
+    # The server closes before it accepts, right after, and later.
+    assert {run(main(iterations), debug=True) for iterations in range(6)} == {0, 1}
+
+
 def test_serve_forever_serves_until_cancelled_and_closes(run):
     async def main():
         server = await asyncio.get_running_loop().create_server(Greeting, "127.0.0.1", 0, start_serving=False)
