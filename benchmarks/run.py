@@ -24,7 +24,7 @@ from typing import Any
 
 import report
 import tls
-from baseline import BASELINE, SCENARIOS_WITH_BASELINE, baseline_arguments, baseline_program
+from baseline import BASELINE, SCENARIOS_WITH_BASELINE, baseline_command
 from clients import CLIENTS
 from inprocess import FACTORY_SCENARIOS, SCENARIOS
 from loops import KNOWN, split
@@ -82,8 +82,8 @@ class Contender:
 
     def _worker(self, loop: str, scenario: str, *more: str) -> Child:
         if loop == BASELINE:
-            start = baseline_arguments(scenario, self.settings.server_cpu, self.path)
-            return self.stack.enter_context(Child(*start, program=str(baseline_program())))
+            program, *arguments = baseline_command(scenario, self.settings.server_cpu, self.path)
+            return self.stack.enter_context(Child(*arguments, program=program))
         script = str(HERE / "worker.py")
         return self.stack.enter_context(Child(script, "--loop", loop, "--scenario", scenario, *more))
 

@@ -60,18 +60,24 @@ def baseline_program() -> Path:
     return built
 
 
-def baseline_arguments(scenario: str, cpu: int, path: str) -> list[str]:
+def baseline_command(scenario: str, cpu: int, path: str) -> list[str]:
     """How to start the program for a scenario; ``path`` is where a Unix socket goes."""
     what = SCENARIOS_WITH_BASELINE[scenario]
-    more = {"unix": [path], "tls": [*openssl(), *map(str, tls.pem_files())] if what == "tls" else []}
-    return [what, str(cpu), *more.get(what, [])]
+    command = [str(baseline_program()), what, str(cpu)]
+    if what == "unix":
+        return [*command, path]
+    if what == "tls":
+        # An interpreter with an OpenSSL of its own may have its own C library too, which that OpenSSL needs.
+        loader, libc, *openssl = loaded_files("ld-", "libc.so", "libcrypto", "libssl")
+        return [loader, "--library-path", str(Path(libc).parent), *command, *openssl, *map(str, tls.pem_files())]
+    return command
 
 
 @cache
-def openssl() -> list[str]:
-    """The files of libcrypto and libssl that this interpreter's ``ssl`` module has loaded."""
+def loaded_files(*names: str) -> list[str]:
+    """The files whose names begin so, among those that this interpreter and its ``ssl`` module have loaded."""
     mapped = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "/" in line}
-    found = {name: path for path in mapped for name in ("libcrypto", "libssl") if Path(path).name.startswith(name)}
-    if len(found) < 2:
+    found = {name: path for path in mapped for name in names if Path(path).name.startswith(name)}
+    if len(found) < len(names):
         raise ImportError("this Python has no shared OpenSSL")
-    return [found["libcrypto"], found["libssl"]]
+    return [found[name] for name in names]
