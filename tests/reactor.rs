@@ -1,7 +1,7 @@
 //! Tests of the poller: triggers, wakers, precision.
 
-use std::io::{Read, Write};
-use std::os::fd::AsRawFd;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread;
@@ -55,6 +55,24 @@ fn an_edge_fires_once_until_more_arrives() {
     let events = poll(&mut poller, SOON);
     assert_eq!(events[0].token, B);
     assert!(events[0].readiness.contains(Readiness::READABLE | Readiness::WRITABLE));
+}
+
+#[test]
+fn a_descriptor_can_be_registered_whether_or_not_it_is_already() {
+    type Way = fn(&Poller, RawFd, Token, Interest) -> io::Result<()>;
+    let ways: [(Way, bool); 3] =
+        [(Poller::ensure_edge, false), (Poller::ensure_level, true), (Poller::update_level, true)];
+    for ((first, _), (second, is_level)) in
+        ways.into_iter().flat_map(|first| ways.map(|second| (first, second)))
+    {
+        let mut poller = Poller::with_capacity(8).unwrap();
+        let (a, _b) = pair();
+        first(&poller, a.as_raw_fd(), A, Interest::READ).unwrap();
+        assert!(poll(&mut poller, NOW).is_empty());
+        second(&poller, a.as_raw_fd(), B, Interest::WRITE).unwrap();
+        assert_eq!(poll(&mut poller, SOON), [Event { token: B, readiness: Readiness::WRITABLE }]);
+        assert_eq!(!poll(&mut poller, NOW).is_empty(), is_level);
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@
 //! - Closing a descriptor removes it from the poller, and its number may be used by another socket. So an
 //!   edge-triggered record has a weak reference to its socket object.
 
-use std::io::{self, ErrorKind};
+use std::io;
 use std::os::fd::RawFd;
 use std::rc::Rc;
 
@@ -65,23 +65,12 @@ fn apply(core: &Core, fd: RawFd) -> io::Result<()> {
     };
     match old {
         Registration::Level(now) if now == interest => return Ok(()),
-        Registration::None => {
-            or_on(ErrorKind::AlreadyExists, poller.register_level(fd, token, interest), || {
-                poller.reregister_level(fd, token, interest)
-            })
-        }
+        Registration::None => poller.ensure_level(fd, token, interest),
         // The poller does not find it if the program has closed the descriptor and its number is in use again.
-        _ => or_on(ErrorKind::NotFound, poller.reregister_level(fd, token, interest), || {
-            poller.register_level(fd, token, interest)
-        }),
+        _ => poller.update_level(fd, token, interest),
     }?;
     watched.registration.set(Registration::Level(interest));
     Ok(())
-}
-
-/// Returns `first`, or the result of `other` if `first` is an error of this kind.
-fn or_on(kind: ErrorKind, first: io::Result<()>, other: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-    if first.as_ref().is_err_and(|error| error.kind() == kind) { other() } else { first }
 }
 
 /// Removes a record from the table. The record may have the last reference to a file object, whose destructor may call
@@ -223,10 +212,7 @@ fn weak_reference(object: &Ref) -> Result<Ref, Raised> {
 fn keep_edge(core: &Core, fd: RawFd, watched: &WatchedFd, owner: Option<Ref>) -> Result<(), Raised> {
     let (Some(poller), Some(owner)) = (core.poller(), owner) else { return Ok(()) };
     let token = core.fds.token(fd);
-    or_on(ErrorKind::AlreadyExists, poller.register_edge(fd, token, Interest::BOTH), || {
-        poller.reregister_edge(fd, token, Interest::BOTH)
-    })
-    .map_err(|error| raise_io(&error))?;
+    poller.ensure_edge(fd, token, Interest::BOTH).map_err(|error| raise_io(&error))?;
     watched.registration.set(Registration::Edge);
     watched.owner.set(Some(owner));
     Ok(())

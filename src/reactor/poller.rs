@@ -1,7 +1,7 @@
 //! The poller and its registration handle.
 
 use std::fmt;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
@@ -64,6 +64,33 @@ impl Poller {
     /// `NotFound` if the descriptor is not registered (Linux; kqueue registers it).
     pub fn reregister_level(&self, fd: RawFd, token: Token, interest: Interest) -> io::Result<()> {
         sys::reregister_level(self.poll.as_raw_fd(), fd, checked(token)?.0, interest)
+    }
+
+    /// Registers a descriptor as [`Poller::register_edge`] does, or changes the registration that it has.
+    ///
+    /// # Errors
+    /// As [`Poller::register_edge`], without `AlreadyExists`.
+    pub fn ensure_edge(&self, fd: RawFd, token: Token, interest: Interest) -> io::Result<()> {
+        let registered = self.register_edge(fd, token, interest);
+        or_if(registered, ErrorKind::AlreadyExists, || self.reregister_edge(fd, token, interest))
+    }
+
+    /// Registers a descriptor as [`Poller::register_level`] does, or changes the registration that it has.
+    ///
+    /// # Errors
+    /// As [`Poller::register_level`], without `AlreadyExists`.
+    pub fn ensure_level(&self, fd: RawFd, token: Token, interest: Interest) -> io::Result<()> {
+        let registered = self.register_level(fd, token, interest);
+        or_if(registered, ErrorKind::AlreadyExists, || self.reregister_level(fd, token, interest))
+    }
+
+    /// Does the same as [`Poller::ensure_level`], with one system call less for a descriptor that is registered.
+    ///
+    /// # Errors
+    /// As [`Poller::ensure_level`].
+    pub fn update_level(&self, fd: RawFd, token: Token, interest: Interest) -> io::Result<()> {
+        let changed = self.reregister_level(fd, token, interest);
+        or_if(changed, ErrorKind::NotFound, || self.register_level(fd, token, interest))
     }
 
     /// Ends a registration of either kind. Events that the last poll collected are still returned.
@@ -155,6 +182,11 @@ impl Registrar {
     pub fn deregister(&self, fd: RawFd) -> io::Result<()> {
         self.registry.deregister(&mut SourceFd(&fd))
     }
+}
+
+/// The first result, or that of another try if the first failed with this kind of error.
+fn or_if(first: io::Result<()>, kind: ErrorKind, other: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    if first.as_ref().is_err_and(|error| error.kind() == kind) { other() } else { first }
 }
 
 fn checked(token: Token) -> io::Result<mio::Token> {

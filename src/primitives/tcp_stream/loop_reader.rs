@@ -194,12 +194,7 @@ impl LoopReader {
         let Ok(token) = core.insert_source::<LoopReader>(fd, this.object().to_owned()) else {
             return false;
         };
-        let registered = core.poller().map(|poller| match poller.register_edge(fd, token, Interest::READ) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                poller.reregister_edge(fd, token, Interest::READ)
-            }
-            other => other,
-        });
+        let registered = core.poller().map(|poller| poller.ensure_edge(fd, token, Interest::READ));
         if !matches!(registered, Some(Ok(()))) {
             drop(core.fds.remove(fd));
             return false;

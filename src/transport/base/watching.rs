@@ -47,11 +47,8 @@ pub(super) fn watch<T: TransportKind>(
         return Ok(());
     }
     match (now, wanted) {
-        (None, Some(interest)) => {
-            or_again(poller.register_level(fd, token, interest), || {
-                poller.reregister_level(fd, token, interest)
-            })?;
-        }
+        // A `sock_connect` or a `sock_accept` may have waited for it.
+        (None, Some(interest)) => poller.ensure_level(fd, token, interest)?,
         (Some(_), Some(interest)) => poller.reregister_level(fd, token, interest)?,
         // It fails only if the descriptor is not in the poller any more.
         (_, None) => drop(poller.deregister(fd)),
@@ -68,20 +65,9 @@ pub(super) fn register_edge<T: TransportKind>(this: This<'_, T>, core: &Core) ->
     }
     let Some(poller) = core.poller() else { return Ok(()) };
     let (fd, token) = (this.descriptor(), base.token.get());
-    or_again(poller.register_edge(fd, token, Interest::BOTH), || {
-        poller.reregister_edge(fd, token, Interest::BOTH)
-    })?;
+    poller.ensure_edge(fd, token, Interest::BOTH)?;
     base.watched.set(Some(Interest::BOTH));
     Ok(())
-}
-
-/// Calls `again` if the descriptor is registered already, because a `sock_connect` or a `sock_accept` has waited for
-/// it.
-pub(crate) fn or_again(registered: io::Result<()>, again: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-    match registered {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => again(),
-        other => other,
-    }
 }
 
 /// The state of a direction in the `repr`: "polling" or "idle" as in asyncio, or "open" once the loop is closed.

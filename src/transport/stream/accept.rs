@@ -25,7 +25,6 @@ use crate::event_loop::event_loop::EventLoop;
 use crate::event_loop::source::Source;
 use crate::reactor::{Interest, Readiness};
 use crate::transport::base::opening::Parts;
-use crate::transport::base::watching::or_again;
 
 /// One listening socket of a server.
 #[pyclass(module = "wakeloop._core", frozen)]
@@ -99,10 +98,7 @@ pub(crate) fn start_listener(
     let listener = Ref::from(Bound::new(py, listener)?.into_any());
     let token = core.insert_source::<Listener>(fd, listener).map_err(|error| raise_io(&error))?;
     let Some(poller) = core.poller() else { return Ok(()) };
-    let registered = or_again(poller.register_level(fd, token, Interest::READ), || {
-        poller.reregister_level(fd, token, Interest::READ)
-    });
-    if let Err(error) = registered {
+    if let Err(error) = poller.ensure_level(fd, token, Interest::READ) {
         drop(core.fds.remove(fd));
         return Err(raise_io(&error).into());
     }
