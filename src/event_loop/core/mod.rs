@@ -41,7 +41,7 @@ use self::process::OwnerProcess;
 use self::ready::{NativeStep, ReadyQueue};
 use self::run_state::{Phase, RunState};
 pub(crate) use self::scratch::RECEIVE;
-use self::scratch::Scratch;
+use self::scratch::{ReceiveBuffer, Scratch};
 use self::timers::Timers;
 use self::wakeup::Wakeup;
 use self::writes::{Delivery, Writes};
@@ -364,9 +364,9 @@ impl Core {
 
     // -- buffers
 
-    /// The receive buffer of the loop. The caller copies the data before any other code can run.
-    #[allow(clippy::mut_from_ref, reason = "see `Scratch::receive_buffer`")]
-    pub(crate) fn receive_buffer(&self) -> &mut [u8] {
+    /// The receive buffer of the loop; see [`Scratch::receive_buffer`].
+    #[inline(always)]
+    pub(crate) fn receive_buffer(&self) -> ReceiveBuffer<'_> {
         self.scratch.receive_buffer()
     }
 

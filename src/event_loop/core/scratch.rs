@@ -1,6 +1,8 @@
 //! Buffers that all connections of a loop share.
 
-use std::cell::{RefCell, UnsafeCell};
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::ops::{Deref, DerefMut};
 
 /// The size of the receive buffer. Small messages are copied out of it, so one serves all connections.
 pub(crate) const RECEIVE: usize = 256 * 1024;
@@ -9,23 +11,28 @@ pub(crate) const SCRATCH: usize = RECEIVE + 32 * 1024;
 /// How many vectors are kept for reuse: for incoming ciphertext, incoming plaintext and outgoing ciphertext.
 const KEPT: usize = 3;
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Scratch {
-    receive: UnsafeCell<Vec<u8>>,
+    receive: Cell<Box<[u8]>>,
     vectors: RefCell<Vec<Vec<u8>>>,
 }
 
+impl fmt::Debug for Scratch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scratch").field("vectors", &self.vectors.borrow().len()).finish_non_exhaustive()
+    }
+}
+
 impl Scratch {
-    /// The receive buffer. The caller copies the data before any other code can run.
-    #[allow(clippy::mut_from_ref, reason = "loop thread only; the content is copied before Python runs")]
-    pub(crate) fn receive_buffer(&self) -> &mut [u8] {
-        // SAFETY: only the loop's thread calls this, and the caller is done with the slice before other code runs. So
-        // there is never a second reference.
-        let buffer = unsafe { &mut *self.receive.get() };
-        if buffer.is_empty() {
-            *buffer = vec![0; RECEIVE];
+    /// Lends the receive buffer until the result is dropped. A second caller meanwhile gets another buffer, because the
+    /// first may have called Python code that runs the loop.
+    #[inline(always)]
+    pub(crate) fn receive_buffer(&self) -> ReceiveBuffer<'_> {
+        let mut bytes = self.receive.take();
+        if bytes.is_empty() {
+            bytes = vec![0; RECEIVE].into_boxed_slice();
         }
-        buffer
+        ReceiveBuffer { home: &self.receive, bytes }
     }
 
     /// An empty vector with room for at least [`SCRATCH`] bytes. The caller may hold it while Python runs.
@@ -40,5 +47,34 @@ impl Scratch {
         if kept.len() < KEPT && (SCRATCH..=2 * SCRATCH).contains(&vector.capacity()) {
             kept.push(vector);
         }
+    }
+}
+
+/// A loop's receive buffer while it is in use: [`RECEIVE`] bytes. Dropping this returns them to the loop.
+pub(crate) struct ReceiveBuffer<'a> {
+    home: &'a Cell<Box<[u8]>>,
+    bytes: Box<[u8]>,
+}
+
+impl Deref for ReceiveBuffer<'_> {
+    type Target = [u8];
+
+    #[inline(always)]
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl DerefMut for ReceiveBuffer<'_> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+}
+
+impl Drop for ReceiveBuffer<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.home.set(std::mem::take(&mut self.bytes));
     }
 }

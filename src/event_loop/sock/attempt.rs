@@ -71,8 +71,8 @@ pub(super) fn receive_by<S>(
     result: impl FnOnce(Ref, S) -> Result<Ref, Raised>,
 ) -> Result<Attempt, Raised> {
     if size <= COPIED {
-        let buffer = &mut core.receive_buffer()[..size];
-        let (count, more) = call(buffer.as_mut_ptr());
+        let mut buffer = core.receive_buffer();
+        let (count, more) = call(buffer[..size].as_mut_ptr());
         return sized(count, Direction::Read, |count| result(bytes_from(&buffer[..count])?, more));
     }
     let mut bytes = RawBytes::with_capacity(size)?;

@@ -49,8 +49,8 @@ pub(crate) fn on_readable(this: This<'_, Datagram>, core: &Core) -> Result<(), F
 
 #[inline(always)]
 fn receive_one(this: This<'_, Datagram>, core: &Core) -> Result<(), Fatal> {
-    let buffer = core.receive_buffer();
-    // SAFETY: the buffer is valid for its length, and the data is copied before other code can use the buffer.
+    let mut buffer = core.receive_buffer();
+    // SAFETY: the buffer is valid for its length.
     let (count, sender) = unsafe { receive_from(this.descriptor(), buffer.as_mut_ptr(), RECEIVE) };
     if count < 0 {
         return failed(this, core, &io::Error::last_os_error());

@@ -151,8 +151,8 @@ fn receive_data(this: This<'_, Stream>, core: &Core) -> Result<Received, Receive
         // SAFETY: `count` bytes have been received.
         (unsafe { bytes.finish(count) }.map_err(no_memory)?, full)
     } else {
-        let buffer = core.receive_buffer();
-        // SAFETY: the buffer is valid for its length, and the data is copied before other code can use the buffer.
+        let mut buffer = core.receive_buffer();
+        // SAFETY: the buffer is valid for its length.
         let (count, full) = unsafe { receive_to(this, core, buffer.as_mut_ptr(), RECEIVE) }?;
         (core.bytes_cache.bytes_from(&buffer[..count]).map_err(no_memory)?, full)
     };
@@ -202,8 +202,8 @@ fn receive_for_reader(this: This<'_, Stream>, core: &Core) -> Result<Received, R
         let (_, full) = received?;
         return filled.map(|()| Received::Stored { full }).map_err(not_taken);
     }
-    let buffer = core.receive_buffer();
-    // SAFETY: the buffer is valid for its length, and the data is copied before other code can use the buffer.
+    let mut buffer = core.receive_buffer();
+    // SAFETY: the buffer is valid for its length.
     let (count, full) = unsafe { receive_to(this, core, buffer.as_mut_ptr(), RECEIVE) }?;
     let data = &buffer[..count];
     if let Some(reader) = &reader

@@ -3,7 +3,7 @@
 //! asyncio's code reads and writes it under its own names (`_state`, `_app_reading_paused` and so on). These are data
 //! descriptors in [`super::python`], so they take precedence over the instance's dict.
 
-use std::cell::{Cell, OnceCell, UnsafeCell};
+use std::cell::{Cell, OnceCell, RefCell};
 
 use super::engine::Engine;
 use crate::capi::collector::{Traverse, Visitor};
@@ -62,7 +62,7 @@ pub(crate) struct Connection {
     /// least the same bytes. Otherwise 0.
     pub(super) offered: Cell<usize>,
     /// Plaintext that was not delivered to a buffered protocol yet.
-    undelivered: UnsafeCell<Vec<u8>>,
+    pub(super) undelivered: RefCell<Vec<u8>>,
     pub(super) outgoing_high: Mark,
     pub(super) outgoing_low: Mark,
     pub(super) incoming_high: Mark,
@@ -110,7 +110,7 @@ impl Default for Connection {
             state: Cell::new(State::Unwrapped),
             queue: WriteBuffer::default(),
             offered: Cell::new(0),
-            undelivered: UnsafeCell::default(),
+            undelivered: RefCell::default(),
             outgoing_high: Mark::new(usize::MAX),
             outgoing_low: Mark::new(0),
             incoming_high: Mark::new(usize::MAX),
@@ -132,12 +132,6 @@ impl Connection {
         }
         // SAFETY: the setter of `_loop` accepts only our loops.
         Some(unsafe { core_of(self.event_loop.as_ptr()) })
-    }
-
-    #[allow(clippy::mut_from_ref, reason = "GIL-guarded cell; no caller holds the borrow across Python code")]
-    pub(super) fn undelivered(&self) -> &mut Vec<u8> {
-        // SAFETY: the GIL is held, and every caller ends the borrow before Python code runs.
-        unsafe { &mut *self.undelivered.get() }
     }
 
     /// The engine. Once set, it stays until the object is deallocated.
@@ -167,7 +161,7 @@ impl Connection {
 
     /// The result of asyncio's `_get_read_buffer_size`.
     pub(super) fn unread(&self) -> usize {
-        self.undelivered().len() + self.engine().map_or(0, Engine::input_size)
+        self.undelivered.borrow().len() + self.engine().map_or(0, Engine::input_size)
     }
 
     /// The number of encrypted bytes that are not sent yet.
@@ -194,7 +188,7 @@ impl Connection {
     pub(super) fn lost(&self) {
         let unsent = self.queue.take();
         drop(unsent);
-        *self.undelivered() = Vec::new();
+        self.undelivered.take();
         self.offered.set(0);
         if let Some(engine) = self.engine() {
             engine.clear();

@@ -97,7 +97,7 @@ const METHODS: &[Method<Connection>] = &[
     Method::no_args(c"_drop_pending", |this: This<'_, Connection>| this.lost(), c"Drop all data that waits."),
     Method::no_args(
         c"_holds_data",
-        |this: This<'_, Connection>| !this.undelivered().is_empty(),
+        |this: This<'_, Connection>| !this.undelivered.borrow().is_empty(),
         c"Is there plaintext that was not delivered to a buffered protocol yet?",
     ),
     Method::no_args(

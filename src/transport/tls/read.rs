@@ -254,10 +254,10 @@ fn deliver_bytes(this: This<'_, Connection>, core: &Core, data: Ref) -> Result<b
 /// Delivers the rest that a buffered protocol did not get before it paused reading. False if there is still a rest, or
 /// if nothing more may be delivered.
 fn deliver_rest(this: This<'_, Connection>, core: &Core) -> Result<bool, Raised> {
-    if this.undelivered().is_empty() {
+    if this.undelivered.borrow().is_empty() {
         return Ok(true);
     }
-    let plain = std::mem::take(this.undelivered());
+    let plain = this.undelivered.take();
     Ok(deliver_buffered(this, core, &plain)? && this.may_read() && !this.app_paused.reading.get())
 }
 
@@ -277,7 +277,7 @@ fn deliver_buffered(this: This<'_, Connection>, core: &Core, plain: &[u8]) -> Re
     while delivered < plain.len() {
         let rest = &plain[delivered..];
         if delivered > 0 && (this.app_paused.reading.get() || !this.may_read()) {
-            *this.undelivered() = rest.to_vec();
+            this.undelivered.replace(rest.to_vec());
             return Ok(false);
         }
         if this.sink.delivery() != Delivery::Buffer {
@@ -305,7 +305,7 @@ fn deliver_buffered(this: This<'_, Connection>, core: &Core, plain: &[u8]) -> Re
 #[cold]
 fn keep_rest(this: This<'_, Connection>, rest: &[u8], failure: Raised) -> Raised {
     let exception = failure.take();
-    *this.undelivered() = rest.to_vec();
+    this.undelivered.replace(rest.to_vec());
     match call_named(this, "_read_later", &[]) {
         Ok(()) => raise(exception),
         Err(raised) => raised,
