@@ -392,14 +392,55 @@ def test_a_transport_dropped_unclosed_warns(loop_factory):
     peer.close()
 
 
-@pytest.mark.parametrize("end", ["close", "abort"])
-def test_closing_a_transport_after_its_loop_is_a_runtime_error(loop_factory, end):
-    sock, peer = socket.socketpair()
+async def connected(sock):
+    return await asyncio.get_running_loop().create_connection(asyncio.Protocol, sock=sock)
+
+
+async def bound(sock):
+    return await asyncio.get_running_loop().create_datagram_endpoint(asyncio.DatagramProtocol, sock=sock)
+
+
+async def read(sock):
+    return await asyncio.get_running_loop().connect_read_pipe(asyncio.Protocol, sock)
+
+
+async def written(sock):
+    return await asyncio.get_running_loop().connect_write_pipe(asyncio.Protocol, sock)
+
+
+@pytest.mark.parametrize(
+    ("open_one", "end"),
+    [(connected, "close"), (connected, "abort"), (bound, "close"), (bound, "abort"), (read, "close"), (written, "close"), (written, "abort")],
+)
+def test_closing_a_transport_after_its_loop_is_a_runtime_error_once(loop_factory, open_one, end):
+    sock, peer = socket.socketpair(type=socket.SOCK_DGRAM if open_one is bound else socket.SOCK_STREAM)
     loop = loop_factory()
-    transport, _ = loop.run_until_complete(loop.create_connection(asyncio.Protocol, sock=sock))
+    transport, _ = loop.run_until_complete(open_one(sock))
     loop.close()
     with pytest.raises(RuntimeError, match="Event loop is closed"):
         getattr(transport, end)()
+    assert transport.is_closing()
+    transport.close()
+    if open_one not in (read, written):  # asyncio's pipes raise at each abort
+        transport.abort()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        del transport, loop, _
+        gc.collect()
+    sock.close()
+    peer.close()
+
+
+def test_a_transport_with_unsent_data_can_be_closed_after_its_loop(loop_factory):
+    sock, peer = socket.socketpair()
+    loop = loop_factory()
+    transport, _ = loop.run_until_complete(connected(sock))
+    transport.write(bytes(10_000_000))
+    loop.close()
+    transport.close()
+    assert transport.is_closing() and transport.get_write_buffer_size() > 0
+    with pytest.raises(RuntimeError, match="Event loop is closed"):
+        transport.abort()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         del transport, loop, _

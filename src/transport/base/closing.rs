@@ -13,26 +13,30 @@ use crate::event_loop::core::Core;
 /// has not caused it.
 const UNWATCHED: &str = "Fatal error on transport";
 
-/// Queues `connection_lost(exception)`, once.
-pub(crate) fn lose<T: TransportKind>(this: This<'_, T>, exception: Option<Ref>) {
+/// Queues `connection_lost(exception)`, once. On a closed loop it raises as asyncio's `call_soon` does. The transport is
+/// then lost without that call, and its descriptor stays open until the transport is deallocated.
+pub(crate) fn lose<T: TransportKind>(this: This<'_, T>, exception: Option<Ref>) -> Result<(), Fatal> {
     let base = this.base();
-    if base.life.lose() == Transition::Entered {
-        base.lost_exception.set(exception);
-        base.core().call_native(this.object().to_owned(), connection_lost::<T>);
+    if base.life.lose() == Transition::Before {
+        return Ok(());
     }
+    base.core().check_usable().map_err(|Raised| Fatal)?;
+    base.lost_exception.set(exception);
+    base.core().call_native(this.object().to_owned(), connection_lost::<T>);
+    Ok(())
 }
 
 /// asyncio's `_force_close`: drops the data that the descriptor does not accept now.
-pub(crate) fn force_close<T: TransportKind>(this: This<'_, T>, exception: Option<Ref>) {
+pub(crate) fn force_close<T: TransportKind>(this: This<'_, T>, exception: Option<Ref>) -> Result<(), Fatal> {
     let base = this.base();
     if base.life.is_lost() || base.fd.get() < 0 {
-        return;
+        return Ok(());
     }
     T::send_last(this);
     this.drop_unsent();
     let _ = base.life.close();
     stop_watching(this, base.core());
-    lose(this, exception);
+    lose(this, exception)
 }
 
 /// `close()`: stops reading, and sends pending data before `connection_lost(None)`.
@@ -41,14 +45,10 @@ pub(crate) fn close<T: TransportKind>(this: This<'_, T>) -> Result<(), Fatal> {
     if base.life.close() == Transition::Before {
         return Ok(());
     }
-    if T::NEEDS_OPEN_LOOP && base.core().check_usable().is_err() {
-        // As in asyncio, where `call_soon` would raise. The descriptor stays open until the transport is deallocated.
-        return Err(Fatal);
-    }
     let mut outcome = Outcome::default();
     outcome.note(T::send_gathered(this).map_err(|Raised| Fatal));
     if this.is_drained() {
-        lose(this, None);
+        outcome.note(lose(this, None));
     }
     outcome.note(watch_or_lose(this, base.core()));
     outcome.finish()
@@ -58,7 +58,7 @@ pub(crate) fn close<T: TransportKind>(this: This<'_, T>) -> Result<(), Fatal> {
 pub(crate) fn abort<T: TransportKind>(this: This<'_, T>) -> Result<(), Raised> {
     let mut outcome = Outcome::default();
     outcome.note(T::send_gathered(this).map_err(|Raised| Fatal));
-    force_close(this, None);
+    outcome.note(force_close(this, None));
     outcome.finish().map_err(Raised::from)
 }
 
@@ -94,7 +94,7 @@ fn end_with<T: TransportKind>(
     // A fatal error of the report is returned after the connection was closed. The last send may cause another error.
     let mut outcome = Outcome::default();
     outcome.note(report_exception(this, &exception, message, function));
-    force_close(this, Some(exception));
+    outcome.note(force_close(this, Some(exception)));
     outcome.finish()
 }
 

@@ -8,15 +8,8 @@ use crate::capi::methods::{Attribute, Method};
 use crate::capi::{Arguments, Borrowed, Exception, Raised, Ref, This};
 use crate::compat::transports::patchable;
 
-/// Raises if the loop is closed, for kinds whose asyncio method would then fail in `call_soon`.
-pub(crate) fn check_loop<T: TransportKind>(this: This<'_, T>) -> Result<(), Raised> {
-    let base = this.base();
-    if T::NEEDS_OPEN_LOOP && !base.life.is_lost() { base.core().check_usable() } else { Ok(()) }
-}
-
 /// `abort()`, and `close()` of a transport that only reads.
 pub(crate) fn abort_now<T: TransportKind>(this: This<'_, T>) -> Result<(), Raised> {
-    check_loop(this)?;
     this.send_from_above();
     abort(this)
 }
@@ -32,9 +25,7 @@ pub(crate) fn force_close_now<T: TransportKind>(
     this: This<'_, T>,
     error: Borrowed<'_>,
 ) -> Result<(), Raised> {
-    check_loop(this)?;
-    force_close(this, Some(error.to_owned()));
-    Ok(())
+    Ok(force_close(this, Some(error.to_owned()))?)
 }
 
 fn set_protocol<T: TransportKind>(this: This<'_, T>, arguments: Arguments<'_>) -> Result<(), Raised> {
@@ -67,8 +58,8 @@ fn resume_reading<T: TransportKind>(this: This<'_, T>) -> Result<(), Raised> {
     if base.life.is_closing() || !base.paused.get() {
         return Ok(());
     }
-    check_loop(this)?;
     base.paused.set(false);
+    base.core().check_usable()?;
     base.resume_next_turn(base.core());
     T::reading_resumed(this, base.core());
     watch_or_raise(this, base.core())?;

@@ -109,8 +109,6 @@ pub(crate) trait TransportKind: TransportFields + Traverse + Source {
     /// The transport itself owns the descriptor. A Python socket is created for it only if a program asks, and is kept
     /// after it was closed. Other kinds close the Python object that owns the descriptor, and drop it.
     const OWNS_DESCRIPTOR: bool = false;
-    /// Do `close`, `abort` and `resume_reading` raise if the loop is closed?
-    const NEEDS_OPEN_LOOP: bool = false;
 
     /// Replaces the protocol.
     fn set_protocol(&self, protocol: Ref) -> Result<(), Raised> {

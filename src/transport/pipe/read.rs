@@ -173,7 +173,7 @@ fn read(this: This<'_, ReadPipe>, core: &Core, fed: Option<&Ref>) -> Result<Read
 fn end(this: This<'_, ReadPipe>, core: &Core) -> Result<(), Fatal> {
     log_in_debug(this, "closed_by_peer")?;
     core.call_native(this.object().to_owned(), eof_received);
-    lose(this, None);
+    lose(this, None)?;
     watch_or_lose(this, core)
 }
 

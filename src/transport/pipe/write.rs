@@ -118,8 +118,7 @@ fn closed_by_peer(this: This<'_, WritePipe>) -> Result<(), Fatal> {
     }
     log_in_debug(this, "closed_by_peer")?;
     let exception = (!this.buffer.is_empty()).then(|| raise_errno(libc::EPIPE).take());
-    force_close(this, exception);
-    Ok(())
+    force_close(this, exception)
 }
 
 /// The pipe has room again.

@@ -46,7 +46,6 @@ impl TransportKind for Stream {
     const OWNER: &'static CStr = c"_sock";
     const EDGE_TRIGGERED: bool = true;
     const OWNS_DESCRIPTOR: bool = true;
-    const NEEDS_OPEN_LOOP: bool = true;
 
     fn set_protocol(&self, protocol: Ref) -> Result<(), Raised> {
         self.sink.set(protocol)
