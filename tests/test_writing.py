@@ -120,6 +120,24 @@ def test_writing_an_object_that_is_not_bytes_like_is_a_type_error(run, bad):
     run(main())
 
 
+@pytest.mark.parametrize("bad", [["text"], "text", b"bytes", [None], 1], ids=repr)
+def test_writelines_says_what_is_wrong_with_an_item(run, bad):
+    async def main():
+        near, far = await pair()
+        try:
+            expected = [memoryview(item) for item in bad] if sys.version_info >= (3, 12) else b"".join(bad)
+        except TypeError as error:
+            expected = error
+        with pytest.raises(TypeError) as raised:
+            near.transport.writelines(bad)
+        assert str(raised.value) == str(expected)
+        near.transport.write(b"still works")
+        await far.received(11)
+        await close(near, far)
+
+    run(main())
+
+
 def test_write_after_close_is_silent_and_warns_from_the_fifth_on(run, asyncio_log):
     async def main():
         near, far = await pair()

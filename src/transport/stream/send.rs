@@ -11,6 +11,8 @@
 use std::io;
 use std::net::Shutdown;
 
+use pyo3::types::PyMemoryView;
+
 use super::state::Stream;
 use crate::capi::buffer::{Buffer, bytes_from, is_scattered};
 use crate::capi::error::{Outcome, raise, raise_io, take_exception};
@@ -203,7 +205,11 @@ pub(crate) fn writelines(this: This<'_, Stream>, list: Borrowed<'_>) -> Result<(
         }
     }
     // All items are checked before the first one is sent, so that nothing is sent if one is wrong.
-    let items = list.to_list()?;
+    let items = match list.to_list() {
+        Ok(items) => items,
+        Err(raised) if TRANSPORT_SENDS_PIECES => return Err(raised),
+        Err(raised) => return write_joined(this, list, raised),
+    };
     let mut pieces = Vec::with_capacity(items.list_len());
     for index in 0..items.list_len() {
         // Owned, and read by index each time: another program part can find the list with `gc.get_objects` and change
@@ -215,8 +221,8 @@ pub(crate) fn writelines(this: This<'_, Stream>, list: Borrowed<'_>) -> Result<(
             match Buffer::readable(&item) {
                 Ok(view) => bytes_from(view.as_slice())?,
                 Err(_) if TRANSPORT_SENDS_PIECES && is_scattered() => return scattered(this),
-                Err(raised) if TRANSPORT_SENDS_PIECES => return Err(raised),
-                Err(raised) => return write_joined(this, &items, raised),
+                Err(raised) if TRANSPORT_SENDS_PIECES => return Err(no_view(&item, raised)),
+                Err(raised) => return write_joined(this, items.borrow(), raised),
             }
         };
         pieces.push(piece);
@@ -236,11 +242,25 @@ pub(crate) fn writelines(this: This<'_, Stream>, list: Borrowed<'_>) -> Result<(
     if this.writing.buffer.len() > before { pushed(this) } else { Ok(()) }
 }
 
+/// `writelines` of asyncio from 3.12 on: it creates a memoryview of each item, which raises the right error for a wrong
+/// item.
+#[cold]
+fn no_view(item: &Ref, raised: Raised) -> Raised {
+    let exception = raised.take();
+    match PyMemoryView::from(&item.bind(item.py())) {
+        Ok(_) => {
+            raise(exception);
+            Raised
+        }
+        Err(error) => error.into(),
+    }
+}
+
 /// `writelines` of asyncio until 3.11: it joins the items, which raises the right error for a wrong item.
 #[cold]
-fn write_joined(this: This<'_, Stream>, items: &Ref, raised: Raised) -> Result<(), Raised> {
+fn write_joined(this: This<'_, Stream>, items: Borrowed<'_>, raised: Raised) -> Result<(), Raised> {
     drop(raised.take());
-    let joined = bytes_from(&[])?.call_method(&string("join")?, &[items.borrow()])?;
+    let joined = bytes_from(&[])?.call_method(&string("join")?, &[items])?;
     write(this, joined.borrow())
 }
 
