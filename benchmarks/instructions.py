@@ -32,8 +32,9 @@ from servers import SERVERS, put_load
 HERE = Path(__file__).parent
 NAMES = [*SCENARIOS, *FACTORY_SCENARIOS, *(name for name, it in SERVERS.items() if it.metric == "cpu_us"), *CLIENTS]
 TIMEOUT = 300.0
-# Operations of the shorter and the longer run of a server; seconds of them where the load counts no operations.
-REQUESTS = (200, 800)
+# Operations of the shorter and the longer run of a server; seconds of them where the load counts no operations. With ten
+# times fewer, one collection of garbage more or less in a run is 2 % of a row.
+REQUESTS = (1000, 5000)
 SECONDS = (1.0, 4.0)
 # The owner of a file's code, by the first pattern that its path matches.
 OWNERS = (

@@ -325,6 +325,31 @@ def test_calls_are_taken_by_everything_that_takes_coroutines(run):
     run(main())
 
 
+@pytest.mark.parametrize("make", [asyncio.StreamReader, wakeloop.StreamReader], ids=["asyncio", "wakeloop"])
+def test_a_read_that_is_stepped_within_its_own_step_raises_and_goes_on(run, make):
+    class Stepping:
+        def pause_reading(self):
+            pass
+
+        def resume_reading(self):
+            with pytest.raises(ValueError, match="^coroutine already executing$"):
+                read.send(None)
+
+    async def main():
+        nonlocal read
+        reader = make(limit=2)
+        reader.set_transport(Stepping())
+        reader.feed_data(b"12345")
+        read = reader.readexactly(5)
+        assert await read == b"12345"
+        read = reader.readexactly(2)
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(read, 0.01)
+
+    read = None
+    run(main())
+
+
 def test_the_data_of_a_read_is_not_kept_when_it_is_done(run):
     async def main():
         async with connection() as (reader, _, far):

@@ -150,15 +150,16 @@ fn end<T: Coroutine>(coroutine: &T) {
 #[inline(always)]
 pub(crate) fn advance<T: Coroutine>(this: This<'_, T>, sent: Borrowed<'_>) -> Result<Step, Raised> {
     this.awaited().begun.set(true);
-    let stepped = T::step(this, sent).and_then(|step| {
-        match &step {
-            Step::Done(_) => this.finish(),
-            Step::Wait(future) => set_blocking(future)?,
-            Step::Yield | Step::PassOn(_) => {}
-        }
-        Ok(step)
-    });
-    stepped.map_err(|raised| fail(this, raised))
+    let step = match T::step(this, sent) {
+        Ok(step) => step,
+        Err(raised) => return Err(fail(this, raised)),
+    };
+    match &step {
+        Step::Done(_) => this.finish(),
+        Step::Wait(future) => set_blocking(future).map_err(|raised| fail(this, raised))?,
+        Step::Yield | Step::PassOn(_) => {}
+    }
+    Ok(step)
 }
 
 /// Ends the coroutine on the error that is set, and leaves it set. A coroutine must not raise StopIteration, because

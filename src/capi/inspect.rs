@@ -108,6 +108,13 @@ impl Ref {
         self.as_ptr() == other.as_ptr()
     }
 
+    /// Is it `False` itself?
+    #[inline(always)]
+    pub(crate) fn is_false(&self) -> bool {
+        // SAFETY: comparing with the address of a static of the interpreter.
+        self.as_ptr() == unsafe { ffi::Py_False() }
+    }
+
     /// Is it `None`?
     #[inline(always)]
     pub(crate) fn is_none(&self) -> bool {

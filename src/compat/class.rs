@@ -185,9 +185,20 @@ impl Class {
     /// Attribute `index` of an instance for which [`Class::is_unpatched_on`] holds.
     #[inline(always)]
     pub(crate) fn get(&self, object: &Ref, index: usize) -> Result<Ref, Raised> {
-        // SAFETY: an instance of the class.
-        let inline = self.values.as_ref().and_then(|values| unsafe { values.get(object.as_ptr(), index) });
-        inline.map_or_else(|| object.getattr(&self.attributes[index]), Ok)
+        // SAFETY: an instance of the class, and no other code runs before there is another reference.
+        let inline = self.values.as_ref().and_then(|values| unsafe { values.get(object, index) });
+        inline.map_or_else(|| object.getattr(&self.attributes[index]), |value| Ok(value.to_owned()))
+    }
+
+    /// Is this attribute of such an instance `False`?
+    #[inline(always)]
+    pub(crate) fn is_false(&self, object: &Ref, index: usize) -> Result<bool, Raised> {
+        // SAFETY: an instance of the class, and no other code runs before the comparison.
+        let inline = self.values.as_ref().and_then(|values| unsafe { values.get(object, index) });
+        match inline {
+            Some(value) => Ok(value.is_false()),
+            None => Ok(object.getattr(&self.attributes[index])?.is_false()),
+        }
     }
 
     /// Sets attribute `index` of an instance for which [`Class::is_unpatched_on`] holds.

@@ -15,7 +15,7 @@
 
 use pyo3::ffi;
 
-use crate::capi::Ref;
+use crate::capi::{Borrowed, Ref};
 
 /// Where the attributes of one class are stored.
 #[derive(Debug)]
@@ -89,6 +89,9 @@ impl InlineValues {
             let capacity = usize::from(*object.cast::<u8>().add(HEADER));
             if self.contiguous && self.indices.len() <= capacity {
                 let values = std::slice::from_raw_parts(value(object, 0), self.indices.len());
+                if size == values.len() {
+                    return values.iter().all(|value| !value.is_null());
+                }
                 // Without a branch per value, the compiler compares several of them at once.
                 return values.iter().map(|value| usize::from(!value.is_null())).sum::<usize>() == size;
             }
@@ -98,14 +101,14 @@ impl InlineValues {
         }
     }
 
-    /// Attribute `index`; `None` if it is not set, or not inline.
+    /// Attribute `index`, borrowed from the object; `None` if it is not set, or not inline.
     ///
     /// # Safety
-    /// `object` is an instance of exactly this class.
+    /// `object` is an instance of exactly this class. It keeps the attribute only until other code runs.
     #[inline(always)]
-    pub(super) unsafe fn get(&self, object: *mut ffi::PyObject, index: usize) -> Option<Ref> {
+    pub(super) unsafe fn get(&self, object: &Ref, index: usize) -> Option<Borrowed<'_>> {
         // SAFETY: the caller's promise; see the function's head.
-        unsafe { self.entry(object, index).and_then(|entry| Ref::from_nullable(*entry)) }
+        unsafe { self.entry(object.as_ptr(), index).and_then(|entry| Borrowed::from_nullable(*entry)) }
     }
 
     /// Replaces the value of an attribute. Returns the new value as the error if the attribute is not set, is not

@@ -27,8 +27,9 @@ pub(super) struct Code {
 impl Code {
     #[inline(always)]
     pub(super) fn is_in_place(&self) -> bool {
-        // SAFETY: `Original::of` has checked that it is a function. The borrowed reference is only compared.
-        unsafe { ffi::PyFunction_GetCode(self.function.as_ptr()) == self.code.as_ptr() }
+        // SAFETY: `Original::of` has checked that it is a function. CPython's headers publish its layout, and a wheel is for
+        // one version of it.
+        unsafe { (*self.function.as_ptr().cast::<ffi::PyFunctionObject>()).func_code == self.code.as_ptr() }
     }
 }
 

@@ -16,7 +16,7 @@ use pyo3::prelude::*;
 use super::base::sizes::{DIRECT, LARGE};
 use super::streams::{self, Reader};
 use crate::capi::byte_array::ByteArray;
-use crate::capi::inspect::{boolean, clear_error};
+use crate::capi::inspect::clear_error;
 use crate::capi::once::Once;
 use crate::capi::{Raised, Ref};
 use crate::compat::Class;
@@ -157,7 +157,7 @@ fn buffer_of(reader: &Ref, size: usize) -> Option<(&'static Classes, ByteArray)>
     let classes = CLASSES.get()?;
     let buffer = unless_error((|| {
         let class = &classes.reader;
-        if !class.is_unpatched_on(reader)? || !class.get(reader, EOF)?.is(&boolean(false)) {
+        if !class.is_unpatched_on(reader)? || !class.is_false(reader, EOF)? {
             return Ok(None);
         }
         let buffer = ByteArray::exact(class.get(reader, BUFFER)?).ok();

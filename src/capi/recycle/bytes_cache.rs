@@ -19,10 +19,12 @@ const LONGEST: usize = 32 * 1024;
 /// turn.
 const TOTAL: usize = 64 * 1024;
 
-/// Messages that the transports of a loop have delivered or sent, and to which nothing else refers. All have one length.
+/// Messages that the transports of a loop have delivered or sent, and to which nothing else refers. All have the length
+/// that was last asked for.
 #[derive(Debug)]
 pub(crate) struct BytesCache {
     objects: RefCell<Vec<Ref>>,
+    /// Zero until the loop needs a message that is worth keeping.
     length: Cell<usize>,
 }
 
@@ -34,11 +36,28 @@ impl BytesCache {
     #[inline(always)]
     fn take(&self, size: usize) -> Option<RawBytes> {
         if size != self.length.get() {
+            self.expect(size);
             return None;
         }
         let object = self.objects.borrow_mut().pop()?;
         // SAFETY: `keep` lets in `bytes` objects to which it has the only reference.
         Some(unsafe { RawBytes::again(object) })
+    }
+
+    /// From now on, objects of this length are kept, if it is worth it.
+    #[inline(never)]
+    fn expect(&self, size: usize) {
+        if (SHORTEST..=LONGEST).contains(&size) {
+            self.length.set(size);
+            // Dropping `bytes` objects runs no other code.
+            self.objects.borrow_mut().clear();
+        }
+    }
+
+    /// Has any object been asked for that is worth keeping?
+    #[inline(always)]
+    pub(crate) fn is_used(&self) -> bool {
+        self.length.get() != 0
     }
 
     /// A `bytes` of this length, to be filled.
@@ -60,17 +79,12 @@ impl BytesCache {
     /// Keeps an object that was delivered or sent, for a later message, if this is the last reference to it.
     #[inline(always)]
     pub(crate) fn keep(&self, data: Ref) {
-        let size = data.exact_bytes().map_or(0, <[u8]>::len);
-        if !data.is_unique() || !(SHORTEST..=LONGEST).contains(&size) {
-            return;
-        }
-        let mut objects = self.objects.borrow_mut();
-        if self.length.replace(size) != size {
-            // Dropping `bytes` objects runs no other code.
-            objects.clear();
-        }
-        if objects.len() * size < TOTAL {
-            objects.push(data);
+        let size = self.length.get();
+        if data.is_unique() && data.exact_bytes().is_some_and(|content| content.len() == size) {
+            let mut objects = self.objects.borrow_mut();
+            if objects.len() * size < TOTAL {
+                objects.push(data);
+            }
         }
     }
 

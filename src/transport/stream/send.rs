@@ -101,7 +101,11 @@ fn send_pending(this: This<'_, Stream>) -> Result<Sent, Raised> {
             this.drop_unsent();
         }
     }
-    done.into_iter().for_each(|data| core.bytes_cache.keep(data));
+    if core.bytes_cache.is_used() {
+        while let Some(data) = done.pop() {
+            core.bytes_cache.keep(data);
+        }
+    }
     outcome.map_err(|error| raise_io(&error))
 }
 

@@ -15,7 +15,7 @@ use super::classes::{Classes, inherited, plain_reader};
 use super::reader::Reader;
 use super::reading::{check, join, not_empty, read_all, read_exactly, read_line, read_some, read_until};
 use super::waiter::result_of;
-use super::writer::is_drained;
+use super::writing::is_drained;
 use crate::capi::buffer::bytes_from;
 use crate::capi::collector::Visitor;
 use crate::capi::coroutine::{self, AwaitState, Coroutine, Step, already_awaited};
@@ -42,6 +42,8 @@ pub(super) enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Fresh,
+    /// A step is under way.
+    Running,
     /// The call waits for the future in `waiter`.
     Waiting,
     /// The call awaits asyncio's coroutine in `waiter`.
@@ -67,7 +69,7 @@ native_class!(unsafe Call, freelist 64);
 impl Call {
     #[inline(always)]
     pub(super) fn create(owner: &Ref, kind: Kind) -> Result<Ref, Raised> {
-        native::create(Call {
+        native::create_with(|| Call {
             owner: Slot::new(Some(owner.clone_ref())),
             waiter: Slot::empty(),
             kind: UnsafeCell::new(kind),
@@ -86,7 +88,7 @@ impl Call {
 
     #[inline(always)]
     fn begin(this: This<'_, Self>) -> Result<Step, Raised> {
-        let Some(owner) = this.owner.get() else { return Err(Raised) };
+        let Some(owner) = this.owner.get() else { return Err(already_awaited()) };
         if let Kind::Drain = this.kind() {
             return if is_drained(&owner)? {
                 Ok(Step::Done(Ref::none()))
@@ -112,8 +114,10 @@ impl Call {
 
     /// Resumes after the future is done.
     fn resume(this: This<'_, Self>) -> Result<Step, Raised> {
-        let (Some(owner), Some(waiter)) = (this.owner.get(), this.waiter.get()) else { return Err(Raised) };
-        let Some(reader) = owner.downcast::<Reader>() else { return Err(Raised) };
+        let (Some(owner), Some(waiter)) = (this.owner.get(), this.waiter.get()) else {
+            return Err(already_awaited());
+        };
+        let Some(reader) = owner.downcast::<Reader>() else { return Err(already_awaited()) };
         let result = result_of(&waiter);
         this.stop_waiting(&reader);
         if let Err(raised) = result {
@@ -192,6 +196,17 @@ impl Call {
         reader.waiter.clear();
     }
 
+    /// Ends while it waits for a future.
+    #[cold]
+    fn give_up(&self) {
+        if let Some(owner) = self.owner.get()
+            && let Some(reader) = owner.downcast::<Reader>()
+        {
+            self.stop_waiting(&reader);
+        }
+        self.waiter.clear();
+    }
+
     /// Has the reader an exception that `readline` may handle? asyncio's `readline` catches some of them.
     fn may_handle_exception(&self, reader: &Reader) -> bool {
         matches!(self.kind(), Kind::Line | Kind::Next) && !reader.exception.is_empty()
@@ -266,10 +281,14 @@ impl Coroutine for Call {
     fn step(this: This<'_, Self>, sent: Borrowed<'_>) -> Result<Step, Raised> {
         // An owned reference, because the code that a step runs may drop the caller's.
         let _held = this.object().to_owned();
-        match this.phase.get() {
+        match this.phase.replace(Phase::Running) {
             Phase::Fresh => Call::begin(this),
+            Phase::Running => Err(Exception::ValueError.raise("coroutine already executing")),
             Phase::Waiting => Call::resume(this),
-            Phase::PassedOn => this.send_on(sent),
+            Phase::PassedOn => {
+                this.phase.set(Phase::PassedOn);
+                this.send_on(sent)
+            }
             Phase::Done => Err(already_awaited()),
         }
     }
@@ -278,14 +297,14 @@ impl Coroutine for Call {
         &self.awaited
     }
 
+    #[inline(always)]
     fn finish(&self) {
-        if self.phase.replace(Phase::Done) == Phase::Waiting
-            && let Some(owner) = self.owner.get()
-            && let Some(reader) = owner.downcast::<Reader>()
-        {
-            self.stop_waiting(&reader);
+        match self.phase.replace(Phase::Done) {
+            Phase::Fresh | Phase::Running => {}
+            Phase::Waiting => self.give_up(),
+            Phase::PassedOn => self.waiter.clear(),
+            Phase::Done => return,
         }
-        self.waiter.clear();
         self.owner.clear();
     }
 

@@ -1,21 +1,51 @@
 //! The Python subclasses of the native classes, and the check whether an object is *plain*: an unpatched instance of
 //! exactly such a class.
 
+use std::marker::PhantomData;
+
+use pyo3::prelude::*;
+
 use super::reader::Reader;
+use super::writer::Writer;
 use crate::capi::fallible::string;
+use crate::capi::native::Native;
 use crate::capi::once::Once;
-use crate::capi::{Arguments, Exception, Raised, Ref};
+use crate::capi::{Arguments, Exception, Raised, Ref, This};
 use crate::compat::Class;
 
 /// The Python subclasses, the native transport class, and asyncio's base classes.
 #[derive(Debug)]
 pub(crate) struct Classes {
-    pub(super) reader: Class,
-    pub(super) writer: Class,
+    pub(super) reader: Derived<Reader>,
+    pub(super) writer: Derived<Writer>,
     pub(super) transport: Class,
     pub(super) protocol: Class,
     pub(super) asyncio_reader: Ref,
     pub(super) asyncio_writer: Ref,
+}
+
+/// A class in Python that is derived from the native class of `T`.
+#[derive(Debug)]
+pub(super) struct Derived<T>(Class, PhantomData<fn(T)>);
+
+impl<T: Native> Derived<T> {
+    /// As [`Class::init`]; refuses classes that are not derived from `T`'s.
+    pub(super) fn init(kind: Bound<'_, PyAny>, methods: &[&str]) -> Result<Derived<T>, Raised> {
+        if !T::class().is_base_of(&kind) {
+            return Err(Exception::TypeError.raise("a class that is derived from the native one is required"));
+        }
+        Ok(Derived(Class::init(kind, methods, &[])?, PhantomData))
+    }
+
+    /// The fields of an instance of this very class, as long as the class is unpatched.
+    #[inline(always)]
+    pub(super) fn fields<'a>(&self, object: &'a Ref) -> Option<&'a T> {
+        if !self.0.is_class_of(object) || !self.0.is_unpatched() {
+            return None;
+        }
+        // SAFETY: `init` has made sure that instances of this class are instances of `T`'s.
+        Some(unsafe { This::<T>::from_ptr(object.as_ptr()) }.fields())
+    }
 }
 
 pub(super) static CLASSES: Once<Classes> = Once::new();
@@ -35,12 +65,20 @@ pub(crate) fn protocol_class() -> Option<&'static Class> {
 /// The fields of a plain reader.
 #[inline(always)]
 pub(crate) fn plain_reader(object: &Ref) -> Option<&Reader> {
-    let classes = CLASSES.get()?;
-    if !classes.reader.is_class_of(object) || !classes.reader.is_unpatched() {
-        return None;
+    CLASSES.get()?.plain_reader(object)
+}
+
+impl Classes {
+    #[inline(always)]
+    pub(super) fn plain_reader<'a>(&self, object: &'a Ref) -> Option<&'a Reader> {
+        self.reader.fields(object).filter(|reader| reader.is_plain())
     }
-    let reader = object.downcast::<Reader>()?.fields();
-    reader.is_plain().then_some(reader)
+
+    /// The fields of a plain writer of ours.
+    #[inline(always)]
+    pub(super) fn plain_writer<'a>(&self, object: &'a Ref) -> Option<&'a Writer> {
+        self.writer.fields(object).filter(|writer| writer.is_plain())
+    }
 }
 
 /// Calls a method of asyncio's class with one of our objects as `self`. `class` selects the class.

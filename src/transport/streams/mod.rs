@@ -24,12 +24,13 @@ mod store;
 mod waiter;
 mod writer;
 mod writer_python;
+mod writing;
 
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
 pub(crate) use call::make_type as make_call_type;
-use classes::{CLASSES, Classes};
+use classes::{CLASSES, Classes, Derived};
 pub(crate) use classes::{is_protocol, plain_reader, protocol_class};
 pub(crate) use reader::Reader;
 pub(crate) use reader_python::make_type as make_reader_type;
@@ -71,8 +72,8 @@ pub(crate) fn adopt_streams(
     let class = |kind, methods, attributes| Class::init(kind, methods, attributes).map_err(PyErr::from);
     let streams = py.import(Fallible("asyncio.streams"))?;
     CLASSES.set(Classes {
-        reader: class(reader.into_any(), &READER_METHODS, &[])?,
-        writer: class(writer.into_any(), &WRITER_METHODS, &[])?,
+        reader: Derived::init(reader.into_any(), &READER_METHODS)?,
+        writer: Derived::init(writer.into_any(), &WRITER_METHODS)?,
         transport: class(
             py.import(Fallible("wakeloop._core"))?.getattr(Fallible("StreamTransport"))?,
             &TRANSPORT_METHODS,

@@ -7,8 +7,9 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::call::{Call, Kind};
-use super::classes::inherited;
-use super::writer::{self, Writer, plain_writer};
+use super::classes::{CLASSES, inherited};
+use super::writer::{self, Writer};
+use super::writing;
 use crate::capi::imports::imports;
 use crate::capi::methods::{Attribute, Method, TypeSlot};
 use crate::capi::{Arguments, Borrowed, Raised, Ref, Slot, This};
@@ -20,8 +21,15 @@ fn pass_on(this: This<'_, Writer>, name: &str, arguments: Arguments<'_>) -> Resu
     inherited(|classes| &classes.asyncio_writer, name, &this.object(), arguments)
 }
 
+/// The transport of a plain writer, if it is plain itself.
+#[inline(always)]
+fn plain_transport(this: This<'_, Writer>) -> Option<Ref> {
+    let classes = CLASSES.get()?;
+    writing::plain_transport(classes, classes.plain_writer(&this.object())?)
+}
+
 fn write(this: This<'_, Writer>, arguments: Arguments<'_>) -> Result<(), Raised> {
-    let transport = plain_writer(&this.object()).and_then(Writer::plain_transport);
+    let transport = plain_transport(this);
     match transport.as_ref().and_then(|transport| transport.downcast()) {
         Some(stream) => send::write(stream, arguments.one("write", "data")?),
         None => pass_on(this, "write", arguments).map(drop),
@@ -29,7 +37,7 @@ fn write(this: This<'_, Writer>, arguments: Arguments<'_>) -> Result<(), Raised>
 }
 
 fn writelines(this: This<'_, Writer>, arguments: Arguments<'_>) -> Result<(), Raised> {
-    let transport = plain_writer(&this.object()).and_then(Writer::plain_transport);
+    let transport = plain_transport(this);
     match transport.as_ref().and_then(|transport| transport.downcast()) {
         Some(stream) => send::writelines(stream, arguments.one("writelines", "data")?),
         None => pass_on(this, "writelines", arguments).map(drop),
@@ -37,7 +45,7 @@ fn writelines(this: This<'_, Writer>, arguments: Arguments<'_>) -> Result<(), Ra
 }
 
 fn drain(this: This<'_, Writer>) -> Result<Ref, Raised> {
-    match plain_writer(&this.object()) {
+    match CLASSES.get().and_then(|classes| classes.plain_writer(&this.object()).map(|_| ())) {
         Some(_) => Call::create(&this.object(), Kind::Drain),
         None => pass_on(this, "drain", Arguments::NONE),
     }
