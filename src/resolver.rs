@@ -139,14 +139,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_literal_is_its_own_address() {
+    fn an_address_literal_needs_no_lookup() {
         for (host, address) in [("127.0.0.1", "127.0.0.1:80"), ("::1", "[::1]:80")] {
             assert_eq!(addresses_of(host, 80).unwrap(), [address.parse().unwrap()]);
         }
     }
 
     #[test]
-    #[cfg_attr(miri, ignore = "it asks the C library")]
+    #[cfg_attr(miri, ignore = "Miri cannot call getaddrinfo")]
     fn an_unknown_name_fails_with_the_code_of_the_c_library() {
         let error = addresses_of("no such name", 80).unwrap_err();
         let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<LookupError>()).unwrap();

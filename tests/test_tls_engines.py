@@ -122,7 +122,7 @@ def test_an_engine_that_is_forced_and_cannot_be_used_is_an_error(tls, monkeypatc
     monkeypatch.setenv("WAKELOOP_TLS", "native")
     done = exchange(tls, "run(main())", before=HIDDEN)
     assert done.code == 1
-    assert "RuntimeError: the native TLS engine cannot be used: SSL_read_ex is not there" in done.err
+    assert "RuntimeError: the native TLS engine cannot be used: SSL_read_ex is missing" in done.err
 
 
 def test_the_sslobject_engine_is_used_if_libssl_is_not_loaded(tls, monkeypatch):
@@ -427,7 +427,7 @@ def test_shared_tls_attributes_accept_only_valid_values(run, tls, each_engine):
         ]:  # fmt: skip
             with pytest.raises((TypeError, ValueError)):
                 setattr(protocol, name, value)
-        with pytest.raises(RuntimeError, match="begun already"):
+        with pytest.raises(RuntimeError, match="has an engine already"):
             protocol.__init__(True, asyncio.get_running_loop(), near, tls.client(), None)
         near.transport._connection = 1
         with pytest.raises(TypeError, match="_connection is not a TLS connection"):

@@ -10,7 +10,7 @@
 //! | [`pool`] | threads for the loops' own blocking calls, such as name lookups |
 //! | [`budget`] | the cooperative budget: how much tasks may do before they yield to the loop |
 //! | [`promise`] | makes sure that a job reports an outcome |
-//! | [`panic`], [`io_error`] | the exceptions for panics and errors of the runtime |
+//! | [`panic`](mod@panic), [`io_error`] | the exceptions for panics and errors of the runtime |
 //!
 //! [`future_into_py`] and [`into_future`] are for other extension crates. The module `generic`, behind the feature
 //! `async-runtimes`, is for crates that use pyo3-async-runtimes.

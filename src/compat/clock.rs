@@ -2,8 +2,8 @@
 //!
 //! asyncio's loop calls `time.monotonic` whenever it needs the time. Tools that freeze time therefore replace that
 //! function, sometimes while a coroutine runs. Other tools override `time` or `call_at` on the loop or on its class.
-//! Our loop reads the kernel's clock instead. It looks for a replacement when it is created, when it begins to run, and
-//! when its class or `time.monotonic` has changed since the last look.
+//! Our loop reads the kernel's clock instead. It looks for a replacement when it first needs the time, when it begins
+//! to run, and when its class or `time.monotonic` has changed since the last look.
 
 use pyo3::ffi;
 use pyo3::prelude::*;

@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | is a class, or an instance of it, unpatched? | [`Class`] | a comparison of the class's version tag, and of a code object per function |
 //! | is a function unpatched? | [`Function`] | a lookup; for a module's function a comparison while the module is unchanged |
-//! | do tracers need to see callbacks and tasks? | [`patches`] | asked when a loop is created or starts, and when its class has changed |
+//! | do tracers need to see callbacks and tasks? | [`patches`] | asked when a loop is created or begins to run |
 //! | has a test replaced the loop's clock? | [`clock`] | asked when the class or the `time` module has changed |
 //! | has a program patched methods of asyncio's transports? | [`transports`] | as for a class |
 //!
@@ -19,7 +19,7 @@
 //! Invariants:
 //! - Only a function that asyncio, another package of the standard library or wakeloop has defined counts as an
 //!   original. A patch that was made before wakeloop was imported counts as a patch too.
-//! - A patch is seen as soon as it is made, and no longer once it is undone.
+//! - A patch is seen as soon as it is made, and no longer once it is undone. Only [`patches`] is asked less often.
 //! - A check runs no Python code, unless the function's documentation says so.
 //!
 //! Everything here needs the GIL.

@@ -1,8 +1,8 @@
 //! Detects the patches by which tracers and profilers see every callback and every task.
 //!
 //! Such tools patch `asyncio.Handle._run` and `BaseEventLoop.create_task`, by another function on the class or by other
-//! code in the same function, and expect every loop to call them. A loop checks when it is created, when it begins to
-//! run, and when its class has changed, but not for each callback.
+//! code in the same function, and expect every loop to call them. A loop checks when it is created and when it begins
+//! to run, but not for each callback. So a patch that is made during a run takes effect in the next run.
 
 use pyo3::prelude::*;
 
@@ -42,7 +42,7 @@ pub(crate) fn init(py: Python<'_>) -> PyResult<()> {
 fn functions() -> &'static Functions {
     match FUNCTIONS.get() {
         Some(functions) => functions,
-        None => unreachable!("the functions are noted before any loop is made"),
+        None => unreachable!("the functions are recorded before any loop is created"),
     }
 }
 

@@ -39,7 +39,7 @@ impl Part {
             return Ok(Part::Class(Class::of(owner.into(), &names, true)?));
         }
         if !owner.is_instance_of::<PyModule>() {
-            return Err(exception::<PyTypeError>("neither a class nor a module"));
+            return Err(exception::<PyTypeError>("a part of unpatched() begins with a class or a module"));
         }
         let module = Ref::from(owner);
         let known = |name: &String| {

@@ -163,7 +163,7 @@ fn call_soon_threadsafe(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref,
             soon(&core, callback, arguments, "call_soon_threadsafe", false, create)
         }
     };
-    if is_elsewhere(&core) {
+    if runs_on_another_thread(&core) {
         core.gil.note_thread();
         if core.ready.len() > BACKLOG && handle.is_ok() {
             yield_gil(core.py());
@@ -183,7 +183,7 @@ fn yield_gil(py: Python<'_>) {
 }
 
 /// Does the loop run in another thread?
-fn is_elsewhere(core: &Core) -> bool {
+fn runs_on_another_thread(core: &Core) -> bool {
     // SAFETY: the function has no preconditions.
     let own = unsafe { ffi::PyThread_get_thread_ident() };
     let running = core.thread_id.get().and_then(|thread| thread.exact_int());

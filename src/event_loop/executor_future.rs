@@ -198,7 +198,7 @@ fn wrap(core: This<'_, Core>, job: Borrowed<'_>) -> Result<Ref, Raised> {
     let names = imports();
     let known = match KNOWN.get() {
         Some(known) if known.can_replace(&job)? => known,
-        _ => return asyncios_wrap(core, job),
+        _ => return call_asyncio_wrap(core, job),
     };
     let future = core.object().call_method(&names.create_future, &[])?;
     if !future.is_exactly(&names.future) {
@@ -211,10 +211,10 @@ fn wrap(core: This<'_, Core>, job: Borrowed<'_>) -> Result<Ref, Raised> {
     Ok(future)
 }
 
-fn asyncios_wrap(core: This<'_, Core>, job: Borrowed<'_>) -> Result<Ref, Raised> {
+fn call_asyncio_wrap(core: This<'_, Core>, job: Borrowed<'_>) -> Result<Ref, Raised> {
     let wrap_future = match WRAP_FUTURE.get() {
         Some(function) => function.current()?,
-        None => unreachable!("the function is noted when the type is made"),
+        None => unreachable!("the function is recorded when the type is created"),
     };
     wrap_future.call_keywords([job], &imports().future_keywords, [core.object()])
 }

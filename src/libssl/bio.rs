@@ -397,7 +397,7 @@ pub(super) fn make_method(functions: &Functions) -> Result<BioMethod, String> {
         let kind = (functions.BIO_get_new_index)();
         let method = (functions.BIO_meth_new)(kind | SOURCE_SINK, c"wakeloop".as_ptr());
         if kind < 0 || method.is_null() {
-            return Err("no BIO type is left".to_owned());
+            return Err("OpenSSL has no free BIO type".to_owned());
         }
         (functions.BIO_meth_set_read_ex)(method, read);
         (functions.BIO_meth_set_write_ex)(method, write);
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_while_a_loan_is_open_comes_after_the_loan() {
+    fn data_appended_during_a_loan_comes_after_the_loan() {
         for used in 0..=4 {
             let io = Io::new(Box::new(|| ()));
             let lent = b"lent".to_vec();
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_of_a_loan_is_kept() {
+    fn the_unread_rest_of_a_loan_is_kept() {
         let io = Io::new(Box::new(|| ()));
         for (used, kept) in [(4, 0), (1, 3), (0, 7)] {
             // SAFETY: static memory.
@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_is_a_record() {
+    fn a_step_advances_by_one_record() {
         let lengths = [0, 1, 17, 16_640, 0, 0, 300];
         let input: Vec<u8> = lengths.iter().copied().flat_map(record).collect();
         let whole: Vec<usize> = lengths.iter().map(|length| HEADER + usize::from(*length)).collect();
@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn no_step_goes_beyond_a_record_however_it_arrives() {
+    fn no_step_crosses_the_end_of_a_record() {
         let lengths = [3, 0, 300, 1];
         let input: Vec<u8> = lengths.iter().copied().flat_map(record).collect();
         for arrives in 1..input.len() {

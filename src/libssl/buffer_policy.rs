@@ -9,8 +9,8 @@
 //! All of this happens with the GIL held, and CPython also frees an `SSL` with the GIL held. But CPython releases the
 //! GIL while OpenSSL reads or writes. If a loop has moved to another thread, its connections are still in the list of
 //! the previous thread, which may free their buffers at any time. It must not do that while OpenSSL uses them. So every
-//! call of OpenSSL between the handshake and the shutdown is made within [`Buffers::call_openssl`], and from the
-//! shutdown on the buffers stay as they are ([`Buffers::forget`]).
+//! call of OpenSSL between the handshake and the shutdown is made within `Buffers::call_openssl`, and from the
+//! shutdown on the buffers stay as they are (`Buffers::forget`).
 
 use std::cell::RefCell;
 use std::ffi::{c_int, c_long};

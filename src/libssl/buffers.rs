@@ -10,8 +10,8 @@ const QUIET: u64 = 256;
 /// The state of one `SSL`'s record buffers. Relaxed throughout, because the GIL is held; see `buffer_policy.rs`.
 #[derive(Default)]
 pub(super) struct Buffers {
-    /// The `SSL`, between the end of its handshake and the beginning of its shutdown. Null at other times, and if CPython
-    /// has not set SSL_MODE_RELEASE_BUFFERS.
+    /// The `SSL`, between the end of its handshake and the beginning of its shutdown. Null at other times, and if
+    /// CPython has not set SSL_MODE_RELEASE_BUFFERS.
     pub(super) ssl: AtomicPtr<c_void>,
     /// The `SSL` retains its buffers between records.
     pub(super) retained: AtomicBool,

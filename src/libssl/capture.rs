@@ -45,7 +45,7 @@ pub(super) fn install(functions: &Functions) -> Result<(), String> {
     let index = unsafe {
         (functions.CRYPTO_get_ex_new_index)(CLASS, 0, null_mut(), new_func, null_mut(), null_mut())
     };
-    if index < 0 { Err("no ex_data index is left".to_owned()) } else { Ok(()) }
+    if index < 0 { Err("OpenSSL has no free ex_data index".to_owned()) } else { Ok(()) }
 }
 
 /// Runs `body` and returns the `SSL` that it has created on this thread: `None` if it created none, or several.

@@ -39,7 +39,7 @@ macro_rules! functions {
                         // SAFETY: a live handle and a C string.
                         let address = unsafe { libc::dlsym(handle, name.as_ptr().cast()) };
                         if address.is_null() {
-                            return Err(format!("{} is not there", stringify!($name)));
+                            return Err(format!("{} is missing", stringify!($name)));
                         }
                         // SAFETY: the caller promises that it is OpenSSL's function, which has this signature.
                         unsafe {

@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_dies_with_what_it_leads_to() {
+    fn a_token_is_out_of_date_after_its_entry_was_removed() {
         let table: FdTable<()> = FdTable::new();
         let watched = || Kind::Watched(Rc::new(WatchedFd::new()));
         let first = table.insert(1, watched()).expect("descriptor 1 is open");
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_is_no_descriptor_is_refused() {
+    fn inserting_a_descriptor_that_is_not_open_fails() {
         let table: FdTable<()> = FdTable::new();
         assert!(table.insert(RawFd::MAX, Kind::Free).is_err());
     }

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_calls_in_is_let_in_at_once_and_for_a_while() {
+    fn a_call_from_another_thread_makes_yields_frequent_for_a_while() {
         let fairness = GilFairness::new();
         assert!(fairness.is_yield_due(NOW, false, OTHERS));
         fairness.note_thread();
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_keeps_the_gil_gets_no_yields_and_the_loop_a_grace() {
+    fn a_loop_does_not_yield_to_a_thread_that_computes_and_polls_for_a_grace() {
         let fairness = GilFairness::new();
         assert_eq!(fairness.grace(NOW, true), None);
         let back = NOW + KEPT + 1;

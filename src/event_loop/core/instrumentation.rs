@@ -1,7 +1,6 @@
 //! Debug mode and tracers' patches, which have to see every callback.
 //!
-//! A loop looks for patches when it is created, when it begins to run and when its class has changed. For each callback
-//! it checks one flag.
+//! A loop looks for patches when it is created and when it begins to run. For each callback it checks one flag.
 
 use std::cell::Cell;
 

@@ -224,7 +224,7 @@ impl Core {
     }
 
     /// Looks again for replacements of the clock and of `call_at`, and for patches of asyncio. Called when the loop
-    /// begins to run, and after a change of its class.
+    /// begins to run, and when a program sets `time` or `call_at` on it.
     #[cold]
     pub(crate) fn look_for_patches(&self) {
         self.instrumentation.look_for_patches();

@@ -58,7 +58,7 @@ impl PollPolicy {
         self.last_poll.set(now);
     }
 
-    /// Records whether the turn has events. A skipped poll that brings none says nothing, so it changes nothing.
+    /// Records whether the turn has events. If it has none because the poll was skipped, the last result stays.
     #[inline(always)]
     pub(crate) fn note_events(&self, any: bool, skipped: bool) {
         if any || !skipped {
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_poll_by_hand_ends_with_its_timeout_or_with_the_next_timer() {
+    fn a_requested_poll_ends_with_its_timeout_or_with_the_next_timer() {
         let seconds = |seconds| Some(Duration::from_secs(seconds));
         assert_eq!(shorter(None, None), None);
         assert_eq!(shorter(Some(2.0), None), seconds(2));

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_poll_by_hand_suspends_the_dispatch_around_it() {
+    fn a_poll_inside_of_a_callback_suspends_the_dispatch() {
         let state = RunState::default();
         for (outer, inside) in [
             (Phase::Idle, Phase::Idle),

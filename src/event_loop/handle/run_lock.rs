@@ -21,7 +21,7 @@ use crate::capi::{Raised, Ref, Slot};
 pub(super) struct RunLock {
     /// The thread on which the callback is running.
     runner: Cell<Option<c_ulong>>,
-    gate: Slot,
+    event: Slot,
 }
 
 fn this_thread() -> c_ulong {
@@ -31,22 +31,22 @@ fn this_thread() -> c_ulong {
 
 impl RunLock {
     pub(super) fn new() -> RunLock {
-        RunLock { runner: Cell::new(None), gate: Slot::empty() }
+        RunLock { runner: Cell::new(None), event: Slot::empty() }
     }
 
     /// Blocks while the callback runs on another thread.
     pub(super) fn wait(&self) -> Result<(), Raised> {
         let me = this_thread();
         while self.runner.get().is_some_and(|runner| runner != me) {
-            let Some(gate) = self.gate.get() else {
-                let gate = new_gate()?;
+            let Some(event) = self.event.get() else {
+                let event = new_event()?;
                 // Other threads may have run while the event was created, so everything is checked again.
-                if self.gate.is_empty() {
-                    self.gate.set(Some(gate));
+                if self.event.is_empty() {
+                    self.event.set(Some(event));
                 }
                 continue;
             };
-            gate.call_method(&imports().wait, &[])?;
+            event.call_method(&imports().wait, &[])?;
         }
         Ok(())
     }
@@ -61,17 +61,17 @@ impl RunLock {
         let outer = self.runner.replace(Some(this_thread()));
         let result = run();
         self.runner.set(outer);
-        match self.gate.take() {
-            Some(gate) if outer.is_none() => open(&gate, result, unraisable),
-            gate => {
-                self.gate.set(gate);
+        match self.event.take() {
+            Some(event) if outer.is_none() => open(&event, result, unraisable),
+            event => {
+                self.event.set(event);
                 result
             }
         }
     }
 }
 
-fn new_gate() -> Result<Ref, Raised> {
+fn new_event() -> Result<Ref, Raised> {
     // SAFETY: GIL held, as in every method.
     let py = unsafe { Python::assume_attached() };
     support(py, "new_gate").and_then(|new| new.call0()).map(Ref::from).map_err(Raised::from)
@@ -80,12 +80,12 @@ fn new_gate() -> Result<Ref, Raised> {
 /// Sets the event, whatever the result of the run was. All waiting threads then continue.
 #[cold]
 fn open(
-    gate: &Ref,
+    event: &Ref,
     result: Result<(), Raised>,
     unraisable: impl FnOnce(Raised) -> Result<(), Raised>,
 ) -> Result<(), Raised> {
     let error = result.err().map(|Raised| take_exception());
-    if let Err(raised) = gate.call_method(&imports().set, &[]) {
+    if let Err(raised) = event.call_method(&imports().set, &[]) {
         unraisable(raised)?;
     }
     match error {

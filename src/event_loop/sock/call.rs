@@ -198,7 +198,7 @@ impl SockCall {
 
     /// Raises AttributeError if the object has no such method, because asyncio would call the method. This is so for a
     /// transport's `TransportSocket`.
-    fn ask_for_method(&self, socket: &Ref) -> Result<(), Raised> {
+    fn check_method(&self, socket: &Ref) -> Result<(), Raised> {
         if is_plain_socket(socket.as_ptr()) {
             return Ok(());
         }
@@ -264,7 +264,7 @@ impl Coroutine for SockCall {
         };
         let socket = this.socket.get().ok_or_else(already_awaited)?;
         if this.fd.get() < 0 {
-            this.ask_for_method(&socket)?;
+            this.check_method(&socket)?;
             this.fd.set(file_descriptor(&socket).or_else(|raised| {
                 if !is_plain_socket(socket.as_ptr()) || transfer.is_some() {
                     return Err(raised);

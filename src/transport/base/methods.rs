@@ -10,13 +10,13 @@ use crate::compat::transports::patchable;
 
 /// `abort()`, and `close()` of a transport that only reads.
 pub(crate) fn abort_now<T: TransportKind>(this: This<'_, T>) -> Result<(), Raised> {
-    this.send_from_above();
+    this.send_tls_writes();
     abort(this)
 }
 
 /// `close()` of a transport that writes.
 pub(crate) fn close_now<T: TransportKind>(this: This<'_, T>) -> Result<(), Raised> {
-    this.send_from_above();
+    this.send_tls_writes();
     Ok(close(this)?)
 }
 

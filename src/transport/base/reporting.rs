@@ -52,7 +52,7 @@ pub(crate) fn report_call<T: TransportKind>(
     let first = arguments.first().map(|argument| &**argument);
     let (step, argument) = match caller {
         Caller::Loop => {
-            let exception = take_unless(raised)?;
+            let exception = take_exception_unless_fatal(raised)?;
             let callback = protocol.getattr(name).unwrap_or_else(|Raised| {
                 drop(take_exception());
                 protocol.clone_ref()
@@ -68,7 +68,7 @@ pub(crate) fn report_call<T: TransportKind>(
 }
 
 /// Takes the exception that is set. If it is fatal, it stays set.
-fn take_unless(raised: Raised) -> Result<Ref, Fatal> {
+fn take_exception_unless_fatal(raised: Raised) -> Result<Ref, Fatal> {
     let Raised = raised;
     take_unless_fatal()
 }
@@ -106,7 +106,7 @@ pub(super) fn notify_resume<T: TransportKind>(this: This<'_, T>) -> Result<(), F
 /// Reports the error that a method of the protocol has raised. The connection stays open.
 #[cold]
 fn report_failure<T: TransportKind>(this: This<'_, T>, raised: Raised, message: &str) -> Result<(), Fatal> {
-    report_exception(this, &take_unless(raised)?, message, "protocol_failed")
+    report_exception(this, &take_exception_unless_fatal(raised)?, message, "protocol_failed")
 }
 
 /// Passes an exception, with the transport and its protocol, to a function of `wakeloop._support` that reports it.
@@ -134,7 +134,7 @@ pub(super) fn report_close<T: TransportKind>(
     core: &Core,
     raised: Raised,
 ) -> Result<(), Fatal> {
-    let exception = take_unless(raised)?;
+    let exception = take_exception_unless_fatal(raised)?;
     let arguments = [core.borrow(), this.object(), exception.borrow()];
     core.report(&exception, "close_failed", &arguments)
 }

@@ -174,7 +174,7 @@ pub(crate) trait TransportKind: TransportFields + Traverse + Source {
     fn send_last(_this: This<'_, Self>) {}
 
     /// Sends the writes of a TLS connection on this transport, before a method closes the transport.
-    fn send_from_above(&self) {}
+    fn send_tls_writes(&self) {}
 
     /// The number of bytes that are not sent yet.
     fn unsent(&self) -> usize {

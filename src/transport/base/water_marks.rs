@@ -88,7 +88,7 @@ impl WaterMarks {
         let rules = Ref::from(support(high.py(), "buffer_limits")?);
         let limits = rules.call(&[high, low])?;
         let Some([low, high]) = limits.tuple_items() else {
-            return Err(Exception::SystemError.raise("buffer_limits() gives a pair"));
+            return Err(Exception::SystemError.raise("buffer_limits() must return a pair"));
         };
         let (low, high) = (Limit::of(low)?, Limit::of(high)?);
         self.low.0.set(low);

@@ -1,5 +1,5 @@
-//! The transports of pipes, FIFOs and character devices: [`read`] for the reading end and [`write`] for the writing
-//! end.
+//! The transports of pipes, FIFOs and character devices: [`read`] for the reading end, and [`write`](mod@write) for the
+//! writing end.
 
 mod fd_holder;
 pub(crate) mod read;

@@ -215,7 +215,7 @@ impl Listener {
         protocol: &mut Option<Ref>,
     ) -> Result<(), Raised> {
         let (Some(factory), Some(context)) = (self.factory.get(), self.context.get()) else {
-            return Err(Exception::RuntimeError.raise("the listener was taken apart"));
+            return Err(Exception::RuntimeError.raise("the listener was cleared by the garbage collector"));
         };
         if core.is_debug() {
             let (server, number) = (self.server.get().unwrap_or_else(Ref::none), integer(fd)?);

@@ -12,7 +12,7 @@ use crate::capi::socket::with_socket;
 
 /// An IPv4 address, or an IPv6 address without a scope. For other addresses Python's socket is used, because it returns
 /// a scope by its name.
-fn internet(address: &SockAddr) -> Option<SocketAddr> {
+fn without_scope(address: &SockAddr) -> Option<SocketAddr> {
     address.as_socket().filter(|address| match address {
         SocketAddr::V4(_) => true,
         SocketAddr::V6(v6) => v6.scope_id() == 0,
@@ -26,12 +26,12 @@ pub(crate) fn to_python<'py>(py: Python<'py>, address: &SocketAddr) -> PyResult<
 
 /// The socket's own address, if it is an IPv4 address or an IPv6 address without a scope.
 pub(super) fn own_address(fd: RawFd) -> Option<SocketAddr> {
-    internet(&with_socket(fd, Socket::local_addr).ok()?)
+    without_scope(&with_socket(fd, Socket::local_addr).ok()?)
 }
 
 /// The peer's address, if it is an IPv4 address or an IPv6 address without a scope.
 pub(crate) fn peer_address(fd: RawFd) -> Option<SocketAddr> {
-    internet(&with_socket(fd, Socket::peer_addr).ok()?)
+    without_scope(&with_socket(fd, Socket::peer_addr).ok()?)
 }
 
 /// Opens a TCP socket, non-blocking and close-on-exec.
@@ -74,5 +74,5 @@ pub(super) fn accept(listener: RawFd) -> io::Result<(OwnedFd, Option<SocketAddr>
     with_socket(fd.as_raw_fd(), |socket| {
         socket.set_nonblocking(true).and_then(|()| socket.set_cloexec(true))
     })?;
-    Ok((fd, internet(&peer)))
+    Ok((fd, without_scope(&peer)))
 }

@@ -64,7 +64,7 @@ fn counted_in<'a>(clients: &Bound<'_, ClientCount>, object: &'a Ref) -> Option<T
 /// Attaches the transport to its server.
 pub(super) fn enter(this: This<'_, Stream>) -> Result<(), Raised> {
     let Some(server) = this.server.get() else { return Ok(()) };
-    if let Some(clients) = list_of(&server)? {
+    if let Some(clients) = counting_set_of(&server)? {
         this.counted.enter(clients);
         return Ok(());
     }
@@ -92,7 +92,7 @@ fn is_open(server: &Ref) -> Result<bool, Raised> {
 }
 
 /// The counting set of an open server of asyncio's own class.
-fn list_of(server: &Ref) -> Result<Option<Bound<'_, ClientCount>>, Raised> {
+fn counting_set_of(server: &Ref) -> Result<Option<Bound<'_, ClientCount>>, Raised> {
     let names = imports();
     let is_own = server.is_exactly(&names.server_class);
     if !is_own || !SERVER_LISTS_CLIENTS || !is_open(server)? {

@@ -34,7 +34,7 @@ impl Stream {
     }
 
     /// The Python socket of an open or closed connection. For a closed one, the socket is closed too.
-    fn any_socket(&self, py: Python<'_>) -> PyResult<Option<Ref>> {
+    fn open_or_closed_socket(&self, py: Python<'_>) -> PyResult<Option<Ref>> {
         if let Some(socket) = self.python_socket(py)?.or_else(|| self.base.owner.get()) {
             return Ok(Some(socket));
         }
@@ -90,7 +90,7 @@ impl Stream {
         name: &str,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let value = if name == "socket" {
-            let Some(socket) = self.any_socket(py)? else { return Ok(None) };
+            let Some(socket) = self.open_or_closed_socket(py)? else { return Ok(None) };
             imports().transport_socket.call(&[socket.borrow()])?.bind(py)
         } else {
             self.address(py, name)?
@@ -123,7 +123,7 @@ impl Stream {
     #[inline(always)]
     pub(super) fn remember_addresses(&self, py: Python<'_>) {
         let is_internet = self.reading.family != libc::AF_UNIX;
-        // If the listener has set `sockname`, it is an address without a scope, and so is the peer's, which is stored.
+        // A listener sets `sockname` only to an address without a scope. The peer's address was stored by `accept`.
         if is_internet && !self.ends.sockname.is_empty() {
             return;
         }

@@ -29,7 +29,7 @@ pub(super) enum Received {
     /// The protocol was called with data, and may have written an answer. `full` if there may be more data. After the
     /// answer is sent, the caller gives the `bytes` object back for reuse.
     Data { full: bool, data: Option<Ref> },
-    /// The data was stored, and no call of the protocol's methods was needed.
+    /// The data was fed to a StreamReader, or passed to a TLS connection. `full` if there may be more data.
     Stored { full: bool },
     /// There is no data.
     Empty,

@@ -118,7 +118,7 @@ impl TransportKind for Stream {
         send::send_last(this);
     }
 
-    fn send_from_above(&self) {
+    fn send_tls_writes(&self) {
         self.sink.send_last();
     }
 
@@ -293,7 +293,7 @@ fn read_all(this: This<'_, Stream>, core: &Core, readiness: Readiness) -> Result
             Received::Failed(raised, message) => return fatal_error(this, raised, message),
         };
         if full && this.sink.delivery() == Delivery::Reader {
-            // No Python code has run, so the next read may follow at once.
+            // A StreamReader only stores the data, so the next read may follow at once.
             continue;
         }
         if !full && !goes_on {

@@ -90,7 +90,7 @@ pub(super) fn inherited(
     arguments: Arguments<'_>,
 ) -> Result<Ref, Raised> {
     let Some(classes) = CLASSES.get() else {
-        return Err(Exception::RuntimeError.raise("wakeloop is not imported completely"));
+        return Err(Exception::RuntimeError.raise("wakeloop is not fully imported"));
     };
     let method = class(classes).getattr(&string(name)?)?;
     method.pass_on(&[object.borrow()], arguments)

@@ -5,7 +5,7 @@
 //! code that runs per message is native, and comes first in the class's method resolution order:
 //! - [`connection`]: the state that both halves share
 //! - [`read`]: decrypts what a stream transport has received, and delivers it to the application's protocol
-//! - [`write`]: encrypts what the application's protocol writes
+//! - [`write`](mod@write): encrypts what the application's protocol writes
 //! - [`engine`]: the cryptography. [`choice`] chooses one of two engines: [`native`] calls the process's libssl
 //!   ([`crate::libssl`]) with memory of ours, [`object`] calls CPython's SSLObject and MemoryBIO.
 //! - [`transport`]: the application's transport

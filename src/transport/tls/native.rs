@@ -55,7 +55,7 @@ impl Native {
                 }
                 Outcome::WantRead => return End::Drained,
                 // CPython's own read then raises the right error, or returns b"" after a close_notify.
-                Outcome::Closed | Outcome::Failed => match self.ask() {
+                Outcome::Closed | Outcome::Failed => match self.repeat_read() {
                     Some(end) => return end,
                     None => return End::Drained,
                 },
@@ -66,7 +66,7 @@ impl Native {
     /// Repeats the read with CPython's method, to find out how the data has ended. This releases the GIL, and may run
     /// finalizers.
     #[cold]
-    fn ask(&self) -> Option<End> {
+    fn repeat_read(&self) -> Option<End> {
         let Some(raw) = self.raw.get() else { return Some(End::Closed) };
         let py = raw.py();
         match self.io.call_openssl(|| raw.bind(py).call_method1(Fallible("read"), (1,))) {

@@ -96,7 +96,7 @@ impl Object {
                 Ok(0) => return Ok(End::Closed),
                 Ok(_) if pending(&self.incoming) == 0 => return Ok(End::Drained),
                 Ok(_) => {}
-                Err(raised) => return Ok(no_read(raised)),
+                Err(raised) => return Ok(read_error(raised)),
             }
         }
     }
@@ -118,7 +118,7 @@ impl Object {
         let Some(read) = self.read.get() else { return Ok(Message::Nothing(End::Closed)) };
         let data = match read.call_with([integer(size as i64)?.borrow()]) {
             Ok(data) => data,
-            Err(raised) => return Ok(Message::Nothing(no_read(raised))),
+            Err(raised) => return Ok(Message::Nothing(read_error(raised))),
         };
         Ok(match data.exact_bytes().map_or(0, <[u8]>::len) {
             0 => Message::Nothing(End::Closed),
@@ -140,7 +140,7 @@ impl Object {
         let view = view.ok_or(Raised)?;
         let count = read.call(&[integer(size as i64)?.borrow(), view.borrow()])?.to_index()?;
         if count < 0 || count > size {
-            return Err(Exception::SystemError.raise("_SSLSocket.read() has read more than it was asked to"));
+            return Err(Exception::SystemError.raise("_SSLSocket.read() has returned a wrong size"));
         }
         // SAFETY: the method has written `count` bytes.
         unsafe { plain.set_len(plain.len() + count as usize) };
@@ -179,7 +179,7 @@ pub(super) fn pending(bio: &Slot) -> usize {
 
 /// The outcome of a read that has raised.
 #[cold]
-fn no_read(raised: Raised) -> End {
+fn read_error(raised: Raised) -> End {
     let exception = raised.take();
     let py = exception.py();
     let error = PyErr::from_value(exception.bind(py));

@@ -49,7 +49,7 @@ fn states(py: Python<'_>) -> PyResult<&'static Vec<Py<PyAny>>> {
 fn begin(this: This<'_, Connection>, arguments: Arguments<'_>) -> PyResult<()> {
     let ([native, make], []) = arguments.bind("TlsConnection._begin", ["native", "make"], [])?;
     if this.engine().is_some() {
-        return Err(exception::<PyRuntimeError>("the TLS connection has begun already"));
+        return Err(exception::<PyRuntimeError>("the TLS connection has an engine already"));
     }
     choice::choose(this, native.is_true()?, notify(this)?, || Ok(call0(&make).map(drop)?))
 }
@@ -140,7 +140,7 @@ fn set_event_loop(this: This<'_, Connection>, value: Option<Borrowed<'_>>) -> Py
     if this.event_loop.is_empty() {
         this.event_loop.set(Some(event_loop.to_owned()));
     } else if this.event_loop.as_ptr() != event_loop.as_ptr() {
-        return Err(exception::<PyValueError>("a TLS connection keeps its event loop"));
+        return Err(exception::<PyValueError>("the event loop of a TLS connection cannot be changed"));
     }
     Ok(())
 }
@@ -149,7 +149,7 @@ fn set_transport(this: This<'_, Connection>, value: Option<Borrowed<'_>>) -> PyR
     let transport = value.filter(|value| !value.is_none());
     if let Some(other) = transport.filter(|transport| transport.downcast::<Stream>().is_none()) {
         let other = other.bind(this.py());
-        return Err(exception_about::<PyTypeError>(c"a stream transport is needed, not %R", &other));
+        return Err(exception_about::<PyTypeError>(c"expected a stream transport, not %R", &other));
     }
     this.transport.set(transport.map(Borrowed::to_owned));
     Ok(())
@@ -231,12 +231,12 @@ fn notify(this: This<'_, Connection>) -> PyResult<Notify> {
     let target = Arc::new(PyWeakrefReference::new(&this.object().bind(this.py()))?.unbind());
     Ok(Box::new(move || {
         let target = target.clone();
-        inbox.send(Box::new(move |py| send_unattended(py, &target)));
+        inbox.send(Box::new(move |py| send_unprompted(py, &target)));
     }))
 }
 
 /// Sends such output. Runs on the loop's thread.
-fn send_unattended(py: Python<'_>, target: &Py<PyWeakrefReference>) -> Result<(), Fatal> {
+fn send_unprompted(py: Python<'_>, target: &Py<PyWeakrefReference>) -> Result<(), Fatal> {
     let Some(object) = target.bind(py).upgrade().map(Ref::from) else { return Ok(()) };
     let Some(this) = object.downcast::<Connection>() else { return Ok(()) };
     match (this.in_context(|| write::process_outgoing(this)), this.core()) {

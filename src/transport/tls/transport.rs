@@ -20,7 +20,7 @@ use crate::capi::{Borrowed, Exception, Fallible, Raised, Slot, This};
 
 /// The field that the class adds to asyncio's.
 struct Fields {
-    /// The connection. asyncio's code sets it to None when it drops the connection.
+    /// The connection. `wakeloop._tls` deletes it when asyncio's code has dropped the connection.
     connection: Slot,
 }
 
