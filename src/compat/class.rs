@@ -185,15 +185,15 @@ impl Class {
     /// Attribute `index` of an instance for which [`Class::is_unpatched_on`] holds.
     #[inline(always)]
     pub(crate) fn get(&self, object: &Ref, index: usize) -> Result<Ref, Raised> {
-        // SAFETY: an instance of the class, and no other code runs before there is another reference.
+        // SAFETY: an instance of the class. No other code runs before the value is owned.
         let inline = self.values.as_ref().and_then(|values| unsafe { values.get(object, index) });
         inline.map_or_else(|| object.getattr(&self.attributes[index]), |value| Ok(value.to_owned()))
     }
 
-    /// Is this attribute of such an instance `False`?
+    /// Is attribute `index` `False`? For an instance for which [`Class::is_unpatched_on`] holds.
     #[inline(always)]
     pub(crate) fn is_false(&self, object: &Ref, index: usize) -> Result<bool, Raised> {
-        // SAFETY: an instance of the class, and no other code runs before the comparison.
+        // SAFETY: an instance of the class. No other code runs before the value is compared.
         let inline = self.values.as_ref().and_then(|values| unsafe { values.get(object, index) });
         match inline {
             Some(value) => Ok(value.is_false()),

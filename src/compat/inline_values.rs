@@ -104,7 +104,8 @@ impl InlineValues {
     /// Attribute `index`, borrowed from the object; `None` if it is not set, or not inline.
     ///
     /// # Safety
-    /// `object` is an instance of exactly this class. It keeps the attribute only until other code runs.
+    /// `object` is an instance of exactly this class. The result is valid only until other code runs, which may replace
+    /// the attribute.
     #[inline(always)]
     pub(super) unsafe fn get(&self, object: &Ref, index: usize) -> Option<Borrowed<'_>> {
         // SAFETY: the caller's promise; see the function's head.

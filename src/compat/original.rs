@@ -27,8 +27,8 @@ pub(super) struct Code {
 impl Code {
     #[inline(always)]
     pub(super) fn is_in_place(&self) -> bool {
-        // SAFETY: `Original::of` has checked that it is a function. CPython's headers publish its layout, and a wheel is for
-        // one version of it.
+        // SAFETY: `Original::of` has checked that it is a function. Its layout is in CPython's headers, and an
+        // extension is built for one version of CPython.
         unsafe { (*self.function.as_ptr().cast::<ffi::PyFunctionObject>()).func_code == self.code.as_ptr() }
     }
 }

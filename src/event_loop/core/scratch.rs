@@ -24,8 +24,8 @@ impl fmt::Debug for Scratch {
 }
 
 impl Scratch {
-    /// Lends the receive buffer until the result is dropped. A second caller meanwhile gets another buffer, because the
-    /// first may have called Python code that runs the loop.
+    /// Lends the receive buffer until the result is dropped. If the caller runs Python code that runs the loop, a
+    /// second caller gets another buffer.
     #[inline(always)]
     pub(crate) fn receive_buffer(&self) -> ReceiveBuffer<'_> {
         let mut bytes = self.receive.take();

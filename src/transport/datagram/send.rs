@@ -1,7 +1,8 @@
 //! Sends datagrams.
 //!
-//! The first datagram of a turn that the socket takes is sent at once, as asyncio sends every datagram. The others are
-//! queued, and sent at the end of the turn, up to [`BATCH`] per `sendmmsg`. So a single answer is not delayed, and a
+//! In each turn, datagrams are sent at once until the socket has accepted one, as asyncio sends every datagram. The
+//! others are queued, and sent at the end of the turn, up to [`BATCH`] per `sendmmsg`. So a single answer is not
+//! delayed, and a
 //! burst needs a fraction of the system calls. asyncio would have sent the queued datagrams already. Therefore they are
 //! sent before the size of the write buffer is read, before `close` and `abort`, when the queue grows large, and at once
 //! while the transport is closing.

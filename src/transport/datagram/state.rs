@@ -45,7 +45,7 @@ pub(super) struct SendSide {
     pub(super) size: Cell<usize>,
     /// The last address, as a Python object and in the kernel's form.
     pub(super) last_target: UnsafeCell<Option<(Ref, SockAddr)>>,
-    /// The last turn in which the socket took a datagram at once.
+    /// The last turn in which the socket has accepted a datagram at once.
     pub(super) sent_in: Cell<u64>,
     /// The transport will be flushed at the end of the turn.
     pub(super) queued: Cell<bool>,
@@ -90,8 +90,8 @@ impl Outgoing {
 }
 
 impl SendSide {
-    /// Lets the next datagram be sent at once. `error_received` is about to be called: if it sends another datagram and
-    /// that fails, asyncio reports the failure before `sendto` returns.
+    /// Has the next datagram sent at once. Called before `error_received`: if that method sends another datagram and
+    /// this fails, asyncio reports the error before `sendto` returns.
     pub(super) fn send_next_at_once(&self) {
         self.sent_in.set(u64::MAX);
     }

@@ -246,8 +246,7 @@ pub(crate) fn writelines(this: This<'_, Stream>, list: Borrowed<'_>) -> Result<(
     if this.writing.buffer.len() > before { pushed(this) } else { Ok(()) }
 }
 
-/// `writelines` of asyncio from 3.12 on: it creates a memoryview of each item, which raises the right error for a wrong
-/// item.
+/// The error for a wrong item of `writelines` since 3.12: asyncio creates a memoryview of each item, which raises.
 #[cold]
 fn no_view(item: &Ref, raised: Raised) -> Raised {
     let exception = raised.take();

@@ -42,7 +42,7 @@ pub(super) enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Fresh,
-    /// A step is under way.
+    /// A step is running.
     Running,
     /// The call waits for the future in `waiter`.
     Waiting,
@@ -196,7 +196,7 @@ impl Call {
         reader.waiter.clear();
     }
 
-    /// Ends while it waits for a future.
+    /// Ends the wait for a future.
     #[cold]
     fn give_up(&self) {
         if let Some(owner) = self.owner.get()

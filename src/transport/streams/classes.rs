@@ -24,26 +24,26 @@ pub(crate) struct Classes {
     pub(super) asyncio_writer: Ref,
 }
 
-/// A class in Python that is derived from the native class of `T`.
+/// A Python subclass of the native class of `T`.
 #[derive(Debug)]
 pub(super) struct Derived<T>(Class, PhantomData<fn(T)>);
 
 impl<T: Native> Derived<T> {
-    /// As [`Class::init`]; refuses classes that are not derived from `T`'s.
+    /// As [`Class::init`]. Raises TypeError if the class is not a subclass of `T`'s.
     pub(super) fn init(kind: Bound<'_, PyAny>, methods: &[&str]) -> Result<Derived<T>, Raised> {
         if !T::class().is_base_of(&kind) {
-            return Err(Exception::TypeError.raise("a class that is derived from the native one is required"));
+            return Err(Exception::TypeError.raise("expected a subclass of the native class"));
         }
         Ok(Derived(Class::init(kind, methods, &[])?, PhantomData))
     }
 
-    /// The fields of an instance of this very class, as long as the class is unpatched.
+    /// The fields of an object. `None` if it is not an instance of exactly this class, or if the class is patched.
     #[inline(always)]
     pub(super) fn fields<'a>(&self, object: &'a Ref) -> Option<&'a T> {
         if !self.0.is_class_of(object) || !self.0.is_unpatched() {
             return None;
         }
-        // SAFETY: `init` has made sure that instances of this class are instances of `T`'s.
+        // SAFETY: `init` has checked that the class is a subclass of `T`'s.
         Some(unsafe { This::<T>::from_ptr(object.as_ptr()) }.fields())
     }
 }
@@ -74,7 +74,7 @@ impl Classes {
         self.reader.fields(object).filter(|reader| reader.is_plain())
     }
 
-    /// The fields of a plain writer of ours.
+    /// The fields of a plain writer.
     #[inline(always)]
     pub(super) fn plain_writer<'a>(&self, object: &'a Ref) -> Option<&'a Writer> {
         self.writer.fields(object).filter(|writer| writer.is_plain())

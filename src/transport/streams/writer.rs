@@ -38,7 +38,7 @@ impl Writer {
         [&self.transport, &self.protocol, &self.reader, &self.event_loop, &self.complete, &self.dict]
     }
 
-    /// Has the writer no attributes of its own?
+    /// Has the instance no attributes in its dict?
     #[inline(always)]
     pub(super) fn is_plain(&self) -> bool {
         has_no_items(&self.dict)

@@ -21,7 +21,7 @@ fn pass_on(this: This<'_, Writer>, name: &str, arguments: Arguments<'_>) -> Resu
     inherited(|classes| &classes.asyncio_writer, name, &this.object(), arguments)
 }
 
-/// The transport of a plain writer, if it is plain itself.
+/// The transport of a plain writer, if it is an unpatched stream transport of ours.
 #[inline(always)]
 fn plain_transport(this: This<'_, Writer>) -> Option<Ref> {
     let classes = CLASSES.get()?;

@@ -1,4 +1,4 @@
-//! What the writing methods ask before they leave asyncio's code out: is the transport plain, and would `drain` wait?
+//! Checks of the writing methods: is the transport an unpatched one of ours, and would `drain` wait?
 
 use super::classes::{CLASSES, Classes};
 use super::writer::Writer;
@@ -34,7 +34,7 @@ pub(super) fn is_drained(object: &Ref) -> Result<bool, Raised> {
     let transport = plain_transport(classes, writer);
     let closing = match transport.as_ref().and_then(|transport| transport.downcast::<Stream>()) {
         Some(stream) => stream.base.life.is_closing(),
-        None => asked_closing(writer)?,
+        None => is_transport_closing(writer)?,
     };
     let Some(protocol) = writer.protocol.get() else { return Ok(false) };
     if closing || !classes.protocol.is_unpatched_on(&protocol)? {
@@ -45,7 +45,7 @@ pub(super) fn is_drained(object: &Ref) -> Result<bool, Raised> {
 }
 
 /// Calls `transport.is_closing()` of any transport. A result other than `False` counts as true.
-fn asked_closing(writer: &Writer) -> Result<bool, Raised> {
+fn is_transport_closing(writer: &Writer) -> Result<bool, Raised> {
     let Some(transport) = writer.transport.get() else { return Ok(true) };
     let closing = transport.call_method(&imports().is_closing, &[])?;
     Ok(!closing.is_false())
