@@ -26,7 +26,7 @@ CAN_EMBED = $(PY) -c 'import sys, pathlib, sysconfig as s; v = s.get_config_var;
 	sys.exit(not (pathlib.Path(v("LIBDIR")) / v("LDLIBRARY")).exists())'
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build demo docs guides test test-rust test-python loom mutants shuttle miri sanitize other-systems debug-python debug-tests bench-echo conformance conformance-modes conformance-3.14 conformance-matrix conformance-summed ecosystem extension lint types soak fuzz bench bench-3.14 bench-quick bench-instructions bench-shares bench-primitives bench-runtime clean
+.PHONY: help venv build demo docs guides test test-rust test-python loom mutants shuttle miri sanitize other-systems debug-python debug-tests bench-echo conformance conformance-modes conformance-3.14 conformance-matrix conformance-summed ecosystem extension lint types soak fuzz bench bench-3.14 bench-quick bench-instructions bench-shares bench-primitives bench-runtime wheels check-wheels sdist check-sdist check-arm64 licenses deny workflows release-check clean
 
 help: ## lists the main targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -75,6 +75,14 @@ $(MADE)-guides: $(MADE)-extension
 
 $(MADE)-test: $(MADE)-demo $(MADE)-lint
 	$(PIP) install $$($(PY) .ci/requirements.py test)
+	@touch $@
+
+$(MADE)-wheels: $(MADE)-venv pyproject.toml
+	$(PIP) install $$($(PY) .ci/requirements.py wheels)
+	@touch $@
+
+$(MADE)-release: $(MADE)-wheels
+	$(PIP) install $$($(PY) .ci/requirements.py release)
 	@touch $@
 
 build: $(MADE)-extension ## builds the release extension into .venv
@@ -252,6 +260,59 @@ bench-echo: #- puts load on echo and HTTP servers on wakeloop, tokio, smol and t
 
 bench-quick: $(MADE)-extension $(MADE)-bench ## runs every benchmark in three short rounds
 	$(PY) benchmarks/run.py --quick
+
+# -- releases ------------------------------------------------------------------------------------------------------
+
+DIST ?= dist
+WHEEL_PYTHONS ?= 3.11 3.12 3.13 3.14 3.15
+WHEEL_SYSTEMS ?= x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu x86_64-unknown-linux-musl aarch64-unknown-linux-musl
+# glibc 2.17 is the oldest that Rust's standard library supports. maturin has the facts of each interpreter that is built
+# for, so none of them has to be installed.
+WHEEL_TAG = $(if $(findstring musl,$1),musllinux_1_2,manylinux_2_17)
+BUILD_WHEELS = maturin build --release --strip --locked --zig --target $1 --compatibility $(call WHEEL_TAG,$1) \
+	$(WHEEL_PYTHONS:%=--interpreter python%) --out $(DIST)
+# With these, two builds of a commit in the same directory are the same, byte for byte: see docs/releasing.md.
+REPRODUCIBLE = SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) RUSTFLAGS='--remap-path-prefix=$(abspath .)=/wakeloop \
+	--remap-path-prefix=$(or $(CARGO_HOME),$(HOME)/.cargo)/registry/src=/crates'
+ON_PATH = PATH="$(abspath $(VENV))/bin:$$PATH"
+
+wheels: $(MADE)-wheels #- builds a wheel for each of WHEEL_PYTHONS on each of WHEEL_SYSTEMS into dist
+	rustup target add $(WHEEL_SYSTEMS)
+	$(foreach system,$(WHEEL_SYSTEMS),$(ON_PATH) $(REPRODUCIBLE) $(call BUILD_WHEELS,$(system)) &&) true
+
+check-wheels: $(MADE)-wheels #- audits the wheels in dist, and runs the smoke test with those that can run here
+	$(PY) -m release.check_wheels $(DIST) --pythons $(WHEEL_PYTHONS) --systems $(WHEEL_SYSTEMS)
+
+sdist: $(MADE)-wheels #- builds the source distribution into dist
+	$(ON_PATH) $(REPRODUCIBLE) maturin sdist --out $(DIST)
+
+check-sdist: sdist #- builds and tests wakeloop from the source distribution, offline, and without Rust
+	cargo fetch --locked
+	$(ON_PATH) $(PY) -m release.check_sdist $(DIST)
+
+# A minimal Debian for arm64, made by debootstrap.
+ARM64_TREE ?= target/debian-arm64
+
+check-arm64: $(MADE)-wheels #- runs the smoke test and the runtime's tests for aarch64, on an emulated processor
+	$(ON_PATH) release/check-arm64 $(DIST) $(ARM64_TREE)
+
+licenses: $(MADE)-wheels #- writes THIRD-PARTY-LICENSES.txt; needs cargo-about
+	cargo about generate --config release/about.toml --locked --offline --fail release/licenses.hbs > THIRD-PARTY-LICENSES.txt
+	cd "$$($(PY) -c 'import pathlib, ziglang; print(pathlib.Path(ziglang.__file__).parent)')" && \
+		cat LICENSE lib/libunwind/LICENSE.TXT >> $(abspath THIRD-PARTY-LICENSES.txt)
+
+deny: #- checks the crates: licences, duplicates, sources and advisories; needs cargo-deny
+	@if ! cargo deny --version >/dev/null 2>&1; then echo 'skipped: no cargo-deny (cargo install --locked cargo-deny)'; else \
+	cargo deny check licenses bans sources && \
+	if cargo deny fetch db 2>/dev/null; then cargo deny check advisories; \
+	else echo 'skipped: advisories; their database cannot be fetched'; fi; fi
+
+workflows: $(MADE)-release #- checks .github/workflows with zizmor, and with actionlint if it is installed
+	$(VENV)/bin/zizmor --offline --pedantic --quiet .github
+	@if command -v actionlint >/dev/null; then echo actionlint; actionlint; else echo 'skipped: no actionlint'; fi
+
+release-check: $(MADE)-release deny workflows #- checks that this commit can be released; docs/releasing.md has the steps
+	$(PY) -m release.check
 
 clean: ## removes .venv, target and caches
 	rm -rf $(VENV) target docs/_build benchmarks/runtime/target .pytest_cache .mypy_cache benchmarks/out demo.png

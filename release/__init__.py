@@ -1,0 +1,1 @@
+"""What makes, checks and releases the distributions; see docs/releasing.md."""
