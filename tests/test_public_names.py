@@ -21,22 +21,31 @@ def members():
                     yield f"{name}.{member}", getattr(value, member)
 
 
-NAMED = [pytest.param(name, value, id=name) for name, value in members() if name != "__version__"]
+NAMED = {name: value for name, value in members() if name != "__version__"}
 
 
-@pytest.mark.parametrize(("name", "value"), NAMED)
-def test_every_public_name_has_a_docstring_without_a_raw_signature(name, value):
-    text = inspect.getdoc(value) or ""
-    # A sentence, and no call of the function itself.
-    assert text and not text.startswith(f"{name.split('.')[-1]}("), text
-    assert not any(line.strip() == "--" for line in text.splitlines()), text
+def test_every_public_name_has_a_docstring_without_a_raw_signature():
+    wrong = []
+    for name, value in NAMED.items():
+        text = inspect.getdoc(value) or ""
+        # A text, which does not begin with a call of the function itself.
+        if not text or text.startswith(f"{name.split('.')[-1]}(") or "--" in map(str.strip, text.splitlines()):
+            wrong.append(name)
+    assert len(NAMED) > 90 and wrong == []
 
 
-@pytest.mark.parametrize(("name", "value"), [case for case in NAMED if callable(case.values[1])])
-def test_every_public_function_and_class_has_a_signature(name, value):
-    if isinstance(value, type) and issubclass(value, BaseException):
-        pytest.skip("CPython's own exceptions have none")
-    inspect.signature(value)
+def has_signature(value):
+    try:
+        inspect.signature(value)
+    except ValueError:
+        # CPython's own exceptions have none.
+        return isinstance(value, type) and issubclass(value, BaseException)
+    return True
+
+
+def test_every_public_function_and_class_has_a_signature():
+    called = {name: value for name, value in NAMED.items() if callable(value)}
+    assert len(called) > 80 and [name for name, value in called.items() if not has_signature(value)] == []
 
 
 def test_native_functions_show_their_parameters():

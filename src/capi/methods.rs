@@ -144,7 +144,7 @@ impl<T: Native> Method<T> {
             ml_name: self.name.as_ptr(),
             ml_meth: self.function,
             ml_flags: self.flags,
-            ml_doc: doc_of(self.name, self.doc),
+            ml_doc: doc_of(self.name, self.doc, self.flags),
         }
     }
 
@@ -160,11 +160,17 @@ impl<T: Native> Method<T> {
 }
 
 /// The text in the form from which CPython takes a signature: `name($self, parameters)`, a line `--`. Leaked with its
-/// table.
-fn doc_of(name: &CStr, doc: &'static CStr) -> *const c_char {
+/// table. For a text without a call, the calling convention tells the parameters: CPython itself does so since 3.13.
+fn doc_of(name: &CStr, doc: &'static CStr, flags: c_int) -> *const c_char {
     let signature = || -> Option<CString> {
         let (name, doc) = (name.to_str().ok()?, doc.to_str().ok()?);
-        let (parameters, text) = doc.strip_prefix(name)?.strip_prefix('(')?.split_once(")\n\n")?;
+        let call = doc.strip_prefix(name).and_then(|rest| rest.strip_prefix('('));
+        let (parameters, text) = match call.and_then(|rest| rest.split_once(")\n\n")) {
+            Some(written) => written,
+            None if flags & ffi::METH_NOARGS != 0 => ("/", doc),
+            None if flags & ffi::METH_O != 0 => ("object, /", doc),
+            None => return None,
+        };
         let comma = if parameters.is_empty() { "" } else { ", " };
         CString::new(format!("{name}($self{comma}{parameters})\n--\n\n{text}")).ok()
     };
