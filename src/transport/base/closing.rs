@@ -13,8 +13,8 @@ use crate::event_loop::core::Core;
 /// has not caused it.
 const UNWATCHED: &str = "Fatal error on transport";
 
-/// Queues `connection_lost(exception)`, once. On a closed loop it raises as asyncio's `call_soon` does. The transport is
-/// then lost without that call, and its descriptor stays open until the transport is deallocated.
+/// Queues `connection_lost(exception)`, once. On a closed loop it raises as asyncio's `call_soon` does. The transport
+/// is then lost without that call, and its descriptor stays open until the transport is deallocated.
 pub(crate) fn lose<T: TransportKind>(this: This<'_, T>, exception: Option<Ref>) -> Result<(), Fatal> {
     let base = this.base();
     if base.life.lose() == Transition::Before {

@@ -2,10 +2,9 @@
 //!
 //! In each turn, datagrams are sent at once until the socket has accepted one, as asyncio sends every datagram. The
 //! others are queued, and sent at the end of the turn, up to [`BATCH`] per `sendmmsg`. So a single answer is not
-//! delayed, and a
-//! burst needs a fraction of the system calls. asyncio would have sent the queued datagrams already. Therefore they are
-//! sent before the size of the write buffer is read, before `close` and `abort`, when the queue grows large, and at once
-//! while the transport is closing.
+//! delayed, and a burst needs a fraction of the system calls. asyncio would have sent the queued datagrams already.
+//! Therefore they are sent before the size of the write buffer is read, before `close` and `abort`, when the queue
+//! grows large, and at once while the transport is closing.
 //!
 //! Datagrams that the socket does not accept stay in the same queue until it has room, and count against the high-water
 //! mark. An error of the socket belongs to the first datagram of the queue: as in asyncio, that datagram is dropped and

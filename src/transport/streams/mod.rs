@@ -2,9 +2,9 @@
 //!
 //! `wakeloop.StreamReader` is a Python class with two bases: the native [`reader`], and `asyncio.StreamReader`. So it
 //! is an instance of asyncio's class, and all methods that are not native are asyncio's own code, with the same
-//! attributes. `wakeloop.StreamWriter` is made in the same way with [`writer`] and [`writing`]. The protocol between them and
-//! the transport is asyncio's Python code. `wakeloop._streams` makes the classes. A method that may wait returns a
-//! [`call`], an awaitable. It reads the data with [`reading`], and waits for a future with [`waiter`].
+//! attributes. `wakeloop.StreamWriter` is made in the same way with [`writer`] and [`writing`]. The protocol between
+//! them and the transport is asyncio's Python code. `wakeloop._streams` makes the classes. A method that may wait
+//! returns a [`call`], an awaitable. It reads the data with [`reading`], and waits for a future with [`waiter`].
 //!
 //! **Native or Python.** Unlike asyncio's methods, the native ones do not call each other by name: `readline` does not
 //! call `self.readuntil`. This is right only if none of them is patched. So each native method first checks that the
