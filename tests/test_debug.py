@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import re
 import socket
 import sys
 import threading
@@ -180,6 +181,23 @@ def test_handles_remember_where_they_were_created(debug):
     timer = debug.call_later(10, callback)
     assert timer._source_traceback[-1].lineno == line + 4
     timer.cancel()
+
+
+def test_the_report_of_a_watcher_that_removed_itself_shows_its_callback(debug):
+    def failing():
+        debug.remove_reader(near)
+        raise ZeroDivisionError
+
+    contexts = []
+    debug.set_exception_handler(lambda loop, context: contexts.append(context))
+    near, far = socket.socketpair()
+    with near, far:
+        far.send(b"x")
+        debug.add_reader(near, failing)
+        run_once(debug)
+    (context,) = contexts
+    line = failing.__code__.co_firstlineno
+    assert re.match(rf"<Handle cancelled .*failing\(\) at {__file__}:{line} created at ", repr(context["handle"]))
 
 
 def test_tasks_remember_where_they_were_created(run):

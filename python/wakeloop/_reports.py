@@ -117,17 +117,6 @@ def protocol_failed(loop: LoopState, transport: Any, protocol: Any, exception: B
     )
 
 
-def close_failed(loop: LoopState, transport: Any, exception: BaseException) -> None:
-    """Reports that closing a transport's descriptor failed: most likely the program has closed it already."""
-    loop.call_exception_handler(
-        {
-            "message": f"Exception in callback {type(transport).__name__}._call_connection_lost()",
-            "exception": exception,
-            "transport": transport,
-        }
-    )
-
-
 def write_after_lost() -> None:
     """Logs the fifth write to a lost connection, and every one after it."""
     base_events.logger.warning("socket.send() raised exception.")

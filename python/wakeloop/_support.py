@@ -33,7 +33,6 @@ from ._reports import (
     accept_exhausted,
     bare_callback_failed,
     callback_failed,
-    close_failed,
     connect_failed,
     connection_failed,
     fail_waiter,

@@ -155,8 +155,8 @@ pub(crate) fn remove(core: &Core, fd: RawFd, direction: Direction) -> bool {
 
 /// Cancels a handle that was replaced or removed, as asyncio does.
 fn cancel(waiter: Option<Ref>) {
-    if let Some(handle) = waiter.as_ref().and_then(Handle::from_object) {
-        handle.cancel();
+    if let Some(Ok(handle)) = waiter.map(HandleRef::new) {
+        handle.cancel_watcher();
     }
 }
 

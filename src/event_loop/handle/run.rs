@@ -140,13 +140,27 @@ impl HandleRef {
     pub(crate) fn reported(&self, owners: isize) {
         let kept = self.object().refcount() > owners;
         if kept && self.kind != Kind::Repeated && self.repr.is_empty() {
-            undisturbed(|| match self.object().repr() {
-                Ok(text) => self.repr.set(Some(text)),
-                // The repr of the callback has failed.
-                Err(raised) => drop(raised.take()),
-            });
+            self.keep_repr();
         }
         self.finish_run();
+    }
+
+    /// Cancels the handle of a watched descriptor. In debug mode its repr still shows the callback, as in asyncio.
+    #[cold]
+    pub(crate) fn cancel_watcher(&self) {
+        let is_debug = self.event_loop.get().is_some_and(|event_loop| event_loop.core().is_debug());
+        if !self.cancelled.replace(true) && is_debug {
+            self.keep_repr();
+        }
+        self.cancel();
+    }
+
+    fn keep_repr(&self) {
+        undisturbed(|| match self.object().repr() {
+            Ok(text) => self.repr.set(Some(text)),
+            // The repr of the callback has failed.
+            Err(raised) => drop(raised.take()),
+        });
     }
 }
 

@@ -106,7 +106,7 @@ pub(crate) fn connection_lost<T: TransportKind>(object: &Ref, core: &Core) -> Re
     // A fatal error is returned after everything is cleaned up.
     let mut outcome = Outcome::default();
     outcome.note(notify(this, core, Caller::Ending, &imports().connection_lost, &[exception.borrow()]));
-    outcome.note(release(this).or_else(|raised| report_close(this, core, raised)));
+    outcome.note(release(this).or_else(|raised| report_close(this, core, &exception, raised)));
     this.drop_unsent();
     this.forget_protocol();
     outcome.note(T::leave(this).or_else(|raised| core.unraisable(raised)));

@@ -127,16 +127,17 @@ pub(super) fn report_exception<T: TransportKind>(
     )
 }
 
-/// Reports that the descriptor could not be closed, with the error that is set.
+/// Reports that the descriptor could not be closed, with the error that is set: most likely the program has closed it
+/// already. `lost_exception` is the argument of `connection_lost`.
 #[cold]
 pub(super) fn report_close<T: TransportKind>(
     this: This<'_, T>,
     core: &Core,
+    lost_exception: &Ref,
     raised: Raised,
 ) -> Result<(), Fatal> {
-    let exception = take_exception_unless_fatal(raised)?;
-    let arguments = [core.borrow(), this.object(), exception.borrow()];
-    core.report(&exception, "close_failed", &arguments)
+    let context = this.base().context.get().unwrap_or_else(Ref::none);
+    core.report_step(&this.object(), "_call_connection_lost", Some(lost_exception), &context, raised)
 }
 
 /// In debug mode, writes a line to asyncio's log.
