@@ -21,10 +21,11 @@ def test_a_buffered_protocol_receives_into_its_own_buffer(run):
     run(main())
 
 
-def test_an_empty_buffer_is_a_fatal_error(run, asyncio_log):
+@pytest.mark.parametrize("empty", [bytearray(), b""], ids=repr)
+def test_an_empty_buffer_is_a_fatal_error(run, empty, asyncio_log):
     class Empty(Buffered):
         def get_buffer(self, sizehint):
-            return bytearray()
+            return empty
 
     async def main():
         near, far = await pair(near=Empty)
@@ -46,6 +47,26 @@ def test_get_buffer_returning_an_object_without_a_length_is_a_fatal_error(run, a
         far.transport.write(b"x")
         error = await near.lost
         assert isinstance(error, TypeError) and str(error) == "object of type 'NoneType' has no len()"
+        await close(far)
+
+    run(main())
+
+
+@pytest.mark.parametrize("buffer", [b"constant", memoryview(b"constant"), memoryview(bytearray(8))[::2], "text"], ids=repr)
+def test_a_buffer_that_cannot_be_written_to_is_a_fatal_read_error(run, buffer):
+    class Constant(Buffered):
+        def get_buffer(self, sizehint):
+            return buffer
+
+    async def main():
+        loop, contexts = asyncio.get_running_loop(), []
+        loop.set_exception_handler(lambda loop, context: contexts.append(context))
+        near, far = await pair(near=Constant)
+        far.transport.write(b"x")
+        error = await near.lost
+        words = f"recv_into() argument 1 must be read-write bytes-like object, not {type(buffer).__name__}"
+        assert isinstance(error, TypeError) and str(error) == words
+        assert [context["message"] for context in contexts] == ["Fatal read error on socket transport"]
         await close(far)
 
     run(main())

@@ -36,6 +36,25 @@ def test_a_buffered_protocol_gets_its_data_into_its_buffer(run, tls):
     run(main())
 
 
+def test_a_buffer_that_cannot_be_written_to_ends_the_connection(run, tls, asyncio_log):
+    class Constant(Viewed):
+        constant = False
+
+        def get_buffer(self, sizehint):
+            return b"constant" if self.constant else super().get_buffer(sizehint)
+
+    async def main():
+        near, far = await secure_pair(tls, near=Constant)
+        near.constant = True
+        far.transport.write(b"x")
+        error = await near.lost
+        words = "read() argument 2 must be read-write bytes-like object, not bytes"
+        assert isinstance(error, TypeError) and str(error) == words
+        await far.lost
+
+    run(main())
+
+
 def test_data_written_before_a_nested_run_is_sent_in_it(loop, tls):
     class Asking(Recording):
         def data_received(self, data):

@@ -23,10 +23,10 @@ impl Buffer {
         Buffer::get(object, ffi::PyBUF_SIMPLE)
     }
 
-    /// A contiguous writable view of `object`. The error for an object that has none names `function`, a method of
-    /// sockets.
-    pub(crate) fn writable(object: &Ref, function: &str) -> Result<Buffer, Raised> {
-        Buffer::get(object, ffi::PyBUF_WRITABLE).map_err(|Raised| refused(object, function))
+    /// A contiguous writable view of `object`. The error for an object that has none names `parameter`, such as
+    /// "recv_into() argument 1".
+    pub(crate) fn writable(object: &Ref, parameter: &str) -> Result<Buffer, Raised> {
+        Buffer::get(object, ffi::PyBUF_WRITABLE).map_err(|Raised| refused(object, parameter))
     }
 
     fn get(object: &Ref, flags: i32) -> Result<Buffer, Raised> {
@@ -118,10 +118,10 @@ impl std::fmt::Debug for Buffer {
 /// The TypeError for an object that has no writable buffer, as `socket.recv_into` raises it. It replaces the error of
 /// the object itself.
 #[cold]
-fn refused(object: &Ref, function: &str) -> Raised {
+fn refused(object: &Ref, parameter: &str) -> Raised {
     clear_error();
     let name = if object.is_none() { "None".to_owned() } else { object.kind_name() };
-    let text = format!("{function}() argument 1 must be read-write bytes-like object, not {name}");
+    let text = format!("{parameter} must be read-write bytes-like object, not {name}");
     Exception::TypeError.raise(&text)
 }
 

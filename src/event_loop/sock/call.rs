@@ -147,7 +147,7 @@ impl SockCall {
             Action::ReceiveInto(target) => {
                 // An owned reference: to ask for the buffer may run Python code that closes this call.
                 let target = target.get().unwrap_or_else(Ref::none);
-                let buffer = Buffer::writable(&target, "recv_into")?;
+                let buffer = Buffer::writable(&target, "recv_into() argument 1")?;
                 if buffer.len() == 0 {
                     // As in Python, there is no system call.
                     return integer(0).map(Attempt::Finished);

@@ -56,7 +56,7 @@ impl Exchange {
             Exchange::ReceiveInto { target, size } => {
                 // An owned reference: to ask for the buffer may run Python code that closes this call.
                 let target = target.get().unwrap_or_else(Ref::none);
-                let buffer = Buffer::writable(&target, "recvfrom_into")?;
+                let buffer = Buffer::writable(&target, "recvfrom_into() argument 1")?;
                 if *size > buffer.len() {
                     return Err(
                         Exception::ValueError.raise("nbytes is greater than the length of the buffer")

@@ -129,7 +129,7 @@ fn sock_recvfrom_into(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, R
         let size = match size {
             Some(size) if size.is_true()? => {
                 // As in Python, the buffer is checked before the size.
-                drop(Buffer::writable(&target, "recvfrom_into")?);
+                drop(Buffer::writable(&target, "recvfrom_into() argument 1")?);
                 size_of_argument(&size, "recvfrom_into")?
             }
             _ => 0,

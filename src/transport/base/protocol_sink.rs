@@ -9,7 +9,6 @@ use std::sync::OnceLock;
 use pyo3::ffi;
 
 use crate::capi::buffer::Buffer;
-use crate::capi::error::raise;
 use crate::capi::imports::imports;
 use crate::capi::inspect::{clear_error, integer};
 use crate::capi::{Exception, Raised, Ref, Slot};
@@ -157,15 +156,15 @@ impl ProtocolSink {
         reader_feed::reader_of(&self.protocol.get()?)
     }
 
-    /// `protocol.get_buffer(hint)`. The result is not empty.
-    pub(crate) fn get_buffer(&self, hint: isize) -> Result<Buffer, Raised> {
+    /// `protocol.get_buffer(hint)`. The result is not empty. The inner error is the exception of a read into something
+    /// that is no writable buffer, and names `parameter`.
+    pub(crate) fn get_buffer(&self, hint: isize, parameter: &str) -> Result<Result<Buffer, Ref>, Raised> {
         let target = self.call(&self.function, &imports().get_buffer, &integer(hint as i64)?)?;
-        let buffer =
-            Buffer::writable(&target, "recv_into").map_err(|raised| without_length(&target, raised))?;
-        if buffer.len() == 0 {
-            return Err(Exception::RuntimeError.raise("get_buffer() returned an empty buffer"));
+        match Buffer::writable(&target, parameter) {
+            Ok(buffer) if buffer.len() == 0 => Err(empty_buffer()),
+            Ok(buffer) => Ok(Ok(buffer)),
+            Err(raised) => check_length(&target, raised).map(Err),
         }
-        Ok(buffer)
     }
 
     /// `protocol.buffer_updated(count)`.
@@ -200,14 +199,20 @@ fn optional(found: Result<Ref, Raised>) -> Result<Option<Ref>, Raised> {
     }
 }
 
-/// The error for an object that has no writable buffer. asyncio calls `len()` first, so an error of that takes
-/// precedence.
+/// Returns the error for an object that has no writable buffer. asyncio calls `len()` before it reads, so errors of that
+/// take precedence.
 #[cold]
-fn without_length(target: &Ref, raised: Raised) -> Raised {
+fn check_length(target: &Ref, raised: Raised) -> Result<Ref, Raised> {
     let refused = raised.take();
     // SAFETY: a live object. With -1 an error is set, and stays set.
-    if unsafe { ffi::PyObject_Size(target.as_ptr()) } >= 0 {
-        raise(refused);
+    match unsafe { ffi::PyObject_Size(target.as_ptr()) } {
+        0 => Err(empty_buffer()),
+        1.. => Ok(refused),
+        _ => Err(Raised),
     }
-    Raised
+}
+
+#[cold]
+fn empty_buffer() -> Raised {
+    Exception::RuntimeError.raise("get_buffer() returned an empty buffer")
 }

@@ -9,7 +9,7 @@ use std::io;
 use super::send;
 use super::state::Stream;
 use crate::capi::buffer::{RawBytes, bytes_from};
-use crate::capi::error::raise_io;
+use crate::capi::error::{raise, raise_io};
 use crate::capi::{Raised, Ref, This};
 use crate::event_loop::core::writes::Delivery as Outer;
 use crate::event_loop::core::{Core, RECEIVE};
@@ -219,8 +219,9 @@ fn receive_for_reader(this: This<'_, Stream>, core: &Core) -> Result<Received, R
 fn receive_into(this: This<'_, Stream>, core: &Core) -> Result<Received, Received> {
     let buffer = this
         .base
-        .in_context(|| this.sink.get_buffer(-1))
-        .map_err(|raised| Received::Failed(raised, GET_BUFFER_FAILED))?;
+        .in_context(|| this.sink.get_buffer(-1, "recv_into() argument 1"))
+        .map_err(|raised| Received::Failed(raised, GET_BUFFER_FAILED))?
+        .map_err(|exception| Received::Failed(raise(exception), READ_FAILED))?;
     // `get_buffer` may have closed or paused the transport. As in asyncio, it still gets this data, unless the
     // descriptor is closed.
     if this.base.life.is_closed() {

@@ -6,7 +6,7 @@ use super::native::Native;
 use super::object::Message;
 use super::records::{End, RECORD, Room};
 use super::write::{fail, flush, write_pending};
-use crate::capi::buffer::RawBytes;
+use crate::capi::buffer::{Buffer, RawBytes};
 use crate::capi::call::in_kept_context;
 use crate::capi::error::raise;
 use crate::capi::{Raised, Ref, This};
@@ -204,12 +204,17 @@ fn deliver(this: This<'_, Connection>, core: &Core, batch: Batch) -> Result<bool
 fn before_failure(this: This<'_, Connection>, plain: Plain) -> Result<Plain, Raised> {
     let Plain::Scratch(mut plain) = plain else { return Ok(Plain::Scratch(Vec::new())) };
     let size = match this.sink.delivery() {
-        Delivery::Buffer => this.sink.get_buffer(plain.len() as isize)?.len(),
+        Delivery::Buffer => get_buffer(this, plain.len())?.len(),
         // Other protocols have no buffer that could be full.
         _ => usize::MAX,
     };
     plain.truncate(plain.len() - plain.len() % size);
     Ok(Plain::Scratch(plain))
+}
+
+/// Calls `protocol.get_buffer(hint)`.
+fn get_buffer(this: This<'_, Connection>, hint: usize) -> Result<Buffer, Raised> {
+    this.sink.get_buffer(hint as isize, "read() argument 2")?.map_err(raise)
 }
 
 /// Delivers plaintext. False if a buffered protocol has paused reading before it got all of it.
@@ -287,7 +292,7 @@ fn deliver_buffered(this: This<'_, Connection>, core: &Core, plain: &[u8]) -> Re
             }
             break;
         }
-        let buffer = this.sink.get_buffer(rest.len() as isize)?;
+        let buffer = get_buffer(this, rest.len())?;
         let (full, count) = (buffer.len() <= rest.len(), buffer.len().min(rest.len()));
         // SAFETY: the view is writable and keeps its memory alive, and the plaintext is in memory of ours.
         unsafe { std::ptr::copy_nonoverlapping(rest.as_ptr(), buffer.as_ptr(), count) };
