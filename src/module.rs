@@ -67,7 +67,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("DatagramTransport", datagram::make_type(py)?)?;
     module.add("ReadPipeTransport", pipe::read::make_type(py)?)?;
     module.add("WritePipeTransport", pipe::write::make_type(py)?)?;
-    transports::init(module)?;
+    transports::init(py)?;
     module.add("Unpatched", compat::python::make_type(py)?)?;
     module.add_function(wrap_pyfunction!(compat::python::unpatched, module)?)?;
     module.add("TlsConnection", tls::python::make_type(py)?)?;

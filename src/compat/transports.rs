@@ -2,8 +2,8 @@
 //!
 //! Some projects' tests patch `BaseTransport.get_extra_info` with a mock, on the class that defines it or on one that
 //! inherits it. Our transports define these methods natively, so they would never call the mock. Each of the native
-//! methods therefore asks [`patch_of`] first, by [`patchable!`]. It looks at the asyncio class that our transport
-//! replaces, where patches of all base classes are seen too.
+//! methods therefore asks [`patch_of`] first. It looks at the asyncio class that our transport replaces, where patches of
+//! all base classes are seen too.
 
 use pyo3::prelude::*;
 
@@ -39,38 +39,41 @@ methods! {
     Writelines = "writelines",
 }
 
-/// Our transports, each with the module and the name of the asyncio class that it replaces.
-const KINDS: [(&str, &str, &str); 4] = [
-    ("StreamTransport", "asyncio.selector_events", "_SelectorSocketTransport"),
-    ("DatagramTransport", "asyncio.selector_events", "_SelectorDatagramTransport"),
-    ("ReadPipeTransport", "asyncio.unix_events", "_UnixReadPipeTransport"),
-    ("WritePipeTransport", "asyncio.unix_events", "_UnixWritePipeTransport"),
+/// An asyncio class that a transport of ours replaces.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Replaced {
+    Socket,
+    Datagram,
+    ReadPipe,
+    WritePipe,
+}
+
+/// The module and the name of each.
+const REPLACED: [(&str, &str); 4] = [
+    ("asyncio.selector_events", "_SelectorSocketTransport"),
+    ("asyncio.selector_events", "_SelectorDatagramTransport"),
+    ("asyncio.unix_events", "_UnixReadPipeTransport"),
+    ("asyncio.unix_events", "_UnixWritePipeTransport"),
 ];
 
-/// Our transport types, each with asyncio's class.
-type Kinds = Vec<(Ref, Class)>;
+static CLASSES: Once<[Class; REPLACED.len()]> = Once::new();
 
-static CLASSES: Once<Kinds> = Once::new();
-
-/// Records asyncio's classes. Called once, by the module's initialisation, after our types were created.
-pub(crate) fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    let py = module.py();
-    let mut kinds = Vec::new();
-    for (ours, home, class) in KINDS {
-        let class = Ref::from(py.import(Fallible(home))?.getattr(Fallible(class))?);
-        let class = Class::of(class, METHODS, false)?;
-        kinds.push((module.getattr(Fallible(ours))?.into(), class));
-    }
-    CLASSES.set(kinds);
+/// Records asyncio's classes. Called once, by the module's initialisation.
+pub(crate) fn init(py: Python<'_>) -> PyResult<()> {
+    let class = |(module, name)| -> PyResult<Class> {
+        Ok(Class::of(Ref::from(py.import(Fallible(module))?.getattr(Fallible(name))?), METHODS, false)?)
+    };
+    let [socket, datagram, read_pipe, write_pipe] = REPLACED.map(class);
+    CLASSES.set([socket?, datagram?, read_pipe?, write_pipe?]);
     Ok(())
 }
 
 /// The patch of asyncio's method that a transport of ours has to call instead of its own, if there is one.
 #[inline(always)]
-pub(crate) fn patch_of(transport: Borrowed<'_>, method: Method) -> Option<Patch> {
-    let (_, class) = CLASSES.get()?.iter().find(|(ours, _)| transport.is_exactly(ours))?;
+pub(crate) fn patch_of(replaced: Replaced, method: Method) -> Option<Patch> {
+    let found = CLASSES.get()?[replaced as usize].patch_of(method as usize)?;
     // SAFETY: the class has the patch, and no Python code has run since it was found.
-    class.patch_of(method as usize).map(|found| Patch(unsafe { Ref::from_borrowed(found) }))
+    Some(Patch(unsafe { Ref::from_borrowed(found) }))
 }
 
 /// The value that a program has put in place of a method.
@@ -93,28 +96,3 @@ impl Patch {
         bound.ok_or(Raised)?.pass_on(&[], arguments)
     }
 }
-
-/// Makes a native method of a transport that calls the patch of asyncio's method, if there is one. The arguments are
-/// the calling convention (`no_args` or `fast`), the type of the transport, the native function and the [`Method`].
-macro_rules! patchable {
-    (no_args, $kind:ty, $function:expr, $method:ident) => {
-        |this: $crate::capi::This<'_, $kind>| {
-            use $crate::compat::transports::{Method, patch_of};
-            match patch_of(this.object(), Method::$method) {
-                None => $crate::capi::returned::Returned::into_object(($function)(this)),
-                Some(patch) => patch.call(this.object(), $crate::capi::Arguments::NONE),
-            }
-        }
-    };
-    (fast, $kind:ty, $function:expr, $method:ident) => {
-        |this: $crate::capi::This<'_, $kind>, arguments: $crate::capi::Arguments<'_>| {
-            use $crate::compat::transports::{Method, patch_of};
-            match patch_of(this.object(), Method::$method) {
-                None => $crate::capi::returned::Returned::into_object(($function)(this, arguments)),
-                Some(patch) => patch.call(this.object(), arguments),
-            }
-        }
-    };
-}
-
-pub(crate) use patchable;

@@ -6,7 +6,6 @@ use super::reporting::log_in_debug;
 use super::transport::TransportKind;
 use crate::capi::methods::{Attribute, Method};
 use crate::capi::{Arguments, Borrowed, Exception, Raised, Ref, This};
-use crate::compat::transports::patchable;
 
 /// `abort()`, and `close()` of a transport that only reads.
 pub(crate) fn abort_now<T: TransportKind>(this: This<'_, T>) -> Result<(), Raised> {
@@ -81,6 +80,37 @@ fn set_write_buffer_limits<T: TransportKind>(
     T::send_gathered(this)?;
     maybe_pause(this)
 }
+
+/// Makes a native method of a transport that calls the patch of asyncio's method, if there is one. The arguments are
+/// the calling convention (`no_args` or `fast`), the type of the transport, the native function and the [`Method`].
+macro_rules! patchable {
+    (no_args, $kind:ty, $function:expr, $method:ident) => {
+        |this: $crate::capi::This<'_, $kind>| {
+            use $crate::compat::transports::{Method, patch_of};
+            match patch_of(
+                <$kind as $crate::transport::base::transport::TransportKind>::REPLACES,
+                Method::$method,
+            ) {
+                None => $crate::capi::returned::Returned::into_object(($function)(this)),
+                Some(patch) => patch.call(this.object(), $crate::capi::Arguments::NONE),
+            }
+        }
+    };
+    (fast, $kind:ty, $function:expr, $method:ident) => {
+        |this: $crate::capi::This<'_, $kind>, arguments: $crate::capi::Arguments<'_>| {
+            use $crate::compat::transports::{Method, patch_of};
+            match patch_of(
+                <$kind as $crate::transport::base::transport::TransportKind>::REPLACES,
+                Method::$method,
+            ) {
+                None => $crate::capi::returned::Returned::into_object(($function)(this, arguments)),
+                Some(patch) => patch.call(this.object(), arguments),
+            }
+        }
+    };
+}
+
+pub(crate) use patchable;
 
 /// A table of methods. Each calls the patch of asyncio's method instead, if there is one.
 macro_rules! patchable_methods {

@@ -32,6 +32,7 @@ use crate::capi::collector::Traverse;
 use crate::capi::methods::Attribute;
 use crate::capi::native::{Dealloc, WeakList};
 use crate::capi::{Borrowed, Fatal, Raised, Ref, Slot, This};
+use crate::compat::transports::Replaced;
 use crate::event_loop::core::Core;
 use crate::event_loop::core::loop_ref::LoopRef;
 use crate::event_loop::source::Source;
@@ -93,6 +94,8 @@ pub(crate) trait TransportFields: Dealloc {
 pub(crate) trait TransportKind: TransportFields + Traverse + Source {
     /// The name of the class in Python, with its module.
     const NAME: &'static CStr;
+    /// The asyncio class whose patches it follows.
+    const REPLACES: Replaced;
     /// The names of its base classes in `asyncio.transports`.
     const BASES: &'static [&'static str];
     /// The name of the attribute with the descriptor.

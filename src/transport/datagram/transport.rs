@@ -14,12 +14,13 @@ use super::{receive, send};
 use crate::capi::methods::Method;
 use crate::capi::{Arguments, Borrowed, Fallible, Fatal, Raised, Ref, Slot, This, sockaddr};
 use crate::compat::descriptor;
-use crate::compat::transports::patchable;
+use crate::compat::transports::Replaced;
 use crate::event_loop::core::Core;
 use crate::event_loop::event_loop::EventLoop;
 use crate::reactor::{Interest, Readiness};
 use crate::transport::base::class::make_class;
 use crate::transport::base::events::EventHandler;
+use crate::transport::base::methods::patchable;
 use crate::transport::base::methods::{close_now, reading, writing};
 use crate::transport::base::opening::{self, Parts};
 use crate::transport::base::transport::TransportKind;
@@ -27,6 +28,7 @@ use crate::transport::base::watching::polling;
 
 impl TransportKind for Datagram {
     const NAME: &'static CStr = c"wakeloop._core.DatagramTransport";
+    const REPLACES: Replaced = Replaced::Datagram;
     const BASES: &'static [&'static str] = &["_FlowControlMixin", "DatagramTransport"];
     const DESCRIPTOR: &'static CStr = c"_sock_fd";
     const OWNER: &'static CStr = c"_sock";

@@ -17,13 +17,14 @@ use crate::capi::error::raise_io;
 use crate::capi::imports::imports;
 use crate::capi::methods::Method;
 use crate::capi::{Fatal, Raised, Ref, Slot, This};
-use crate::compat::transports::patchable;
+use crate::compat::transports::Replaced;
 use crate::event_loop::core::{Core, RECEIVE};
 use crate::event_loop::event_loop::EventLoop;
 use crate::reactor::{Interest, Readiness};
 use crate::transport::base::class::{make_class, native_transport};
 use crate::transport::base::closing::{fatal_error, lose, watch_or_lose};
 use crate::transport::base::events::EventHandler;
+use crate::transport::base::methods::patchable;
 use crate::transport::base::methods::{abort_now, reading};
 use crate::transport::base::opening::{self, Parts};
 use crate::transport::base::reporting::{Caller, log_in_debug, notify, report_call};
@@ -52,6 +53,7 @@ native_transport!(ReadPipe, base, protocol, |it| [it.fd_holder.slot()]);
 
 impl TransportKind for ReadPipe {
     const NAME: &'static CStr = c"wakeloop._core.ReadPipeTransport";
+    const REPLACES: Replaced = Replaced::ReadPipe;
     const BASES: &'static [&'static str] = &["ReadTransport"];
     const DESCRIPTOR: &'static CStr = c"_fileno";
     const OWNER: &'static CStr = c"_pipe";

@@ -20,7 +20,7 @@ use crate::capi::buffer::{Content, is_scattered};
 use crate::capi::error::{raise, raise_errno, raise_io, take_exception};
 use crate::capi::methods::Method;
 use crate::capi::{Arguments, Borrowed, Exception, Fatal, Raised, Slot, This};
-use crate::compat::transports::patchable;
+use crate::compat::transports::Replaced;
 use crate::event_loop::core::Core;
 use crate::event_loop::event_loop::EventLoop;
 use crate::reactor::{Interest, Readiness};
@@ -28,6 +28,7 @@ use crate::transport::base::class::{make_class, native_transport};
 use crate::transport::base::closing::{fatal_error, force_close, watch_or_lose, watch_or_raise};
 use crate::transport::base::events::EventHandler;
 use crate::transport::base::flow_control::{after_send, maybe_pause};
+use crate::transport::base::methods::patchable;
 use crate::transport::base::methods::{close_now, writing};
 use crate::transport::base::opening::{self, Parts};
 use crate::transport::base::reporting::log_in_debug;
@@ -57,6 +58,7 @@ native_transport!(WritePipe, base, protocol, |it| [it.fd_holder.slot()]);
 
 impl TransportKind for WritePipe {
     const NAME: &'static CStr = c"wakeloop._core.WritePipeTransport";
+    const REPLACES: Replaced = Replaced::WritePipe;
     const BASES: &'static [&'static str] = &["_FlowControlMixin", "WriteTransport"];
     const DESCRIPTOR: &'static CStr = c"_fileno";
     const OWNER: &'static CStr = c"_pipe";

@@ -4,9 +4,9 @@ use super::send;
 use super::state::Stream;
 use crate::capi::methods::{Attribute, Method};
 use crate::capi::{Arguments, Exception, Raised, Ref, This};
-use crate::compat::transports::patchable;
 use crate::event_loop::completion::complete;
 use crate::event_loop::futures::new_future;
+use crate::transport::base::methods::patchable;
 use crate::transport::base::methods::{close_now, force_close_now};
 
 fn writelines(this: This<'_, Stream>, arguments: Arguments<'_>) -> Result<(), Raised> {

@@ -22,6 +22,7 @@ use super::{clients, send, send_file};
 use crate::capi::imports::imports;
 use crate::capi::methods::Attribute;
 use crate::capi::{Fatal, Raised, Ref, This};
+use crate::compat::transports::Replaced;
 use crate::event_loop::core::Core;
 use crate::event_loop::source::Source;
 use crate::reactor::Readiness;
@@ -41,6 +42,7 @@ fn has_arrived(readiness: Readiness) -> bool {
 
 impl TransportKind for Stream {
     const NAME: &'static CStr = c"wakeloop._core.StreamTransport";
+    const REPLACES: Replaced = Replaced::Socket;
     const BASES: &'static [&'static str] = &["_FlowControlMixin"];
     const DESCRIPTOR: &'static CStr = c"_sock_fd";
     const OWNER: &'static CStr = c"_sock";
