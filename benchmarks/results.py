@@ -1,6 +1,6 @@
 """Makes a page, and its chart, from a result file of ``run.py``.
 
-    python benchmarks/results.py benchmarks/out/TIME.json [--page benchmarks/RESULTS.md] [--no-chart]
+    python benchmarks/results.py benchmarks/out/TIME.json [--page benchmarks/RESULTS.md]
 
 Results of any Python make a page; only the page of the Python that the targets were set for shows them.
 """
@@ -8,13 +8,13 @@ Results of any Python make a page; only the page of the Python that the targets 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import statistics
 import sys
 from pathlib import Path
 from typing import Any
 
+import chart
 from baseline import BASELINE
 from loops import REFERENCE
 from report import Row, Rows, loopback, median_of, ratios
@@ -22,16 +22,6 @@ from targets import PYTHON, TARGETS
 
 OURS = "wakeloop"
 UNITS = {"cpu_us": "us CPU", "p99_us": "us p99", "kib_per_idle": "KiB"}
-COLOURS = {
-    "asyncio": "#8c8c8c",
-    "uvloop": "#4c72b0",
-    "uvloop+aiofastnet": "#64b5cd",
-    "rloop": "#dd8452",
-    "rsloop": "#c44e52",
-    "zuvloop": "#8172b2",
-    "wakeloop": "#55a868",
-    BASELINE: "#c7c7c7",
-}
 
 
 def middle(row: Row | None, reference: Row | None) -> float | None:
@@ -95,7 +85,7 @@ def targets_of(about: dict[str, Any]) -> dict[str, float]:
     return TARGETS if about["python"].startswith(f"{PYTHON}.") else {}
 
 
-def page(rows: Rows, about: dict[str, Any]) -> str:
+def page(rows: Rows, about: dict[str, Any], where: Path) -> str:
     targets = targets_of(about)
     loops = [loop for loop in about["loops"] if any(loop in by_loop for by_loop in rows.values())]
     shown = [loop for loop in loops if loop != REFERENCE]
@@ -123,6 +113,8 @@ def page(rows: Rows, about: dict[str, Any]) -> str:
         " goes is in [SHARES.md](SHARES.md). The best other is the loop, other than ours, that costs least; what it costs"
         " is given as a multiple of our cost.",
         "",
+        f"![The same as a chart: a dot for each median, a line for each range]({chart.beside(where).name})",
+        "",
         "| " + " | ".join(heads) + " |",
         "|" + " --- |" * len(heads),
         *[line(name, by_loop, loops, targets) for name, by_loop in rows.items()],
@@ -135,50 +127,16 @@ def page(rows: Rows, about: dict[str, Any]) -> str:
     return "\n".join(text)
 
 
-def chart(rows: Rows, loops: list[str], targets: dict[str, float], path: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    names = [name for name, by_loop in rows.items() if middle(by_loop.get(OURS), by_loop.get(REFERENCE))]
-    shown = [loop for loop in loops if loop not in (REFERENCE, BASELINE)]
-    figure, axes = pyplot.subplots(figsize=(9, 1 + 0.24 * len(names) * max(1, len(shown)) / 2))
-    height = 0.8 / max(1, len(shown))
-    for place, loop in enumerate(shown):
-        values = [middle(rows[name].get(loop), rows[name].get(REFERENCE)) or 0 for name in names]
-        places = [index + (place - (len(shown) - 1) / 2) * height for index in range(len(names))]
-        axes.barh(places, values, height * 0.9, label=loop, color=COLOURS.get(loop))
-    marks = [(targets[name], index) for index, name in enumerate(names) if name in targets]
-    if marks:
-        axes.plot([t for t, _ in marks], [i for _, i in marks], "k|", markersize=9, label="target")
-    axes.axvline(1, color="#404040", linewidth=1)
-    axes.set_yticks(range(len(names)), names, fontsize=8)
-    axes.invert_yaxis()
-    axes.set_xlabel(f"{REFERENCE}'s cost over the loop's (higher is better)")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.margins(y=0.01)
-    axes.legend(loc="lower right", fontsize=8, frameon=False)
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description="a page and its chart from a result file")
     parser.add_argument("result", type=Path)
     parser.add_argument("--page", type=Path, default=Path(__file__).with_name("RESULTS.md"))
-    parser.add_argument("--no-chart", action="store_true")
     arguments = parser.parse_args()
     content = json.loads(arguments.result.read_text())
     rows: Rows = content["rows"]
     about: dict[str, Any] = content["meta"]
-    text = page(rows, about)
-    if not arguments.no_chart and importlib.util.find_spec("matplotlib"):
-        picture = arguments.page.with_name(f"{arguments.page.stem.lower()}.png")
-        chart(rows, list(about["loops"]), targets_of(about), picture)
-        text += f"\n![The same as bars]({picture.name})\n"
-    arguments.page.write_text(text)
+    arguments.page.write_text(page(rows, about, arguments.page))
+    chart.write(arguments.page)
     reached = {name: middle(row.get(OURS), row.get(REFERENCE)) for name, row in rows.items()}
     short = [name for name, target in targets_of(about).items() if (value := reached.get(name)) and value < target]
     print(f"{arguments.page}: {len(rows)} scenarios; short of the target: {', '.join(short) or 'none'}")

@@ -16,6 +16,7 @@ NOT_RUN = {
     "README.md": 3,
     "docs/development.md": 4,
     "docs/explanation/performance.md": 1,
+    "docs/guides/processes.md": 1,
     "docs/guides/rust.md": 1,
     "docs/releasing.md": 2,
     "docs/start.md": 1,
@@ -38,3 +39,13 @@ def test_blocks_that_do_not_run_say_why_and_are_counted():
     reasons = {name(page): [block.reason for block in blocks(page) if block.reason is not None] for page in PAGES}
     assert all(len(reason.split()) >= 3 for each in reasons.values() for reason in each), reasons
     assert {page: len(each) for page, each in reasons.items() if each} == NOT_RUN
+
+
+def test_a_block_that_is_a_file_begins_with_its_name():
+    unnamed = [
+        (name(page), block.line)
+        for page in PAGES
+        for block in blocks(page)
+        if "file" in block.marks and block.code.splitlines()[0] != f"# {block.marks['file']}"
+    ]
+    assert unnamed == []

@@ -17,6 +17,9 @@ REPOSITORY = next((url for name, url in URLS.items() if name.lower() in ("reposi
 INCLUDE = re.compile(r"```\{include\} (\S+)\n```\n")
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#\s:]+)(#[^)\s]*)?\)")
 FENCE = re.compile(r"^```.*?^```\s*$", re.MULTILINE | re.DOTALL)
+# What a command has printed looks different from what a reader types.
+OUTPUT = re.compile(r"^```text output.*\n")
+AS_OUTPUT = "```{code-block} text\n:class: output\n\n"
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +62,6 @@ def resolve(app, name, source):
 
     pieces, end = [], 0
     for block in FENCE.finditer(text):
-        pieces += [LINK.sub(replace, text[end : block.start()]), block[0]]
+        pieces += [LINK.sub(replace, text[end : block.start()]), OUTPUT.sub(AS_OUTPUT, block[0])]
         end = block.end()
     source[0] = "".join([*pieces, LINK.sub(replace, text[end:])])

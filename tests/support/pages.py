@@ -42,9 +42,9 @@ PAGES = [
 FENCE = re.compile(r"^( *)(`{3,})([^\n`]*)\n(.*?)^\1\2[ ]*$", re.MULTILINE | re.DOTALL)
 NEEDS = re.compile(r"<!-- needs: (.*?) -->")
 #: The ports that pages use; any other number is left as it is.
-PORT = re.compile(r"(?<![\d.])(8000|8001|8443|8786|8787|50051|5432|6379|7000)(?!\d)")
-PROGRAMS = ("curl", "openssl", "postgres", "redis-server", "docker", "cargo", "gdb")
-PATIENCE = 20
+PORT = re.compile(r"(?<![\d.])(8000|8001|8443|8786|8787|5678|5432|6379|7000)(?!\d)")
+#: Seconds that a command, or the start of a server, may take on a busy machine.
+PATIENCE = 60
 
 
 def name(page):
@@ -87,7 +87,7 @@ def missing(page):
     return [
         need
         for need in needs(page)
-        if not (shutil.which(need, path=search_path()) if need in PROGRAMS else importlib.util.find_spec(need))
+        if not shutil.which(need, path=search_path()) and not (need.isidentifier() and importlib.util.find_spec(need))
     ]
 
 
