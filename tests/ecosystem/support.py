@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import importlib.util
 import os
 
 import pytest
@@ -10,6 +11,13 @@ import pytest
 def need(*names):
     """Imports these modules, and skips the test if one is missing."""
     return [pytest.importorskip(name, reason=f"{name} is not installed: pip install --group test") for name in names]
+
+
+def need_installed(*names):
+    """Skips the test if one of these modules is missing. Imports none of them: another process does."""
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f"{name} is not installed: pip install --group test")
 
 
 def body_of(size, seed=b""):

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tests.ecosystem.support import environment, free_port, need, raw_load, until_listening
+from tests.ecosystem.support import environment, free_port, need_installed, raw_load, until_listening
 
 pytestmark = [pytest.mark.native, pytest.mark.timeout(90)]
 
@@ -72,26 +72,26 @@ def check(run, variables, *command):
 
 
 def test_gunicorn_runs_our_uvicorn_worker(run, installed):
-    need("gunicorn", "uvicorn_worker")
+    need_installed("gunicorn", "uvicorn_worker")
     worker = "wakeloop.gunicorn.UvicornWorker"
     check(run, installed, "gunicorn", "-k", worker, "-w", "2", "-b", "127.0.0.1:PORT", APPLICATION)
 
 
 def test_gunicorn_runs_our_worker_on_the_one_that_uvicorn_has_itself(run, installed, tmp_path):
-    need("gunicorn", "uvicorn.workers")
+    need_installed("gunicorn", "uvicorn")
     (tmp_path / "uvicorn_worker.py").write_text("raise ImportError")
     worker = "wakeloop.gunicorn.UvicornWorker"
     check(run, installed, "gunicorn", "-k", worker, "-b", "127.0.0.1:PORT", APPLICATION)
 
 
 def test_run_reaches_the_spawned_worker_of_hypercorn(run, installed):
-    need("hypercorn")
+    need_installed("hypercorn")
     check(run, installed, "wakeloop", "run", "hypercorn", "-b", "127.0.0.1:PORT", APPLICATION)
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "auto"])
 def test_run_reaches_the_spawned_worker_of_granian(run, installed, loop, tmp_path):
-    need("granian")
+    need_installed("granian")
     # What `auto` prefers.
     for name in "uvloop", "rloop":
         (tmp_path / f"{name}.py").write_text("raise ImportError")
@@ -100,7 +100,7 @@ def test_run_reaches_the_spawned_worker_of_granian(run, installed, loop, tmp_pat
 
 
 def test_granian_takes_our_loop_by_its_registry(run, installed, tmp_path):
-    need("granian")
+    need_installed("granian")
     (tmp_path / "serve_on_wakeloop.py").write_text(
         "import asyncio, sys, wakeloop\n"
         "from granian import Granian, loops\n"

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.ecosystem.support import need
+from tests.ecosystem.support import need_installed
 from tests.ecosystem.test_servers import installed  # noqa: F401
 
 pytestmark = [pytest.mark.native, pytest.mark.timeout(90)]
@@ -39,7 +39,7 @@ def pytest_on(tmp_path, *options):
     ],
 )
 def test_the_plugin_gives_tests_our_loop(tmp_path, library, mark, options):
-    need(library)
+    need_installed(library)
     (tmp_path / "test_kind.py").write_text(TESTS.replace("MARK", mark))
     assert "1 passed" in pytest_on(tmp_path, *options, "-p", "wakeloop.pytest")
     assert "1 passed" not in pytest_on(tmp_path, *options)
@@ -65,7 +65,7 @@ finally:
 
 
 def test_a_kernel_of_jupyter_runs_on_our_loop(installed):  # noqa: F811
-    need("ipykernel", "jupyter_client")
+    need_installed("ipykernel", "jupyter_client")
     line = [sys.executable, "-Wignore", "-c", KERNEL]
     done = subprocess.run(line, env={**installed, "WAKELOOP": "1"}, capture_output=True, text=True, timeout=80)
     assert done.stdout == "wakeloop.loop\n", done.stderr
