@@ -19,7 +19,7 @@ RUST   := Cargo.toml $(wildcard Cargo.lock) pyproject.toml $(shell find src -nam
 LOAD   := $(shell find benchmarks/load -name '*.rs' -o -name Cargo.toml 2>/dev/null)
 # Other event loops to compare with. Those without a wheel for this Python are left out, with a message.
 PEERS  := uvloop rloop rsloop zuvloop
-# Tests with the python feature embed an interpreter: pyo3 links the library of the venv's Python.
+# Rust tests with the python feature embed an interpreter. pyo3 links the library of the venv's Python for that.
 LIBDIR  = $(shell $(PY) -c 'import sysconfig; print(sysconfig.get_config_var("LIBDIR"))')
 EMBED   = PYO3_PYTHON=$(abspath $(PY)) LD_LIBRARY_PATH=$(LIBDIR)$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH}
 CAN_EMBED = $(PY) -c 'import sys, pathlib, sysconfig as s; v = s.get_config_var; \
@@ -123,9 +123,10 @@ shuttle: #- runs the same models, and whole runtimes, in thousands of random ord
 
 NIGHTLY := $(shell rustup toolchain list 2>/dev/null | sed -n 's/^\(nightly[^ ]*\).*/\1/p' | head -1)
 
-# Tree borrows and permissive provenance, for crossbeam-epoch follows no stricter model; and what its collector still holds
-# at the end would count as a leak: those are for `make sanitize`. No backtraces: a panic on purpose would take minutes. It
-# has no socket pairs that do not wait, and a thousandth of the speed: tests of sockets and of fairness are left out.
+# The flags ask for tree borrows and permissive provenance, because crossbeam-epoch follows no stricter model. They
+# ignore leaks, because Miri would report the memory that crossbeam's collector holds at the end: `make sanitize`
+# looks for leaks. Backtraces are off, because the one of an intended panic would take minutes. Miri has no
+# non-blocking socket pairs and a thousandth of the speed, so tests of sockets and of fairness are left out.
 miri: #- runs the runtime's tests under Miri, which finds undefined behaviour; needs nightly's miri
 	@if [ -z '$(NIGHTLY)' ] || ! cargo +$(NIGHTLY) miri --version >/dev/null 2>&1; then \
 		echo 'skipped: no miri (rustup +nightly component add miri rust-src)'; else \
@@ -145,9 +146,9 @@ debug-python: #- runs the Python tests on a debug build of CPython (PYTHONDEBUG)
 	$(MAKE) debug-tests PYTHON=$(PYTHONDEBUG) VENV=$(VENV)-debug; \
 	else echo 'skipped: no $(PYTHONDEBUG) that is a debug build (apt-get install python3.11-dbg python3.11-venv)'; fi
 
-# Other people's extensions need not bear such an interpreter: multidict and aiohttp have Python code in their place. It
-# shows warnings that others keep to themselves, and is slow, which the timeouts allow for. Our own code is built with
-# its assertions on.
+# Extensions of other projects may not work on such an interpreter, so multidict, aiohttp and others run their Python
+# code. The warnings that a debug build shows by default are ignored, and the timeouts are longer because it is slow.
+# Our own code is built with its assertions on.
 DEBUG_ENV := MULTIDICT_NO_EXTENSIONS=1 AIOHTTP_NO_EXTENSIONS=1 YARL_NO_EXTENSIONS=1 FROZENLIST_NO_EXTENSIONS=1 \
 	PROPCACHE_NO_EXTENSIONS=1 CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true CARGO_PROFILE_RELEASE_LTO=off \
 	PYTHONWARNINGS=ignore::DeprecationWarning,ignore::PendingDeprecationWarning,ignore::ImportWarning,ignore::ResourceWarning
@@ -218,7 +219,7 @@ soak: $(MADE)-extension $(MADE)-test #- runs every kind of work for twenty minut
 
 # -- benchmarks ----------------------------------------------------------------------------------------------------
 
-# The page that a run is made into, and the result file of the same name.
+# The name of the page that `make bench` writes, and of its result file.
 RESULTS ?= RESULTS
 
 bench: $(MADE)-extension $(MADE)-bench ## runs every benchmark on every loop; writes benchmarks/RESULTS.md
@@ -242,7 +243,7 @@ bench-primitives: $(MADE)-extension $(MADE)-bench #- compares wakeloop's primiti
 	for scenario in sleep lines latency; do $(PY) benchmarks/primitives.py $$scenario || exit 1; done
 
 RUNTIME_BENCH := cargo run --release --quiet --manifest-path benchmarks/runtime/Cargo.toml --
-# Charts where the environment of the other benchmarks is; the page in any case.
+# Makes the page, and the charts too if the environment of the other benchmarks exists.
 PAGE = $(if $(wildcard $(PY)),$(PY),$(PYTHON)) benchmarks/runtime/results.py benchmarks/out
 
 bench-runtime: #- compares the Rust runtime with tokio and smol; writes benchmarks/RUNTIME.md

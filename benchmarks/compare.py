@@ -1,4 +1,4 @@
-"""Which rows differ between two result files of ``run.py``, beyond the noise.
+"""Shows which rows differ between two result files of ``run.py`` by more than the noise.
 
     python benchmarks/compare.py BEFORE.json AFTER.json [--loop wakeloop] [--all]
 

@@ -53,7 +53,7 @@ def owner(path: str) -> str:
 
 
 def counts_of(profile: Path) -> Counts:
-    """What each owner's code cost by itself, from a file of callgrind; valgrind's manual has the format ("cl-format")."""
+    """Reads what each owner's code cost by itself from a file of callgrind (see "cl-format" in valgrind's manual)."""
     objects: dict[str, str] = {}
     counts: Counts = Counter()
     current, called = "other", False
@@ -147,8 +147,8 @@ def main() -> int:
     if shutil.which("valgrind") is None:
         print("valgrind is not installed; it is a package of that name nearly everywhere")
         return 2
-    # With random hashes, strings have other places in every dict each time, and the start of Python alone differs by
-    # half a million instructions.
+    # With random hashes, the places of strings in dicts differ from run to run, and the start of Python alone differs
+    # by half a million instructions.
     os.environ["PYTHONHASHSEED"] = "0"
     names = chosen(NAMES, arguments.only)
     loops, missing = split(arguments.loops.split(","))

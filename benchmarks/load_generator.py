@@ -13,13 +13,13 @@ from processes import ChildError
 
 ROOT = Path(__file__).parent.parent
 PROFILE = "load"
-#: How long a run may take beside its window and warm-up: to connect, and to wait for the last answers.
+#: How long a run may take in addition to its window and warm-up: to connect, and to wait for the last answers.
 TIMEOUT = 30.0
 
 
 @cache
 def program() -> Path:
-    """The program, which cargo builds unless it is there and newer than its source; ChildError where it cannot."""
+    """Returns the program. cargo builds it unless it is up to date. Raises ChildError if that fails."""
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).absolute()
     package = ["--package", "wakeloop-load", "--profile", PROFILE]
     command = ["cargo", "build", "--quiet", *package, "--target-dir", str(target)]

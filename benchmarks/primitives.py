@@ -1,4 +1,4 @@
-"""The primitives of the Rust runtime against what asyncio programs use instead.
+"""Compares the primitives of the Rust runtime with what asyncio programs use instead.
 
     python benchmarks/primitives.py sleep            # 10,000 sleeps at once
     python benchmarks/primitives.py lines            # a stream of 1,000 MB, line by line
@@ -8,12 +8,12 @@ Every contender runs in a process of its own, in rounds, so that changes of the 
 the medians, and beside each the ratio to asyncio on uvloop. The peer of `lines` and `latency` is a plain blocking process.
 CPU is the contender's own, all of its threads together.
 
-A round of `sleep` and `lines` starts the contenders anew. Those of `latency` live from the first round to the last. They
-take turns, a burst of a few milliseconds each, in an order that changes from round to round: the machine varies more from
-one second to the next than the contenders differ. Their ratio is that of two bursts of the same round; the table has the
-median of all rounds and, behind it, the middle half of them. All share one CPU with their peer, so that a trip is the work
-of both sides and two switches. Waking an idle CPU would cost more than that on a virtual machine, would vary, and would
-be the same for all.
+Each round of `sleep` and `lines` starts the contenders anew. Those of `latency` run from the first round to the last.
+They take turns, a burst of a few milliseconds each, in an order that changes from round to round: the machine varies
+more from one second to the next than the contenders differ. Their ratio is that of two bursts of the same round; the
+table has the median of all rounds and, behind it, the middle half of them. All share one CPU with their peer, so that a
+trip is the work of both sides and two switches. Waking an idle CPU would cost more than that on a virtual machine,
+would vary, and would be the same for all.
 
 `sleep` on tokio needs the extension in benchmarks/tokio_sleep; `make bench-primitives` builds it and runs all three.
 """
@@ -118,7 +118,7 @@ def serve_lines(connection: socket.socket, options: argparse.Namespace) -> None:
 
 
 async def bursts(exchange: Callable[[bytes], Awaitable[bytes]], options: argparse.Namespace) -> None:
-    """A burst of exchanges for each line that comes in, and a line of figures for each burst that goes out."""
+    """Runs a burst of exchanges for each line on stdin, and prints a line of figures for each burst."""
     await burst(exchange, options)
     print("ready", flush=True)
     while sys.stdin.readline():
@@ -226,7 +226,7 @@ def serve(options: argparse.Namespace) -> None:
             threading.Thread(target=one, args=[connection], daemon=True).start()
 
 
-def is_there(name: str) -> bool:
+def is_installed(name: str) -> bool:
     # A directory of that name beside this file is a namespace package, without an origin.
     found = importlib.util.find_spec(name)
     return found is not None and found.origin is not None
@@ -264,7 +264,7 @@ def compare(options: argparse.Namespace) -> None:
         (contender, loop)
         for contender in BODIES[options.scenario]
         for loop in LOOPS
-        if is_there(LOOPS[loop]) and (contender != "tokio sleep" or is_there("tokio_sleep"))
+        if is_installed(LOOPS[loop]) and (contender != "tokio sleep" or is_installed("tokio_sleep"))
     ]
     own = [sys.executable, __file__, *sys.argv[1:]]
     peer = None
@@ -287,12 +287,15 @@ def compare(options: argparse.Namespace) -> None:
     for (contender, loop), rounds in results.items():
         cells = [cell(column, rounds, reference, options.scenario in IN_TURNS) for column in columns]
         print(f"| {contender} | {loop} | {' | '.join(cells)} |")
-    if "tokio sleep" in BODIES[options.scenario] and not is_there("tokio_sleep"):
+    if "tokio sleep" in BODIES[options.scenario] and not is_installed("tokio_sleep"):
         print("left out: tokio sleep, whose extension module is not built (make bench-primitives)")
 
 
 def cell(column: str, rounds: list[Figures], reference: list[Figures] | None, paired: bool) -> str:
-    """The median of a figure and its ratio to the reference's: round by round with the middle half, or of the medians."""
+    """The median of a figure and its ratio to the reference's.
+
+    The ratio is the median of the ratios round by round, with their middle half, or else that of the medians.
+    """
     figures = [figure[column] for figure in rounds]
     median = statistics.median(figures)
     if not reference:

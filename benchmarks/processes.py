@@ -1,4 +1,4 @@
-"""Child processes of a measurement: started, pinned to a core, spoken to in JSON lines, and always reaped."""
+"""Child processes of a measurement. They run on one core, exchange JSON lines, and are always reaped."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def die_with_parent() -> None:
 
 
 def pin(cpu: int) -> None:
-    """Keeps this process on one core; -1 leaves it alone."""
+    """Keeps this process on one core; -1 means any."""
     if cpu >= 0 and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {cpu})
 
@@ -39,7 +39,7 @@ def cores() -> tuple[int, int]:
 
 
 class Child:
-    """A process, a Python one unless told otherwise, that takes and gives one JSON object a line."""
+    """A process, by default a Python one, that reads and writes one JSON object per line."""
 
     def __init__(self, *arguments: str, directory: str | None = None, program: str = sys.executable) -> None:
         self._process = subprocess.Popen(
@@ -89,12 +89,12 @@ class Child:
         return self.receive(timeout)
 
     def end(self, number: int, timeout: float) -> None:
-        """Ends the process by a signal, so that it can say its last; ChildError if it does not end in time."""
+        """Ends the process by a signal that it can handle. Raises ChildError if it does not end in time."""
         self._process.send_signal(number)
         try:
             self._process.wait(timeout)
         except subprocess.TimeoutExpired:
-            raise ChildError(f"it runs on {timeout:.0f} s after signal {number}") from None
+            raise ChildError(f"it still runs {timeout:.0f} s after signal {number}") from None
 
     def close(self) -> None:
         """Kills the process if it still runs, and reaps it."""

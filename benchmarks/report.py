@@ -39,7 +39,7 @@ def median_of(row: Row, key: str) -> float | None:
 
 
 def ratios(row: Row, reference: Row) -> list[float]:
-    """Round by round: above 1 is cheaper than the reference."""
+    """The ratios round by round. Above 1 the row is cheaper than the reference."""
     pairs = zip(row.get("samples", []), reference.get("samples", []))
     metric = row.get("metric", "cpu_us")
     return [theirs[metric] / ours[metric] for ours, theirs in pairs if ours[metric]]
@@ -86,7 +86,7 @@ def processor() -> str:
 
 
 def loopback_us() -> float:
-    """The CPU time of one send and one receive over loopback, from Python: the least of some runs, microseconds.
+    """The CPU time of one send and one receive over loopback, from Python, in microseconds: the least of several runs.
 
     The kernel's part of a row, and so how far apart two loops can be, depends on it. Virtual machines of the same name
     differ by a factor of three.

@@ -33,7 +33,7 @@ def middle(row: Row | None, reference: Row | None) -> float | None:
 
 
 def best_other(by_loop: dict[str, Row]) -> tuple[str, list[float]] | None:
-    """The best of the others by the scenario's metric, and what it costs beside ours, round by round."""
+    """The best other loop by the scenario's metric, and the ratios of its cost to ours, round by round."""
     ours = by_loop.get(OURS, {})
     others = [
         (name, found)

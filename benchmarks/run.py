@@ -50,7 +50,7 @@ class Settings:
 
 
 class Contender:
-    """One loop on one scenario: its processes, while they live, and its samples."""
+    """One loop on one scenario: its processes, while they run, and its samples."""
 
     def __init__(self, scenario: str, loop: str, settings: Settings) -> None:
         self.scenario, self.loop, self.settings = scenario, loop, settings
@@ -158,7 +158,7 @@ def run_scenario(name: str, settings: Settings) -> dict[str, report.Row]:
 
 
 def chosen(names: list[str], globs: list[str] | None) -> list[str]:
-    """Those of the names that one of the patterns matches; all if there is none."""
+    """The names that match one of the patterns, or all names if there is no pattern."""
     return [name for name in names if any(fnmatch.fnmatchcase(name, glob) for glob in globs or ["*"])]
 
 

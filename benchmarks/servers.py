@@ -31,9 +31,9 @@ class Server:
     load: dict[str, Any] = field(default_factory=dict)
     """The scheme of the target (``tls`` for the load of ``tls.py``), and options of ``load_generator.run``."""
     metric: str = "cpu_us"
-    """What the loops are compared by: a key of a round's sample, lower is better."""
+    """The value by which the loops are compared: a key of a round's sample. Lower is better."""
     unpinned: bool = False
-    """On both cores, and a new process in each round even of a quick run: for what a long life would change."""
+    """Runs on both cores, and in a new process in each round: the age of a process would change the result."""
     rounds: int | None = None
     """Fewer rounds than usual, because one takes long."""
 
@@ -65,7 +65,7 @@ def port_of(server: asyncio.Server) -> int:
     return int(server.sockets[0].getsockname()[1])
 
 
-# Loops hold some servers, transports and tasks only weakly; this keeps them alive.
+# A loop refers to some servers, transports and tasks only weakly. This list keeps them alive.
 _alive: list[object] = []
 
 
@@ -164,7 +164,7 @@ async def serve_streams(handle: Handler, path: str) -> int:
 
 
 async def serve_native_streams(handle: Handler, path: str) -> int:
-    """Each loop's own streams, where it has any: wakeloop.start_server on wakeloop, asyncio's elsewhere."""
+    """The loop's own streams, if it has any: wakeloop.start_server on wakeloop, asyncio's on the other loops."""
     loop = asyncio.get_running_loop()
     streams: Any = importlib.import_module("wakeloop" if type(loop).__module__.startswith("wakeloop") else "asyncio")
     return port_of(keep(await streams.start_server(handle, "127.0.0.1", 0, backlog=1024, limit=KIB * KIB)))
@@ -276,7 +276,8 @@ async def hello_app(scope: Any, receive: Any, send: Any) -> None:
 async def serve_uvicorn(app: Any, http: Any, path: str) -> int:
     import uvicorn
 
-    # A host and a port, not a socket made here: asyncio sets TCP_NODELAY only on sockets whose protocol it knows.
+    # uvicorn gets a host and a port and not a socket made here, because asyncio sets TCP_NODELAY only on sockets whose
+    # protocol it knows.
     config = uvicorn.Config(
         app, host="127.0.0.1", port=0, http=http, lifespan="off", access_log=False, log_level="warning"
     )

@@ -1,4 +1,4 @@
-"""Where the CPU time of an operation goes: the kernel, the interpreter, OpenSSL, the loop; by perf.
+"""Shows with perf where the CPU time of an operation goes: to the kernel, the interpreter, OpenSSL or the loop.
 
     python benchmarks/shares.py [--only GLOB]... [--rounds N] [--page FILE]
 
@@ -69,7 +69,7 @@ def shares_in(recording: Path) -> Shares:
 
 
 def sampled(contender: Contender) -> Shares:
-    """Rounds of a contender that already ran, under perf."""
+    """Runs more rounds of a contender that has already run, under perf."""
     assert contender.process is not None
     with tempfile.TemporaryDirectory() as directory:
         recording = Path(directory) / "perf.data"
@@ -124,8 +124,8 @@ def heading(rounds: int) -> list[str]:
         f" time of an operation on {OURS}, and whose code it was spent in. The last ratio leaves out all that is in our"
         " library, in the C library and in the clock: a target beyond it cannot be reached there by a loop that makes the"
         " same system calls and runs the same Python."
-        f" {report.loopback(about)} Made by `make bench-shares`; how is told in"
-        " `benchmarks/shares.py`.",
+        f" {report.loopback(about)} Made by `make bench-shares`;"
+        " `benchmarks/shares.py` says how.",
         "",
         "| " + " | ".join(titles) + " |",
         "|" + " --- |" * len(titles),

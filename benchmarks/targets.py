@@ -1,6 +1,6 @@
 """The targets: the ratio to uvloop 0.23 on CPython 3.13, by the metric of each scenario.
 
-They were set before the code was written. A row that does not reach its target stays in the table as short.
+They were set before the code was written. A row that does not reach its target stays in the table, marked as short.
 """
 
 from __future__ import annotations

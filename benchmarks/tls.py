@@ -1,9 +1,9 @@
 """TLS scenarios: the certificate, the load, and what a connection costs in memory.
 
-The load runs in this process, which is pinned meanwhile. In each turn every connection sends one message, and every byte
-of the echoes is compared. All messages of a turn are encrypted first and then sent together: Python encrypts more slowly
-than the servers answer, and a server that slept between two messages would mostly show the cost of sleeping. The report
-has the names of the load generator's. The openssl command makes the certificate when it is first needed.
+The load runs in this process, which is pinned meanwhile. In each turn every connection sends one message, and every
+byte of the echoes is compared. All messages of a turn are encrypted first and then sent together: Python encrypts more
+slowly than the servers answer, and a server that slept between two messages would mostly show the cost of sleeping. The
+report has the same keys as the load generator's. The openssl command makes the certificate when it is first needed.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def run(
     idle: list[Peer] = []
     more: dict[str, Any] = {}
     if options.get("idle"):
-        # The first connections allocate what all share.
+        # The first connections also allocate what all connections share.
         idle = [connect() for _ in range(20)]
         exchange(idle, options["size"], 0.1)
         before = settled(pid)
@@ -134,7 +134,7 @@ def measured(
     warmup: float,
     cpu: int,
 ) -> dict[str, Any]:
-    """Exchanges messages over connections of this process, and reports in the names of the load generator."""
+    """Exchanges messages over connections of this process. The report has the keys of the load generator's."""
     before = os.sched_getaffinity(0)
     if cpu >= 0:
         os.sched_setaffinity(0, {cpu})

@@ -78,9 +78,9 @@ def scenarios_page(rows: list[Row]) -> list[str]:
     text = [
         "## 27 scenarios",
         "",
-        "How long one repetition takes with us, and how much longer with the others, by wall time / by CPU time of the"
-        " process: above 1 we are faster. Ratios of the medians of interleaved processes. A scenario that mostly sleeps"
-        " (19) has only its CPU time to compare. What the numbers stand for is told in `benchmarks/runtime/src/scenarios/`.",
+        "How long one repetition takes on wakeloop, and the ratio of the others to that, by wall time / by CPU time of the"
+        " process: above 1 wakeloop is faster. Ratios of the medians of interleaved processes. A scenario that mostly sleeps"
+        " (19) has only its CPU time to compare. `benchmarks/runtime/src/scenarios/` describes what each scenario does.",
         "",
     ]
     for workers, title in KINDS.items():
@@ -176,7 +176,7 @@ def sleeps_page(rows: list[Row]) -> list[str]:
         f"## {rows[0]['count']:,} sleeps at once",
         "",
         "First bare sleeps, armed and cancelled (CPU time of each); then a task for each, with deadlines spread evenly,"
-        " 250,000 a second: memory and CPU time per task from spawn to end, and how late it went on.",
+        " 250,000 a second: memory and CPU time per task from spawn to end, and how late the task continued.",
         "",
         *table(heads, lines),
     ]

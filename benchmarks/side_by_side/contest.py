@@ -30,7 +30,7 @@ RUST = "rust echo"
 
 @dataclass(frozen=True)
 class Service:
-    """What the load asks of a server."""
+    """A server, and the load that it gets."""
 
     title: str
     server: str
@@ -144,7 +144,7 @@ class Contest:
         self.stack.close()
 
     def start(self, report: Callable[[str], None]) -> None:
-        """Builds the load generator and starts every server; one that does not start is a trouble of its entries."""
+        """Builds the load generator and starts every server. If one does not start, its entries say so."""
         report("building the load generator")
         load_generator.program()
         for entry in self.entries:
@@ -166,8 +166,8 @@ class Contest:
     def practice(self, report: Callable[[Entry], None]) -> None:
         """A short round before the first, of which only the errors count.
 
-        A server's first thousands of requests cost more than all later ones, most of all asyncio's: the allocator maps
-        its receive buffers afresh until it has learnt their size.
+        A server's first thousands of requests cost more than later ones, above all on asyncio: until the allocator has
+        adapted to the size of its receive buffers, it maps each of them anew.
         """
         window, self.window = self.window, PRACTICE
         self.round(0, report)

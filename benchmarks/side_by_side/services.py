@@ -1,4 +1,4 @@
-"""The services of the demo: what a user would write. Nothing in them knows which loop they run on.
+"""The services of the demo, written as a user would write them. They do not depend on the loop.
 
 ``worker.py`` runs them as scenarios, beside those of ``servers.py``.
 """

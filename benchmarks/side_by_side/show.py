@@ -41,7 +41,7 @@ def headings(results: Results) -> list[str]:
 
 
 def table(results: Results) -> Table:
-    """For rich; it fits a terminal of 80 columns."""
+    """The table for rich. It fits a terminal of 80 columns."""
     from rich import box
     from rich.table import Table
 
@@ -60,7 +60,7 @@ def table(results: Results) -> Table:
 
 
 def markdown(results: Results) -> str:
-    """For the README."""
+    """The table for the README."""
     rows = [headings(results), ["---", "---", *["--:"] * 6], *(cells(results, entry) for entry in results.entries)]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows) + "\n"
 
