@@ -130,7 +130,7 @@ fn a_job_that_comes_while_the_last_thread_leaves_gets_a_new_one() {
     assert_eq!(rt.block_on(timeout(LONG, second)).expect("nobody came").unwrap(), 2);
 }
 
-/// A thread that ends a job is not counted on while it runs user code: here, the drop of an output that nobody
+/// A thread that ends a job does not count as idle while it runs user code: here, the drop of an output that nobody
 /// awaits.
 #[test]
 fn the_drop_of_an_output_may_wait_for_another_job() {
@@ -147,7 +147,8 @@ fn the_drop_of_an_output_may_wait_for_another_job() {
     assert_eq!(ends.recv_timeout(LONG), Ok(7));
 }
 
-/// Nor while it runs a waker that is not a task's: some executors poll in it.
+/// A thread that ends a job does not count as idle while it runs a waker of another executor, which may poll in
+/// `wake`.
 #[test]
 fn a_waker_may_wait_for_another_job() {
     struct Waits(runtime::Handle, std::sync::Mutex<std::sync::mpsc::Sender<i32>>);
@@ -167,32 +168,32 @@ fn a_waker_may_wait_for_another_job() {
 }
 
 #[test]
-fn a_job_that_tells_of_its_output_does_so_once() {
-    struct Told(std::sync::mpsc::Sender<&'static str>);
-    impl Drop for Told {
+fn a_job_notifies_of_its_output_once() {
+    struct Notifier(std::sync::mpsc::Sender<&'static str>);
+    impl Drop for Notifier {
         fn drop(&mut self) {
             let _ = self.0.send("dropped");
         }
     }
     let rt = Builder::new_current_thread().max_blocking_threads(1).build().unwrap();
     let (say, heard) = channel();
-    let tell = |told: Told| {
+    let notify = |notifier: Notifier| {
         move |word: &'static str| {
-            let _ = told.0.send(word);
+            let _ = notifier.0.send(word);
         }
     };
-    rt.block_on(rt.handle().spawn_blocking_and_notify(|| "done", tell(Told(say.clone())))).unwrap();
+    rt.block_on(rt.handle().spawn_blocking_and_notify(|| "done", notify(Notifier(say.clone())))).unwrap();
     assert_eq!(heard.recv_timeout(LONG), Ok("done"));
     assert_eq!(heard.recv_timeout(LONG), Ok("dropped"));
     // After a panic or a cancel there is nothing to notify.
     let error = rt
-        .block_on(rt.handle().spawn_blocking_and_notify(|| panic!("blocked"), tell(Told(say.clone()))))
+        .block_on(rt.handle().spawn_blocking_and_notify(|| panic!("blocked"), notify(Notifier(say.clone()))))
         .unwrap_err();
     assert_eq!(error.panic_message(), Some("blocked"));
     assert_eq!(heard.recv_timeout(LONG), Ok("dropped"));
     let (go, gate) = channel::<()>();
     let busy = rt.spawn_blocking(move || gate.recv());
-    let waits = rt.handle().spawn_blocking_and_notify(|| "never", tell(Told(say)));
+    let waits = rt.handle().spawn_blocking_and_notify(|| "never", notify(Notifier(say)));
     waits.abort();
     go.send(()).unwrap();
     assert!(rt.block_on(waits).unwrap_err().is_cancelled());

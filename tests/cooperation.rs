@@ -46,7 +46,7 @@ fn a_timeout_ends_a_future_that_is_always_busy() {
 }
 
 #[test]
-fn the_second_arm_of_a_select_is_heard_beside_a_busy_first() {
+fn the_second_arm_of_a_select_is_polled_beside_a_busy_first() {
     let notify = Arc::new(Notify::new());
     notify.notify_one();
     assert_eq!(

@@ -50,7 +50,7 @@ fn outputs_come_in_the_order_in_which_the_tasks_end() {
 }
 
 #[test]
-fn thousands_of_tasks_are_each_told_of_once() {
+fn each_of_thousands_of_tasks_is_returned_once() {
     const COUNT: u64 = if cfg!(miri) { 60 } else { 5000 };
     for rt in runtimes() {
         rt.block_on(async {
@@ -77,7 +77,7 @@ fn thousands_of_tasks_are_each_told_of_once() {
 }
 
 #[test]
-fn a_task_that_comes_while_the_set_is_waited_for_is_heard_of() {
+fn a_task_that_is_added_while_the_set_is_awaited_is_returned() {
     for rt in runtimes() {
         rt.block_on(async {
             let mut tasks = JoinSet::new();
@@ -107,7 +107,7 @@ fn a_task_that_comes_while_the_set_is_waited_for_is_heard_of() {
 }
 
 #[test]
-fn dropping_the_set_aborts_its_tasks_and_letting_go_does_not() {
+fn dropping_the_set_aborts_its_tasks_and_detaching_them_does_not() {
     for rt in runtimes() {
         let drops = Arc::new(AtomicUsize::new(0));
         let go = Arc::new(Semaphore::new(0));
@@ -169,7 +169,7 @@ fn a_shutdown_waits_until_the_futures_are_gone() {
 }
 
 #[test]
-fn one_that_is_aborted_or_panics_says_so() {
+fn an_abort_and_a_panic_are_returned_as_errors() {
     let rt = Builder::new().worker_threads(1).build().unwrap();
     let mut tasks = JoinSet::new();
     tasks.spawn_on(pending::<u8>(), &rt.handle()).abort();

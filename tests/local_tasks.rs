@@ -182,7 +182,7 @@ fn two_run_untils_of_one_set_share_its_tasks() {
 }
 
 #[test]
-fn spawn_local_outside_of_a_set_says_so() {
+fn spawn_local_outside_of_a_set_panics() {
     let quiet = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
     let refused = std::panic::catch_unwind(|| drop(spawn_local(async {})));
@@ -280,9 +280,9 @@ fn files_are_read_and_written_through_the_pool() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// Each of them has a waker of its own.
+/// Each `run_until` is polled with a waker of its own.
 #[test]
-fn a_set_remembers_nothing_of_those_who_ran_it() {
+fn a_set_keeps_no_waker_of_a_run_until_that_has_ended() {
     struct Counted(Arc<AtomicUsize>);
     impl std::task::Wake for Counted {
         fn wake(self: Arc<Self>) {}
@@ -306,7 +306,7 @@ fn a_set_remembers_nothing_of_those_who_ran_it() {
 }
 
 #[test]
-fn two_who_run_a_set_in_one_task_are_both_heard() {
+fn two_run_untils_in_one_task_both_complete() {
     for rt in runtimes() {
         let set = LocalSet::new();
         let done = Rc::new(Cell::new(0));

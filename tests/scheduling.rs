@@ -130,7 +130,7 @@ fn eight_tasks_that_always_wake_themselves_delay_a_timer_and_a_socket_by_few_pol
 
 #[test]
 #[cfg_attr(miri, ignore = "it takes too many polls")]
-fn a_flood_from_outside_is_not_dripped_in_between_busy_tasks() {
+fn a_flood_from_outside_does_not_wait_for_a_busy_poll_per_task() {
     const FLOOD: usize = 5000;
     let rt = Builder::new_current_thread().build().unwrap();
     let (stop, polls) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
@@ -163,7 +163,7 @@ fn a_flood_from_outside_is_not_dripped_in_between_busy_tasks() {
 
 #[test]
 #[cfg_attr(miri, ignore = "it is about time")]
-fn polls_that_become_long_hold_others_up_for_a_few_of_them_and_not_for_as_many_as_when_they_were_short() {
+fn when_polls_become_long_a_spawned_task_waits_for_only_a_few_of_them() {
     const LONG_POLL: Duration = Duration::from_micros(300);
     let rt = Builder::new().worker_threads(1).build().unwrap();
     let polls = Arc::new(AtomicUsize::new(0));

@@ -393,7 +393,7 @@ fn a_hook_that_panics_on_a_thread_of_the_pool_cancels_the_job_and_no_more() {
 }
 
 #[test]
-fn a_tracer_that_panics_takes_nothing_along() {
+fn a_tracer_that_panics_ends_no_task_and_no_worker() {
     struct Panics;
     impl runtime::Tracer for Panics {
         fn event(&self, event: runtime::TraceEvent) {
@@ -442,7 +442,7 @@ fn a_runtime_ends_while_another_thread_is_about_to_leave_its_block_on() {
 }
 
 #[test]
-fn who_waits_for_the_only_worker_gets_it_though_another_who_waited_panicked() {
+fn a_caller_that_waits_for_the_only_worker_gets_it_although_another_one_panicked() {
     let rt = Builder::new_current_thread().build().unwrap();
     let (done, driving) = oneshot::channel();
     let first = rt.handle();

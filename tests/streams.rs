@@ -101,7 +101,7 @@ fn a_proxy_passes_bytes_and_ends_on_both_ways() {
 }
 
 #[test]
-fn a_buffered_writer_sends_when_full_and_when_told() {
+fn a_buffered_writer_sends_when_full_and_when_flushed() {
     run(async {
         let (here, there) = UnixStream::pair().unwrap();
         let mut writer = BufWriter::with_capacity(10, here);
@@ -178,7 +178,7 @@ fn readiness_is_waited_for_without_a_buffer() {
 }
 
 #[test]
-fn what_does_not_fit_is_written_when_there_is_room() {
+fn data_that_does_not_fit_is_written_when_there_is_room() {
     const LEN: usize = 1 << 20;
     run(async {
         let (ours, theirs) = UnixStream::pair().unwrap();
@@ -339,7 +339,7 @@ fn a_buffered_reader_hands_out_lines_frames_and_bytes_however_they_come() {
 }
 
 #[test]
-fn a_stream_is_read_and_written_through_what_leads_to_it() {
+fn a_stream_is_read_and_written_through_pointers_to_it() {
     run(async {
         let (here, there) = UnixStream::pair().unwrap();
         let (here, there) = (Arc::new(here), Box::new(there));
@@ -359,7 +359,7 @@ fn a_stream_is_read_and_written_through_what_leads_to_it() {
 }
 
 #[test]
-fn a_read_that_is_given_up_has_taken_nothing() {
+fn a_cancelled_read_has_taken_nothing() {
     run(async {
         let (here, there) = UnixStream::pair().unwrap();
         let mut reader = BufReader::new(there);
@@ -378,7 +378,7 @@ fn a_read_that_is_given_up_has_taken_nothing() {
 }
 
 #[test]
-fn what_is_longer_than_allowed_is_an_error_and_stays() {
+fn an_item_that_is_longer_than_allowed_is_an_error_and_stays() {
     run(async {
         let (here, there) = UnixStream::pair().unwrap();
         let mut reader = BufReader::with_limit(8, there);
@@ -435,7 +435,7 @@ fn datagrams_are_sent_and_received_without_waiting() {
 }
 
 #[test]
-fn a_look_at_what_comes_leaves_it_there() {
+fn a_peek_leaves_the_data_for_the_next_read() {
     run(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let here = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -458,7 +458,7 @@ fn a_look_at_what_comes_leaves_it_there() {
 
 /// The error of a refused datagram is reported once. After that the socket works as before.
 #[test]
-fn a_socket_whose_error_was_told_is_not_ready_for_ever() {
+fn a_socket_whose_error_was_reported_is_not_ready_forever() {
     run(async {
         let gone = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let here = UdpSocket::bind("127.0.0.1:0").await.unwrap();

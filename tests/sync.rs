@@ -164,7 +164,7 @@ fn a_wait_that_all_were_notified_of_leaves_what_is_remembered_to_others() {
 }
 
 #[test]
-fn permits_beyond_the_end_of_numbers_are_not_counted() {
+fn the_count_of_permits_saturates() {
     let semaphore = Semaphore::new(usize::MAX);
     let permit = block_on(semaphore.acquire(1));
     semaphore.release(10);
@@ -186,7 +186,7 @@ fn a_permit_that_a_dropped_waiter_was_given_goes_to_the_next() {
 }
 
 #[test]
-fn who_asks_for_many_permits_is_not_overtaken_and_its_going_lets_the_others_in() {
+fn a_waiter_for_many_permits_is_not_overtaken_and_lets_others_pass_when_it_is_dropped() {
     let semaphore = Semaphore::new(2);
     let mut many = Box::pin(semaphore.acquire(3));
     let mut few = Box::pin(semaphore.acquire(1));
@@ -222,7 +222,7 @@ fn a_hundred_thousand_waiters_may_give_up_in_any_order() {
 }
 
 #[test]
-fn a_permit_can_be_taken_along_and_comes_back() {
+fn an_owned_permit_can_be_moved_and_is_released() {
     let semaphore = Arc::new(Semaphore::new(2));
     let first = block_on(semaphore.clone().acquire_owned(1));
     let second = semaphore.clone().try_acquire_owned(1).unwrap();
@@ -240,7 +240,7 @@ fn a_permit_can_be_taken_along_and_comes_back() {
 }
 
 #[test]
-fn one_task_at_a_time_has_the_lock_also_while_it_waits() {
+fn one_task_at_a_time_has_the_lock_also_across_awaits() {
     let count = if cfg!(miri) { 6 } else { 100 };
     for workers in [1, 2] {
         let rt = Builder::new().worker_threads(workers).build().unwrap();
@@ -274,7 +274,7 @@ fn one_task_at_a_time_has_the_lock_also_while_it_waits() {
 }
 
 #[test]
-fn a_lock_is_given_back_by_who_panics_and_by_who_gives_up() {
+fn a_lock_is_released_by_a_panic_and_passed_on_by_a_dropped_waiter() {
     let lock = Arc::new(AsyncMutex::new(1));
     let theirs = lock.clone();
     let held = std::thread::spawn(move || {

@@ -137,7 +137,7 @@ fn a_task_that_aborts_itself_stops_at_its_next_await() {
 }
 
 #[test]
-fn a_panic_reaches_the_handle_and_the_worker_lives_on() {
+fn a_panic_reaches_the_handle_and_the_worker_continues() {
     for rt in runtimes() {
         let drops = Drops::default();
         let guard = drops.guard();
@@ -179,7 +179,7 @@ fn a_future_that_panics_when_dropped_is_a_panic_too() {
 }
 
 #[test]
-fn a_join_waker_that_panics_hurts_nobody() {
+fn a_join_waker_that_panics_affects_no_other_task() {
     struct Panics;
     impl Wake for Panics {
         fn wake(self: Arc<Self>) {
@@ -308,7 +308,7 @@ fn ten_thousand_tasks_can_be_aborted_at_once() {
 }
 
 #[test]
-fn a_handle_polled_after_it_was_ready_panics_instead_of_lying() {
+fn a_handle_polled_after_it_was_ready_panics() {
     let rt = Builder::new().worker_threads(1).build().unwrap();
     let mut handle = rt.spawn(async {});
     rt.block_on(&mut handle).unwrap();
@@ -316,7 +316,7 @@ fn a_handle_polled_after_it_was_ready_panics_instead_of_lying() {
 }
 
 #[test]
-fn a_waker_made_of_nothing_can_poll_a_handle() {
+fn a_waker_with_a_null_pointer_can_poll_a_handle() {
     static VTABLE: RawWakerVTable =
         RawWakerVTable::new(|data| RawWaker::new(data, &VTABLE), |_| {}, |_| {}, |_| {});
     let rt = Builder::new().worker_threads(1).build().unwrap();

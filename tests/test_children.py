@@ -33,7 +33,7 @@ def is_zombie_or_alive(pid):
     return os.path.exists(f"/proc/{pid}")
 
 
-def possessions():
+def resources():
     """Returns what the kernel counts for this process: descriptors, threads, children."""
     return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")), leaks.children()
 
@@ -43,7 +43,7 @@ async def settled():
     while any("waitpid" in thread.name for thread in threading.enumerate()):
         await asyncio.sleep(0.01)
     await asyncio.sleep(0.05)
-    return possessions()
+    return resources()
 
 
 @pytest.mark.slow
@@ -105,7 +105,7 @@ def test_a_thread_waits_for_the_process_without_pidfds(run, monkeypatch, error, 
 
 @pytest.mark.native
 def test_a_thread_waits_for_the_process_if_the_poller_refuses_the_pidfd(run, monkeypatch):
-    before = possessions()
+    before = resources()
 
     async def main():
         loop = asyncio.get_running_loop()
@@ -120,10 +120,10 @@ def test_a_thread_waits_for_the_process_if_the_poller_refuses_the_pidfd(run, mon
     run(main())
     # The thread ends a moment after it has reported the exit.
     for _ in range(100):
-        if possessions() == before:
+        if resources() == before:
             break
         time.sleep(0.01)
-    assert possessions() == before
+    assert resources() == before
 
 
 def test_a_process_reaped_by_other_code_has_returncode_255(run, asyncio_log):

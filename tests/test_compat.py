@@ -147,7 +147,7 @@ def test_a_name_in_a_module_counts(monkeypatch):
     assert not unpatched()
 
 
-def test_nonsense_is_refused():
+def test_a_guard_of_wrong_arguments_is_refused():
     for part in [("no class", "name"), (1,)]:
         with pytest.raises(TypeError):
             _core.unpatched(part)

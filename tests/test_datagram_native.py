@@ -120,7 +120,7 @@ def test_datagrams_from_many_peers_keep_their_addresses(run):
     run(main())
 
 
-def test_one_bad_datagram_of_many_harms_no_other(run):
+def test_one_bad_datagram_of_many_does_not_affect_the_others(run):
     async def main():
         near, client = await endpoint()
         far, server = await endpoint()
@@ -582,7 +582,7 @@ def test_a_wait_for_a_datagram_can_be_cancelled(run):
     run(main())
 
 
-def test_sockets_that_are_not_quite_sockets_get_asyncios_transport(run):
+def test_a_socket_of_a_subclass_sends_and_receives(run):
     class Own(socket.socket):
         pass
 

@@ -103,15 +103,15 @@ async def write_pipe(loop, protocol):
 def test_an_exception_in_a_protocol_is_reported_with_asyncios_message(
     run, scene, base, name, step, debug
 ):
-    told = []
+    reported = []
 
     async def main():
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda loop, context: told.append((context, repr(context["handle"]))))
+        loop.set_exception_handler(lambda loop, context: reported.append((context, repr(context["handle"]))))
         await scene(loop, failing(base, name))
 
     run(main(), debug=debug)
-    ((context, handle),) = told
+    ((context, handle),) = reported
     arguments = "None" if name == "connection_lost" and (debug or sys.version_info < (3, 13)) else ""
     assert context["message"].startswith(f"Exception in callback {step.__qualname__}({arguments})")
     assert isinstance(context["exception"], ZeroDivisionError)

@@ -28,16 +28,16 @@ def test_an_exception_in_a_callback_does_not_stop_the_loop_or_the_other_callback
 
 
 def test_an_exception_in_a_c_callback_has_a_traceback(loop):
-    told = []
-    loop.set_exception_handler(lambda loop, context: told.append(context["exception"]))
+    reported = []
+    loop.set_exception_handler(lambda loop, context: reported.append(context["exception"]))
     loop.call_soon(int, "x")
     loop.call_later(0, int, "y")
     run_once(loop)
-    for error in told:
+    for error in reported:
         assert len(traceback.extract_tb(error.__traceback__)) == 1
         frame = error.__traceback__.tb_frame
         assert error not in frame.f_locals.values()
-    assert len(told) == 2
+    assert len(reported) == 2
 
 
 def test_an_exception_with_an_overridden_traceback_is_reported(loop):
@@ -47,12 +47,12 @@ def test_an_exception_with_an_overridden_traceback_is_reported(loop):
     def fail():
         raise Untraced
 
-    told, seen = [], []
-    loop.set_exception_handler(lambda loop, context: told.append(type(context["exception"])))
+    reported, seen = [], []
+    loop.set_exception_handler(lambda loop, context: reported.append(type(context["exception"])))
     loop.call_soon(fail)
     loop.call_soon(seen.append, "the next")
     run_once(loop)
-    assert told == [Untraced] and seen == ["the next"]
+    assert reported == [Untraced] and seen == ["the next"]
 
 
 @pytest.mark.parametrize("schedule", ["call_soon", "call_later", "call_soon_threadsafe", "call_at"])
@@ -221,7 +221,7 @@ def test_the_arguments_of_a_failed_callback_are_named_as_asyncio_names_them(loop
     """Since 3.13 only in debug mode, because the arguments may be secret."""
     messages = []
 
-    def told(loop, context):
+    def report(loop, context):
         messages.append(context["message"])
 
     def fail(secret):
@@ -231,7 +231,7 @@ def test_the_arguments_of_a_failed_callback_are_named_as_asyncio_names_them(loop
     try:
         for each in (loop, reference):
             each.set_debug(debug)
-            each.set_exception_handler(told)
+            each.set_exception_handler(report)
             each.call_soon(fail, "the password")
             each.call_soon(each.stop)
             each.run_forever()
@@ -294,27 +294,27 @@ async def fail_in(method):
 )
 def test_sys_exc_info_is_the_protocols_exception_in_the_exception_handler(run, method):
     """So `logging.exception()`, and other code that reads `sys.exc_info()`, reports it."""
-    told = []
+    reported = []
 
     async def main():
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda loop, context: told.append((context["exception"], sys.exc_info()[1])))
+        loop.set_exception_handler(lambda loop, context: reported.append((context["exception"], sys.exc_info()[1])))
         await fail_in(method)
         assert sys.exc_info()[1] is None
 
     run(main())
-    assert told
-    for exception, handled in told:
+    assert reported
+    for exception, handled in reported:
         assert isinstance(exception, ZeroDivisionError) and handled is exception
 
 
 @pytest.mark.parametrize("schedule", ["call_soon", "call_later", "call_soon_threadsafe", "add_reader", "done_callback"])
 def test_sys_exc_info_is_the_callbacks_exception_in_the_exception_handler(run, schedule):
-    told = []
+    reported = []
 
     async def main():
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda loop, context: told.append((context["exception"], sys.exc_info()[1])))
+        loop.set_exception_handler(lambda loop, context: reported.append((context["exception"], sys.exc_info()[1])))
         ours, peer = socket.socketpair()
         with ours, peer:
             if schedule == "add_reader":
@@ -335,7 +335,7 @@ def test_sys_exc_info_is_the_callbacks_exception_in_the_exception_handler(run, s
         assert sys.exc_info()[1] is None
 
     run(main())
-    ((exception, handled),) = told
+    ((exception, handled),) = reported
     assert isinstance(exception, ZeroDivisionError) and handled is exception
 
 

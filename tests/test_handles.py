@@ -103,7 +103,7 @@ def test_repr_names_the_callback_and_its_place(loop):
     assert repr(handle) == "<Handle cancelled>"
 
 
-def test_repr_in_debug_mode_tells_where_it_was_created(loop):
+def test_repr_in_debug_mode_shows_where_it_was_created(loop):
     loop.set_debug(True)
     line = sys._getframe().f_lineno + 1
     handle = loop.call_soon(function)

@@ -39,7 +39,7 @@ def test_run_until_complete_returns_or_raises_what_the_coroutine_does(loop):
     assert loop.run_until_complete(future) == 5
 
 
-def test_a_loop_that_stops_before_its_future_is_done_says_so(loop):
+def test_a_loop_that_stops_before_its_future_is_done_raises(loop):
     future = loop.create_future()
     loop.call_soon(loop.stop)
     with pytest.raises(RuntimeError, match="Event loop stopped before Future completed"):
@@ -455,7 +455,7 @@ def test_hundreds_of_loops_leave_nothing(loop_factory):
 
 
 @pytest.mark.native
-class TestTheWaysIn:
+class TestEntryPoints:
     @pytest.fixture(autouse=True)
     def _module(self):
         self.wakeloop = pytest.importorskip("wakeloop")
@@ -466,7 +466,7 @@ class TestTheWaysIn:
 
         assert issubclass(self.wakeloop.run(main()), self.wakeloop.EventLoop)
 
-    def test_run_hands_on_debug(self):
+    def test_run_passes_debug_on(self):
         async def main():
             return asyncio.get_running_loop().get_debug()
 

@@ -1,4 +1,4 @@
-"""The interpreter runs out of memory: the program gets a MemoryError, and the process never ends.
+"""The interpreter runs out of memory: the program gets a MemoryError, and the process is not aborted.
 
 There is no comparison with asyncio here: it may lose the step that had no memory, and hang.
 """

@@ -221,10 +221,10 @@ def test_callbacks_scheduled_in_an_iteration_with_events_run_after_the_next_poll
                 mine = log if near is pairs[1][0] else ignored
                 _, protocol = await loop.create_connection(lambda mine=mine: Logging(mine), sock=near)
                 protocols.append(protocol)
-            event, told, other = [far for _, far in pairs]
+            event, signal, other = [far for _, far in pairs]
 
             def act():
-                told.sendall(b"x")
+                signal.sendall(b"x")
                 protocols[2].transport.write(b"the loop has used a descriptor: it looks for news")
                 loop.call_later(0, log.append, "timer")
                 loop.call_soon(loop.call_soon, log.append, "scheduled by scheduled")

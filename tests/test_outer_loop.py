@@ -104,10 +104,10 @@ def test_call_soon_threadsafe_works_in_a_foreign_main_loop(loop, turn):
     async def main():
         for _ in range(3):
             assert await loop.run_in_executor(None, lambda: time.sleep(0.005) or "job") == "job"
-            told = loop.create_future()
-            thread = threading.Timer(0.005, loop.call_soon_threadsafe, (told.set_result, None))
+            signalled = loop.create_future()
+            thread = threading.Timer(0.005, loop.call_soon_threadsafe, (signalled.set_result, None))
             thread.start()
-            await told
+            await signalled
             thread.join()
         await loop.shutdown_default_executor()
         return "done"

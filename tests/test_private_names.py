@@ -154,7 +154,7 @@ def test_a_cancelled_handle_counts_while_it_is_in_the_queue_and_does_not_run(loo
     assert seen == []
 
 
-# -- what others put between the turns ------------------------------------------------------------------------
+# -- patches of an iteration of the loop ----------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -239,8 +239,8 @@ def test_the_callback_of_a_handle_can_be_changed_before_it_runs(loop):
 
 @pytest.mark.parametrize("count", [0, 1, 3, 4])
 def test_a_callback_that_changes_its_own_handle_and_fails_is_reported(loop, count):
-    told = []
-    loop.set_exception_handler(lambda loop, context: told.append(context["exception"]))
+    reported = []
+    loop.set_exception_handler(lambda loop, context: reported.append(context["exception"]))
 
     def change_and_fail(*args):
         handle._callback = print
@@ -257,7 +257,7 @@ def test_a_callback_that_changes_its_own_handle_and_fails_is_reported(loop, coun
         loop.call_soon(loop.stop)
         loop.run_forever()
         assert "Handle" in repr(handle)
-    assert [error.args for error in told] == [(tuple(range(count)),)] * 2
+    assert [error.args for error in reported] == [(tuple(range(count)),)] * 2
 
 
 def test_tasks_and_connections_work_with_a_patched_handle_run(run, ran):
@@ -273,13 +273,13 @@ def test_tasks_and_connections_work_with_a_patched_handle_run(run, ran):
 
 
 def test_an_exception_in_a_callback_is_reported_with_a_patched_handle_run(loop, ran):
-    told = []
-    loop.set_exception_handler(lambda loop, context: told.append(context))
+    reported = []
+    loop.set_exception_handler(lambda loop, context: reported.append(context))
     loop.call_soon(int, "no number")
     loop.call_soon(loop.stop)
     loop.run_forever()
-    assert len(told) == 1 and isinstance(told[0]["exception"], ValueError)
-    assert told[0]["message"].startswith("Exception in callback int(")
+    assert len(reported) == 1 and isinstance(reported[0]["exception"], ValueError)
+    assert reported[0]["message"].startswith("Exception in callback int(")
 
 
 def test_a_restored_handle_run_is_used_again(loop, ran, monkeypatch):

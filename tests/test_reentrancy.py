@@ -16,39 +16,39 @@ import pytest
 from tests.test_scheduling import run_once
 
 
-class Telling:
+class Recorder:
     """A protocol of any kind that records its calls."""
 
     def __init__(self):
-        self.told = []
+        self.calls = []
 
     def connection_made(self, transport):
         self.transport = transport
-        self.told.append("made")
+        self.calls.append("made")
 
     def connection_lost(self, error):
-        self.told.append("lost")
+        self.calls.append("lost")
 
     def data_received(self, data):
-        self.told.append(data)
+        self.calls.append(data)
 
     def datagram_received(self, data, address):
-        self.told.append(data)
+        self.calls.append(data)
 
     def eof_received(self):
-        self.told.append("eof")
+        self.calls.append("eof")
 
 
-def run_until_told(loop, protocol, what):
+def run_until_called(loop, protocol, what):
     async def wait():
         async with asyncio.timeout(10):
-            while what not in protocol.told:
+            while what not in protocol.calls:
                 await asyncio.sleep(0.001)
 
     loop.run_until_complete(wait())
 
 
-class Interrupted(Telling):
+class Interrupted(Recorder):
     def connection_made(self, transport):
         super().connection_made(transport)
         raise KeyboardInterrupt
@@ -66,10 +66,10 @@ def test_a_datagram_endpoint_survives_an_interrupted_connection_made(loop):
     transport, _ = interrupted(loop, loop.create_datagram_endpoint(lambda: protocol, local_addr=("127.0.0.1", 0)))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         sender.sendto(b"data", transport.get_extra_info("sockname"))
-        run_until_told(loop, protocol, b"data")
+        run_until_called(loop, protocol, b"data")
     transport.close()
-    run_until_told(loop, protocol, "lost")
-    assert protocol.told == ["made", b"data", "lost"]
+    run_until_called(loop, protocol, "lost")
+    assert protocol.calls == ["made", b"data", "lost"]
 
 
 def test_a_pipe_transport_survives_an_interrupted_connection_made(loop):
@@ -78,14 +78,14 @@ def test_a_pipe_transport_survives_an_interrupted_connection_made(loop):
     with open(writing, "wb", buffering=0) as writer:
         interrupted(loop, loop.connect_read_pipe(lambda: protocol, open(reading, "rb", buffering=0)))
         writer.write(b"data")
-        run_until_told(loop, protocol, b"data")
-    run_until_told(loop, protocol, "lost")
-    assert protocol.told == ["made", b"data", "eof", "lost"]
+        run_until_called(loop, protocol, b"data")
+    run_until_called(loop, protocol, "lost")
+    assert protocol.calls == ["made", b"data", "eof", "lost"]
 
 
 @pytest.mark.parametrize("end", ["close", "abort"])
 def test_a_datagram_endpoint_ends_although_its_protocol_fails_on_an_error(run, end):
-    class Failing(Telling):
+    class Failing(Recorder):
         def error_received(self, error):
             raise ZeroDivisionError
 
@@ -103,15 +103,15 @@ def test_a_datagram_endpoint_ends_although_its_protocol_fails_on_an_error(run, e
             # The refusal of what was sent arrives.
             time.sleep(0.002)
         assert transport.is_closing()
-        while "lost" not in protocol.told:
+        while "lost" not in protocol.calls:
             await asyncio.sleep(0.001)
-        assert protocol.told == ["made", "lost"]
+        assert protocol.calls == ["made", "lost"]
 
     run(main())
 
 
 def test_methods_added_to_a_buffered_protocol_later_are_called(run):
-    there, told = False, []
+    there, sizes = False, []
 
     class Late(asyncio.BufferedProtocol):
         def __getattribute__(self, name):
@@ -123,7 +123,7 @@ def test_methods_added_to_a_buffered_protocol_later_are_called(run):
             return bytearray(10)
 
         def buffer_updated(self, size):
-            told.append(size)
+            sizes.append(size)
 
     async def main():
         nonlocal there
@@ -132,9 +132,9 @@ def test_methods_added_to_a_buffered_protocol_later_are_called(run):
             transport, _ = await asyncio.get_running_loop().create_connection(Late, sock=near)
             there = True
             far.send(b"data")
-            while not told:
+            while not sizes:
                 await asyncio.sleep(0.001)
-            assert told == [4]
+            assert sizes == [4]
             transport.close()
             await asyncio.sleep(0)
 
@@ -145,7 +145,7 @@ def test_the_socket_of_an_accepted_connection_is_made_once_for_all_threads(run):
     async def main():
         accepted, connections, sockets = [], 20, []
 
-        class Echo(Telling):
+        class Echo(Recorder):
             def connection_made(self, transport):
                 super().connection_made(transport)
                 accepted.append(transport)

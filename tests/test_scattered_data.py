@@ -19,18 +19,18 @@ SCATTERED = memoryview(b"a-b-c-")[::2]
 
 def listen_to_errors():
     """Collects the exception handler's calls from now on."""
-    told = []
+    reported = []
     asyncio.get_running_loop().set_exception_handler(
-        lambda loop, context: told.append((context["message"], type(context["exception"])))
+        lambda loop, context: reported.append((context["message"], type(context["exception"])))
     )
-    return told
+    return reported
 
 
 @pytest.mark.parametrize("ends", [tcp_pair, socketpair], ids=["tcp", "unix"])
 @pytest.mark.parametrize("method", ["write", "writelines"])
 def test_non_contiguous_data_ends_a_connection_after_earlier_writes(run, ends, method):
     async def main():
-        told = listen_to_errors()
+        reported = listen_to_errors()
         with ends() as (sock, peer):
             transport, protocol = await asyncio.get_running_loop().create_connection(Recording, sock=sock)
             transport.write(b"before")
@@ -48,7 +48,7 @@ def test_non_contiguous_data_ends_a_connection_after_earlier_writes(run, ends, m
             transport.write(SCATTERED)  # silent, as every write to a lost connection
             await protocol.lost
             assert isinstance(protocol.error, BufferError)
-            assert told == [("Fatal write error on socket transport", BufferError)]
+            assert reported == [("Fatal write error on socket transport", BufferError)]
             assert peer.recv(100) == b"before"
 
     run(main())
@@ -57,7 +57,7 @@ def test_non_contiguous_data_ends_a_connection_after_earlier_writes(run, ends, m
 @pytest.mark.parametrize("method", ["write", "writelines"])
 def test_non_contiguous_data_is_silent_after_a_write_found_the_connection_broken(run, method):
     async def main():
-        told = listen_to_errors()
+        reported = listen_to_errors()
         with socketpair() as (sock, peer):
             transport, protocol = await asyncio.get_running_loop().create_connection(Recording, sock=sock)
             transport.pause_reading()
@@ -69,7 +69,7 @@ def test_non_contiguous_data_is_silent_after_a_write_found_the_connection_broken
                 transport.writelines([SCATTERED])
             await protocol.lost
             assert isinstance(protocol.error, BrokenPipeError)
-            assert told == []
+            assert reported == []
 
     run(main())
 
@@ -77,13 +77,13 @@ def test_non_contiguous_data_is_silent_after_a_write_found_the_connection_broken
 @pytest.mark.parametrize("method", ["write", "writelines"])
 def test_non_contiguous_data_ends_a_tls_connection(run, tls, method):
     async def main():
-        told = listen_to_errors()
+        reported = listen_to_errors()
         near, far = await secure_pair(tls)
         data = SCATTERED if method == "write" else [b"not sent", SCATTERED]
         getattr(near.transport, method)(data)
         await near.lost
         assert isinstance(near.error, BufferError)
-        assert told == [("Fatal error on SSL protocol", BufferError)]
+        assert reported == [("Fatal error on SSL protocol", BufferError)]
         await close(near, far)
 
     run(main())
@@ -99,7 +99,7 @@ def test_non_contiguous_data_ends_a_datagram_transport_after_earlier_datagrams(r
             self.lost.set_result(error)
 
     async def main():
-        told = listen_to_errors()
+        reported = listen_to_errors()
         with socket.socket(type=socket.SOCK_DGRAM) as peer:
             peer.bind(("127.0.0.1", 0))
             peer.settimeout(10)
@@ -110,7 +110,7 @@ def test_non_contiguous_data_ends_a_datagram_transport_after_earlier_datagrams(r
                 transport.sendto(data, None if connected else name)
             assert transport.is_closing()
             assert isinstance(await protocol.lost, BufferError)
-            assert told == [("Fatal write error on datagram transport", BufferError)]
+            assert reported == [("Fatal write error on datagram transport", BufferError)]
             assert [peer.recv(10), peer.recv(10)] == [b"1", b"2"]
 
     run(main())
@@ -143,7 +143,7 @@ def test_a_non_contiguous_datagram_that_has_to_wait_is_copied(run, tmp_path):
 @pytest.mark.parametrize("full", [False, True], ids=["empty", "full"])
 def test_non_contiguous_data_ends_a_pipe_unless_it_is_full(run, full):
     async def main():
-        told = listen_to_errors()
+        reported = listen_to_errors()
         reading, writing = os.pipe()
         try:
             transport, protocol = await asyncio.get_running_loop().connect_write_pipe(
@@ -159,7 +159,7 @@ def test_non_contiguous_data_ends_a_pipe_unless_it_is_full(run, full):
                 assert transport.is_closing()
             await protocol.lost
             assert isinstance(protocol.error, type(None) if full else BufferError)
-            assert told == ([] if full else [("Fatal write error on pipe transport", BufferError)])
+            assert reported == ([] if full else [("Fatal write error on pipe transport", BufferError)])
         finally:
             os.close(reading)
 

@@ -343,7 +343,7 @@ def test_a_cancelled_sock_sendfile_leaves_the_socket(run, file, content):
 
 
 @pytest.mark.parametrize("by", ["transport", "socket"])
-def test_a_reset_in_the_middle_is_an_error_and_the_position_tells_how_far_it_came(run, file, by):
+def test_a_reset_in_the_middle_is_an_error_and_the_position_shows_how_far_it_came(run, file, by):
     async def main():
         loop = asyncio.get_running_loop()
         with tcp_pair() as (near, far):

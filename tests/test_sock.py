@@ -428,7 +428,7 @@ def test_a_wrong_size_is_refused_with_the_sockets_message(run, method, arguments
         ("sock_accept", [], OSError),
     ],
 )
-def test_a_closed_sockets_arguments_are_looked_at_first(run, method, arguments, outcome):
+def test_the_arguments_for_a_closed_socket_are_checked_first(run, method, arguments, outcome):
     async def main():
         closed = socket.socket(socket.AF_UNIX)
         closed.close()

@@ -109,7 +109,7 @@ def test_a_call_releases_its_objects_when_it_ends_or_never_begins(run):
 
     async def main():
         thing = Thing()
-        told = weakref.ref(thing)
+        references = weakref.ref(thing)
         await wakeloop.spawn_blocking(id, thing)
         with pytest.warns(RuntimeWarning, match="never awaited"):
             wakeloop.spawn_blocking(id, thing)
@@ -117,10 +117,10 @@ def test_a_call_releases_its_objects_when_it_ends_or_never_begins(run):
         for _ in range(100):
             gc.collect()
             await wakeloop.spawn_blocking(int)
-            if told() is None:
+            if references() is None:
                 return
             await asyncio.sleep(0.01)
-        assert told() is None
+        assert references() is None
 
     run(main())
 
@@ -130,18 +130,18 @@ def test_a_cancelled_call_releases_its_objects_and_result_without_another_call(r
         pass
 
     async def main():
-        told, begun, go_on = [], threading.Event(), threading.Event()
+        references, begun, go_on = [], threading.Event(), threading.Event()
 
         def function(_thing):
             begun.set()
             go_on.wait(10)
             result = Thing()
-            told.append(weakref.ref(result))
+            references.append(weakref.ref(result))
             return result
 
         def call():
             argument = Thing()
-            told.append(weakref.ref(argument))
+            references.append(weakref.ref(argument))
             return asyncio.ensure_future(wakeloop.spawn_blocking(function, argument))
 
         running = call()
@@ -157,10 +157,10 @@ def test_a_cancelled_call_releases_its_objects_and_result_without_another_call(r
         del running, calls
         for _ in range(500):
             gc.collect()
-            if not any(ref() for ref in told):
+            if not any(ref() for ref in references):
                 break
             await asyncio.sleep(0.01)
-        assert len(told) > 600 and not any(ref() for ref in told)
+        assert len(references) > 600 and not any(ref() for ref in references)
 
     run(main())
 

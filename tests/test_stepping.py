@@ -414,7 +414,7 @@ def test_a_loop_can_be_run_inside_of_a_callback(nestable, schedule):
     assert seen == ["inner"]
 
 
-def test_a_loop_can_be_run_inside_of_a_task_and_of_that_again(nestable):
+def test_a_loop_can_be_run_inside_of_a_task_several_levels_deep(nestable):
     async def main():
         loop = asyncio.get_running_loop()
 

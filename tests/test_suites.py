@@ -112,7 +112,7 @@ def test_only_a_result_that_is_worse_than_on_asyncio_is_a_regression(tmp_path):
         TESTS,
         limit=6,
         deselect=["*::test_left_out"],
-        exceptions=[comparison.Excuse("*::test_excused", "for this test", ())],
+        exceptions=[comparison.Exemption("*::test_excused", "for this test", ())],
     )
     regressions = {name.partition("::")[2]: result for name, result in verdict.found.regressions.items()}
     assert {name: result.outcome for name, result in regressions.items()} == {
@@ -190,4 +190,4 @@ def test_every_description_is_complete():
     assert {"aiohttp", "anyio", "asyncpg", "asyncssh", "dask", "httpx", "redis", "SQLAlchemy", "tornado"} <= set(known)
     for library in known.values():
         assert library.version and library.arguments
-        assert all(excuse.reason for excuse in library.exceptions)
+        assert all(exemption.reason for exemption in library.exceptions)

@@ -148,7 +148,7 @@ def test_a_connection_that_the_poller_refuses_is_closed_and_reported(loop_name, 
 
         async def main():
             loop = asyncio.get_running_loop()
-            loop.set_exception_handler(lambda loop, context: print("told:", context["exception"]))
+            loop.set_exception_handler(lambda loop, context: print("reported:", context["exception"]))
             near, far = socket.socketpair(type=socket.SOCK_{kind.replace("datagram", "dgram").upper()})
             near.setblocking(False)
             refuse(errno.ENOSPC, "epoll_ctl")
@@ -161,7 +161,7 @@ def test_a_connection_that_the_poller_refuses_is_closed_and_reported(loop_name, 
             runner.run(asyncio.wait_for(main(), 10))
     """
     text = f"[Errno {errno.ENOSPC}] No space left on device"
-    assert run_sandboxed(loop_name, body).out == f"told: {text}\nlost: {text}\nTrue -1\n"
+    assert run_sandboxed(loop_name, body).out == f"reported: {text}\nlost: {text}\nTrue -1\n"
 
 
 def test_a_write_that_cannot_be_finished_raises_and_leaves_the_pipe_open(loop_name):
@@ -262,12 +262,12 @@ def test_a_failed_accept_is_reported_with_asyncios_message(loop_name):
     body = """
         async def main():
             loop = asyncio.get_running_loop()
-            told = loop.create_future()
-            loop.set_exception_handler(lambda loop, context: told.done() or told.set_result(context))
+            reported = loop.create_future()
+            loop.set_exception_handler(lambda loop, context: reported.done() or reported.set_result(context))
             server = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0)
             refuse(errno.EPERM, "accept4")
             client = socket.create_connection(server.sockets[0].getsockname())
-            context = await told
+            context = await reported
             print(context["message"].partition("(")[0], repr(context["exception"]))
             client.close()
             server.close()

@@ -256,7 +256,7 @@ def test_a_long_item_in_many_small_pieces_wakes_its_reader_once(run):
 @pytest.mark.parametrize("second", ["wakeloop", "asyncio"])
 @pytest.mark.parametrize("close_first", [True, False])
 def test_a_stream_outlives_its_loop(loop_factory, second, close_first):
-    """Loops of one thread, one after the other. What the first one had received is not lost."""
+    """The loops run one after the other in one thread. Data that arrived in the first is not lost."""
     server = socket.create_server(("127.0.0.1", 0))
 
     async def begin():

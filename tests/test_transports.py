@@ -461,7 +461,7 @@ def test_many_connections_open_and_close_at_once(run):
     run(main())
 
 
-def test_repr_tells_the_state(run):
+def test_repr_shows_the_state(run):
     async def main():
         near, far = await pair()
         assert "closed" not in repr(near.transport) and f"fd={near.transport.get_extra_info('socket').fileno()}" in repr(near.transport)
@@ -601,14 +601,14 @@ def test_get_extra_info_first_called_after_connection_lost(run, tmp_path, family
 @pytest.mark.parametrize("debug", [False, True], ids=["", "debug"])
 def test_a_descriptor_closed_by_other_code_is_reported(run, debug):
     async def main():
-        loop, told = asyncio.get_running_loop(), []
-        loop.set_exception_handler(lambda loop, context: told.append(context))
+        loop, reported = asyncio.get_running_loop(), []
+        loop.set_exception_handler(lambda loop, context: reported.append(context))
         near, far = await pair()
         os.close(far.transport.get_extra_info("socket").fileno())
         far.transport.close()
         await far.lost
         await asyncio.sleep(0)
-        (context,) = told
+        (context,) = reported
         callback = "_SelectorSocketTransport._call_connection_lost"
         shows_argument = debug or sys.version_info < (3, 13)
         assert context["message"] == f"Exception in callback {callback}({'None' if shows_argument else ''})"

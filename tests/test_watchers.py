@@ -38,22 +38,22 @@ def test_changes_to_a_watched_descriptor_are_reported_in_the_next_iteration(run,
     """
 
     async def main():
-        loop, told = asyncio.get_running_loop(), []
+        loop, seen = asyncio.get_running_loop(), []
         with socketpair() as (near, far), socket.create_server(("127.0.0.1", 0)) as listener:
-            loop.add_reader(near, lambda: told.append(near.recv(10)))
-            loop.add_reader(listener, lambda: (told.append("shut down"), loop.remove_reader(listener)))
+            loop.add_reader(near, lambda: seen.append(near.recv(10)))
+            loop.add_reader(listener, lambda: (seen.append("shut down"), loop.remove_reader(listener)))
             for number in range(10):
                 for _ in range(turns_before):
                     await asyncio.sleep(0)
                 far.send(b"%d" % number)
                 await asyncio.sleep(0)
                 await asyncio.sleep(0)
-                assert told == [b"%d" % number]
-                told.clear()
+                assert seen == [b"%d" % number]
+                seen.clear()
             listener.shutdown(socket.SHUT_RDWR)
             await asyncio.sleep(0)
             await asyncio.sleep(0)
-            assert told == ["shut down"]
+            assert seen == ["shut down"]
             loop.remove_reader(near)
 
     run(main())

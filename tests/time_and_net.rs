@@ -366,7 +366,7 @@ fn join_and_select_drive_several_futures_in_one_task() {
 }
 
 #[test]
-fn times_without_end_are_no_error() {
+fn the_longest_duration_is_no_error() {
     let rt = Builder::new().worker_threads(1).build().unwrap();
     rt.block_on(async {
         assert_eq!(timeout(Duration::MAX, async { 7 }).await, Ok(7));

@@ -1,5 +1,4 @@
-"""What a pipe transport is made of.
-"""
+"""What a pipe transport is made of."""
 
 from __future__ import annotations
 

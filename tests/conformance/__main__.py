@@ -133,7 +133,7 @@ def closing_line(passed, failed, skipped):
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
 
 
-def tell(name, result, verbose):
+def print_result(name, result, verbose):
     print(f"  {name}: {result.outcome if result else 'did not run'}")
     if result:
         lines = result.detail.splitlines()
@@ -185,7 +185,7 @@ def run_in(mode, modules, options):
         limit_of = lambda name: 30 + 5 * usual.get(name, 0)  # noqa: E731
 
     suite = runner.Suite(options.loop, limit_of=limit_of, mode=mode, skip_classes=skip_classes)
-    runs = suite.run(modules, options.jobs, excused=lambda name: any(e.covers(name) for e in exceptions))
+    runs = suite.run(modules, options.jobs, exempt=lambda name: any(e.covers(name) for e in exceptions))
     loops = sum((run.loops for run in runs.values()), collections.Counter())
     results = {name: result for run in runs.values() for name, result in run.results.items()}
     passed, failed, skipped = totals(results.values())
@@ -206,25 +206,25 @@ def run_in(mode, modules, options):
         good = False
     if options.compare:
         found = comparison.compare(baseline, runs, exceptions, own_name)
-        for name, excuse in found.accepted.items():
-            print(f"  accepted: {name}: {excuse.reason}")
+        for name, exemption in found.accepted.items():
+            print(f"  accepted: {name}: {exemption.reason}")
         for exception in found.stale:
             print(f"  stale exception, its tests pass: {exception.test}")
         for module in found.unsubstituted:
             print(f"  {module}: asyncio made loops there, ours was never made")
         print(f"regressions against asyncio: {len(found.regressions)}")
         for name, result in found.regressions.items():
-            tell(name, result, options.verbose)
+            print_result(name, result, options.verbose)
         good = good and not found.regressions and not found.unsubstituted
         # A test that fails on asyncio as well, or that is listed, is not our failure.
-        excused = len([name for name in results if not results[name].good and name not in found.regressions])
+        exempted = len([name for name in results if not results[name].good and name not in found.regressions])
         not_run = len([result for result in found.regressions.values() if result is None or result.good])
         skipped_as_regression = len([r for r in found.regressions.values() if r is not None and r.outcome == "skip"])
-        closing_line(passed, failed - excused + not_run, skipped - skipped_as_regression)
+        closing_line(passed, failed - exempted + not_run, skipped - skipped_as_regression)
     else:
         for name, result in results.items():
             if not result.good:
-                tell(name, result, options.verbose)
+                print_result(name, result, options.verbose)
         good = good and not failed
         closing_line(passed, failed, skipped)
     worse = f"{len(found.regressions)} regressions, {len(found.accepted)} accepted" if options.compare else f"{failed} failed"

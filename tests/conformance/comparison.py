@@ -10,7 +10,7 @@ EXCEPTIONS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "exception
 
 
 @dataclasses.dataclass
-class Excuse:
+class Exemption:
     test: str
     reason: str
     versions: tuple
@@ -27,17 +27,17 @@ class Excuse:
 
 def read_exceptions(path=EXCEPTIONS):
     with open(path, "rb") as file:
-        return excuses(tomllib.load(file).get("exception", []))
+        return exemptions(tomllib.load(file).get("exception", []))
 
 
-def excuses(entries):
-    return [Excuse(entry["test"], entry["reason"], tuple(entry.get("versions", ()))) for entry in entries]
+def exemptions(entries):
+    return [Exemption(entry["test"], entry["reason"], tuple(entry.get("versions", ()))) for entry in entries]
 
 
 @dataclasses.dataclass
 class Comparison:
     regressions: dict  # name -> Result, or None where the test did not run at all
-    accepted: dict  # name -> Excuse
+    accepted: dict  # name -> Exemption
     stale: list
     unsubstituted: list  # modules in which asyncio made loops and the loop under test made none
 
@@ -51,14 +51,14 @@ def compare(baseline, runs, exceptions, type_name):
         ours = run.results
         for name, expected in baseline[module].results.items():
             result = ours.get(name)
-            excuse = next((exception for exception in exceptions if exception.covers(name)), None)
-            if excuse:
-                excuse.ran = True
+            exemption = next((exception for exception in exceptions if exception.covers(name)), None)
+            if exemption:
+                exemption.ran = True
             if expected.outcome != "pass" or (result is not None and result.outcome == "pass"):
                 continue
-            if excuse:
-                excuse.used = True
-                accepted[name] = excuse
+            if exemption:
+                exemption.used = True
+                accepted[name] = exemption
             else:
                 regressions[name] = result
         for name, result in ours.items():

@@ -233,14 +233,14 @@ class Suite:
                     run.results[name] = again
                     break
 
-    def run(self, modules, jobs, *, excused=lambda name: False):
+    def run(self, modules, jobs, *, exempt=lambda name: False):
         """Runs `modules`, several at once, then the failures again, when the machine is quiet. Returns {module:
         ModuleRun}.
         """
         with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
             runs = dict(zip(modules, pool.map(self.run_and_say, modules)))
         for module, run in runs.items():
-            failed = [name for name, result in run.results.items() if not result.good and not excused(name)]
+            failed = [name for name, result in run.results.items() if not result.good and not exempt(name)]
             if len(failed) > 60:
                 self._say(f"  {module}: {len(failed)} failures, too many to be flaky; not run again")
                 continue

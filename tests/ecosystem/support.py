@@ -59,7 +59,7 @@ async def application(scope, receive, send):
         await send({"type": "http.response.body", "body": b""})
 
 
-def errand(number):
+def request_of(number):
     """Returns the `number`th request of a load: (method, path, body or None, expected answer)."""
     sizes = (0, 1, 100, 1024, 10_240, 65_536, 200_000)
     size = sizes[number % len(sizes)]
@@ -80,7 +80,7 @@ async def raw_client(host, port, numbers):
     reader, writer = await asyncio.open_connection(host, port)
     try:
         for number in numbers:
-            method, path, body, expected = errand(number)
+            method, path, body, expected = request_of(number)
             head = f"{method} {path} HTTP/1.1\r\nhost: {host}\r\n"
             head += f"content-length: {len(body)}\r\n\r\n" if body is not None else "\r\n"
             writer.write(head.encode())
@@ -117,7 +117,7 @@ async def load(fetch, total=2000, clients=25):
 
     async def client(numbers):
         for number in numbers:
-            method, path, body, expected = errand(number)
+            method, path, body, expected = request_of(number)
             status, answer = await fetch(method, path, body)
             assert (status, answer) == (200, expected)
         return len(numbers)

@@ -166,7 +166,7 @@ fn an_abort_races_with_the_end_and_with_the_wake() {
 }
 
 #[test]
-fn a_semaphore_lets_in_no_more_than_it_may_and_leaves_nobody_outside() {
+fn a_semaphore_never_exceeds_its_permits_and_serves_every_waiter() {
     check(|| {
         let rt = runtime(2);
         let (gate, inside) = (Arc::new(Semaphore::new(2)), Arc::new(Plain::new(0)));

@@ -1,1 +1,1 @@
-"""The structure check of `make lint`: which room of the house may use which, and no cycles. `python -m tests.structure`."""
+"""The structure check of `make lint`: which room may use which, and no cycles. `python -m tests.structure`."""

@@ -65,7 +65,7 @@ class Source:
     """What the check knows of a tree."""
 
     lines: dict[Edge, list[int]]
-    # By file and name: the line of a struct, and its truth values.
+    # By file and name: the line of a struct, and its `bool` fields.
     structs: dict[str, tuple[int, list[str]]]
 
     @classmethod
@@ -116,7 +116,7 @@ def closes_a_cycle(edge: Edge, edges: set[Edge]) -> bool:
     return edge[0] in reached
 
 
-def to_front_door(edge: Edge) -> bool:
+def uses_own_mod_rs(edge: Edge) -> bool:
     """Whether a file uses a `mod.rs` above it."""
     user, used = edge
     return used.endswith("mod.rs") and user.startswith(used.removesuffix("mod.rs"))
@@ -137,8 +137,8 @@ def many_bools(source: Source, rules: Rules) -> list[str]:
 def check(src: Path, rules: Rules) -> Iterator[str]:
     """Every violation that is not known, and every known one that is gone."""
     source = Source.read(src)
-    if homeless := [name for name in source.rooms if name not in rules.floors]:
-        yield f"without a floor in structure.toml: {', '.join(homeless)}"
+    if unlisted := [name for name in source.rooms if name not in rules.floors]:
+        yield f"without a floor in structure.toml: {', '.join(unlisted)}"
         return
 
     found = upward(source, rules)
@@ -188,7 +188,7 @@ def known(src: Path, rules: Rules) -> str:
         edges = source.within(name)
         removed = []
         while cycle := a_cycle(edges):
-            removed.append(min(cycle, key=lambda edge: (not to_front_door(edge), len(source.lines[edge]))))
+            removed.append(min(cycle, key=lambda edge: (not uses_own_mod_rs(edge), len(source.lines[edge]))))
             edges.discard(removed[-1])
         for edge in removed:
             if not closes_a_cycle(edge, edges):

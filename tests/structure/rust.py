@@ -328,7 +328,8 @@ def uses(crate: Module) -> Iterator[Use]:
             found = find(module, path)
             if found is None:
                 continue
-            # The name of a module with children stands for what is behind it, which other paths tell.
+            # A name for a module with children is not a use of its file: the paths that begin with the name show what
+            # is used.
             if is_glob or not (found.is_module and found.module.declared):
                 yield from use(module, line, found.module)
             for door in found.doors:

@@ -17,7 +17,7 @@ import pathlib
 import signal
 import sys
 
-from ..conformance.__main__ import closing_line, tell, totals, type_name
+from ..conformance.__main__ import closing_line, print_result, totals, type_name
 from ..support import signals
 from . import libraries
 from .environment import Failed
@@ -48,17 +48,17 @@ def report(library, verdict, verbose):
     """Returns the parts of this library's result that are not in the table."""
     if verdict.found is None:
         for name in failed(verdict.run):
-            tell(name, verdict.run.results[name], verbose)
+            print_result(name, verdict.run.results[name], verbose)
         return
-    for name, excuse in verdict.found.accepted.items():
-        say(f"  accepted: {name}: {excuse.reason}")
-    for excuse in verdict.found.stale:
-        say(f"  stale exception, its tests pass: {excuse.test}")
+    for name, exemption in verdict.found.accepted.items():
+        say(f"  accepted: {name}: {exemption.reason}")
+    for exemption in verdict.found.stale:
+        say(f"  stale exception, its tests pass: {exemption.test}")
     for name in verdict.flaky:
         say(f"  differs only among the others, or fails on asyncio too when alone: {name}")
     for name, result in verdict.found.regressions.items():
         say(f"  regression in {library.name}:")
-        tell(name, result, verbose)
+        print_result(name, result, verbose)
 
 
 def table(verdicts, own_name, known):

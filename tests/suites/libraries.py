@@ -5,7 +5,7 @@ import hashlib
 import pathlib
 import tomllib
 
-from ..conformance.comparison import excuses
+from ..conformance.comparison import exemptions
 
 HERE = pathlib.Path(__file__).parent
 
@@ -56,7 +56,7 @@ def read(path):
     text = path.read_bytes()
     fields = tomllib.loads(text.decode())
     fields["deselect"] = [entry["test"] for entry in fields.pop("deselect", ()) if entry["reason"]]
-    fields["exceptions"] = excuses(fields.pop("exception", ()))
+    fields["exceptions"] = exemptions(fields.pop("exception", ()))
     return Library(name=path.stem, digest=hashlib.sha256(text).hexdigest()[:16], **fields)
 
 

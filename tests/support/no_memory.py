@@ -1,4 +1,4 @@
-"""Runs a piece of code repeatedly while allocations fail: one of them, or very many."""
+"""Runs a piece of code repeatedly while allocations fail: a single one, or thousands in a row."""
 
 import os
 import signal
@@ -11,8 +11,8 @@ except ImportError:
 
 # A debug build aborts over the failure that is described below at `CPYTHONS`.
 POSSIBLE = hasattr(_testcapi, "set_nomemory") and not hasattr(sys, "gettotalrefcount")
-# Nearly all, but not without end: CPython handles an exception again and again until it has memory for a line number
-# (`exception_unwind` in Python/ceval.c).
+# This is nearly all of them. Not all may fail: CPython handles an exception again and again until it has memory for a
+# line number (`exception_unwind` in Python/ceval.c).
 VERY_MANY = 10_000
 
 

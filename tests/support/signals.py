@@ -1,7 +1,7 @@
 """The signal dispositions that the tests depend on.
 
 A shell ignores SIGINT and SIGQUIT in what it starts in the background, and nohup ignores SIGHUP. Every child process
-inherits that, and Python then installs no handler for SIGINT. Tests that interrupt a process would wait for ever.
+inherits that, and Python then installs no handler for SIGINT. Tests that interrupt a process would wait forever.
 """
 
 import signal
@@ -18,7 +18,7 @@ DISPOSITIONS = {
 def restore_dispositions():
     """Gives this process, and each child process that it starts, the dispositions of a program in the foreground.
 
-    A handler of this process's own stays.
+    It does not replace a handler that this process has installed.
     """
     for number, disposition in DISPOSITIONS.items():
         if signal.getsignal(number) is signal.SIG_IGN:

@@ -163,7 +163,7 @@ fn a_cancel_takes_the_future_over_and_ends_the_task_once() {
 
 /// The thread that drops the last reference frees the task after all other uses.
 #[test]
-fn the_last_reference_frees_after_everybody_elses_last_use() {
+fn the_last_reference_frees_after_all_other_uses() {
     check(|| {
         // Three references: two of the new task, one more.
         let task = Task::waiting(1);

@@ -2,7 +2,7 @@
 
 WAKELOOP_SUITE names a JSON file: "report" (the file to write), "only" and "without" (names of tests), "deselect"
 (patterns), "patterns" (of what is wanted) and "silenced" (loggers). A test's name is its pytest id with memory
-addresses blotted out, so that two runs can be compared.
+addresses replaced, so that two runs can be compared.
 """
 
 import fnmatch
@@ -57,7 +57,7 @@ class Report:
         config.hook.pytest_deselected(items=dropped)
 
     def pytest_collection_finish(self):
-        """Many a suite collects garbage after each test: then what was imported need not be looked at each time."""
+        """Some suites collect garbage after each test. Frozen, the imported objects are not traversed each time."""
         gc.collect()
         gc.freeze()
 

@@ -148,15 +148,15 @@ class WritePipeScenario(Writing, PipeScenario):
         super().begins(transport)
         transport.set_write_buffer_limits(65536, 0)
 
-    # asyncio's goes on watching one that ends in connection_made, and fails.
+    # asyncio's transport goes on watching a pipe that ends in connection_made, and fails.
     def choose_first(self):
         return [("write", *self.choose_write())]
 
     def describe(self, error):
-        # asyncio's own is without a text.
+        # asyncio's BrokenPipeError has no text.
         return "BrokenPipeError" if isinstance(error, BrokenPipeError) else super().describe(error)
 
-    # asyncio's resumes only when all is written, whatever the lower limit.
+    # asyncio's transport calls resume_writing only when all is written, whatever the lower limit is.
     def choose_set_limits(self):
         return self.random.choice([None, 0, 1, 100, 100_000]), 0
 
@@ -171,7 +171,7 @@ class WritePipeScenario(Writing, PipeScenario):
         return self.random.choice([*SMALL, 0, 60_000, BIG]), kind
 
     def abort(self):
-        # asyncio's calls connection_lost once more when the end is on its way, which fails.
+        # Once the end is scheduled, abort() of asyncio's transport schedules connection_lost again, which fails.
         if not self.transport.is_closing() or self.transport.get_write_buffer_size():
             self.transport.abort()
 

@@ -109,7 +109,7 @@ def serve(tmp_path):
         pytest.param([*UVICORN, "--workers", "2"], signal.SIGINT, id="uvicorn-2-int"),
     ],
 )
-def test_a_server_ends_in_order_when_it_is_told_to(serve, command, number):
+def test_a_server_ends_without_an_error_on_a_signal(serve, command, number):
     server = serve(command)
     assert server.end(number) in (0, -number, 128 + number)
     text = server.log.read_text()

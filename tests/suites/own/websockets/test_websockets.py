@@ -254,7 +254,7 @@ async def test_a_broadcast_reaches_everyone():
 
 
 @in_a_loop
-async def test_closing_the_server_tells_the_clients():
+async def test_closing_the_server_notifies_the_clients():
     async with pair() as (server, connection):
         server.close()
         with pytest.raises(ConnectionClosed) as caught:

@@ -1,4 +1,4 @@
-"""How often a busy loop lets other Python threads take the GIL. The loop counts these chances.
+"""How often a busy loop lets other Python threads take the GIL. The loop counts its releases of it.
 
 Releasing the GIL for an instant is not enough for a thread that returns from a wait: each release restarts the switch
 interval, after which the interpreter would take the GIL from the loop.
@@ -18,13 +18,13 @@ import wakeloop
 
 pytestmark = [pytest.mark.native, pytest.mark.usefixtures("runtime")]
 
-#: Chances in a twentieth of a second: the least if a thread seems to want the GIL, and the most if none does.
+#: Releases in a twentieth of a second: at least so many if a thread seems to want the GIL, at most so many if none does.
 OFTEN, RARELY = 20, 12
 
 
 @contextlib.contextmanager
 def spinning(loop):
-    """Callbacks that keep the loop busy."""
+    """Keeps the loop busy with callbacks."""
     going = True
 
     def spin():
@@ -36,7 +36,7 @@ def spinning(loop):
     going = False
 
 
-async def chances():
+async def gil_releases():
     """Returns how often, in a twentieth of a second, the loop released the GIL."""
     loop = asyncio.get_running_loop()
     before, started = loop.metrics()["blocking_polls"], loop.time()
@@ -47,7 +47,7 @@ async def chances():
 async def until(wanted):
     """Other programs may use the processors, so one good try out of several is enough."""
     for _ in range(100):
-        if wanted(seen := await chances()):
+        if wanted(seen := await gil_releases()):
             break
     assert wanted(seen), seen
 
@@ -160,13 +160,13 @@ def test_a_thread_that_never_calls_the_loop_gets_the_gil_while_the_loop_is_busy(
 
 
 def test_the_first_executor_job_of_a_loop_gets_the_gil_while_the_loop_is_busy(run):
-    """asyncio's own code takes it."""
+    """asyncio's own run_in_executor takes the first job."""
 
     async def main():
         with spinning(asyncio.get_running_loop()):
             release = threading.Event()
             job = asyncio.get_running_loop().run_in_executor(None, release.wait)
-            assert await chances() > 0
+            assert await gil_releases() > 0
             release.set()
             await job
 
@@ -194,11 +194,11 @@ def test_without_other_threads_the_loop_keeps_the_gil():
     code = """
         import asyncio
         import wakeloop
-        from tests.test_threads_beside import chances, spinning
+        from tests.test_gil_fairness import gil_releases, spinning
 
         async def main():
             with spinning(asyncio.get_running_loop()):
-                assert await chances() == 0
+                assert await gil_releases() == 0
 
         wakeloop.run(main())
     """
