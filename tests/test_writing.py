@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import hashlib
+import inspect
 import logging
 import math
 import os
@@ -120,7 +121,7 @@ def test_writing_an_object_that_is_not_bytes_like_is_a_type_error(run, bad):
     run(main())
 
 
-@pytest.mark.parametrize("bad", [["text"], "text", b"bytes", [None], 1], ids=repr)
+@pytest.mark.parametrize("bad", [["text"], "text", b"bytes", [1.5], 1], ids=repr)
 def test_writelines_says_what_is_wrong_with_an_item(run, bad):
     async def main():
         near, far = await pair()
@@ -133,6 +134,25 @@ def test_writelines_says_what_is_wrong_with_an_item(run, bad):
         assert str(raised.value) == str(expected)
         near.transport.write(b"still works")
         await far.received(11)
+        await close(near, far)
+
+    run(main())
+
+
+@pytest.mark.parametrize("item", [None, "", 0], ids=repr)
+def test_writelines_ignores_a_false_item_where_asyncio_does(run, item):
+    """Since gh-155888 asyncio asks each item whether it is empty before it looks at its type."""
+    source = inspect.getsource(asyncio.selector_events._SelectorSocketTransport.writelines)
+
+    async def main():
+        near, far = await pair()
+        if re.search(r"if (not )?data\b", source):
+            near.transport.writelines([b"still", item, b" works"])
+        else:
+            with pytest.raises(TypeError):
+                near.transport.writelines([b"still", item, b" works"])
+            near.transport.write(b"still works")
+        assert await far.received(11) == b"still works"
         await close(near, far)
 
     run(main())

@@ -5,6 +5,7 @@ Native code calls these functions through `_support`, with the arguments in the 
 
 from __future__ import annotations
 
+import collections
 import socket
 import threading
 import time
@@ -71,6 +72,20 @@ def buffer_limits(high: Any, low: Any) -> tuple[Any, Any]:
     marks = types.SimpleNamespace()
     transports._FlowControlMixin._set_write_buffer_limits(marks, high=high, low=low)
     return marks._low_water, marks._high_water
+
+
+_writelines = selector_events._SelectorSocketTransport.writelines
+
+
+def skips_piece(item: object) -> bool:
+    """Does this Python's asyncio ignore the item of writelines()? It raises asyncio's error for a wrong item."""
+    blank: Any = types.SimpleNamespace(_eof=False, _empty_waiter=None, _conn_lost=0, _buffer=collections.deque())
+    try:
+        _writelines(blank, [item])
+    except AttributeError:
+        # It is bytes-like for asyncio, and would be sent.
+        return False
+    return not blank._buffer
 
 
 def refuse_stream_data(transport: Any, data: object) -> None:

@@ -27,6 +27,7 @@ from ._fallbacks import (
     later,
     new_gate,
     refuse_stream_data,
+    skips_piece,
 )
 from ._reports import (
     accept_broken,

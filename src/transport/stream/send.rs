@@ -11,7 +11,7 @@
 use std::io;
 use std::net::Shutdown;
 
-use pyo3::types::PyMemoryView;
+use pyo3::prelude::*;
 
 use super::state::Stream;
 use crate::capi::buffer::{Buffer, bytes_from, is_scattered};
@@ -225,7 +225,10 @@ pub(crate) fn writelines(this: This<'_, Stream>, list: Borrowed<'_>) -> Result<(
             match Buffer::readable(&item) {
                 Ok(view) => bytes_from(view.as_slice())?,
                 Err(_) if TRANSPORT_SENDS_PIECES && is_scattered() => return scattered(this),
-                Err(raised) if TRANSPORT_SENDS_PIECES => return Err(no_view(&item, raised)),
+                Err(raised) if TRANSPORT_SENDS_PIECES => {
+                    skip_piece(&item, raised)?;
+                    continue;
+                }
                 Err(raised) => return write_joined(this, items.borrow(), raised),
             }
         };
@@ -246,17 +249,13 @@ pub(crate) fn writelines(this: This<'_, Stream>, list: Borrowed<'_>) -> Result<(
     if this.writing.buffer.len() > before { pushed(this) } else { Ok(()) }
 }
 
-/// The error for a wrong item of `writelines` since 3.12: asyncio creates a memoryview of each item, which raises.
+/// Asks asyncio's `writelines`, since 3.12, whether it ignores an item that is not bytes-like. Otherwise raises asyncio's
+/// error for the item.
 #[cold]
-fn no_view(item: &Ref, raised: Raised) -> Raised {
+fn skip_piece(item: &Ref, raised: Raised) -> Result<(), Raised> {
     let exception = raised.take();
-    match PyMemoryView::from(&item.bind(item.py())) {
-        Ok(_) => {
-            raise(exception);
-            Raised
-        }
-        Err(error) => error.into(),
-    }
+    let skips = support(item.py(), "skips_piece")?.call1((item.bind(item.py()),))?.is_truthy()?;
+    if skips { Ok(()) } else { Err(raise(exception)) }
 }
 
 /// `writelines` of asyncio until 3.11: it joins the items, which raises the right error for a wrong item.
