@@ -80,11 +80,9 @@ pub(crate) struct Operation {
     scope: Cell<Scope>,
     /// The asyncio future that the task waits for.
     future: Slot,
-    /// The result of [`Outcome::Nothing`].
+    /// The result of [`Outcome::Nothing`]. In an `async with`: what was opened, until `__aexit__` takes it. The garbage
+    /// collector does not clear that, because it has to be closed.
     result: Slot,
-    /// The result, from `__aenter__` to `__aexit__` of an `async with`. The garbage collector does not clear it,
-    /// because it has to be closed.
-    opened: Slot,
     awaited: AwaitState,
     weaklist: WeakList,
 }
@@ -182,9 +180,9 @@ impl Operation {
     ) -> PyResult<Bound<'py, PyAny>> {
         let has_result = result.is_some();
         let (phase, scope) = (Cell::new(phase), Cell::new(scope));
-        let (future, result, opened) = (Slot::empty(), Slot::new(result), Slot::empty());
+        let (future, result) = (Slot::empty(), Slot::new(result));
         let (awaited, weaklist) = (AwaitState::default(), WeakList::new());
-        let operation = Operation { name, phase, scope, future, result, opened, awaited, weaklist };
+        let operation = Operation { name, phase, scope, future, result, awaited, weaklist };
         let object = native::create(operation)?;
         if has_result && let Some(this) = object.downcast::<Operation>() {
             this.track();
@@ -258,7 +256,7 @@ impl Operation {
             Outcome::Value(make) => {
                 let value = Ref::from(make(py)?.into_bound(py));
                 if self.scope.get() == Scope::Entered {
-                    self.opened.set(Some(value.clone_ref()));
+                    self.result.set(Some(value.clone_ref()));
                 }
                 Ok(value)
             }
@@ -312,7 +310,9 @@ impl Coroutine for Operation {
     fn finish(&self) {
         let phase = self.phase.replace(Phase::Over);
         self.future.clear();
-        self.result.clear();
+        if self.scope.get() != Scope::Entered {
+            self.result.clear();
+        }
         match phase {
             Phase::Started(started) => started.end(),
             Phase::New(work) => drop(work),
@@ -323,7 +323,7 @@ impl Coroutine for Operation {
     }
 
     fn visit(&self, visitor: &mut Visitor) {
-        visitor.slots([&self.future, &self.result, &self.opened]);
+        visitor.slots([&self.future, &self.result]);
     }
 
     fn weaklist(&self) -> Option<&WeakList> {
@@ -344,7 +344,7 @@ fn enter(this: This<'_, Operation>) -> Result<Ref, Raised> {
 
 /// `__aexit__(type, value, traceback)`: calls the result's `__aexit__`.
 fn leave(this: This<'_, Operation>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
-    match this.opened.take() {
+    match this.result.take() {
         Some(opened) => opened.call_method(&imports().__aexit__, arguments.rest(0)),
         None => Err(Exception::RuntimeError.raise(&format!("{}() has opened nothing", this.name))),
     }
