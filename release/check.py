@@ -82,6 +82,8 @@ def python_api(checkout: Path) -> set[str]:
     import griffe
 
     package = griffe.load("wakeloop", search_paths=[checkout / "python"], allow_inspection=False)
+    if not isinstance(package, griffe.Module):
+        raise TypeError(f"wakeloop is a {type(package).__name__}, not a module")
 
     def described(owner: griffe.Module | griffe.Class, name: str, path: str) -> Iterator[str]:
         # A stub has a function of several signatures as overloads only.
@@ -91,7 +93,8 @@ def python_api(checkout: Path) -> set[str]:
                 module, _, original = target.rpartition(".")
                 if module.partition(".")[0] == "wakeloop":
                     home = package if module == "wakeloop" else package[module.removeprefix("wakeloop.")]
-                    yield from described(home, original, path)
+                    if isinstance(home, griffe.Module | griffe.Class):
+                        yield from described(home, original, path)
                 else:
                     yield f"{path}: {target}"
             case griffe.Function() as function:

@@ -87,8 +87,8 @@ def problems_with_content(wheel: Wheel) -> Iterator[str]:
     yield from (f"{name} is missing" for name in sorted({*files, module} - content.keys()))
     yield from (f"{name} does not belong in a wheel" for name in sorted(content.keys() - files - {module}))
     yield from problems_with_record(content, f"wakeloop-{wheel.version}.dist-info/RECORD")
-    for name, data in content.items():
-        if name.startswith("wakeloop/") and name != module and data != (PACKAGE.parent / name).read_bytes():
+    for name in sorted(content.keys() & files):
+        if name.startswith("wakeloop/") and content[name] != (PACKAGE.parent / name).read_bytes():
             yield f"{name} is not the file of this checkout"
     for secret in {str(Path.home()), str(ROOT)} - {"/"}:
         yield from (f"{name} has the path {secret}" for name in sorted(content) if has_path(name, content[name], secret))
