@@ -200,6 +200,7 @@ class Reader:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(2)
             end(process)
+            until_nothing_listens(self.free_port(port))
 
 
 def end(process):
@@ -216,6 +217,20 @@ def until_it_answers(port, process, said):
             return
         assert process.poll() is None and time.monotonic() < deadline, said()
         time.sleep(0.05)
+
+
+def until_nothing_listens(port):
+    """Killed worker processes hold the socket a little longer than their parent lives. The next server would seem to be up."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", int(port)), 1).close()
+        except ConnectionRefusedError:
+            return
+        except OSError:
+            pass  # reset, by a process that ends just now
+        assert time.monotonic() < deadline, f"port {port} is still in use"
+        time.sleep(0.01)
 
 
 class Services:
