@@ -84,6 +84,9 @@ fn descriptor(file: &Bound<'_, PyAny>) -> PyResult<RawFd> {
 /// The descriptor of an argument of `remove_reader` or `remove_writer`. A number that is too large is no error, because
 /// no callback can have it. A file that was closed while it was watched is still found.
 fn possible_descriptor(core: &Core, file: &Bound<'_, PyAny>) -> PyResult<Option<RawFd>> {
+    if core.is_closed() {
+        return Ok(None);
+    }
     match descriptor(file) {
         Ok(fd) => Ok(Some(fd)),
         Err(error) if error.is_instance_of::<PyValueError>(file.py()) => {
@@ -245,18 +248,12 @@ impl EventLoop {
 
     /// Stop watching for reading. A listener counts as a reader. True if there was one.
     fn _remove_reader(&self, fd: &Bound<'_, PyAny>) -> PyResult<bool> {
-        if self.core.is_closed() {
-            return Ok(false);
-        }
         let Some(fd) = possible_descriptor(&self.core, fd)? else { return Ok(false) };
         Ok(self.core.remove_listener(fd) || watch::remove(&self.core, fd, Direction::Read))
     }
 
     /// Stop watching for writing. True if there was a writer.
     fn _remove_writer(&self, fd: &Bound<'_, PyAny>) -> PyResult<bool> {
-        if self.core.is_closed() {
-            return Ok(false);
-        }
         let Some(fd) = possible_descriptor(&self.core, fd)? else { return Ok(false) };
         Ok(watch::remove(&self.core, fd, Direction::Write))
     }

@@ -8,7 +8,7 @@
 
 use super::core::Core;
 use super::core::io::new_poller;
-use super::core::process::{Inherited, PARENTS_LOOP};
+use super::core::process::PARENTS_LOOP;
 use crate::capi::error::raise_io;
 use crate::capi::{Exception, Raised};
 
@@ -35,7 +35,7 @@ impl Core {
     #[cold]
     fn inherit(&self, idle: bool) -> Result<(), Raised> {
         let can_inherit = idle
-            && self.process.inherited() == Inherited::Idle
+            && !self.process.is_in_use()
             && !self.is_running()
             && !self.is_polling()
             && self.fds.descriptors().is_empty();

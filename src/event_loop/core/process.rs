@@ -26,25 +26,18 @@ pub(crate) fn forks() -> u32 {
     FORKS.load(Ordering::Relaxed)
 }
 
-/// May a forked child take over the loop?
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Inherited {
-    /// Yes, with its callbacks and timers.
-    Idle,
-    /// No: the child has left a run of the loop in the middle, or other code waits for the loop's descriptor.
-    InUse,
-}
-
 #[derive(Debug)]
 pub(crate) struct OwnerProcess {
     /// The fork count of the process that has the loop.
     forks: Cell<u32>,
-    inherited: Cell<Inherited>,
+    /// A forked child cannot take over the loop: it has left a run of the loop in the middle, or other code waits for
+    /// the loop's descriptor.
+    in_use: Cell<bool>,
 }
 
 impl OwnerProcess {
     pub(crate) fn new() -> OwnerProcess {
-        OwnerProcess { forks: Cell::new(forks()), inherited: Cell::new(Inherited::Idle) }
+        OwnerProcess { forks: Cell::new(forks()), in_use: Cell::new(false) }
     }
 
     /// Is this a forked child with its parent's loop?
@@ -57,12 +50,12 @@ impl OwnerProcess {
         self.forks.set(forks());
     }
 
-    pub(crate) fn inherited(&self) -> Inherited {
-        self.inherited.get()
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.in_use.get()
     }
 
     /// From now on no child can take over the loop.
     pub(crate) fn set_in_use(&self) {
-        self.inherited.set(Inherited::InUse);
+        self.in_use.set(true);
     }
 }

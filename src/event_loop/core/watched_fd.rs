@@ -31,8 +31,7 @@ pub(crate) enum Registration {
 /// The waiters: for each direction a Handle, the future of a socket call, or a socket call that resumes by itself.
 #[derive(Debug)]
 pub(crate) struct WatchedFd {
-    reader: Slot,
-    writer: Slot,
+    sides: [Slot; 2],
     /// For each direction, the number of polls when its callback was set. Events of the last of these polls are not for
     /// it: in asyncio a callback that was replaced, or removed and added again, is called in the next turn.
     set_after: [Cell<u64>; 2],
@@ -50,8 +49,7 @@ pub(crate) struct WatchedFd {
 impl WatchedFd {
     pub(crate) fn new() -> WatchedFd {
         WatchedFd {
-            reader: Slot::empty(),
-            writer: Slot::empty(),
+            sides: [const { Slot::empty() }; 2],
             set_after: [const { Cell::new(0) }; 2],
             registration: Cell::new(Registration::None),
             internal: Cell::new(false),
@@ -61,10 +59,7 @@ impl WatchedFd {
     }
 
     pub(crate) fn side(&self, direction: Direction) -> &Slot {
-        match direction {
-            Direction::Read => &self.reader,
-            Direction::Write => &self.writer,
-        }
+        &self.sides[direction as usize]
     }
 
     pub(crate) fn set_after(&self, direction: Direction) -> &Cell<u64> {
@@ -81,7 +76,7 @@ impl WatchedFd {
     }
 
     fn handles(&self) -> usize {
-        [&self.reader, &self.writer].iter().filter(|slot| look(slot, is_handle) == Some(true)).count()
+        self.sides.iter().filter(|slot| look(slot, is_handle) == Some(true)).count()
     }
 
     /// Was the descriptor passed as this file object?
@@ -101,12 +96,13 @@ impl WatchedFd {
 
     /// The interest for a level-triggered registration.
     pub(crate) fn interest(&self) -> Option<Interest> {
-        Interest::of(!self.reader.is_empty(), !self.writer.is_empty())
+        let [reader, writer] = &self.sides;
+        Interest::of(!reader.is_empty(), !writer.is_empty())
     }
 
     /// Empties the handles, because the loop is closed and they will not run.
     pub(crate) fn empty(&self) {
-        for side in [&self.reader, &self.writer] {
+        for side in &self.sides {
             if let Some(handle) = side.take().as_ref().and_then(Handle::from_object) {
                 handle.empty();
             }
@@ -115,7 +111,7 @@ impl WatchedFd {
 
     /// For the garbage collector. `visit` runs no Python code.
     pub(crate) fn traverse(&self, visit: &mut dyn FnMut(&Ref)) {
-        for slot in [&self.reader, &self.writer, &self.owner, &self.file] {
+        for slot in self.sides.iter().chain([&self.owner, &self.file]) {
             look(slot, &mut *visit);
         }
     }
