@@ -55,15 +55,11 @@ pub(crate) struct LoopQueue<T>(UnsafeCell<VecDeque<T>>);
 
 impl<T> Default for LoopQueue<T> {
     fn default() -> Self {
-        LoopQueue::new()
+        LoopQueue(UnsafeCell::default())
     }
 }
 
 impl<T> LoopQueue<T> {
-    pub(crate) const fn new() -> LoopQueue<T> {
-        LoopQueue(UnsafeCell::new(VecDeque::new()))
-    }
-
     /// # Safety
     /// The borrow ends before any code of `T` or of a caller runs.
     #[inline(always)]
@@ -85,13 +81,13 @@ impl<T> LoopQueue<T> {
     }
 
     #[inline(always)]
-    pub(crate) fn push_back(&self, item: T) {
+    pub(crate) fn push(&self, item: T) {
         // SAFETY: a move; no code of `T` runs.
         unsafe { self.items() }.push_back(item);
     }
 
     #[inline(always)]
-    pub(crate) fn pop_front(&self) -> Option<T> {
+    pub(crate) fn pop(&self) -> Option<T> {
         // SAFETY: a move; no code of `T` runs.
         unsafe { self.items() }.pop_front()
     }

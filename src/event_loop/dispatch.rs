@@ -17,7 +17,7 @@ use crate::reactor::{Event, Readiness};
 /// Delivers all events that are queued.
 #[inline(always)]
 pub(super) fn dispatch_all(core: &Core) -> Result<(), Fatal> {
-    while let Some(event) = core.io.pop_event() {
+    while let Some(event) = core.io.events.pop() {
         dispatch(core, event)?;
     }
     Ok(())

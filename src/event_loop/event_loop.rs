@@ -27,7 +27,7 @@ use crate::capi::call::{given_or_copied, guard};
 use crate::capi::error::{exception, raise_io};
 use crate::capi::fallible::{dict, list, py_tuple};
 use crate::capi::imports::{imports, support};
-use crate::capi::{Fallible, Fatal, Raised, Ref, Slot};
+use crate::capi::{Fallible, Fatal, Raised, Ref};
 
 /// The native half of wakeloop.EventLoop.
 #[pyclass(module = "wakeloop._core", name = "EventLoop", subclass, frozen)]
@@ -60,10 +60,6 @@ fn check_not_polling(core: &Core) -> PyResult<()> {
         return Err(exception::<PyRuntimeError>("another thread is waiting in this event loop"));
     }
     Ok(())
-}
-
-fn get_slot<'py>(py: Python<'py>, slot: &Slot) -> Option<Bound<'py, PyAny>> {
-    slot.get().map(|value| value.bind(py))
 }
 
 /// The descriptor of an argument of `add_reader` and the like: a number, or an object with `fileno()`. The errors are
@@ -373,7 +369,7 @@ impl EventLoop {
 
     #[getter(_thread_id)]
     fn get_thread_id<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
-        get_slot(py, &self.core.thread_id)
+        self.core.thread_id.get().map(|thread| thread.bind(py))
     }
 
     #[setter(_thread_id)]
@@ -383,7 +379,7 @@ impl EventLoop {
 
     #[getter(_task_factory)]
     fn get_task_factory<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
-        get_slot(py, &self.core.task_factory)
+        self.core.task_factory.get().map(|factory| factory.bind(py))
     }
 
     #[setter(_task_factory)]

@@ -40,7 +40,7 @@ pub(crate) fn select(core: &Core, timeout: Option<f64>) -> Result<usize, Fatal> 
     run_signal_handlers()?;
     let ready = core.ready.len();
     poll(core, timeout)?;
-    let events = core.io.event_count();
+    let events = core.io.events.len();
     core.io.queue_requeued();
     deliver_messages(core)?;
     let happened = events + core.ready.len().saturating_sub(ready);
@@ -55,7 +55,7 @@ pub(crate) fn select(core: &Core, timeout: Option<f64>) -> Result<usize, Fatal> 
 
 fn poll(core: &Core, timeout: Option<f64>) -> Result<(), Fatal> {
     let now = monotonic_nanos();
-    let busy = !core.ready.is_empty() || core.io.has_requeued();
+    let busy = !core.ready.is_empty() || !core.io.requeued.is_empty();
     let requested = if busy { Some(0.0) } else { timeout };
     let timeout = shorter(requested, seconds_until_timer(core, now)?);
     if timeout == Some(Duration::ZERO) {

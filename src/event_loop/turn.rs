@@ -81,7 +81,7 @@ impl Drop for Running<'_> {
 fn turn(core: &Core) -> Result<(), Fatal> {
     add(&core.counters.turns, 1);
     let now = poll_or_skip(core)?;
-    if core.io.has_events() {
+    if !core.io.events.is_empty() {
         run_with_events(core, now)?;
     } else {
         make_due_timers_ready(core, now)?;
@@ -94,7 +94,7 @@ fn turn(core: &Core) -> Result<(), Fatal> {
 #[inline(always)]
 fn poll_or_skip(core: &Core) -> Result<u64, Fatal> {
     let now = monotonic_nanos();
-    let reread = core.polls.take_reread();
+    let reread = core.polls.reread_token.take();
     let skip = core.polls.may_skip(now, !core.ready.is_empty(), reread.is_some())
         && !core.state.stopping.get()
         && core.fds.callbacks() == 0
@@ -102,7 +102,7 @@ fn poll_or_skip(core: &Core) -> Result<u64, Fatal> {
     let after = if skip {
         core.polls.note_skip();
         if let Some(token) = reread {
-            core.io.push_event(Event { token, readiness: Readiness::READABLE });
+            core.io.events.push(Event { token, readiness: Readiness::READABLE });
         }
         now
     } else {
@@ -113,7 +113,7 @@ fn poll_or_skip(core: &Core) -> Result<u64, Fatal> {
     // A source that calls `requeue` after this is called in the next turn.
     core.io.queue_requeued();
     deliver_messages(core)?;
-    core.polls.note_events(core.io.has_events(), skip);
+    core.polls.note_events(!core.io.events.is_empty(), skip);
     Ok(after)
 }
 

@@ -126,13 +126,10 @@ impl<C> FdTable<C> {
 
     /// Removes the entry of a descriptor, and invalidates its token.
     pub(crate) fn remove(&self, fd: RawFd) -> Kind<C> {
-        let old = match self.entries.borrow_mut().get_mut(fd as usize) {
-            Some(entry) => {
-                entry.next_generation();
-                entry.replace(Kind::Free)
-            }
-            None => Kind::Free,
-        };
+        let old = self.entries.borrow_mut().get_mut(fd as usize).map_or(Kind::Free, |entry| {
+            entry.next_generation();
+            entry.replace(Kind::Free)
+        });
         self.forget(&old);
         old
     }
@@ -201,13 +198,11 @@ impl<C> FdTable<C> {
 
     /// All transports and listeners.
     pub(crate) fn sources(&self) -> Vec<Ref> {
-        let entries = self.entries.borrow();
-        entries
-            .iter()
-            .filter_map(
-                |entry| if let Kind::Source(source) = &entry.kind { Some(source.get()) } else { None },
-            )
-            .collect()
+        let object = |entry: &Entry<C>| match &entry.kind {
+            Kind::Source(source) => Some(source.get()),
+            _ => None,
+        };
+        self.entries.borrow().iter().filter_map(object).collect()
     }
 
     /// Decides whether the table owns the source of a token. A source that waits for nothing is not owned, so that it

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 
 use crate::capi::loop_cell::LoopQueue;
-use crate::reactor::{Event, Poller, Readiness, Token, Waker};
+use crate::reactor::{Event, Poller, Token, Waker};
 
 /// How many events one poll returns at most. The kernel keeps further events for the next poll.
 const EVENTS: usize = 1024;
@@ -24,9 +24,10 @@ pub(crate) struct Io {
     /// Borrowed during a poll, also while the GIL is released.
     poller: RefCell<Option<Poller>>,
     fd: Cell<Option<RawFd>>,
-    events: LoopQueue<Event>,
+    /// The events of the last poll.
+    pub(crate) events: LoopQueue<Event>,
     /// Events for sources that ask to be called in the next turn, although the poller will not report them.
-    requeued: LoopQueue<Event>,
+    pub(crate) requeued: LoopQueue<Event>,
     /// Descriptors whose registration other threads wanted to change while a thread was waiting in the poller.
     deferred: RefCell<Vec<RawFd>>,
 }
@@ -36,8 +37,8 @@ impl Io {
         Io {
             fd: Cell::new(Some(poller.as_raw_fd())),
             poller: RefCell::new(Some(poller)),
-            events: LoopQueue::new(),
-            requeued: LoopQueue::new(),
+            events: LoopQueue::default(),
+            requeued: LoopQueue::default(),
             deferred: RefCell::default(),
         }
     }
@@ -64,48 +65,20 @@ impl Io {
         drop(self.poller.replace(poller));
     }
 
-    #[inline(always)]
-    pub(crate) fn push_event(&self, event: Event) {
-        self.events.push_back(event);
-    }
-
     /// Queues the events of a poll, and returns their number.
     #[inline(always)]
     pub(crate) fn extend(&self, events: impl Iterator<Item = Event>) -> usize {
         let before = self.events.len();
-        events.for_each(|event| self.events.push_back(event));
+        events.for_each(|event| self.events.push(event));
         self.events.len() - before
-    }
-
-    #[inline(always)]
-    pub(crate) fn pop_event(&self) -> Option<Event> {
-        self.events.pop_front()
-    }
-
-    #[inline(always)]
-    pub(crate) fn has_events(&self) -> bool {
-        !self.events.is_empty()
-    }
-
-    pub(crate) fn event_count(&self) -> usize {
-        self.events.len()
-    }
-
-    /// Calls the source of `token` in the next turn, as if the poller had reported it.
-    pub(crate) fn requeue(&self, token: Token, readiness: Readiness) {
-        self.requeued.push_back(Event { token, readiness });
     }
 
     /// Moves the requeued events to the queue.
     #[inline(always)]
     pub(crate) fn queue_requeued(&self) {
-        while let Some(event) = self.requeued.pop_front() {
-            self.events.push_back(event);
+        while let Some(event) = self.requeued.pop() {
+            self.events.push(event);
         }
-    }
-
-    pub(crate) fn has_requeued(&self) -> bool {
-        !self.requeued.is_empty()
     }
 
     /// Remembers a change of registration until the thread has left the poller.

@@ -47,11 +47,10 @@ use self::wakeup::Wakeup;
 use self::writes::{Delivery, Writes};
 use super::handle::layout::Handle;
 use crate::capi::error::Outcome;
-use crate::capi::exceptions::Exception;
 use crate::capi::native::{Native, native_class};
 use crate::capi::recycle::bytes_cache::BytesCache;
-use crate::capi::{Borrowed, Fatal, Raised, Ref, Slot};
-use crate::reactor::{Poller, Readiness, Token};
+use crate::capi::{Borrowed, Exception, Fatal, Raised, Ref, Slot};
+use crate::reactor::{Event, Poller, Readiness, Token};
 
 /// An entry of the ready queue.
 pub(crate) type Entry = ready::Entry<Core>;
@@ -126,7 +125,7 @@ impl Core {
     pub(crate) fn new() -> std_io::Result<Core> {
         let (poller, waker) = new_poller()?;
         Ok(Core {
-            ready: ReadyQueue::new(),
+            ready: ReadyQueue::default(),
             timers: Timers::new(),
             clock: LoopClock::default(),
             fds: FdTable::new(),
@@ -191,7 +190,7 @@ impl Core {
     /// Is the native `run_forever` active, on any thread?
     #[inline(always)]
     pub(crate) fn is_running(&self) -> bool {
-        self.state.is_running()
+        self.state.phase() != Phase::Idle
     }
 
     /// Is a turn dispatching its events? Their callbacks run before the ready queue.
@@ -251,14 +250,9 @@ impl Core {
         self.polls.note_io();
     }
 
-    /// Has the next turn read this datagram socket again without a poll, because several datagrams were waiting.
-    pub(crate) fn reread(&self, token: Token) {
-        self.polls.reread(token);
-    }
-
     /// Calls the source of `token` in the next turn, as if the poller had reported it.
     pub(crate) fn requeue(&self, token: Token, readiness: Readiness) {
-        self.io.requeue(token, readiness);
+        self.io.requeued.push(Event { token, readiness });
     }
 
     /// Closes the poller. The loop is closed, and no thread is waiting in the poller.
@@ -278,7 +272,7 @@ impl Core {
     /// Called after a push to the ready queue. Wakes the thread that waits in the poller, or the foreign main loop.
     #[inline(always)]
     pub(crate) fn wake_if_parked(&self) {
-        if self.wakeup.is_needed() {
+        if self.wakeup.polling.get() | self.wakeup.embedded.get() {
             self.inbox.wake();
         }
     }
@@ -287,9 +281,9 @@ impl Core {
     pub(crate) fn is_idle(&self) -> bool {
         self.ready.is_empty()
             && !self.state.stopping.get()
-            && !self.io.has_requeued()
-            && self.writes.len() == 0
-            && !self.io.has_events()
+            && self.io.requeued.is_empty()
+            && self.writes.queue.is_empty()
+            && self.io.events.is_empty()
     }
 
     /// The loop is embedded in a foreign main loop. From now on the poller's descriptor becomes readable between two
@@ -310,7 +304,7 @@ impl Core {
     #[inline(always)]
     pub(crate) fn end_turns(&self) {
         if self.wakeup.embedded.get() && !self.is_polling() {
-            self.inbox.park_embedded(self.io.has_requeued() || self.io.has_events());
+            self.inbox.park_embedded(!(self.io.requeued.is_empty() && self.io.events.is_empty()));
         }
     }
 
@@ -328,7 +322,7 @@ impl Core {
     /// Flushes `object` at the end of this turn.
     #[inline(always)]
     pub(crate) fn flush_later(&self, object: Ref, flush: Flush) {
-        self.writes.push(object, flush);
+        self.writes.queue.push((object, flush));
     }
 
     #[inline(always)]
@@ -350,11 +344,11 @@ impl Core {
     /// write again, so this repeats until nothing is left.
     #[inline(always)]
     pub(crate) fn flush_all(&self) -> Result<(), Fatal> {
-        while self.writes.len() > 0 {
+        while !self.writes.queue.is_empty() {
             // After a fatal error the other transports are flushed too, so that no written data is held back.
             let mut outcome = Outcome::default();
-            for _ in 0..self.writes.len() {
-                let Some((object, flush)) = self.writes.pop() else { break };
+            for _ in 0..self.writes.queue.len() {
+                let Some((object, flush)) = self.writes.queue.pop() else { break };
                 outcome.note(flush(&object, self));
             }
             outcome.finish()?;
@@ -418,7 +412,7 @@ impl Core {
                 watched.empty();
             }
         }
-        self.writes.clear();
+        drop(self.writes.queue.take());
         self.io.clear();
     }
 }

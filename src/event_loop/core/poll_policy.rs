@@ -26,7 +26,7 @@ pub(crate) struct PollPolicy {
     /// as a listener after a connect.
     io_since_poll: Cell<bool>,
     /// A datagram socket that had several datagrams waiting, and probably has more.
-    reread_token: Cell<Option<Token>>,
+    pub(crate) reread_token: Cell<Option<Token>>,
     had_events: Cell<bool>,
 }
 
@@ -76,16 +76,6 @@ impl PollPolicy {
     #[inline(always)]
     pub(crate) fn note_io(&self) {
         self.io_since_poll.set(true);
-    }
-
-    /// Has the next turn read this datagram socket again without a poll.
-    pub(crate) fn reread(&self, token: Token) {
-        self.reread_token.set(Some(token));
-    }
-
-    #[inline(always)]
-    pub(crate) fn take_reread(&self) -> Option<Token> {
-        self.reread_token.take()
     }
 }
 
@@ -170,14 +160,6 @@ mod tests {
         assert!(policy.had_events());
         policy.note_events(false, false);
         assert!(!policy.had_events());
-    }
-
-    #[test]
-    fn a_socket_is_reread_once() {
-        let policy = just_polled();
-        policy.reread(Token(7));
-        assert_eq!(policy.take_reread(), Some(Token(7)));
-        assert_eq!(policy.take_reread(), None);
     }
 
     #[test]

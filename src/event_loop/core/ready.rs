@@ -25,39 +25,14 @@ pub(crate) enum Entry<C> {
 }
 
 /// The queue.
-#[derive(Debug)]
-pub(crate) struct ReadyQueue<C>(LoopQueue<Entry<C>>);
+pub(crate) type ReadyQueue<C> = LoopQueue<Entry<C>>;
 
 impl<C> ReadyQueue<C> {
-    pub(crate) fn new() -> ReadyQueue<C> {
-        ReadyQueue(LoopQueue::new())
-    }
-
-    #[inline(always)]
-    pub(crate) fn push(&self, entry: Entry<C>) {
-        self.0.push_back(entry);
-    }
-
-    #[inline(always)]
-    pub(crate) fn pop(&self) -> Option<Entry<C>> {
-        self.0.pop_front()
-    }
-
-    #[inline(always)]
-    pub(crate) fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    #[inline(always)]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// For the garbage collector. `visit` runs no Python code.
     pub(crate) fn traverse(&self, visit: &mut dyn FnMut(&Ref)) {
-        let entries = self.0.take();
+        let entries = self.take();
         entries.iter().for_each(|entry| entry.traverse(visit));
-        let pushed = self.0.replace(entries);
+        let pushed = self.replace(entries);
         debug_assert!(pushed.is_empty());
     }
 }

@@ -42,11 +42,6 @@ impl RunState {
         }
         outer
     }
-
-    #[inline(always)]
-    pub(crate) fn is_running(&self) -> bool {
-        self.phase.get() != Phase::Idle
-    }
 }
 
 #[cfg(test)]

@@ -14,11 +14,3 @@ pub(crate) struct Wakeup {
     /// A foreign main loop waits for the poller's descriptor between two turns.
     pub(crate) embedded: Cell<bool>,
 }
-
-impl Wakeup {
-    /// Does a push have to call [`Inbox::wake`](super::inbox::Inbox::wake)?
-    #[inline(always)]
-    pub(crate) fn is_needed(&self) -> bool {
-        self.polling.get() | self.embedded.get()
-    }
-}

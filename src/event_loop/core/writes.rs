@@ -18,33 +18,14 @@ pub(crate) type Delivery<C> = Option<(*mut ffi::PyObject, Flush<C>)>;
 
 #[derive(Debug)]
 pub(crate) struct Writes<C> {
-    queue: LoopQueue<(Ref, Flush<C>)>,
+    /// The transports, each with its function.
+    pub(crate) queue: LoopQueue<(Ref, Flush<C>)>,
     delivering: Cell<Delivery<C>>,
 }
 
 impl<C> Writes<C> {
     pub(crate) fn new() -> Writes<C> {
-        Writes { queue: LoopQueue::new(), delivering: Cell::new(None) }
-    }
-
-    #[inline(always)]
-    pub(crate) fn push(&self, object: Ref, flush: Flush<C>) {
-        self.queue.push_back((object, flush));
-    }
-
-    #[inline(always)]
-    pub(crate) fn len(&self) -> usize {
-        self.queue.len()
-    }
-
-    #[inline(always)]
-    pub(crate) fn pop(&self) -> Option<(Ref, Flush<C>)> {
-        self.queue.pop_front()
-    }
-
-    /// Empties the queue, without sending.
-    pub(crate) fn clear(&self) {
-        drop(self.queue.take());
+        Writes { queue: LoopQueue::default(), delivering: Cell::new(None) }
     }
 
     /// `object` begins to deliver data to its protocol. The caller passes the result to
@@ -69,7 +50,7 @@ impl<C> Writes<C> {
     pub(crate) fn queue_delivery(&self) {
         if let Some((object, flush)) = self.delivering.take() {
             // SAFETY: the call that keeps the transport alive is still on the stack.
-            self.push(unsafe { Ref::from_borrowed(object) }, flush);
+            self.queue.push((unsafe { Ref::from_borrowed(object) }, flush));
         }
     }
 }

@@ -106,7 +106,7 @@ fn deliver(this: This<'_, Datagram>, core: &Core, data: Ref, sender: &Ref) -> Re
 #[cold]
 fn deliver_held_back(this: This<'_, Datagram>, core: &Core) -> Result<(), Fatal> {
     while this.base.awaits_data() {
-        let Some((data, sender)) = this.receiving.held_back.pop_front() else { break };
+        let Some((data, sender)) = this.receiving.held_back.pop() else { break };
         deliver(this, core, data, &sender).inspect_err(|_| keep_for_next_run(this, core))?;
     }
     Ok(())
@@ -227,7 +227,7 @@ mod batch {
             Ok(count) => {
                 this.receiving.expects_more.set(count > 1);
                 if count > 1 {
-                    core.reread(this.base.token.get());
+                    core.polls.reread_token.set(Some(this.base.token.get()));
                 }
                 deliver_all(this, core, &batch, count)
             }
@@ -248,7 +248,7 @@ mod batch {
             }
             match batch.take(index, this, core) {
                 Ok(taken) if this.base.paused.get() || outcome.is_fatal() => {
-                    this.receiving.held_back.push_back(taken);
+                    this.receiving.held_back.push(taken);
                 }
                 Ok((data, sender)) => outcome.note(deliver(this, core, data, &sender)),
                 // Memory has run out, so this datagram is dropped.
