@@ -6,12 +6,13 @@ use pyo3::PyTypeInfo;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::exceptions::Exception;
-use super::exceptions::raise_message;
 pub(crate) use super::exceptions::take_unless_fatal;
+use super::exceptions::{Exception, raise_message};
 use super::object::Ref;
 use super::raised::with_attached;
-pub(crate) use super::raised::{Fatal, Outcome, Raised, handling, raise, take_exception, undisturbed, warn};
+pub(crate) use super::raised::{
+    Fatal, Outcome, Raised, handling, raise, take_exception, undisturbed, unless_raised, warn,
+};
 
 /// An error of this kind, made at once: pyo3 would make it later, where a panic for lack of memory ends the process.
 #[cold]

@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 
 use super::object::Ref;
-use super::raised::Raised;
+use super::raised::{Raised, unless_raised};
 
 /// A value on its way to Python, as the name of an attribute, an argument, an item or a result.
 #[derive(Clone, Copy, Debug)]
@@ -57,10 +57,7 @@ pub(crate) fn string(text: &str) -> Result<Ref, Raised> {
 /// than none.
 #[cold]
 pub(crate) fn string_or_none(text: &str) -> Ref {
-    string(text).unwrap_or_else(|raised| {
-        drop(raised.take());
-        Ref::none()
-    })
+    unless_raised(string(text)).unwrap_or_else(Ref::none)
 }
 
 /// The one string of this content that the interpreter keeps for names.

@@ -82,6 +82,11 @@ impl Outcome {
     }
 }
 
+/// The value. An exception is dropped.
+pub(crate) fn unless_raised<T>(result: Result<T, Raised>) -> Option<T> {
+    result.map_err(|raised| drop(raised.take())).ok()
+}
+
 impl Raised {
     /// Takes the error out of the indicator, with its traceback attached.
     pub(crate) fn take(self) -> Ref {

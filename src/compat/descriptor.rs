@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use crate::capi::error::undisturbed;
+use crate::capi::error::{undisturbed, unless_raised};
 use crate::capi::imports::imports;
 use crate::capi::{Borrowed, Fallible, Raised, Ref, Slot};
 
@@ -72,13 +72,7 @@ fn by_fileno(socket: &Ref) -> RawFd {
 
 /// The value of a Python int. `None` for an error, which is cleared, for another object and for a value out of range.
 fn number(object: Result<Ref, Raised>) -> Option<c_int> {
-    match object.and_then(|object| object.to_index()) {
-        Ok(number) => number.try_into().ok(),
-        Err(raised) => {
-            drop(raised.take());
-            None
-        }
-    }
+    unless_raised(object.and_then(|object| object.to_index()))?.try_into().ok()
 }
 
 /// The raw file or the socket that holds the descriptor of `owner`, for [`of_holder`]. `None` if its class is not a

@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 
 use super::function::Function;
 use super::module_name::ModuleName;
+use crate::capi::error::unless_raised;
 use crate::capi::once::Once;
 use crate::capi::{Raised, Ref};
 
@@ -48,12 +49,7 @@ fn functions() -> &'static Functions {
 
 /// Finds out which functions are patched. A function whose lookup fails counts as patched.
 pub(crate) fn look() -> Patches {
-    let is_patched = |function: &Function| {
-        !function.is_unpatched().unwrap_or_else(|raised| {
-            drop(raised.take());
-            false
-        })
-    };
+    let is_patched = |function: &Function| unless_raised(function.is_unpatched()) != Some(true);
     let functions = functions();
     Patches { handle_run: is_patched(&functions.handle_run), create_task: is_patched(&functions.create_task) }
 }

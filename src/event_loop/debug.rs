@@ -1,7 +1,7 @@
 //! Debug mode: sets the current handle, and logs slow callbacks.
 
 use super::core::Core;
-use crate::capi::error::{raise, take_exception};
+use crate::capi::error::{Outcome, unless_raised};
 use crate::capi::imports::imports;
 use crate::capi::inspect::float;
 use crate::capi::{Borrowed, Fatal, Raised, Ref};
@@ -15,12 +15,10 @@ pub(super) fn callback(
 ) -> Result<(), Fatal> {
     set_current(core, handle)?;
     let before = now(core)?;
-    let fatal = run().is_err().then(take_exception);
+    let mut outcome = Outcome::default();
+    outcome.note(run());
     set_current(core, &Ref::none())?;
-    if let Some(exception) = fatal {
-        raise(exception);
-        return Err(Fatal);
-    }
+    outcome.finish()?;
     log_duration(core, "callback_took", before, &[handle.borrow()])
 }
 
@@ -38,11 +36,8 @@ pub(super) fn native(
     object: &Ref,
     run: impl FnOnce() -> Result<(), Fatal>,
 ) -> Result<(), Fatal> {
-    let protocol = object.call_method(&imports().get_protocol, &[]).unwrap_or_else(|raised| {
-        // Some objects, such as listeners, have no protocol.
-        drop(raised.take());
-        Ref::none()
-    });
+    // Some objects, such as listeners, have no protocol.
+    let protocol = unless_raised(object.call_method(&imports().get_protocol, &[])).unwrap_or_else(Ref::none);
     let before = now(core)?;
     run()?;
     log_duration(core, "native_took", before, &[object.borrow(), protocol.borrow()])
@@ -56,7 +51,7 @@ fn now(core: &Core) -> Result<f64, Fatal> {
 fn log_duration(core: &Core, function: &str, before: f64, what: &[Borrowed<'_>]) -> Result<(), Fatal> {
     let seconds = now(core)? - before;
     // If memory has run out, nothing is logged.
-    let Ok(seconds) = float(seconds).map_err(|raised| drop(raised.take())) else { return Ok(()) };
+    let Some(seconds) = unless_raised(float(seconds)) else { return Ok(()) };
     let arguments: Vec<_> =
         [core.borrow(), seconds.borrow()].into_iter().chain(what.iter().copied()).collect();
     core.support(function, &arguments)

@@ -8,6 +8,7 @@ use std::cell::Cell;
 use std::ffi::c_uint;
 
 use super::super::clock::monotonic;
+use crate::capi::error::unless_raised;
 use crate::capi::imports::imports;
 use crate::capi::{Raised, Ref};
 use crate::compat::clock;
@@ -63,10 +64,7 @@ impl LoopClock {
         // Read first: a change during the look causes another look.
         let changes = clock::changes();
         // It fails only in a `__getattr__` of the user's class, or if `time.monotonic` was deleted.
-        let replaced = clock::replaced(event_loop).unwrap_or_else(|raised| {
-            drop(raised.take());
-            clock::Replaced::default()
-        });
+        let replaced = unless_raised(clock::replaced(event_loop)).unwrap_or_default();
         self.module_changes.set(if clock::has_settled() { changes } else { changes.wrapping_sub(1) });
         // The look has assigned a version tag to the class if it had none.
         self.class_version.set(class_version(event_loop));
