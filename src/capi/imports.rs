@@ -32,10 +32,9 @@ macro_rules! table {
                 let thread_safe_handle = events.getattr_opt(Fallible("_ThreadSafeHandle"))?;
                 Ok(Imports {
                     has_thread_safe_handle: thread_safe_handle.is_some(),
-                    thread_safe_handle_class: match thread_safe_handle {
-                        Some(class) => class.into(),
-                        None => events.getattr(Fallible("Handle"))?.into(),
-                    },
+                    thread_safe_handle_class: thread_safe_handle
+                        .map_or_else(|| events.getattr(Fallible("Handle")), Ok)?
+                        .into(),
                     $($name: fallible::interned(stringify!($name))?,)*
                     $($object: py.import(Fallible($module))?.getattr(Fallible($path))?.into(),)*
                     runtime_panic: runtime_panic.into(),

@@ -363,6 +363,6 @@ pub(crate) fn not_implemented() -> Ref {
 
 /// Converts the result of a C function that returns -1 with an error set, and 0 otherwise.
 #[inline(always)]
-pub(super) fn status(code: std::ffi::c_int) -> Result<(), Raised> {
+pub(crate) fn status(code: std::ffi::c_int) -> Result<(), Raised> {
     if code < 0 { Err(Raised) } else { Ok(()) }
 }

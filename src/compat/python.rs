@@ -12,8 +12,7 @@ use crate::capi::fallible::interned;
 use crate::capi::inspect::boolean;
 use crate::capi::methods::TypeSlot;
 use crate::capi::native::{self, Dealloc, This, native_class};
-use crate::capi::object::Borrowed;
-use crate::capi::{Raised, Ref};
+use crate::capi::{Borrowed, Raised, Ref};
 
 /// `wakeloop._core.Unpatched`: checks whether classes and modules are unpatched.
 #[derive(Debug)]

@@ -19,14 +19,13 @@ use super::futures::new_future;
 use super::handle::layout::{Deadline, Handle, HandleRef, Parts, ThreadSafeHandle, TimerHandle};
 use super::support::call_support;
 use crate::capi::class::ClassSpec;
-use crate::capi::exceptions::Exception;
 use crate::capi::fallible::string;
 use crate::capi::imports::{imports, support};
 use crate::capi::inspect::{boolean, float};
 use crate::capi::methods::{Method, TypeSlot};
 use crate::capi::native::{self, Dealloc, This, native_class};
 use crate::capi::recycle::context::context_for;
-use crate::capi::{Arguments, Borrowed, Raised, Ref};
+use crate::capi::{Arguments, Borrowed, Exception, Raised, Ref};
 use crate::compat::clock::NativeTiming;
 use crate::compat::patches;
 

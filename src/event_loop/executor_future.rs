@@ -19,13 +19,12 @@ use super::core::Core;
 use super::core::loop_ref::{LoopRef, LoopSlot};
 use crate::capi::class::{ClassSpec, field};
 use crate::capi::collector::{Traverse, Visitor};
-use crate::capi::exceptions::Exception;
 use crate::capi::imports::imports;
-use crate::capi::inspect::boolean;
+use crate::capi::inspect::{boolean, status};
 use crate::capi::methods::{Attribute, Method, TypeSlot};
 use crate::capi::native::{self, Dealloc, This, WeakList, native_class};
 use crate::capi::once::Once;
-use crate::capi::{Borrowed, Raised, Ref, Slot};
+use crate::capi::{Borrowed, Exception, Raised, Ref, Slot};
 use crate::compat::{Class, Function};
 
 /// The classes, states and functions of asyncio and `concurrent.futures`, as they were at import.
@@ -186,8 +185,7 @@ impl Known {
         let callbacks = self.job.get(job, CALLBACKS)?;
         if self.is_unfinished(job)? && callbacks.is_exact_list() {
             // SAFETY: a list and a live object; -1 with an error set means failure.
-            let done = unsafe { ffi::PyList_Append(callbacks.as_ptr(), callback.as_ptr()) };
-            return if done < 0 { Err(Raised) } else { Ok(()) };
+            return status(unsafe { ffi::PyList_Append(callbacks.as_ptr(), callback.as_ptr()) });
         }
         job.call_method(&imports().add_done_callback, &[callback.borrow()]).map(drop)
     }

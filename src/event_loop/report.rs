@@ -2,10 +2,10 @@
 
 use super::core::Core;
 use super::handle::layout::{Handle, HandleRef, Parts};
+use super::support::call_support;
 use super::unraisable::unraisable;
 use crate::capi::error::{handling, take_unless_fatal};
 use crate::capi::fallible::string_or_none;
-use crate::capi::imports::support;
 use crate::capi::object::interpreter_ends;
 use crate::capi::{Borrowed, Fatal, Raised, Ref};
 
@@ -73,7 +73,7 @@ impl Core {
     /// Calls a function of `wakeloop._support`. Its errors are printed, unless they are fatal.
     #[cold]
     pub(crate) fn support(&self, function: &str, arguments: &[Borrowed<'_>]) -> Result<(), Fatal> {
-        call_support(self.borrow(), function, arguments).or_else(|raised| self.unraisable(raised))
+        call_reporter(self.borrow(), function, arguments).or_else(|raised| self.unraisable(raised))
     }
 
     /// Calls a function of `wakeloop._support` that reports `exception`. As in asyncio, `exception` is the one being
@@ -86,7 +86,7 @@ impl Core {
         function: &str,
         arguments: &[Borrowed<'_>],
     ) -> Result<(), Fatal> {
-        handling(exception, || call_support(self.borrow(), function, arguments).map_err(|Raised| Fatal))
+        handling(exception, || call_reporter(self.borrow(), function, arguments).map_err(|Raised| Fatal))
     }
 
     /// Passes an error to `sys.unraisablehook`. A fatal error stays set.
@@ -96,11 +96,10 @@ impl Core {
     }
 }
 
-fn call_support(event_loop: Borrowed<'_>, function: &str, arguments: &[Borrowed<'_>]) -> Result<(), Raised> {
+fn call_reporter(event_loop: Borrowed<'_>, function: &str, arguments: &[Borrowed<'_>]) -> Result<(), Raised> {
     if interpreter_ends() {
         // While the interpreter finalizes, modules are cleared, and there is no exception handler any more.
         return Ok(());
     }
-    let function = Ref::from(support(event_loop.py(), function)?);
-    function.call(arguments).map(drop)
+    call_support(event_loop.py(), function, arguments).map(drop)
 }

@@ -33,10 +33,7 @@ fn run_plain(core: &Core, entry: Entry) -> Result<(), Fatal> {
                 Err(raised) => core.report_call(callback, argument, context, raised),
             }
         }
-        Entry::Handle(handle) => match handle.run() {
-            Ok(()) => Ok(()),
-            Err(raised) => core.report_handle(&handle, raised),
-        },
+        Entry::Handle(handle) => handle.run().or_else(|raised| core.report_handle(&handle, raised)),
         Entry::Native { object, run } => run(&object, core),
         Entry::Foreign(handle) => run_reported(core, &handle),
     }

@@ -41,12 +41,10 @@ impl Library {
 
 /// Opens the library. It is never closed, so its functions stay valid.
 fn open(path: Option<&CStr>) -> Result<Library, String> {
-    let flags = match path {
-        Some(_) => libc::RTLD_LAZY | libc::RTLD_NOLOAD,
-        None => libc::RTLD_LAZY,
-    };
+    let only_loaded = if path.is_some() { libc::RTLD_NOLOAD } else { 0 };
     // SAFETY: a C string or null. Nothing new is loaded, so no initialiser runs.
-    let handle = unsafe { libc::dlopen(path.map_or(std::ptr::null(), CStr::as_ptr), flags) };
+    let handle =
+        unsafe { libc::dlopen(path.map_or(std::ptr::null(), CStr::as_ptr), libc::RTLD_LAZY | only_loaded) };
     if handle.is_null() {
         return Err("the shared object of _ssl is not loaded".to_owned());
     }

@@ -13,12 +13,11 @@ use super::super::core::Core;
 use super::super::core::watched_fd::Direction;
 use crate::capi::buffer::{RawBytes, bytes_from};
 use crate::capi::error::{raise_errno, raise_io};
-use crate::capi::exceptions::Exception;
 use crate::capi::imports::imports;
 use crate::capi::inspect::{clear_error, integer, is_error_set};
 use crate::capi::sockaddr::is_plain_socket;
 pub(super) use crate::capi::socket::SEND_FLAGS;
-use crate::capi::{Fallible, Raised, Ref};
+use crate::capi::{Exception, Fallible, Raised, Ref};
 use crate::compat::descriptor;
 
 /// Up to this size, data is received into the loop's buffer and then copied. For larger sizes it is received directly

@@ -9,13 +9,12 @@ use super::super::core::Core;
 use super::super::core::watched_fd::Direction;
 use super::attempt::{Attempt, blocked, receive_by, sized};
 use crate::capi::buffer::Buffer;
-use crate::capi::exceptions::Exception;
 use crate::capi::fallible::tuple;
 use crate::capi::imports::imports;
 use crate::capi::inspect::integer;
 use crate::capi::sockaddr::to_python;
 use crate::capi::socket::{SEND_FLAGS, receive_from};
-use crate::capi::{Raised, Ref, Slot};
+use crate::capi::{Exception, Raised, Ref, Slot};
 
 /// What the call does.
 #[derive(Debug)]

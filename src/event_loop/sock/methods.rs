@@ -11,13 +11,11 @@ use super::super::support::call_support;
 use super::call::{Action, SockCall};
 use super::exchange::Exchange;
 use crate::capi::buffer::Buffer;
-use crate::capi::exceptions::Exception;
 use crate::capi::fallible::string;
 use crate::capi::inspect::is_error_set;
 use crate::capi::methods::Method;
-use crate::capi::native::This;
 use crate::capi::sockaddr::{self, is_plain_socket};
-use crate::capi::{Arguments, Borrowed, Raised, Ref, Slot};
+use crate::capi::{Arguments, Borrowed, Exception, Raised, Ref, Slot, This};
 
 type Loop<'a> = This<'a, Core>;
 
