@@ -1,6 +1,7 @@
 """TCP transports: the order of a connection's events, its ends, its state. Writing is in test_writing."""
 
 import asyncio
+import contextlib
 import errno
 import gc
 import os
@@ -408,6 +409,15 @@ async def written(sock):
     return await asyncio.get_running_loop().connect_write_pipe(asyncio.Protocol, sock)
 
 
+@contextlib.contextmanager
+def left_open_on_purpose():
+    """For what is deleted inside: collects it without warnings about what is still open."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        yield
+        gc.collect()
+
+
 @pytest.mark.parametrize(
     ("open_one", "end"),
     [(connected, "close"), (connected, "abort"), (bound, "close"), (bound, "abort"), (read, "close"), (written, "close"), (written, "abort")],
@@ -423,10 +433,8 @@ def test_closing_a_transport_after_its_loop_is_a_runtime_error_once(loop_factory
     transport.close()
     if open_one not in (read, written):  # asyncio's pipes raise at each abort
         transport.abort()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
+    with left_open_on_purpose():
         del transport, loop, _
-        gc.collect()
     sock.close()
     peer.close()
 
@@ -441,10 +449,8 @@ def test_a_transport_with_unsent_data_can_be_closed_after_its_loop(loop_factory)
     assert transport.is_closing() and transport.get_write_buffer_size() > 0
     with pytest.raises(RuntimeError, match="Event loop is closed"):
         transport.abort()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
+    with left_open_on_purpose():
         del transport, loop, _
-        gc.collect()
     sock.close()
     peer.close()
 

@@ -133,9 +133,9 @@ impl Class {
     /// Is `class` derived from this one?
     pub(crate) fn is_base_of(&self, class: &Bound<'_, PyAny>) -> bool {
         class.cast::<PyType>().is_ok_and(|class| {
-            // SAFETY: two live types, of which ours may be null before it is made.
-            !self.as_ptr().is_null()
-                && unsafe { ffi::PyType_IsSubtype(class.as_type_ptr(), self.as_ptr()) != 0 }
+            let ours = self.as_ptr();
+            // SAFETY: two live types.
+            !ours.is_null() && unsafe { ffi::PyType_IsSubtype(class.as_type_ptr(), ours) != 0 }
         })
     }
 

@@ -17,7 +17,7 @@ use super::inline_values::InlineValues;
 use super::original::{Code, Original};
 use crate::capi::fallible::interned;
 use crate::capi::inspect::clear_error;
-use crate::capi::{Raised, Ref};
+use crate::capi::{Borrowed, Raised, Ref};
 
 /// A method that native code replaces.
 #[derive(Debug)]
@@ -182,20 +182,24 @@ impl Class {
         self.found(&method.name).next().filter(|found| !original.is_some_and(|original| original.is(*found)))
     }
 
+    /// Attribute `index` of an instance for which [`Class::is_unpatched_on`] holds, if it lies inline. It is valid until other code runs.
+    #[inline(always)]
+    fn inline_value(&self, object: &Ref, index: usize) -> Option<Borrowed<'_>> {
+        // SAFETY: an instance of the class. The callers own or compare the value before other code runs.
+        self.values.as_ref().and_then(|values| unsafe { values.get(object, index) })
+    }
+
     /// Attribute `index` of an instance for which [`Class::is_unpatched_on`] holds.
     #[inline(always)]
     pub(crate) fn get(&self, object: &Ref, index: usize) -> Result<Ref, Raised> {
-        // SAFETY: an instance of the class. No other code runs before the value is owned.
-        let inline = self.values.as_ref().and_then(|values| unsafe { values.get(object, index) });
+        let inline = self.inline_value(object, index);
         inline.map_or_else(|| object.getattr(&self.attributes[index]), |value| Ok(value.to_owned()))
     }
 
     /// Is attribute `index` `False`? For an instance for which [`Class::is_unpatched_on`] holds.
     #[inline(always)]
     pub(crate) fn is_false(&self, object: &Ref, index: usize) -> Result<bool, Raised> {
-        // SAFETY: an instance of the class. No other code runs before the value is compared.
-        let inline = self.values.as_ref().and_then(|values| unsafe { values.get(object, index) });
-        match inline {
+        match self.inline_value(object, index) {
             Some(value) => Ok(value.is_false()),
             None => Ok(object.getattr(&self.attributes[index])?.is_false()),
         }

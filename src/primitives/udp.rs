@@ -120,16 +120,16 @@ impl Inside for Arc<Shared> {
 
 /// (host, port), or (address, port, flow, zone) for IPv6.
 fn target(address: &Bound<'_, PyAny>) -> PyResult<Target> {
+    let port_of = |port: &Bound<'_, PyAny>| numbers::port(numbers::integer(port)?, "sendto");
     if let Ok((host, port)) = address.extract::<(Bound<'_, PyString>, Bound<'_, PyAny>)>() {
-        return Ok((host_name(&host)?, numbers::port(numbers::integer(&port)?, "sendto")?).into());
+        return Ok((host_name(&host)?, port_of(&port)?).into());
     }
     match address.extract::<(Bound<'_, PyString>, Bound<'_, PyAny>, u32, u32)>() {
         Ok((host, port, flow, zone)) => Ok(match host.to_str()?.parse::<IpAddr>() {
             Ok(IpAddr::V6(ip)) => {
-                let port = numbers::port(numbers::integer(&port)?, "sendto")?;
-                SocketAddr::from(SocketAddrV6::new(ip, port, flow.to_be(), zone)).into()
+                SocketAddr::from(SocketAddrV6::new(ip, port_of(&port)?, flow.to_be(), zone)).into()
             }
-            _ => (host_name(&host)?, numbers::port(numbers::integer(&port)?, "sendto")?).into(),
+            _ => (host_name(&host)?, port_of(&port)?).into(),
         }),
         Err(_) => Err(exception::<PyTypeError>("an address is a tuple (host, port)")),
     }

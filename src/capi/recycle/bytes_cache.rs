@@ -7,6 +7,8 @@
 
 use std::cell::{Cell, RefCell};
 
+use smallvec::SmallVec;
+
 use crate::capi::buffer::{self, RawBytes};
 use crate::capi::error::Raised;
 use crate::capi::object::Ref;
@@ -54,12 +56,6 @@ impl BytesCache {
         }
     }
 
-    /// Has any object been asked for that is worth keeping?
-    #[inline(always)]
-    pub(crate) fn is_used(&self) -> bool {
-        self.length.get() != 0
-    }
-
     /// A `bytes` of this length, to be filled.
     #[inline(always)]
     pub(crate) fn with_capacity(&self, size: usize) -> Result<RawBytes, Raised> {
@@ -84,6 +80,16 @@ impl BytesCache {
             let mut objects = self.objects.borrow_mut();
             if objects.len() * size < TOTAL {
                 objects.push(data);
+            }
+        }
+    }
+
+    /// Keeps objects that were sent completely, as [`BytesCache::keep`] does.
+    #[inline(always)]
+    pub(crate) fn keep_all(&self, sent: &mut SmallVec<[Ref; 2]>) {
+        if self.length.get() != 0 {
+            while let Some(data) = sent.pop() {
+                self.keep(data);
             }
         }
     }

@@ -101,11 +101,7 @@ fn send_pending(this: This<'_, Stream>) -> Result<Sent, Raised> {
             this.drop_unsent();
         }
     }
-    if core.bytes_cache.is_used() {
-        while let Some(data) = done.pop() {
-            core.bytes_cache.keep(data);
-        }
-    }
+    core.bytes_cache.keep_all(&mut done);
     outcome.map_err(|error| raise_io(&error))
 }
 

@@ -181,7 +181,7 @@ fn fill(this: This<'_, Connection>, engine: &Engine, core: &Core) -> Result<bool
         }
         progress = true;
     }
-    done.into_iter().for_each(|data| core.bytes_cache.keep(data));
+    core.bytes_cache.keep_all(&mut done);
     Ok(progress)
 }
 
