@@ -25,9 +25,10 @@
 
 use std::cell::Cell;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 enum Phase {
+    #[default]
     Starting,
     Open,
     HalfClosed,
@@ -47,14 +48,10 @@ pub(crate) enum Transition {
 }
 
 /// The phase that a transport is in.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Life(Cell<Phase>);
 
 impl Life {
-    pub(crate) const fn new() -> Life {
-        Life(Cell::new(Phase::Starting))
-    }
-
     /// Has `connection_made` not been called yet, and is the transport not closing?
     pub(crate) fn is_starting(&self) -> bool {
         self.0.get() == Phase::Starting
@@ -135,7 +132,7 @@ mod tests {
 
     #[test]
     fn no_phase_is_entered_twice() {
-        let life = Life::new();
+        let life = Life::default();
         life.start();
         assert!(life.expects_data() && !life.is_closing());
         assert_eq!([life.close(), life.close()], [Transition::Entered, Transition::Before]);
@@ -154,7 +151,7 @@ mod tests {
 
     #[test]
     fn only_a_half_closed_transport_is_opened_again() {
-        let life = Life::new();
+        let life = Life::default();
         life.start();
         life.half_close();
         assert!(!life.expects_data() && !life.is_closing());

@@ -16,9 +16,10 @@ use crate::event_loop::core::Core;
 use crate::transport::reader_feed;
 
 /// How data is delivered to the protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Delivery {
     /// `data_received(bytes)`.
+    #[default]
     Data,
     /// `get_buffer(sizehint)` and `buffer_updated(nbytes)`.
     Buffer,
@@ -50,7 +51,7 @@ pub(crate) fn set_native_protocol(class: NativeProtocol) {
 }
 
 /// The protocol and its bound methods.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct ProtocolSink {
     pub(crate) protocol: Slot,
     /// `data_received` or `get_buffer`.
@@ -61,15 +62,6 @@ pub(crate) struct ProtocolSink {
 }
 
 impl ProtocolSink {
-    pub(crate) const fn empty() -> ProtocolSink {
-        ProtocolSink {
-            protocol: Slot::empty(),
-            function: Slot::empty(),
-            updated: Slot::empty(),
-            delivery: Cell::new(Delivery::Data),
-        }
-    }
-
     /// Replaces the protocol.
     pub(crate) fn set(&self, protocol: Ref) -> Result<(), Raised> {
         let names = imports();
@@ -144,10 +136,7 @@ impl ProtocolSink {
     /// The data may be in the loop's receive buffer: it is copied before any Python code runs.
     #[inline(always)]
     pub(crate) fn feed(&self, core: &Core, data: &[u8]) -> Result<bool, Raised> {
-        match self.reader() {
-            Some(reader) => reader_feed::feed(&reader, core, data),
-            None => Ok(false),
-        }
+        self.reader().map_or(Ok(false), |reader| reader_feed::feed(&reader, core, data))
     }
 
     /// The StreamReader of a protocol with [`Delivery::Reader`]; `None` if `data_received` has to be called.

@@ -262,7 +262,7 @@ impl TransportBase {
             resumed_in: Cell::new(0),
             fd: Cell::new(-1),
             lost_writes: Cell::new(0),
-            life: Life::new(),
+            life: Life::default(),
             watched: Cell::new(None),
             pending_readiness: Cell::new(Readiness::EMPTY),
             handling: Cell::new(false),

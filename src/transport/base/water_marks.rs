@@ -42,7 +42,7 @@ impl Limit {
 pub(crate) struct Mark(Cell<Limit>);
 
 impl Mark {
-    pub(crate) const fn new(bytes: usize) -> Mark {
+    const fn new(bytes: usize) -> Mark {
         Mark(Cell::new(Limit { bytes, exact: None }))
     }
 
@@ -74,10 +74,23 @@ pub(crate) struct WaterMarks {
     pub(crate) low: Mark,
 }
 
+/// Marks that no buffer reaches.
+impl Default for WaterMarks {
+    fn default() -> WaterMarks {
+        WaterMarks { high: Mark::new(usize::MAX), low: Mark::new(0) }
+    }
+}
+
 impl WaterMarks {
     /// The marks with asyncio's defaults.
     pub(crate) const fn new() -> WaterMarks {
         WaterMarks { high: Mark::new(HIGH), low: Mark::new(HIGH / 4) }
+    }
+
+    /// Has a buffer of this size reached the mark at which its writer, which may be `paused`, has to pause or resume?
+    #[inline(always)]
+    pub(crate) fn are_crossed(&self, size: usize, paused: bool) -> bool {
+        if paused { size <= self.low.get() } else { size >= self.high.get() }
     }
 
     /// `set_write_buffer_limits(high, low)`. Python code computes the defaults and checks the values, as asyncio does.

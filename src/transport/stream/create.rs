@@ -33,7 +33,7 @@ pub(crate) struct StreamParts {
 pub(crate) fn create(core: &Core, parts: Parts, stream: StreamParts) -> Result<Ref, Raised> {
     opening::create(core, parts, |base| Stream {
         base,
-        sink: ProtocolSink::empty(),
+        sink: ProtocolSink::default(),
         reading: ReadSide { gate: Cell::new(Gate::Starting), large: Cell::new(false), family: stream.family },
         writing: WriteSide::default(),
         ends: Ends {

@@ -108,10 +108,7 @@ pub(super) fn tested(py: Python<'_>) -> Result<&'static Library, &'static str> {
 fn self_test(py: Python<'_>) -> PyResult<&'static Library> {
     let fail = |reason: &str| exception::<PyRuntimeError>(reason);
     let file = py.import(Fallible("_ssl"))?.getattr(Fallible("__file__")).ok();
-    let path = match file {
-        Some(file) => Some(CString::new(file.extract::<String>()?)?),
-        None => None,
-    };
+    let path = file.map(|file| PyResult::Ok(CString::new(file.extract::<String>()?)?)).transpose()?;
     let library = Library::get(path.as_deref()).map_err(fail)?;
 
     let ssl = py.import(Fallible("ssl"))?;

@@ -12,13 +12,14 @@ use crate::capi::native::{Dealloc, native_class};
 use crate::capi::{Borrowed, Raised, Slot, This};
 use crate::event_loop::core::{Core, core_of};
 use crate::transport::base::protocol_sink::ProtocolSink;
-use crate::transport::base::water_marks::Mark;
+use crate::transport::base::water_marks::WaterMarks;
 use crate::transport::base::write_buffer::WriteBuffer;
 use crate::transport::stream::state::Stream;
 
 /// asyncio's `SSLProtocolState`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum State {
+    #[default]
     Unwrapped,
     Handshake,
     Wrapped,
@@ -27,8 +28,9 @@ pub(crate) enum State {
 }
 
 /// May the engine be used?
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum EngineUse {
+    #[default]
     Idle,
     /// OpenSSL is on the stack.
     Busy,
@@ -44,7 +46,7 @@ pub(super) struct Paused {
 }
 
 /// The native half of a TLS connection.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Connection {
     pub(super) event_loop: Slot,
     /// The application's protocol.
@@ -63,10 +65,8 @@ pub(crate) struct Connection {
     pub(super) offered: Cell<usize>,
     /// Plaintext that was not delivered to a buffered protocol yet.
     pub(super) undelivered: RefCell<Vec<u8>>,
-    pub(super) outgoing_high: Mark,
-    pub(super) outgoing_low: Mark,
-    pub(super) incoming_high: Mark,
-    pub(super) incoming_low: Mark,
+    pub(super) outgoing: WaterMarks,
+    pub(super) incoming: WaterMarks,
     /// The application has paused reading, or was asked to pause writing.
     pub(super) app_paused: Paused,
     /// We have paused reading of the stream transport, or it has asked us to pause writing.
@@ -99,30 +99,6 @@ impl Traverse for Connection {
 
 impl Dealloc for Connection {}
 
-impl Default for Connection {
-    fn default() -> Connection {
-        Connection {
-            event_loop: Slot::empty(),
-            sink: ProtocolSink::empty(),
-            transport: Slot::empty(),
-            ssl_object: Slot::empty(),
-            engine: OnceCell::new(),
-            state: Cell::new(State::Unwrapped),
-            queue: WriteBuffer::default(),
-            offered: Cell::new(0),
-            undelivered: RefCell::default(),
-            outgoing_high: Mark::new(usize::MAX),
-            outgoing_low: Mark::new(0),
-            incoming_high: Mark::new(usize::MAX),
-            incoming_low: Mark::new(0),
-            app_paused: Paused::default(),
-            stream_paused: Paused::default(),
-            engine_use: Cell::new(EngineUse::Idle),
-            queued: Cell::new(false),
-        }
-    }
-}
-
 impl Connection {
     /// The loop's core; `None` before the connection was initialised.
     #[inline(always)]
@@ -132,6 +108,19 @@ impl Connection {
         }
         // SAFETY: the setter of `_loop` accepts only our loops.
         Some(unsafe { core_of(self.event_loop.as_ptr()) })
+    }
+
+    /// Enters a state, of which the engine has to know.
+    pub(super) fn enter(&self, state: State) {
+        self.state.set(state);
+        match (state, self.engine()) {
+            // SAFETY: `raw` owns the SSL; see `Native::decrypt`.
+            (State::Wrapped, Some(Engine::Native(native))) => unsafe {
+                native.library.established(native.ssl, &native.io);
+            },
+            (State::Shutdown, Some(Engine::Native(native))) => native.io.end_records(),
+            _ => {}
+        }
     }
 
     /// The engine. Once set, it stays until the object is deallocated.
@@ -186,12 +175,11 @@ impl Connection {
 
     /// The connection is lost. Drops all data that waits.
     pub(super) fn lost(&self) {
-        let unsent = self.queue.take();
-        drop(unsent);
+        drop(self.queue.take());
         self.undelivered.take();
         self.offered.set(0);
-        if let Some(engine) = self.engine() {
-            engine.clear();
+        if let Some(Engine::Native(native)) = self.engine() {
+            native.io.clear();
         }
     }
 }
@@ -200,23 +188,19 @@ impl Connection {
 /// encrypted bytes that are not sent yet.
 #[inline(always)]
 pub(super) fn control_app_writing(this: This<'_, Connection>, output: usize) -> Result<(), Raised> {
-    let size = this.queue.len() + output;
-    let paused = this.app_paused.writing.get();
-    if (size >= this.outgoing_high.get() && !paused) || (size <= this.outgoing_low.get() && paused) {
-        return call_named(this, "_control_app_writing", &[]);
+    if !this.outgoing.are_crossed(this.queue.len() + output, this.app_paused.writing.get()) {
+        return Ok(());
     }
-    Ok(())
+    call_named(this, "_control_app_writing", &[])
 }
 
 /// Calls asyncio's `_control_ssl_reading`, if it has to pause or resume reading from the stream transport.
 #[inline(always)]
 pub(super) fn control_ssl_reading(this: This<'_, Connection>) -> Result<(), Raised> {
-    let size = this.unread();
-    let paused = this.stream_paused.reading.get();
-    if (size >= this.incoming_high.get() && !paused) || (size <= this.incoming_low.get() && paused) {
-        return call_named(this, "_control_ssl_reading", &[]);
+    if !this.incoming.are_crossed(this.unread(), this.stream_paused.reading.get()) {
+        return Ok(());
     }
-    Ok(())
+    call_named(this, "_control_ssl_reading", &[])
 }
 
 /// Calls one of asyncio's methods of the connection.

@@ -100,28 +100,6 @@ impl Engine {
         }
     }
 
-    /// The connection is lost.
-    pub(super) fn clear(&self) {
-        if let Engine::Native(native) = self {
-            native.io.clear();
-        }
-    }
-
-    /// The handshake is over.
-    pub(super) fn established(&self) {
-        if let Engine::Native(native) = self {
-            // SAFETY: `raw` owns the SSL; see `Native::decrypt`.
-            unsafe { native.library.established(native.ssl, &native.io) };
-        }
-    }
-
-    /// The shutdown begins.
-    pub(super) fn begin_shutdown(&self) {
-        if let Engine::Native(native) = self {
-            native.io.end_records();
-        }
-    }
-
     /// The references, for the garbage collector.
     pub(super) fn slots(&self) -> impl Iterator<Item = &Slot> {
         let (native, object) = match self {

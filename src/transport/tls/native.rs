@@ -55,10 +55,7 @@ impl Native {
                 }
                 Outcome::WantRead => return End::Drained,
                 // CPython's own read then raises the right error, or returns b"" after a close_notify.
-                Outcome::Closed | Outcome::Failed => match self.repeat_read() {
-                    Some(end) => return end,
-                    None => return End::Drained,
-                },
+                Outcome::Closed | Outcome::Failed => return self.repeat_read(),
             }
         }
     }
@@ -66,14 +63,14 @@ impl Native {
     /// Repeats the read with CPython's method, to find out how the data has ended. This releases the GIL, and may run
     /// finalizers.
     #[cold]
-    fn repeat_read(&self) -> Option<End> {
-        let Some(raw) = self.raw.get() else { return Some(End::Closed) };
+    fn repeat_read(&self) -> End {
+        let Some(raw) = self.raw.get() else { return End::Closed };
         let py = raw.py();
         match self.io.call_openssl(|| raw.bind(py).call_method1(Fallible("read"), (1,))) {
             // The result is b"": libssl has just reported that there is no more data.
-            Ok(_) => Some(End::Closed),
-            Err(error) if is_again(py, &error) => None,
-            Err(error) => Some(End::Failed(Ref::from(error.into_value(py).into_bound(py).into_any()))),
+            Ok(_) => End::Closed,
+            Err(error) if is_again(py, &error) => End::Drained,
+            Err(error) => End::Failed(Ref::from(error.into_value(py).into_bound(py).into_any())),
         }
     }
 

@@ -176,12 +176,7 @@ fn set_state(this: This<'_, Connection>, value: Option<Borrowed<'_>>) -> PyResul
         return Err(exception_about::<PyValueError>(c"%R is not a state of a TLS connection", &value));
     };
     let (state, _) = NAMES[place];
-    this.state.set(state);
-    match (state, this.engine()) {
-        (State::Wrapped, Some(engine)) => engine.established(),
-        (State::Shutdown, Some(engine)) => engine.begin_shutdown(),
-        _ => {}
-    }
+    this.enter(state);
     Ok(())
 }
 
@@ -191,12 +186,12 @@ fn exact_bool(value: Borrowed<'_>) -> PyResult<bool> {
 
 /// An attribute for a water mark.
 macro_rules! mark_attribute {
-    ($name:literal, $field:ident) => {
+    ($name:literal, $($field:ident).+) => {
         Attribute::new(
             $name,
-            |this: This<'_, Connection>| this.$field.to_python(),
+            |this: This<'_, Connection>| this.$($field).+.to_python(),
             |this: This<'_, Connection>, value: Option<Borrowed<'_>>| {
-                this.$field.set(&value.unwrap_or(Borrowed::none()))
+                this.$($field).+.set(&value.unwrap_or(Borrowed::none()))
             },
         )
     };
@@ -212,10 +207,10 @@ const ATTRIBUTES: &[Attribute<Connection>] = &[
     flag_attribute!(Connection, c"_app_writing_paused", app_paused.writing, exact_bool),
     flag_attribute!(Connection, c"_ssl_reading_paused", stream_paused.reading, exact_bool),
     flag_attribute!(Connection, c"_ssl_writing_paused", stream_paused.writing, exact_bool),
-    mark_attribute!(c"_outgoing_high_water", outgoing_high),
-    mark_attribute!(c"_outgoing_low_water", outgoing_low),
-    mark_attribute!(c"_incoming_high_water", incoming_high),
-    mark_attribute!(c"_incoming_low_water", incoming_low),
+    mark_attribute!(c"_outgoing_high_water", outgoing.high),
+    mark_attribute!(c"_outgoing_low_water", outgoing.low),
+    mark_attribute!(c"_incoming_high_water", incoming.high),
+    mark_attribute!(c"_incoming_low_water", incoming.low),
     // The value is "native" or "sslobject".
     Attribute::read_only(c"engine", |this: This<'_, Connection>| this.engine().map(Engine::name)),
 ];

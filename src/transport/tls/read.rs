@@ -120,10 +120,7 @@ pub(super) fn read(this: This<'_, Connection>, batch: Option<Batch>) -> Result<(
     if !this.may_read() || this.in_engine() {
         return Ok(());
     }
-    match read_all(this, batch) {
-        Ok(()) => Ok(()),
-        Err(raised) => fail(this, raised),
-    }
+    read_all(this, batch).or_else(|raised| fail(this, raised))
 }
 
 #[inline(always)]

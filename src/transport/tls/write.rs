@@ -53,7 +53,7 @@ pub(super) fn pushed(this: This<'_, Connection>) -> Result<(), Raised> {
     if this.stream_paused.writing.get() {
         return control_app_writing(this, this.output_size());
     }
-    let small = pending <= AT_ONCE && pending <= this.outgoing_high.get();
+    let small = pending <= AT_ONCE && pending <= this.outgoing.high.get();
     let Some(core) = this.core() else { return Ok(()) };
     if small && core.is_delivering(&this.object()) {
         return Ok(());
@@ -70,10 +70,7 @@ pub(super) fn pushed(this: This<'_, Connection>) -> Result<(), Raised> {
 
 /// Encrypts and sends the queue. An error closes the connection.
 pub(super) fn write_now(this: This<'_, Connection>) -> Result<(), Raised> {
-    match write_all(this) {
-        Ok(()) => Ok(()),
-        Err(raised) => fail(this, raised),
-    }
+    write_all(this).or_else(|raised| fail(this, raised))
 }
 
 /// Sends the queue at the end of a turn.
@@ -83,10 +80,7 @@ pub(super) fn flush(object: &Ref, core: &Core) -> Result<(), Fatal> {
     if this.state.get() != State::Wrapped {
         return Ok(());
     }
-    match this.in_context(|| write_now(this)) {
-        Ok(()) => Ok(()),
-        Err(raised) => core.unraisable(raised),
-    }
+    this.in_context(|| write_now(this)).or_else(|raised| core.unraisable(raised))
 }
 
 /// The end of asyncio's `_do_read`: sends the queue, and the engine's own output.
