@@ -6,7 +6,7 @@
 
 use std::cell::Cell;
 use std::ffi::c_int;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::RawFd;
 
 use pyo3::prelude::*;
@@ -15,7 +15,7 @@ use super::base::opening::Parts;
 use super::stream::address;
 use super::stream::create::{StreamParts, create};
 use crate::capi::call::{audit_connect, copy_current_context};
-use crate::capi::error::raise_io;
+use crate::capi::error::{raise_errno, raise_io};
 use crate::capi::fallible::tuple;
 use crate::capi::imports::{imports, support};
 use crate::capi::inspect::integer;
@@ -69,15 +69,11 @@ fn target(host: &Ref, port: &Ref, family: c_int) -> Option<SocketAddr> {
         libc::AF_INET6 => text.parse::<Ipv6Addr>().ok()?.into(),
         _ => return None,
     };
-    Some(match address {
-        IpAddr::V4(ip) => SocketAddrV4::new(ip, port).into(),
-        IpAddr::V6(ip) => SocketAddrV6::new(ip, port, 0, 0).into(),
-    })
+    Some(SocketAddr::new(address, port))
 }
 
 /// Begins to connect. Returns None if asyncio's own code has to do it. Raises the errors of `socket()` and `connect()`.
 #[pyfunction]
-#[pyo3(signature = (event_loop, host, port, family))]
 pub(crate) fn connect<'py>(
     py: Python<'py>,
     event_loop: &Bound<'py, EventLoop>,
@@ -128,7 +124,7 @@ impl Connecting {
     ) -> PyResult<Bound<'py, PyAny>> {
         let fd = self.fd.get();
         if fd < 0 {
-            return Err(raise_io(&std::io::Error::from_raw_os_error(libc::EBADF)).into());
+            return Err(raise_errno(libc::EBADF).into());
         }
         address::set_nodelay(fd).map_err(|error| raise_io(&error))?;
         let parts = Parts {
@@ -171,10 +167,8 @@ impl Connecting {
     }
 
     fn __traverse__(&self, visit: pyo3::gc::PyVisit<'_>) -> Result<(), pyo3::gc::PyTraverseError> {
-        for slot in [&self.event_loop, &self.host, &self.socket, &self.waiter] {
-            slot.visit_with(&visit)?;
-        }
-        Ok(())
+        let slots = [&self.event_loop, &self.host, &self.socket, &self.waiter];
+        slots.into_iter().try_for_each(|slot| slot.visit_with(&visit))
     }
 
     /// Keeps the loop: closing needs it, and the clear of the loop breaks the cycle.
@@ -195,15 +189,14 @@ impl Connecting {
         let address = self.address()?;
         audit_connect(|| self.adopt(py), &address)?;
         core.note_io();
-        let failed = |error| raise_io(&error);
         if let Err(error) = with_socket(fd, |socket| socket.connect(&self.peer.into())) {
             // After EINTR the connect continues in the background.
             if !matches!(error.raw_os_error(), Some(libc::EINPROGRESS | libc::EINTR | libc::EAGAIN)) {
-                return Err(failed(error).into());
+                return Err(raise_io(&error).into());
             }
             self.waiter.set(Some(new_future(core)?));
         }
-        self.token.set(core.insert_source::<Connecting>(fd, this).map_err(failed)?);
+        self.token.set(core.insert_source::<Connecting>(fd, this).map_err(|error| raise_io(&error))?);
         let Some(poller) = core.poller() else { return Ok(()) };
         poller.register_edge(fd, self.token.get(), Interest::BOTH).map_err(|error| {
             // Otherwise the table would keep this object alive, and the descriptor open.

@@ -159,10 +159,7 @@ pub(super) fn leave_table<T: TransportKind>(this: This<'_, T>) {
 
 /// Updates the registration in the poller. If that fails, the connection is lost.
 pub(crate) fn watch_or_lose<T: TransportKind>(this: This<'_, T>, core: &Core) -> Result<(), Fatal> {
-    match watching::watch(this, core, watch_again::<T>) {
-        Ok(()) => Ok(()),
-        Err(error) => unwatched(this, &error),
-    }
+    watching::watch(this, core, watch_again::<T>).or_else(|error| unwatched(this, &error))
 }
 
 /// Updates the registration in the poller. If that fails, raises the error, as asyncio's methods do, and the transport

@@ -32,10 +32,8 @@ pub(crate) fn notify<T: TransportKind>(
     arguments: &[Borrowed<'_>],
 ) -> Result<(), Fatal> {
     let Some(protocol) = this.protocol().get() else { return Ok(()) };
-    match this.base().in_context(|| protocol.call_method(name, arguments)) {
-        Ok(_) => Ok(()),
-        Err(raised) => report_call(this, core, caller, (&protocol, name), arguments, raised),
-    }
+    let called = this.base().in_context(|| protocol.call_method(name, arguments));
+    called.map(drop).or_else(|raised| report_call(this, core, caller, (&protocol, name), arguments, raised))
 }
 
 /// Reports an error of a protocol's method.
@@ -85,10 +83,8 @@ pub(super) fn notify_made<T: TransportKind>(this: This<'_, T>, core: &Core, made
 /// Calls `pause_writing()`, in the context of the code that writes.
 pub(super) fn notify_pause<T: TransportKind>(this: This<'_, T>) -> Result<(), Raised> {
     let Some(protocol) = this.protocol().get() else { return Ok(()) };
-    match protocol.call_method(&imports().pause_writing, &[]) {
-        Ok(_) => Ok(()),
-        Err(raised) => Ok(report_failure(this, raised, "protocol.pause_writing() failed")?),
-    }
+    let called = protocol.call_method(&imports().pause_writing, &[]).map(drop);
+    called.or_else(|raised| Ok(report_failure(this, raised, "protocol.pause_writing() failed")?))
 }
 
 /// Calls `resume_writing()`, in the transport's context.
@@ -97,10 +93,7 @@ pub(super) fn notify_resume<T: TransportKind>(this: This<'_, T>) -> Result<(), F
     let called = protocol
         .getattr(&imports().resume_writing)
         .and_then(|resume| this.base().in_context(|| call0(&resume)));
-    match called {
-        Ok(_) => Ok(()),
-        Err(raised) => report_failure(this, raised, "protocol.resume_writing() failed"),
-    }
+    called.map(drop).or_else(|raised| report_failure(this, raised, "protocol.resume_writing() failed"))
 }
 
 /// Reports the error that a method of the protocol has raised. The connection stays open.

@@ -223,8 +223,7 @@ fn target(this: This<'_, Datagram>, address: &Ref) -> Target {
         Some(target) => {
             // `from_python` accepts only immutable objects. So as long as this reference keeps the object alive, the
             // same object means the same address.
-            let old = last.replace((address.clone_ref(), target.clone()));
-            drop(old);
+            drop(last.replace((address.clone_ref(), target.clone())));
             Target::Address(target)
         }
         None => Target::Python(address.clone_ref()),

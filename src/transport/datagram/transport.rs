@@ -20,8 +20,7 @@ use crate::event_loop::event_loop::EventLoop;
 use crate::reactor::{Interest, Readiness};
 use crate::transport::base::class::make_class;
 use crate::transport::base::events::EventHandler;
-use crate::transport::base::methods::patchable;
-use crate::transport::base::methods::{close_now, reading, writing};
+use crate::transport::base::methods::{close_now, patchable, reading, writing};
 use crate::transport::base::opening::{self, Parts};
 use crate::transport::base::transport::TransportKind;
 use crate::transport::base::watching::polling;
@@ -115,7 +114,6 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
 /// The native half of `_make_datagram_transport`, for a plain socket of a known family. `extra` has all entries, and
 /// belongs to the transport. `rules` is (sends_empty, header) for the interpreter's asyncio.
 #[pyfunction]
-#[pyo3(signature = (event_loop, sock, protocol, address, waiter, extra, rules))]
 #[allow(clippy::too_many_arguments, reason = "the hook's own arguments, and what Python has found out")]
 pub(crate) fn make_datagram<'py>(
     event_loop: &Bound<'py, EventLoop>,

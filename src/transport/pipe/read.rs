@@ -24,8 +24,7 @@ use crate::reactor::{Interest, Readiness};
 use crate::transport::base::class::{make_class, native_transport};
 use crate::transport::base::closing::{fatal_error, lose, watch_or_lose};
 use crate::transport::base::events::EventHandler;
-use crate::transport::base::methods::patchable;
-use crate::transport::base::methods::{abort_now, reading};
+use crate::transport::base::methods::{abort_now, patchable, reading};
 use crate::transport::base::opening::{self, Parts};
 use crate::transport::base::reporting::{Caller, log_in_debug, notify, report_call};
 use crate::transport::base::sizes::{LARGE, READS};
@@ -195,7 +194,6 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
 
 /// The native half of `_make_read_pipe_transport`. The caller has checked the pipe, and made it non-blocking.
 #[pyfunction]
-#[pyo3(signature = (event_loop, pipe, protocol, waiter, extra))]
 pub(crate) fn make_read_pipe<'py>(
     event_loop: &Bound<'py, EventLoop>,
     pipe: Bound<'py, PyAny>,

@@ -28,8 +28,7 @@ use crate::transport::base::class::{make_class, native_transport};
 use crate::transport::base::closing::{fatal_error, force_close, watch_or_lose, watch_or_raise};
 use crate::transport::base::events::EventHandler;
 use crate::transport::base::flow_control::{after_send, maybe_pause};
-use crate::transport::base::methods::patchable;
-use crate::transport::base::methods::{close_now, writing};
+use crate::transport::base::methods::{close_now, patchable, writing};
 use crate::transport::base::opening::{self, Parts};
 use crate::transport::base::reporting::log_in_debug;
 use crate::transport::base::transport::{TransportBase, TransportKind};
@@ -80,8 +79,7 @@ impl TransportKind for WritePipe {
     }
 
     fn drop_unsent(&self) {
-        let unsent = self.buffer.take();
-        drop(unsent);
+        drop(self.buffer.take());
     }
 
     fn describe(&self, text: &mut String) {
@@ -197,14 +195,12 @@ fn scattered(this: This<'_, WritePipe>) -> Result<(), Raised> {
 /// caller.
 fn write_now(this: This<'_, WritePipe>, content: &[u8]) -> Result<usize, Raised> {
     this.base.core().note_io();
-    match write_one(this.descriptor(), content) {
-        Ok(count) => Ok(count),
-        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(0),
-        Err(error) => {
+    write_one(this.descriptor(), content).or_else(|error| {
+        if !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) {
             failed(this, raise_io(&error))?;
-            Ok(0)
         }
-    }
+        Ok(0)
+    })
 }
 
 const METHODS: &[Method<WritePipe>] = &[
@@ -237,7 +233,6 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
 /// The native half of `_make_write_pipe_transport`. The caller has checked the pipe, and made it non-blocking.
 /// `notices_close` is true for a pipe or a socket.
 #[pyfunction]
-#[pyo3(signature = (event_loop, pipe, protocol, waiter, extra, notices_close))]
 pub(crate) fn make_write_pipe<'py>(
     event_loop: &Bound<'py, EventLoop>,
     pipe: Bound<'py, PyAny>,

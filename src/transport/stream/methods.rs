@@ -6,8 +6,7 @@ use crate::capi::methods::{Attribute, Method};
 use crate::capi::{Arguments, Exception, Raised, Ref, This};
 use crate::event_loop::completion::complete;
 use crate::event_loop::futures::new_future;
-use crate::transport::base::methods::patchable;
-use crate::transport::base::methods::{close_now, force_close_now};
+use crate::transport::base::methods::{close_now, force_close_now, patchable};
 
 fn writelines(this: This<'_, Stream>, arguments: Arguments<'_>) -> Result<(), Raised> {
     send::writelines(this, arguments.one("writelines", "list_of_data")?)

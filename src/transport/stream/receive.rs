@@ -156,10 +156,9 @@ fn receive_data(this: This<'_, Stream>, core: &Core) -> Result<Received, Receive
         let (count, full) = unsafe { receive_to(this, core, buffer.as_mut_ptr(), RECEIVE) }?;
         (core.bytes_cache.bytes_from(&buffer[..count]).map_err(no_memory)?, full)
     };
-    match deliver(this, core, |sink| sink.data_received(&data)) {
-        Ok(()) => Ok(Received::Data { full, data: Some(data) }),
-        Err(raised) => Err(Received::Failed(raised, DATA_RECEIVED_FAILED)),
-    }
+    deliver(this, core, |sink| sink.data_received(&data))
+        .map_err(|raised| Received::Failed(raised, DATA_RECEIVED_FAILED))?;
+    Ok(Received::Data { full, data: Some(data) })
 }
 
 /// Receives for a [`NativeProtocol`](crate::transport::base::protocol_sink::NativeProtocol), into a scratch vector of
@@ -179,10 +178,10 @@ fn receive_natively(this: This<'_, Stream>, core: &Core) -> Result<Received, Rec
     // SAFETY: `count` bytes have been received.
     unsafe { data.set_len(count) };
     let context = this.base.context.get();
-    match this.sink.receive_natively(&protocol, core, data, context.as_ref()) {
-        Ok(()) => Ok(Received::Stored { full }),
-        Err(raised) => Err(Received::Failed(raised, BUFFER_UPDATED_FAILED)),
-    }
+    let received = this.sink.receive_natively(&protocol, core, data, context.as_ref());
+    received
+        .map(|()| Received::Stored { full })
+        .map_err(|raised| Received::Failed(raised, BUFFER_UPDATED_FAILED))
 }
 
 /// Receives for a StreamReader, without a call into Python. A large message goes directly into the object for which a
@@ -231,8 +230,7 @@ fn receive_into(this: This<'_, Stream>, core: &Core) -> Result<Received, Receive
     let received = unsafe { receive_to(this, core, buffer.as_ptr().cast(), buffer.len()) };
     drop(buffer);
     let (count, full) = received?;
-    match deliver(this, core, |sink| sink.buffer_updated(count as isize)) {
-        Ok(()) => Ok(Received::Data { full, data: None }),
-        Err(raised) => Err(Received::Failed(raised, BUFFER_UPDATED_FAILED)),
-    }
+    deliver(this, core, |sink| sink.buffer_updated(count as isize))
+        .map_err(|raised| Received::Failed(raised, BUFFER_UPDATED_FAILED))?;
+    Ok(Received::Data { full, data: None })
 }

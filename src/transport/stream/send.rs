@@ -80,10 +80,7 @@ pub(super) fn flush_later(this: This<'_, Stream>) {
 
 /// Sends pending data for a caller in Python, which gets a fatal error.
 fn send_now(this: This<'_, Stream>) -> Result<(), Raised> {
-    match send_pending(this) {
-        Ok(_) => Ok(()),
-        Err(raised) => Ok(fatal_error(this, raised, WRITE_FAILED)?),
-    }
+    send_pending(this).map(drop).or_else(|raised| Ok(fatal_error(this, raised, WRITE_FAILED)?))
 }
 
 /// Sends as much as the socket accepts. An error of the socket becomes a Python error.

@@ -11,8 +11,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
 use super::state::{SendingFile, Stream};
-use crate::capi::error::Outcome;
-use crate::capi::error::{exception, take_unless_fatal};
+use crate::capi::error::{Outcome, exception, take_unless_fatal};
 use crate::capi::{Fatal, Raised, Ref, This};
 use crate::event_loop::completion::{complete_with, is_done};
 use crate::event_loop::core::Core;
