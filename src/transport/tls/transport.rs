@@ -45,10 +45,6 @@ fn with(
     }
 }
 
-fn write(this: This<'_, Fields>, data: Borrowed<'_>) -> Result<(), Raised> {
-    with(this, |connection| write_data(connection, data))
-}
-
 fn write_data(this: This<'_, Connection>, data: Borrowed<'_>) -> Result<(), Raised> {
     if !(data.is_bytes() || data.is_bytearray() || data.is_memoryview()) {
         let kind = data.bind(this.py()).get_type().name()?;
@@ -66,10 +62,6 @@ fn write_data(this: This<'_, Connection>, data: Borrowed<'_>) -> Result<(), Rais
     }
     push(this, data);
     pushed(this)
-}
-
-fn writelines(this: This<'_, Fields>, list: Borrowed<'_>) -> Result<(), Raised> {
-    with(this, |connection| write_list(connection, list))
 }
 
 fn write_list(this: This<'_, Connection>, list: Borrowed<'_>) -> Result<(), Raised> {
@@ -117,12 +109,12 @@ fn written_to_lost(this: This<'_, Connection>) -> Result<(), Raised> {
 const METHODS: &[Method<Fields>] = &[
     Method::one_arg(
         c"write",
-        write,
+        |this: This<'_, Fields>, data: Borrowed<'_>| with(this, |connection| write_data(connection, data)),
         c"write(data)\n\nEncrypt and send bytes. Small writes are sent together at the end of the loop's iteration.",
     ),
     Method::one_arg(
         c"writelines",
-        writelines,
+        |this: This<'_, Fields>, list: Borrowed<'_>| with(this, |connection| write_list(connection, list)),
         c"writelines(list_of_data)\n\nEncrypt and send several bytes-like objects, in order.",
     ),
 ];
