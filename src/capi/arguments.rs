@@ -1,5 +1,8 @@
 //! The arguments of a method that takes any number of them (`METH_FASTCALL | METH_KEYWORDS`).
 
+use std::ffi::CStr;
+use std::ptr::null_mut;
+
 use pyo3::ffi;
 
 use super::error::Raised;
@@ -208,4 +211,42 @@ fn unexpected(function: &str, name: &Ref) -> Raised {
         Some(text) => format!("{function}() got an unexpected keyword argument '{text}'"),
         None => format!("{function}() got an unexpected keyword argument"),
     })
+}
+
+/// The arguments of an `__init__`, as `PyArg_ParseTupleAndKeywords` finds them; `None` for one that is left out.
+///
+/// # Safety
+/// The format has only objects, one per name.
+pub(crate) unsafe fn parse_init<const N: usize>(
+    arguments: Borrowed<'_>,
+    keywords: Option<Borrowed<'_>>,
+    format: &CStr,
+    names: [&CStr; N],
+) -> Result<[Option<Ref>; N], Raised> {
+    const { assert!(N <= 4) };
+    let mut ended = [null_mut(); 5];
+    for (place, name) in ended.iter_mut().zip(names) {
+        *place = name.as_ptr().cast_mut();
+    }
+    let mut values = [null_mut::<ffi::PyObject>(); 4];
+    let [first, second, third, fourth] = &mut values;
+    // SAFETY: the format asks for at most four objects. The names end with null. The parser stores borrowed references,
+    // which the arguments keep alive, and leaves null where there is none.
+    unsafe {
+        let parsed = ffi::PyArg_ParseTupleAndKeywords(
+            arguments.as_ptr(),
+            keywords.map_or(null_mut(), |keywords| keywords.as_ptr()),
+            format.as_ptr(),
+            ended.as_mut_ptr().cast(),
+            &raw mut *first,
+            &raw mut *second,
+            &raw mut *third,
+            &raw mut *fourth,
+        );
+        if parsed == 0 {
+            Err(Raised)
+        } else {
+            Ok(std::array::from_fn(|index| Ref::from_nullable(values[index])))
+        }
+    }
 }

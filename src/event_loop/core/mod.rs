@@ -41,10 +41,10 @@ use self::process::OwnerProcess;
 use self::ready::{NativeStep, ReadyQueue};
 use self::run_state::{Phase, RunState};
 pub(crate) use self::scratch::RECEIVE;
-use self::scratch::{ReceiveBuffer, Scratch};
+use self::scratch::Scratch;
 use self::timers::Timers;
 use self::wakeup::Wakeup;
-use self::writes::{Delivery, Writes};
+use self::writes::Writes;
 use super::handle::layout::Handle;
 use crate::capi::error::Outcome;
 use crate::capi::native::{Native, native_class};
@@ -325,21 +325,6 @@ impl Core {
         self.writes.queue.push((object, flush));
     }
 
-    #[inline(always)]
-    pub(crate) fn begin_delivery(&self, object: &Ref, flush: Flush) -> Delivery<Core> {
-        self.writes.begin_delivery(object, flush)
-    }
-
-    #[inline(always)]
-    pub(crate) fn end_delivery(&self, outer: Delivery<Core>) {
-        self.writes.end_delivery(outer);
-    }
-
-    #[inline(always)]
-    pub(crate) fn is_delivering(&self, object: &Ref) -> bool {
-        self.writes.is_delivering(object)
-    }
-
     /// Sends what this turn has written. Flushing may call Python (`resume_writing`, `connection_lost`), which may
     /// write again, so this repeats until nothing is left.
     #[inline(always)]
@@ -354,22 +339,6 @@ impl Core {
             outcome.finish()?;
         }
         Ok(())
-    }
-
-    // -- buffers
-
-    /// The receive buffer of the loop; see [`Scratch::receive_buffer`].
-    #[inline(always)]
-    pub(crate) fn receive_buffer(&self) -> ReceiveBuffer<'_> {
-        self.scratch.receive_buffer()
-    }
-
-    pub(crate) fn take_scratch(&self) -> Vec<u8> {
-        self.scratch.take()
-    }
-
-    pub(crate) fn return_scratch(&self, vector: Vec<u8>) {
-        self.scratch.give_back(vector);
     }
 
     // -- garbage collection

@@ -70,7 +70,7 @@ pub(super) fn receive_by<S>(
     result: impl FnOnce(Ref, S) -> Result<Ref, Raised>,
 ) -> Result<Attempt, Raised> {
     if size <= COPIED {
-        let mut buffer = core.receive_buffer();
+        let mut buffer = core.scratch.receive_buffer();
         let (count, more) = call(buffer[..size].as_mut_ptr());
         return sized(count, Direction::Read, |count| result(bytes_from(&buffer[..count])?, more));
     }

@@ -49,7 +49,7 @@ pub(crate) fn on_readable(this: This<'_, Datagram>, core: &Core) -> Result<(), F
 
 #[inline(always)]
 fn receive_one(this: This<'_, Datagram>, core: &Core) -> Result<(), Fatal> {
-    let mut buffer = core.receive_buffer();
+    let mut buffer = core.scratch.receive_buffer();
     // SAFETY: the buffer is valid for its length.
     let (count, sender) = unsafe { receive_from(this.descriptor(), buffer.as_mut_ptr(), RECEIVE) };
     if count < 0 {

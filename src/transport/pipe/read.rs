@@ -143,7 +143,7 @@ fn read(this: This<'_, ReadPipe>, core: &Core, fed: Option<&Ref>) -> Result<Read
         // SAFETY: `read` has written `count` bytes.
         (unsafe { bytes.finish(count as usize) }, count as usize, size)
     } else {
-        let mut buffer = core.receive_buffer();
+        let mut buffer = core.scratch.receive_buffer();
         // SAFETY: the buffer is valid for its length.
         let count = unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), RECEIVE) };
         if count <= 0 {

@@ -74,7 +74,7 @@ fn deliver(
     core: &Core,
     call: impl FnOnce(&ProtocolSink) -> Result<(), Raised>,
 ) -> Result<(), Raised> {
-    let outer = core.begin_delivery(&this.object(), send::flush);
+    let outer = core.writes.begin_delivery(&this.object(), send::flush);
     let delivering = Delivering { this, core, outer };
     this.base.in_context(|| call(&this.sink))?;
     delivering.end();
@@ -92,7 +92,7 @@ struct Delivering<'a> {
 impl Delivering<'_> {
     #[inline(always)]
     fn end(self) {
-        self.core.end_delivery(self.outer);
+        self.core.writes.end_delivery(self.outer);
         std::mem::forget(self);
     }
 }
@@ -100,7 +100,7 @@ impl Delivering<'_> {
 impl Drop for Delivering<'_> {
     #[cold]
     fn drop(&mut self) {
-        self.core.end_delivery(self.outer);
+        self.core.writes.end_delivery(self.outer);
         send::flush_later(self.this);
     }
 }
@@ -151,7 +151,7 @@ fn receive_data(this: This<'_, Stream>, core: &Core) -> Result<Received, Receive
         // SAFETY: `count` bytes have been received.
         (unsafe { bytes.finish(count) }.map_err(no_memory)?, full)
     } else {
-        let mut buffer = core.receive_buffer();
+        let mut buffer = core.scratch.receive_buffer();
         // SAFETY: the buffer is valid for its length.
         let (count, full) = unsafe { receive_to(this, core, buffer.as_mut_ptr(), RECEIVE) }?;
         (core.bytes_cache.bytes_from(&buffer[..count]).map_err(no_memory)?, full)
@@ -166,12 +166,12 @@ fn receive_data(this: This<'_, Stream>, core: &Core) -> Result<Received, Receive
 #[inline(always)]
 fn receive_natively(this: This<'_, Stream>, core: &Core) -> Result<Received, Received> {
     let Some(protocol) = this.sink.protocol.get() else { return Err(Received::Gone) };
-    let mut data = core.take_scratch();
+    let mut data = core.scratch.take();
     // SAFETY: the capacity of a scratch vector is larger than `RECEIVE`.
     let (count, full) = match unsafe { receive_to(this, core, data.as_mut_ptr(), RECEIVE) } {
         Ok(received) => received,
         Err(without_data) => {
-            core.return_scratch(data);
+            core.scratch.give_back(data);
             return Err(without_data);
         }
     };
@@ -201,7 +201,7 @@ fn receive_for_reader(this: This<'_, Stream>, core: &Core) -> Result<Received, R
         let (_, full) = received?;
         return filled.map(|()| Received::Stored { full }).map_err(not_taken);
     }
-    let mut buffer = core.receive_buffer();
+    let mut buffer = core.scratch.receive_buffer();
     // SAFETY: the buffer is valid for its length.
     let (count, full) = unsafe { receive_to(this, core, buffer.as_mut_ptr(), RECEIVE) }?;
     let data = &buffer[..count];

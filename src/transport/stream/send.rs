@@ -56,7 +56,7 @@ fn pushed(this: This<'_, Stream>) -> Result<(), Raised> {
     let pending = this.writing.buffer.len();
     let core = this.base.core();
     if pending <= AT_ONCE && pending <= this.base.marks.high.get() {
-        if core.is_delivering(&this.object()) {
+        if core.writes.is_delivering(&this.object()) {
             return Ok(());
         }
         if core.is_running() {

@@ -1,16 +1,13 @@
 //! The Python class of the native StreamReader: its methods, and asyncio's attributes.
 
-use std::ffi::{c_char, c_int};
-use std::ptr::null_mut;
-
 use pyo3::exceptions::PyValueError;
-use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::call::{Call, Kind};
 use super::classes::{inherited, plain_reader};
 use super::reader::{self, Reader};
 use super::store::Store;
+use crate::capi::arguments::parse_init;
 use crate::capi::buffer::Buffer;
 use crate::capi::error::exception;
 use crate::capi::imports::support;
@@ -146,24 +143,9 @@ fn init(
     arguments: Borrowed<'_>,
     keywords: Option<Borrowed<'_>>,
 ) -> Result<(), Raised> {
-    let (mut limit, mut event_loop) = (null_mut::<ffi::PyObject>(), null_mut::<ffi::PyObject>());
-    let mut names = [c"limit".as_ptr().cast_mut(), c"loop".as_ptr().cast_mut(), null_mut::<c_char>()];
-    // SAFETY: the format has two optional objects, which are borrowed references. The names end with null.
-    let parsed: c_int = unsafe {
-        ffi::PyArg_ParseTupleAndKeywords(
-            arguments.as_ptr(),
-            keywords.map_or(null_mut(), |keywords| keywords.as_ptr()),
-            c"|OO:StreamReader".as_ptr(),
-            names.as_mut_ptr().cast(),
-            &raw mut limit,
-            &raw mut event_loop,
-        )
-    };
-    if parsed == 0 {
-        return Err(Raised);
-    }
-    // SAFETY: the parser has stored null, or objects that the arguments keep alive.
-    let (limit, event_loop) = unsafe { (Ref::from_nullable(limit), Ref::from_nullable(event_loop)) };
+    // SAFETY: two objects, two names.
+    let [limit, event_loop] =
+        unsafe { parse_init(arguments, keywords, c"|OO:StreamReader", [c"limit", c"loop"])? };
     Ok(fill(this, limit, event_loop)?)
 }
 

@@ -1,15 +1,12 @@
 //! The Python class of the native StreamWriter: its methods, and asyncio's attributes.
 
-use std::ffi::{c_char, c_int};
-use std::ptr::null_mut;
-
-use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::call::{Call, Kind};
 use super::classes::{CLASSES, inherited};
 use super::writer::{self, Writer};
 use super::writing;
+use crate::capi::arguments::parse_init;
 use crate::capi::imports::imports;
 use crate::capi::methods::{Attribute, Method, TypeSlot};
 use crate::capi::{Arguments, Borrowed, Raised, Ref, Slot, This};
@@ -57,35 +54,12 @@ fn init(
     arguments: Borrowed<'_>,
     keywords: Option<Borrowed<'_>>,
 ) -> Result<(), Raised> {
-    let mut given = [null_mut::<ffi::PyObject>(); 4];
-    let [transport, protocol, reader, event_loop] = &mut given;
-    let mut names = [
-        c"transport".as_ptr().cast_mut(),
-        c"protocol".as_ptr().cast_mut(),
-        c"reader".as_ptr().cast_mut(),
-        c"loop".as_ptr().cast_mut(),
-        null_mut::<c_char>(),
-    ];
-    // SAFETY: the format has four objects, which are borrowed references. The names end with null.
-    let parsed: c_int = unsafe {
-        ffi::PyArg_ParseTupleAndKeywords(
-            arguments.as_ptr(),
-            keywords.map_or(null_mut(), |keywords| keywords.as_ptr()),
-            c"OOOO:StreamWriter".as_ptr(),
-            names.as_mut_ptr().cast(),
-            &raw mut *transport,
-            &raw mut *protocol,
-            &raw mut *reader,
-            &raw mut *event_loop,
-        )
-    };
-    if parsed == 0 {
-        return Err(Raised);
-    }
+    let names = [c"transport", c"protocol", c"reader", c"loop"];
+    // SAFETY: four objects, four names.
+    let given = unsafe { parse_init(arguments, keywords, c"OOOO:StreamWriter", names)? };
     let slots: [&Slot; 4] = [&this.transport, &this.protocol, &this.reader, &this.event_loop];
     for (slot, value) in slots.into_iter().zip(given) {
-        // SAFETY: the parser has stored objects that the arguments keep alive.
-        slot.set(unsafe { Ref::from_nullable(value) }.filter(|value| !value.is_none()));
+        slot.set(value.filter(|value| !value.is_none()));
     }
     Ok(())
 }

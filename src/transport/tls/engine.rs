@@ -89,7 +89,7 @@ impl Engine {
                 let output = native.io.exchange_output(Vec::new(), false);
                 send(&output)?;
                 if let Some(core) = core {
-                    core.return_scratch(output);
+                    core.scratch.give_back(output);
                 }
                 Ok(())
             }

@@ -40,7 +40,7 @@ pub(super) fn receive(
 ) -> Result<(), Raised> {
     let Some(this) = connection.downcast::<Connection>() else { return Ok(()) };
     let taken = take(this, core, &data);
-    core.return_scratch(data);
+    core.scratch.give_back(data);
     let taken = taken?;
     match context {
         Some(context) => in_kept_context(context, || process(this, taken)),
@@ -79,7 +79,7 @@ fn direct(this: This<'_, Connection>, size: usize) -> bool {
 
 #[inline(always)]
 fn decrypt_lent(native: &Native, core: &Core, data: &[u8]) -> Batch {
-    let mut plain = core.take_scratch();
+    let mut plain = core.scratch.take();
     let end = Room::in_vector(&mut plain, |room| native.decrypt_lent(data, room));
     Batch { plain: Plain::Scratch(plain), end }
 }
@@ -160,10 +160,10 @@ fn decrypt_by(engine: &Engine, this: This<'_, Connection>, core: &Core) -> Resul
         Some(Message::Whole(data)) => return Ok(Batch { plain: Plain::Bytes(data), end: End::Drained }),
         Some(Message::Nothing(end)) => return Ok(Batch { plain: Plain::Scratch(plain), end }),
         Some(Message::Part(data)) => {
-            plain = core.take_scratch();
+            plain = core.scratch.take();
             plain.extend_from_slice(data.exact_bytes().unwrap_or_default());
         }
-        None => plain = core.take_scratch(),
+        None => plain = core.scratch.take(),
     }
     let end = engine.decrypt(&mut plain)?;
     Ok(Batch { plain: Plain::Scratch(plain), end })
@@ -218,17 +218,17 @@ fn get_buffer(this: This<'_, Connection>, hint: usize) -> Result<Buffer, Raised>
 #[inline(always)]
 fn deliver_scratch(this: This<'_, Connection>, core: &Core, plain: Vec<u8>) -> Result<bool, Raised> {
     if plain.is_empty() {
-        core.return_scratch(plain);
+        core.scratch.give_back(plain);
     } else if this.sink.delivery() != Delivery::Buffer {
         let data = feed_or_copy(this, core, &plain);
-        core.return_scratch(plain);
+        core.scratch.give_back(plain);
         if let Some(data) = data? {
             delivering(this, core, || this.sink.data_received(&data))?;
             core.bytes_cache.keep(data);
         }
     } else {
         let all = deliver_buffered(this, core, &plain);
-        core.return_scratch(plain);
+        core.scratch.give_back(plain);
         return all;
     }
     Ok(true)
@@ -243,7 +243,7 @@ fn deliver_bytes(this: This<'_, Connection>, core: &Core, data: Ref) -> Result<b
     }
     if this.sink.delivery() == Delivery::Buffer {
         // OpenSSL has called Python code, which has replaced the protocol.
-        let mut copy = core.take_scratch();
+        let mut copy = core.scratch.take();
         copy.extend_from_slice(plain);
         return deliver_scratch(this, core, copy);
     }
@@ -321,8 +321,8 @@ fn delivering(
     core: &Core,
     call: impl FnOnce() -> Result<(), Raised>,
 ) -> Result<(), Raised> {
-    let outer = core.begin_delivery(&this.object(), flush);
+    let outer = core.writes.begin_delivery(&this.object(), flush);
     let outcome = call();
-    core.end_delivery(outer);
+    core.writes.end_delivery(outer);
     outcome
 }

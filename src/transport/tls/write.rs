@@ -55,7 +55,7 @@ pub(super) fn pushed(this: This<'_, Connection>) -> Result<(), Raised> {
     }
     let small = pending <= AT_ONCE && pending <= this.outgoing.high.get();
     let Some(core) = this.core() else { return Ok(()) };
-    if small && core.is_delivering(&this.object()) {
+    if small && core.writes.is_delivering(&this.object()) {
         return Ok(());
     }
     if (small && core.is_running()) || this.in_engine() {
@@ -140,7 +140,7 @@ fn encrypt(this: This<'_, Connection>, engine: &Engine) -> Result<bool, Raised> 
     if let Engine::Native(native) = engine {
         // The vector is returned to the loop after its content was sent. If the socket is full, the content has to
         // stay, so a scratch vector is not used.
-        let output = if this.stream_paused.writing.get() { Vec::new() } else { core.take_scratch() };
+        let output = if this.stream_paused.writing.get() { Vec::new() } else { core.scratch.take() };
         native.io.exchange_output(output, true);
     }
     let outcome = this.use_engine(|| fill(this, engine, core));
@@ -191,10 +191,10 @@ fn offer(
     let offered = this.offered.get();
     let wanted = this.queue.len().min(RECORD).max(offered);
     let (size, wrote) = if rest.len() < wanted {
-        let mut joined = core.take_scratch();
+        let mut joined = core.scratch.take();
         this.queue.gather(&mut joined, wanted);
         let (size, wrote) = (joined.len(), engine.encrypt(&joined, None));
-        core.return_scratch(joined);
+        core.scratch.give_back(joined);
         (size, wrote?)
     } else {
         let size = rest.len().min(BATCH.max(offered));
