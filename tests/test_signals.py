@@ -42,9 +42,9 @@ def test_a_plain_python_handler_runs_while_the_loop_is_parked(loop):
         sender = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1))
         sender.start()
         start = time.monotonic()
-        loop.run_until_complete(asyncio.sleep(0.3))
+        loop.run_until_complete(asyncio.sleep(1))
         sender.join()
-        assert len(seen) == 1 and seen[0] - start < 0.25
+        assert len(seen) == 1 and seen[0] - start < 0.9
     finally:
         signal.signal(signal.SIGUSR1, previous)
 

@@ -52,13 +52,20 @@ def test_a_sleep_below_a_millisecond_never_returns_early(run, delay):
 
 @pytest.mark.native
 def test_a_sleep_below_a_millisecond_is_not_rounded_to_one(run):
-    async def main():
+    async def median():
         taken = []
-        for _ in range(50):
+        for _ in range(51):
             start = time.monotonic()
             await asyncio.sleep(0.0002)
             taken.append(time.monotonic() - start)
-        assert sorted(taken)[len(taken) // 2] < 0.0009
+        return sorted(taken)[25]
+
+    async def main():
+        # Other programs may use the processors, so one good try out of several is enough.
+        medians = [await median()]
+        while len(medians) < 20 and medians[-1] >= 0.0009:
+            medians.append(await median())
+        assert medians[-1] < 0.0009, medians
 
     run(main())
 
