@@ -129,6 +129,45 @@ def test_data_beyond_the_buffer_of_a_failing_protocol_is_delivered_before_connec
     run(main())
 
 
+def test_each_full_buffer_of_a_tls_connection_takes_a_turn_of_the_loop(run, tls):
+    """asyncio schedules the next read before it calls buffer_updated()."""
+
+    class Noting(Viewed):
+        def buffer_updated(self, nbytes):
+            super().buffer_updated(nbytes)
+            self.calls.append(nbytes)
+            asyncio.get_running_loop().call_soon(self.calls.append, "next turn")
+
+    async def main():
+        near, far = await secure_pair(tls, near=lambda: Noting(1000))
+        near.calls = []
+        far.transport.write(os.urandom(3500))
+        while len(near.calls) < 8:
+            await asyncio.sleep(0)
+        near.transport.close()
+        far.transport.close()
+        await asyncio.gather(near.lost, far.lost)
+        assert near.calls == [1000, 1000, "next turn", 1000, "next turn", 500, "next turn", "next turn"]
+
+    run(main())
+
+
+def test_a_close_between_two_full_buffers_reads_one_more_and_loses_the_rest(run, tls):
+    class Closing(Viewed):
+        def buffer_updated(self, nbytes):
+            super().buffer_updated(nbytes)
+            self.transport.close()
+
+    async def main():
+        near, far = await secure_pair(tls, near=lambda: Closing(1000))
+        far.transport.write(os.urandom(3500))
+        error = await near.lost
+        assert error.reason == "APPLICATION_DATA_AFTER_CLOSE_NOTIFY" and len(near.data) == 2000
+        await asyncio.gather(far.lost, return_exceptions=True)
+
+    run(main())
+
+
 @pytest.mark.parametrize(
     ("kind", "delivered"),
     [(Recording, 0), (lambda: Viewed(1000), 1000), (lambda: Viewed(100_000), 0)],

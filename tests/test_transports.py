@@ -455,6 +455,20 @@ def test_a_transport_with_unsent_data_can_be_closed_after_its_loop(loop_factory)
     peer.close()
 
 
+def test_a_write_that_fails_comes_before_more_data_than_one_buffer(run):
+    async def main():
+        sock, peer = socket.socketpair()
+        loop = asyncio.get_running_loop()
+        transport, protocol = await loop.create_connection(lambda: Buffered(3000), sock=sock)
+        transport.write(bytes(3_000_000))
+        peer.send(bytes(5000))
+        peer.close()
+        assert isinstance(await protocol.lost, OSError)
+        assert len(protocol.data) == 3000
+
+    run(main())
+
+
 def test_many_connections_open_and_close_at_once(run):
     async def main():
         pairs = await asyncio.gather(*(pair() for _ in range(200)))

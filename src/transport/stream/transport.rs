@@ -302,8 +302,9 @@ fn read_all(this: This<'_, Stream>, core: &Core, readiness: Readiness) -> Result
             return Ok(());
         }
         // As in asyncio, callbacks that the protocol has scheduled run before more data or the end of the stream is
-        // delivered: a task may have to set another protocol.
-        if !core.ready.is_empty() {
+        // delivered, because a task may have to set another protocol. So do writes, which may fail and end the
+        // connection.
+        if !core.ready.is_empty() || !this.writing.is_empty() {
             this.read_next_turn(core, readiness);
             return Ok(());
         }

@@ -4,6 +4,7 @@
 //! descriptors in [`super::python`], so they take precedence over the instance's dict.
 
 use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::VecDeque;
 
 use super::engine::Engine;
 use crate::capi::collector::{Traverse, Visitor};
@@ -64,7 +65,9 @@ pub(crate) struct Connection {
     /// least the same bytes. Otherwise 0.
     pub(super) offered: Cell<usize>,
     /// Plaintext that was not delivered to a buffered protocol yet.
-    pub(super) undelivered: RefCell<Vec<u8>>,
+    pub(super) undelivered: RefCell<VecDeque<u8>>,
+    /// The error of the read behind the undelivered plaintext.
+    pub(super) failure: Slot,
     pub(super) outgoing: WaterMarks,
     pub(super) incoming: WaterMarks,
     /// The application has paused reading, or was asked to pause writing.
@@ -81,7 +84,7 @@ native_class!(unsafe Connection);
 
 impl Traverse for Connection {
     fn traverse(&self, visitor: &mut Visitor) {
-        visitor.slots([&self.event_loop, &self.transport, &self.ssl_object]);
+        visitor.slots([&self.event_loop, &self.transport, &self.ssl_object, &self.failure]);
         visitor.slots(self.sink.slots());
         if let Some(engine) = self.engine() {
             visitor.slots(engine.slots());
@@ -94,6 +97,7 @@ impl Traverse for Connection {
         self.sink.clear();
         self.transport.clear();
         self.ssl_object.clear();
+        self.failure.clear();
     }
 }
 
@@ -177,6 +181,7 @@ impl Connection {
     pub(super) fn lost(&self) {
         drop(self.queue.take());
         self.undelivered.take();
+        self.failure.clear();
         self.offered.set(0);
         if let Some(Engine::Native(native)) = self.engine() {
             native.io.clear();

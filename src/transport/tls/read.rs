@@ -1,5 +1,7 @@
 //! Decrypts what the stream transport has received, and delivers it to the application's protocol.
 
+use std::collections::VecDeque;
+
 use super::connection::{Connection, State, call_named, control_ssl_reading};
 use super::engine::Engine;
 use super::native::Native;
@@ -54,7 +56,10 @@ pub(super) fn receive(
 fn take(this: This<'_, Connection>, core: &Core, data: &[u8]) -> Result<Option<Batch>, Raised> {
     match this.engine() {
         Some(Engine::Native(native))
-            if this.state.get() == State::Wrapped && !this.app_paused.reading.get() && !this.in_engine() =>
+            if this.state.get() == State::Wrapped
+                && !this.app_paused.reading.get()
+                && !this.in_engine()
+                && this.undelivered.borrow().is_empty() =>
         {
             native.before_read(data.len(), core.counters.turns.get());
             let batch = this.use_engine(|| match direct(this, data.len()) {
@@ -128,6 +133,9 @@ fn read_all(this: This<'_, Connection>, mut batch: Option<Batch>) -> Result<(), 
     let Some(core) = this.core() else { return Ok(()) };
     if !this.app_paused.reading.get() {
         let mut more = deliver_rest(this, core)?;
+        if more && let Some(exception) = this.failure.take() {
+            return Err(raise(exception));
+        }
         while more {
             let batch = match batch.take() {
                 Some(batch) => batch,
@@ -190,6 +198,10 @@ fn deliver(this: This<'_, Connection>, core: &Core, batch: Batch) -> Result<bool
             call_named(this, "_start_shutdown", &[])?;
             Ok(false)
         }
+        End::Failed(exception) if !all => {
+            this.failure.set(Some(exception));
+            Ok(false)
+        }
         End::Failed(exception) => Err(raise(exception)),
     }
 }
@@ -214,7 +226,7 @@ fn get_buffer(this: This<'_, Connection>, hint: usize) -> Result<Buffer, Raised>
     this.sink.get_buffer(hint as isize, "read() argument 2")?.map_err(raise)
 }
 
-/// Delivers plaintext. False if a buffered protocol has paused reading before it got all of it.
+/// Delivers plaintext. False if it has filled the buffer of a buffered protocol.
 #[inline(always)]
 fn deliver_scratch(this: This<'_, Connection>, core: &Core, plain: Vec<u8>) -> Result<bool, Raised> {
     if plain.is_empty() {
@@ -253,14 +265,13 @@ fn deliver_bytes(this: This<'_, Connection>, core: &Core, data: Ref) -> Result<b
     Ok(true)
 }
 
-/// Delivers the rest that a buffered protocol did not get before it paused reading. False if there is still a rest, or
-/// if nothing more may be delivered.
+/// Delivers the rest that a buffered protocol did not get because its buffer was full. False if there may be still a
+/// rest, or if nothing more may be delivered.
 fn deliver_rest(this: This<'_, Connection>, core: &Core) -> Result<bool, Raised> {
     if this.undelivered.borrow().is_empty() {
         return Ok(true);
     }
-    let plain = this.undelivered.take();
-    Ok(deliver_buffered(this, core, &plain)? && this.may_read() && !this.app_paused.reading.get())
+    Ok(deliver_buffered(this, core, &[])? && this.may_read() && !this.app_paused.reading.get())
 }
 
 /// Feeds data to the protocol's StreamReader natively. If that is not possible, returns the data as `bytes`.
@@ -272,46 +283,37 @@ fn feed_or_copy(this: This<'_, Connection>, core: &Core, plain: &[u8]) -> Result
     core.bytes_cache.bytes_from(plain).map(Some)
 }
 
-/// Fills the buffers of a buffered protocol, until all data is delivered or reading is paused. False if there is a
-/// rest, which is stored.
-fn deliver_buffered(this: This<'_, Connection>, core: &Core, plain: &[u8]) -> Result<bool, Raised> {
-    let mut delivered = 0;
-    while delivered < plain.len() {
-        let rest = &plain[delivered..];
-        if delivered > 0 && (this.app_paused.reading.get() || !this.may_read()) {
-            this.undelivered.replace(rest.to_vec());
-            return Ok(false);
+/// Fills one buffer of a buffered protocol, with new data, or without any with the rest of earlier data. If the buffer
+/// is full, the next read is scheduled before the protocol is called, as in asyncio, and this is false.
+fn deliver_buffered(this: This<'_, Connection>, core: &Core, new: &[u8]) -> Result<bool, Raised> {
+    if this.sink.delivery() != Delivery::Buffer {
+        // The protocol was replaced in the meantime.
+        let rest = Vec::from(this.undelivered.take());
+        if let Some(data) = feed_or_copy(this, core, &rest)? {
+            delivering(this, core, || this.sink.data_received(&data))?;
         }
-        if this.sink.delivery() != Delivery::Buffer {
-            // The protocol was replaced in the meantime.
-            if let Some(data) = feed_or_copy(this, core, rest)? {
-                delivering(this, core, || this.sink.data_received(&data))?;
-            }
-            break;
-        }
-        let buffer = get_buffer(this, rest.len())?;
-        let (full, count) = (buffer.len() <= rest.len(), buffer.len().min(rest.len()));
-        // SAFETY: the view is writable and keeps its memory alive, and the plaintext is in memory of ours.
-        unsafe { std::ptr::copy_nonoverlapping(rest.as_ptr(), buffer.as_ptr(), count) };
-        drop(buffer);
-        delivered += count;
-        if let Err(raised) = delivering(this, core, || this.sink.buffer_updated(count as isize)) {
-            return Err(if full { keep_rest(this, &plain[delivered..], raised) } else { raised });
-        }
+        return Ok(true);
     }
-    Ok(true)
-}
-
-/// The protocol has raised for a full buffer. asyncio has already scheduled the next read then, which runs before
-/// `connection_lost()`. So the rest is stored, and the read is scheduled. Returns the error.
-#[cold]
-fn keep_rest(this: This<'_, Connection>, rest: &[u8], failure: Raised) -> Raised {
-    let exception = failure.take();
-    this.undelivered.replace(rest.to_vec());
-    match call_named(this, "_read_later", &[]) {
-        Ok(()) => raise(exception),
-        Err(raised) => raised,
+    let buffer = get_buffer(this, if new.is_empty() { this.undelivered.borrow().len() } else { new.len() })?;
+    let mut rest = this.undelivered.borrow_mut();
+    let plain: &[u8] = if new.is_empty() { rest.make_contiguous() } else { new };
+    let (full, count) = (buffer.len() <= plain.len(), buffer.len().min(plain.len()));
+    // SAFETY: the view is writable and keeps its memory alive, and the plaintext is in memory of ours.
+    unsafe { std::ptr::copy_nonoverlapping(plain.as_ptr(), buffer.as_ptr(), count) };
+    if new.is_empty() {
+        rest.drain(..count);
+    } else {
+        rest.extend(&new[count..]);
     }
+    if rest.is_empty() {
+        *rest = VecDeque::new();
+    }
+    drop((rest, buffer));
+    if full {
+        call_named(this, "_read_later", &[])?;
+    }
+    delivering(this, core, || this.sink.buffer_updated(count as isize))?;
+    Ok(!full)
 }
 
 /// Runs a callback of the protocol. What it writes is sent after it returns.

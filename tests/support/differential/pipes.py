@@ -148,6 +148,12 @@ class WritePipeScenario(Writing, PipeScenario):
         super().begins(transport)
         transport.set_write_buffer_limits(65536, 0)
 
+    # After a close in resume_writing asyncio ends the transport twice, the second time without a protocol.
+    def handler_called(self, loop, context):
+        if isinstance(context.get("exception"), AttributeError) and type(loop).__module__.startswith("asyncio."):
+            self.comparable = False
+        super().handler_called(loop, context)
+
     # asyncio's transport goes on watching a pipe that ends in connection_made, and fails.
     def choose_first(self):
         return [("write", *self.choose_write())]
