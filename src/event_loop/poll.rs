@@ -1,6 +1,6 @@
 //! The poll: waits for events, for a wake-up by another thread, or for the timeout.
 //!
-//! The GIL is released only during a poll that may block. Meanwhile the poller is borrowed and `Core::is_polling` is
+//! The GIL is released only during a poll that may block, or that lets other threads run. Meanwhile the poller is borrowed and `Core::is_polling` is
 //! true. Another thread that changes a registration then defers the change, and wakes this thread.
 
 use std::io;
@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use pyo3::ffi;
 
-use super::clock::monotonic_nanos;
+use super::clock::{monotonic_nanos, other_threads_nanos};
 use super::core::Core;
-use super::core::gil_fairness::YIELD;
+use super::core::gil_fairness::{Away, YIELD};
 use super::core::io::WAKER;
 use super::core::metrics::add;
 use super::core::poll_policy::seconds_until;
@@ -29,6 +29,9 @@ pub(super) fn poll(core: &Core, now: u64) -> Result<u64, Fatal> {
     if !core.is_idle() {
         if is_yield_due(core, now) {
             return poll_without_gil(core, now, Some(Duration::ZERO), true);
+        }
+        if core.gil.is_wanted(now) {
+            return poll_without_gil(core, now, Some(Duration::ZERO), false);
         }
         poll_with_gil(core, Duration::ZERO)?;
         return Ok(now);
@@ -87,16 +90,16 @@ pub(super) fn poll_without_gil(
     add(&core.counters.blocking_polls, 1);
     core.wakeup.polling.set(true);
     // SAFETY: the GIL is held. Between the two calls only the poller is used, which is plain Rust and borrowed.
-    let (polled, end) = unsafe {
+    let (polled, away) = unsafe {
         let state = ffi::PyEval_SaveThread();
         let polled = poller.poll(timeout);
-        let end = let_threads_run(&poller, polled.is_ok(), now, yields);
+        let away = let_threads_run(&poller, polled.is_ok(), now, yields);
         ffi::PyEval_RestoreThread(state);
-        (polled, end)
+        (polled, away)
     };
     let back = monotonic_nanos();
     add(&core.counters.idle, back - now);
-    core.gil.note_poll((now, end, back), is_only_thread);
+    core.gil.note_poll(away, back, || (!is_only_thread()).then(other_threads_nanos));
     let mut outcome = Outcome::default();
     outcome.note(queue_events(core, &poller, polled));
     drop(poller);
@@ -107,22 +110,22 @@ pub(super) fn poll_without_gil(
     Ok(back)
 }
 
-/// Called after a poll, before the GIL is taken back: gives other threads time to take it. Returns the time after that.
-fn let_threads_run(poller: &Poller, polled: bool, start: u64, yields: bool) -> u64 {
-    let mut now = monotonic_nanos();
+/// Called after a poll that began at `start`, before the GIL is taken back: gives other threads time to take it.
+fn let_threads_run(poller: &Poller, polled: bool, start: u64, yields: bool) -> Away {
+    let mut away = Away { start, end: monotonic_nanos(), interrupted: false };
     let woken_only = poller.events().all(|event| event.token == WAKER);
     let woken = woken_only && poller.events().next().is_some();
     // If there was only a wake-up, most likely a job has ended. Its thread does not need the GIL any more.
-    while yields && !woken && now - start < YIELD {
+    while yields && !woken && away.end - start < YIELD {
         std::thread::yield_now();
-        now = monotonic_nanos();
+        away.note_step(monotonic_nanos());
     }
     if polled && woken_only {
         // Another thread has woken us. If it runs Python, it still holds the GIL, and will soon wait for its next job.
         // To ask for the GIL a moment later saves the two threads a third of their futex calls.
         std::thread::yield_now();
     }
-    now
+    away
 }
 
 fn queue_events(core: &Core, poller: &Poller, polled: io::Result<()>) -> Result<(), Fatal> {

@@ -4,15 +4,18 @@
 //! released in this interval. A loop that always finds events releases the GIL in each poll, and takes it back before
 //! the waiting thread has woken up. The thread's interval then begins again, and the thread may starve. So the loop
 //! *yields* from time to time: it does not take the GIL back for as long as a waiting thread needs to wake up and take
-//! it.
+//! it. While a thread seems to want the GIL, the loop also releases it in every poll, as asyncio's loop does: a thread
+//! that is just waking up then finds it free after a few polls.
 //!
 //! We cannot see which thread waits for the GIL, so we use these hints:
 //! - Python has other threads at all. Without any, the loop never yields.
 //! - The loop awaits executor jobs, whose threads need the GIL when they begin and when they end.
 //! - Another thread has called `call_soon_threadsafe`.
-//! - Another thread had the GIL when the loop wanted it back.
+//! - Another thread had the GIL when the loop wanted it back. The loop waits also if only the system runs other
+//!   processes, so the processor time of this process's other threads must have grown.
 //!
-//! For a while after a hint the loop yields often. Otherwise it yields once per switch interval.
+//! For a while after a hint the loop yields often, and releases the GIL in every poll. Otherwise it yields once per
+//! switch interval.
 //!
 //! The opposite case is a thread that computes, and keeps the GIL for a whole switch interval each time. Then the loop
 //! does not yield, because the interpreter makes the loop release the GIL anyway. After a turn with events it even
@@ -25,23 +28,45 @@ use std::cell::Cell;
 use std::time::Duration;
 
 /// The time between two yields after a hint.
-const OFTEN: u64 = 300_000;
+const OFTEN: u64 = 1_000_000;
 /// The time between two yields without a hint: CPython's switch interval.
 const RARELY: u64 = 5_000_000;
 /// How long a hint is valid: several round trips between a thread and the loop, each of which waits for a yield.
 const HINT_HOLDS: u64 = 50_000_000;
-/// How long the loop leaves the GIL alone when it yields: the time that a waiting thread needs to wake up.
-pub(crate) const YIELD: u64 = 20_000;
-/// If the loop waited longer than this for the GIL, another thread had it.
+/// How long the loop leaves the GIL alone when it yields: the time that a waiting thread needs to wake up. On a virtual
+/// machine with an idle processor 20 microseconds were too few and 40 enough.
+pub(crate) const YIELD: u64 = 50_000;
+/// If the loop waited longer than this for the GIL, or for its processor while it yielded, another thread may have had
+/// the GIL.
 const TAKEN: u64 = 5_000;
-/// If the loop waited longer than this for the GIL, a thread is computing. This is more than a thread needs for a short
-/// task, and less than the switch interval.
+/// If other threads ran for less than this, none of them had the GIL: reading the two clocks takes some time.
+const RAN: u64 = 1_000;
+/// If the loop waited longer than this for the GIL, and a thread ran for as long, the thread is computing. This is more
+/// than a thread needs for a short task, and less than the switch interval.
 const KEPT: u64 = 1_000_000;
 /// For this many times the duration of its wait, the loop expects the thread to go on computing.
 const KEPT_HOLDS: u64 = 8;
 /// While a thread is computing: how long the loop waits for more events after a turn with events, before it releases
 /// the GIL. This delays the thread once per switch interval. The interpreter can still make callbacks release the GIL.
 const GRACE: Duration = Duration::from_micros(100);
+
+/// A time without the GIL.
+#[derive(Clone, Copy)]
+pub(crate) struct Away {
+    pub(crate) start: u64,
+    /// When the loop began to wait for the GIL.
+    pub(crate) end: u64,
+    /// The loop yielded, and something else ran on its processor: maybe a thread that had the GIL, and gave it back.
+    pub(crate) interrupted: bool,
+}
+
+impl Away {
+    /// Time has gone on, to `now`, while the loop only gave way to others.
+    pub(crate) fn note_step(&mut self, now: u64) {
+        self.interrupted |= now - self.end > TAKEN;
+        self.end = now;
+    }
+}
 
 /// Decides when the loop yields, and when it keeps the GIL.
 #[derive(Debug)]
@@ -53,6 +78,8 @@ pub(crate) struct GilFairness {
     hint: Cell<bool>,
     /// Until this time, another thread is expected to be computing.
     kept_until: Cell<u64>,
+    /// The processor time of the other threads when the loop last suspected that one of them had the GIL.
+    other_threads: Cell<u64>,
 }
 
 impl GilFairness {
@@ -63,6 +90,7 @@ impl GilFairness {
             hint_until: Cell::new(0),
             hint: Cell::new(false),
             kept_until: Cell::new(0),
+            other_threads: Cell::new(0),
         }
     }
 
@@ -90,6 +118,12 @@ impl GilFairness {
         !is_only_thread
     }
 
+    /// Does another thread seem to want the GIL, only for a short time? Then every poll releases it.
+    #[inline(always)]
+    pub(crate) fn is_wanted(&self, now: u64) -> bool {
+        now < self.hint_until.get() && now >= self.kept_until.get()
+    }
+
     /// How long a poll waits with the GIL held before it releases it.
     #[inline(always)]
     pub(crate) fn grace(&self, now: u64, had_events: bool) -> Option<Duration> {
@@ -102,21 +136,24 @@ impl GilFairness {
         self.next_yield.set(now + self.every.get());
     }
 
-    /// Records a poll without the GIL, from `start` to `end`. The loop had the GIL again at `back`.
-    pub(crate) fn note_poll(
-        &self,
-        (start, end, back): (u64, u64, u64),
-        is_only_thread: impl FnOnce() -> bool,
-    ) {
-        if end - start >= YIELD {
-            self.note_away(end);
+    /// Records a poll without the GIL. The loop had the GIL again at `back`. `other_threads` returns the processor time
+    /// of the process's other threads, or `None` if none of them runs Python.
+    pub(crate) fn note_poll(&self, away: Away, back: u64, other_threads: impl FnOnce() -> Option<u64>) {
+        if away.end - away.start >= YIELD {
+            self.note_away(away.end);
         }
-        let waited = back - end;
-        // Without other threads, the loop waited only because the system ran another process.
-        if waited > TAKEN && !is_only_thread() {
-            self.note_thread();
-            if waited > KEPT {
-                self.kept_until.set(back + KEPT_HOLDS * waited);
+        let waited = back - away.end;
+        if (waited > TAKEN || away.interrupted)
+            && let Some(time) = other_threads()
+        {
+            // After a fork it begins again at zero.
+            let ran = time.saturating_sub(self.other_threads.replace(time));
+            if ran > RAN {
+                self.note_thread();
+            }
+            let kept = waited.min(ran);
+            if kept > KEPT {
+                self.kept_until.set(back + KEPT_HOLDS * kept);
             }
         }
     }
@@ -140,6 +177,12 @@ mod tests {
     const OTHERS: fn() -> bool = || false;
     /// Later than all times that a new object has recorded.
     const NOW: u64 = 1_000_000_000;
+
+    /// A poll that began at NOW and took so long, after which the loop waited for the GIL while other threads ran.
+    fn note_poll(fairness: &GilFairness, took: u64, waited: u64, ran: Option<u64>) {
+        let away = Away { start: NOW, end: NOW + took, interrupted: false };
+        fairness.note_poll(away, away.end + waited, || ran);
+    }
 
     #[test]
     fn a_loop_without_other_threads_never_yields() {
@@ -168,17 +211,32 @@ mod tests {
         assert!(fairness.is_yield_due(NOW + 1 + OFTEN, false, OTHERS));
         // The hint is no longer valid: after this yield, the next one is due after the long interval.
         let later = NOW + 1 + HINT_HOLDS;
+        assert!(!fairness.is_wanted(later));
         assert!(fairness.is_yield_due(later, false, OTHERS));
         assert!(!fairness.is_yield_due(later + OFTEN, false, OTHERS));
     }
 
     #[test]
+    fn a_thread_that_ran_during_a_yield_will_want_the_gil_again() {
+        let fairness = GilFairness::new();
+        assert!(fairness.is_yield_due(NOW, false, OTHERS));
+        let mut away = Away { start: NOW, end: NOW, interrupted: false };
+        away.note_step(NOW + TAKEN);
+        fairness.note_poll(away, away.end, || Some(TAKEN));
+        assert!(!fairness.is_yield_due(NOW + OFTEN, false, OTHERS));
+        away.note_step(away.end + TAKEN + 1);
+        fairness.note_poll(away, away.end, || Some(TAKEN));
+        assert!(fairness.is_yield_due(NOW + OFTEN, false, OTHERS));
+        assert!(fairness.is_wanted(NOW + OFTEN));
+    }
+
+    #[test]
     fn a_long_poll_counts_as_a_yield() {
         let fairness = GilFairness::new();
-        fairness.note_poll((NOW, NOW + YIELD, NOW + YIELD), OTHERS);
+        note_poll(&fairness, YIELD, 0, None);
         assert!(!fairness.is_yield_due(NOW + YIELD + 1, false, OTHERS));
         let fairness = GilFairness::new();
-        fairness.note_poll((NOW, NOW + YIELD - 1, NOW + YIELD - 1), OTHERS);
+        note_poll(&fairness, YIELD - 1, 0, None);
         assert!(fairness.is_yield_due(NOW + YIELD, false, OTHERS));
     }
 
@@ -187,10 +245,11 @@ mod tests {
         let fairness = GilFairness::new();
         assert_eq!(fairness.grace(NOW, true), None);
         let back = NOW + KEPT + 1;
-        fairness.note_poll((NOW, NOW, back), OTHERS);
+        note_poll(&fairness, 0, KEPT + 1, Some(KEPT + 1));
         assert_eq!(fairness.grace(back, true), Some(GRACE));
         assert_eq!(fairness.grace(back, false), None);
         assert!(!fairness.is_yield_due(back, true, OTHERS));
+        assert!(!fairness.is_wanted(back));
         let end = back + KEPT_HOLDS * (KEPT + 1);
         assert_eq!(fairness.grace(end, true), None);
         assert!(fairness.is_yield_due(end, true, OTHERS));
@@ -198,8 +257,20 @@ mod tests {
 
     #[test]
     fn a_wait_that_no_other_thread_can_have_caused_is_no_hint() {
+        for ran in [None, Some(0), Some(RAN)] {
+            let fairness = GilFairness::new();
+            assert!(fairness.is_yield_due(NOW, false, OTHERS));
+            note_poll(&fairness, 0, KEPT + 1, ran);
+            assert!(!fairness.is_yield_due(NOW + OFTEN, false, OTHERS));
+            assert_eq!(fairness.grace(NOW + KEPT + 1, true), None);
+        }
+    }
+
+    #[test]
+    fn a_thread_that_did_not_run_for_long_is_not_computing() {
         let fairness = GilFairness::new();
-        fairness.note_poll((NOW, NOW, NOW + KEPT + 1), ALONE);
-        assert_eq!(fairness.grace(NOW + KEPT + 1, true), None);
+        note_poll(&fairness, 0, 2 * KEPT, Some(KEPT));
+        assert!(fairness.is_yield_due(NOW + 2 * KEPT, false, OTHERS));
+        assert_eq!(fairness.grace(NOW + 2 * KEPT, true), None);
     }
 }
