@@ -54,7 +54,8 @@ pub(crate) fn load(py: Python<'_>) -> PyResult<()> {
 /// asyncio's class, if `future` is an instance of it and not of a subclass.
 #[inline(always)]
 fn class_of(future: &Ref) -> Option<&'static FutureClass> {
-    CLASS.get().filter(|class| future.is_exactly(&class.kind))
+    let class = CLASS.get()?;
+    if future.is_exactly(&class.kind) { Some(class) } else { None }
 }
 
 /// Is `future` an instance of asyncio's own class, and is that class immutable?

@@ -12,30 +12,32 @@ use crate::capi::methods::{Attribute, Method, TypeSlot};
 use crate::capi::{Arguments, Borrowed, Raised, Ref, Slot, This};
 use crate::transport::attributes::slot_attribute;
 use crate::transport::stream::send;
+use crate::transport::stream::state::Stream;
 
 /// Calls asyncio's method of this name.
 fn pass_on(this: This<'_, Writer>, name: &str, arguments: Arguments<'_>) -> Result<Ref, Raised> {
     inherited(|classes| &classes.asyncio_writer, name, &this.object(), arguments)
 }
 
-/// The transport of a plain writer, if it is an unpatched stream transport of ours.
+/// The fields of a plain writer's transport, if it is an unpatched stream transport of ours.
 #[inline(always)]
-fn plain_transport(this: This<'_, Writer>) -> Option<Ref> {
+fn plain_stream<'a>(this: This<'_, Writer>, transport: Option<&'a Ref>) -> Option<This<'a, Stream>> {
     let classes = CLASSES.get()?;
-    writing::plain_transport(classes, classes.plain_writer(&this.object())?)
+    classes.plain_writer(&this.object())?;
+    writing::plain_stream(classes, transport?)
 }
 
 fn write(this: This<'_, Writer>, arguments: Arguments<'_>) -> Result<(), Raised> {
-    let transport = plain_transport(this);
-    match transport.as_ref().and_then(|transport| transport.downcast()) {
+    let transport = this.transport.get();
+    match plain_stream(this, transport.as_ref()) {
         Some(stream) => send::write(stream, arguments.one("write", "data")?),
         None => pass_on(this, "write", arguments).map(drop),
     }
 }
 
 fn writelines(this: This<'_, Writer>, arguments: Arguments<'_>) -> Result<(), Raised> {
-    let transport = plain_transport(this);
-    match transport.as_ref().and_then(|transport| transport.downcast()) {
+    let transport = this.transport.get();
+    match plain_stream(this, transport.as_ref()) {
         Some(stream) => send::writelines(stream, arguments.one("writelines", "data")?),
         None => pass_on(this, "writelines", arguments).map(drop),
     }
