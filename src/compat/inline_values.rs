@@ -11,6 +11,7 @@
 //! object + 16   capacity, size (both u8): the number of entries, and how many of them are set
 //! object + 18   embedded, valid (both u8): 1 while the entries are the instance's attributes
 //! object + 24   the entries
+//! keys + 24     the number of the class's shared keys
 //! ```
 
 use pyo3::ffi;
@@ -22,24 +23,24 @@ use crate::capi::{Borrowed, Ref};
 pub(super) struct InlineValues {
     /// The index of each attribute's value.
     indices: Vec<usize>,
-    /// The indices are the lowest ones, in any order, so that the values can be read as one slice.
-    contiguous: bool,
+    /// The self-test has found the number of the class's shared keys.
+    keys_counted: bool,
 }
 
 const HEADER: usize = size_of::<ffi::PyObject>();
 const VALUES: usize = HEADER + 8;
 const DICT: isize = -3 * size_of::<usize>() as isize;
+const KEY_COUNT: usize = 24;
 
 impl InlineValues {
     /// The self-test: creates an instance, sets each attribute, and finds out where CPython has stored it.
     #[cfg(all(Py_3_13, not(Py_3_16), not(Py_GIL_DISABLED), target_pointer_width = "64"))]
     pub(super) fn init(kind: &Ref, names: &[Ref]) -> Option<InlineValues> {
-        const FLAGS: std::ffi::c_ulong = 1 << 2 | 1 << 4; // inline values, managed dict
         // SAFETY: a type object. `object.__new__` makes the instance: the class adds nothing to the size of `object`.
         // Its memory is read only if the flags of the class say that its values are inline. A `Ref` owns every object.
         unsafe {
             let raw = kind.as_ptr().cast::<ffi::PyTypeObject>();
-            if (*raw).tp_flags & FLAGS != FLAGS || (*raw).tp_basicsize as usize != HEADER {
+            if !has_values(raw) || (*raw).tp_basicsize as usize != HEADER {
                 return None;
             }
             let nothing = Ref::from_owned(ffi::PyTuple_New(0))?;
@@ -67,8 +68,8 @@ impl InlineValues {
             let kept = *dict(object) == own.as_ptr() && header(object) == Some(names.len());
             let other = Ref::from_owned(ffi::PyDict_New())?;
             let replaced = ffi::PyObject_SetAttrString(object, c"__dict__".as_ptr(), other.as_ptr()) == 0;
-            let contiguous = (0..indices.len()).all(|index| indices.contains(&index));
-            (kept && replaced && header(object).is_none()).then_some(InlineValues { indices, contiguous })
+            let keys_counted = counts_keys();
+            (kept && replaced && header(object).is_none()).then_some(InlineValues { indices, keys_counted })
         }
     }
 
@@ -86,15 +87,11 @@ impl InlineValues {
         // SAFETY: the caller's promise; see the function's head.
         unsafe {
             let Some(size) = header(object) else { return false };
-            let capacity = usize::from(*object.cast::<u8>().add(HEADER));
-            if self.contiguous && self.indices.len() <= capacity {
-                let values = std::slice::from_raw_parts(value(object, 0), self.indices.len());
-                if size == values.len() {
-                    return values.iter().all(|value| !value.is_null());
-                }
-                // Without a branch per value, the compiler compares several of them at once.
-                return values.iter().map(|value| usize::from(!value.is_null())).sum::<usize>() == size;
+            // The class's keys only grow, so these are the keys of the self-test.
+            if self.keys_counted && key_count(ffi::Py_TYPE(object)) == self.indices.len() {
+                return true;
             }
+            let capacity = usize::from(*object.cast::<u8>().add(HEADER));
             let known =
                 self.indices.iter().filter(|&&index| index < capacity && !(*value(object, index)).is_null());
             known.count() == size
@@ -151,6 +148,44 @@ unsafe fn header(object: *mut ffi::PyObject) -> Option<usize> {
         let header = object.cast::<u8>().add(HEADER);
         (*header.add(2) == 1 && *header.add(3) == 1).then(|| usize::from(*header.add(1)))
     }
+}
+
+/// Do the instances of a class have inline values and shared keys?
+#[cfg(all(Py_3_13, not(Py_3_16), not(Py_GIL_DISABLED), target_pointer_width = "64"))]
+unsafe fn has_values(class: *mut ffi::PyTypeObject) -> bool {
+    const FLAGS: std::ffi::c_ulong = 1 << 2 | 1 << 4; // inline values, managed dict
+    // SAFETY: the callers pass a type object.
+    unsafe { (*class).tp_flags & FLAGS == FLAGS }
+}
+
+/// Self-test: creates a class, and counts its keys while an instance gets attributes.
+#[cfg(all(Py_3_13, not(Py_3_16), not(Py_GIL_DISABLED), target_pointer_width = "64"))]
+unsafe fn counts_keys() -> bool {
+    // SAFETY: the GIL is held. The class is a Python class whose instances have attributes, so it has shared keys.
+    unsafe {
+        let class = ffi::PyObject_CallFunction(
+            (&raw mut ffi::PyType_Type).cast(),
+            c"s(){}".as_ptr(),
+            c"Sample".as_ptr(),
+        );
+        let Some(class) = Ref::from_owned(class).filter(|class| has_values(class.as_ptr().cast())) else {
+            return false;
+        };
+        let Ok(sample) = class.call_with([]) else { return false };
+        let keys = || key_count(class.as_ptr().cast());
+        keys() == 0
+            && [c"a", c"b", c"c"].into_iter().zip(1..).all(|(name, count)| {
+                ffi::PyObject_SetAttrString(sample.as_ptr(), name.as_ptr(), class.as_ptr()) == 0
+                    && keys() == count
+            })
+    }
+}
+
+/// How many keys the instances of a class share.
+#[inline(always)]
+unsafe fn key_count(class: *mut ffi::PyTypeObject) -> usize {
+    // SAFETY: the callers pass a class whose instances have inline values, so it has shared keys.
+    unsafe { *(*class.cast::<ffi::PyHeapTypeObject>()).ht_cached_keys.cast::<u8>().add(KEY_COUNT).cast() }
 }
 
 #[inline(always)]
