@@ -150,14 +150,11 @@ impl Operation {
     }
 
     /// Creates an operation on the blocking pool. When it is first awaited, `prepare` makes the job, with the GIL held.
-    pub(crate) fn blocking<'py, J>(
+    pub(crate) fn blocking<'py, J: FnOnce() -> Outcome + Send + 'static>(
         py: Python<'py>,
         name: &'static str,
         prepare: impl FnOnce(Python<'_>) -> Result<J, Raised> + Send + 'static,
-    ) -> PyResult<Bound<'py, PyAny>>
-    where
-        J: FnOnce() -> Outcome + Send + 'static,
-    {
+    ) -> PyResult<Bound<'py, PyAny>> {
         let prepare = |py: Python<'_>| prepare(py).map(|job| Box::new(job) as Job);
         Operation::in_phase(py, name, Phase::NewJob(Box::new(prepare)), Scope::None, None)
     }

@@ -75,10 +75,7 @@ impl Runtime for Wakeloop {
     type JoinError = Failed;
     type JoinHandle = Joining;
 
-    fn spawn<F>(future: F) -> Joining
-    where
-        F: Future<Output = ()> + Send + 'static,
-    {
+    fn spawn<F: Future<Output = ()> + Send + 'static>(future: F) -> Joining {
         Joining(runtime::handle().map(|handle| handle.spawn(future)).map_err(Some))
     }
 

@@ -318,10 +318,10 @@ pub(crate) fn audit_address_info(
 }
 
 /// `sys.audit("socket.connect", socket, address)`, with a socket that is made only if there is a hook to see it.
-pub(crate) fn audit_connect<F>(mut socket: F, address: &Ref) -> Result<(), Raised>
-where
-    F: FnMut() -> Result<Ref, Raised>,
-{
+pub(crate) fn audit_connect<F: FnMut() -> Result<Ref, Raised>>(
+    mut socket: F,
+    address: &Ref,
+) -> Result<(), Raised> {
     unsafe extern "C" fn make<F: FnMut() -> Result<Ref, Raised>>(socket: *mut c_void) -> *mut ffi::PyObject {
         // SAFETY: the closure of the call below, which is still running.
         guard(|| unsafe { (*socket.cast::<F>())() }.map_or(std::ptr::null_mut(), Ref::into_ptr))

@@ -23,7 +23,7 @@ use crate::capi::{Borrowed, Ref};
 pub(super) struct InlineValues {
     /// The index of each attribute's value.
     indices: Vec<usize>,
-    /// The self-test has found the number of the class's shared keys.
+    /// The self-test has found as many shared keys of the class as there are attributes.
     keys_counted: bool,
 }
 
@@ -36,11 +36,12 @@ impl InlineValues {
     /// The self-test: creates an instance, sets each attribute, and finds out where CPython has stored it.
     #[cfg(all(Py_3_13, not(Py_3_16), not(Py_GIL_DISABLED), target_pointer_width = "64"))]
     pub(super) fn init(kind: &Ref, names: &[Ref]) -> Option<InlineValues> {
+        const FLAGS: std::ffi::c_ulong = 1 << 2 | 1 << 4; // inline values, managed dict
         // SAFETY: a type object. `object.__new__` makes the instance: the class adds nothing to the size of `object`.
         // Its memory is read only if the flags of the class say that its values are inline. A `Ref` owns every object.
         unsafe {
             let raw = kind.as_ptr().cast::<ffi::PyTypeObject>();
-            if !has_values(raw) || (*raw).tp_basicsize as usize != HEADER {
+            if (*raw).tp_flags & FLAGS != FLAGS || (*raw).tp_basicsize as usize != HEADER {
                 return None;
             }
             let nothing = Ref::from_owned(ffi::PyTuple_New(0))?;
@@ -68,7 +69,7 @@ impl InlineValues {
             let kept = *dict(object) == own.as_ptr() && header(object) == Some(names.len());
             let other = Ref::from_owned(ffi::PyDict_New())?;
             let replaced = ffi::PyObject_SetAttrString(object, c"__dict__".as_ptr(), other.as_ptr()) == 0;
-            let keys_counted = counts_keys();
+            let keys_counted = key_count(raw) == names.len();
             (kept && replaced && header(object).is_none()).then_some(InlineValues { indices, keys_counted })
         }
     }
@@ -147,37 +148,6 @@ unsafe fn header(object: *mut ffi::PyObject) -> Option<usize> {
     unsafe {
         let header = object.cast::<u8>().add(HEADER);
         (*header.add(2) == 1 && *header.add(3) == 1).then(|| usize::from(*header.add(1)))
-    }
-}
-
-/// Do the instances of a class have inline values and shared keys?
-#[cfg(all(Py_3_13, not(Py_3_16), not(Py_GIL_DISABLED), target_pointer_width = "64"))]
-unsafe fn has_values(class: *mut ffi::PyTypeObject) -> bool {
-    const FLAGS: std::ffi::c_ulong = 1 << 2 | 1 << 4; // inline values, managed dict
-    // SAFETY: the callers pass a type object.
-    unsafe { (*class).tp_flags & FLAGS == FLAGS }
-}
-
-/// Self-test: creates a class, and counts its keys while an instance gets attributes.
-#[cfg(all(Py_3_13, not(Py_3_16), not(Py_GIL_DISABLED), target_pointer_width = "64"))]
-unsafe fn counts_keys() -> bool {
-    // SAFETY: the GIL is held. The class is a Python class whose instances have attributes, so it has shared keys.
-    unsafe {
-        let class = ffi::PyObject_CallFunction(
-            (&raw mut ffi::PyType_Type).cast(),
-            c"s(){}".as_ptr(),
-            c"Sample".as_ptr(),
-        );
-        let Some(class) = Ref::from_owned(class).filter(|class| has_values(class.as_ptr().cast())) else {
-            return false;
-        };
-        let Ok(sample) = class.call_with([]) else { return false };
-        let keys = || key_count(class.as_ptr().cast());
-        keys() == 0
-            && [c"a", c"b", c"c"].into_iter().zip(1..).all(|(name, count)| {
-                ffi::PyObject_SetAttrString(sample.as_ptr(), name.as_ptr(), class.as_ptr()) == 0
-                    && keys() == count
-            })
     }
 }
 

@@ -55,7 +55,7 @@ impl Poller {
     /// # Errors
     /// As [`Poller::register_edge`].
     pub fn register_level(&self, fd: RawFd, token: Token, interest: Interest) -> io::Result<()> {
-        sys::register_level(self.poll.as_raw_fd(), fd, checked(token)?.0, interest)
+        sys::set_level(self.poll.as_raw_fd(), fd, checked(token)?.0, interest, false)
     }
 
     /// Changes token and interest of a registration and makes it level-triggered.
@@ -63,7 +63,7 @@ impl Poller {
     /// # Errors
     /// `NotFound` if the descriptor is not registered (Linux; kqueue registers it).
     pub fn reregister_level(&self, fd: RawFd, token: Token, interest: Interest) -> io::Result<()> {
-        sys::reregister_level(self.poll.as_raw_fd(), fd, checked(token)?.0, interest)
+        sys::set_level(self.poll.as_raw_fd(), fd, checked(token)?.0, interest, true)
     }
 
     /// Registers a descriptor as [`Poller::register_edge`] does, or changes the registration that it has.

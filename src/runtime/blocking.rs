@@ -224,10 +224,11 @@ impl Pool {
     }
 
     /// Runs a job: a future that is ready when it is first polled.
-    pub(super) fn run<F>(&self, job: F, shared: &impl Surroundings) -> JoinHandle<F::Output>
-    where
-        F: Future<Output: Send> + Send + 'static,
-    {
+    pub(super) fn run<F: Future<Output: Send> + Send + 'static>(
+        &self,
+        job: F,
+        shared: &impl Surroundings,
+    ) -> JoinHandle<F::Output> {
         let (job, handle) = task::new_job(job);
         self.submit(job, shared);
         handle

@@ -53,11 +53,10 @@ impl Runtime {
     }
 
     /// As [`Handle::spawn`].
-    pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
-    where
-        F: Future + Send + 'static,
-        F::Output: Send + 'static,
-    {
+    pub fn spawn<F: Future<Output: Send + 'static> + Send + 'static>(
+        &self,
+        future: F,
+    ) -> JoinHandle<F::Output> {
         self.handle.spawn(future)
     }
 
@@ -157,21 +156,19 @@ impl Handle {
     /// From a worker of this runtime the task stays with that worker until another one steals it. From
     /// elsewhere it goes to whichever worker comes first. If the runtime was shut down, the task is cancelled
     /// at once.
-    pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
-    where
-        F: Future + Send + 'static,
-        F::Output: Send + 'static,
-    {
+    pub fn spawn<F: Future<Output: Send + 'static> + Send + 'static>(
+        &self,
+        future: F,
+    ) -> JoinHandle<F::Output> {
         self.shared.spawn(future)
     }
 
     /// As [`Handle::spawn`], but the first poll happens on the calling thread before this returns. Use it for
     /// futures with a short poll that are often ready at once. Later polls happen on workers.
-    pub fn spawn_here<F>(&self, future: F) -> JoinHandle<F::Output>
-    where
-        F: Future + Send + 'static,
-        F::Output: Send + 'static,
-    {
+    pub fn spawn_here<F: Future<Output: Send + 'static> + Send + 'static>(
+        &self,
+        future: F,
+    ) -> JoinHandle<F::Output> {
         self.shared.spawn_here(future)
     }
 
@@ -256,10 +253,6 @@ impl fmt::Debug for Handle {
 ///
 /// # Panics
 /// If the thread belongs to no runtime.
-pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
-where
-    F: Future + Send + 'static,
-    F::Output: Send + 'static,
-{
+pub fn spawn<F: Future<Output: Send + 'static> + Send + 'static>(future: F) -> JoinHandle<F::Output> {
     context::with(|shared| shared.spawn(future))
 }

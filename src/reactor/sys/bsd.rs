@@ -8,26 +8,23 @@ use std::time::Duration;
 use super::super::Interest;
 use super::check;
 
-pub(in super::super) fn register_level(
+pub(in super::super) fn set_level(
     poll: RawFd,
     fd: RawFd,
     token: usize,
     interest: Interest,
+    registered: bool,
 ) -> io::Result<()> {
-    filter(poll, fd, token, libc::EVFILT_READ as _, interest.is_read())?;
-    filter(poll, fd, token, libc::EVFILT_WRITE as _, interest.is_write())
-}
-
-pub(in super::super) fn reregister_level(
-    poll: RawFd,
-    fd: RawFd,
-    token: usize,
-    interest: Interest,
-) -> io::Result<()> {
-    // EV_ADD on an existing filter updates it but keeps EV_CLEAR of an edge-triggered one, so remove it first.
-    filter(poll, fd, token, libc::EVFILT_READ as _, false)?;
-    filter(poll, fd, token, libc::EVFILT_WRITE as _, false)?;
-    register_level(poll, fd, token, interest)
+    for (kind, wanted) in
+        [(libc::EVFILT_READ, interest.is_read()), (libc::EVFILT_WRITE, interest.is_write())]
+    {
+        // EV_ADD on an existing filter updates it but keeps EV_CLEAR of an edge-triggered one, so remove it first.
+        if registered {
+            filter(poll, fd, token, kind as _, false)?;
+        }
+        filter(poll, fd, token, kind as _, wanted)?;
+    }
+    Ok(())
 }
 
 /// Adds or removes one filter. Removing a filter that is not there is no error.

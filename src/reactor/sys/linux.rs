@@ -10,31 +10,14 @@ use super::super::Interest;
 use super::super::poller::INTERNAL;
 use super::check;
 
-pub(in super::super) fn register_level(
+pub(in super::super) fn set_level(
     poll: RawFd,
     fd: RawFd,
     token: usize,
     interest: Interest,
+    registered: bool,
 ) -> io::Result<()> {
-    control(poll, libc::EPOLL_CTL_ADD, fd, token, interest)
-}
-
-pub(in super::super) fn reregister_level(
-    poll: RawFd,
-    fd: RawFd,
-    token: usize,
-    interest: Interest,
-) -> io::Result<()> {
-    control(poll, libc::EPOLL_CTL_MOD, fd, token, interest)
-}
-
-fn control(
-    poll: RawFd,
-    operation: libc::c_int,
-    fd: RawFd,
-    token: usize,
-    interest: Interest,
-) -> io::Result<()> {
+    let operation = if registered { libc::EPOLL_CTL_MOD } else { libc::EPOLL_CTL_ADD };
     // No EPOLLRDHUP: a half-closed peer is readable anyway, and a registration for writing alone would fire
     // forever.
     let mut mask = 0;

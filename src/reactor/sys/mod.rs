@@ -2,9 +2,9 @@
 //!
 //! Each system's module provides:
 //!
-//! - `register_level(poll, fd, token, interest)` and `reregister_level(…)`: `poll` is the raw descriptor of mio's
-//!   own selector. Adds or changes a level-triggered entry in it, such that mio reports it with `token` like any
-//!   other and mio's deregistration removes it.
+//! - `set_level(poll, fd, token, interest, registered)`: `poll` is the raw descriptor of mio's own selector. Adds a
+//!   level-triggered entry to it, or changes the one that is registered, such that mio reports it with `token` like
+//!   any other and mio's deregistration removes it.
 //! - `struct Precision` with `new(&mio::Registry)`, which cannot fail, and `poll(&mut self, &mut mio::Poll,
 //!   &mut mio::Events, Option<Duration>)`: like mio's poll, but precise to well under a millisecond for a
 //!   finite timeout. It may end early. Its own events have the token `INTERNAL`, or do not appear.
@@ -16,11 +16,11 @@ use std::io;
 cfg_select! {
     any(target_os = "linux", target_os = "android") => {
         mod linux;
-        pub(super) use linux::{Precision, may_be_cut, register_level, reregister_level};
+        pub(super) use linux::{Precision, may_be_cut, set_level};
     }
     _ => {
         mod bsd;
-        pub(super) use bsd::{Precision, may_be_cut, register_level, reregister_level};
+        pub(super) use bsd::{Precision, may_be_cut, set_level};
     }
 }
 

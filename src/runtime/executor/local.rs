@@ -80,11 +80,7 @@ impl LocalSet {
     }
 
     /// Starts a task in this set.
-    pub fn spawn_local<F>(&self, future: F) -> JoinHandle<F::Output>
-    where
-        F: Future + 'static,
-        F::Output: 'static,
-    {
+    pub fn spawn_local<F: Future<Output: 'static> + 'static>(&self, future: F) -> JoinHandle<F::Output> {
         spawn_in(&self.shared, future)
     }
 
@@ -144,11 +140,7 @@ opaque_debug! { "LocalSet" [] LocalSet; }
 ///
 /// # Panics
 /// If no `run_until` is being polled on this thread.
-pub fn spawn_local<F>(future: F) -> JoinHandle<F::Output>
-where
-    F: Future + 'static,
-    F::Output: 'static,
-{
+pub fn spawn_local<F: Future<Output: 'static> + 'static>(future: F) -> JoinHandle<F::Output> {
     // SAFETY: set exactly while an `Entered` further up this stack borrows the `Arc`.
     let shared = unsafe {
         let current = CURRENT.get();
@@ -159,11 +151,10 @@ where
     spawn_in(&shared, future)
 }
 
-fn spawn_in<F>(shared: &Arc<LocalShared>, future: F) -> JoinHandle<F::Output>
-where
-    F: Future + 'static,
-    F::Output: 'static,
-{
+fn spawn_in<F: Future<Output: 'static> + 'static>(
+    shared: &Arc<LocalShared>,
+    future: F,
+) -> JoinHandle<F::Output> {
     // SAFETY: only this set polls and drops it, on its own thread: `run_some` and the drop of the set need a
     // `LocalSet`, or an `Entered` on its thread, and neither is `Send`.
     let (task, handle) = unsafe { task::new_local(future, Arc::as_ptr(shared)) };

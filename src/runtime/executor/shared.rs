@@ -119,11 +119,10 @@ impl Shared {
     }
 
     /// Spawns from any thread. If the runtime is closed, the task is cancelled at once.
-    pub(in super::super) fn spawn<F>(self: &Arc<Self>, future: F) -> JoinHandle<F::Output>
-    where
-        F: Future + Send + 'static,
-        F::Output: Send + 'static,
-    {
+    pub(in super::super) fn spawn<F: Future<Output: Send + 'static> + Send + 'static>(
+        self: &Arc<Self>,
+        future: F,
+    ) -> JoinHandle<F::Output> {
         let (task, handle) = task::new(future, Arc::as_ptr(self));
         let home = |index| {
             let task = self.owned.insert(task, index).ok()?;
@@ -148,11 +147,10 @@ impl Shared {
 
     /// As `spawn`, but the first poll happens now, on the calling thread. A future that is ready at once is
     /// never queued. Any other is queued when it is woken.
-    pub(in super::super) fn spawn_here<F>(self: &Arc<Self>, future: F) -> JoinHandle<F::Output>
-    where
-        F: Future + Send + 'static,
-        F::Output: Send + 'static,
-    {
+    pub(in super::super) fn spawn_here<F: Future<Output: Send + 'static> + Send + 'static>(
+        self: &Arc<Self>,
+        future: F,
+    ) -> JoinHandle<F::Output> {
         let (task, handle) = task::new(future, Arc::as_ptr(self));
         if let Ok(task) = self.owned.insert(task, self.members.len()) {
             let _entered = context::enter(self);

@@ -107,11 +107,7 @@ const COPY_BUFFER: usize = 16 << 10;
 ///
 /// # Errors
 /// The first error of either side. Bytes that were read and not written are lost then.
-pub async fn copy<R, W>(from: &R, to: &W) -> io::Result<u64>
-where
-    R: ReadBytes + Sync,
-    W: WriteBytes + Sync,
-{
+pub async fn copy<R: ReadBytes + Sync, W: WriteBytes + Sync>(from: &R, to: &W) -> io::Result<u64> {
     let mut buffer = vec![0; COPY_BUFFER];
     let mut copied = 0;
     loop {

@@ -33,10 +33,7 @@ impl<S> WriteHalf<S> {
     }
 }
 
-impl<S> ReadBytes for ReadHalf<S>
-where
-    S: Deref<Target: ReadBytes + Sync> + Sync,
-{
+impl<S: Deref<Target: ReadBytes + Sync> + Sync> ReadBytes for ReadHalf<S> {
     async fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         self.stream.read(buffer).await
     }
@@ -46,10 +43,7 @@ where
     }
 }
 
-impl<S> WriteBytes for WriteHalf<S>
-where
-    S: Deref<Target: WriteBytes + Sync> + Sync,
-{
+impl<S: Deref<Target: WriteBytes + Sync> + Sync> WriteBytes for WriteHalf<S> {
     async fn write(&self, data: &[u8]) -> io::Result<usize> {
         self.stream.write(data).await
     }

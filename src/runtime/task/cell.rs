@@ -100,21 +100,18 @@ union Payload<F: Future> {
 /// Creates a scheduled task. The caller queues the `Runnable`.
 ///
 /// `shared` must stay valid until the task is complete.
-pub(in super::super) fn new<F>(future: F, shared: *const Shared) -> (Runnable, JoinHandle<F::Output>)
-where
-    F: Future + Send + 'static,
-    F::Output: Send + 'static,
-{
+pub(in super::super) fn new<F: Future<Output: Send + 'static> + Send + 'static>(
+    future: F,
+    shared: *const Shared,
+) -> (Runnable, JoinHandle<F::Output>) {
     // SAFETY: future and output are `Send`, so any thread may touch them.
     unsafe { allocate(future, Home::Workers(shared)) }
 }
 
 /// As [`new`], for the blocking pool.
-pub(in super::super) fn new_job<F>(future: F) -> (Runnable, JoinHandle<F::Output>)
-where
-    F: Future + Send + 'static,
-    F::Output: Send + 'static,
-{
+pub(in super::super) fn new_job<F: Future<Output: Send + 'static> + Send + 'static>(
+    future: F,
+) -> (Runnable, JoinHandle<F::Output>) {
     // SAFETY: future and output are `Send`, so any thread may touch them.
     unsafe { allocate(future, Home::Pool(ptr::null())) }
 }
@@ -123,14 +120,10 @@ where
 ///
 /// # Safety
 /// The `Runnable` must be run and dropped on this thread only. It may be passed between threads.
-pub(in super::super) unsafe fn new_local<F>(
+pub(in super::super) unsafe fn new_local<F: Future<Output: 'static> + 'static>(
     future: F,
     set: *const LocalShared,
-) -> (Runnable, JoinHandle<F::Output>)
-where
-    F: Future + 'static,
-    F::Output: 'static,
-{
+) -> (Runnable, JoinHandle<F::Output>) {
     // SAFETY: by contract, the future stays on this thread. An output that is not `Send` makes the handle not
     // `Send`; without a handle, the completer drops it on this thread.
     unsafe { allocate(future, Home::Local(set)) }
@@ -139,11 +132,10 @@ where
 /// # Safety
 /// If future or output is not `Send`, the caller must ensure that the `Runnable` is run and dropped on this
 /// thread.
-unsafe fn allocate<F>(future: F, home: Home) -> (Runnable, JoinHandle<F::Output>)
-where
-    F: Future + 'static,
-    F::Output: 'static,
-{
+unsafe fn allocate<F: Future<Output: 'static> + 'static>(
+    future: F,
+    home: Home,
+) -> (Runnable, JoinHandle<F::Output>) {
     let (home, kind) = home.into_parts();
     let task = Box::new(Task {
         header: Header {
