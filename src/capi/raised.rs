@@ -66,6 +66,7 @@ impl Outcome {
     }
 
     /// Has a step hit a fatal error?
+    #[cfg(any(target_os = "linux", target_os = "android"))]
     pub(crate) fn is_fatal(&self) -> bool {
         self.0.is_some()
     }

@@ -130,9 +130,8 @@ impl<T> JoinSet<T> {
     ///
     /// # Panics
     /// If the thread belongs to no runtime.
-    pub fn spawn<F>(&mut self, future: F) -> AbortHandle
+    pub fn spawn<F: Future<Output = T> + Send + 'static>(&mut self, future: F) -> AbortHandle
     where
-        F: Future<Output = T> + Send + 'static,
         T: Send + 'static,
     {
         self.insert(spawn(future))

@@ -11,8 +11,6 @@ use std::cell::Cell;
 use std::io;
 use std::os::fd::RawFd;
 
-use pyo3::ffi;
-
 use crate::capi::error::raise_io;
 use crate::capi::fallible::tuple;
 use crate::capi::inspect::integer;
@@ -95,6 +93,8 @@ impl FileTransfer {
 /// Calls `sendfile` without the GIL.
 #[cfg(target_os = "linux")]
 fn send(socket: RawFd, file: RawFd, mut offset: i64, count: i64) -> io::Result<i64> {
+    use pyo3::ffi;
+
     // SAFETY: the GIL is held, and no Python object is used between the two calls. If a descriptor was closed,
     // `sendfile` fails.
     let (sent, error) = unsafe {

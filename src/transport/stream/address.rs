@@ -71,7 +71,7 @@ pub(super) fn accept(listener: RawFd) -> io::Result<(OwnedFd, Option<SocketAddr>
         })
     }?;
     #[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd")))]
-    with_socket(fd.as_raw_fd(), |socket| {
+    with_socket(std::os::fd::AsRawFd::as_raw_fd(&fd), |socket| {
         socket.set_nonblocking(true).and_then(|()| socket.set_cloexec(true))
     })?;
     Ok((fd, without_scope(&peer)))
