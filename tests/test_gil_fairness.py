@@ -6,6 +6,7 @@ the switch interval, after which the interpreter would take the GIL from the loo
 
 import asyncio
 import contextlib
+import socket
 import subprocess
 import sys
 import textwrap
@@ -184,6 +185,41 @@ def test_a_thread_gets_about_as_many_turns_as_beside_asyncios_loop():
     while len(tries) < 20 and not any(ours * 3 > theirs for ours, theirs in tries):
         tries.append((turns_beside(wakeloop.new_event_loop), turns_beside(asyncio.new_event_loop)))
     assert any(ours * 3 > theirs for ours, theirs in tries), tries
+
+
+def test_messages_of_other_threads_do_not_delay_the_events_of_a_busy_loop(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        turns, jobs, release = 0, [], threading.Event()
+        event = loop.create_future()
+
+        def busy():
+            nonlocal turns
+            if not event.done():
+                turns += 1
+                # The job's thread sends its result before the next poll.
+                jobs.append(asyncio.ensure_future(wakeloop.spawn_blocking(int)))
+                time.sleep(0.002)
+                loop.call_soon(busy)
+
+        # While it is awaited, every poll releases the GIL.
+        waiting = asyncio.ensure_future(wakeloop.spawn_blocking(release.wait))
+        reading, writing = socket.socketpair()
+        with reading, writing, spinning(loop):
+            busy()
+            await asyncio.sleep(0.1)
+            reading.setblocking(False)
+            loop.add_reader(reading, lambda: event.done() or event.set_result(None))
+            turns = 0
+            writing.send(b"x")
+            await event
+            loop.remove_reader(reading)
+        assert turns < 10
+        assert await asyncio.gather(*jobs) == [0] * len(jobs)
+        release.set()
+        await waiting
+
+    run(main())
 
 
 def test_the_first_executor_job_of_a_loop_gets_the_gil_while_the_loop_is_busy(run):

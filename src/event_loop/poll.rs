@@ -1,7 +1,8 @@
 //! The poll: waits for events, for a wake-up by another thread, or for the timeout.
 //!
-//! The GIL is released only during a poll that may block, or that lets other threads run. Meanwhile the poller is borrowed and `Core::is_polling` is
-//! true. Another thread that changes a registration then defers the change, and wakes this thread.
+//! The GIL is released only during a poll that may block, or that lets other threads run. Meanwhile the poller is
+//! borrowed and `Core::is_polling` is true. Another thread that changes a registration then defers the change, and wakes
+//! this thread.
 
 use std::io;
 use std::time::Duration;
@@ -83,7 +84,7 @@ pub(super) fn poll_without_gil(
 ) -> Result<u64, Fatal> {
     add(&core.counters.polls, 1);
     let Some(mut poller) = core.io.poller_mut() else { return Ok(now) };
-    if !core.inbox.park() {
+    if !core.inbox.park() && timeout != Some(Duration::ZERO) {
         // There is a message to deliver first.
         return Ok(now);
     }
