@@ -1,4 +1,5 @@
-//! Finds where an item ends in a stream of bytes: after a delimiter, after so many bytes, after a frame's header and body.
+//! Finds where an item ends in a stream of bytes: after a delimiter, after so many bytes, after a frame's header and
+//! body.
 //!
 //! Everything here is a function of the bytes received so far; sockets, buffers and Python are elsewhere. The native
 //! `StreamReader` (`transport::streams`), `TcpStream` and `runtime::net` all find their items here.
@@ -139,7 +140,8 @@ pub(crate) fn position(data: &[u8], wanted: &[u8]) -> Option<usize> {
     if data.len() < wanted.len() {
         return None;
     }
-    // SAFETY: both functions read within the two slices, of which neither is empty, and return null or a place in `data`.
+    // SAFETY: both functions read within the two slices, of which neither is empty, and return null or a place in
+    // `data`.
     let found = unsafe {
         match wanted {
             [byte] => libc::memchr(data.as_ptr().cast(), i32::from(*byte), data.len()),

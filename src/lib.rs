@@ -40,8 +40,8 @@
 //! | 2 | `compat`: whether asyncio is unpatched, and what differs between CPython's versions |
 //! | 1 | `framing`: where items end in a stream of bytes; `capi`: the raw C API of CPython; `libssl`: the process's own OpenSSL; [`reactor`]: readiness by epoll or kqueue; `resolver`: names from the C library; [`timer`]: the timer heap |
 //!
-//! The Python half is behind the feature `python`, which is on by default. Without it the crate is the runtime alone and
-//! knows nothing of Python.
+//! The Python half is behind the feature `python`, which is on by default. Without it the crate is the runtime alone
+//! and knows nothing of Python.
 
 #![deny(missing_docs)]
 

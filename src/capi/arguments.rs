@@ -88,7 +88,8 @@ impl<'a> Arguments<'a> {
     pub(crate) fn named(&self) -> impl Iterator<Item = (Borrowed<'a>, Borrowed<'a>)> + use<'a> {
         let (names, values) = (self.names, &self.values()[self.positional..]);
         values.iter().enumerate().filter_map(move |(index, value)| {
-            // SAFETY: the tuple is as long as there are values behind the positional ones, and lives as long as the call.
+            // SAFETY: the tuple is as long as there are values behind the positional ones, and lives as long as the
+            // call.
             let name = unsafe {
                 Borrowed::from_ptr(ffi::PyTuple_GET_ITEM(names?.as_ptr(), index as ffi::Py_ssize_t))
             };

@@ -22,8 +22,8 @@ use super::object::{Borrowed, Ref};
 
 /// CPython's own functions, as functions that may unwind.
 ///
-/// They are found by `dlsym`, not declared: pyo3-ffi declares the same symbols as never unwinding, link-time optimisation
-/// merges the declarations of one symbol, and then no guard would ever run.
+/// They are found by `dlsym`, not declared: pyo3-ffi declares the same symbols as never unwinding, link-time
+/// optimisation merges the declarations of one symbol, and then no guard would ever run.
 mod raw {
     use std::mem::transmute;
     use std::sync::atomic::{AtomicPtr, Ordering};

@@ -68,8 +68,8 @@ impl<'py, T: Native> ClassSpec<'py, T> {
         }
     }
 
-    /// Lets Python code derive from the class and make instances, whose fields are zeroed memory at first. They are made
-    /// as the base class makes its own.
+    /// Lets Python code derive from the class and make instances, whose fields are zeroed memory at first. They are
+    /// made as the base class makes its own.
     ///
     /// # Safety
     /// Zeroed memory is a valid `T`.

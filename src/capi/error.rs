@@ -24,8 +24,8 @@ pub(crate) fn exception<K: PyTypeInfo>(message: impl AsRef<str>) -> PyErr {
 #[cold]
 pub(crate) fn exception_about<K: PyTypeInfo>(format: &CStr, object: &Bound<'_, PyAny>) -> PyErr {
     let py = object.py();
-    // SAFETY: every format names one object, which lives; a string or null with an error comes out, and the exception takes
-    // a reference of its own to the string.
+    // SAFETY: every format names one object, which lives; a string or null with an error comes out, and the exception
+    // takes a reference of its own to the string.
     unsafe {
         // `PyErr_Format` is not used, because in early releases of 3.11 it replaces the error that the object's own
         // `__repr__` raised.

@@ -167,7 +167,8 @@ impl Ref {
     /// `self.__set__(object, value)`, where `self` is a descriptor that was looked up before.
     #[inline(always)]
     pub(crate) fn set_through(&self, object: &Ref, value: &Ref) -> Result<(), Raised> {
-        // SAFETY: live objects; the slot's function belongs to the descriptor's type. -1 with an error set means failure.
+        // SAFETY: live objects; the slot's function belongs to the descriptor's type. -1 with an error set means
+        // failure.
         unsafe {
             match (*self.kind()).tp_descr_set {
                 Some(set) => status(set(self.as_ptr(), object.as_ptr(), value.as_ptr())),
@@ -272,8 +273,8 @@ impl Ref {
     /// The text of a string; `None` if it has surrogates or is no string.
     pub(crate) fn text(&self) -> Option<&str> {
         let mut size = 0;
-        // SAFETY: a live object, which is read only if it is a string. Its UTF-8 form is kept in it and lives as long as
-        // it does; null, with an error set, if it has none.
+        // SAFETY: a live object, which is read only if it is a string. Its UTF-8 form is kept in it and lives as long
+        // as it does; null, with an error set, if it has none.
         unsafe {
             if ffi::PyUnicode_Check(self.as_ptr()) == 0 {
                 return None;

@@ -1,10 +1,10 @@
-//! The calling conventions of C, written once: from an ordinary Rust function to what a method table, an attribute table
-//! or a type slot holds.
+//! The calling conventions of C, written once: from an ordinary Rust function to what a method table, an attribute
+//! table or a type slot holds.
 //!
 //! A table names Rust functions. What CPython calls is an adapter that is made for each of them at compile time: it
-//! turns the receiver into a [`This`], calls the function, which the optimiser inlines into it, and turns the result into
-//! an object or null (see [`returned`](super::returned)). A panic becomes a Python exception. A hand-written `extern "C"`
-//! function has no fewer instructions.
+//! turns the receiver into a [`This`], calls the function, which the optimiser inlines into it, and turns the result
+//! into an object or null (see [`returned`](super::returned)). A panic becomes a Python exception. A hand-written
+//! `extern "C"` function has no fewer instructions.
 //!
 //! ```text
 //! fn write(this: This<'_, Stream>, arguments: Arguments<'_>) -> Result<(), Raised> {
@@ -27,8 +27,8 @@
 //!     .build(py)?;
 //! ```
 //!
-//! Why this is sound: the tables are typed by the struct whose class they are for. The descriptors that CPython makes of
-//! them check the type of the receiver, and [`Native`] says that each instance has valid fields.
+//! Why this is sound: the tables are typed by the struct whose class they are for. The descriptors that CPython makes
+//! of them check the type of the receiver, and [`Native`] says that each instance has valid fields.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::marker::PhantomData;
@@ -65,8 +65,8 @@ macro_rules! adapters {
             F: for<'a> Fn(This<'a, T> $(, $given)*) -> R + Copy,
             R: $trait,
         {
-            // SAFETY: the receiver is an instance of the class (see the module's head). The caller holds it, and what it
-            // passes, for the time of the call.
+            // SAFETY: the receiver is an instance of the class (see the module's head). The caller holds it, and what
+            // it passes, for the time of the call.
             guard(|| unsafe { callable::<F>()(This::from_ptr(object) $(, $made)*).$into() })
         }
     )*};

@@ -237,8 +237,8 @@ pub(crate) fn create_with<T: Native>(fields: impl FnOnce() -> T) -> Result<Ref, 
     if class.is_null() || T::offset() < size_of::<ffi::PyObject>() {
         return Err(Exception::SystemError.raise("a native class is used before it is made"));
     }
-    // SAFETY: the class has room for the fields behind its header; those of a base class are zeroed, which for the slots
-    // of a Python class means empty. Ours are written before anybody sees the object, the collector included.
+    // SAFETY: the class has room for the fields behind its header; those of a base class are zeroed, which for the
+    // slots of a Python class means empty. Ours are written before anybody sees the object, the collector included.
     unsafe {
         let object = if let Some(object) = T::freelist().and_then(|list| list.take(class)) {
             object

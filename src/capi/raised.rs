@@ -51,8 +51,8 @@ pub(super) fn with_attached<T>(body: impl FnOnce(Python<'_>) -> T) -> T {
     body(unsafe { Python::assume_attached() })
 }
 
-/// The outcome of several steps, each of which may hit a fatal error. All steps are taken. The first error is kept out of
-/// the indicator meanwhile, so that no step runs Python with an exception set.
+/// The outcome of several steps, each of which may hit a fatal error. All steps are taken. The first error is kept out
+/// of the indicator meanwhile, so that no step runs Python with an exception set.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome(Option<Ref>);
 
@@ -156,7 +156,8 @@ pub(crate) fn undisturbed<T>(body: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Runs `body` as an `except` block that handles `exception`, which `sys.exc_info()` and `logging.exception()` then show.
+/// Runs `body` as an `except` block that handles `exception`, which `sys.exc_info()` and `logging.exception()` then
+/// show.
 #[cold]
 pub(crate) fn handling<T>(exception: &Ref, body: impl FnOnce() -> T) -> T {
     // SAFETY: the GIL is held; each call gives an owned reference or null, or takes a borrowed one or null.

@@ -182,7 +182,8 @@ impl Class {
         self.found(&method.name).next().filter(|found| !original.is_some_and(|original| original.is(*found)))
     }
 
-    /// Attribute `index` of an instance for which [`Class::is_unpatched_on`] holds, if it lies inline. It is valid until other code runs.
+    /// Attribute `index` of an instance for which [`Class::is_unpatched_on`] holds, if it lies inline. It is valid
+    /// until other code runs.
     #[inline(always)]
     fn inline_value(&self, object: &Ref, index: usize) -> Option<Borrowed<'_>> {
         // SAFETY: an instance of the class. The callers own or compare the value before other code runs.

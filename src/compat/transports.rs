@@ -2,8 +2,8 @@
 //!
 //! Some projects' tests patch `BaseTransport.get_extra_info` with a mock, on the class that defines it or on one that
 //! inherits it. Our transports define these methods natively, so they would never call the mock. Each of the native
-//! methods therefore asks [`patch_of`] first. It looks at the asyncio class that our transport replaces, where patches of
-//! all base classes are seen too.
+//! methods therefore asks [`patch_of`] first. It looks at the asyncio class that our transport replaces, where patches
+//! of all base classes are seen too.
 
 use pyo3::prelude::*;
 

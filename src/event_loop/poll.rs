@@ -1,8 +1,8 @@
 //! The poll: waits for events, for a wake-up by another thread, or for the timeout.
 //!
 //! The GIL is released only during a poll that may block, or that lets other threads run. Meanwhile the poller is
-//! borrowed and `Core::is_polling` is true. Another thread that changes a registration then defers the change, and wakes
-//! this thread.
+//! borrowed and `Core::is_polling` is true. Another thread that changes a registration then defers the change, and
+//! wakes this thread.
 
 use std::io;
 use std::time::Duration;

@@ -4,8 +4,8 @@
 //! that order and content are as the socket module would give them. Any other request runs on the blocking pool
 //! without the GIL: the arguments are converted to C before, and the results to Python afterwards.
 //!
-//! Only arguments of plain types are served here. For the others the functions return `None`; then asyncio's own coroutine
-//! is called, which also raises every error about a wrong argument.
+//! Only arguments of plain types are served here. For the others the functions return `None`; then asyncio's own
+//! coroutine is called, which also raises every error about a wrong argument.
 
 use std::ffi::{CStr, CString};
 use std::net::{Ipv4Addr, Ipv6Addr};

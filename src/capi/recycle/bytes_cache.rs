@@ -17,8 +17,8 @@ use crate::capi::object::Ref;
 const SHORTEST: usize = 512;
 /// Longer objects are not kept, because to copy their content costs more than to allocate them.
 const LONGEST: usize = 32 * 1024;
-/// An idle loop does not keep much more than this, in bytes. It is enough for messages of 1 KiB from 64 connections in a
-/// turn.
+/// An idle loop does not keep much more than this, in bytes. It is enough for messages of 1 KiB from 64 connections in
+/// a turn.
 const TOTAL: usize = 64 * 1024;
 
 /// Messages that the transports of a loop have delivered or sent, and to which nothing else refers. All have the length

@@ -6,8 +6,8 @@
 //! callback runs in it. This saves 500 instructions a callback.
 //!
 //! No public function gives the variables. They are read and written at two private offsets. These are used only if
-//! [`known_layout`] has them for this version of CPython, and [`self_test`] has found at import that the fields behave as
-//! they must. Otherwise the functions here use `PyContext_CopyCurrent`.
+//! [`known_layout`] has them for this version of CPython, and [`self_test`] has found at import that the fields behave
+//! as they must. Otherwise the functions here use `PyContext_CopyCurrent`.
 //!
 //! Why reuse is never observable:
 //! - A program may keep the scratch context: the token of `ContextVar.set` refers to it. Its reference count then shows
@@ -131,8 +131,8 @@ fn new_context() -> Result<Ref, Raised> {
 /// Puts variables into a Context in which nothing runs, and returns the old ones.
 #[inline(always)]
 fn exchange(layout: Layout, context: &Ref, variables: Option<Ref>) -> Option<Ref> {
-    // SAFETY: the self-test has passed, or is about to find out with a context of its own; the field owns what it points
-    // to.
+    // SAFETY: the self-test has passed, or is about to find out with a context of its own; the field owns what it
+    // points to.
     unsafe {
         let field = layout.variables_of(context.as_ptr());
         Ref::from_owned(field.replace(variables.map_or(null_mut(), Ref::into_ptr)))
@@ -202,8 +202,8 @@ fn self_test(layout: Layout) -> Result<Option<Ref>, Raised> {
     let first = new_context()?;
     let copy = copy_context(&first)?;
     // SAFETY: the functions are given live objects, and return an owned reference or null with an error. The fields are
-    // read as words, the first after the size of the object was tested. A word is followed as a pointer only after it was
-    // found equal in two contexts that must share it.
+    // read as words, the first after the size of the object was tested. A word is followed as a pointer only after it
+    // was found equal in two contexts that must share it.
     unsafe {
         if layout.variables + size_of::<usize>() > (*first.kind()).tp_basicsize as usize {
             return Ok(None);

@@ -1,9 +1,9 @@
 //! Reuses the memory of asyncio's futures whose last reference native code drops.
 //!
-//! Each wait makes a future, which nobody needs any more when it has woken its task. The queue entry that wakes the task
-//! most often holds the last reference then. [`drop_future`] does with such a future what its class does, up to the point
-//! where the memory would be freed. [`new_uninitialised`] makes the next one of it, as `tp_new` would. This saves 400 of
-//! the 7,200 instructions of a wait.
+//! Each wait makes a future, which nobody needs any more when it has woken its task. The queue entry that wakes the
+//! task most often holds the last reference then. [`drop_future`] does with such a future what its class does, up to
+//! the point where the memory would be freed. [`new_uninitialised`] makes the next one of it, as `tp_new` would. This
+//! saves 400 of the 7,200 instructions of a wait.
 
 use std::ptr::null_mut;
 
@@ -31,8 +31,8 @@ pub(crate) fn drop_future(object: Ref) {
 /// Does what the `tp_dealloc` of asyncio's future does, in the same order.
 fn end(future: Ref) {
     let object = future.as_ptr();
-    // SAFETY: the last reference to a future of asyncio's class, which was made by its `tp_alloc`; the slots are those of
-    // the class. A return before the collector has forgotten the future leaves it as it was, and drops it.
+    // SAFETY: the last reference to a future of asyncio's class, which was made by its `tp_alloc`; the slots are those
+    // of the class. A return before the collector has forgotten the future leaves it as it was, and drops it.
     unsafe {
         let class = future.kind();
         let (Some(finalize), Some(clear)) = ((*class).tp_finalize, (*class).tp_clear) else { return };
@@ -59,8 +59,8 @@ fn end(future: Ref) {
     }
 }
 
-/// A future on which `__init__` was not called yet, from the memory of a dead one. Its fields are those of a cleared future,
-/// all of which `__init__` sets.
+/// A future on which `__init__` was not called yet, from the memory of a dead one. Its fields are those of a cleared
+/// future, all of which `__init__` sets.
 #[inline(always)]
 pub(crate) fn new_uninitialised() -> Option<Ref> {
     // SAFETY: only futures of asyncio's class are kept. Their fields are valid, so that the collector may look at them.
@@ -71,8 +71,8 @@ pub(crate) fn new_uninitialised() -> Option<Ref> {
     }
 }
 
-/// Where a future has its attributes and its weak references, in bytes. Empty if the self-test has failed. Then no memory
-/// is kept.
+/// Where a future has its attributes and its weak references, in bytes. Empty if the self-test has failed. Then no
+/// memory is kept.
 static PLACES: Once<[isize; 2]> = Once::new();
 
 /// CPython keeps the dict of an object whose class says -1 here, before the object.

@@ -12,12 +12,12 @@
 //! - ours is the only reference to it, as its reference count says, and
 //! - nothing is attached to it that would outlive the reuse: no dict, weak reference, traceback, context or hash.
 //!
-//! So an object that a program still refers to, in any thread, is never changed. The classes of these objects are immutable.
-//! The objects have no finalizer and cannot be part of a dead cycle, so the collector's order is the same.
+//! So an object that a program still refers to, in any thread, is never changed. The classes of these objects are
+//! immutable. The objects have no finalizer and cannot be part of a dead cycle, so the collector's order is the same.
 //!
-//! What a forked child inherits is its own copy. All state here belongs to the process and not to a loop, unless its file
-//! says otherwise: objects die in any thread and after their loop. The GIL guards it; without a GIL it would be per thread,
-//! as CPython's freelists are.
+//! What a forked child inherits is its own copy. All state here belongs to the process and not to a loop, unless its
+//! file says otherwise: objects die in any thread and after their loop. The GIL guards it; without a GIL it would be
+//! per thread, as CPython's freelists are.
 //!
 //! Buffers that are not Python objects are reused in `event_loop::core::scratch`. Their content is copied before
 //! Python code runs, or one call at a time uses them.

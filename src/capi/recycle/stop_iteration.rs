@@ -22,8 +22,8 @@ struct Stop(Slot);
 unsafe impl Sync for Stop {}
 static STOP: Stop = Stop(Slot::empty());
 
-/// Ends an await of `awaitable` with this value: `tp_iternext` returns null with the exception that is set, or with none,
-/// which stands for a StopIteration without a value. [`forget_value`] must be called when the awaitable is freed.
+/// Ends an await of `awaitable` with this value: `tp_iternext` returns null with the exception that is set, or with
+/// none, which stands for a StopIteration without a value. [`forget_value`] must be called when the awaitable is freed.
 #[inline(always)]
 pub(crate) fn end_await(awaitable: Borrowed<'_>, by_hand: bool, value: Ref) -> Raised {
     if value.is_none() {

@@ -46,8 +46,8 @@ impl<R: ReadBytes + Sync> BufReader<R> {
         BufReader::with_limit(LIMIT, from)
     }
 
-    /// Creates a reader in which lines, and items with other delimiters, have at most `limit` bytes before the delimiter.
-    /// The limit bounds how much a peer can make us buffer.
+    /// Creates a reader in which lines, and items with other delimiters, have at most `limit` bytes before the
+    /// delimiter. The limit bounds how much a peer can make us buffer.
     pub fn with_limit(limit: usize, from: R) -> BufReader<R> {
         BufReader { from, received: Received::new(limit) }
     }

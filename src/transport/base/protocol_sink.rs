@@ -188,8 +188,8 @@ fn optional(found: Result<Ref, Raised>) -> Result<Option<Ref>, Raised> {
     }
 }
 
-/// Returns the error for an object that has no writable buffer. asyncio calls `len()` before it reads, so errors of that
-/// take precedence.
+/// Returns the error for an object that has no writable buffer. asyncio calls `len()` before it reads, so errors of
+/// that take precedence.
 #[cold]
 fn check_length(target: &Ref, raised: Raised) -> Result<Ref, Raised> {
     let refused = raised.take();

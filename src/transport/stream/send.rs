@@ -242,8 +242,8 @@ pub(crate) fn writelines(this: This<'_, Stream>, list: Borrowed<'_>) -> Result<(
     if this.writing.buffer.len() > before { pushed(this) } else { Ok(()) }
 }
 
-/// Asks asyncio's `writelines`, since 3.12, whether it ignores an item that is not bytes-like. Otherwise raises asyncio's
-/// error for the item.
+/// Asks asyncio's `writelines`, since 3.12, whether it ignores an item that is not bytes-like. Otherwise raises
+/// asyncio's error for the item.
 #[cold]
 fn skip_piece(item: &Ref, raised: Raised) -> Result<(), Raised> {
     let exception = raised.take();
