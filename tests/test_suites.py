@@ -10,7 +10,7 @@ import time
 import pytest
 
 from tests.conformance import comparison, runner, substitution
-from tests.suites import libraries, suite
+from tests.suites import environment, libraries, suite
 from tests.suites.libraries import HERE
 
 pytestmark = pytest.mark.timeout(300)
@@ -183,6 +183,15 @@ with open(sys.argv[1], "a", buffering=1) as report:
         assert not worker.timed_out
     finally:
         worker.close()
+
+
+def test_each_python_gets_an_environment_of_its_own(tmp_path, monkeypatch):
+    library = next(iter(libraries.read_all().values()))
+    directories = set()
+    for minor in (13, 15, 15):
+        monkeypatch.setattr(sys, "version_info", (3, minor, 2, "final", 0))
+        directories.add(environment.Environment(library, tmp_path).python)
+    assert len(directories) == 2
 
 
 def test_every_description_is_complete():

@@ -1,5 +1,6 @@
 """Creates the environment of a library's suite: a virtual environment with the library, our package and the hook, and
-the tests from its source distribution. Both are created again when the library's description changes.
+the tests from its source distribution. There is one for each version of Python, and both are created again when the
+library's description changes.
 """
 
 import os
@@ -34,7 +35,7 @@ def run(*command, limit=900, **user):
 class Environment:
     def __init__(self, library, cache):
         self._library = library
-        self._directory = cache / library.name
+        self._directory = cache / "{}-{}.{}".format(library.name, *sys.version_info)
         self._venv = self._directory / "venv"
         self.bin = self._venv / "bin"
         self.python = self.bin / "python"
