@@ -5,6 +5,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
 
 import pytest
@@ -188,8 +189,8 @@ with open(sys.argv[1], "a", buffering=1) as report:
 def test_each_python_gets_an_environment_of_its_own(tmp_path, monkeypatch):
     library = next(iter(libraries.read_all().values()))
     directories = set()
-    for minor in (13, 15, 15):
-        monkeypatch.setattr(sys, "version_info", (3, minor, 2, "final", 0))
+    for version in ("3.13", "3.15", "3.15"):
+        monkeypatch.setattr(sysconfig, "get_python_version", lambda: version)
         directories.add(environment.Environment(library, tmp_path).python)
     assert len(directories) == 2
 

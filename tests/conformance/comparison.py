@@ -3,7 +3,7 @@
 import dataclasses
 import fnmatch
 import os
-import sys
+import sysconfig
 import tomllib
 
 EXCEPTIONS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "exceptions.toml")
@@ -19,7 +19,7 @@ class Exemption:
 
     @property
     def applies(self):
-        return not self.versions or f"{sys.version_info.major}.{sys.version_info.minor}" in self.versions
+        return not self.versions or sysconfig.get_python_version() in self.versions
 
     def covers(self, name):
         return self.applies and fnmatch.fnmatchcase(name, self.test)

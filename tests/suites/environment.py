@@ -8,6 +8,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import tempfile
 
@@ -35,7 +36,7 @@ def run(*command, limit=900, **user):
 class Environment:
     def __init__(self, library, cache):
         self._library = library
-        self._directory = cache / "{}-{}.{}".format(library.name, *sys.version_info)
+        self._directory = cache / f"{library.name}-{sysconfig.get_python_version()}"
         self._venv = self._directory / "venv"
         self.bin = self._venv / "bin"
         self.python = self.bin / "python"

@@ -6,7 +6,7 @@ import fnmatch
 import json
 import os
 import pathlib
-import sys
+import sysconfig
 import tempfile
 import time
 
@@ -140,8 +140,7 @@ class Judge:
             run.results.setdefault(name, alone)
 
     def _baseline(self, library, suite):
-        version = f"{sys.version_info.major}.{sys.version_info.minor}"
-        path = self._cache / f"{library.name}-{version}-{library.tests_digest}.json"
+        path = self._cache / f"{library.name}-{sysconfig.get_python_version()}-{library.tests_digest}.json"
         if self._cached and path.exists():
             run = runner.ModuleRun.from_json(json.loads(path.read_text()))
             for name in [name for name in run.results if not self._wanted(name)]:
