@@ -201,3 +201,18 @@ def test_every_description_is_complete():
     for library in known.values():
         assert library.version and library.arguments
         assert all(exemption.reason for exemption in library.exceptions)
+
+
+def test_a_command_that_takes_too_long_is_a_failure_and_is_ended_with_its_children(tmp_path):
+    """A library without a wheel may compile for longer than the limit. Then it is left out, and the others run."""
+    pids = tmp_path / "pids"
+    script = "import os, subprocess, sys; child = subprocess.Popen(['sleep', '1000']); "
+    script += "open(sys.argv[1], 'w').write(str(child.pid)); child.wait()"
+    with pytest.raises(environment.Failed, match="took longer than 2 s"):
+        environment.run(sys.executable, "-c", script, str(pids), limit=2)
+    child = pathlib.Path("/proc", pids.read_text())
+    deadline = time.monotonic() + 20
+    # Without a parent that waits for it, the child stays a zombie for as long as init likes.
+    while child.exists() and "\nState:\tZ" not in (child / "status").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

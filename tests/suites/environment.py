@@ -6,6 +6,7 @@ library's description changes.
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -28,9 +29,20 @@ class Failed(Exception):
 
 
 def run(*command, limit=900, **user):
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit, **user)
-    if done.returncode:
-        raise Failed(f"{' '.join(map(str, command))}\n{(done.stdout + done.stderr)[-3000:]}")
+    """Runs a command to its end. Raises Failed if it fails, or if it takes longer than `limit` seconds: then it is
+    ended, with the compilers that it may have started.
+    """
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(command, **pipes, text=True, errors="replace", start_new_session=True, **user) as process:
+        try:
+            output, _ = process.communicate(timeout=limit)
+        except BaseException as error:
+            os.killpg(process.pid, signal.SIGKILL)
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise Failed(f"{' '.join(map(str, command))}\ntook longer than {limit} s") from None
+            raise
+    if process.returncode:
+        raise Failed(f"{' '.join(map(str, command))}\n{output[-3000:]}")
 
 
 class Environment:
