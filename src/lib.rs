@@ -35,10 +35,10 @@
 //! | floor | rooms |
 //! |---|---|
 //! | 5 | `primitives`: the awaitables that Python awaits and Rust runs |
-//! | 4 | `transport`: asyncio's transports; `bridge`: between Python's awaitables and Rust's futures |
+//! | 4 | `transport`: asyncio's transports; `bridge`: between Python's awaitables and Rust's futures; `watchdog`: reports turns that do not end |
 //! | 3 | `event_loop`: asyncio's loop; [`runtime`]: the async runtime for Rust futures |
 //! | 2 | `compat`: whether asyncio is unpatched, and what differs between CPython's versions |
-//! | 1 | `framing`: where items end in a stream of bytes; `capi`: the raw C API of CPython; `libssl`: the process's own OpenSSL; [`reactor`]: readiness by epoll or kqueue; `resolver`: names from the C library; [`timer`]: the timer heap |
+//! | 1 | `framing`: where items end in a stream of bytes; `histogram`: counts durations; `capi`: the raw C API of CPython; `libssl`: the process's own OpenSSL; [`reactor`]: readiness by epoll or kqueue; `resolver`: names from the C library; [`timer`]: the timer heap |
 //!
 //! The Python half is behind the feature `python`, which is on by default. Without it the crate is the runtime alone
 //! and knows nothing of Python.
@@ -60,6 +60,8 @@ mod compat;
 #[cfg(feature = "python")]
 mod event_loop;
 #[cfg(feature = "python")]
+mod histogram;
+#[cfg(feature = "python")]
 mod libssl;
 #[cfg(feature = "python")]
 mod module;
@@ -67,3 +69,5 @@ mod module;
 mod primitives;
 #[cfg(feature = "python")]
 mod transport;
+#[cfg(feature = "python")]
+mod watchdog;

@@ -2,25 +2,51 @@
 
 use pyo3::exceptions::{PyImportError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::PyType;
+use pyo3::types::{PyList, PyType};
 
 use crate::bridge::awaitable;
 use crate::bridge::loop_handle::ForeignInbox;
 use crate::bridge::panic::RuntimePanic;
 use crate::capi;
-use crate::capi::error::exception;
+use crate::capi::Fallible;
+use crate::capi::error::{exception, raise_io};
+use crate::capi::fallible::list;
 use crate::compat::{self, clock, patches, transports};
-use crate::event_loop::core::process;
+use crate::event_loop::core::{heartbeat, page, process};
 use crate::event_loop::{calls, core, event_loop::EventLoop, executor_future, handle, sock};
+use crate::histogram;
 use crate::primitives::{self, lookup};
 use crate::transport::datagram::transport as datagram;
 use crate::transport::stream::{self, accept, send_file};
 use crate::transport::{connect, pipe, reader_feed, streams, tls};
+use crate::watchdog::handle as watchdog;
 
 /// Called by `os.register_at_fork` in every child.
 #[pyfunction]
 fn _forked() {
     process::forked();
+    page::forked();
+    heartbeat::forked();
+}
+
+/// Map the shared page, a sealed file of the size that `_page_sizes` says.
+#[pyfunction]
+fn _map_page(fd: i32) -> PyResult<()> {
+    page::map(fd).map_err(|error| raise_io(&error).into())
+}
+
+/// The sizes in bytes of the shared page, of a loop's slot in it, and of the counters in the slot.
+#[pyfunction]
+fn _page_sizes() -> (usize, usize, usize) {
+    page::SIZES
+}
+
+/// The bounds between the buckets of `wakeloop.Histogram`, in nanoseconds.
+#[pyfunction]
+fn _histogram_bounds(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
+    let bounds: PyResult<Vec<_>> =
+        histogram::bounds().map(|bound| Ok(Fallible(bound).into_pyobject(py)?.into_any())).collect();
+    list(py, bounds?)
 }
 
 /// Fails in a subinterpreter, before any object of it is stored: what this module imports, it keeps for the life of
@@ -93,7 +119,13 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(streams::adopt_streams, module)?)?;
     module.add_function(wrap_pyfunction!(connect::connect, module)?)?;
     module.add_function(wrap_pyfunction!(executor_future::chain_jobs, module)?)?;
+    module.add_class::<watchdog::Watchdog>()?;
+    module.add_function(wrap_pyfunction!(watchdog::start_watchdog, module)?)?;
+    module.add_function(wrap_pyfunction!(watchdog::stop_watchdog, module)?)?;
     module.add_function(wrap_pyfunction!(_forked, module)?)?;
+    module.add_function(wrap_pyfunction!(_histogram_bounds, module)?)?;
+    module.add_function(wrap_pyfunction!(_map_page, module)?)?;
+    module.add_function(wrap_pyfunction!(_page_sizes, module)?)?;
     module.add_function(wrap_pyfunction!(_init_c_caller, module)?)?;
     module.add_function(wrap_pyfunction!(_add_methods, module)?)?;
     module.add_function(wrap_pyfunction!(_context_scratch, module)?)?;

@@ -70,10 +70,10 @@ def test_no_thread_and_no_poll_waits_for_a_process(run):
         loop, before = asyncio.get_running_loop(), os.listdir("/proc/self/task")
         process = await spawn(*SLEEP)
         await asyncio.sleep(0.05)
-        polls = loop.metrics()["polls"]
+        polls = loop.metrics().polls
         await asyncio.sleep(0.3)
         # One is the timer of the sleep itself.
-        assert loop.metrics()["polls"] - polls <= 2
+        assert loop.metrics().polls - polls <= 2
         assert os.listdir("/proc/self/task") == before
         process.kill()
         assert await process.wait() == -signal.SIGKILL

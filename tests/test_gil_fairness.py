@@ -40,9 +40,9 @@ def spinning(loop):
 async def gil_releases():
     """Returns how often, in a twentieth of a second, the loop released the GIL."""
     loop = asyncio.get_running_loop()
-    before, started = loop.metrics()["blocking_polls"], loop.time()
+    before, started = loop.metrics().blocking_polls, loop.time()
     await asyncio.sleep(0.05)
-    return (loop.metrics()["blocking_polls"] - before) * 0.05 / (loop.time() - started)
+    return (loop.metrics().blocking_polls - before) * 0.05 / (loop.time() - started)
 
 
 async def until(wanted):

@@ -1,12 +1,21 @@
 """loop.metrics(): counters of the loop, which grow with what it does."""
 
 import asyncio
+import bisect
+import concurrent.futures
+import ctypes
+import dataclasses
+import os
+import socket
 import subprocess
 import sys
 import threading
+import time
 from functools import partial
 
 import pytest
+
+from wakeloop import Histogram
 
 pytestmark = pytest.mark.native
 
@@ -28,47 +37,292 @@ while time.monotonic() < end:
 """
 
 
-def as_dict(metrics):
-    if isinstance(metrics, dict):
-        return metrics
-    names = [name for name in dir(metrics) if not name.startswith("_") and not callable(getattr(metrics, name))]
-    return {name: getattr(metrics, name) for name in names}
+def numbers(metrics):
+    """The counters and times of a snapshot, without those that may fall."""
+    fields = [field for field in dataclasses.fields(metrics) if "gauge" not in field.metadata]
+    values = {field.name: getattr(metrics, field.name) for field in fields}
+    return {name: value.count if isinstance(value, Histogram) else value for name, value in values.items()}
 
 
 def test_metrics_are_numbers_that_never_fall(run):
     async def main():
         loop = asyncio.get_running_loop()
-        before = as_dict(loop.metrics())
+        before = numbers(loop.metrics())
         assert before and all(isinstance(value, (int, float)) and value >= 0 for value in before.values()), before
         for _ in range(100):
             loop.call_soon(int)
             await asyncio.sleep(0.0002)
-        after = as_dict(loop.metrics())
+        after = numbers(loop.metrics())
         assert after.keys() == before.keys()
-        grown = [name for name in before if after[name] >= before[name] + 100]
-        assert grown, (before, after)
+        assert all(after[name] >= before[name] for name in before)
+        grown = {name for name in before if after[name] >= before[name] + 100}
+        assert grown >= {"turns", "callbacks", "timers_fired", "delay", "turn_length"}, (before, after)
 
     run(main())
 
 
 def test_metrics_can_be_read_before_after_and_beside_the_run(loop):
-    as_dict(loop.metrics())
+    assert not loop.metrics().running
     thread_saw = []
-    loop.call_later(0.02, loop.stop)
-    thread = threading.Timer(0.005, lambda: thread_saw.append(as_dict(loop.metrics())))
+    loop.call_later(0.05, loop.stop)
+    thread = threading.Timer(0.005, lambda: thread_saw.append(loop.metrics()))
     thread.start()
     loop.run_forever()
     thread.join()
-    assert thread_saw
+    assert thread_saw[0].running and not thread_saw[0].closed
     loop.close()
-    as_dict(loop.metrics())
+    closed = loop.metrics()
+    assert closed.closed and not closed.running and closed.turns > 0
+
+
+def test_two_snapshots_subtract(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        earlier = loop.metrics()
+        await asyncio.sleep(0.02)
+        later = loop.metrics()
+        between = later - earlier
+        assert between.turns == later.turns - earlier.turns > 0
+        assert between.delay.count == later.delay.count - earlier.delay.count
+        assert between.timers == later.timers and between.transports == later.transports
+        assert 0 < between.idle_seconds <= between.running_seconds
+        assert 0 <= between.utilization <= 1
+
+    run(main())
+
+
+def test_utilization_is_the_share_of_time_with_work(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        earlier, start = loop.metrics(), time.monotonic()
+        busy = 0.0
+        for _ in range(5):
+            began = time.monotonic()
+            time.sleep(0.03)
+            busy += time.monotonic() - began
+            await asyncio.sleep(0.03)
+        between, elapsed = loop.metrics() - earlier, time.monotonic() - start
+        assert busy <= between.active_seconds <= elapsed
+        # The loop was woken late at most by what the truth includes as well.
+        assert between.idle_seconds >= 5 * 0.029
+
+    run(main())
+
+
+def bucket(seconds):
+    return bisect.bisect_right(Histogram.bounds, seconds)
+
+
+def longest_bucket(histogram):
+    return max(index for index, count in enumerate(histogram.counts) if count)
+
+
+def test_the_delay_of_a_callback_behind_a_blocking_one_is_reported(run):
+    """In one batch, in the next turn, for a timer and for a message of another thread; against the test's own clock."""
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        for how in ("batch", "turn", "timer", "socket"):
+            for blocked in (0.02, 0.1):
+                loop.reset_metrics()
+                ran = loop.create_future()
+                if how == "batch":
+                    loop.call_soon(time.sleep, blocked)
+                    ready = time.monotonic()
+                    loop.call_soon(lambda: ran.set_result(time.monotonic()))
+                elif how == "turn":
+                    await asyncio.sleep(0)
+                    ready = time.monotonic()
+                    loop.call_soon(lambda: ran.set_result(time.monotonic()))
+                    time.sleep(blocked)
+                elif how == "timer":
+                    ready = loop.time() + 0.001
+                    loop.call_at(ready, lambda: ran.set_result(time.monotonic()))
+                    time.sleep(blocked)
+                else:
+                    one, other = socket.socketpair()
+                    loop.add_reader(one, lambda: ran.done() or ran.set_result(time.monotonic()))
+                    await asyncio.sleep(0.001)
+                    ready = time.monotonic()
+                    other.send(b"x")
+                    time.sleep(blocked)
+                truth = await ran - ready
+                if how == "socket":
+                    loop.remove_reader(one)
+                    one.close()
+                    other.close()
+                await asyncio.sleep(0)
+                delay = loop.metrics().delay
+                assert abs(longest_bucket(delay) - bucket(truth)) <= 1, (how, truth, delay.max)
+                assert delay.percentile(100) == pytest.approx(delay.max)
+
+    run(main())
+
+
+def test_the_length_of_a_turn_is_reported(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        for seconds in (0.003, 0.02, 0.15):
+            await asyncio.sleep(0.001)
+            loop.reset_metrics()
+            start = time.monotonic()
+            time.sleep(seconds)
+            truth = time.monotonic() - start
+            await asyncio.sleep(0.001)
+            assert abs(longest_bucket(loop.metrics().turn_length) - bucket(truth)) <= 1
+
+    run(main())
+
+
+def test_the_wait_for_the_gil_is_reported(run):
+    """A thread that holds the GIL for a known time, in C code that does not release it."""
+    hold = ctypes.PyDLL(None).usleep
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        for seconds in (0.02, 0.1):
+            for _ in range(5):
+                loop.reset_metrics()
+                begun = []
+
+                def block():
+                    begun.append(time.monotonic())
+                    hold(int(seconds * 1e6))
+                    begun.append(time.monotonic())
+
+                thread = threading.Thread(target=block)
+                thread.start()
+                # The timer is due while the thread holds the GIL.
+                deadline = time.monotonic() + 0.001
+                await asyncio.sleep(0.001)
+                thread.join()
+                truth = begun[1] - max(begun[0], deadline)
+                waited = loop.metrics().gil_wait
+                if abs(longest_bucket(waited) - bucket(truth)) <= 1:
+                    break
+            else:
+                pytest.fail(f"waited {truth} s, reported {waited.max} s")
+
+    run(main())
+
+
+def test_an_idle_loop_reports_no_delay(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        best = float("inf")
+        for _ in range(20):
+            loop.reset_metrics()
+            await asyncio.sleep(0.01)
+            best = min(best, loop.metrics().delay.max)
+        assert best < 0.005
+
+    run(main())
+
+
+def test_a_reset_empties_the_histograms_and_nothing_else(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        time.sleep(0.02)
+        await asyncio.sleep(0)
+        before = loop.metrics()
+        assert before.turn_length.max >= 0.02
+        loop.reset_metrics()
+        after = loop.metrics()
+        assert after.turn_length.count == 0 and after.turn_length.max == 0 and after.delay.count == 0
+        assert after.turns == before.turns and after.running_seconds >= before.running_seconds
+        # A difference over a reset has no negative numbers.
+        assert min((after - before).turn_length.counts) == 0
+
+    run(main())
+
+
+def test_percentiles_are_bounds_of_buckets():
+    counts = [0] * len(Histogram.bounds)
+    assert Histogram().percentile(99) == 0 and Histogram().mean == 0
+    counts[0], counts[10], counts[20] = 98, 1, 1
+    histogram = Histogram(tuple(counts), 1.0, Histogram.bounds[20] * 0.99)
+    assert histogram.count == 100 and histogram.mean == 0.01
+    assert histogram.percentile(50) == Histogram.bounds[0]
+    assert histogram.percentile(99) == Histogram.bounds[10]
+    assert histogram.percentile(100) == histogram.max
+    for wrong in (-1, 101):
+        with pytest.raises(ValueError, match="percent must be between 0 and 100"):
+            histogram.percentile(wrong)
+
+
+def test_the_maximum_of_a_difference_is_that_of_the_time_between():
+    """If the longest duration came before, the bound of the longest one's bucket takes its place."""
+    counts = [0] * len(Histogram.bounds)
+    counts[30] = 1
+    earlier = Histogram(tuple(counts), 1.0, Histogram.bounds[30] * 0.99)
+    assert (earlier - earlier).max == 0
+    counts[5] = 2
+    later = Histogram(tuple(counts), 1.1, earlier.max)
+    assert (later - earlier).max == Histogram.bounds[5]
+
+
+def test_transports_are_counted_by_kind_with_what_they_have_to_send(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        made = loop.create_future()
+
+        class Server(asyncio.Protocol):
+            def connection_made(self, transport):
+                made.set_result(transport)
+
+        server = await loop.create_server(Server, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        client, _ = await loop.create_connection(asyncio.Protocol, "127.0.0.1", port)
+        accepted = await made
+        datagram, _ = await loop.create_datagram_endpoint(asyncio.DatagramProtocol, ("127.0.0.1", 0))
+        receive, send = os.pipe()
+        reading, _ = await loop.connect_read_pipe(asyncio.Protocol, os.fdopen(receive, "rb"))
+        writing, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(send, "wb"))
+        ours, theirs = socket.socketpair()
+        local, _ = await loop.create_unix_connection(asyncio.Protocol, sock=ours)
+        accepted.pause_reading()
+        client.write(bytes(8 << 20))
+        await asyncio.sleep(0.01)
+        seen = loop.metrics()
+        assert seen.transports == {
+            "tcp": 2, "unix": 1, "tls": 0, "datagram": 1, "read_pipe": 1, "write_pipe": 1, "listener": 1,
+        }  # fmt: skip
+        assert seen.write_buffer_bytes == client.get_write_buffer_size() > 0
+        assert (seen.paused_writers, seen.paused_readers) == (1, 1)
+        assert seen.connections_accepted == 1
+        for transport in (client, accepted, datagram, reading, writing, local):
+            transport.abort() if hasattr(transport, "abort") else transport.close()
+        theirs.close()
+        server.close()
+        await asyncio.sleep(0.01)
+        assert sum(loop.metrics().transports.values()) == 0 and loop.metrics().write_buffer_bytes == 0
+
+    run(main())
+
+
+def test_jobs_of_the_executor_are_counted_while_they_wait_and_run(run):
+    async def main():
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(concurrent.futures.ThreadPoolExecutor(1))
+        await loop.run_in_executor(None, int)
+        go, begun = threading.Event(), threading.Event()
+        jobs = [loop.run_in_executor(None, lambda: (begun.set(), go.wait(20))) for _ in range(3)]
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
+        seen = loop.metrics()
+        assert (seen.executor_jobs, seen.executor_queued) == (3, 2)
+        go.set()
+        await asyncio.gather(*jobs)
+        assert (loop.metrics().executor_jobs, loop.metrics().executor_queued) == (0, 0)
+
+    run(main())
 
 
 def test_two_loops_have_separate_metrics(loop, loop_factory):
     other = loop_factory()
-    before = as_dict(other.metrics())
+    before = other.metrics()
     loop.run_until_complete(asyncio.sleep(0.01))
-    assert as_dict(other.metrics()) == before
+    assert other.metrics() == before
     other.close()
 
 
@@ -102,7 +356,8 @@ def test_a_thread_that_computes_does_not_get_the_gil_after_every_batch_of_events
                 before = loop.metrics()
                 command = [sys.executable, "-c", CLIENTS, str(port), str(connections)]
                 await loop.run_in_executor(None, partial(subprocess.run, command, check=True, timeout=30))
-                events, sleeps = (loop.metrics()[name] - before[name] for name in ("io_events", "blocking_polls"))
+                between = loop.metrics() - before
+                events, sleeps = between.io_events, between.blocking_polls
                 if events > 3 * connections * sleeps:
                     return
             pytest.fail(f"{events} events in {sleeps} polls without the GIL")

@@ -24,6 +24,8 @@ from ._core import (
     spawn_blocking,
     start_echo_server,
 )
+from ._exposition import metrics_text
+from ._publish import publish
 from ._streams import (
     StreamReader,
     StreamReaderProtocol,
@@ -33,7 +35,10 @@ from ._streams import (
     start_server,
     start_unix_server,
 )
+from ._tasks import tasks, track_waits
+from ._watchdog import Watchdog, watchdog
 from .loop import EventLoop, new_event_loop, run
+from .metrics import Histogram, LoopMetrics
 from .policy import HAS_POLICIES as _HAS_POLICIES
 from .policy import install
 from .policy import install_if_asked as _install_if_asked
@@ -41,6 +46,8 @@ from .policy import install_if_asked as _install_if_asked
 __all__ = [
     "EchoServer",
     "EventLoop",
+    "Histogram",
+    "LoopMetrics",
     "Operation",
     "RuntimePanic",
     "StreamReader",
@@ -49,12 +56,15 @@ __all__ = [
     "TcpListener",
     "TcpStream",
     "UdpSocket",
+    "Watchdog",
     "__version__",
     "configure",
     "install",
+    "metrics_text",
     "new_event_loop",
     "open_connection",
     "open_unix_connection",
+    "publish",
     "run",
     "runtime_metrics",
     "sleep",
@@ -62,6 +72,9 @@ __all__ = [
     "start_echo_server",
     "start_server",
     "start_unix_server",
+    "tasks",
+    "track_waits",
+    "watchdog",
 ]
 
 if _HAS_POLICIES:

@@ -1,4 +1,4 @@
-"""``python -m wakeloop``: a runner for scripts, facts about the installation, an echo server, a scheduling demo."""
+"""``python -m wakeloop``: a runner for scripts, facts about the installation, a monitor, an echo server, a demo."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from operator import attrgetter
 from typing import Any
 
 import wakeloop
-from wakeloop import _core, _tls
+from wakeloop import _core, _page, _tls, _top
 
 
 def demo(argv: list[str]) -> int:
@@ -212,7 +212,27 @@ def tls_engine() -> str:
     return f"{engine}, {ssl.OPENSSL_VERSION} (WAKELOOP_TLS){problem}"
 
 
-COMMANDS = {"run": run, "info": info, "echo": echo, "demo": demo}
+def top(argv: list[str]) -> int:
+    """show the event loops of another process, which publishes its figures (WAKELOOP_PUBLISH=1)"""
+    parser = argparse.ArgumentParser(prog="python -m wakeloop top", description=top.__doc__)
+    parser.add_argument("pid", type=int, help="the process")
+    parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS", help="between readings; 1 by default")
+    parser.add_argument("--once", action="store_true", help="print the figures of one interval, and end")
+    parser.add_argument("--json", action="store_true", help="print a line of JSON for each interval")
+    options = parser.parse_args(argv)
+    if not 0.01 <= options.interval <= 3600:
+        parser.error("the interval must be between 0.01 and 3600 seconds")
+    try:
+        _top.run(options.pid, interval=options.interval, once=options.once, as_json_lines=options.json)
+    except (_page.PageError, ImportError) as error:
+        print(f"wakeloop: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        pass
+    return 0
+
+
+COMMANDS = {"run": run, "info": info, "top": top, "echo": echo, "demo": demo}
 
 
 def main() -> int:

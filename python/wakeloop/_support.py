@@ -45,4 +45,5 @@ from ._reports import (
     unclosed_transport,
     write_after_lost,
 )
+from ._slow import publish_slow, slow_turn
 from ._sockets import adopt_socket, closed_socket, connecting_socket

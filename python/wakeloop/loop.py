@@ -19,11 +19,28 @@ import sys
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, Coroutine, Self, TypeVar, TypeVarTuple, Unpack
 
-from . import _children, _clients, _compat, _connections, _core, _executor, _pipes, _sendfile, _sockets, _stepping, _tls
+from . import (
+    _children,
+    _clients,
+    _compat,
+    _connections,
+    _core,
+    _executor,
+    _pipes,
+    _publish,
+    _registry,
+    _sendfile,
+    _slow,
+    _sockets,
+    _stepping,
+    _tls,
+    _watchdog,
+)
 from ._inherited import base_events, constants, events
 from ._selector import SelectorFacade
 from ._state import LoopState
 from ._wakeup import Loan
+from .metrics import LoopMetrics
 
 __all__ = ("EventLoop", "new_event_loop", "run")
 
@@ -84,6 +101,31 @@ class EventLoop(LoopState):
         base_events.logger.debug("Using event loop: wakeloop %s", _core.__version__)
         if not own and selector is not None:
             _stepping.watch_core(self, selector)
+        if self.slow_turn_duration != _slow.DEFAULT:
+            self.slow_turn_duration = _slow.DEFAULT
+        _registry.add(self)
+        if _publish.wanted:
+            _publish.publish_new(self)
+
+    # -- what it has done ------------------------------------------------------------------------
+
+    def metrics(self) -> LoopMetrics:
+        """Return what the loop has done so far, and what it has to do now.
+
+        It takes some microseconds, and some nanoseconds more per open transport. Any thread may call it, also after the
+        loop was closed.
+        """
+        numbers = self._metrics()
+        queue: Any = getattr(self._default_executor, "_work_queue", None)
+        numbers["executor_queued"] = queue.qsize() if hasattr(queue, "qsize") else 0
+        return LoopMetrics._from_native(numbers, closed=self.is_closed(), running=self.is_running())
+
+    def reset_metrics(self) -> None:
+        """Empty the histograms of `metrics()`, their maxima included. Counters and times go on.
+
+        Only the loop's thread may call it, or another one while the loop does not run.
+        """
+        self._reset_histograms()
 
     # -- running ---------------------------------------------------------------------------------
 
@@ -122,6 +164,8 @@ class EventLoop(LoopState):
                 sys.set_asyncgen_hooks(*hooks)
 
     def _run_turns(self) -> None:
+        if _watchdog.unasked:
+            _watchdog.start_if_asked()
         self._note_clock()
         if not _stepping.has_own_turn(self, _turns):
             self._run()

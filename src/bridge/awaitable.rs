@@ -16,6 +16,7 @@ use std::cell::Cell;
 use std::ffi::CStr;
 use std::future::Future;
 use std::io;
+use std::mem::offset_of;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -35,9 +36,10 @@ use crate::capi::collector::Visitor;
 use crate::capi::coroutine::{self, AwaitState, Coroutine, Step};
 use crate::capi::error::exception;
 use crate::capi::imports::imports;
-use crate::capi::methods::{Method, TypeSlot};
+use crate::capi::methods::{Attribute, Method, TypeSlot};
 use crate::capi::native::{self, WeakList, native_class};
 use crate::capi::{Arguments, Borrowed, Exception, Fallible, Raised, Ref, Slot, This};
+use crate::event_loop::clock::monotonic_nanos;
 use crate::event_loop::core::process::forks;
 use crate::runtime::sync::oneshot::{self, Receiver, RecvError};
 use crate::runtime::{AbortHandle, NoThread};
@@ -74,17 +76,20 @@ type Prepare = Box<dyn FnOnce(Python<'_>) -> Result<Job, Raised> + Send>;
 type Job = Box<dyn FnOnce() -> Outcome + Send>;
 
 /// An operation, which Python can await once.
+#[repr(C)]
 pub(crate) struct Operation {
     name: &'static str,
-    phase: Cell<Phase>,
-    scope: Cell<Scope>,
     /// The asyncio future that the task waits for.
     future: Slot,
     /// The result of [`Outcome::Nothing`]. In an `async with`: what was opened, until `__aexit__` takes it. The garbage
     /// collector does not clear that, because it has to be closed.
     result: Slot,
-    awaited: AwaitState,
     weaklist: WeakList,
+    scope: Cell<Scope>,
+    /// The seconds of a sleep, for tools that inspect it; NaN for any other operation.
+    delay: Cell<f32>,
+    awaited: AwaitState,
+    phase: Cell<Phase>,
 }
 
 /// May the operation be used with `async with`?
@@ -149,6 +154,20 @@ impl Operation {
         Operation::in_phase(py, name, Phase::New(Box::pin(work)), Scope::None, result)
     }
 
+    /// As [`Operation::with_result`], for work that sleeps for so many seconds.
+    pub(crate) fn sleeping<'py>(
+        py: Python<'py>,
+        delay: f64,
+        work: impl Future<Output = Outcome> + Send + 'static,
+        result: Option<Ref>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let object = Ref::from(Operation::with_result(py, "sleep", work, result)?);
+        if let Some(this) = object.downcast::<Operation>() {
+            this.delay.set(delay as f32);
+        }
+        Ok(object.bind(py))
+    }
+
     /// Creates an operation on the blocking pool. When it is first awaited, `prepare` makes the job, with the GIL held.
     pub(crate) fn blocking<'py, J: FnOnce() -> Outcome + Send + 'static>(
         py: Python<'py>,
@@ -179,7 +198,8 @@ impl Operation {
         let (phase, scope) = (Cell::new(phase), Cell::new(scope));
         let (future, result) = (Slot::empty(), Slot::new(result));
         let (awaited, weaklist) = (AwaitState::default(), WeakList::new());
-        let operation = Operation { name, phase, scope, future, result, awaited, weaklist };
+        let delay = Cell::new(f32::NAN);
+        let operation = Operation { name, future, result, weaklist, scope, delay, awaited, phase };
         let object = native::create(operation)?;
         if has_result && let Some(this) = object.downcast::<Operation>() {
             this.track();
@@ -241,6 +261,7 @@ impl Operation {
             return this.conclude(this.py(), outcome.unwrap_or_else(Outcome::never_ran));
         }
         this.future.set(Some(future.clone_ref()));
+        this.awaited.begin_wait(monotonic_nanos());
         this.phase.set(Phase::Started(Started { outcome, waker, task, forks: forks() }));
         this.track();
         budget::refill();
@@ -269,8 +290,21 @@ impl Coroutine for Operation {
         self.name
     }
 
+    const AWAITED: usize = offset_of!(Operation, awaited);
+
     fn awaited(&self) -> &AwaitState {
         &self.awaited
+    }
+
+    fn waits_for(&self) -> Option<Ref> {
+        self.future.get()
+    }
+
+    fn is_over(&self) -> bool {
+        let phase = self.phase.replace(Phase::Over);
+        let over = matches!(phase, Phase::Over);
+        self.phase.set(phase);
+        over
     }
 
     fn step(this: This<'_, Operation>, _: Borrowed<'_>) -> Result<Step, Raised> {
@@ -408,6 +442,9 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
             ),
             Method::fast(c"__aexit__", leave, c"__aexit__(*_exception)\n\nClose what was opened. Awaitable."),
         ])
+        .attributes(&[Attribute::read_only(c"_delay", |this: This<'_, Operation>| {
+            Some(f64::from(this.delay.get())).filter(|delay| !delay.is_nan())
+        })])
         .slots(&[TypeSlot::repr(|this: This<'_, Operation>| format!("<wakeloop operation {}>", this.name))])
         .build(py)?;
     // For annotations such as `Operation[T]`.

@@ -119,7 +119,7 @@ impl<'py, T: Native> ClassSpec<'py, T> {
             name: row.name.as_ptr(),
             get: Some(row.get),
             set: row.set,
-            doc: std::ptr::null(),
+            doc: row.doc.map_or(std::ptr::null(), CStr::as_ptr),
             closure: std::ptr::null_mut(),
         }));
         self

@@ -3,9 +3,14 @@
 //! Such an object has `send`, `throw`, `close` and `__await__`, so that tasks, `wait_for` and `create_task` take it,
 //! and `am_send`, by which the C task steps it without a StopIteration. What differs from class to class is in the
 //! trait [`Coroutine`]: one step, what to drop at the end, and the name. [`class`] begins such a class.
+//!
+//! It also has the attributes of a coroutine by which tools inspect one: `cr_await`, `cr_frame`, `cr_running`,
+//! `cr_suspended` and, as a coroutine has since Python 3.15, `cr_state`. So it takes part in `asyncio.capture_call_graph` and in `inspect.getcoroutinestate`. It has no
+//! `cr_code`, so that the repr of a task shows its name.
 
 use std::cell::Cell;
 use std::ffi::c_void;
+use std::mem::offset_of;
 use std::ptr::null_mut;
 
 use pyo3::ffi;
@@ -16,6 +21,7 @@ use super::class::ClassSpec;
 use super::collector::{Traverse, Visitor};
 use super::error::{Raised, raise, undisturbed, warn};
 use super::exceptions::Exception;
+use super::frame::native_frame;
 use super::future::set_blocking;
 use super::imports::imports;
 use super::methods::{Attribute, Method, SelfSlot, TypeSlot};
@@ -49,13 +55,62 @@ impl Step {
     }
 }
 
-/// How a coroutine was awaited so far. Every native coroutine has such a field.
-#[derive(Debug, Default)]
+/// How a coroutine was awaited so far. Every native coroutine has such a field, at [`AwaitState::PLACE`].
+///
+/// `python -m asyncio ps` reads the memory of another process. Early releases of Python 3.14 take the coroutine of each
+/// task for a generator object. In place of the state of a generator's frame they find `frame_state`, and read no
+/// further.
+#[derive(Debug)]
+#[repr(C, align(8))]
 pub(crate) struct AwaitState {
     /// A first step was taken, or the coroutine was closed before it.
     begun: Cell<bool>,
     /// Python code has called `__await__`: it may step the object itself, and catch what it raises.
     by_hand: Cell<bool>,
+    spare: u8,
+    frame_state: u8,
+    /// When the current wait began, in [units](WAIT_UNIT) of CLOCK_MONOTONIC; 0 if that is not known.
+    since: Cell<u32>,
+}
+
+/// As a power of two in nanoseconds: 4.2 ms. The count of them is ambiguous after 208 days.
+const WAIT_UNIT: u32 = 22;
+
+/// `FRAME_CLEARED` of CPython's `pycore_frame.h`: a generator whose frame is gone.
+const FRAME_CLEARED: u8 = if cfg!(Py_3_15) { 5 } else { 4 };
+/// Where a generator object has the state of its frame (`gi_frame_state`), if pointers have 8 bytes.
+const FRAME_STATE: usize = 67;
+
+impl Default for AwaitState {
+    #[inline(always)]
+    fn default() -> AwaitState {
+        AwaitState {
+            begun: Cell::new(false),
+            by_hand: Cell::new(false),
+            spare: 0,
+            frame_state: FRAME_CLEARED,
+            since: Cell::new(0),
+        }
+    }
+}
+
+impl AwaitState {
+    /// Where the field is among the fields of a coroutine.
+    const PLACE: usize = FRAME_STATE - offset_of!(AwaitState, frame_state) - size_of::<ffi::PyObject>();
+
+    /// The task waits from now on. `now` is CLOCK_MONOTONIC in nanoseconds, to within a turn of the loop; 0 if it is
+    /// not known.
+    #[inline(always)]
+    pub(crate) fn begin_wait(&self, now: u64) {
+        self.since.set((now >> WAIT_UNIT) as u32);
+    }
+
+    /// For how many seconds the task has waited, if that is known.
+    fn waited(&self, now: u64) -> Option<f64> {
+        let since = self.since.get();
+        let units = ((now >> WAIT_UNIT) as u32).wrapping_sub(since);
+        (since != 0).then(|| f64::from(units) * (1_u64 << WAIT_UNIT) as f64 / 1e9)
+    }
 }
 
 /// A native coroutine.
@@ -70,7 +125,16 @@ pub(crate) trait Coroutine: Native {
         name.split_once('.').map_or(name, |(_, name)| name)
     }
 
+    /// Where the struct has its [`AwaitState`], by `offset_of!`.
+    const AWAITED: usize;
+
     fn awaited(&self) -> &AwaitState;
+
+    /// What it waits for: a future, or an object like a coroutine. For tools that inspect it.
+    fn waits_for(&self) -> Option<Ref>;
+
+    /// Has it ended, or was it closed?
+    fn is_over(&self) -> bool;
 
     /// Continues as far as it can. `sent` is the value sent into it, most often `None`.
     fn step(this: This<'_, Self>, sent: Borrowed<'_>) -> Result<Step, Raised>;
@@ -273,8 +337,36 @@ fn thrown(arguments: Arguments<'_>) -> Result<Ref, Raised> {
     Err(Exception::TypeError.raise(&text))
 }
 
+/// `cr_frame`: a frame that shows the name, until the coroutine is over.
+fn frame<T: Coroutine>(this: This<'_, T>) -> Result<Option<Ref>, Raised> {
+    if this.is_over() { Ok(None) } else { native_frame(this.name()).map(Some) }
+}
+
+/// `cr_suspended`.
+fn is_suspended<T: Coroutine>(this: This<'_, T>) -> bool {
+    this.awaited().begun.get() && !this.is_over()
+}
+
+/// `cr_state`: one of the constants of the module `inspect`.
+fn state<T: Coroutine>(this: This<'_, T>) -> &'static str {
+    match (this.is_over(), this.awaited().begun.get()) {
+        (true, _) => "CORO_CLOSED",
+        (false, true) => "CORO_SUSPENDED",
+        (false, false) => "CORO_CREATED",
+    }
+}
+
+/// `_waited(now)`: for how many seconds the coroutine has waited, if that is known.
+fn waited<T: Coroutine>(this: This<'_, T>, now: Borrowed<'_>) -> Result<Option<f64>, Raised> {
+    let now = now.to_owned().to_float()? * 1e9;
+    Ok(this.awaited().waited(now as u64).filter(|_| this.waits_for().is_some()))
+}
+
 /// Begins a class of coroutines. The caller adds what else it has, and builds it.
 pub(crate) fn class<'py, T: Coroutine>(full_name: &'static std::ffi::CStr) -> ClassSpec<'py, T> {
+    const {
+        assert!(T::AWAITED == AwaitState::PLACE || size_of::<usize>() != 8);
+    }
     let am_send: ffi::sendfunc = am_send::<T>;
     // SAFETY: `am_send` is what the slot asks for.
     let am_send = unsafe { TypeSlot::raw(ffi::Py_am_send, am_send as *mut c_void) };
@@ -283,6 +375,7 @@ pub(crate) fn class<'py, T: Coroutine>(full_name: &'static std::ffi::CStr) -> Cl
             Method::one_arg(c"send", send, c"Take one step, as a coroutine's send does."),
             Method::fast(c"throw", throw, c"throw(type, value=None, traceback=None, /)\n\nEnd the wait and raise, as a coroutine's throw does."),
             Method::no_args(c"close", close, c"End the wait."),
+            Method::one_arg(c"_waited", waited, c"_waited(now, /)\n\nFor how many seconds it has waited, or None. `now` is time.monotonic()."),
             Method::beside_slot(
                 c"__await__",
                 await_by_hand,
@@ -292,6 +385,13 @@ pub(crate) fn class<'py, T: Coroutine>(full_name: &'static std::ffi::CStr) -> Cl
         .attributes(&[
             Attribute::read_only(c"__qualname__", |this: This<'_, T>| this.name()),
             Attribute::read_only(c"__name__", |this: This<'_, T>| this.method_name()),
+            Attribute::read_only(c"cr_await", |this: This<'_, T>| this.waits_for())
+                .doc(c"What it waits for: a future, or an object like a coroutine."),
+            Attribute::read_only(c"cr_frame", frame).doc(c"A frame that shows its name; None if it is over."),
+            // Other code sees the object between two steps, except for Python code that a step calls.
+            Attribute::read_only(c"cr_running", |_: This<'_, T>| false).doc(c"Whether it runs: False."),
+            Attribute::read_only(c"cr_suspended", is_suspended).doc(c"Whether it was started and is not over."),
+            Attribute::read_only(c"cr_state", state).doc(c"Its state, as inspect.getcoroutinestate gives it."),
         ])
         .slots(&TypeSlot::collected())
         .slots(&[

@@ -3,14 +3,13 @@
 //! The class is immutable, so its methods are looked up once, at import. For futures of any other class they are
 //! looked up by name at each call.
 
-use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
 use super::error::{Raised, raise, take_exception};
 use super::fallible::Fallible;
 use super::imports::imports;
-use super::inspect::boolean;
+use super::inspect::{boolean, is_immutable};
 use super::object::Ref;
 use super::once::Once;
 
@@ -23,9 +22,6 @@ struct FutureClass {
     done: Ref,
     blocking: Ref,
 }
-
-/// `Py_TPFLAGS_IMMUTABLETYPE`; a type that is not on the heap cannot be changed either.
-const IMMUTABLE: std::ffi::c_ulong = 1 << 8;
 
 /// Empty if the class can be changed: then it is not the one that is written in C.
 static CLASS: Once<FutureClass> = Once::new();
@@ -43,8 +39,7 @@ pub(crate) fn load(py: Python<'_>) -> PyResult<()> {
     };
     if let Ok(kind) = class.cast::<PyType>() {
         // SAFETY: a live type.
-        let flags = unsafe { (*kind.as_type_ptr()).tp_flags };
-        if flags & IMMUTABLE != 0 || flags & ffi::Py_TPFLAGS_HEAPTYPE == 0 {
+        if unsafe { is_immutable(kind.as_type_ptr()) } {
             CLASS.set(loaded);
         }
     }

@@ -49,7 +49,7 @@ macro_rules! table {
 
 table! {
     names {
-        __aexit__, _asyncio_future_blocking, _attach, _cancelled, _clients, _current_handle, _detach,
+        __aexit__, __self__, _asyncio_future_blocking, _attach, _cancelled, _clients, _current_handle, _detach,
         _ensure_fd_no_transport, _run, _sockets, accept, add_done_callback, buffer_updated,
         call_at, call_soon_threadsafe, cancel, cancelled, close, connection_lost, connection_made, context,
         create_future, data_received, datagram_received, done, eof_received, error_received, family, fileno,
@@ -61,6 +61,7 @@ table! {
         timer_handle_class = "asyncio"."TimerHandle",
         buffered_protocol = "asyncio"."BufferedProtocol",
         future = "asyncio"."Future",
+        task = "asyncio"."Task",
         get_running_loop = "asyncio"."get_running_loop",
         _get_running_loop = "asyncio"."_get_running_loop",
         incomplete_read = "asyncio"."IncompleteReadError",

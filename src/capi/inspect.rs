@@ -150,6 +150,18 @@ impl Ref {
         self.kind().cast() == class.as_ptr()
     }
 
+    /// Is it an instance of `class`, or of a subclass?
+    pub(crate) fn is_instance_of(&self, class: &Ref) -> bool {
+        // SAFETY: two live types.
+        unsafe { ffi::PyType_IsSubtype(self.kind(), class.as_ptr().cast()) != 0 }
+    }
+
+    /// Was its class written in C, and can no Python code change it? So an access to an attribute runs no Python code.
+    pub(crate) fn has_immutable_class(&self) -> bool {
+        // SAFETY: the type of a live object.
+        unsafe { is_immutable(self.kind()) }
+    }
+
     /// The name of its type, as error messages show it.
     pub(crate) fn kind_name(&self) -> String {
         // SAFETY: the type of a live object has a name, which lives as long as the type.
@@ -334,6 +346,17 @@ impl Ref {
         // SAFETY: a live object; with no error set the function does nothing that matters.
         unsafe { ffi::PyErr_WriteUnraisable(self.as_ptr()) }
     }
+}
+
+/// `Py_TPFLAGS_IMMUTABLETYPE`; a type that is not on the heap cannot be changed either.
+const IMMUTABLE: std::ffi::c_ulong = 1 << 8;
+
+/// # Safety
+/// `class` is a live type.
+pub(super) unsafe fn is_immutable(class: *mut ffi::PyTypeObject) -> bool {
+    // SAFETY: the caller's contract.
+    let flags = unsafe { (*class).tp_flags };
+    flags & IMMUTABLE != 0 || flags & ffi::Py_TPFLAGS_HEAPTYPE == 0
 }
 
 /// A Python int.

@@ -188,6 +188,8 @@ pub(crate) struct Attribute<T> {
     pub(super) name: &'static CStr,
     pub(super) get: ffi::getter,
     pub(super) set: Option<ffi::setter>,
+    /// The text for `help()`.
+    pub(super) doc: Option<&'static CStr>,
     kind: PhantomData<fn(&T)>,
 }
 
@@ -198,7 +200,7 @@ impl<T: Native> Attribute<T> {
         G: for<'a> Fn(This<'a, T>) -> R + Copy + 'static,
         R: Returned,
     {
-        Attribute { name, get: get::<T, G, R>, set: None, kind: PhantomData }
+        Attribute { name, get: get::<T, G, R>, set: None, doc: None, kind: PhantomData }
     }
 
     /// An attribute that can be set. The setter is given nothing when the attribute is deleted.
@@ -209,13 +211,18 @@ impl<T: Native> Attribute<T> {
         S: for<'a> Fn(This<'a, T>, Option<Borrowed<'a>>) -> E + Copy + 'static,
         E: Status,
     {
-        Attribute { name, get: get::<T, G, R>, set: Some(set::<T, S, E>), kind: PhantomData }
+        Attribute { name, get: get::<T, G, R>, set: Some(set::<T, S, E>), doc: None, kind: PhantomData }
     }
 
     /// `__dict__`, of a class that has one.
     pub(crate) const fn dict() -> Attribute<T> {
         let (get, set) = (ffi::PyObject_GenericGetDict, ffi::PyObject_GenericSetDict);
-        Attribute { name: c"__dict__", get, set: Some(set), kind: PhantomData }
+        Attribute { name: c"__dict__", get, set: Some(set), doc: None, kind: PhantomData }
+    }
+
+    /// The attribute with a text for `help()`.
+    pub(crate) const fn doc(self, text: &'static CStr) -> Attribute<T> {
+        Attribute { doc: Some(text), ..self }
     }
 }
 

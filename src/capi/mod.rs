@@ -18,6 +18,7 @@ pub(crate) mod coroutine;
 pub(crate) mod error;
 pub(crate) mod exceptions;
 pub(crate) mod fallible;
+pub(crate) mod frame;
 pub(crate) mod future;
 pub(crate) mod imports;
 pub(crate) mod inspect;

@@ -13,3 +13,13 @@ pub(crate) fn is_only_thread() -> bool {
         first == own && ffi::PyThreadState_Next(own).is_null()
     }
 }
+
+/// This thread's `threading.get_ident()`.
+pub(crate) fn ident() -> u64 {
+    // SAFETY: the function may always be called.
+    let thread = unsafe { libc::pthread_self() };
+    #[allow(clippy::unnecessary_cast, reason = "on some systems it is another integer, or a pointer")]
+    {
+        thread as u64
+    }
+}

@@ -6,20 +6,22 @@ use super::completion::complete;
 use super::core::fd_table::Target;
 use super::core::run_state::Phase;
 use super::core::watched_fd::{Direction, Registration, WatchedFd};
-use super::core::{Core, Entry, metrics};
+use super::core::{Core, Entry};
 use super::handle::layout::{Handle, HandleRef};
 use super::run::run;
 use super::sock::call::{SockCall, resume};
-use super::{debug, watch};
-use crate::capi::{Fatal, Ref};
+use super::{debug, slow, watch};
+use crate::capi::{Fatal, Raised, Ref};
 use crate::reactor::{Event, Readiness};
 
 /// Delivers all events that are queued.
 #[inline(always)]
 pub(super) fn dispatch_all(core: &Core) -> Result<(), Fatal> {
+    core.meter.begin_items(true);
     while let Some(event) = core.io.events.pop() {
         dispatch(core, event)?;
     }
+    core.meter.end_batch();
     Ok(())
 }
 
@@ -30,7 +32,8 @@ fn dispatch(core: &Core, event: Event) -> Result<(), Fatal> {
             if core.is_debug() {
                 return debug::native(core, &object, || on_ready(&object, core, event.readiness));
             }
-            on_ready(&object, core, event.readiness)
+            on_ready(&object, core, event.readiness)?;
+            slow::note(core, &object).map_err(|Raised| Fatal)
         }
         Some(Target::Watched(fd, watched)) => wake_waiters(core, fd, &watched, event.readiness),
         None => Ok(()),
@@ -61,7 +64,7 @@ fn wake_waiters(core: &Core, fd: RawFd, watched: &WatchedFd, readiness: Readines
         match HandleRef::new(waiter) {
             Ok(handle) if handle.is_cancelled() => {}
             Ok(handle) => {
-                metrics::add(&core.counters.callbacks, 1);
+                core.counters.callbacks.add(1);
                 run(core, Entry::Handle(handle))?;
             }
             Err(future) => complete(core, &future)?,

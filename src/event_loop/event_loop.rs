@@ -16,11 +16,13 @@ use pyo3::types::{PyDict, PyList, PyTuple};
 
 use super::clock::monotonic_nanos;
 use super::core::Core;
+use super::core::metrics::DurationsSnapshot;
 use super::core::watched_fd::Direction;
 use super::entries::{from_handle, into_handle};
 use super::handle::layout::{Handle, Parts};
 use super::sock::call::{Action, SockCall};
 use super::sock::file_transfer::FileTransfer;
+use super::source::{SourceKind, Status};
 use super::watch;
 use super::{stepping, turn};
 use crate::capi::call::{given_or_copied, guard};
@@ -147,11 +149,15 @@ impl EventLoop {
     fn _park(&self) -> bool {
         let parked = self.core.inbox.park();
         self.core.wakeup.polling.set(parked);
+        if parked {
+            self.core.heartbeat.get().idle();
+        }
         parked
     }
 
     /// The loop no longer sleeps.
     fn _unpark(&self) -> PyResult<()> {
+        self.core.heartbeat.get().turn(monotonic_nanos());
         self.core.awake();
         watch::apply_deferred(&self.core).map_err(|Fatal| Raised.into())
     }
@@ -295,6 +301,7 @@ impl EventLoop {
     fn _close_native(&self) {
         self.core.state.closed.set(true);
         self.core.clear();
+        self.core.counters.unpublish();
         if self.core.is_polling() {
             // Another thread steps the loop, and waits in the poller. It drops the poller when it has woken up.
             self.core.inbox.wake();
@@ -303,12 +310,55 @@ impl EventLoop {
         }
     }
 
-    /// Counters of the loop and times in seconds, as a dict of numbers.
-    fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+    /// Record from now on when each task ends a step, or no longer. A closed loop records nothing.
+    fn _time_steps(&self, on: bool) {
+        self.core.instrumentation.set_times_steps(on && !self.core.is_closed());
+        if !on {
+            self.core.step_times.clear();
+        }
+    }
+
+    /// When the task has ended its last step, on the clock of time.monotonic(); None if that was not recorded.
+    fn _last_step(&self, task: Bound<'_, PyAny>) -> Option<Fallible<f64>> {
+        self.core.step_times.of(&task.into()).map(|time| Fallible(time as f64 / 1e9))
+    }
+
+    /// The numbers of `wakeloop.LoopMetrics`, as a dict. Histograms are tuples: (counts, sum and maximum in
+    /// nanoseconds).
+    fn _metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let (core, counters) = (&self.core, &self.core.counters);
         let metrics = dict(py)?;
+        let now = monotonic_nanos();
+        for (name, DurationsSnapshot { histogram, sum }) in
+            ["delay", "turn_length", "gil_wait"].into_iter().zip(counters.histograms(now))
+        {
+            let numbers: PyResult<Vec<_>> = histogram
+                .counts
+                .iter()
+                .map(|count| Ok(Fallible(*count).into_pyobject(py)?.into_any()))
+                .collect();
+            let counts = list(py, numbers?)?;
+            let (sum, max) = (Fallible(sum), Fallible(histogram.max));
+            let parts =
+                [counts.into_any(), sum.into_pyobject(py)?.into_any(), max.into_pyobject(py)?.into_any()];
+            metrics.set_item(Fallible(name), py_tuple(py, parts)?)?;
+        }
+        let statuses = core.fds.statuses();
+        let transports = dict(py)?;
+        for (kind, name) in SourceKind::COUNTED {
+            let count = statuses.iter().filter(|status| status.kind == kind).count();
+            transports.set_item(Fallible(name), Fallible(count))?;
+        }
+        metrics.set_item(Fallible("transports"), transports)?;
+        let count = |test: fn(&&Status) -> bool| statuses.iter().filter(test).count() as u64;
         for (name, value) in [
+            ("write_buffer_bytes", statuses.iter().map(|status| status.unsent as u64).sum()),
+            ("paused_writers", count(|status| status.writing_paused)),
+            ("paused_readers", count(|status| status.reading_paused)),
+            ("executor_jobs", core.inbox.jobs().into()),
+            ("lookups", core.inbox.lookups().into()),
             ("turns", counters.turns.get()),
+            ("slow_turns", counters.slow_turns.get()),
             ("polls", counters.polls.get()),
             ("blocking_polls", counters.blocking_polls.get()),
             ("io_events", counters.events.get()),
@@ -316,15 +366,62 @@ impl EventLoop {
             ("timers_fired", counters.timers_fired.get()),
             ("messages", counters.messages.get()),
             ("connections_accepted", counters.connections_accepted.get()),
+            ("accept_errors", counters.accept_errors.get()),
             ("ready", core.ready.len() as u64),
             ("timers", core.timers.len() as u64),
         ] {
             metrics.set_item(Fallible(name), Fallible(value))?;
         }
-        let running = counters.running_at(monotonic_nanos());
-        metrics.set_item(Fallible("idle_seconds"), Fallible(counters.idle.get() as f64 / 1e9))?;
-        metrics.set_item(Fallible("running_seconds"), Fallible(running as f64 / 1e9))?;
+        for (name, nanos) in
+            [("idle_seconds", counters.idle.get()), ("running_seconds", counters.running_at(now))]
+        {
+            metrics.set_item(Fallible(name), Fallible(nanos as f64 / 1e9))?;
+        }
         Ok(metrics)
+    }
+
+    /// Forget the durations that `metrics()` has counted in histograms. Between two turns or in a callback.
+    fn _reset_histograms(&self) {
+        self.core.counters.reset_histograms(monotonic_nanos());
+    }
+
+    /// Is this a forked child that has not taken the loop over from its parent?
+    fn _is_parents(&self) -> bool {
+        self.core.is_parents()
+    }
+
+    /// Publish the counters on the shared page, under a name. False if the page has no room.
+    fn _publish(&self, name: &[u8]) -> bool {
+        let published = self.core.counters.publish(name);
+        self.core.meter.set_limit(self.core.meter.limit(), published);
+        published
+    }
+
+    /// Write a callback that took so many nanoseconds to the shared page.
+    fn _publish_slow(&self, nanos: u64, name: &[u8]) {
+        if let Some(slot) = self.core.counters.slot() {
+            slot.record(monotonic_nanos(), nanos, name);
+        }
+    }
+
+    /// The limit of a turn's length in seconds. Longer turns are logged, and counted as slow.
+    #[getter]
+    fn get_slow_turn_duration(&self) -> f64 {
+        match self.core.meter.limit() {
+            u64::MAX => f64::INFINITY,
+            nanos => nanos as f64 / 1e9,
+        }
+    }
+
+    #[setter]
+    fn set_slow_turn_duration(&self, seconds: &Bound<'_, PyAny>) -> PyResult<()> {
+        let seconds = Ref::from(seconds.clone()).to_float()?;
+        if seconds.is_nan() || seconds <= 0.0 {
+            return Err(exception::<PyValueError>("slow_turn_duration must be a positive number of seconds"));
+        }
+        // The cast saturates, so that infinity is no limit.
+        self.core.meter.set_limit((seconds * 1e9) as u64, self.core.counters.slot().is_some());
+        Ok(())
     }
 
     #[getter(_closed)]

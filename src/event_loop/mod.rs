@@ -10,7 +10,9 @@
 //! - [`watch`], [`completion`], [`sock`]: `add_reader`, `add_writer` and the awaitable socket calls
 //! - [`calls`]: `call_soon`, `call_later` and the like; [`executor_future`]: the results of executors
 //! - [`run`], [`debug`], [`entries`]: runs an entry of the ready queue
+//! - [`publish`]: what a published loop writes to its shared page
 //! - [`dispatch`], [`poll`], [`turn`], [`stepping`]: one turn, by `run_forever` or by Python code
+//! - [`slow`]: the turns' lengths, and what makes a turn slow
 //! - [`event_loop`]: the Python class
 //!
 //! **Ownership.** A loop's state belongs to the thread that runs the loop. Other threads use it only with the GIL held,
@@ -36,8 +38,10 @@ mod fork;
 pub(crate) mod futures;
 pub(crate) mod handle;
 mod poll;
+mod publish;
 mod report;
 mod run;
+mod slow;
 pub(crate) mod sock;
 pub(crate) mod source;
 mod stepping;

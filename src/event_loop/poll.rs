@@ -13,16 +13,34 @@ use super::clock::{monotonic_nanos, other_threads_nanos};
 use super::core::Core;
 use super::core::gil_fairness::{Away, YIELD};
 use super::core::io::WAKER;
-use super::core::metrics::add;
 use super::core::poll_policy::seconds_until;
-use super::watch;
+use super::{publish, watch};
 use crate::capi::error::{Outcome, raise_io};
 use crate::capi::threads::is_only_thread;
 use crate::capi::{Fatal, Raised};
 use crate::reactor::Poller;
 
+/// A poll that took less than this, in nanoseconds, has not waited: its events were ready before it.
+const AT_ONCE: u64 = 10_000;
+/// After a turn of this length, in nanoseconds, the loop asks whether events are ready before it waits for events. The
+/// duration of one poll does not always tell, because the system may run something else meanwhile.
+const LONG_TURN: u64 = 1_000_000;
+
 /// Polls, and returns the time after the poll. Queues the events in the core.
 pub(super) fn poll(core: &Core, now: u64) -> Result<u64, Fatal> {
+    let slot = core.counters.slot();
+    if let Some(slot) = slot {
+        publish::before_poll(core, slot, now);
+    }
+    let polled = poll_now(core, now);
+    if let Some(slot) = slot {
+        publish::after_poll(slot);
+    }
+    polled
+}
+
+#[inline(always)]
+fn poll_now(core: &Core, now: u64) -> Result<u64, Fatal> {
     if core.is_idle() {
         // Before the timeout is computed: a signal handler may stop the loop, queue a callback or set a timer.
         run_signal_handlers()?;
@@ -39,12 +57,18 @@ pub(super) fn poll(core: &Core, now: u64) -> Result<u64, Fatal> {
     }
     let timeout = seconds_until_timer(core, now)?.map(Duration::from_secs_f64);
     if timeout == Some(Duration::ZERO) {
+        core.meter.set_wait(0);
         poll_with_gil(core, Duration::ZERO)?;
         return Ok(now);
     }
     if let Some(grace) = core.gil.grace(now, core.polls.had_events()) {
         poll_with_gil(core, timeout.map_or(grace, |timeout| timeout.min(grace)))?;
-        return Ok(monotonic_nanos());
+        let end = monotonic_nanos();
+        core.counters.idle.add(end - now);
+        if end - now >= AT_ONCE {
+            core.meter.set_wait(0);
+        }
+        return Ok(end);
     }
     poll_without_gil(core, now, timeout, is_yield_due(core, now))
 }
@@ -65,7 +89,7 @@ pub(super) fn seconds_until_timer(core: &Core, now: u64) -> Result<Option<f64>, 
 
 /// Polls with the GIL held. The timeout is zero or very short.
 pub(super) fn poll_with_gil(core: &Core, timeout: Duration) -> Result<(), Fatal> {
-    add(&core.counters.polls, 1);
+    core.counters.polls.add(1);
     let Some(mut poller) = core.io.poller_mut() else { return Ok(()) };
     let polled = poller.poll(Some(timeout));
     queue_events(core, &poller, polled)?;
@@ -82,24 +106,41 @@ pub(super) fn poll_without_gil(
     timeout: Option<Duration>,
     yields: bool,
 ) -> Result<u64, Fatal> {
-    add(&core.counters.polls, 1);
+    core.counters.polls.add(1);
     let Some(mut poller) = core.io.poller_mut() else { return Ok(now) };
     if !core.inbox.park() && timeout != Some(Duration::ZERO) {
         // There is a message to deliver first.
         return Ok(now);
     }
-    add(&core.counters.blocking_polls, 1);
+    core.counters.blocking_polls.add(1);
     core.wakeup.polling.set(true);
-    // SAFETY: the GIL is held. Between the two calls only the poller is used, which is plain Rust and borrowed.
-    let (polled, away) = unsafe {
+    let waits = timeout != Some(Duration::ZERO);
+    let asks = waits && core.meter.elapsed(now) >= LONG_TURN;
+    let heartbeat = core.heartbeat.get();
+    heartbeat.idle();
+    // SAFETY: the GIL is held. Between the two calls only the poller, which is borrowed, and the heartbeat are
+    // used. Both are plain Rust.
+    let (found, polled, end, away) = unsafe {
         let state = ffi::PyEval_SaveThread();
-        let polled = poller.poll(timeout);
-        let away = let_threads_run(&poller, polled.is_ok(), now, yields);
+        let (found, polled) = match asks.then(|| poller.poll(Some(Duration::ZERO))) {
+            Some(polled) if polled.is_err() || poller.events().next().is_some() => (true, polled),
+            _ => (false, poller.poll(timeout)),
+        };
+        let end = monotonic_nanos();
+        let away =
+            let_threads_run(&poller, polled.is_ok(), Away { start: now, end, interrupted: false }, yields);
+        heartbeat.awaits_gil(end);
         ffi::PyEval_RestoreThread(state);
-        (polled, away)
+        (found, polled, end, away)
     };
     let back = monotonic_nanos();
-    add(&core.counters.idle, back - now);
+    heartbeat.turn(back);
+    core.counters.idle.add(end - now);
+    core.counters.gil_wait.sum.add(back - end);
+    core.counters.gil_wait.note(back - end);
+    // If the poll has waited, nothing was ready before.
+    let has_waited = waits && !found && (asks || end - now >= AT_ONCE);
+    core.meter.set_wait(if has_waited { 0 } else { core.meter.wait() } + (back - end));
     core.gil.note_poll(away, back, || (!is_only_thread()).then(other_threads_nanos));
     let mut outcome = Outcome::default();
     outcome.note(queue_events(core, &poller, polled));
@@ -111,13 +152,12 @@ pub(super) fn poll_without_gil(
     Ok(back)
 }
 
-/// Called after a poll that began at `start`, before the GIL is taken back: gives other threads time to take it.
-fn let_threads_run(poller: &Poller, polled: bool, start: u64, yields: bool) -> Away {
-    let mut away = Away { start, end: monotonic_nanos(), interrupted: false };
+/// Called after a poll, before the GIL is taken back: gives other threads time to take it.
+fn let_threads_run(poller: &Poller, polled: bool, mut away: Away, yields: bool) -> Away {
     let woken_only = poller.events().all(|event| event.token == WAKER);
     let woken = woken_only && poller.events().next().is_some();
     // If there was only a wake-up, most likely a job has ended. Its thread does not need the GIL any more.
-    while yields && !woken && away.end - start < YIELD {
+    while yields && !woken && away.end - away.start < YIELD {
         std::thread::yield_now();
         away.note_step(monotonic_nanos());
     }
@@ -133,7 +173,7 @@ fn queue_events(core: &Core, poller: &Poller, polled: io::Result<()>) -> Result<
     match polled {
         Ok(()) => {
             let count = core.io.extend(poller.events().filter(|event| event.token != WAKER));
-            add(&core.counters.events, count as u64);
+            core.counters.events.add(count as u64);
             Ok(())
         }
         Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),

@@ -1,22 +1,56 @@
 //! Runs one entry of the ready queue.
 
+use super::clock::monotonic_nanos;
 use super::core::{Core, Entry};
 use super::debug;
 use super::entries::into_handle;
 use super::handle::layout::HandleRef;
 use super::handle::run::run_foreign;
+use super::slow;
 use crate::capi::call::{call0, in_context};
-use crate::capi::error::{raise, take_unless_fatal};
+use crate::capi::error::{raise, take_unless_fatal, undisturbed, unless_raised};
+use crate::capi::future::is_done;
+use crate::capi::imports::imports;
 use crate::capi::recycle::futures::drop_future;
 use crate::capi::{Fatal, Raised, Ref};
 
 #[inline(always)]
 pub(super) fn run(core: &Core, entry: Entry) -> Result<(), Fatal> {
-    if core.instrumentation.is_active() { run_instrumented(core, entry) } else { run_plain(core, entry) }
+    if core.instrumentation.sees_runs() { run_seen(core, entry) } else { run_plain(core, entry) }
+}
+
+/// Runs an entry, and records the time at its end if it is a step of a task.
+#[cold]
+fn run_seen(core: &Core, entry: Entry) -> Result<(), Fatal> {
+    let task = core.instrumentation.times_steps().then(|| task_of(&entry)).flatten();
+    let result =
+        if core.instrumentation.is_active() { run_instrumented(core, entry) } else { run_plain(core, entry) };
+    if let Some(task) = task {
+        undisturbed(|| {
+            let done = unless_raised(is_done(&task)).unwrap_or(false);
+            core.step_times.note(&task, done, monotonic_nanos());
+        });
+    }
+    result
+}
+
+/// The task of which the entry is a step: the callback is a method of it.
+fn task_of(entry: &Entry) -> Option<Ref> {
+    let callback = match entry {
+        Entry::Call { callback, .. } => callback.clone_ref(),
+        Entry::Handle(handle) => handle.callback()?,
+        Entry::Native { .. } | Entry::Foreign(_) => return None,
+    };
+    if !callback.has_immutable_class() {
+        return None;
+    }
+    let task = unless_raised(callback.getattr(&imports().__self__))?;
+    task.is_instance_of(&imports().task).then_some(task)
 }
 
 #[inline(always)]
 fn run_plain(core: &Core, entry: Entry) -> Result<(), Fatal> {
+    let after = |work: &Ref| slow::note(core, work);
     match entry {
         Entry::Call { callback, argument, context } => {
             let result = in_context(&context, || match &argument {
@@ -25,17 +59,24 @@ fn run_plain(core: &Core, entry: Entry) -> Result<(), Fatal> {
             });
             match result {
                 Ok(_) => {
+                    let noted = after(&callback).map_err(|Raised| Fatal);
                     if let Some(argument) = argument {
                         drop_future(argument);
                     }
-                    Ok(())
+                    noted
                 }
                 Err(raised) => core.report_call(callback, argument, context, raised),
             }
         }
-        Entry::Handle(handle) => handle.run().or_else(|raised| core.report_handle(&handle, raised)),
-        Entry::Native { object, run } => run(&object, core),
-        Entry::Foreign(handle) => run_reported(core, &handle),
+        Entry::Handle(handle) => handle.run(after).or_else(|raised| core.report_handle(&handle, raised)),
+        Entry::Native { object, run } => {
+            run(&object, core)?;
+            after(&object).map_err(|Raised| Fatal)
+        }
+        Entry::Foreign(handle) => {
+            run_reported(core, &handle)?;
+            after(&handle).map_err(|Raised| Fatal)
+        }
     }
 }
 
@@ -81,6 +122,6 @@ fn run_by_patch(core: &Core, handle: &HandleRef, debug: bool) -> Result<(), Fata
         }
         return Ok(());
     }
-    let result = if debug { handle.run_debug() } else { handle.run() };
+    let result = if debug { handle.run_debug() } else { handle.run(|_| Ok(())) };
     result.or_else(|raised| core.report_handle(handle, raised))
 }

@@ -9,33 +9,25 @@ use std::os::fd::RawFd;
 use super::core::Core;
 pub(crate) use super::core::fd_table::descriptor;
 use super::core::fd_table::{Kind, SourceEntry, SourceRef};
+pub(crate) use super::core::fd_table::{SourceKind, Status};
 use crate::capi::{Fatal, Ref};
 use crate::reactor::{Readiness, Token};
 
 /// A native object that handles the poller's events: a transport or a listener.
 pub(crate) trait Source {
-    /// It counts as a reader, so `remove_reader` removes it.
-    const LISTENER: bool = false;
-
     /// Handles an event. Runs on the loop's thread, outside of any context.
     ///
     /// It handles ordinary errors itself. An `Err` leaves run_forever.
     fn on_ready(object: &Ref, core: &Core, readiness: Readiness) -> Result<(), Fatal>;
 
-    /// Does the object still have the descriptor? Not if the program has closed the socket itself; another file may
-    /// then have the number.
-    fn has_descriptor(_object: &Ref) -> bool {
-        true
+    /// The state of the object. Runs no Python code.
+    fn status(_object: &Ref) -> Status {
+        Status::default()
     }
 }
 
 fn entry<S: Source>(object: Ref) -> Kind<Core> {
-    Kind::Source(SourceEntry {
-        object: SourceRef::Owned(object),
-        on_ready: S::on_ready,
-        has_descriptor: S::has_descriptor,
-        listener: S::LISTENER,
-    })
+    Kind::Source(SourceEntry { object: SourceRef::Owned(object), on_ready: S::on_ready, status: S::status })
 }
 
 impl Core {

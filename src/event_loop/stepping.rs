@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use super::clock::monotonic_nanos;
 use super::core::Core;
-use super::core::metrics::add;
 use super::core::poll_policy::{last_part, shorter};
 use super::dispatch::dispatch_all;
 use super::poll::{is_yield_due, poll_with_gil, poll_without_gil, run_signal_handlers, seconds_until_timer};
@@ -34,12 +33,16 @@ pub(crate) fn select(core: &Core, timeout: Option<f64>) -> Result<usize, Fatal> 
 
     core.writes.queue_delivery();
     core.begin_turns();
+    // If a callback steps the loop that runs it, the turn of that run goes on.
+    core.heartbeat.get().turn(monotonic_nanos());
     let _turn = Turn(core);
-    add(&core.counters.turns, 1);
+    core.counters.turns.add(1);
+    core.counters.stepped_turns.add(1);
     core.flush_all()?;
     run_signal_handlers()?;
     let ready = core.ready.len();
     poll(core, timeout)?;
+    core.polls.note_outer_poll(monotonic_nanos());
     let events = core.io.events.len();
     core.io.queue_requeued();
     deliver_messages(core)?;

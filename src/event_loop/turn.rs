@@ -15,14 +15,15 @@
 //! A fatal error (`SystemExit`, `KeyboardInterrupt`) ends the run in the middle of a turn. Events that were not
 //! dispatched and callbacks that did not run stay queued for the next run.
 
-use super::clock::monotonic_nanos;
+use super::clock::{monotonic_nanos, ticks};
+use super::core::heartbeat::{Heartbeat, NOBODY};
 use super::core::inbox::Message;
-use super::core::metrics::add;
 use super::core::run_state::Phase;
 use super::core::{Core, Entry};
 use super::dispatch::dispatch_all;
 use super::poll::poll;
 use super::run::run;
+use super::slow::{end_turn, note_delay, note_several};
 use crate::capi::error::Outcome;
 use crate::capi::{Fatal, Raised};
 use crate::reactor::{Event, Readiness};
@@ -30,6 +31,9 @@ use crate::reactor::{Event, Readiness};
 /// Rounding tolerance for custom clocks, in seconds, as in asyncio: if a test advances a clock by exactly the time
 /// until a deadline, the sum may be slightly too small.
 const CUSTOM_RESOLUTION: f64 = 1e-9;
+
+/// How many callbacks of a large batch are timed together.
+const PART: usize = 16;
 
 /// Runs until `stop()` or a fatal error.
 pub(crate) fn run_forever(core: &Core) -> Result<(), Fatal> {
@@ -39,7 +43,7 @@ pub(crate) fn run_forever(core: &Core) -> Result<(), Fatal> {
             break Err(fatal);
         }
         if core.state.stopping.get() {
-            break Ok(());
+            break end_turn(core, monotonic_nanos());
         }
     };
     drop(running);
@@ -55,10 +59,13 @@ struct Running<'a>(&'a Core);
 
 impl Running<'_> {
     fn new(core: &Core) -> Running<'_> {
-        core.counters.started.set(monotonic_nanos());
+        let now = monotonic_nanos();
+        core.counters.started.set(now);
+        core.meter.begin_run(now, ticks());
         core.state.enter(Phase::Running);
         core.polls.begin_run();
         core.begin_turns();
+        core.heartbeat.set(Heartbeat::begin(core.object()));
         Running(core)
     }
 }
@@ -74,12 +81,12 @@ impl Drop for Running<'_> {
         core.counters.started.set(0);
         core.timers.track_shared();
         core.end_turns();
+        core.heartbeat.replace(&NOBODY).end();
     }
 }
 
 #[inline(always)]
 fn turn(core: &Core) -> Result<(), Fatal> {
-    add(&core.counters.turns, 1);
     let now = poll_or_skip(core)?;
     if !core.io.events.is_empty() {
         run_with_events(core, now)?;
@@ -93,7 +100,9 @@ fn turn(core: &Core) -> Result<(), Fatal> {
 /// Step 1. Returns the time after the poll, or of the beginning of the turn.
 #[inline(always)]
 fn poll_or_skip(core: &Core) -> Result<u64, Fatal> {
-    let now = monotonic_nanos();
+    let carried = core.meter.take_carried();
+    let now = if carried != 0 && !core.ready.is_empty() { carried } else { monotonic_nanos() };
+    core.heartbeat.get().turn(now);
     let reread = core.polls.reread_token.take();
     let skip = core.polls.may_skip(now, !core.ready.is_empty(), reread.is_some())
         && !core.state.stopping.get()
@@ -104,12 +113,20 @@ fn poll_or_skip(core: &Core) -> Result<u64, Fatal> {
         if let Some(token) = reread {
             core.io.events.push(Event { token, readiness: Readiness::READABLE });
         }
+        // All turns since the last poll together were too short to be measured: see `may_skip`.
+        core.meter.begin_turn(now);
         now
     } else {
+        end_turn(core, now)?;
+        // Callbacks that are ready were scheduled in the last turn, and events that are ready came during it.
+        core.meter.set_wait(core.meter.elapsed(now));
         let after = poll(core, now)?;
+        core.meter.begin_turn(after);
         core.polls.note_poll(after);
+        note_delay(core, after);
         after
     };
+    core.counters.turns.add(1);
     // A source that calls `requeue` after this is called in the next turn.
     core.io.queue_requeued();
     deliver_messages(core)?;
@@ -128,7 +145,7 @@ pub(super) fn deliver_messages(core: &Core) -> Result<(), Fatal> {
 
 #[inline(never)]
 fn deliver(core: &Core, messages: Vec<Message>) -> Result<(), Fatal> {
-    add(&core.counters.messages, messages.len() as u64);
+    core.counters.messages.add(messages.len() as u64);
     let event_loop = core.this();
     let mut outcome = Outcome::default();
     for message in messages {
@@ -150,7 +167,7 @@ pub(crate) fn make_due_timers_ready(core: &Core, now: u64) -> Result<(), Fatal> 
         return Ok(());
     }
     while let Some(handle) = core.timers.pop_due(now) {
-        add(&core.counters.timers_fired, 1);
+        core.counters.timers_fired.add(1);
         core.ready.push(Entry::Handle(handle));
     }
     Ok(())
@@ -163,7 +180,7 @@ fn run_with_events(core: &Core, now: u64) -> Result<(), Fatal> {
     make_due_timers_ready(core, now)?;
     let due = core.ready.len() - earlier;
     if earlier > 0 {
-        run_ready(core, earlier)?;
+        run_behind_events(core, earlier)?;
         // A write may find that a connection is lost. Then, as in asyncio, its event is not reported.
         core.flush_all()?;
     }
@@ -171,25 +188,54 @@ fn run_with_events(core: &Core, now: u64) -> Result<(), Fatal> {
     let dispatched = dispatch_all(core);
     core.state.enter(Phase::Running);
     dispatched?;
-    run_ready(core, due)?;
+    run_behind_events(core, due)?;
     if earlier == 0 && !core.ready.is_empty() && !core.state.stopping.get() && core.fds.callbacks() == 0 {
         // This is the next turn, with its timers but without a poll: all ready callbacks were scheduled by events of
         // the poll above.
         if core.timers.next().is_some() {
             make_due_timers_ready(core, monotonic_nanos())?;
         }
-        run_ready(core, core.ready.len())?;
+        run_behind_events(core, core.ready.len())?;
     }
     Ok(())
+}
+
+/// Runs the first `count` entries of the ready queue, after events.
+#[inline(always)]
+fn run_behind_events(core: &Core, count: usize) -> Result<(), Fatal> {
+    #[inline(never)]
+    fn run_some(core: &Core, count: usize) -> Result<(), Fatal> {
+        run_ready(core, count)
+    }
+    if count == 0 { Ok(()) } else { run_some(core, count) }
 }
 
 /// Runs the first `count` entries of the ready queue.
 #[inline(always)]
 fn run_ready(core: &Core, count: usize) -> Result<(), Fatal> {
-    add(&core.counters.callbacks, count as u64);
-    for _ in 0..count {
-        let Some(entry) = core.ready.pop() else { break };
-        run(core, entry)?;
+    core.counters.callbacks.add(count as u64);
+    if core.meter.begin_batch(count) {
+        for _ in 0..count {
+            let Some(entry) = core.ready.pop() else { break };
+            run(core, entry)?;
+        }
+        core.meter.end_batch();
+        return Ok(());
     }
+    run_large(core, count)
+}
+
+#[inline(never)]
+fn run_large(core: &Core, mut count: usize) -> Result<(), Fatal> {
+    while count > 0 {
+        let part = count.min(PART);
+        for _ in 0..part {
+            let Some(entry) = core.ready.pop() else { break };
+            run(core, entry)?;
+        }
+        note_several(core)?;
+        count -= part;
+    }
+    core.meter.end_batch();
     Ok(())
 }

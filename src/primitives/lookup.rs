@@ -25,6 +25,7 @@ use crate::capi::methods::Method;
 use crate::capi::sockaddr;
 use crate::capi::{Arguments, Borrowed, Fallible, Ref, This};
 use crate::event_loop::core::Core;
+use crate::event_loop::core::inbox::Lookup;
 use crate::resolver::{self, Addresses, Hints, LookupError};
 
 /// A label of a host name is shorter than this. For a longer one, Python's codec raises the error.
@@ -195,11 +196,15 @@ fn look_up(this: This<'_, Core>, arguments: Arguments<'_>) -> PyResult<Option<Re
             Err(failure) => Err(raise_io(&failure.into()).into()),
         };
     }
+    let lookup = Lookup::of(&this.inbox);
     let future = pool::run(&this.object().bind(this.py()), move || {
         let answer = question.ask();
-        Box::new(move |py| match answer {
-            Ok(addresses) => Ok(to_python(py, &addresses)?.into_any().unbind()),
-            Err(failure) => Err(raise_io(&failure.into()).into()),
+        Box::new(move |py| {
+            drop(lookup);
+            match answer {
+                Ok(addresses) => Ok(to_python(py, &addresses)?.into_any().unbind()),
+                Err(failure) => Err(raise_io(&failure.into()).into()),
+            }
         })
     })?;
     Ok(Some(Ref::from(future)))

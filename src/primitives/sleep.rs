@@ -33,6 +33,7 @@ pub(crate) fn sleep<'py>(
     delay: f64,
     result: Option<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    let seconds = delay;
     let delay = duration(delay)?;
     if delay == Some(Duration::ZERO) {
         return Operation::next_turn(py, "sleep", result.map(Into::into));
@@ -44,5 +45,5 @@ pub(crate) fn sleep<'py>(
         }
         Outcome::Nothing
     };
-    Operation::with_result(py, "sleep", work, result.map(Into::into))
+    Operation::sleeping(py, seconds, work, result.map(Into::into))
 }

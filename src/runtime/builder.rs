@@ -195,12 +195,13 @@ impl ThreadOptions {
 }
 
 /// Blocks all signals on this thread, and restores the mask when dropped.
-struct SignalsBlocked {
+#[derive(Debug)]
+pub(crate) struct SignalsBlocked {
     before: Option<libc::sigset_t>,
 }
 
 impl SignalsBlocked {
-    fn new() -> SignalsBlocked {
+    pub(crate) fn new() -> SignalsBlocked {
         if cfg!(miri) {
             // Miri has no signals, and would stop here.
             return SignalsBlocked { before: None };

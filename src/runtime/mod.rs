@@ -56,6 +56,8 @@ mod yield_now;
 pub use block_on::block_on;
 pub use blocking::{BlockingPool, NoThread, spawn_blocking};
 pub use builder::Builder;
+#[cfg(feature = "python")]
+pub(crate) use builder::SignalsBlocked;
 pub use demo::run_demo;
 pub use executor::{LocalSet, spawn_local};
 pub use handle::{Handle, Runtime, spawn};

@@ -5,9 +5,11 @@ type checker must make of it.
 """
 
 import asyncio
+import sys
 from typing import assert_type
 
 import wakeloop
+import wakeloop.waits
 
 
 class Echo(asyncio.Protocol):
@@ -47,6 +49,16 @@ async def sum_of(one: int, other: int) -> int:
 def later(delay: float) -> wakeloop.Operation[str]:
     """An operation is a coroutine: it can be annotated, made a task, and waited for with a timeout."""
     return wakeloop.sleep(delay, "done")
+
+
+async def introspection(loop: asyncio.AbstractEventLoop) -> list[str]:
+    wakeloop.track_waits()
+    wakeloop.track_waits(False, loop=loop)
+    long = [task for task in wakeloop.tasks(loop) if task.seconds is not None and task.seconds > 10]
+    found: list[wakeloop.waits.TaskInfo] = wakeloop.tasks()
+    assert_type(found[0].stack[0].line, int)
+    assert_type(found[0].state, wakeloop.waits.State)
+    return [f"{task.name}: {task.kind}, {task.waits_for}" for task in long]
 
 
 async def operations() -> None:
@@ -118,7 +130,12 @@ async def on_the_loop(loop: wakeloop.EventLoop) -> None:
     assert_type(loop.call_later(0.5, print, "later"), asyncio.TimerHandle)
     assert_type(loop.call_soon_threadsafe(add, 1, 2), asyncio.Handle)
     assert_type(loop.create_task(sum_of(1, 2), name="sum"), asyncio.Task[int])
-    print(loop.metrics()["turns"])
+    earlier: wakeloop.LoopMetrics = loop.metrics()
+    between = loop.metrics() - earlier
+    delay: wakeloop.Histogram = between.delay
+    print(between.turns, between.utilization, delay.percentile(99), delay.max)
+    loop.slow_turn_duration = 0.1
+    loop.reset_metrics()
     server = await loop.create_server(Echo, "127.0.0.1", 0)
     server.close()
     transport, protocol = await loop.create_connection(Echo, "127.0.0.1", 80)
@@ -128,6 +145,10 @@ async def on_the_loop(loop: wakeloop.EventLoop) -> None:
 
 async def main() -> int:
     wakeloop.configure(workers=2)
+    with wakeloop.watchdog(0.5, file=sys.stderr) as watchdog:
+        started: wakeloop.Watchdog = watchdog
+        print(started.limit + 1, started.is_running())
+    wakeloop.watchdog(file=2).stop()
     if isinstance(loop := asyncio.get_running_loop(), wakeloop.EventLoop):
         await on_the_loop(loop)
     try:
@@ -135,6 +156,9 @@ async def main() -> int:
     except wakeloop.RuntimePanic as panic:
         print(panic)
     print(wakeloop.runtime_metrics(), wakeloop.__version__, await streaming())
+    wakeloop.publish()
+    text: str = wakeloop.metrics_text()
+    print(text)
     await talking()
     return len(await sleeping())
 

@@ -27,8 +27,50 @@ pub(crate) type OnReady<C> = fn(&Ref, &C, Readiness) -> Result<(), Fatal>;
 pub(crate) struct SourceEntry<C> {
     pub(crate) object: SourceRef,
     pub(crate) on_ready: OnReady<C>,
-    pub(crate) has_descriptor: fn(&Ref) -> bool,
-    pub(crate) listener: bool,
+    pub(crate) status: fn(&Ref) -> Status,
+}
+
+/// The kinds of transports and listeners, by the names that `loop.metrics()` has for them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum SourceKind {
+    Tcp,
+    Unix,
+    Tls,
+    Datagram,
+    ReadPipe,
+    WritePipe,
+    /// It counts as a reader, so `remove_reader` removes it.
+    Listener,
+    /// Something else, such as a connection that is being made.
+    #[default]
+    Other,
+}
+
+impl SourceKind {
+    /// The kinds that `loop.metrics()` counts.
+    pub(crate) const COUNTED: [(SourceKind, &'static str); 7] = [
+        (SourceKind::Tcp, "tcp"),
+        (SourceKind::Unix, "unix"),
+        (SourceKind::Tls, "tls"),
+        (SourceKind::Datagram, "datagram"),
+        (SourceKind::ReadPipe, "read_pipe"),
+        (SourceKind::WritePipe, "write_pipe"),
+        (SourceKind::Listener, "listener"),
+    ];
+}
+
+/// The state of a source.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Status {
+    pub(crate) kind: SourceKind,
+    /// It no longer has the descriptor, because the program has closed the socket itself. Another file may have the
+    /// number.
+    pub(crate) detached: bool,
+    /// How many bytes are not sent yet.
+    pub(crate) unsent: usize,
+    /// The protocol was told to pause writing, and has itself paused reading.
+    pub(crate) writing_paused: bool,
+    pub(crate) reading_paused: bool,
 }
 
 #[derive(Debug)]
@@ -189,11 +231,20 @@ impl<C> FdTable<C> {
 
     /// The transport or listener that has a descriptor.
     pub(crate) fn source(&self, fd: RawFd) -> Option<Ref> {
-        let (object, has_descriptor) = match self.entries.borrow().get(fd as usize) {
-            Some(Entry { kind: Kind::Source(source), .. }) => (source.get(), source.has_descriptor),
+        let (object, status) = match self.entries.borrow().get(fd as usize) {
+            Some(Entry { kind: Kind::Source(source), .. }) => (source.get(), source.status),
             _ => return None,
         };
-        has_descriptor(&object).then_some(object)
+        (!status(&object).detached).then_some(object)
+    }
+
+    /// The states of all transports and listeners.
+    pub(crate) fn statuses(&self) -> Vec<Status> {
+        let status = |entry: &Entry<C>| match &entry.kind {
+            Kind::Source(source) => Some((source.status)(&source.get())),
+            _ => None,
+        };
+        self.entries.borrow().iter().filter_map(status).collect()
     }
 
     /// All transports and listeners.
@@ -228,8 +279,12 @@ impl<C> FdTable<C> {
 
     /// Does a listener have this descriptor?
     pub(crate) fn is_listener(&self, fd: RawFd) -> bool {
-        let entries = self.entries.borrow();
-        matches!(entries.get(fd as usize), Some(Entry { kind: Kind::Source(source), .. }) if source.listener)
+        match self.entries.borrow().get(fd as usize) {
+            Some(Entry { kind: Kind::Source(source), .. }) => {
+                (source.status)(&source.get()).kind == SourceKind::Listener
+            }
+            _ => false,
+        }
     }
 
     /// The object that handles an event with this token; `None` if the token is out of date. The object is owned,

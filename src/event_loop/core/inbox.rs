@@ -10,7 +10,7 @@
 //! `PARKED` and writes to the eventfd. Only the first message of a burst writes.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
-use std::sync::{Mutex, TryLockError};
+use std::sync::{Arc, Mutex, TryLockError};
 
 use pyo3::Python;
 
@@ -34,6 +34,25 @@ pub(crate) struct Inbox {
     waker: Mutex<Option<Waker>>,
     /// The number of awaited jobs whose threads need the GIL; see `gil_fairness`.
     jobs: AtomicU32,
+    /// The number of name lookups of this loop.
+    lookups: AtomicU32,
+}
+
+/// A name lookup of a loop, until its result is delivered.
+pub(crate) struct Lookup(Arc<Inbox>);
+
+impl Lookup {
+    pub(crate) fn of(inbox: &Arc<Inbox>) -> Lookup {
+        // Relaxed, as for `jobs`.
+        inbox.lookups.fetch_add(1, Ordering::Relaxed);
+        Lookup(inbox.clone())
+    }
+}
+
+impl Drop for Lookup {
+    fn drop(&mut self) {
+        self.0.lookups.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Inbox {
@@ -44,6 +63,7 @@ impl Inbox {
             messages: Mutex::new(Some(Vec::new())),
             waker: Mutex::new(Some(waker)),
             jobs: AtomicU32::new(0),
+            lookups: AtomicU32::new(0),
         }
     }
 
@@ -140,7 +160,15 @@ impl Inbox {
     }
 
     pub(crate) fn awaits_jobs(&self) -> bool {
-        self.jobs.load(Ordering::Relaxed) > 0
+        self.jobs() > 0
+    }
+
+    pub(crate) fn jobs(&self) -> u32 {
+        self.jobs.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn lookups(&self) -> u32 {
+        self.lookups.load(Ordering::Relaxed)
     }
 
     /// Takes all messages, in order.

@@ -1,6 +1,7 @@
 //! Debug mode and tracers' patches, which have to see every callback.
 //!
-//! A loop looks for patches when it is created and when it begins to run. For each callback it checks one flag.
+//! A loop looks for patches when it is created and when it begins to run. For each callback it checks one flag, which
+//! also says whether a program wants to know when each task has made its last step.
 
 use std::cell::Cell;
 
@@ -10,15 +11,34 @@ use crate::compat::patches::{self, Patches};
 pub(crate) struct Instrumentation {
     debug: Cell<bool>,
     patches: Cell<Patches>,
-    /// Debug mode is on, or there is a patch.
-    active: Cell<bool>,
+    /// [`ACTIVE`], [`TIMES_STEPS`], both or none.
+    reasons: Cell<u8>,
 }
+
+/// Debug mode is on, or there is a patch.
+const ACTIVE: u8 = 1;
+/// The times of task steps are recorded.
+const TIMES_STEPS: u8 = 2;
 
 impl Instrumentation {
     /// Do callbacks and tasks need asyncio's own code path, because debug mode is on or a tracer has patched it?
     #[inline(always)]
     pub(crate) fn is_active(&self) -> bool {
-        self.active.get()
+        self.reasons.get() & ACTIVE != 0
+    }
+
+    /// Must the run of a callback be seen?
+    #[inline(always)]
+    pub(crate) fn sees_runs(&self) -> bool {
+        self.reasons.get() != 0
+    }
+
+    pub(crate) fn times_steps(&self) -> bool {
+        self.reasons.get() & TIMES_STEPS != 0
+    }
+
+    pub(crate) fn set_times_steps(&self, on: bool) {
+        self.set(TIMES_STEPS, on);
     }
 
     #[inline(always)]
@@ -45,6 +65,11 @@ impl Instrumentation {
 
     fn update(&self) {
         let Patches { handle_run, create_task } = self.patches.get();
-        self.active.set(self.debug.get() || handle_run || create_task);
+        self.set(ACTIVE, self.debug.get() || handle_run || create_task);
+    }
+
+    fn set(&self, reason: u8, on: bool) {
+        let others = self.reasons.get() & !reason;
+        self.reasons.set(if on { others | reason } else { others });
     }
 }

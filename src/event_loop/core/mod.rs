@@ -5,22 +5,27 @@
 
 pub(crate) mod fd_table;
 pub(crate) mod gil_fairness;
+pub(crate) mod heartbeat;
 pub(crate) mod inbox;
 pub(crate) mod instrumentation;
 pub(crate) mod io;
 pub(crate) mod loop_clock;
 pub(crate) mod loop_ref;
 pub(crate) mod metrics;
+pub(crate) mod page;
 pub(crate) mod poll_policy;
 pub(crate) mod process;
 pub(crate) mod ready;
 pub(crate) mod run_state;
 pub(crate) mod scratch;
+pub(crate) mod step_times;
 pub(crate) mod timers;
+pub(crate) mod turn_meter;
 pub(crate) mod wakeup;
 pub(crate) mod watched_fd;
 pub(crate) mod writes;
 
+use std::cell::Cell;
 use std::io as std_io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,19 +35,22 @@ use pyo3::prelude::*;
 
 use self::fd_table::{FdTable, Kind};
 use self::gil_fairness::GilFairness;
+use self::heartbeat::{Heartbeat, NOBODY};
 use self::inbox::Inbox;
 use self::instrumentation::Instrumentation;
 use self::io::{Io, new_poller};
 use self::loop_clock::LoopClock;
 use self::loop_ref::LoopRef;
-use self::metrics::Counters;
+use self::page::LoopCounters;
 use self::poll_policy::PollPolicy;
 use self::process::OwnerProcess;
 use self::ready::{NativeStep, ReadyQueue};
 use self::run_state::{Phase, RunState};
 pub(crate) use self::scratch::RECEIVE;
 use self::scratch::Scratch;
+use self::step_times::StepTimes;
 use self::timers::Timers;
+use self::turn_meter::TurnMeter;
 use self::wakeup::Wakeup;
 use self::writes::Writes;
 use super::handle::layout::Handle;
@@ -77,7 +85,11 @@ pub(crate) struct Core {
     pub(crate) state: RunState,
     pub(crate) instrumentation: Instrumentation,
     pub(crate) process: OwnerProcess,
-    pub(crate) counters: Counters,
+    /// Not in the core itself, because it is large, and can be on the shared page.
+    pub(crate) counters: LoopCounters,
+    pub(crate) meter: TurnMeter,
+    pub(crate) step_times: StepTimes,
+    pub(crate) heartbeat: Cell<&'static Heartbeat>,
     pub(crate) scratch: Scratch,
     /// `{"loop": loop}`, the keyword arguments for new futures.
     pub(crate) future_arguments: Slot,
@@ -138,7 +150,10 @@ impl Core {
             state: RunState::default(),
             instrumentation: Instrumentation::default(),
             process: OwnerProcess::new(),
-            counters: Counters::default(),
+            counters: LoopCounters::default(),
+            meter: TurnMeter::default(),
+            step_times: StepTimes::default(),
+            heartbeat: Cell::new(&NOBODY),
             scratch: Scratch::default(),
             future_arguments: Slot::empty(),
             bytes_cache: BytesCache::new(),
@@ -330,6 +345,8 @@ impl Core {
     #[inline(always)]
     pub(crate) fn flush_all(&self) -> Result<(), Fatal> {
         while !self.writes.queue.is_empty() {
+            // Flushing takes time, so the next turn reads the clock.
+            self.meter.carry(0);
             // After a fatal error the other transports are flushed too, so that no written data is held back.
             let mut outcome = Outcome::default();
             for _ in 0..self.writes.queue.len() {
@@ -368,6 +385,7 @@ impl Core {
     pub(crate) fn clear(&self) {
         self.future_arguments.clear();
         self.bytes_cache.clear();
+        self.step_times.clear();
         while let Some(entry) = self.ready.pop() {
             if let Entry::Handle(handle) = &entry {
                 handle.empty();

@@ -58,6 +58,18 @@ impl PollPolicy {
         self.last_poll.set(now);
     }
 
+    /// The time of the last poll, in nanoseconds of CLOCK_MONOTONIC; 0 before the first one. While callbacks run, it is
+    /// the current time to within a turn and the time that a busy loop goes without a poll.
+    #[inline(always)]
+    pub(crate) fn last_poll(&self) -> u64 {
+        self.last_poll.get()
+    }
+
+    /// A poll was made at `now` by Python code that steps the loop.
+    pub(crate) fn note_outer_poll(&self, now: u64) {
+        self.last_poll.set(now);
+    }
+
     /// Records whether the turn has events. If it has none because the poll was skipped, the last result stays.
     #[inline(always)]
     pub(crate) fn note_events(&self, any: bool, skipped: bool) {

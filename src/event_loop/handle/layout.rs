@@ -254,6 +254,11 @@ impl Handle {
         self.cancelled.get()
     }
 
+    /// The callback, unless it has run or was cancelled.
+    pub(crate) fn callback(&self) -> Option<Ref> {
+        self.callback.get()
+    }
+
     pub(crate) fn set_source_traceback(&self, traceback: Option<Ref>) {
         self.source_traceback.set(traceback);
     }

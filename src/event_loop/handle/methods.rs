@@ -147,7 +147,7 @@ fn run<T: AnyHandle>(this: This<'_, T>) -> Result<(), Raised> {
         handle.finish_run();
         return Ok(());
     }
-    match (handle.run(), handle.event_loop.get()) {
+    match (handle.run(|_| Ok(())), handle.event_loop.get()) {
         (Err(raised), Some(event_loop)) => {
             event_loop.core().report_handle(&handle, raised).map_err(|Fatal| Raised)
         }

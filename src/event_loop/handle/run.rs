@@ -27,17 +27,23 @@ struct Stack {
 
 impl Handle {
     /// Runs the callback in its context. Does nothing if the handle was cancelled or has run. After an error the
-    /// callback is put back into the handle, so that the report can name it.
+    /// callback is put back into the handle, so that the report can name it; otherwise `after` is called with it.
     #[inline(always)]
-    pub(crate) fn run(&self) -> Result<(), Raised> {
+    pub(crate) fn run(&self, after: impl FnOnce(&Ref) -> Result<(), Raised>) -> Result<(), Raised> {
         if self.callback.is_empty() {
             return Ok(());
         }
         match self.kind {
-            Kind::Once | Kind::Timer => self.run_once(),
-            Kind::Repeated => self.run_copy(),
-            Kind::ThreadSafe => self.run_locked(Handle::run_once),
+            Kind::Once | Kind::Timer => self.run_once(after),
+            Kind::Repeated => self.run_copy(after),
+            Kind::ThreadSafe => self.run_thread_safe(after),
         }
+    }
+
+    /// A function of its own, so that the other kinds are compiled into their caller.
+    #[inline(never)]
+    fn run_thread_safe(&self, after: impl FnOnce(&Ref) -> Result<(), Raised>) -> Result<(), Raised> {
+        self.run_locked(|this| this.run_once(after))
     }
 
     /// Runs the callback in debug mode, and leaves it in the handle, so that the log can name it. The caller then calls
@@ -45,21 +51,22 @@ impl Handle {
     #[cold]
     pub(crate) fn run_debug(&self) -> Result<(), Raised> {
         match self.kind {
-            Kind::ThreadSafe => self.run_locked(Handle::run_copy),
-            _ => self.run_copy(),
+            Kind::ThreadSafe => self.run_locked(|this| this.run_copy(|_| Ok(()))),
+            _ => self.run_copy(|_| Ok(())),
         }
     }
 
     #[inline(always)]
-    fn run_once(&self) -> Result<(), Raised> {
+    fn run_once(&self, after: impl FnOnce(&Ref) -> Result<(), Raised>) -> Result<(), Raised> {
         let (Some(callback), Some(context)) = (self.callback.take(), self.context.take()) else {
             return Ok(());
         };
         let mut stack = Stack { spare: null_mut(), arguments: self.take_arguments() };
         let tupled = self.tupled.get();
         let Err((raised, context)) = invoke(&callback, context, &mut stack, tupled) else {
+            let noted = after(&callback);
             drop(callback);
-            return Ok(());
+            return noted;
         };
         if self.cancelled.get() || !self.callback.is_empty() || !self.arguments[0].is_empty() {
             // The callback has cancelled the handle, or has set another callback or other arguments.
@@ -77,7 +84,7 @@ impl Handle {
 
     /// Runs the callback, and leaves it in the handle.
     #[cold]
-    fn run_copy(&self) -> Result<(), Raised> {
+    fn run_copy(&self, after: impl FnOnce(&Ref) -> Result<(), Raised>) -> Result<(), Raised> {
         let (Some(callback), Some(context)) = (self.callback.get(), self.context_object()?) else {
             return Ok(());
         };
@@ -85,7 +92,8 @@ impl Handle {
         invoke(&callback, context, &mut stack, self.tupled.get()).map_err(|(raised, context)| {
             self.keep_context(context);
             raised
-        })
+        })?;
+        after(&callback)
     }
 
     /// Keeps the context of a callback that has failed. The error is reported in this context, even if the callback has

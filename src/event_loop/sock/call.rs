@@ -9,6 +9,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::io;
+use std::mem::offset_of;
 use std::os::fd::RawFd;
 use std::rc::Rc;
 
@@ -74,13 +75,14 @@ impl Action {
 
 /// An awaitable socket call.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct SockCall {
     name: &'static str,
     event_loop: LoopRef,
     /// The socket; empty once the call is over.
     socket: Slot,
-    fd: Cell<RawFd>,
     waiter: Slot,
+    fd: Cell<RawFd>,
     awaited: AwaitState,
     action: RefCell<Action>,
 }
@@ -101,8 +103,8 @@ impl SockCall {
             name,
             event_loop: core.loop_ref(),
             socket: Slot::new(Some(socket.to_owned())),
-            fd: Cell::new(-1),
             waiter: Slot::empty(),
+            fd: Cell::new(-1),
             awaited: AwaitState::default(),
             action: RefCell::new(action),
         })?;
@@ -244,8 +246,18 @@ impl Coroutine for SockCall {
         self.name
     }
 
+    const AWAITED: usize = offset_of!(SockCall, awaited);
+
     fn awaited(&self) -> &AwaitState {
         &self.awaited
+    }
+
+    fn waits_for(&self) -> Option<Ref> {
+        self.waiter.get()
+    }
+
+    fn is_over(&self) -> bool {
+        self.socket.is_empty()
     }
 
     /// Makes an attempt, and waits if it would block.
@@ -298,6 +310,7 @@ impl Coroutine for SockCall {
             future
         };
         this.waiter.set(Some(future.clone_ref()));
+        this.awaited.begin_wait(this.core().polls.last_poll());
         // From now on there is a reference cycle: the future refers to the task, and the task to this call. A call that
         // ends at once needs no tracking, unless `create` has found an object in it that may be part of a cycle.
         this.track();

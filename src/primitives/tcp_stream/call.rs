@@ -5,6 +5,7 @@
 
 use std::cell::UnsafeCell;
 use std::io;
+use std::mem::offset_of;
 
 use pyo3::prelude::*;
 
@@ -33,16 +34,17 @@ pub(super) enum Action {
 }
 
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct TcpStreamCall {
+    action: UnsafeCell<Action>,
     name: &'static str,
+    awaited: AwaitState,
     /// The stream, until the call is over.
     stream: Slot,
-    action: UnsafeCell<Action>,
     /// What a read waits for.
     future: Slot,
     /// What sends the rest of a write.
     sending: Slot,
-    awaited: AwaitState,
 }
 
 // `make_type` builds the class, of which `create` makes every instance.
@@ -55,12 +57,12 @@ impl TcpStreamCall {
         action: Action,
     ) -> Result<Ref, Raised> {
         native::create(TcpStreamCall {
-            name,
-            stream: Slot::new(Some(stream.object().to_owned())),
             action: UnsafeCell::new(action),
+            name,
+            awaited: AwaitState::default(),
+            stream: Slot::new(Some(stream.object().to_owned())),
             future: Slot::empty(),
             sending: Slot::empty(),
-            awaited: AwaitState::default(),
         })
     }
 
@@ -87,9 +89,10 @@ impl TcpStreamCall {
         let request = &request.clone();
         loop {
             budget::refill();
-            if let Some(future) = stream.wait(this.py(), request, waited)? {
+            if let Some((future, now)) = stream.wait(this.py(), request, waited)? {
                 stream.reading.set(true);
                 this.future.set(Some(future.clone_ref()));
+                this.awaited.begin_wait(now);
                 this.track();
                 return Ok(Step::Wait(future));
             }
@@ -123,7 +126,7 @@ impl TcpStreamCall {
         // The socket takes no more. The rest is sent without the GIL.
         let socket = stream.on_runtime()?;
         let rest = DropOnLoop::new(data.to_sendable(py), &LoopHandle::running(py)?);
-        let sending = Operation::create(py, "TcpStream.write_all", async move {
+        let sending = Operation::create(py, "send", async move {
             let turn = turn.acquire(1).await;
             let sent = socket.write_all(rest.get().map_or(&[], Sendable::as_slice)).await;
             drop(turn);
@@ -152,8 +155,18 @@ impl Coroutine for TcpStreamCall {
         self.name
     }
 
+    const AWAITED: usize = offset_of!(TcpStreamCall, awaited);
+
     fn awaited(&self) -> &AwaitState {
         &self.awaited
+    }
+
+    fn waits_for(&self) -> Option<Ref> {
+        self.future.get().or_else(|| self.sending.get())
+    }
+
+    fn is_over(&self) -> bool {
+        self.stream.is_empty()
     }
 
     fn step(this: This<'_, Self>, _: Borrowed<'_>) -> Result<Step, Raised> {

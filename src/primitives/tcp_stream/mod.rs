@@ -51,6 +51,7 @@ use crate::bridge::waiter::{Waiter, WakeOnce};
 use crate::capi::class::add_methods;
 use crate::capi::native::native_class;
 use crate::capi::{Fallible, Raised, Ref, Slot, This};
+use crate::event_loop::clock::monotonic_nanos;
 use crate::event_loop::event_loop::EventLoop;
 use crate::event_loop::futures::new_future;
 use crate::framing::{ReadRequest, TooLong};
@@ -190,9 +191,14 @@ impl TcpStream {
         }
     }
 
-    /// Call this after a look that found nothing. Returns the future to wait for, or none if the caller should look
-    /// again.
-    fn wait(&self, py: Python<'_>, request: &ReadRequest, waited: bool) -> Result<Option<Ref>, Raised> {
+    /// Call this after a look that found nothing. Returns the future to wait for, and the time at which the wait begins;
+    /// or none if the caller should look again.
+    fn wait(
+        &self,
+        py: Python<'_>,
+        request: &ReadRequest,
+        waited: bool,
+    ) -> Result<Option<(Ref, u64)>, Raised> {
         if let Some(object) = self.reader.get() {
             let Some(reader) = object.downcast::<LoopReader>() else { return Err(Raised) };
             let event_loop = running_loop()?.bind(py);
@@ -201,13 +207,14 @@ impl TcpStream {
                 && LoopReader::attach(reader, own)
             {
                 // Making a future may run Python code.
-                let future = new_future(own.get().core())?;
+                let core = own.get().core();
+                let future = new_future(core)?;
                 drop(self.open(waited)?);
                 if self.reader.is_empty() {
                     return Ok(None);
                 }
                 reader.wait(request, future.clone_ref());
-                return Ok(Some(future));
+                return Ok(Some((future, core.polls.last_poll())));
             }
             return self.on_runtime().map(|_| None);
         }
@@ -216,7 +223,7 @@ impl TcpStream {
         let waker = Waker::from(WakeOnce::new(waiter));
         let mut open = self.open(waited)?;
         let Place::Runtime(_, reader) = &mut open.place else { return Ok(None) };
-        Ok(reader.wait(request, waker).then_some(future))
+        Ok(reader.wait(request, waker).then(|| (future, monotonic_nanos())))
     }
 
     /// Returns the socket on the runtime. If it is not there yet, moves it there.

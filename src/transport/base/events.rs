@@ -4,10 +4,10 @@
 //! to wait for a datagram that has already arrived. So if callbacks are ready, the event is queued behind them. If the
 //! protocol runs the loop inside of a callback, an event for the same transport waits until that callback returns.
 
-use super::transport::TransportKind;
+use super::transport::{self, TransportKind};
 use crate::capi::{Fatal, Ref, This};
 use crate::event_loop::core::Core;
-use crate::event_loop::source::Source;
+use crate::event_loop::source::{Source, Status};
 use crate::reactor::Readiness;
 
 /// A transport that handles one event at a time.
@@ -16,8 +16,8 @@ pub(crate) trait EventHandler: TransportKind {
 }
 
 impl<T: EventHandler> Source for T {
-    fn has_descriptor(object: &Ref) -> bool {
-        object.downcast::<T>().is_some_and(|this| this.descriptor() == this.base().fd.get())
+    fn status(object: &Ref) -> Status {
+        object.downcast::<T>().map_or_else(Status::default, transport::status)
     }
 
     #[inline(always)]

@@ -41,6 +41,8 @@ pub(crate) struct NativeProtocol {
     pub(crate) receive: Receive,
     /// Sends what was to be sent at the end of the turn. Ignores errors.
     pub(crate) send_last: fn(&Ref),
+    /// How many bytes it has not passed to the transport yet.
+    pub(crate) unsent: fn(&Ref) -> usize,
 }
 
 static NATIVE: OnceLock<NativeProtocol> = OnceLock::new();
@@ -117,6 +119,14 @@ impl ProtocolSink {
         context: Option<&Ref>,
     ) -> Result<(), Raised> {
         NATIVE.get().map_or(Ok(()), |class| (class.receive)(protocol, core, data, context))
+    }
+
+    /// How many bytes a TLS connection has not passed to the transport yet.
+    pub(crate) fn unsent(&self) -> usize {
+        match (self.delivery(), NATIVE.get(), self.protocol.get()) {
+            (Delivery::Native, Some(class), Some(protocol)) => (class.unsent)(&protocol),
+            _ => 0,
+        }
     }
 
     /// Sends what a TLS connection on this transport has still to send. Called when the transport is closed without the

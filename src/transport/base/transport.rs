@@ -35,7 +35,7 @@ use crate::capi::{Borrowed, Fatal, Raised, Ref, Slot, This};
 use crate::compat::transports::Replaced;
 use crate::event_loop::core::Core;
 use crate::event_loop::core::loop_ref::LoopRef;
-use crate::event_loop::source::Source;
+use crate::event_loop::source::{Source, SourceKind, Status};
 use crate::reactor::{Interest, Readiness, Token};
 
 /// After this many writes to a lost connection, each further write logs a warning, as in asyncio.
@@ -184,6 +184,14 @@ pub(crate) trait TransportKind: TransportFields + Traverse + Source {
         0
     }
 
+    /// The number of bytes that a TLS connection on this transport has not encrypted yet.
+    fn unsent_of_protocol(&self) -> usize {
+        0
+    }
+
+    /// The kind, as `loop.metrics()` counts it.
+    fn source_kind(&self) -> SourceKind;
+
     /// Is everything sent?
     fn is_drained(&self) -> bool {
         self.unsent() == 0
@@ -242,6 +250,18 @@ pub(super) static OFFSET: AtomicUsize = AtomicUsize::new(0);
 pub(crate) fn offset() -> usize {
     // Ordering: Relaxed. It is stored at import, before any transport is created.
     OFFSET.load(Ordering::Relaxed)
+}
+
+/// [`Source::status`] of every kind.
+pub(crate) fn status<T: TransportKind>(this: This<'_, T>) -> Status {
+    let base = this.base();
+    Status {
+        kind: this.source_kind(),
+        detached: this.descriptor() != base.fd.get(),
+        unsent: this.unsent() + this.unsent_of_protocol(),
+        writing_paused: base.protocol_paused.get(),
+        reading_paused: base.paused.get(),
+    }
 }
 
 impl TransportBase {

@@ -17,6 +17,7 @@ use crate::compat::descriptor;
 use crate::compat::transports::Replaced;
 use crate::event_loop::core::Core;
 use crate::event_loop::event_loop::EventLoop;
+use crate::event_loop::source::SourceKind;
 use crate::reactor::{Interest, Readiness};
 use crate::transport::base::class::make_class;
 use crate::transport::base::events::EventHandler;
@@ -50,6 +51,10 @@ impl TransportKind for Datagram {
 
     fn send_gathered(this: This<'_, Self>) -> Result<(), Raised> {
         send::send_queued(this)
+    }
+
+    fn source_kind(&self) -> SourceKind {
+        SourceKind::Datagram
     }
 
     fn unsent(&self) -> usize {

@@ -20,6 +20,7 @@ use crate::capi::{Fatal, Raised, Ref, Slot, This};
 use crate::compat::transports::Replaced;
 use crate::event_loop::core::{Core, RECEIVE};
 use crate::event_loop::event_loop::EventLoop;
+use crate::event_loop::source::SourceKind;
 use crate::reactor::{Interest, Readiness};
 use crate::transport::base::class::{make_class, native_transport};
 use crate::transport::base::closing::{fatal_error, lose, watch_or_lose};
@@ -64,6 +65,10 @@ impl TransportKind for ReadPipe {
 
     fn interest(&self) -> Option<Interest> {
         self.base.is_reading().then_some(Interest::READ)
+    }
+
+    fn source_kind(&self) -> SourceKind {
+        SourceKind::ReadPipe
     }
 
     fn describe(&self, text: &mut String) {

@@ -23,6 +23,7 @@ use crate::capi::{Arguments, Borrowed, Exception, Fatal, Raised, Slot, This};
 use crate::compat::transports::Replaced;
 use crate::event_loop::core::Core;
 use crate::event_loop::event_loop::EventLoop;
+use crate::event_loop::source::SourceKind;
 use crate::reactor::{Interest, Readiness};
 use crate::transport::base::class::{make_class, native_transport};
 use crate::transport::base::closing::{fatal_error, force_close, watch_or_lose, watch_or_raise};
@@ -72,6 +73,10 @@ impl TransportKind for WritePipe {
             return None;
         }
         Interest::of(self.notices_close, !self.buffer.is_empty() || self.lingers.get())
+    }
+
+    fn source_kind(&self) -> SourceKind {
+        SourceKind::WritePipe
     }
 
     fn unsent(&self) -> usize {

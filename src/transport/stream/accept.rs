@@ -19,9 +19,8 @@ use crate::capi::inspect::integer;
 use crate::capi::{Exception, Fallible, Fatal, Raised, Ref, Slot, sockaddr};
 use crate::compat::descriptor;
 use crate::event_loop::core::Core;
-use crate::event_loop::core::metrics::add;
 use crate::event_loop::event_loop::EventLoop;
-use crate::event_loop::source::Source;
+use crate::event_loop::source::{Source, SourceKind, Status};
 use crate::reactor::{Interest, Readiness};
 use crate::transport::base::opening::Parts;
 
@@ -105,16 +104,16 @@ pub(crate) fn start_listener(
 }
 
 impl Source for Listener {
-    const LISTENER: bool = true;
-
     fn on_ready(object: &Ref, core: &Core, _readiness: Readiness) -> Result<(), Fatal> {
         let bound = object.bind(object.py());
         let Ok(listener) = bound.cast::<Listener>() else { return Ok(()) };
         listener.get().accept(object, core)
     }
 
-    fn has_descriptor(object: &Ref) -> bool {
-        object.bind(object.py()).cast::<Listener>().is_ok_and(|it| it.get().descriptor() == it.get().fd)
+    fn status(object: &Ref) -> Status {
+        let detached =
+            object.bind(object.py()).cast::<Listener>().is_ok_and(|it| it.get().descriptor() != it.get().fd);
+        Status { kind: SourceKind::Listener, detached, ..Status::default() }
     }
 }
 
@@ -143,7 +142,7 @@ impl Listener {
             }
             match address::accept(self.descriptor()) {
                 Ok((fd, peer)) => {
-                    add(&core.counters.connections_accepted, 1);
+                    core.counters.connections_accepted.add(1);
                     self.connection(core, fd, peer)?;
                 }
                 Err(error) => return self.failed(core, &error),
@@ -161,6 +160,7 @@ impl Listener {
         ) {
             return Ok(());
         }
+        core.counters.accept_errors.add(1);
         let exhausted =
             matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM));
         let Raised = raise_io(error);

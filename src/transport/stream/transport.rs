@@ -24,14 +24,14 @@ use crate::capi::methods::Attribute;
 use crate::capi::{Fatal, Raised, Ref, This};
 use crate::compat::transports::Replaced;
 use crate::event_loop::core::Core;
-use crate::event_loop::source::Source;
+use crate::event_loop::source::{Source, SourceKind, Status};
 use crate::reactor::Readiness;
 use crate::transport::base::closing::{close, fatal_error};
 use crate::transport::base::events::while_handling;
 use crate::transport::base::protocol_sink::Delivery;
 use crate::transport::base::reporting::log_in_debug;
 use crate::transport::base::sizes::READS;
-use crate::transport::base::transport::TransportKind;
+use crate::transport::base::transport::{TransportKind, status};
 
 /// Is there a reason to read: data, or an end or error that a read will report?
 #[inline(always)]
@@ -129,6 +129,18 @@ impl TransportKind for Stream {
         self.writing.buffer.len()
     }
 
+    fn source_kind(&self) -> SourceKind {
+        match self.reading.family {
+            _ if self.sink.delivery() == Delivery::Native => SourceKind::Tls,
+            libc::AF_UNIX => SourceKind::Unix,
+            _ => SourceKind::Tcp,
+        }
+    }
+
+    fn unsent_of_protocol(&self) -> usize {
+        self.sink.unsent()
+    }
+
     #[inline(always)]
     fn drop_unsent(&self) {
         if !self.writing.is_empty() {
@@ -204,8 +216,8 @@ fn take_pending(this: This<'_, Stream>) -> Option<Readiness> {
 }
 
 impl Source for Stream {
-    fn has_descriptor(object: &Ref) -> bool {
-        object.downcast::<Stream>().is_some_and(|this| this.descriptor() == this.base.fd.get())
+    fn status(object: &Ref) -> Status {
+        object.downcast::<Stream>().map_or_else(Status::default, status)
     }
 
     #[inline(always)]

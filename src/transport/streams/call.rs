@@ -6,6 +6,7 @@
 //! coroutine is awaited instead.
 
 use std::cell::{Cell, UnsafeCell};
+use std::mem::offset_of;
 use std::ptr::null_mut;
 
 use pyo3::ffi;
@@ -23,7 +24,9 @@ use crate::capi::fallible::tuple;
 use crate::capi::imports::imports;
 use crate::capi::inspect::integer;
 use crate::capi::native::{self, native_class};
-use crate::capi::{Arguments, Borrowed, Exception, Raised, Ref, Slot, This};
+use crate::capi::{Arguments, Borrowed, Exception, Native, Raised, Ref, Slot, This};
+use crate::event_loop::core::Core;
+use crate::transport::stream::state::Stream;
 
 /// What the call does.
 #[derive(Debug)]
@@ -52,15 +55,16 @@ enum Phase {
 }
 
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct Call {
+    kind: UnsafeCell<Kind>,
     /// The reader; for `drain` the writer.
     owner: Slot,
     waiter: Slot,
-    kind: UnsafeCell<Kind>,
-    /// The offset in the data at which the search for a separator continues.
-    offset: Cell<usize>,
-    phase: Cell<Phase>,
     awaited: AwaitState,
+    /// The offset in the data at which the search for a separator continues, at most.
+    offset: Cell<u32>,
+    phase: Cell<Phase>,
 }
 
 // `make_type` builds the class. Only `create` makes instances.
@@ -70,12 +74,12 @@ impl Call {
     #[inline(always)]
     pub(super) fn create(owner: &Ref, kind: Kind) -> Result<Ref, Raised> {
         native::create_with(|| Call {
+            kind: UnsafeCell::new(kind),
             owner: Slot::new(Some(owner.clone_ref())),
             waiter: Slot::empty(),
-            kind: UnsafeCell::new(kind),
+            awaited: AwaitState::default(),
             offset: Cell::new(0),
             phase: Cell::new(Phase::Fresh),
-            awaited: AwaitState::default(),
         })
     }
 
@@ -178,6 +182,7 @@ impl Call {
         }
         let event_loop = reader.event_loop.get().unwrap_or_else(Ref::none);
         let future = event_loop.call_method(&imports().create_future, &[])?;
+        this.awaited.begin_wait(time_of_poll(reader, &event_loop));
         reader.waiter.set(Some(future.clone_ref()));
         reader.wanted.set(match this.kind() {
             Kind::Exactly(size) => *size as usize,
@@ -235,6 +240,7 @@ impl Call {
             inherited(class, this.method_name(), owner, Arguments::positional(argument.as_slice()))?;
         this.waiter.set(Some(coroutine));
         this.phase.set(Phase::PassedOn);
+        this.awaited.begin_wait(0);
         this.track();
         this.send_on(Borrowed::none())
     }
@@ -265,6 +271,20 @@ impl Call {
     }
 }
 
+/// The time of the last poll of a reader's loop; 0 if the loop is not ours.
+#[inline(always)]
+fn time_of_poll(reader: &Reader, event_loop: &Ref) -> u64 {
+    // The transport leads to the loop with fewer instructions than a look at the loop's class.
+    // SAFETY: null, or an object that the slot holds a reference to. No Python code runs while it is borrowed.
+    let transport = unsafe { Borrowed::from_nullable(reader.transport.as_ptr()) };
+    if let Some(transport) = transport.filter(|transport| Stream::class().is_exact_class_of(transport)) {
+        // SAFETY: the class was checked.
+        let stream = unsafe { This::<Stream>::from_ptr(transport.as_ptr()) };
+        return stream.base.core().polls.last_poll();
+    }
+    event_loop.downcast::<Core>().map_or(0, |core| core.polls.last_poll())
+}
+
 impl Coroutine for Call {
     fn name(&self) -> &'static str {
         match self.kind() {
@@ -293,8 +313,18 @@ impl Coroutine for Call {
         }
     }
 
+    const AWAITED: usize = offset_of!(Call, awaited);
+
     fn awaited(&self) -> &AwaitState {
         &self.awaited
+    }
+
+    fn waits_for(&self) -> Option<Ref> {
+        self.waiter.get()
+    }
+
+    fn is_over(&self) -> bool {
+        self.phase.get() == Phase::Done
     }
 
     #[inline(always)]

@@ -90,8 +90,8 @@ pub(super) fn join(blocks: &mut Vec<Ref>) -> Result<Ref, Raised> {
 
 /// Finds the end of the first separator. Without separators, finds a newline. The search continues at `offset`.
 #[inline(always)]
-fn find_end(reader: &Reader, separators: &[Ref], offset: &Cell<usize>) -> ItemEnd {
-    let mut searched = offset.get();
+fn find_end(reader: &Reader, separators: &[Ref], offset: &Cell<u32>) -> ItemEnd {
+    let mut searched = offset.get() as usize;
     let (data, limit) = (reader.store().as_slice(), reader.bytes.get());
     let end = if separators.is_empty() {
         find_line(data, &mut searched, limit)
@@ -99,14 +99,14 @@ fn find_end(reader: &Reader, separators: &[Ref], offset: &Cell<usize>) -> ItemEn
         let separators = separators.iter().map(|one| one.exact_bytes().unwrap_or(b"\n"));
         find_delimiter(data, separators, &mut searched, limit)
     };
-    offset.set(searched);
+    offset.set(u32::try_from(searched).unwrap_or(u32::MAX));
     end
 }
 
 pub(super) fn read_until(
     reader: &Reader,
     separators: &[Ref],
-    offset: &Cell<usize>,
+    offset: &Cell<u32>,
 ) -> Result<Option<Ref>, Raised> {
     match find_end(reader, separators, offset) {
         ItemEnd::Found { len, .. } => take(reader, len).map(Some),
@@ -119,7 +119,7 @@ pub(super) fn read_until(
 }
 
 #[inline(always)]
-pub(super) fn read_line(reader: &Reader, offset: &Cell<usize>) -> Result<Option<Ref>, Raised> {
+pub(super) fn read_line(reader: &Reader, offset: &Cell<u32>) -> Result<Option<Ref>, Raised> {
     match find_end(reader, &[], offset) {
         ItemEnd::Found { len, .. } => take(reader, len).map(Some),
         ItemEnd::TooLong(line) => {

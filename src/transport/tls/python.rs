@@ -252,6 +252,7 @@ pub(crate) fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         is_class_of: |protocol| protocol.downcast::<Connection>().is_some(),
         receive: read::receive,
         send_last: write::send_last_of,
+        unsent: |protocol| protocol.downcast::<Connection>().map_or(0, |connection| connection.unsent()),
     });
     ClassSpec::<Connection>::new(c"wakeloop._core.TlsConnection")
         .with_default_fields()

@@ -1,0 +1,114 @@
+"""Logs turns of a loop that took too long, with what is known about the cause.
+
+Native code calls `slow_turn` through `_support`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import sys
+import types
+from typing import Any
+
+from . import _durations
+from ._inherited import base_events, format_helpers
+from ._state import LoopState
+
+#: `loop.slow_turn_duration` of a new loop, in seconds.
+DEFAULT = _durations.from_environment("WAKELOOP_SLOW_TURN", 0.25)
+
+logger = logging.getLogger("wakeloop")
+
+
+def slow_turn(loop: LoopState, seconds: float, work: Any, unreported: int) -> None:
+    """Logs a slow turn.
+
+    `work` is what took so long: a callback, a handle, a transport or a listener. If it is None, several callbacks have
+    taken the time together. `unreported` slow turns before this one were not logged, because the last report was too
+    recent.
+    """
+    task = getattr(work, "__self__", None)
+    chain = ""
+    if work is None:
+        what = "several callbacks"
+    elif isinstance(task, asyncio.Task):
+        what, chain = _plain(task), _await_chain(task)
+    elif hasattr(work, "get_protocol"):
+        protocol = work.get_protocol()
+        # Over TLS, the protocol of the transport wraps that of the program.
+        what = f"{_plain(getattr(protocol, '_app_protocol', protocol))} of {_plain(work)}"
+    elif isinstance(work, asyncio.Handle):
+        what = base_events._format_handle(work)
+    elif callable(work):
+        what = format_helpers._format_callback_source(work, ())
+    else:
+        what = _plain(work)
+    before = f"; {unreported} slow turns before it were not logged" if unreported else ""
+    logger.warning("Slow turn: %s took %.3f seconds%s%s", what, seconds, before, chain)
+
+
+def publish_slow(loop: LoopState, nanos: int, work: Any) -> None:
+    """Writes a callback that took long to the shared page, by a name for which no code of the program runs."""
+    task = getattr(work, "__self__", None)
+    if isinstance(task, asyncio.Task):
+        name = f"{task.get_name()} {_qualified(task.get_coro())}"
+    elif isinstance(work, asyncio.Handle):
+        name = _qualified(getattr(work, "_callback", None))
+    elif isinstance(work, asyncio.BaseTransport) and hasattr(work, "get_protocol"):
+        protocol = work.get_protocol()
+        name = f"{_qualified(getattr(protocol, '_app_protocol', protocol))} of {_qualified(work)}"
+    else:
+        name = _qualified(work)
+    loop._publish_slow(nanos, name.encode(errors="replace"))
+
+
+def _qualified(work: Any) -> str:
+    while isinstance(work, functools.partial):
+        work = work.func
+    name = getattr(work, "__qualname__", None) if isinstance(work, _NAMED) else None
+    return name if isinstance(name, str) else type(work).__qualname__
+
+
+#: Types whose names are known to the interpreter.
+_NAMED = (
+    types.FunctionType,
+    types.MethodType,
+    types.BuiltinFunctionType,
+    types.CoroutineType,
+    types.GeneratorType,
+    types.AsyncGeneratorType,
+)
+
+
+def _plain(work: object) -> str:
+    """Returns the repr, in one line and without control characters."""
+    try:
+        text = repr(work)
+    except Exception:
+        text = object.__repr__(work)
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+def _await_chain(task: asyncio.Task[Any]) -> str:
+    """Returns where a suspended task waits, as text that begins with a line break; empty if it is done."""
+    if task.done():
+        return ""
+    if sys.version_info >= (3, 14):
+        return f"\n{asyncio.format_call_graph(task)}"
+    lines = []
+    awaiting: Any = task.get_coro()
+    while (kind := _KINDS.get(type(awaiting))) and (frame := getattr(awaiting, f"{kind[0]}_frame")) is not None:
+        code = frame.f_code
+        lines.append(f'\n  File "{code.co_filename}", line {frame.f_lineno}, in {code.co_qualname}')
+        awaiting = getattr(awaiting, kind[1])
+    return "; it waits in" + "".join(lines) if lines else ""
+
+
+#: By the type of an awaitable: the prefix of its attributes, and the attribute with what it awaits.
+_KINDS = {
+    types.CoroutineType: ("cr", "cr_await"),
+    types.GeneratorType: ("gi", "gi_yieldfrom"),
+    types.AsyncGeneratorType: ("ag", "ag_await"),
+}

@@ -1,0 +1,173 @@
+"""Snapshots of what a loop and the runtime have done: `loop.metrics()` and `wakeloop.runtime_metrics()`.
+
+A snapshot does not change. The difference of two (`later - earlier`) is what happened between them.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
+
+from ._core import _histogram_bounds
+
+__all__ = ("Histogram", "LoopMetrics")
+
+
+@dataclasses.dataclass(frozen=True)
+class Histogram:
+    """How often durations of each length have occurred.
+
+    The buckets are logarithmic: four for each doubling, from 131 µs to 69 s. All durations are in seconds.
+    """
+
+    #: The upper bounds of the buckets in seconds, each exclusive. The last one is infinite.
+    bounds: ClassVar[tuple[float, ...]] = (*(bound / 1e9 for bound in _histogram_bounds()), float("inf"))
+
+    #: How many durations fell into each bucket: as many numbers as `bounds` has.
+    counts: tuple[int, ...] = (0,) * len(bounds)
+    #: The sum of all durations, in seconds.
+    sum: float = 0.0
+    #: The longest duration, in seconds. In a difference of two snapshots it is at most the later snapshot's, and
+    #: exact only if the earlier one has seen none that is as long.
+    max: float = 0.0
+
+    @property
+    def count(self) -> int:
+        """How many durations were counted."""
+        return sum(self.counts)
+
+    @property
+    def mean(self) -> float:
+        """The mean duration in seconds; 0 if there is none."""
+        return self.sum / self.count if self.count else 0.0
+
+    def percentile(self, percent: float) -> float:
+        """Return the duration in seconds that `percent` of all durations do not exceed.
+
+        It is the upper bound of a bucket, or `max` if that is less; 0 if nothing was counted. Raises ValueError if
+        `percent` is not between 0 and 100.
+        """
+        if not 0 <= percent <= 100:
+            raise ValueError("percent must be between 0 and 100")
+        if not self.count:
+            return 0.0
+        upto = list(itertools.accumulate(self.counts))
+        rank = max(1.0, percent / 100 * upto[-1])
+        return min(self.bounds[bisect.bisect_left(upto, rank)], self.max)
+
+    def __sub__(self, earlier: Histogram) -> Histogram:
+        # A histogram that was reset in between has smaller numbers than before.
+        counts = tuple(max(0, now - before) for now, before in zip(self.counts, earlier.counts, strict=True))
+        longest = self.max
+        if longest <= earlier.max:
+            # The longest of these durations is not known, but its bucket is.
+            filled = [bound for bound, count in zip(self.bounds, counts, strict=True) if count > 0]
+            longest = min(filled[-1], longest) if filled else 0.0
+        return Histogram(counts, max(0.0, self.sum - earlier.sum), longest)
+
+    @classmethod
+    def _from_native(cls, counts: Sequence[int], nanos: int, longest: int) -> Self:
+        return cls(tuple(counts), nanos / 1e9, longest / 1e9)
+
+
+def _gauge() -> Any:
+    """A field whose value belongs to the moment, so that a difference has the later one."""
+    return dataclasses.field(metadata={"gauge": True})
+
+
+class Snapshot:
+    """The base class of the snapshots: dataclasses of numbers and histograms."""
+
+    def __sub__(self, earlier: Self) -> Self:
+        """What happened between two snapshots: counters and histograms are subtracted, gauges are the later ones."""
+        changes = {
+            field.name: getattr(self, field.name) - getattr(earlier, field.name)
+            for field in dataclasses.fields(self)  # type: ignore[arg-type]
+            if "gauge" not in field.metadata
+        }
+        return dataclasses.replace(self, **changes)  # type: ignore[type-var]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoopMetrics(Snapshot):
+    """What an event loop has done, and what it has to do: the result of `loop.metrics()`.
+
+    Counters begin at zero when the loop is created; `later - earlier` gives those of the time between two snapshots.
+    Fields marked as *now* are values of the moment, and stay as they are in a difference. Times are in seconds.
+    """
+
+    #: *Now*: the loop is closed.
+    closed: bool = _gauge()
+    #: *Now*: a thread is in `run_forever`.
+    running: bool = _gauge()
+
+    #: Time inside `run_forever`.
+    running_seconds: float
+    #: Of this, the time in which the loop waited for events, timers and other threads.
+    idle_seconds: float
+    #: Turns: iterations of the loop.
+    turns: int
+    #: Turns that took longer than `loop.slow_turn_duration`.
+    slow_turns: int
+    #: System calls that ask for events; `blocking_polls` of them released the GIL.
+    polls: int
+    blocking_polls: int
+    #: Events of descriptors.
+    io_events: int
+    #: Callbacks, task steps included.
+    callbacks: int
+    #: Timers that came due.
+    timers_fired: int
+    #: Messages of the Rust runtime to the loop.
+    messages: int
+    #: Connections that listeners of the loop have accepted.
+    connections_accepted: int
+    #: Failed attempts to accept a connection, for example because the process has no descriptors left (EMFILE).
+    accept_errors: int
+
+    #: How long the work of a turn had been ready when the loop came to it. There is one duration for each turn that
+    #: had work, that of its oldest.
+    delay: Histogram
+    #: The lengths of the turns, from the end of the poll to the next poll.
+    turn_length: Histogram
+    #: How long the loop waited for the GIL after polls that released it.
+    gil_wait: Histogram
+
+    #: *Now*: callbacks that are ready to run.
+    ready: int = _gauge()
+    #: *Now*: timers that wait.
+    timers: int = _gauge()
+    #: *Now*: open transports and listeners of the loop, by kind: `tcp`, `unix`, `tls`, `datagram`, `read_pipe`,
+    #: `write_pipe` and `listener`.
+    transports: Mapping[str, int] = _gauge()
+    #: *Now*: bytes that transports have buffered because their sockets do not take them yet.
+    write_buffer_bytes: int = _gauge()
+    #: *Now*: transports whose protocol has been told to pause writing.
+    paused_writers: int = _gauge()
+    #: *Now*: transports that do not read, because their protocol has paused them.
+    paused_readers: int = _gauge()
+    #: *Now*: jobs of `run_in_executor` and `spawn_blocking` that the loop awaits; `executor_queued` of them have not begun to run on the
+    #: default executor.
+    executor_jobs: int = _gauge()
+    executor_queued: int = _gauge()
+    #: *Now*: name lookups that run or wait for a thread.
+    lookups: int = _gauge()
+
+    @classmethod
+    def _from_native(cls, numbers: dict[str, Any], *, closed: bool, running: bool) -> Self:
+        for name in ("delay", "turn_length", "gil_wait"):
+            numbers[name] = Histogram._from_native(*numbers[name])
+        return cls(closed=closed, running=running, **numbers)
+
+    @property
+    def active_seconds(self) -> float:
+        """Time inside `run_forever` in which the loop had work, waits for the GIL included."""
+        return max(0.0, self.running_seconds - self.idle_seconds)
+
+    @property
+    def utilization(self) -> float:
+        """The share of the running time in which the loop had work: 0 to 1."""
+        return self.active_seconds / self.running_seconds if self.running_seconds else 0.0

@@ -1,0 +1,319 @@
+//! The shared page, on which a process publishes the counters of its loops. `python -m wakeloop top` reads it from
+//! outside.
+//!
+//! The page has a header, which Python code writes, and a slot for each of [`SLOTS`] loops. A published loop has its
+//! counters in its slot instead of the heap, so that publishing costs it nothing, and a reader sees its figures even
+//! while it is blocked.
+//!
+//! - Slots are taken and released with the GIL held. Only the loop's thread writes the rest.
+//! - This process never reads what others could have changed, except its own counters.
+//! - The mapping stays until the process ends, so that references into it stay valid. In a forked child it becomes a
+//!   private copy: the child does not write to its parent's page.
+
+use std::cell::Cell;
+use std::io;
+use std::ops::Deref;
+use std::os::fd::RawFd;
+use std::ptr::{self, NonNull};
+use std::slice;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
+
+use super::fd_table::SourceKind;
+use super::metrics::{Counter, Counters};
+
+/// How many loops the page has room for.
+const SLOTS: usize = 16;
+/// How many slow callbacks a slot remembers.
+const RECORDS: usize = 32;
+const HEADER: usize = 4096;
+/// The size of the page in bytes.
+const SIZE: usize = HEADER + SLOTS * size_of::<Slot>();
+/// The sizes that the reader has to agree with: of the page, of a slot and of the counters.
+pub(crate) const SIZES: (usize, usize, usize) = (SIZE, size_of::<Slot>(), size_of::<Counters>());
+
+/// The slots of the mapped page; null if this process has none.
+static PAGE: AtomicPtr<Slot> = AtomicPtr::new(ptr::null_mut());
+
+const _: () = assert!(size_of::<Slot>() == 8192 && size_of::<Record>() == 128);
+const _: () =
+    assert!(std::mem::offset_of!(Slot, records) == 512 && std::mem::offset_of!(Slot, counters) == 4608);
+
+/// What a loop publishes. All times are nanoseconds of the monotonic clock.
+#[derive(Debug)]
+#[repr(C, align(4096))]
+pub(crate) struct Slot {
+    /// Odd while a loop has the slot; changes whenever one takes or releases it.
+    generation: AtomicU64,
+    /// When the loop began to wait in the poll; 0 while it does not.
+    pub(crate) polling_since: Counter,
+    /// When it last came back from the poll.
+    pub(crate) busy_since: Counter,
+    /// When the transports were last counted, and how long that took.
+    pub(crate) counted_at: Counter,
+    pub(crate) counting: Counter,
+    pub(crate) ready: Counter,
+    pub(crate) timers: Counter,
+    pub(crate) write_buffer_bytes: Counter,
+    pub(crate) paused_writers: Counter,
+    pub(crate) paused_readers: Counter,
+    pub(crate) executor_jobs: Counter,
+    pub(crate) lookups: Counter,
+    /// In the order of [`SourceKind::COUNTED`].
+    pub(crate) transports: [Counter; SourceKind::COUNTED.len()],
+    /// How many records were written.
+    recorded: Counter,
+    /// UTF-8, padded with zeros.
+    name: [Counter; 8],
+    unused: [Counter; 36],
+    /// A ring of slow callbacks.
+    records: [Record; RECORDS],
+    counters: Counters,
+}
+
+/// A callback that took long.
+#[derive(Debug)]
+#[repr(C)]
+struct Record {
+    /// Odd while the record is written.
+    version: AtomicU64,
+    /// When it ended, and how long it took.
+    at: Counter,
+    nanos: Counter,
+    /// UTF-8, padded with zeros.
+    name: [Counter; 13],
+}
+
+impl Slot {
+    /// The loop begins to wait in the poll at `now`.
+    pub(crate) fn begin_poll(&self, now: u64) {
+        self.polling_since.set(now);
+    }
+
+    pub(crate) fn end_poll(&self, now: u64) {
+        self.busy_since.set(now);
+        self.polling_since.set(0);
+    }
+
+    /// Writes a callback into the ring.
+    pub(crate) fn record(&self, at: u64, nanos: u64, name: &[u8]) {
+        let number = self.recorded.get();
+        let record = &self.records[number as usize % RECORDS];
+        let version = record.version.load(Ordering::Relaxed);
+        record.version.store(version | 1, Ordering::Relaxed);
+        // Ordering: a reader that sees what follows also sees the odd version when it loads the version again.
+        fence(Ordering::Release);
+        record.at.set(at);
+        record.nanos.set(nanos);
+        write_text(&record.name, name);
+        // Ordering: Release, so that a reader that loads this version sees the whole record.
+        record.version.store((version | 1).wrapping_add(1), Ordering::Release);
+        self.recorded.set(number.wrapping_add(1));
+    }
+
+    /// Takes the slot for a loop, if it is free.
+    fn take(&self, name: &[u8], counters: &Counters) -> bool {
+        let generation = self.generation.load(Ordering::Relaxed);
+        if !generation.is_multiple_of(2) {
+            return false;
+        }
+        words(self)[1..].iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        write_text(&self.name, name);
+        copy(counters, &self.counters);
+        // Ordering: Release, so that a reader that loads the odd number sees the new contents.
+        self.generation.store(generation.wrapping_add(1), Ordering::Release);
+        true
+    }
+
+    fn release(&self) {
+        let generation = self.generation.load(Ordering::Relaxed);
+        // Ordering: Release, as in `take`.
+        self.generation.store(generation.wrapping_add(1), Ordering::Release);
+    }
+}
+
+/// The counters of a loop, on the heap or in a slot of the page.
+#[derive(Debug)]
+pub(crate) struct LoopCounters {
+    /// Where the counters are while the loop is not published.
+    own: Box<Counters>,
+    current: Cell<NonNull<Counters>>,
+    slot: Cell<Option<&'static Slot>>,
+}
+
+impl Default for LoopCounters {
+    fn default() -> LoopCounters {
+        let own: Box<Counters> = Box::default();
+        LoopCounters { current: Cell::new(NonNull::from(&*own)), own, slot: Cell::new(None) }
+    }
+}
+
+impl Deref for LoopCounters {
+    type Target = Counters;
+
+    #[inline(always)]
+    fn deref(&self) -> &Counters {
+        // SAFETY: `own`, which lives as long as this object, or a part of the page, which is never unmapped.
+        unsafe { self.current.get().as_ref() }
+    }
+}
+
+impl LoopCounters {
+    /// The slot of a published loop.
+    #[inline(always)]
+    pub(crate) fn slot(&self) -> Option<&'static Slot> {
+        self.slot.get()
+    }
+
+    /// Moves the counters to the page, under this name. Returns false if there is no page, or no free slot; true if they
+    /// are there already. The GIL is held, so no other thread counts meanwhile.
+    pub(crate) fn publish(&self, name: &[u8]) -> bool {
+        let slots = slots();
+        if self.slot.get().is_some_and(|slot| slots.as_ptr_range().contains(&ptr::from_ref(slot))) {
+            return true;
+        }
+        // The slot of a loop that was made before a fork.
+        self.unpublish();
+        let Some(slot) = slots.iter().find(|slot| slot.take(name, &self.own)) else { return false };
+        self.current.set(NonNull::from(&slot.counters));
+        self.slot.set(Some(slot));
+        true
+    }
+
+    /// Moves the counters back to the heap. The GIL is held.
+    pub(crate) fn unpublish(&self) {
+        if let Some(slot) = self.slot.take() {
+            copy(&slot.counters, &self.own);
+            self.current.set(NonNull::from(&*self.own));
+            slot.release();
+        }
+    }
+}
+
+impl Drop for LoopCounters {
+    fn drop(&mut self) {
+        self.unpublish();
+    }
+}
+
+/// Maps the page, a file of [`SIZE`] bytes that nobody can shorten. The GIL is held.
+pub(crate) fn map(fd: RawFd) -> io::Result<()> {
+    let page = map_at(ptr::null_mut(), libc::MAP_SHARED, fd)?;
+    // Relaxed: the GIL is held wherever it is loaded.
+    PAGE.store(page.wrapping_byte_add(HEADER).cast(), Ordering::Relaxed);
+    Ok(())
+}
+
+/// Called in a forked child: replaces the page by a private copy, and forgets it. Loops of the parent that the child
+/// has copies of keep their slots in it.
+pub(crate) fn forked() {
+    let slots = slots();
+    if slots.is_empty() {
+        return;
+    }
+    let kept: Vec<(usize, u64)> = slots
+        .iter()
+        .filter(|slot| !slot.generation.load(Ordering::Relaxed).is_multiple_of(2))
+        .flat_map(words)
+        .map(|word| (word.as_ptr().addr(), word.load(Ordering::Relaxed)))
+        .collect();
+    let page = slots.as_ptr().cast_mut().wrapping_byte_sub(HEADER).cast();
+    if map_at(page, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED, -1).is_ok() {
+        for (address, value) in kept {
+            let offset = address - slots.as_ptr().addr();
+            words_of_page(slots)[offset / 8].store(value, Ordering::Relaxed);
+        }
+    }
+    PAGE.store(ptr::null_mut(), Ordering::Relaxed);
+}
+
+fn map_at(address: *mut libc::c_void, flags: i32, fd: RawFd) -> io::Result<*mut libc::c_void> {
+    // SAFETY: a new mapping, or one over the page, which is not used as anything but atomics.
+    let page = unsafe { libc::mmap(address, SIZE, libc::PROT_READ | libc::PROT_WRITE, flags, fd, 0) };
+    if page == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(page) }
+}
+
+fn slots() -> &'static [Slot] {
+    let page = PAGE.load(Ordering::Relaxed);
+    if page.is_null() {
+        return &[];
+    }
+    // SAFETY: `map` has mapped so many slots, and they are never unmapped. They consist of atomics, for which all bytes
+    // are valid.
+    unsafe { slice::from_raw_parts(page, SLOTS) }
+}
+
+fn words(slot: &Slot) -> &[AtomicU64] {
+    words_of_page(slice::from_ref(slot))
+}
+
+fn words_of_page(slots: &[Slot]) -> &[AtomicU64] {
+    // SAFETY: a slot consists of atomics of this size, in `repr(C)`, and its size is a multiple of it. The padding at
+    // the end is not used, and is initialised in a mapping.
+    unsafe { slice::from_raw_parts(slots.as_ptr().cast(), size_of_val(slots) / size_of::<AtomicU64>()) }
+}
+
+fn copy(from: &Counters, to: &Counters) {
+    // SAFETY: `Counters` consists of atomics of this size, in `repr(C)`, without padding.
+    let words = |counters: &Counters| unsafe {
+        slice::from_raw_parts(ptr::from_ref(counters).cast::<AtomicU64>(), size_of::<Counters>() / 8)
+    };
+    for (from, to) in words(from).iter().zip(words(to)) {
+        to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+}
+
+/// Writes a text, as much as there is room for.
+fn write_text(words: &[Counter], text: &[u8]) {
+    let mut chunks = text.chunks(8);
+    for word in words {
+        let mut bytes = [0; 8];
+        if let Some(chunk) = chunks.next() {
+            bytes[..chunk.len()].copy_from_slice(chunk);
+        }
+        word.set(u64::from_ne_bytes(bytes));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn zeroed() -> Box<Slot> {
+        // SAFETY: atomics, for which zero is valid.
+        unsafe { Box::new_zeroed().assume_init() }
+    }
+
+    #[test]
+    fn a_slot_is_taken_once_and_has_the_counters() {
+        let (slot, counters) = (zeroed(), Counters::default());
+        counters.turns.add(7);
+        counters.gil_wait.note(1 << 20);
+        assert!(slot.take(b"MainThread", &counters));
+        assert!(!slot.take(b"other", &counters));
+        assert_eq!((slot.counters.turns.get(), slot.counters.slow_turns.get()), (7, 0));
+        assert_eq!(slot.name[0].get().to_ne_bytes(), *b"MainThre");
+        slot.release();
+        assert!(slot.take(b"other", &counters));
+        assert_eq!(slot.name[1].get(), 0);
+    }
+
+    #[test]
+    fn records_are_written_in_a_ring_and_long_names_are_cut() {
+        let (slot, name) = (zeroed(), [b'x'; 200]);
+        for number in 0..RECORDS as u64 + 3 {
+            slot.record(number, 5, &name);
+        }
+        assert_eq!((slot.recorded.get(), slot.records[2].at.get()), (RECORDS as u64 + 3, RECORDS as u64 + 2));
+        assert_eq!(slot.records[2].version.load(Ordering::Relaxed), 4);
+        assert_eq!(slot.records[2].name[12].get(), u64::from_ne_bytes([b'x'; 8]));
+    }
+
+    #[test]
+    fn without_a_page_a_loop_keeps_its_counters() {
+        let counters = LoopCounters::default();
+        counters.turns.add(1);
+        assert!(!counters.publish(b"x"));
+        counters.unpublish();
+        assert_eq!((counters.turns.get(), counters.slot().is_none()), (1, true));
+    }
+}

@@ -1,0 +1,131 @@
+//! Finds the callback or event that makes a turn slow, and logs slow turns.
+//!
+//! The length of each turn is known (`core/turn_meter.rs`), but not which of its callbacks took the time. So in small
+//! batches the processor's tick counter is read after each callback. Of a large batch only parts are timed; if a part
+//! was slow, the callbacks of later large batches are timed one by one for a while. A turn with one callback reads the
+//! clock after the callback instead of when the next turn begins.
+
+use super::clock::{monotonic_nanos, ticks};
+use super::core::Core;
+use super::core::turn_meter::Timing;
+use crate::capi::error::unless_raised;
+use crate::capi::inspect::{float, integer};
+use crate::capi::{Fatal, Raised, Ref};
+use crate::histogram::LOWEST;
+
+/// A callback of the ready queue has returned, or a native object has handled an event.
+#[inline(always)]
+pub(super) fn note(core: &Core, work: &Ref) -> Result<(), Raised> {
+    match core.meter.timing() {
+        Timing::Off => Ok(()),
+        Timing::Only => note_only(core, work),
+        Timing::Each => match core.meter.end_item() {
+            None => Ok(()),
+            Some(taken) => long_item(core, taken, Some(work)),
+        },
+    }
+}
+
+/// Several callbacks have returned that are not timed one by one.
+pub(super) fn note_several(core: &Core) -> Result<(), Fatal> {
+    match core.meter.end_item() {
+        None => Ok(()),
+        Some(taken) => long_item(core, taken, None).map_err(|Raised| Fatal),
+    }
+}
+
+#[cold]
+fn long_item(core: &Core, taken: u64, work: Option<&Ref>) -> Result<(), Raised> {
+    let now = monotonic_nanos();
+    // A processor's counter may differ from another's, but no item is longer than its turn.
+    let nanos = core.meter.nanos(taken, now, ticks()).min(core.meter.elapsed(now));
+    if !core.meter.is_noted(nanos) {
+        return Ok(());
+    }
+    match work {
+        Some(work) => report(core, now, nanos, Some(work)),
+        None => {
+            core.meter.name_each(now);
+            Ok(())
+        }
+    }
+}
+
+/// The only callback of a turn without events has ended.
+#[inline(always)]
+fn note_only(core: &Core, work: &Ref) -> Result<(), Raised> {
+    let now = monotonic_nanos();
+    core.meter.carry(now);
+    let nanos = core.meter.elapsed(now);
+    if core.meter.is_noted(nanos) { report(core, now, nanos, Some(work)) } else { Ok(()) }
+}
+
+/// A turn with a poll begins its work at `now`. Counts how long that work has been ready.
+#[inline(always)]
+pub(super) fn note_delay(core: &Core, now: u64) {
+    let late = match core.timers.next() {
+        // The cast makes zero of a deadline that is not over.
+        Some(deadline) if !core.custom_clock() => (now as f64 - deadline * 1e9) as u64,
+        _ => 0,
+    };
+    let delay = core.meter.wait().max(late);
+    core.counters.delay.sum.add(delay);
+    core.counters.delay.note(delay);
+}
+
+/// A turn ends at `now`. Counts its length.
+#[inline(always)]
+pub(super) fn end_turn(core: &Core, now: u64) -> Result<(), Fatal> {
+    let length = core.meter.elapsed(now);
+    if length >= LOWEST { end_long_turn(core, now, length) } else { Ok(()) }
+}
+
+#[cold]
+fn end_long_turn(core: &Core, now: u64, length: u64) -> Result<(), Fatal> {
+    let counters = &core.counters;
+    let waited = core.meter.take_waited(now, ticks());
+    if waited > core.meter.wait() {
+        counters.delay.sum.add(waited);
+        counters.delay.note(waited);
+    }
+    counters.turn_length.note(length);
+    if !core.meter.is_slow(length) {
+        return Ok(());
+    }
+    counters.slow_turns.add(1);
+    if core.meter.is_named(counters.turns.get()) || core.is_debug() {
+        // In debug mode, asyncio's own log names the callback.
+        return Ok(());
+    }
+    report(core, now, length, None).map_err(|Raised| Fatal)
+}
+
+/// Writes the callback's name to the shared page.
+fn publish(core: &Core, nanos: u64, work: &Ref) -> Result<(), Raised> {
+    let Some(nanos) = unless_raised(integer(nanos as i64)) else { return Ok(()) };
+    core.support("publish_slow", &[core.borrow(), nanos.borrow(), work.borrow()]).map_err(|Fatal| Raised)
+}
+
+/// Logs that the turn, or one of its callbacks, took long. Other errors than fatal ones are printed.
+#[cold]
+fn report(core: &Core, now: u64, nanos: u64, work: Option<&Ref>) -> Result<(), Raised> {
+    if let Some(work) = work {
+        if core.counters.slot().is_some() {
+            publish(core, nanos, work)?;
+        }
+        if !core.meter.is_slow(nanos) {
+            return Ok(());
+        }
+        core.meter.note_named(core.counters.turns.get());
+    }
+    let Some(unreported) = core.meter.may_report(now) else { return Ok(()) };
+    let none = Ref::none();
+    // If memory has run out, nothing is logged.
+    let (Some(seconds), Some(unreported)) =
+        (unless_raised(float(nanos as f64 / 1e9)), unless_raised(integer(unreported as i64)))
+    else {
+        return Ok(());
+    };
+    let arguments = [core.borrow(), seconds.borrow(), work.unwrap_or(&none).borrow(), unreported.borrow()];
+    core.support("slow_turn", &arguments).map_err(|Fatal| Raised)
+}

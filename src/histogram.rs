@@ -1,0 +1,118 @@
+//! A histogram of durations with logarithmic buckets.
+//!
+//! Four buckets for each doubling, so that a bucket's bounds differ by a fifth: from 131 µs, below which all durations
+//! share the first bucket, to 69 s, above which all share the last.
+//!
+//! - One thread writes it. Any thread may read it at any time, and may find the numbers a moment apart.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Durations below this have one bucket, in nanoseconds: a power of two.
+pub(crate) const LOWEST: u64 = 1 << LOWEST_BITS;
+const LOWEST_BITS: u32 = 17;
+/// Durations from here on have one bucket.
+const HIGHEST_BITS: u32 = 36;
+/// Each doubling has `1 << STEP_BITS` buckets.
+const STEP_BITS: u32 = 2;
+/// How many buckets there are.
+pub(crate) const BUCKETS: usize = (((HIGHEST_BITS - LOWEST_BITS) << STEP_BITS) + 2) as usize;
+
+/// Counts durations. All relaxed: each number stands for itself.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Histogram {
+    counts: [AtomicU64; BUCKETS],
+    max: AtomicU64,
+}
+
+/// The numbers of a histogram at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Snapshot {
+    /// How many durations each bucket has counted.
+    pub(crate) counts: [u64; BUCKETS],
+    /// The longest duration, in nanoseconds.
+    pub(crate) max: u64,
+}
+
+impl Default for Histogram {
+    fn default() -> Histogram {
+        Histogram { counts: [const { AtomicU64::new(0) }; BUCKETS], max: AtomicU64::new(0) }
+    }
+}
+
+impl Histogram {
+    /// Counts a duration in nanoseconds. Only the one writer may call this.
+    #[inline]
+    pub(crate) fn count(&self, nanos: u64) {
+        add(&self.counts[bucket(nanos)], 1);
+        if nanos > self.max.load(Relaxed) {
+            self.max.store(nanos, Relaxed);
+        }
+    }
+
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            counts: std::array::from_fn(|index| self.counts[index].load(Relaxed)),
+            max: self.max.load(Relaxed),
+        }
+    }
+
+    /// Forgets everything. Only the one writer may call this.
+    pub(crate) fn reset(&self) {
+        self.counts.iter().chain([&self.max]).for_each(|number| number.store(0, Relaxed));
+    }
+}
+
+/// Adds to a counter that has one writer.
+#[inline(always)]
+pub(crate) fn add(counter: &AtomicU64, by: u64) {
+    counter.store(counter.load(Relaxed).wrapping_add(by), Relaxed);
+}
+
+/// The index of the bucket of a duration.
+#[inline(always)]
+fn bucket(nanos: u64) -> usize {
+    if nanos < LOWEST {
+        return 0;
+    }
+    let doubling = nanos.ilog2();
+    let step = (nanos >> (doubling - STEP_BITS)) as usize & ((1 << STEP_BITS) - 1);
+    ((((doubling - LOWEST_BITS) as usize) << STEP_BITS) + step + 1).min(BUCKETS - 1)
+}
+
+/// The bounds between the buckets, in nanoseconds: bucket `n` counts durations from `bounds[n - 1]` on, below
+/// `bounds[n]`. The last bucket has no upper bound.
+pub(crate) fn bounds() -> impl Iterator<Item = u64> {
+    let steps = 1 << STEP_BITS;
+    (0..BUCKETS as u64 - 1).map(move |n| ((LOWEST >> STEP_BITS) * (steps + n % steps)) << (n / steps))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_bound_begins_a_bucket() {
+        let bounds: Vec<u64> = bounds().collect();
+        assert_eq!((bounds[0], bounds[BUCKETS - 2]), (LOWEST, 1 << HIGHEST_BITS));
+        for (index, bound) in bounds.iter().enumerate() {
+            assert_eq!((bucket(bound - 1), bucket(*bound)), (index, index + 1));
+        }
+        assert_eq!((bucket(0), bucket(u64::MAX)), (0, BUCKETS - 1));
+    }
+
+    #[test]
+    fn a_snapshot_has_counts_and_maximum_until_a_reset() {
+        let histogram = Histogram::default();
+        for nanos in [5, LOWEST, 100 * LOWEST, 7] {
+            histogram.count(nanos);
+        }
+        let snapshot = histogram.snapshot();
+        assert_eq!(snapshot.counts.iter().sum::<u64>(), 4);
+        assert_eq!((snapshot.counts[0], snapshot.counts[1]), (2, 1));
+        assert_eq!(snapshot.max, 100 * LOWEST);
+        histogram.reset();
+        assert_eq!(histogram.snapshot(), Histogram::default().snapshot());
+    }
+}

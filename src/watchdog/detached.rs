@@ -1,0 +1,192 @@
+//! Reads a thread's stack, and who holds the GIL, without the GIL.
+//!
+//! The head of the room says what holds here.
+
+use std::sync::OnceLock;
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+use super::attached;
+use super::layout::{self, Layout};
+use super::memory::Memory;
+use super::stack::{DEEPEST, Frame, Stack};
+use crate::capi::threads::ident;
+
+/// The layout of this interpreter, if it has passed its test.
+static TESTED: OnceLock<Option<Layout>> = OnceLock::new();
+
+/// A thread that has a state in the interpreter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Thread {
+    /// The address of its state.
+    pub(super) state: usize,
+    /// `threading.get_ident()`
+    pub(super) ident: u64,
+    /// `threading.get_native_id()`
+    pub(super) native_id: u64,
+}
+
+/// Who holds the GIL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Holder {
+    Unknown,
+    Nobody,
+    Thread(Thread),
+}
+
+#[derive(Debug)]
+pub(super) struct Reader {
+    memory: Memory,
+    layout: &'static Layout,
+}
+
+/// Finds the layout, and tests it on this thread.
+pub(super) fn prepare(py: Python<'_>) {
+    TESTED.get_or_init(|| {
+        let memory = Memory::open().ok()?;
+        let layout = layout::find(&memory)?;
+        is_right(py, &memory, &layout).then_some(layout)
+    });
+}
+
+fn is_right(py: Python<'_>, memory: &Memory, layout: &Layout) -> bool {
+    // SAFETY: the GIL is held.
+    let state = unsafe { ffi::PyThreadState_Get() };
+    let Some(Holder::Thread(thread)) = holder(memory, layout) else { return false };
+    // SAFETY: this thread's own state.
+    let stack = unsafe { attached::stack(py, state) };
+    thread.state == state.expose_provenance()
+        && thread.ident == ident()
+        && self::stack(memory, layout, thread.state) == Some(stack)
+}
+
+impl Reader {
+    /// `None` if the layout of this interpreter is not known, or if there are no descriptors left.
+    pub(super) fn open() -> Option<Reader> {
+        let layout = TESTED.get()?.as_ref()?;
+        Some(Reader { memory: Memory::open().ok()?, layout })
+    }
+
+    /// The stack of a thread; `None` if it cannot be read.
+    pub(super) fn stack(&self, thread: usize) -> Option<Stack> {
+        stack(&self.memory, self.layout, thread)
+    }
+
+    /// The holder of the GIL at this moment.
+    pub(super) fn holder(&self) -> Holder {
+        holder(&self.memory, self.layout).unwrap_or(Holder::Unknown)
+    }
+
+    /// A thread, by the address of its state.
+    pub(super) fn thread(&self, state: usize) -> Option<Thread> {
+        thread(&self.memory, self.layout, state)
+    }
+}
+
+fn holder(memory: &Memory, layout: &Layout) -> Option<Holder> {
+    match memory.int(layout.gil.locked)? {
+        1 => thread(memory, layout, memory.word(layout.gil.holder)?).map(Holder::Thread),
+        _ => Some(Holder::Nobody),
+    }
+}
+
+fn thread(memory: &Memory, layout: &Layout, state: usize) -> Option<Thread> {
+    let number = |offset| memory.word(state + offset).map(|number| number as u64);
+    Some(Thread { state, ident: number(layout.thread.ident)?, native_id: number(layout.thread.native_id)? })
+}
+
+fn stack(memory: &Memory, layout: &Layout, thread: usize) -> Option<Stack> {
+    let mut stack = Stack::new();
+    let mut next = memory.word(thread + layout.thread.frame)?;
+    #[cfg(not(Py_3_13))]
+    {
+        next = memory.word(next + layout.frame.current)?;
+    }
+    // Frames of the interpreter itself are not counted, so they need a limit too.
+    for _ in 0..2 * DEEPEST {
+        if next == 0 || stack.len() == DEEPEST {
+            break;
+        }
+        stack.extend(frame(memory, layout, next));
+        next = memory.word(next + layout.frame.previous)?;
+    }
+    Some(stack)
+}
+
+/// A frame of Python code; `None` for the frames between a C function and the Python code that it calls.
+fn frame(memory: &Memory, layout: &Layout, frame: usize) -> Option<Frame> {
+    // Since 3.14 the low bits of the pointer are flags.
+    let code = memory.word(frame + layout.frame.code)? & !7;
+    if !memory.is_of_type(code, &raw const ffi::PyCode_Type) {
+        return None;
+    }
+    let text = |offset| memory.text(memory.word(code + offset)?);
+    let function = text(layout.code.name)?;
+    if cfg!(not(Py_3_13)) && function == "<interpreter trampoline>" {
+        return None;
+    }
+    let line = || {
+        let first_line = memory.int(code + layout.code.first_line)?;
+        let table = memory.bytes(memory.word(code + layout.code.lines)?)?;
+        let instruction = memory.word(frame + layout.frame.instruction)?;
+        // Before its first instruction, a frame of 3.12 and earlier points in front of the code.
+        line_of(&table, first_line, instruction.saturating_sub(code + layout.code.instructions))
+    };
+    Some(Frame { file: text(layout.code.file)?, line: line(), function })
+}
+
+/// The line of the instruction at this offset in bytes, by the code object's `co_linetable`. The format is described in
+/// CPython's `InternalDocs/code_objects.md`.
+fn line_of(mut table: &[u8], first_line: i32, offset: usize) -> Option<i32> {
+    let (mut line, mut end) = (first_line, 0);
+    while let [head, tail @ ..] = table {
+        let kind = head >> 3 & 15;
+        line = line.wrapping_add(match kind {
+            10..=12 => i32::from(kind) - 10,
+            13 | 14 => signed_varint(tail),
+            _ => 0,
+        });
+        // The length is in code units of two bytes.
+        end += 2 * (usize::from(head & 7) + 1);
+        if offset < end {
+            return (kind != 15).then_some(line);
+        }
+        // Only the first byte of an entry has the high bit.
+        table = tail.split_at(tail.iter().position(|byte| byte & 0x80 != 0)?).1;
+    }
+    None
+}
+
+fn signed_varint(bytes: &[u8]) -> i32 {
+    let mut value = 0_u32;
+    for (place, byte) in bytes.iter().take(6).enumerate() {
+        value |= u32::from(byte & 63) << (6 * place);
+        if byte & 64 == 0 {
+            break;
+        }
+    }
+    let size = (value >> 1) as i32;
+    if value & 1 == 0 { size } else { -size }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_of_an_instruction_is_read_from_the_table() {
+        // Two units in the first line, three of no line, one two lines below, one in the long form: 100 lines below it,
+        // and one in the long form: 3 lines above that.
+        let table = [0x80 | 1, 0x20, 0x80 | 15 << 3 | 2, 0x80 | 12 << 3, 5, 6]
+            .into_iter()
+            .chain([0x80 | 14 << 3, 64 | 8, 3, 1, 2, 3])
+            .chain([0x80 | 13 << 3, 7])
+            .collect::<Vec<u8>>();
+        let lines: Vec<_> = (0..9).map(|unit| line_of(&table, 10, 2 * unit)).collect();
+        let (first, none) = (Some(10), None);
+        assert_eq!(lines, [first, first, none, none, none, Some(12), Some(112), Some(109), None]);
+        assert_eq!(line_of(&[], 10, 0), None);
+        assert_eq!(line_of(&[0x80, 0], 10, 2), None);
+    }
+}

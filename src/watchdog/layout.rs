@@ -1,0 +1,131 @@
+//! Where CPython keeps a thread's stack, and the holder of the GIL.
+//!
+//! Since 3.13 the interpreter publishes these offsets for tools that read its memory: `_Py_DebugOffsets`, at the
+//! beginning of `_PyRuntime`. For 3.11 and 3.12, which do not change any more, they are written down here. They are
+//! those of 64-bit systems; on another one the test of `detached.rs` fails, and the layout is not used.
+
+#[cfg(Py_3_12)]
+use pyo3::ffi;
+
+use super::memory::Memory;
+
+/// Offsets in bytes.
+#[derive(Debug)]
+pub(super) struct Layout {
+    pub(super) thread: Thread,
+    pub(super) frame: Frame,
+    pub(super) code: Code,
+    pub(super) gil: Gil,
+}
+
+/// In a thread state.
+#[derive(Debug)]
+pub(super) struct Thread {
+    /// The first frame. Before 3.13: a struct that has it at `Frame::current`.
+    pub(super) frame: usize,
+    pub(super) ident: usize,
+    pub(super) native_id: usize,
+}
+
+/// In a frame.
+#[derive(Debug)]
+pub(super) struct Frame {
+    /// See `Thread::frame`.
+    #[cfg(not(Py_3_13))]
+    pub(super) current: usize,
+    pub(super) previous: usize,
+    pub(super) code: usize,
+    pub(super) instruction: usize,
+}
+
+/// In a code object.
+#[derive(Debug)]
+pub(super) struct Code {
+    pub(super) file: usize,
+    pub(super) name: usize,
+    pub(super) lines: usize,
+    pub(super) first_line: usize,
+    pub(super) instructions: usize,
+}
+
+/// The GIL's addresses.
+#[derive(Debug)]
+pub(super) struct Gil {
+    /// The thread state of the last holder.
+    pub(super) holder: usize,
+    /// An `int`: whether somebody has it.
+    pub(super) locked: usize,
+}
+
+/// The address of `_PyRuntime`.
+fn runtime() -> Option<usize> {
+    // SAFETY: the name ends with NUL.
+    let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_PyRuntime".as_ptr()) };
+    (!address.is_null()).then(|| address.expose_provenance())
+}
+
+/// The address of the main interpreter, which is the only one that can import this package.
+#[cfg(Py_3_12)]
+fn interpreter() -> usize {
+    // SAFETY: the interpreter is initialised.
+    unsafe { ffi::PyInterpreterState_Main() }.expose_provenance()
+}
+
+cfg_select! {
+    Py_3_16 => {
+        /// This version is not known.
+        pub(super) fn find(_memory: &Memory) -> Option<Layout> {
+            None
+        }
+    }
+    Py_3_13 => {
+        /// The layout of this interpreter, as it says itself. It has to be tested.
+        pub(super) fn find(memory: &Memory) -> Option<Layout> {
+            const COOKIE: usize = usize::from_ne_bytes(*b"xdebugpy");
+            // The places of the structs in `_Py_DebugOffsets`, in words.
+            let (holder, thread, id, frame, code) = cfg_select! {
+                Py_3_15 => { (19, 26, 30, 40, 48) }
+                Py_3_14 => { (19, 26, 27, 32, 40) }
+                _ => { (18, 23, 24, 29, 35) }
+            };
+            let runtime = runtime().filter(|runtime| memory.word(*runtime) == Some(COOKIE))?;
+            let offset = |place: usize| memory.word(runtime + place * size_of::<usize>());
+            Some(Layout {
+                thread: Thread { frame: offset(thread)?, ident: offset(id)?, native_id: offset(id + 1)? },
+                frame: Frame { previous: offset(frame)?, code: offset(frame + 1)?, instruction: offset(frame + 2)? },
+                code: Code {
+                    file: offset(code)?,
+                    name: offset(code + 2)?,
+                    lines: offset(code + 3)?,
+                    first_line: offset(code + 4)?,
+                    instructions: offset(code + 8)?,
+                },
+                gil: Gil { holder: interpreter() + offset(holder)?, locked: interpreter() + offset(holder - 1)? },
+            })
+        }
+    }
+    Py_3_12 => {
+        /// The layout of 3.12. It has to be tested.
+        pub(super) fn find(memory: &Memory) -> Option<Layout> {
+            let gil = memory.word(interpreter() + 384)?;
+            Some(Layout {
+                thread: Thread { frame: 56, ident: 136, native_id: 144 },
+                frame: Frame { current: 0, previous: 8, code: 0, instruction: 56 },
+                code: Code { file: 112, name: 128, lines: 136, first_line: 68, instructions: 192 },
+                gil: Gil { holder: gil + 8, locked: gil + 16 },
+            })
+        }
+    }
+    _ => {
+        /// The layout of 3.11. It has to be tested.
+        pub(super) fn find(_memory: &Memory) -> Option<Layout> {
+            let gil = runtime()? + 360;
+            Some(Layout {
+                thread: Thread { frame: 56, ident: 152, native_id: 160 },
+                frame: Frame { current: 8, previous: 48, code: 32, instruction: 56 },
+                code: Code { file: 112, name: 128, lines: 136, first_line: 72, instructions: 184 },
+                gil: Gil { holder: gil + 8, locked: gil + 16 },
+            })
+        }
+    }
+}

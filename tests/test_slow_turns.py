@@ -1,0 +1,211 @@
+"""Turns that take longer than `loop.slow_turn_duration` are logged, with the callback or task that took the time."""
+
+import asyncio
+import logging
+import math
+import subprocess
+import sys
+import time
+
+import pytest
+
+pytestmark = pytest.mark.native
+
+LIMIT = 0.05
+
+
+def block():
+    time.sleep(2 * LIMIT)
+
+
+@pytest.fixture
+def slow_log(caplog):
+    caplog.set_level(logging.WARNING, logger="wakeloop")
+    return caplog
+
+
+def reports(caplog):
+    return [record.getMessage() for record in caplog.records if record.name == "wakeloop"]
+
+
+def run_until_idle(loop, seconds=0.01):
+    loop.slow_turn_duration = LIMIT
+    loop.run_until_complete(asyncio.sleep(seconds))
+
+
+@pytest.mark.parametrize("others", [0, 1, 5], ids=["alone", "with another", "in a small batch"])
+def test_a_slow_callback_is_named(loop, slow_log, others):
+    for _ in range(others):
+        loop.call_soon(int)
+    loop.call_soon(block)
+    for _ in range(others):
+        loop.call_soon(int)
+    run_until_idle(loop)
+    [report] = reports(slow_log)
+    assert report.startswith("Slow turn: block() at ") and "test_slow_turns.py" in report
+    assert " took 0." in report
+    assert loop.metrics().slow_turns == 1
+
+
+def test_a_slow_task_is_named_with_what_it_waits_for_now(loop, slow_log):
+    async def inner():
+        block()
+        await asyncio.sleep(0.001)
+
+    async def outer():
+        await asyncio.sleep(0)
+        await inner()
+
+    loop.slow_turn_duration = LIMIT
+    loop.run_until_complete(loop.create_task(outer(), name="the slow one"))
+    [report] = reports(slow_log)
+    assert "the slow one" in report and "took 0." in report
+    assert "inner" in report and "outer" in report
+
+
+def test_a_task_that_ends_slowly_is_named(loop, slow_log):
+    async def main():
+        block()
+
+    loop.slow_turn_duration = LIMIT
+    loop.run_until_complete(loop.create_task(main(), name="short life"))
+    [report] = reports(slow_log)
+    assert "short life" in report
+
+
+def test_a_slow_protocol_is_named(loop, slow_log):
+    class Slow(asyncio.Protocol):
+        def data_received(self, data):
+            block()
+            done.set_result(None)
+
+        def __repr__(self):
+            return "<Slow protocol>"
+
+    async def main():
+        server = await loop.create_server(Slow, "127.0.0.1", 0)
+        transport, _ = await loop.create_connection(asyncio.Protocol, *server.sockets[0].getsockname())
+        transport.write(b"x")
+        await done
+        transport.close()
+        server.close()
+
+    done = loop.create_future()
+    loop.slow_turn_duration = LIMIT
+    loop.run_until_complete(main())
+    [report] = reports(slow_log)
+    assert report.startswith("Slow turn: <Slow protocol> of <")
+
+
+def test_in_a_large_batch_the_slow_callback_is_named_from_the_second_time_on(loop, slow_log):
+    for _ in range(2):
+        for index in range(200):
+            loop.call_soon(block if index == 100 else int)
+        run_until_idle(loop)
+        time.sleep(1)
+    first, second = reports(slow_log)
+    assert first.startswith("Slow turn: several callbacks took 0.")
+    assert second.startswith("Slow turn: block() at ")
+
+
+def test_many_callbacks_that_are_slow_together_are_logged(loop, slow_log):
+    for _ in range(10):
+        loop.call_soon(time.sleep, LIMIT / 5)
+    run_until_idle(loop)
+    [report] = reports(slow_log)
+    assert report.startswith("Slow turn: several callbacks took 0.")
+
+
+def test_slow_turns_are_logged_once_per_second_with_the_number_of_the_others(loop, slow_log):
+    async def main():
+        end = time.monotonic() + 1
+        while time.monotonic() < end:
+            block()
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.1)
+        block()
+        await asyncio.sleep(0)
+
+    loop.slow_turn_duration = LIMIT
+    loop.run_until_complete(main())
+    found = reports(slow_log)
+    slow = loop.metrics().slow_turns
+    assert 2 <= len(found) < slow
+    assert f"{slow - len(found)} slow turns before it were not logged" in found[-1] or len(found) > 2
+
+
+def test_an_infinite_limit_switches_the_log_off(loop, slow_log):
+    loop.slow_turn_duration = math.inf
+    loop.call_soon(block)
+    loop.run_until_complete(asyncio.sleep(0.01))
+    assert loop.slow_turn_duration == math.inf and not reports(slow_log)
+    assert loop.metrics().slow_turns == 0
+
+
+def test_the_limit_is_a_quarter_of_a_second_by_default_and_must_be_positive(loop):
+    assert loop.slow_turn_duration == 0.25
+    for wrong in (0, -1, math.nan):
+        with pytest.raises(ValueError, match="slow_turn_duration must be a positive number of seconds"):
+            loop.slow_turn_duration = wrong
+    for wrong in (None, "1"):
+        with pytest.raises(TypeError):
+            loop.slow_turn_duration = wrong
+    assert loop.slow_turn_duration == 0.25
+
+
+@pytest.mark.parametrize(
+    ("value", "limit", "warns"),
+    [("100ms", 0.1, False), ("0.5", 0.5, False), ("2s", 2.0, False), ("off", math.inf, False), ("soon", 0.25, True), ("-1", 0.25, True)],
+)  # fmt: skip
+def test_the_environment_sets_the_limit(value, limit, warns):
+    code = "import wakeloop; loop = wakeloop.new_event_loop(); print(loop.slow_turn_duration); loop.close()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={"WAKELOOP_SLOW_TURN": value}, capture_output=True, text=True, timeout=50
+    )
+    assert float(done.stdout) == limit
+    assert ("WAKELOOP_SLOW_TURN must be a duration such as 250ms or 0.25, or off" in done.stderr) == warns
+
+
+def test_a_report_that_raises_keyboard_interrupt_ends_the_run(loop):
+    class Interrupting(logging.Handler):
+        def emit(self, record):
+            raise KeyboardInterrupt
+
+    handler = Interrupting()
+    logging.getLogger("wakeloop").addHandler(handler)
+    try:
+        loop.call_soon(block)
+        with pytest.raises(KeyboardInterrupt):
+            run_until_idle(loop)
+    finally:
+        logging.getLogger("wakeloop").removeHandler(handler)
+    run_until_idle(loop)
+
+
+def test_a_task_whose_repr_has_control_characters_does_not_reach_the_log_as_it_is(loop, slow_log):
+    async def main():
+        block()
+
+    loop.slow_turn_duration = LIMIT
+    loop.run_until_complete(loop.create_task(main(), name="\x1b[31mred\nline"))
+    [report] = reports(slow_log)
+    assert "\x1b" not in report and "\n" not in report
+
+
+def test_a_slow_callback_is_dropped_when_it_returns_and_not_later(loop, slow_log):
+    """The report holds no reference beyond the callback's own end."""
+    events = []
+
+    class Callback:
+        def __call__(self):
+            block()
+            events.append("ran")
+
+        def __del__(self):
+            events.append("dropped")
+
+    loop.call_soon(Callback())
+    loop.call_soon(events.append, "next")
+    run_until_idle(loop)
+    assert events == ["ran", "dropped", "next"]
+    assert len(reports(slow_log)) == 1
