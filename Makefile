@@ -26,7 +26,7 @@ CAN_EMBED = $(PY) -c 'import sys, pathlib, sysconfig as s; v = s.get_config_var;
 	sys.exit(not (pathlib.Path(v("LIBDIR")) / v("LDLIBRARY")).exists())'
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build demo docs guides test test-rust test-python loom mutants shuttle miri sanitize other-systems debug-python debug-tests bench-echo conformance conformance-modes conformance-3.14 conformance-matrix conformance-summed ecosystem extension lint types soak fuzz bench bench-3.14 bench-quick bench-instructions bench-shares bench-primitives bench-runtime wheels check-wheels sdist check-sdist check-arm64 licenses deny workflows release-check clean
+.PHONY: help venv build demo docs guides test test-rust test-python loom mutants shuttle miri sanitize other-systems debug-python debug-tests bench-echo conformance conformance-modes conformance-3.14 conformance-matrix conformance-summed ecosystem extension lint types soak fuzz bench bench-3.14 bench-3.15 bench-quick bench-instructions bench-shares bench-primitives bench-runtime wheels check-wheels sdist check-sdist check-arm64 licenses deny workflows release-check clean
 
 help: ## lists the main targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -227,8 +227,10 @@ bench: $(MADE)-extension $(MADE)-bench ## runs every benchmark on every loop; wr
 	$(PY) benchmarks/results.py benchmarks/out/$(RESULTS).json --page benchmarks/$(RESULTS).md
 
 bench-3.14: #- runs every benchmark on Python 3.14; writes benchmarks/RESULTS-3.14.md
-	@command -v $(PYTHON314) >/dev/null || { echo "no $(PYTHON314): say make bench-3.14 PYTHON314=/path/to/python3.14"; exit 1; }
-	$(MAKE) bench PYTHON=$(PYTHON314) VENV=$(VENV)-3.14 PEERS='$(PEERS) aiofastnet' RESULTS=RESULTS-3.14
+bench-3.15: #- runs every benchmark on Python 3.15; writes benchmarks/RESULTS-3.15.md
+bench-3.14 bench-3.15: bench-%:
+	@command -v $(PYTHON$(subst .,,$*)) >/dev/null || { echo "no $(PYTHON$(subst .,,$*)): say make $@ PYTHON$(subst .,,$*)=/path/to/python$*"; exit 1; }
+	$(MAKE) bench PYTHON=$(PYTHON$(subst .,,$*)) VENV=$(VENV)-$* PEERS='$(PEERS) aiofastnet' RESULTS=RESULTS-$*
 
 bench-instructions: $(MADE)-extension $(MADE)-bench #- counts instructions per operation with valgrind; writes benchmarks/INSTRUCTIONS.md
 	$(PY) benchmarks/instructions.py --page benchmarks/INSTRUCTIONS.md
