@@ -35,7 +35,7 @@ def slow_turn(loop: LoopState, seconds: float, work: Any, unreported: int) -> No
         what = "several callbacks"
     elif isinstance(task, asyncio.Task):
         what, chain = _plain(task), _await_chain(task)
-    elif hasattr(work, "get_protocol"):
+    elif isinstance(work, asyncio.BaseTransport) and hasattr(work, "get_protocol"):
         protocol = work.get_protocol()
         # Over TLS, the protocol of the transport wraps that of the program.
         what = f"{_plain(getattr(protocol, '_app_protocol', protocol))} of {_plain(work)}"
@@ -97,18 +97,8 @@ def _await_chain(task: asyncio.Task[Any]) -> str:
         return ""
     if sys.version_info >= (3, 14):
         return f"\n{asyncio.format_call_graph(task)}"
-    lines = []
-    awaiting: Any = task.get_coro()
-    while (kind := _KINDS.get(type(awaiting))) and (frame := getattr(awaiting, f"{kind[0]}_frame")) is not None:
-        code = frame.f_code
-        lines.append(f'\n  File "{code.co_filename}", line {frame.f_lineno}, in {code.co_qualname}')
-        awaiting = getattr(awaiting, kind[1])
-    return "; it waits in" + "".join(lines) if lines else ""
+    # It is imported when somebody asks.
+    from . import waits
 
-
-#: By the type of an awaitable: the prefix of its attributes, and the attribute with what it awaits.
-_KINDS = {
-    types.CoroutineType: ("cr", "cr_await"),
-    types.GeneratorType: ("gi", "gi_yieldfrom"),
-    types.AsyncGeneratorType: ("ag", "ag_await"),
-}
+    frames = [waits._frame_of(link.frame) for link in waits._chain(task.get_coro()) if link.frame is not None]
+    return "; it waits in" + "".join(f"\n  {frame}" for frame in frames) if frames else ""

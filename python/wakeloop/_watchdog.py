@@ -6,13 +6,12 @@ Here are its arguments and its environment variable; the rest is native.
 from __future__ import annotations
 
 import atexit
-import math
 import os
 import sys
 import warnings
 from typing import TYPE_CHECKING
 
-from . import _core
+from . import _core, _durations
 
 if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike
@@ -22,7 +21,6 @@ __all__ = ("Watchdog", "watchdog")
 Watchdog = _core.Watchdog
 
 _VARIABLE = "WAKELOOP_WATCHDOG"
-_UNITS = (("ms", 1e-3), ("s", 1.0), ("", 1.0))
 
 #: Has the environment still to be asked in this process?
 unasked = True
@@ -62,8 +60,11 @@ def start_if_asked() -> None:
     text = os.environ.get(_VARIABLE, "").strip()
     if text in ("", "0") or sys.flags.ignore_environment:
         return
-    limit = _seconds(text)
-    if limit is None:
+    try:
+        limit = _durations.seconds(text)
+    except ValueError:
+        limit = 0.0
+    if limit <= 0:
         problem = f"{_VARIABLE} is {text!r}; it can be a time such as 100ms, 0.1 or 1s, or 0 for no watchdog"
     else:
         try:
@@ -72,16 +73,6 @@ def start_if_asked() -> None:
         except RuntimeError as error:
             problem = f"{_VARIABLE}: {error}"
     warnings.warn(problem, RuntimeWarning, stacklevel=2)
-
-
-def _seconds(text: str) -> float | None:
-    """The value of a time such as 100ms."""
-    unit, factor = next(it for it in _UNITS if text.endswith(it[0]))
-    try:
-        seconds = float(text.removesuffix(unit)) * factor
-    except ValueError:
-        return None
-    return seconds if 0 < seconds < math.inf else None
 
 
 def _forked() -> None:
