@@ -55,7 +55,22 @@ def futures():
 # -- futures and the collector -------------------------------------------------------------------------
 
 
-def test_connections_reset_by_the_peer_leave_nothing_to_log(run, asyncio_log):
+@pytest.mark.parametrize(
+    "collections",
+    [
+        1,
+        pytest.param(
+            20,
+            marks=pytest.mark.xfail(
+                strict=False,
+                reason="known: if the collector runs at certain moments, it ends a future before the protocol that "
+                "would look at its exception; asyncio's order differs",
+            ),
+        ),
+    ],
+    ids=["collected at the end", "collected at many moments"],
+)
+def test_connections_reset_by_the_peer_leave_nothing_to_log(run, asyncio_log, collections):
     async def serve(reader, writer):
         with contextlib.suppress(ConnectionError):
             while data := await reader.read(100):
@@ -84,8 +99,18 @@ def test_connections_reset_by_the_peer_leave_nothing_to_log(run, asyncio_log):
         server.close()
         await server.wait_closed()
 
-    run(main())
-    gc.collect()
+    for shift in range(0, 35 * collections, 35):
+        gc.collect()
+        # With other objects in it, the youngest generation is full at another moment.
+        others = [[] for _ in range(shift)]
+        if collections == 1:
+            gc.disable()
+        try:
+            run(main())
+        finally:
+            gc.enable()
+        gc.collect()
+        del others
     assert [record.getMessage() for record in asyncio_log.records if record.levelname == "ERROR"] == []
 
 
