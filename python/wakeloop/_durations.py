@@ -12,10 +12,11 @@ _UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6}
 
 def seconds(text: str) -> float:
     """Return the seconds of a text such as `250ms`, `0.25` or `0.25s`. Raises ValueError if it is no such text."""
-    match = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*([a-z]*)", text.strip())
-    if match is None or match[2] not in _UNITS:
+    match = re.fullmatch(r"([0-9.]+(?:e[-+]?[0-9]+)?)\s*(s|ms|us|)", text.strip())
+    number = float(match[1]) if match else math.inf
+    if match is None or not math.isfinite(number):
         raise ValueError(f"not a duration: {text!r}")
-    return float(match[1]) * _UNITS[match[2]]
+    return number * _UNITS[match[2]]
 
 
 def from_environment(name: str, default: float) -> float:
