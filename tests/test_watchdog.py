@@ -604,7 +604,7 @@ def test_loops_that_come_and_go_in_many_threads_are_watched_and_do_not_disturb_e
             thread.join()
     done.set()
     drainer.join()
-    assert "in one turn" in reports.text and "could not be read" not in reports.text
+    assert "in one turn" in reports.text and "Its stack could not be read" not in reports.text
 
 
 # -- the process -----------------------------------------------------------------------------------------------------

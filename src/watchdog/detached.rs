@@ -13,6 +13,9 @@ use super::memory::Memory;
 use super::stack::{DEEPEST, Frame, Stack};
 use crate::capi::threads::ident;
 
+/// How often it is tried to read a stack.
+const ATTEMPTS: usize = 5;
+
 /// The layout of this interpreter, if it has passed its test.
 static TESTED: OnceLock<Option<Layout>> = OnceLock::new();
 
@@ -68,9 +71,10 @@ impl Reader {
         Some(Reader { memory: Memory::open().ok()?, layout })
     }
 
-    /// The stack of a thread; `None` if it cannot be read.
+    /// The stack of a thread; `None` if it cannot be read. While the thread runs Python code, its frames may change in
+    /// the middle of that.
     pub(super) fn stack(&self, thread: usize) -> Option<Stack> {
-        stack(&self.memory, self.layout, thread)
+        (0..ATTEMPTS).find_map(|_| stack(&self.memory, self.layout, thread).filter(|stack| !stack.is_empty()))
     }
 
     /// The holder of the GIL at this moment.

@@ -32,6 +32,8 @@ class Snapshot:
 
     def __init__(self):
         gc.collect()
+        # What is alive now is not the test's. Without it, collections take a tenth of the time, those of CPython included.
+        gc.freeze()
         self._descriptors = descriptors()
         self._threads = set(threading.enumerate())
         self.children = children()
