@@ -13,7 +13,7 @@ use crate::capi::error::{exception, raise_io};
 use crate::capi::fallible::list;
 use crate::compat::{self, clock, patches, transports};
 use crate::event_loop::core::{heartbeat, page, process};
-use crate::event_loop::{calls, core, event_loop::EventLoop, executor_future, handle, sock};
+use crate::event_loop::{calls, core, event_loop::EventLoop, executor_future, handle, recording, sock};
 use crate::histogram;
 use crate::primitives::{self, lookup};
 use crate::transport::datagram::transport as datagram;
@@ -122,6 +122,9 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<watchdog::Watchdog>()?;
     module.add_function(wrap_pyfunction!(watchdog::start_watchdog, module)?)?;
     module.add_function(wrap_pyfunction!(watchdog::stop_watchdog, module)?)?;
+    module.add_class::<recording::PyRecording>()?;
+    module.add_function(wrap_pyfunction!(recording::abandon_recording, module)?)?;
+    module.add_function(wrap_pyfunction!(recording::learn_task_fields, module)?)?;
     module.add_function(wrap_pyfunction!(_forked, module)?)?;
     module.add_function(wrap_pyfunction!(_histogram_bounds, module)?)?;
     module.add_function(wrap_pyfunction!(_map_page, module)?)?;

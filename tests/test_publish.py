@@ -54,7 +54,8 @@ def until(test, what):
 SERVER = """
 wakeloop.publish()
 async def main():
-    server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+    writers = []  # since 3.13 a writer that nobody has closes its transport
+    server = await asyncio.start_server(lambda reader, writer: writers.append(writer), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     clients = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
     asyncio.get_running_loop().call_later(1000, int)

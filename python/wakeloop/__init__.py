@@ -26,6 +26,8 @@ from ._core import (
 )
 from ._exposition import metrics_text
 from ._publish import publish
+from ._record import Recorder, record
+from ._record import start_if_asked as _record_if_asked
 from ._streams import (
     StreamReader,
     StreamReaderProtocol,
@@ -49,6 +51,7 @@ __all__ = [
     "Histogram",
     "LoopMetrics",
     "Operation",
+    "Recorder",
     "RuntimePanic",
     "StreamReader",
     "StreamReaderProtocol",
@@ -65,6 +68,7 @@ __all__ = [
     "open_connection",
     "open_unix_connection",
     "publish",
+    "record",
     "run",
     "runtime_metrics",
     "sleep",
@@ -85,3 +89,4 @@ if _HAS_POLICIES:
 _core._init_c_caller()
 _os.register_at_fork(after_in_child=_core._forked)
 _install_if_asked()
+_record_if_asked()

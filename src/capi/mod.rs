@@ -12,6 +12,7 @@ pub(crate) mod arguments;
 pub(crate) mod buffer;
 pub(crate) mod byte_array;
 pub(crate) mod call;
+pub(crate) mod callable;
 pub(crate) mod class;
 pub(crate) mod collector;
 pub(crate) mod coroutine;

@@ -33,6 +33,7 @@ mod module_name;
 mod original;
 pub(crate) mod patches;
 pub(crate) mod python;
+pub(crate) mod task_fields;
 pub(crate) mod transports;
 pub(crate) mod version;
 

@@ -3,7 +3,7 @@
 use std::os::fd::RawFd;
 
 use super::completion::complete;
-use super::core::fd_table::Target;
+use super::core::fd_table::{OnReady, Target, descriptor};
 use super::core::run_state::Phase;
 use super::core::watched_fd::{Direction, Registration, WatchedFd};
 use super::core::{Core, Entry};
@@ -13,6 +13,7 @@ use super::sock::call::{SockCall, resume};
 use super::{debug, slow, watch};
 use crate::capi::{Fatal, Raised, Ref};
 use crate::reactor::{Event, Readiness};
+use crate::recorder::event::Kind;
 
 /// Delivers all events that are queued.
 #[inline(always)]
@@ -29,8 +30,8 @@ pub(super) fn dispatch_all(core: &Core) -> Result<(), Fatal> {
 fn dispatch(core: &Core, event: Event) -> Result<(), Fatal> {
     match core.fds.target(event.token) {
         Some(Target::Source(object, on_ready)) => {
-            if core.is_debug() {
-                return debug::native(core, &object, || on_ready(&object, core, event.readiness));
+            if core.instrumentation.sees_runs() {
+                return dispatch_seen(core, &object, on_ready, event);
             }
             on_ready(&object, core, event.readiness)?;
             slow::note(core, &object).map_err(|Raised| Fatal)
@@ -40,9 +41,21 @@ fn dispatch(core: &Core, event: Event) -> Result<(), Fatal> {
     }
 }
 
+/// Calls a source that the flight recorder or debug mode has to see.
+#[cold]
+fn dispatch_seen(core: &Core, object: &Ref, on_ready: OnReady<Core>, event: Event) -> Result<(), Fatal> {
+    core.recorder.note(Kind::Ready, descriptor(event.token) as u64);
+    if core.is_debug() {
+        return debug::native(core, object, || on_ready(object, core, event.readiness));
+    }
+    on_ready(object, core, event.readiness)?;
+    slow::note(core, object).map_err(|Raised| Fatal)
+}
+
 /// Handles an event of a watched descriptor. Handles are run or queued, futures are completed, socket calls are
 /// resumed. An error or a hang-up wakes both directions, as in the selectors module.
 fn wake_waiters(core: &Core, fd: RawFd, watched: &WatchedFd, readiness: Readiness) -> Result<(), Fatal> {
+    core.recorder.note(Kind::Ready, fd as u64);
     let trouble = Readiness::ERROR | Readiness::WRITE_CLOSED | Readiness::PRIORITY;
     let mut waiters = [None, None];
     if readiness.intersects(Readiness::READABLE | Readiness::READ_CLOSED | trouble) {

@@ -9,6 +9,7 @@
 //! - [`source`], [`fork`], [`report`]: more methods of the core
 //! - [`watch`], [`completion`], [`sock`]: `add_reader`, `add_writer` and the awaitable socket calls
 //! - [`calls`]: `call_soon`, `call_later` and the like; [`executor_future`]: the results of executors
+//! - [`naming`], [`recording`]: what the flight recorder sees of a loop
 //! - [`run`], [`debug`], [`entries`]: runs an entry of the ready queue
 //! - [`publish`]: what a published loop writes to its shared page
 //! - [`dispatch`], [`poll`], [`turn`], [`stepping`]: one turn, by `run_forever` or by Python code
@@ -37,8 +38,10 @@ pub(crate) mod executor_future;
 mod fork;
 pub(crate) mod futures;
 pub(crate) mod handle;
+mod naming;
 mod poll;
 mod publish;
+pub(crate) mod recording;
 mod report;
 mod run;
 mod slow;

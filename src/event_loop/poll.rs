@@ -19,6 +19,7 @@ use crate::capi::error::{Outcome, raise_io};
 use crate::capi::threads::is_only_thread;
 use crate::capi::{Fatal, Raised};
 use crate::reactor::Poller;
+use crate::recorder::event::{Kind, duration};
 
 /// A poll that took less than this, in nanoseconds, has not waited: its events were ready before it.
 const AT_ONCE: u64 = 10_000;
@@ -92,6 +93,7 @@ pub(super) fn poll_with_gil(core: &Core, timeout: Duration) -> Result<(), Fatal>
     core.counters.polls.add(1);
     let Some(mut poller) = core.io.poller_mut() else { return Ok(()) };
     let polled = poller.poll(Some(timeout));
+    core.recorder.note(Kind::Polled, 0);
     queue_events(core, &poller, polled)?;
     drop(poller);
     run_signal_handlers()
@@ -135,6 +137,7 @@ pub(super) fn poll_without_gil(
     };
     let back = monotonic_nanos();
     heartbeat.turn(back);
+    core.recorder.note_with(Kind::Polled, || duration(back - end + 1));
     core.counters.idle.add(end - now);
     core.counters.gil_wait.sum.add(back - end);
     core.counters.gil_wait.note(back - end);

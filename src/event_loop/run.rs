@@ -1,4 +1,4 @@
-//! Runs one entry of the ready queue.
+//! Runs entries of the ready queue.
 
 use super::clock::monotonic_nanos;
 use super::core::{Core, Entry};
@@ -6,7 +6,7 @@ use super::debug;
 use super::entries::into_handle;
 use super::handle::layout::HandleRef;
 use super::handle::run::run_foreign;
-use super::slow;
+use super::{recording, slow};
 use crate::capi::call::{call0, in_context};
 use crate::capi::error::{raise, take_unless_fatal, undisturbed, unless_raised};
 use crate::capi::future::is_done;
@@ -14,14 +14,46 @@ use crate::capi::imports::imports;
 use crate::capi::recycle::futures::drop_future;
 use crate::capi::{Fatal, Raised, Ref};
 
+/// Runs the next `count` entries of the queue.
 #[inline(always)]
-pub(super) fn run(core: &Core, entry: Entry) -> Result<(), Fatal> {
-    if core.instrumentation.sees_runs() { run_seen(core, entry) } else { run_plain(core, entry) }
+pub(super) fn run_next(core: &Core, count: usize) -> Result<(), Fatal> {
+    for left in (0..count).rev() {
+        let Some(entry) = core.ready.pop() else { break };
+        if core.instrumentation.sees_runs() {
+            return run_seen(core, entry, left);
+        }
+        run_plain(core, entry)?;
+    }
+    Ok(())
 }
 
-/// Runs an entry, and records the time at its end if it is a step of a task.
+/// Runs an entry that was in the queue.
+#[inline(always)]
+pub(super) fn run(core: &Core, entry: Entry) -> Result<(), Fatal> {
+    if core.instrumentation.sees_runs() { run_seen(core, entry, 0) } else { run_plain(core, entry) }
+}
+
+/// Runs entries that have to be seen: this one, and the next `left`.
 #[cold]
-fn run_seen(core: &Core, entry: Entry) -> Result<(), Fatal> {
+fn run_seen(core: &Core, mut entry: Entry, mut left: usize) -> Result<(), Fatal> {
+    loop {
+        recording::entry(core, entry.subject());
+        if core.instrumentation.is_only_recorded() {
+            run_plain(core, entry)?;
+        } else {
+            run_timed(core, entry)?;
+        }
+        if left == 0 {
+            return Ok(());
+        }
+        let Some(next) = core.ready.pop() else { return Ok(()) };
+        (entry, left) = (next, left - 1);
+    }
+}
+
+/// Runs an entry, and notes the time at its end if that is wanted and the entry is a step of a task.
+#[cold]
+fn run_timed(core: &Core, entry: Entry) -> Result<(), Fatal> {
     let task = core.instrumentation.times_steps().then(|| task_of(&entry)).flatten();
     let result =
         if core.instrumentation.is_active() { run_instrumented(core, entry) } else { run_plain(core, entry) };

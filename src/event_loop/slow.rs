@@ -8,6 +8,7 @@
 use super::clock::{monotonic_nanos, ticks};
 use super::core::Core;
 use super::core::turn_meter::Timing;
+use super::recording;
 use crate::capi::error::unless_raised;
 use crate::capi::inspect::{float, integer};
 use crate::capi::{Fatal, Raised, Ref};
@@ -93,6 +94,7 @@ fn end_long_turn(core: &Core, now: u64, length: u64) -> Result<(), Fatal> {
         return Ok(());
     }
     counters.slow_turns.add(1);
+    recording::slow_turn(core, length)?;
     if core.meter.is_named(counters.turns.get()) || core.is_debug() {
         // In debug mode, asyncio's own log names the callback.
         return Ok(());

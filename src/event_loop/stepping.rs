@@ -9,8 +9,11 @@ use super::core::Core;
 use super::core::poll_policy::{last_part, shorter};
 use super::dispatch::dispatch_all;
 use super::poll::{is_yield_due, poll_with_gil, poll_without_gil, run_signal_handlers, seconds_until_timer};
+use super::recording;
 use super::turn::{deliver_messages, make_due_timers_ready};
 use crate::capi::Fatal;
+use crate::recorder::event::Kind;
+use crate::recorder::thread::thread_number;
 
 /// How many seconds the Python code may sleep; `None` for no limit. Sends buffered writes first.
 pub(crate) fn seconds_to_sleep(core: &Core) -> Result<Option<f64>, Fatal> {
@@ -41,6 +44,8 @@ pub(crate) fn select(core: &Core, timeout: Option<f64>) -> Result<usize, Fatal> 
     core.flush_all()?;
     run_signal_handlers()?;
     let ready = core.ready.len();
+    recording::refresh(core, thread_number());
+    core.recorder.note(Kind::Poll, 0);
     poll(core, timeout)?;
     core.polls.note_outer_poll(monotonic_nanos());
     let events = core.io.events.len();

@@ -22,11 +22,13 @@ use super::core::run_state::Phase;
 use super::core::{Core, Entry};
 use super::dispatch::dispatch_all;
 use super::poll::poll;
-use super::run::run;
+use super::recording;
+use super::run::run_next;
 use super::slow::{end_turn, note_delay, note_several};
 use crate::capi::error::Outcome;
 use crate::capi::{Fatal, Raised};
 use crate::reactor::{Event, Readiness};
+use crate::recorder::event::Kind;
 
 /// Rounding tolerance for custom clocks, in seconds, as in asyncio: if a test advances a clock by exactly the time
 /// until a deadline, the sum may be slightly too small.
@@ -66,6 +68,7 @@ impl Running<'_> {
         core.polls.begin_run();
         core.begin_turns();
         core.heartbeat.set(Heartbeat::begin(core.object()));
+        recording::enter(core);
         Running(core)
     }
 }
@@ -81,6 +84,7 @@ impl Drop for Running<'_> {
         core.counters.started.set(0);
         core.timers.track_shared();
         core.end_turns();
+        recording::leave(core);
         core.heartbeat.replace(&NOBODY).end();
     }
 }
@@ -109,6 +113,7 @@ fn poll_or_skip(core: &Core) -> Result<u64, Fatal> {
         && core.fds.callbacks() == 0
         && !core.custom_clock();
     let after = if skip {
+        core.recorder.turn();
         core.polls.note_skip();
         if let Some(token) = reread {
             core.io.events.push(Event { token, readiness: Readiness::READABLE });
@@ -120,6 +125,7 @@ fn poll_or_skip(core: &Core) -> Result<u64, Fatal> {
         end_turn(core, now)?;
         // Callbacks that are ready were scheduled in the last turn, and events that are ready came during it.
         core.meter.set_wait(core.meter.elapsed(now));
+        core.recorder.note(Kind::Poll, 0);
         let after = poll(core, now)?;
         core.meter.begin_turn(after);
         core.polls.note_poll(after);
@@ -166,7 +172,8 @@ pub(crate) fn make_due_timers_ready(core: &Core, now: u64) -> Result<(), Fatal> 
     if next > now {
         return Ok(());
     }
-    while let Some(handle) = core.timers.pop_due(now) {
+    while let Some((due, handle)) = core.timers.pop_due(now) {
+        core.recorder.timer(now - due);
         core.counters.timers_fired.add(1);
         core.ready.push(Entry::Handle(handle));
     }
@@ -215,10 +222,7 @@ fn run_behind_events(core: &Core, count: usize) -> Result<(), Fatal> {
 fn run_ready(core: &Core, count: usize) -> Result<(), Fatal> {
     core.counters.callbacks.add(count as u64);
     if core.meter.begin_batch(count) {
-        for _ in 0..count {
-            let Some(entry) = core.ready.pop() else { break };
-            run(core, entry)?;
-        }
+        run_next(core, count)?;
         core.meter.end_batch();
         return Ok(());
     }
@@ -229,10 +233,7 @@ fn run_ready(core: &Core, count: usize) -> Result<(), Fatal> {
 fn run_large(core: &Core, mut count: usize) -> Result<(), Fatal> {
     while count > 0 {
         let part = count.min(PART);
-        for _ in 0..part {
-            let Some(entry) = core.ready.pop() else { break };
-            run(core, entry)?;
-        }
+        run_next(core, part)?;
         note_several(core)?;
         count -= part;
     }

@@ -5,6 +5,8 @@ type checker must make of it.
 """
 
 import asyncio
+import pathlib
+import signal
 import sys
 from typing import assert_type
 
@@ -156,6 +158,11 @@ async def main() -> int:
     except wakeloop.RuntimePanic as panic:
         print(panic)
     print(wakeloop.runtime_metrics(), wakeloop.__version__, await streaming())
+    with wakeloop.record("trace.json", size=1 << 16, signal=signal.SIGUSR2, slow_turns=True) as recorder:
+        assert_type(recorder, wakeloop.Recorder)
+        assert_type(wakeloop.Recorder.running(), wakeloop.Recorder | None)
+        saved: str = recorder.save(pathlib.Path("other.json"))
+        print(saved, recorder.path, recorder.active, recorder.events + recorder.dropped)
     wakeloop.publish()
     text: str = wakeloop.metrics_text()
     print(text)

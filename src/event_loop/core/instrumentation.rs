@@ -1,7 +1,8 @@
 //! Debug mode and tracers' patches, which have to see every callback.
 //!
 //! A loop looks for patches when it is created and when it begins to run. For each callback it checks one flag, which
-//! also says whether a program wants to know when each task has made its last step.
+//! also says whether a program wants to know when each task has made its last step, and whether the flight recorder is
+//! on.
 
 use std::cell::Cell;
 
@@ -11,7 +12,7 @@ use crate::compat::patches::{self, Patches};
 pub(crate) struct Instrumentation {
     debug: Cell<bool>,
     patches: Cell<Patches>,
-    /// [`ACTIVE`], [`TIMES_STEPS`], both or none.
+    /// Some of [`ACTIVE`], [`TIMES_STEPS`] and [`RECORDED`].
     reasons: Cell<u8>,
 }
 
@@ -19,6 +20,8 @@ pub(crate) struct Instrumentation {
 const ACTIVE: u8 = 1;
 /// The times of task steps are recorded.
 const TIMES_STEPS: u8 = 2;
+/// The flight recorder is on.
+const RECORDED: u8 = 4;
 
 impl Instrumentation {
     /// Do callbacks and tasks need asyncio's own code path, because debug mode is on or a tracer has patched it?
@@ -27,10 +30,16 @@ impl Instrumentation {
         self.reasons.get() & ACTIVE != 0
     }
 
-    /// Must the run of a callback be seen?
+    /// Must the run of a callback be seen, or the handling of an event?
     #[inline(always)]
     pub(crate) fn sees_runs(&self) -> bool {
         self.reasons.get() != 0
+    }
+
+    /// Does nobody have to see them but the flight recorder?
+    #[inline(always)]
+    pub(crate) fn is_only_recorded(&self) -> bool {
+        self.reasons.get() & !RECORDED == 0
     }
 
     pub(crate) fn times_steps(&self) -> bool {
@@ -39,6 +48,10 @@ impl Instrumentation {
 
     pub(crate) fn set_times_steps(&self, on: bool) {
         self.set(TIMES_STEPS, on);
+    }
+
+    pub(crate) fn set_recorded(&self, on: bool) {
+        self.set(RECORDED, on);
     }
 
     #[inline(always)]

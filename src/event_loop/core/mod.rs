@@ -16,6 +16,7 @@ pub(crate) mod page;
 pub(crate) mod poll_policy;
 pub(crate) mod process;
 pub(crate) mod ready;
+pub(crate) mod recorder;
 pub(crate) mod run_state;
 pub(crate) mod scratch;
 pub(crate) mod step_times;
@@ -45,6 +46,7 @@ use self::page::LoopCounters;
 use self::poll_policy::PollPolicy;
 use self::process::OwnerProcess;
 use self::ready::{NativeStep, ReadyQueue};
+use self::recorder::LoopRecorder;
 use self::run_state::{Phase, RunState};
 pub(crate) use self::scratch::RECEIVE;
 use self::scratch::Scratch;
@@ -84,6 +86,7 @@ pub(crate) struct Core {
     pub(crate) gil: GilFairness,
     pub(crate) state: RunState,
     pub(crate) instrumentation: Instrumentation,
+    pub(crate) recorder: LoopRecorder,
     pub(crate) process: OwnerProcess,
     /// Not in the core itself, because it is large, and can be on the shared page.
     pub(crate) counters: LoopCounters,
@@ -149,6 +152,7 @@ impl Core {
             gil: GilFairness::new(),
             state: RunState::default(),
             instrumentation: Instrumentation::default(),
+            recorder: LoopRecorder::default(),
             process: OwnerProcess::new(),
             counters: LoopCounters::default(),
             meter: TurnMeter::default(),

@@ -5,7 +5,7 @@
 
 use super::super::handle::layout::HandleRef;
 use crate::capi::loop_cell::LoopQueue;
-use crate::capi::{Fatal, Ref};
+use crate::capi::{Borrowed, Fatal, Ref};
 
 /// A native function that the loop calls with an object, such as the call of `connection_made` for a transport. `C` is
 /// the loop's core.
@@ -38,6 +38,16 @@ impl<C> ReadyQueue<C> {
 }
 
 impl<C> Entry<C> {
+    /// The callback, or the handle or object that runs it.
+    #[inline(always)]
+    pub(crate) fn subject(&self) -> Borrowed<'_> {
+        match self {
+            Entry::Handle(handle) => handle.object().borrow(),
+            Entry::Call { callback, .. } => callback.borrow(),
+            Entry::Foreign(object) | Entry::Native { object, .. } => object.borrow(),
+        }
+    }
+
     fn traverse(&self, visit: &mut dyn FnMut(&Ref)) {
         let held: [Option<&Ref>; 3] = match self {
             Entry::Handle(handle) => [Some(handle.object()), None, None],

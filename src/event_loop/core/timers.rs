@@ -52,10 +52,10 @@ impl Timers {
         self.next.get()
     }
 
-    /// The next handle whose deadline is not after `now`.
+    /// The next handle whose deadline is not after `now`, with its deadline.
     #[inline(always)]
-    pub(crate) fn pop_due(&self, now: f64) -> Option<HandleRef> {
-        self.change(|heap| heap.pop_due(now)).map(|(_, timer)| timer.into_handle())
+    pub(crate) fn pop_due(&self, now: f64) -> Option<(f64, HandleRef)> {
+        self.change(|heap| heap.pop_due(now)).map(|(due, timer)| (due, timer.into_handle()))
     }
 
     /// All handles, ordered by their deadlines.

@@ -259,6 +259,13 @@ impl Handle {
         self.callback.get()
     }
 
+    /// The same. It is valid until other code runs.
+    #[inline(always)]
+    pub(crate) fn borrowed_callback(&self) -> Option<Borrowed<'_>> {
+        // SAFETY: null, or an object to which the handle has a reference.
+        unsafe { Borrowed::from_nullable(self.callback.as_ptr()) }
+    }
+
     pub(crate) fn set_source_traceback(&self, traceback: Option<Ref>) {
         self.source_traceback.set(traceback);
     }

@@ -10,6 +10,7 @@ use std::ffi::CStr;
 use pyo3::basic::CompareOp;
 use pyo3::prelude::*;
 
+use super::super::recording;
 use super::layout::{Handle, HandleRef, Kind, ThreadSafeHandle, TimerHandle};
 use crate::capi::class::{ClassSpec, field};
 use crate::capi::collector::{Traverse, Visitor};
@@ -143,11 +144,15 @@ fn context<T: AnyHandle>(this: This<'_, T>) -> Result<Option<Ref>, Raised> {
 /// SystemExit and KeyboardInterrupt are raised.
 fn run<T: AnyHandle>(this: This<'_, T>) -> Result<(), Raised> {
     let Ok(handle) = HandleRef::new(this.object().to_owned()) else { return Ok(()) };
+    let event_loop = handle.event_loop.get();
+    if let Some(event_loop) = &event_loop {
+        recording::handle(event_loop.core(), handle.object());
+    }
     if handle.run_by_patch()? {
         handle.finish_run();
         return Ok(());
     }
-    match (handle.run(|_| Ok(())), handle.event_loop.get()) {
+    match (handle.run(|_| Ok(())), event_loop) {
         (Err(raised), Some(event_loop)) => {
             event_loop.core().report_handle(&handle, raised).map_err(|Fatal| Raised)
         }

@@ -56,8 +56,12 @@ pub(super) fn receive(core: &Core, fd: RawFd, size: usize) -> Result<Attempt, Ra
         // As in Python, there is no system call.
         return bytes_from(&[]).map(Attempt::Finished);
     }
-    // SAFETY: `receive_by` passes a pointer to `size` writable bytes.
-    let call = |place: *mut u8| unsafe { (libc::recv(fd, place.cast(), size, libc::MSG_DONTWAIT), ()) };
+    let call = |place: *mut u8| {
+        // SAFETY: `receive_by` passes a pointer to `size` writable bytes.
+        let count = unsafe { libc::recv(fd, place.cast(), size, libc::MSG_DONTWAIT) };
+        core.recorder.received(fd, count);
+        (count, ())
+    };
     receive_by(core, size, call, |bytes, ()| Ok(bytes))
 }
 

@@ -35,6 +35,7 @@ use crate::capi::native::{self, native_class};
 use crate::capi::sockaddr::is_plain_socket;
 use crate::capi::{Borrowed, Fatal, Native, Raised, Ref, Slot, This};
 use crate::reactor::Readiness;
+use crate::recorder::event::Kind;
 
 /// What the call does.
 #[derive(Debug)]
@@ -157,13 +158,16 @@ impl SockCall {
                 // SAFETY: the view keeps the memory alive and writable.
                 let count =
                     unsafe { libc::recv(fd, buffer.as_ptr().cast(), buffer.len(), libc::MSG_DONTWAIT) };
+                self.core().recorder.received(fd, count);
                 sized(count, Direction::Read, |count| integer(count as i64))
             }
             // Empty data is sent too: it may be a datagram, and the call reports a pending error of the socket.
             Action::Send { data, sent } => loop {
                 let rest = &data.as_slice()[sent.get()..];
+                self.core().recorder.sends(Kind::Write, fd, || rest.len());
                 // SAFETY: `rest` is valid for its length.
                 let count = unsafe { libc::send(fd, rest.as_ptr().cast(), rest.len(), SEND_FLAGS) };
+                self.core().recorder.sent(fd, || rest.len() - count.max(0) as usize);
                 if count < 0 {
                     let step = would_block(Direction::Write)?;
                     return Ok(if rest.is_empty() { Attempt::Finished(Ref::none()) } else { step });

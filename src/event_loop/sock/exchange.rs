@@ -15,6 +15,7 @@ use crate::capi::inspect::integer;
 use crate::capi::sockaddr::to_python;
 use crate::capi::socket::{SEND_FLAGS, receive_from};
 use crate::capi::{Exception, Raised, Ref, Slot};
+use crate::recorder::event::Kind;
 
 /// What the call does.
 #[derive(Debug)]
@@ -49,8 +50,13 @@ impl Exchange {
     pub(super) fn attempt(&self, core: &Core, fd: i32, socket: &Ref) -> Result<Attempt, Raised> {
         match self {
             Exchange::Receive(size) => {
-                // SAFETY: `receive_by` passes a pointer to `size` writable bytes.
-                receive_by(core, *size, |place| unsafe { receive_from(fd, place, *size) }, pair)
+                let call = |place| {
+                    // SAFETY: `receive_by` passes a pointer to `size` writable bytes.
+                    let received = unsafe { receive_from(fd, place, *size) };
+                    core.recorder.received(fd, received.0);
+                    received
+                };
+                receive_by(core, *size, call, pair)
             }
             Exchange::ReceiveInto { target, size } => {
                 // An owned reference: to ask for the buffer may run Python code that closes this call.
@@ -64,15 +70,18 @@ impl Exchange {
                 // SAFETY: the view keeps the memory alive and writable, and it has room for `size` bytes.
                 let (count, sender) = unsafe { receive_from(fd, buffer.as_ptr(), *size) };
                 drop(buffer);
+                core.recorder.received(fd, count);
                 sized(count, Direction::Read, |count| pair(integer(count as i64)?, sender))
             }
             Exchange::Send { data, address } => {
                 let data = data.as_slice();
+                core.recorder.sends(Kind::Write, fd, || data.len());
                 // SAFETY: data and address are valid for their lengths.
                 let count = unsafe {
                     let (place, address, length) = (data.as_ptr(), address.as_ptr(), address.len());
                     libc::sendto(fd, place.cast(), data.len(), SEND_FLAGS, address.cast(), length)
                 };
+                core.recorder.sent(fd, || data.len() - count.max(0) as usize);
                 sized(count, Direction::Write, |count| integer(count as i64))
             }
             Exchange::SendByPython { data, address } => {

@@ -16,6 +16,8 @@ use super::super::{context, coop};
 use super::queue::Local;
 use super::shared::Shared;
 use super::watch::PERIOD;
+use crate::recorder::event::Kind;
+use crate::recorder::worker::WorkerRecorder;
 
 /// How often a worker with tasks to poll looks at the driver and the injector. The period is short enough to
 /// serve sockets, timers and other threads within a fraction of a millisecond, and long enough for the system
@@ -61,6 +63,7 @@ pub(in super::super) struct Worker {
     searching: Cell<bool>,
     /// Work was posted that others could take, and no worker was seen asleep at that moment.
     posted: Cell<bool>,
+    recorder: WorkerRecorder,
 }
 
 impl Worker {
@@ -80,6 +83,7 @@ impl Worker {
             polling: Cell::new(false),
             searching: Cell::new(true),
             posted: Cell::new(false),
+            recorder: WorkerRecorder::default(),
         }
     }
 
@@ -204,6 +208,7 @@ impl Worker {
         for victim in (start..workers).chain(0..start).filter(|victim| *victim != self.index) {
             if let Some(task) = self.shared.steal(victim, &self.local) {
                 self.counters().steals.add(1);
+                self.recorder.note(Kind::Steal, || 0);
                 return Some(task);
             }
         }
@@ -232,6 +237,7 @@ impl Worker {
         self.polling.set(true);
         // Count first, so that a joiner of the task finds its polls in the metrics.
         counters.polls.add(1);
+        self.recorder.note(Kind::TaskPoll, || task.type_number());
         task.run();
         let mut streak = 0;
         while let Some(task) = self.lifo.take() {
@@ -242,6 +248,7 @@ impl Worker {
             streak += 1;
             counters.polls.add(1);
             counters.lifo_hits.add(1);
+            self.recorder.note(Kind::TaskPoll, || task.type_number());
             task.run();
         }
         self.polling.set(false);
@@ -351,6 +358,8 @@ impl Worker {
         let counters = self.counters();
         counters.parks.add(1);
         shared.trace(TraceEvent::Parked { worker: self.index });
+        self.recorder.note(Kind::Park, || 0);
+        self.recorder.rest();
         let asleep = Instant::now();
         let mut left = self.park_in_driver(interrupted);
         if !left {
@@ -365,6 +374,7 @@ impl Worker {
         self.look_in.set(self.look_interval.get());
         counters.wakeups.add(1);
         shared.trace(TraceEvent::Unparked { worker: self.index });
+        self.recorder.note(Kind::Unpark, || 0);
         self.searching.set(idle.unpark(self.index, false));
         if shared.watch.give_up(self.index) || left {
             shared.leave_driver();

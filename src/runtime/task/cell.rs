@@ -1,7 +1,7 @@
 //! The allocation of a task and the operations on it.
 
 use std::alloc::{Layout, dealloc};
-use std::any::Any;
+use std::any::{Any, type_name};
 use std::cell::Cell;
 use std::future::Future;
 use std::mem::{ManuallyDrop, MaybeUninit};
@@ -17,6 +17,7 @@ use super::super::trace::TraceEvent;
 use super::join::{JoinError, JoinHandle, TaskPanic};
 use super::state::{Paused, Start, State, Woken};
 use super::waker;
+use crate::recorder::event::{TypeName, type_number};
 
 /// `Header::owner` of a task that is in no list.
 const UNOWNED: u32 = u32::MAX;
@@ -83,6 +84,8 @@ pub(super) struct Vtable {
     pub(super) drop_output: unsafe fn(NonNull<Header>),
     /// Frees the memory, after future and output were dropped and the last reference is gone.
     pub(super) free: unsafe fn(NonNull<Header>),
+    /// The name of the future's type.
+    name: TypeName,
 }
 
 #[repr(C)]
@@ -193,6 +196,13 @@ impl Runnable {
         self.0.addr().get()
     }
 
+    /// Names the type of the task's future in a recording.
+    #[inline(always)]
+    pub(in super::super) fn type_number(&self) -> u64 {
+        // SAFETY: the task is alive while there is a `Runnable`.
+        type_number(&unsafe { self.0.as_ref() }.vtable.name)
+    }
+
     fn into_raw(self) -> NonNull<Header> {
         ManuallyDrop::new(self).0
     }
@@ -295,6 +305,7 @@ impl<F: Future> Task<F> {
         take_output: Self::take_output,
         drop_output: Self::drop_output,
         free: Self::free,
+        name: type_name::<F>,
     };
 
     /// # Safety

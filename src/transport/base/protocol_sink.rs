@@ -171,6 +171,15 @@ impl ProtocolSink {
         self.call(&self.updated, &imports().buffer_updated, &integer(count as i64)?).map(drop)
     }
 
+    /// The method that is called with received data, if it is one of Python's.
+    pub(crate) fn method(&self) -> Option<Ref> {
+        match self.delivery() {
+            Delivery::Data => self.function.get(),
+            Delivery::Buffer => self.updated.get(),
+            Delivery::Native | Delivery::Reader => None,
+        }
+    }
+
     /// Drops the protocol.
     pub(crate) fn clear(&self) {
         self.slots().into_iter().for_each(Slot::clear);

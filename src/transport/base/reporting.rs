@@ -7,6 +7,7 @@ use crate::capi::fallible::string_or_none;
 use crate::capi::imports::imports;
 use crate::capi::{Borrowed, Fatal, Raised, Ref, This};
 use crate::event_loop::core::Core;
+use crate::event_loop::recording;
 
 /// Where asyncio calls a protocol's method. The report of an error names it.
 #[derive(Debug, Clone, Copy)]
@@ -32,6 +33,9 @@ pub(crate) fn notify<T: TransportKind>(
     arguments: &[Borrowed<'_>],
 ) -> Result<(), Fatal> {
     let Some(protocol) = this.protocol().get() else { return Ok(()) };
+    if core.recorder.is_on() {
+        recording::call(core, &protocol);
+    }
     let called = this.base().in_context(|| protocol.call_method(name, arguments));
     called.map(drop).or_else(|raised| report_call(this, core, caller, (&protocol, name), arguments, raised))
 }

@@ -27,6 +27,7 @@ use crate::capi::sockaddr;
 use crate::capi::socket::{SEND_FLAGS, with_socket};
 use crate::capi::{Borrowed, Exception, Fatal, Raised, Ref, This};
 use crate::event_loop::core::Core;
+use crate::recorder::event::Kind;
 use crate::transport::base::closing::{fatal_error, watch_or_lose, watch_or_raise};
 use crate::transport::base::flow_control::{after_send, maybe_pause};
 use crate::transport::base::reporting::Caller;
@@ -233,7 +234,8 @@ fn target(this: This<'_, Datagram>, address: &Ref) -> Target {
 /// Sends one datagram.
 #[inline(always)]
 fn send_now(this: This<'_, Datagram>, data: &[u8], target: &Target) -> Sent {
-    let fd = this.descriptor();
+    let (fd, recorder) = (this.descriptor(), &this.base.core().recorder);
+    recorder.sends(Kind::Write, fd, || data.len());
     let sent = match target {
         Target::Peer => with_socket(fd, |socket| socket.send_with_flags(data, SEND_FLAGS)),
         Target::Address(peer) => with_socket(fd, |socket| socket.send_to_with_flags(data, peer, SEND_FLAGS)),
@@ -241,6 +243,7 @@ fn send_now(this: This<'_, Datagram>, data: &[u8], target: &Target) -> Sent {
             return bytes_from(data).map_or(Sent::Broken, |bytes| send_by_python(this, &bytes, address));
         }
     };
+    recorder.sent(fd, || data.len() - sent.as_ref().unwrap_or(&0));
     sent.map_or_else(|error| Sent::failed(&error), |_| Sent::Some(1))
 }
 
@@ -320,10 +323,13 @@ fn send_many(this: This<'_, Datagram>) -> Sent {
         header.msg_hdr.msg_iovlen = 1;
         filled += 1;
     }
+    let (fd, recorder) = (this.descriptor(), &this.base.core().recorder);
+    let bytes_after = |count| pending.iter().skip(count).map(|it| it.content().len()).sum();
+    recorder.sends(Kind::Write, fd, || bytes_after(0));
     // SAFETY: `filled` headers were written, with pointers to memory that outlives the call. `sendmmsg` only reads from
     // it.
-    let sent =
-        unsafe { libc::sendmmsg(this.descriptor(), headers.as_mut_ptr().cast(), filled, SEND_FLAGS as _) };
+    let sent = unsafe { libc::sendmmsg(fd, headers.as_mut_ptr().cast(), filled, SEND_FLAGS as _) };
+    recorder.sent(fd, || bytes_after(sent.max(0) as usize));
     if sent >= 0 {
         return Sent::Some(sent as usize);
     }

@@ -25,6 +25,7 @@ use crate::event_loop::core::Core;
 use crate::event_loop::event_loop::EventLoop;
 use crate::event_loop::source::SourceKind;
 use crate::reactor::{Interest, Readiness};
+use crate::recorder::event::Kind;
 use crate::transport::base::class::{make_class, native_transport};
 use crate::transport::base::closing::{fatal_error, force_close, watch_or_lose, watch_or_raise};
 use crate::transport::base::events::EventHandler;
@@ -130,7 +131,9 @@ fn closed_by_peer(this: This<'_, WritePipe>) -> Result<(), Fatal> {
 fn flush(this: This<'_, WritePipe>, core: &Core) -> Result<(), Fatal> {
     core.note_io();
     let mut done = Done::default();
+    core.recorder.sends(Kind::Flush, this.descriptor(), || this.buffer.len());
     let outcome = this.buffer.write(this.descriptor(), &mut done);
+    core.recorder.sent(this.descriptor(), || this.buffer.len());
     drop(done);
     if let Err(error) = outcome {
         return failed(this, raise_io(&error));
@@ -199,8 +202,12 @@ fn scattered(this: This<'_, WritePipe>) -> Result<(), Raised> {
 /// Writes, and returns how many bytes the pipe has accepted. An error closes the transport, and is not raised to the
 /// caller.
 fn write_now(this: This<'_, WritePipe>, content: &[u8]) -> Result<usize, Raised> {
-    this.base.core().note_io();
-    write_one(this.descriptor(), content).or_else(|error| {
+    let (core, fd) = (this.base.core(), this.descriptor());
+    core.note_io();
+    core.recorder.sends(Kind::Write, fd, || content.len());
+    let outcome = write_one(fd, content);
+    core.recorder.sent(fd, || content.len() - outcome.as_ref().unwrap_or(&0));
+    outcome.or_else(|error| {
         if !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) {
             failed(this, raise_io(&error))?;
         }

@@ -13,6 +13,7 @@ use crate::capi::error::{raise, raise_io};
 use crate::capi::{Raised, Ref, This};
 use crate::event_loop::core::writes::Delivery as Outer;
 use crate::event_loop::core::{Core, RECEIVE};
+use crate::event_loop::recording;
 use crate::reactor::{Readiness, receive_local};
 use crate::transport::base::protocol_sink::{Delivery, ProtocolSink};
 use crate::transport::base::sizes::{DIRECT, LARGE};
@@ -44,11 +45,23 @@ pub(super) enum Received {
 /// Receives once, and delivers the data to the protocol.
 #[inline(always)]
 pub(super) fn receive(this: This<'_, Stream>, core: &Core) -> Received {
+    if core.recorder.is_on() { receive_recorded(this, core) } else { receive_once(this, core, false) }
+}
+
+/// The same for the flight recorder. A second copy of the code: a check after the system call would cost ten
+/// instructions, because it makes the compiler move values out of registers.
+#[cold]
+fn receive_recorded(this: This<'_, Stream>, core: &Core) -> Received {
+    receive_once(this, core, true)
+}
+
+#[inline(always)]
+fn receive_once(this: This<'_, Stream>, core: &Core, recorded: bool) -> Received {
     let received = match this.sink.delivery() {
-        Delivery::Data => receive_data(this, core),
-        Delivery::Buffer => receive_into(this, core),
-        Delivery::Native => receive_natively(this, core),
-        Delivery::Reader => receive_for_reader(this, core),
+        Delivery::Data => receive_data(this, core, recorded),
+        Delivery::Buffer => receive_into(this, core, recorded),
+        Delivery::Native => receive_natively(this, core, recorded),
+        Delivery::Reader => receive_for_reader(this, core, recorded),
     };
     received.unwrap_or_else(|without_data| without_data)
 }
@@ -114,6 +127,7 @@ impl Drop for Delivering<'_> {
 unsafe fn receive_to(
     this: This<'_, Stream>,
     core: &Core,
+    recorded: bool,
     place: *mut u8,
     size: usize,
 ) -> Result<(usize, bool), Received> {
@@ -136,24 +150,36 @@ unsafe fn receive_to(
         return Err(Received::Eof);
     }
     this.reading.large.set(count >= LARGE);
+    if recorded {
+        record(this, core, count);
+    }
     Ok((count, full))
+}
+
+/// Records that data was received, and that the protocol's method is about to be called with it.
+#[cold]
+fn record(this: This<'_, Stream>, core: &Core, count: usize) {
+    core.recorder.received(this.descriptor(), count as isize);
+    if let Some(method) = this.sink.method() {
+        recording::call(core, &method);
+    }
 }
 
 /// Receives for `data_received`. After a large message, receives directly into a `bytes`.
 #[inline(always)]
-fn receive_data(this: This<'_, Stream>, core: &Core) -> Result<Received, Received> {
+fn receive_data(this: This<'_, Stream>, core: &Core, recorded: bool) -> Result<Received, Received> {
     // The connection is closed if memory has run out, even if the data is still in the socket.
     let no_memory = |raised| Received::Failed(raised, READ_FAILED);
     let (data, full) = if this.reading.large.get() {
         let mut bytes = RawBytes::with_capacity(DIRECT).map_err(no_memory)?;
         // SAFETY: the object has room for `DIRECT` bytes, and no other code has a reference to it.
-        let (count, full) = unsafe { receive_to(this, core, bytes.as_mut_ptr(), DIRECT) }?;
+        let (count, full) = unsafe { receive_to(this, core, recorded, bytes.as_mut_ptr(), DIRECT) }?;
         // SAFETY: `count` bytes have been received.
         (unsafe { bytes.finish(count) }.map_err(no_memory)?, full)
     } else {
         let mut buffer = core.scratch.receive_buffer();
         // SAFETY: the buffer is valid for its length.
-        let (count, full) = unsafe { receive_to(this, core, buffer.as_mut_ptr(), RECEIVE) }?;
+        let (count, full) = unsafe { receive_to(this, core, recorded, buffer.as_mut_ptr(), RECEIVE) }?;
         (core.bytes_cache.bytes_from(&buffer[..count]).map_err(no_memory)?, full)
     };
     deliver(this, core, |sink| sink.data_received(&data))
@@ -164,11 +190,11 @@ fn receive_data(this: This<'_, Stream>, core: &Core) -> Result<Received, Receive
 /// Receives for a [`NativeProtocol`](crate::transport::base::protocol_sink::NativeProtocol), into a scratch vector of
 /// the loop. The loop's receive buffer cannot be used, because OpenSSL may call Python code while it reads.
 #[inline(always)]
-fn receive_natively(this: This<'_, Stream>, core: &Core) -> Result<Received, Received> {
+fn receive_natively(this: This<'_, Stream>, core: &Core, recorded: bool) -> Result<Received, Received> {
     let Some(protocol) = this.sink.protocol.get() else { return Err(Received::Gone) };
     let mut data = core.scratch.take();
     // SAFETY: the capacity of a scratch vector is larger than `RECEIVE`.
-    let (count, full) = match unsafe { receive_to(this, core, data.as_mut_ptr(), RECEIVE) } {
+    let (count, full) = match unsafe { receive_to(this, core, recorded, data.as_mut_ptr(), RECEIVE) } {
         Ok(received) => received,
         Err(without_data) => {
             core.scratch.give_back(data);
@@ -188,7 +214,7 @@ fn receive_natively(this: This<'_, Stream>, core: &Core) -> Result<Received, Rec
 /// read waits, or into asyncio's buffer; a small one through the loop's buffer. The wake-up of the reading task is
 /// queued, so the task writes nothing before this returns.
 #[inline(always)]
-fn receive_for_reader(this: This<'_, Stream>, core: &Core) -> Result<Received, Received> {
+fn receive_for_reader(this: This<'_, Stream>, core: &Core, recorded: bool) -> Result<Received, Received> {
     let not_taken = |raised| Received::Failed(raised, DATA_RECEIVED_FAILED);
     let reader = this.sink.reader();
     if let Some(reader) = &reader
@@ -196,14 +222,14 @@ fn receive_for_reader(this: This<'_, Stream>, core: &Core) -> Result<Received, R
     {
         let room = room.map_err(not_taken)?;
         // SAFETY: the room in the reader stays valid until `filled` is called.
-        let received = unsafe { receive_to(this, core, room.place, room.size) };
+        let received = unsafe { receive_to(this, core, recorded, room.place, room.size) };
         let filled = room.filled(reader, received.as_ref().map_or(0, |(count, _)| *count));
         let (_, full) = received?;
         return filled.map(|()| Received::Stored { full }).map_err(not_taken);
     }
     let mut buffer = core.scratch.receive_buffer();
     // SAFETY: the buffer is valid for its length.
-    let (count, full) = unsafe { receive_to(this, core, buffer.as_mut_ptr(), RECEIVE) }?;
+    let (count, full) = unsafe { receive_to(this, core, recorded, buffer.as_mut_ptr(), RECEIVE) }?;
     let data = &buffer[..count];
     if let Some(reader) = &reader
         && reader_feed::feed(reader, core, data).map_err(not_taken)?
@@ -215,7 +241,7 @@ fn receive_for_reader(this: This<'_, Stream>, core: &Core) -> Result<Received, R
 }
 
 /// Calls `protocol.get_buffer(-1)`, receives into that buffer, and calls `protocol.buffer_updated(n)`.
-fn receive_into(this: This<'_, Stream>, core: &Core) -> Result<Received, Received> {
+fn receive_into(this: This<'_, Stream>, core: &Core, recorded: bool) -> Result<Received, Received> {
     let buffer = this
         .base
         .in_context(|| this.sink.get_buffer(-1, "recv_into() argument 1"))
@@ -227,7 +253,7 @@ fn receive_into(this: This<'_, Stream>, core: &Core) -> Result<Received, Receive
         return Err(Received::Gone);
     }
     // SAFETY: the view keeps the memory alive and writable.
-    let received = unsafe { receive_to(this, core, buffer.as_ptr().cast(), buffer.len()) };
+    let received = unsafe { receive_to(this, core, recorded, buffer.as_ptr().cast(), buffer.len()) };
     drop(buffer);
     let (count, full) = received?;
     deliver(this, core, |sink| sink.buffer_updated(count as isize))

@@ -23,6 +23,7 @@ use crate::capi::{Borrowed, Exception, Fatal, Raised, Ref, This};
 use crate::compat::version::TRANSPORT_SENDS_PIECES;
 use crate::event_loop::completion::complete;
 use crate::event_loop::core::Core;
+use crate::recorder::event::Kind;
 use crate::transport::base::closing::{fatal_error, finish};
 use crate::transport::base::flow_control::{maybe_pause, maybe_resume};
 use crate::transport::base::sizes::AT_ONCE;
@@ -80,11 +81,28 @@ pub(super) fn flush_later(this: This<'_, Stream>) {
 
 /// Sends pending data for a caller in Python, which gets a fatal error.
 fn send_now(this: This<'_, Stream>) -> Result<(), Raised> {
-    send_pending(this).map(drop).or_else(|raised| Ok(fatal_error(this, raised, WRITE_FAILED)?))
+    let sent = send_pending(this, Kind::Write);
+    sent.map(drop).or_else(|raised| Ok(fatal_error(this, raised, WRITE_FAILED)?))
 }
 
-/// Sends as much as the socket accepts. An error of the socket becomes a Python error.
-fn send_pending(this: This<'_, Stream>) -> Result<Sent, Raised> {
+/// Sends as much as the socket accepts. An error of the socket becomes a Python error. `kind` tells the flight recorder
+/// whether the loop sends or a callback.
+#[inline(always)]
+fn send_pending(this: This<'_, Stream>, kind: Kind) -> Result<Sent, Raised> {
+    if this.base.core().recorder.is_on() { send_recorded(this, kind) } else { send_unrecorded(this) }
+}
+
+#[cold]
+fn send_recorded(this: This<'_, Stream>, kind: Kind) -> Result<Sent, Raised> {
+    let recorder = &this.base.core().recorder;
+    let pending = || this.writing.buffer.len();
+    recorder.sends(kind, this.descriptor(), pending);
+    let sent = send_unrecorded(this);
+    recorder.sent(this.descriptor(), pending);
+    sent
+}
+
+fn send_unrecorded(this: This<'_, Stream>) -> Result<Sent, Raised> {
     let core = this.base.core();
     core.note_io();
     let mut done = Done::default();
@@ -169,7 +187,11 @@ pub(crate) fn write_slice(this: This<'_, Stream>, data: &[u8]) -> Result<(), Rai
     let mut sent = 0;
     if this.writing.is_empty() && !this.writing.blocked.get() {
         this.base.core().note_io();
-        match send_one(this.descriptor(), data) {
+        let (core, fd) = (this.base.core(), this.descriptor());
+        core.recorder.sends(Kind::Write, fd, || data.len());
+        let outcome = send_one(fd, data);
+        core.recorder.sent(fd, || data.len() - outcome.as_ref().unwrap_or(&0));
+        match outcome {
             Ok(count) => sent = count,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => this.block(),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -271,7 +293,7 @@ pub(super) fn flush_now(this: This<'_, Stream>, core: &Core) -> Result<(), Fatal
     if this.base.life.is_lost() || this.writing.is_empty() {
         return Ok(());
     }
-    match send_pending(this) {
+    match send_pending(this, Kind::Flush) {
         Ok(_) => drained(this, core),
         Err(raised) => {
             let waiter = this.writing.empty_waiter.get();
@@ -345,7 +367,7 @@ pub(super) fn send_gathered(this: This<'_, Stream>) -> Result<(), Raised> {
 pub(super) fn send_last(this: This<'_, Stream>) {
     if !this.writing.is_empty()
         && !this.writing.blocked.get()
-        && let Err(raised) = send_pending(this)
+        && let Err(raised) = send_pending(this, Kind::Write)
     {
         drop(raised.take());
     }

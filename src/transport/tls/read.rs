@@ -13,6 +13,7 @@ use crate::capi::call::in_kept_context;
 use crate::capi::error::raise;
 use crate::capi::{Raised, Ref, This};
 use crate::event_loop::core::Core;
+use crate::event_loop::recording;
 use crate::transport::base::protocol_sink::Delivery;
 use crate::transport::base::sizes::{DIRECT, LARGE};
 
@@ -323,6 +324,11 @@ fn delivering(
     core: &Core,
     call: impl FnOnce() -> Result<(), Raised>,
 ) -> Result<(), Raised> {
+    if core.recorder.is_on()
+        && let Some(method) = this.sink.method()
+    {
+        recording::call(core, &method);
+    }
     let outer = core.writes.begin_delivery(&this.object(), flush);
     let outcome = call();
     core.writes.end_delivery(outer);

@@ -1,0 +1,189 @@
+//! The flight recorder: starts and stops it, tells the loops, and names what they run.
+//!
+//! A recording that is started tells the loops that run, here, because they do not look for one while they run. Other
+//! loops look when they begin to run, and loops that Python code steps look in each turn.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Write;
+use std::mem::ManuallyDrop;
+use std::os::fd::{FromRawFd, RawFd};
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use pyo3::exceptions::{PyMemoryError, PyRuntimeError};
+use pyo3::prelude::*;
+
+use super::core::Core;
+use super::naming;
+use crate::capi::error::{exception, raise_io};
+use crate::capi::{Borrowed, Fallible, Fatal, Ref};
+use crate::compat::task_fields::{self, Sample};
+use crate::recorder::event::{Kind, duration};
+use crate::recorder::recording::{self, Recording, Refused};
+use crate::recorder::thread::thread_number;
+use crate::recorder::trace::Process;
+
+/// A loop that runs, and the thread in which it does.
+struct Running {
+    core: NonNull<Core>,
+    thread: u64,
+}
+
+// SAFETY: the core is used only with the GIL held.
+unsafe impl Send for Running {}
+
+/// The loops that run.
+static RUNNING: Mutex<Vec<Running>> = Mutex::new(Vec::new());
+
+fn running() -> MutexGuard<'static, Vec<Running>> {
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The loop begins to run, in this thread. [`leave`] ends this.
+pub(super) fn enter(core: &Core) {
+    let thread = thread_number();
+    running().push(Running { core: NonNull::from(core), thread });
+    refresh(core, thread);
+}
+
+/// The loop stops running.
+pub(super) fn leave(core: &Core) {
+    core.recorder.note(Kind::Leave, 0);
+    running().retain(|running| running.core != NonNull::from(core));
+}
+
+/// Takes notice of a recording that was started or stopped.
+pub(super) fn refresh(core: &Core, thread: u64) {
+    core.instrumentation.set_recorded(core.recorder.refresh(thread));
+}
+
+fn refresh_all() {
+    for Running { core, thread } in &*running() {
+        // SAFETY: a loop that runs lives, and is removed here before its run ends. The GIL is held, and no borrow of
+        // the core's state lasts while another thread has it.
+        refresh(unsafe { core.as_ref() }, *thread);
+    }
+}
+
+/// Records that an entry of the ready queue is about to run. `subject` is its callback, or the handle or object that
+/// runs it.
+#[inline(always)]
+pub(super) fn entry(core: &Core, subject: Borrowed<'_>) {
+    core.recorder.write(Kind::Callback, |recording| naming::of_subject(&recording.names, &subject));
+}
+
+/// The same, for a handle that Python code runs.
+#[cold]
+#[inline(never)]
+pub(super) fn handle(core: &Core, handle: &Ref) {
+    core.recorder.write(Kind::Callback, |recording| naming::of_subject(&recording.names, handle));
+}
+
+/// Records that a callable is about to be called for data that was received. For callers that have checked
+/// [`is_on`](super::core::recorder::LoopRecorder::is_on).
+#[cold]
+pub(crate) fn call(core: &Core, callable: &Ref) {
+    core.recorder.write(Kind::Callback, |recording| Some(naming::of_callable(&recording.names, callable)));
+}
+
+/// Called at the end of a turn that was longer than the loop's limit, with its length in nanoseconds. Writes the trace
+/// if the recorder was started with `slow_turns=True`.
+#[cold]
+pub(super) fn slow_turn(core: &Core, nanos: u64) -> Result<(), Fatal> {
+    if !core.recorder.is_on() {
+        return Ok(());
+    }
+    core.recorder.note(Kind::SlowTurn, duration(nanos));
+    core.support("slow_turn_recorded", &[])
+}
+
+/// The native half of wakeloop.Recorder: one recording, from its start on.
+#[pyclass(module = "wakeloop._core", name = "Recording", frozen)]
+pub(crate) struct PyRecording {
+    recording: Arc<Recording>,
+}
+
+#[pymethods]
+impl PyRecording {
+    /// Starts a recording. With `replace` it takes the place of the one of the parent process.
+    #[new]
+    fn new(size: usize, replace: bool) -> PyResult<PyRecording> {
+        let started = recording::start(size, replace);
+        refresh_all();
+        match started {
+            Ok(recording) => Ok(PyRecording { recording }),
+            Err(Refused::Active) => {
+                Err(exception::<PyRuntimeError>("a recorder is running already; stop it first"))
+            }
+            Err(Refused::NoMemory) => Err(exception::<PyMemoryError>("no memory for the recorder's ring")),
+        }
+    }
+
+    /// Stop recording. What was recorded stays.
+    fn stop(&self) {
+        self.recording.stop();
+        refresh_all();
+    }
+
+    #[getter]
+    fn active(&self) -> bool {
+        self.recording.is_active()
+    }
+
+    /// How many events were recorded, and how many of these were overwritten.
+    fn counts(&self) -> (Fallible<u64>, Fallible<u64>) {
+        let (written, dropped) = self.recording.counts();
+        (Fallible(written), Fallible(dropped))
+    }
+
+    /// Write the trace as JSON to a descriptor. `threads` has the names of threads by their system's numbers.
+    fn write(
+        &self,
+        py: Python<'_>,
+        fd: RawFd,
+        number: u64,
+        name: String,
+        threads: HashMap<u64, String>,
+        details: Vec<(String, String)>,
+    ) -> PyResult<()> {
+        let process = Process { number, name, threads, details };
+        // Without the GIL, so that no loop waits for it.
+        let written = py.detach(|| {
+            let trace = self.recording.snapshot().to_json(&process);
+            // SAFETY: the caller keeps the descriptor open. If it does not, writing fails.
+            let mut file = ManuallyDrop::new(unsafe { File::from_raw_fd(fd) });
+            file.write_all(trace.as_bytes())
+        });
+        written.map_err(|error| raise_io(&error).into())
+    }
+}
+
+/// In a forked child in which no recording can be started: nothing is recorded any more.
+#[pyfunction]
+pub(crate) fn abandon_recording() {
+    recording::abandon();
+    refresh_all();
+}
+
+/// Finds out where `_asyncio` keeps the names of tasks, in samples of its objects.
+#[pyfunction]
+pub(crate) fn learn_task_fields(
+    step: Bound<'_, PyAny>,
+    task: Bound<'_, PyAny>,
+    name: Bound<'_, PyAny>,
+    coroutine: Bound<'_, PyAny>,
+    qualname: Bound<'_, PyAny>,
+    partial: Bound<'_, PyAny>,
+    function: Bound<'_, PyAny>,
+) -> bool {
+    task_fields::init(Sample {
+        step: step.into(),
+        task: task.into(),
+        name: name.into(),
+        coroutine: coroutine.into(),
+        qualname: qualname.into(),
+        partial: partial.into(),
+        function: function.into(),
+    })
+}

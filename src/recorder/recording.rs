@@ -1,0 +1,190 @@
+//! The recording of this process: at most one at a time.
+//!
+//! Its generation is the flag that workers of the runtime load before each event; loops are told by their own room.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::{Arc, Mutex, TryLockError};
+
+use super::clock::{Clock, Moment, Scale};
+use super::event::{Origin, TRACKS};
+use super::names::Names;
+use super::ring::{Content, Ring};
+use super::thread::thread_number;
+use super::trace::{Snapshot, Track};
+
+/// The ring of a worker has this part of the size of the loops' ring.
+const WORKERS_PART: usize = 4;
+
+/// The most workers that are recorded: as many as a runtime has at most.
+const MOST_WORKERS: usize = 1024;
+
+/// The recording that is active, and the generation of the last one.
+static CURRENT: Mutex<(Option<Arc<Recording>>, u32)> = Mutex::new((None, 0));
+/// The generation of the recording that is active, or 0.
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+
+/// A recording, active or ended.
+#[derive(Debug)]
+pub(crate) struct Recording {
+    pub(crate) generation: u32,
+    pub(crate) clock: Clock,
+    started: Moment,
+    /// When it was stopped, in ticks; 0 while it is active.
+    ended: AtomicU64,
+    /// The events of all loops. Who holds the GIL may write.
+    pub(crate) loops: Ring,
+    pub(crate) names: Names,
+    size: usize,
+    /// The threads of the loops, indexed by track.
+    threads: Mutex<Vec<u64>>,
+    workers: Mutex<Vec<Arc<WorkerRing>>>,
+}
+
+/// The ring of a worker in one recording.
+#[derive(Debug)]
+pub(crate) struct WorkerRing {
+    pub(super) ring: Ring,
+    pub(super) clock: Clock,
+    pub(super) generation: u32,
+    /// The system's number of the thread, and its name.
+    thread: u64,
+    name: String,
+}
+
+impl WorkerRing {
+    /// The ring of the current thread. `None` if there is no memory for one.
+    fn new(recording: &Recording, bytes: usize) -> Option<WorkerRing> {
+        let name = std::thread::current().name().unwrap_or("worker").to_owned();
+        let (clock, generation) = (recording.clock, recording.generation);
+        Some(WorkerRing { ring: Ring::new(bytes)?, clock, generation, thread: thread_number(), name })
+    }
+}
+
+/// The generation of the recording that is active; 0 if there is none.
+#[inline(always)]
+pub(crate) fn generation() -> u32 {
+    // Relaxed: who finds a new generation takes the recording from the lock.
+    GENERATION.load(Relaxed)
+}
+
+/// The recording that is active. Does not wait: `None` also if another thread starts or stops one just now, or did so
+/// when this process was forked.
+pub(crate) fn current() -> Option<Arc<Recording>> {
+    CURRENT.try_lock().ok()?.0.clone()
+}
+
+/// Why no recording was started.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// There is one already.
+    Active,
+    /// There is no memory for its ring.
+    NoMemory,
+}
+
+/// Starts a recording with a ring of `size` bytes for the loops. In a forked child, `replace` ends the parent's.
+pub(crate) fn start(size: usize, replace: bool) -> Result<Arc<Recording>, Refused> {
+    let mut current = match CURRENT.try_lock() {
+        Ok(current) => current,
+        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+        Err(TryLockError::WouldBlock) => return Err(Refused::Active),
+    };
+    let (active, generation) = &mut *current;
+    if active.is_some() && !replace {
+        return Err(Refused::Active);
+    }
+    let clock = Clock::best();
+    let recording = Arc::new(Recording {
+        generation: generation.checked_add(1).unwrap_or(1),
+        clock,
+        started: clock.moment(),
+        ended: AtomicU64::new(0),
+        loops: Ring::new(size).ok_or(Refused::NoMemory)?,
+        names: Names::new(),
+        size,
+        threads: Mutex::default(),
+        workers: Mutex::default(),
+    });
+    *generation = recording.generation;
+    // A parent's recording is leaked: one of its threads may have held a lock of it at the fork.
+    std::mem::forget(active.replace(Arc::clone(&recording)));
+    GENERATION.store(recording.generation, Relaxed);
+    Ok(recording)
+}
+
+/// Ends the parent's recording in a forked child that cannot have one, because another thread held the lock.
+pub(crate) fn abandon() {
+    GENERATION.store(0, Relaxed);
+}
+
+impl Recording {
+    /// Ends the recording. What it has recorded stays.
+    pub(crate) fn stop(&self) {
+        let Ok(mut current) = CURRENT.lock() else { return };
+        if self.is_active() {
+            GENERATION.store(0, Relaxed);
+            self.ended.store(self.clock.now(), Relaxed);
+            current.0 = None;
+        }
+    }
+
+    pub(crate) fn is_active(&self) -> bool {
+        generation() == self.generation
+    }
+
+    /// The origin of the events of a loop in this thread. Further threads share the last track.
+    pub(crate) fn origin(&self, thread: u64) -> Origin {
+        let Ok(mut threads) = self.threads.lock() else { return Origin::default() };
+        let track = threads.iter().position(|known| *known == thread).unwrap_or(threads.len());
+        if track == threads.len() && track < TRACKS {
+            threads.push(thread);
+        }
+        Origin::track(track.min(TRACKS - 1))
+    }
+
+    /// The ring of the current thread, which is a worker's. Does not wait: `None` also if another thread has the lock, if
+    /// there is no memory, and for more workers than a runtime has.
+    pub(super) fn add_worker(&self) -> Option<Arc<WorkerRing>> {
+        let mut workers = self.workers.try_lock().ok()?;
+        if workers.len() == MOST_WORKERS {
+            return None;
+        }
+        let ring = Arc::new(WorkerRing::new(self, self.size / WORKERS_PART)?);
+        workers.push(Arc::clone(&ring));
+        Some(ring)
+    }
+
+    fn workers(&self) -> Vec<Arc<WorkerRing>> {
+        self.workers.lock().map(|workers| workers.clone()).unwrap_or_default()
+    }
+
+    /// How many events were recorded, and how many of them were overwritten by later ones.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        let workers = self.workers();
+        let rings = workers.iter().map(|worker| &worker.ring).chain([&self.loops]);
+        rings.map(Ring::counts).fold((0, 0), |sum, ring| (sum.0 + ring.0, sum.1 + ring.1))
+    }
+
+    /// What the rings hold. Needs no GIL, and stops no writer.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        let Content { events: loops, mut dropped } = self.loops.read();
+        let workers = self.workers().into_iter().map(|worker| {
+            let content = worker.ring.read();
+            dropped += content.dropped;
+            Track { thread: worker.thread, name: worker.name.clone(), events: content.events }
+        });
+        let workers = workers.collect();
+        let now = self.clock.moment();
+        let ended = self.ended.load(Relaxed);
+        Snapshot {
+            scale: Scale::between(self.started, now),
+            end: if ended == 0 { now.ticks } else { ended },
+            names: self.names.get(loops.iter().filter_map(|event| event.name()).collect()),
+            threads: self.threads.lock().map(|threads| threads.clone()).unwrap_or_default(),
+            loops,
+            workers,
+            dropped,
+        }
+    }
+}
