@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import math
+import socket
 import subprocess
 import sys
 import time
@@ -95,6 +96,34 @@ def test_a_slow_protocol_is_named(loop, slow_log):
     loop.run_until_complete(main())
     [report] = reports(slow_log)
     assert report.startswith("Slow turn: <Slow protocol> of <")
+
+
+def test_a_callback_behind_a_slow_event_is_not_slow_itself(loop, slow_log):
+    class Slow(asyncio.Protocol):
+        def data_received(self, data):
+            block()
+            done.set_result(None)
+
+        def __repr__(self):
+            return "<Slow protocol>"
+
+    async def main():
+        near, far = socket.socketpair()
+        with far:
+            transport, _ = await loop.create_connection(Slow, sock=near)
+            far.send(b"x")
+            await done
+            transport.close()
+        await asyncio.sleep(1.1)
+        loop.call_soon(block)
+        await asyncio.sleep(0)
+
+    done = loop.create_future()
+    loop.slow_turn_duration = LIMIT
+    loop.run_until_complete(main())
+    first, second = reports(slow_log)
+    assert "<Slow protocol>" in first and "block()" in second
+    assert "not logged" not in second and loop.metrics().slow_turns == 2
 
 
 def test_in_a_large_batch_the_slow_callback_is_named_from_the_second_time_on(loop, slow_log):

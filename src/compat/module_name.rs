@@ -5,8 +5,6 @@
 //! lookup finds the reported value. Before 3.12 each dict has a version number, and CPython never uses a number twice.
 
 use std::cell::Cell;
-use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, Ordering};
 
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -43,7 +41,7 @@ impl ModuleName {
             seen: Cell::new(0),
             announced: Cell::new(None),
         }));
-        this.watched.set(watch(this));
+        this.watched.set(watching::begin(this));
         Ok(this)
     }
 
@@ -103,39 +101,18 @@ impl ModuleName {
     }
 }
 
-/// The watched names. They are never freed. Relaxed everywhere: they are stored and read with the GIL held.
-static WATCHED: [AtomicPtr<ModuleName>; 8] = [const { AtomicPtr::new(null_mut()) }; 8];
-
-fn watched() -> impl Iterator<Item = &'static ModuleName> {
-    // SAFETY: null, or one of the names that `ModuleName::watch` has leaked.
-    WATCHED.iter().map_while(|place| unsafe { place.load(Ordering::Relaxed).as_ref() })
-}
-
-/// Begins to watch a name. False if CPython cannot report its changes, or if too many names are watched already.
-fn watch(name: &'static ModuleName) -> bool {
-    // Before 3.12 the version number covers all names of the dict, so one name per dict is enough.
-    if cfg!(not(Py_3_12)) && watched().any(|other| other.dict.is(&name.dict)) {
-        return true;
-    }
-    let Some(place) = WATCHED.iter().find(|place| place.load(Ordering::Relaxed).is_null()) else {
-        return false;
-    };
-    let reported = watching::begin(name);
-    if reported {
-        place.store(std::ptr::from_ref(name).cast_mut(), Ordering::Relaxed);
-    }
-    reported
-}
-
 /// From 3.12 on: CPython reports each change.
 #[cfg(Py_3_12)]
 mod watching {
     use std::ffi::c_int;
+    use std::ptr::null_mut;
     use std::sync::OnceLock;
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-    use super::{ModuleName, Raised, ffi, watched};
+    use super::{ModuleName, Raised, ffi};
 
+    /// The watched names. They are never freed. Relaxed everywhere: they are stored and read with the GIL held.
+    static WATCHED: [AtomicPtr<ModuleName>; 8] = [const { AtomicPtr::new(null_mut()) }; 8];
     /// Relaxed everywhere: it is read and written with the GIL held.
     static CHANGES: AtomicU64 = AtomicU64::new(1);
     static WATCHER: OnceLock<c_int> = OnceLock::new();
@@ -160,7 +137,9 @@ mod watching {
         key: *mut ffi::PyObject,
         value: *mut ffi::PyObject,
     ) -> c_int {
-        for name in watched() {
+        for place in &WATCHED {
+            // SAFETY: null, or one of the names that `ModuleName::watch` has leaked.
+            let Some(name) = (unsafe { place.load(Ordering::Relaxed).as_ref() }) else { break };
             // SAFETY: CPython passes a live key, or null if the change affects all keys.
             if name.dict.as_ptr() == dict && unsafe { is_name(key, name.name.as_ptr()) } {
                 name.announced.set(Some(value));
@@ -184,13 +163,19 @@ mod watching {
         CHANGES.load(Ordering::Relaxed)
     }
 
-    /// Has CPython report the changes of a name. False if it cannot: a process can have only a few watchers.
-    pub(super) fn begin(name: &ModuleName) -> bool {
+    /// Has CPython report the changes of a name. False if it cannot, because a process can have only a few watchers, or
+    /// if too many names are watched already.
+    pub(super) fn begin(name: &'static ModuleName) -> bool {
+        let Some(place) = WATCHED.iter().find(|place| place.load(Ordering::Relaxed).is_null()) else {
+            return false;
+        };
         // SAFETY: the GIL is held, and the function lives as long as the process.
         let watcher = *WATCHER.get_or_init(|| unsafe { PyDict_AddWatcher(announce) });
         // SAFETY: a live dict, and the watcher that was added above, if there is one.
         let begun = watcher >= 0 && unsafe { ffi::PyDict_Watch(watcher, name.dict.as_ptr()) } >= 0;
-        if !begun {
+        if begun {
+            place.store(std::ptr::from_ref(name).cast_mut(), Ordering::Relaxed);
+        } else {
             drop(Raised.take());
         }
         begun
@@ -200,18 +185,32 @@ mod watching {
 /// Before 3.12: each dict has a version number, and each change gives it a higher one.
 #[cfg(not(Py_3_12))]
 mod watching {
-    use super::{ModuleName, ffi, watched};
+    use std::sync::atomic::{AtomicPtr, Ordering};
+
+    use super::{ModuleName, ffi};
+
+    static NO_DICT: u64 = 0;
+
+    /// The version numbers of the dicts of the watched names, and zero in free places, so that a sum has nothing to
+    /// check: each turn asks. Relaxed everywhere: they are stored and read with the GIL held.
+    static VERSIONS: [AtomicPtr<u64>; 3] = [const { AtomicPtr::new((&raw const NO_DICT).cast_mut()) }; 3];
 
     /// A number that grows with each change of a watched module: the sum of the version numbers.
     #[inline(always)]
     pub(crate) fn changes() -> u64 {
-        // SAFETY: the name owns the dict, and is never freed.
-        let version =
-            |name: &ModuleName| unsafe { (*name.dict.as_ptr().cast::<ffi::PyDictObject>()).ma_version_tag };
-        watched().fold(0, |sum, name| sum.wrapping_add(version(name)))
+        // SAFETY: of a dict whose name owns it and is never freed, or of none.
+        VERSIONS.iter().fold(0, |sum, place| sum.wrapping_add(unsafe { *place.load(Ordering::Relaxed) }))
     }
 
-    pub(super) fn begin(_name: &ModuleName) -> bool {
-        true
+    /// The number covers all names of a dict, so that each dict has one place. False if all are taken.
+    pub(super) fn begin(name: &'static ModuleName) -> bool {
+        // SAFETY: a live dict.
+        let version = unsafe { &raw mut (*name.dict.as_ptr().cast::<ffi::PyDictObject>()).ma_version_tag };
+        let free = (&raw const NO_DICT).cast_mut();
+        let place = VERSIONS.iter().find(|place| [version, free].contains(&place.load(Ordering::Relaxed)));
+        if let Some(place) = place {
+            place.store(version, Ordering::Relaxed);
+        }
+        place.is_some()
     }
 }

@@ -5,12 +5,13 @@ use std::os::fd::RawFd;
 use super::completion::complete;
 use super::core::fd_table::{OnReady, Target, descriptor};
 use super::core::run_state::Phase;
+use super::core::turn_meter::{Batch, Laps};
 use super::core::watched_fd::{Direction, Registration, WatchedFd};
 use super::core::{Core, Entry};
 use super::handle::layout::{Handle, HandleRef};
 use super::run::run;
 use super::sock::call::{SockCall, resume};
-use super::{debug, slow, watch};
+use super::{debug, recording, slow, watch};
 use crate::capi::{Fatal, Raised, Ref};
 use crate::reactor::{Event, Readiness};
 use crate::recorder::event::Kind;
@@ -18,25 +19,33 @@ use crate::recorder::event::Kind;
 /// Delivers all events that are queued.
 #[inline(always)]
 pub(super) fn dispatch_all(core: &Core) -> Result<(), Fatal> {
-    core.meter.begin_items(true);
+    let mut laps = Laps::begin();
     while let Some(event) = core.io.events.pop() {
-        dispatch(core, event)?;
+        dispatch(core, event, &mut laps)?;
     }
-    core.meter.end_batch();
+    core.meter.note_waited(&laps);
     Ok(())
 }
 
 #[inline(always)]
-fn dispatch(core: &Core, event: Event) -> Result<(), Fatal> {
+fn dispatch(core: &Core, event: Event, laps: &mut Laps) -> Result<(), Fatal> {
     match core.fds.target(event.token) {
         Some(Target::Source(object, on_ready)) => {
             if core.instrumentation.sees_runs() {
-                return dispatch_seen(core, &object, on_ready, event);
+                dispatch_seen(core, &object, on_ready, event)?;
+            } else {
+                on_ready(&object, core, event.readiness)?;
             }
-            on_ready(&object, core, event.readiness)?;
-            slow::note(core, &object).map_err(|Raised| Fatal)
+            slow::note_lap(core, &object, laps).map_err(|Raised| Fatal)
         }
-        Some(Target::Watched(fd, watched)) => wake_waiters(core, fd, &watched, event.readiness),
+        Some(Target::Watched(fd, watched)) => {
+            let mut batch = Batch::Each(*laps);
+            let outcome = wake_waiters(core, fd, &watched, event.readiness, &mut batch);
+            if let Batch::Each(after) = batch {
+                *laps = after;
+            }
+            outcome
+        }
         None => Ok(()),
     }
 }
@@ -44,17 +53,22 @@ fn dispatch(core: &Core, event: Event) -> Result<(), Fatal> {
 /// Calls a source that the flight recorder or debug mode has to see.
 #[cold]
 fn dispatch_seen(core: &Core, object: &Ref, on_ready: OnReady<Core>, event: Event) -> Result<(), Fatal> {
-    core.recorder.note(Kind::Ready, descriptor(event.token) as u64);
+    recording::ready(core, descriptor(event.token));
     if core.is_debug() {
         return debug::native(core, object, || on_ready(object, core, event.readiness));
     }
-    on_ready(object, core, event.readiness)?;
-    slow::note(core, object).map_err(|Raised| Fatal)
+    on_ready(object, core, event.readiness)
 }
 
 /// Handles an event of a watched descriptor. Handles are run or queued, futures are completed, socket calls are
 /// resumed. An error or a hang-up wakes both directions, as in the selectors module.
-fn wake_waiters(core: &Core, fd: RawFd, watched: &WatchedFd, readiness: Readiness) -> Result<(), Fatal> {
+fn wake_waiters(
+    core: &Core,
+    fd: RawFd,
+    watched: &WatchedFd,
+    readiness: Readiness,
+    batch: &mut Batch,
+) -> Result<(), Fatal> {
     core.recorder.note(Kind::Ready, fd as u64);
     let trouble = Readiness::ERROR | Readiness::WRITE_CLOSED | Readiness::PRIORITY;
     let mut waiters = [None, None];
@@ -78,7 +92,7 @@ fn wake_waiters(core: &Core, fd: RawFd, watched: &WatchedFd, readiness: Readines
             Ok(handle) if handle.is_cancelled() => {}
             Ok(handle) => {
                 core.counters.callbacks.add(1);
-                run(core, Entry::Handle(handle))?;
+                run(core, Entry::Handle(handle), batch)?;
             }
             Err(future) => complete(core, &future)?,
         }

@@ -89,6 +89,7 @@ pub(super) fn seconds_until_timer(core: &Core, now: u64) -> Result<Option<f64>, 
 }
 
 /// Polls with the GIL held. The timeout is zero or very short.
+#[inline(always)]
 pub(super) fn poll_with_gil(core: &Core, timeout: Duration) -> Result<(), Fatal> {
     core.counters.polls.add(1);
     let Some(mut poller) = core.io.poller_mut() else { return Ok(()) };

@@ -66,10 +66,33 @@ fn refresh_all() {
     }
 }
 
+/// Called before an event that may be the first one of a turn without a poll.
+fn note_turn(core: &Core) {
+    if core.polls.has_skipped() {
+        core.recorder.note_turn(core.counters.turns.get());
+    }
+}
+
+/// Records that a timer is due, `late` seconds after its deadline.
+#[inline(always)]
+pub(super) fn timer(core: &Core, late: f64) {
+    if core.recorder.is_on() {
+        note_turn(core);
+        core.recorder.note(Kind::Timer, duration((late * 1e9) as u64));
+    }
+}
+
+/// Records that the event of a descriptor is about to be handled.
+pub(super) fn ready(core: &Core, fd: RawFd) {
+    note_turn(core);
+    core.recorder.note(Kind::Ready, fd as u64);
+}
+
 /// Records that an entry of the ready queue is about to run. `subject` is its callback, or the handle or object that
 /// runs it.
 #[inline(always)]
 pub(super) fn entry(core: &Core, subject: Borrowed<'_>) {
+    note_turn(core);
     core.recorder.write(Kind::Callback, |recording| naming::of_subject(&recording.names, &subject));
 }
 

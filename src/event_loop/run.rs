@@ -1,6 +1,7 @@
 //! Runs entries of the ready queue.
 
 use super::clock::monotonic_nanos;
+use super::core::turn_meter::Batch;
 use super::core::{Core, Entry};
 use super::debug;
 use super::entries::into_handle;
@@ -14,34 +15,38 @@ use crate::capi::imports::imports;
 use crate::capi::recycle::futures::drop_future;
 use crate::capi::{Fatal, Raised, Ref};
 
-/// Runs the next `count` entries of the queue.
+/// Runs the next `count` entries of the queue, which are of this batch.
 #[inline(always)]
-pub(super) fn run_next(core: &Core, count: usize) -> Result<(), Fatal> {
+pub(super) fn run_next(core: &Core, count: usize, batch: &mut Batch) -> Result<(), Fatal> {
     for left in (0..count).rev() {
         let Some(entry) = core.ready.pop() else { break };
         if core.instrumentation.sees_runs() {
-            return run_seen(core, entry, left);
+            return run_seen(core, entry, left, batch);
         }
-        run_plain(core, entry)?;
+        run_plain(core, entry, batch)?;
     }
     Ok(())
 }
 
 /// Runs an entry that was in the queue.
 #[inline(always)]
-pub(super) fn run(core: &Core, entry: Entry) -> Result<(), Fatal> {
-    if core.instrumentation.sees_runs() { run_seen(core, entry, 0) } else { run_plain(core, entry) }
+pub(super) fn run(core: &Core, entry: Entry, batch: &mut Batch) -> Result<(), Fatal> {
+    if core.instrumentation.sees_runs() {
+        run_seen(core, entry, 0, batch)
+    } else {
+        run_plain(core, entry, batch)
+    }
 }
 
 /// Runs entries that have to be seen: this one, and the next `left`.
 #[cold]
-fn run_seen(core: &Core, mut entry: Entry, mut left: usize) -> Result<(), Fatal> {
+fn run_seen(core: &Core, mut entry: Entry, mut left: usize, batch: &mut Batch) -> Result<(), Fatal> {
     loop {
         recording::entry(core, entry.subject());
         if core.instrumentation.is_only_recorded() {
-            run_plain(core, entry)?;
+            run_plain(core, entry, batch)?;
         } else {
-            run_timed(core, entry)?;
+            run_timed(core, entry, batch)?;
         }
         if left == 0 {
             return Ok(());
@@ -53,10 +58,13 @@ fn run_seen(core: &Core, mut entry: Entry, mut left: usize) -> Result<(), Fatal>
 
 /// Runs an entry, and notes the time at its end if that is wanted and the entry is a step of a task.
 #[cold]
-fn run_timed(core: &Core, entry: Entry) -> Result<(), Fatal> {
+fn run_timed(core: &Core, entry: Entry, batch: &mut Batch) -> Result<(), Fatal> {
     let task = core.instrumentation.times_steps().then(|| task_of(&entry)).flatten();
-    let result =
-        if core.instrumentation.is_active() { run_instrumented(core, entry) } else { run_plain(core, entry) };
+    let result = if core.instrumentation.is_active() {
+        run_instrumented(core, entry, batch)
+    } else {
+        run_plain(core, entry, batch)
+    };
     if let Some(task) = task {
         undisturbed(|| {
             let done = unless_raised(is_done(&task)).unwrap_or(false);
@@ -81,8 +89,8 @@ fn task_of(entry: &Entry) -> Option<Ref> {
 }
 
 #[inline(always)]
-fn run_plain(core: &Core, entry: Entry) -> Result<(), Fatal> {
-    let after = |work: &Ref| slow::note(core, work);
+fn run_plain(core: &Core, entry: Entry, batch: &mut Batch) -> Result<(), Fatal> {
+    let mut after = |work: &Ref| slow::note(core, work, batch);
     match entry {
         Entry::Call { callback, argument, context } => {
             let result = in_context(&context, || match &argument {
@@ -122,7 +130,7 @@ fn run_reported(core: &Core, handle: &Ref) -> Result<(), Fatal> {
 
 /// Runs an entry in debug mode, or with a patched `asyncio.Handle._run`, which has to be called for every callback.
 #[cold]
-fn run_instrumented(core: &Core, entry: Entry) -> Result<(), Fatal> {
+fn run_instrumented(core: &Core, entry: Entry, batch: &mut Batch) -> Result<(), Fatal> {
     let entry = if core.instrumentation.patches_handle_run() {
         super::entries::from_handle(into_handle(core, entry).map_err(|Raised| Fatal)?)
     } else {
@@ -140,7 +148,7 @@ fn run_instrumented(core: &Core, entry: Entry) -> Result<(), Fatal> {
         Entry::Foreign(handle) if debug => debug::callback(core, &handle, || run_reported(core, &handle)),
         Entry::Native { object, run } if debug => debug::native(core, &object, || run(&object, core)),
         // In debug mode, this is a callback that C code has queued before the mode was switched on.
-        other => run_plain(core, other),
+        other => run_plain(core, other, batch),
     }
 }
 

@@ -7,7 +7,7 @@
 
 use super::clock::{monotonic_nanos, ticks};
 use super::core::Core;
-use super::core::turn_meter::Timing;
+use super::core::turn_meter::{Batch, Laps};
 use super::recording;
 use crate::capi::error::unless_raised;
 use crate::capi::inspect::{float, integer};
@@ -16,20 +16,31 @@ use crate::histogram::LOWEST;
 
 /// A callback of the ready queue has returned, or a native object has handled an event.
 #[inline(always)]
-pub(super) fn note(core: &Core, work: &Ref) -> Result<(), Raised> {
-    match core.meter.timing() {
-        Timing::Off => Ok(()),
-        Timing::Only => note_only(core, work),
-        Timing::Each => match core.meter.end_item() {
-            None => Ok(()),
-            Some(taken) => long_item(core, taken, Some(work)),
-        },
+pub(super) fn note(core: &Core, work: &Ref, batch: &mut Batch) -> Result<(), Raised> {
+    // First, because a chain of callbacks asks each time.
+    if let Batch::One(end) = batch {
+        let now = monotonic_nanos();
+        *end = now;
+        let nanos = core.meter.elapsed(now);
+        return if core.meter.is_noted(nanos) { report(core, now, nanos, Some(work)) } else { Ok(()) };
+    }
+    let Batch::Each(laps) = batch else { return Ok(()) };
+    note_lap(core, work, laps)
+}
+
+/// The same, in a batch whose items are timed one by one.
+#[inline(always)]
+pub(super) fn note_lap(core: &Core, work: &Ref, laps: &mut Laps) -> Result<(), Raised> {
+    match laps.next() {
+        None => Ok(()),
+        Some(taken) => long_item(core, taken, Some(work)),
     }
 }
 
-/// Several callbacks have returned that are not timed one by one.
-pub(super) fn note_several(core: &Core) -> Result<(), Fatal> {
-    match core.meter.end_item() {
+/// A part of a large batch has ended.
+pub(super) fn note_part(core: &Core, batch: &mut Batch) -> Result<(), Fatal> {
+    let Batch::Parts(laps) = batch else { return Ok(()) };
+    match laps.next() {
         None => Ok(()),
         Some(taken) => long_item(core, taken, None).map_err(|Raised| Fatal),
     }
@@ -50,15 +61,6 @@ fn long_item(core: &Core, taken: u64, work: Option<&Ref>) -> Result<(), Raised> 
             Ok(())
         }
     }
-}
-
-/// The only callback of a turn without events has ended.
-#[inline(always)]
-fn note_only(core: &Core, work: &Ref) -> Result<(), Raised> {
-    let now = monotonic_nanos();
-    core.meter.carry(now);
-    let nanos = core.meter.elapsed(now);
-    if core.meter.is_noted(nanos) { report(core, now, nanos, Some(work)) } else { Ok(()) }
 }
 
 /// A turn with a poll begins its work at `now`. Counts how long that work has been ready.

@@ -15,16 +15,19 @@
 //! A fatal error (`SystemExit`, `KeyboardInterrupt`) ends the run in the middle of a turn. Events that were not
 //! dispatched and callbacks that did not run stay queued for the next run.
 
+use std::mem;
+
 use super::clock::{monotonic_nanos, ticks};
 use super::core::heartbeat::{Heartbeat, NOBODY};
 use super::core::inbox::Message;
 use super::core::run_state::Phase;
+use super::core::turn_meter::Batch;
 use super::core::{Core, Entry};
 use super::dispatch::dispatch_all;
 use super::poll::poll;
 use super::recording;
 use super::run::run_next;
-use super::slow::{end_turn, note_delay, note_several};
+use super::slow::{end_turn, note_delay, note_part};
 use crate::capi::error::Outcome;
 use crate::capi::{Fatal, Raised};
 use crate::reactor::{Event, Readiness};
@@ -40,8 +43,9 @@ const PART: usize = 16;
 /// Runs until `stop()` or a fatal error.
 pub(crate) fn run_forever(core: &Core) -> Result<(), Fatal> {
     let running = Running::new(core);
+    let mut clock = 0;
     let outcome = loop {
-        if let Err(fatal) = turn(core) {
+        if let Err(fatal) = turn(core, &mut clock) {
             break Err(fatal);
         }
         if core.state.stopping.get() {
@@ -89,31 +93,34 @@ impl Drop for Running<'_> {
     }
 }
 
+/// `clock` is the time at the end of the last turn if that is known, else 0; the turn replaces it.
 #[inline(always)]
-fn turn(core: &Core) -> Result<(), Fatal> {
-    let now = poll_or_skip(core)?;
+fn turn(core: &Core, clock: &mut u64) -> Result<(), Fatal> {
+    let now = poll_or_skip(core, mem::take(clock))?;
     if !core.io.events.is_empty() {
         run_with_events(core, now)?;
     } else {
         make_due_timers_ready(core, now)?;
-        run_ready(core, core.ready.len())?;
+        let count = core.ready.len();
+        *clock = run_batch(core, count, core.meter.begin_only_batch(count))?;
     }
-    core.flush_all()
+    if !core.writes.queue.is_empty() {
+        // This takes time, so the next turn reads the clock.
+        *clock = 0;
+        core.flush_all()?;
+    }
+    Ok(())
 }
 
 /// Step 1. Returns the time after the poll, or of the beginning of the turn.
 #[inline(always)]
-fn poll_or_skip(core: &Core) -> Result<u64, Fatal> {
-    let carried = core.meter.take_carried();
-    let now = if carried != 0 && !core.ready.is_empty() { carried } else { monotonic_nanos() };
-    core.heartbeat.get().turn(now);
-    let reread = core.polls.reread_token.take();
+fn poll_or_skip(core: &Core, clock: u64) -> Result<u64, Fatal> {
+    let now = if clock != 0 { clock } else { monotonic_nanos() };
+    let reread = core.polls.reread_token.get().and_then(|_| core.polls.reread_token.take());
     let skip = core.polls.may_skip(now, !core.ready.is_empty(), reread.is_some())
-        && !core.state.stopping.get()
         && core.fds.callbacks() == 0
         && !core.custom_clock();
     let after = if skip {
-        core.recorder.turn();
         core.polls.note_skip();
         if let Some(token) = reread {
             core.io.events.push(Event { token, readiness: Readiness::READABLE });
@@ -122,6 +129,7 @@ fn poll_or_skip(core: &Core) -> Result<u64, Fatal> {
         core.meter.begin_turn(now);
         now
     } else {
+        core.heartbeat.get().turn(now);
         end_turn(core, now)?;
         // Callbacks that are ready were scheduled in the last turn, and events that are ready came during it.
         core.meter.set_wait(core.meter.elapsed(now));
@@ -173,7 +181,7 @@ pub(crate) fn make_due_timers_ready(core: &Core, now: u64) -> Result<(), Fatal> 
         return Ok(());
     }
     while let Some((due, handle)) = core.timers.pop_due(now) {
-        core.recorder.timer(now - due);
+        recording::timer(core, now - due);
         core.counters.timers_fired.add(1);
         core.ready.push(Entry::Handle(handle));
     }
@@ -212,31 +220,30 @@ fn run_with_events(core: &Core, now: u64) -> Result<(), Fatal> {
 fn run_behind_events(core: &Core, count: usize) -> Result<(), Fatal> {
     #[inline(never)]
     fn run_some(core: &Core, count: usize) -> Result<(), Fatal> {
-        run_ready(core, count)
+        run_batch(core, count, core.meter.begin_batch(count)).map(drop)
     }
     if count == 0 { Ok(()) } else { run_some(core, count) }
 }
 
-/// Runs the first `count` entries of the ready queue.
+/// Runs the first `count` entries of the ready queue. Returns the time after them if it is known, else 0.
 #[inline(always)]
-fn run_ready(core: &Core, count: usize) -> Result<(), Fatal> {
+fn run_batch(core: &Core, count: usize, mut batch: Batch) -> Result<u64, Fatal> {
     core.counters.callbacks.add(count as u64);
-    if core.meter.begin_batch(count) {
-        run_next(core, count)?;
-        core.meter.end_batch();
-        return Ok(());
+    if let Batch::Parts(_) = batch {
+        run_parts(core, count, &mut batch)?;
+    } else {
+        run_next(core, count, &mut batch)?;
     }
-    run_large(core, count)
+    Ok(core.meter.end_batch(&batch))
 }
 
 #[inline(never)]
-fn run_large(core: &Core, mut count: usize) -> Result<(), Fatal> {
+fn run_parts(core: &Core, mut count: usize, batch: &mut Batch) -> Result<(), Fatal> {
     while count > 0 {
         let part = count.min(PART);
-        run_next(core, part)?;
-        note_several(core)?;
+        run_next(core, part, batch)?;
+        note_part(core, batch)?;
         count -= part;
     }
-    core.meter.end_batch();
     Ok(())
 }

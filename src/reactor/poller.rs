@@ -130,6 +130,7 @@ impl Poller {
     ///
     /// # Errors
     /// `Interrupted` when a signal arrived: the caller decides whether that matters. There are no events then.
+    #[inline(always)]
     pub fn poll(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let done = self.precision.poll(&mut self.poll, &mut self.events, timeout);
         if done.is_err() {

@@ -349,8 +349,6 @@ impl Core {
     #[inline(always)]
     pub(crate) fn flush_all(&self) -> Result<(), Fatal> {
         while !self.writes.queue.is_empty() {
-            // Flushing takes time, so the next turn reads the clock.
-            self.meter.carry(0);
             // After a fatal error the other transports are flushed too, so that no written data is held back.
             let mut outcome = Outcome::default();
             for _ in 0..self.writes.queue.len() {

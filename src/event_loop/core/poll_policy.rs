@@ -51,6 +51,12 @@ impl PollPolicy {
         self.turns_since_poll.set(self.turns_since_poll.get() + 1);
     }
 
+    /// Was the poll of this turn skipped?
+    #[inline(always)]
+    pub(crate) fn has_skipped(&self) -> bool {
+        self.turns_since_poll.get() > 0
+    }
+
     #[inline(always)]
     pub(crate) fn note_poll(&self, now: u64) {
         self.io_since_poll.set(false);

@@ -6,7 +6,7 @@ use std::ptr::null;
 use std::sync::Arc;
 
 use crate::recorder::clock::Clock;
-use crate::recorder::event::{Event, Kind, Origin, duration, transfer};
+use crate::recorder::event::{Event, Kind, Origin, transfer};
 use crate::recorder::recording::{Recording, current, generation};
 
 #[derive(Debug)]
@@ -17,6 +17,8 @@ pub(crate) struct LoopRecorder {
     owner: RefCell<Option<Arc<Recording>>>,
     generation: Cell<u32>,
     origin: Cell<Origin>,
+    /// The number of the turn of the last event, as far as it matters for turns without a poll.
+    turn: Cell<u64>,
 }
 
 impl Default for LoopRecorder {
@@ -26,6 +28,7 @@ impl Default for LoopRecorder {
             owner: RefCell::default(),
             generation: Cell::new(0),
             origin: Cell::default(),
+            turn: Cell::default(),
         }
     }
 }
@@ -51,10 +54,10 @@ impl LoopRecorder {
         self.is_on()
     }
 
-    /// Records that a turn begins without a poll: with the next event, which saves one of its own.
-    #[inline(always)]
-    pub(crate) fn turn(&self) {
-        if self.is_on() {
+    /// The next event is of the turn with this number, which had no poll. If it is the first one of the turn, it records
+    /// that the turn begins: this saves an event of its own.
+    pub(crate) fn note_turn(&self, number: u64) {
+        if self.turn.replace(number) != number {
             self.origin.set(self.origin.get().with_turn());
         }
     }
@@ -71,12 +74,6 @@ impl LoopRecorder {
         if self.is_on() {
             self.write_number(kind, number());
         }
-    }
-
-    /// Records that a timer is due, `late` seconds after its deadline.
-    #[inline(always)]
-    pub(crate) fn timer(&self, late: f64) {
-        self.note_with(Kind::Timer, || duration((late * 1e9) as u64));
     }
 
     /// Records what a system call has received, if it has.

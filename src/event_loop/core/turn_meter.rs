@@ -35,23 +35,39 @@ const LONG_TICKS: u64 = 10_000_000;
 /// The largest batch whose callbacks are timed one by one.
 const SMALL_BATCH: usize = 16;
 
-/// How callbacks and events are timed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Timing {
-    /// Not one by one.
-    Off,
-    /// It is the only one, and the turn's clock is read after it.
-    Only,
-    /// One by one, in ticks.
-    Each,
+/// The callbacks or events that the loop handles now, and how they are timed.
+#[derive(Debug)]
+pub(crate) enum Batch {
+    /// There is one, and nothing else in the turn. The clock is read after it; 0 before that.
+    One(u64),
+    /// One by one.
+    Each(Laps),
+    /// Several together.
+    Parts(Laps),
 }
 
-/// Points in time, in ticks.
-#[derive(Clone, Copy, Debug, Default)]
-struct Batch {
+/// When a batch began, when its last item or part began, and when that ended, in ticks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Laps {
     start: u64,
     last: u64,
     end: u64,
+}
+
+impl Laps {
+    #[inline(always)]
+    pub(crate) fn begin() -> Laps {
+        let now = ticks();
+        Laps { start: now, last: now, end: now }
+    }
+
+    /// An item has ended, or several. Returns how long that took if it was long, in ticks.
+    #[inline(always)]
+    pub(crate) fn next(&mut self) -> Option<u64> {
+        self.last = std::mem::replace(&mut self.end, ticks());
+        let taken = self.end.wrapping_sub(self.last);
+        (taken > LONG_TICKS).then_some(taken)
+    }
 }
 
 #[derive(Debug)]
@@ -60,14 +76,8 @@ pub(crate) struct TurnMeter {
     mark: Cell<u64>,
     /// How long the work of the turn had been ready when the turn began.
     wait: Cell<u64>,
-    /// How the callbacks or events of the batch are timed that the loop handles now.
-    timing: Cell<Timing>,
-    /// When the batch began, when its last item began, and when it ended, in ticks.
-    batch: Cell<Batch>,
     /// How long the last callback or event of a batch has waited for the others, in ticks.
     waited_ticks: Cell<u64>,
-    /// The time after the only callback of the turn, if the next turn may begin with it; else 0.
-    carried: Cell<u64>,
     /// From this length on, a turn is slow.
     limit: Cell<u64>,
     /// From this length on, a callback is reported or published: `limit`, or less while the loop is published.
@@ -87,10 +97,7 @@ impl Default for TurnMeter {
         TurnMeter {
             mark: Cell::new(0),
             wait: Cell::new(0),
-            timing: Cell::new(Timing::Off),
-            batch: Cell::new(Batch::default()),
             waited_ticks: Cell::new(0),
-            carried: Cell::new(0),
             limit: Cell::new(SLOW_TURN),
             noted: Cell::new(SLOW_TURN),
             origin: Cell::new((0, 0)),
@@ -107,7 +114,6 @@ impl TurnMeter {
     pub(crate) fn begin_run(&self, now: u64, ticks: u64) {
         self.mark.set(now);
         self.wait.set(0);
-        self.carried.set(0);
         self.origin.set((now, ticks));
     }
 
@@ -158,48 +164,38 @@ impl TurnMeter {
 
     // -- batches
 
-    /// A batch of callbacks begins. Returns false if it is large, and if its callbacks are not timed one by one.
+    /// A batch of so many callbacks begins, before which the turn has done nothing.
     #[inline(always)]
-    pub(crate) fn begin_batch(&self, count: usize) -> bool {
-        if count == 1 {
-            self.timing.set(Timing::Only);
-            return true;
+    pub(crate) fn begin_only_batch(&self, count: usize) -> Batch {
+        if count == 1 { Batch::One(0) } else { self.begin_batch(count) }
+    }
+
+    /// A batch of so many callbacks begins.
+    #[inline(always)]
+    pub(crate) fn begin_batch(&self, count: usize) -> Batch {
+        if count <= SMALL_BATCH || self.names_each() {
+            Batch::Each(Laps::begin())
+        } else {
+            Batch::Parts(Laps::begin())
         }
-        self.begin_items(count <= SMALL_BATCH || self.names_each())
     }
 
-    /// A batch of callbacks or events begins. Returns whether they are timed one by one.
+    /// The batch has ended. Its last item has waited for the others. Returns the time if it is known, else 0.
     #[inline(always)]
-    pub(crate) fn begin_items(&self, each: bool) -> bool {
-        let now = ticks();
-        self.batch.set(Batch { start: now, last: now, end: now });
-        self.timing.set(if each { Timing::Each } else { Timing::Off });
-        each
-    }
-
-    #[inline(always)]
-    pub(crate) fn timing(&self) -> Timing {
-        self.timing.get()
-    }
-
-    /// An item of the batch has ended, or several. Returns how long that took if it was long, in ticks.
-    #[inline(always)]
-    pub(crate) fn end_item(&self) -> Option<u64> {
-        let Batch { start, end: last, .. } = self.batch.get();
-        let end = ticks();
-        self.batch.set(Batch { start, last, end });
-        let taken = end.wrapping_sub(last);
-        (taken > LONG_TICKS).then_some(taken)
-    }
-
-    /// The batch has ended. Its last item has waited for the others.
-    #[inline(always)]
-    pub(crate) fn end_batch(&self) {
-        if self.timing.get() != Timing::Only {
-            let Batch { start, last, .. } = self.batch.get();
-            self.note_waited_ticks(last.wrapping_sub(start));
+    pub(crate) fn end_batch(&self, batch: &Batch) -> u64 {
+        match batch {
+            Batch::One(end) => *end,
+            Batch::Each(laps) | Batch::Parts(laps) => {
+                self.note_waited(laps);
+                0
+            }
         }
-        self.timing.set(Timing::Off);
+    }
+
+    /// A batch has ended, whose last item has waited for the others.
+    #[inline(always)]
+    pub(crate) fn note_waited(&self, laps: &Laps) {
+        self.note_waited_ticks(laps.last.wrapping_sub(laps.start));
     }
 
     fn note_waited_ticks(&self, ticks: u64) {
@@ -221,20 +217,6 @@ impl TurnMeter {
         } else {
             (u128::from(duration.min(all)) * u128::from(elapsed) / u128::from(all)) as u64
         }
-    }
-
-    // -- the clock
-
-    /// The clock was read after the only callback of a turn.
-    #[inline(always)]
-    pub(crate) fn carry(&self, now: u64) {
-        self.carried.set(now);
-    }
-
-    /// The clock reading that the next turn may begin with.
-    #[inline(always)]
-    pub(crate) fn take_carried(&self) -> u64 {
-        self.carried.take()
     }
 
     // -- slow turns
@@ -292,12 +274,5 @@ mod tests {
         assert_eq!([meter.may_report(2), meter.may_report(REPORT_INTERVAL)], [None, None]);
         assert_eq!(meter.may_report(1 + REPORT_INTERVAL), Some(2));
         assert_eq!(meter.may_report(1 + 2 * REPORT_INTERVAL), Some(0));
-    }
-
-    #[test]
-    fn a_carried_clock_reading_is_used_once() {
-        let meter = TurnMeter::default();
-        meter.carry(7);
-        assert_eq!([meter.take_carried(), meter.take_carried()], [7, 0]);
     }
 }
