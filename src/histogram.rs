@@ -43,9 +43,16 @@ impl Default for Histogram {
 
 impl Histogram {
     /// Counts a duration in nanoseconds. Only the one writer may call this.
+    #[cfg(any(feature = "python", test))]
     #[inline]
     pub(crate) fn count(&self, nanos: u64) {
-        add(&self.counts[bucket(nanos)], 1);
+        self.count_times(nanos, 1);
+    }
+
+    /// Counts a duration in nanoseconds as if it had occurred so many `times`. Only the one writer may call this.
+    #[inline]
+    pub(crate) fn count_times(&self, nanos: u64, times: u64) {
+        add(&self.counts[bucket(nanos)], times);
         if nanos > self.max.load(Relaxed) {
             self.max.store(nanos, Relaxed);
         }
@@ -59,8 +66,17 @@ impl Histogram {
     }
 
     /// Forgets everything. Only the one writer may call this.
+    #[cfg(any(feature = "python", test))]
     pub(crate) fn reset(&self) {
         self.counts.iter().chain([&self.max]).for_each(|number| number.store(0, Relaxed));
+    }
+}
+
+impl Snapshot {
+    /// Adds the durations that another histogram has counted.
+    pub(crate) fn merge(&mut self, other: &Snapshot) {
+        self.counts.iter_mut().zip(other.counts).for_each(|(count, more)| *count += more);
+        self.max = self.max.max(other.max);
     }
 }
 

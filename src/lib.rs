@@ -46,6 +46,7 @@
 #![deny(missing_docs)]
 
 mod framing;
+mod histogram;
 pub mod reactor;
 #[cfg_attr(not(feature = "python"), allow(dead_code, reason = "only the Python half starts a recording"))]
 mod recorder;
@@ -61,8 +62,6 @@ mod capi;
 mod compat;
 #[cfg(feature = "python")]
 mod event_loop;
-#[cfg(feature = "python")]
-mod histogram;
 #[cfg(feature = "python")]
 mod libssl;
 #[cfg(feature = "python")]

@@ -168,6 +168,11 @@ def test_the_runtime_is_in_the_text_when_it_has_started(run, runtime):
     runtime = {name: family for name, family in families.items() if name.startswith("wakeloop_runtime_")}
     assert runtime["wakeloop_runtime_workers"].type == "gauge"
     assert runtime["wakeloop_runtime_polls"].type == "counter"
+    assert runtime["wakeloop_runtime_blocking_wait_seconds"].type == "histogram"
+    assert value(families, "wakeloop_runtime_blocking_wait_seconds_count") >= 1
+    workers = range(int(value(families, "wakeloop_runtime_workers")))
+    parks = [value(families, "wakeloop_runtime_worker_parks_total", worker=str(index)) for index in workers]
+    assert sum(parks) == value(families, "wakeloop_runtime_parks_total")
 
 
 def test_another_thread_reads_the_text_while_the_loop_is_blocked(run):

@@ -112,7 +112,7 @@ def test_a_storm_of_cancels_leaves_no_future_behind(run):
     async def main():
         listener = await wakeloop.TcpListener.bind("127.0.0.1", 0)
         udp = await wakeloop.UdpSocket.bind("127.0.0.1", 0)
-        before = wakeloop.runtime_metrics()["tasks_live"]
+        before = wakeloop.runtime_metrics().tasks_live
         async with connected() as (stream, peer):
             for _ in range(30):
                 tasks = [asyncio.ensure_future(wakeloop.sleep(60)) for _ in range(30)]
@@ -129,10 +129,10 @@ def test_a_storm_of_cancels_leaves_no_future_behind(run):
         listener.close()
         udp.close()
         for _ in range(500):
-            if wakeloop.runtime_metrics()["tasks_live"] <= before:
+            if wakeloop.runtime_metrics().tasks_live <= before:
                 return
             await asyncio.sleep(0.01)
-        assert wakeloop.runtime_metrics()["tasks_live"] <= before
+        assert wakeloop.runtime_metrics().tasks_live <= before
 
     run(main())
 

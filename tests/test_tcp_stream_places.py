@@ -27,7 +27,7 @@ wakeloop = pytest.importorskip("wakeloop", reason="the primitives are wakeloop's
 
 
 def on_runtime():
-    return wakeloop.runtime_metrics()["sockets"]
+    return wakeloop.runtime_metrics().sockets
 
 
 def turns(loop):

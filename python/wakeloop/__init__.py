@@ -19,7 +19,6 @@ from ._core import (
     UdpSocket,
     __version__,
     configure,
-    runtime_metrics,
     sleep,
     spawn_blocking,
     start_echo_server,
@@ -40,7 +39,7 @@ from ._streams import (
 from ._tasks import tasks, track_waits
 from ._watchdog import Watchdog, watchdog
 from .loop import EventLoop, new_event_loop, run
-from .metrics import Histogram, LoopMetrics
+from .metrics import Histogram, LoopMetrics, RuntimeMetrics, WorkerMetrics, runtime_metrics
 from .policy import HAS_POLICIES as _HAS_POLICIES
 from .policy import install
 from .policy import install_if_asked as _install_if_asked
@@ -52,6 +51,7 @@ __all__ = [
     "LoopMetrics",
     "Operation",
     "Recorder",
+    "RuntimeMetrics",
     "RuntimePanic",
     "StreamReader",
     "StreamReaderProtocol",
@@ -60,6 +60,7 @@ __all__ = [
     "TcpStream",
     "UdpSocket",
     "Watchdog",
+    "WorkerMetrics",
     "__version__",
     "configure",
     "install",

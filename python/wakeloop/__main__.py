@@ -183,7 +183,7 @@ def workers() -> str:
     except OSError as error:
         return f"which cannot start: {error}"
     metrics = wakeloop.runtime_metrics()
-    return f"up to {metrics['workers']} worker threads (WAKELOOP_WORKERS)" if metrics else "not started"
+    return f"up to {metrics.workers} worker threads (WAKELOOP_WORKERS)" if metrics else "not started"
 
 
 def kernel_features() -> list[str]:

@@ -8,8 +8,8 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from . import _core, _registry
-from .metrics import Histogram
+from . import _registry
+from .metrics import Histogram, runtime_metrics
 
 #: What each field of `LoopMetrics` is, in one line.
 LOOP_HELP = {
@@ -40,8 +40,34 @@ LOOP_HELP = {
     "executor_queued": "Jobs of the default executor that have not begun to run",
     "lookups": "Name lookups that run or wait for a thread",
 }
-#: Figures of the runtime that may fall, where it gives them as a dict.
-RUNTIME_GAUGES = {"workers", "blocking_threads", "tasks_live", "timers_armed", "sockets"}
+#: What each field of `RuntimeMetrics` and `WorkerMetrics` is.
+RUNTIME_HELP = {
+    "workers": "Worker threads, including those that were not needed so far",
+    "uptime_seconds": "Time since the runtime started",
+    "busy_seconds": "Time workers were awake, waits for the GIL included",
+    "idle_seconds": "Time workers slept",
+    "tasks_spawned": "Tasks that were spawned",
+    "tasks_completed": "Tasks that have completed, panicked or were cancelled",
+    "tasks_live": "Tasks that are alive",
+    "polls": "Polls of tasks by workers",
+    "lifo_hits": "Polls that took the task that the task before had woken last",
+    "steals": "Batches of tasks that a worker took from another",
+    "injected": "Tasks that other threads than workers have spawned or woken",
+    "parks": "How often a worker went to sleep",
+    "wakeups": "How often a worker woke up",
+    "injector_depth": "Tasks from outside the workers that no worker has taken",
+    "local_queue_depth": "Tasks in the workers' own queues",
+    "queue_depth": "Tasks in the worker's own queue",
+    "delay": "How long tasks had been ready when a worker polled them",
+    "timers_fired": "Sleeps that came due",
+    "timers_armed": "Sleeps that wait",
+    "sockets": "Sockets of the runtime",
+    "blocking_threads": "Threads of the pool for blocking jobs",
+    "blocking_idle_threads": "Threads of the pool that wait for a job",
+    "blocking_queue_depth": "Blocking jobs that wait for a thread",
+    "blocking_jobs": "Blocking jobs that came to a thread",
+    "blocking_wait": "How long blocking jobs had waited for a thread",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,16 +97,16 @@ def families() -> list[Family]:
         if not metrics.closed:
             values = {**_fields(metrics), "active_seconds": (metrics.active_seconds, False)}
             _add(found, "wakeloop_eventloop_", values, LOOP_HELP, {"loop": name})
-    runtime = _core.runtime_metrics()
+    runtime = runtime_metrics()
     if runtime is not None:
-        _add(found, "wakeloop_runtime_", _fields(runtime), {}, {})
+        _add(found, "wakeloop_runtime_", _fields(runtime), RUNTIME_HELP, {})
+        for index, worker in enumerate(runtime.per_worker):
+            _add(found, "wakeloop_runtime_worker_", _fields(worker), RUNTIME_HELP, {"worker": str(index)})
     return list(found.values())
 
 
 def _fields(metrics: Any) -> dict[str, tuple[Any, bool]]:
     """The values of a snapshot by name, and whether each is a gauge."""
-    if isinstance(metrics, dict):
-        return {name: (value, name in RUNTIME_GAUGES) for name, value in metrics.items()}
     fields = dataclasses.fields(metrics)
     return {field.name: (getattr(metrics, field.name), "gauge" in field.metadata) for field in fields}
 
@@ -93,7 +119,7 @@ def _add(
     labels: dict[str, str],
 ) -> None:
     for field, (value, gauge) in values.items():
-        if field == "closed":
+        if field in ("closed", "per_worker"):
             continue
         name = prefix + field
         if isinstance(value, Histogram):
@@ -102,12 +128,9 @@ def _add(
             kind = "gauge" if gauge else "counter"
         if isinstance(value, Mapping):
             samples = [Sample({**labels, "kind": key}, number) for key, number in value.items()]
-        elif isinstance(value, Histogram | int | float):
-            samples = [Sample(labels, value)]
         else:
-            samples = [Sample({**labels, "worker": str(index)}, number) for index, number in enumerate(value)]
-        text = helps.get(field, field.replace("_", " ").capitalize())
-        found.setdefault(name, Family(name, kind, text, [])).samples.extend(samples)
+            samples = [Sample(labels, value)]
+        found.setdefault(name, Family(name, kind, helps[field], [])).samples.extend(samples)
 
 
 def coarse(histogram: Histogram) -> Iterator[tuple[float, int]]:

@@ -11,9 +11,9 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
-from ._core import _histogram_bounds
+from ._core import _histogram_bounds, _runtime_metrics
 
-__all__ = ("Histogram", "LoopMetrics")
+__all__ = ("Histogram", "LoopMetrics", "RuntimeMetrics", "WorkerMetrics", "runtime_metrics")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,13 +78,19 @@ def _gauge() -> Any:
     return dataclasses.field(metadata={"gauge": True})
 
 
+def _difference(later: Any, earlier: Any) -> Any:
+    if isinstance(later, tuple):
+        return tuple(_difference(*pair) for pair in zip(later, earlier, strict=True))
+    return later - earlier
+
+
 class Snapshot:
     """The base class of the snapshots: dataclasses of numbers and histograms."""
 
     def __sub__(self, earlier: Self) -> Self:
         """What happened between two snapshots: counters and histograms are subtracted, gauges are the later ones."""
         changes = {
-            field.name: getattr(self, field.name) - getattr(earlier, field.name)
+            field.name: _difference(getattr(self, field.name), getattr(earlier, field.name))
             for field in dataclasses.fields(self)  # type: ignore[arg-type]
             if "gauge" not in field.metadata
         }
@@ -171,3 +177,132 @@ class LoopMetrics(Snapshot):
     def utilization(self) -> float:
         """The share of the running time in which the loop had work: 0 to 1."""
         return self.active_seconds / self.running_seconds if self.running_seconds else 0.0
+
+
+class _Times(Snapshot):
+    busy_seconds: float
+    idle_seconds: float
+
+    @property
+    def utilization(self) -> float:
+        """The share of the time in which the workers were awake: 0 to 1."""
+        total = self.busy_seconds + self.idle_seconds
+        return self.busy_seconds / total if total else 0.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WorkerMetrics(_Times):
+    """What one worker of the Rust runtime has done: an item of `RuntimeMetrics.per_worker`.
+
+    All is zero for a worker that was not needed so far. Times are in seconds. Fields marked as *now* are values of the
+    moment, and stay as they are in a difference.
+    """
+
+    #: Time the worker was awake, waits for the GIL included.
+    busy_seconds: float
+    #: Time the worker slept.
+    idle_seconds: float
+    #: How often the worker polled a task.
+    polls: int
+    #: Of these, how many took the task that the task before had woken last, without a queue.
+    lifo_hits: int
+    #: Batches of tasks that the worker took from another worker's queue.
+    steals: int
+    #: How often the worker went to sleep, and how often it woke up.
+    parks: int
+    wakeups: int
+    #: How long tasks that the worker polled had been ready. See `RuntimeMetrics.delay`.
+    delay: Histogram
+
+    #: *Now*: tasks in the worker's own queue.
+    queue_depth: int = _gauge()
+
+    @classmethod
+    def _from_native(cls, numbers: dict[str, Any]) -> Self:
+        numbers["delay"] = Histogram._from_native(*numbers["delay"])
+        return cls(**numbers)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RuntimeMetrics(_Times):
+    """What the Rust runtime has done, and what it has to do: the result of `wakeloop.runtime_metrics()`.
+
+    Counters begin at zero when the runtime starts; `later - earlier` gives those of the time between two snapshots.
+    Fields marked as *now* are values of the moment, and stay as they are in a difference. Times are in seconds.
+    """
+
+    #: *Now*: worker threads, including those that were not needed so far.
+    workers: int = _gauge()
+    #: Each worker's part.
+    per_worker: tuple[WorkerMetrics, ...]
+
+    #: Time since the runtime started.
+    uptime_seconds: float
+    #: Time the workers were awake, added up, waits for the GIL included.
+    busy_seconds: float
+    #: Time the workers slept, added up.
+    idle_seconds: float
+
+    #: Tasks of the runtime. Each operation that is not done at once is a task; jobs of `spawn_blocking` are none.
+    tasks_spawned: int
+    #: Of these, how many have completed, panicked or were cancelled.
+    tasks_completed: int
+    #: *Now*: tasks that are alive.
+    tasks_live: int = _gauge()
+    #: How often a task was polled by a worker.
+    polls: int
+    #: Of these, how many took the task that the task before had woken last, without a queue.
+    lifo_hits: int
+    #: Batches of tasks that one worker took from another's queue.
+    steals: int
+    #: Tasks that came from outside the workers: spawned or woken by other threads.
+    injected: int
+    #: How often a worker went to sleep, and how often one woke up.
+    parks: int
+    wakeups: int
+    #: *Now*: tasks from outside the workers that no worker has taken.
+    injector_depth: int = _gauge()
+    #: *Now*: tasks in the workers' own queues.
+    local_queue_depth: int = _gauge()
+
+    #: How long tasks had been ready when a worker polled them: the time from the wake, or from the spawn, to the poll.
+    #: It is measured for a sample of the wakes: for each, if a thread wakes rarely, and for one in 240 on average, if
+    #: it wakes often. A sample counts as often as there are wakes for which it stands, so `delay.count` approaches the
+    #: number of all wakes. A socket or a timer wakes its task when a worker looks for events. The time before that is
+    #: not included.
+    delay: Histogram
+
+    #: Sleeps that came due.
+    timers_fired: int
+    #: *Now*: sleeps that wait.
+    timers_armed: int = _gauge()
+    #: *Now*: sockets of the runtime.
+    sockets: int = _gauge()
+
+    #: *Now*: threads of the pool for `spawn_blocking`; `blocking_idle_threads` of them wait for a job.
+    blocking_threads: int = _gauge()
+    blocking_idle_threads: int = _gauge()
+    #: *Now*: jobs that wait for a thread.
+    blocking_queue_depth: int = _gauge()
+    #: Jobs that came to a thread, those included that were cancelled while they waited.
+    blocking_jobs: int
+    #: How long they had waited for it. Every job is counted.
+    blocking_wait: Histogram
+
+    @classmethod
+    def _from_native(cls, numbers: dict[str, Any]) -> Self:
+        for name in ("delay", "blocking_wait"):
+            numbers[name] = Histogram._from_native(*numbers[name])
+        numbers["per_worker"] = tuple(map(WorkerMetrics._from_native, numbers["per_worker"]))
+        return cls(**numbers)
+
+
+def runtime_metrics() -> RuntimeMetrics | None:
+    """Return what the Rust runtime has done so far, and what it has to do now. None if it has not started yet.
+
+    The runtime starts with its first use, and again in a forked child. Any thread may call this. It takes some ten
+    microseconds per worker. Two snapshots subtract, if they are of runtimes with as many workers; else ValueError is
+    raised.
+    """
+    numbers = _runtime_metrics()
+    return RuntimeMetrics._from_native(numbers) if numbers is not None else None

@@ -24,14 +24,15 @@ use std::time::{Duration, Instant};
 
 use super::builder::ThreadOptions;
 use super::executor::Shared;
+use super::metrics::{Durations, Histogram};
 use super::shim::{AtomicUsize, Condvar, Mutex, MutexGuard};
 use super::task::{self, JoinHandle, Runnable};
-use super::{context, unpoisoned, wait_until};
+use super::{clock, context, unpoisoned, wait_until};
 
-/// A thread that is called within this time after it went to sleep lingers after its next jobs: it stays awake
-/// for this long and yields its processor meanwhile, because sleeping and being woken would cost more. The
-/// first time that no job comes, it stops lingering, until it is again called this soon.
-const LINGER: Duration = Duration::from_micros(50);
+/// A thread that is called within this time, in nanoseconds, after it went to sleep lingers after its next jobs:
+/// it stays awake for this long and yields its processor meanwhile, because sleeping and being woken would cost
+/// more. The first time that no job comes, it stops lingering, until it is again called this soon.
+const LINGER: u64 = 50_000;
 /// Models do not linger, because time does not pass in them.
 const CAN_LINGER: bool = cfg!(not(any(wakeloop_loom, wakeloop_shuttle)));
 
@@ -178,7 +179,9 @@ struct Inner {
 }
 
 struct State {
-    jobs: VecDeque<Runnable>,
+    jobs: VecDeque<QueuedJob>,
+    /// How long jobs have waited for a thread.
+    waits: Durations,
     /// Threads that are being started, or that will return to the queue before they leave.
     threads: usize,
     /// `threads`, and the threads that are ending: they do not return to the queue, and no job waits for them.
@@ -190,6 +193,20 @@ struct State {
     /// Threads that are being started. They will take jobs from the queue too.
     starting: usize,
     closed: bool,
+}
+
+struct QueuedJob {
+    job: Runnable,
+    /// When it was submitted, in nanoseconds of the clock.
+    since: u64,
+}
+
+/// The pool's part of [`Metrics`](super::Metrics).
+pub(super) struct PoolMetrics {
+    pub(super) threads: usize,
+    pub(super) idle_threads: usize,
+    pub(super) queue_depth: usize,
+    pub(super) wait: Histogram,
 }
 
 /// How the next thread comes to the queue.
@@ -204,6 +221,7 @@ impl Pool {
     pub(super) fn new(cap: usize, keep_alive: Duration, options: ThreadOptions) -> Pool {
         let state = State {
             jobs: VecDeque::new(),
+            waits: Durations::default(),
             threads: 0,
             present: 0,
             idle: 0,
@@ -235,13 +253,14 @@ impl Pool {
     }
 
     fn submit(&self, job: Runnable, shared: &impl Surroundings) {
+        let since = clock::nanos();
         let mut state = unpoisoned(self.0.state.lock());
         if state.closed {
             drop(state);
             drop(job);
             return;
         }
-        state.jobs.push_back(job);
+        state.jobs.push_back(QueuedJob { job, since });
         self.0.submitted.fetch_add(1, Relaxed);
         let next = self.0.summon(&mut state);
         drop(state);
@@ -250,6 +269,16 @@ impl Pool {
 
     pub(super) fn threads(&self) -> usize {
         unpoisoned(self.0.state.lock()).threads
+    }
+
+    pub(super) fn metrics(&self) -> PoolMetrics {
+        let state = unpoisoned(self.0.state.lock());
+        PoolMetrics {
+            threads: state.threads,
+            idle_threads: state.idle,
+            queue_depth: state.jobs.len(),
+            wait: Histogram::from(&state.waits),
+        }
     }
 
     /// Refuses new jobs and drops the waiting ones. Idle threads leave.
@@ -315,11 +344,13 @@ impl Inner {
     }
 
     fn work(self: &Arc<Self>, shared: &impl Surroundings) {
+        let mut now = clock::nanos();
         let mut state = unpoisoned(self.state.lock());
         state.starting -= 1;
         let mut lingers = false;
         loop {
-            if let Some(job) = state.jobs.pop_front() {
+            if let Some(QueuedJob { job, since }) = state.jobs.pop_front() {
+                state.waits.note(now.saturating_sub(since), 1);
                 let (last, known) = (state.jobs.is_empty(), self.submitted.load(Relaxed));
                 let next = self.summon(&mut state);
                 drop(state);
@@ -329,17 +360,19 @@ impl Inner {
                 if lingers && last && running.ended.get() {
                     lingers = self.linger(known);
                 }
+                now = clock::nanos();
                 state = unpoisoned(self.state.lock());
                 drop(running);
                 continue;
             }
             if !state.closed {
                 state.idle += 1;
-                let since = Instant::now();
+                let since = now;
                 let (relocked, stays) = self.wait(state, since);
                 state = relocked;
+                now = clock::nanos();
                 if stays {
-                    lingers = CAN_LINGER && since.elapsed() < LINGER;
+                    lingers = CAN_LINGER && now.saturating_sub(since) < LINGER;
                     continue;
                 }
             }
@@ -352,9 +385,9 @@ impl Inner {
     /// Waits a moment for a job beyond the `known` ones. Meanwhile the thread counts as returning. Returns
     /// false if none came.
     fn linger(&self, known: usize) -> bool {
-        let since = Instant::now();
+        let since = clock::nanos();
         while self.submitted.load(Relaxed) == known {
-            if since.elapsed() >= LINGER {
+            if clock::nanos().saturating_sub(since) >= LINGER {
                 return false;
             }
             std::thread::yield_now();
@@ -364,15 +397,15 @@ impl Inner {
 
     /// Waits to be called. Meanwhile the thread counts as idle. Returns false if nobody called in time, or if
     /// the pool was closed.
-    fn wait<'a>(&self, mut state: MutexGuard<'a, State>, since: Instant) -> (MutexGuard<'a, State>, bool) {
-        let until = since.checked_add(self.keep_alive);
+    fn wait<'a>(&self, mut state: MutexGuard<'a, State>, since: u64) -> (MutexGuard<'a, State>, bool) {
+        let until = since.saturating_add(self.keep_alive.as_nanos().try_into().unwrap_or(u64::MAX));
         loop {
             if state.called > 0 {
                 // A call is for any waiting thread: the first to wake takes it.
                 state.called -= 1;
                 return (state, true);
             }
-            let left = until.map_or(self.keep_alive, |until| until.saturating_duration_since(Instant::now()));
+            let left = Duration::from_nanos(until.saturating_sub(clock::nanos()));
             if state.closed || left.is_zero() {
                 state.idle -= 1;
                 return (state, false);

@@ -2,12 +2,18 @@
 //!
 //! Each worker counts for itself, without atomic read-modify-writes, on cache lines that only it writes. A
 //! snapshot adds the workers up, so its numbers may be a moment apart from each other.
+//!
+//! The delay from a wake to the poll is that of a sample (`sampler.rs`).
 
+use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use super::blocking::PoolMetrics;
+use super::clock;
 use super::executor::Shared;
 use super::shim::AtomicU64;
+use crate::histogram::{self, Snapshot};
 
 /// A counter with one writer.
 #[derive(Debug, Default)]
@@ -32,17 +38,231 @@ pub(super) struct Counters {
     pub(super) parks: Counter,
     pub(super) wakeups: Counter,
     pub(super) lifo_hits: Counter,
-    pub(super) idle_nanos: Counter,
+    pub(super) presence: Presence,
+    pub(super) delay: Durations,
 }
 
-/// A snapshot of a runtime's counters, summed over its workers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Durations that one writer measures.
+#[derive(Debug, Default)]
+pub(super) struct Durations {
+    sum: Counter,
+    histogram: histogram::Histogram,
+}
+
+impl Durations {
+    /// Counts a duration in nanoseconds as if it had occurred so many `times`. Only the one writer may call this.
+    #[inline]
+    pub(super) fn note(&self, nanos: u64, times: u64) {
+        self.sum.add(nanos.wrapping_mul(times));
+        self.histogram.count_times(nanos, times);
+    }
+}
+
+/// When a worker began and ended, and how long it has slept, in nanoseconds of the clock. The worker writes all
+/// but `reported`.
+#[derive(Debug, Default)]
+pub(super) struct Presence {
+    /// 0 if the worker has not begun.
+    began: AtomicU64,
+    /// 0 if it has not ended.
+    ended: AtomicU64,
+    /// While the worker is awake: how long it has slept. While it sleeps: `ASLEEP`, and when it would have fallen
+    /// asleep if it had been awake until then. So one word always says how long it was awake, and how long asleep.
+    slept: AtomicU64,
+    /// The longest times that a snapshot had, awake and asleep.
+    reported: [AtomicU64; 2],
+}
+
+const ASLEEP: u64 = 1 << 63;
+
+impl Presence {
+    pub(super) fn begins(&self, now: u64) {
+        self.began.store(now, Relaxed);
+    }
+
+    pub(super) fn falls_asleep(&self, now: u64) {
+        self.slept.store(ASLEEP | now.wrapping_sub(self.slept.load(Relaxed)), Relaxed);
+    }
+
+    pub(super) fn wakes_up(&self, now: u64) {
+        self.slept.store(now.wrapping_sub(self.slept.load(Relaxed) & !ASLEEP), Relaxed);
+    }
+
+    pub(super) fn ends(&self, now: u64) {
+        self.ended.store(now, Relaxed);
+    }
+
+    /// Returns how long the worker was awake, and how long it slept, up to now or to its end. Neither ever falls.
+    fn busy_and_idle(&self, clock: impl Fn() -> u64) -> (Duration, Duration) {
+        let (slept, now) = loop {
+            let (slept, now) = (self.slept.load(Relaxed), clock());
+            // If it fell asleep or woke up in between, the two do not belong together.
+            if slept == self.slept.load(Relaxed) {
+                break (slept, now);
+            }
+        };
+        let (began, ended) = (self.began.load(Relaxed), self.ended.load(Relaxed));
+        if began == 0 {
+            return (Duration::ZERO, Duration::ZERO);
+        }
+        let now = if ended == 0 { now } else { ended };
+        let awake_until = if slept & ASLEEP == 0 { now.saturating_sub(slept) } else { slept & !ASLEEP };
+        // The worker reads the clock some instructions before it writes the time. A snapshot in between has added
+        // these to the old state, and the next one would have less.
+        let report = |of: usize, later: u64, earlier| {
+            let nanos = later.saturating_sub(earlier);
+            Duration::from_nanos(self.reported[of].fetch_max(nanos, Relaxed).max(nanos))
+        };
+        (report(0, awake_until, began), report(1, now, awake_until))
+    }
+}
+
+/// How often durations of each length have occurred, at one moment.
+///
+/// The buckets are logarithmic: four for each doubling, from 131 µs, below which all durations share the first
+/// bucket, to 69 s, above which all share the last.
+///
+/// ```
+/// use wakeloop::runtime::{Builder, Histogram};
+///
+/// let rt = Builder::new().worker_threads(1).build()?;
+/// rt.block_on(rt.spawn_blocking(|| ())).unwrap();
+/// let wait: Histogram = rt.metrics().blocking_wait;
+/// assert_eq!(wait.count(), 1);
+/// assert!(wait.percentile(99.0) <= wait.max());
+/// assert_eq!(wait.counts().len(), Histogram::bounds().count() + 1);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct Histogram {
+    numbers: Snapshot,
+    /// In nanoseconds.
+    sum: u64,
+}
+
+impl Histogram {
+    /// Returns the bounds between the buckets: bucket `n` counts durations from bound `n - 1` on, below bound
+    /// `n`. There is one bound less than there are buckets, because the last bucket has no upper bound.
+    pub fn bounds() -> impl Iterator<Item = Duration> {
+        histogram::bounds().map(Duration::from_nanos)
+    }
+
+    /// Returns how many durations each bucket has counted.
+    pub fn counts(&self) -> &[u64] {
+        &self.numbers.counts
+    }
+
+    /// Returns how many durations were counted.
+    pub fn count(&self) -> u64 {
+        self.numbers.counts.iter().sum()
+    }
+
+    /// Returns the sum of all durations.
+    pub fn sum(&self) -> Duration {
+        Duration::from_nanos(self.sum)
+    }
+
+    /// Returns the longest duration.
+    pub fn max(&self) -> Duration {
+        Duration::from_nanos(self.numbers.max)
+    }
+
+    /// Returns the duration that `percent` of all durations do not exceed: the upper bound of a bucket, or the
+    /// longest duration if that is less. Zero if nothing was counted.
+    ///
+    /// # Panics
+    /// If `percent` is not between 0 and 100.
+    pub fn percentile(&self, percent: f64) -> Duration {
+        assert!((0.0..=100.0).contains(&percent), "percent must be between 0 and 100");
+        let rank = (self.count() as f64 * percent / 100.0).max(1.0);
+        let mut upto = 0;
+        for (count, bound) in self.counts().iter().zip(Histogram::bounds()) {
+            upto += count;
+            if upto as f64 >= rank {
+                return bound.min(self.max());
+            }
+        }
+        self.max()
+    }
+
+    fn merge(&mut self, other: &Histogram) {
+        self.numbers.merge(&other.numbers);
+        self.sum += other.sum;
+    }
+}
+
+impl Default for Histogram {
+    fn default() -> Histogram {
+        Histogram::from(&Durations::default())
+    }
+}
+
+impl From<&Durations> for Histogram {
+    fn from(durations: &Durations) -> Histogram {
+        Histogram { numbers: durations.histogram.snapshot(), sum: durations.sum.get() }
+    }
+}
+
+impl fmt::Debug for Histogram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Histogram")
+            .field("count", &self.count())
+            .field("p50", &self.percentile(50.0))
+            .field("p99", &self.percentile(99.0))
+            .field("max", &self.max())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What one worker has done, in a snapshot. All is zero for a worker that was not needed so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WorkerMetrics {
+    /// How often the worker polled a task.
+    pub polls: u64,
+    /// Of these, how many took the task from the LIFO slot, directly after the task that woke it.
+    pub lifo_hits: u64,
+    /// Batches of tasks that the worker took from another one.
+    pub steals: u64,
+    /// How often the worker went to sleep.
+    pub parks: u64,
+    /// How often the worker woke up.
+    pub wakeups: u64,
+    /// Time the worker was awake.
+    pub busy: Duration,
+    /// Time the worker slept, up to now.
+    pub idle: Duration,
+    /// Tasks in the worker's own queue, right now, without the one in the LIFO slot.
+    pub queue_depth: usize,
+    /// How long tasks that the worker polled had been ready. See [`Metrics::delay`].
+    pub delay: Histogram,
+}
+
+impl WorkerMetrics {
+    pub(super) fn of(counters: &Counters, queue_depth: usize) -> WorkerMetrics {
+        let (busy, idle) = counters.presence.busy_and_idle(clock::nanos);
+        WorkerMetrics {
+            polls: counters.polls.get(),
+            lifo_hits: counters.lifo_hits.get(),
+            steals: counters.steals.get(),
+            parks: counters.parks.get(),
+            wakeups: counters.wakeups.get(),
+            busy,
+            idle,
+            queue_depth,
+            delay: Histogram::from(&counters.delay),
+        }
+    }
+}
+
+/// A snapshot of a runtime's counters, summed over its workers and for each of them.
+///
+/// Counters and times never fall.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Metrics {
     /// Worker threads, including those that were not needed so far.
     pub workers: usize,
-    /// Threads of the blocking pool, right now.
-    pub blocking_threads: usize,
     /// Tasks spawned so far, blocking jobs not included.
     pub tasks_spawned: u64,
     /// Of these, how many have completed, panicked or were cancelled.
@@ -61,45 +281,134 @@ pub struct Metrics {
     pub parks: u64,
     /// How often a worker woke up.
     pub wakeups: u64,
+    /// Tasks in the queue of those that came from outside the workers, right now.
+    pub injector_depth: usize,
+    /// Tasks in the workers' own queues, right now, without those in the LIFO slots.
+    pub local_queue_depth: usize,
+    /// How long tasks had been ready when a worker polled them: the time from the wake, or from the spawn, to the
+    /// poll.
+    ///
+    /// It is measured for a sample of the wakes: for each, if a thread wakes rarely, and for one in 240 on
+    /// average, if it wakes often. A sample counts as often as there are wakes for which it stands, so the counts
+    /// approach those of all wakes. The maximum is the longest delay in the sample. The precision is a
+    /// microsecond.
+    ///
+    /// A socket or a timer wakes its task when a worker looks at the driver. The time before that look is not
+    /// included, nor are the tasks of a [`LocalSet`](super::LocalSet) and the futures of
+    /// [`block_on`](super::Runtime::block_on), which have no place in a queue.
+    pub delay: Histogram,
     /// Sleeps that came due.
     pub timers_fired: u64,
     /// Sleeps that wait, right now.
     pub timers_armed: usize,
     /// Sockets that are registered, right now.
     pub sockets: usize,
-    /// Time the workers were awake, added up.
+    /// Threads of the blocking pool, right now.
+    pub blocking_threads: usize,
+    /// Of these, how many wait for a job, right now.
+    pub blocking_idle_threads: usize,
+    /// Jobs that wait for a thread of the blocking pool, right now.
+    pub blocking_queue_depth: usize,
+    /// Jobs that came to a thread of the blocking pool, those included that were cancelled while they waited.
+    pub blocking_jobs: u64,
+    /// How long they had waited for it. Every job is counted.
+    pub blocking_wait: Histogram,
+    /// Time the workers were awake, added up. For a current-thread runtime, that includes the time in which no
+    /// thread was in `block_on`.
     pub busy: Duration,
-    /// Time the workers slept, added up. A sleep counts when it ends.
+    /// Time the workers slept, added up.
     pub idle: Duration,
     /// Time since the runtime was made.
     pub uptime: Duration,
+    /// Each worker's part.
+    pub per_worker: Vec<WorkerMetrics>,
 }
 
 impl Metrics {
     pub(super) fn of(shared: &Shared) -> Metrics {
         let (tasks_spawned, tasks_completed) = shared.owned.counts();
-        let uptime = shared.started.elapsed();
-        let sum = |field: fn(&Counters) -> &Counter| shared.all_counters().map(|one| field(one).get()).sum();
-        let idle = Duration::from_nanos(sum(|one| &one.idle_nanos));
-        let workers = shared.workers();
-        Metrics {
-            workers,
-            blocking_threads: shared.pool.threads(),
+        let PoolMetrics { threads, idle_threads, queue_depth, wait } = shared.pool.metrics();
+        let mut metrics = Metrics {
+            workers: shared.workers(),
             tasks_spawned,
             tasks_completed,
             tasks_live: tasks_spawned.saturating_sub(tasks_completed),
-            polls: sum(|one| &one.polls),
-            lifo_hits: sum(|one| &one.lifo_hits),
-            steals: sum(|one| &one.steals),
             injected: shared.injected(),
-            parks: sum(|one| &one.parks),
-            wakeups: sum(|one| &one.wakeups),
+            injector_depth: shared.injector_depth(),
             timers_fired: shared.driver.timers.fired(),
             timers_armed: shared.driver.timers.len(),
             sockets: shared.driver.registrations.len(),
-            busy: shared.threads.age().saturating_sub(idle),
-            idle,
-            uptime,
+            blocking_threads: threads,
+            blocking_idle_threads: idle_threads,
+            blocking_queue_depth: queue_depth,
+            blocking_jobs: wait.count(),
+            blocking_wait: wait,
+            uptime: shared.started.elapsed(),
+            per_worker: shared.worker_metrics().collect(),
+            ..Metrics::default()
+        };
+        for worker in &metrics.per_worker {
+            metrics.polls += worker.polls;
+            metrics.lifo_hits += worker.lifo_hits;
+            metrics.steals += worker.steals;
+            metrics.parks += worker.parks;
+            metrics.wakeups += worker.wakeups;
+            metrics.busy += worker.busy;
+            metrics.idle += worker.idle;
+            metrics.local_queue_depth += worker.queue_depth;
+            metrics.delay.merge(&worker.delay);
         }
+        metrics
+    }
+}
+
+#[cfg(all(test, not(any(wakeloop_loom, wakeloop_shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_is_busy_or_idle_from_its_beginning_to_its_end() {
+        let presence = Presence::default();
+        let at = |now| {
+            let (busy, idle) = presence.busy_and_idle(|| now);
+            (busy.as_nanos(), idle.as_nanos())
+        };
+        assert_eq!(at(50), (0, 0));
+        presence.begins(100);
+        assert_eq!((at(100), at(130)), ((0, 0), (30, 0)));
+        presence.falls_asleep(150);
+        assert_eq!((at(150), at(190)), ((50, 0), (50, 40)));
+        presence.wakes_up(200);
+        assert_eq!((at(200), at(210)), ((50, 50), (60, 50)));
+        presence.falls_asleep(210);
+        presence.wakes_up(230);
+        assert_eq!((at(230), at(231)), ((60, 70), (61, 70)));
+        presence.ends(240);
+        assert_eq!((at(240), at(1000)), ((70, 70), (70, 70)));
+    }
+
+    #[test]
+    fn a_snapshot_while_a_worker_falls_asleep_does_not_make_the_next_one_less() {
+        let presence = Presence::default();
+        presence.begins(100);
+        assert_eq!(presence.busy_and_idle(|| 110).0.as_nanos(), 10);
+        presence.falls_asleep(107);
+        assert_eq!(presence.busy_and_idle(|| 120).0.as_nanos(), 10);
+        assert_eq!(presence.busy_and_idle(|| 120).1.as_nanos(), 13);
+    }
+
+    #[test]
+    fn a_percentile_is_the_upper_bound_of_its_bucket() {
+        let durations = Durations::default();
+        durations.note(1000, 98);
+        durations.note(1_000_000, 2);
+        let histogram = Histogram::from(&durations);
+        let bounds: Vec<_> = Histogram::bounds().collect();
+        assert_eq!(histogram.percentile(0.0), bounds[0]);
+        assert_eq!(histogram.percentile(98.0), bounds[0]);
+        assert_eq!(histogram.percentile(99.0), Duration::from_millis(1));
+        assert_eq!((histogram.count(), histogram.max()), (100, Duration::from_millis(1)));
+        assert_eq!(histogram.sum(), Duration::from_micros(2098));
+        assert_eq!(Histogram::default().percentile(50.0), Duration::ZERO);
     }
 }

@@ -28,6 +28,7 @@
 mod block_on;
 pub mod blocking;
 mod builder;
+mod clock;
 mod context;
 mod coop;
 mod demo;
@@ -41,6 +42,7 @@ mod macros;
 pub mod metrics;
 pub mod net;
 mod prefetch;
+mod sampler;
 mod shim;
 #[cfg(all(test, wakeloop_shuttle))]
 #[path = "../../tests/models/whole_runtime.rs"]
@@ -62,7 +64,7 @@ pub use demo::run_demo;
 pub use executor::{LocalSet, spawn_local};
 pub use handle::{Handle, Runtime, spawn};
 pub use join_set::JoinSet;
-pub use metrics::Metrics;
+pub use metrics::{Histogram, Metrics, WorkerMetrics};
 pub use task::{AbortHandle, JoinError, JoinHandle, TaskPanic};
 pub use task_local::{NoValue, Scope, TaskLocal};
 pub use trace::{TraceEvent, Tracer};

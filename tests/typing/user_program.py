@@ -157,7 +157,11 @@ async def main() -> int:
         await serving()
     except wakeloop.RuntimePanic as panic:
         print(panic)
-    print(wakeloop.runtime_metrics(), wakeloop.__version__, await streaming())
+    if metrics := wakeloop.runtime_metrics():
+        assert_type(metrics - metrics, wakeloop.RuntimeMetrics)
+        assert_type(metrics.per_worker, tuple[wakeloop.WorkerMetrics, ...])
+        assert_type(metrics.per_worker[0].busy_seconds + metrics.delay.max, float)
+    print(wakeloop.__version__, await streaming())
     with wakeloop.record("trace.json", size=1 << 16, signal=signal.SIGUSR2, slow_turns=True) as recorder:
         assert_type(recorder, wakeloop.Recorder)
         assert_type(wakeloop.Recorder.running(), wakeloop.Recorder | None)

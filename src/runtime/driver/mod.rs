@@ -24,7 +24,7 @@ use std::os::fd::RawFd;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::shim::{AtomicBool, Mutex, system_wait, thread};
 use super::trace::Tracer;
@@ -164,12 +164,12 @@ impl Handle {
     }
 
     /// Whether a turn that does not block could find anything.
-    pub(super) fn needs_look(&self, now: Instant) -> bool {
-        !self.registrations.is_empty() || self.has_due_timer(now)
+    pub(super) fn needs_look(&self) -> bool {
+        !self.registrations.is_empty() || self.has_due_timer()
     }
 
-    pub(super) fn has_due_timer(&self, now: Instant) -> bool {
-        self.timers.is_due(now)
+    pub(super) fn has_due_timer(&self) -> bool {
+        self.timers.has_due()
     }
 
     /// The runtime ends: from now on sockets return an error, and waiting sleeps are woken to panic.

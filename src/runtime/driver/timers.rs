@@ -262,9 +262,9 @@ impl Timers {
     }
 
     /// Whether a deadline has passed.
-    pub(super) fn is_due(&self, now: Instant) -> bool {
+    pub(super) fn has_due(&self) -> bool {
         let next = self.next.load(Relaxed);
-        next != NEVER && next <= self.ticks(now)
+        next != NEVER && next <= self.ticks(Instant::now())
     }
 
     /// Returns how long the driver may wait.

@@ -47,5 +47,5 @@ pub(super) use current_thread::CurrentThread;
 pub use local::{LocalSet, spawn_local};
 pub(super) use local::{LocalShared, schedule as schedule_local};
 pub(super) use park::Parker;
-pub(super) use shared::{Options, Shared, reschedule, schedule};
+pub(super) use shared::{Options, Shared, record_delay, reschedule, schedule};
 pub(super) use worker::{Worker, current_worker};

@@ -60,7 +60,7 @@ impl Owned {
         // SAFETY: the task is alive, because we hold its `Runnable`. The links are under the lock, and nobody
         // reads `owner` before the task is published.
         unsafe {
-            header.as_ref().owner.set(shard as u32);
+            header.as_ref().owner.set(shard as u16);
             (*header.as_ref().links.get()).next = *first;
             if let Some(second) = *first {
                 (*second.as_ref().links.get()).prev = Some(header);

@@ -56,6 +56,10 @@ impl Remote {
         self.0.is_empty()
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Moves about half of the tasks to `to` and returns one of them.
     pub(super) fn steal(&self, to: &Local) -> Option<Runnable> {
         until_settled(|| self.0.steal_batch_and_pop(&to.0))
@@ -73,6 +77,10 @@ impl Injector {
 
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
     }
 
     /// Pops one task.

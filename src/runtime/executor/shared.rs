@@ -12,9 +12,10 @@ use super::super::blocking::Pool;
 use super::super::builder::ThreadOptions;
 use super::super::context;
 use super::super::driver::{self, Driver};
-use super::super::metrics::Counters;
+use super::super::metrics::{Counters, WorkerMetrics};
+use super::super::sampler::Sampler;
 use super::super::shim::{AtomicBool, AtomicU64, Mutex, MutexGuard, thread};
-use super::super::task::{self, JoinHandle, Runnable};
+use super::super::task::{self, JoinHandle, Runnable, Sample};
 use super::super::trace::{self, TraceEvent, Tracer};
 use super::current_thread::CurrentThread;
 use super::idle::{Chosen, Idle};
@@ -24,6 +25,11 @@ use super::queue::{Injector, Local, Remote};
 use super::watch::Watch;
 use super::worker::{Worker, current_worker};
 use super::worker_threads::WorkerThreads;
+
+thread_local! {
+    /// Chooses the wakes on a thread outside the workers whose delay is measured.
+    static SAMPLER: Sampler = const { Sampler::new() };
+}
 
 /// The runtime behind every handle, worker and spawned task. It is in an `Arc`; tasks point to it without a
 /// count (see `owned`).
@@ -161,7 +167,7 @@ impl Shared {
 
     /// Queues a task for whichever worker comes first.
     pub(super) fn inject(self: &Arc<Self>, task: Runnable) {
-        self.injector.push(task);
+        self.injector.push(SAMPLER.with(|sampler| sampler.count(task)));
         self.injected.fetch_add(1, Relaxed);
         self.wake_one();
     }
@@ -242,8 +248,12 @@ impl Shared {
         self.injected.load(Relaxed)
     }
 
-    pub(in super::super) fn all_counters(&self) -> impl Iterator<Item = &Counters> {
-        self.members.iter().map(|member| &member.counters)
+    pub(in super::super) fn injector_depth(&self) -> usize {
+        self.injector.len()
+    }
+
+    pub(in super::super) fn worker_metrics(&self) -> impl Iterator<Item = WorkerMetrics> {
+        self.members.iter().map(|member| WorkerMetrics::of(&member.counters, member.queue.len()))
     }
 
     /// Returns the driver, if it is open and no other worker has it.
@@ -339,13 +349,25 @@ pub(in super::super) unsafe fn schedule(shared: *const Shared, task: Runnable) {
 ///
 /// # Safety
 /// `shared` is the executor of `task`.
+#[inline(always)]
 pub(in super::super) unsafe fn reschedule(shared: *const Shared, task: Runnable) {
     // SAFETY: by contract.
     match unsafe { current_worker(shared) } {
         Some(worker) => {
-            worker.post_behind(task);
+            worker.post_behind(worker.sampler.count(task));
         }
         // SAFETY: by contract.
         None => unsafe { schedule(shared, task) },
+    }
+}
+
+/// The worker of the current thread is about to poll the task of a sample.
+///
+/// # Safety
+/// `shared` is the executor of the task, and is alive.
+pub(in super::super) unsafe fn record_delay(shared: *const Shared, sample: Sample) {
+    // SAFETY: the reference is given up before this call returns to the worker's loop.
+    if let Some(worker) = unsafe { current_worker(shared) } {
+        worker.record_delay(sample);
     }
 }

@@ -6,23 +6,23 @@
 use std::cell::Cell;
 use std::ptr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use super::super::metrics::Counters;
+use super::super::sampler::Sampler;
 use super::super::shim::thread_cell;
-use super::super::task::Runnable;
+use super::super::task::{Runnable, Sample};
 use super::super::trace::TraceEvent;
-use super::super::{context, coop};
+use super::super::{clock, context, coop};
 use super::queue::Local;
 use super::shared::Shared;
 use super::watch::PERIOD;
 use crate::recorder::event::Kind;
 use crate::recorder::worker::WorkerRecorder;
 
-/// How often a worker with tasks to poll looks at the driver and the injector. The period is short enough to
-/// serve sockets, timers and other threads within a fraction of a millisecond, and long enough for the system
-/// call not to matter.
-const LOOK_PERIOD: Duration = Duration::from_micros(100);
+/// How often, in nanoseconds, a worker with tasks to poll looks at the driver and the injector. The period is
+/// short enough to serve sockets, timers and other threads within a fraction of a millisecond, and long enough
+/// for the system call not to matter.
+const LOOK_PERIOD: u64 = 100_000;
 /// The most turns between two such looks. Reading the clock each turn would cost more than a short poll, so a
 /// worker counts turns, and adjusts their number to how long they take.
 const MAX_LOOK_INTERVAL: u32 = 127;
@@ -51,7 +51,7 @@ pub(in super::super) struct Worker {
     /// Turns until the next look.
     look_in: Cell<u32>,
     /// The time of the last look, or of the end of the last sleep.
-    looked: Cell<Instant>,
+    looked: Cell<u64>,
     /// How many tasks wait in the queue up to the last one of a large batch from the driver.
     backlog: Cell<usize>,
     /// How long recent turns took, in nanoseconds per turn.
@@ -64,11 +64,15 @@ pub(in super::super) struct Worker {
     /// Work was posted that others could take, and no worker was seen asleep at that moment.
     posted: Cell<bool>,
     recorder: WorkerRecorder,
+    /// Chooses the wakes on this thread whose delay is measured.
+    pub(super) sampler: Sampler,
 }
 
 impl Worker {
     /// The worker counts as searching.
     pub(super) fn new(shared: Arc<Shared>, index: usize, local: Local) -> Worker {
+        let now = clock::nanos();
+        shared.counters(index).presence.begins(now);
         Worker {
             shared,
             index,
@@ -76,7 +80,7 @@ impl Worker {
             lifo: Cell::new(None),
             look_interval: Cell::new(MAX_LOOK_INTERVAL),
             look_in: Cell::new(MAX_LOOK_INTERVAL),
-            looked: Cell::new(Instant::now()),
+            looked: Cell::new(now),
             backlog: Cell::new(0),
             pace: Cell::new(u64::MAX),
             random: Cell::new(0x9E37_79B9_7F4A_7C15u64.wrapping_mul(index as u64 + 1)),
@@ -84,6 +88,7 @@ impl Worker {
             searching: Cell::new(true),
             posted: Cell::new(false),
             recorder: WorkerRecorder::default(),
+            sampler: Sampler::new(),
         }
     }
 
@@ -135,6 +140,7 @@ impl Worker {
 
     /// Queues a task that was spawned or woken on this thread.
     pub(super) fn post(&self, task: Runnable) {
+        let task = self.sampler.count(task);
         if !self.polling.get() {
             // This is a turn of the driver. Other workers are notified once, at its end.
             self.local.push(task);
@@ -172,8 +178,7 @@ impl Worker {
 
     fn next(&self) -> Option<Runnable> {
         let turns = self.look_in.get();
-        if turns == 0 || (turns.is_multiple_of(CLOCK_INTERVAL) && self.looked.get().elapsed() >= LOOK_PERIOD)
-        {
+        if turns == 0 || (turns.is_multiple_of(CLOCK_INTERVAL) && self.since_look() >= LOOK_PERIOD) {
             self.look_outside();
             // Even if this worker's own queue is never empty, it must take a share of the injector's tasks.
             if let Some(task) = self.take_injected() {
@@ -183,6 +188,10 @@ impl Worker {
             self.look_in.set(turns - 1);
         }
         self.local.pop().or_else(|| self.take_injected())
+    }
+
+    fn since_look(&self) -> u64 {
+        clock::nanos().saturating_sub(self.looked.get())
     }
 
     fn take_injected(&self) -> Option<Runnable> {
@@ -274,23 +283,26 @@ impl Worker {
         poll()
     }
 
+    /// This worker is about to poll the task of a sample.
+    pub(super) fn record_delay(&self, sample: Sample) {
+        self.counters().delay.note(sample.age(), sample.weight.into());
+    }
+
     // ---- the driver, and sleep
 
     /// Polls the driver without waiting, and reads the clock to set the time of the next look.
     fn look_outside(&self) {
-        let now = Instant::now();
-        let took = now.saturating_duration_since(self.looked.replace(now));
+        let took = self.since_look();
+        self.looked.set(self.looked.get() + took);
         let (turns, done) = (self.look_interval.get(), self.turns_done());
         self.measure(took);
-        let fit = (u128::from(done) * LOOK_PERIOD.as_nanos() / took.as_nanos().max(1))
-            .min(u128::from(2 * MAX_LOOK_INTERVAL)) as u32;
+        let fit = (u64::from(done) * LOOK_PERIOD / took.max(1)).min(u64::from(2 * MAX_LOOK_INTERVAL)) as u32;
         // Decrease at once, because the next look must not be late. Increase half way.
         let turns = if fit < turns { fit } else { (turns + fit).div_ceil(2) };
         self.look_interval.set(turns.clamp(1, MAX_LOOK_INTERVAL));
         self.look_in.set(self.look_interval.get());
         let handle = &self.shared.driver;
-        let worthwhile =
-            if self.has_backlog(done) { handle.has_due_timer(now) } else { handle.needs_look(now) };
+        let worthwhile = if self.has_backlog(done) { handle.has_due_timer() } else { handle.needs_look() };
         if worthwhile && let Some(mut driver) = self.shared.try_driver() {
             let before = self.local.len();
             driver.turn(handle, false);
@@ -325,8 +337,8 @@ impl Worker {
     }
 
     /// Adjusts the pace. `took` is the time since the last look or sleep.
-    fn measure(&self, took: Duration) {
-        if let Some(each) = (took.as_nanos() as u64).checked_div(u64::from(self.turns_done())) {
+    fn measure(&self, took: u64) {
+        if let Some(each) = took.checked_div(u64::from(self.turns_done())) {
             let before = self.pace.get();
             self.pace.set(if each < before { before / 2 + each / 2 } else { each });
         }
@@ -360,16 +372,19 @@ impl Worker {
         shared.trace(TraceEvent::Parked { worker: self.index });
         self.recorder.note(Kind::Park, || 0);
         self.recorder.rest();
-        let asleep = Instant::now();
+        let took = self.since_look();
+        let asleep = self.looked.get() + took;
+        counters.presence.falls_asleep(asleep);
+        self.sampler.sleeps(asleep);
         let mut left = self.park_in_driver(interrupted);
         if !left {
             shared.parker(self.index).park();
             left = self.keep_watch(interrupted);
         }
-        self.measure(asleep.saturating_duration_since(self.looked.get()));
+        self.measure(took);
         self.note_backlog(0);
-        let awake = Instant::now();
-        counters.idle_nanos.add(awake.saturating_duration_since(asleep).as_nanos() as u64);
+        let awake = clock::nanos();
+        counters.presence.wakes_up(awake);
         self.looked.set(awake);
         self.look_in.set(self.look_interval.get());
         counters.wakeups.add(1);
@@ -441,6 +456,7 @@ impl Drop for Worker {
             // From here on, wakes on this thread go to the injector.
             drop(entered);
             drop(self.lifo.take());
+            self.counters().presence.ends(clock::nanos());
         });
     }
 }
@@ -479,6 +495,7 @@ pub(in super::super) unsafe fn current_worker<'a>(shared: *const Shared) -> Opti
 mod tests {
     use std::future::pending;
     use std::thread;
+    use std::time::{Duration, Instant};
 
     use super::super::super::blocking::Pool;
     use super::super::super::builder::ThreadOptions;

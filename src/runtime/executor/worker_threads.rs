@@ -31,8 +31,6 @@ pub(in super::super) struct WorkerThreads {
 struct State {
     /// Indexed by worker, until it starts.
     queues: Vec<Option<Local>>,
-    /// The start time of each started worker.
-    started: Vec<Instant>,
     /// How many of the started workers have not left.
     present: usize,
     /// How many threads wait for the workers to leave. Without one, notifying the condvar would be a wasted
@@ -46,15 +44,8 @@ struct State {
 impl WorkerThreads {
     pub(super) fn new(options: ThreadOptions, queues: Vec<Local>) -> WorkerThreads {
         let queues = queues.into_iter().map(Some).collect();
-        let state = State {
-            queues,
-            started: Vec::new(),
-            present: 0,
-            awaiting: 0,
-            threads: Vec::new(),
-            refused: None,
-            closed: false,
-        };
+        let state =
+            State { queues, present: 0, awaiting: 0, threads: Vec::new(), refused: None, closed: false };
         WorkerThreads { options, state: Mutex::new(state), left: Condvar::new() }
     }
 
@@ -75,7 +66,7 @@ impl WorkerThreads {
         match self.options.spawn(&worker.to_string(), move || theirs.arrive(worker), Worker::run) {
             Ok(thread) => {
                 state.threads.push(thread);
-                state.count();
+                state.present += 1;
                 Ok(())
             }
             Err(error) => {
@@ -87,7 +78,7 @@ impl WorkerThreads {
 
     /// Counts a worker that runs on a thread of the caller.
     pub(super) fn enlist(&self) {
-        unpoisoned(self.state.lock()).count();
+        unpoisoned(self.state.lock()).present += 1;
     }
 
     /// Returns the queue of a worker that starts. Call it once per worker.
@@ -129,17 +120,5 @@ impl WorkerThreads {
     /// Takes the handles of the threads, to join them. After `close` there are no new ones.
     pub(in super::super) fn take_handles(&self) -> Vec<thread::JoinHandle<()>> {
         std::mem::take(&mut unpoisoned(self.state.lock()).threads)
-    }
-
-    /// Returns the total age of the workers.
-    pub(in super::super) fn age(&self) -> Duration {
-        unpoisoned(self.state.lock()).started.iter().map(Instant::elapsed).sum()
-    }
-}
-
-impl State {
-    fn count(&mut self) {
-        self.present += 1;
-        self.started.push(Instant::now());
     }
 }

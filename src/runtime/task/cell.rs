@@ -11,6 +11,7 @@ use std::ptr::{self, NonNull};
 use std::task::{Context, Poll, Waker};
 
 use super::super::blocking::RunningJob;
+use super::super::clock;
 use super::super::executor::{self, LocalShared, Shared};
 use super::super::shim::UnsafeCell;
 use super::super::trace::TraceEvent;
@@ -20,7 +21,7 @@ use super::waker;
 use crate::recorder::event::{TypeName, type_number};
 
 /// `Header::owner` of a task that is in no list.
-const UNOWNED: u32 = u32::MAX;
+const UNOWNED: u16 = u16::MAX;
 
 /// The part that all tasks have in common: 64 bytes. With 24 bytes for the output of a small task that makes
 /// 88, which malloc rounds to 96.
@@ -34,9 +35,13 @@ pub(in super::super) struct Header {
     pub(in super::super) links: std::cell::UnsafeCell<Links>,
     /// Rule 3 says when it may be touched.
     pub(super) join_waker: UnsafeCell<MaybeUninit<Waker>>,
+    /// The fields of a [`Sample`], if the kind is `Sampled`; otherwise the weight is 0. Rule 5 says who may touch
+    /// them, and the kind.
+    sample_at: Cell<u32>,
     /// The shard of the list. Set before the task is published.
-    pub(in super::super) owner: Cell<u32>,
-    kind: Kind,
+    pub(in super::super) owner: Cell<u16>,
+    kind: Cell<Kind>,
+    sample_weight: Cell<u8>,
 }
 
 /// Where a task is queued when it is woken.
@@ -52,6 +57,8 @@ enum Home {
 #[derive(Clone, Copy)]
 enum Kind {
     Workers,
+    /// As `Workers`, from a wake to its poll if the time between the two is measured.
+    Sampled,
     Local,
     Pool,
 }
@@ -63,6 +70,28 @@ impl Home {
             Home::Local(set) => (set.cast(), Kind::Local),
             Home::Pool(job) => (job.cast(), Kind::Pool),
         }
+    }
+}
+
+/// A wake whose time is known, until the poll that serves it.
+#[derive(Clone, Copy)]
+pub(in super::super) struct Sample {
+    /// When it was, in units of 1024 ns. They wrap around after 73 minutes.
+    at: u32,
+    /// How many wakes it stands for: at least one.
+    pub(in super::super) weight: u8,
+}
+
+impl Sample {
+    const UNIT_BITS: u32 = 10;
+
+    fn units(nanos: u64) -> u32 {
+        (nanos >> Sample::UNIT_BITS) as u32
+    }
+
+    /// Returns the time since the wake, in nanoseconds.
+    pub(in super::super) fn age(&self) -> u64 {
+        u64::from(Sample::units(clock::nanos()).wrapping_sub(self.at)) << Sample::UNIT_BITS
     }
 }
 
@@ -145,10 +174,12 @@ unsafe fn allocate<F: Future<Output: 'static> + 'static>(
             state: State::new(),
             vtable: Task::<F>::VTABLE,
             home: Cell::new(home),
-            kind,
             links: Default::default(),
             join_waker: UnsafeCell::new(MaybeUninit::uninit()),
+            sample_at: Cell::new(0),
             owner: Cell::new(UNOWNED),
+            kind: Cell::new(kind),
+            sample_weight: Cell::new(0),
         },
         payload: UnsafeCell::new(Payload { future: ManuallyDrop::new(future) }),
     });
@@ -191,6 +222,16 @@ impl Runnable {
         self.0
     }
 
+    /// Makes the poll of a task that was woken `now` report the time in between, which stands for `weight` wakes.
+    pub(in super::super) fn sampled(self, now: u64, weight: u8) -> Runnable {
+        // SAFETY: alive, and we hold the `Runnable` (rule 5).
+        let header = unsafe { self.0.as_ref() };
+        header.sample_at.set(Sample::units(now));
+        header.sample_weight.set(weight);
+        header.kind.set(Kind::Sampled);
+        self
+    }
+
     /// Names the task in traces.
     pub(in super::super) fn id(&self) -> usize {
         self.0.addr().get()
@@ -217,8 +258,8 @@ impl Drop for Runnable {
 
 impl Header {
     fn home(&self) -> Home {
-        match self.kind {
-            Kind::Workers => Home::Workers(self.home.get().cast()),
+        match self.kind.get() {
+            Kind::Workers | Kind::Sampled => Home::Workers(self.home.get().cast()),
             Kind::Local => Home::Local(self.home.get().cast()),
             Kind::Pool => Home::Pool(self.home.get().cast()),
         }
@@ -266,6 +307,7 @@ impl Header {
     ///
     /// # Safety
     /// The caller holds the `Runnable` and gives it up.
+    #[inline(always)]
     unsafe fn reschedule(header: NonNull<Header>) {
         // SAFETY: by contract we hold the `Runnable`, so the home lives (rule 5).
         unsafe {
@@ -287,6 +329,26 @@ impl Header {
                 (header.as_ref().vtable.free)(header);
             }
         }
+    }
+
+    /// A poll is about to begin. Called only by the holder of the `Runnable`.
+    #[inline(always)]
+    fn begin_poll(&self) {
+        if matches!(self.kind.get(), Kind::Workers) {
+            self.trace(|task| TraceEvent::Polled { task });
+        } else if self.sample_weight.get() > 0 {
+            // Not a question about the kind, because two of those cost each poll three instructions more.
+            self.begin_sampled_poll();
+        }
+    }
+
+    #[cold]
+    fn begin_sampled_poll(&self) {
+        self.kind.set(Kind::Workers);
+        let sample = Sample { at: self.sample_at.get(), weight: self.sample_weight.replace(0) };
+        // SAFETY: the caller holds the `Runnable`, so the executor lives (rule 5).
+        unsafe { executor::record_delay(self.home.get().cast(), sample) };
+        self.trace(|task| TraceEvent::Polled { task });
     }
 
     /// Reports an event of the task. Called only by the holder of the `Runnable`.
@@ -318,7 +380,7 @@ impl<F: Future> Task<F> {
             // SAFETY: we hold the `Runnable`.
             return unsafe { Self::cancel(header) };
         }
-        head.trace(|task| TraceEvent::Polled { task });
+        head.begin_poll();
         let polled = waker::with_borrowed(header, |waker| {
             let mut context = Context::from_waker(waker);
             catch_unwind(AssertUnwindSafe(|| {
@@ -398,7 +460,7 @@ impl<F: Future> Task<F> {
             let waker = head.join_waker.with(|slot| unsafe { (*slot).assume_init_read() });
             // If the waker is a task's, waking it only queues that task: no foreign code runs before this
             // thread is back.
-            if matches!(head.kind, Kind::Pool) && waker::task_of(&waker).is_some() {
+            if matches!(head.kind.get(), Kind::Pool) && waker::task_of(&waker).is_some() {
                 head.job_ends();
             }
             drop(catch_panic(|| waker.wake()));

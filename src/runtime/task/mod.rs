@@ -17,7 +17,7 @@
 //! 4. The list links are touched only under the lock of the list.
 //! 5. Only the holder of the `Runnable` follows the pointer to the home: the executor, the set of a local task,
 //!    or the running job. Until the task is complete the first two cannot be freed (see `executor::owned`), and
-//!    the third is on that thread's stack.
+//!    the third is on that thread's stack. Only the holder reads or changes what the header says about the wake.
 //!
 //! The holder of the `Runnable` drops a future as soon as it is ready, panicked or was cancelled. A waker or a
 //! `JoinHandle` never does.
@@ -34,5 +34,5 @@ mod model;
 #[path = "../../../tests/models/task/state.rs"]
 mod state_model;
 
-pub(super) use cell::{Header, Runnable, job_ends, new, new_job, new_local};
+pub(super) use cell::{Header, Runnable, Sample, job_ends, new, new_job, new_local};
 pub use join::{AbortHandle, JoinError, JoinHandle, TaskPanic};

@@ -1,0 +1,341 @@
+//! Tests of what a runtime says about itself: delays, waits, times, queues.
+
+use std::sync::mpsc::{TryRecvError, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use wakeloop::runtime::{self, Builder, Handle, Histogram, Metrics, Runtime, yield_now};
+
+const LONG: Duration = Duration::from_secs(30);
+const BLOCK: Duration = Duration::from_millis(if cfg!(miri) { 2 } else { 50 });
+/// How often to try a measurement that other processes can spoil.
+const ATTEMPTS: usize = 20;
+
+fn bucket(duration: Duration) -> usize {
+    Histogram::bounds().take_while(|bound| *bound <= duration).count()
+}
+
+/// The number of durations that are at most one bucket away from this one.
+fn near(histogram: &Histogram, duration: Duration) -> u64 {
+    let middle = bucket(duration);
+    histogram.counts()[middle.saturating_sub(1)..].iter().take(3).sum()
+}
+
+fn filled(histogram: &Histogram) -> (usize, usize) {
+    let filled = |(index, count): (usize, &u64)| (*count > 0).then_some(index);
+    let mut buckets = histogram.counts().iter().enumerate().filter_map(filled);
+    let first = buckets.next().expect("something was counted");
+    (first, buckets.next_back().unwrap_or(first))
+}
+
+fn until(rt: &Runtime, condition: impl Fn(&Metrics) -> bool) -> Metrics {
+    let deadline = Instant::now() + LONG;
+    loop {
+        let metrics = rt.metrics();
+        if condition(&metrics) {
+            return metrics;
+        }
+        assert!(Instant::now() < deadline, "{metrics:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn one_worker() -> Runtime {
+    Builder::new().worker_threads(1).max_blocking_threads(1).build().unwrap()
+}
+
+/// Spawns tasks in a task that then blocks its worker. Returns the shortest and the longest time from a spawn to
+/// its poll.
+async fn delays_behind_a_long_poll(tasks: usize) -> (Duration, Duration) {
+    let (sender, delays) = channel();
+    let waiting: Vec<_> = (0..tasks)
+        .map(|_| {
+            let (sender, spawned) = (sender.clone(), Instant::now());
+            runtime::spawn(async move { sender.send(spawned.elapsed()).unwrap() })
+        })
+        .collect();
+    std::thread::sleep(BLOCK);
+    for task in waiting {
+        task.await.unwrap();
+    }
+    let delays: Vec<_> = delays.try_iter().collect();
+    (*delays.iter().min().unwrap(), *delays.iter().max().unwrap())
+}
+
+#[test]
+fn the_delay_behind_a_long_poll_is_measured_within_a_bucket() {
+    let measured = (0..ATTEMPTS).any(|_| {
+        let rt = one_worker();
+        let (shortest, longest) =
+            rt.block_on(rt.spawn(delays_behind_a_long_poll(if cfg!(miri) { 3 } else { 300 }))).unwrap();
+        assert!(shortest >= BLOCK);
+        let delay = rt.metrics().delay;
+        let spread = bucket(longest) - bucket(shortest);
+        near(&delay, shortest) > 0 && spread <= 1 && filled(&delay).1.abs_diff(bucket(longest)) <= 1
+    });
+    assert!(measured || cfg!(miri));
+}
+
+#[test]
+fn the_delay_of_a_task_from_another_thread_is_measured_too() {
+    let rt = one_worker();
+    let measured = (0..ATTEMPTS).any(|_| {
+        let (begun, blocked) = channel();
+        let blocking = rt.spawn(async move {
+            begun.send(()).unwrap();
+            std::thread::sleep(BLOCK);
+        });
+        blocked.recv().unwrap();
+        let before = rt.metrics().delay;
+        let spawned = Instant::now();
+        let truth = rt.block_on(rt.spawn(async move { spawned.elapsed() })).unwrap();
+        rt.block_on(blocking).unwrap();
+        near(&rt.metrics().delay, truth) > near(&before, truth)
+    });
+    assert!(measured);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "it is about time")]
+fn rare_wakes_are_all_measured() {
+    const WAKES: u64 = 50;
+    let rt = one_worker();
+    for _ in 0..WAKES {
+        rt.block_on(rt.spawn(async {})).unwrap();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(rt.metrics().delay.count(), WAKES);
+    assert_eq!(rt.metrics().injected, WAKES);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "it takes many wakes")]
+fn the_samples_of_many_wakes_stand_for_about_all_of_them() {
+    let rt = one_worker();
+    rt.block_on(rt.spawn(async {
+        let tasks: Vec<_> = (0..100)
+            .map(|_| {
+                runtime::spawn(async {
+                    for _ in 0..10_000 {
+                        yield_now().await;
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+    }))
+    .unwrap();
+    let metrics = rt.metrics();
+    assert!(metrics.polls >= 1_000_000);
+    let counted = metrics.delay.count();
+    assert!(counted.abs_diff(metrics.polls) < metrics.polls / 5, "{counted} for {} polls", metrics.polls);
+}
+
+#[test]
+fn the_wait_of_each_blocking_job_is_measured_within_a_bucket() {
+    let measured = (0..ATTEMPTS).any(|_| {
+        let rt = one_worker();
+        let waits = Arc::new(Mutex::new(Vec::new()));
+        let jobs: Vec<_> = (0..4)
+            .map(|_| {
+                let (waits, submitted) = (waits.clone(), Instant::now());
+                rt.spawn_blocking(move || {
+                    waits.lock().unwrap().push(submitted.elapsed());
+                    std::thread::sleep(BLOCK);
+                })
+            })
+            .collect();
+        let during = until(&rt, |metrics| metrics.blocking_jobs > 0);
+        assert_eq!(during.blocking_threads, 1);
+        assert_eq!(during.blocking_jobs + during.blocking_queue_depth as u64, 4);
+        for job in jobs {
+            rt.block_on(job).unwrap();
+        }
+        let after = until(&rt, |metrics| metrics.blocking_idle_threads == 1);
+        assert_eq!((after.blocking_jobs, after.blocking_queue_depth), (4, 0));
+        assert_eq!(after.blocking_wait.count(), 4);
+        assert!(after.blocking_wait.sum() >= 6 * BLOCK && after.blocking_wait.max() >= 3 * BLOCK);
+        waits.lock().unwrap().iter().all(|truth| near(&after.blocking_wait, *truth) > 0)
+    });
+    assert!(measured || cfg!(miri));
+}
+
+#[test]
+fn the_depths_are_those_of_the_queues() {
+    let rt = one_worker();
+    let (begun, blocked) = channel();
+    let (release, released) = channel::<()>();
+    let blocking = rt.spawn(async move {
+        // The last one waits in the LIFO slot.
+        let tasks: Vec<_> = (0..11).map(|_| runtime::spawn(async {})).collect();
+        begun.send(()).unwrap();
+        let _ = released.recv();
+        for task in tasks {
+            task.await.unwrap();
+        }
+    });
+    blocked.recv().unwrap();
+    let others: Vec<_> = (0..7).map(|_| rt.spawn(async {})).collect();
+    let metrics = rt.metrics();
+    assert_eq!((metrics.local_queue_depth, metrics.injector_depth), (10, 7));
+    assert_eq!(metrics.per_worker[0].queue_depth, 10);
+    release.send(()).unwrap();
+    rt.block_on(async {
+        blocking.await.unwrap();
+        for other in others {
+            other.await.unwrap();
+        }
+    });
+    let metrics = rt.metrics();
+    assert_eq!((metrics.local_queue_depth, metrics.injector_depth), (0, 0));
+}
+
+/// All that must never fall.
+fn counters(metrics: &Metrics) -> Vec<(String, u128)> {
+    let mut all = vec![
+        ("tasks_spawned", u128::from(metrics.tasks_spawned)),
+        ("tasks_completed", metrics.tasks_completed.into()),
+        ("injected", metrics.injected.into()),
+        ("timers_fired", metrics.timers_fired.into()),
+        ("blocking_jobs", metrics.blocking_jobs.into()),
+        ("blocking_wait", metrics.blocking_wait.sum().as_nanos()),
+        ("uptime", metrics.uptime.as_nanos()),
+        ("busy", metrics.busy.as_nanos()),
+        ("idle", metrics.idle.as_nanos()),
+        ("delay", metrics.delay.count().into()),
+    ]
+    .into_iter()
+    .map(|(name, value)| (name.to_string(), value))
+    .collect::<Vec<_>>();
+    for (index, worker) in metrics.per_worker.iter().enumerate() {
+        let of_worker = [
+            ("polls", u128::from(worker.polls)),
+            ("lifo_hits", worker.lifo_hits.into()),
+            ("steals", worker.steals.into()),
+            ("parks", worker.parks.into()),
+            ("wakeups", worker.wakeups.into()),
+            ("busy", worker.busy.as_nanos()),
+            ("idle", worker.idle.as_nanos()),
+            ("delay", worker.delay.sum().as_nanos()),
+        ];
+        all.extend(of_worker.map(|(name, value)| (format!("worker {index}: {name}"), value)));
+    }
+    all
+}
+
+#[test]
+fn counters_and_times_never_fall() {
+    for builder in [Builder::new().worker_threads(2), Builder::new_current_thread()] {
+        let rt = builder.build().unwrap();
+        let (handle, (done, is_done)) = (rt.handle(), channel());
+        let watcher = std::thread::spawn(move || {
+            let (mut last, mut snapshots) = (counters(&handle.metrics()), 0);
+            while is_done.try_recv() == Err(TryRecvError::Empty) {
+                let now = counters(&handle.metrics());
+                for ((name, before), (_, after)) in last.iter().zip(&now) {
+                    assert!(after >= before, "{name} was {before} and is {after}");
+                }
+                (last, snapshots) = (now, snapshots + 1);
+            }
+            snapshots
+        });
+        rt.block_on(async {
+            for round in 0..if cfg!(miri) { 3 } else { 200 } {
+                let tasks: Vec<_> = (0..20).map(|_| runtime::spawn(yield_now())).collect();
+                for task in tasks {
+                    task.await.unwrap();
+                }
+                runtime::spawn_blocking(|| ()).await.unwrap();
+                runtime::time::sleep(Duration::from_micros(round)).await;
+            }
+        });
+        let metrics = rt.metrics();
+        let sum = |of: fn(&runtime::WorkerMetrics) -> u64| metrics.per_worker.iter().map(of).sum::<u64>();
+        assert_eq!(metrics.per_worker.len(), metrics.workers);
+        assert!(metrics.polls > 0 && metrics.delay.count() > 0 && metrics.blocking_wait.count() > 0);
+        assert_eq!(
+            (metrics.polls, metrics.delay.count()),
+            (sum(|one| one.polls), sum(|one| one.delay.count()))
+        );
+        done.send(()).unwrap();
+        assert!(watcher.join().unwrap() > 0);
+    }
+}
+
+/// Waits until no worker has woken up for a while, and returns two snapshots of that time.
+fn two_while_idle(rt: &Runtime) -> (Metrics, Metrics) {
+    let deadline = Instant::now() + LONG;
+    loop {
+        let before = rt.metrics();
+        std::thread::sleep(BLOCK);
+        let after = rt.metrics();
+        if before.wakeups == after.wakeups && after.parks > after.wakeups {
+            return (before, after);
+        }
+        assert!(Instant::now() < deadline, "{after:?}");
+    }
+}
+
+#[test]
+fn a_worker_that_sleeps_is_idle_and_not_busy() {
+    let rt = Builder::new().worker_threads(2).build().unwrap();
+    rt.block_on(rt.spawn(runtime::time::sleep(Duration::from_millis(1)))).unwrap();
+    until(&rt, |metrics| metrics.parks >= metrics.wakeups + 2);
+    let (before, after) = two_while_idle(&rt);
+    for (before, after) in before.per_worker.iter().zip(&after.per_worker) {
+        assert_eq!(before.busy, after.busy);
+        assert!(after.idle - before.idle >= BLOCK);
+    }
+}
+
+#[test]
+fn a_worker_that_blocks_is_busy_and_not_idle() {
+    let rt = one_worker();
+    let (busy, truth) = rt
+        .block_on(rt.spawn(async {
+            let (before, start) = (Handle::current().metrics(), Instant::now());
+            std::thread::sleep(BLOCK);
+            let truth = start.elapsed();
+            let after = Handle::current().metrics();
+            assert_eq!(before.idle, after.idle);
+            (after.busy - before.busy, truth)
+        }))
+        .unwrap();
+    assert!(busy >= truth, "{busy:?} of {truth:?}");
+}
+
+#[test]
+fn workers_that_were_not_needed_have_zeros() {
+    let rt = Builder::new().worker_threads(3).build().unwrap();
+    rt.block_on(rt.spawn(async {})).unwrap();
+    let metrics = rt.metrics();
+    assert_eq!(metrics.per_worker.len(), 3);
+    assert_eq!(metrics.per_worker[2], runtime::WorkerMetrics::default());
+}
+
+#[test]
+fn after_the_end_the_times_of_the_workers_stand_still() {
+    for builder in [Builder::new().worker_threads(2), Builder::new_current_thread()] {
+        let rt = builder.build().unwrap();
+        rt.block_on(async {
+            runtime::spawn(yield_now()).await.unwrap();
+            runtime::spawn_blocking(|| ()).await.unwrap();
+        });
+        let (handle, before) = (rt.handle(), rt.metrics());
+        drop(rt);
+        let ended = handle.metrics();
+        std::thread::sleep(Duration::from_millis(2));
+        let later = handle.metrics();
+        assert_eq!((ended.busy, ended.idle, &ended.per_worker), (later.busy, later.idle, &later.per_worker));
+        assert!(ended.busy >= before.busy && ended.busy + ended.idle <= 2 * ended.uptime);
+        assert!(ended.polls >= before.polls && ended.delay.count() >= before.delay.count());
+        assert_eq!((ended.injector_depth, ended.local_queue_depth), (0, 0));
+        assert_eq!(
+            (ended.blocking_threads, ended.blocking_idle_threads, ended.blocking_queue_depth),
+            (0, 0, 0)
+        );
+        assert_eq!(ended.blocking_jobs, before.blocking_jobs);
+    }
+}
