@@ -7,7 +7,7 @@ blocks run, in the order of the page, in one directory and in processes of their
     server=PORT        the command serves until the page ends; the page continues when the port answers
     output             what the block before has printed; `...` stands for anything
     since=3.12         only on this Python and newer
-    from=PATH          the block is a part of this file of the repository, which has tests of its own
+    from=PATH          the block is a part of this file of the repository, which has tests of its own; with file=NAME, all
     not-run: REASON    the block does not run; the rest of the line says why
 
 A comment on the first line names what a page needs: `<!-- needs: uvicorn, redis-server -->`, packages by the names under
@@ -142,6 +142,8 @@ class Reader:
         code = PORT.sub(lambda found: self.free_port(found[1]), block.code)
         match block:
             case _ if "file" in block.marks:
+                if "from" in block.marks:
+                    assert block.code == (ROOT / block.marks["from"]).read_text(), f"{where}: is not that file"
                 file = self.directory / block.marks["file"]
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text(code)
