@@ -214,8 +214,8 @@ guides: $(MADE)-guides #- runs the code of every page, those about other people'
 fuzz: $(MADE)-extension $(MADE)-test ## compares asyncio with wakeloop in a thousand random scenarios of each kind (differential fuzzing)
 	SCENARIOS=$(or $(SCENARIOS),1000) FIRST_SEED=$(or $(FIRST_SEED),1000) $(PY) -m pytest -q tests/test_differential.py
 
-soak: $(MADE)-extension $(MADE)-test #- runs every kind of work for twenty minutes; nothing may grow
-	$(PY) -m tests.soak
+soak: $(MADE)-extension $(MADE)-test #- runs and observes every kind of work for twenty minutes; nothing may grow
+	$(PY) -m tests.soak --observed
 
 # -- benchmarks ----------------------------------------------------------------------------------------------------
 

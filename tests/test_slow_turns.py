@@ -19,6 +19,18 @@ def block():
     time.sleep(2 * LIMIT)
 
 
+class Slow(asyncio.Protocol):
+    def __init__(self, done):
+        self.done = done
+
+    def data_received(self, data):
+        block()
+        self.done.set_result(None)
+
+    def __repr__(self):
+        return "<Slow protocol>"
+
+
 @pytest.fixture
 def slow_log(caplog):
     caplog.set_level(logging.WARNING, logger="wakeloop")
@@ -75,16 +87,8 @@ def test_a_task_that_ends_slowly_is_named(loop, slow_log):
 
 
 def test_a_slow_protocol_is_named(loop, slow_log):
-    class Slow(asyncio.Protocol):
-        def data_received(self, data):
-            block()
-            done.set_result(None)
-
-        def __repr__(self):
-            return "<Slow protocol>"
-
     async def main():
-        server = await loop.create_server(Slow, "127.0.0.1", 0)
+        server = await loop.create_server(lambda: Slow(done), "127.0.0.1", 0)
         transport, _ = await loop.create_connection(asyncio.Protocol, *server.sockets[0].getsockname())
         transport.write(b"x")
         await done
@@ -99,18 +103,10 @@ def test_a_slow_protocol_is_named(loop, slow_log):
 
 
 def test_a_callback_behind_a_slow_event_is_not_slow_itself(loop, slow_log):
-    class Slow(asyncio.Protocol):
-        def data_received(self, data):
-            block()
-            done.set_result(None)
-
-        def __repr__(self):
-            return "<Slow protocol>"
-
     async def main():
         near, far = socket.socketpair()
         with far:
-            transport, _ = await loop.create_connection(Slow, sock=near)
+            transport, _ = await loop.create_connection(lambda: Slow(done), sock=near)
             far.send(b"x")
             await done
             transport.close()

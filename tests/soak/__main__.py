@@ -1,17 +1,21 @@
 """The soak test: does everything a service does, over and over, and checks that nothing grows.
 
-    python -m tests.soak [--minutes N] [--loop wakeloop|asyncio]
+    python -m tests.soak [--minutes N] [--loop wakeloop|asyncio] [--observed]
 
 Each cycle makes a loop, serves and talks over TCP, Unix sockets, UDP, TLS and pipes, starts processes, sets and
 cancels timers, fails in callbacks, cancels in the middle of everything, and closes the loop. Every byte is checked.
 After each cycle it counts open descriptors, threads, Python objects and resident memory. The first cycles warm
 caches. After them descriptors and threads must stay the same, and memory and objects must not grow.
+
+With --observed, everything that looks at a running loop is on, and is asked in each cycle: the watchdog, the flight
+recorder, the published figures, the times of task steps, metrics, tasks and their text for Prometheus.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import gc
 import os
 import random
@@ -22,13 +26,15 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import wakeloop
 
 WARM_UP = 5
+# The recorder's names, and the memory in which traces are made, fill later.
+WARM_UP_OBSERVED = 150
 # The most that one cycle may add to resident memory, in KiB, by the slope over all cycles: allocators vary.
 MOST_PER_CYCLE = 24.0
 MOST_OBJECTS_PER_CYCLE = 5.0
@@ -58,11 +64,29 @@ def certificate(directory: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     return server, client
 
 
+@contextlib.contextmanager
+def everything_on(directory: Path) -> Iterator[wakeloop.Recorder]:
+    wakeloop.publish()
+    with (
+        open(os.devnull, "w") as nowhere,
+        wakeloop.watchdog(0.01, file=nowhere),
+        wakeloop.record(directory / "trace.json") as recorder,
+    ):
+        yield recorder
+
+
 class Cycle:
-    def __init__(self, contexts: tuple[ssl.SSLContext, ssl.SSLContext], directory: Path, seed: int) -> None:
+    def __init__(
+        self,
+        contexts: tuple[ssl.SSLContext, ssl.SSLContext],
+        directory: Path,
+        seed: int,
+        recorder: wakeloop.Recorder | None,
+    ) -> None:
         self.server_tls, self.client_tls = contexts
         self.directory = directory
         self.random = random.Random(seed)
+        self.recorder = recorder
 
     async def echo(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -178,15 +202,42 @@ class Cycle:
         assert len(reported) >= 200
         await wakeloop.sleep(0.001)
 
+    async def observe(self) -> None:
+        if self.recorder is None:
+            return
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, wakeloop.EventLoop)
+        wakeloop.track_waits()
+        before = loop.metrics()
+        for _ in range(4):
+            await asyncio.sleep(self.random.uniform(0, 0.02))
+            # The watchdog, and the log of slow turns, have something to report.
+            loop.slow_turn_duration = 0.01
+            time.sleep(self.random.choice([0, 0.015]))
+            assert all(str(task) for task in wakeloop.tasks())
+            assert wakeloop.metrics_text()
+            wakeloop.runtime_metrics()
+        await asyncio.to_thread(self.recorder.save)
+        assert (loop.metrics() - before).turns > 0
+
     async def run(self) -> None:
-        await asyncio.gather(self.streams(), self.datagrams(), self.processes(), self.callbacks())
+        await asyncio.gather(self.streams(), self.datagrams(), self.processes(), self.callbacks(), self.observe())
+
+
+def threads() -> int:
+    """Without those that the watchdog starts for a report."""
+    count = 0
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            count += (task / "comm").read_text().strip() != "wakeloop-helper"
+    return count
 
 
 def state() -> dict[str, float]:
     gc.collect()
     return {
         "descriptors": len(os.listdir("/proc/self/fd")),
-        "threads": len(os.listdir("/proc/self/task")),
+        "threads": threads(),
         "objects": len(gc.get_objects()),
         "KiB": resident(),
     }
@@ -196,23 +247,25 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="nothing may grow")
     parser.add_argument("--minutes", type=float, default=20)
     parser.add_argument("--loop", choices=["wakeloop", "asyncio"], default="wakeloop")
+    parser.add_argument("--observed", action="store_true")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     arguments = parser.parse_args()
     print(f"seed {arguments.seed}")
     factory = wakeloop.new_event_loop if arguments.loop == "wakeloop" else asyncio.SelectorEventLoop
     states: list[dict[str, float]] = []
     end = time.monotonic() + arguments.minutes * 60
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         directory = Path(name)
+        recorder = stack.enter_context(everything_on(directory)) if arguments.observed else None
         contexts = certificate(directory)
         number = 0
         while time.monotonic() < end or len(states) < 3:
-            cycle = Cycle(contexts, directory, arguments.seed + number)
+            cycle = Cycle(contexts, directory, arguments.seed + number, recorder)
             with asyncio.Runner(loop_factory=factory) as runner:
                 runner.run(cycle.run())
             number += 1
             now = state()
-            if number > WARM_UP:
+            if number > (WARM_UP_OBSERVED if arguments.observed else WARM_UP):
                 states.append(now)
             if number % 20 == 0:
                 print(f"cycle {number}: " + ", ".join(f"{value:g} {name}" for name, value in now.items()), flush=True)
