@@ -26,9 +26,18 @@ use super::watch::Watch;
 use super::worker::{Worker, current_worker};
 use super::worker_threads::WorkerThreads;
 
-thread_local! {
-    /// Chooses the wakes on a thread outside the workers whose delay is measured.
-    static SAMPLER: Sampler = const { Sampler::new() };
+/// Counts a wake on a thread outside the workers: some are chosen to be measured.
+#[inline(always)]
+fn count_outside(task: Runnable) -> Runnable {
+    thread_local! {
+        static SAMPLER: Sampler = const { Sampler::new() };
+    }
+    // In models, the countdown would go on in the next run, which then took another way.
+    if cfg!(any(wakeloop_loom, wakeloop_shuttle)) {
+        task
+    } else {
+        SAMPLER.with(|sampler| sampler.count(task))
+    }
 }
 
 /// The runtime behind every handle, worker and spawned task. It is in an `Arc`; tasks point to it without a
@@ -167,7 +176,7 @@ impl Shared {
 
     /// Queues a task for whichever worker comes first.
     pub(super) fn inject(self: &Arc<Self>, task: Runnable) {
-        self.injector.push(SAMPLER.with(|sampler| sampler.count(task)));
+        self.injector.push(count_outside(task));
         self.injected.fetch_add(1, Relaxed);
         self.wake_one();
     }
