@@ -58,6 +58,7 @@ pub(super) struct Gil {
 }
 
 /// The address of `_PyRuntime`.
+#[cfg(any(not(Py_3_12), all(Py_3_13, not(Py_3_16))))]
 fn runtime() -> Option<usize> {
     // SAFETY: the name ends with NUL.
     let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_PyRuntime".as_ptr()) };
