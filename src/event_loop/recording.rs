@@ -5,7 +5,6 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::Write;
 use std::mem::ManuallyDrop;
 use std::os::fd::{FromRawFd, RawFd};
 use std::ptr::NonNull;
@@ -173,10 +172,9 @@ impl PyRecording {
         let process = Process { number, name, threads, details };
         // Without the GIL, so that no loop waits for it.
         let written = py.detach(|| {
-            let trace = self.recording.snapshot().to_json(&process);
             // SAFETY: the caller keeps the descriptor open. If it does not, writing fails.
             let mut file = ManuallyDrop::new(unsafe { File::from_raw_fd(fd) });
-            file.write_all(trace.as_bytes())
+            self.recording.snapshot().write_json(&process, &mut *file)
         });
         written.map_err(|error| raise_io(&error).into())
     }

@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::io;
 use std::sync::Arc;
 
 use super::clock::Scale;
@@ -68,14 +69,10 @@ enum State {
 }
 
 impl Snapshot {
-    /// The trace as JSON text.
-    pub(crate) fn to_json(&self, process: &Process) -> String {
-        let workers: usize = self.workers.iter().map(|worker| worker.events.len()).sum();
-        let mut writer = Writer {
-            snapshot: self,
-            process: process.number,
-            out: String::with_capacity(160 * (self.loops.len() + workers) + 4096),
-        };
+    /// Writes the trace as JSON text.
+    pub(crate) fn write_json(&self, process: &Process, file: &mut dyn io::Write) -> io::Result<()> {
+        let out = String::with_capacity(CHUNK + 4096);
+        let mut writer = Writer { snapshot: self, process: process.number, out, file, written: Ok(()) };
         writer.begin(process);
         for (track, thread) in self.threads.iter().enumerate() {
             let events = self.loops.iter().filter(|event| event.track() == track as u64);
@@ -89,11 +86,21 @@ impl Snapshot {
     }
 }
 
+/// Follows each element. The last one's is taken back, so it stays until then.
+const SEPARATOR: &str = ",\n";
+
+/// So many bytes are written at a time.
+const CHUNK: usize = 1 << 16;
+
 /// Writes the elements of `traceEvents`.
 struct Writer<'a> {
     snapshot: &'a Snapshot,
     process: u64,
+    /// What is not written yet.
     out: String,
+    file: &'a mut dyn io::Write,
+    /// The first error, after which nothing more is written.
+    written: io::Result<()>,
 }
 
 impl Writer<'_> {
@@ -126,12 +133,12 @@ impl Writer<'_> {
             self.process,
         );
         push_string(&mut self.out, name);
-        self.out.push_str("}},\n");
+        self.out.push_str("}}");
+        self.out.push_str(SEPARATOR);
     }
 
-    fn finish(mut self, process: &Process) -> String {
-        // The last element is followed by a comma and a line feed.
-        self.out.truncate(self.out.len() - 2);
+    fn finish(mut self, process: &Process) -> io::Result<()> {
+        self.out.truncate(self.out.len() - SEPARATOR.len());
         self.out.push_str("\n],\"displayTimeUnit\":\"ns\",\"otherData\":{");
         for (key, value) in &process.details {
             push_string(&mut self.out, key);
@@ -140,7 +147,16 @@ impl Writer<'_> {
             self.out.push(',');
         }
         let _ = writeln!(self.out, "\"events_dropped\":\"{}\"}}}}", self.snapshot.dropped);
-        self.out
+        self.write(self.out.len());
+        self.written
+    }
+
+    /// Writes the first bytes of what there is.
+    fn write(&mut self, count: usize) {
+        if self.written.is_ok() {
+            self.written = self.file.write_all(&self.out.as_bytes()[..count]);
+        }
+        self.out.drain(..count);
     }
 
     fn nanos(&self, ticks: u64) -> u64 {
@@ -241,7 +257,11 @@ impl Writer<'_> {
             }
             self.out.push('}');
         }
-        self.out.push_str("},\n");
+        self.out.push('}');
+        self.out.push_str(SEPARATOR);
+        if self.out.len() >= CHUNK {
+            self.write(self.out.len() - SEPARATOR.len());
+        }
     }
 
     /// A worker's track: it polls a task, sleeps, or looks for one.
@@ -479,9 +499,40 @@ mod tests {
         }
     }
 
+    fn json(snapshot: &Snapshot, process: &Process) -> String {
+        let mut text = Vec::new();
+        snapshot.write_json(process, &mut text).unwrap();
+        String::from_utf8(text).unwrap()
+    }
+
+    #[test]
+    fn a_long_trace_is_written_in_chunks_up_to_the_first_error() {
+        struct Disk(Vec<usize>);
+        impl io::Write for Disk {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.0.push(bytes.len());
+                if self.0.len() == 3 { Err(io::ErrorKind::StorageFull.into()) } else { Ok(bytes.len()) }
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let events: Vec<_> = (0..5000).map(|tick| (tick, Kind::Callback, 0, 1)).collect();
+        let snapshot = snapshot(&events);
+        let text = json(&snapshot, &Process::default());
+        assert!(text.len() > 4 * CHUNK && text.matches("\"ph\":\"X\"").count() >= 4999);
+        assert!(
+            text.ends_with("}\n],\"displayTimeUnit\":\"ns\",\"otherData\":{\"events_dropped\":\"9\"}}\n")
+        );
+        let mut disk = Disk(Vec::new());
+        let error = snapshot.write_json(&Process::default(), &mut disk).unwrap_err();
+        assert_eq!((error.kind(), disk.0.len()), (io::ErrorKind::StorageFull, 3));
+        assert!(disk.0.iter().all(|count| (CHUNK..CHUNK + 4096).contains(count)));
+    }
+
     /// The slices and instants of a thread: name, time, duration and arguments.
     fn elements(snapshot: &Snapshot, thread: u64) -> Vec<String> {
-        let text = snapshot.to_json(&Process { number: 7, ..Process::default() });
+        let text = json(snapshot, &Process { number: 7, ..Process::default() });
         let wanted = format!(",\"tid\":{thread},");
         let lines = text.lines().filter(|line| line.contains(&wanted) && !line.contains("\"ph\":\"M\""));
         lines
@@ -596,7 +647,7 @@ mod tests {
     fn a_trace_without_events_is_an_object_too() {
         let process =
             Process { number: 7, details: vec![("a\n".to_owned(), "b".to_owned())], ..Process::default() };
-        let text = snapshot(&[]).to_json(&process);
+        let text = json(&snapshot(&[]), &process);
         assert!(text.starts_with("{\"traceEvents\":[\n{"), "{text}");
         let end =
             "}\n],\"displayTimeUnit\":\"ns\",\"otherData\":{\"a\\u000a\":\"b\",\"events_dropped\":\"9\"}}\n";
