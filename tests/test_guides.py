@@ -18,6 +18,7 @@ NOT_RUN = {
     "docs/explanation/performance.md": 1,
     "docs/guides/processes.md": 1,
     "docs/guides/rust.md": 1,
+    "docs/guides/slow.md": 1,
     "docs/reference/recorder.md": 1,
     "docs/releasing.md": 2,
     "docs/start.md": 1,
