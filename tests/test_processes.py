@@ -1,7 +1,13 @@
 """Exit and fork of whole processes: nothing hangs, crashes or prints."""
 
+import os
+import signal
+import subprocess
+import sys
+
 import pytest
 
+from tests.support import processes
 from tests.support.script import run_script
 
 
@@ -293,6 +299,7 @@ def test_a_child_after_fork_has_working_primitives(loop_name):
     assert silent(loop_name, body) == "7\n"
 
 
+@pytest.mark.timeout(90)
 @pytest.mark.parametrize("kind", ["asyncio.SelectorEventLoop", "new_loop"])
 @pytest.mark.native
 def test_fork_with_busy_primitives_leaves_both_processes_working(loop_name, kind):
@@ -334,7 +341,17 @@ def test_fork_with_busy_primitives_leaves_both_processes_working(loop_name, kind
         with asyncio.Runner(loop_factory={kind}) as runner:
             runner.run(main())
     """
-    assert silent(loop_name, body) == "{7}\n"
+    for left in reversed(range(3)):
+        try:
+            assert silent(loop_name, body) == "{7}\n"
+            return
+        except subprocess.TimeoutExpired:
+            # In 3.11 a child waits for ever for the lock of the list of thread states (`_PyThreadState_DeleteExcept`) if
+            # another thread was making one at the fork: the lock is renewed only after that. It happens once in 200 runs.
+            if sys.version_info >= (3, 12) or not left:
+                raise
+            for pid in processes.marked(os.environ[processes.VARIABLE]):
+                os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.native
