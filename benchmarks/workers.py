@@ -10,8 +10,8 @@ Each server has four workers. `raw` forks them itself and answers with a protoco
 - `churn`: 1,000 connections a second for two seconds, one request each;
 - `flood`: one request per connection, as fast as 16 clients can, for two seconds.
 
-The connections that stay open then send requests for half a second, one after another on each. Each answer names the
-worker's process. The table has, per loop, the requests that the busiest worker and the least busy one answered, as a
+The connections that stay open then send requests for half a second: 16 at a time, each on a connection chosen at random.
+Each answer names the worker's process. The table has, per loop, the requests that the busiest worker and the least busy one answered, as a
 multiple of an equal share: 1.00 and 1.00 are even. `churn` and `flood` have the CPU microseconds that a connection costs
 the workers too, and `flood` the connections per second. Loops take turns. The figures are medians over the rounds, with
 the worst round behind them.
@@ -224,13 +224,15 @@ def keep_alive(address: Address, pause: Callable[[], float]) -> Counts:
     working = False
 
     def answered(client: Client, pid: int) -> None:
+        idle.append(client)
         if working:
             counts[pid] += 1
-            client.ask()
-        else:
-            first[client] = pid
+            # The last one takes the place of the one that is chosen.
+            chosen = random.randrange(len(idle))
+            idle[chosen], idle[-1] = idle[-1], idle[chosen]
+            idle.pop().ask()
 
-    first: dict[Client, int] = {}
+    idle: list[Client] = []
     clients: list[Client] = []
     with selectors.DefaultSelector() as selector:
         try:
@@ -240,9 +242,10 @@ def keep_alive(address: Address, pause: Callable[[], float]) -> Counts:
                     time.sleep(wait)
             for client in clients:
                 client.ask()
-            run_until(selector, lambda: len(first) == CONNECTIONS)
+            run_until(selector, lambda: len(idle) == CONNECTIONS)
             working = True
-            for client in clients:
+            for client in random.sample(clients, CLIENTS):
+                idle.remove(client)
                 client.ask()
             until = time.monotonic() + WORKING
             while time.monotonic() < until:

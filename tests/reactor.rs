@@ -42,6 +42,50 @@ fn a_level_fires_as_long_as_there_is_something_to_read() {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
+fn an_arrival_wakes_one_of_the_pollers_that_have_the_descriptor_exclusively() {
+    let (a, mut b) = pair();
+    let (sender, woken) = std::sync::mpsc::channel();
+    let mut waiting = Vec::new();
+    for number in 0..2 {
+        let mut poller = Poller::with_capacity(8).unwrap();
+        poller.register_exclusive(a.as_raw_fd(), A).unwrap();
+        let waker = poller.waker(B).unwrap();
+        let sender = sender.clone();
+        let thread = thread::spawn(move || {
+            let events = poll(&mut poller, SOON);
+            sender.send((number, events[0].token)).unwrap();
+        });
+        waiting.push((waker, thread));
+    }
+    // Both wait.
+    thread::sleep(Duration::from_millis(200));
+    b.write_all(b"x").unwrap();
+    assert_eq!(woken.recv().unwrap(), (0, A));
+    assert!(woken.recv_timeout(Duration::from_millis(100)).is_err());
+    for (waker, thread) in waiting {
+        let _ = waker.wake();
+        thread.join().unwrap();
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn an_alarm_fires_once_after_each_time_that_is_set() {
+    let mut poller = Poller::with_capacity(8).unwrap();
+    let alarm = wakeloop::reactor::Alarm::new().unwrap();
+    poller.register_edge(alarm.as_raw_fd(), A, Interest::READ).unwrap();
+    assert!(poll(&mut poller, Some(Duration::from_millis(20))).is_empty());
+    for wait in [1, 30, 2].map(Duration::from_millis) {
+        let start = Instant::now();
+        alarm.set(wait).unwrap();
+        assert_eq!(poll(&mut poller, SOON), [Event { token: A, readiness: Readiness::READABLE }]);
+        assert!(start.elapsed() >= wait);
+        assert!(poll(&mut poller, Some(Duration::from_millis(20))).is_empty());
+    }
+}
+
+#[test]
 fn an_edge_fires_once_until_more_arrives() {
     let mut poller = Poller::with_capacity(8).unwrap();
     let (a, mut b) = pair();

@@ -49,7 +49,7 @@ macro_rules! table {
 
 table! {
     names {
-        __aexit__, __self__, _asyncio_future_blocking, _attach, _cancelled, _clients, _current_handle, _detach,
+        __aexit__, __self__, _active_count, _asyncio_future_blocking, _attach, _cancelled, _clients, _current_handle, _detach,
         _ensure_fd_no_transport, _run, _sockets, accept, add_done_callback, buffer_updated,
         call_at, call_soon_threadsafe, cancel, cancelled, close, connection_lost, connection_made, context,
         create_future, data_received, datagram_received, done, eof_received, error_received, family, fileno,

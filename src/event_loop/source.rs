@@ -46,13 +46,11 @@ impl Core {
 
     /// Removes the listener of a descriptor. Returns false if there was none.
     pub(crate) fn remove_listener(&self, fd: RawFd) -> bool {
-        let is_listener = self.fds.is_listener(fd);
-        if is_listener {
-            let listener = self.fds.remove(fd);
-            self.deregister(fd);
-            drop(listener);
+        let Some(status) = self.fds.listener(fd) else { return false };
+        for fd in [Some(fd), status.alarm].into_iter().flatten() {
+            self.remove_source(fd, false);
         }
-        is_listener
+        true
     }
 
     /// Removes the source of a descriptor. With `closing` the caller is about to close the descriptor, which removes it

@@ -24,3 +24,4 @@ pub use local::receive_local;
 pub use mio::Waker;
 pub use poller::{Poller, Registrar};
 pub use readiness::{Event, Interest, Readiness, Token};
+pub use sys::Alarm;

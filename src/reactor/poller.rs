@@ -66,6 +66,19 @@ impl Poller {
         sys::set_level(self.poll.as_raw_fd(), fd, checked(token)?.0, interest, true)
     }
 
+    /// Registers a listening socket that several processes share, level-triggered, behind the pollers that have it
+    /// already. Each connection wakes only the first of the pollers that wait. On systems without EPOLLEXCLUSIVE it
+    /// wakes all of them.
+    ///
+    /// Such a registration cannot be changed, only be ended. A poller that ends and makes it again stands behind all
+    /// others. If its process ends or stops after the wake-up, nobody else is woken for that connection.
+    ///
+    /// # Errors
+    /// As [`Poller::register_edge`].
+    pub fn register_exclusive(&self, fd: RawFd, token: Token) -> io::Result<()> {
+        sys::add_exclusive(self.poll.as_raw_fd(), fd, checked(token)?.0)
+    }
+
     /// Registers a descriptor as [`Poller::register_edge`] does, or changes the registration that it has.
     ///
     /// # Errors

@@ -71,6 +71,8 @@ pub(crate) struct Status {
     /// The protocol was told to pause writing, and has itself paused reading.
     pub(crate) writing_paused: bool,
     pub(crate) reading_paused: bool,
+    /// The descriptor of an alarm that the source has in the table too. It is removed with the source.
+    pub(crate) alarm: Option<RawFd>,
 }
 
 #[derive(Debug)]
@@ -277,14 +279,11 @@ impl<C> FdTable<C> {
         drop(std::mem::replace(&mut source.object, reference));
     }
 
-    /// Does a listener have this descriptor?
-    pub(crate) fn is_listener(&self, fd: RawFd) -> bool {
-        match self.entries.borrow().get(fd as usize) {
-            Some(Entry { kind: Kind::Source(source), .. }) => {
-                (source.status)(&source.get()).kind == SourceKind::Listener
-            }
-            _ => false,
-        }
+    /// The state of the listener that has this descriptor, if there is one.
+    pub(crate) fn listener(&self, fd: RawFd) -> Option<Status> {
+        let entries = self.entries.borrow();
+        let Some(Entry { kind: Kind::Source(source), .. }) = entries.get(fd as usize) else { return None };
+        Some((source.status)(&source.get())).filter(|status| status.kind == SourceKind::Listener)
     }
 
     /// The object that handles an event with this token; `None` if the token is out of date. The object is owned,

@@ -2,7 +2,7 @@
 //! nanoseconds.
 
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
 use super::super::Interest;
@@ -25,6 +25,11 @@ pub(in super::super) fn set_level(
         filter(poll, fd, token, kind as _, wanted)?;
     }
     Ok(())
+}
+
+/// kqueue has nothing like EPOLLEXCLUSIVE.
+pub(in super::super) fn add_exclusive(poll: RawFd, fd: RawFd, token: usize) -> io::Result<()> {
+    set_level(poll, fd, token, Interest::READ, false)
 }
 
 /// Adds or removes one filter. Removing a filter that is not there is no error.
@@ -63,5 +68,31 @@ impl Precision {
         timeout: Option<Duration>,
     ) -> io::Result<()> {
         poll.poll(events, timeout)
+    }
+}
+
+/// These systems have no descriptor of this kind.
+#[derive(Debug)]
+pub struct Alarm(std::convert::Infallible);
+
+impl Alarm {
+    /// # Errors
+    /// `Unsupported`, always.
+    pub fn new() -> io::Result<Alarm> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Never called.
+    ///
+    /// # Errors
+    /// None.
+    pub fn set(&self, _after: Duration) -> io::Result<()> {
+        match self.0 {}
+    }
+}
+
+impl AsRawFd for Alarm {
+    fn as_raw_fd(&self) -> RawFd {
+        match self.0 {}
     }
 }

@@ -1,4 +1,4 @@
-//! Linux: `epoll_ctl` without EPOLLET for level-triggered entries, and a timerfd for precise timeouts.
+//! Linux: `epoll_ctl` without EPOLLET for level-triggered entries, and a timerfd for precise timeouts and alarms.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -27,6 +27,16 @@ pub(in super::super) fn set_level(
     if interest.is_write() {
         mask |= libc::EPOLLOUT;
     }
+    control(poll, operation, fd, mask, token)
+}
+
+/// EPOLLEXCLUSIVE: an arrival wakes the first poller of the file's wait queue that waits (`__wake_up_common` in
+/// kernel/sched/wait.c, `ep_poll_callback` in fs/eventpoll.c). Adding puts the poller at the end of the queue.
+pub(in super::super) fn add_exclusive(poll: RawFd, fd: RawFd, token: usize) -> io::Result<()> {
+    control(poll, libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN | libc::EPOLLEXCLUSIVE, token)
+}
+
+fn control(poll: RawFd, operation: libc::c_int, fd: RawFd, mask: libc::c_int, token: usize) -> io::Result<()> {
     // mio keeps its token in the same 64 bits.
     let mut event = libc::epoll_event { events: mask as u32, u64: token as u64 };
     // SAFETY: `event` is valid for the call, which copies it; a stale descriptor number is an error, not a hazard.
@@ -81,18 +91,58 @@ impl Precision {
     ///
     /// A timer left from a poll that I/O ended early is either replaced, or ends one later poll early.
     fn arm(&self, wait: Duration) -> bool {
-        let Some(timer) = &self.timer else { return false };
-        let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        let value = libc::timespec { tv_sec: 0, tv_nsec: wait.subsec_nanos() as libc::c_long };
-        let spec = libc::itimerspec { it_interval: zero, it_value: value };
-        // SAFETY: the descriptor is ours and open, `spec` is valid for the call, and no old value is asked for.
-        check(unsafe { libc::timerfd_settime(timer.as_raw_fd(), 0, &spec, std::ptr::null_mut()) }).is_ok()
+        self.timer.as_ref().is_some_and(|timer| set_timer(timer, wait).is_ok())
     }
+}
+
+/// A descriptor that becomes ready once after a time. For an edge-triggered registration: it never has to be read.
+#[derive(Debug)]
+pub struct Alarm(OwnedFd);
+
+impl Alarm {
+    /// An alarm that is not set.
+    ///
+    /// # Errors
+    /// When the system has no descriptor or memory left; `Unsupported` where there are no such descriptors.
+    pub fn new() -> io::Result<Alarm> {
+        new_timer().map(Alarm)
+    }
+
+    /// Makes the descriptor ready after this time, which is not zero. It replaces the time that was set before.
+    ///
+    /// # Errors
+    /// Those of `timerfd_settime(2)`.
+    pub fn set(&self, after: Duration) -> io::Result<()> {
+        set_timer(&self.0, after)
+    }
+}
+
+impl AsRawFd for Alarm {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+fn set_timer(timer: &OwnedFd, after: Duration) -> io::Result<()> {
+    let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let value = libc::timespec {
+        tv_sec: after.as_secs() as libc::time_t,
+        tv_nsec: after.subsec_nanos() as libc::c_long,
+    };
+    let spec = libc::itimerspec { it_interval: zero, it_value: value };
+    // SAFETY: the descriptor is ours and open, `spec` is valid for the call, and no old value is asked for.
+    check(unsafe { libc::timerfd_settime(timer.as_raw_fd(), 0, &spec, std::ptr::null_mut()) }).map(drop)
 }
 
 /// Creates and registers the timerfd. It is registered edge-triggered, and each arming resets the expiry count,
 /// so it never has to be read.
 fn create(registry: &mio::Registry) -> io::Result<OwnedFd> {
+    let timer = new_timer()?;
+    registry.register(&mut SourceFd(&timer.as_raw_fd()), INTERNAL, mio::Interest::READABLE)?;
+    Ok(timer)
+}
+
+fn new_timer() -> io::Result<OwnedFd> {
     if cfg!(miri) {
         // Miri has no timerfd and would stop here.
         return Err(io::ErrorKind::Unsupported.into());
@@ -102,9 +152,7 @@ fn create(registry: &mio::Registry) -> io::Result<OwnedFd> {
         libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_NONBLOCK | libc::TFD_CLOEXEC)
     })?;
     // SAFETY: the descriptor was just created, and nothing else owns it.
-    let timer = unsafe { OwnedFd::from_raw_fd(fd) };
-    registry.register(&mut SourceFd(&fd), INTERNAL, mio::Interest::READABLE)?;
-    Ok(timer)
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 fn whole_millis(wait: Duration) -> Duration {

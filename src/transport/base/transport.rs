@@ -261,6 +261,7 @@ pub(crate) fn status<T: TransportKind>(this: This<'_, T>) -> Status {
         unsent: this.unsent() + this.unsent_of_protocol(),
         writing_paused: base.protocol_paused.get(),
         reading_paused: base.paused.get(),
+        alarm: None,
     }
 }
 

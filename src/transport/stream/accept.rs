@@ -2,26 +2,29 @@
 //!
 //! A listener is registered level-triggered, so an event need not accept all connections: a single connection costs one
 //! `accept`. The limit of connections per event doubles as long as each turn has an event that reaches it. If
-//! descriptors or memory have run out, the listener pauses for a second, as in asyncio.
+//! descriptors or memory have run out, the listener pauses for a second, as in asyncio. [`sharing`](super::sharing) says
+//! what is different if other processes listen on the same socket.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 
 use pyo3::prelude::*;
 
-use super::address;
 use super::create::{StreamParts, create};
+use super::sharing::{PAUSE, PERIOD, Sharing};
+use super::{address, clients};
 use crate::capi::call::{call0, copy_context, given_or_copied, in_context};
 use crate::capi::error::{raise_io, take_unless_fatal};
 use crate::capi::inspect::integer;
 use crate::capi::{Exception, Fallible, Fatal, Raised, Ref, Slot, sockaddr};
 use crate::compat::descriptor;
+use crate::event_loop::clock::monotonic_nanos;
 use crate::event_loop::core::Core;
 use crate::event_loop::event_loop::EventLoop;
 use crate::event_loop::source::{Source, SourceKind, Status};
-use crate::reactor::{Interest, Readiness};
+use crate::reactor::{Alarm, Interest, Readiness};
 use crate::transport::base::opening::Parts;
 
 /// One listening socket of a server.
@@ -36,6 +39,11 @@ pub(crate) struct Listener {
     budget: Cell<usize>,
     /// The last turn with an event that reached its limit; 0 if the last event did not.
     last_full_turn: Cell<u64>,
+    sharing: Sharing,
+    /// Ends pauses, and tries to accept from time to time. `None` if no other process is known to share the socket.
+    alarm: RefCell<Option<Alarm>>,
+    /// The poller reports connections.
+    armed: Cell<bool>,
     factory: Slot,
     socket: Slot,
     server: Slot,
@@ -87,6 +95,9 @@ pub(crate) fn start_listener(
         backlog: backlog.clamp(1, 4096) as usize,
         budget: Cell::new(1),
         last_full_turn: Cell::new(0),
+        sharing: Sharing::default(),
+        alarm: RefCell::default(),
+        armed: Cell::new(true),
         factory: Slot::new(Some(factory.into())),
         socket: Slot::new(Some(sock)),
         server: Slot::new(server.map(Ref::from)),
@@ -96,9 +107,16 @@ pub(crate) fn start_listener(
     let listener = Ref::from(Bound::new(py, listener)?.into_any());
     let token = core.insert_source::<Listener>(fd, listener).map_err(|error| raise_io(&error))?;
     let Some(poller) = core.poller() else { return Ok(()) };
-    if let Err(error) = poller.ensure_level(fd, token, Interest::READ) {
+    let registered = poller.ensure_level(fd, token, Interest::READ);
+    drop(poller);
+    if let Err(error) = registered {
         drop(core.fds.remove(fd));
         return Err(raise_io(&error).into());
+    }
+    if let Some(object) = core.fds.source(fd)
+        && let Ok(listener) = object.bind(py).cast::<Listener>()
+    {
+        listener.get().look(&object, core, monotonic_nanos());
     }
     Ok(())
 }
@@ -111,9 +129,29 @@ impl Source for Listener {
     }
 
     fn status(object: &Ref) -> Status {
-        let detached =
-            object.bind(object.py()).cast::<Listener>().is_ok_and(|it| it.get().descriptor() != it.get().fd);
-        Status { kind: SourceKind::Listener, detached, ..Status::default() }
+        let bound = object.bind(object.py());
+        let Ok(listener) = bound.cast::<Listener>() else { return Status::default() };
+        let listener = listener.get();
+        let detached = listener.descriptor() != listener.fd;
+        let alarm = listener.alarm.borrow().as_ref().map(AsRawFd::as_raw_fd);
+        Status { kind: SourceKind::Listener, detached, alarm, ..Status::default() }
+    }
+}
+
+/// The alarm of a listener that shares its socket.
+struct Tick;
+
+impl Source for Tick {
+    fn on_ready(object: &Ref, core: &Core, _readiness: Readiness) -> Result<(), Fatal> {
+        let bound = object.bind(object.py());
+        let Ok(listener) = bound.cast::<Listener>() else { return Ok(()) };
+        listener.get().tick(object, core)
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.sharing.end(self.descriptor());
     }
 }
 
@@ -128,7 +166,127 @@ impl Listener {
         descriptor::in_slot(&self.socket).unwrap_or(-1)
     }
 
+    /// Looks for other processes that share the socket, and changes the registration if there are the first ones or
+    /// none any more. If that fails, the next look tries again.
+    #[cold]
+    fn look(&self, object: &Ref, core: &Core, now: u64) {
+        let shares = self.sharing.look(self.descriptor(), now);
+        if shares == self.is_shared() {
+            return;
+        }
+        if shares {
+            if let Some(alarm) = self.begin_sharing(object, core).ok().flatten() {
+                core.remove_source(alarm.as_raw_fd(), false);
+            }
+            if self.is_shared() {
+                self.register(core);
+            }
+            return;
+        }
+        let alarm = self.alarm.take();
+        self.register(core);
+        match alarm {
+            Some(alarm) if self.armed.get() => core.remove_source(alarm.as_raw_fd(), false),
+            alarm => drop(self.alarm.replace(alarm)),
+        }
+    }
+
+    /// Makes the alarm. Returns it if it cannot be registered.
+    fn begin_sharing(&self, object: &Ref, core: &Core) -> io::Result<Option<Alarm>> {
+        let alarm = Alarm::new()?;
+        alarm.set(PERIOD)?;
+        let fd = alarm.as_raw_fd();
+        let token = core.insert_source::<Tick>(fd, object.clone_ref())?;
+        let registered = core.poller().map(|poller| poller.register_edge(fd, token, Interest::READ));
+        if !matches!(registered, Some(Ok(()))) {
+            return Ok(Some(alarm));
+        }
+        self.alarm.replace(Some(alarm));
+        Ok(None)
+    }
+
+    /// Does another process share the socket? Looks for one if it is time for that.
+    #[cold]
+    fn is_shared_now(&self, object: &Ref, core: &Core, now: u64) -> bool {
+        if self.sharing.is_look_due(now) {
+            self.look(object, core, now);
+        }
+        self.is_shared()
+    }
+
+    /// Did another process share the socket at the last look?
+    fn is_shared(&self) -> bool {
+        self.alarm.borrow().is_some()
+    }
+
+    /// Registers the socket again. If it is shared, that is behind the other processes.
+    fn register(&self, core: &Core) {
+        let Some(poller) = core.poller() else { return };
+        let token = core.fds.token(self.fd);
+        // It is not registered during a pause.
+        let _ = poller.deregister(self.fd);
+        let registered = if self.is_shared() {
+            poller.register_exclusive(self.fd, token)
+        } else {
+            poller.register_level(self.fd, token, Interest::READ)
+        };
+        // If memory has run out, the alarm tries again.
+        self.armed.set(registered.is_ok());
+    }
+
+    fn tick(&self, object: &Ref, core: &Core) -> Result<(), Fatal> {
+        if self.descriptor() != self.fd || core.fds.source(self.fd).is_none_or(|source| !source.is(object)) {
+            // The program has closed the socket itself.
+            if let Some(alarm) = self.alarm.take() {
+                core.remove_source(alarm.as_raw_fd(), false);
+            }
+            return Ok(());
+        }
+        if let Some(alarm) = &*self.alarm.borrow() {
+            // It fails for a time of zero only.
+            let _ = alarm.set(PERIOD);
+        }
+        if !self.armed.get() {
+            self.sharing.note_turn(core.counters.turns.get());
+            self.register(core);
+            return Ok(());
+        }
+        self.sharing.forgive();
+        self.look(object, core, core.polls.last_poll());
+        self.accept_one(core)
+    }
+
+    /// Accepts at most one connection of a socket that other processes share.
+    fn accept_shared(&self, core: &Core) -> Result<(), Fatal> {
+        let load = self.server.get().and_then(|server| clients::count(&server));
+        if self.sharing.gives_way(self.fd, core.counters.turns.get(), load)
+            && let Some(alarm) = &*self.alarm.borrow()
+            && alarm.set(PAUSE).is_ok()
+            && let Some(poller) = core.poller()
+        {
+            self.armed.set(poller.deregister(self.fd).is_err());
+            return Ok(());
+        }
+        self.accept_one(core)
+    }
+
+    fn accept_one(&self, core: &Core) -> Result<(), Fatal> {
+        match address::accept(self.descriptor()) {
+            Ok((fd, peer)) => {
+                core.counters.connections_accepted.add(1);
+                self.sharing.note_turn(core.counters.turns.get());
+                self.register(core);
+                self.connection(core, fd, peer)
+            }
+            Err(error) => self.failed(core, &error),
+        }
+    }
+
     fn accept(&self, object: &Ref, core: &Core) -> Result<(), Fatal> {
+        let now = core.polls.last_poll();
+        if !self.sharing.is_alone(now) && self.is_shared_now(object, core, now) {
+            return self.accept_shared(core);
+        }
         // If the event of the previous turn has reached its limit, connections are queued, and the limit doubles.
         // Otherwise it is 1.
         let turn = core.counters.turns.get();

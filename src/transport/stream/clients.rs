@@ -11,6 +11,7 @@ use pyo3::types::{PyDict, PySet, PyTuple, PyWeakrefReference};
 
 use super::counted::ClientCount;
 use super::state::Stream;
+use crate::capi::error::unless_raised;
 use crate::capi::imports::imports;
 use crate::capi::{Borrowed, Raised, Ref, This};
 use crate::compat::version::SERVER_LISTS_CLIENTS;
@@ -80,6 +81,20 @@ pub(super) fn leave(this: This<'_, Stream>) -> Result<(), Raised> {
         return Ok(());
     }
     call(&server, &imports()._detach, this.object())
+}
+
+/// The number of connections of a server of asyncio's own class. Runs no Python code. Transports are missing that are in
+/// the set because a program has read it.
+pub(super) fn count(server: &Ref) -> Option<u32> {
+    let count = || {
+        if SERVER_LISTS_CLIENTS {
+            return Ok(counting_set_of(server)?.map(|clients| clients.get().get()));
+        }
+        let is_own = server.is_exactly(&imports().server_class);
+        let count = if is_own { server.getattr(&imports()._active_count)?.to_index()? } else { -1 };
+        Ok(usize::try_from(count).ok())
+    };
+    unless_raised(count()).flatten().and_then(|count| u32::try_from(count).ok())
 }
 
 fn call(server: &Ref, name: &Ref, transport: Borrowed<'_>) -> Result<(), Raised> {

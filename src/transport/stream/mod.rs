@@ -8,7 +8,8 @@
 //!
 //! [`state`] has the fields. [`create`] creates a transport, [`accept`] creates one for each connection of a listening
 //! socket. [`clients`] attaches transports to asyncio's server and detaches them, [`counted`] counts them.
-//! [`send_file`] is `loop.sendfile`. [`extra`] is `get_extra_info`, [`address`] has system calls for addresses and
+//! [`sharing`] decides how several processes share the connections of a listening socket, by what they tell each other with
+//! [`shared_load`]. [`send_file`] is `loop.sendfile`. [`extra`] is `get_extra_info`, [`address`] has system calls for addresses and
 //! sockets.
 
 pub(crate) mod accept;
@@ -21,6 +22,8 @@ mod methods;
 mod receive;
 pub(crate) mod send;
 pub(crate) mod send_file;
+mod shared_load;
+mod sharing;
 pub(crate) mod state;
 mod transport;
 
