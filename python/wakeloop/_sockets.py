@@ -25,6 +25,17 @@ def is_ordinary_socket(sock: object) -> bool:
     )
 
 
+def accepting_socket(sock: Any) -> socket.socket | None:
+    """The socket that accepts when `sock.accept()` is called; None if that is not known.
+
+    gunicorn wraps its sockets in objects that pass each call on.
+    """
+    if isinstance(sock, Socket):
+        return sock
+    owner = getattr(getattr(sock, "accept", None), "__self__", None)
+    return owner if type(owner) is Socket else None
+
+
 def socket_details(sock: socket.socket, extra: Mapping[str, Any] | None) -> dict[str, Any]:
     """Returns the values that get_extra_info() shows for a socket. A peer name in `extra` is kept."""
     details = dict(extra or ())

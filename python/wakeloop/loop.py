@@ -398,7 +398,8 @@ class EventLoop(LoopState):
         **kwargs: Any,
     ) -> None:
         _clients.count_clients(self, server)
-        if sslcontext is not None or not isinstance(sock, _sockets.Socket) or not self._accepts_itself():
+        listener = _sockets.accepting_socket(sock)
+        if sslcontext is not None or listener is None or not self._accepts_itself():
             # asyncio's own code accepts the connections and makes their transports.
             return super()._start_serving(
                 protocol_factory,
@@ -411,9 +412,9 @@ class EventLoop(LoopState):
                 **kwargs,
             )
         # On Linux and the BSDs accepted sockets inherit TCP_NODELAY: one call here instead of one per connection.
-        base_events._set_nodelay(sock)
-        name = _connections.fixed_name(sock)
-        _core.start_listener(self, protocol_factory, sock, server, backlog, name, kwargs.get("context"))
+        base_events._set_nodelay(listener)
+        name = _connections.fixed_name(listener)
+        _core.start_listener(self, protocol_factory, listener, server, backlog, name, kwargs.get("context"))
 
     def _accepts_itself(self) -> bool:
         """Is everything unpatched that asyncio would call for an accepted connection?"""
