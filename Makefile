@@ -26,7 +26,7 @@ CAN_EMBED = $(PY) -c 'import sys, pathlib, sysconfig as s; v = s.get_config_var;
 	sys.exit(not (pathlib.Path(v("LIBDIR")) / v("LDLIBRARY")).exists())'
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build demo docs guides test test-rust test-python loom mutants shuttle miri sanitize other-systems debug-python debug-tests bench-echo conformance conformance-modes conformance-3.14 conformance-matrix conformance-summed ecosystem extension lint types soak fuzz bench bench-3.14 bench-3.15 bench-quick bench-instructions bench-shares bench-primitives bench-runtime wheels check-wheels sdist check-sdist check-arm64 licenses deny workflows release-check clean
+.PHONY: help venv build demo docs guides test test-rust test-python loom mutants shuttle miri sanitize other-systems debug-python debug-tests bench-echo conformance conformance-modes conformance-3.14 conformance-matrix conformance-summed ecosystem extension lint types soak fuzz bench bench-3.14 bench-3.15 bench-quick bench-instructions bench-shares bench-workers bench-primitives bench-runtime wheels check-wheels sdist check-sdist check-arm64 licenses deny workflows release-check clean
 
 help: ## lists the main targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -234,6 +234,10 @@ bench-3.14 bench-3.15: bench-%:
 
 bench-instructions: $(MADE)-extension $(MADE)-bench #- counts instructions per operation with valgrind; writes benchmarks/INSTRUCTIONS.md
 	$(PY) benchmarks/instructions.py --page benchmarks/INSTRUCTIONS.md
+
+bench-workers: $(MADE)-extension $(MADE)-bench #- shows how evenly the workers of a server share connections
+	$(PIP) install $$($(PY) .ci/requirements.py servers)
+	$(PY) benchmarks/workers.py
 
 bench-shares: $(MADE)-extension $(MADE)-bench #- shows with perf in whose code the CPU time is spent; writes benchmarks/SHARES.md
 	$(PY) benchmarks/shares.py --page benchmarks/SHARES.md

@@ -219,8 +219,11 @@ impl Listener {
         self.alarm.borrow().is_some()
     }
 
-    /// Registers the socket again. If it is shared, that is behind the other processes.
+    /// Registers the socket again, unless the program has closed it. If it is shared, that is behind the other processes.
     fn register(&self, core: &Core) {
+        if self.descriptor() != self.fd {
+            return;
+        }
         let Some(poller) = core.poller() else { return };
         let token = core.fds.token(self.fd);
         // It is not registered during a pause.
@@ -259,7 +262,7 @@ impl Listener {
     /// Accepts at most one connection of a socket that other processes share.
     fn accept_shared(&self, core: &Core) -> Result<(), Fatal> {
         let load = self.server.get().and_then(|server| clients::count(&server));
-        if self.sharing.gives_way(self.fd, core.counters.turns.get(), load)
+        if self.sharing.gives_way(self.descriptor(), core.counters.turns.get(), load)
             && let Some(alarm) = &*self.alarm.borrow()
             && alarm.set(PAUSE).is_ok()
             && let Some(poller) = core.poller()

@@ -7,6 +7,9 @@
 //!
 //! The kernel also drops them when the process closes another descriptor of the same socket, so the loads are published
 //! again from time to time. Where a socket cannot be locked, a process seems to be alone.
+//!
+//! Callers pass the descriptor that the Python socket has now, or -1: a number from before may belong to a file of the
+//! program, whose own locks must not change.
 
 use std::cell::Cell;
 use std::os::fd::RawFd;
@@ -79,15 +82,14 @@ fn record(kind: libc::c_int, start: i64, length: i64) -> libc::flock {
 
 fn lock(fd: RawFd, kind: libc::c_int, start: i64, length: i64) {
     let record = record(kind, start, length);
-    // SAFETY: `record` is valid for the call; a stale descriptor number is an error, not a hazard. There is nothing to
-    // do about an error: see the head of this file.
+    // SAFETY: `record` is valid for the call. There is nothing to do about an error: see the head of this file.
     unsafe { libc::fcntl(fd, libc::F_SETLK, &record) };
 }
 
 /// The first other process that has a lock of one of the first `length` bytes.
 fn locked_by(fd: RawFd, length: i64) -> Option<Other> {
     let mut record = record(libc::F_WRLCK as _, 0, length);
-    // SAFETY: `record` is valid for the call, which writes to it; a stale descriptor number is an error, not a hazard.
+    // SAFETY: `record` is valid for the call, which writes to it.
     let asked = unsafe { libc::fcntl(fd, libc::F_GETLK, &mut record) };
     let is_free = record.l_type as libc::c_int == libc::F_UNLCK as libc::c_int;
     (asked == 0 && !is_free).then_some(Other { process: record.l_pid, load: record.l_start })
