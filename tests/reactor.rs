@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use wakeloop::reactor::{Event, Interest, Poller, Readiness, Token};
+use wakeloop::reactor::{Event, Interest, Poller, Readiness, Token, Wait};
 
 const A: Token = Token(7);
 const B: Token = Token(8);
@@ -21,8 +21,16 @@ fn pair() -> (UnixStream, UnixStream) {
     (a, b)
 }
 
+/// CLOCK_MONOTONIC in nanoseconds.
+fn now() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is valid for the call.
+    assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) }, 0);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
 fn poll(poller: &mut Poller, timeout: Option<Duration>) -> Vec<Event> {
-    poller.poll(timeout).unwrap();
+    poller.poll(timeout.map_or(Wait::Forever, |timeout| Wait::within(now(), timeout))).unwrap();
     poller.events().collect()
 }
 
@@ -226,6 +234,35 @@ fn short_timeouts_end_on_time_and_show_no_event() {
         println!("{name}: median {median:?} late, worst {worst:?}");
         // mio alone would be 900, 700 and 600 us late every time. A busy machine is late only now and then.
         assert!(median < Duration::from_micros(500), "{name}: {median:?}");
+    }
+}
+
+#[test]
+fn a_deadline_is_met_after_waits_for_later_nearer_and_abandoned_ones() {
+    let mut poller = Poller::with_capacity(8).unwrap();
+    let (a, mut b) = pair();
+    poller.register_edge(a.as_raw_fd(), A, Interest::READ).unwrap();
+    for _ in 0..5 {
+        let start = now();
+        let at = |millis: u64| start + millis * 1_000_000;
+        for millis in [10_000, 20, 5_000, 30] {
+            // An event ends the wait: the deadline is not reached.
+            b.write_all(b"x").unwrap();
+            let left = Duration::from_nanos(at(millis).saturating_sub(now()).max(1));
+            poller.poll(Wait::Until { at: at(millis), left }).unwrap();
+            assert!(poller.events().all(|event| event.token == A));
+        }
+        let mut polls = 0;
+        for millis in [40, 60] {
+            while now() < at(millis) {
+                poller
+                    .poll(Wait::Until { at: at(millis), left: Duration::from_nanos(at(millis) - now()) })
+                    .unwrap();
+                polls += 1;
+            }
+        }
+        // One for the time at which the timer was set already, and one for each deadline.
+        assert!(polls <= 4, "{polls}");
     }
 }
 

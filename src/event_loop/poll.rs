@@ -13,12 +13,12 @@ use super::clock::{monotonic_nanos, other_threads_nanos};
 use super::core::Core;
 use super::core::gil_fairness::{Away, YIELD};
 use super::core::io::WAKER;
-use super::core::poll_policy::seconds_until;
+use super::core::poll_policy::{LONGEST_WAIT, seconds_until};
 use super::{publish, watch};
 use crate::capi::error::{Outcome, raise_io};
 use crate::capi::threads::is_only_thread;
 use crate::capi::{Fatal, Raised};
-use crate::reactor::Poller;
+use crate::reactor::{Poller, Wait};
 use crate::recorder::event::{Kind, duration};
 
 /// A poll that took less than this, in nanoseconds, has not waited: its events were ready before it.
@@ -48,22 +48,22 @@ fn poll_now(core: &Core, now: u64) -> Result<u64, Fatal> {
     }
     if !core.is_idle() {
         if is_yield_due(core, now) {
-            return poll_without_gil(core, now, Some(Duration::ZERO), true);
+            return poll_without_gil(core, now, Wait::Not, true);
         }
         if core.gil.is_wanted(now) {
-            return poll_without_gil(core, now, Some(Duration::ZERO), false);
+            return poll_without_gil(core, now, Wait::Not, false);
         }
-        poll_with_gil(core, Duration::ZERO)?;
+        poll_with_gil(core, Wait::Not)?;
         return Ok(now);
     }
-    let timeout = seconds_until_timer(core, now)?.map(Duration::from_secs_f64);
-    if timeout == Some(Duration::ZERO) {
+    let wait = wait_for_timer(core, now)?;
+    if wait == Wait::Not {
         core.meter.set_wait(0);
-        poll_with_gil(core, Duration::ZERO)?;
+        poll_with_gil(core, Wait::Not)?;
         return Ok(now);
     }
     if let Some(grace) = core.gil.grace(now, core.polls.had_events()) {
-        poll_with_gil(core, timeout.map_or(grace, |timeout| timeout.min(grace)))?;
+        poll_with_gil(core, shorter(wait, now, grace))?;
         let end = monotonic_nanos();
         core.counters.idle.add(end - now);
         if end - now >= AT_ONCE {
@@ -71,7 +71,7 @@ fn poll_now(core: &Core, now: u64) -> Result<u64, Fatal> {
         }
         return Ok(end);
     }
-    poll_without_gil(core, now, timeout, is_yield_due(core, now))
+    poll_without_gil(core, now, wait, is_yield_due(core, now))
 }
 
 /// Should the loop yield the GIL to other threads now?
@@ -88,12 +88,33 @@ pub(super) fn seconds_until_timer(core: &Core, now: u64) -> Result<Option<f64>, 
     Ok(Some(seconds_until(deadline, now)))
 }
 
-/// Polls with the GIL held. The timeout is zero or very short.
+/// How long a poll may wait for the next timer.
+fn wait_for_timer(core: &Core, now: u64) -> Result<Wait, Fatal> {
+    let Some(seconds) = seconds_until_timer(core, now)? else { return Ok(Wait::Forever) };
+    let left = Duration::from_secs_f64(seconds);
+    Ok(match (Wait::within(now, left), core.timers.next()) {
+        // Computed from the deadline alone, and rounded up, this is the same in each poll.
+        (Wait::Until { .. }, Some(deadline)) if seconds < LONGEST_WAIT && !core.custom_clock() => {
+            Wait::Until { at: (deadline * 1e9).ceil() as u64, left }
+        }
+        (wait, _) => wait,
+    })
+}
+
+/// A wait that ends with `wait`, but not later than after `limit`.
+fn shorter(wait: Wait, now: u64, limit: Duration) -> Wait {
+    match wait {
+        Wait::Until { left, .. } if left < limit => wait,
+        _ => Wait::within(now, limit),
+    }
+}
+
+/// Polls with the GIL held. The wait is very short, if there is one.
 #[inline(always)]
-pub(super) fn poll_with_gil(core: &Core, timeout: Duration) -> Result<(), Fatal> {
+pub(super) fn poll_with_gil(core: &Core, wait: Wait) -> Result<(), Fatal> {
     core.counters.polls.add(1);
     let Some(mut poller) = core.io.poller_mut() else { return Ok(()) };
-    let polled = poller.poll(Some(timeout));
+    let polled = poller.poll(wait);
     core.recorder.note(Kind::Polled, 0);
     queue_events(core, &poller, polled)?;
     drop(poller);
@@ -101,23 +122,18 @@ pub(super) fn poll_with_gil(core: &Core, timeout: Duration) -> Result<(), Fatal>
 }
 
 /// Polls without the GIL, and returns the time after the poll. No Python code runs between the caller's computation of
-/// the timeout and the poll. With `yields` the GIL stays released for at least as long as other threads need to take
+/// the wait and the poll. With `yields` the GIL stays released for at least as long as other threads need to take
 /// it.
-pub(super) fn poll_without_gil(
-    core: &Core,
-    now: u64,
-    timeout: Option<Duration>,
-    yields: bool,
-) -> Result<u64, Fatal> {
+pub(super) fn poll_without_gil(core: &Core, now: u64, wait: Wait, yields: bool) -> Result<u64, Fatal> {
     core.counters.polls.add(1);
     let Some(mut poller) = core.io.poller_mut() else { return Ok(now) };
-    if !core.inbox.park() && timeout != Some(Duration::ZERO) {
+    let waits = wait != Wait::Not;
+    if !core.inbox.park() && waits {
         // There is a message to deliver first.
         return Ok(now);
     }
     core.counters.blocking_polls.add(1);
     core.wakeup.polling.set(true);
-    let waits = timeout != Some(Duration::ZERO);
     let asks = waits && core.meter.elapsed(now) >= LONG_TURN;
     let heartbeat = core.heartbeat.get();
     heartbeat.idle();
@@ -125,9 +141,9 @@ pub(super) fn poll_without_gil(
     // used. Both are plain Rust.
     let (found, polled, end, away) = unsafe {
         let state = ffi::PyEval_SaveThread();
-        let (found, polled) = match asks.then(|| poller.poll(Some(Duration::ZERO))) {
+        let (found, polled) = match asks.then(|| poller.poll(Wait::Not)) {
             Some(polled) if polled.is_err() || poller.events().next().is_some() => (true, polled),
-            _ => (false, poller.poll(timeout)),
+            _ => (false, poller.poll(wait)),
         };
         let end = monotonic_nanos();
         let away =

@@ -2,8 +2,6 @@
 //!
 //! [`select`] polls once, and queues all callbacks that are due. The Python code then runs the queue.
 
-use std::time::Duration;
-
 use super::clock::monotonic_nanos;
 use super::core::Core;
 use super::core::poll_policy::{last_part, shorter};
@@ -12,6 +10,7 @@ use super::poll::{is_yield_due, poll_with_gil, poll_without_gil, run_signal_hand
 use super::recording;
 use super::turn::{deliver_messages, make_due_timers_ready};
 use crate::capi::Fatal;
+use crate::reactor::Wait;
 use crate::recorder::event::Kind;
 use crate::recorder::thread::thread_number;
 
@@ -66,14 +65,15 @@ fn poll(core: &Core, timeout: Option<f64>) -> Result<(), Fatal> {
     let busy = !core.ready.is_empty() || !core.io.requeued.is_empty();
     let requested = if busy { Some(0.0) } else { timeout };
     let timeout = shorter(requested, seconds_until_timer(core, now)?);
-    if timeout == Some(Duration::ZERO) {
-        return poll_with_gil(core, Duration::ZERO);
+    let wait = timeout.map_or(Wait::Forever, |timeout| Wait::within(now, timeout));
+    if wait == Wait::Not {
+        return poll_with_gil(core, wait);
     }
-    let end = poll_without_gil(core, now, timeout, is_yield_due(core, now))?;
+    let end = poll_without_gil(core, now, wait, is_yield_due(core, now))?;
     if let Some(left) = timeout.and_then(|timeout| last_part(timeout, end - now))
         && core.is_idle()
     {
-        poll_without_gil(core, end, Some(left), false)?;
+        poll_without_gil(core, end, Wait::within(end, left), false)?;
     }
     Ok(())
 }

@@ -18,6 +18,7 @@ mod local;
 mod poller;
 mod readiness;
 mod sys;
+mod wait;
 
 pub use local::receive_local;
 /// Ends a [`poll`](Poller::poll) from another thread: see [`Poller::waker`].
@@ -25,3 +26,4 @@ pub use mio::Waker;
 pub use poller::{Poller, Registrar};
 pub use readiness::{Event, Interest, Readiness, Token};
 pub use sys::Alarm;
+pub use wait::Wait;

@@ -3,11 +3,10 @@
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, RawFd};
-use std::time::Duration;
 
 use mio::unix::SourceFd;
 
-use super::{Event, Interest, Readiness, Token, Waker, sys};
+use super::{Event, Interest, Readiness, Token, Wait, Waker, sys};
 
 /// The token of the poller's own descriptors. Users never see events with it.
 pub(super) const INTERNAL: mio::Token = mio::Token(usize::MAX);
@@ -133,19 +132,18 @@ impl Poller {
         Ok(Registrar { registry: self.poll.registry().try_clone()? })
     }
 
-    /// Waits until something is ready or `timeout` has passed: `None` waits forever, zero does not block.
+    /// Waits until something is ready, or for as long as `wait` says.
     ///
     /// It may return early and without events. It is never late by more than scheduling noise. A caller with a
-    /// deadline looks at the clock and polls again. On Linux, a wait of ten milliseconds or more leaves its
-    /// last part (as much as epoll may overrun) to the next call, which arms a timerfd. So only a short
-    /// deadline, or one that is really reached, costs an extra system call. A zero timeout is exactly one
-    /// system call.
+    /// deadline looks at the clock and polls again. On Linux a timerfd is set for the deadline, unless it is set
+    /// for this one or an earlier one already. So a deadline costs a system call only if it is the first, or nearer
+    /// than the last. A poll that does not wait is exactly one system call.
     ///
     /// # Errors
     /// `Interrupted` when a signal arrived: the caller decides whether that matters. There are no events then.
     #[inline(always)]
-    pub fn poll(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        let done = self.precision.poll(&mut self.poll, &mut self.events, timeout);
+    pub fn poll(&mut self, wait: Wait) -> io::Result<()> {
+        let done = self.precision.poll(&mut self.poll, &mut self.events, wait);
         if done.is_err() {
             self.events.clear();
         }

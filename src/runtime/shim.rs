@@ -145,16 +145,16 @@ cfg_select! {
     wakeloop_shuttle => {
         /// Returns how long to wait in the system: not at all, because a wait would hold up all threads of the
         /// model.
-        pub(super) fn system_wait(_: Option<std::time::Duration>) -> Option<std::time::Duration> {
+        pub(super) fn system_wait(_: crate::reactor::Wait) -> crate::reactor::Wait {
             thread::yield_now();
-            Some(std::time::Duration::ZERO)
+            crate::reactor::Wait::Not
         }
     }
     _ => {
         /// Returns how long to wait in the system.
         #[inline(always)]
-        pub(super) fn system_wait(timeout: Option<std::time::Duration>) -> Option<std::time::Duration> {
-            timeout
+        pub(super) fn system_wait(wait: crate::reactor::Wait) -> crate::reactor::Wait {
+            wait
         }
     }
 }

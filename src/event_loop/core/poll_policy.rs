@@ -16,7 +16,7 @@ const TURNS_WITHOUT_POLL: u32 = 61;
 /// waits while callbacks schedule callbacks.
 const TIME_WITHOUT_POLL: u64 = 150_000;
 /// The longest timeout of a poll in seconds: a day, as in asyncio. A longer wait takes several polls.
-const LONGEST_WAIT: f64 = 86_400.0;
+pub(crate) const LONGEST_WAIT: f64 = 86_400.0;
 
 #[derive(Debug, Default)]
 pub(crate) struct PollPolicy {

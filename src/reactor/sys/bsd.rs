@@ -5,8 +5,8 @@ use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
-use super::super::Interest;
-use super::check;
+use super::super::{Interest, Wait};
+use super::{check, timeout};
 
 pub(in super::super) fn set_level(
     poll: RawFd,
@@ -65,9 +65,9 @@ impl Precision {
         &mut self,
         poll: &mut mio::Poll,
         events: &mut mio::Events,
-        timeout: Option<Duration>,
+        wait: Wait,
     ) -> io::Result<()> {
-        poll.poll(events, timeout)
+        poll.poll(events, timeout(wait))
     }
 }
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use mio::unix::SourceFd;
 
-use super::super::Interest;
+use super::super::{Interest, Wait};
 use super::super::poller::INTERNAL;
-use super::check;
+use super::{check, timeout};
 
 pub(in super::super) fn set_level(
     poll: RawFd,
@@ -49,49 +49,55 @@ pub(in super::super) fn may_be_cut(flags: libc::c_int) -> bool {
     flags & libc::MSG_CTRUNC != 0
 }
 
-/// Shorter waits use the timerfd. Longer ones mostly use epoll's own timeout, which costs no extra call.
-const COARSE: Duration = Duration::from_millis(10);
+/// The timerfd is not set.
+const NEVER: u64 = u64::MAX;
 
-/// Returns how much of a long wait is left to the timerfd.
+/// Waits with a timeout: without one in `epoll_wait`, where arming costs half a microsecond in each wait, and with a
+/// timerfd that stays set.
 ///
-/// The kernel lets a poll's timeout run over by a thousandth of it, by a two-hundredth for a process with a
-/// positive nice value, and by 100 ms at most (`select_estimate_accuracy` in fs/select.c).
-fn margin(wait: Duration) -> Duration {
-    (wait / 200).clamp(Duration::from_millis(1), Duration::from_millis(100))
-}
-
-/// Waits with a timeout: with `epoll_wait` as long as that is accurate enough, then with a timerfd.
+/// Most waits end because something is ready, so a deadline is waited for many times, and most deadlines that are
+/// passed by are moved or cancelled. The timerfd is not touched for that: it ends one wait early when its time comes.
 pub(in super::super) struct Precision {
     /// None if creating it failed (in a sandbox, or without descriptors): then mio's rounding applies.
     timer: Option<OwnedFd>,
+    /// The time for which the timerfd is set, in nanoseconds of CLOCK_MONOTONIC, until a poll has reported it.
+    set_for: u64,
 }
 
 impl Precision {
     /// Creates the timerfd here and not at the first wait. Some programs count the open descriptors of the
     /// process before and after some work to find leaks, and must not find ours.
     pub(in super::super) fn new(registry: &mio::Registry) -> Precision {
-        Precision { timer: create(registry).ok() }
+        Precision { timer: create(registry).ok(), set_for: NEVER }
     }
 
     pub(in super::super) fn poll(
         &mut self,
         poll: &mut mio::Poll,
         events: &mut mio::Events,
-        timeout: Option<Duration>,
+        wait: Wait,
     ) -> io::Result<()> {
-        let timeout = match timeout {
-            Some(wait) if wait >= COARSE => Some(whole_millis(wait - margin(wait))),
-            Some(wait) if !wait.is_zero() && self.arm(wait) => None,
-            other => other,
+        let timeout = match wait {
+            Wait::Until { at, .. } if self.ends_by(at) => None,
+            other => timeout(other),
         };
-        poll.poll(events, timeout)
+        poll.poll(events, timeout)?;
+        if self.set_for != NEVER && events.iter().any(|event| event.token() == INTERNAL) {
+            self.set_for = NEVER;
+        }
+        Ok(())
     }
 
-    /// Makes the poller return after `wait` (positive, below [`COARSE`]). Returns false if there is no timerfd.
-    ///
-    /// A timer left from a poll that I/O ended early is either replaced, or ends one later poll early.
-    fn arm(&self, wait: Duration) -> bool {
-        self.timer.as_ref().is_some_and(|timer| set_timer(timer, wait).is_ok())
+    /// Makes the timerfd end a wait at `at` or before. Returns false if there is none.
+    fn ends_by(&mut self, at: u64) -> bool {
+        let Some(timer) = &self.timer else { return false };
+        if at < self.set_for {
+            if set_timer(timer, Duration::from_nanos(at.max(1)), libc::TFD_TIMER_ABSTIME).is_err() {
+                return false;
+            }
+            self.set_for = at;
+        }
+        true
     }
 }
 
@@ -113,7 +119,7 @@ impl Alarm {
     /// # Errors
     /// Those of `timerfd_settime(2)`.
     pub fn set(&self, after: Duration) -> io::Result<()> {
-        set_timer(&self.0, after)
+        set_timer(&self.0, after, 0)
     }
 }
 
@@ -123,15 +129,16 @@ impl AsRawFd for Alarm {
     }
 }
 
-fn set_timer(timer: &OwnedFd, after: Duration) -> io::Result<()> {
+/// Sets a timerfd. `time` is not zero, which would clear it.
+fn set_timer(timer: &OwnedFd, time: Duration, flags: libc::c_int) -> io::Result<()> {
     let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     let value = libc::timespec {
-        tv_sec: after.as_secs() as libc::time_t,
-        tv_nsec: after.subsec_nanos() as libc::c_long,
+        tv_sec: time.as_secs() as libc::time_t,
+        tv_nsec: time.subsec_nanos() as libc::c_long,
     };
     let spec = libc::itimerspec { it_interval: zero, it_value: value };
     // SAFETY: the descriptor is ours and open, `spec` is valid for the call, and no old value is asked for.
-    check(unsafe { libc::timerfd_settime(timer.as_raw_fd(), 0, &spec, std::ptr::null_mut()) }).map(drop)
+    check(unsafe { libc::timerfd_settime(timer.as_raw_fd(), flags, &spec, std::ptr::null_mut()) }).map(drop)
 }
 
 /// Creates and registers the timerfd. It is registered edge-triggered, and each arming resets the expiry count,
@@ -153,10 +160,4 @@ fn new_timer() -> io::Result<OwnedFd> {
     })?;
     // SAFETY: the descriptor was just created, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-fn whole_millis(wait: Duration) -> Duration {
-    // epoll's timeout is an i32. A wait of 24 days or more ends early, and the caller polls again.
-    let millis = wait.as_millis().min(i32::MAX as u128);
-    Duration::from_millis(millis as u64)
 }

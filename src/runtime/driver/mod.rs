@@ -30,7 +30,7 @@ use super::shim::{AtomicBool, Mutex, system_wait, thread};
 use super::trace::Tracer;
 use super::unpoisoned;
 use super::wakers::wake_all;
-use crate::reactor::{Interest, Token};
+use crate::reactor::{Interest, Token, Wait};
 #[cfg(not(all(test, wakeloop_loom)))]
 use crate::reactor::{Poller, Registrar, Waker as PollWaker};
 #[cfg(all(test, wakeloop_loom))]
@@ -90,14 +90,14 @@ impl Driver {
     /// Waits until a socket is ready, a timer is due, or `unpark` is called. If `block` is false, it looks
     /// without waiting. Wakes the tasks concerned.
     pub(super) fn turn(&mut self, handle: &Handle, block: bool) {
-        let timeout = if block { handle.timers.begin_wait() } else { Some(Duration::ZERO) };
+        let wait = if block { handle.timers.begin_wait() } else { Wait::Not };
         // Without sockets a look is not needed. A wait is, because it also listens to the waker.
         if block || !handle.registrations.is_empty() {
             if self.poller.is_none() {
                 self.poller = unpoisoned(handle.opening.lock()).take();
             }
             if let Some(poller) = &mut self.poller {
-                match poller.poll(system_wait(timeout)) {
+                match poller.poll(system_wait(wait)) {
                     Ok(()) => {
                         let events = poller.events().filter(|event| event.token != WAKER);
                         handle.registrations.dispatch(events, &mut self.ready);
@@ -106,7 +106,11 @@ impl Driver {
                     // even forever if the program has closed all descriptors of the process; tasks and timers
                     // continue.
                     Err(error) if block && error.kind() != io::ErrorKind::Interrupted => {
-                        thread::sleep(timeout.unwrap_or(BROKEN_WAIT).min(BROKEN_WAIT));
+                        thread::sleep(match wait {
+                            Wait::Not => Duration::ZERO,
+                            Wait::Until { left, .. } => left.min(BROKEN_WAIT),
+                            Wait::Forever => BROKEN_WAIT,
+                        });
                     }
                     Err(_) => {}
                 }

@@ -33,9 +33,10 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use crate::reactor::Wait;
 use crate::runtime::shim::{AtomicU8, AtomicU64, Mutex, UnsafeCell};
 use crate::runtime::trace::{self, TraceEvent, Tracer};
-use crate::runtime::{unpoisoned, wakers};
+use crate::runtime::{clock, unpoisoned, wakers};
 use crate::timer::{Slot, Slotted, TimerHeap};
 
 const UNARMED: u8 = 0;
@@ -130,6 +131,8 @@ impl TimerEntry {
 
 pub(in super::super) struct Timers {
     epoch: Instant,
+    /// The epoch on the clock of `clock.rs`, in nanoseconds.
+    origin: u64,
     tracer: Option<Arc<dyn Tracer>>,
     queue: Mutex<Queue>,
     /// The first deadline, for readers without the lock. It is NEVER if there is none.
@@ -157,6 +160,19 @@ impl Queue {
     }
 }
 
+/// The present on both clocks. Between the two looks no more passes than the system needs for them, unless it
+/// interrupts this thread each time.
+fn this_moment() -> (Instant, u64) {
+    let look = || {
+        let before = clock::nanos();
+        let epoch = Instant::now();
+        (clock::nanos() - before, epoch, before)
+    };
+    let [first, second, third] = [look(), look(), look()];
+    let (_, epoch, origin) = first.min(second).min(third);
+    (epoch, origin)
+}
+
 /// The most timers that one turn fires. A burst of thousands is served in parts: the first tasks run, and other
 /// workers join, while the last ones are still in the heap.
 const BATCH: u64 = 128;
@@ -175,8 +191,10 @@ pub(in super::super) enum Armed {
 
 impl Timers {
     pub(super) fn new(tracer: Option<Arc<dyn Tracer>>) -> Timers {
+        let (epoch, origin) = this_moment();
         Timers {
-            epoch: Instant::now(),
+            epoch,
+            origin,
             tracer,
             queue: Mutex::new(Queue {
                 heap: TimerHeap::new(),
@@ -268,14 +286,20 @@ impl Timers {
     }
 
     /// Returns how long the driver may wait.
-    pub(super) fn begin_wait(&self) -> Option<Duration> {
+    pub(super) fn begin_wait(&self) -> Wait {
         let mut queue = unpoisoned(self.queue.lock());
         let first = queue.heap.peek_item();
         // SAFETY: in the heap, so valid (rule 2).
         let first = first.map_or(NEVER, |(when, entry)| queue.end_of_wait(when, unsafe { entry.0.as_ref() }));
         let until = first.min(queue.promised);
         queue.waiting_until = until;
-        (until != NEVER).then(|| Duration::from_nanos(until.saturating_sub(self.ticks(Instant::now()))))
+        if until == NEVER {
+            return Wait::Forever;
+        }
+        match until.saturating_sub(self.ticks(Instant::now())) {
+            0 => Wait::Not,
+            left => Wait::Until { at: self.origin.saturating_add(until), left: Duration::from_nanos(left) },
+        }
     }
 
     /// The wait is over: takes out what is due, up to a batch. The rest is for the next turn, which follows at
@@ -348,13 +372,15 @@ mod tests {
     fn timeouts_cancelled_one_after_the_other_end_only_one_wait() {
         let timers = Timers::new(None);
         let start = Instant::now();
-        assert_eq!(timers.begin_wait(), None);
+        assert_eq!(timers.begin_wait(), Wait::Forever);
         let mut ended = 0;
         for n in 0..1000 {
             if arm_and_cancel(&timers, start + Duration::from_millis(60_000 + n)) {
                 ended += 1;
                 timers.end_wait(&mut Vec::new());
-                assert!(timers.begin_wait().is_some_and(|wait| wait <= Duration::from_secs(60)));
+                assert!(
+                    matches!(timers.begin_wait(), Wait::Until { left, .. } if left <= Duration::from_secs(60))
+                );
             }
         }
         assert_eq!(ended, 1);
@@ -364,9 +390,9 @@ mod tests {
     #[test]
     fn a_wait_for_a_cancelled_timer_is_not_repeated() {
         let timers = Timers::new(None);
-        assert_eq!(timers.begin_wait(), None);
+        assert_eq!(timers.begin_wait(), Wait::Forever);
         assert!(arm_and_cancel(&timers, Instant::now()));
         timers.end_wait(&mut Vec::new());
-        assert_eq!(timers.begin_wait(), None);
+        assert_eq!(timers.begin_wait(), Wait::Forever);
     }
 }

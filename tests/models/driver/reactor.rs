@@ -5,9 +5,8 @@ use std::io;
 use std::iter;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::time::Duration;
 
-use crate::reactor::{Event, Interest, Token};
+use crate::reactor::{Event, Interest, Token, Wait};
 use crate::runtime::shim::{Condvar, Mutex};
 use crate::runtime::unpoisoned;
 
@@ -37,9 +36,9 @@ impl Poller {
         Ok(Waker(self.0.clone()))
     }
 
-    pub(super) fn poll(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+    pub(super) fn poll(&mut self, wait: Wait) -> io::Result<()> {
         let mut rung = unpoisoned(self.0.rung.lock());
-        while !*rung && timeout != Some(Duration::ZERO) {
+        while !*rung && wait != Wait::Not {
             rung = unpoisoned(self.0.heard.wait(rung));
         }
         *rung = false;

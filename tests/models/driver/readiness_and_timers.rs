@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::registration::{Direction, Socket, Waiting};
 use super::timers::{TimerEntry, Timers};
-use crate::reactor::Readiness;
+use crate::reactor::{Readiness, Wait};
 use crate::runtime::shim::model::{AtomicUsize, block_on, check, thread};
 
 /// A byte arrives, and an edge is reported. A reader gets the byte, in whatever order its look and the edge
@@ -142,7 +142,7 @@ fn an_earlier_timer_ends_a_wait_for_a_later_one() {
         let timers = Arc::new(Timers::new(None));
         let waiting = thread::spawn({
             let timers = timers.clone();
-            move || timers.begin_wait().is_none()
+            move || timers.begin_wait() == Wait::Forever
         });
         let entry = Box::pin(TimerEntry::new());
         let later = Instant::now() + Duration::from_secs(60);
