@@ -38,7 +38,7 @@
 //! | 4 | `transport`: asyncio's transports; `bridge`: between Python's awaitables and Rust's futures; `watchdog`: reports turns that do not end |
 //! | 3 | `event_loop`: asyncio's loop; [`runtime`]: the async runtime for Rust futures |
 //! | 2 | `compat`: whether asyncio is unpatched, and what differs between CPython's versions |
-//! | 1 | `framing`: where items end in a stream of bytes; `histogram`: counts durations; `capi`: the raw C API of CPython; `libssl`: the process's own OpenSSL; [`reactor`]: readiness by epoll or kqueue; `recorder`: the flight recorder; `resolver`: names from the C library; [`timer`]: the timer heap |
+//! | 1 | `framing`: where items end in a stream of bytes; `histogram`: counts durations; `capi`: the raw C API of CPython; `libssl`: the process's own OpenSSL; [`reactor`]: readiness by epoll or kqueue; `recorder`: the flight recorder; `resolver`: names from the C library; `spin`: whether a wait begins with a spin; [`timer`]: the timer heap |
 //!
 //! The Python half is behind the feature `python`, which is on by default. Without it the crate is the runtime alone
 //! and knows nothing of Python.
@@ -52,6 +52,7 @@ pub mod reactor;
 mod recorder;
 mod resolver;
 pub mod runtime;
+mod spin;
 pub mod timer;
 
 #[cfg(feature = "python")]

@@ -16,6 +16,7 @@ use crate::event_loop::core::{heartbeat, page, process};
 use crate::event_loop::{calls, core, event_loop::EventLoop, executor_future, handle, recording, sock};
 use crate::histogram;
 use crate::primitives::{self, lookup};
+use crate::spin::{self, Setting};
 use crate::transport::datagram::transport as datagram;
 use crate::transport::stream::{self, accept, send_file};
 use crate::transport::{connect, pipe, reader_feed, streams, tls};
@@ -47,6 +48,13 @@ fn _histogram_bounds(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
     let bounds: PyResult<Vec<_>> =
         histogram::bounds().map(|bound| Ok(Fallible(bound).into_pyobject(py)?.into_any())).collect();
     list(py, bounds?)
+}
+
+/// How long a wait of a new loop, or of the runtime, spins at most, in nanoseconds; 0 if it never does. None if
+/// WAKELOOP_SPIN has a value that means nothing.
+#[pyfunction]
+fn _spin_window() -> Option<u64> {
+    Setting::from_environment().ok().map(spin::window)
 }
 
 /// Fails in a subinterpreter, before any object of it is stored: what this module imports, it keeps for the life of
@@ -127,6 +135,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(recording::learn_task_fields, module)?)?;
     module.add_function(wrap_pyfunction!(_forked, module)?)?;
     module.add_function(wrap_pyfunction!(_histogram_bounds, module)?)?;
+    module.add_function(wrap_pyfunction!(_spin_window, module)?)?;
     module.add_function(wrap_pyfunction!(_map_page, module)?)?;
     module.add_function(wrap_pyfunction!(_page_sizes, module)?)?;
     module.add_function(wrap_pyfunction!(_init_c_caller, module)?)?;

@@ -199,6 +199,9 @@ fn counters(metrics: &Metrics) -> Vec<(String, u128)> {
         ("tasks_completed", metrics.tasks_completed.into()),
         ("injected", metrics.injected.into()),
         ("timers_fired", metrics.timers_fired.into()),
+        ("spins", metrics.spins.into()),
+        ("spin_hits", metrics.spin_hits.into()),
+        ("spin_lost", metrics.spin_lost.as_nanos()),
         ("blocking_jobs", metrics.blocking_jobs.into()),
         ("blocking_wait", metrics.blocking_wait.sum().as_nanos()),
         ("uptime", metrics.uptime.as_nanos()),
@@ -338,4 +341,82 @@ fn after_the_end_the_times_of_the_workers_stand_still() {
         );
         assert_eq!(ended.blocking_jobs, before.blocking_jobs);
     }
+}
+
+/// Two processors on which this thread may run.
+#[cfg(target_os = "linux")]
+fn two_processors() -> Option<[usize; 2]> {
+    // SAFETY: all bits zero is an empty set, and the system writes no more than its size.
+    let set = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        assert_eq!(libc::sched_getaffinity(0, size_of_val(&set), &mut set), 0);
+        set
+    };
+    // SAFETY: the number is below the size of the set.
+    let mut found = (0..libc::CPU_SETSIZE as usize).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) });
+    Some([found.next()?, found.next()?])
+}
+
+/// Binds this thread, and those that it starts from now on, to a processor.
+#[cfg(target_os = "linux")]
+fn bind_to(cpu: usize) {
+    // SAFETY: all bits zero is an empty set, and the number came from such a set.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        assert_eq!(libc::sched_setaffinity(0, size_of_val(&set), &set), 0);
+    }
+}
+
+/// A thread that answers at once each byte of one connection.
+#[cfg(target_os = "linux")]
+fn answering(cpu: usize) -> (std::net::SocketAddr, std::thread::JoinHandle<()>) {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    let thread = std::thread::spawn(move || {
+        bind_to(cpu);
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.set_nodelay(true).unwrap();
+        let mut byte = [0];
+        while stream.read(&mut byte).unwrap() == 1 {
+            stream.write_all(&byte).unwrap();
+        }
+    });
+    (address, thread)
+}
+
+/// On one processor, the worker and the thread would take turns, and the worker would not gain by a spin.
+#[test]
+#[cfg(all(target_os = "linux", not(miri)))]
+fn a_worker_that_waits_for_quick_answers_spins_and_then_sleeps() {
+    let Some([one, other]) = two_processors() else { return };
+    let (address, thread) = answering(other);
+    bind_to(one);
+    let rt = one_worker();
+    let pings = rt.spawn(async move {
+        let stream = runtime::net::TcpStream::connect(address).await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        let mut seen = Vec::new();
+        for _ in 0..ATTEMPTS * 10 {
+            let before = Handle::current().metrics();
+            for _ in 0..100 {
+                stream.write_all(&[0]).await.unwrap();
+                stream.read_exact(&mut [0]).await.unwrap();
+            }
+            let after = Handle::current().metrics();
+            seen.push((after.spins - before.spins, after.spin_hits - before.spin_hits));
+            if after.spin_hits - before.spin_hits > 50 {
+                return seen;
+            }
+        }
+        seen
+    });
+    let seen = rt.block_on(pings).unwrap();
+    assert!(seen.last().is_some_and(|(spins, hits)| hits <= spins && *hits > 50), "{seen:?}");
+    thread.join().unwrap();
+    let (_, first) = two_while_idle(&rt);
+    let (_, second) = two_while_idle(&rt);
+    assert_eq!((first.spins, first.parks), (second.spins, second.parks));
+    assert!(second.spin_hits < second.spins || second.spin_lost.is_zero());
 }

@@ -154,6 +154,7 @@ def facts() -> dict[str, str]:
         "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
         "engine": f"event loop and runtime in Rust, {workers()}",
         "kernel": ", ".join(kernel_features()),
+        "waits": waits(),
         "TLS": tls_engine(),
         "default": default_loop(),
         "children": "WAKELOOP=1 gives them wakeloop's event loop" if reaches_children() else NO_STARTUP,
@@ -184,6 +185,14 @@ def workers() -> str:
         return f"which cannot start: {error}"
     metrics = wakeloop.runtime_metrics()
     return f"up to {metrics.workers} worker threads (WAKELOOP_WORKERS)" if metrics else "not started"
+
+
+def waits() -> str:
+    """How a wait of the loop begins."""
+    window = _core._spin_window() or 0
+    if window:
+        return f"spin for up to {window / 1e3:g} us where the next event is near (WAKELOOP_SPIN)"
+    return "sleep at once (WAKELOOP_SPIN, or less than two processors)"
 
 
 def kernel_features() -> list[str]:

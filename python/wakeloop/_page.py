@@ -44,6 +44,9 @@ _COUNTERS = (
     "messages",
     "connections_accepted",
     "accept_errors",
+    "spins",
+    "spin_hits",
+    "spin_lost",
     "idle",
     "running",
     "started",
@@ -180,6 +183,7 @@ def _metrics(slot: bytes, front: dict[str, int], now: int, waiting: int) -> tupl
     numbers = struct.unpack_from(f"={len(_COUNTERS) + len(_HISTOGRAMS) * _HISTOGRAM_WORDS}Q", slot, _COUNTERS_AT)
     counters = dict(zip(_COUNTERS, numbers, strict=False))
     started, stepped = counters.pop("started"), counters.pop("stepped_turns")
+    lost = counters.pop("spin_lost")
     running = counters.pop("running") + (max(0, now - started) if started else 0)
     idle = min(counters.pop("idle") + waiting, running)
     ended = max(0, counters["turns"] - stepped - (1 if started else 0))
@@ -199,6 +203,7 @@ def _metrics(slot: bytes, front: dict[str, int], now: int, waiting: int) -> tupl
         running=bool(started),
         running_seconds=running / 1e9,
         idle_seconds=idle / 1e9,
+        spin_lost_seconds=lost / 1e9,
         transports={kind: front[kind] for kind in _TRANSPORTS},
         executor_queued=0,
         **values,

@@ -16,6 +16,7 @@ import os
 import selectors
 import socket
 import sys
+import warnings
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, Coroutine, Self, TypeVar, TypeVarTuple, Unpack
 
@@ -46,6 +47,9 @@ __all__ = ("EventLoop", "new_event_loop", "run")
 
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
+
+if "WAKELOOP_SPIN" in os.environ and _core._spin_window() is None:
+    warnings.warn("WAKELOOP_SPIN must be off, auto or microseconds up to 1000", RuntimeWarning, stacklevel=2)
 
 # The attributes by which loop.start_tls() and loop.sendfile() know a transport that they support.
 _core.StreamTransport._start_tls_compatible = True

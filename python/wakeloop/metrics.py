@@ -133,6 +133,12 @@ class LoopMetrics(Snapshot):
     connections_accepted: int
     #: Failed attempts to accept a connection, for example because the process has no descriptors left (EMFILE).
     accept_errors: int
+    #: Waits that began with a spin: polls in close succession before the loop goes to sleep. `spin_hits` of them found
+    #: an event.
+    spins: int
+    spin_hits: int
+    #: The time of the others, as part of `idle_seconds`.
+    spin_lost_seconds: float
 
     #: How long the work of a turn had been ready when the loop came to it. There is one duration for each turn that
     #: had work, that of its oldest.
@@ -271,6 +277,13 @@ class RuntimeMetrics(_Times):
     #: number of all wakes. A socket or a timer wakes its task when a worker looks for events. The time before that is
     #: not included.
     delay: Histogram
+
+    #: Waits for sockets and sleeps that began with a spin: polls in close succession before the worker went to sleep.
+    #: `spin_hits` of them found something.
+    spins: int
+    spin_hits: int
+    #: The time of the others, as part of `idle_seconds`.
+    spin_lost_seconds: float
 
     #: Sleeps that came due.
     timers_fired: int

@@ -367,14 +367,18 @@ impl EventLoop {
             ("messages", counters.messages.get()),
             ("connections_accepted", counters.connections_accepted.get()),
             ("accept_errors", counters.accept_errors.get()),
+            ("spins", counters.spins.get()),
+            ("spin_hits", counters.spin_hits.get()),
             ("ready", core.ready.len() as u64),
             ("timers", core.timers.len() as u64),
         ] {
             metrics.set_item(Fallible(name), Fallible(value))?;
         }
-        for (name, nanos) in
-            [("idle_seconds", counters.idle.get()), ("running_seconds", counters.running_at(now))]
-        {
+        for (name, nanos) in [
+            ("idle_seconds", counters.idle.get()),
+            ("running_seconds", counters.running_at(now)),
+            ("spin_lost_seconds", counters.spin_lost.get()),
+        ] {
             metrics.set_item(Fallible(name), Fallible(nanos as f64 / 1e9))?;
         }
         Ok(metrics)

@@ -71,7 +71,41 @@ fn poll_now(core: &Core, now: u64) -> Result<u64, Fatal> {
         }
         return Ok(end);
     }
-    poll_without_gil(core, now, wait, is_yield_due(core, now))
+    let yields = is_yield_due(core, now);
+    if core.spins.is_likely() && !yields && !core.gil.has_rival(now) {
+        return spin(core, now, wait);
+    }
+    poll_without_gil(core, now, wait, yields)
+}
+
+/// Waits, and may begin with a spin.
+#[inline(never)]
+fn spin(core: &Core, now: u64, wait: Wait) -> Result<u64, Fatal> {
+    let Some(until) = core.spins.begin(now, wait.nanos(), core.counters.events.get()) else {
+        return poll_without_gil(core, now, wait, false);
+    };
+    let mut found = false;
+    let end = away_from_gil(core, now, true, false, |poller| {
+        let polls = poller.spin(until, monotonic_nanos);
+        let end = monotonic_nanos();
+        found = poller.events().next().is_some();
+        core.spins.note_spin(found, end - now);
+        core.counters.spins.add(1);
+        if found {
+            core.counters.spin_hits.add(1);
+        } else {
+            core.counters.spin_lost.add(end - now);
+        }
+        Polled { end, has_waited: matches!(polls, Ok(2..)), result: polls.map(drop) }
+    })?;
+    // Signal handlers have run meanwhile.
+    if found || !core.is_idle() {
+        return Ok(end);
+    }
+    match wait_for_timer(core, end)? {
+        Wait::Not => Ok(end),
+        wait => poll_without_gil(core, end, wait, false),
+    }
 }
 
 /// Should the loop yield the GIL to other threads now?
@@ -125,32 +159,62 @@ pub(super) fn poll_with_gil(core: &Core, wait: Wait) -> Result<(), Fatal> {
 /// the wait and the poll. With `yields` the GIL stays released for at least as long as other threads need to take
 /// it.
 pub(super) fn poll_without_gil(core: &Core, now: u64, wait: Wait, yields: bool) -> Result<u64, Fatal> {
+    let waits = wait != Wait::Not;
+    let asks = waits && core.meter.elapsed(now) >= LONG_TURN;
+    away_from_gil(core, now, waits, yields, |poller| {
+        if asks {
+            let result = poller.poll(Wait::Not);
+            if result.is_err() || poller.events().next().is_some() {
+                return Polled { end: monotonic_nanos(), has_waited: false, result };
+            }
+        }
+        let result = poller.poll(wait);
+        let end = monotonic_nanos();
+        if waits {
+            core.spins.note_sleep(end - now);
+        }
+        Polled { end, has_waited: waits && (asks || end - now >= AT_ONCE), result }
+    })
+}
+
+/// How a poll went.
+struct Polled {
+    end: u64,
+    /// Then nothing was ready before.
+    has_waited: bool,
+    result: io::Result<()>,
+}
+
+/// Releases the GIL, calls `poll`, and returns the time when the GIL is back. `poll` uses plain Rust only. With `waits` it
+/// is not called if there is a message to deliver.
+#[inline(always)]
+fn away_from_gil(
+    core: &Core,
+    now: u64,
+    waits: bool,
+    yields: bool,
+    poll: impl FnOnce(&mut Poller) -> Polled,
+) -> Result<u64, Fatal> {
     core.counters.polls.add(1);
     let Some(mut poller) = core.io.poller_mut() else { return Ok(now) };
-    let waits = wait != Wait::Not;
     if !core.inbox.park() && waits {
         // There is a message to deliver first.
         return Ok(now);
     }
     core.counters.blocking_polls.add(1);
     core.wakeup.polling.set(true);
-    let asks = waits && core.meter.elapsed(now) >= LONG_TURN;
     let heartbeat = core.heartbeat.get();
     heartbeat.idle();
-    // SAFETY: the GIL is held. Between the two calls only the poller, which is borrowed, and the heartbeat are
-    // used. Both are plain Rust.
-    let (found, polled, end, away) = unsafe {
+    // SAFETY: the GIL is held. Between the two calls only the poller, which is borrowed, the heartbeat and what `poll`
+    // uses are used. All of it is plain Rust.
+    let (Polled { end, has_waited, result }, away) = unsafe {
         let state = ffi::PyEval_SaveThread();
-        let (found, polled) = match asks.then(|| poller.poll(Wait::Not)) {
-            Some(polled) if polled.is_err() || poller.events().next().is_some() => (true, polled),
-            _ => (false, poller.poll(wait)),
-        };
-        let end = monotonic_nanos();
-        let away =
-            let_threads_run(&poller, polled.is_ok(), Away { start: now, end, interrupted: false }, yields);
-        heartbeat.awaits_gil(end);
+        let polled = poll(&mut poller);
+        let away = Away { start: now, end: polled.end, interrupted: false };
+        let away = let_threads_run(&poller, polled.result.is_ok(), away, yields);
+        heartbeat.awaits_gil(polled.end);
         ffi::PyEval_RestoreThread(state);
-        (found, polled, end, away)
+        (polled, away)
     };
     let back = monotonic_nanos();
     heartbeat.turn(back);
@@ -158,12 +222,10 @@ pub(super) fn poll_without_gil(core: &Core, now: u64, wait: Wait, yields: bool) 
     core.counters.idle.add(end - now);
     core.counters.gil_wait.sum.add(back - end);
     core.counters.gil_wait.note(back - end);
-    // If the poll has waited, nothing was ready before.
-    let has_waited = waits && !found && (asks || end - now >= AT_ONCE);
     core.meter.set_wait(if has_waited { 0 } else { core.meter.wait() } + (back - end));
     core.gil.note_poll(away, back, || (!is_only_thread()).then(other_threads_nanos));
     let mut outcome = Outcome::default();
-    outcome.note(queue_events(core, &poller, polled));
+    outcome.note(queue_events(core, &poller, result));
     drop(poller);
     core.awake();
     outcome.note(watch::apply_deferred(core));

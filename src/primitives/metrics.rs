@@ -32,6 +32,8 @@ pub(crate) fn runtime_metrics(py: Python<'_>) -> PyResult<Option<Bound<'_, PyDic
             ("wakeups", metrics.wakeups),
             ("injector_depth", metrics.injector_depth as u64),
             ("local_queue_depth", metrics.local_queue_depth as u64),
+            ("spins", metrics.spins),
+            ("spin_hits", metrics.spin_hits),
             ("timers_fired", metrics.timers_fired),
             ("timers_armed", metrics.timers_armed as u64),
             ("sockets", metrics.sockets as u64),
@@ -41,9 +43,12 @@ pub(crate) fn runtime_metrics(py: Python<'_>) -> PyResult<Option<Bound<'_, PyDic
             ("blocking_jobs", metrics.blocking_jobs),
         ],
     )?;
-    for (name, time) in
-        [("busy_seconds", metrics.busy), ("idle_seconds", metrics.idle), ("uptime_seconds", metrics.uptime)]
-    {
+    for (name, time) in [
+        ("busy_seconds", metrics.busy),
+        ("idle_seconds", metrics.idle),
+        ("uptime_seconds", metrics.uptime),
+        ("spin_lost_seconds", metrics.spin_lost),
+    ] {
         numbers.set_item(Fallible(name), Fallible(time.as_secs_f64()))?;
     }
     numbers.set_item(Fallible("delay"), histogram(py, &metrics.delay)?)?;

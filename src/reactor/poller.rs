@@ -150,6 +150,22 @@ impl Poller {
         done
     }
 
+    /// Polls without waiting, again and again until something is ready, or until `clock` has reached `until`. Returns
+    /// how many polls that were.
+    ///
+    /// # Errors
+    /// As [`poll`](Poller::poll).
+    pub fn spin(&mut self, until: u64, clock: impl Fn() -> u64) -> io::Result<u64> {
+        let mut polls = 0;
+        loop {
+            self.poll(Wait::Not)?;
+            polls += 1;
+            if self.events().next().is_some() || clock() >= until {
+                return Ok(polls);
+            }
+        }
+    }
+
     /// Iterates over the events of the last poll.
     pub fn events(&self) -> impl Iterator<Item = Event> + Clone {
         self.events

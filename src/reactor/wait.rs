@@ -32,4 +32,14 @@ impl Wait {
         let nanos = u64::try_from(left.as_nanos()).unwrap_or(u64::MAX);
         Wait::Until { at: now.saturating_add(nanos), left }
     }
+
+    /// How long it may last, in nanoseconds: `u64::MAX` if nothing limits it.
+    #[must_use]
+    pub fn nanos(self) -> u64 {
+        match self {
+            Wait::Not => 0,
+            Wait::Until { left, .. } => u64::try_from(left.as_nanos()).unwrap_or(u64::MAX),
+            Wait::Forever => u64::MAX,
+        }
+    }
 }

@@ -42,6 +42,27 @@ pub(super) struct Counters {
     pub(super) delay: Durations,
 }
 
+/// The spins of the threads that have waited in the driver, one at a time.
+#[derive(Debug, Default)]
+pub(super) struct SpinCounters {
+    begun: Counter,
+    hits: Counter,
+    /// In nanoseconds.
+    lost: Counter,
+}
+
+impl SpinCounters {
+    /// Counts a spin that has ended after so long. Only the thread that has the driver may call this.
+    pub(super) fn note(&self, found: bool, nanos: u64) {
+        self.begun.add(1);
+        if found {
+            self.hits.add(1);
+        } else {
+            self.lost.add(nanos);
+        }
+    }
+}
+
 /// Durations that one writer measures.
 #[derive(Debug, Default)]
 pub(super) struct Durations {
@@ -297,6 +318,13 @@ pub struct Metrics {
     /// included, nor are the tasks of a [`LocalSet`](super::LocalSet) and the futures of
     /// [`block_on`](super::Runtime::block_on), which have no place in a queue.
     pub delay: Histogram,
+    /// Waits for sockets and sleeps that began with a spin: polls in close succession, before the worker went to
+    /// sleep.
+    pub spins: u64,
+    /// Of these, how many found something.
+    pub spin_hits: u64,
+    /// The time of the others, as part of `idle`.
+    pub spin_lost: Duration,
     /// Sleeps that came due.
     pub timers_fired: u64,
     /// Sleeps that wait, right now.
@@ -335,6 +363,9 @@ impl Metrics {
             tasks_live: tasks_spawned.saturating_sub(tasks_completed),
             injected: shared.injected(),
             injector_depth: shared.injector_depth(),
+            spins: shared.driver.spins.begun.get(),
+            spin_hits: shared.driver.spins.hits.get(),
+            spin_lost: Duration::from_nanos(shared.driver.spins.lost.get()),
             timers_fired: shared.driver.timers.fired(),
             timers_armed: shared.driver.timers.len(),
             sockets: shared.driver.registrations.len(),

@@ -143,6 +143,11 @@ cfg_select! {
 
 cfg_select! {
     wakeloop_shuttle => {
+        /// Threads of a model never spin.
+        pub(super) fn spin_setting() -> crate::spin::Setting {
+            crate::spin::Setting::Off
+        }
+
         /// Returns how long to wait in the system: not at all, because a wait would hold up all threads of the
         /// model.
         pub(super) fn system_wait(_: crate::reactor::Wait) -> crate::reactor::Wait {
@@ -151,6 +156,11 @@ cfg_select! {
         }
     }
     _ => {
+        /// Returns whether threads spin before they sleep.
+        pub(super) fn spin_setting() -> crate::spin::Setting {
+            if cfg!(wakeloop_loom) { crate::spin::Setting::Off } else { crate::spin::Setting::from_environment().unwrap_or(crate::spin::Setting::Auto) }
+        }
+
         /// Returns how long to wait in the system.
         #[inline(always)]
         pub(super) fn system_wait(wait: crate::reactor::Wait) -> crate::reactor::Wait {

@@ -124,6 +124,11 @@ impl GilFairness {
         now < self.hint_until.get() && now >= self.kept_until.get()
     }
 
+    /// Does another thread seem to want the GIL, for however long?
+    pub(crate) fn has_rival(&self, now: u64) -> bool {
+        now < self.hint_until.get() || now < self.kept_until.get()
+    }
+
     /// How long a poll waits with the GIL held before it releases it.
     #[inline(always)]
     pub(crate) fn grace(&self, now: u64, had_events: bool) -> Option<Duration> {

@@ -43,6 +43,11 @@ pub(crate) struct Counters {
     pub(crate) messages: Counter,
     pub(crate) connections_accepted: Counter,
     pub(crate) accept_errors: Counter,
+    /// Waits that began with a spin, and those of them that found something.
+    pub(crate) spins: Counter,
+    pub(crate) spin_hits: Counter,
+    /// Time in spins that found nothing.
+    pub(crate) spin_lost: Counter,
     /// Time in polls that could wait.
     pub(crate) idle: Counter,
     /// Time inside finished runs.

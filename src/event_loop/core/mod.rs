@@ -61,6 +61,7 @@ use crate::capi::native::{Native, native_class};
 use crate::capi::recycle::bytes_cache::BytesCache;
 use crate::capi::{Borrowed, Exception, Fatal, Raised, Ref, Slot};
 use crate::reactor::{Event, Poller, Readiness, Token};
+use crate::spin::{Clock, Setting, SpinPolicy};
 
 /// An entry of the ready queue.
 pub(crate) type Entry = ready::Entry<Core>;
@@ -80,6 +81,7 @@ pub(crate) struct Core {
     pub(crate) fds: FdTable<Core>,
     pub(crate) io: Io,
     pub(crate) polls: PollPolicy,
+    pub(crate) spins: SpinPolicy,
     pub(crate) writes: Writes<Core>,
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) wakeup: Wakeup,
@@ -146,6 +148,7 @@ impl Core {
             fds: FdTable::new(),
             io: Io::new(poller),
             polls: PollPolicy::default(),
+            spins: SpinPolicy::new(Setting::from_environment().unwrap_or(Setting::Auto), Clock::Thread),
             writes: Writes::new(),
             inbox: Arc::new(Inbox::new(waker)),
             wakeup: Wakeup::default(),

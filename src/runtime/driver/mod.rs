@@ -26,13 +26,16 @@ use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 use std::time::Duration;
 
-use super::shim::{AtomicBool, Mutex, system_wait, thread};
+use super::clock;
+use super::metrics::SpinCounters;
+use super::shim::{AtomicBool, Mutex, spin_setting, system_wait, thread};
 use super::trace::Tracer;
 use super::unpoisoned;
 use super::wakers::wake_all;
 use crate::reactor::{Interest, Token, Wait};
 #[cfg(not(all(test, wakeloop_loom)))]
 use crate::reactor::{Poller, Registrar, Waker as PollWaker};
+use crate::spin::{Clock, SpinPolicy};
 #[cfg(all(test, wakeloop_loom))]
 use model_reactor::{Poller, Registrar, Waker as PollWaker};
 use registration::Registrations;
@@ -54,6 +57,9 @@ const BROKEN_WAIT: Duration = Duration::from_millis(10);
 pub(super) struct Driver {
     /// Present from the first turn after opening.
     poller: Option<Poller>,
+    spins: SpinPolicy,
+    /// How many there were.
+    events: u64,
     /// The wakers of the current turn, kept for its capacity.
     ready: Vec<Waker>,
 }
@@ -65,6 +71,8 @@ pub(super) struct Handle {
     opening: Mutex<Option<Poller>>,
     pub(super) registrations: Registrations,
     pub(super) timers: Timers,
+    /// The thread that has the other half counts.
+    pub(super) spins: SpinCounters,
     closed: AtomicBool,
 }
 
@@ -82,9 +90,18 @@ impl Driver {
             opening: Mutex::new(None),
             registrations: Registrations::new(),
             timers: Timers::new(tracer),
+            spins: SpinCounters::default(),
             closed: AtomicBool::new(false),
         };
-        (Driver { poller: None, ready: Vec::new() }, handle)
+        (
+            Driver {
+                poller: None,
+                spins: SpinPolicy::new(spin_setting(), Clock::Process),
+                events: 0,
+                ready: Vec::new(),
+            },
+            handle,
+        )
     }
 
     /// Waits until a socket is ready, a timer is due, or `unpark` is called. If `block` is false, it looks
@@ -97,8 +114,9 @@ impl Driver {
                 self.poller = unpoisoned(handle.opening.lock()).take();
             }
             if let Some(poller) = &mut self.poller {
-                match poller.poll(system_wait(wait)) {
+                match poll(poller, system_wait(wait), &self.spins, &handle.spins, self.events) {
                     Ok(()) => {
+                        self.events += poller.events().count() as u64;
                         let events = poller.events().filter(|event| event.token != WAKER);
                         handle.registrations.dispatch(events, &mut self.ready);
                     }
@@ -119,6 +137,31 @@ impl Driver {
         handle.timers.end_wait(&mut self.ready);
         wake_all(self.ready.drain(..));
     }
+}
+
+/// Waits in the system, and may begin with a spin.
+fn poll(
+    poller: &mut Poller,
+    wait: Wait,
+    spins: &SpinPolicy,
+    counters: &SpinCounters,
+    events: u64,
+) -> io::Result<()> {
+    if wait == Wait::Not {
+        return poller.poll(wait);
+    }
+    let start = clock::nanos();
+    let Some(until) = spins.is_likely().then(|| spins.begin(start, wait.nanos(), events)).flatten() else {
+        let polled = poller.poll(wait);
+        spins.note_sleep(clock::nanos() - start);
+        return polled;
+    };
+    poller.spin(until, clock::nanos)?;
+    let nanos = clock::nanos() - start;
+    let found = poller.events().next().is_some();
+    spins.note_spin(found, nanos);
+    counters.note(found, nanos);
+    if found { Ok(()) } else { poller.poll(wait) }
 }
 
 impl Handle {

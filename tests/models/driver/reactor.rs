@@ -36,6 +36,11 @@ impl Poller {
         Ok(Waker(self.0.clone()))
     }
 
+    /// No thread of a model spins.
+    pub(super) fn spin(&mut self, _: u64, _: impl Fn() -> u64) -> io::Result<u64> {
+        Ok(0)
+    }
+
     pub(super) fn poll(&mut self, wait: Wait) -> io::Result<()> {
         let mut rung = unpoisoned(self.0.rung.lock());
         while !*rung && wait != Wait::Not {

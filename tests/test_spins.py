@@ -1,0 +1,256 @@
+"""Waits that begin with a spin: when the loop polls again before it goes to sleep, and what of that can be seen."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+import wakeloop
+
+pytestmark = [
+    pytest.mark.native,
+    pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="a spin on the only processor keeps its peer from answering"),
+]
+
+#: Answers `e` at once and `d` after a while; after `s` it sends a signal and nothing else.
+PEER = """
+import os, signal, socket, sys, time
+peer = socket.socket(fileno=int(sys.argv[1]))
+while command := peer.recv(1):
+    if command == b"e":
+        peer.send(b"x")
+    elif command == b"d":
+        time.sleep(0.005)
+        peer.send(b"x")
+    else:
+        end = time.perf_counter() + 0.00005
+        while time.perf_counter() < end:
+            pass
+        os.kill(int(sys.argv[2]), signal.SIGUSR1)
+"""
+
+
+@contextlib.contextmanager
+def peer_process():
+    """A process that answers, and our end of the connection to it."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ours = socket.create_connection(listener.getsockname())
+        theirs, _ = listener.accept()
+    for end in (ours, theirs):
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    arguments = [sys.executable, "-c", PEER, str(theirs.fileno()), str(os.getpid())]
+    with ours, subprocess.Popen(arguments, pass_fds=[theirs.fileno()]) as process:
+        theirs.close()
+        try:
+            ours.setblocking(False)
+            yield ours
+        finally:
+            ours.close()
+            process.wait(30)
+
+
+@pytest.fixture
+def spins_for_long(monkeypatch):
+    """Spins last longer than by default, so that they find what they wait for on a slow machine too."""
+    monkeypatch.setenv("WAKELOOP_SPIN", "200")
+
+
+class Pings:
+    """A connection to the peer."""
+
+    def __init__(self, peer):
+        self.peer = peer
+
+    async def __aenter__(self):
+        self.reader, self.writer = await asyncio.open_connection(sock=self.peer)
+        await self.send(b"e", 50)
+        return self
+
+    async def __aexit__(self, *_):
+        self.writer.close()
+        await self.writer.wait_closed()
+
+    async def send(self, command, times=1):
+        for _ in range(times):
+            self.writer.write(command)
+            await self.reader.readexactly(1)
+
+
+def spins():
+    metrics = asyncio.get_running_loop().metrics()
+    return metrics.spins, metrics.spin_hits
+
+
+@pytest.mark.usefixtures("spins_for_long")
+def test_waits_for_a_peer_that_answers_at_once_begin_with_a_spin(run):
+    async def main():
+        async with Pings(peer) as pings:
+            # Other programs may use the processors, so one good try out of several is enough.
+            for _ in range(100):
+                before, hits_before = spins()
+                await pings.send(b"e", 100)
+                after, hits_after = spins()
+                if hits_after - hits_before > 80:
+                    break
+            assert hits_after - hits_before > 80, (after - before, hits_after - hits_before)
+
+    with peer_process() as peer:
+        run(main())
+
+
+@pytest.mark.usefixtures("spins_for_long")
+def test_waits_for_a_slow_peer_do_not(run):
+    async def main():
+        async with Pings(peer) as pings:
+            await pings.send(b"d", 10)
+            before, _ = spins()
+            await pings.send(b"d", 100)
+            assert spins()[0] - before <= 2
+
+    with peer_process() as peer:
+        run(main())
+
+
+@pytest.mark.parametrize("value", ["off", "0"])
+def test_the_environment_turns_spins_off(run, monkeypatch, value):
+    monkeypatch.setenv("WAKELOOP_SPIN", value)
+
+    async def main():
+        async with Pings(peer) as pings:
+            await pings.send(b"e", 1000)
+            assert spins() == (0, 0)
+
+    with peer_process() as peer:
+        run(main())
+
+
+@pytest.mark.usefixtures("spins_for_long")
+def test_a_loop_with_nothing_to_do_is_asleep_also_after_a_burst(run):
+    async def main():
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+
+        def watch():
+            # The burst's last spin may have to end first.
+            time.sleep(0.1)
+            before = loop.metrics().polls
+            time.sleep(0.5)
+            polls.append(loop.metrics().polls - before)
+            loop.call_soon_threadsafe(ended.set)
+
+        async with Pings(peer) as pings:
+            await pings.send(b"e", 1000)
+            thread = threading.Thread(target=watch)
+            thread.start()
+            await ended.wait()
+            thread.join()
+
+    polls = []
+    with peer_process() as peer:
+        run(main())
+    assert polls == [0]
+
+
+@pytest.mark.usefixtures("spins_for_long")
+def test_a_signal_during_a_spin_is_not_lost(run):
+    """Its handler does not wake the loop by a descriptor, so it has to run before the loop goes to sleep."""
+
+    async def main():
+        handled = None
+
+        def handle(*_):
+            handled.set_result(None)
+
+        previous = signal.signal(signal.SIGUSR1, handle)
+        try:
+            async with Pings(peer) as pings:
+                before, hits_before = spins()
+                for _ in range(20):
+                    await pings.send(b"e", 50)
+                    handled = asyncio.get_running_loop().create_future()
+                    pings.writer.write(b"s")
+                    await asyncio.wait_for(handled, 30)
+                after, hits_after = spins()
+        finally:
+            signal.signal(signal.SIGUSR1, previous)
+        return (after - before) - (hits_after - hits_before)
+
+    with peer_process() as peer:
+        # The signals came in spins that found nothing, or at least some of them did.
+        assert run(main()) > 0
+
+
+@pytest.mark.usefixtures("spins_for_long")
+def test_a_twentieth_of_the_time_at_most_is_lost(run):
+    async def main():
+        async with Pings(peer) as pings:
+            start = asyncio.get_running_loop().metrics()
+            for times in (1, 2, 9, 3, 17, 4, 26, 5) * 5:
+                await pings.send(b"e", times)
+                await pings.send(b"d")
+            took = asyncio.get_running_loop().metrics() - start
+        assert took.spins > took.spin_hits
+        return took, took.spin_lost_seconds - took.running_seconds / 20
+
+    with peer_process() as peer:
+        took, beyond = run(main())
+    # At first a millisecond may be lost. Of the last spin, the system may have taken any part for another process.
+    assert beyond < 0.002 or took.spins - took.spin_hits < 3
+
+
+@pytest.mark.usefixtures("spins_for_long")
+def test_the_loop_does_not_spin_while_another_thread_computes(run):
+    async def main():
+        over = False
+
+        def compute():
+            while not over:
+                pass
+
+        async with Pings(peer) as pings:
+            thread = threading.Thread(target=compute)
+            thread.start()
+            try:
+                await pings.send(b"e", 20)
+                before, _ = spins()
+                await pings.send(b"e", 50)
+                assert spins()[0] - before <= 5
+            finally:
+                over = True
+                thread.join()
+
+    with peer_process() as peer:
+        run(main())
+
+
+@pytest.mark.usefixtures("spins_for_long")
+def test_a_loop_that_python_code_steps_does_not_spin(loop):
+    async def main():
+        async with Pings(peer) as pings:
+            await pings.send(b"e", 200)
+
+    with peer_process() as peer:
+        asyncio.events._set_running_loop(loop)
+        try:
+            task = loop.create_task(main())
+            while not task.done():
+                loop._run_once()
+        finally:
+            asyncio.events._set_running_loop(None)
+        assert loop.metrics().spins == 0
+
+
+@pytest.mark.parametrize(("value", "warns"), [("auto", False), ("20", False), ("1001", True), ("on", True)])
+def test_a_setting_that_means_nothing_is_warned_about_and_ignored(value, warns):
+    code = "import wakeloop; wakeloop.new_event_loop().close(); print(wakeloop._core._spin_window())"
+    environment = {"WAKELOOP_SPIN": value}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=50)
+    assert done.returncode == 0
+    assert ("WAKELOOP_SPIN must be off, auto or microseconds up to 1000" in done.stderr) == warns
+
