@@ -7,11 +7,15 @@
 
 from __future__ import annotations
 
+import importlib as _importlib
 import os as _os
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
 
 from . import _core, _streams  # noqa: F401
 from ._core import (
     EchoServer,
+    File,
     Operation,
     RuntimePanic,
     TcpListener,
@@ -24,6 +28,7 @@ from ._core import (
     start_echo_server,
 )
 from ._exposition import metrics_text
+from ._files import open
 from ._publish import publish
 from ._record import Recorder, record
 from ._record import start_if_asked as _record_if_asked
@@ -37,6 +42,7 @@ from ._streams import (
     start_unix_server,
 )
 from ._tasks import tasks, track_waits
+from ._text import TextFile
 from ._watchdog import Watchdog, watchdog
 from .loop import EventLoop, new_event_loop, run
 from .metrics import Histogram, LoopMetrics, RuntimeMetrics, WorkerMetrics, runtime_metrics
@@ -47,6 +53,7 @@ from .policy import install_if_asked as _install_if_asked
 __all__ = [
     "EchoServer",
     "EventLoop",
+    "File",
     "Histogram",
     "LoopMetrics",
     "Operation",
@@ -58,6 +65,7 @@ __all__ = [
     "StreamWriter",
     "TcpListener",
     "TcpStream",
+    "TextFile",
     "UdpSocket",
     "Watchdog",
     "WorkerMetrics",
@@ -66,6 +74,7 @@ __all__ = [
     "install",
     "metrics_text",
     "new_event_loop",
+    "open",
     "open_connection",
     "open_unix_connection",
     "publish",
@@ -86,6 +95,17 @@ if _HAS_POLICIES:
     from .policy import EventLoopPolicy  # noqa: F401
 
     __all__ += ["EventLoopPolicy"]
+
+
+def __getattr__(name: str) -> _Any:
+    # Loaded on first use.
+    if name == "fs":
+        return _importlib.import_module("wakeloop.fs")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+if _TYPE_CHECKING:
+    from . import fs as fs
 
 _core._init_c_caller()
 _os.register_at_fork(after_in_child=_core._forked)

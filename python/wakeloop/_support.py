@@ -29,6 +29,7 @@ from ._fallbacks import (
     refuse_stream_data,
     skips_piece,
 )
+from ._files import send_from_file
 from ._record import slow_turn_recorded
 from ._reports import (
     accept_broken,

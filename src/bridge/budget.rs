@@ -24,6 +24,11 @@ pub(crate) fn spend_item(bytes: usize) {
     SPENT.set(SPENT.get().saturating_add(bytes + ITEM));
 }
 
+/// Counts items whose bytes were counted already.
+pub(crate) fn spend_items(count: usize) {
+    SPENT.set(SPENT.get().saturating_add(count.saturating_mul(ITEM)));
+}
+
 /// Counts an operation that was ready at once.
 pub(crate) fn spend_operation() {
     SPENT.set(SPENT.get().saturating_add(OPERATION));

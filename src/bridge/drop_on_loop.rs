@@ -26,6 +26,11 @@ impl<T: Send + 'static> DropOnLoop<T> {
         self.value.as_ref()
     }
 
+    /// Another value, of the same loop.
+    pub(crate) fn beside<V: Send + 'static>(&self, value: V) -> DropOnLoop<V> {
+        DropOnLoop::new(value, &self.event_loop)
+    }
+
     /// Takes the value out. The caller is attached, and drops the value itself.
     pub(crate) fn into_inner(mut self) -> Option<T> {
         self.value.take()

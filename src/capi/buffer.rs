@@ -190,6 +190,11 @@ impl RawBytes {
         unsafe { (&raw const (*self.0.as_ptr().cast::<ffi::PyBytesObject>()).ob_sval).cast() }
     }
 
+    /// The object, which no code may see before it is filled and [`RawBytes::again`] was called.
+    pub(crate) fn hidden(self) -> Ref {
+        self.0
+    }
+
     /// The object at its full length.
     ///
     /// # Safety

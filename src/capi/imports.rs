@@ -70,6 +70,7 @@ table! {
         file_io = "io"."FileIO",
         fileobj_to_fd = "selectors"."_fileobj_to_fd",
         io_base = "io"."IOBase",
+        unsupported_operation = "io"."UnsupportedOperation",
         server_class = "asyncio.base_events"."Server",
         gaierror = "socket"."gaierror",
         transport_socket = "asyncio.trsock"."TransportSocket",

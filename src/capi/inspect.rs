@@ -249,6 +249,12 @@ impl Ref {
         })
     }
 
+    /// Has it `__index__`?
+    pub(crate) fn is_index(&self) -> bool {
+        // SAFETY: a live object.
+        unsafe { ffi::PyIndex_Check(self.as_ptr()) != 0 }
+    }
+
     /// `operator.index(self)`, with an OverflowError if it is too large.
     pub(crate) fn to_index(&self) -> Result<isize, Raised> {
         // SAFETY: a live object; -1 with an error set means failure.

@@ -4,6 +4,7 @@ pub(crate) mod blocking;
 mod closed;
 mod data;
 pub(crate) mod echo;
+pub(crate) mod file;
 mod incoming;
 pub(crate) mod listener;
 mod listening;
@@ -23,6 +24,7 @@ pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     tcp_stream::make_types(py)?;
     socket::add_methods::<listener::TcpListener>(py)?;
     socket::add_methods::<udp::UdpSocket>(py)?;
+    file::add_to(module)?;
     module.add_class::<echo::EchoServer>()?;
     module.add_class::<tcp_stream::TcpStream>()?;
     module.add_class::<listener::TcpListener>()?;

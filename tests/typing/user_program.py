@@ -12,6 +12,7 @@ from typing import assert_type
 
 import wakeloop
 import wakeloop.waits
+from wakeloop import fs
 
 
 class Echo(asyncio.Protocol):
@@ -93,6 +94,29 @@ async def talking() -> None:
         assert_type(socket, wakeloop.UdpSocket)
         await socket.send(b"query")
         assert_type(await socket.recv(), bytes)
+
+
+async def filing() -> None:
+    async with wakeloop.open("path", "rb") as file:
+        assert_type(file, wakeloop.File)
+        assert_type(await file.read(), bytes)
+        assert_type(await file.readinto(bytearray(5)), int)
+        async for data in file:
+            assert_type(data, bytes)
+    text = await wakeloop.open("path", "w", encoding="utf-8")
+    assert_type(text, wakeloop.TextFile)
+    assert_type(await text.write("text"), int)
+    async for line in text:
+        assert_type(line, str)
+    async with fs.TemporaryFile() as temporary:
+        assert_type(temporary, wakeloop.File)
+    async with fs.NamedTemporaryFile("w") as named, fs.TemporaryDirectory() as folder:
+        assert_type(named, wakeloop.TextFile)
+        assert_type(await wakeloop.fs.listdir(folder), list[str])
+    assert_type(await fs.exists("path"), bool)
+    assert_type((await fs.stat("path")).st_size, int)
+    async for _, folders, _ in fs.walk("path"):
+        assert_type(folders, list[str])
 
 
 async def serving() -> None:

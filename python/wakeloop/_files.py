@@ -1,0 +1,227 @@
+"""`wakeloop.open`: opens files on the runtime's blocking pool."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import operator
+import os
+import stat
+import warnings
+from collections.abc import Callable, Generator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
+
+from . import _core
+from ._text import TextFile
+
+if TYPE_CHECKING:
+    from _typeshed import FileDescriptorOrPath, OpenBinaryMode, OpenTextMode
+
+_T = TypeVar("_T")
+_F = TypeVar("_F", bound=_core.File | TextFile)
+
+
+#: The default size of the buffer.
+_BUFFER_SIZE = 128 * 1024
+
+
+class Mode:
+    """A mode string, checked as io checks it."""
+
+    def __init__(self, mode: str) -> None:
+        if not isinstance(mode, str):
+            raise TypeError(f"open() argument 'mode' must be str, not {type(mode).__name__}")
+        modes = set(mode)
+        if modes - set("axrwb+t") or len(mode) > len(modes):
+            raise ValueError(f"invalid mode: {mode!r}")
+        self.text = mode
+        self.is_binary = "b" in modes
+        if self.is_binary and "t" in modes:
+            raise ValueError("can't have text and binary mode at once")
+        kind = modes & set("xrwa")
+        if len(kind) > 1:
+            raise ValueError("must have exactly one of create/read/write/append mode")
+        if not kind:
+            raise ValueError("Must have exactly one of create/read/write/append mode and at most one plus")
+        self.updates = "+" in modes
+        #: The mode of the io.FileIO.
+        self.raw = kind.pop() + ("+" if self.updates else "")
+
+
+class Style:
+    """What is to be made of a raw file."""
+
+    def __init__(
+        self, mode: Mode, buffering: int, encoding: str | None, errors: str | None, newline: str | None
+    ) -> None:
+        self.mode, self.buffering = mode, buffering
+        if mode.is_binary:
+            for name, value in (("encoding", encoding), ("errors", errors), ("newline", newline)):
+                if value is not None:
+                    raise ValueError(f"binary mode doesn't take an {name} argument".replace("an new", "a new"))
+            if buffering == 1:
+                warnings.warn(
+                    "line buffering (buffering=1) isn't supported in binary mode, "
+                    "the default buffer size will be used",
+                    RuntimeWarning,
+                    stacklevel=4,
+                )
+        else:
+            if buffering == 0:
+                raise ValueError("can't have unbuffered text I/O")
+            for name, value in (("encoding", encoding), ("errors", errors), ("newline", newline)):
+                if not isinstance(value, str | None):
+                    kind = type(value).__name__
+                    raise TypeError(f"open() argument {name!r} must be str or None, not {kind}")
+            # It checks the values, and finds the default encoding.
+            with io.TextIOWrapper(io.BytesIO(), encoding, errors, newline) as sample:
+                self.encoding, self.errors, self.newline = sample.encoding, sample.errors or "strict", newline
+
+    def wrap(self, raw: io.FileIO) -> Callable[[], _core.File | TextFile]:
+        """Runs on a thread that may block. Returns what makes the file on the loop's thread."""
+        info = os.fstat(raw.fileno())
+        is_terminal = self.buffering < 0 and raw.isatty()
+        capacity = self.buffering
+        if capacity < 0 or (capacity == 1):
+            # As io since Python 3.14: a larger buffer needs fewer trips to the pool.
+            capacity = max(getattr(info, "st_blksize", 0), _BUFFER_SIZE)
+        if self.mode.updates and capacity and not raw.seekable():
+            raise io.UnsupportedOperation("File or stream is not seekable.")
+        regular = stat.S_ISREG(info.st_mode)
+        line_buffering = self.buffering == 1 or is_terminal
+        position = raw.tell() if raw.writable() and raw.seekable() else 0
+
+        def make() -> _core.File | TextFile:
+            file = _core._open_file(raw, regular, capacity)
+            if self.mode.is_binary:
+                return file
+            return TextFile(
+                file, self.encoding, self.errors, self.newline, line_buffering, self.mode.text, position
+            )
+
+        return make
+
+
+class Opening(Generic[_F]):
+    """Opens a file: awaited, or given to 'async with', which closes the file at the end of the block."""
+
+    __module__ = "wakeloop"
+    __slots__ = ("_file", "_open", "_style")
+
+    def __init__(self, style: Style, open_raw: Callable[[], io.FileIO]) -> None:
+        self._style, self._open = style, open_raw
+        self._file: _F | None = None
+
+    def __await__(self) -> Generator[Any, None, _F]:
+        return self._opened().__await__()
+
+    async def __aenter__(self) -> _F:
+        file = self._file = await self._opened()
+        return file
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._file is None:
+            raise RuntimeError("open() has opened nothing")
+        file, self._file = self._file, None
+        await file.close()
+
+    async def _opened(self) -> _F:
+        def make() -> tuple[io.FileIO, Callable[[], _core.File | TextFile]]:
+            raw = self._open()
+            try:
+                return raw, self._style.wrap(raw)
+            except BaseException:
+                self._discard(raw)
+                raise
+
+        _, finish = await make_or_undo(make, lambda made: self._discard(made[0]))
+        return cast("_F", finish())
+
+    def _discard(self, raw: io.FileIO) -> None:
+        raw.close()
+
+
+async def make_or_undo(make: Callable[[], _T], undo: Callable[[_T], object]) -> _T:
+    """Makes something on the blocking pool. Undoes it if the task is cancelled, and so nobody gets it."""
+    made: list[_T] = []
+    is_cancelled = False
+
+    # Whoever comes last: the thread, or the task that was cancelled.
+    def discard() -> None:
+        with contextlib.suppress(IndexError):
+            undo(made.pop())
+
+    def job() -> None:
+        made.append(make())
+        if is_cancelled:
+            discard()
+
+    try:
+        await _core.spawn_blocking(job)
+    except BaseException:
+        is_cancelled = True
+        discard()
+        raise
+    return made.pop()
+
+
+@overload
+def open(
+    file: FileDescriptorOrPath,
+    mode: OpenTextMode = "r",
+    buffering: int = -1,
+    encoding: str | None = None,
+    errors: str | None = None,
+    newline: str | None = None,
+    closefd: bool = True,
+    opener: Callable[[str, int], int] | None = None,
+) -> Opening[TextFile]: ...
+@overload
+def open(
+    file: FileDescriptorOrPath,
+    mode: OpenBinaryMode,
+    buffering: int = -1,
+    encoding: None = None,
+    errors: None = None,
+    newline: None = None,
+    closefd: bool = True,
+    opener: Callable[[str, int], int] | None = None,
+) -> Opening[_core.File]: ...
+def open(
+    file: FileDescriptorOrPath,
+    mode: str = "r",
+    buffering: int = -1,
+    encoding: str | None = None,
+    errors: str | None = None,
+    newline: str | None = None,
+    closefd: bool = True,
+    opener: Callable[[str, int], int] | None = None,
+) -> Opening[Any]:
+    """Open a file, as the built-in open does, on a thread of the blocking pool.
+
+    Awaitable, and an asynchronous context manager; gives a File for a binary mode and a TextFile for a text mode.
+    Raises what the built-in open raises: wrong arguments at once, errors of the system in the await.
+    """
+    if not isinstance(file, int):
+        file = os.fspath(file)
+    checked = Mode(mode)
+    if not checked.is_binary:
+        encoding = io.text_encoding(encoding)
+    style = Style(checked, operator.index(buffering), encoding, errors, newline)
+    return Opening(style, lambda: io.FileIO(file, checked.raw, closefd, opener))
+
+
+async def send_from_file(
+    file: _core.File, transport: Any, offset: int = 0, count: int | None = None, *, fallback: bool = True
+) -> int:
+    """`File.sendfile`."""
+    await file._hold()
+    try:
+        loop = asyncio.get_running_loop()
+        return await loop.sendfile(transport, file._raw, offset, count, fallback=fallback)
+    finally:
+        file._end_turn()

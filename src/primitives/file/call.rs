@@ -1,0 +1,647 @@
+//! One awaitable operation on a file.
+//!
+//! It waits for its turn, then tries to do the operation at once, and else has a thread of the blocking pool do it. It
+//! keeps the turn until the awaiting task has the result, so a read that is given up moves nothing. What is done by the
+//! pool alone (writing, closing and the like) is finished there once it has its turn, even if the task is cancelled.
+
+use std::any::Any;
+use std::cell::Cell;
+use std::io::{self, PipeWriter};
+use std::mem::offset_of;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
+
+use pyo3::exceptions::PyStopAsyncIteration;
+use pyo3::prelude::*;
+
+use super::File;
+use super::buffered::{Direct, How, MOST_NOW, Want};
+use super::job::{Begun, Failure, Job, LONG, Reply};
+use super::turn::{Mode, Ticket, TurnGuard};
+use crate::bridge::budget;
+use crate::bridge::drop_on_loop::{DropOnLoop, drop_attached};
+use crate::bridge::io_error::raise_io;
+use crate::bridge::loop_handle::{LoopHandle, running_loop};
+use crate::bridge::panic::RuntimePanic;
+use crate::bridge::runtime;
+use crate::bridge::waiter::{Waiter, WakeOnce};
+use crate::capi::buffer::{Buffer, RawBytes, bytes_from};
+use crate::capi::call::panic_text;
+use crate::capi::collector::Visitor;
+use crate::capi::coroutine::{self, AwaitState, Coroutine, Step, already_awaited};
+use crate::capi::error::exception;
+use crate::capi::fallible::list;
+use crate::capi::imports::imports;
+use crate::capi::inspect::integer;
+use crate::capi::native::{self, native_class};
+use crate::capi::{Borrowed, Raised, Ref, Slot, This};
+use crate::event_loop::clock::monotonic_nanos;
+use crate::event_loop::core::process::forks;
+use crate::primitives::data::Data;
+use crate::runtime::sync::oneshot::{self, Receiver};
+use crate::runtime::{AbortHandle, NoThread};
+use crate::transport::streams::errors;
+
+/// A read of at least this many bytes goes around the buffer.
+const DIRECT: usize = 16 * 1024;
+
+/// What a read gives.
+#[derive(Debug)]
+pub(super) enum Give {
+    Bytes,
+    /// The bytes stay in the buffer.
+    Peek,
+    /// Fewer bytes are an IncompleteReadError.
+    Exactly(usize),
+    /// Empty bytes are the end of the iteration.
+    Next,
+    /// A list of lines.
+    Lines,
+    /// The bytes go into the call's target, and the result is their number.
+    Into,
+}
+
+/// What is to be done.
+#[derive(Debug)]
+pub(super) enum Action {
+    Read(Want, Give),
+    ReadAt(usize, i64),
+    Write(Data),
+    /// As `Write`, and gives `None`.
+    WriteLines(Data),
+    WriteAt(Data, i64),
+    Seek(i64, i32),
+    /// The end of the file, where a seek would move.
+    End,
+    Tell,
+    Truncate(Option<i64>),
+    Flush,
+    Sync,
+    Close,
+    /// `__aenter__`: gives the file.
+    Enter,
+    /// Flushes, and leaves the turn with the file until `File::end_turn`.
+    Hold,
+}
+
+impl Action {
+    fn mode(&self) -> Mode {
+        if matches!(self, Action::ReadAt(..)) { Mode::Together } else { Mode::Alone }
+    }
+}
+
+enum Phase {
+    New,
+    Queued(Arc<Ticket>),
+    Granted(TurnGuard),
+    Running(Running),
+    /// It is done, and the task gets the result in the next turn of the loop.
+    Done(Ref),
+    Over,
+}
+
+/// What a job has done, with the turn and with the owner of the descriptor, which lives at least as long as the job.
+struct Finished {
+    reply: Result<Result<Reply, Failure>, Box<dyn Any + Send>>,
+    turn: TurnGuard,
+    raw: DropOnLoop<Py<PyAny>>,
+}
+
+struct Running {
+    finished: Receiver<Finished>,
+    waker: Arc<WakeOnce>,
+    task: AbortHandle,
+    /// A read, which need not be done if nobody waits for it.
+    abortable: bool,
+    /// Closing it ends the wait of a read for data.
+    cancel: Option<PipeWriter>,
+    /// The fork count when it was started. In a forked child no thread completes the jobs of the parent.
+    forks: u32,
+}
+
+#[repr(C)]
+pub(super) struct FileCall {
+    name: &'static str,
+    /// The file, until the call is over.
+    file: Slot,
+    /// What the task waits for.
+    future: Slot,
+    /// The object that a read fills.
+    target: Slot,
+    /// The fork count when it was queued.
+    forks: Cell<u32>,
+    awaited: AwaitState,
+    phase: Cell<Phase>,
+    action: Cell<Option<Action>>,
+}
+
+// `make_type` builds the class, of which `create` makes every instance.
+native_class!(unsafe FileCall, freelist 64);
+
+impl FileCall {
+    pub(super) fn create(file: This<'_, File>, name: &'static str, action: Action) -> Result<Ref, Raised> {
+        native::create(FileCall {
+            name,
+            file: Slot::new(Some(file.object().to_owned())),
+            future: Slot::empty(),
+            target: Slot::empty(),
+            forks: Cell::new(0),
+            awaited: AwaitState::default(),
+            phase: Cell::new(Phase::New),
+            action: Cell::new(Some(action)),
+        })
+    }
+
+    /// A read that fills `target`.
+    pub(super) fn create_into(
+        file: This<'_, File>,
+        name: &'static str,
+        want: Want,
+        target: Ref,
+    ) -> Result<Ref, Raised> {
+        let call = FileCall::create(file, name, Action::Read(want, Give::Into))?;
+        if let Some(this) = call.downcast::<FileCall>() {
+            this.target.set(Some(target));
+            this.track();
+        }
+        Ok(call)
+    }
+
+    /// Takes the turn, or waits for it.
+    fn begin(this: This<'_, Self>, file: This<'_, File>, mode: Mode) -> Result<Step, Raised> {
+        file.check_process()?;
+        let guard = match TurnGuard::take(&file.shared, mode) {
+            Some(guard) => guard,
+            None => {
+                let (waiter, future) = Waiter::new(this.py())?;
+                match TurnGuard::queue(&file.shared, mode, WakeOnce::new(waiter)) {
+                    Ok(guard) => guard,
+                    Err(ticket) => {
+                        this.forks.set(forks());
+                        return Ok(FileCall::wait(this, Phase::Queued(ticket), future));
+                    }
+                }
+            }
+        };
+        // A write yields when it is done.
+        if !file_writes(this) && budget::is_spent() {
+            this.phase.set(Phase::Granted(guard));
+            return Ok(Step::Yield);
+        }
+        FileCall::perform(this, file, guard)
+    }
+
+    fn wait(this: This<'_, Self>, phase: Phase, future: Ref) -> Step {
+        this.future.set(Some(future.clone_ref()));
+        this.awaited.begin_wait(monotonic_nanos());
+        this.phase.set(phase);
+        this.track();
+        budget::refill();
+        Step::Wait(future)
+    }
+
+    /// Does the operation at once, or else passes it to the pool.
+    fn perform(this: This<'_, Self>, file: This<'_, File>, guard: TurnGuard) -> Result<Step, Raised> {
+        let Some(action) = this.action.take() else { return Err(already_awaited()) };
+        // A file that is closed may be closed again.
+        if matches!(action, Action::Close) {
+            if file.shared.closed.swap(true, Ordering::Relaxed) {
+                return Ok(Step::Done(Ref::none()));
+            }
+            this.action.set(Some(Action::Close));
+            return FileCall::submit(this, file, guard, Job::Close).inspect_err(|Raised| {
+                // No thread: the descriptor is still open.
+                file.shared.closed.store(false, Ordering::Relaxed);
+            });
+        }
+        file.check_open(this.name)?;
+        let job = match action {
+            Action::Read(want, give) => {
+                match try_read(this, file, want, &give)? {
+                    Tried::Done(result) => return Ok(Step::Done(result)),
+                    Tried::Begun(begun) => {
+                        this.action.set(Some(Action::Read(want, give)));
+                        return FileCall::submit_read(this, file, guard, Job::Fill(begun), None);
+                    }
+                    Tried::Waits => {}
+                }
+                let count = match want {
+                    Want::All => Some(None),
+                    Want::Bytes(count) if count >= LONG => Some(Some(count)),
+                    _ => None,
+                };
+                if let Some(count) = count
+                    && file.shared.regular
+                    && !matches!(give, Give::Into)
+                {
+                    this.action.set(Some(Action::Read(want, give)));
+                    return FileCall::submit_read(this, file, guard, Job::ReadLong(count), None);
+                }
+                let cancel = if file.shared.regular { None } else { Some(pipe()?) };
+                let (reader, writer) = cancel.unzip();
+                this.action.set(Some(Action::Read(want, give)));
+                return FileCall::submit_read(this, file, guard, Job::Read(want, reader), writer);
+            }
+            Action::ReadAt(count, offset) => {
+                if let Some(bytes) = try_read_at(file, count, offset)? {
+                    return Ok(Step::Done(bytes));
+                }
+                return FileCall::submit_read(this, file, guard, Job::ReadAt(count, offset), None);
+            }
+            Action::WriteLines(data) => {
+                if file.shared.lock().keep(data.rest()).map_err(|error| raise_io(&error))? {
+                    budget::spend_item(data.rest().len());
+                    return Ok(FileCall::done(this, Ref::none()));
+                }
+                Job::WriteAll(sendable(this.py(), &data)?)
+            }
+            Action::Write(data) => {
+                let length = data.rest().len();
+                if file.shared.lock().keep(data.rest()).map_err(|error| raise_io(&error))? {
+                    budget::spend_item(length);
+                    return Ok(FileCall::done(this, integer(length as i64)?));
+                }
+                Job::Write(sendable(this.py(), &data)?)
+            }
+            Action::WriteAt(data, offset) => Job::WriteAt(sendable(this.py(), &data)?, offset),
+            Action::Seek(offset, whence) => {
+                if matches!(whence, libc::SEEK_SET | libc::SEEK_CUR) && !file.shared.lock().is_dirty() {
+                    let moved = file.shared.lock().seek(offset, whence);
+                    return FileCall::number(moved);
+                }
+                Job::Seek(offset, whence)
+            }
+            Action::End => Job::End,
+            Action::Tell => return FileCall::number(file.shared.lock().tell()),
+            Action::Truncate(size) => Job::Truncate(size),
+            Action::Flush => {
+                if !file.shared.lock().is_dirty() {
+                    return Ok(Step::Done(Ref::none()));
+                }
+                Job::Flush
+            }
+            Action::Sync => Job::Sync,
+            Action::Enter => return Ok(Step::Done(file.object().to_owned())),
+            Action::Hold => {
+                this.action.set(Some(Action::Hold));
+                Job::Settle
+            }
+            Action::Close => Job::Close,
+        };
+        FileCall::submit(this, file, guard, job)
+    }
+
+    /// Ends an operation that was done at once.
+    fn done(this: This<'_, Self>, result: Ref) -> Step {
+        if budget::is_spent() {
+            this.phase.set(Phase::Done(result));
+            return Step::Yield;
+        }
+        Step::Done(result)
+    }
+
+    fn number(number: io::Result<i64>) -> Result<Step, Raised> {
+        budget::spend_operation();
+        integer(number.map_err(|error| raise_io(&error))?).map(Step::Done)
+    }
+
+    fn submit(
+        this: This<'_, Self>,
+        file: This<'_, File>,
+        guard: TurnGuard,
+        job: Job,
+    ) -> Result<Step, Raised> {
+        FileCall::start(this, file, guard, job, false, None)
+    }
+
+    fn submit_read(
+        this: This<'_, Self>,
+        file: This<'_, File>,
+        guard: TurnGuard,
+        job: Job,
+        cancel: Option<PipeWriter>,
+    ) -> Result<Step, Raised> {
+        FileCall::start(this, file, guard, job, true, cancel)
+    }
+
+    /// Sends the job to the pool. The pool's thread notifies the loop itself.
+    fn start(
+        this: This<'_, Self>,
+        file: This<'_, File>,
+        turn: TurnGuard,
+        job: Job,
+        abortable: bool,
+        cancel: Option<PipeWriter>,
+    ) -> Result<Step, Raised> {
+        let py = this.py();
+        let runtime = runtime::handle().map_err(|error| raise_io(&error))?;
+        let home = LoopHandle::running(py)?;
+        let (waiter, future) = Waiter::new(py)?;
+        let raw = file.raw.get().ok_or(Raised)?;
+        let raw = DropOnLoop::new(raw.bind(py).unbind(), &home);
+        let attaches = job.attaches().then(|| home.await_job());
+        let (sender, mut finished) = oneshot::channel();
+        let task = runtime.spawn_blocking_and_notify(
+            move || {
+                let _attaches = attaches;
+                let reply = catch_unwind(AssertUnwindSafe(|| job.run(turn.shared(), &raw)));
+                Finished { reply, turn, raw }
+            },
+            move |finished| drop(sender.send(finished)),
+        );
+        let waker = WakeOnce::new(waiter);
+        let registered = Waker::from(waker.clone());
+        if let Poll::Ready(finished) = Pin::new(&mut finished).poll(&mut Context::from_waker(&registered)) {
+            drop_attached(waker.take());
+            return FileCall::conclude(this, file, finished.ok());
+        }
+        let running =
+            Running { finished, waker, task: task.abort_handle(), abortable, cancel, forks: forks() };
+        Ok(FileCall::wait(this, Phase::Running(running), future))
+    }
+
+    fn conclude(
+        this: This<'_, Self>,
+        file: This<'_, File>,
+        finished: Option<Finished>,
+    ) -> Result<Step, Raised> {
+        let Some(Finished { reply, turn, raw }) = finished else {
+            if matches!(this.action.take(), Some(Action::Close)) {
+                file.shared.closed.store(false, Ordering::Relaxed);
+            }
+            return Err(raise_io(&NoThread.into()));
+        };
+        drop_attached(raw.into_inner());
+        let reply = match reply {
+            Ok(reply) => reply,
+            Err(payload) => return Err(exception::<RuntimePanic>(panic_text(payload.as_ref())).into()),
+        };
+        let reply = match reply {
+            Ok(reply) => reply,
+            Err(Failure::System(error)) => return Err(raise_io(&error)),
+            Err(Failure::Python(error)) => {
+                return Err(error.into_inner().map_or(Raised, Raised::from));
+            }
+        };
+        let result = match (reply, this.action.take()) {
+            (Reply::Item(length, bytes), Some(Action::Read(_, give))) => {
+                let bytes = bytes.map(|bytes| object(this.py(), bytes)).transpose()?;
+                take_item(this, file, length, bytes, &give)
+            }
+            (Reply::Long(bytes, length), Some(Action::Read(_, give))) => {
+                file.shared.lock().skip(length).map_err(|error| raise_io(&error))?;
+                budget::spend_item(length);
+                give_bytes(object(this.py(), bytes)?, &give)
+            }
+            (Reply::Filled(begun), Some(Action::Read(_, give))) => {
+                file.shared.lock().skip(begun.filled()).map_err(|error| raise_io(&error))?;
+                budget::spend_item(begun.filled());
+                give_bytes(begun.finish(this.py())?, &give)
+            }
+            (Reply::Object(bytes), _) => object(this.py(), bytes),
+            (Reply::Nothing, Some(Action::Hold)) => {
+                drop(file.held.replace(Some(turn)));
+                return Ok(Step::Done(Ref::none()));
+            }
+            (Reply::Number(number), _) => integer(number),
+            (Reply::Bytes(bytes), _) => bytes_from(&bytes),
+            (Reply::Nothing | Reply::Item(..) | Reply::Long(..) | Reply::Filled(_), _) => Ok(Ref::none()),
+        };
+        drop(turn);
+        result.map(Step::Done)
+    }
+}
+
+fn object(py: Python<'_>, made: DropOnLoop<Py<PyAny>>) -> Result<Ref, Raised> {
+    made.into_inner().map(|object| Ref::from(object.into_bound(py))).ok_or(Raised)
+}
+
+/// A pipe whose writing end ends the wait of a read.
+fn pipe() -> Result<(io::PipeReader, PipeWriter), Raised> {
+    io::pipe().map_err(|error| raise_io(&error))
+}
+
+fn sendable(py: Python<'_>, data: &Data) -> Result<DropOnLoop<crate::primitives::data::Sendable>, Raised> {
+    Ok(DropOnLoop::new(data.to_sendable(py), &LoopHandle::running(py)?))
+}
+
+fn file_writes(this: This<'_, FileCall>) -> bool {
+    let action = this.action.take();
+    let writes = matches!(action, Some(Action::Write(..) | Action::WriteLines(..)));
+    this.action.set(action);
+    writes
+}
+
+/// What has become of a read that must not wait.
+enum Tried {
+    Done(Ref),
+    /// A part of the result.
+    Begun(Begun),
+    Waits,
+}
+
+/// Reads without waiting.
+fn try_read(
+    this: This<'_, FileCall>,
+    file: This<'_, File>,
+    want: Want,
+    give: &Give,
+) -> Result<Tried, Raised> {
+    if let (Want::Bytes(count), Give::Bytes | Give::Exactly(_)) = (want, give)
+        && (DIRECT..=MOST_NOW).contains(&count)
+        && file.shared.regular
+    {
+        let mut bytes = RawBytes::with_capacity(count)?;
+        // SAFETY: the object has so many bytes, and nothing else refers to it.
+        let place = unsafe { std::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), count) };
+        let read = file.shared.lock().read_direct(place).map_err(|error| raise_io(&error))?;
+        let read = match read {
+            Some(Direct::Whole(read)) => read,
+            Some(Direct::Part(filled)) => {
+                let home = LoopHandle::running(this.py())?;
+                return Ok(Tried::Begun(Begun::new(this.py(), bytes, count, filled, &home)));
+            }
+            None => return Ok(Tried::Waits),
+        };
+        budget::spend_item(read);
+        // SAFETY: so many bytes were written.
+        let bytes = unsafe { if read == count { bytes.whole() } else { bytes.finish(read)? } };
+        return give_bytes(bytes, give).map(Tried::Done);
+    }
+    let ready = file.shared.lock().ready(want, How::Now).map_err(|error| raise_io(&error))?;
+    match ready {
+        Some(length) => take_item(this, file, length, None, give).map(Tried::Done),
+        None => Ok(Tried::Waits),
+    }
+}
+
+fn try_read_at(file: This<'_, File>, count: usize, offset: i64) -> Result<Option<Ref>, Raised> {
+    if count > MOST_NOW {
+        return Ok(None);
+    }
+    let mut bytes = RawBytes::with_capacity(count)?;
+    // SAFETY: the object has so many bytes, and nothing else refers to it. An empty one is shared, and not written.
+    let place = unsafe { std::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), count) };
+    // A thread of the pool may be writing what has to be written first.
+    let Some(mut state) = file.shared.try_lock() else { return Ok(None) };
+    let read = state.read_now_at(place, offset);
+    drop(state);
+    let Some(read) = read.map_err(|error| raise_io(&error))? else { return Ok(None) };
+    budget::spend_item(read);
+    // SAFETY: so many bytes were written.
+    unsafe { if read == count { Ok(Some(bytes.whole())) } else { bytes.finish(read).map(Some) } }
+}
+
+/// Takes what is in the buffer. `bytes` is the same content as an object, if it was made already.
+fn take_item(
+    this: This<'_, FileCall>,
+    file: This<'_, File>,
+    length: usize,
+    bytes: Option<Ref>,
+    give: &Give,
+) -> Result<Ref, Raised> {
+    budget::spend_item(length);
+    if matches!(give, Give::Into) {
+        // Making the view may run Python code.
+        let view = Buffer::writable(&this.target.get().ok_or(Raised)?, "readinto() argument")?;
+        let mut state = file.shared.lock();
+        let count = length.min(view.len()).min(state.ahead().len());
+        // SAFETY: the view has at least so many bytes, and the source is another buffer.
+        unsafe { std::ptr::copy_nonoverlapping(state.ahead().as_ptr(), view.as_ptr(), count) };
+        state.consume(count);
+        drop(state);
+        return integer(count as i64);
+    }
+    let bytes = {
+        let mut state = file.shared.lock();
+        let made = bytes.map_or_else(|| bytes_from(&state.ahead()[..length]), Ok);
+        if made.is_ok() && !matches!(give, Give::Peek) {
+            state.consume(length);
+        }
+        made?
+    };
+    give_bytes(bytes, give)
+}
+
+fn give_bytes(bytes: Ref, give: &Give) -> Result<Ref, Raised> {
+    let length = bytes.exact_bytes().map_or(0, <[u8]>::len);
+    match give {
+        Give::Next if length == 0 => Err(PyStopAsyncIteration::new_err(()).into()),
+        Give::Exactly(count) if length < *count => Err(errors::incomplete(&bytes, &integer(*count as i64)?)),
+        Give::Lines => {
+            let data = bytes.exact_bytes().unwrap_or_default();
+            let py = bytes.py();
+            let lines: Result<Vec<_>, Raised> = data
+                .split_inclusive(|byte| *byte == b'\n')
+                .map(|line| bytes_from(line).map(|line| line.bind(py)))
+                .collect();
+            budget::spend_item(length);
+            Ok(Ref::from(list(py, lines?)?.into_any()))
+        }
+        _ => Ok(bytes),
+    }
+}
+
+impl Coroutine for FileCall {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    const AWAITED: usize = offset_of!(FileCall, awaited);
+
+    fn awaited(&self) -> &AwaitState {
+        &self.awaited
+    }
+
+    fn waits_for(&self) -> Option<Ref> {
+        self.future.get()
+    }
+
+    fn is_over(&self) -> bool {
+        self.file.is_empty()
+    }
+
+    fn step(this: This<'_, Self>, _: Borrowed<'_>) -> Result<Step, Raised> {
+        let Some(object) = this.file.get() else { return Err(already_awaited()) };
+        let Some(file) = object.downcast::<File>() else { return Err(Raised) };
+        let phase = match this.phase.replace(Phase::Over) {
+            Phase::New => {
+                running_loop()?;
+                let action = this.action.take();
+                let mode = action.as_ref().map_or(Mode::Alone, Action::mode);
+                this.action.set(action);
+                return FileCall::begin(this, file, mode);
+            }
+            Phase::Granted(guard) => return FileCall::perform(this, file, guard),
+            Phase::Queued(ticket) if this.forks.get() == forks() => {
+                if let Some(guard) = TurnGuard::redeem(&file.shared, &ticket) {
+                    this.future.clear();
+                    return FileCall::perform(this, file, guard);
+                }
+                Phase::Queued(ticket)
+            }
+            Phase::Running(mut running) if running.forks == forks() => match running.finished.try_recv() {
+                Ok(None) => Phase::Running(running),
+                received => {
+                    this.future.clear();
+                    return FileCall::conclude(this, file, received.ok().flatten());
+                }
+            },
+            Phase::Done(result) => return Ok(Step::Done(result)),
+            Phase::Over => return Err(already_awaited()),
+            parents => parents,
+        };
+        // Other code has stepped the call, so it waits on. If the future is done, other code has cancelled it.
+        this.phase.set(phase);
+        let future = this.future.get().ok_or(Raised)?;
+        if future.call_method(&imports().done, &[])?.is_true()? {
+            future.call_method(&imports().result, &[])?;
+        }
+        Ok(Step::Wait(future))
+    }
+
+    fn finish(&self) {
+        let phase = self.phase.replace(Phase::Over);
+        self.future.clear();
+        match phase {
+            Phase::Queued(ticket) => {
+                if self.forks.get() != forks() {
+                    std::mem::forget(ticket);
+                } else if let Some(object) = self.file.get()
+                    && let Some(file) = object.downcast::<File>()
+                {
+                    ticket.give_up(&file.shared);
+                }
+            }
+            Phase::Running(running) => {
+                if running.forks != forks() {
+                    std::mem::forget(running);
+                } else {
+                    let Running { finished, waker, task, abortable, cancel, .. } = running;
+                    drop_attached((waker.take(), finished, cancel));
+                    if abortable {
+                        task.abort();
+                    }
+                }
+            }
+            Phase::Granted(guard) => drop(guard),
+            Phase::Done(result) => drop(result),
+            Phase::New | Phase::Over => {}
+        }
+        drop(self.action.take());
+        self.target.clear();
+        self.file.clear();
+    }
+
+    fn visit(&self, visitor: &mut Visitor) {
+        visitor.slots([&self.file, &self.future, &self.target]);
+    }
+}
+
+/// Makes the class. Called once, by the module's initialisation.
+pub(crate) fn make_type(py: Python<'_>) -> PyResult<()> {
+    coroutine::class::<FileCall>(c"wakeloop._core.FileCall").build(py).map(drop)
+}

@@ -1,0 +1,298 @@
+//! The methods of a file that make awaitable calls.
+
+use pyo3::prelude::*;
+
+use super::buffered::Want;
+use super::call::{Action, FileCall, Give};
+use super::{File, unsupported};
+use crate::capi::buffer::Buffer;
+use crate::capi::imports::support;
+use crate::capi::methods::Method;
+use crate::capi::{Arguments, Borrowed, Exception, Raised, Ref, This};
+use crate::primitives::data::Data;
+
+/// Raises what io raises. A closed file without a buffer raises ValueError first there.
+fn check_readable(file: This<'_, File>, name: &str) -> Result<(), Raised> {
+    match file.readable {
+        true => Ok(()),
+        false if file.capacity == 0 => {
+            file.check_open("").and_then(|()| Err(unsupported("File not open for reading")))
+        }
+        false => Err(unsupported(if name == "File.read1" { "read1" } else { "read" })),
+    }
+}
+
+fn check_writable(file: This<'_, File>, text: &str) -> Result<(), Raised> {
+    match file.writable {
+        true => Ok(()),
+        false if file.capacity == 0 => {
+            file.check_open("").and_then(|()| Err(unsupported("File not open for writing")))
+        }
+        false => Err(unsupported(text)),
+    }
+}
+
+/// A size that may be left out or `None`; there is none for -1.
+fn size(given: Option<Borrowed<'_>>) -> Result<Option<usize>, Raised> {
+    match given.filter(|size| !size.is_none()) {
+        None => Ok(None),
+        Some(size) => Ok(usize::try_from(index(size)?).ok()),
+    }
+}
+
+fn index(size: Borrowed<'_>) -> Result<isize, Raised> {
+    if !size.is_index() {
+        let text =
+            format!("argument should be integer or None, not '{}'", size.type_name().to_string_lossy());
+        return Err(Exception::TypeError.raise(&text));
+    }
+    size.to_index()
+}
+
+fn offset(given: Borrowed<'_>) -> Result<i64, Raised> {
+    given.to_index().map(|offset| offset as i64)
+}
+
+fn reading(file: This<'_, File>, name: &'static str, want: Want, give: Give) -> Result<Ref, Raised> {
+    check_readable(file, name)?;
+    FileCall::create(file, name, Action::Read(want, give))
+}
+
+fn read(file: This<'_, File>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
+    let ([], [n]) = arguments.bind("read", [], ["size"])?;
+    check_readable(file, "File.read")?;
+    if let Some(n) = n
+        && !n.is_none()
+        && index(n)? < -1
+        && file.capacity > 0
+    {
+        return Err(Exception::ValueError.raise("read length must be non-negative or -1"));
+    }
+    reading(file, "File.read", size(n)?.map_or(Want::All, Want::Bytes), Give::Bytes)
+}
+
+fn read1(file: This<'_, File>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
+    let ([], [n]) = arguments.bind("read1", [], ["size"])?;
+    let most = size(n)?.unwrap_or(file.capacity.max(1));
+    reading(file, "File.read1", Want::Some(most), Give::Bytes)
+}
+
+fn peek(file: This<'_, File>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
+    let ([], [n]) = arguments.bind("peek", [], ["size"])?;
+    size(n)?;
+    if file.capacity == 0 {
+        return Err(unsupported("peek"));
+    }
+    reading(file, "File.peek", Want::Some(file.capacity), Give::Peek)
+}
+
+fn readexactly(file: This<'_, File>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
+    match size(Some(arguments.one("readexactly", "n")?))? {
+        Some(n) => reading(file, "File.readexactly", Want::Bytes(n), Give::Exactly(n)),
+        None => Err(Exception::ValueError.raise("readexactly size can not be less than zero")),
+    }
+}
+
+fn readinto(file: This<'_, File>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
+    let buffer = arguments.one("readinto", "buffer")?;
+    let length = Buffer::writable(&buffer, "readinto() argument")?.len();
+    check_readable(file, "File.readinto")?;
+    FileCall::create_into(file, "File.readinto", Want::Bytes(length), buffer.to_owned())
+}
+
+fn readline(file: This<'_, File>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
+    let ([], [n]) = arguments.bind("readline", [], ["size"])?;
+    reading(file, "File.readline", Want::Line(size(n)?.unwrap_or(usize::MAX)), Give::Bytes)
+}
+
+fn readlines(file: This<'_, File>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
+    let ([], [hint]) = arguments.bind("readlines", [], ["hint"])?;
+    file.check_open("readlines")?;
+    let want = size(hint)?.filter(|hint| *hint > 0).map_or(Want::All, Want::Lines);
+    reading(file, "File.readlines", want, Give::Lines)
+}
+
+/// `__anext__`.
+fn next(file: This<'_, File>) -> Result<Ref, Raised> {
+    reading(file, "File.__anext__", Want::Line(usize::MAX), Give::Next)
+}
+
+fn pread(file: This<'_, File>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
+    let ([n, at], []) = arguments.bind("pread", ["n", "offset"], [])?;
+    check_readable(file, "File.pread")?;
+    match size(Some(n))? {
+        Some(n) => FileCall::create(file, "File.pread", Action::ReadAt(n, offset(at)?)),
+        None => Err(Exception::ValueError.raise("pread size can not be less than zero")),
+    }
+}
+
+fn write(file: This<'_, File>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
+    let data = arguments.one("write", "data")?;
+    check_writable(file, "write")?;
+    FileCall::create(file, "File.write", Action::Write(Data::from_python(data)?))
+}
+
+fn writelines(file: This<'_, File>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
+    let lines = arguments.one("writelines", "lines")?;
+    file.check_open("writelines")?;
+    check_writable(file, "write")?;
+    let py = lines.py();
+    let pieces: Result<Vec<_>, Raised> =
+        lines.bind(py).try_iter()?.map(|line| Data::from_python(Ref::from(line?).borrow())).collect();
+    let data = Data::joined(pieces?.iter().map(Data::rest))?;
+    FileCall::create(file, "File.writelines", Action::WriteLines(data))
+}
+
+fn pwrite(file: This<'_, File>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
+    let ([data, at], []) = arguments.bind("pwrite", ["data", "offset"], [])?;
+    check_writable(file, "write")?;
+    let action = Action::WriteAt(Data::from_python(data)?, offset(at)?);
+    FileCall::create(file, "File.pwrite", action)
+}
+
+fn seek(file: This<'_, File>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
+    let ([target], [whence]) = arguments.bind("seek", ["offset"], ["whence"])?;
+    let whence = whence.map_or(Ok(0), |whence| whence.to_index())?;
+    let whence = match i32::try_from(whence) {
+        Ok(whence) if file.capacity == 0 || (0..=4).contains(&whence) => whence,
+        _ => {
+            return Err(Exception::ValueError.raise(&format!("whence value {whence} unsupported")));
+        }
+    };
+    let action = Action::Seek(offset(target)?, whence);
+    FileCall::create(file, "File.seek", action)
+}
+
+fn truncate(file: This<'_, File>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
+    let ([], [size]) = arguments.bind("truncate", [], ["size"])?;
+    file.check_open("truncate")?;
+    check_writable(file, "truncate")?;
+    let size = size.filter(|size| !size.is_none()).map(offset).transpose()?;
+    FileCall::create(file, "File.truncate", Action::Truncate(size))
+}
+
+/// `sendfile(transport, offset=0, count=None, *, fallback=True)`, in Python.
+fn sendfile(file: This<'_, File>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
+    let function = Ref::from(support(file.py(), "send_from_file")?);
+    function.pass_on(&[file.object()], arguments)
+}
+
+/// The methods that are added to the class.
+pub(super) const METHODS: &[Method<File>] = &[
+    Method::fast(
+        c"read",
+        read,
+        c"read(size=-1)\n\nRead size bytes; fewer only at the end of the file. All up to the end if size is negative or None. Awaitable.",
+    ),
+    Method::fast(
+        c"read1",
+        read1,
+        c"read1(size=-1)\n\nRead at least one and at most size bytes, with at most one read of the system. Empty bytes mean the end. Awaitable.",
+    ),
+    Method::fast(
+        c"peek",
+        peek,
+        c"peek(size=0)\n\nThe bytes that were read ahead, without moving the position; reads once if there are none. Awaitable.",
+    ),
+    Method::fast(
+        c"readexactly",
+        readexactly,
+        c"readexactly(n)\n\nRead n bytes. Raises asyncio.IncompleteReadError, with what there was, if the file ends before. Awaitable.",
+    ),
+    Method::fast(
+        c"readinto",
+        readinto,
+        c"readinto(buffer)\n\nRead into a writable bytes-like object. Awaitable; gives the number of bytes, which is less than its length only at the end of the file.",
+    ),
+    Method::fast(
+        c"readline",
+        readline,
+        c"readline(size=-1)\n\nRead a line with its end, or its first size bytes. The last one may have no end; empty bytes mean the end of the file. Awaitable.",
+    ),
+    Method::fast(
+        c"readlines",
+        readlines,
+        c"readlines(hint=-1)\n\nRead all lines, or lines of more than hint bytes together. Awaitable; gives a list.",
+    ),
+    Method::fast(
+        c"pread",
+        pread,
+        c"pread(n, offset)\n\nRead n bytes at offset; fewer only at the end of the file. Neither uses nor moves the position. Several may run at once. Awaitable.",
+    ),
+    Method::fast(
+        c"write",
+        write,
+        c"write(data)\n\nWrite a bytes-like object. Awaitable; gives the number of bytes, which is all of them unless the file was opened with buffering=0.",
+    ),
+    Method::fast(
+        c"writelines",
+        writelines,
+        c"writelines(lines)\n\nWrite bytes-like objects, one after the other. Awaitable.",
+    ),
+    Method::fast(
+        c"pwrite",
+        pwrite,
+        c"pwrite(data, offset)\n\nWrite all of data at offset, at once. Neither uses nor moves the position. Awaitable; gives the number of bytes.",
+    ),
+    Method::fast(
+        c"seek",
+        seek,
+        c"seek(offset, whence=0)\n\nMove the position: from the beginning, from where it is (whence=1), or from the end (2). Awaitable; gives the new position.",
+    ),
+    Method::no_args(
+        c"tell",
+        |file: This<'_, File>| FileCall::create(file, "File.tell", Action::Tell),
+        c"tell()\n\nThe position in bytes. Awaitable.",
+    ),
+    Method::fast(
+        c"truncate",
+        truncate,
+        c"truncate(size=None)\n\nMake the file size bytes long, by default up to the position, which does not move. Awaitable; gives the size.",
+    ),
+    Method::no_args(
+        c"flush",
+        |file: This<'_, File>| FileCall::create(file, "File.flush", Action::Flush),
+        c"flush()\n\nGive to the system what was written. Awaitable.",
+    ),
+    Method::no_args(
+        c"fsync",
+        |file: This<'_, File>| FileCall::create(file, "File.fsync", Action::Sync),
+        c"fsync()\n\nFlush, and wait until the disk has all data. Awaitable.",
+    ),
+    Method::no_args(
+        c"close",
+        |file: This<'_, File>| FileCall::create(file, "File.close", Action::Close),
+        c"close()\n\nFlush and close, after the operations that were awaited before. Closing twice is fine. The file is closed even if the flush fails. Awaitable.",
+    ),
+    Method::fast(
+        c"sendfile",
+        sendfile,
+        c"sendfile(transport, offset=0, count=None, *, fallback=True)\n\nSend the file to a transport, as loop.sendfile does. Afterwards the position is behind what was sent. Awaitable; gives the number of bytes.",
+    ),
+    Method::no_args(
+        c"_end",
+        |file: This<'_, File>| FileCall::create(file, "File.seek", Action::End),
+        c"_end()\n\nFlush, and find the end of the file without moving the position. Awaitable; gives the offset.",
+    ),
+    Method::no_args(
+        c"_hold",
+        |file: This<'_, File>| FileCall::create(file, "File._hold", Action::Hold),
+        c"_hold()\n\nFlush, and keep the turn until _end_turn(). Awaitable.",
+    ),
+    Method::no_args(
+        c"__aenter__",
+        |file: This<'_, File>| FileCall::create(file, "File.__aenter__", Action::Enter),
+        c"__aenter__()\n\nThe file itself. Awaitable.",
+    ),
+    Method::fast(
+        c"__aexit__",
+        |file: This<'_, File>, _: Arguments<'_>| FileCall::create(file, "File.__aexit__", Action::Close),
+        c"__aexit__(*_exception)\n\nclose(). Awaitable.",
+    ),
+    Method::no_args(
+        c"__aiter__",
+        |file: This<'_, File>| file.object().to_owned(),
+        c"__aiter__()\n\nIterate over lines, each with its end; the last one may have none.",
+    ),
+    Method::no_args(c"__anext__", next, c"__anext__()\n\nThe next line. Awaitable."),
+];

@@ -1,0 +1,178 @@
+//! Whose turn it is to use a file: operations run one after the other, in the order in which they were awaited.
+//!
+//! Reads at an offset share a turn, because they do not depend on the file's position. Everything else has it alone.
+//! A guard may be dropped on any thread, with or without the GIL.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::Shared;
+use crate::bridge::waiter::WakeOnce;
+use crate::event_loop::core::process::forks;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    Alone,
+    Together,
+}
+
+/// A place in the queue.
+pub(super) struct Ticket {
+    mode: Mode,
+    /// The turn was passed to the owner. Read and written with the queue locked.
+    granted: AtomicBool,
+    waker: Arc<WakeOnce>,
+}
+
+#[derive(Default)]
+struct Queue {
+    /// How many have the turn.
+    holders: usize,
+    /// The one that has it, has it alone.
+    alone: bool,
+    waiting: VecDeque<Arc<Ticket>>,
+}
+
+impl Queue {
+    fn admits(&self, mode: Mode) -> bool {
+        self.holders == 0 || (mode == Mode::Together && !self.alone)
+    }
+
+    fn admit(&mut self, mode: Mode) {
+        self.holders += 1;
+        self.alone = mode == Mode::Alone;
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Turn {
+    queue: Mutex<Queue>,
+}
+
+impl std::fmt::Debug for Turn {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Turn").finish_non_exhaustive()
+    }
+}
+
+impl Turn {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        // The lock may be poisoned: no code under it panics half-way.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Is an operation under way?
+    pub(super) fn is_taken(&self) -> bool {
+        self.lock().holders > 0
+    }
+
+    fn release(&self) {
+        let mut queue = self.lock();
+        queue.holders -= 1;
+        let mut woken = Vec::new();
+        while queue.waiting.front().is_some_and(|next| queue.admits(next.mode))
+            && let Some(next) = queue.waiting.pop_front()
+        {
+            queue.admit(next.mode);
+            next.granted.store(true, Ordering::Relaxed);
+            woken.push(next);
+        }
+        drop(queue);
+        for ticket in woken {
+            if let Some(waiter) = ticket.waker.take() {
+                waiter.wake();
+            }
+        }
+    }
+}
+
+/// The right to use the file. Dropping it passes the turn on.
+#[derive(Debug)]
+pub(super) struct TurnGuard {
+    shared: Arc<Shared>,
+    forks: u32,
+}
+
+impl TurnGuard {
+    /// Takes the turn, if nobody waits for it.
+    pub(super) fn take(shared: &Arc<Shared>, mode: Mode) -> Option<TurnGuard> {
+        let mut queue = shared.turn.lock();
+        (queue.waiting.is_empty() && queue.admits(mode)).then(|| {
+            queue.admit(mode);
+            TurnGuard::of(shared)
+        })
+    }
+
+    /// As [`TurnGuard::take`], or else a place in the queue, whose owner `waker` wakes.
+    pub(super) fn queue(
+        shared: &Arc<Shared>,
+        mode: Mode,
+        waker: Arc<WakeOnce>,
+    ) -> Result<TurnGuard, Arc<Ticket>> {
+        let mut queue = shared.turn.lock();
+        if queue.waiting.is_empty() && queue.admits(mode) {
+            queue.admit(mode);
+            return Ok(TurnGuard::of(shared));
+        }
+        let ticket = Arc::new(Ticket { mode, granted: AtomicBool::new(false), waker });
+        queue.waiting.push_back(ticket.clone());
+        Err(ticket)
+    }
+
+    /// Takes the turn, if it was passed to the owner of this ticket.
+    pub(super) fn redeem(shared: &Arc<Shared>, ticket: &Arc<Ticket>) -> Option<TurnGuard> {
+        let _queue = shared.turn.lock();
+        ticket.granted.load(Ordering::Relaxed).then(|| TurnGuard::of(shared))
+    }
+
+    fn of(shared: &Arc<Shared>) -> TurnGuard {
+        TurnGuard { shared: shared.clone(), forks: forks() }
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+}
+
+impl Drop for TurnGuard {
+    fn drop(&mut self) {
+        // In a forked child the owners of tickets are tasks of the parent.
+        if self.forks == forks() {
+            self.shared.turn.release();
+        }
+    }
+}
+
+impl Ticket {
+    /// Gives the place up, or the turn if it was passed to this ticket meanwhile. Call it once, instead of
+    /// [`TurnGuard::redeem`].
+    pub(super) fn give_up(self: Arc<Ticket>, shared: &Arc<Shared>) {
+        let mut queue = shared.turn.lock();
+        let granted = self.granted.load(Ordering::Relaxed);
+        if !granted {
+            queue.waiting.retain(|other| !Arc::ptr_eq(other, &self));
+        }
+        drop(queue);
+        if granted {
+            drop(TurnGuard::of(shared));
+        } else if self.mode == Mode::Alone {
+            // Those behind it may share the turn of the present holders.
+            shared.turn.admit_more();
+        }
+        // The waiter goes on the thread of its loop, which is attached.
+        crate::bridge::drop_on_loop::drop_attached(self);
+    }
+}
+
+impl Turn {
+    fn admit_more(&self) {
+        let mut queue = self.lock();
+        if queue.holders > 0 {
+            // As if one more holder had come and gone.
+            queue.holders += 1;
+            drop(queue);
+            self.release();
+        }
+    }
+}
