@@ -26,7 +26,7 @@ CAN_EMBED = $(PY) -c 'import sys, pathlib, sysconfig as s; v = s.get_config_var;
 	sys.exit(not (pathlib.Path(v("LIBDIR")) / v("LDLIBRARY")).exists())'
 
 .DEFAULT_GOAL := help
-.PHONY: help venv build demo docs guides test test-rust test-python loom mutants shuttle miri sanitize other-systems debug-python debug-tests bench-echo conformance conformance-modes conformance-3.14 conformance-matrix conformance-summed ecosystem extension lint types soak fuzz bench bench-3.14 bench-3.15 bench-quick bench-instructions bench-shares bench-workers bench-primitives bench-runtime wheels check-wheels sdist check-sdist check-arm64 licenses deny workflows release-check clean
+.PHONY: help venv build demo docs guides test test-rust test-python loom mutants shuttle miri sanitize other-systems debug-python debug-tests bench-echo conformance conformance-modes conformance-3.14 conformance-matrix conformance-summed ecosystem extension lint types soak fuzz bench bench-3.14 bench-3.15 bench-quick bench-instructions bench-shares bench-workers bench-primitives bench-files bench-runtime wheels check-wheels sdist check-sdist check-arm64 licenses deny workflows release-check clean
 
 help: ## lists the main targets
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -247,6 +247,9 @@ bench-primitives: $(MADE)-extension $(MADE)-bench #- compares wakeloop's primiti
 	$(VENV)/bin/maturin develop --release --quiet -m benchmarks/tokio_sleep/Cargo.toml \
 	|| echo 'skipped: the sleep on tokio, which cannot be built here'
 	for scenario in sleep lines latency; do $(PY) benchmarks/primitives.py $$scenario || exit 1; done
+
+bench-files: $(MADE)-extension $(MADE)-bench #- compares wakeloop's files with aiofiles and anyio
+	$(PY) benchmarks/files.py
 
 RUNTIME_BENCH := cargo run --release --quiet --manifest-path benchmarks/runtime/Cargo.toml --
 # Makes the page, and the charts too if the environment of the other benchmarks exists.
