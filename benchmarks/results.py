@@ -1,8 +1,6 @@
 """Makes a page, and its chart, from a result file of ``run.py``.
 
     python benchmarks/results.py benchmarks/out/TIME.json [--page benchmarks/RESULTS.md]
-
-Results of any Python make a page; only the page of the Python that the targets were set for shows them.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ import chart
 from baseline import BASELINE
 from loops import REFERENCE
 from report import Row, Rows, loopback, median_of, ratios
-from targets import PYTHON, TARGETS
+from targets import AS_GOOD, OF_THE_BASELINE, OF_THE_BEST
 
 OURS = "wakeloop"
 UNITS = {"cpu_us": "us CPU", "p99_us": "us p99", "kib_per_idle": "KiB"}
@@ -58,38 +56,32 @@ def ratio_cell(row: Row | None, reference: Row | None) -> str:
     return spread(found)
 
 
-def line(name: str, by_loop: dict[str, Row], loops: list[str], targets: dict[str, float]) -> str:
+def goal(name: str, by_loop: dict[str, Row]) -> tuple[float, str, float | None]:
+    """The target, what it is a ratio to, and the ratio that was reached, if it was measured."""
+    if target := OF_THE_BASELINE.get(name):
+        return target, BASELINE, middle(by_loop.get(OURS), by_loop.get(BASELINE))
+    best = best_other(by_loop)
+    return OF_THE_BEST.get(name, AS_GOOD), "best other", statistics.median(best[1]) if best else None
+
+
+def line(name: str, by_loop: dict[str, Row], loops: list[str]) -> str:
     reference, ours = by_loop.get(REFERENCE), by_loop.get(OURS)
     metric = (ours or {}).get("metric", "cpu_us")
     cost = median_of(ours, metric) if ours and "fail" not in ours else None
-    target = targets.get(name)
-    reached, baseline = middle(ours, reference), middle(by_loop.get(BASELINE), reference)
-    if target is None or reached is None:
-        verdict = ""
-    elif reached >= target:
-        verdict = "yes"
-    elif baseline is not None and baseline < target:
-        verdict = f"short; so is the baseline, ours is at {reached / baseline:.2f} of it"
-    else:
-        verdict = "short"
+    target, other, reached = goal(name, by_loop)
+    verdict = "" if reached is None else f"{reached:.2f}" if reached >= target else f"{reached:.2f}, short"
     cells = [name, f"{cost:.3g} {UNITS.get(metric, metric)}" if cost is not None else "–"]
     cells += [ratio_cell(by_loop.get(loop), reference) for loop in loops if loop != REFERENCE]
     best = best_other(by_loop)
     cells.append(f"{spread(best[1])} {best[0]}" if best else "–")
-    if targets:
-        cells += [f"{target:g}" if target else "", verdict]
+    cells += [f"{target:g} of the {other}", verdict]
     return "| " + " | ".join(cells) + " |"
 
 
-def targets_of(about: dict[str, Any]) -> dict[str, float]:
-    return TARGETS if about["python"].startswith(f"{PYTHON}.") else {}
-
-
 def page(rows: Rows, about: dict[str, Any], where: Path) -> str:
-    targets = targets_of(about)
     loops = [loop for loop in about["loops"] if any(loop in by_loop for by_loop in rows.values())]
     shown = [loop for loop in loops if loop != REFERENCE]
-    heads = ["scenario", f"cost on {OURS}", *shown, "best other over ours", *(["target", "reached"] if targets else [])]
+    heads = ["scenario", f"cost on {OURS}", *shown, "best other over ours", "target", "reached"]
     behind = [
         f"{name}: {best[0]} costs {spread(best[1])} of ours"
         for name, by_loop in rows.items()
@@ -108,16 +100,16 @@ def page(rows: Rows, about: dict[str, Any], where: Path) -> str:
         f"Each cell is the ratio to {REFERENCE} by the scenario's metric, the median of all rounds with the lowest and"
         f" the highest in brackets: 2.00 costs half of what {REFERENCE} does. The metric is the CPU time of the whole"
         " process per operation unless the cost says otherwise. `baseline` is a server without Python and without an"
-        " event loop (`benchmarks/baseline`): what the kernel, and for TLS OpenSSL, cost by themselves. No loop can be"
-        " cheaper, so where it is short of a target this machine does not let any loop reach it. Where the rest of a row"
-        " goes is in [SHARES.md](SHARES.md). The best other is the loop, other than ours, that costs least; what it costs"
+        " event loop (`benchmarks/baseline`): what the kernel, and for TLS OpenSSL, cost by themselves. A target"
+        " is a share of that floor, what it costs over our cost, or where there is none, what the best other loop costs"
+        " over our cost. Where the rest of a row goes is in [SHARES.md](SHARES.md). The best other is the loop, other than ours, that costs least; what it costs"
         " is given as a multiple of our cost.",
         "",
         f"![The same as a chart: a dot for each median, a line for each range]({chart.beside(where).name})",
         "",
         "| " + " | ".join(heads) + " |",
         "|" + " --- |" * len(heads),
-        *[line(name, by_loop, loops, targets) for name, by_loop in rows.items()],
+        *[line(name, by_loop, loops) for name, by_loop in rows.items()],
         "",
     ]
     if behind:
@@ -137,8 +129,8 @@ def main() -> int:
     about: dict[str, Any] = content["meta"]
     arguments.page.write_text(page(rows, about, arguments.page))
     chart.write(arguments.page)
-    reached = {name: middle(row.get(OURS), row.get(REFERENCE)) for name, row in rows.items()}
-    short = [name for name, target in targets_of(about).items() if (value := reached.get(name)) and value < target]
+    goals = {name: goal(name, row) for name, row in rows.items()}
+    short = [name for name, (target, _, value) in goals.items() if value is not None and value < target]
     print(f"{arguments.page}: {len(rows)} scenarios; short of the target: {', '.join(short) or 'none'}")
     return 0
 

@@ -111,7 +111,7 @@ class CloseAtOnce(asyncio.Protocol):
         transport.close()
 
 
-async def serve_protocol(protocol: type[asyncio.BaseProtocol], path: str) -> int:
+async def serve_protocol(protocol: Callable[[], asyncio.BaseProtocol], path: str) -> int:
     loop = asyncio.get_running_loop()
     return port_of(keep(await loop.create_server(protocol, "127.0.0.1", 0, backlog=1024)))
 
@@ -233,26 +233,28 @@ async def serve_datagrams(path: str) -> int:
 
 # -- bulk --------------------------------------------------------------------------------------------------------
 
-CHUNK = bytes(range(256)) * 256
-CHUNKS = 64
+ANSWER = bytes(range(256)) * 4 * 4 * KIB
 
 
 class Bulk(asyncio.Protocol):
-    """Answers each request with 4 MiB in writes of 64 KiB, as fast as the flow control lets it."""
+    """Answers each request with 4 MiB in writes of one size, as fast as the flow control lets it."""
+
+    def __init__(self, size: int) -> None:
+        self.chunk, self.chunks = ANSWER[:size], len(ANSWER) // size
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport: asyncio.Transport = transport  # type: ignore[assignment]
         self.left, self.paused = 0, False
 
     def data_received(self, data: bytes) -> None:
-        self.transport.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % (len(CHUNK) * CHUNKS))
-        self.left = CHUNKS
+        self.transport.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(ANSWER))
+        self.left = self.chunks
         self.send()
 
     def send(self) -> None:
         while self.left and not self.paused:
             self.left -= 1
-            self.transport.write(CHUNK)
+            self.transport.write(self.chunk)
 
     def pause_writing(self) -> None:
         self.paused = True
@@ -339,8 +341,9 @@ add("unix/proto/1k/c10", partial(serve_unix_protocol, Echo), echo_load(KIB, 10))
 add("unix/streams/1k/c10", partial(serve_unix_streams, echo_exactly(KIB)), echo_load(KIB, 10))
 add("udp/1k/c10", serve_datagrams, echo_load(KIB, 10, "udp"))
 
-add("tcp/bulk/64k-writes/c4", partial(serve_protocol, Bulk),
-    {"scheme": "http", "connections": 4, "expect_body": CHUNK * CHUNKS})  # fmt: skip
+for _kib, _connections in ((4, 1), (64, 1), (1024, 1), (64, 4)):
+    add(f"tcp/bulk/{_kib}k-writes/c{_connections}", partial(serve_protocol, partial(Bulk, _kib * KIB)),
+        {"scheme": "http", "connections": _connections, "expect_body": ANSWER})  # fmt: skip
 
 # Scenarios of memory, and of how long a client waits.
 _crowd = partial(serve_protocol, Echo)

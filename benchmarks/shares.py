@@ -31,7 +31,6 @@ from processes import ChildError, cores
 from results import OURS
 from run import Contender, Settings, chosen
 from servers import SERVERS
-from targets import TARGETS
 
 NAMES = [*SCENARIOS, *(name for name, it in SERVERS.items() if it.metric == "cpu_us"), *CLIENTS]
 FREQUENCY = 4999
@@ -108,22 +107,21 @@ def measure(name: str, settings: Settings) -> tuple[float, list[float], Shares]:
 def line(name: str, cost: float, ratios: list[float], shares: Shares) -> str:
     ratio = statistics.median(ratios)
     most = ratio / (1 - sum(shares[who] for who in AVOIDABLE))
-    target = TARGETS.get(name)
     cells = [name, f"{cost:.3g} us", f"{ratio:.2f} [{min(ratios):.2f}–{max(ratios):.2f}]"]
     cells += [f"{shares[who]:.0%}" if shares[who] >= 0.1 else f"{shares[who]:.1%}" for who in COLUMNS]
-    return "| " + " | ".join([*cells, f"{most:.2f}", f"{target:g}" if target else ""]) + " |"
+    return "| " + " | ".join([*cells, f"{most:.2f}"]) + " |"
 
 
 def heading(rounds: int) -> list[str]:
     about = report.meta([REFERENCE, OURS])
-    titles = ["scenario", "cost", f"ratio to {REFERENCE}", *COLUMNS, "ratio if ours cost nothing", "target"]
+    titles = ["scenario", "cost", f"ratio to {REFERENCE}", *COLUMNS, "ratio if ours cost nothing"]
     return [
         "# Where the time goes",
         "",
         f"Measured {about['date']} on {about['machine']}; Python {about['python'].split()[0]}; {rounds} rounds: the CPU"
         f" time of an operation on {OURS}, and whose code it was spent in. The last ratio leaves out all that is in our"
-        " library, in the C library and in the clock: a target beyond it cannot be reached there by a loop that makes the"
-        " same system calls and runs the same Python."
+        " library, in the C library and in the clock: no loop that makes the same system calls and runs the same Python can"
+        " go beyond it there."
         f" {report.loopback(about)} Made by `make bench-shares`;"
         " `benchmarks/shares.py` says how.",
         "",

@@ -1,4 +1,4 @@
-//! Answers GET requests without looking at them: small answers, and large ones in writes of 64 KiB.
+//! Answers GET requests without looking at them: small answers, and large ones in writes of one size.
 
 use std::io::{ErrorKind, Read, Write};
 
@@ -7,8 +7,7 @@ use crate::streams::{Connection, Got, Rest, read};
 /// About what uvicorn and aiohttp send.
 const HELLO: &[u8] = b"HTTP/1.1 200 OK\r\ndate: Sat, 21 Nov 2026 00:00:00 GMT\r\nserver: plain\r\n\
 content-type: text/plain\r\ncontent-length: 13\r\n\r\nHello, world!";
-const CHUNK: usize = 64 * 1024;
-const CHUNKS: usize = 64;
+const ANSWER: usize = 4 * 1024 * 1024;
 
 /// How many requests end in these bytes. The load sends each request in one piece.
 fn requests(bytes: &[u8]) -> usize {
@@ -51,8 +50,8 @@ pub struct Bulk<S> {
 }
 
 impl<S> Bulk<S> {
-    pub fn new(stream: S) -> Self {
-        Bulk { stream, chunk: (0..CHUNK).map(|place| place as u8).collect(), sent: 0, owed: 0 }
+    pub fn new(stream: S, size: usize) -> Self {
+        Bulk { stream, chunk: (0..size).map(|place| place as u8).collect(), sent: 0, owed: 0 }
     }
 }
 
@@ -61,19 +60,19 @@ impl<S: Read + Write> Connection for Bulk<S> {
         match read(&mut self.stream, buffer) {
             Got::Bytes(count) => {
                 for _ in 0..requests(&buffer[..count]) {
-                    let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", CHUNK * CHUNKS);
+                    let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {ANSWER}\r\n\r\n");
                     // The next request comes after the last answer has left, so the socket has room for the whole head.
                     if !self.stream.write(head.as_bytes()).is_ok_and(|sent| sent == head.len()) {
                         return false;
                     }
-                    self.owed += CHUNK * CHUNKS;
+                    self.owed += ANSWER;
                 }
             }
             Got::Nothing => {}
             Got::End => return false,
         }
         while self.sent < self.owed {
-            let from = self.sent % CHUNK;
+            let from = self.sent % self.chunk.len();
             match self.stream.write(&self.chunk[from..]) {
                 Ok(count) => self.sent += count,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return true,

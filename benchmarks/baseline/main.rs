@@ -26,7 +26,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "unix" => streams::serve(unix(argument(3)?)?, echo::Echo::new),
         "accept" => streams::accept_and_close(tcp()?),
         "http" => streams::serve(tcp()?, http::Hello::new),
-        "bulk" => streams::serve(tcp()?, http::Bulk::new),
+        "bulk-4" => bulk(4),
+        "bulk-64" => bulk(64),
+        "bulk-1024" => bulk(1024),
         "udp" => udp::serve(),
         "tls" => {
             let server = tls::Tls::new(argument(3)?, argument(4)?, argument(5)?, argument(6)?)?;
@@ -35,6 +37,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         other => return Err(format!("there is no baseline for {other:?}").into()),
     }?;
     Ok(())
+}
+
+fn bulk(kib: usize) -> std::io::Result<()> {
+    streams::serve(tcp()?, |stream| http::Bulk::new(stream, kib * 1024))
 }
 
 fn tcp() -> std::io::Result<TcpListener> {
