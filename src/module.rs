@@ -54,7 +54,7 @@ fn _histogram_bounds(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
 /// WAKELOOP_SPIN has a value that means nothing.
 #[pyfunction]
 fn _spin_window() -> Option<u64> {
-    Setting::from_environment().ok().map(spin::window)
+    Setting::from_environment().map(spin::window)
 }
 
 /// Fails in a subinterpreter, before any object of it is stored: what this module imports, it keeps for the life of

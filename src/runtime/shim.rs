@@ -7,6 +7,8 @@
 //!
 //! Neither sees what comes from the standard library directly: `Arc`, and what a `SpinLock` guards.
 
+use crate::spin::Setting;
+
 cfg_select! {
     wakeloop_loom => {
         pub(super) use loom::hint;
@@ -143,11 +145,6 @@ cfg_select! {
 
 cfg_select! {
     wakeloop_shuttle => {
-        /// Threads of a model never spin.
-        pub(super) fn spin_setting() -> crate::spin::Setting {
-            crate::spin::Setting::Off
-        }
-
         /// Returns how long to wait in the system: not at all, because a wait would hold up all threads of the
         /// model.
         pub(super) fn system_wait(_: crate::reactor::Wait) -> crate::reactor::Wait {
@@ -156,17 +153,20 @@ cfg_select! {
         }
     }
     _ => {
-        /// Returns whether threads spin before they sleep.
-        pub(super) fn spin_setting() -> crate::spin::Setting {
-            if cfg!(wakeloop_loom) { crate::spin::Setting::Off } else { crate::spin::Setting::from_environment().unwrap_or(crate::spin::Setting::Auto) }
-        }
-
         /// Returns how long to wait in the system.
         #[inline(always)]
         pub(super) fn system_wait(wait: crate::reactor::Wait) -> crate::reactor::Wait {
             wait
         }
     }
+}
+
+/// Returns whether threads spin before they sleep. Those of a model never do.
+pub(super) fn spin_setting() -> Setting {
+    if cfg!(any(wakeloop_loom, wakeloop_shuttle)) {
+        return Setting::Off;
+    }
+    Setting::from_environment().unwrap_or_default()
 }
 
 pub(super) use thread_cell;

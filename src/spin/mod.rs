@@ -22,8 +22,6 @@ use std::cell::Cell;
 pub(crate) use setting::Setting;
 use trial::{Spent, Trial};
 
-/// How long a spin lasts at most.
-pub(crate) const WINDOW: u64 = 50_000;
 /// After a spin that found nothing, up to two to the power of this many spins are left out.
 const MOST_LEFT_OUT: u32 = 10;
 
@@ -47,24 +45,14 @@ pub(crate) struct SpinPolicy {
 /// How long spins of a thread with this setting last at most. Zero if it never spins.
 #[cfg_attr(not(feature = "python"), allow(dead_code, reason = "only Python code asks"))]
 pub(crate) fn window(setting: Setting) -> u64 {
-    match setting {
-        Setting::Off => 0,
-        Setting::Auto if !processors::suffice() => 0,
-        Setting::Auto => WINDOW,
-        Setting::Window(nanos) => nanos,
-    }
+    if setting == Setting::Auto && !processors::suffice() { 0 } else { setting.window() }
 }
 
 impl SpinPolicy {
     pub(crate) fn new(setting: Setting, clock: Clock) -> SpinPolicy {
-        let (window, depends) = match setting {
-            Setting::Off => (0, false),
-            Setting::Auto => (WINDOW, true),
-            Setting::Window(nanos) => (nanos, false),
-        };
         SpinPolicy {
-            window: Cell::new(window),
-            depends: Cell::new(depends),
+            window: Cell::new(setting.window()),
+            depends: Cell::new(setting == Setting::Auto),
             expectation: Expectation::default(),
             budget: Budget::default(),
             trial: Trial::new(),
@@ -203,6 +191,7 @@ fn signed(nanos: u64) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use super::setting::WINDOW;
     use super::*;
 
     const FOREVER: u64 = u64::MAX;

@@ -1,32 +1,37 @@
 //! The setting of spins: `WAKELOOP_SPIN`.
 
 /// Whether threads spin, and for how long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Setting {
     /// They never do.
     Off,
     /// They do where it helps, if the processors suffice.
+    #[default]
     Auto,
     /// They do where it helps, for so many nanoseconds, on any machine.
     Window(u64),
 }
 
-/// A text that is no setting.
-#[derive(Debug)]
-pub(crate) struct Unknown;
-
+/// How long a spin lasts at most by default, in nanoseconds.
+pub(super) const WINDOW: u64 = 50_000;
 /// The longest window in microseconds: beyond it, sleeping costs less in any case.
 const LONGEST: u64 = 1_000;
 
 impl Setting {
-    /// The setting of the environment: `Auto` without one.
-    ///
-    /// # Errors
-    /// When it means nothing.
-    pub(crate) fn from_environment() -> Result<Setting, Unknown> {
+    /// The setting of the environment: `Auto` without one, and `None` for one that means nothing.
+    pub(crate) fn from_environment() -> Option<Setting> {
         match std::env::var_os("WAKELOOP_SPIN") {
-            None => Ok(Setting::Auto),
-            Some(text) => text.to_str().and_then(Setting::parse).ok_or(Unknown),
+            None => Some(Setting::Auto),
+            Some(text) => text.to_str().and_then(Setting::parse),
+        }
+    }
+
+    /// How long a spin lasts at most, in nanoseconds. Zero if there is none.
+    pub(super) fn window(self) -> u64 {
+        match self {
+            Setting::Off => 0,
+            Setting::Auto => WINDOW,
+            Setting::Window(nanos) => nanos,
         }
     }
 

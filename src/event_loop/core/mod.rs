@@ -148,7 +148,7 @@ impl Core {
             fds: FdTable::new(),
             io: Io::new(poller),
             polls: PollPolicy::default(),
-            spins: SpinPolicy::new(Setting::from_environment().unwrap_or(Setting::Auto), Clock::Thread),
+            spins: SpinPolicy::new(Setting::from_environment().unwrap_or_default(), Clock::Thread),
             writes: Writes::new(),
             inbox: Arc::new(Inbox::new(waker)),
             wakeup: Wakeup::default(),

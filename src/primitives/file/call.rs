@@ -207,49 +207,24 @@ impl FileCall {
     fn perform(this: This<'_, Self>, file: This<'_, File>, guard: TurnGuard) -> Result<Step, Raised> {
         let Some(action) = this.action.take() else { return Err(already_awaited()) };
         // A file that is closed may be closed again.
-        if matches!(action, Action::Close) {
-            if file.shared.closed.swap(true, Ordering::Relaxed) {
-                return Ok(Step::Done(Ref::none()));
-            }
-            this.action.set(Some(Action::Close));
-            return FileCall::submit(this, file, guard, Job::Close).inspect_err(|Raised| {
-                // No thread: the descriptor is still open.
-                file.shared.closed.store(false, Ordering::Relaxed);
-            });
+        if !matches!(action, Action::Close) {
+            file.check_open(this.name)?;
         }
-        file.check_open(this.name)?;
         let job = match action {
             Action::Read(want, give) => {
-                match try_read(this, file, want, &give)? {
+                let (job, cancel) = match try_read(this, file, want, &give)? {
                     Tried::Done(result) => return Ok(Step::Done(result)),
-                    Tried::Begun(begun) => {
-                        this.action.set(Some(Action::Read(want, give)));
-                        return FileCall::submit_read(this, file, guard, Job::Fill(begun), None);
-                    }
-                    Tried::Waits => {}
-                }
-                let count = match want {
-                    Want::All => Some(None),
-                    Want::Bytes(count) if count >= LONG => Some(Some(count)),
-                    _ => None,
+                    Tried::Begun(begun) => (Job::Fill(begun), None),
+                    Tried::Waits => waiting_read(file, want, &give)?,
                 };
-                if let Some(count) = count
-                    && file.shared.regular
-                    && !matches!(give, Give::Into)
-                {
-                    this.action.set(Some(Action::Read(want, give)));
-                    return FileCall::submit_read(this, file, guard, Job::ReadLong(count), None);
-                }
-                let cancel = if file.shared.regular { None } else { Some(pipe()?) };
-                let (reader, writer) = cancel.unzip();
                 this.action.set(Some(Action::Read(want, give)));
-                return FileCall::submit_read(this, file, guard, Job::Read(want, reader), writer);
+                return FileCall::submit(this, file, guard, job, cancel);
             }
             Action::ReadAt(count, offset) => {
                 if let Some(bytes) = try_read_at(file, count, offset)? {
                     return Ok(Step::Done(bytes));
                 }
-                return FileCall::submit_read(this, file, guard, Job::ReadAt(count, offset), None);
+                Job::ReadAt(count, offset)
             }
             Action::WriteLines(data) => {
                 if file.shared.lock().keep(data.rest()).map_err(|error| raise_io(&error))? {
@@ -289,9 +264,18 @@ impl FileCall {
                 this.action.set(Some(Action::Hold));
                 Job::Settle
             }
-            Action::Close => Job::Close,
+            Action::Close => {
+                if file.shared.closed.swap(true, Ordering::Relaxed) {
+                    return Ok(Step::Done(Ref::none()));
+                }
+                this.action.set(Some(Action::Close));
+                return FileCall::submit(this, file, guard, Job::Close, None).inspect_err(|Raised| {
+                    // No thread: the descriptor is still open.
+                    file.shared.closed.store(false, Ordering::Relaxed);
+                });
+            }
         };
-        FileCall::submit(this, file, guard, job)
+        FileCall::submit(this, file, guard, job, None)
     }
 
     /// Ends an operation that was done at once.
@@ -308,32 +292,12 @@ impl FileCall {
         integer(number.map_err(|error| raise_io(&error))?).map(Step::Done)
     }
 
+    /// Sends the job to the pool. The pool's thread notifies the loop itself. Closing `cancel` ends a read's wait.
     fn submit(
-        this: This<'_, Self>,
-        file: This<'_, File>,
-        guard: TurnGuard,
-        job: Job,
-    ) -> Result<Step, Raised> {
-        FileCall::start(this, file, guard, job, false, None)
-    }
-
-    fn submit_read(
-        this: This<'_, Self>,
-        file: This<'_, File>,
-        guard: TurnGuard,
-        job: Job,
-        cancel: Option<PipeWriter>,
-    ) -> Result<Step, Raised> {
-        FileCall::start(this, file, guard, job, true, cancel)
-    }
-
-    /// Sends the job to the pool. The pool's thread notifies the loop itself.
-    fn start(
         this: This<'_, Self>,
         file: This<'_, File>,
         turn: TurnGuard,
         job: Job,
-        abortable: bool,
         cancel: Option<PipeWriter>,
     ) -> Result<Step, Raised> {
         let py = this.py();
@@ -342,6 +306,7 @@ impl FileCall {
         let (waiter, future) = Waiter::new(py)?;
         let raw = file.raw.get().ok_or(Raised)?;
         let raw = DropOnLoop::new(raw.bind(py).unbind(), &home);
+        let abortable = job.is_read();
         let attaches = job.attaches().then(|| home.await_job());
         let (sender, mut finished) = oneshot::channel();
         let task = runtime.spawn_blocking_and_notify(
@@ -441,6 +406,20 @@ enum Tried {
     /// A part of the result.
     Begun(Begun),
     Waits,
+}
+
+/// The job of a read that has to wait, and what ends its wait for data.
+fn waiting_read(file: This<'_, File>, want: Want, give: &Give) -> Result<(Job, Option<PipeWriter>), Raised> {
+    if !file.shared.regular {
+        let (reader, writer) = pipe()?;
+        return Ok((Job::Read(want, Some(reader)), Some(writer)));
+    }
+    let job = match want {
+        Want::All if !matches!(give, Give::Into) => Job::ReadLong(None),
+        Want::Bytes(count) if count >= LONG && !matches!(give, Give::Into) => Job::ReadLong(Some(count)),
+        _ => Job::Read(want, None),
+    };
+    Ok((job, None))
 }
 
 /// Reads without waiting.

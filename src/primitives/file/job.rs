@@ -68,6 +68,11 @@ impl From<io::Error> for Failure {
 }
 
 impl Job {
+    /// Need it not be done if nobody waits for it?
+    pub(super) fn is_read(&self) -> bool {
+        matches!(self, Job::Read(..) | Job::ReadLong(_) | Job::Fill(_) | Job::ReadAt(..))
+    }
+
     /// Will its thread need the GIL?
     pub(super) fn attaches(&self) -> bool {
         match self {

@@ -124,11 +124,7 @@ impl Driver {
                     // even forever if the program has closed all descriptors of the process; tasks and timers
                     // continue.
                     Err(error) if block && error.kind() != io::ErrorKind::Interrupted => {
-                        thread::sleep(match wait {
-                            Wait::Not => Duration::ZERO,
-                            Wait::Until { left, .. } => left.min(BROKEN_WAIT),
-                            Wait::Forever => BROKEN_WAIT,
-                        });
+                        thread::sleep(Duration::from_nanos(wait.nanos()).min(BROKEN_WAIT));
                     }
                     Err(_) => {}
                 }
