@@ -877,3 +877,15 @@ def test_a_read_of_the_cache_needs_no_thread(run, path):
                 pytest.fail("every read has yielded")
 
     run(main())
+
+
+def test_the_warning_about_line_buffering_names_the_line_that_opens_the_file(tmp_path):
+    path = tmp_path / "file"
+    path.touch()
+    with pytest.warns(RuntimeWarning, match="line buffering") as ours:
+        opening = wakeloop.open(path, "rb", 1)
+    with pytest.warns(RuntimeWarning, match="line buffering") as theirs, open(path, "rb", 1):
+        pass
+    assert ours[0].filename == theirs[0].filename == __file__
+    assert str(ours[0].message) == str(theirs[0].message)
+    del opening

@@ -66,7 +66,7 @@ class Style:
                     "line buffering (buffering=1) isn't supported in binary mode, "
                     "the default buffer size will be used",
                     RuntimeWarning,
-                    stacklevel=4,
+                    stacklevel=3,
                 )
         else:
             if buffering == 0:
