@@ -63,9 +63,28 @@ def test_eager_start_runs_the_first_step_inside_of_create_task(run):
         loop = asyncio.get_running_loop()
         task = loop.create_task(child(), eager_start=True, name="eager")
         assert seen == ["started"] and task.get_name() == "eager" and await task is task
-        task = loop.create_task(child(), eager_start=False)
-        assert seen == ["started"]
-        await task
+        for not_eager in (False, None, 0):
+            task = loop.create_task(child(), eager_start=not_eager)
+            assert seen == ["started"]
+            await task
+            seen.pop()
+
+    run(main())
+
+
+@pytest.mark.skipif(not TAKES_EAGER_START, reason="create_task() takes no such keyword in this Python")
+def test_an_eager_task_runs_in_its_context_and_may_end_or_fail_at_once(run):
+    async def main():
+        async def fail():
+            raise ValueError(variable.get())
+
+        context = contextvars.copy_context()
+        context.run(variable.set, "from the context")
+        done = asyncio.create_task(read_variable(), name="done", context=context, eager_start=True)
+        assert done.done() and done.result() == "from the context" and done.get_name() == "done"
+        failed = asyncio.create_task(fail(), context=context, eager_start=1)
+        assert failed.done() and str(failed.exception()) == "from the context"
+        assert asyncio.current_task() not in (done, failed)
 
     run(main())
 

@@ -22,6 +22,7 @@ macro_rules! table {
             /// The keyword names with which futures and tasks are made.
             pub(crate) future_keywords: Keywords<1>,
             pub(crate) task_keywords: Keywords<3>,
+            pub(crate) eager_task_keywords: Keywords<4>,
             /// An empty tuple.
             pub(crate) no_arguments: Ref,
         }
@@ -41,6 +42,7 @@ macro_rules! table {
                     future_keywords: Keywords::new(["loop"])?,
                     no_arguments: fallible::tuple([])?,
                     task_keywords: Keywords::new(["loop", "name", "context"])?,
+                    eager_task_keywords: Keywords::new(["loop", "name", "context", "eager_start"])?,
                 })
             }
         }
@@ -52,7 +54,7 @@ table! {
         __aexit__, __self__, _active_count, _asyncio_future_blocking, _attach, _cancelled, _clients, _current_handle, _detach,
         _ensure_fd_no_transport, _run, _sockets, accept, add_done_callback, buffer_updated,
         call_at, call_soon_threadsafe, cancel, cancelled, close, connection_lost, connection_made, context,
-        create_future, data_received, datagram_received, done, eof_received, error_received, family, fileno,
+        create_future, data_received, datagram_received, done, eager_start, eof_received, error_received, family, fileno,
         get_buffer, get_protocol, is_closing, name, pause_reading, pause_writing, pending, recv, recv_into, remove_done_callback,
         result, resume_reading, resume_writing, send, sendto, set, set_result, throw, time, wait,
     }

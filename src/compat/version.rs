@@ -14,3 +14,6 @@ pub(crate) const READUNTIL_TAKES_TUPLES: bool = cfg!(Py_3_13);
 /// Since 3.13 `Server._attach` and `_detach` take the transport, and the server keeps a set of its clients. Before,
 /// they only count them.
 pub(crate) const SERVER_LISTS_CLIENTS: bool = cfg!(Py_3_13);
+
+/// Since 3.14 (and 3.13.3) `create_task` passes every keyword on to the task, so `eager_start` too.
+pub(crate) const CREATE_TASK_TAKES_EAGER_START: bool = cfg!(Py_3_14);

@@ -28,6 +28,7 @@ use crate::capi::recycle::context::context_for;
 use crate::capi::{Arguments, Borrowed, Exception, Raised, Ref};
 use crate::compat::clock::NativeTiming;
 use crate::compat::patches;
+use crate::compat::version::CREATE_TASK_TAKES_EAGER_START;
 
 type Loop<'a> = This<'a, Core>;
 
@@ -308,40 +309,41 @@ fn by_keyword(core: Loop<'_>, arguments: Arguments<'_>, function: &str) -> Resul
 // -- tasks and futures
 
 /// `create_task`. In the common case it creates the C Task directly. In debug mode, with a task factory, on a closed
-/// loop and for keywords other than `name` and `context`, asyncio's function does the work, or the patch that replaces
-/// it.
+/// loop and for keywords that [`task_keywords`] does not know, asyncio's function does the work, or the patch that
+/// replaces it.
 fn create_task(core: Loop<'_>, arguments: Arguments<'_>) -> Result<Ref, Raised> {
     if let &[coroutine] = arguments.rest(0)
         && core.task_factory.is_empty()
         && !core.instrumentation.is_active()
         && !core.is_closed()
-        && let Some([name, context]) = task_keywords(arguments)
+        && let Some(keywords) = task_keywords(arguments)
     {
-        return new_task(core, coroutine, name, context);
+        return new_task(core, coroutine, keywords);
     }
     patches::create_task()?.pass_on(&[core.object()], arguments)
 }
 
-/// The values of `name` and `context`, each Python's `None` if it was not passed. Returns nothing if there is another
-/// keyword.
+/// The values of `name`, `context` and, where `create_task` takes it, `eager_start`; each Python's `None` if it was not
+/// passed. Returns nothing if there is another keyword.
 #[inline(always)]
-fn task_keywords<'a>(arguments: Arguments<'a>) -> Option<[Borrowed<'a>; 2]> {
-    let mut found = [Borrowed::none(); 2];
+fn task_keywords<'a>(arguments: Arguments<'a>) -> Option<[Borrowed<'a>; 3]> {
+    let mut found = [Borrowed::none(); 3];
+    let known = [&imports().name, &imports().context, &imports().eager_start];
+    let known = &known[..if CREATE_TASK_TAKES_EAGER_START { 3 } else { 2 }];
     for (name, value) in arguments.named() {
-        let place = [&imports().name, &imports().context].iter().position(|known| known.is(&name))?;
+        let place = known.iter().position(|known| known.is(&name))?;
         found[place] = value;
     }
     Some(found)
 }
 
-fn new_task(
-    core: Loop<'_>,
-    coroutine: Borrowed<'_>,
-    name: Borrowed<'_>,
-    context: Borrowed<'_>,
-) -> Result<Ref, Raised> {
-    let values = [core.object(), name, context];
-    patches::task_class()?.call_keywords([coroutine], &imports().task_keywords, values)
+fn new_task(core: Loop<'_>, coroutine: Borrowed<'_>, keywords: [Borrowed<'_>; 3]) -> Result<Ref, Raised> {
+    let [name, context, eager_start] = keywords;
+    let (this, class) = (core.object(), patches::task_class()?);
+    if eager_start.is_none() {
+        return class.call_keywords([coroutine], &imports().task_keywords, [this, name, context]);
+    }
+    class.call_keywords([coroutine], &imports().eager_task_keywords, [this, name, context, eager_start])
 }
 
 // -- the method table
