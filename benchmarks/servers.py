@@ -264,6 +264,36 @@ class Bulk(asyncio.Protocol):
         self.send()
 
 
+UPLOAD = 4 * KIB * KIB
+RECEIVED = b"HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\nreceived"
+
+
+class Upload(asyncio.Protocol):
+    """Counts what a request uploads, 4 MiB, and answers when it has all."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport: asyncio.Transport = transport  # type: ignore[assignment]
+        self.left = 0
+
+    def data_received(self, data: bytes) -> None:
+        if not self.left:
+            self.left = UPLOAD + data.index(b"\r\n\r\n") + 4
+        self.left -= len(data)
+        if not self.left:
+            self.transport.write(RECEIVED)
+
+
+async def receive_upload(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while True:
+            await reader.readuntil(b"\r\n\r\n")
+            await reader.readexactly(UPLOAD)
+            writer.write(RECEIVED)
+            await writer.drain()
+    except (asyncio.IncompleteReadError, ConnectionError):
+        writer.close()
+
+
 # -- HTTP --------------------------------------------------------------------------------------------------------
 
 HELLO = b"Hello, world!"
@@ -344,6 +374,10 @@ add("udp/1k/c10", serve_datagrams, echo_load(KIB, 10, "udp"))
 for _kib, _connections in ((4, 1), (64, 1), (1024, 1), (64, 4)):
     add(f"tcp/bulk/{_kib}k-writes/c{_connections}", partial(serve_protocol, partial(Bulk, _kib * KIB)),
         {"scheme": "http", "connections": _connections, "expect_body": ANSWER})  # fmt: skip
+
+_upload = {"scheme": "http", "connections": 1, "post": UPLOAD, "expect_body": b"received"}
+add("tcp/upload/4m/c1", partial(serve_protocol, Upload), _upload)
+add("tcp/native-streams/upload/4m/c1", partial(serve_native_streams, receive_upload), _upload)
 
 # Scenarios of memory, and of how long a client waits.
 _crowd = partial(serve_protocol, Echo)

@@ -1,4 +1,4 @@
-//! Answers GET requests without looking at them: small answers, and large ones in writes of one size.
+//! Answers requests without looking at them: small answers, large ones in writes of one size, and uploads.
 
 use std::io::{ErrorKind, Read, Write};
 
@@ -80,5 +80,45 @@ impl<S: Read + Write> Connection for Bulk<S> {
             }
         }
         true
+    }
+}
+
+const UPLOAD: usize = 4 * 1024 * 1024;
+const RECEIVED: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\nreceived";
+
+/// Answers when 4 MiB have arrived behind the head of a request.
+pub struct Upload<S> {
+    stream: S,
+    left: usize,
+}
+
+impl<S> Upload<S> {
+    pub fn new(stream: S) -> Self {
+        Upload { stream, left: 0 }
+    }
+}
+
+impl<S: Read + Write> Connection for Upload<S> {
+    fn ready(&mut self, buffer: &mut [u8]) -> bool {
+        loop {
+            let count = match read(&mut self.stream, buffer) {
+                Got::Bytes(count) => count,
+                Got::Nothing => return true,
+                Got::End => return false,
+            };
+            if self.left == 0 {
+                let Some(head) = buffer[..count].windows(4).position(|four| four == b"\r\n\r\n") else {
+                    return false;
+                };
+                self.left = UPLOAD + head + 4;
+            }
+            self.left -= count;
+            if self.left == 0 && !self.stream.write(RECEIVED).is_ok_and(|sent| sent == RECEIVED.len()) {
+                return false;
+            }
+            if count < buffer.len() {
+                return true;
+            }
+        }
     }
 }

@@ -29,6 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "bulk-4" => bulk(4),
         "bulk-64" => bulk(64),
         "bulk-1024" => bulk(1024),
+        "upload" => streams::serve(tcp()?, http::Upload::new),
         "udp" => udp::serve(),
         "tls" => {
             let server = tls::Tls::new(argument(3)?, argument(4)?, argument(5)?, argument(6)?)?;

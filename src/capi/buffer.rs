@@ -222,13 +222,19 @@ impl RawBytes {
     /// # Safety
     /// The first `size` bytes were written, and `size` is at most the capacity.
     pub(crate) unsafe fn finish(self, size: usize) -> Result<Ref, Raised> {
+        self.resized(size).map(|bytes| bytes.0)
+    }
+
+    /// The object with another capacity, and the content that both have room for. The system moves the pages of a large
+    /// object without a copy. If there is no memory, the content is lost.
+    pub(crate) fn resized(self, capacity: usize) -> Result<RawBytes, Raised> {
         let mut object = self.0.into_ptr();
         // SAFETY: the only reference to a bytes object; on failure the object is gone and null is left.
         unsafe {
-            if _PyBytes_Resize(&mut object, size as ffi::Py_ssize_t) < 0 {
+            if _PyBytes_Resize(&mut object, capacity as ffi::Py_ssize_t) < 0 {
                 return Err(Raised);
             }
-            Ref::from_owned(object).ok_or(Raised)
+            Ref::from_owned(object).map(RawBytes).ok_or(Raised)
         }
     }
 }

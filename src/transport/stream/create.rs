@@ -9,6 +9,7 @@ use pyo3::types::PyDict;
 
 use super::address;
 use super::counted::Counted;
+use super::low_water::LowWater;
 use super::methods::{ATTRIBUTES, METHODS};
 use super::state::{Ends, Gate, ReadSide, Stream, WriteSide};
 use crate::capi::error::raise_io;
@@ -34,7 +35,12 @@ pub(crate) fn create(core: &Core, parts: Parts, stream: StreamParts) -> Result<R
     opening::create(core, parts, |base| Stream {
         base,
         sink: ProtocolSink::default(),
-        reading: ReadSide { gate: Cell::new(Gate::Starting), large: Cell::new(false), family: stream.family },
+        reading: ReadSide {
+            gate: Cell::new(Gate::Starting),
+            large: Cell::new(false),
+            family: stream.family,
+            low_water: LowWater::new(stream.family),
+        },
         writing: WriteSide::default(),
         ends: Ends {
             sockname: Slot::new(stream.sockname),

@@ -9,7 +9,7 @@
 //! [`state`] has the fields. [`create`] creates a transport, [`accept`] creates one for each connection of a listening
 //! socket. [`clients`] attaches transports to asyncio's server and detaches them, [`counted`] counts them.
 //! [`sharing`] decides how several processes share the connections of a listening socket, by what they tell each other with
-//! [`shared_load`]. [`send_file`] is `loop.sendfile`. [`extra`] is `get_extra_info`, [`address`] has system calls for addresses and
+//! [`shared_load`]. [`low_water`] lets the kernel wait for all of a long read. [`send_file`] is `loop.sendfile`. [`extra`] is `get_extra_info`, [`address`] has system calls for addresses and
 //! sockets.
 
 pub(crate) mod accept;
@@ -18,6 +18,7 @@ pub(crate) mod clients;
 mod counted;
 pub(crate) mod create;
 mod extra;
+pub(crate) mod low_water;
 mod methods;
 mod receive;
 pub(crate) mod send;

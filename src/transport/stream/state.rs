@@ -7,6 +7,7 @@ use std::os::fd::RawFd;
 use std::rc::Rc;
 
 use super::counted::Counted;
+use super::low_water::LowWater;
 use crate::capi::collector::{Traverse, Visitor};
 use crate::capi::{Ref, Slot, This};
 use crate::compat::descriptor;
@@ -52,6 +53,7 @@ pub(crate) struct ReadSide {
     pub(super) large: Cell<bool>,
     /// The family of the socket. A read of a Unix socket may be cut at passed file descriptors.
     pub(super) family: c_int,
+    pub(super) low_water: LowWater,
 }
 
 /// The state of writing.
@@ -143,6 +145,12 @@ impl Traverse for Stream {
 }
 
 impl Stream {
+    /// The StreamReader needs `missing` bytes before it does anything; 0 if any number is enough.
+    #[inline(always)]
+    pub(crate) fn await_bytes(&self, missing: usize) {
+        self.reading.low_water.follow(missing, || self.descriptor());
+    }
+
     /// The descriptor for system calls. It is -1, so that they fail, if the program has closed or detached the socket
     /// that it passed to the transport, because another connection may have the number.
     #[inline(always)]

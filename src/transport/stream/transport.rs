@@ -50,6 +50,7 @@ impl TransportKind for Stream {
     const OWNS_DESCRIPTOR: bool = true;
 
     fn set_protocol(&self, protocol: Ref) -> Result<(), Raised> {
+        self.await_bytes(0);
         self.sink.set(protocol)
     }
 

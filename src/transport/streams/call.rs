@@ -24,9 +24,8 @@ use crate::capi::fallible::tuple;
 use crate::capi::imports::imports;
 use crate::capi::inspect::integer;
 use crate::capi::native::{self, native_class};
-use crate::capi::{Arguments, Borrowed, Exception, Native, Raised, Ref, Slot, This};
+use crate::capi::{Arguments, Borrowed, Exception, Raised, Ref, Slot, This};
 use crate::event_loop::core::Core;
-use crate::transport::stream::state::Stream;
 
 /// What the call does.
 #[derive(Debug)]
@@ -184,7 +183,7 @@ impl Call {
         let future = event_loop.call_method(&imports().create_future, &[])?;
         this.awaited.begin_wait(time_of_poll(reader, &event_loop));
         reader.waiter.set(Some(future.clone_ref()));
-        reader.wanted.set(match this.kind() {
+        reader.set_wanted(match this.kind() {
             Kind::Exactly(size) => *size as usize,
             _ => 0,
         });
@@ -197,7 +196,7 @@ impl Call {
     /// The `finally` block of asyncio's `_wait_for_data`.
     fn stop_waiting(&self, reader: &Reader) {
         self.waiter.clear();
-        reader.wanted.set(0);
+        reader.set_wanted(0);
         reader.waiter.clear();
     }
 
@@ -275,11 +274,7 @@ impl Call {
 #[inline(always)]
 fn time_of_poll(reader: &Reader, event_loop: &Ref) -> u64 {
     // The transport leads to the loop with fewer instructions than a look at the loop's class.
-    // SAFETY: null, or an object that the slot holds a reference to. No Python code runs while it is borrowed.
-    let transport = unsafe { Borrowed::from_nullable(reader.transport.as_ptr()) };
-    if let Some(transport) = transport.filter(|transport| Stream::class().is_exact_class_of(transport)) {
-        // SAFETY: the class was checked.
-        let stream = unsafe { This::<Stream>::from_ptr(transport.as_ptr()) };
+    if let Some(stream) = reader.native_transport() {
         return stream.base.core().polls.last_poll();
     }
     event_loop.downcast::<Core>().map_or(0, |core| core.polls.last_poll())

@@ -13,7 +13,9 @@ use crate::capi::inspect::clear_error;
 use crate::capi::methods::TypeSlot;
 use crate::capi::native::{Dealloc, WeakList, native_class};
 use crate::capi::recycle::bytes_cache::BytesCache;
-use crate::capi::{Exception, Raised, Ref, Slot};
+use crate::capi::{Borrowed, Exception, Native, Raised, Ref, Slot, This};
+use crate::transport::stream::low_water::LONG;
+use crate::transport::stream::state::Stream;
 
 /// The most room that is reserved for a waiting read. A peer may announce more data than it ever sends.
 const AHEAD: usize = 1024 * 1024;
@@ -143,10 +145,18 @@ impl Reader {
     /// the limit.
     #[inline(always)]
     fn arrived(&self) -> Result<(), Raised> {
+        let length = self.store().len();
+        if length < self.wanted.get()
+            && let Some(stream) = self.native_transport()
+        {
+            // The waiting read would only wait again, and resume the transport.
+            stream.await_bytes(self.wanted.get() - length);
+            return Ok(());
+        }
         if let Some(waiter) = self.waiter.take() {
             wake(&waiter)?;
         }
-        if self.store().len() > self.bytes.get().saturating_mul(2) && !self.paused.get() {
+        if length > self.bytes.get().saturating_mul(2) && !self.paused.get() {
             return self.pause();
         }
         Ok(())
@@ -166,6 +176,33 @@ impl Reader {
         }
         self.paused.set(true);
         Ok(())
+    }
+
+    /// The waiting read needs `wanted` bytes in all; 0 if any number is enough, or if no read waits.
+    #[inline(always)]
+    pub(super) fn set_wanted(&self, wanted: usize) {
+        let before = self.wanted.replace(wanted);
+        if before.max(wanted) >= LONG {
+            self.set_mark();
+        }
+    }
+
+    #[cold]
+    fn set_mark(&self) {
+        if let Some(stream) = self.native_transport() {
+            stream.await_bytes(self.wanted.get().saturating_sub(self.store().len()));
+        }
+    }
+
+    /// The transport, if it is exactly our own stream transport. Borrow it only while no Python code can run.
+    #[inline(always)]
+    pub(super) fn native_transport(&self) -> Option<This<'_, Stream>> {
+        // SAFETY: null, or an object that the slot holds a reference to.
+        let transport = unsafe { Borrowed::from_nullable(self.transport.as_ptr()) };
+        transport.filter(|transport| Stream::class().is_exact_class_of(transport)).map(|transport| {
+            // SAFETY: the class was checked.
+            unsafe { This::from_ptr(transport.as_ptr()) }
+        })
     }
 
     /// `_maybe_resume_transport()`.

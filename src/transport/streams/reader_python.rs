@@ -180,7 +180,10 @@ fn set_limit(reader: &Reader, limit: Ref) {
 
 // -- attributes ----------------------------------------------------------------------------------------
 
+/// The program may change what it gets, or what it sets, at any time. So a waiting read counts for itself again, each time
+/// that data arrives.
 fn buffer(this: This<'_, Reader>) -> Result<Ref, Raised> {
+    this.set_wanted(0);
     match this.custom_buffer.get() {
         Some(custom) => Ok(custom),
         None => this.store().share(),
@@ -188,6 +191,7 @@ fn buffer(this: This<'_, Reader>) -> Result<Ref, Raised> {
 }
 
 fn set_buffer(this: This<'_, Reader>, value: Option<Borrowed<'_>>) {
+    this.set_wanted(0);
     let value = value.map_or_else(Ref::none, |value| value.to_owned());
     let (store, custom) = match Store::of(value) {
         Ok(store) => (store, None),
@@ -199,7 +203,14 @@ fn set_buffer(this: This<'_, Reader>, value: Option<Borrowed<'_>>) {
 
 const ATTRIBUTES: &[Attribute<Reader>] = &[
     slot_attribute!(Reader, c"_loop", event_loop),
-    slot_attribute!(Reader, c"_transport", transport),
+    Attribute::new(
+        c"_transport",
+        |this: This<'_, Reader>| this.transport.get(),
+        |this: This<'_, Reader>, value: Option<Borrowed<'_>>| {
+            this.set_wanted(0);
+            this.transport.set(value.filter(|value| !value.is_none()).map(|value| value.to_owned()));
+        },
+    ),
     slot_attribute!(Reader, c"_exception", exception),
     slot_attribute!(Reader, c"_waiter", waiter),
     slot_attribute!(Reader, c"_source_traceback", source_traceback),

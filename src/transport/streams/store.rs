@@ -29,6 +29,9 @@ pub(crate) struct Store {
 /// From this size on, [`keep_heap`] is needed.
 const LARGE: usize = 32 * 1024;
 
+/// From this size on, a growing store keeps its object: the system moves the pages, where a new object needs a copy.
+const PAGES: usize = 128 * 1024;
+
 static HEAP: Once = Once::new();
 
 /// Makes glibc keep the freed memory of large messages.
@@ -147,6 +150,17 @@ impl Store {
         let length = self.len();
         // At least twice the content, so that appending single bytes does not copy the content each time.
         let capacity = (length + least).max(2 * length);
+        if length >= PAGES && self.start == 0 {
+            let bytes = std::mem::replace(self, Store::empty()).bytes.ok_or(Raised)?;
+            *self = Store {
+                bytes: Some(bytes.resized(capacity)?),
+                start: 0,
+                end: length,
+                capacity,
+                shared: None,
+            };
+            return Ok(());
+        }
         let mut bytes = RawBytes::with_capacity(capacity)?;
         let content = self.as_slice();
         // SAFETY: a new object with room for the content.
