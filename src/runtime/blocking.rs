@@ -143,12 +143,19 @@ impl<F: FnOnce() -> T, T, G: FnOnce(T)> Future for Notifying<F, G> {
 pub(super) trait Surroundings: Clone + Send + 'static {
     /// Runs `body` on the thread, as a part of the runtime.
     fn enter(&self, body: impl FnOnce());
+
+    /// A job waits for [`Pool::run_queued`].
+    fn job_waits(&self) {}
 }
 
 impl Surroundings for Arc<Shared> {
     fn enter(&self, body: impl FnOnce()) {
         let _entered = context::enter(self);
         body();
+    }
+
+    fn job_waits(&self) {
+        self.end_simulated_wait();
     }
 }
 
@@ -213,6 +220,8 @@ pub(super) struct PoolMetrics {
 enum NextThread {
     /// No thread is needed, or the pool has all the threads that it may have.
     None,
+    /// It never has any: see [`Pool::run_queued`].
+    Never,
     Call,
     Start,
 }
@@ -271,6 +280,23 @@ impl Pool {
         unpoisoned(self.0.state.lock()).threads
     }
 
+    /// How many jobs wait for a thread.
+    pub(super) fn queued(&self) -> usize {
+        unpoisoned(self.0.state.lock()).jobs.len()
+    }
+
+    /// Runs the job at this place of the queue on the current thread, for a pool that may have no thread.
+    pub(super) fn run_queued(&self, place: usize) {
+        let queued = unpoisoned(self.0.state.lock()).jobs.remove(place);
+        if let Some(QueuedJob { job, .. }) = queued {
+            let running = RunningJob { pool: &self.0, ended: Cell::new(false) };
+            job.run_job(&running);
+            // The count of returning threads goes down under the lock.
+            let _state = unpoisoned(self.0.state.lock());
+            drop(running);
+        }
+    }
+
     pub(super) fn metrics(&self) -> PoolMetrics {
         let state = unpoisoned(self.0.state.lock());
         PoolMetrics {
@@ -319,7 +345,7 @@ impl State {
             self.starting += 1;
             return NextThread::Start;
         }
-        NextThread::None
+        if cap == 0 { NextThread::Never } else { NextThread::None }
     }
 }
 
@@ -334,6 +360,7 @@ impl Inner {
     fn fetch(self: &Arc<Self>, next: NextThread, shared: &impl Surroundings) {
         match next {
             NextThread::None => {}
+            NextThread::Never => shared.job_waits(),
             NextThread::Call => self.work.notify_one(),
             NextThread::Start => {
                 let (place, theirs) = (Place { pool: self.clone(), stage: Stage::Starting }, shared.clone());

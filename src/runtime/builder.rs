@@ -4,14 +4,16 @@ use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::available_parallelism;
 use std::time::Duration;
 
 use super::blocking::Pool;
+use super::clock;
 use super::executor::{Options, Shared};
 use super::handle::Runtime;
 use super::shim::thread::{self, JoinHandle};
+use super::testing::Simulation;
 use super::trace::Tracer;
 
 /// The idle word has no room for more workers, and no machine needs more.
@@ -124,6 +126,30 @@ impl Builder {
     /// the threads' name. Otherwise the system's error if it has no thread left or, for a current-thread
     /// runtime, no descriptor.
     pub fn build(self) -> io::Result<Runtime> {
+        self.build_with(None)
+    }
+
+    /// Creates a current-thread runtime that a test controls.
+    pub(super) fn build_simulated(mut self, simulation: Simulation) -> io::Result<Runtime> {
+        if simulation.runs_jobs() {
+            self.blocking_cap = 0;
+        }
+        // The simulation asks for threads that have not left. So each leaves after its job, and says so.
+        self.blocking_keep_alive = Duration::ZERO;
+        let left: Arc<OnceLock<Weak<Shared>>> = Arc::default();
+        let made = left.clone();
+        self.threads.on_stop = Some(Arc::new(move || {
+            if let Some(shared) = left.get().and_then(Weak::upgrade) {
+                shared.end_simulated_wait();
+            }
+        }));
+        clock::expect_simulations();
+        let runtime = self.build_with(Some(simulation))?;
+        made.get_or_init(|| runtime.downgrade());
+        Ok(runtime)
+    }
+
+    fn build_with(self, simulation: Option<Simulation>) -> io::Result<Runtime> {
         let workers = match (self.current_thread, self.workers) {
             (true, _) => 1,
             (false, Some(workers)) => workers,
@@ -138,7 +164,8 @@ impl Builder {
             )));
         }
         let pool = Pool::new(self.blocking_cap, self.blocking_keep_alive, self.threads.clone());
-        let shared = Shared::new(Options { workers, tracer: self.tracer, pool, threads: self.threads });
+        let shared =
+            Shared::new(Options { workers, tracer: self.tracer, pool, threads: self.threads, simulation });
         if self.current_thread {
             // Its worker moves between threads, and can only be woken in the driver.
             shared.open_driver()?;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use super::blocking::{Job, Notifying};
@@ -40,6 +40,10 @@ impl Runtime {
 
     pub(super) fn new_parts(shared: Arc<Shared>, current_thread: Option<Arc<CurrentThread>>) -> Runtime {
         Runtime { handle: Handle { shared, current_thread }, over: false }
+    }
+
+    pub(super) fn downgrade(&self) -> Weak<Shared> {
+        Arc::downgrade(&self.handle.shared)
     }
 
     /// Returns a handle, which is cheap to clone and may be used on any thread.

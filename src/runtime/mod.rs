@@ -18,7 +18,7 @@
 //! ```
 //!
 //! From the bottom up: `task` (one allocation per future), `driver` (reactor and timers), `executor` (workers),
-//! then [`time`], [`net`], [`sync`], [`blocking`] for users, and [`Runtime`], [`Builder`], [`Handle`] on top.
+//! then [`time`], [`net`], [`sync`], [`blocking`] for users, [`testing`] for their tests, and [`Runtime`], [`Builder`], [`Handle`] on top.
 //!
 //! Any thread may hold a [`Handle`] or a waker at any time, also after the runtime has ended. Sleeps and
 //! sockets belong to the runtime on whose thread they were first used, and may be awaited anywhere.
@@ -50,6 +50,7 @@ mod shuttle_model;
 pub mod sync;
 mod task;
 mod task_local;
+pub mod testing;
 pub mod time;
 mod trace;
 mod wakers;

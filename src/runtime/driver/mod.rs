@@ -110,28 +110,38 @@ impl Driver {
         let wait = if block { handle.timers.begin_wait() } else { Wait::Not };
         // Without sockets a look is not needed. A wait is, because it also listens to the waker.
         if block || !handle.registrations.is_empty() {
-            if self.poller.is_none() {
-                self.poller = unpoisoned(handle.opening.lock()).take();
-            }
-            if let Some(poller) = &mut self.poller {
-                match poll(poller, system_wait(wait), &self.spins, &handle.spins, self.events) {
-                    Ok(()) => {
-                        self.events += poller.events().count() as u64;
-                        let events = poller.events().filter(|event| event.token != WAKER);
-                        handle.registrations.dispatch(events, &mut self.ready);
-                    }
-                    // Treat it as a wait without events. An error other than an interruption will come again,
-                    // even forever if the program has closed all descriptors of the process; tasks and timers
-                    // continue.
-                    Err(error) if block && error.kind() != io::ErrorKind::Interrupted => {
-                        thread::sleep(Duration::from_nanos(wait.nanos()).min(BROKEN_WAIT));
-                    }
-                    Err(_) => {}
-                }
-            }
+            self.poll(handle, wait, block);
         }
         handle.timers.end_wait(&mut self.ready);
         wake_all(self.ready.drain(..));
+    }
+
+    /// As `turn`, without timers: whoever simulates the clock fires those.
+    pub(super) fn turn_without_timers(&mut self, handle: &Handle, wait: Wait) {
+        self.poll(handle, wait, wait != Wait::Not);
+        wake_all(self.ready.drain(..));
+    }
+
+    /// Looks at the sockets, or waits for them, and takes out the wakers concerned.
+    #[inline(always)]
+    fn poll(&mut self, handle: &Handle, wait: Wait, block: bool) {
+        if self.poller.is_none() {
+            self.poller = unpoisoned(handle.opening.lock()).take();
+        }
+        let Some(poller) = &mut self.poller else { return };
+        match poll(poller, system_wait(wait), &self.spins, &handle.spins, self.events) {
+            Ok(()) => {
+                self.events += poller.events().count() as u64;
+                let events = poller.events().filter(|event| event.token != WAKER);
+                handle.registrations.dispatch(events, &mut self.ready);
+            }
+            // Treat it as a wait without events. An error other than an interruption will come again, even forever
+            // if the program has closed all descriptors of the process; tasks and timers continue.
+            Err(error) if block && error.kind() != io::ErrorKind::Interrupted => {
+                thread::sleep(Duration::from_nanos(wait.nanos()).min(BROKEN_WAIT));
+            }
+            Err(_) => {}
+        }
     }
 }
 
@@ -226,8 +236,8 @@ impl Handle {
     }
 
     /// The answer is reliable under the lock of the table of registrations, which `close` takes after it has
-    /// set the flag.
-    fn is_closed(&self) -> bool {
+    /// set the flag, and for the owner of a timer that `close` has fired.
+    pub(super) fn is_closed(&self) -> bool {
         self.closed.load(Relaxed)
     }
 }

@@ -156,7 +156,7 @@ impl Registrations {
         drop(place);
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in super::super) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
@@ -181,6 +181,11 @@ impl Registrations {
                 place.socket.add(usize::from(readiness.bits()), ready);
             }
         }
+    }
+
+    /// Whether a task waits for any of the sockets.
+    pub(in super::super) fn any_awaited(&self) -> bool {
+        unpoisoned(self.table.lock()).places.iter().any(|(_, place)| place.socket.is_awaited())
     }
 
     pub(super) fn close(&self, ready: &mut Vec<Waker>) {
@@ -214,6 +219,11 @@ impl Socket {
                 }
             }
         }
+    }
+
+    fn is_awaited(&self) -> bool {
+        let waiters = self.waiters.lock();
+        !waiters.read.is_empty() || !waiters.write.is_empty()
     }
 
     /// Notes that an operation in this direction would block, as of `seen`.

@@ -333,6 +333,50 @@ impl Timers {
         self.next.store(queue.heap.peek().unwrap_or(NEVER), Relaxed);
     }
 
+    // ---- for a runtime with a simulated clock, which takes the place of `begin_wait` and `end_wait`
+
+    /// The first deadline. A timer that is armed before it ends the wait that follows.
+    pub(in super::super) fn begin_simulated_wait(&self) -> Option<Instant> {
+        let mut queue = unpoisoned(self.queue.lock());
+        let first = queue.heap.peek();
+        queue.waiting_until = first.unwrap_or(NEVER);
+        first.map(|when| self.instant(when))
+    }
+
+    /// The wait is over. Returns how many timers are due.
+    pub(in super::super) fn end_simulated_wait(&self, now: Instant) -> usize {
+        let mut queue = unpoisoned(self.queue.lock());
+        queue.waiting_until = NOBODY;
+        let now = self.ticks(now);
+        if queue.heap.peek().is_none_or(|first| first > now) {
+            return 0;
+        }
+        queue.heap.iter().filter(|(when, _)| **when <= now).count()
+    }
+
+    /// Fires one of the timers that are due at `now`, of which there is at least one: that with the number `index`
+    /// if they are numbered in the order of their deadlines, or of being armed if those are equal.
+    pub(in super::super) fn fire_due(&self, now: Instant, index: usize) {
+        let mut queue = unpoisoned(self.queue.lock());
+        let now = self.ticks(now);
+        let fired = if index == 0 {
+            queue.heap.pop_due(now)
+        } else {
+            // SAFETY: in the heap, so valid (rule 2).
+            let slot = queue.heap.in_order().get(index).map(|entry| unsafe { entry.0.as_ref() }.slot.get());
+            slot.and_then(|slot| queue.heap.remove(slot)).map(|entry| (now, entry))
+        };
+        let Some((when, entry)) = fired else { return };
+        if let Some(tracer) = &self.tracer {
+            trace::report(&**tracer, TraceEvent::TimerFired { deadline: self.instant(when) });
+        }
+        let waker = entry.fire();
+        self.fired.fetch_add(1, Relaxed);
+        self.next.store(queue.heap.peek().unwrap_or(NEVER), Relaxed);
+        drop(queue);
+        wakers::wake_all(waker);
+    }
+
     /// How many timers came due so far.
     pub(in super::super) fn fired(&self) -> u64 {
         self.fired.load(Relaxed)

@@ -10,7 +10,9 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::task::{Context, Poll, Wake, Waker};
 
 use super::super::shim::{AtomicBool, Mutex};
+use super::super::testing::Simulation;
 use super::super::{coop, unpoisoned};
+use super::simulated::{self, Root};
 use super::{Parker, Shared, Worker};
 
 /// The worker, while no caller runs it, and the callers that wait for it.
@@ -144,6 +146,12 @@ impl Driving<'_> {
             let Some(worker) = &self.worker else { return Poll::Pending };
             let _entered = worker.enter();
             let signal = self.signal;
+            if let Some(simulation) = signal.shared.simulation() {
+                let polled = self.simulate(worker, simulation, future.as_mut(), context);
+                if polled.is_ready() {
+                    return polled;
+                }
+            }
             // Relaxed: `take` follows with Acquire. A wake that this load misses ends the sleep.
             let mut interrupted = || signal.woken.load(Relaxed);
             while !signal.shared.is_closing() {
@@ -161,6 +169,26 @@ impl Driving<'_> {
         }
         // From here on, `block_on` polls the future without the worker. The shutdown may have woken it.
         Poll::Pending
+    }
+
+    /// As `drive`, for a runtime whose order and clock a test controls.
+    #[cold]
+    fn simulate<F: Future>(
+        &self,
+        worker: &Worker,
+        simulation: &Simulation,
+        mut future: Pin<&mut F>,
+        context: &mut Context<'_>,
+    ) -> Poll<F::Output> {
+        let signal = self.signal;
+        let poll = || {
+            signal.take();
+            coop::in_own_turn(|| future.as_mut().poll(context))
+        };
+        // Relaxed: as in `drive`.
+        let is_woken = || signal.woken.load(Relaxed);
+        let others_wait = || !unpoisoned(self.place.state.lock()).waiting.is_empty();
+        simulated::drive(worker, simulation, Root { poll, is_woken, others_wait })
     }
 }
 

@@ -19,7 +19,7 @@ use super::super::macros::opaque_debug;
 use super::super::shim::{AtomicBool, Mutex, thread, thread_cell};
 use super::super::task::{self, JoinHandle, Runnable};
 use super::super::wakers::{self, wake_all};
-use super::super::{coop, unpoisoned};
+use super::super::{clock, context, coop, unpoisoned};
 use super::owned::Owned;
 
 /// Polls in a row before the set yields to the thread's other futures and to the driver.
@@ -177,12 +177,36 @@ impl LocalShared {
         unpoisoned(self.queue.lock()).tasks.pop_front()
     }
 
-    /// Polls a number of tasks, on the set's thread. If some are left, wakes `run_until` to be polled again.
+    /// Polls a number of tasks, on the set's thread.
     fn run_some(&self) {
+        if clock::may_be_simulated()
+            && let Some(task) = self.draw()
+        {
+            // One at a time, so that others may run between any two.
+            coop::in_own_turn(|| task.run());
+            return self.continue_later();
+        }
         for _ in 0..TURNS {
             let Some(task) = self.pop() else { return };
             coop::in_own_turn(|| task.run());
         }
+        self.continue_later();
+    }
+
+    /// Takes the next task as the seed of the thread's runtime says, if it has one.
+    #[cold]
+    fn draw(&self) -> Option<Runnable> {
+        let mut queue = unpoisoned(self.queue.lock());
+        let count = queue.tasks.len();
+        if count == 0 {
+            return None;
+        }
+        let drawn = context::try_with(|shared| shared.simulation()?.draw(count)).flatten();
+        queue.tasks.remove(drawn?)
+    }
+
+    /// If tasks are left, wakes `run_until` to be polled again.
+    fn continue_later(&self) {
         let mut queue = unpoisoned(self.queue.lock());
         let waiting = if queue.tasks.is_empty() { Vec::new() } else { std::mem::take(&mut queue.waiting) };
         drop(queue);

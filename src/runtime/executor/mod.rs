@@ -10,6 +10,7 @@
 //! | `worker_threads` | the threads: started on demand, joined at the end                       |
 //! | `owned`          | the live tasks, for the shutdown                                        |
 //! | `current_thread` | a worker without a thread of its own, run by `block_on`                 |
+//! | `simulated`      | how a test's `block_on` runs that worker: chosen order, controlled clock |
 //! | `local`          | [`LocalSet`]: tasks that are not `Send`, polled by a future              |
 //!
 //! A scheduled task is a `Runnable` in exactly one place: a worker's LIFO slot, a worker's queue, the injector,
@@ -31,6 +32,7 @@ mod owned;
 mod park;
 mod queue;
 mod shared;
+mod simulated;
 mod watch;
 mod worker;
 mod worker_threads;

@@ -115,6 +115,21 @@ impl Owned {
         }
     }
 
+    /// Calls `f` with the name of each live task's type.
+    pub(super) fn each_name(&self, mut f: impl FnMut(&'static str)) {
+        for shard in &self.shards {
+            let first = shard.first.lock();
+            let mut cursor = *first;
+            while let Some(header) = cursor {
+                // SAFETY: in the list, hence alive; the links are under the lock.
+                unsafe {
+                    f(header.as_ref().name());
+                    cursor = (*header.as_ref().links.get()).next;
+                }
+            }
+        }
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.shards.iter().all(|shard| shard.first.lock().is_none())
     }

@@ -76,13 +76,19 @@ impl Parker {
         &self,
         driver: &mut Driver,
         handle: &driver::Handle,
-        mut has_work: impl FnMut() -> bool,
+        has_work: impl FnMut() -> bool,
     ) {
+        self.park_while(|| driver.turn(handle, true), has_work);
+    }
+
+    /// As `park_in`, for a caller that waits in the driver in its own way: in `wait`.
+    #[inline(always)]
+    pub(super) fn park_while(&self, mut wait: impl FnMut(), mut has_work: impl FnMut() -> bool) {
         if !self.enter(IN_DRIVER) {
             return;
         }
         loop {
-            driver.turn(handle, true);
+            wait();
             if has_work() {
                 // Ordering: Acquire pairs with `unpark`, in case one came at the same time.
                 self.state.swap(EMPTY, Acquire);

@@ -16,6 +16,7 @@ use super::super::metrics::{Counters, WorkerMetrics};
 use super::super::sampler::Sampler;
 use super::super::shim::{AtomicBool, AtomicU64, Mutex, MutexGuard, thread};
 use super::super::task::{self, JoinHandle, Runnable, Sample};
+use super::super::testing::Simulation;
 use super::super::trace::{self, TraceEvent, Tracer};
 use super::current_thread::CurrentThread;
 use super::idle::{Chosen, Idle};
@@ -58,6 +59,8 @@ pub(in super::super) struct Shared {
     pub(in super::super) threads: WorkerThreads,
     /// The place of the only worker of a current-thread runtime. Empty for other runtimes.
     current_thread: OnceLock<Weak<CurrentThread>>,
+    /// What a test controls of this runtime.
+    simulation: Option<Simulation>,
     pub(in super::super) started: Instant,
 }
 
@@ -74,6 +77,8 @@ pub(in super::super) struct Options {
     pub(in super::super) tracer: Option<Arc<dyn Tracer>>,
     pub(in super::super) pool: Pool,
     pub(in super::super) threads: ThreadOptions,
+    /// For a current-thread runtime only.
+    pub(in super::super) simulation: Option<Simulation>,
 }
 
 impl Shared {
@@ -101,6 +106,7 @@ impl Shared {
             tracer: options.tracer,
             threads: WorkerThreads::new(options.threads, locals),
             current_thread: OnceLock::new(),
+            simulation: options.simulation,
             started: Instant::now(),
         })
     }
@@ -126,6 +132,16 @@ impl Shared {
 
     pub(in super::super) fn current_thread(&self) -> Option<Arc<CurrentThread>> {
         self.current_thread.get()?.upgrade()
+    }
+
+    /// What a test controls of this runtime, if it is one of `testing`.
+    pub(in super::super) fn simulation(&self) -> Option<&Simulation> {
+        self.simulation.as_ref()
+    }
+
+    /// Ends the wait of the thread that runs a simulated runtime, or its next wait.
+    pub(in super::super) fn end_simulated_wait(&self) {
+        self.unpark(0);
     }
 
     /// Creates the worker at the start of its thread. It counts as searching.

@@ -4,6 +4,7 @@
 //! thread-local pointer, which is set exactly while the worker runs.
 
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::ptr;
 use std::sync::Arc;
 
@@ -16,6 +17,7 @@ use super::super::{clock, context, coop};
 use super::queue::Local;
 use super::shared::Shared;
 use super::watch::PERIOD;
+use crate::reactor::Wait;
 use crate::recorder::event::Kind;
 use crate::recorder::worker::WorkerRecorder;
 
@@ -283,6 +285,53 @@ impl Worker {
         poll()
     }
 
+    // ---- for `simulated`, which takes the place of `turn`
+
+    /// Moves every task that this worker could poll to the end of `ready`.
+    pub(super) fn hand_over(&self, ready: &mut VecDeque<Runnable>) {
+        while let Some(task) = self.local.pop().or_else(|| self.shared.injector.pop()) {
+            ready.push_back(task);
+        }
+    }
+
+    /// Queues tasks that `hand_over` has given away.
+    pub(super) fn take_back(&self, ready: &mut VecDeque<Runnable>) {
+        ready.drain(..).for_each(|task| self.local.push(task));
+    }
+
+    /// Polls one task. It does not count as a poll: then wakes do not go to the LIFO slot, but to the queue, and a
+    /// task that yields comes behind those that it has woken.
+    pub(super) fn poll_one(&self, task: Runnable) {
+        self.counters().polls.add(1);
+        self.recorder.note(Kind::TaskPoll, || task.type_number());
+        coop::in_own_turn(|| task.run());
+    }
+
+    /// Looks at the sockets, and wakes the tasks that wait for those that are ready.
+    pub(super) fn look_at_sockets(&self) {
+        if !self.shared.driver.registrations.is_empty()
+            && let Some(mut driver) = self.shared.try_driver()
+        {
+            driver.turn_without_timers(&self.shared.driver, Wait::Not);
+        }
+    }
+
+    /// Sleeps until there may be work, or for this long.
+    pub(super) fn wait_outside(&self, wait: Wait, interrupted: impl Fn() -> bool) {
+        let (shared, idle) = (&self.shared, &self.shared.idle);
+        idle.park(self.index, self.searching.replace(false));
+        let stays = !shared.has_work() && !shared.is_closing() && !interrupted();
+        if stays && let Some(mut driver) = shared.try_driver() {
+            self.counters().parks.add(1);
+            shared.trace(TraceEvent::Parked { worker: self.index });
+            let wait = || driver.turn_without_timers(&shared.driver, wait);
+            shared.parker(self.index).park_while(wait, || true);
+            self.counters().wakeups.add(1);
+            shared.trace(TraceEvent::Unparked { worker: self.index });
+        }
+        self.searching.set(idle.unpark(self.index, !stays));
+    }
+
     /// This worker is about to poll the task of a sample.
     pub(super) fn record_delay(&self, sample: Sample) {
         self.counters().delay.note(sample.age(), sample.weight.into());
@@ -506,7 +555,7 @@ mod tests {
     fn a_worker_that_panics_ends_its_runtime_instead_of_being_waited_for() {
         let pool = Pool::new(1, Duration::from_secs(1), ThreadOptions::default());
         let threads = ThreadOptions::default();
-        let shared = Shared::new(Options { workers: 2, tracer: None, pool, threads });
+        let shared = Shared::new(Options { workers: 2, tracer: None, pool, threads, simulation: None });
         let task = shared.spawn(pending::<()>());
         let failing = shared.take_worker();
         // This starts the other worker.

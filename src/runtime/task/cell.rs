@@ -257,6 +257,11 @@ impl Drop for Runnable {
 }
 
 impl Header {
+    /// The name of the future's type.
+    pub(in super::super) fn name(&self) -> &'static str {
+        (self.vtable.name)()
+    }
+
     fn home(&self) -> Home {
         match self.kind.get() {
             Kind::Workers | Kind::Sampled => Home::Workers(self.home.get().cast()),

@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use crate::runtime::driver::{Armed, Handle, TimerEntry};
 use crate::runtime::trace::TraceEvent;
-use crate::runtime::{context, coop};
+use crate::runtime::{clock, context, coop};
 
 /// Longer sleeps are shortened to this, because `Instant` has an end: about 30 years.
 const FOR_EVER: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
 
 /// Returns `start` plus `duration`.
-pub(super) fn after(start: Instant, duration: Duration) -> Instant {
+pub(in super::super) fn after(start: Instant, duration: Duration) -> Instant {
     start.checked_add(duration).unwrap_or_else(|| start + FOR_EVER)
 }
 
@@ -27,7 +27,7 @@ const LONG: Duration = Duration::from_millis(1);
 /// wake-up takes, some tens of microseconds on an idle machine. Sleeps that end in quick succession are served
 /// together, which adds at most a 16th of the duration, and never more than a millisecond. Cancel-safe.
 pub fn sleep(duration: Duration) -> Sleep {
-    let mut sleep = sleep_until(after(Instant::now(), duration));
+    let mut sleep = sleep_until(after(clock::now(), duration));
     sleep.duration = duration;
     sleep
 }
@@ -62,7 +62,7 @@ impl Sleep {
     /// Ends a sleep that cannot be armed: it is ready if its deadline has passed, and panics otherwise.
     #[cold]
     fn over_or_else(&self, panic: fn() -> !) -> Poll<()> {
-        if Instant::now() >= self.deadline { Poll::Ready(()) } else { panic() }
+        if clock::now() >= self.deadline { Poll::Ready(()) } else { panic() }
     }
 
     fn arm(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -100,8 +100,8 @@ impl Sleep {
     fn poll_deadline(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = self.as_ref().get_ref();
         if this.entry.has_fired() {
-            if Instant::now() < this.deadline {
-                // Only a shutdown fires a timer early.
+            // Only a shutdown fires a timer early. This thread may go by another clock than the timer.
+            if clock::now() < this.deadline && this.timer.as_ref().is_some_and(|driver| driver.is_closed()) {
                 closed();
             }
             return Poll::Ready(());
@@ -118,7 +118,7 @@ impl Sleep {
             _ => {
                 let mut left = this.duration;
                 if left < LONG {
-                    left = this.deadline.saturating_duration_since(Instant::now());
+                    left = this.deadline.saturating_duration_since(clock::now());
                     if left.is_zero() {
                         return Poll::Ready(());
                     }
