@@ -119,7 +119,7 @@ impl Driver {
     /// As `turn`, without timers: whoever simulates the clock fires those.
     pub(super) fn turn_without_timers(&mut self, handle: &Handle, wait: Wait) {
         self.poll(handle, wait, wait != Wait::Not);
-        wake_all(self.ready.drain(..));
+        wake_all(std::mem::take(&mut self.ready));
     }
 
     /// Looks at the sockets, or waits for them, and takes out the wakers concerned.
@@ -146,6 +146,7 @@ impl Driver {
 }
 
 /// Waits in the system, and may begin with a spin.
+#[inline(always)]
 fn poll(
     poller: &mut Poller,
     wait: Wait,

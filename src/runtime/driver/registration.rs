@@ -167,6 +167,7 @@ impl Registrations {
 
     /// Notes the events, and adds the wakers concerned to `ready`. Ignores an event of a socket that was
     /// deregistered after the system reported it: a new socket in the same entry must not see it.
+    #[inline(always)]
     pub(super) fn dispatch(&self, events: impl Iterator<Item = Event> + Clone, ready: &mut Vec<Waker>) {
         let table = unpoisoned(self.table.lock());
         for Event { token, .. } in events.clone() {

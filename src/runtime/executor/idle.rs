@@ -143,6 +143,7 @@ impl Idle {
     }
 
     /// A worker is about to sleep. It must look at all queues once more after this call.
+    #[inline(always)]
     pub(super) fn park(&self, worker: usize, searching: bool) {
         let mut sleepers = unpoisoned(self.sleepers.lock());
         sleepers.parked.push(worker);
@@ -155,6 +156,7 @@ impl Idle {
     /// A worker woke up, or does not sleep because there is work to `search` for. Returns whether it counts as
     /// searching: if it is about to search, or if `notify` picked it. Otherwise it only leaves the list.
     #[must_use]
+    #[inline(always)]
     pub(super) fn unpark(&self, worker: usize, search: bool) -> bool {
         let mut sleepers = unpoisoned(self.sleepers.lock());
         let Some(place) = sleepers.parked.iter().position(|sleeper| *sleeper == worker) else { return true };

@@ -252,11 +252,20 @@ impl Shared {
     ///
     /// # Errors
     /// When the system has no descriptor left.
+    #[inline]
     pub(in super::super) fn open_driver(self: &Arc<Self>) -> io::Result<&Arc<driver::Handle>> {
+        if !self.driver.is_open() {
+            self.open_closed_driver()?;
+        }
+        Ok(&self.driver)
+    }
+
+    #[cold]
+    fn open_closed_driver(self: &Arc<Self>) -> io::Result<()> {
         if self.driver.open()? {
             self.announce_driver();
         }
-        Ok(&self.driver)
+        Ok(())
     }
 
     /// Makes the workers notice the driver, so that one of them sleeps in it from now on.
