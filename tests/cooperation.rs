@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use wakeloop::runtime::sync::{Notify, mpsc, oneshot};
 use wakeloop::runtime::time::{sleep, timeout};
-use wakeloop::runtime::{self, Builder, Runtime, block_on, yield_now};
+use wakeloop::runtime::{self, Builder, Runtime, block_on, testing, yield_now};
 use wakeloop::{join, select};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -96,9 +96,9 @@ fn a_task_that_waits_for_more_than_its_budget_sleeps_until_one_of_them_comes() {
     }
     let polls = Arc::new(AtomicUsize::new(0));
     let counted = polls.clone();
-    let first = ends(async move {
+    let first = testing::run(1, async move {
         runtime::spawn(async move {
-            sleep(Duration::from_millis(50)).await;
+            sleep(LONG).await;
             senders.swap_remove(900).send(7).unwrap();
             sleep(LONG).await;
             drop(senders);

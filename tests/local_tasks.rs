@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use wakeloop::runtime::sync::{Notify, oneshot};
 use wakeloop::runtime::time::{sleep, timeout};
-use wakeloop::runtime::{self, Builder, LocalSet, Runtime, block_on, fs, spawn_local, yield_now};
+use wakeloop::runtime::{self, Builder, LocalSet, Runtime, block_on, fs, spawn_local, testing, yield_now};
 
 const LONG: Duration = Duration::from_secs(if cfg!(miri) { 300 } else { 30 });
 
@@ -307,24 +307,21 @@ fn a_set_keeps_no_waker_of_a_run_until_that_has_ended() {
 
 #[test]
 fn two_run_untils_in_one_task_both_complete() {
-    for rt in runtimes() {
+    testing::explore(0..if cfg!(miri) { 5 } else { 100 }, || async {
         let set = LocalSet::new();
         let done = Rc::new(Cell::new(0));
-        rt.block_on(timeout(LONG, async {
-            let count = |times| {
-                let done = done.clone();
-                set.run_until(async move {
-                    for _ in 0..times {
-                        spawn_local(sleep(Duration::from_millis(1))).await.unwrap();
-                    }
-                    done.set(done.get() + 1);
-                })
-            };
-            wakeloop::join!(count(1), count(5));
-        }))
-        .unwrap();
+        let count = |times| {
+            let done = done.clone();
+            set.run_until(async move {
+                for _ in 0..times {
+                    spawn_local(sleep(Duration::from_millis(1))).await.unwrap();
+                }
+                done.set(done.get() + 1);
+            })
+        };
+        wakeloop::join!(count(1), count(5));
         assert_eq!(done.get(), 2);
-    }
+    });
 }
 
 #[test]

@@ -37,7 +37,7 @@ fn play(rt: &Runtime, stop: &Arc<AtomicBool>) -> Arc<Vec<AtomicUsize>> {
 
 #[test]
 fn many_sockets_that_are_ready_have_their_turns_alike() {
-    for rt in runtimes() {
+    for rt in runtimes().into_iter().take(3) {
         let stop = Arc::new(AtomicBool::new(false));
         let rounds = play(&rt, &stop);
         // The first pairs have run for a while when the last are made.
@@ -60,7 +60,7 @@ fn many_sockets_that_are_ready_have_their_turns_alike() {
 /// Measured in turns of the other tasks, not in time.
 #[test]
 fn a_timer_among_many_sockets_that_are_ready_is_not_late_by_many_turns() {
-    for rt in runtimes() {
+    for rt in runtimes().into_iter().take(3) {
         let stop = Arc::new(AtomicBool::new(false));
         let rounds = play(&rt, &stop);
         let sum = move || rounds.iter().map(|count| count.load(SeqCst)).sum::<usize>();

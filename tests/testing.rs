@@ -165,7 +165,7 @@ fn a_clock_that_is_not_in_the_state_for_it_refuses() {
     let running = || testing::Builder::new().start_paused(false).build().unwrap();
     assert!(panic_of(|| running().block_on(async { testing::resume() })).contains("not paused"));
     assert!(panic_of(|| running().block_on(testing::advance(MS))).contains("only a paused clock"));
-    for rt in runtimes() {
+    for rt in runtimes().into_iter().take(3) {
         assert!(panic_of(|| rt.block_on(async { testing::pause() })).contains("needs a runtime of"));
     }
     assert!(panic_of(testing::resume).contains("needs a runtime of"));

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use common::runtimes;
 use wakeloop::runtime::net::{TcpListener, TcpStream, UdpSocket, UnixListener, UnixStream};
-use wakeloop::runtime::time::{interval, sleep, sleep_until, timeout};
-use wakeloop::runtime::{self, Builder};
+use wakeloop::runtime::time::{interval, now, sleep, sleep_until, timeout};
+use wakeloop::runtime::{self, Builder, testing};
 
 const LONG: Duration = Duration::from_secs(30);
 const MS: Duration = Duration::from_millis(1);
@@ -103,37 +103,33 @@ fn a_dropped_sleep_leaves_the_heap() {
 
 #[test]
 fn a_timeout_prefers_a_result_that_is_there() {
-    for rt in runtimes() {
-        rt.block_on(async {
-            assert_eq!(timeout(Duration::ZERO, async { 3 }).await, Ok(3));
-            let elapsed = timeout(MS, std::future::pending::<()>()).await.unwrap_err();
-            assert_eq!(std::io::Error::from(elapsed).kind(), ErrorKind::TimedOut);
-        });
-    }
+    testing::run(1, async {
+        assert_eq!(timeout(Duration::ZERO, async { 3 }).await, Ok(3));
+        let elapsed = timeout(LONG, std::future::pending::<()>()).await.unwrap_err();
+        assert_eq!(std::io::Error::from(elapsed).kind(), ErrorKind::TimedOut);
+    });
 }
 
 #[test]
 fn an_interval_does_not_drift_and_skips_what_it_missed() {
-    let rt = Builder::new().worker_threads(1).build().unwrap();
-    rt.block_on(async {
+    testing::run(1, async {
         let mut ticks = interval(2 * MS);
         let first = ticks.tick().await;
         for n in 1..5 {
-            let due = ticks.tick().await;
-            assert!(Instant::now() >= due);
-            assert!((due - first).as_micros().is_multiple_of(2000) && due >= first + n * 2 * MS);
+            assert_eq!(ticks.tick().await, first + n * 2 * MS);
+            assert_eq!(now(), first + n * 2 * MS);
         }
-        std::thread::sleep(11 * MS);
-        ticks.tick().await;
-        let due = ticks.tick().await;
-        assert!((due - first).as_micros().is_multiple_of(2000));
+        testing::advance(11 * MS).await;
+        assert_eq!(ticks.tick().await, first + 10 * MS, "it was due when nobody waited");
+        assert_eq!(now(), first + 19 * MS);
+        assert_eq!(ticks.tick().await, first + 20 * MS);
+        assert_eq!(now(), first + 20 * MS);
     });
 }
 
 #[test]
 fn a_sleep_for_ever_does_not_overflow() {
-    let rt = Builder::new_current_thread().build().unwrap();
-    rt.block_on(async { assert!(timeout(MS, sleep(Duration::MAX)).await.is_err()) });
+    testing::run(1, async { assert!(timeout(LONG, sleep(Duration::MAX)).await.is_err()) });
 }
 
 #[test]
@@ -352,9 +348,8 @@ fn many_connections_come_and_go() {
 
 #[test]
 fn join_and_select_drive_several_futures_in_one_task() {
-    let rt = Builder::new_current_thread().build().unwrap();
-    rt.block_on(async {
-        let start = Instant::now();
+    testing::explore(0..20, || async {
+        let start = now();
         let (a, b, c) = wakeloop::join!(
             async {
                 sleep(20 * MS).await;
@@ -367,25 +362,26 @@ fn join_and_select_drive_several_futures_in_one_task() {
             async { 3.0 },
         );
         assert_eq!((a, b, c), (1, "two", 3.0));
-        assert!(start.elapsed() >= 20 * MS);
+        assert_eq!(now() - start, 20 * MS, "both slept at the same time");
         let winner = wakeloop::select! {
             () = sleep(LONG) => "long",
             () = sleep(MS) => "short",
             () = sleep(LONG) => "long too",
         };
         assert_eq!(winner, "short");
+        assert_eq!(now() - start, 21 * MS);
     });
 }
 
 #[test]
 fn the_longest_duration_is_no_error() {
-    let rt = Builder::new().worker_threads(1).build().unwrap();
-    rt.block_on(async {
+    testing::run(1, async {
         assert_eq!(timeout(Duration::MAX, async { 7 }).await, Ok(7));
         let mut once = interval(Duration::MAX);
         once.tick().await;
-        timeout(5 * MS, once.tick()).await.unwrap_err();
-        timeout(5 * MS, timeout(Duration::MAX, sleep(Duration::MAX))).await.unwrap_err();
+        timeout(LONG, once.tick()).await.unwrap_err();
+        timeout(LONG, timeout(Duration::MAX, sleep(Duration::MAX))).await.unwrap_err();
     });
+    let rt = Builder::new().worker_threads(1).build().unwrap();
     assert!(rt.shutdown_timeout(Duration::MAX));
 }
