@@ -568,7 +568,8 @@ fn two_threads_can_block_on_a_runtime_without_threads() {
 /// A task of one runtime works in the context of another, and a task of that one in a local set of its own.
 #[test]
 fn the_runtime_that_was_entered_last_is_the_one_that_is_used() {
-    for outer in runtimes() {
+    // A simulated runtime would take the wait for another runtime for a deadlock.
+    for outer in runtimes().into_iter().take(3) {
         let inner = Builder::new().worker_threads(1).build().unwrap();
         let (there, here) = (inner.handle(), outer.handle());
         let task = outer.spawn(async move {

@@ -354,19 +354,16 @@ impl Timers {
         queue.heap.iter().filter(|(when, _)| **when <= now).count()
     }
 
-    /// Fires one of the timers that are due at `now`, of which there is at least one: that with the number `index`
-    /// if they are numbered in the order of their deadlines, or of being armed if those are equal.
+    /// Fires one of the timers that are due at `now`. Number 0 is the first of them; the others have no particular
+    /// order, but the same one each time.
     pub(in super::super) fn fire_due(&self, now: Instant, index: usize) {
         let mut queue = unpoisoned(self.queue.lock());
         let now = self.ticks(now);
-        let fired = if index == 0 {
-            queue.heap.pop_due(now)
-        } else {
-            // SAFETY: in the heap, so valid (rule 2).
-            let slot = queue.heap.in_order().get(index).map(|entry| unsafe { entry.0.as_ref() }.slot.get());
-            slot.and_then(|slot| queue.heap.remove(slot)).map(|entry| (now, entry))
-        };
-        let Some((when, entry)) = fired else { return };
+        let due = queue.heap.iter().filter(|(when, _)| **when <= now).nth(index);
+        // SAFETY: in the heap, so valid (rule 2).
+        let due = due.map(|(when, entry)| (*when, unsafe { entry.0.as_ref() }.slot.get()));
+        let Some((when, slot)) = due else { return };
+        let Some(entry) = queue.heap.remove(slot) else { return };
         if let Some(tracer) = &self.tracer {
             trace::report(&**tracer, TraceEvent::TimerFired { deadline: self.instant(when) });
         }

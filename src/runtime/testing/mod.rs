@@ -43,7 +43,8 @@
 //! # Deadlocks
 //!
 //! If everything waits, and no timer and nothing real could ever wake a task, `block_on` panics at once and lists the
-//! tasks. A program that waits forever beside a task with an interval is no deadlock: limit it by a
+//! tasks. Threads of the program and tasks of another runtime are not known: keep a [`Hold`] while one of them is to
+//! wake a task. A program that waits forever beside a task with an interval is no deadlock: limit it by a
 //! [`timeout`](super::time::timeout) of the runtime's own time.
 
 mod builder;
