@@ -99,13 +99,14 @@ if _HAS_POLICIES:
 
 def __getattr__(name: str) -> _Any:
     # Loaded on first use.
-    if name == "fs":
-        return _importlib.import_module("wakeloop.fs")
+    if name in ("fs", "testing"):
+        return _importlib.import_module(f"wakeloop.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 if _TYPE_CHECKING:
     from . import fs as fs
+    from . import testing as testing
 
 _core._init_c_caller()
 _os.register_at_fork(after_in_child=_core._forked)

@@ -1,0 +1,46 @@
+"""Tasks and futures whose hash does not depend on their address.
+
+asyncio iterates over sets of them: in `wait`, in task groups, when a runner cancels what is left. The order of such a
+set is part of what a seed has to repeat.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ._loop import EventLoop
+
+    _Future = asyncio.Future[Any]
+    _Task = asyncio.Task[Any]
+else:
+    _Future = asyncio.Future
+    _Task = asyncio.Task
+
+
+class Future(_Future):
+    """A future of a testing loop. Its hash is its number among the futures and tasks of the loop."""
+
+    __slots__ = ("_number",)
+
+    def __init__(self, *, loop: EventLoop) -> None:
+        self._number = loop._number_of_next()
+        super().__init__(loop=loop)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class Task(_Task):
+    """A task of a testing loop, with a hash as `Future` has. Without a name it gets one with its number."""
+
+    __slots__ = ("_number",)
+
+    def __init__(self, coro: Any, *, loop: EventLoop, name: Any = None, **options: Any) -> None:
+        # Before the base class registers the task in a set.
+        self._number = loop._number_of_next()
+        super().__init__(coro, loop=loop, name=f"Task-{self._number}" if name is None else name, **options)
+
+    def __hash__(self) -> int:
+        return self._number
