@@ -68,8 +68,10 @@ class Wheel:
 def expected_files(wheel: Wheel) -> tuple[set[str], str]:
     """Returns the names that it must hold besides the extension module, and what that one is called."""
     info = f"wakeloop-{wheel.version}.dist-info"
-    package = {f"wakeloop/{path.name}" for pattern in ("*.py", "*.pyi", "py.typed") for path in PACKAGE.glob(pattern)}
-    metadata = {f"{info}/{name}" for name in ("METADATA", "WHEEL", "RECORD", "sboms/wakeloop.cyclonedx.json")}
+    sources = (path for pattern in ("*.py", "*.pyi", "py.typed") for path in PACKAGE.rglob(pattern))
+    package = {f"wakeloop/{path.relative_to(PACKAGE)}" for path in sources}
+    names = ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "sboms/wakeloop.cyclonedx.json")
+    metadata = {f"{info}/{name}" for name in names}
     libc = "musl" if "musllinux" in wheel.path.name else "gnu"
     architecture = wheel.platforms[-1].split("_", 3)[3]
     module = f"wakeloop/_core.cpython-{wheel.python.replace('.', '')}-{architecture}-linux-{libc}.so"
